@@ -3,6 +3,10 @@
 //! A server that does not answer keeps each attempt for ten seconds. A peer that opens thousands of
 //! flows to it would otherwise have a socket for each of them wait so long. Here the others wait in
 //! the order in which they came, without a socket, and fail when they have waited as long.
+//!
+//! When one attempt finds a server out of reach, that holds for all flows to it that have no answer yet: a shell
+//! finds it out by few probes at a time, and the other attempts would time out. A peer could tell by the difference
+//! whether the server's address is served. Where the server then answers another attempt, it holds no longer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -25,6 +29,8 @@ pub(crate) struct Connecting {
 struct Attempts {
     under_way: BTreeSet<u64>,
     waiting: BTreeSet<u64>,
+    /// The server was found out of reach when this was the last flow to it.
+    out_of_reach_for: Option<u64>,
 }
 
 /// Where a flow without a connection stands.
@@ -54,6 +60,37 @@ impl Connecting {
             Some(attempts) if attempts.waiting.contains(&flow) => Attempt::Waiting,
             Some(_) | None => Attempt::None,
         }
+    }
+
+    /// An attempt has found the server out of reach; returns the flows to it that have no answer and of which that was
+    /// not known before.
+    pub(crate) fn found_out_of_reach(&mut self, server: IpAddr) -> Vec<u64> {
+        let Some(attempts) = self.servers.get_mut(&server) else {
+            return Vec::new();
+        };
+        let known = attempts.out_of_reach_for;
+        let news = known.map_or(0, |last| last + 1)..;
+        let under_way = attempts.under_way.range(news.clone());
+        let unanswered: Vec<u64> = under_way
+            .chain(attempts.waiting.range(news))
+            .copied()
+            .collect();
+        attempts.out_of_reach_for = unanswered.iter().copied().max().or(known);
+        unanswered
+    }
+
+    /// An attempt was answered by the server itself.
+    pub(crate) fn answered(&mut self, server: IpAddr) {
+        if let Some(attempts) = self.servers.get_mut(&server) {
+            attempts.out_of_reach_for = None;
+        }
+    }
+
+    /// Whether the server was found out of reach since the flow was opened.
+    pub(crate) fn is_out_of_reach(&self, server: IpAddr, flow: u64) -> bool {
+        let attempts = self.servers.get(&server);
+        let last = attempts.and_then(|attempts| attempts.out_of_reach_for);
+        last.is_some_and(|last| flow <= last)
     }
 
     /// The flow's attempt has ended, or the flow itself; returns the flow whose turn it is now.
@@ -98,5 +135,26 @@ mod tests {
         }
         connecting.end(other, 900);
         assert!(connecting.servers.is_empty());
+    }
+
+    #[test]
+    fn what_one_attempt_finds_out_holds_for_the_flows_before_it_until_the_server_answers() {
+        let server: IpAddr = "198.18.2.2".parse().unwrap();
+        let mut connecting = Connecting::default();
+        let last = ATTEMPTS_PER_SERVER as u64 + 5;
+        for flow in 0..=last {
+            connecting.begin(server, flow);
+        }
+        connecting.end(server, 3);
+        let told = connecting.found_out_of_reach(server);
+        assert_eq!(told.len() as u64, last);
+        assert!(connecting.is_out_of_reach(server, 0), "under way");
+        assert!(connecting.is_out_of_reach(server, last), "waiting");
+        connecting.begin(server, last + 1);
+        assert!(!connecting.is_out_of_reach(server, last + 1), "later");
+        assert_eq!(connecting.found_out_of_reach(server), [last + 1]);
+        assert_eq!(connecting.found_out_of_reach(server), []);
+        connecting.answered(server);
+        assert!(!connecting.is_out_of_reach(server, 0));
     }
 }

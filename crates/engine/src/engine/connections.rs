@@ -312,6 +312,14 @@ impl Engine {
         });
     }
 
+    /// Has a flow fail as if its server were out of reach, at the moment at which it is told so.
+    fn look_out_of_reach(&mut self, now: Time, number: u64) {
+        if let Some(flow) = self.flows.get(&number) {
+            let at = flow.started + UNREACHABLE_AFTER;
+            self.unreachable.insert((at.max(now), number));
+        }
+    }
+
     /// Fails the flows whose servers are out of reach, or are to look so, and when that is due.
     pub(super) fn fail_unreachable(&mut self, now: Time) {
         while let Some((at, number)) = self.unreachable.first().copied()
@@ -321,11 +329,14 @@ impl Engine {
             let Some(flow) = self.flows.get(&number) else {
                 continue;
             };
-            let failure = match self.connecting.state(flow.server.ip(), number) {
+            let server = flow.server.ip();
+            let failure = match self.connecting.state(server, number) {
                 _ if flow.is_connected() => continue,
-                Attempt::UnderWay => continue,
-                Attempt::Waiting => ConnectFailure::TimedOut,
                 Attempt::None => ConnectFailure::Unreachable,
+                _ if self.connecting.is_out_of_reach(server, number) => ConnectFailure::Unreachable,
+                Attempt::UnderWay => continue,
+                Attempt::Waiting if now < flow.started + WAIT_MAX => continue,
+                Attempt::Waiting => ConnectFailure::TimedOut,
             };
             let reason = match flow.refusal {
                 Some(refusal) => refusal.text(),
@@ -655,14 +666,21 @@ impl Engine {
             return;
         };
         self.touched.insert(flow.peer);
+        if matches!(result, Ok(()) | Err(ConnectFailure::Refused)) {
+            self.connecting.answered(server.ip());
+        }
         match result {
             Ok(()) => {
                 peer.session.answer(flow.id, Answer::Connected);
                 self.turn(now, number, Flow::connected);
             }
-            Err(ConnectFailure::Unreachable | ConnectFailure::NotPermitted) => {
-                let at = flow.started + UNREACHABLE_AFTER;
-                self.unreachable.insert((at.max(now), number));
+            Err(failure @ (ConnectFailure::Unreachable | ConnectFailure::NotPermitted)) => {
+                self.look_out_of_reach(now, number);
+                if failure == ConnectFailure::Unreachable {
+                    for other in self.connecting.found_out_of_reach(server.ip()) {
+                        self.look_out_of_reach(now, other);
+                    }
+                }
                 self.fail_unreachable(now);
             }
             Err(failure) => self.fail_connect(now, number, failure, why::failure_text(failure)),

@@ -1,5 +1,6 @@
 //! What one client, and one peer, may have of a node's flows.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -252,4 +253,46 @@ fn flows_that_wait_for_a_busy_server_have_their_turn() {
         world.input(FAR, Input::Connected { connection, result });
     }
     assert_eq!(world.nodes[FAR].attempts.len(), 44);
+}
+
+/// A shell finds out by few probes that a host is out of reach. What it finds holds for all flows to that host, so
+/// that many opens at once tell a peer nothing that one does not.
+#[test]
+fn all_flows_to_a_dead_host_are_told_that_it_is_out_of_reach_and_at_the_same_time() {
+    let mut world = world(Setting::default());
+    let host = server(PORT).ip();
+    let ports = [PORT + 1, PORT + 2];
+    for port in ports {
+        world.servers.insert(port, Script::Dead);
+    }
+    let begun = world.now;
+    let clients: Vec<ConnectionId> = (0..700)
+        .map(|number| {
+            let dead = SocketAddr::new(host, ports[number % 2]);
+            world.accept_between(client(), dead, Via::Transparent)
+        })
+        .collect();
+    world.run_until(|world| world.nodes[FAR].attempts.len() == 256, PATIENCE);
+    world.run_for(Duration::from_millis(2_900));
+    // The one probe that there was a place for.
+    let connection = world.nodes[FAR].attempts.remove(100);
+    let result = Err(ConnectFailure::Unreachable);
+    world.input(FAR, Input::Connected { connection, result });
+    let is_over = |world: &World, client: &ConnectionId| world.client_host(*client).was_reset;
+    world.run_until(
+        |world| clients.iter().all(|client| is_over(world, client)),
+        PATIENCE,
+    );
+    // After 3.2 s at the far node, as what the policy forbids.
+    let took = world.now.since(begun);
+    assert!(took < Duration::from_millis(3_600), "{took:?}");
+    let flows = world.nodes[NEAR].engine.flows(world.now);
+    let reasons: BTreeSet<&str> = flows.iter().map(|flow| flow.state.as_str()).collect();
+    let unreachable = |reason: &&str| reason.starts_with("the far node cannot reach the server");
+    assert!(
+        reasons.len() == 1 && reasons.iter().all(unreachable),
+        "{reasons:?}"
+    );
+    assert_eq!(world.nodes[FAR].engine.status().flows, 0);
+    assert_eq!(world.nodes[FAR].attempts, [], "all were given up");
 }

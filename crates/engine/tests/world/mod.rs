@@ -761,6 +761,7 @@ impl World {
                 }
             }
             Output::Reset { connection } => {
+                node.attempts.retain(|attempt| *attempt != connection);
                 if let Some(host) = node.hosts.get_mut(&connection) {
                     host.was_reset = true;
                     // The system drops what the host has not taken.
