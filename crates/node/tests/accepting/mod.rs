@@ -8,9 +8,10 @@ const CLOSED: &str = "198.18.2.2:8081";
 const CLOSED_IPV6: &str = "[2001:2:0:2::2]:8081";
 /// A closed port at the far node's WAN address, which lies in a prefix of the far node.
 const PEER_ITSELF: &str = "198.18.11.2:8081";
-/// A server that drops what it gets, and an address that no host has.
+/// A server that drops what it gets, and addresses that no host has.
 const SILENT: &str = "198.18.2.2:8087";
 const NO_HOST: &str = "198.18.2.77:80";
+const NO_HOST_EITHER: &str = "198.18.2.78:80";
 /// A closed port whose clients are accepted at once, by the policy.
 const CLOSED_AT_ONCE: &str = "198.18.2.2:8082";
 /// Where a server is started and stopped during a test.
@@ -40,6 +41,11 @@ pub(super) fn silent_and_unreachable(lab: &mut Lab) {
     // The far node gives up the search for the host after three seconds.
     assert_eq!(lab.fetch_within(NO_HOST, "6000"), "HostUnreachable");
     assert_eq!(lab.flows_total("near"), before + 2);
+    // However many call at once (of one client so many are held), and however few probes the far node has for them.
+    let program = std::env::current_exe().unwrap();
+    let crowd = [program.to_str().unwrap(), "crowd", NO_HOST_EITHER, "100"];
+    let ends = text(&lab.inside("client", &crowd));
+    assert_eq!(ends, "{\"HostUnreachable\": 100}", "{}", lab.log("far"));
     lab.set("server", &["nft", "delete table inet silent"]);
 }
 
