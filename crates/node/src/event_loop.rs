@@ -395,10 +395,10 @@ impl EventLoop {
             }
             Message::Reload {
                 config,
-                removal,
+                confirmed,
                 answer,
             } => {
-                let _ = answer.send(self.reload(now, *config, removal));
+                let _ = answer.send(self.reload(now, *config, confirmed));
             }
             Message::Stop => {
                 let grace = self.parts.config.grace;

@@ -13,7 +13,7 @@ use vocab::NodeId;
 use crate::config::NodeConfig;
 use crate::descriptors::Taken;
 use crate::lan;
-use crate::rereading::{self, Removal};
+use crate::rereading::{self, Confirmed};
 use crate::wan::{Exporter, LinkAddresses, LinkCommand, Train};
 
 /// Messages that may wait for the engine; with at most 64 KiB in each, 8 MiB.
@@ -65,7 +65,7 @@ pub(crate) enum Message {
     /// The configuration was read again, and the pins are to be.
     Reload {
         config: Box<NodeConfig>,
-        removal: Removal,
+        confirmed: Confirmed,
         /// What became of it.
         answer: oneshot::Sender<Result<rereading::Taken, String>>,
     },
@@ -131,14 +131,14 @@ impl Mailbox {
     pub(crate) async fn reload(
         &self,
         config: NodeConfig,
-        removal: Removal,
+        confirmed: Confirmed,
     ) -> Result<rereading::Taken, String> {
         let stopping = |_| "the node is stopping".to_owned();
         let (answer, answered) = oneshot::channel();
         let config = Box::new(config);
         let reload = Message::Reload {
             config,
-            removal,
+            confirmed,
             answer,
         };
         self.send(reload).await.map_err(|LoopEnded| stopping(()))?;

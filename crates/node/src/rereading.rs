@@ -17,16 +17,35 @@ use crate::run::RunError;
 #[derive(Debug)]
 pub(crate) struct Asker {
     pub(crate) told: oneshot::Sender<Result<Taken, String>>,
-    pub(crate) removal: Removal,
+    pub(crate) confirmed: Confirmed,
 }
 
-/// Whether a configuration may take away peers that have flows.
+/// What a configuration may take away because an operator has said so. Anything else may be gone because the file
+/// was cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Removal {
-    /// Not yet: it may be cut off.
-    MustBeConfirmed,
-    /// An operator has said so.
-    Confirmed,
+pub(crate) struct Confirmed {
+    /// Peers that have flows.
+    pub(crate) peers: bool,
+    /// Settings without which more is intercepted, served or stored.
+    pub(crate) restrictions: bool,
+}
+
+impl Confirmed {
+    pub(crate) const NOTHING: Self = Self {
+        peers: false,
+        restrictions: false,
+    };
+    pub(crate) const EVERYTHING: Self = Self {
+        peers: true,
+        restrictions: true,
+    };
+
+    fn and(self, other: Self) -> Self {
+        Self {
+            peers: self.peers || other.peers,
+            restrictions: self.restrictions || other.restrictions,
+        }
+    }
 }
 
 /// What a configuration that holds now has changed and somebody should hear of.
@@ -34,6 +53,8 @@ pub(crate) enum Removal {
 pub(crate) struct Taken {
     /// Paired nodes that it names no more.
     pub(crate) removed_peers: Vec<String>,
+    /// Settings without which more is intercepted, served or stored, and which it has no more.
+    pub(crate) removed_restrictions: Vec<String>,
     /// It is the beginning of the one before, without its end.
     pub(crate) is_beginning: bool,
 }
@@ -99,13 +120,10 @@ impl Rereading {
 }
 
 impl Reread {
-    /// Whether one of those who asked has confirmed that peers may go.
-    pub(crate) fn removal(&self) -> Removal {
-        let is_confirmed = |asker: &Asker| asker.removal == Removal::Confirmed;
-        match self.askers.iter().any(is_confirmed) {
-            true => Removal::Confirmed,
-            false => Removal::MustBeConfirmed,
-        }
+    /// What those who asked have confirmed.
+    pub(crate) fn confirmed(&self) -> Confirmed {
+        let all = self.askers.iter().map(|asker| asker.confirmed);
+        all.fold(Confirmed::NOTHING, Confirmed::and)
     }
 }
 
@@ -146,7 +164,7 @@ mod tests {
         let asker = |told| {
             Some(Asker {
                 told,
-                removal: Removal::MustBeConfirmed,
+                confirmed: Confirmed::NOTHING,
             })
         };
         let (of_first, _) = oneshot::channel();

@@ -41,7 +41,7 @@ use crate::pairing::{Invitations, Pins};
 use crate::path_memory::PathMemory;
 use crate::private_directory::{StateDirectoryError, check_state_directory};
 use crate::proxy::{self, Protocol};
-use crate::rereading::{Asker, Removal, Reread, Rereading, Taken};
+use crate::rereading::{Asker, Confirmed, Reread, Rereading, Taken};
 use crate::service_manager;
 use crate::smb_keytab::{self, Looked, Looks, Watch};
 use crate::surroundings;
@@ -187,7 +187,7 @@ impl Held {
                 self.config.policy.accelerators.smb.keytab = Some(new);
                 // It is the configuration that holds, with other keys.
                 let config = self.config.clone();
-                let _ = mailbox.reload(config, Removal::Confirmed).await;
+                let _ = mailbox.reload(config, Confirmed::EVERYTHING).await;
             }
         }
     }
@@ -445,9 +445,9 @@ impl Node {
                     continue;
                 }
                 reread = rereading.ended() => {
-                    let removal = reread.removal();
+                    let confirmed = reread.confirmed();
                     let Reread { read, askers } = reread;
-                    let outcome = self.reload(read, removal, mailbox, changes, &mut held).await;
+                    let outcome = self.reload(read, confirmed, mailbox, changes, &mut held).await;
                     for asker in askers {
                         // Who waits no longer has been told that it was still being read.
                         let _ = asker.told.send(outcome.clone());
@@ -493,7 +493,7 @@ impl Node {
     async fn reload(
         &self,
         read: Result<NodeConfig, RunError>,
-        removal: Removal,
+        confirmed: Confirmed,
         mailbox: &Mailbox,
         changes: Option<&mpsc::UnboundedSender<Change>>,
         held: &mut Held,
@@ -504,12 +504,12 @@ impl Node {
                 tracing::error!(%error, "the configuration was not read again; the old one holds");
                 // Whom `peer remove` has removed is removed all the same.
                 let old = held.config.clone();
-                let pins = mailbox.reload(old, Removal::Confirmed).await;
+                let pins = mailbox.reload(old, Confirmed::EVERYTHING).await;
                 return pins.and(Err(error.to_string()));
             }
         };
         fit_flows_to_descriptors(&mut config);
-        let taken = mailbox.reload(config.clone(), removal).await?;
+        let taken = mailbox.reload(config.clone(), confirmed).await?;
         for what in self.needs_restart(&config) {
             tracing::warn!(what, "this change takes effect when the node is restarted");
         }
@@ -815,7 +815,7 @@ mod tests {
             let (reload, mut reloads) = tokio::sync::mpsc::unbounded_channel();
             let asker = Asker {
                 told: oneshot::channel().0,
-                removal: Removal::MustBeConfirmed,
+                confirmed: Confirmed::NOTHING,
             };
             reload.send(asker).unwrap();
             node.attend(&mailbox, &paired, &mut reloads, None, &mut loop_ended, None)

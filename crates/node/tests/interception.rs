@@ -29,8 +29,10 @@ use node::pairing::Pins;
 #[path = "interception/firewall.rs"]
 mod firewall;
 
+/// The tests take out again what they have put into configurations.
 const RELOAD: node::admin::Request = node::admin::Request::Reload {
     remove_peers: false,
+    remove_restrictions: true,
 };
 const SERVER: &str = "198.18.2.2:8080";
 const SERVER_IPV6: &str = "[2001:2:0:2::2]:8080";

@@ -76,6 +76,9 @@ struct Reload {
     /// Takes the configuration even if it removes peers that have flows, or seems to be cut off in front of peers.
     #[arg(long)]
     remove_peers: bool,
+    /// Takes the configuration even if it lacks settings without which more is intercepted, served or stored.
+    #[arg(long)]
+    remove_restrictions: bool,
     #[command(flatten)]
     ask: Ask,
 }
@@ -220,11 +223,19 @@ impl Ask {
 
 impl Reload {
     fn run(self) -> anyhow::Result<()> {
-        let remove_peers = self.remove_peers;
-        let answer = self.ask.order(Request::Reload { remove_peers })?;
+        let answer = self.ask.order(Request::Reload {
+            remove_peers: self.remove_peers,
+            remove_restrictions: self.remove_restrictions,
+        })?;
         let removed = answer["removed_peers"].as_array().into_iter().flatten();
         for peer in removed.filter_map(serde_json::Value::as_str) {
             remark!("Removed the peer {peer}: the configuration names it no more.");
+        }
+        let removed = answer["removed_restrictions"].as_array();
+        for restriction in removed.into_iter().flatten() {
+            if let Some(restriction) = restriction.as_str() {
+                remark!("Removed {restriction}: the configuration does not have it any more.");
+            }
         }
         if answer["is_beginning"] == true {
             remark!(

@@ -227,6 +227,7 @@ fn warn_unless_configured(config: &NodeConfig, name: &str) {
 fn tell_running_node(socket: &Path, name: &str, expected: Option<NodeId>) {
     let reload = Request::Reload {
         remove_peers: false,
+        remove_restrictions: false,
     };
     // It reads its pins even where it refuses its configuration.
     let refused = match admin::ask(socket, reload) {

@@ -31,6 +31,9 @@ pub enum Request {
         /// Whether the configuration may take away peers that have flows, or lose them with its end.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         remove_peers: bool,
+        /// Whether it may lose settings without which more is intercepted, served or stored.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        remove_restrictions: bool,
     },
     /// Forget everything in the dictionary, in memory and on disk.
     ClearDictionary,

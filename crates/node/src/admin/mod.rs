@@ -4,7 +4,7 @@
 //!
 //! ```text
 //!   {"ask":"status"}  {"ask":"flows"}  {"ask":"why","flow":7}  {"ask":"reload"}
-//!   {"ask":"reload","remove_peers":true}
+//!   {"ask":"reload","remove_peers":true,"remove_restrictions":true}
 //!   {"ask":"clear-dictionary"}
 //! ```
 

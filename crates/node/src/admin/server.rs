@@ -22,7 +22,7 @@ use crate::intercept;
 use crate::mailbox::{Mailbox, Question};
 use crate::places::{Places, Sharing, Standing};
 use crate::preflight;
-use crate::rereading::{Asker, Removal, Taken};
+use crate::rereading::{Asker, Confirmed, Taken};
 
 /// A request is one short line.
 const LONGEST_REQUEST: u64 = 4096;
@@ -123,12 +123,15 @@ impl Asked {
                 answered => answered,
             },
             Request::ClearDictionary => self.purge.run(&self.mailbox).await,
-            Request::Reload { remove_peers } => {
-                let removal = match remove_peers {
-                    true => Removal::Confirmed,
-                    false => Removal::MustBeConfirmed,
+            Request::Reload {
+                remove_peers: peers,
+                remove_restrictions: restrictions,
+            } => {
+                let confirmed = Confirmed {
+                    peers,
+                    restrictions,
                 };
-                reload(&self.reload, removal, READING).await
+                reload(&self.reload, confirmed, READING).await
             }
         };
         answered.unwrap_or_else(|| json!({ "error": "the node is stopping" }))
@@ -168,23 +171,26 @@ impl Asked {
 /// Has the configuration read, and tells what became of it; `None` when the node is stopping.
 async fn reload(
     reload: &mpsc::UnboundedSender<Asker>,
-    removal: Removal,
+    confirmed: Confirmed,
     within: Duration,
 ) -> Option<Value> {
     let (asker, told) = oneshot::channel();
     let asker = Asker {
         told: asker,
-        removal,
+        confirmed,
     };
     reload.send(asker).ok()?;
     match tokio::time::timeout(within, told).await {
         Ok(told) => Some(match told.ok()? {
             Ok(Taken {
                 removed_peers,
+                removed_restrictions,
                 is_beginning,
-            }) => {
-                json!({ "removed_peers": removed_peers, "is_beginning": is_beginning })
-            }
+            }) => json!({
+                "removed_peers": removed_peers,
+                "removed_restrictions": removed_restrictions,
+                "is_beginning": is_beginning,
+            }),
             Err(error) => {
                 json!({ "error": format!("the old configuration holds, the new one is refused: {error}") })
             }
@@ -232,7 +238,7 @@ mod tests {
             ),
         ] {
             let reader = async { asked.recv().await.unwrap().told.send(outcome).unwrap() };
-            let unconfirmed = Removal::MustBeConfirmed;
+            let unconfirmed = Confirmed::NOTHING;
             let (answer, ()) = tokio::join!(reload(&ask, unconfirmed, Duration::MAX), reader);
             let answer = answer.unwrap();
             match (answer["error"].as_str(), said) {
@@ -244,12 +250,12 @@ mod tests {
             }
         }
         // A disk that does not answer.
-        let answer = reload(&ask, Removal::Confirmed, Duration::ZERO)
+        let answer = reload(&ask, Confirmed::EVERYTHING, Duration::ZERO)
             .await
             .unwrap();
         let error = answer["error"].as_str().unwrap();
         assert!(error.contains("still being read"), "{error}");
         drop(asked);
-        assert_eq!(reload(&ask, Removal::Confirmed, READING).await, None);
+        assert_eq!(reload(&ask, Confirmed::EVERYTHING, READING).await, None);
     }
 }

@@ -10,6 +10,7 @@
 
 mod interception;
 mod located;
+mod restrictions;
 mod sections;
 
 use std::collections::BTreeMap;

@@ -2,7 +2,8 @@
 //!
 //! A file that was cut off (a full disk, an editor that died, a copy that was interrupted) may be valid all the
 //! same, and have no peers. So a configuration that takes away what flows rely on now is refused as a whole, until
-//! an operator confirms it. Pins are another matter: `peer remove` is an order, and holds whatever the
+//! an operator confirms it. So is one that has lost settings without which more is intercepted, served or stored.
+//! Pins are another matter: `peer remove` is an order, and holds whatever the
 //! configuration says.
 
 use std::collections::BTreeMap;
@@ -13,7 +14,7 @@ use vocab::{NodeId, Time};
 use super::{EventLoop, PairedPeers, engine_config, log_damaged_pins};
 use crate::config::NodeConfig;
 use crate::pairing::{LoadedPins, Pin};
-use crate::rereading::{Removal, Taken};
+use crate::rereading::{Confirmed, Taken};
 
 /// What a flow relies on and a new configuration does not have.
 enum Loss {
@@ -32,20 +33,28 @@ fn in_words((name, flows, loss): (&str, usize, Loss)) -> String {
     }
 }
 
+fn doubt_of_restrictions(config: &NodeConfig, lost: &[String]) -> String {
+    format!(
+        "{} does not have {} any more; without that, more would be intercepted, served or stored",
+        config.file.display(),
+        lost.join(", ")
+    )
+}
+
 impl EventLoop {
     /// Makes this configuration and the pins hold.
     ///
     /// # Errors
-    /// When peers are in use that the configuration does not have and `removal` is not confirmed, or when the
-    /// pins cannot be read. The old configuration holds then; in the former case with the new pins.
+    /// When the configuration does not have peers that are in use, or restrictions that the old one had, and that is
+    /// not confirmed, or when the pins cannot be read. The old configuration holds then; in the former case with the new pins.
     pub(super) fn reload(
         &mut self,
         now: Time,
         config: NodeConfig,
-        removal: Removal,
+        confirmed: Confirmed,
     ) -> Result<Taken, String> {
         // What cannot be read revokes nobody, nor does a directory that is not mounted: a pin is revoked by its
-        // removal.
+        // confirmed.
         let LoadedPins { mut pins, damaged } = match self.parts.pins.load_all() {
             Ok(_) if !self.peers.is_empty() && !self.parts.pins.exists() => {
                 let error = "the directory of pins is gone; all peers stay as they were";
@@ -66,19 +75,45 @@ impl EventLoop {
         self.damaged_pins = log_damaged_pins(damaged);
         let (_, peers, _) = engine_config(&config, &self.parts.identity, &pins);
         let removed = self.unlisted(&peers, &pins);
-        if removal == Removal::MustBeConfirmed
-            && let Some(doubt) = self.doubt(&config, &peers, &removed)
-        {
+        let lost = config.restrictions_lost_from(&self.parts.config);
+        let doubts = [
+            (!confirmed.peers)
+                .then(|| self.doubt(&config, &peers, &removed))
+                .flatten()
+                .map(|doubt| (doubt, "--remove-peers")),
+            (!confirmed.restrictions && !lost.is_empty()).then(|| {
+                (
+                    doubt_of_restrictions(&config, &lost),
+                    "--remove-restrictions",
+                )
+            }),
+        ];
+        let (doubts, mut flags): (Vec<String>, Vec<&str>) = doubts.into_iter().flatten().unzip();
+        if !doubts.is_empty() {
+            // What was confirmed this time has to be confirmed again.
+            if confirmed.peers {
+                flags.push("--remove-peers");
+            }
+            if confirmed.restrictions {
+                flags.push("--remove-restrictions");
+            }
+            let (doubt, flags) = (doubts.join("; "), flags.join(" "));
             let old = self.parts.config.clone();
             self.take_configuration(now, old, pins);
             tracing::warn!(
                 doubt,
                 "the configuration was read again and refused; the old one holds until \
-                 `trunkline node reload --remove-peers` confirms the new one"
+                 `trunkline node reload {flags}` confirms the new one"
             );
             return Err(format!(
-                "{doubt}. If that is meant, run `trunkline node reload --remove-peers`"
+                "{doubt}. If that is meant, run `trunkline node reload {flags}`"
             ));
+        }
+        for restriction in &lost {
+            tracing::warn!(
+                restriction,
+                "a restriction was removed: it is gone from the configuration"
+            );
         }
         for (name, flows) in &removed {
             tracing::warn!(
@@ -95,6 +130,7 @@ impl EventLoop {
         tracing::info!("configuration read again");
         Ok(Taken {
             is_beginning,
+            removed_restrictions: lost,
             removed_peers: removed.into_keys().collect(),
         })
     }

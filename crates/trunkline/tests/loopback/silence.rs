@@ -177,6 +177,43 @@ fn a_configuration_that_was_cut_off_removes_no_peer_in_use() {
     }
 }
 
+/// Nor does it take away a restriction.
+#[test]
+fn a_configuration_that_was_cut_off_lifts_no_restriction() {
+    let sites = Sites::new(13, RATE);
+    let mut pair = Pair::new(&sites);
+    let bare = sites.configuration("near");
+    let whole = format!("{bare}[policy]\nnever_store_ports = [5432]\n");
+    let reload = ["node", "reload"];
+    sites.set_configuration("near", &whole);
+    assert_eq!(sites.ends("near", &reload), (Some(0), String::new()));
+    // Cut off, and edited.
+    for text in [&bare, &format!("# An edit.\n{bare}")] {
+        sites.set_configuration("near", text);
+        for flags in [&[][..], &["--remove-peers"]] {
+            let (code, said) = sites.ends("near", &[&reload[..], flags].concat());
+            assert_eq!(code, Some(1), "{said}");
+            assert!(
+                said.contains("[policy] never_store_ports any more"),
+                "{said}"
+            );
+            assert!(said.contains("--remove-restrictions"), "{said}");
+        }
+    }
+    sites.wait_for_log(
+        "near",
+        "`trunkline node reload --remove-restrictions` confirms",
+    );
+    let (code, said) = sites.ends("near", &["node", "reload", "--remove-restrictions"]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        said.contains("Removed [policy] never_store_ports"),
+        "{said}"
+    );
+    assert_eq!(sites.ends("near", &reload), (Some(0), String::new()));
+    pair.exchange();
+}
+
 /// An order to remove a peer does not wait for the configuration to be put right.
 #[test]
 fn a_removed_peer_is_gone_although_the_configuration_is_refused() {
