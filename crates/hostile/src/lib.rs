@@ -135,6 +135,11 @@ pub const ENTRIES: &[Entry] = &[
         seeds: reduction::repair_seeds,
     },
     Entry {
+        name: "reduce_content_handle",
+        run: reduction::content_handle,
+        seeds: reduction::content_handle_seeds,
+    },
+    Entry {
         name: "reduce_damage",
         run: reduction::damage,
         seeds: reduction::damage_seeds,

@@ -1,10 +1,11 @@
-//! Entries of `reduce`: encoded streams, repairs, and a dictionary's files.
+//! Entries of `reduce`: encoded streams, repairs, content handles, and a dictionary's files.
 
 use bytes::Bytes;
-use reduce::testing::MemoryDisk;
+use reduce::testing::{MemoryDisk, write_handle_check};
 use reduce::{
-    AnswerScope, Decoded, Decoder, DecoderConfig, Dictionary, DictionaryConfig, DictionaryKey,
-    Encoder, EncoderConfig, PeerSlot, RepairAnswer, RepairRequest, RepairScope,
+    AnswerScope, ContentHandle, ContentRead, ContentReader, ContentWriter, Decoded, Decoder,
+    DecoderConfig, Dictionary, DictionaryConfig, DictionaryKey, Encoder, EncoderConfig, PeerSlot,
+    RepairAnswer, RepairRequest, RepairScope,
 };
 use vocab::{ByteCount, NodeId, Random, Segment, SegmentKind, Time};
 
@@ -72,6 +73,47 @@ pub(crate) fn repair(bytes: &[u8]) {
         // Repeating a number may repeat its bytes, but only so often.
         assert!(given <= reduce::MAX_REPAIR_RANGES * reduce::MAX_RECORD_RAW);
     }
+}
+
+/// A content handle of an index that was damaged: as it is, and with the check that the rest asks for.
+/// What is read under it is of what it names, or gone.
+pub(crate) fn content_handle(bytes: &[u8]) {
+    let mut dictionary = Dictionary::new(dictionary_config(), Random::from_seed(1));
+    let stored = text(30_000, 1);
+    let sound = store(&mut dictionary, &stored);
+    let mut checked = bytes.to_vec();
+    write_handle_check(&mut checked);
+    for bytes in [bytes, &checked] {
+        let Ok(handle) = ContentHandle::parse(Bytes::copy_from_slice(bytes)) else {
+            continue;
+        };
+        assert_eq!(handle.to_bytes(), bytes);
+        let mut reader = ContentReader::new(handle.clone(), 0..u64::MAX);
+        let mut read = 0;
+        // A reference may repeat its chunk 65,536 times; some of that is enough.
+        while read < 4 * stored.len() {
+            match reader.poll(&mut dictionary) {
+                ContentRead::Piece(piece) => {
+                    if handle == sound {
+                        assert_eq!(stored[read..][..piece.len()], piece);
+                    }
+                    read += piece.len();
+                }
+                ContentRead::Done => {
+                    assert_eq!(read as u64, handle.length());
+                    break;
+                }
+                ContentRead::Gone(_) => break,
+                ContentRead::WaitForDisk => panic!("there is no disk"),
+            }
+        }
+    }
+}
+
+fn store(dictionary: &mut Dictionary, body: &[u8]) -> ContentHandle {
+    let mut writer = ContentWriter::new();
+    writer.append(dictionary, body).expect("it is short");
+    writer.finish(dictionary).expect("it is short")
 }
 
 /// One direction of a flow over two dictionaries on disks that are bent, cut and filled up.
@@ -420,6 +462,18 @@ pub(crate) fn repair_seeds() -> Vec<Seed> {
         seed("request-some", some.emit()),
         seed("answer-all", short.emit(3)),
         seed("answer-some", long.emit(3)),
+    ]
+}
+
+/// Good inputs for [`content_handle`].
+pub(crate) fn content_handle_seeds() -> Vec<Seed> {
+    let mut dictionary = Dictionary::new(dictionary_config(), Random::from_seed(1));
+    let mut handle = |body: &[u8]| store(&mut dictionary, body).to_bytes();
+    let repeated = [&text(30_000, 1)[..], &[0; 200_000], &text(9_000, 2)].concat();
+    vec![
+        seed("empty", handle(&[])),
+        seed("text", handle(&text(30_000, 1))),
+        seed("repeated", handle(&repeated)),
     ]
 }
 

@@ -56,6 +56,7 @@ replays! {
     tunnel_transport,
     reduce_decoder,
     reduce_repair,
+    reduce_content_handle,
     reduce_damage,
     engine_peer,
     node_configuration,

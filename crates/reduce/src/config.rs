@@ -105,6 +105,24 @@ pub const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 pub const DISK_RETRY: Duration = Duration::from_secs(10);
 /// Segment files at most, whatever their size: each restart may leave a short one.
 pub const MAX_SEGMENTS: usize = 16 * 1024;
+/// References in one content handle at most: 9 MiB of them, for a body of 2 GiB at least, and of
+/// 2.6 GB as content is commonly cut. Bounds what a flow keeps of a body that it stores, and what a
+/// handle read from disk can make the node allocate.
+pub const MAX_CONTENT_REFERENCES: usize = 256 * 1024;
+/// Bytes of a stored body that are fetched ahead of its reader at most: enough for a disk to work on
+/// some dozens of chunks at a time, and little for each of many readers.
+pub const CONTENT_READ_AHEAD: usize = 512 * 1024;
+/// Chunks that are pinned, or unpinned, in one call at most, which takes less than a millisecond.
+pub const PIN_STEP: usize = 4096;
+/// Bodies that are pinned at the same time at most; a read of a further one goes without. Bounds the work
+/// of finding those that nobody reads any more.
+pub const MAX_PINNED_BODIES: usize = 4096;
+/// Of the dictionary's memory, one part in so many may be pinned, of what is not on disk: with as much
+/// that is lent and as much that waits for the disk, a quarter is left to all else.
+pub const PINNED_MEMORY_PART: u64 = 4;
+/// Of the dictionary's disk, segments of one part in so many may be kept for what is pinned in them: the
+/// other half is where new chunks go.
+pub const PINNED_DISK_PART: u64 = 2;
 
 /// How much the dictionary may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

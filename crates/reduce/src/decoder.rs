@@ -90,6 +90,8 @@ pub struct Decoder {
     expansion: usize,
     frame: Vec<u8>,
     failed: Option<Error>,
+    /// Payload came that the peer keeps out of the dictionaries.
+    brought_unstorable: bool,
     /// `input` is a buffer of its own, and no part of a larger one.
     is_input_own: bool,
     /// Bytes that records which are looked up ahead may take, beside the limits that always hold.
@@ -121,6 +123,7 @@ impl Decoder {
             expansion: 1,
             frame: Vec::new(),
             failed: None,
+            brought_unstorable: false,
             is_input_own: true,
             ahead_limit: usize::MAX,
         }
@@ -183,6 +186,13 @@ impl Decoder {
     #[must_use]
     pub fn consumed(&self) -> u64 {
         self.consumed
+    }
+
+    /// Whether the peer has sent payload that it keeps out of the dictionaries ([`crate::Storing::Never`]):
+    /// then this node has to keep the flow's payload out of its own, too.
+    #[must_use]
+    pub fn brought_unstorable(&self) -> bool {
+        self.brought_unstorable
     }
 
     /// Whether all that was pushed has been handed out: a clean end of the flow's direction may
@@ -442,6 +452,7 @@ impl Decoder {
     fn aside(&mut self, kind: SegmentKind, bytes: Bytes, end: End) -> Result<(), Error> {
         if kind != SegmentKind::Frame {
             if !bytes.is_empty() {
+                self.brought_unstorable |= kind == SegmentKind::Payload;
                 self.ready.push_back(Segment { kind, bytes });
             }
             return Ok(());

@@ -25,6 +25,7 @@ mod anchor;
 mod check;
 mod chunker;
 mod config;
+mod content;
 mod decoder;
 mod dictionary;
 mod disk;
@@ -41,9 +42,13 @@ mod window_coder;
 mod windows;
 
 pub use config::*;
+pub use content::{
+    Absence, ContentHandle, ContentRead, ContentReader, ContentWriter, HandleError, StoreError,
+};
 pub use decoder::{Decoded, Decoder};
 pub use dictionary::{
-    Dictionary, DictionaryKey, DictionaryStatistics, PeerSlot, SegmentScan, scan_segment,
+    ContentPin, Dictionary, DictionaryKey, DictionaryStatistics, PeerSlot, PinPurpose, PinState,
+    SegmentScan, scan_segment,
 };
 pub use disk::{
     DiskAnswer, DiskCompletion, DiskFault, DiskOperation, DiskRequest, SegmentListing,

@@ -261,6 +261,12 @@ fn tear(file: &mut Vec<u8>, offset: usize, bytes: &[u8], random: &mut Random) {
     }
 }
 
+/// Writes into a serialised content handle the check that the rest of it asks for, so that only what it
+/// says is wrong with it.
+pub fn write_handle_check(serialised: &mut [u8]) {
+    crate::content::write_check(serialised);
+}
+
 /// What a lying encoder names as the sources of a record: chunks, by their keys, that it need not have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ForgedSources {

@@ -15,7 +15,8 @@ use crate::check::{Span, check_of};
 use crate::config::{
     DecoderConfig, DictionaryConfig, EncoderConfig, MAX_TRACKED_PEERS, SYNC_INTERVAL,
 };
-use crate::dictionary::{Dictionary, DictionaryKey, PeerSlot};
+use crate::content::{ContentRead, ContentReader, ContentWriter};
+use crate::dictionary::{Dictionary, DictionaryKey, Fetch, Kept, PeerSlot};
 use crate::encoder::Encoder;
 use crate::fingerprint::{Fingerprint, Key};
 use crate::literals::join_bases;
@@ -335,6 +336,50 @@ fn delta(secret: &Bytes, groups: Vec<Group>) -> Record {
         coded: coded.into(),
         ..record(&[literals], groups, vec![literal])
     }
+}
+
+/// What this node stores for itself, under content handles, is nobody's to refer to: not while it is
+/// read and pinned, not from disk, and not beside the same chunk of a peer.
+#[test]
+fn content_that_the_node_stores_for_itself_is_not_readable_by_any_peer() {
+    let mut node = Node::new();
+    let Target {
+        shared,
+        secret,
+        after,
+    } = Target::there();
+    node.receive(ATTACKER, &[&shared]);
+    for chunk in [&shared, &secret, &after] {
+        node.dictionary.keep(&Fingerprint::of(chunk), chunk);
+    }
+    let body: Vec<u8> = [&secret[..], &after[..]].concat();
+    let mut writer = ContentWriter::new();
+    writer.append(&mut node.dictionary, &body).expect("it fits");
+    let handle = writer.finish(&mut node.dictionary).expect("it fits");
+    node.settle();
+    node.attacker_gets_nothing("stored");
+    let mut reader = ContentReader::new(handle.clone(), 0..handle.length());
+    assert!(matches!(
+        reader.poll(&mut node.dictionary),
+        ContentRead::Piece(_)
+    ));
+    node.attacker_gets_nothing("while it is read");
+    node.restart();
+    node.attacker_gets_nothing("on disk");
+    for chunk in [&secret, &after] {
+        let fetch = node.dictionary.fetch_exact(&Fingerprint::of(chunk), CHUNK);
+        assert!(matches!(fetch, Fetch::Reading(_)), "it is there");
+    }
+    node.disk.serve(&mut node.dictionary);
+    node.attacker_gets_nothing("in memory again");
+    // The owner sends it: now it is his, and nobody else's.
+    node.receive(OWNER, &[&shared, &secret, &after]);
+    node.owner_gets_everything("sent by the owner");
+    node.attacker_gets_nothing("sent by the owner");
+    let kept = node.dictionary.keep(&Fingerprint::of(&secret), &secret);
+    assert_eq!(kept, Kept::Here);
+    node.owner_gets_everything("stored again");
+    node.attacker_gets_nothing("stored again");
 }
 
 #[test]

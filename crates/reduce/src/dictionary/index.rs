@@ -11,16 +11,24 @@
 //! and buckets are split one at a time (Litwin, "Linear hashing: a new tool for file and table
 //! addressing", 1980), so that neither doubling nor a pause comes with growth.
 //!
+//! A chunk that is being read for a content handle is pinned: its entry counts for how many
+//! (`index/pins.rs`).
+//!
 //! A slot that becomes free may still be the target of links. It is given out again only when
 //! [`Index::sweep`] has passed over all entries since and cut them; until then a link to it leads
 //! nowhere.
 
-use std::collections::{BTreeMap, HashMap};
+mod pins;
+mod segments;
+
+use std::collections::HashMap;
 use std::hash::BuildHasher;
 
 use super::seeded::Seeded;
 use super::{NO_KEY, Place};
 use crate::fingerprint::Key;
+use pins::Pinned;
+use segments::Segments;
 
 /// Entries that are allocated together: little is wasted in a small dictionary, and the table of
 /// pages is short in a large one.
@@ -34,8 +42,6 @@ const LOAD: usize = 2;
 const SWEEP_STEP: u32 = 64;
 /// Pairs of sets of peers that can be told apart at most; the numbers have sixteen bits.
 const MAX_SETS: usize = 1 << 16;
-/// Segments that can be told apart at most: places have sixteen bits, three of them mean others.
-const MAX_PLACES: usize = (1 << 16) - FIRST_SEGMENT as usize;
 
 /// Stands for "no slot" in links and chains.
 const NOWHERE: u32 = u32::MAX;
@@ -62,6 +68,8 @@ pub(super) struct Known {
     pub(super) peers: Peers,
     pub(super) length: usize,
     pub(super) place: Place,
+    /// Whether it is pinned for somebody who reads a body that it is part of.
+    pub(super) is_pinned: bool,
 }
 
 impl Known {
@@ -152,6 +160,8 @@ struct Entry {
     /// The number of its [`Peers`].
     peers: u16,
     used: bool,
+    /// Bodies that are read or kept and have it pinned.
+    pins: u8,
 }
 
 const FREE: Entry = Entry {
@@ -165,6 +175,7 @@ const FREE: Entry = Entry {
     length_less_one: 0,
     peers: 0,
     used: false,
+    pins: 0,
 };
 
 /// All entries.
@@ -182,6 +193,8 @@ pub(super) struct Index {
     length: usize,
     sets: PeerSets,
     segments: Segments,
+    /// What is pinned.
+    pinned: Pinned,
     /// Slots to which no link leads any more.
     free: Vec<u32>,
     /// Slots that became free before the sweep's pass began.
@@ -203,6 +216,7 @@ impl Index {
             length: 0,
             sets: PeerSets::new(),
             segments: Segments::default(),
+            pinned: Pinned::default(),
             free: Vec::new(),
             swept: Vec::new(),
             freed: Vec::new(),
@@ -281,6 +295,7 @@ impl Index {
             self.entry_mut(before).chain = chain;
         }
         self.sets.release(self.entry(slot).peers);
+        self.uncount_pinned(slot);
         *self.entry_mut(slot) = FREE;
         self.freed.push(slot);
         self.length -= 1;
@@ -297,9 +312,11 @@ impl Index {
                 None => (PLACE_NOWHERE, 0),
             },
         };
+        self.uncount_pinned(slot.0);
         let entry = self.entry_mut(slot.0);
         entry.place = place;
         entry.offset = offset;
+        self.count_pinned(slot.0);
     }
 
     /// No chunk is in this segment any more: its number can stand for another one.
@@ -406,6 +423,7 @@ impl Index {
                     offset: entry.offset,
                 },
             },
+            is_pinned: entry.pins > 0,
         }
     }
 
@@ -613,56 +631,9 @@ impl PeerSets {
     }
 }
 
-/// Short numbers for the segments in which chunks are.
-#[derive(Default)]
-struct Segments {
-    numbers: BTreeMap<u32, u16>,
-    segments: Vec<u32>,
-    free: Vec<u16>,
-}
-
-impl Segments {
-    fn bytes(&self) -> usize {
-        // A tree's leaves are at least half full: two places for each pair.
-        self.numbers.len() * 2 * size_of::<(u32, u16)>()
-            + self.segments.capacity() * size_of::<u32>()
-            + self.free.capacity() * size_of::<u16>()
-    }
-
-    /// The number that stands for a segment, given out at its first mention.
-    fn number(&mut self, segment: u32) -> Option<u16> {
-        if let Some(number) = self.numbers.get(&segment) {
-            return Some(*number);
-        }
-        let number = match self.free.pop() {
-            Some(number) => {
-                self.segments[usize::from(number)] = segment;
-                number
-            }
-            None if self.segments.len() < MAX_PLACES => {
-                self.segments.push(segment);
-                (self.segments.len() - 1) as u16
-            }
-            None => return None,
-        };
-        self.numbers.insert(segment, number);
-        Some(number)
-    }
-
-    fn segment(&self, number: u16) -> u32 {
-        self.segments[usize::from(number)]
-    }
-
-    fn release(&mut self, segment: u32) {
-        if let Some(number) = self.numbers.remove(&segment) {
-            self.free.push(number);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use proptest::prelude::*;
 

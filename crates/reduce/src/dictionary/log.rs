@@ -258,6 +258,11 @@ impl Log {
         id
     }
 
+    /// Bytes at which a segment ends.
+    pub(super) fn segment_size(&self) -> u64 {
+        self.segment_size
+    }
+
     /// Bytes of chunks that wait to be written, and of records that are being written.
     pub(super) fn waiting_bytes(&self) -> u64 {
         let writing = self.under_way.values().map(|work| match work {
@@ -468,6 +473,7 @@ impl Dictionary {
 
     /// Tells the dictionary the time; welcome at any time, not only at [`Self::poll_timeout`].
     pub fn handle_timeout(&mut self, now: Time) {
+        self.release_pins();
         let log = &mut self.log;
         log.now = log.now.max(now);
         if log.retry_at.is_some_and(|at| log.now >= at) {
@@ -613,20 +619,24 @@ impl Dictionary {
         }
     }
 
-    /// Drops the oldest segments until `more` bytes fit, and until the index of what is on disk
+    /// Drops the oldest segments, of which nothing is being read, until `more` bytes fit, and until the index of what is on disk
     /// leaves half of the memory to other things.
     pub(super) fn drop_segments(&mut self, more: u64) {
+        self.release_pins();
         loop {
             let too_many = self.log.bytes() + more > self.log.cap
                 || self.log.segments.len() >= MAX_SEGMENTS
                 || self.index.len() * ENTRY_MEMORY > self.memory_cap() / 2;
             let active = self.log.active.as_ref().map(|active| active.number);
-            let oldest = self
-                .log
-                .segments
-                .keys()
-                .find(|number| Some(**number) != active);
-            let Some(number) = oldest.copied().filter(|_| too_many) else {
+            if !too_many {
+                return;
+            }
+            let numbers = self.log.segments.keys().copied();
+            let mut numbers = numbers.filter(|number| Some(*number) != active);
+            // What is being read stays, unless there is nothing else.
+            let unpinned = |number: &u32| !self.index.is_segment_pinned(*number);
+            let oldest = numbers.clone().find(unpinned).or_else(|| numbers.next());
+            let Some(number) = oldest else {
                 return;
             };
             self.drop_segment(number);
@@ -650,7 +660,7 @@ impl Dictionary {
             if segment != number {
                 continue;
             }
-            let used = self.index.take_used(slot);
+            let used = self.index.take_used(slot) || known.is_pinned;
             let resident = self.memory.peek(known.key);
             self.unplace(known.key);
             if let Some(bytes) = resident.filter(|_| used) {

@@ -30,7 +30,7 @@ struct Resident {
 pub(super) enum Hold {
     /// It may go.
     Free,
-    /// It has to stay: it is still to be written.
+    /// It has to stay: it is still to be written, or is being read and would be lost.
     Pinned,
 }
 

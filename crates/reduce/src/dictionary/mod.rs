@@ -24,9 +24,11 @@ mod contents;
 mod damage_tests;
 mod index;
 mod lending;
+mod local_chunks;
 mod log;
 mod memory;
 mod own_links;
+mod pins;
 mod recovery;
 mod seal;
 mod seeded;
@@ -55,9 +57,12 @@ use lending::Lending;
 use log::{Fact, Log};
 use memory::{Hold, Memory};
 use own_links::OwnLinks;
+use pins::PinnedBodies;
 use seeded::Seeded;
 
 pub(crate) use lending::Loan;
+pub(crate) use local_chunks::Kept;
+pub use pins::{ContentPin, PinPurpose, PinState};
 pub use seal::DictionaryKey;
 pub use segment::{SegmentScan, scan_segment};
 pub(crate) use view::{FlowChunks, PeerView};
@@ -133,6 +138,7 @@ pub struct Dictionary {
     anchors: Anchors,
     lending: Lending,
     own_links: OwnLinks,
+    pinned_bodies: PinnedBodies,
     log: Log,
     peers: Vec<Tracked>,
     fetches: BTreeMap<Key, Ticket>,
@@ -229,6 +235,7 @@ impl Dictionary {
             anchors: Anchors::new(config.memory.as_usize().max(LEAST_MEMORY)),
             lending: Lending::default(),
             own_links: OwnLinks::new(seed, config.memory.as_usize().max(LEAST_MEMORY)),
+            pinned_bodies: PinnedBodies::default(),
             log: Log::new(&config, key),
             peers: Vec::new(),
             fetches: BTreeMap::new(),
@@ -300,6 +307,7 @@ impl Dictionary {
         self.memory.clear();
         self.anchors.clear();
         self.own_links.clear();
+        self.pinned_bodies.clear();
         self.clear_log();
         self.random.fill(&mut self.generation);
     }
@@ -538,12 +546,9 @@ impl Dictionary {
 
     fn keep_within_memory(&mut self) {
         while self.memory_used() > self.memory_cap() {
-            let index = &self.index;
-            let hold = |key| match index.get(key).map(|known| known.place) {
-                Some(Place::Queued | Place::Writing) => Hold::Pinned,
-                Some(Place::Nowhere | Place::At { .. }) | None => Hold::Free,
-            };
-            let Some(key) = self.memory.evict(hold) else {
+            // The limit holds even if only what is pinned is left.
+            let evicted = self.evict(Hold::Pinned).or_else(|| self.evict(Hold::Free));
+            let Some(key) = evicted else {
                 return;
             };
             self.statistics.evictions += 1;
@@ -552,5 +557,16 @@ impl Dictionary {
                 self.index.remove(key);
             }
         }
+    }
+
+    /// Takes a chunk out of memory; `read` says what holds for those that are pinned for readers.
+    fn evict(&mut self, read: Hold) -> Option<Key> {
+        let index = &self.index;
+        let hold = |key| match index.get(key).map(|known| (known.place, known.is_pinned)) {
+            Some((Place::Queued | Place::Writing, _)) => Hold::Pinned,
+            Some((Place::Nowhere, true)) => read,
+            Some((Place::Nowhere | Place::At { .. }, _)) | None => Hold::Free,
+        };
+        self.memory.evict(hold)
     }
 }

@@ -1,0 +1,59 @@
+//! Chunks that this node keeps for itself: those of bodies that are stored under content handles.
+//!
+//! They stand in the same index, memory and segments as all others and obey the same limits. But no peer
+//! has sent them or was sent them by this, so no peer becomes a reader; and they get no link, for links are
+//! what peers' flows have in common. To a peer a chunk that is here for this reason alone is one that does
+//! not exist (`view.rs`).
+
+use super::{Dictionary, Fetch};
+use crate::fingerprint::Fingerprint;
+
+/// What came of keeping a chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// It was there.
+    Here,
+    /// It was not and is now.
+    Added,
+    /// Another chunk has its key.
+    Refused,
+}
+
+impl Dictionary {
+    /// Sees to it that a chunk is there. It counts as used.
+    pub(crate) fn keep(&mut self, fingerprint: &Fingerprint, bytes: &[u8]) -> Kept {
+        let key = fingerprint.key();
+        match self.index.get(key) {
+            Some(known) if known.check != fingerprint.check() || known.length != bytes.len() => {
+                Kept::Refused
+            }
+            Some(known) => {
+                self.index.touch(known.slot);
+                self.memory.touch(key);
+                Kept::Here
+            }
+            None => {
+                self.index.insert(key, fingerprint.check(), bytes.len());
+                self.memory.insert(key, bytes);
+                self.enqueue(*fingerprint);
+                self.keep_within_memory();
+                Kept::Added
+            }
+        }
+    }
+
+    /// The bytes of the chunk with this fingerprint and length, from wherever they are; they still have
+    /// to be compared with the whole of it.
+    pub(crate) fn fetch_exact(&mut self, fingerprint: &Fingerprint, length: usize) -> Fetch {
+        let known = self.index.get(fingerprint.key());
+        let known =
+            known.filter(|known| known.check == fingerprint.check() && known.length == length);
+        match known {
+            Some(known) => {
+                self.index.touch(known.slot);
+                self.fetch_known(&known)
+            }
+            None => Fetch::Missing,
+        }
+    }
+}
