@@ -17,7 +17,9 @@
 //!
 //! Which accelerator serves a flow is decided by the [`registry`] from the server's port alone,
 //! because the open leaves before the client has said anything; [`detect`] names the protocol
-//! from the first bytes, for people to read, and never delays a byte.
+//! from the first bytes, for people to read, and never delays a byte. What an operator can set of an
+//! accelerator is in a table of its own ([`settings`]), and what its flows share is one value in each
+//! engine ([`shared`]).
 //!
 //! It does no I/O and knows nothing of chunks or sessions. Between flows the engine keeps one thing of it: which of
 //! them holds an exclusive claim ([`claims`]).
@@ -32,6 +34,8 @@ pub mod detect;
 pub mod http;
 pub mod passthrough;
 pub mod registry;
+pub mod settings;
+pub mod shared;
 pub mod smb;
 
 pub use contract::{

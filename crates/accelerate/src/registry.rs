@@ -1,40 +1,42 @@
 //! The accelerators that exist, by number and by the port they serve.
 //!
+//! An [`Entry`] is all that others know of an accelerator. A [`Registry`] is the accelerators of one
+//! node with their settings: a value in the engine's configuration, so that a test can add one of its
+//! own.
+//!
 //! The number travels in a flow's open, so it is part of the wire format: numbers are never
 //! used again. A node that does not know a peer's number cannot be that peer's other half and
 //! refuses the open; the client sees a reset, and its next try goes past the node.
 
-use vocab::Random;
+use std::fmt;
+use std::sync::Arc;
 
-use crate::passthrough::Passthrough;
-use crate::smb::{self, Consistency};
-use crate::{Accelerator, Explanation, Half, ReasonCode, ReasonSource, http};
+use crate::credentials::Delegated;
+use crate::http;
+use crate::passthrough;
+use crate::settings::{AcceleratorSettings, Parsed, Table};
+use crate::smb;
+use crate::{Explanation, ReasonCode, ReasonSource};
 
 /// The number of the accelerator that every node has.
 pub const PASSTHROUGH: u8 = 0;
 
-/// What the operator can set of accelerators.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
-    /// Of file shares.
-    pub smb: smb::Settings,
-    /// Of HTTP servers.
-    pub http: http::Settings,
-}
-
 /// One registered accelerator.
-#[derive(Clone, Copy)]
 pub struct Entry {
     /// Its number on the wire.
     pub number: u8,
-    /// Its name in tables and configuration.
+    /// Its name in `why` and `node check`, and of its table in the configuration.
     pub name: &'static str,
     /// The server ports that it serves unless the policy says otherwise.
     pub ports: &'static [u16],
-    /// Whether it is switched on.
-    pub is_on: fn(&Settings) -> bool,
-    /// Makes one half for one flow, with chance that no other flow has.
-    pub build: fn(Half, &Settings, Random) -> Box<dyn Accelerator>,
+    /// Makes its settings of its table. An empty table gives the defaults and is never an error.
+    pub parse: fn(&Table) -> Parsed,
+    /// Keys that earlier releases read from another section.
+    pub moved_keys: &'static [MovedKey],
+    /// Whether it can use delegated keys.
+    pub uses_delegated: bool,
+    /// What switches it on, as it is written in its table; `None` for one that is always on.
+    pub switch_on: Option<&'static str>,
     /// Explains the accelerator's own reasons, and common ones for which it has better words;
     /// `None` for all others.
     pub explain: fn(ReasonCode, ReasonSource<'_>) -> Option<Explanation>,
@@ -43,29 +45,24 @@ pub struct Entry {
 /// Why a flow is not helped: an accelerator, and a code that it explains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reason {
-    /// The accelerator's number.
-    pub accelerator: u8,
+    /// The accelerator.
+    pub accelerator: &'static Entry,
     /// Its code.
     pub code: ReasonCode,
 }
 
 impl Reason {
     /// What it means to the operator: in the accelerator's words, else in common ones. A reason of a later
-    /// release is shown by its numbers.
+    /// release is shown by its number.
     #[must_use]
     pub fn explanation(self, source: ReasonSource<'_>) -> Explanation {
-        let entry = by_number(self.accelerator);
-        entry
-            .and_then(|entry| (entry.explain)(self.code, source))
+        (self.accelerator.explain)(self.code, source)
             .or_else(|| self.code.common_explanation())
-            .unwrap_or_else(|| self.unknown(entry, source))
+            .unwrap_or_else(|| self.unknown(source))
     }
 
-    fn unknown(self, entry: Option<&Entry>, source: ReasonSource<'_>) -> Explanation {
-        let accelerator = match entry {
-            Some(entry) => entry.name.to_owned(),
-            None => format!("number {}", self.accelerator),
-        };
+    fn unknown(self, source: ReasonSource<'_>) -> Explanation {
+        let accelerator = self.accelerator.name;
         let code = self.code.to_byte();
         Explanation::new(format!(
             "{source} gave a reason that this release does not know (code {code} of the accelerator {accelerator})"
@@ -74,66 +71,132 @@ impl Reason {
     }
 }
 
+impl PartialEq for Entry {
+    /// The same number: it is given once.
+    fn eq(&self, other: &Self) -> bool {
+        self.number == other.number
+    }
+}
+
+impl Eq for Entry {}
+
+/// A key that now stands in an accelerator's own table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MovedKey {
+    /// The section that it stood in.
+    pub section: &'static str,
+    /// What it was called there.
+    pub was: &'static str,
+    /// What it is called in the accelerator's table.
+    pub is: &'static str,
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "{} ({})", self.name, self.number)
+    }
+}
+
 /// Every accelerator of this release. A new one is one line here.
-pub const ENTRIES: &[Entry] = &[
-    Entry {
-        number: PASSTHROUGH,
-        name: "passthrough",
-        ports: &[],
-        is_on: |_| true,
-        build: |half, _, _| Box::new(Passthrough::new(half)),
-        explain: |_, _| None,
-    },
-    Entry {
-        number: 1,
-        name: "smb",
-        ports: &[445],
-        is_on: |settings| settings.smb.consistency != Consistency::Off,
-        build: |half, settings, chance| smb::build(half, settings.smb.clone(), chance),
-        explain: smb::reasons::explain,
-    },
-    Entry {
-        number: 2,
-        name: "http",
-        ports: &[80],
-        is_on: |settings| settings.http.is_on,
-        build: |half, settings, _| http::build(half, settings.http),
-        explain: http::reasons::explain,
-    },
-];
+pub const ENTRIES: &[&Entry] = &[&passthrough::ENTRY, &smb::ENTRY, &http::ENTRY];
 
-/// The accelerator for flows to this server port; passthrough where none is registered, or it is
-/// switched off.
-#[must_use]
-pub fn for_port(port: u16, settings: &Settings) -> &'static Entry {
-    ENTRIES
-        .iter()
-        .find(|entry| entry.ports.contains(&port) && (entry.is_on)(settings))
-        .unwrap_or(&ENTRIES[0])
+/// The accelerators of one node, with their settings.
+#[derive(Clone, Debug)]
+pub struct Registry {
+    registered: Vec<Registered>,
+    /// The keys that the operator has delegated to this node, for any of them.
+    pub delegated: Delegated,
 }
 
-/// The accelerator that is registered for flows to this server port, whether it is switched on or not.
-#[must_use]
-pub fn registered_for_port(port: u16) -> Option<&'static Entry> {
-    ENTRIES.iter().find(|entry| entry.ports.contains(&port))
+/// An accelerator and what is set of it.
+#[derive(Clone, Debug)]
+pub struct Registered {
+    /// The accelerator.
+    pub entry: &'static Entry,
+    /// Its settings.
+    pub settings: Arc<dyn AcceleratorSettings>,
 }
 
-/// The accelerator with this number, if this release has it.
-#[must_use]
-pub fn by_number(number: u8) -> Option<&'static Entry> {
-    ENTRIES.iter().find(|entry| entry.number == number)
+impl Default for Registry {
+    /// Every accelerator of this release with its default settings.
+    fn default() -> Self {
+        let mut registry = Self {
+            registered: Vec::new(),
+            delegated: Delegated::default(),
+        };
+        for entry in ENTRIES {
+            let settings = (entry.parse)(&Table::default());
+            registry.set(entry, settings.expect("an empty table gives the defaults"));
+        }
+        registry
+    }
 }
+
+impl Registry {
+    /// Registers an accelerator with these settings, or gives one that is registered other settings.
+    pub fn set(&mut self, entry: &'static Entry, settings: Arc<dyn AcceleratorSettings>) {
+        let mut known = self.registered.iter_mut();
+        match known.find(|known| known.entry.number == entry.number) {
+            Some(known) => known.settings = settings,
+            None => self.registered.push(Registered { entry, settings }),
+        }
+    }
+
+    /// The accelerators, in the order in which they were registered.
+    pub fn iter(&self) -> impl Iterator<Item = &Registered> {
+        self.registered.iter()
+    }
+
+    /// The accelerator for flows to this server port; passthrough where none is registered, or it is
+    /// switched off.
+    #[must_use]
+    pub fn for_port(&self, port: u16) -> &'static Entry {
+        let mut registered = self.registered.iter();
+        let serves = |one: &&Registered| one.entry.ports.contains(&port) && one.settings.is_on();
+        registered
+            .find(serves)
+            .map_or(&passthrough::ENTRY, |one| one.entry)
+    }
+
+    /// The accelerator that is registered for flows to this server port, whether it is switched on or
+    /// not.
+    #[must_use]
+    pub fn registered_for_port(&self, port: u16) -> Option<&'static Entry> {
+        let mut registered = self.registered.iter();
+        let one = registered.find(|one| one.entry.ports.contains(&port))?;
+        Some(one.entry)
+    }
+
+    /// The accelerator with this number, if this node has it.
+    #[must_use]
+    pub fn by_number(&self, number: u8) -> Option<&'static Entry> {
+        let mut registered = self.registered.iter();
+        let one = registered.find(|one| one.entry.number == number)?;
+        Some(one.entry)
+    }
+}
+
+impl PartialEq for Registry {
+    /// The same accelerators with the same settings, as they would be written down.
+    fn eq(&self, other: &Self) -> bool {
+        let written = |one: &Registered| (one.entry.number, one.settings.lines());
+        self.delegated == other.delegated && self.iter().map(written).eq(other.iter().map(written))
+    }
+}
+
+impl Eq for Registry {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn numbers_and_ports_are_given_once_and_passthrough_comes_first() {
+    fn numbers_names_and_ports_are_given_once_and_passthrough_comes_first() {
         assert_eq!(ENTRIES[0].number, PASSTHROUGH);
         for (index, entry) in ENTRIES.iter().enumerate() {
             for other in &ENTRIES[index + 1..] {
                 assert_ne!(entry.number, other.number);
+                assert_ne!(entry.name, other.name);
                 assert!(entry.ports.iter().all(|port| !other.ports.contains(port)));
             }
         }
@@ -141,16 +204,16 @@ mod tests {
 
     #[test]
     fn an_unknown_port_passes_and_an_unknown_number_is_nothing() {
-        let settings = Settings::default();
-        assert_eq!(for_port(65_000, &settings).number, PASSTHROUGH);
-        assert!(by_number(255).is_none());
+        let registry = Registry::default();
+        assert_eq!(registry.for_port(65_000).number, PASSTHROUGH);
+        assert!(registry.by_number(255).is_none());
     }
 
     #[test]
     fn every_accelerator_has_an_explanation_for_every_common_code() {
         for entry in ENTRIES {
             for &code in ReasonCode::COMMON {
-                let accelerator = entry.number;
+                let accelerator = entry;
                 let reason = Reason { accelerator, code };
                 let text = reason.explanation(ReasonSource::ThisNode).text;
                 assert!(!text.contains("does not know (code"), "{text}");
@@ -159,12 +222,9 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_reason_is_shown_by_its_numbers() {
-        for (accelerator, named) in [
-            (1, "smb"),
-            (PASSTHROUGH, "passthrough"),
-            (200, "number 200"),
-        ] {
+    fn an_unknown_reason_is_shown_by_its_number() {
+        for accelerator in ENTRIES {
+            let named = accelerator.name;
             let code = ReasonCode::new(250);
             let reason = Reason { accelerator, code };
             let explanation = reason.explanation(ReasonSource::Peer("east"));
@@ -181,10 +241,18 @@ mod tests {
 
     #[test]
     fn an_accelerator_that_is_switched_off_serves_no_port() {
-        let mut settings = Settings::default();
-        settings.smb.consistency = Consistency::Strict;
-        assert_eq!(for_port(445, &settings).name, "smb");
-        settings.smb.consistency = Consistency::Off;
-        assert_eq!(for_port(445, &settings).number, PASSTHROUGH);
+        let mut registry = Registry::default();
+        assert_eq!(registry.for_port(445).number, PASSTHROUGH);
+        registry.set(&smb::ENTRY, Arc::new(smb::Settings::STRICT));
+        assert_eq!(registry.for_port(445).name, "smb");
+    }
+
+    #[test]
+    fn a_registry_with_other_settings_is_another_one() {
+        let mut registry = Registry::default();
+        registry.set(&smb::ENTRY, Arc::new(smb::Settings::STRICT));
+        assert_ne!(registry, Registry::default());
+        registry.set(&smb::ENTRY, Arc::new(smb::Settings::default()));
+        assert_eq!(registry, Registry::default());
     }
 }

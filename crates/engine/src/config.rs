@@ -154,8 +154,8 @@ pub struct Policy {
     pub never_store_prefixes: Vec<Prefix>,
     /// Content of flows to these server ports is never stored in the dictionary.
     pub never_store_ports: Vec<u16>,
-    /// What is set of the protocols' accelerators.
-    pub accelerators: accelerate::registry::Settings,
+    /// The protocols' accelerators and what is set of them.
+    pub accelerators: accelerate::registry::Registry,
 }
 
 impl Policy {

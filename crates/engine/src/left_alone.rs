@@ -77,7 +77,7 @@ mod tests {
     use super::*;
 
     fn because(code: ReasonCode) -> Because {
-        let accelerator = 1;
+        let accelerator = &accelerate::passthrough::ENTRY;
         let reason = Reason { accelerator, code };
         Because { reason, note: None }
     }

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod accelerator_states;
 mod asymmetric_routes;
 mod bounds;
 mod config;

@@ -474,7 +474,8 @@ fn what_is_only_carried_is_kept_on_neither_side() {
 #[test]
 fn both_nodes_say_why_an_accelerator_let_go() {
     let mut policy = Policy::default();
-    policy.accelerators.smb = accelerate::smb::Settings::STRICT;
+    let settings = std::sync::Arc::new(accelerate::smb::Settings::STRICT);
+    policy.accelerators.set(&accelerate::smb::ENTRY, settings);
     let setting = Setting {
         policy,
         ..Setting::default()
@@ -489,7 +490,7 @@ fn both_nodes_say_why_an_accelerator_let_go() {
         assert_eq!(stage.did, "smb");
         let reason = stage.why_not.unwrap();
         assert!(reason.contains(off), "{reason}");
-        assert!(stage.remedy.unwrap().contains("smb = \"strict\""));
+        assert!(stage.remedy.unwrap().contains("mode = \"strict\""));
     }
 }
 
@@ -503,7 +504,7 @@ fn both_nodes_say_that_the_near_one_has_file_shares_switched_off() {
         assert_eq!(stage.did, "passthrough");
         let reason = stage.why_not.unwrap();
         assert!(reason.contains(off), "{reason}");
-        assert!(stage.remedy.unwrap().contains("smb = \"strict\""));
+        assert!(stage.remedy.unwrap().contains("mode = \"strict\""));
     }
 }
 

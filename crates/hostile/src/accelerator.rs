@@ -1,5 +1,11 @@
 //! Entries of `accelerate`: naming a protocol by its first bytes, and every registered half.
 
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use accelerate::credentials::Delegated;
+use accelerate::settings::{AcceleratorSettings, Table};
+use accelerate::shared::{HalfContext, StartContext};
 use accelerate::{Half, Input, LettingGo, Output, detect, http, registry, smb};
 use bytes::Bytes;
 use vocab::{Random, Segment, SegmentKind, Time};
@@ -31,7 +37,7 @@ pub(crate) fn halves(bytes: &[u8]) {
     } else {
         Half::Far
     };
-    let mut half = (entry.build)(side, &settings(), Random::from_seed(1));
+    let mut half = settings(entry).start(start()).build(side, context());
     let mut now = Time::default();
     half.handle(now, Input::Start);
     while let Some(step) = script.step() {
@@ -86,8 +92,8 @@ pub(crate) fn http_framing_seeds() -> Vec<Seed> {
 /// anything. However that ends, nothing panics and nothing goes round in a circle.
 pub(crate) fn smb_pair(bytes: &[u8]) {
     let mut script = Script::new(bytes);
-    let mut halves =
-        [Half::Near, Half::Far].map(|half| smb::build(half, settings().smb, Random::from_seed(1)));
+    let mut halves = [Half::Near, Half::Far]
+        .map(|half| smb::build(half, smb::testing::settings(), Random::from_seed(1)));
     let mut now = Time::default();
     for half in &mut halves {
         half.handle(now, Input::Start);
@@ -141,10 +147,34 @@ fn settle(halves: &mut [Box<dyn accelerate::Accelerator>; 2], now: Time) -> bool
 }
 
 /// Everything switched on.
-fn settings() -> registry::Settings {
-    registry::Settings {
-        smb: smb::testing::settings(),
-        http: http::Settings { is_on: true },
+fn settings(entry: &registry::Entry) -> Arc<dyn AcceleratorSettings> {
+    if *entry == smb::ENTRY {
+        return Arc::new(smb::testing::settings());
+    }
+    if *entry == http::ENTRY {
+        return Arc::new(http::Settings { is_on: true });
+    }
+    (entry.parse)(&Table::default()).expect("an empty table gives the defaults")
+}
+
+fn start() -> StartContext {
+    StartContext {
+        chance: Random::from_seed(2),
+    }
+}
+
+fn context() -> HalfContext {
+    let settings = smb::testing::settings();
+    let host = |last| SocketAddr::from((Ipv4Addr::new(198, 18, 0, last), 445));
+    HalfContext {
+        flow: 1,
+        client: host(1),
+        server: host(2),
+        delegated: Delegated {
+            accounts: settings.accounts,
+            keytab: settings.keytab,
+        },
+        chance: Random::from_seed(1),
     }
 }
 

@@ -27,12 +27,12 @@ pub enum DelegatedError {
 /// When a file cannot be read, is open to others, or holds something else.
 pub fn delegate(config: &mut NodeConfig) -> Result<(), DelegatedError> {
     let node = node_user(&config.state_directory);
-    let smb = &mut config.policy.accelerators.smb;
+    let delegated = &mut config.policy.accelerators.delegated;
     if let Some(path) = &config.smb_accounts {
-        smb.accounts = Some(Arc::new(smb_accounts::load_for(path, node)?));
+        delegated.accounts = Some(Arc::new(smb_accounts::load_for(path, node)?));
     }
     if let Some(path) = &config.smb_keytab {
-        smb.keytab = Some(Arc::new(smb_keytab::load_for(path, node)?));
+        delegated.keytab = Some(Arc::new(smb_keytab::load_for(path, node)?));
     }
     Ok(())
 }

@@ -13,8 +13,6 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-use accelerate::smb::{Channels, Consistency};
-
 use crate::admin::{self, NO_SOCKET, Request};
 use crate::config::{InterceptMode, NodeConfig};
 use crate::delegated::{self, DelegatedError};
@@ -87,6 +85,15 @@ pub fn describe(config: &NodeConfig) -> String {
             format!(", with keys of {}", keytab.principals().join(", "))
         });
         line("smb keytab", format!("{}{keys}", path.display()));
+    }
+    for one in config.policy.accelerators.iter() {
+        let settings = one.settings.lines().into_iter();
+        let settings: Vec<String> = settings
+            .map(|(key, value)| format!("{key} = {value}"))
+            .collect();
+        if !settings.is_empty() {
+            line(one.entry.name, settings.join(", "));
+        }
     }
     line(
         "limits",
@@ -187,7 +194,7 @@ pub fn look(config: &NodeConfig) -> Findings {
             controls.join(", ")
         ));
     }
-    look_at_file_shares(config, warnings);
+    look_at_accelerators(config, warnings);
     look_at_bounds(config, warnings);
     look_at_pins(config, obstacles, warnings);
     found
@@ -341,26 +348,29 @@ fn look_at_bounds(config: &NodeConfig, problems: &mut Vec<String>) {
     }
 }
 
-/// Settings for SMB that do nothing without others.
-fn look_at_file_shares(config: &NodeConfig, problems: &mut Vec<String>) {
-    let smb = &config.policy.accelerators.smb;
-    let is_one_channel = smb.channels == Channels::One;
-    let has_secrets = config.smb_accounts.is_some() || config.smb_keytab.is_some();
-    if smb.consistency == Consistency::Off {
-        let settings = [
-            ("smb_accounts", config.smb_accounts.is_some()),
-            ("smb_keytab", config.smb_keytab.is_some()),
-            ("smb_channels = \"one\"", is_one_channel),
-        ];
-        for (setting, _) in settings.into_iter().filter(|(_, is_set)| *is_set) {
-            problems.push(format!(
-                "{setting} does nothing without smb = \"strict\" in [policy]"
-            ));
+/// Settings of accelerators that do nothing without others.
+fn look_at_accelerators(config: &NodeConfig, problems: &mut Vec<String>) {
+    let accelerators = &config.policy.accelerators;
+    let delegated = [
+        ("smb_accounts", config.smb_accounts.is_some()),
+        ("smb_keytab", config.smb_keytab.is_some()),
+    ];
+    let users = || accelerators.iter().filter(|one| one.entry.uses_delegated);
+    if !users().any(|one| one.settings.is_on()) {
+        let ways = users().filter_map(|one| {
+            let switch_on = one.entry.switch_on?;
+            Some(format!("{switch_on} in [{}]", one.entry.name))
+        });
+        let ways = ways.collect::<Vec<_>>().join(" or ");
+        for (key, _) in delegated.iter().filter(|(_, is_set)| *is_set) {
+            problems.push(format!("{key} does nothing without {ways}"));
         }
-    } else if is_one_channel && !has_secrets {
-        problems.push(
-            "smb_channels = \"one\" does nothing without smb_accounts or smb_keytab in [policy]: only sessions whose key is known are told so".to_owned(),
-        );
+    }
+    let delegates = delegated.iter().any(|(_, is_set)| *is_set);
+    for one in accelerators.iter() {
+        for remark in one.settings.remarks(delegates) {
+            problems.push(format!("[{}] {remark}", one.entry.name));
+        }
     }
 }
 
@@ -455,17 +465,17 @@ pub(crate) fn listeners(config: &NodeConfig) -> Vec<(&'static str, SocketAddr)> 
 mod tests {
     use super::*;
 
-    fn problems(policy: &str) -> Vec<String> {
+    fn problems(sections: &str) -> Vec<String> {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("node.toml");
         let text = format!(
-            "[node]\nname = \"hub\"\nstate_directory = {:?}\n[intercept]\nmode = \"off\"\n[policy]\n{policy}",
+            "[node]\nname = \"hub\"\nstate_directory = {:?}\n[intercept]\nmode = \"off\"\n{sections}",
             directory.path()
         );
         std::fs::write(&file, text).unwrap();
         let config = NodeConfig::load(&file).unwrap();
         let mut problems = Vec::new();
-        look_at_file_shares(&config, &mut problems);
+        look_at_accelerators(&config, &mut problems);
         problems
     }
 
@@ -495,22 +505,23 @@ mod tests {
     }
 
     #[test]
-    fn settings_for_file_shares_that_do_nothing_are_named() {
-        let key = "smb_keytab = \"/nowhere\"\n";
-        let one = "smb_channels = \"one\"\n";
-        let on = "smb = \"strict\"\n";
-        for (policy, named) in [
-            (String::new(), vec![]),
-            (one.to_owned(), vec!["smb_channels"]),
-            (format!("{key}{one}"), vec!["smb_keytab", "smb_channels"]),
-            (format!("{on}{one}"), vec!["smb_channels"]),
-            (format!("{on}{key}{one}"), vec![]),
-            (format!("{on}smb_channels = \"several\"\n"), vec![]),
+    fn settings_of_accelerators_that_do_nothing_are_named() {
+        let key = "[policy]\nsmb_keytab = \"/nowhere\"\n";
+        let one = "channels = \"one\"\n";
+        let on = "mode = \"strict\"\n";
+        for (policy, smb, named) in [
+            ("", "", vec![]),
+            ("", one, vec!["[smb] channels"]),
+            (key, one, vec!["smb_keytab", "[smb] channels"]),
+            ("", &format!("{on}{one}"), vec!["[smb] channels"]),
+            (key, &format!("{on}{one}"), vec![]),
+            ("", &format!("{on}channels = \"several\"\n"), vec![]),
         ] {
-            let found = problems(&policy);
-            assert_eq!(found.len(), named.len(), "{policy}: {found:?}");
+            let found = problems(&format!("{policy}[smb]\n{smb}"));
+            assert_eq!(found.len(), named.len(), "{policy}{smb}: {found:?}");
             for (problem, setting) in found.iter().zip(named) {
                 assert!(problem.starts_with(setting), "{problem}");
+                assert!(problem.contains("mode = \"strict\"") || problem.contains("smb_accounts"));
             }
         }
     }

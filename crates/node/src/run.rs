@@ -163,7 +163,7 @@ impl Held {
             return;
         }
         let mut watch = self.watch.clone();
-        let current = self.config.policy.accelerators.smb.keytab.clone();
+        let current = self.config.policy.accelerators.delegated.keytab.clone();
         self.looks.begin(now, move || {
             let changed = watch.changed(current.as_deref());
             Looked { watch, changed }
@@ -184,7 +184,7 @@ impl Held {
             }
             Some(Ok(new)) => {
                 tracing::info!(keys = new.keys(), "keytab read again");
-                self.config.policy.accelerators.smb.keytab = Some(new);
+                self.config.policy.accelerators.delegated.keytab = Some(new);
                 // It is the configuration that holds, with other keys.
                 let config = self.config.clone();
                 let _ = mailbox.reload(config, Confirmed::EVERYTHING).await;

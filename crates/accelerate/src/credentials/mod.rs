@@ -23,6 +23,17 @@ mod session_key;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod testing;
 
+use std::sync::Arc;
+
 pub use accounts::{Accounts, AccountsError};
 pub use keytab::{Keytab, KeytabError};
 pub(crate) use session_key::SessionKey;
+
+/// The keys that an operator has delegated to a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Delegated {
+    /// The accounts whose sessions this node may work on.
+    pub accounts: Option<Arc<Accounts>>,
+    /// The keys of services behind this node.
+    pub keytab: Option<Arc<Keytab>>,
+}

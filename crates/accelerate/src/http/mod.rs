@@ -26,6 +26,7 @@
 //! It does not decode content codings, and it holds no message back to see its end.
 
 mod config;
+mod entry;
 mod far;
 mod near;
 pub(crate) mod reasons;
@@ -36,6 +37,7 @@ mod tests;
 pub(crate) mod wire;
 
 pub use config::Settings;
+pub use entry::ENTRY;
 
 use far::Far;
 use near::Near;

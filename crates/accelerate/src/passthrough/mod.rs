@@ -13,9 +13,49 @@
 
 use std::collections::VecDeque;
 
+use std::sync::Arc;
+
 use vocab::{Segment, SegmentKind, Time};
 
+use crate::registry::{Entry, PASSTHROUGH};
+use crate::settings::{AcceleratorSettings, TableReader};
+use crate::shared::{SharedState, StartContext, Unshared};
 use crate::{Accelerator, Half, Input, Output};
+
+/// The accelerator in the registry.
+pub static ENTRY: Entry = Entry {
+    number: PASSTHROUGH,
+    name: "passthrough",
+    ports: &[],
+    parse: |table| {
+        TableReader::new(table).finish()?;
+        Ok(Arc::new(Settings))
+    },
+    moved_keys: &[],
+    uses_delegated: false,
+    switch_on: None,
+    explain: |_, _| None,
+};
+
+/// There is nothing to set.
+#[derive(Clone, Copy, Debug)]
+struct Settings;
+
+impl AcceleratorSettings for Settings {
+    fn is_on(&self) -> bool {
+        true
+    }
+
+    fn lines(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
+    fn start(&self, _: StartContext) -> Box<dyn SharedState> {
+        Box::new(Unshared::new(*self, |_, half, _| {
+            Box::new(Passthrough::new(half))
+        }))
+    }
+}
 
 /// Both halves: they differ only in who opens the server's connection.
 #[derive(Debug)]

@@ -37,6 +37,7 @@
 //! Flows of SMB 1 are helped, too, by halves of their own (`nt1`).
 
 mod config;
+mod entry;
 mod far;
 mod frames;
 mod keys;
@@ -53,6 +54,7 @@ mod tests;
 mod wire;
 
 pub use config::{Channels, Consistency, Settings};
+pub use entry::ENTRY;
 
 use far::Far;
 use near::Near;

@@ -18,7 +18,7 @@ pub(crate) fn explain(code: ReasonCode, source: ReasonSource<'_>) -> Option<Expl
             "the content is signed by AES-GMAC, which the policy keeps from renewing",
         )
         .with_remedy(
-            "sign by AES-CMAC, or set smb_resign_gmac in [policy] of the node beside the server and accept what it risks",
+            "sign by AES-CMAC, or set resign_gmac = true in [smb] of the node beside the server and accept what it risks",
         )
         .recurring(),
         SIGNED_BY_SMB1 => Explanation::new(
@@ -35,9 +35,9 @@ pub(crate) fn explain(code: ReasonCode, source: ReasonSource<'_>) -> Option<Expl
         }
         // The node beside the client offers the accelerator or does not, the one beside the server declines it.
         ReasonCode::NO_ACCELERATOR | ReasonCode::POLICY => Explanation::new(format!(
-            "acceleration of file shares (SMB) is switched off on {source}: smb in [policy]"
+            "acceleration of file shares (SMB) is switched off on {source}: mode in [smb]"
         ))
-        .with_remedy("set smb = \"strict\" in [policy] of both nodes"),
+        .with_remedy("set mode = \"strict\" in [smb] of both nodes"),
         _ => return None,
     };
     Some(explanation)

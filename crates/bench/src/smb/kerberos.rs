@@ -133,10 +133,8 @@ impl Stand {
         delegate(&home)?;
         let extras = Extras {
             node: vec!["grace = \"1s\"".to_owned()],
-            policy: vec![
-                "smb = \"strict\"".to_owned(),
-                format!("smb_keytab = \"{}\"", keytab.display()),
-            ],
+            policy: vec![format!("smb_keytab = \"{}\"", keytab.display())],
+            accelerators: vec!["[smb]".to_owned(), "mode = \"strict\"".to_owned()],
             ..Extras::default()
         };
         nodes.configure(&topology, &extras)?;

@@ -271,22 +271,25 @@ impl Lane {
     /// When they do not start.
     pub(super) fn start_nodes_alone(&mut self, mode: Mode) -> Result<()> {
         self.nodes.stop()?;
-        let mut policy = policy(mode);
+        let mut policy = Vec::new();
+        let mut accelerators = table(mode);
         if self.is_key_delegated && mode.consistency().is_some() {
-            policy.extend(self.delegated()?);
+            policy.push(self.delegated()?);
+            accelerators.push("resign_gmac = true".to_owned());
         }
         let extras = Extras {
             // A flow that ended a moment before its nodes keeps the one that goes last waiting.
             node: vec!["grace = \"1s\"".to_owned()],
             policy,
+            accelerators,
             ..Extras::default()
         };
         self.nodes.configure(&self.topology, &extras)?;
         self.nodes.start(&self.run)
     }
 
-    /// What the nodes are told of the account, for every algorithm.
-    fn delegated(&self) -> Result<[String; 2]> {
+    /// What the nodes are told of the account.
+    fn delegated(&self) -> Result<String> {
         let path = self.directory.join("accounts");
         let line = format!("*\\{USER}:password:{PASSWORD}\n");
         // Never open to others, not even as it is made.
@@ -297,8 +300,7 @@ impl Lane {
             .mode(0o600)
             .open(&path)?
             .write_all(line.as_bytes())?;
-        let file = format!("smb_accounts = \"{}\"", path.display());
-        Ok([file, "smb_resign_gmac = true".to_owned()])
+        Ok(format!("smb_accounts = \"{}\"", path.display()))
     }
 
     fn warm_up(&mut self, doing: &str) -> Result<()> {
@@ -709,10 +711,11 @@ fn why_of(nodes: &Nodes, flow: u64) -> Result<WhyAccelerated> {
 }
 
 /// What the nodes are told of SMB.
-fn policy(mode: Mode) -> Vec<String> {
-    let mut lines = vec![format!("smb = \"{}\"", mode.consistency().unwrap_or("off"))];
+fn table(mode: Mode) -> Vec<String> {
+    let mode_line = format!("mode = \"{}\"", mode.consistency().unwrap_or("off"));
+    let mut lines = vec!["[smb]".to_owned(), mode_line];
     if mode == Mode::Relaxed {
-        lines.push(format!("smb_relaxed_staleness = \"{STALENESS_MS}ms\""));
+        lines.push(format!("relaxed_staleness = \"{STALENESS_MS}ms\""));
     }
     lines
 }

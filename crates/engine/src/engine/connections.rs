@@ -3,7 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use accelerate::{Half, registry};
+use accelerate::shared::HalfContext;
+use accelerate::{Half, passthrough, registry};
 use bytes::Bytes;
 use reduce::{Decoder, DecoderConfig, Encoder, EncoderConfig, Storing};
 use tunnel::{Answer, Open, ResetReason};
@@ -174,8 +175,8 @@ impl Engine {
         } = caller;
         let carry_only = self.config.policy.carry_only(server);
         let accelerator = match carry_only {
-            true => &registry::ENTRIES[0],
-            false => registry::for_port(server.port(), &self.config.policy.accelerators),
+            true => &passthrough::ENTRY,
+            false => self.config.policy.accelerators.for_port(server.port()),
         };
         let open = Open {
             client,
@@ -205,7 +206,8 @@ impl Engine {
 
     /// A flow that a peer opened towards a server beside this node.
     pub(super) fn opened(&mut self, now: Time, node: NodeId, id: FlowId, open: Open) {
-        let failure = match registry::by_number(open.accelerator) {
+        let accelerators = &self.config.policy.accelerators;
+        let failure = match accelerators.by_number(open.accelerator) {
             _ if self.is_full() || self.is_peer_full(node) => ConnectFailure::Exhausted,
             Some(accelerator) => {
                 self.open_far(now, (node, id), accelerator, &open);
@@ -402,8 +404,18 @@ impl Engine {
             },
             ..EncoderConfig::default()
         };
+        let accelerators = &self.config.policy.accelerators;
+        let registered = accelerators.registered_for_port(open.server.port());
+        let number = self.next_number();
+        let context = HalfContext {
+            flow: number,
+            client: open.client,
+            server: open.server,
+            delegated: self.config.policy.accelerators.delegated.clone(),
+            chance: Random::from_seed(self.flow_chance.next_u64()),
+        };
         Birth {
-            number: self.next_number(),
+            number,
             peer: node,
             id,
             half,
@@ -415,8 +427,8 @@ impl Engine {
             refusal: None,
             connection,
             accelerator,
-            settings: self.config.policy.accelerators.clone(),
-            chance: Random::from_seed(self.flow_chance.next_u64()),
+            registered: registered.unwrap_or(accelerator),
+            machine: self.accelerator_states.build(accelerator, half, context),
             encoder: Encoder::new(encoder, slot),
             decoder: Decoder::new(DecoderConfig::default(), slot),
             carry_only,
@@ -424,7 +436,7 @@ impl Engine {
             left_alone: self
                 .left_alone
                 .because(now, open.client.ip(), open.server)
-                .filter(|because| because.reason.accelerator == accelerator.number),
+                .filter(|because| because.reason.accelerator == accelerator),
         }
     }
 

@@ -37,6 +37,8 @@ impl Engine {
             }
         }
         // The dictionary's sizes are fixed at the start; the rest holds from here on.
+        self.accelerator_states
+            .configure(&config.policy.accelerators);
         let old = std::mem::replace(&mut self.config, config);
         let new = &self.config;
         let outdated = self.unreachable_servers.forget(|server, fault| {

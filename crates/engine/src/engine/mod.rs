@@ -27,6 +27,7 @@ use tunnel::wire::DatagramOffer;
 use tunnel::{LinkId, ResetReason};
 use vocab::{NodeId, Random, Time};
 
+use crate::accelerator_states::AcceleratorStates;
 use crate::asymmetric_routes::AsymmetricRoutes;
 use crate::bounds::Bounds;
 use crate::config::{Config, Limits, Prefix};
@@ -72,6 +73,7 @@ pub struct Engine {
     /// Where this node takes packets beside a link that the session has not agreed on yet.
     offers: BTreeMap<LinkId, DatagramOffer>,
     flows: BTreeMap<u64, Flow>,
+    accelerator_states: AcceleratorStates,
     claims: Claims,
     directs: BTreeMap<u64, Direct>,
     /// Whose connection it is: the number of a flow or a direct connection.
@@ -135,7 +137,8 @@ impl Engine {
     /// An engine with no links; the dictionary begins to recover what the disk holds.
     #[must_use]
     pub fn new(config: Config, now: Time, mut random: Random) -> Self {
-        let flow_chance = Random::for_stream(random.clone().next_u64(), FLOW_CHANCE);
+        let seed = random.clone().next_u64();
+        let flow_chance = Random::for_stream(seed, FLOW_CHANCE);
         let chance = Random::from_seed(random.next_u64());
         let mut dictionary = match config.dictionary_key.clone() {
             Some(key) => Dictionary::with_key(config.dictionary, key, chance),
@@ -147,6 +150,7 @@ impl Engine {
             links: BTreeMap::new(),
             offers: BTreeMap::new(),
             flows: BTreeMap::new(),
+            accelerator_states: AcceleratorStates::new(&config.policy.accelerators, seed),
             claims: Claims::default(),
             directs: BTreeMap::new(),
             connections: BTreeMap::new(),

@@ -32,11 +32,11 @@ use std::net::SocketAddr;
 
 use accelerate::claims::Claims;
 use accelerate::detect::{self, Protocol};
-use accelerate::{Half, Input, registry};
+use accelerate::{Accelerator, Half, Input, registry};
 use bytes::Bytes;
 use reduce::{Decoder, Dictionary, Encoder};
 use tunnel::{ResetReason, Session};
-use vocab::{FlowId, NodeId, Random, Time};
+use vocab::{FlowId, NodeId, Time};
 
 use crate::bounds::Refusal;
 use crate::io::{ConnectFailure, ConnectionId, Output, Via};
@@ -116,6 +116,8 @@ pub(crate) struct Flow {
     pub(crate) started: Time,
     pub(crate) protocol: Protocol,
     pub(crate) accelerator: &'static registry::Entry,
+    /// The accelerator that is registered for the server's port, be it on or off; where there is none, as above.
+    registered: &'static registry::Entry,
     /// Why the accelerator does not help, once a half has said so.
     letting_go: Option<stage::GivenReason>,
     /// What the accelerator had to say beside that.
@@ -187,8 +189,10 @@ pub(crate) struct Birth {
     pub(crate) refusal: Option<Refusal>,
     pub(crate) connection: ConnectionId,
     pub(crate) accelerator: &'static registry::Entry,
-    pub(crate) settings: registry::Settings,
-    pub(crate) chance: Random,
+    /// The accelerator that is registered for the server's port, be it on or off; where there is none, as above.
+    pub(crate) registered: &'static registry::Entry,
+    /// The accelerator's half.
+    pub(crate) machine: Box<dyn Accelerator>,
     pub(crate) encoder: Encoder,
     pub(crate) decoder: Decoder,
     pub(crate) carry_only: bool,
@@ -215,6 +219,7 @@ impl Flow {
             started: turn.now,
             protocol: detect::by_port(birth.server.port()),
             accelerator: birth.accelerator,
+            registered: birth.registered,
             letting_go: None,
             letting_go_note: None,
             carry_only: birth.carry_only,
@@ -231,11 +236,7 @@ impl Flow {
             unsent: (birth.half == Half::Near).then(Vec::new),
             unsent_bytes: 0,
             wants_server: false,
-            stage: Stage::Running((birth.accelerator.build)(
-                birth.half,
-                &birth.settings,
-                birth.chance,
-            )),
+            stage: Stage::Running(birth.machine),
             lan: Lan {
                 connection: birth.connection,
                 connected: birth.half == Half::Near && birth.client_state == ClientState::Accepted,

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use accelerate::registry::{self, Reason};
+use accelerate::passthrough;
+use accelerate::registry::Reason;
 use accelerate::{Accelerator, FrameKind, Half, Input, LettingGo, ReasonCode, ReasonSource};
 use bytes::Bytes;
 use tunnel::ResetReason;
@@ -190,7 +191,7 @@ impl Flow {
     }
 
     fn given_reason(&self, code: ReasonCode, by: Half) -> GivenReason {
-        let accelerator = self.accelerator.number;
+        let accelerator = self.accelerator;
         let reason = Reason { accelerator, code };
         GivenReason { reason, by }
     }
@@ -198,12 +199,11 @@ impl Flow {
     /// Why the accelerate stage does nothing (more), if so. That a flow has no accelerator is explained by
     /// the one that is registered for its port, which is then switched off.
     pub(crate) fn reason_given(&self) -> Option<GivenReason> {
-        if self.letting_go.is_some() || self.accelerator.number != registry::PASSTHROUGH {
+        if self.letting_go.is_some() || *self.accelerator != passthrough::ENTRY {
             return self.letting_go;
         }
-        let registered = registry::registered_for_port(self.server.port());
         let reason = Reason {
-            accelerator: registered.unwrap_or(self.accelerator).number,
+            accelerator: self.registered,
             code: ReasonCode::NO_ACCELERATOR,
         };
         // The near node chooses the accelerator.

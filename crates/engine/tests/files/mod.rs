@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use accelerate::smb;
@@ -35,7 +36,8 @@ impl Share {
 
     fn opened_by(question: Question) -> Self {
         let mut policy = Policy::default();
-        policy.accelerators.smb = smb::Settings::STRICT;
+        let settings = Arc::new(smb::Settings::STRICT);
+        policy.accelerators.set(&smb::ENTRY, settings);
         let setting = Setting {
             policy: policy.clone(),
             far_policy: policy,

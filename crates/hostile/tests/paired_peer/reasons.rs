@@ -1,16 +1,13 @@
 //! The peer lets go of flows for every reason that a byte can name, those of later releases included.
 
 use accelerate::registry::Reason;
-use accelerate::{FrameKind, ReasonCode, ReasonSource};
+use accelerate::{FrameKind, ReasonCode, ReasonSource, smb};
 use bytes::Bytes;
 use reduce::{Dictionary, DictionaryConfig, Encoder, EncoderConfig, PeerSlot};
 use tunnel::ResetReason;
 use vocab::{ByteCount, Random, Segment, Time};
 
 use crate::site::{HOSTILE, SERVER, Site};
-
-/// The accelerator of the flows, which both nodes have.
-const ACCELERATOR: u8 = 1;
 
 /// The segments as an encoder sends them.
 fn encoded(segments: [Segment; 2]) -> Bytes {
@@ -37,7 +34,7 @@ fn a_reason_that_no_release_knows_yet_is_shown_by_its_number_and_stops_no_byte()
     let mut unknown = 0;
     for number in 0..=u8::MAX {
         let open = tunnel::Open {
-            accelerator: ACCELERATOR,
+            accelerator: smb::ENTRY.number,
             ..Site::open_to(HOSTILE, SERVER.into())
         };
         let flow = site.peers[HOSTILE].session.open(site.now, open).unwrap();
@@ -54,8 +51,11 @@ fn a_reason_that_no_release_knows_yet_is_shown_by_its_number_and_stops_no_byte()
         assert!(connections.any(|at| at.written == request.as_bytes()));
 
         let code = ReasonCode::new(number);
-        let accelerator = ACCELERATOR;
-        let meaning = Reason { accelerator, code }.explanation(ReasonSource::Peer("peer 0"));
+        let meaning = Reason {
+            accelerator: &smb::ENTRY,
+            code,
+        }
+        .explanation(ReasonSource::Peer("peer 0"));
         let shown = why_not(&site, u64::from(number) + 1);
         assert!(shown.starts_with(&*meaning.text), "{shown}");
         if shown.contains("this release does not know") {

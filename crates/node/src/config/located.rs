@@ -103,6 +103,17 @@ impl Locator<'_> {
         }
     }
 
+    /// An unknown key at this span, with the nearest of those that are known here, or else anywhere.
+    pub(super) fn unknown_key(
+        &self,
+        span: Range<usize>,
+        unknown: &str,
+        here: &[&str],
+        anywhere: &[&str],
+    ) -> ConfigError {
+        self.at(span, &unknown_key_text(unknown, here, anywhere))
+    }
+
     /// Says in the operator's words what serde and the TOML reader say in theirs.
     fn plain(&self, message: &str, keys: &[&str]) -> String {
         let message = message.trim_end();
@@ -116,16 +127,7 @@ impl Locator<'_> {
                 .skip(1)
                 .step_by(2)
                 .collect();
-            let here = nearest(&unknown, &expected).map(|key| format!("; did you mean `{key}`?"));
-            let elsewhere = || {
-                nearest(&unknown, keys)
-                    .map(|key| format!("; `{key}` exists, but in another section"))
-            };
-            let hint = here.or_else(elsewhere).unwrap_or_default();
-            return format!(
-                "there is no key `{unknown}` here{hint} (keys here: {})",
-                expected.join(", ")
-            );
+            return unknown_key_text(&unknown, &expected, keys);
         }
         if message.starts_with("missing field") {
             let missing = quoted(message).unwrap_or_default();
@@ -136,6 +138,17 @@ impl Locator<'_> {
         }
         message.lines().collect::<Vec<_>>().join("; ")
     }
+}
+
+fn unknown_key_text(unknown: &str, expected: &[&str], keys: &[&str]) -> String {
+    let here = nearest(unknown, expected).map(|key| format!("; did you mean `{key}`?"));
+    let elsewhere =
+        || nearest(unknown, keys).map(|key| format!("; `{key}` exists, but in another section"));
+    let hint = here.or_else(elsewhere).unwrap_or_default();
+    format!(
+        "there is no key `{unknown}` here{hint} (keys here: {})",
+        expected.join(", ")
+    )
 }
 
 /// The nearest of `known`, if it is near enough to be a slip.

@@ -8,6 +8,7 @@
 //! What it does not do: look at the machine (privileges, ports, tools). That is
 //! [`crate::preflight`]'s, because the same file may be checked on another machine.
 
+mod accelerators;
 mod interception;
 mod located;
 mod restrictions;
@@ -19,8 +20,11 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use accelerate::registry::Registry;
 use engine::{AcceptRule, Prefix};
+use serde::Deserialize;
 use toml::Spanned;
+use toml::de::DeTable;
 use tunnel::congestion::Algorithm;
 use tunnel::fec;
 use vocab::ByteCount;
@@ -29,12 +33,10 @@ pub use interception::{InterceptRule, MarkMatch, PortRange, RuleAction};
 pub use located::ConfigError;
 pub use sections::InterceptMode;
 use sections::{
-    AcceptRuleSection, FecMode, File, PeerSection, PolicySection, Ports, RuleSection, SmbChannels,
-    SmbPolicy, UdpCongestionControl, UdpMode, WanSection,
+    AcceptRuleSection, FecMode, File, PeerSection, Ports, RuleSection, UdpCongestionControl,
+    UdpMode, WanSection,
 };
 
-/// For how long licences are used without word from the far node.
-const GREATEST_STALENESS: Duration = Duration::from_secs(10);
 /// The least grace is none; more than this would outlast every service manager's patience.
 const GREATEST_GRACE: Duration = Duration::from_secs(600);
 /// Each rule is one rule of the kernel's for every new connection.
@@ -75,7 +77,7 @@ pub struct NodeConfig {
     pub limits: engine::Limits,
     /// What is done with which flows.
     pub policy: engine::Policy,
-    /// Where the accounts are whose signed SMB sessions may be worked on, if anywhere;
+    /// Where the accounts are whose signed sessions may be worked on, if anywhere;
     /// [`crate::delegated`] reads them into `policy`.
     pub smb_accounts: Option<PathBuf>,
     /// The same of the keys of services whose sessions by Kerberos may be worked on.
@@ -174,9 +176,11 @@ impl NodeConfig {
     /// When it is not a valid configuration.
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
         let located = located::Locator { file, text };
-        let sections: File =
-            toml::from_str(text).map_err(|error| located.toml_error(&error, sections::KEYS))?;
-        check(sections, file, &located)
+        let toml_error = |error| located.toml_error(&error, sections::KEYS);
+        let mut table = DeTable::parse(text).map_err(toml_error)?;
+        let accelerators = accelerators::take_accelerators(table.get_mut(), &located)?;
+        let sections = File::deserialize(toml::Deserializer::from(table)).map_err(toml_error)?;
+        check(sections, accelerators, file, &located)
     }
 
     /// Whether this is the beginning of `whole` and says less: a file that is being written, or was cut off.
@@ -189,6 +193,7 @@ impl NodeConfig {
 
 fn check(
     sections: File,
+    accelerators: Registry,
     file: &Path,
     located: &located::Locator<'_>,
 ) -> Result<NodeConfig, ConfigError> {
@@ -213,14 +218,6 @@ fn check(
         return Err(located.at(
             node.grace.span(),
             "a node that takes longer than 10 minutes to stop will be killed by whoever asked it; write \"600s\" or less",
-        ));
-    }
-    if let Some(staleness) = &policy.smb_relaxed_staleness
-        && *staleness.get_ref() > sections::Span(GREATEST_STALENESS)
-    {
-        return Err(located.at(
-            staleness.span(),
-            "nothing is told for longer than 10 s without word from the server; write \"10s\" or less",
         ));
     }
     for interface in &node.lan_interfaces {
@@ -255,7 +252,6 @@ fn check(
         }
     }
 
-    let accelerators = accelerators(&policy);
     let key_file = dictionary
         .key_file
         .unwrap_or_else(|| state_directory.join("dictionary.key"));
@@ -373,34 +369,6 @@ fn joined(mut ports: Vec<RangeInclusive<u16>>) -> Vec<RangeInclusive<u16>> {
         }
     }
     joined
-}
-
-fn accelerators(policy: &PolicySection) -> accelerate::registry::Settings {
-    accelerate::registry::Settings {
-        http: accelerate::http::Settings::default(),
-        smb: accelerate::smb::Settings {
-            consistency: match policy.smb {
-                SmbPolicy::Off => accelerate::smb::Consistency::Off,
-                SmbPolicy::Strict => accelerate::smb::Consistency::Strict,
-                SmbPolicy::Relaxed => accelerate::smb::Consistency::Relaxed {
-                    staleness: policy
-                        .smb_relaxed_staleness
-                        .as_ref()
-                        .map_or(accelerate::smb::Consistency::STALENESS, |span| {
-                            span.get_ref().0
-                        }),
-                },
-            },
-            accounts: None,
-            keytab: None,
-            may_resign_gmac: policy.smb_resign_gmac,
-            may_store_decrypted: policy.smb_store_decrypted,
-            channels: match policy.smb_channels {
-                SmbChannels::One => accelerate::smb::Channels::One,
-                SmbChannels::Several => accelerate::smb::Channels::Several,
-            },
-        },
-    }
 }
 
 fn datagrams(wan: &WanSection) -> tunnel::transport::Settings {

@@ -71,13 +71,20 @@ pub(super) const KEYS: &[&str] = &[
     "never_store_ports",
     "serve",
     "serve_peers_without_prefixes",
-    "smb",
     "smb_accounts",
     "smb_keytab",
-    "smb_resign_gmac",
-    "smb_store_decrypted",
-    "smb_relaxed_staleness",
-    "smb_channels",
+];
+
+/// The sections of [`File`]; those of accelerators are beside them.
+pub(super) const SECTIONS: &[&str] = &[
+    "node",
+    "wan",
+    "intercept",
+    "proxy",
+    "peer",
+    "dictionary",
+    "limits",
+    "policy",
 ];
 
 #[derive(Debug, Deserialize)]
@@ -312,15 +319,8 @@ pub(super) struct PolicySection {
     pub(super) serve: Option<Vec<Prefix>>,
     /// Off: servers may trust this node's own address more than a peer's clients.
     pub(super) serve_peers_without_prefixes: bool,
-    pub(super) smb: SmbPolicy,
     pub(super) smb_accounts: Option<PathBuf>,
     pub(super) smb_keytab: Option<PathBuf>,
-    /// Off: what it risks is the operator's to weigh (docs/decisions/0059).
-    pub(super) smb_resign_gmac: bool,
-    pub(super) smb_store_decrypted: bool,
-    /// With `smb = "relaxed"` alone.
-    pub(super) smb_relaxed_staleness: Option<Spanned<Span>>,
-    pub(super) smb_channels: SmbChannels,
 }
 
 /// One `[[policy.accept_rule]]`; a list that is left out matches everything.
@@ -369,28 +369,4 @@ impl de::Visitor<'_> for PortsVisitor {
             ))),
         }
     }
-}
-
-/// What a client is told that looks for further channels.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum SmbChannels {
-    /// What the server says.
-    #[default]
-    Several,
-    /// That there are none.
-    One,
-}
-
-/// Which answers may be given in a file server's place.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum SmbPolicy {
-    /// None.
-    #[default]
-    Off,
-    /// Only such that a client beside the server could have got at the same moment.
-    Strict,
-    /// The same of contents; what is said of a file as it is opened may be a little older.
-    Relaxed,
 }

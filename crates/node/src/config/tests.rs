@@ -145,41 +145,69 @@ fn a_missing_name_and_a_broken_file_are_located() {
     );
 }
 
-#[test]
-fn clients_may_have_several_channels_unless_the_policy_says_one() {
-    let channels = |policy: &str| {
-        let config = parse(&format!("{SMALL}\n[policy]\nsmb = \"strict\"\n{policy}"));
-        config
-            .expect("a right file")
-            .policy
-            .accelerators
-            .smb
-            .channels
-    };
-    assert_eq!(channels(""), accelerate::smb::Channels::Several);
-    assert_eq!(
-        channels("smb_channels = \"one\""),
-        accelerate::smb::Channels::One
-    );
+/// The settings of an accelerator after SMALL with these lines, as they are printed.
+fn printed(name: &str, lines: &str) -> Vec<String> {
+    let config = parse(&format!("{SMALL}\n{lines}")).expect("a right file");
+    let accelerators = config.policy.accelerators;
+    let registered = accelerators.iter().find(|one| one.entry.name == name);
+    let lines = registered.expect("it is registered").settings.lines();
+    let lines = lines.iter().map(|(key, value)| format!("{key} = {value}"));
+    lines.collect()
 }
 
 #[test]
-fn a_relaxed_policy_says_how_old_what_it_tells_may_be() {
-    let staleness = |policy: &str| {
-        let config = parse(&format!("{SMALL}\n[policy]\nsmb = \"relaxed\"\n{policy}"));
-        config.map(|config| config.policy.accelerators.smb.consistency)
-    };
-    let relaxed = |staleness| accelerate::smb::Consistency::Relaxed { staleness };
-    assert_eq!(staleness("").unwrap(), relaxed(Duration::from_secs(1)));
-    assert_eq!(
-        staleness("smb_relaxed_staleness = \"250ms\"").unwrap(),
-        relaxed(Duration::from_millis(250))
+fn an_accelerator_reads_its_own_table() {
+    let lines = printed(
+        "smb",
+        "[smb]\nmode = \"relaxed\"\nrelaxed_staleness = \"250ms\"\n",
     );
-    let error = staleness("smb_relaxed_staleness = \"11s\"").unwrap_err();
-    assert!(
-        error.to_string().contains("write \"10s\" or less"),
-        "{error}"
-    );
+    assert_eq!(lines[0], "mode = \"relaxed\"");
+    assert_eq!(lines[1], "relaxed_staleness = \"250ms\"");
+    assert_eq!(printed("smb", "")[0], "mode = \"off\"");
+}
+
+#[test]
+fn a_wrong_setting_of_an_accelerator_is_told_at_its_place() {
+    for (lines, place, said) in [
+        ("[smb]\nmode = \"fast\"\n", ":19:8:", "\"strict\""),
+        ("[smb]\nmode = 7\n", ":19:8:", "\"strict\""),
+        ("[smb]\nmoed = \"off\"\n", ":19:1:", "did you mean `mode`?"),
+        (
+            "[smb]\nresign_gmac = \"yes\"\n",
+            ":19:15:",
+            "write true or false",
+        ),
+        (
+            "[smb]\nrelaxed_staleness = \"11s\"\n",
+            ":19:21:",
+            "write \"10s\" or less",
+        ),
+        ("[[smb]]\n", ":18:", "is a table"),
+        ("[sbm]\n", ":18:2:", "did you mean `smb`?"),
+        ("[passthrough]\n", ":18:2:", "keys here: node"),
+    ] {
+        let error = error(&format!("{SMALL}\n{lines}"));
+        assert!(
+            error.contains(place) && error.contains(said),
+            "{lines}{error}"
+        );
+    }
+}
+
+#[test]
+fn keys_of_earlier_releases_are_refused_with_their_new_name() {
+    for (was, is) in [
+        ("smb", "mode"),
+        ("smb_relaxed_staleness", "relaxed_staleness"),
+        ("smb_channels", "channels"),
+        ("smb_store_decrypted", "store_decrypted"),
+        ("smb_resign_gmac", "resign_gmac"),
+    ] {
+        let error = error(&format!("{SMALL}\n[policy]\nserve = []\n{was} = \"x\"\n"));
+        assert!(error.contains(":20:1:"), "{error}");
+        let said = format!("`{was}` under [policy] has moved; write `{is}` under [smb]");
+        assert!(error.contains(&said), "{error}");
+    }
 }
 
 #[test]

@@ -1,0 +1,47 @@
+//! What others know of this accelerator: its entry in the registry, and its table `[http]`.
+
+use std::sync::Arc;
+
+use super::build;
+use super::config::Settings;
+use crate::registry::Entry;
+use crate::settings::{AcceleratorSettings, Parsed, Table, TableReader};
+use crate::shared::{SharedState, StartContext, Unshared};
+
+/// The accelerator in the registry.
+pub static ENTRY: Entry = Entry {
+    number: 2,
+    name: "http",
+    ports: &[80],
+    parse,
+    moved_keys: &[],
+    uses_delegated: false,
+    switch_on: Some("mode = \"on\""),
+    explain: super::reasons::explain,
+};
+
+const MODES: &[(&str, bool)] = &[("off", false), ("on", true)];
+
+fn parse(table: &Table) -> Parsed {
+    let mut reader = TableReader::new(table);
+    let is_on = reader.choice("mode", MODES)?.unwrap_or(false);
+    reader.finish()?;
+    Ok(Arc::new(Settings { is_on }))
+}
+
+impl AcceleratorSettings for Settings {
+    fn is_on(&self) -> bool {
+        self.is_on
+    }
+
+    fn lines(&self) -> Vec<(&'static str, String)> {
+        let mode = if self.is_on { "on" } else { "off" };
+        vec![("mode", format!("{mode:?}"))]
+    }
+
+    fn start(&self, _: StartContext) -> Box<dyn SharedState> {
+        Box::new(Unshared::new(*self, |settings, half, _| {
+            build(half, *settings)
+        }))
+    }
+}

@@ -1,0 +1,393 @@
+//! The settings of one accelerator, from its own table of the node's configuration.
+//!
+//! ```text
+//!   [smb]                          node: finds the table by the entry's name
+//!   mode = "strict"    ─► Table ─► entry: TableReader ─► AcceleratorSettings
+//!                          │                 │
+//!                          └ spans of text   └ SettingError with the span of the wrong key or value
+//! ```
+//! The configuration's file format is the node's matter, and the meaning of a key is the
+//! accelerator's. A [`Table`] stands between the two: keys and values with their place in the file,
+//! so that an error can point at the line. [`TableReader`] takes the keys out one by one and refuses
+//! what is left.
+
+use std::any::Any;
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::shared::{SharedState, StartContext};
+
+/// The settings of one accelerator as its entry parsed them. The engine and the node pass them on;
+/// only the accelerator knows what is in them.
+pub trait AcceleratorSettings: Any + fmt::Debug + Send + Sync {
+    /// Whether flows to the accelerator's ports are given to it.
+    fn is_on(&self) -> bool;
+
+    /// Every setting with its value as they would be written in the table.
+    fn lines(&self) -> Vec<(&'static str, String)>;
+
+    /// What the operator should know of these settings, such as one that does nothing without
+    /// another. `delegates` says whether the configuration names delegated keys.
+    fn remarks(&self, delegates: bool) -> Vec<String> {
+        let _ = delegates;
+        Vec::new()
+    }
+
+    /// Begins what one engine keeps of the accelerator.
+    fn start(&self, context: StartContext) -> Box<dyn SharedState>;
+}
+
+impl dyn AcceleratorSettings {
+    /// The accelerator's own type behind these settings.
+    ///
+    /// # Panics
+    /// When the settings are another accelerator's: the registry gives each accelerator its own.
+    #[must_use]
+    pub fn expect<S: AcceleratorSettings>(&self) -> &S {
+        let any: &dyn Any = self;
+        any.downcast_ref()
+            .expect("the registry gives an accelerator its own settings")
+    }
+}
+
+/// What an entry makes of its table.
+pub type Parsed = Result<Arc<dyn AcceleratorSettings>, SettingError>;
+
+/// What is wrong in a table.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum SettingError {
+    /// The accelerator has no such key.
+    #[error("there is no key `{key}` here (keys here: {})", known.join(", "))]
+    UnknownKey {
+        /// Where the key stands in the file, in bytes.
+        span: Range<usize>,
+        /// The key.
+        key: String,
+        /// Those that there are.
+        known: Vec<&'static str>,
+    },
+    /// A value is of the wrong type or out of range.
+    #[error("{message}")]
+    WrongValue {
+        /// Where the value stands in the file, in bytes.
+        span: Range<usize>,
+        /// What is wrong and what to write.
+        message: String,
+    },
+}
+
+impl SettingError {
+    /// Where in the file it is, in bytes.
+    #[must_use]
+    pub fn span(&self) -> Range<usize> {
+        match self {
+            Self::UnknownKey { span, .. } | Self::WrongValue { span, .. } => span.clone(),
+        }
+    }
+}
+
+/// A value in a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// A string.
+    Text(String),
+    /// An integer.
+    Number(i64),
+    /// `true` or `false`.
+    Switch(bool),
+    /// A list.
+    List(Vec<Located>),
+    /// A value of a type that no setting has; the type's name.
+    Other(&'static str),
+}
+
+/// A value and where it stands in the file, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Located {
+    /// The value.
+    pub value: Value,
+    /// Its place.
+    pub span: Range<usize>,
+}
+
+impl Located {
+    fn wrong(&self, message: String) -> SettingError {
+        SettingError::WrongValue {
+            span: self.span.clone(),
+            message,
+        }
+    }
+}
+
+/// One key of a table with its value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The key.
+    pub key: String,
+    /// Where the key stands in the file, in bytes.
+    pub key_span: Range<usize>,
+    /// What it is set to.
+    pub value: Located,
+}
+
+/// A table of the configuration. The default is an empty one, for a section that is not there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Table {
+    /// Its keys, in any order.
+    pub settings: Vec<Setting>,
+}
+
+/// Takes settings out of a table by their keys.
+#[derive(Debug)]
+pub struct TableReader<'a> {
+    table: &'a Table,
+    known: Vec<&'static str>,
+}
+
+impl<'a> TableReader<'a> {
+    /// Begins with no key taken.
+    #[must_use]
+    pub fn new(table: &'a Table) -> Self {
+        Self {
+            table,
+            known: Vec::new(),
+        }
+    }
+
+    /// The value of a key, if it is set.
+    pub fn value(&mut self, key: &'static str) -> Option<&'a Located> {
+        self.known.push(key);
+        let mut settings = self.table.settings.iter();
+        let setting = settings.find(|setting| setting.key == key);
+        setting.map(|setting| &setting.value)
+    }
+
+    /// A string, if the key is set.
+    ///
+    /// # Errors
+    /// When it is set to something else.
+    pub fn text(&mut self, key: &'static str) -> Result<Option<&'a str>, SettingError> {
+        let Some(located) = self.value(key) else {
+            return Ok(None);
+        };
+        match &located.value {
+            Value::Text(text) => Ok(Some(text)),
+            Value::Number(_) | Value::Switch(_) | Value::List(_) | Value::Other(_) => {
+                Err(located.wrong(format!("`{key}` is a string; write it in quotes")))
+            }
+        }
+    }
+
+    /// `true` or `false`, if the key is set.
+    ///
+    /// # Errors
+    /// When it is set to something else.
+    pub fn switch(&mut self, key: &'static str) -> Result<Option<bool>, SettingError> {
+        let Some(located) = self.value(key) else {
+            return Ok(None);
+        };
+        match located.value {
+            Value::Switch(is_on) => Ok(Some(is_on)),
+            Value::Text(_) | Value::Number(_) | Value::List(_) | Value::Other(_) => {
+                Err(located.wrong(format!("`{key}` is a switch; write true or false")))
+            }
+        }
+    }
+
+    /// A whole number within a range, if the key is set.
+    ///
+    /// # Errors
+    /// When it is set to something else.
+    pub fn number(
+        &mut self,
+        key: &'static str,
+        range: std::ops::RangeInclusive<i64>,
+    ) -> Result<Option<i64>, SettingError> {
+        let Some(located) = self.value(key) else {
+            return Ok(None);
+        };
+        match located.value {
+            Value::Number(number) if range.contains(&number) => Ok(Some(number)),
+            Value::Number(_)
+            | Value::Text(_)
+            | Value::Switch(_)
+            | Value::List(_)
+            | Value::Other(_) => Err(located.wrong(format!(
+                "`{key}` is a whole number from {} to {}",
+                range.start(),
+                range.end()
+            ))),
+        }
+    }
+
+    /// One of several words, if the key is set.
+    ///
+    /// # Errors
+    /// When it is set to something else.
+    pub fn choice<T: Copy>(
+        &mut self,
+        key: &'static str,
+        words: &[(&str, T)],
+    ) -> Result<Option<T>, SettingError> {
+        let Some(located) = self.value(key) else {
+            return Ok(None);
+        };
+        let written = match &located.value {
+            Value::Text(text) => Some(text),
+            Value::Number(_) | Value::Switch(_) | Value::List(_) | Value::Other(_) => None,
+        };
+        let chosen = words
+            .iter()
+            .find(|(word, _)| written.is_some_and(|written| written == word));
+        match chosen {
+            Some((_, chosen)) => Ok(Some(*chosen)),
+            None => {
+                let words: Vec<String> =
+                    words.iter().map(|(word, _)| format!("{word:?}")).collect();
+                Err(located.wrong(format!("`{key}` is one of {}", words.join(", "))))
+            }
+        }
+    }
+
+    /// A string that another type parses, if the key is set: a span of time, a number of bytes.
+    ///
+    /// # Errors
+    /// When it is set to something else.
+    pub fn parsed<T, E: fmt::Display>(
+        &mut self,
+        key: &'static str,
+        parse: impl FnOnce(&str) -> Result<T, E>,
+    ) -> Result<Option<T>, SettingError> {
+        let Some(text) = self.text(key)? else {
+            return Ok(None);
+        };
+        match parse(text) {
+            Ok(parsed) => Ok(Some(parsed)),
+            Err(error) => Err(self.wrong(key, error.to_string())),
+        }
+    }
+
+    /// A span of time no longer than `longest`, if the key is set; `why` says why none may be longer.
+    ///
+    /// # Errors
+    /// When it is set to something else.
+    pub fn duration(
+        &mut self,
+        key: &'static str,
+        longest: Duration,
+        why: &str,
+    ) -> Result<Option<Duration>, SettingError> {
+        let span = self.parsed(key, vocab::parse_duration)?;
+        match span.filter(|span| *span > longest) {
+            None => Ok(span),
+            Some(_) => {
+                let longest = vocab::format_duration(longest);
+                Err(self.wrong(key, format!("{why}; write \"{longest}\" or less")))
+            }
+        }
+    }
+
+    /// An error at the value of a key that is set.
+    #[must_use]
+    pub fn wrong(&self, key: &str, message: String) -> SettingError {
+        let mut settings = self.table.settings.iter();
+        let span = settings.find(|setting| setting.key == key);
+        SettingError::WrongValue {
+            span: span.map_or(0..0, |setting| setting.value.span.clone()),
+            message,
+        }
+    }
+
+    /// Ends the table.
+    ///
+    /// # Errors
+    /// When it has a key that was not taken.
+    pub fn finish(self) -> Result<(), SettingError> {
+        let mut settings = self.table.settings.iter();
+        match settings.find(|setting| !self.known.contains(&setting.key.as_str())) {
+            None => Ok(()),
+            Some(unknown) => Err(SettingError::UnknownKey {
+                span: unknown.key_span.clone(),
+                key: unknown.key.clone(),
+                known: self.known,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(settings: &[(&str, Value)]) -> Table {
+        let mut place = 10;
+        let mut settings_at = Vec::new();
+        for (key, value) in settings {
+            settings_at.push(Setting {
+                key: (*key).to_owned(),
+                key_span: place..place + 1,
+                value: Located {
+                    value: value.clone(),
+                    span: place + 2..place + 3,
+                },
+            });
+            place += 10;
+        }
+        Table {
+            settings: settings_at,
+        }
+    }
+
+    fn text(text: &str) -> Value {
+        Value::Text(text.to_owned())
+    }
+
+    #[test]
+    fn settings_are_read_by_type() {
+        let table = table(&[
+            ("mode", text("strict")),
+            ("age", text("250ms")),
+            ("entries", Value::Number(7)),
+            ("shared", Value::Switch(true)),
+        ]);
+        let mut reader = TableReader::new(&table);
+        let modes = [("off", 0), ("strict", 1)];
+        assert_eq!(reader.choice("mode", &modes), Ok(Some(1)));
+        let age = reader.duration("age", Duration::from_secs(1), "no");
+        assert_eq!(age, Ok(Some(Duration::from_millis(250))));
+        assert_eq!(reader.number("entries", 1..=9), Ok(Some(7)));
+        assert_eq!(reader.switch("shared"), Ok(Some(true)));
+        assert_eq!(reader.switch("absent"), Ok(None));
+        assert_eq!(reader.finish(), Ok(()));
+    }
+
+    #[test]
+    fn errors_point_at_the_value_and_say_what_to_write() {
+        let table = table(&[("mode", text("fast")), ("age", text("2s"))]);
+        let mut reader = TableReader::new(&table);
+        let error = reader.choice("mode", &[("off", 0), ("on", 1)]).unwrap_err();
+        assert_eq!(error.span(), 12..13);
+        assert!(error.to_string().contains("\"off\", \"on\""), "{error}");
+        let longest = Duration::from_secs(1);
+        let error = reader.duration("age", longest, "too old").unwrap_err();
+        assert_eq!(error.span(), 22..23);
+        assert!(
+            error.to_string().contains("write \"1s\" or less"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn keys_that_nobody_reads_are_refused() {
+        let table = table(&[("mode", text("on")), ("moed", text("on"))]);
+        let mut reader = TableReader::new(&table);
+        reader.text("mode").unwrap();
+        let error = reader.finish().unwrap_err();
+        assert_eq!(error.span(), 20..21);
+        assert!(error.to_string().contains("keys here: mode"), "{error}");
+    }
+}

@@ -1,0 +1,221 @@
+//! What others know of this accelerator: its entry in the registry, and its table `[smb]`.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::build;
+use super::config::{Channels, Consistency, Settings};
+use crate::registry::{Entry, MovedKey};
+use crate::settings::{AcceleratorSettings, Parsed, Table, TableReader};
+use crate::shared::{SharedState, StartContext, Unshared};
+
+/// For how long licences are used without word from the far node.
+const GREATEST_STALENESS: Duration = Duration::from_secs(10);
+
+/// The accelerator in the registry.
+pub static ENTRY: Entry = Entry {
+    number: 1,
+    name: "smb",
+    ports: &[445],
+    parse,
+    moved_keys: &[
+        moved("smb", "mode"),
+        moved("smb_relaxed_staleness", "relaxed_staleness"),
+        moved("smb_channels", "channels"),
+        moved("smb_store_decrypted", "store_decrypted"),
+        moved("smb_resign_gmac", "resign_gmac"),
+    ],
+    uses_delegated: true,
+    switch_on: Some("mode = \"strict\""),
+    explain: super::reasons::explain,
+};
+
+const fn moved(was: &'static str, is: &'static str) -> MovedKey {
+    MovedKey {
+        section: "policy",
+        was,
+        is,
+    }
+}
+
+/// The values of `mode`.
+#[derive(Clone, Copy)]
+enum Mode {
+    Off,
+    Strict,
+    Relaxed,
+}
+
+const MODES: &[(&str, Mode)] = &[
+    ("off", Mode::Off),
+    ("strict", Mode::Strict),
+    ("relaxed", Mode::Relaxed),
+];
+
+const CHANNELS: &[(&str, Channels)] = &[("several", Channels::Several), ("one", Channels::One)];
+
+fn parse(table: &Table) -> Parsed {
+    let mut reader = TableReader::new(table);
+    let mode = reader.choice("mode", MODES)?.unwrap_or(Mode::Off);
+    let staleness = reader.duration(
+        "relaxed_staleness",
+        GREATEST_STALENESS,
+        "nothing is told for longer than 10 s without word from the server",
+    )?;
+    let settings = Settings {
+        consistency: match mode {
+            Mode::Off => Consistency::Off,
+            Mode::Strict => Consistency::Strict,
+            Mode::Relaxed => Consistency::Relaxed {
+                staleness: staleness.unwrap_or(Consistency::STALENESS),
+            },
+        },
+        accounts: None,
+        keytab: None,
+        may_resign_gmac: reader.switch("resign_gmac")?.unwrap_or(false),
+        may_store_decrypted: reader.switch("store_decrypted")?.unwrap_or(false),
+        channels: reader.choice("channels", CHANNELS)?.unwrap_or_default(),
+    };
+    reader.finish()?;
+    Ok(Arc::new(settings))
+}
+
+impl AcceleratorSettings for Settings {
+    fn is_on(&self) -> bool {
+        self.consistency != Consistency::Off
+    }
+
+    fn lines(&self) -> Vec<(&'static str, String)> {
+        let mode = match self.consistency {
+            Consistency::Off => "off",
+            Consistency::Strict => "strict",
+            Consistency::Relaxed { .. } => "relaxed",
+        };
+        let mut lines = vec![("mode", format!("{mode:?}"))];
+        if let Consistency::Relaxed { staleness } = self.consistency {
+            let staleness = vocab::format_duration(staleness);
+            lines.push(("relaxed_staleness", format!("{staleness:?}")));
+        }
+        let channels = match self.channels {
+            Channels::Several => "several",
+            Channels::One => "one",
+        };
+        lines.push(("channels", format!("{channels:?}")));
+        lines.push(("store_decrypted", self.may_store_decrypted.to_string()));
+        lines.push(("resign_gmac", self.may_resign_gmac.to_string()));
+        lines
+    }
+
+    fn remarks(&self, delegates: bool) -> Vec<String> {
+        if self.channels != Channels::One {
+            return Vec::new();
+        }
+        let needs = match (self.is_on(), delegates) {
+            (false, _) => "mode = \"strict\"",
+            (true, false) => {
+                "smb_accounts or smb_keytab in [policy]: only sessions whose key is known are told so"
+            }
+            (true, true) => return Vec::new(),
+        };
+        vec![format!("channels = \"one\" does nothing without {needs}")]
+    }
+
+    fn start(&self, _: StartContext) -> Box<dyn SharedState> {
+        let build: crate::shared::BuildHalf<Self> = |settings, half, context| {
+            let settings = Self {
+                accounts: context.delegated.accounts,
+                keytab: context.delegated.keytab,
+                ..settings.clone()
+            };
+            build(half, settings, context.chance)
+        };
+        Box::new(Unshared::new(self.clone(), build))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::{Located, Setting, Value};
+
+    fn parsed(settings: &[(&str, Value)]) -> Parsed {
+        let settings = settings.iter().map(|(key, value)| Setting {
+            key: (*key).to_owned(),
+            key_span: 0..1,
+            value: Located {
+                value: value.clone(),
+                span: 2..3,
+            },
+        });
+        parse(&Table {
+            settings: settings.collect(),
+        })
+    }
+
+    fn text(text: &str) -> Value {
+        Value::Text(text.to_owned())
+    }
+
+    #[test]
+    fn settings_are_printed_as_they_are_written() {
+        let settings = parsed(&[
+            ("mode", text("relaxed")),
+            ("relaxed_staleness", text("250ms")),
+            ("channels", text("one")),
+            ("store_decrypted", Value::Switch(true)),
+        ]);
+        let settings = settings.unwrap();
+        let lines = settings.lines();
+        let lines: Vec<String> = lines
+            .iter()
+            .map(|(key, value)| format!("{key} = {value}"))
+            .collect();
+        assert_eq!(
+            lines,
+            [
+                "mode = \"relaxed\"",
+                "relaxed_staleness = \"250ms\"",
+                "channels = \"one\"",
+                "store_decrypted = true",
+                "resign_gmac = false",
+            ]
+        );
+        let staleness = Duration::from_millis(250);
+        let expected = Settings {
+            consistency: Consistency::Relaxed { staleness },
+            channels: Channels::One,
+            may_store_decrypted: true,
+            ..Settings::default()
+        };
+        assert_eq!(settings.expect::<Settings>(), &expected);
+    }
+
+    #[test]
+    fn an_empty_table_gives_the_defaults() {
+        let settings = parsed(&[]).unwrap();
+        assert_eq!(settings.expect::<Settings>(), &Settings::default());
+        assert!(!settings.is_on());
+    }
+
+    #[test]
+    fn a_staleness_beyond_what_licences_hold_is_refused() {
+        let error = parsed(&[("relaxed_staleness", text("11s"))]).unwrap_err();
+        let error = error.to_string();
+        assert!(error.contains("write \"10s\" or less"), "{error}");
+    }
+
+    #[test]
+    fn one_channel_is_remarked_upon_where_it_does_nothing() {
+        let one = ("channels", text("one"));
+        let on = ("mode", text("strict"));
+        for (settings, delegates, remarks) in [
+            (vec![one.clone()], true, 1),
+            (vec![on.clone(), one.clone()], false, 1),
+            (vec![on.clone(), one], true, 0),
+            (vec![on], false, 0),
+        ] {
+            let settings = parsed(&settings).unwrap();
+            assert_eq!(settings.remarks(delegates).len(), remarks, "{settings:?}");
+        }
+    }
+}
