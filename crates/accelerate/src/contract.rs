@@ -4,11 +4,17 @@
 //! `None` before it calls `handle` again. Order is kept: what a half puts out is delivered to
 //! the other half, or to its host, in that order and exactly once.
 //!
+//! How halves keep bodies in the node's dictionary is in `content.rs`.
 //! How an accelerator stops helping is in `letting_go.rs`, and the codes of reasons are in `reason.rs`.
 
+mod content;
 mod letting_go;
 mod reason;
 
+pub use content::{
+    ContentAbsence, ContentHandle, ContentId, ContentRefusal, ContentReport, ContentRequest,
+    MAX_CONTENT_READS, MAX_CONTENT_STORES,
+};
 pub use letting_go::LettingGo;
 pub use reason::{Explanation, ReasonCode, ReasonSource};
 
@@ -54,6 +60,8 @@ pub enum Input {
     ClaimRevoked,
     /// The flow's claim is not granted, because another flow claims the same key.
     ClaimDenied,
+    /// What became of a body that the half stores, or the next of one that it reads.
+    Content(ContentReport),
 }
 
 /// What an accelerator half wants done.
@@ -74,6 +82,8 @@ pub enum Output {
     Claim(ClaimKey),
     /// After [`Input::ClaimRevoked`]: the half no longer relies on its claim.
     ClaimReleased,
+    /// Store a body in the node's dictionary, or read one back; [`Input::Content`] follows.
+    Content(ContentRequest),
     /// Stop helping.
     LettingGo(LettingGo),
 }

@@ -39,5 +39,7 @@ pub mod shared;
 pub mod smb;
 
 pub use contract::{
-    Accelerator, Explanation, FrameKind, Half, Input, LettingGo, Output, ReasonCode, ReasonSource,
+    Accelerator, ContentAbsence, ContentHandle, ContentId, ContentRefusal, ContentReport,
+    ContentRequest, Explanation, FrameKind, Half, Input, LettingGo, MAX_CONTENT_READS,
+    MAX_CONTENT_STORES, Output, ReasonCode, ReasonSource,
 };

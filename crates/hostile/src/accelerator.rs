@@ -140,7 +140,11 @@ fn settle(halves: &mut [Box<dyn accelerate::Accelerator>; 2], now: Time) -> bool
             Output::FinishWan => halves[1 - from].handle(now, Input::WanFinished),
             Output::LettingGo(_) => return false,
             Output::Claim(_) => asks = Some(from),
-            Output::OpenServer | Output::ToLan(_) | Output::FinishLan | Output::ClaimReleased => {}
+            Output::OpenServer
+            | Output::ToLan(_)
+            | Output::FinishLan
+            | Output::ClaimReleased
+            | Output::Content(_) => {}
         }
     }
     panic!("more than {MOST_OUTPUTS} outputs after one input");

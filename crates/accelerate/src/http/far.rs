@@ -86,7 +86,8 @@ impl Accelerator for Far {
             | Input::Timeout
             | Input::ClaimGranted
             | Input::ClaimRevoked
-            | Input::ClaimDenied => {}
+            | Input::ClaimDenied
+            | Input::Content(_) => {}
         }
     }
 

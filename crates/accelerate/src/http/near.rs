@@ -204,7 +204,8 @@ impl Accelerator for Near {
             | Input::Timeout
             | Input::ClaimGranted
             | Input::ClaimRevoked
-            | Input::ClaimDenied => {}
+            | Input::ClaimDenied
+            | Input::Content(_) => {}
         }
     }
 

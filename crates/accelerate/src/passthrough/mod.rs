@@ -98,7 +98,8 @@ impl Accelerator for Passthrough {
             | Input::Timeout
             | Input::ClaimGranted
             | Input::ClaimRevoked
-            | Input::ClaimDenied => {}
+            | Input::ClaimDenied
+            | Input::Content(_) => {}
         }
     }
 

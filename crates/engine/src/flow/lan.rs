@@ -14,7 +14,7 @@ use crate::io::{ConnectionId, OnBehalf, Output};
 
 /// Raw bytes that may wait for the encoder, read credit included: what 1 Gbit/s brings in a
 /// millisecond, which is more than an engine's loop takes to come round.
-const READ_AHEAD: usize = 128 * 1024;
+pub(super) const READ_AHEAD: usize = 128 * 1024;
 /// Read credit is given in portions of at least this size, so that a fast host costs few turns.
 const LEAST_CREDIT: usize = 16 * 1024;
 /// Bytes that may wait for a slow host before the session is read no further.

@@ -23,6 +23,7 @@
 //!
 //! It decides nothing about peers, limits or policy; `engine.rs` does.
 
+mod contents;
 mod lan;
 mod stage;
 mod wan;
@@ -43,6 +44,7 @@ use crate::io::{ConnectFailure, ConnectionId, Output, Via};
 use crate::left_alone::Because;
 use crate::memory::Budget;
 
+use self::contents::Contents;
 pub(crate) use self::lan::{DELIVERY_STALL_LIMIT, Unsent};
 use self::lan::{Finish, HostState, Lan};
 use self::stage::Stage;
@@ -143,6 +145,8 @@ pub(crate) struct Flow {
     /// The engine is to open the server's connection.
     wants_server: bool,
     stage: Stage,
+    /// The bodies that the accelerator stores and reads.
+    contents: Contents,
     lan: Lan,
     encoder: Encoder,
     decoder: Decoder,
@@ -237,6 +241,7 @@ impl Flow {
             unsent_bytes: 0,
             wants_server: false,
             stage: Stage::Running(birth.machine),
+            contents: Contents::default(),
             lan: Lan {
                 connection: birth.connection,
                 connected: birth.half == Half::Near && birth.client_state == ClientState::Accepted,
@@ -293,6 +298,7 @@ impl Flow {
             + self.encoder.pending_overhead()
             + self.encoder.retained_overhead()
             + self.lan.held()
+            + self.contents.held()
             + self.unanswered.len() * REPAIR_REQUEST_MEMORY
             + match &self.stage {
                 Stage::Running(accelerator) => accelerator.buffered(),
@@ -311,7 +317,8 @@ impl Flow {
             // Nothing is encoded any more.
             PeerHost::Reset | PeerHost::ResetPassedOn => None,
         };
-        [encoder, accelerator, self.delivery_until]
+        let contents = self.contents.poll_timeout();
+        [encoder, accelerator, contents, self.delivery_until]
             .into_iter()
             .flatten()
             .min()
@@ -372,6 +379,8 @@ impl Flow {
     /// Moves what can be moved, in both directions, until nothing more can.
     pub(crate) fn pump(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
         self.restore(turn)?;
+        self.read_contents(turn)?;
+        self.flush_lan(turn);
         self.repair(turn)?;
         self.encode(turn);
         self.grant_read_credit(turn);

@@ -64,6 +64,7 @@ impl Flow {
         since: Duration,
     ) -> Result<(), Broken> {
         self.accelerate(turn, Input::WanSilent(since))?;
+        self.read_contents(turn)?;
         self.flush_lan(turn);
         Ok(())
     }
@@ -127,6 +128,7 @@ impl Flow {
                 Wish::FinishWan => self.finish_wan(),
                 Wish::Claim(key) => turn.claims.claim(self.number, key),
                 Wish::ClaimReleased => turn.claims.released(self.number),
+                Wish::Content(request) => self.handle_content(turn, request),
                 Wish::LettingGo(letting_go) => {
                     self.letting_go_note = accelerator.note();
                     self.let_go(turn, letting_go)?;
@@ -181,7 +183,8 @@ impl Flow {
             | Input::WanSilent(_)
             | Input::Timeout
             | Input::ClaimGranted
-            | Input::ClaimDenied => {}
+            | Input::ClaimDenied
+            | Input::Content(_) => {}
         }
     }
 

@@ -609,7 +609,7 @@ impl Accelerator for Near {
                 version: TAKES_LEASES,
             }),
             // The far half's affair.
-            Input::ClaimGranted | Input::ClaimRevoked | Input::ClaimDenied => {}
+            Input::ClaimGranted | Input::ClaimRevoked | Input::ClaimDenied | Input::Content(_) => {}
             Input::Timeout => {}
             Input::Lan(bytes) => self.request_bytes(now, bytes),
             Input::LanFinished => {

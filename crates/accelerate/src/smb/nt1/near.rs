@@ -753,7 +753,8 @@ impl Accelerator for Near {
             | Input::Timeout
             | Input::ClaimGranted
             | Input::ClaimRevoked
-            | Input::ClaimDenied => {}
+            | Input::ClaimDenied
+            | Input::Content(_) => {}
             Input::Lan(bytes) => self.request_bytes(now, bytes),
             Input::LanFinished => {
                 self.outputs.push_back(Output::FinishWan);

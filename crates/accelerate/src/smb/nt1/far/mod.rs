@@ -393,7 +393,8 @@ impl Accelerator for Far {
             | Input::WanSilent(_)
             | Input::ClaimGranted
             | Input::ClaimRevoked
-            | Input::ClaimDenied => {}
+            | Input::ClaimDenied
+            | Input::Content(_) => {}
             Input::Lan(bytes) => self.answer_bytes(now, &bytes),
             Input::LanFinished => {
                 let held = self.answers.give_back();

@@ -1,0 +1,156 @@
+//! Bodies that halves keep in the node's dictionary and read back.
+//!
+//! ```text
+//!  store   Store ─► Append … ─► Finish ──► Stored{handle} ─► an index keeps the handle
+//!             └────────┴─ Abandon              └ or Refused, at any time: nothing was stored
+//!  read    Read{handle, range} ──► Piece … ─► Ended         └ or Gone, at any time
+//!             └─ StopReading
+//! ```
+//! A half asks by [`Output::Content`](super::Output::Content) and is answered by
+//! [`Input::Content`](super::Input::Content). Each store and each read has an id that the half chooses; it is
+//! taken from the request that begins until the report that ends, or until the half gives up.
+//!
+//! - **What is stored.** The half hands in the bytes that it has, a piece of a segment without its head, say;
+//!   they are not copied for being stored. It hands in payload of this flow only, for the engine refuses what the
+//!   policy of either node keeps out of the dictionary.
+//! - **What is read.** The pieces are right and in order, and come as the flow's receivers take what the half makes
+//!   of them: while much waits for the host, or for the peer, no further piece comes. A read that waits for the
+//!   disk stops nothing else.
+//! - **Gone** is an ordinary answer: the dictionary is a cache. A half asks again wherever the body came from.
+//! - A handle outlives the flow and the process. No peer can use it or learn from it.
+
+use std::ops::Range;
+
+use bytes::Bytes;
+
+/// One store or read of a half.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ContentId(pub u64);
+
+/// What names a stored body. It is opaque here; equal handles name equal bodies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContentHandle(Bytes);
+
+/// What a half wants of the node's content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ContentRequest {
+    /// Begin to store a body. At most [`MAX_CONTENT_STORES`] at a time.
+    Store {
+        /// What the half calls it.
+        id: ContentId,
+    },
+    /// The body's next bytes. Ignored if it was refused.
+    Append {
+        /// Which body.
+        id: ContentId,
+        /// The bytes.
+        bytes: Bytes,
+    },
+    /// That was all of the body; [`ContentReport::Stored`] or [`ContentReport::Refused`] follows, unless it was
+    /// refused before.
+    Finish {
+        /// Which body.
+        id: ContentId,
+    },
+    /// The body is not to be stored after all. No report follows.
+    Abandon {
+        /// Which body.
+        id: ContentId,
+    },
+    /// Read a range of a body. At most [`MAX_CONTENT_READS`] at a time.
+    Read {
+        /// What the half calls this read.
+        id: ContentId,
+        /// Which body.
+        handle: ContentHandle,
+        /// Which bytes; what is beyond the body's end is left out.
+        range: Range<u64>,
+    },
+    /// No more of it is wanted. No report follows.
+    StopReading {
+        /// Which read.
+        id: ContentId,
+    },
+}
+
+/// What a half is told about the node's content.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ContentReport {
+    /// The body is stored.
+    Stored {
+        /// Which one.
+        id: ContentId,
+        /// What it can be read by, from now on and by any flow of this node.
+        handle: ContentHandle,
+        /// Its length in bytes.
+        length: u64,
+    },
+    /// The body is not stored.
+    Refused {
+        /// Which one.
+        id: ContentId,
+        /// Why.
+        refusal: ContentRefusal,
+    },
+    /// The next bytes of a read.
+    Piece {
+        /// Which read.
+        id: ContentId,
+        /// The bytes, one at least.
+        bytes: Bytes,
+    },
+    /// All of the range was given.
+    Ended {
+        /// Which read.
+        id: ContentId,
+    },
+    /// The rest of the range cannot be given.
+    Gone {
+        /// Which read.
+        id: ContentId,
+        /// Why.
+        absence: ContentAbsence,
+    },
+}
+
+/// Why a body is not stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContentRefusal {
+    /// The policy of this node or of the peer keeps the flow's content out of the dictionary.
+    Policy,
+    /// The body is too long, or the half stores too many at a time.
+    Limit,
+    /// A chunk of the body cannot be told apart from another one.
+    Collides,
+}
+
+/// Why a body cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContentAbsence {
+    /// It is no longer there, or its handle is damaged. The handle is of no use any more.
+    Gone,
+    /// The node has just started and still reads what is on its disk. The handle is to be kept.
+    NotYet,
+    /// The half reads too many at a time.
+    Limit,
+}
+
+/// Bodies that one half stores at a time at most: as many as an HTTP/2 connection has streams by default.
+/// Each holds a chunk and its references.
+pub const MAX_CONTENT_STORES: usize = 128;
+/// Bodies that one half reads at a time at most, for the same reason.
+pub const MAX_CONTENT_READS: usize = 128;
+
+impl ContentHandle {
+    /// A handle from what an index has kept of it. If that is damaged, the body counts as gone.
+    #[must_use]
+    pub fn from_bytes(serialised: Bytes) -> Self {
+        Self(serialised)
+    }
+
+    /// What an index keeps of it. No bytes are copied.
+    #[must_use]
+    pub fn to_bytes(&self) -> Bytes {
+        self.0.clone()
+    }
+}
