@@ -80,14 +80,16 @@ impl PartialEq for Entry {
 
 impl Eq for Entry {}
 
-/// A key that now stands in an accelerator's own table.
+/// A key that now stands in another section: the accelerator's own, or one that several share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MovedKey {
     /// The section that it stood in.
-    pub section: &'static str,
+    pub from: &'static str,
     /// What it was called there.
     pub was: &'static str,
-    /// What it is called in the accelerator's table.
+    /// The section that it stands in now.
+    pub to: &'static str,
+    /// What it is called there.
     pub is: &'static str,
 }
 

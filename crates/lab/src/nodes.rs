@@ -39,6 +39,8 @@ pub struct Extras {
     pub wan: Vec<String>,
     /// Under `[policy]`.
     pub policy: Vec<String>,
+    /// Under `[credentials]`.
+    pub credentials: Vec<String>,
     /// Whole tables of accelerators, with their heads.
     pub accelerators: Vec<String>,
 }
@@ -446,12 +448,13 @@ fn configuration_of(site: Site, topology: &Topology, state: &Path, extras: &Extr
         "[node]\nname = \"{name}\"\nstate_directory = \"{state}\"\nlan_interfaces = [\"lan0\"]\n\
          metrics = \"127.0.0.1:9100\"\n{node}\
          \n[wan]\nlisten = \"0.0.0.0:{WAN_PORT}\"\n{wan}\n[intercept]\nmode = \"transparent\"\n\
-         \n[policy]\n{policy}\n{accelerators}",
+         \n[policy]\n{policy}\n[credentials]\n{credentials}\n{accelerators}",
         name = site.node(),
         state = state.display(),
         node = lines(&extras.node),
         wan = lines(&extras.wan),
         policy = lines(&extras.policy),
+        credentials = lines(&extras.credentials),
         accelerators = lines(&extras.accelerators),
     );
     for peer in topology.sites().iter().filter(|peer| {

@@ -15,12 +15,12 @@ use std::path::Path;
 
 use crate::admin::{self, NO_SOCKET, Request};
 use crate::config::{InterceptMode, NodeConfig};
-use crate::delegated::{self, DelegatedError};
+use crate::credentials::{self, CredentialsError, keytab_file};
 use crate::dictionary_key::{self, DictionaryKeyError};
 use crate::identity::{Identity, IdentityError};
 use crate::pairing::{LoadedPins, Pins};
 use crate::private_directory::{check_state_directory, node_user, other_owner};
-use crate::{intercept, smb_keytab, surroundings, sys, wan};
+use crate::{intercept, surroundings, sys, wan};
 
 /// What a node with this configuration would do, in some lines.
 #[must_use]
@@ -76,15 +76,15 @@ pub fn describe(config: &NodeConfig) -> String {
             config.dictionary.memory, config.dictionary.disk
         ),
     );
-    if let Some(path) = &config.smb_accounts {
-        line("smb accounts", path.display().to_string());
+    if let Some(path) = &config.credentials.accounts {
+        line("accounts", path.display().to_string());
     }
-    if let Some(path) = &config.smb_keytab {
+    if let Some(path) = &config.credentials.keytab {
         let node = node_user(&config.state_directory);
-        let keys = smb_keytab::load_for(path, node).map_or(String::new(), |keytab| {
+        let keys = keytab_file::load_for(path, node).map_or(String::new(), |keytab| {
             format!(", with keys of {}", keytab.principals().join(", "))
         });
-        line("smb keytab", format!("{}{keys}", path.display()));
+        line("keytab", format!("{}{keys}", path.display()));
     }
     for one in config.policy.accelerators.iter() {
         let settings = one.settings.lines().into_iter();
@@ -158,8 +158,8 @@ fn listed(words: &[String]) -> String {
 ///
 /// # Errors
 /// When a file cannot be read, is open to others, or holds something else.
-pub fn look_at_secrets(config: &NodeConfig) -> Result<(), DelegatedError> {
-    delegated::delegate(&mut config.clone())
+pub fn look_at_secrets(config: &NodeConfig) -> Result<(), CredentialsError> {
+    credentials::load(&mut config.clone())
 }
 
 /// What `check` found on this machine, each with what to do about it.
@@ -352,8 +352,8 @@ fn look_at_bounds(config: &NodeConfig, problems: &mut Vec<String>) {
 fn look_at_accelerators(config: &NodeConfig, problems: &mut Vec<String>) {
     let accelerators = &config.policy.accelerators;
     let delegated = [
-        ("smb_accounts", config.smb_accounts.is_some()),
-        ("smb_keytab", config.smb_keytab.is_some()),
+        ("accounts", config.credentials.accounts.is_some()),
+        ("keytab", config.credentials.keytab.is_some()),
     ];
     let users = || accelerators.iter().filter(|one| one.entry.uses_delegated);
     if !users().any(|one| one.settings.is_on()) {
@@ -363,7 +363,7 @@ fn look_at_accelerators(config: &NodeConfig, problems: &mut Vec<String>) {
         });
         let ways = ways.collect::<Vec<_>>().join(" or ");
         for (key, _) in delegated.iter().filter(|(_, is_set)| *is_set) {
-            problems.push(format!("{key} does nothing without {ways}"));
+            problems.push(format!("[credentials] {key} does nothing without {ways}"));
         }
     }
     let delegates = delegated.iter().any(|(_, is_set)| *is_set);
@@ -506,22 +506,24 @@ mod tests {
 
     #[test]
     fn settings_of_accelerators_that_do_nothing_are_named() {
-        let key = "[policy]\nsmb_keytab = \"/nowhere\"\n";
+        let key = "[credentials]\nkeytab = \"/nowhere\"\n";
         let one = "channels = \"one\"\n";
         let on = "mode = \"strict\"\n";
-        for (policy, smb, named) in [
+        for (credentials, smb, named) in [
             ("", "", vec![]),
             ("", one, vec!["[smb] channels"]),
-            (key, one, vec!["smb_keytab", "[smb] channels"]),
+            (key, one, vec!["[credentials] keytab", "[smb] channels"]),
             ("", &format!("{on}{one}"), vec!["[smb] channels"]),
             (key, &format!("{on}{one}"), vec![]),
             ("", &format!("{on}channels = \"several\"\n"), vec![]),
         ] {
-            let found = problems(&format!("{policy}[smb]\n{smb}"));
-            assert_eq!(found.len(), named.len(), "{policy}{smb}: {found:?}");
+            let found = problems(&format!("{credentials}[smb]\n{smb}"));
+            assert_eq!(found.len(), named.len(), "{credentials}{smb}: {found:?}");
             for (problem, setting) in found.iter().zip(named) {
                 assert!(problem.starts_with(setting), "{problem}");
-                assert!(problem.contains("mode = \"strict\"") || problem.contains("smb_accounts"));
+                assert!(
+                    problem.contains("mode = \"strict\"") || problem.contains("accounts or keytab")
+                );
             }
         }
     }

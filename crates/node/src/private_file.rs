@@ -14,11 +14,11 @@ use crate::sys;
 
 const ROOT: u32 = 0;
 
-/// Why a file cannot be used. `setting` is the key under `[policy]` that names it.
+/// Why a file cannot be used. `setting` is the key under `[credentials]` that names it.
 #[derive(Debug, Error)]
 pub enum PrivateFileError {
     /// It cannot be read.
-    #[error("cannot read {}: {cause}; {}write another {setting} under [policy], or leave it out", path.display(), owner_hint(path, cause))]
+    #[error("cannot read {}: {cause}; {}write another {setting} under [credentials], or leave it out", path.display(), owner_hint(path, cause))]
     Io {
         /// Which.
         path: PathBuf,
@@ -175,7 +175,7 @@ mod tests {
     }
 
     fn read(path: &Path) -> Result<Zeroizing<Vec<u8>>, PrivateFileError> {
-        super::read(path, "smb_accounts", 100, sys::user())
+        super::read(path, "accounts", 100, sys::user())
     }
 
     #[test]
@@ -206,9 +206,9 @@ mod tests {
         let error = read(&path).unwrap_err().to_string();
         assert!(error.contains("the user 12345"), "{error}");
         // Root looks after a node that runs as that user.
-        super::read(&path, "smb_accounts", 100, 12_345).unwrap();
+        super::read(&path, "accounts", 100, 12_345).unwrap();
         chown(&path, Some(0), None).unwrap();
-        let error = super::read(&path, "smb_accounts", 100, 12_345).unwrap_err();
+        let error = super::read(&path, "accounts", 100, 12_345).unwrap_err();
         let cure = format!("chown 12345 {}", path.display());
         assert!(error.to_string().contains(&cure), "{error}");
     }
@@ -232,7 +232,7 @@ mod tests {
         assert!(is_no_file(&path));
         let missing = read(Path::new("/nowhere/secrets")).unwrap_err().to_string();
         assert!(missing.contains("/nowhere/secrets"), "{missing}");
-        assert!(missing.contains("another smb_accounts"), "{missing}");
+        assert!(missing.contains("another accounts"), "{missing}");
     }
 
     #[test]

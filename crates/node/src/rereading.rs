@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
 use crate::config::NodeConfig;
-use crate::delegated;
+use crate::credentials;
 use crate::run::RunError;
 
 /// Who waits to be told what became of the configuration: it holds now, or why it was refused.
@@ -129,7 +129,7 @@ impl Reread {
 
 fn read(file: &Path) -> Result<NodeConfig, RunError> {
     let mut config = NodeConfig::load(file)?;
-    delegated::delegate(&mut config)?;
+    credentials::load(&mut config)?;
     Ok(config)
 }
 
@@ -205,7 +205,7 @@ mod tests {
             "[node]\nname = \"far\"\nstate_directory = \"{path}\"\n\
              [wan]\nlisten = \"127.0.0.1:4433\"\n\
              [[peer]]\nname = \"near\"\n\
-             [policy]\nsmb_keytab = \"{path}/keytab\"\n"
+             [credentials]\nkeytab = \"{path}/keytab\"\n"
         );
         let file = directory.path().join("node.toml");
         fs::write(&file, text).unwrap();

@@ -28,7 +28,8 @@ use crate::admin;
 use crate::clock::Alarm;
 use crate::config::{ConfigError, Intercept, InterceptMode, NodeConfig};
 use crate::connections::Connections;
-use crate::delegated::{self, DelegatedError};
+use crate::credentials::keytab_file::{self, Looked, Looks, Watch};
+use crate::credentials::{self, CredentialsError};
 use crate::descriptors::{Budget, Descriptors, fit_flows_to_descriptors};
 use crate::dictionary_key::{self, DictionaryKeyError, Origin};
 use crate::disk::{self, DiskError, StateLock};
@@ -43,7 +44,6 @@ use crate::private_directory::{StateDirectoryError, check_state_directory};
 use crate::proxy::{self, Protocol};
 use crate::rereading::{Asker, Confirmed, Reread, Rereading, Taken};
 use crate::service_manager;
-use crate::smb_keytab::{self, Looked, Looks, Watch};
 use crate::surroundings;
 use crate::sys;
 use crate::tls::Trust;
@@ -86,9 +86,9 @@ pub enum RunError {
     /// The dictionary's key cannot be used.
     #[error(transparent)]
     DictionaryKey(#[from] DictionaryKeyError),
-    /// The accounts or keys for signed SMB sessions cannot be used.
+    /// The delegated accounts or keys cannot be used.
     #[error(transparent)]
-    Delegated(#[from] DelegatedError),
+    Credentials(#[from] CredentialsError),
     /// The state directory is not this node's alone.
     #[error(transparent)]
     StateDirectory(#[from] StateDirectoryError),
@@ -141,7 +141,7 @@ struct Held {
 impl Held {
     fn new(config: NodeConfig) -> Self {
         Self {
-            watch: Watch::new(config.smb_keytab.clone()),
+            watch: Watch::new(config.credentials.keytab.clone()),
             looks: Looks::default(),
             config,
         }
@@ -216,7 +216,7 @@ pub fn run(options: &RunOptions) -> Result<(), RunError> {
     let identity = Arc::new(Identity::load_or_create(&config.state_directory)?);
     let _lock = StateLock::take(&config.state_directory)?;
     let dictionary_key = dictionary_key(&config)?;
-    delegated::delegate(&mut config)?;
+    credentials::load(&mut config)?;
     let pins = Pins::new(&config.state_directory);
     let budget = fit_flows_to_descriptors(&mut config);
 
@@ -420,7 +420,7 @@ impl Node {
         let mut hangup = listen(SignalKind::hangup())?;
         let mut stopping = false;
         let mut ping = tokio::time::interval(watchdog_ping.unwrap_or(Duration::from_secs(3600)));
-        let mut look = tokio::time::interval(smb_keytab::LOOK_EVERY);
+        let mut look = tokio::time::interval(keytab_file::LOOK_EVERY);
         let mut held = Held::new(self.config.clone());
         let mut rereading = Rereading::new(self.config.file.clone());
         let give_up = tokio::time::sleep(Duration::MAX);
@@ -756,8 +756,8 @@ mod tests {
         address = "198.18.12.1:4433"
         prefixes = ["198.18.1.0/24"]
 
-        [policy]
-        smb_keytab = "/etc/far/keytab"
+        [credentials]
+        keytab = "/etc/far/keytab"
     "#;
 
     /// Its keys would replace those that were read with the configuration.
@@ -781,7 +781,7 @@ mod tests {
             looks += 1;
             held.replace(config.clone());
         }
-        assert_eq!(looks, smb_keytab::LOOKS_MAX);
+        assert_eq!(looks, keytab_file::LOOKS_MAX);
     }
 
     /// Longer than anybody takes who does not wait for a disk.

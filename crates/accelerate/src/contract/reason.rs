@@ -106,14 +106,14 @@ impl ReasonCode {
                 "the content is signed or encrypted, and its account was not delegated",
             )
             .with_remedy(
-                "add the account to the file that smb_accounts names on the node beside the server",
+                "add the account to the file that accounts names in [credentials] of the node beside the server",
             )
             .recurring(),
             Self::WRONG_KEY => Explanation::new(
                 "the content is signed or encrypted, and not with the secret that was delegated",
             )
             .with_remedy(
-                "renew the account's secret in the file that smb_accounts names, or the service's in that of smb_keytab, on the node beside the server",
+                "renew the account's secret in the file that accounts names, or the service's in that of keytab, in [credentials] of the node beside the server",
             )
             .recurring(),
             Self::MECHANISM => Explanation::new(
@@ -131,14 +131,14 @@ impl ReasonCode {
                 "the content is signed or encrypted by a Kerberos session, and no keytab was delegated",
             )
             .with_remedy(
-                "name the service's keytab as smb_keytab in [policy] of the node beside the server",
+                "name the service's keytab as keytab in [credentials] of the node beside the server",
             )
             .recurring(),
             Self::UNKNOWN_TICKET => Explanation::new(
                 "the content is signed or encrypted by a Kerberos session, whose ticket no key of the keytab opens",
             )
             .with_remedy(
-                "add the service's present key to the keytab that smb_keytab names on the node beside the server",
+                "add the service's present key to the file that keytab names in [credentials] of the node beside the server",
             )
             .recurring(),
             Self::UNCONFIRMED => Explanation::new(
@@ -152,7 +152,7 @@ impl ReasonCode {
 }
 
 /// How an operator delegates a key.
-const DELEGATE: &str = "name an account file as smb_accounts, or for Kerberos the service's keytab as smb_keytab, in [policy] of the node beside the server";
+const DELEGATE: &str = "name an account file as accounts, or for Kerberos the service's keytab as keytab, in [credentials] of the node beside the server";
 
 /// What a reason means to the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! The account file: whose sessions may be signed for (docs/formats/smb-accounts.md).
+//! The account file: whose sessions may be signed for (docs/formats/accounts.md).
 //!
 //! ```text
 //! # domain\user:kind:secret

@@ -19,21 +19,24 @@ pub static ENTRY: Entry = Entry {
     ports: &[445],
     parse,
     moved_keys: &[
-        moved("smb", "mode"),
-        moved("smb_relaxed_staleness", "relaxed_staleness"),
-        moved("smb_channels", "channels"),
-        moved("smb_store_decrypted", "store_decrypted"),
-        moved("smb_resign_gmac", "resign_gmac"),
+        moved("smb", "smb", "mode"),
+        moved("smb_relaxed_staleness", "smb", "relaxed_staleness"),
+        moved("smb_channels", "smb", "channels"),
+        moved("smb_store_decrypted", "smb", "store_decrypted"),
+        moved("smb_resign_gmac", "smb", "resign_gmac"),
+        moved("smb_accounts", "credentials", "accounts"),
+        moved("smb_keytab", "credentials", "keytab"),
     ],
     uses_delegated: true,
     switch_on: Some("mode = \"strict\""),
     explain: super::reasons::explain,
 };
 
-const fn moved(was: &'static str, is: &'static str) -> MovedKey {
+const fn moved(was: &'static str, to: &'static str, is: &'static str) -> MovedKey {
     MovedKey {
-        section: "policy",
+        from: "policy",
         was,
+        to,
         is,
     }
 }
@@ -113,7 +116,7 @@ impl AcceleratorSettings for Settings {
         let needs = match (self.is_on(), delegates) {
             (false, _) => "mode = \"strict\"",
             (true, false) => {
-                "smb_accounts or smb_keytab in [policy]: only sessions whose key is known are told so"
+                "accounts or keytab in [credentials]: only sessions whose key is known are told so"
             }
             (true, true) => return Vec::new(),
         };

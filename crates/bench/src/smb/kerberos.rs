@@ -133,7 +133,7 @@ impl Stand {
         delegate(&home)?;
         let extras = Extras {
             node: vec!["grace = \"1s\"".to_owned()],
-            policy: vec![format!("smb_keytab = \"{}\"", keytab.display())],
+            credentials: vec![format!("keytab = \"{}\"", keytab.display())],
             accelerators: vec!["[smb]".to_owned(), "mode = \"strict\"".to_owned()],
             ..Extras::default()
         };

@@ -271,16 +271,16 @@ impl Lane {
     /// When they do not start.
     pub(super) fn start_nodes_alone(&mut self, mode: Mode) -> Result<()> {
         self.nodes.stop()?;
-        let mut policy = Vec::new();
+        let mut credentials = Vec::new();
         let mut accelerators = table(mode);
         if self.is_key_delegated && mode.consistency().is_some() {
-            policy.push(self.delegated()?);
+            credentials.push(self.account_file()?);
             accelerators.push("resign_gmac = true".to_owned());
         }
         let extras = Extras {
             // A flow that ended a moment before its nodes keeps the one that goes last waiting.
             node: vec!["grace = \"1s\"".to_owned()],
-            policy,
+            credentials,
             accelerators,
             ..Extras::default()
         };
@@ -288,8 +288,8 @@ impl Lane {
         self.nodes.start(&self.run)
     }
 
-    /// What the nodes are told of the account.
-    fn delegated(&self) -> Result<String> {
+    /// Writes the file with the account, and says how the nodes' configuration names it.
+    fn account_file(&self) -> Result<String> {
         let path = self.directory.join("accounts");
         let line = format!("*\\{USER}:password:{PASSWORD}\n");
         // Never open to others, not even as it is made.
@@ -300,7 +300,7 @@ impl Lane {
             .mode(0o600)
             .open(&path)?
             .write_all(line.as_bytes())?;
-        Ok(format!("smb_accounts = \"{}\"", path.display()))
+        Ok(format!("accounts = \"{}\"", path.display()))
     }
 
     fn warm_up(&mut self, doing: &str) -> Result<()> {

@@ -55,14 +55,14 @@ fn refuse_moved_keys(
     located: &Locator<'_>,
 ) -> Result<(), ConfigError> {
     for moved in entry.moved_keys {
-        let section = file.get(moved.section).map(Spanned::get_ref);
+        let section = file.get(moved.from).map(Spanned::get_ref);
         let Some(DeValue::Table(section)) = section else {
             continue;
         };
         if let Some(key) = section.keys().find(|key| key.get_ref() == moved.was) {
             let message = format!(
                 "`{}` under [{}] has moved; write `{}` under [{}]",
-                moved.was, moved.section, moved.is, entry.name
+                moved.was, moved.from, moved.is, moved.to
             );
             return Err(located.at(key.span(), &message));
         }

@@ -77,11 +77,8 @@ pub struct NodeConfig {
     pub limits: engine::Limits,
     /// What is done with which flows.
     pub policy: engine::Policy,
-    /// Where the accounts are whose signed sessions may be worked on, if anywhere;
-    /// [`crate::delegated`] reads them into `policy`.
-    pub smb_accounts: Option<PathBuf>,
-    /// The same of the keys of services whose sessions by Kerberos may be worked on.
-    pub smb_keytab: Option<PathBuf>,
+    /// Where the secrets of hosts are; [`crate::credentials`] reads them into `policy`.
+    pub credentials: CredentialFiles,
     /// Server ports that are never intercepted.
     pub bypass_ports: Vec<u16>,
     /// Where this node opens connections for its peers; `None` means the networks that are routed
@@ -156,6 +153,15 @@ pub struct Dictionary {
     pub key_file: PathBuf,
 }
 
+/// `[credentials]`: the files with the secrets that hosts' users and services have delegated.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CredentialFiles {
+    /// The accounts whose signed and encrypted sessions may be worked on.
+    pub accounts: Option<PathBuf>,
+    /// The keys of services whose Kerberos sessions may be worked on.
+    pub keytab: Option<PathBuf>,
+}
+
 impl NodeConfig {
     /// Reads and checks a file.
     ///
@@ -206,6 +212,7 @@ fn check(
         dictionary,
         limits,
         policy,
+        credentials,
     } = sections;
 
     check_name(&node.name, located)?;
@@ -310,8 +317,10 @@ fn check(
             never_store_prefixes: policy.never_store,
             never_store_ports: policy.never_store_ports,
         },
-        smb_accounts: policy.smb_accounts,
-        smb_keytab: policy.smb_keytab,
+        credentials: CredentialFiles {
+            accounts: credentials.accounts,
+            keytab: credentials.keytab,
+        },
         bypass_ports: policy.bypass_ports,
         serve: policy.serve,
         serve_peers_without_prefixes: policy.serve_peers_without_prefixes,

@@ -27,6 +27,7 @@ pub(super) const KEYS: &[&str] = &[
     "dictionary",
     "limits",
     "policy",
+    "credentials",
     "name",
     "state_directory",
     "lan_interfaces",
@@ -71,8 +72,8 @@ pub(super) const KEYS: &[&str] = &[
     "never_store_ports",
     "serve",
     "serve_peers_without_prefixes",
-    "smb_accounts",
-    "smb_keytab",
+    "accounts",
+    "keytab",
 ];
 
 /// The sections of [`File`]; those of accelerators are beside them.
@@ -85,6 +86,7 @@ pub(super) const SECTIONS: &[&str] = &[
     "dictionary",
     "limits",
     "policy",
+    "credentials",
 ];
 
 #[derive(Debug, Deserialize)]
@@ -105,6 +107,8 @@ pub(super) struct File {
     pub(super) limits: LimitsSection,
     #[serde(default)]
     pub(super) policy: PolicySection,
+    #[serde(default)]
+    pub(super) credentials: CredentialsSection,
 }
 
 #[derive(Debug, Deserialize)]
@@ -319,8 +323,14 @@ pub(super) struct PolicySection {
     pub(super) serve: Option<Vec<Prefix>>,
     /// Off: servers may trust this node's own address more than a peer's clients.
     pub(super) serve_peers_without_prefixes: bool,
-    pub(super) smb_accounts: Option<PathBuf>,
-    pub(super) smb_keytab: Option<PathBuf>,
+}
+
+/// The files with the secrets that hosts' users and services have delegated.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct CredentialsSection {
+    pub(super) accounts: Option<PathBuf>,
+    pub(super) keytab: Option<PathBuf>,
 }
 
 /// One `[[policy.accept_rule]]`; a list that is left out matches everything.

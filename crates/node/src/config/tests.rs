@@ -56,6 +56,16 @@ fn an_unknown_key_is_refused_with_the_nearest() {
 }
 
 #[test]
+fn credentials_are_files() {
+    let text = format!("{SMALL}\n[credentials]\naccounts = \"/a\"\nkeytab = \"/k\"\n");
+    let config = parse(&text).expect("a right file");
+    assert_eq!(config.credentials.accounts, Some(PathBuf::from("/a")));
+    assert_eq!(config.credentials.keytab, Some(PathBuf::from("/k")));
+    let config = parse(SMALL).expect("a right file");
+    assert_eq!(config.credentials, CredentialFiles::default());
+}
+
+#[test]
 fn a_key_in_the_wrong_section_is_told_so() {
     let error = error(&SMALL.replace("listen =", "metrics ="));
     assert!(
@@ -196,16 +206,18 @@ fn a_wrong_setting_of_an_accelerator_is_told_at_its_place() {
 
 #[test]
 fn keys_of_earlier_releases_are_refused_with_their_new_name() {
-    for (was, is) in [
-        ("smb", "mode"),
-        ("smb_relaxed_staleness", "relaxed_staleness"),
-        ("smb_channels", "channels"),
-        ("smb_store_decrypted", "store_decrypted"),
-        ("smb_resign_gmac", "resign_gmac"),
+    for (was, section, is) in [
+        ("smb", "smb", "mode"),
+        ("smb_relaxed_staleness", "smb", "relaxed_staleness"),
+        ("smb_channels", "smb", "channels"),
+        ("smb_store_decrypted", "smb", "store_decrypted"),
+        ("smb_resign_gmac", "smb", "resign_gmac"),
+        ("smb_accounts", "credentials", "accounts"),
+        ("smb_keytab", "credentials", "keytab"),
     ] {
         let error = error(&format!("{SMALL}\n[policy]\nserve = []\n{was} = \"x\"\n"));
         assert!(error.contains(":20:1:"), "{error}");
-        let said = format!("`{was}` under [policy] has moved; write `{is}` under [smb]");
+        let said = format!("`{was}` under [policy] has moved; write `{is}` under [{section}]");
         assert!(error.contains(&said), "{error}");
     }
 }

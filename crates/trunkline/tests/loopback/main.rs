@@ -119,7 +119,7 @@ fn an_account_file_that_is_open_to_others_is_refused_and_who_asks_is_told() {
     let open_to = |mode| {
         std::fs::set_permissions(&accounts, Permissions::from_mode(mode)).unwrap();
     };
-    let policy = format!("[policy]\nsmb_accounts = {accounts:?}\n[smb]\nmode = \"strict\"\n");
+    let policy = format!("[credentials]\naccounts = {accounts:?}\n[smb]\nmode = \"strict\"\n");
     sites.configure("near", &policy);
     open_to(0o644);
     let (code, error) = sites.ends("near", &["node", "reload"]);

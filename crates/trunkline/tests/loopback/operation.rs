@@ -151,7 +151,7 @@ fn root_looks_after_nodes_that_run_as_another_user() {
     let accounts = sites.state("near").join("accounts");
     fs::write(&accounts, "*\\backup:password:secret\n").unwrap();
     fs::set_permissions(&accounts, Permissions::from_mode(0o600)).unwrap();
-    let policy = format!("[policy]\nsmb_accounts = {accounts:?}\n[smb]\nmode = \"strict\"\n");
+    let policy = format!("[credentials]\naccounts = {accounts:?}\n[smb]\nmode = \"strict\"\n");
     sites.configure("near", &policy);
     let cure = format!("chown {OTHER} {}", accounts.display());
     for (code, error) in [sites.check("near"), sites.ends("near", &["node", "reload"])] {

@@ -219,7 +219,7 @@ fn a_configuration_that_was_cut_off_lifts_no_restriction() {
 fn a_removed_peer_is_gone_although_the_configuration_is_refused() {
     let sites = Sites::new(12, RATE);
     let mut pair = Pair::new(&sites);
-    sites.configure("near", "[policy]\nsmb_accounts = \"/nowhere/accounts\"\n");
+    sites.configure("near", "[credentials]\naccounts = \"/nowhere/accounts\"\n");
     let (_, said) = sites.ends("near", &["peer", "remove", "far"]);
     for end in [&mut pair.client, &mut pair.server] {
         let took = await_reset(end);

@@ -152,7 +152,7 @@ impl Stand {
             node: vec!["grace = \"1s\"".to_owned()],
             wan: vec![format!("fec = \"{}\"", mode_name(fec))],
             policy: vec![format!("carry_only_ports = [{CARRIED_PORT}]")],
-            accelerators: Vec::new(),
+            ..Extras::default()
         };
         self.nodes.configure(&self.topology, &extras)?;
         self.nodes.start(&self.run)?;

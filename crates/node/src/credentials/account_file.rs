@@ -1,5 +1,5 @@
-//! The file of the accounts whose signed SMB sessions this node may work on
-//! (`[policy] smb_accounts`, docs/formats/smb-accounts.md).
+//! The file of the accounts whose signed and encrypted sessions this node may work on
+//! (`[credentials] accounts`, docs/formats/accounts.md).
 //!
 //! It holds passwords, or what is as good. What is in the file appears in no message.
 
@@ -15,7 +15,7 @@ const BYTES_MAX: u64 = 64 << 20;
 
 /// Why the accounts cannot be used.
 #[derive(Debug, Error)]
-pub enum SmbAccountsError {
+pub enum AccountFileError {
     /// The file cannot be read, or others can.
     #[error(transparent)]
     File(#[from] PrivateFileError),
@@ -36,11 +36,11 @@ pub enum SmbAccountsError {
 ///
 /// # Errors
 /// When the file cannot be read, is open to others, or holds something else.
-pub(crate) fn load_for(path: &Path, node: u32) -> Result<Accounts, SmbAccountsError> {
-    let bytes = private_file::read(path, "smb_accounts", BYTES_MAX, node)?;
+pub(crate) fn load_for(path: &Path, node: u32) -> Result<Accounts, AccountFileError> {
+    let bytes = private_file::read(path, "accounts", BYTES_MAX, node)?;
     let text =
-        std::str::from_utf8(&bytes).map_err(|_| SmbAccountsError::NoText(path.to_owned()))?;
-    Accounts::parse(text).map_err(|cause| SmbAccountsError::Content {
+        std::str::from_utf8(&bytes).map_err(|_| AccountFileError::NoText(path.to_owned()))?;
+    Accounts::parse(text).map_err(|cause| AccountFileError::Content {
         path: path.to_owned(),
         cause,
     })
@@ -53,7 +53,7 @@ mod tests {
 
     use super::*;
 
-    fn load(path: &Path) -> Result<Accounts, SmbAccountsError> {
+    fn load(path: &Path) -> Result<Accounts, AccountFileError> {
         load_for(path, crate::sys::user())
     }
 

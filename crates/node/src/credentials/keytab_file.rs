@@ -1,5 +1,5 @@
-//! The keytab of the services beside this node whose signed and encrypted SMB sessions by Kerberos it may
-//! work on (`[policy] smb_keytab`).
+//! The keytab of the services beside this node whose signed and encrypted Kerberos sessions it may
+//! work on (`[credentials] keytab`).
 //!
 //! Whoever has it can be those services to anybody. It is read again when it changes, so that a service's
 //! new key is there by the time that its old tickets have run out; flows that exist keep the keys they began with.
@@ -32,7 +32,7 @@ pub(crate) const LOOKS_MAX: usize = 4;
 
 /// Why the keytab cannot be used.
 #[derive(Debug, Error)]
-pub enum SmbKeytabError {
+pub enum KeytabFileError {
     /// The file cannot be read, or others can.
     #[error(transparent)]
     File(#[from] PrivateFileError),
@@ -50,7 +50,7 @@ pub enum SmbKeytabError {
 ///
 /// # Errors
 /// When the file cannot be read, is open to others, or holds no key that can be used.
-pub(crate) fn load(path: &Path) -> Result<Keytab, SmbKeytabError> {
+pub(crate) fn load(path: &Path) -> Result<Keytab, KeytabFileError> {
     load_for(path, sys::user())
 }
 
@@ -58,9 +58,9 @@ pub(crate) fn load(path: &Path) -> Result<Keytab, SmbKeytabError> {
 ///
 /// # Errors
 /// When the file cannot be read, is open to others, or holds no key that can be used.
-pub(crate) fn load_for(path: &Path, node: u32) -> Result<Keytab, SmbKeytabError> {
-    let bytes = private_file::read(path, "smb_keytab", BYTES_MAX, node)?;
-    Keytab::parse(&bytes).map_err(|cause| SmbKeytabError::Content {
+pub(crate) fn load_for(path: &Path, node: u32) -> Result<Keytab, KeytabFileError> {
+    let bytes = private_file::read(path, "keytab", BYTES_MAX, node)?;
+    Keytab::parse(&bytes).map_err(|cause| KeytabFileError::Content {
         path: path.to_owned(),
         cause,
     })
@@ -78,7 +78,7 @@ pub(crate) struct Watch {
 }
 
 /// The keys of the file, if they are others than before, or why they cannot be used.
-pub(crate) type Changed = Option<Result<Arc<Keytab>, SmbKeytabError>>;
+pub(crate) type Changed = Option<Result<Arc<Keytab>, KeytabFileError>>;
 
 impl Watch {
     /// Of this file, if there is one.
@@ -108,7 +108,7 @@ impl Watch {
 
     fn changed_by(
         &mut self,
-        load: impl FnOnce(&Path) -> Result<Keytab, SmbKeytabError>,
+        load: impl FnOnce(&Path) -> Result<Keytab, KeytabFileError>,
         current: Option<&Keytab>,
     ) -> Changed {
         let path = self.path.as_ref()?;
@@ -244,7 +244,7 @@ mod tests {
         assert!(watch.changed(Some(&second)).unwrap().is_ok());
         // So is one that could not be read for a reason which is not the file's.
         let refused = |_: &Path| {
-            Err(SmbKeytabError::Content {
+            Err(KeytabFileError::Content {
                 path: PathBuf::from("keytab"),
                 cause: Keytab::parse(b"").unwrap_err(),
             })
