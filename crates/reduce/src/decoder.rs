@@ -15,6 +15,8 @@
 //! chunk is asked for like one that does not exist.
 
 #[cfg(test)]
+mod buffer_tests;
+#[cfg(test)]
 mod isolation_tests;
 mod pending;
 
@@ -32,7 +34,7 @@ use crate::config::{
 use crate::dictionary::{Dictionary, FlowChunks, NO_KEY, PeerSlot, PeerView};
 use crate::error::Error;
 use crate::fingerprint::{Fingerprint, Key};
-use crate::record::{End, Operation, Record};
+use crate::record::{End, Literals, Operation, Record};
 use crate::repair::{AnswerScope, RepairAnswer};
 use crate::windows::WindowId;
 use pending::{Attempt, Outlook, Pending, Verified};
@@ -68,6 +70,8 @@ pub struct Decoder {
     /// Bytes in `incoming`.
     waiting: usize,
     input: Bytes,
+    /// Bytes of the buffer that `input` is the rest of.
+    input_buffer: usize,
     /// Where in the encoded stream `input` begins.
     parsed: u64,
     records: VecDeque<Pending>,
@@ -108,6 +112,7 @@ impl Decoder {
             gathered: BytesMut::new(),
             waiting: 0,
             input: Bytes::new(),
+            input_buffer: 0,
             parsed: 0,
             records: VecDeque::new(),
             ahead: 0,
@@ -254,12 +259,16 @@ impl Decoder {
     /// many bytes.
     fn parse_ahead(&mut self, records: usize, bytes: usize) -> Result<(), Error> {
         while self.records.is_empty() || self.records.len() < records && self.ahead < bytes {
-            let Some((record, length)) = Record::parse(&mut self.input)? else {
+            let Some((mut record, length)) = Record::parse(&mut self.input)? else {
                 if self.join_input()? {
                     continue;
                 }
                 return Ok(());
             };
+            if record.literals == Literals::Stored {
+                // The host gets these bytes themselves.
+                record.coded = unshared(record.coded, self.input_buffer);
+            }
             let start = self.parsed;
             self.parsed += length as u64;
             let pending = Pending::new(start, self.parsed, record);
@@ -320,6 +329,7 @@ impl Decoder {
                 self.stop_gathering();
             }
             self.input = self.take_incoming(usize::MAX);
+            self.input_buffer = self.input.len();
             self.is_input_own = false;
             return Ok(true);
         }
@@ -335,6 +345,7 @@ impl Decoder {
             joined.extend_from_slice(&more);
         }
         self.input = joined.freeze();
+        self.input_buffer = self.input.len();
         self.is_input_own = false;
         Ok(true)
     }
@@ -344,6 +355,7 @@ impl Decoder {
     fn let_go_of_buffers(&mut self) {
         if !self.is_input_own && self.input.len() < KEPT_PIECE {
             self.input = Bytes::copy_from_slice(&self.input);
+            self.input_buffer = self.input.len();
             self.is_input_own = true;
         }
         if self.partial.is_empty() {
@@ -426,12 +438,8 @@ impl Decoder {
             }
         }
         self.queue_payload(raw.slice(payload..));
-        // Where most of a record was for other ends, the little that is delivered must not keep it.
-        let delivered: usize = self.ready.iter().map(|segment| segment.bytes.len()).sum();
-        if 2 * delivered < raw.len() {
-            for segment in &mut self.ready {
-                segment.bytes = Bytes::copy_from_slice(&segment.bytes);
-            }
+        for segment in &mut self.ready {
+            segment.bytes = unshared(std::mem::take(&mut segment.bytes), raw.len());
         }
         self.delivered = pending.end;
         if self.ready.is_empty() {
@@ -531,5 +539,14 @@ impl Decoder {
         dictionary.mark_held(key, check, self.peer);
         self.chunks.push(self.peer, key, check);
         self.previous = key;
+    }
+}
+
+/// The same bytes, in a buffer of their own if they are less than half of the one that they are in. A host that
+/// reads slowly keeps a segment for long, and what it keeps is counted by the segment's length.
+fn unshared(bytes: Bytes, buffer: usize) -> Bytes {
+    match 2 * bytes.len() < buffer {
+        true => Bytes::copy_from_slice(&bytes),
+        false => bytes,
     }
 }

@@ -1,0 +1,109 @@
+//! What a segment keeps in memory: a host may hold one for as long as it likes.
+
+use bytes::Bytes;
+use vocab::{NodeId, Random, Segment, SegmentKind, Time};
+
+use super::{Decoded, Decoder};
+use crate::config::{DecoderConfig, DictionaryConfig, EncoderConfig, MAX_RECORD_RAW, TAIL_HOLD};
+use crate::dictionary::Dictionary;
+use crate::encoder::Encoder;
+
+/// One direction of one flow, from the segments that go in to those that come out.
+struct Direction {
+    now: Time,
+    dictionaries: [Dictionary; 2],
+    encoder: Encoder,
+    decoder: Decoder,
+}
+
+impl Direction {
+    fn new() -> Self {
+        let dictionary =
+            |seed| Dictionary::new(DictionaryConfig::default(), Random::from_seed(seed));
+        let mut dictionaries = [dictionary(1), dictionary(2)];
+        let [near, far] = &mut dictionaries;
+        Self {
+            now: Time::from_nanos(1),
+            encoder: Encoder::new(EncoderConfig::default(), near.peer(NodeId([2; 32]))),
+            decoder: Decoder::new(DecoderConfig::default(), far.peer(NodeId([1; 32]))),
+            dictionaries,
+        }
+    }
+
+    fn encode(&mut self, segment: Segment) -> Vec<u8> {
+        self.encoder.push(self.now, segment);
+        let mut stream = Vec::new();
+        // The tail of a transfer is held for some milliseconds.
+        for _ in 0..2 {
+            let dictionary = &mut self.dictionaries[0];
+            let room = 2 * MAX_RECORD_RAW;
+            while let Some(bytes) = self.encoder.poll_encoded(self.now, dictionary, room) {
+                stream.extend_from_slice(&bytes);
+            }
+            self.now += 2 * TAIL_HOLD;
+        }
+        stream
+    }
+
+    /// All segments that come of this, which is handed in as one piece.
+    fn decode(&mut self, stream: Vec<u8>) -> Vec<Segment> {
+        self.decoder.push(stream.into());
+        let mut segments = Vec::new();
+        loop {
+            match self.decoder.poll(&mut self.dictionaries[1]).unwrap() {
+                Decoded::Segment(segment) => segments.push(segment),
+                Decoded::NeedMore => return segments,
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+fn noise(seed: u64, length: usize) -> Bytes {
+    let mut bytes = vec![0; length];
+    Random::from_seed(seed).fill(&mut bytes);
+    bytes.into()
+}
+
+#[test]
+fn segments_of_a_long_record_have_buffers_of_their_own() {
+    let mut direction = Direction::new();
+    let content = noise(1, 1_000_000);
+    let stream = direction.encode(Segment::payload(content.clone()));
+    direction.decode(stream);
+    let stream = direction.encode(Segment::payload(content.clone()));
+    assert!(stream.len() < 10_000, "it is references: {}", stream.len());
+    let segments = direction.decode(stream);
+    let joined: Vec<&[u8]> = segments.iter().map(|segment| &segment.bytes[..]).collect();
+    assert!(joined.concat() == content);
+    assert!(segments.iter().all(|segment| segment.bytes.is_unique()));
+}
+
+#[test]
+fn segments_of_records_that_came_together_have_buffers_of_their_own() {
+    let mut direction = Direction::new();
+    let records = (0..12).map(|number| Segment::payload(noise(number, 5_000)));
+    let streams: Vec<Vec<u8>> = records.map(|record| direction.encode(record)).collect();
+    let segments = direction.decode(streams.concat());
+    let length: usize = segments.iter().map(|segment| segment.bytes.len()).sum();
+    assert_eq!(length, 12 * 5_000);
+    assert!(segments.len() >= 12);
+    assert!(segments.iter().all(|segment| segment.bytes.is_unique()));
+}
+
+#[test]
+fn small_segments_of_several_kinds_share_no_buffer() {
+    let mut direction = Direction::new();
+    for number in 0..3 {
+        for kind in [SegmentKind::Payload, SegmentKind::Control] {
+            let bytes = noise(number, 9_000);
+            direction
+                .encoder
+                .push(direction.now, Segment { kind, bytes });
+        }
+    }
+    let stream = direction.encode(Segment::payload(noise(9, 9_000)));
+    let segments = direction.decode(stream);
+    assert!(segments.len() > 3, "{}", segments.len());
+    assert!(segments.iter().all(|segment| segment.bytes.is_unique()));
+}
