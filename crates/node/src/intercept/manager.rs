@@ -5,7 +5,7 @@
 //!
 //! It also looks at the table's counters twice a second. When the packet filter of this machine
 //! drops what was intercepted, the family concerned is taken out of the rules until a probe gets
-//! through ([`super::withdrawal`]).
+//! through ([`super::guard`] decides).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -18,13 +18,14 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use super::counters::{CounterReader, Counts};
-use super::firewall_watch::{Family, FirewallWatch, Way};
+use super::firewall_watch::{Family, Way};
+use super::guard::{FirewallGuard, LOOK};
 use super::held::HoldPorts;
 use super::operator_rules::DroppingChain;
 use super::probe::{self, Finding, Plan};
 use super::routes::Delivery;
 use super::rules::{Contents, FILTERED_FOR, Ruleset, rule_counter};
-use super::withdrawal::{Decision, Withdrawals};
+use super::withdrawal::Decision;
 use super::{operator_rules, remedy, remove_table, run_nft, table_name, tables_in_place};
 use crate::config::NodeConfig;
 use crate::mailbox::Mailbox;
@@ -32,8 +33,6 @@ use crate::mailbox::Mailbox;
 /// Rules that are missing are put in place again this often: after a failure, or when somebody
 /// else flushed them.
 const RETRY: Duration = Duration::from_secs(5);
-/// How often the counters are looked at: a quarter of what [`super::firewall_watch`] waits.
-const LOOK: Duration = Duration::from_millis(500);
 /// So long new connections with a client's address are not tried after they were found to be
 /// dropped here; their peers are told at once.
 const UNTRIED_FOR: Duration = Duration::from_secs(30);
@@ -210,8 +209,7 @@ struct Manager {
     plan: Plan,
     counters: Option<CounterReader>,
     counts: Counts,
-    firewall: FirewallWatch,
-    withdrawals: Withdrawals,
+    guard: FirewallGuard,
     /// Ways of connections that this node opens with a client's address.
     blocked_opens: BTreeSet<(Family, Way)>,
     /// What is said about ways that are blocked.
@@ -340,8 +338,7 @@ impl Manager {
                 .inspect_err(|error| tracing::warn!(%error, "counters of rules cannot be read"))
                 .ok(),
             counts: Counts::new(),
-            firewall: FirewallWatch::default(),
-            withdrawals: Withdrawals::default(),
+            guard: FirewallGuard::default(),
             blocked_opens: BTreeSet::new(),
             advice: BTreeMap::new(),
             partly_dropped: BTreeMap::new(),
@@ -403,7 +400,7 @@ impl Manager {
                     whole |= ruleset != self.ruleset;
                     self.ruleset = ruleset;
                     self.plan = Plan::new(&config);
-                    self.withdrawals.try_now(Instant::now());
+                    self.guard.try_now(Instant::now());
                     script.push_str(&self.ruleset.forget_filtered());
                     self.spoofed_blocked.send_replace(SpoofedBlocked::default());
                 }
@@ -512,7 +509,7 @@ impl Manager {
                 true => Family::Ipv4,
                 false => Family::Ipv6,
             };
-            self.withdrawals.withdrawn(family).is_none()
+            self.guard.withdrawn(family).is_none()
         };
         self.destinations.iter().filter(is_taken).copied().collect()
     }
@@ -529,37 +526,30 @@ impl Manager {
                 Err(error) => tracing::debug!(%error, "counters of rules could not be read"),
             }
         }
-        let observation = self.firewall.observe(now, &self.counts);
-        for (family, way) in observation.blocked {
-            match way {
-                Way::ClientToNode | Way::NodeToClient => {
-                    let decision = self.withdrawals.blocked(family, way);
-                    self.decided(family, decision).await;
-                }
-                Way::NodeToServer | Way::ServerToNode => self.opens_blocked(now, family, way).await,
-            }
+        let looked = self.guard.look(now, &self.counts);
+        for (family, decision) in looked.decisions {
+            self.decided(family, decision).await;
+        }
+        for (family, way) in looked.blocked_opens {
+            self.opens_blocked(now, family, way).await;
         }
         // After what was found above: nobody sees a suspicion end before its verdict.
         self.spoofed_blocked.send_if_modified(|blocked| {
             let before = *blocked;
             for family in Family::ALL {
                 let of_opens = [Way::NodeToServer, Way::ServerToNode].map(|way| (family, way));
-                let mut suspected = observation.suspected.iter();
+                let mut suspected = looked.suspected.iter();
                 blocked.family(family).is_suspected = suspected.any(|way| of_opens.contains(way));
             }
             *blocked != before
         });
-        for way in observation.passing {
+        for way in looked.passing {
             if self.blocked_opens.remove(&way) {
                 tracing::info!(
                     family = way.0.name(),
                     "connections with a client's address get through the packet filter again"
                 );
             }
-        }
-        for family in Family::ALL {
-            let decision = self.withdrawals.tick(now, family);
-            self.decided(family, decision).await;
         }
         self.tell();
     }
@@ -568,9 +558,7 @@ impl Manager {
         if let Err(error) = findings {
             tracing::debug!(%error, "no probe could be sent through the packet filter");
         }
-        // A probe is for both families, whichever asked for it.
-        for family in Family::ALL {
-            let decision = self.withdrawals.probed(Instant::now(), family, findings);
+        for (family, decision) in self.guard.probed(Instant::now(), findings) {
             self.decided(family, decision).await;
         }
         self.tell();
@@ -586,7 +574,6 @@ impl Manager {
                 }
             }
             Decision::Withdraw(way) => {
-                self.firewall.forget(family, way);
                 self.set_destinations().await;
                 self.complain(
                     family,
@@ -596,9 +583,6 @@ impl Manager {
                 .await;
             }
             Decision::Restore => {
-                for way in [Way::ClientToNode, Way::NodeToClient] {
-                    self.firewall.forget(family, way);
-                }
                 self.set_destinations().await;
                 tracing::info!(
                     family = family.name(),
@@ -607,7 +591,6 @@ impl Manager {
             }
             Decision::Partial(way) => {
                 self.partly_dropped.insert(family, Instant::now());
-                self.firewall.forget(family, way);
                 tracing::warn!(
                     family = family.name(),
                     hook = way.hook(),
@@ -619,7 +602,6 @@ impl Manager {
 
     /// Connections that this node opens with a client's address are dropped.
     async fn opens_blocked(&mut self, now: Instant, family: Family, way: Way) {
-        self.firewall.forget(family, way);
         let until = Some(now + UNTRIED_FOR);
         self.spoofed_blocked
             .send_modify(|blocked| blocked.family(family).until = until);
@@ -686,7 +668,7 @@ impl Manager {
         let mut withdrawn = 0;
         let mut state = self.state.clone();
         for family in Family::ALL {
-            if let Some(way) = self.withdrawals.withdrawn(family) {
+            if let Some(way) = self.guard.withdrawn(family) {
                 blocked.push((family, way));
                 withdrawn = 1;
                 if state == "in place" {

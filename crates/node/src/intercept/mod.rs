@@ -17,6 +17,7 @@ mod counters;
 mod examine;
 mod firewall_watch;
 mod frame;
+mod guard;
 mod held;
 mod listener;
 mod manager;

@@ -3,12 +3,12 @@
 //!
 //! ```text
 //!   Intercepting ── blocked ──► Confirming ── probe passes ──► Intercepting (some hosts are dropped)
-//!        ▲                          │ probe is lost, or cannot be sent
+//!        ▲                          │ probe is lost, cannot be sent, or takes too long
 //!        │                          ▼
 //!        └──── probe passes ──── Withdrawn { until }: a probe at `until`, then twice as long
 //! ```
 //!
-//! It decides and does nothing itself: [`super::manager`] sends the probes and changes the rules.
+//! It decides and does nothing itself: [`super::guard`] tells it what is seen.
 
 use std::io;
 use std::time::Duration;
@@ -22,6 +22,9 @@ use super::probe::{Finding, Outcome};
 const PAUSE_MIN: Duration = Duration::from_secs(10);
 /// A trial by probe costs some system calls and nobody's connection.
 const PAUSE_MAX: Duration = Duration::from_secs(600);
+/// A probe that confirms a suspicion is waited for so long: its SYNs take half a second when they are lost, and the
+/// tools that prepare it less. Clients wait meanwhile.
+const PROBE_MAX: Duration = Duration::from_millis(1_500);
 /// Where no probe can be sent, a trial costs a client a repeated SYN.
 const PAUSE_UNPROBED: Duration = Duration::from_secs(60);
 /// A family that was blocked again this soon goes on with its longer pause.
@@ -32,7 +35,10 @@ const RELAPSE_WITHIN: Duration = Duration::from_secs(600);
 pub(super) enum State {
     #[default]
     Intercepting,
-    Confirming(Way),
+    Confirming {
+        way: Way,
+        until: Instant,
+    },
     Withdrawn {
         way: Way,
         until: Instant,
@@ -43,7 +49,7 @@ pub(super) enum State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Decision {
     Nothing,
-    /// Send a probe and tell [`Withdrawals::probed`].
+    /// Send a probe and tell what it found.
     Probe,
     /// Take the family out of the rules.
     Withdraw(Way),
@@ -82,27 +88,30 @@ impl Withdrawals {
         };
         match slot.state {
             State::Withdrawn { way, .. } => Some(way),
-            State::Intercepting | State::Confirming(_) => None,
+            State::Intercepting | State::Confirming { .. } => None,
         }
     }
 
     /// The counters say that nothing passes.
-    pub(super) fn blocked(&mut self, family: Family, way: Way) -> Decision {
+    pub(super) fn blocked(&mut self, now: Instant, family: Family, way: Way) -> Decision {
         let slot = self.slot(family);
         match slot.state {
             State::Intercepting => {
-                slot.state = State::Confirming(way);
+                let until = now + PROBE_MAX;
+                slot.state = State::Confirming { way, until };
                 Decision::Probe
             }
-            State::Confirming(_) | State::Withdrawn { .. } => Decision::Nothing,
+            State::Confirming { .. } | State::Withdrawn { .. } => Decision::Nothing,
         }
     }
 
-    /// Whether it is time to try again.
+    /// Whether it is time to try again, or to wait no longer for a probe.
     pub(super) fn tick(&mut self, now: Instant, family: Family) -> Decision {
-        match self.slot(family).state {
+        let slot = self.slot(family);
+        match slot.state {
             State::Withdrawn { until, .. } if until <= now => Decision::Probe,
-            State::Withdrawn { .. } | State::Intercepting | State::Confirming(_) => {
+            State::Confirming { way, until } if until <= now => slot.confirmed(now, way, None),
+            State::Withdrawn { .. } | State::Intercepting | State::Confirming { .. } => {
                 Decision::Nothing
             }
         }
@@ -129,25 +138,11 @@ impl Withdrawals {
         let slot = self.slot(family);
         match (slot.state, passed) {
             (State::Intercepting, _) => Decision::Nothing,
-            (State::Confirming(way), Some(true)) => {
+            (State::Confirming { way, .. }, Some(true)) => {
                 slot.state = State::Intercepting;
                 Decision::Partial(way)
             }
-            (State::Confirming(way), Some(false) | None) => {
-                let relapsed = slot
-                    .restored
-                    .is_some_and(|then| now.duration_since(then) < RELAPSE_WITHIN);
-                let first = match passed {
-                    Some(_) => PAUSE_MIN,
-                    None => PAUSE_UNPROBED,
-                };
-                let pause = match slot.pause {
-                    Some(pause) if relapsed => (pause * 2).clamp(first, PAUSE_MAX),
-                    Some(_) | None => first,
-                };
-                slot.withdraw(now, way, pause);
-                Decision::Withdraw(way)
-            }
+            (State::Confirming { way, .. }, Some(false) | None) => slot.confirmed(now, way, passed),
             (State::Withdrawn { until, .. }, Some(false) | None) if now < until => {
                 Decision::Nothing
             }
@@ -170,6 +165,23 @@ impl Withdrawals {
 }
 
 impl Slot {
+    /// No probe says that connections pass: one was lost, or there was none.
+    fn confirmed(&mut self, now: Instant, way: Way, passed: Option<bool>) -> Decision {
+        let relapsed = self
+            .restored
+            .is_some_and(|then| now.duration_since(then) < RELAPSE_WITHIN);
+        let first = match passed {
+            Some(_) => PAUSE_MIN,
+            None => PAUSE_UNPROBED,
+        };
+        let pause = match self.pause {
+            Some(pause) if relapsed => (pause * 2).clamp(first, PAUSE_MAX),
+            Some(_) | None => first,
+        };
+        self.withdraw(now, way, pause);
+        Decision::Withdraw(way)
+    }
+
     fn withdraw(&mut self, now: Instant, way: Way, pause: Duration) {
         self.pause = Some(pause);
         self.state = State::Withdrawn {
@@ -213,8 +225,8 @@ mod tests {
     fn a_family_is_withdrawn_when_the_probe_is_lost_and_restored_when_it_passes() {
         let mut withdrawals = Withdrawals::default();
         let start = Instant::now();
-        assert_eq!(withdrawals.blocked(V4, SYNS), Decision::Probe);
-        assert_eq!(withdrawals.blocked(V4, SYNS), Decision::Nothing);
+        assert_eq!(withdrawals.blocked(start, V4, SYNS), Decision::Probe);
+        assert_eq!(withdrawals.blocked(start, V4, SYNS), Decision::Nothing);
         let lost = findings(Outcome::Lost(SYNS));
         assert_eq!(
             withdrawals.probed(start, V4, &lost),
@@ -235,7 +247,7 @@ mod tests {
         let mut withdrawals = Withdrawals::default();
         let mut now = Instant::now();
         let lost = findings(Outcome::Lost(SYNS));
-        withdrawals.blocked(V4, SYNS);
+        withdrawals.blocked(now, V4, SYNS);
         withdrawals.probed(now, V4, &lost);
         let mut pause = PAUSE_MIN;
         for _ in 0..10 {
@@ -253,10 +265,11 @@ mod tests {
     #[test]
     fn rules_that_drop_some_hosts_withdraw_nothing() {
         let mut withdrawals = Withdrawals::default();
-        withdrawals.blocked(V4, SYNS);
+        let now = Instant::now();
+        withdrawals.blocked(now, V4, SYNS);
         let passed = findings(Outcome::Passed);
         assert_eq!(
-            withdrawals.probed(Instant::now(), V4, &passed),
+            withdrawals.probed(now, V4, &passed),
             Decision::Partial(SYNS)
         );
         assert_eq!(withdrawals.withdrawn(V4), None);
@@ -266,12 +279,12 @@ mod tests {
     fn without_a_probe_connections_are_the_trial_and_a_relapse_waits_longer() {
         let mut withdrawals = Withdrawals::default();
         let mut now = Instant::now();
-        withdrawals.blocked(V4, SYNS);
+        withdrawals.blocked(now, V4, SYNS);
         withdrawals.probed(now, V4, &no_probe());
         now += PAUSE_UNPROBED;
         assert_eq!(withdrawals.tick(now, V4), Decision::Probe);
         assert_eq!(withdrawals.probed(now, V4, &no_probe()), Decision::Restore);
-        withdrawals.blocked(V4, SYNS);
+        withdrawals.blocked(now, V4, SYNS);
         withdrawals.probed(now, V4, &no_probe());
         now += PAUSE_UNPROBED * 2 - Duration::from_millis(1);
         assert_eq!(withdrawals.tick(now, V4), Decision::Nothing);

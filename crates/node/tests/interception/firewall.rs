@@ -15,7 +15,7 @@ const DIRECT_WITHIN: Duration = Duration::from_secs(20);
 /// Shorter than a client waits before it repeats a SYN (1 s).
 const NO_REPEATED_SYN: &str = "700";
 
-/// The rules of issue 25, which many gateways have.
+/// Rules that many gateways have.
 const INPUT_DROP: &str = "table inet fw { chain input { type filter hook input priority 0; policy drop; ct state established,related accept; iifname lo accept; meta l4proto ipv6-icmp accept; }; }";
 const ACCEPT_MARK: &str = "meta mark and 0xff000000 == 0x74000000 accept";
 

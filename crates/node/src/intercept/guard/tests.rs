@@ -1,0 +1,218 @@
+//! The guard in virtual time, with a model of the kernel: clients, rules and a packet filter that begins to drop.
+
+use super::super::probe::Outcome;
+use super::*;
+
+/// Within this time after the first connection that was dropped, new connections work directly.
+const DIRECT_WITHIN: Duration = Duration::from_secs(5);
+/// What is left of it for `nft` to change the rules, on a busy machine.
+const CHANGE_OF_RULES: Duration = Duration::from_millis(500);
+/// Looks come this much later than they are due.
+const LATE: Duration = Duration::from_millis(40);
+const STEP: Duration = Duration::from_millis(10);
+/// Linux repeats a SYN after these times (tcp(7), `tcp_syn_retries`: 1 s, doubled).
+const REPEATED_AFTER: [Duration; 3] = [
+    Duration::ZERO,
+    Duration::from_secs(1),
+    Duration::from_secs(3),
+];
+
+/// What the probe of a suspicion finds, after which time; never, where there is none.
+#[derive(Clone, Copy, Debug)]
+struct Probe {
+    takes: Option<Duration>,
+    outcome: Option<Outcome>,
+}
+
+/// The kernel's part: which SYNs it counts and where.
+#[derive(Debug)]
+struct Kernel {
+    way: Way,
+    /// When clients send SYNs, after the filter has begun to drop; the last first. And whether it is their first one.
+    syns: Vec<(Duration, bool)>,
+    counts: Counts,
+}
+
+impl Kernel {
+    /// Clients that send their first SYNs at these times.
+    fn new(way: Way, clients: &[Duration]) -> Self {
+        let repeated =
+            |first: &Duration| REPEATED_AFTER.map(|after| (*first + after, after.is_zero()));
+        let mut syns: Vec<_> = clients.iter().flat_map(repeated).collect();
+        syns.sort_unstable_by_key(|(at, _)| std::cmp::Reverse(*at));
+        Self {
+            way,
+            syns,
+            counts: Counts::new(),
+        }
+    }
+
+    /// Counts the packets until then. Where the filter drops SYNs at `input`, one that is repeated is not intercepted
+    /// again, and only counted (`syns_lost`); where it drops answers, each SYN is answered anew.
+    fn advance(&mut self, until: Duration) {
+        let mut add = |name: &str, packets: u64| {
+            *self.counts.entry(name.to_owned()).or_default() += packets;
+        };
+        while let Some((_, is_first)) = self.syns.pop_if(|(at, _)| *at < until) {
+            match (self.way, is_first) {
+                (Way::ClientToNode, true) => add("syns_taken4", 1),
+                (Way::ClientToNode, false) => add("syns_lost4", 1),
+                _ => {
+                    add("syns_taken4", u64::from(is_first));
+                    add("syns_arrived4", u64::from(is_first));
+                    add("answers_made4", 1);
+                }
+            }
+        }
+    }
+}
+
+fn findings(outcome: Option<Outcome>) -> io::Result<Vec<Finding>> {
+    let Some(outcome) = outcome else {
+        return Err(io::Error::other("tc is not installed"));
+    };
+    Ok(vec![Finding {
+        interface: "lan0".to_owned(),
+        client: "198.18.1.254".parse().unwrap(),
+        server: "198.18.2.1:445".parse().unwrap(),
+        outcome,
+    }])
+}
+
+/// When interception is withdrawn, counted from the first SYN that is dropped; `None` if it is not in ten seconds. The
+/// first look comes `phase` after that SYN.
+fn withdrawn_after(mut kernel: Kernel, phase: Duration, probe: Probe) -> Option<Duration> {
+    let start = Instant::now();
+    let mut guard = FirewallGuard::default();
+    // What passed before.
+    for name in [
+        "syns_taken4",
+        "syns_arrived4",
+        "answers_made4",
+        "answers_left4",
+    ] {
+        kernel.counts.insert(name.to_owned(), 1_000);
+    }
+    guard.look(start - LOOK, &kernel.counts);
+    let mut next_look = phase;
+    let mut probe_ends = None;
+    let mut elapsed = Duration::ZERO;
+    while elapsed < Duration::from_secs(10) {
+        elapsed += STEP;
+        kernel.advance(elapsed);
+        let now = start + elapsed;
+        let mut decisions = Vec::new();
+        if elapsed >= next_look {
+            next_look = elapsed + LOOK + LATE;
+            decisions = guard.look(now, &kernel.counts).decisions;
+        }
+        if probe_ends.is_some_and(|ends| elapsed >= ends) {
+            probe_ends = None;
+            decisions.extend(guard.probed(now, &findings(probe.outcome)));
+        }
+        for (family, decision) in decisions {
+            assert_eq!(family, Family::Ipv4);
+            match decision {
+                Decision::Probe => probe_ends = probe.takes.map(|takes| elapsed + takes),
+                Decision::Withdraw(way) => {
+                    assert_eq!(way, kernel.way);
+                    assert_eq!(guard.withdrawn(Family::Ipv4), Some(way));
+                    return Some(elapsed);
+                }
+                Decision::Nothing | Decision::Restore | Decision::Partial(_) => return None,
+            }
+        }
+    }
+    None
+}
+
+fn kernels(way: Way) -> Vec<Kernel> {
+    let clients = |milliseconds: &[u64]| {
+        let clients = milliseconds.iter().copied().map(Duration::from_millis);
+        clients.collect::<Vec<_>>()
+    };
+    let every = |milliseconds: u64| {
+        let count = 10_000 / milliseconds;
+        (0..count).map(move |number| Duration::from_millis(number * milliseconds))
+    };
+    [
+        // One client, that of a quiet network; two; a busy gateway.
+        clients(&[0]),
+        clients(&[0, 1_900]),
+        every(70).collect(),
+        every(10).collect(),
+    ]
+    .map(|clients| Kernel::new(way, &clients))
+    .into()
+}
+
+fn phases() -> impl Iterator<Item = Duration> {
+    (0..50).map(|number| STEP * number)
+}
+
+#[test]
+fn where_nothing_passes_new_connections_are_direct_within_five_seconds_whatever_the_probe_does() {
+    let lost = Some(Outcome::Lost(Way::ClientToNode));
+    let milliseconds = |takes| Some(Duration::from_millis(takes));
+    let probes = [
+        (milliseconds(600), lost),
+        (milliseconds(1_400), lost),
+        // Its tools take long, or hang.
+        (milliseconds(4_000), lost),
+        (None, None),
+        // It cannot be sent.
+        (milliseconds(20), None),
+    ];
+    for way in [Way::ClientToNode, Way::NodeToClient] {
+        for phase in phases() {
+            for (takes, outcome) in probes {
+                for kernel in kernels(way) {
+                    let probe = Probe { takes, outcome };
+                    let told = format!("{way:?}, {phase:?}, {probe:?}, {}", kernel.syns.len());
+                    let after = withdrawn_after(kernel, phase, probe);
+                    let after = after.unwrap_or_else(|| panic!("never withdrawn: {told}"));
+                    assert!(
+                        after + CHANGE_OF_RULES <= DIRECT_WITHIN,
+                        "{after:?}: {told}"
+                    );
+                    // For two seconds it may be a client that vanished.
+                    assert!(after >= Duration::from_secs(2), "{after:?}: {told}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_probe_that_passes_in_time_withdraws_nothing() {
+    for phase in phases() {
+        for kernel in kernels(Way::ClientToNode) {
+            let probe = Probe {
+                takes: Some(Duration::from_millis(1_000)),
+                outcome: Some(Outcome::Passed),
+            };
+            assert_eq!(withdrawn_after(kernel, phase, probe), None);
+        }
+    }
+}
+
+#[test]
+fn a_probe_that_passes_after_its_time_has_interception_restored() {
+    let mut guard = FirewallGuard::default();
+    let mut now = Instant::now();
+    let mut counts = Counts::new();
+    counts.insert("syns_taken4".to_owned(), 1);
+    guard.look(now, &counts);
+    counts.insert("syns_taken4".to_owned(), 3);
+    let mut last = Vec::new();
+    for _ in 0..10 {
+        now += LOOK;
+        last.extend(guard.look(now, &counts).decisions);
+    }
+    let withdrawn = Decision::Withdraw(Way::ClientToNode);
+    let v4 = Family::Ipv4;
+    assert_eq!(last, [(v4, Decision::Probe), (v4, withdrawn)]);
+    let late = guard.probed(now, &findings(Some(Outcome::Passed)));
+    assert_eq!(late, [(v4, Decision::Restore)]);
+    assert_eq!(guard.withdrawn(v4), None);
+}
