@@ -23,6 +23,13 @@ pub(crate) fn commands(
         Family::Ipv4 => ("ip", "iptables", "ufw", "before.rules"),
         Family::Ipv6 => ("ip6", "ip6tables", "ufw6", "before6.rules"),
     };
+    let other = match family {
+        Family::Ipv4 => "ip6 ",
+        Family::Ipv6 => "ip ",
+    };
+    let chains = chains.iter().filter(|chain| !chain.starts_with(other));
+    let chains: Vec<&str> = chains.map(String::as_str).collect();
+    let chains = chains.as_slice();
     let lower = family.name().to_lowercase();
     let zone = "--permanent --zone=ZONE_OF_THE_LAN";
     let mut commands = Vec::new();
@@ -35,8 +42,15 @@ pub(crate) fn commands(
             commands.extend(prefixes.iter().map(|prefix| {
                 format!("firewalld: firewall-cmd {zone} --add-rich-rule='rule family=\"{lower}\" destination address=\"{prefix}\" protocol value=\"tcp\" accept' && firewall-cmd --reload")
             }));
+            if family == Family::Ipv6 {
+                commands.push(
+                    "firewalld: write `IPv6_rpfilter=no` into /etc/firewalld/firewalld.conf as well"
+                        .to_owned(),
+                );
+            }
+            // A chain in the middle drops what is not addressed to this machine.
             commands.push(format!(
-                "ufw: write `-A {ufw}-before-input {legacy}` into /etc/ufw/{files} above COMMIT, then `ufw reload`"
+                "ufw: write `-A {ufw}-before-input {legacy}` into /etc/ufw/{files} above the first line that begins with `-A {ufw}-before-input`, then `ufw reload`"
             ));
         }
         Way::NodeToClient | Way::NodeToServer => {
@@ -54,10 +68,44 @@ pub(crate) fn commands(
     commands
 }
 
-fn inserted(chains: &[String], otherwise: &str, rule: &str) -> Vec<String> {
+fn inserted(chains: &[&str], otherwise: &str, rule: &str) -> Vec<String> {
     let insert = |chain: &str| format!("nft: nft insert rule {chain} {rule}");
     match chains {
         [] => vec![insert(otherwise)],
         chains => chains.iter().map(|chain| insert(chain)).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cures(family: Family, chains: &[&str]) -> Vec<String> {
+        let peers = ["198.18.2.0/24", "2001:2:0:2::/64"].map(|prefix| prefix.parse().unwrap());
+        let chains: Vec<String> = chains.iter().map(ToString::to_string).collect();
+        commands(Way::ClientToNode, family, 0x7400_0000, &peers, &chains)
+    }
+
+    #[test]
+    fn a_rule_goes_into_chains_that_see_the_family() {
+        let chains = ["ip filter INPUT", "ip6 filter INPUT", "inet fw input"];
+        let into = |family| {
+            let cures = cures(family, &chains);
+            let of_nft = cures.iter().filter(|cure| cure.starts_with("nft: "));
+            of_nft
+                .map(|cure| cure.contains("ip6 filter"))
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(into(Family::Ipv4), [false, false]);
+        assert_eq!(into(Family::Ipv6), [true, false]);
+    }
+
+    #[test]
+    fn ufw_and_firewalld_are_told_what_their_own_rules_would_undo() {
+        let ufw = |cure: &&String| cure.starts_with("ufw: ");
+        let first_line = "above the first line that begins with `-A ufw6-before-input`";
+        let cures = cures(Family::Ipv6, &[]);
+        assert!(cures.iter().find(ufw).unwrap().contains(first_line));
+        assert!(cures.iter().any(|cure| cure.contains("IPv6_rpfilter=no")));
     }
 }
