@@ -25,11 +25,13 @@
 //!
 //! It does not decode content codings, and it holds no message back to see its end.
 
+mod cache;
 mod config;
 mod entry;
 mod far;
 mod near;
 pub(crate) mod reasons;
+mod shared;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
@@ -48,7 +50,7 @@ use crate::{Accelerator, Half};
 #[must_use]
 pub fn build(half: Half, _settings: Settings) -> Box<dyn Accelerator> {
     match half {
-        Half::Near => Box::new(Near::new()),
+        Half::Near => Box::new(Near::new(None)),
         Half::Far => Box::new(Far::new()),
     }
 }

@@ -1,8 +1,11 @@
 //! The two halves back to back: what goes in comes out, whatever the pieces.
 
+mod caching;
+
 use bytes::Bytes;
 use vocab::{Random, SegmentKind, Time};
 
+use super::shared::SharedCache;
 use super::testing::{REQUESTS, RESPONSES};
 use super::{Far, Near, reasons};
 use crate::{Accelerator, Half, Input, LettingGo, Output, ReasonCode};
@@ -18,18 +21,26 @@ struct Pair {
     server_finished: bool,
     /// Payload that crossed, towards the server and towards the client.
     payload: [Vec<u8>; 2],
+    closed: Option<ReasonCode>,
+    now: Time,
 }
 
 impl Pair {
     fn new() -> Self {
+        Self::with(None)
+    }
+
+    fn with(cache: Option<SharedCache>) -> Self {
         let mut pair = Self {
-            halves: Some((Near::new(), Far::new())),
+            halves: Some((Near::new(cache), Far::new())),
             let_go: None,
             to_server: Vec::new(),
             to_client: Vec::new(),
             client_finished: false,
             server_finished: false,
             payload: [Vec::new(), Vec::new()],
+            closed: None,
+            now: Time::ZERO,
         };
         pair.tell(Half::Near, Input::Start);
         pair.tell(Half::Far, Input::Start);
@@ -50,8 +61,8 @@ impl Pair {
             };
         };
         match half {
-            Half::Near => near.handle(Time::ZERO, input),
-            Half::Far => far.handle(Time::ZERO, input),
+            Half::Near => near.handle(self.now, input),
+            Half::Far => far.handle(self.now, input),
         }
         let mut let_go = false;
         loop {
@@ -62,14 +73,17 @@ impl Pair {
                         if segment.kind == SegmentKind::Payload {
                             self.payload[0].extend_from_slice(&segment.bytes);
                         }
-                        far.handle(Time::ZERO, Input::Wan(segment));
+                        far.handle(self.now, Input::Wan(segment));
                     }
-                    Output::FinishWan => far.handle(Time::ZERO, Input::WanFinished),
+                    Output::FinishWan => far.handle(self.now, Input::WanFinished),
                     Output::ToLan(bytes) => self.to_client.extend_from_slice(&bytes),
                     Output::FinishLan => self.client_finished = true,
                     Output::LettingGo(LettingGo::LetGo { reason }) => {
                         let_go = true;
                         self.let_go = Some(reason);
+                    }
+                    Output::LettingGo(LettingGo::Close { reason }) => {
+                        self.closed = Some(reason);
                     }
                     other => panic!("{other:?}"),
                 }
@@ -81,10 +95,10 @@ impl Pair {
                         }
                         match let_go {
                             true => self.to_client.extend_from_slice(&segment.bytes),
-                            false => near.handle(Time::ZERO, Input::Wan(segment)),
+                            false => near.handle(self.now, Input::Wan(segment)),
                         }
                     }
-                    Output::FinishWan => near.handle(Time::ZERO, Input::WanFinished),
+                    Output::FinishWan => near.handle(self.now, Input::WanFinished),
                     Output::ToLan(bytes) => self.to_server.extend_from_slice(&bytes),
                     Output::FinishLan => self.server_finished = true,
                     Output::OpenServer => {}

@@ -19,8 +19,7 @@ mod framing;
 mod head;
 mod reader;
 
-pub(crate) use fields::Fields;
-use fields::is_token;
+pub(crate) use fields::{Fields, is_token};
 pub(crate) use framing::{Body, has_option};
 pub(crate) use head::{RequestHead, ResponseHead, Version};
 pub(crate) use reader::{Expectation, Head, Reader, Requests, Responses, What};

@@ -1,0 +1,344 @@
+//! What is stored under which key, bounded, the least recently used going first.
+
+use std::collections::{BTreeMap, HashMap};
+
+use super::WallTime;
+use super::directives::Directives;
+use super::key::Key;
+use super::policy::{self, Freshness, NotStored};
+use super::stored::{Stored, Validators, head_to_store};
+use crate::http::wire::{RequestHead, ResponseHead};
+
+/// Responses of one URL. Two or three languages times codings are common; a URL with more variants is one
+/// that varies by something like User-Agent, and each further one displaces the oldest.
+const VARIANTS_MAX: usize = 16;
+
+/// The stored responses of one node.
+#[derive(Debug)]
+pub(crate) struct Index<H> {
+    urls: HashMap<Key, Vec<Variant<H>>>,
+    /// By when they were last used: key and number of the variant.
+    order: BTreeMap<u64, Key>,
+    uses: u64,
+    held: usize,
+    content_bytes: u64,
+    limits: Limits,
+}
+
+/// Whose validators a conditional request had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Conditions {
+    /// Those of the stored response.
+    Stored,
+    /// The client's.
+    OfClient,
+}
+
+/// How much is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// Bytes of memory for keys and heads.
+    pub(crate) memory: usize,
+    /// Bytes of content that the handles stand for.
+    pub(crate) content: u64,
+}
+
+#[derive(Debug)]
+struct Variant<H> {
+    stored: Stored<H>,
+    /// Its place in the order.
+    used: u64,
+}
+
+/// What there is for a request.
+#[derive(Clone, Debug)]
+pub(crate) enum LookUp<H> {
+    /// Nothing that could be used.
+    Miss,
+    /// It answers the request.
+    Fresh(Stored<H>),
+    /// It answers the request, and is to be asked for anew meanwhile (RFC 5861 §3).
+    StaleWhileRevalidate(Stored<H>),
+    /// It answers the request if the server says that it still holds.
+    Stale(Stored<H>),
+    /// The client wants nothing that has to be asked for (RFC 9111 §5.2.1.7): 504.
+    NotCached,
+}
+
+impl<H: Clone> Index<H> {
+    /// An empty one.
+    pub(crate) fn new(limits: Limits) -> Self {
+        Self {
+            urls: HashMap::new(),
+            order: BTreeMap::new(),
+            uses: 0,
+            held: 0,
+            content_bytes: 0,
+            limits,
+        }
+    }
+
+    /// What there is for a GET or a HEAD (RFC 9111 §4, Constructing Responses from Caches).
+    pub(crate) fn look_up(&mut self, now: WallTime, key: &Key, request: &RequestHead) -> LookUp<H> {
+        let asked = Directives::of_request(&request.fields);
+        let missing = match asked.only_if_cached {
+            true => LookUp::NotCached,
+            false => LookUp::Miss,
+        };
+        let Some(variant) = self.select(key, request) else {
+            return missing;
+        };
+        let stored = variant.stored.clone();
+        match usable(now, &stored.freshness, &asked) {
+            Use::Now => LookUp::Fresh(stored),
+            Use::WhileRevalidating if !asked.only_if_cached => LookUp::StaleWhileRevalidate(stored),
+            Use::WhileRevalidating => LookUp::Fresh(stored),
+            Use::AfterValidation if asked.only_if_cached => LookUp::NotCached,
+            Use::AfterValidation => LookUp::Stale(stored),
+        }
+    }
+
+    /// Stores a response; what its key and selection had before is gone, whether it is stored or not.
+    pub(crate) fn store(
+        &mut self,
+        asked: WallTime,
+        answered: WallTime,
+        key: &Key,
+        exchange: (&RequestHead, &ResponseHead),
+        content: (H, u64),
+    ) -> Result<(), NotStored> {
+        let (request, response) = exchange;
+        let freshness = Freshness::of(response, key, asked, answered);
+        let selection = policy::storing(request, response, &freshness)?;
+        self.remove_selected(key, request);
+        let stored = Stored {
+            head: head_to_store(response),
+            selection,
+            freshness,
+            content: content.0,
+            length: content.1,
+            asked,
+        };
+        self.insert(key, stored);
+        Ok(())
+    }
+
+    /// Whether [`Self::store`] would take this response, before its content has come.
+    pub(crate) fn would_store(
+        &self,
+        asked: WallTime,
+        answered: WallTime,
+        key: &Key,
+        exchange: (&RequestHead, &ResponseHead),
+    ) -> Result<(), NotStored> {
+        let freshness = Freshness::of(exchange.1, key, asked, answered);
+        policy::storing(exchange.0, exchange.1, &freshness).map(|_| ())
+    }
+
+    /// Takes a 304 to a request (RFC 9111 §4.3.4); the response that it speaks of, if that is stored. One
+    /// without validators speaks of the selected response, if it was that one's validators that were sent.
+    pub(crate) fn freshen(
+        &mut self,
+        asked: WallTime,
+        answered: WallTime,
+        key: &Key,
+        exchange: (&RequestHead, &ResponseHead),
+        conditions: Conditions,
+    ) -> Option<Stored<H>> {
+        let (request, update) = exchange;
+        let found = Validators::of(&update.fields);
+        let variants = self.urls.get_mut(key)?;
+        let speaks_of = |variant: &&mut Variant<H>| {
+            variant.stored.selection.selects(&request.fields)
+                && variant.stored.validators().match_304(&found, conditions)
+        };
+        let variant = variants.iter_mut().rev().find(speaks_of)?;
+        let before = variant.stored.held();
+        variant.stored.update(update, key, asked, answered);
+        self.held = self.held + variant.stored.held() - before;
+        let stored = variant.stored.clone();
+        // What may no longer be stored goes, after this use.
+        if policy::storing(request, &stored.head, &stored.freshness).is_err() {
+            self.remove_selected(key, request);
+        }
+        Some(stored)
+    }
+
+    /// Forgets what a request would be answered with, because a newer response to it is not stored or its
+    /// content is gone.
+    pub(crate) fn remove_selected(&mut self, key: &Key, request: &RequestHead) {
+        let Some(variants) = self.urls.get_mut(key) else {
+            return;
+        };
+        let mut at = 0;
+        while at < variants.len() {
+            match variants[at].stored.selection.selects(&request.fields) {
+                true => {
+                    let variant = variants.remove(at);
+                    self.order.remove(&variant.used);
+                    self.held -= variant.stored.held();
+                    self.content_bytes -= variant.stored.length;
+                }
+                false => at += 1,
+            }
+        }
+        self.drop_if_empty(key);
+    }
+
+    /// RFC 9111 §4.4 (Invalidating Stored Responses): after an unsafe request that did not fail, for its
+    /// URL and those of the same origin that the response names.
+    pub(crate) fn invalidate(&mut self, key: &Key, request: &RequestHead, response: &ResponseHead) {
+        let is_safe = matches!(request.method(), b"GET" | b"HEAD" | b"OPTIONS" | b"TRACE");
+        if is_safe || !(200..400).contains(&response.status) {
+            return;
+        }
+        self.remove(key);
+        for name in ["location", "content-location"] {
+            let named = response.fields.single(name);
+            if let Some(other) = named.and_then(|reference| key.of_same_origin(reference)) {
+                self.remove(&other);
+            }
+        }
+    }
+
+    /// Forgets all URLs that begin like this, of all servers; how many responses these were.
+    pub(crate) fn purge(&mut self, prefix: &[u8]) -> usize {
+        let keys = self.urls.keys().filter(|key| key.url.starts_with(prefix));
+        let keys: Vec<Key> = keys.cloned().collect();
+        keys.iter().map(|key| self.remove(key)).sum()
+    }
+
+    /// Responses that are stored.
+    pub(crate) fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    /// Bytes of memory for keys and heads.
+    pub(crate) fn held(&self) -> usize {
+        self.held
+    }
+
+    /// The variant for a request: the newest that fits (RFC 9111 §4.1).
+    fn select(&mut self, key: &Key, request: &RequestHead) -> Option<&mut Variant<H>> {
+        let variants = self.urls.get_mut(key)?;
+        let fits = |variant: &&mut Variant<H>| variant.stored.selection.selects(&request.fields);
+        let variant = variants.iter_mut().rev().find(fits)?;
+        self.order.remove(&variant.used);
+        self.uses += 1;
+        variant.used = self.uses;
+        self.order.insert(self.uses, key.clone());
+        Some(variant)
+    }
+
+    fn insert(&mut self, key: &Key, stored: Stored<H>) {
+        self.uses += 1;
+        self.order.insert(self.uses, key.clone());
+        self.held += stored.held();
+        self.content_bytes += stored.length;
+        let used = self.uses;
+        let variants = match self.urls.get_mut(key) {
+            Some(variants) => variants,
+            None => {
+                self.held += key_memory(key);
+                self.urls.entry(key.clone()).or_default()
+            }
+        };
+        variants.push(Variant { stored, used });
+        if variants.len() > VARIANTS_MAX {
+            let oldest = variants.iter().map(|variant| variant.used).min();
+            oldest
+                .into_iter()
+                .for_each(|used| self.remove_used(key, used));
+        }
+        while self.held > self.limits.memory || self.content_bytes > self.limits.content {
+            let Some((used, key)) = self
+                .order
+                .iter()
+                .next()
+                .map(|(used, key)| (*used, key.clone()))
+            else {
+                break;
+            };
+            self.remove_used(&key, used);
+        }
+    }
+
+    fn remove(&mut self, key: &Key) -> usize {
+        let Some(variants) = self.urls.remove(key) else {
+            return 0;
+        };
+        self.held -= key_memory(key);
+        for variant in &variants {
+            self.order.remove(&variant.used);
+            self.held -= variant.stored.held();
+            self.content_bytes -= variant.stored.length;
+        }
+        variants.len()
+    }
+
+    fn remove_used(&mut self, key: &Key, used: u64) {
+        self.order.remove(&used);
+        let Some(variants) = self.urls.get_mut(key) else {
+            return;
+        };
+        if let Some(at) = variants.iter().position(|variant| variant.used == used) {
+            let variant = variants.remove(at);
+            self.held -= variant.stored.held();
+            self.content_bytes -= variant.stored.length;
+        }
+        self.drop_if_empty(key);
+    }
+
+    fn drop_if_empty(&mut self, key: &Key) {
+        if self.urls.get(key).is_some_and(Vec::is_empty) {
+            self.urls.remove(key);
+            self.held -= key_memory(key);
+        }
+    }
+}
+
+/// A key stands in the table of URLs and in the order.
+fn key_memory(key: &Key) -> usize {
+    key.url.len() + 2 * size_of::<Key>() + 64
+}
+
+enum Use {
+    Now,
+    WhileRevalidating,
+    AfterValidation,
+}
+
+/// Whether a stored response may be used (RFC 9111 §4.2, §4.2.4, §5.2.1).
+fn usable(now: WallTime, freshness: &Freshness, asked: &Directives) -> Use {
+    if freshness.no_cache || asked.no_cache {
+        return Use::AfterValidation;
+    }
+    let age_ms = freshness.age_ms(now);
+    let seconds = |span: u64| span * 1_000;
+    if asked.max_age.is_some_and(|most| age_ms > seconds(most)) {
+        return Use::AfterValidation;
+    }
+    let Some(stale_ms) = freshness.stale_for_ms(now) else {
+        let left_ms = freshness.lifetime_ms - age_ms;
+        return match asked
+            .min_fresh
+            .is_none_or(|least| left_ms >= seconds(least))
+        {
+            true => Use::Now,
+            false => Use::AfterValidation,
+        };
+    };
+    if freshness.must_revalidate || asked.min_fresh.is_some() {
+        return Use::AfterValidation;
+    }
+    if asked
+        .max_stale
+        .is_some_and(|most| stale_ms <= seconds(most))
+    {
+        return Use::Now;
+    }
+    match stale_ms < freshness.stale_while_revalidate_ms {
+        true => Use::WhileRevalidating,
+        false => Use::AfterValidation,
+    }
+}

@@ -1,0 +1,270 @@
+//! A stored response: its head without the fields of one connection, and a handle of its content.
+
+use bytes::Bytes;
+
+use super::WallTime;
+use super::date;
+use super::directives::Directives;
+use super::index::Conditions;
+use super::key::Key;
+use super::policy::Freshness;
+use super::vary::Selection;
+use crate::http::wire::{Fields, RequestHead, ResponseHead};
+
+/// Fields that are of one connection or hop, and are not stored (RFC 9111 §3.1). Those that Connection
+/// names come to them.
+const NOT_STORED: [&str; 14] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authentication-info",
+    "proxy-authorization",
+    "proxy-connection",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+    // Said anew of every response that is sent.
+    "age",
+    "content-length",
+    "warning",
+    "via",
+];
+/// Fields that a 304 does not change: they describe the content that is stored (RFC 9111 §3.2).
+const NOT_UPDATED: [&str; 4] = [
+    "content-encoding",
+    "content-type",
+    "content-range",
+    "content-length",
+];
+
+/// One stored response.
+#[derive(Clone, Debug)]
+pub(crate) struct Stored<H> {
+    /// Its head, as [`ResponseHead::parse`] reads it.
+    pub(super) head: ResponseHead,
+    pub(super) selection: Selection,
+    pub(super) freshness: Freshness,
+    /// Its content.
+    pub(crate) content: H,
+    /// Bytes of content.
+    pub(crate) length: u64,
+    /// The moment that its freshness was computed from, besides the head: when it was asked for.
+    pub(super) asked: WallTime,
+}
+
+/// What is compared to see whether a response still holds (RFC 9110 §8.8).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Validators {
+    /// The entity tag, with its `W/` if it is a weak one.
+    pub(crate) etag: Option<Vec<u8>>,
+    /// When it was modified, as it was written.
+    pub(crate) last_modified: Option<Vec<u8>>,
+}
+
+impl Validators {
+    /// Those of a response.
+    pub(super) fn of(fields: &Fields) -> Self {
+        Self {
+            etag: fields.single("etag").map(<[u8]>::to_vec),
+            last_modified: fields.single("last-modified").map(<[u8]>::to_vec),
+        }
+    }
+
+    /// Whether a 304 with these others speaks of the same response (RFC 9111 §4.3.3, §4.3.4).
+    pub(super) fn match_304(&self, other: &Self, conditions: Conditions) -> bool {
+        match (&other.etag, &other.last_modified) {
+            (Some(etag), _) => self
+                .etag
+                .as_ref()
+                .is_some_and(|own| opaque(own) == opaque(etag)),
+            (None, Some(modified)) => self.last_modified.as_ref() == Some(modified),
+            (None, None) => conditions == Conditions::Stored,
+        }
+    }
+
+    /// The conditions of a request that asks whether the response still holds.
+    pub(crate) fn conditions(&self) -> Vec<u8> {
+        let line = |name: &str, value: &Option<Vec<u8>>| match value {
+            Some(value) => [name.as_bytes(), b": ", value, b"\r\n"].concat(),
+            None => Vec::new(),
+        };
+        [
+            line("If-None-Match", &self.etag),
+            line("If-Modified-Since", &self.last_modified),
+        ]
+        .concat()
+    }
+}
+
+/// An entity tag without its strength.
+fn opaque(etag: &[u8]) -> &[u8] {
+    etag.strip_prefix(b"W/").unwrap_or(etag)
+}
+
+/// The head of a response as it is stored.
+pub(super) fn head_to_store(head: &ResponseHead) -> ResponseHead {
+    let dropped: Vec<&[u8]> = head.fields.list("connection").collect();
+    let stays = |name: &[u8]| {
+        !is_one_of(name, &NOT_STORED)
+            && !dropped
+                .iter()
+                .any(|option| option.eq_ignore_ascii_case(name))
+    };
+    let fields = head.fields.iter().filter(|(name, _)| stays(name));
+    rewritten(head, fields)
+}
+
+/// A stored head with the fields of a 304 in it.
+pub(super) fn updated_head(stored: &ResponseHead, update: &ResponseHead) -> ResponseHead {
+    let update = head_to_store(update);
+    let is_replaced = |name: &[u8]| {
+        let mut names = update.fields.iter().map(|(name, _)| name);
+        !is_one_of(name, &NOT_UPDATED) && names.any(|other| other.eq_ignore_ascii_case(name))
+    };
+    let kept = stored.fields.iter().filter(|(name, _)| !is_replaced(name));
+    let new = update
+        .fields
+        .iter()
+        .filter(|(name, _)| !is_one_of(name, &NOT_UPDATED));
+    rewritten(stored, kept.chain(new))
+}
+
+fn is_one_of(name: &[u8], names: &[&str]) -> bool {
+    names
+        .iter()
+        .any(|other| other.as_bytes().eq_ignore_ascii_case(name))
+}
+
+fn rewritten<'a>(
+    head: &ResponseHead,
+    fields: impl Iterator<Item = (&'a [u8], &'a [u8])>,
+) -> ResponseHead {
+    let end = head
+        .bytes
+        .windows(2)
+        .position(|pair| pair == b"\r\n")
+        .unwrap_or(0);
+    // What is sent from here is HTTP/1.1, whatever the server spoke.
+    let mut bytes = [b"HTTP/1.1", &head.bytes[8.min(end)..end], b"\r\n"].concat();
+    for (name, value) in fields {
+        bytes.extend_from_slice(&[name, b": ", value, b"\r\n"].concat());
+    }
+    bytes.extend_from_slice(b"\r\n");
+    ResponseHead::parse(Bytes::from(bytes)).expect("parts of a head that was read make a head")
+}
+
+impl<H> Stored<H> {
+    /// Its validators.
+    pub(crate) fn validators(&self) -> Validators {
+        Validators::of(&self.head.fields)
+    }
+
+    /// What it says when it is sent to a client now: its head with Age and the content's length.
+    pub(crate) fn head_to_send(&self, now: WallTime, closes: bool) -> Bytes {
+        let content = match self.head.status {
+            // RFC 9110 §8.6: a 204 has no Content-Length.
+            204 => String::new(),
+            _ => format!("Content-Length: {}\r\n", self.length),
+        };
+        self.head_with(&self.head.bytes, &content, now, closes)
+    }
+
+    /// The same as 304 (RFC 9110 §15.4.5).
+    pub(crate) fn not_modified_to_send(&self, now: WallTime, closes: bool) -> Bytes {
+        let mut bytes = b"HTTP/1.1 304 Not Modified\r\n".to_vec();
+        for (name, value) in self.head.fields.iter() {
+            if !is_one_of(name, &["content-type", "content-encoding", "content-range"]) {
+                bytes.extend_from_slice(&[name, b": ", value, b"\r\n"].concat());
+            }
+        }
+        bytes.extend_from_slice(b"\r\n");
+        self.head_with(&bytes, "", now, closes)
+    }
+
+    fn head_with(&self, head: &[u8], more: &str, now: WallTime, closes: bool) -> Bytes {
+        let age = self.freshness.age_ms(now) / 1_000;
+        let date = match self.head.fields.has("date") {
+            // RFC 9110 §6.6.1: who receives a response without a date dates it.
+            false => format!(
+                "Date: {}\r\n",
+                date::format(self.freshness.response_time.seconds())
+            ),
+            true => String::new(),
+        };
+        let close = if closes { "Connection: close\r\n" } else { "" };
+        let end = head.len() - 2;
+        let added = format!("{more}{date}Age: {age}\r\n{close}\r\n");
+        [&head[..end], added.as_bytes()].concat().into()
+    }
+
+    /// Whether the client's own conditions are met by what is stored, so that 304 answers it (RFC 9111
+    /// §4.3.2); `None` where it has none, or such as only the server can judge.
+    pub(crate) fn is_not_modified(&self, request: &RequestHead, now: WallTime) -> bool {
+        let fields = &request.fields;
+        if fields.has("if-none-match") {
+            let etag = self.head.fields.single("etag").map(opaque);
+            let mut tags = fields.list("if-none-match");
+            return tags.any(|tag| tag == b"*" || Some(opaque(tag)) == etag);
+        }
+        let seconds = now.seconds();
+        let since = fields
+            .single("if-modified-since")
+            .and_then(|value| date::parse(value, seconds));
+        let own = |name| {
+            self.head
+                .fields
+                .single(name)
+                .and_then(|value| date::parse(value, seconds))
+        };
+        let modified = own("last-modified").or_else(|| own("date"));
+        let modified = modified.unwrap_or(self.freshness.response_time.seconds());
+        self.head.status == 200 && since.is_some_and(|since| modified <= since)
+    }
+
+    /// Takes what a 304 says, which speaks of this response.
+    pub(super) fn update(
+        &mut self,
+        update: &ResponseHead,
+        key: &Key,
+        asked: WallTime,
+        answered: WallTime,
+    ) {
+        self.head = updated_head(&self.head, update);
+        // Its age is that of the 304, if it has one.
+        self.freshness = match update.fields.has("age") {
+            true => {
+                let aged = with_age(&self.head, update);
+                Freshness::of(&aged, key, asked, answered)
+            }
+            false => Freshness::of(&self.head, key, asked, answered),
+        };
+        self.asked = asked;
+    }
+
+    /// Bytes of memory beside the content.
+    pub(super) fn held(&self) -> usize {
+        self.head.bytes.len() + self.selection.held() + 256
+    }
+
+    /// Whether it may be used in spite of its age (RFC 9111 §4.2.4), where the server cannot answer.
+    pub(crate) fn may_replace_error(&self, request: &RequestHead, now: WallTime) -> bool {
+        let Some(stale_ms) = self.freshness.stale_for_ms(now) else {
+            return true;
+        };
+        let asked = Directives::of_request(&request.fields);
+        let allowed_ms = self
+            .freshness
+            .stale_if_error_ms
+            .max(asked.stale_if_error.unwrap_or(0) * 1_000);
+        !self.freshness.must_revalidate && !self.freshness.no_cache && stale_ms < allowed_ms
+    }
+}
+
+fn with_age(head: &ResponseHead, update: &ResponseHead) -> ResponseHead {
+    let age = update
+        .fields
+        .iter()
+        .filter(|(name, _)| name.eq_ignore_ascii_case(b"age"));
+    rewritten(head, head.fields.iter().chain(age))
+}

@@ -1,0 +1,463 @@
+//! The near half with a cache: what it answers itself, what it asks anew, and what it never shares.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::*;
+
+/// 1 January 2026, 00:00:00 GMT.
+const EPOCH_MS: u64 = 1_767_225_600_000;
+
+fn cache() -> SharedCache {
+    let server = SocketAddr::from(([198, 18, 2, 2], 80));
+    SharedCache::new(server, EPOCH_MS)
+}
+
+/// Clients of one site, one after the other, each on its own connection.
+struct Site {
+    cache: SharedCache,
+    now: Time,
+}
+
+/// One connection of a client.
+struct Connection(Pair);
+
+impl Site {
+    fn new() -> Self {
+        Self {
+            cache: cache(),
+            now: Time::ZERO,
+        }
+    }
+
+    fn wait(&mut self, seconds: u64) {
+        self.now = self.now + Duration::from_secs(seconds);
+    }
+
+    fn connect(&self) -> Connection {
+        let mut pair = Pair::with(Some(self.cache.clone()));
+        pair.now = self.now;
+        Connection(pair)
+    }
+
+    /// Asks on a new connection: what the server is asked, and what the client gets once it has answered so.
+    fn ask(&self, request: &str, response: &str) -> (String, String) {
+        self.connect().ask(request, response)
+    }
+
+    /// The same for a GET of `/`, with more fields; whether the server was asked, and the answer.
+    fn get(&self, fields: &str, response: &str) -> (bool, String) {
+        let request = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
+        let (asked, got) = self.ask(&request, response);
+        (!asked.is_empty(), got)
+    }
+}
+
+impl Connection {
+    fn ask(&mut self, request: &str, response: &str) -> (String, String) {
+        let before = (self.0.to_server.len(), self.0.to_client.len());
+        self.0.say(Half::Near, request.as_bytes());
+        let asked = self.0.to_server[before.0..].to_vec();
+        if !asked.is_empty() {
+            self.0.say(Half::Far, response.as_bytes());
+        }
+        let got = self.0.to_client[before.1..].to_vec();
+        (
+            String::from_utf8(asked).unwrap(),
+            String::from_utf8(got).unwrap(),
+        )
+    }
+}
+
+fn ok(fields: &str, content: &str) -> String {
+    let length = content.len();
+    format!("HTTP/1.1 200 OK\r\n{fields}Content-Length: {length}\r\n\r\n{content}")
+}
+
+#[test]
+fn a_fresh_response_answers_the_next_client_with_its_age() {
+    let mut site = Site::new();
+    let response = ok("Cache-Control: max-age=60\r\nX: y\r\n", "hello");
+    assert_eq!(site.get("", &response), (true, response.clone()));
+    site.wait(59);
+    let (asked, got) = site.get("", "");
+    assert!(!asked);
+    assert!(
+        got.starts_with(
+            "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nX: y\r\nContent-Length: 5\r\n"
+        ),
+        "{got}"
+    );
+    assert!(
+        got.contains("\r\nAge: 59\r\n") && got.ends_with("\r\n\r\nhello"),
+        "{got}"
+    );
+    site.wait(1);
+    let newer = ok("Cache-Control: max-age=60\r\n", "newer");
+    assert_eq!(site.get("", &newer), (true, newer.clone()));
+    assert!(site.get("", "").1.ends_with("newer"));
+}
+
+#[test]
+fn a_chunked_response_is_stored_without_its_chunks() {
+    let site = Site::new();
+    let response = "HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nTransfer-Encoding: chunked\r\n\r\n\
+        3\r\nabc\r\n2\r\nde\r\n0\r\nTrailer: x\r\n\r\n";
+    assert_eq!(site.get("", response), (true, response.to_owned()));
+    let (asked, got) = site.get("", "");
+    assert!(
+        !asked && got.ends_with("\r\n\r\nabcde") && !got.contains("ransfer"),
+        "{got}"
+    );
+    // A HEAD gets the head alone.
+    let (asked, got) = site.ask("HEAD / HTTP/1.1\r\nHost: a\r\n\r\n", "");
+    assert!(asked.is_empty() && got.contains("Content-Length: 5\r\n") && got.ends_with("\r\n\r\n"));
+}
+
+#[test]
+fn a_stale_response_costs_one_conditional_request() {
+    let mut site = Site::new();
+    let response = ok(
+        "Cache-Control: max-age=10\r\nETag: \"1\"\r\nX: old\r\n",
+        "hello",
+    );
+    site.get("", &response);
+    site.wait(11);
+    let mut connection = site.connect();
+    let confirmed = "HTTP/1.1 304 Not Modified\r\nETag: \"1\"\r\nX: new\r\n\r\n";
+    let (asked, got) = connection.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n", confirmed);
+    assert_eq!(
+        asked,
+        "GET / HTTP/1.1\r\nHost: a\r\nIf-None-Match: \"1\"\r\n\r\n"
+    );
+    assert!(
+        got.starts_with("HTTP/1.1 200 OK\r\n") && got.contains("X: new\r\n"),
+        "{got}"
+    );
+    assert!(
+        !got.contains("old") && got.ends_with("\r\n\r\nhello"),
+        "{got}"
+    );
+    // It is fresh again.
+    site.wait(5);
+    assert!(!site.get("", "").0);
+    // And it goes when there is a new one.
+    site.wait(11);
+    let newer = ok("Cache-Control: max-age=10\r\nETag: \"2\"\r\n", "world");
+    assert_eq!(site.get("", &newer), (true, newer.clone()));
+    assert!(site.get("", "").1.ends_with("world"));
+}
+
+#[test]
+fn pipelined_answers_keep_their_order() {
+    let site = Site::new();
+    let get = |path: &str| format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n");
+    site.ask(
+        &get("/stored"),
+        &ok("Cache-Control: max-age=60\r\n", "stored"),
+    );
+    let mut pair = site.connect().0;
+    let requests = [get("/1"), get("/stored"), get("/2"), get("/stored")].concat();
+    pair.say(Half::Near, requests.as_bytes());
+    assert_eq!(pair.to_server, [get("/1"), get("/2")].concat().as_bytes());
+    assert_eq!(pair.to_client, b"");
+    pair.say(Half::Far, ok("", "first").as_bytes());
+    pair.say(Half::Far, ok("", "second").as_bytes());
+    let got = String::from_utf8(pair.to_client).unwrap();
+    let places = ["first", "stored", "second", "stored"];
+    let mut rest = &got[..];
+    for place in places {
+        let at = rest.find(&format!("\r\n\r\n{place}")).expect(place);
+        rest = &rest[at + 4 + place.len()..];
+    }
+    assert_eq!(rest, "");
+}
+
+/// Two clients and a private response: it is never shared, whichever of the ways says that it is private.
+#[test]
+fn a_private_response_is_never_given_to_another_client() {
+    let authorized = "Authorization: Basic eDp5\r\n";
+    for (request, response) in [
+        ("", "Cache-Control: private, max-age=60\r\n"),
+        ("", "Cache-Control: max-age=60, private=\"x-user\"\r\n"),
+        (
+            "",
+            "Cache-Control: no-store\r\nExpires: Fri, 01 Jan 2027 00:00:00 GMT\r\n",
+        ),
+        (
+            "",
+            "Cache-Control: max-age=60\r\nCDN-Cache-Control: private\r\n",
+        ),
+        ("", "Cache-Control: max-age=60\r\nSet-Cookie: session=1\r\n"),
+        ("", "Cache-Control: max-age=60\r\nVary: *\r\n"),
+        (authorized, "Cache-Control: max-age=60\r\n"),
+        (authorized, "Expires: Fri, 01 Jan 2027 00:00:00 GMT\r\n"),
+        (
+            "Cache-Control: no-store\r\n",
+            "Cache-Control: max-age=60\r\n",
+        ),
+    ] {
+        let site = Site::new();
+        let secret = ok(response, "secret");
+        assert_eq!(site.get(request, &secret), (true, secret.clone()));
+        let other = ok("", "other");
+        for fields in ["", request, "Cache-Control: max-stale\r\n"] {
+            assert_eq!(
+                site.get(fields, &other),
+                (true, other.clone()),
+                "{response}"
+            );
+        }
+        let (_, got) = site.get("Cache-Control: only-if-cached\r\n", "");
+        assert!(got.starts_with("HTTP/1.1 504 "), "{got}");
+    }
+}
+
+#[test]
+fn variants_are_told_apart_by_the_fields_that_vary_names() {
+    let site = Site::new();
+    let variant = |content: &str| {
+        ok(
+            "Cache-Control: max-age=60\r\nVary: Accept-Language, X\r\n",
+            content,
+        )
+    };
+    let german = "Accept-Language: de\r\n";
+    assert!(site.get(german, &variant("deutsch")).0);
+    assert!(site.get("Accept-Language: en\r\n", &variant("english")).0);
+    assert!(site.get("", &variant("none")).0);
+    assert!(
+        site.get("Accept-Language: de\r\nX: 1\r\n", &variant("deutsch 1"))
+            .0
+    );
+    for (fields, content) in [
+        ("Accept-Language: DE\r\n", "deutsch"),
+        ("Accept-Language: en\r\nAccept: x\r\n", "english"),
+        ("", "none"),
+        ("X: 1\r\nAccept-Language: de\r\n", "deutsch 1"),
+    ] {
+        let (asked, got) = site.get(fields, "");
+        assert!(
+            !asked && got.ends_with(&format!("\r\n\r\n{content}")),
+            "{got}"
+        );
+    }
+}
+
+#[test]
+fn many_variants_displace_each_other_and_take_no_more_memory() {
+    let site = Site::new();
+    for number in 0..10_000 {
+        let response = ok("Cache-Control: max-age=60\r\nVary: User-Agent\r\n", "x");
+        assert!(site.get(&format!("User-Agent: {number}\r\n"), &response).0);
+    }
+    let index = site.cache.index();
+    assert!(index.len() <= 16 && index.held() < 64 * 1024, "{index:?}");
+}
+
+#[test]
+fn an_unsafe_request_that_succeeds_invalidates_what_it_changes() {
+    for (status, is_gone) in [
+        (200, true),
+        (204, true),
+        (302, true),
+        (404, false),
+        (500, false),
+    ] {
+        let site = Site::new();
+        site.get("", &ok("Cache-Control: max-age=60\r\n", "old"));
+        site.ask(
+            "GET /other HTTP/1.1\r\nHost: a\r\n\r\n",
+            &ok("Cache-Control: max-age=60\r\n", "old"),
+        );
+        let changed =
+            format!("HTTP/1.1 {status} x\r\nLocation: /other\r\nContent-Length: 0\r\n\r\n");
+        let changed = changed.replace(
+            "Content-Length: 0\r\n",
+            if status == 204 {
+                ""
+            } else {
+                "Content-Length: 0\r\n"
+            },
+        );
+        site.ask(
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx",
+            &changed,
+        );
+        assert_eq!(site.get("", &ok("", "new")).0, is_gone, "{status}");
+        let (asked, _) = site.ask("GET /other HTTP/1.1\r\nHost: a\r\n\r\n", &ok("", "new"));
+        assert_eq!(!asked.is_empty(), is_gone, "{status}");
+    }
+}
+
+/// Cache poisoning: what is not part of the key must not reach another client.
+#[test]
+fn hosts_servers_and_targets_are_kept_apart() {
+    let site = Site::new();
+    let response = ok("Cache-Control: max-age=60\r\n", "a");
+    site.get("", &response);
+    let other = ok("", "other");
+    let ask = |request: &str| site.ask(request, &other).0;
+    // Another Host, another target, another server.
+    assert!(!ask("GET / HTTP/1.1\r\nHost: b\r\n\r\n").is_empty());
+    assert!(!ask("GET /?x HTTP/1.1\r\nHost: a\r\n\r\n").is_empty());
+    let elsewhere = SocketAddr::from(([198, 18, 2, 3], 80));
+    let elsewhere = Site {
+        cache: site.cache.for_server(elsewhere),
+        now: site.now,
+    };
+    assert!(elsewhere.get("", &other).0);
+    // The same URL in absolute form is the same; with another Host beside it takes no part.
+    assert!(ask("GET http://A:80/ HTTP/1.1\r\nHost: a\r\n\r\n").is_empty());
+    assert!(!ask("GET http://a/ HTTP/1.1\r\nHost: b\r\n\r\n").is_empty());
+    let poison = ok("Cache-Control: max-age=60\r\n", "poison");
+    site.ask("GET http://a/p HTTP/1.1\r\nHost: evil\r\n\r\n", &poison);
+    for host in ["a", "evil"] {
+        assert!(!ask(&format!("GET /p HTTP/1.1\r\nHost: {host}\r\n\r\n")).is_empty());
+    }
+    // A fragment, or a byte that servers read differently, is not stored.
+    site.ask("GET /q#x HTTP/1.1\r\nHost: a\r\n\r\n", &poison);
+    assert!(!ask("GET /q#x HTTP/1.1\r\nHost: a\r\n\r\n").is_empty());
+}
+
+#[test]
+fn a_response_that_is_cut_short_is_not_stored() {
+    let site = Site::new();
+    let mut pair = site.connect().0;
+    pair.say(Half::Near, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    pair.say(
+        Half::Far,
+        b"HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 5\r\n\r\nhel",
+    );
+    pair.tell(Half::Far, Input::LanFinished);
+    assert!(pair.client_finished);
+    assert!(site.get("", &ok("", "whole")).0);
+    // So is one whose end is the connection's, since a cut looks the same.
+    let mut pair = site.connect().0;
+    pair.say(Half::Near, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    pair.say(
+        Half::Far,
+        b"HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\n\r\nhel",
+    );
+    pair.tell(Half::Far, Input::LanFinished);
+    assert!(site.get("", &ok("", "whole")).0);
+}
+
+#[test]
+fn stale_responses_stand_in_for_errors_only_where_that_is_allowed() {
+    let error = "HTTP/1.1 503 x\r\nContent-Length: 4\r\n\r\nfail";
+    for (fields, stands_in) in [
+        (
+            "Cache-Control: max-age=10, stale-if-error=60\r\nETag: \"1\"\r\n",
+            true,
+        ),
+        ("Cache-Control: max-age=10\r\nETag: \"1\"\r\n", false),
+        (
+            "Cache-Control: max-age=10, stale-if-error=60, must-revalidate\r\nETag: \"1\"\r\n",
+            false,
+        ),
+        (
+            "Cache-Control: s-maxage=10, stale-if-error=60\r\nETag: \"1\"\r\n",
+            false,
+        ),
+        (
+            "Cache-Control: max-age=10, stale-if-error=3\r\nETag: \"1\"\r\n",
+            false,
+        ),
+    ] {
+        let mut site = Site::new();
+        site.get("", &ok(fields, "stored"));
+        site.wait(15);
+        let (asked, got) = site.get("", error);
+        assert!(asked);
+        assert_eq!(got.ends_with("stored"), stands_in, "{fields}: {got}");
+        assert_eq!(got == error, !stands_in);
+    }
+}
+
+#[test]
+fn stale_while_revalidate_answers_at_once_and_asks_behind_it() {
+    let mut site = Site::new();
+    site.get(
+        "",
+        &ok(
+            "Cache-Control: max-age=10, stale-while-revalidate=60\r\nETag: \"1\"\r\n",
+            "one",
+        ),
+    );
+    site.wait(20);
+    let mut connection = site.connect();
+    let newer = ok(
+        "Cache-Control: max-age=10, stale-while-revalidate=60\r\nETag: \"2\"\r\n",
+        "two",
+    );
+    let (asked, got) = connection.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n", &newer);
+    assert!(asked.contains("If-None-Match: \"1\""), "{asked}");
+    assert!(got.ends_with("\r\n\r\none"), "{got}");
+    let (asked, got) = connection.ask("GET / HTTP/1.1\r\nHost: a\r\n\r\n", "");
+    assert!(asked.is_empty() && got.ends_with("\r\n\r\ntwo"), "{got}");
+}
+
+#[test]
+fn a_client_s_own_conditions_are_answered_from_what_is_stored() {
+    let site = Site::new();
+    site.get("", &ok("Cache-Control: max-age=60\r\nETag: W/\"1\"\r\nLast-Modified: Thu, 01 Jan 2015 00:00:00 GMT\r\n", "x"));
+    for (fields, status) in [
+        ("If-None-Match: \"0\", \"1\"\r\n", "304"),
+        ("If-None-Match: *\r\n", "304"),
+        (
+            "If-None-Match: \"2\"\r\nIf-Modified-Since: Thu, 01 Jan 2015 00:00:00 GMT\r\n",
+            "200",
+        ),
+        (
+            "If-Modified-Since: Thu, 01 Jan 2015 00:00:00 GMT\r\n",
+            "304",
+        ),
+        (
+            "If-Modified-Since: Wed, 31 Dec 2014 00:00:00 GMT\r\n",
+            "200",
+        ),
+    ] {
+        let (asked, got) = site.get(fields, "");
+        assert!(
+            !asked && got.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{fields}{got}"
+        );
+        assert_eq!(got.contains("ETag: W/\"1\"\r\n"), true);
+    }
+}
+
+#[test]
+fn a_response_that_cannot_be_followed_closes_a_flow_whose_request_was_altered() {
+    let mut site = Site::new();
+    site.get(
+        "",
+        &ok("Cache-Control: max-age=10\r\nETag: \"1\"\r\n", "one"),
+    );
+    site.wait(20);
+    let mut pair = site.connect().0;
+    pair.say(Half::Near, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    pair.say(
+        Half::Far,
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+    );
+    assert_eq!(pair.closed, Some(ReasonCode::VIOLATION));
+    assert_eq!(pair.to_client, b"");
+}
+
+#[test]
+fn a_client_that_ends_the_connection_gets_its_answer_first() {
+    let site = Site::new();
+    site.get("", &ok("Cache-Control: max-age=60\r\n", "one"));
+    let mut pair = site.connect().0;
+    pair.say(
+        Half::Near,
+        b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
+    );
+    let got = String::from_utf8(pair.to_client).unwrap();
+    assert!(
+        got.contains("Connection: close\r\n") && got.ends_with("one"),
+        "{got}"
+    );
+    assert!(pair.client_finished && pair.server_finished);
+}
