@@ -7,8 +7,9 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
-use vocab::Random;
+use vocab::{Random, Time};
 
 use crate::credentials::Delegated;
 use crate::settings::AcceleratorSettings;
@@ -40,6 +41,12 @@ pub struct HalfContext {
 pub trait SharedState: Send {
     /// Takes other settings of the same accelerator, which hold for flows that begin from here on.
     fn configure(&mut self, settings: &Arc<dyn AcceleratorSettings>);
+
+    /// Takes the time on the calendar at this moment of the engine's clock. It comes after the start and then again
+    /// and again, since the calendar can be set.
+    fn set_calendar(&mut self, now: Time, since_1970: Duration) {
+        let _ = (now, since_1970);
+    }
 
     /// Builds one half for one flow.
     fn build(&mut self, half: Half, context: HalfContext) -> Box<dyn Accelerator>;

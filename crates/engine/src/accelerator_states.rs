@@ -1,11 +1,12 @@
 //! The shared state of each accelerator: what this engine keeps of it for all of its flows.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use accelerate::registry::{Entry, Registry};
 use accelerate::shared::{HalfContext, SharedState, StartContext};
 use accelerate::{Accelerator, Half};
-use vocab::Random;
+use vocab::{Random, Time};
 
 /// The first of the streams of chance that shared states draw from, one for each accelerator's number; flows
 /// have stream 1.
@@ -41,6 +42,13 @@ impl AcceleratorStates {
                     self.states.insert(number, state);
                 }
             }
+        }
+    }
+
+    /// Tells all of them the time on the calendar.
+    pub(crate) fn set_calendar(&mut self, now: Time, since_1970: Duration) {
+        for state in self.states.values_mut() {
+            state.set_calendar(now, since_1970);
         }
     }
 

@@ -186,6 +186,12 @@ pub enum Input {
     },
     /// The machine's routes or addresses, at the start and whenever they have changed.
     Surroundings(Surroundings),
+    /// The time on the calendar, at the start and then every second or so: it can be set while the engine's own
+    /// clock runs on.
+    Calendar {
+        /// Since 1970-01-01 00:00 UTC.
+        since_1970: Duration,
+    },
     /// The configuration was read again. Flows of peers that are no longer in it are reset.
     Configure(Box<Config>),
     /// No new flows; [`Output::Stopped`] when the last has ended, or after `grace`.

@@ -9,6 +9,7 @@ mod resets;
 mod shares;
 mod stalled_readers;
 mod vanished_peers;
+mod web;
 mod world;
 
 use std::time::Duration;

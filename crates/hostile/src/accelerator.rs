@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use accelerate::credentials::Delegated;
 use accelerate::settings::{AcceleratorSettings, Table};
@@ -37,7 +38,9 @@ pub(crate) fn halves(bytes: &[u8]) {
     } else {
         Half::Far
     };
-    let mut half = settings(entry).start(start()).build(side, context());
+    let mut state = settings(entry).start(start());
+    state.set_calendar(Time::ZERO, Duration::from_secs(1_767_225_600));
+    let mut half = state.build(side, context());
     let mut now = Time::default();
     half.handle(now, Input::Start);
     while let Some(step) = script.step() {
@@ -156,7 +159,10 @@ fn settings(entry: &registry::Entry) -> Arc<dyn AcceleratorSettings> {
         return Arc::new(smb::testing::settings());
     }
     if *entry == http::ENTRY {
-        return Arc::new(http::Settings { is_on: true });
+        return Arc::new(http::Settings {
+            is_on: true,
+            caches: true,
+        });
     }
     (entry.parse)(&Table::default()).expect("an empty table gives the defaults")
 }

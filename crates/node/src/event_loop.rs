@@ -179,6 +179,7 @@ impl EventLoop {
         let mut engine = Engine::new(config, clock.now(), random);
         let surroundings = Input::Surroundings(parts.surroundings.first());
         engine.handle(clock.now(), surroundings);
+        engine.handle(clock.now(), calendar());
         parts.surroundings.start()?;
         let mut this = Self {
             clock,
@@ -248,6 +249,8 @@ impl EventLoop {
             self.forget_broken_links();
             if Instant::now() >= next_beat {
                 self.parts.heart.beat();
+                self.engine.handle(self.clock.now(), calendar());
+                self.drain();
                 next_beat = Instant::now() + HEARTBEAT;
             }
             if Instant::now() >= next_note {
@@ -433,6 +436,7 @@ impl EventLoop {
             | Input::Avoided { .. }
             | Input::BypassedServerAnswered { .. }
             | Input::Surroundings(_)
+            | Input::Calendar { .. }
             | Input::Configure(_)
             | Input::ClearDictionary { .. }
             | Input::Stop { .. } => {}
@@ -972,6 +976,13 @@ impl EventLoop {
             }
         }
     }
+}
+
+/// The time on the calendar, for the engine. A clock that is set before 1970 counts as 1970.
+fn calendar() -> Input {
+    let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let since_1970 = since_1970.unwrap_or_default();
+    Input::Calendar { since_1970 }
 }
 
 /// Says which peers cannot be trusted because their pins are damaged; returns why, by peer.

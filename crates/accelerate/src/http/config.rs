@@ -1,11 +1,23 @@
 //! What can be set of the accelerator, and its limits.
 
 /// What the operator decides.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// Whether flows to HTTP servers are followed. By default they are reduced and carried like any
     /// other.
     pub is_on: bool,
+    /// Whether responses are stored for other clients of the site.
+    pub caches: bool,
+}
+
+impl Default for Settings {
+    /// Off; where it is switched on, with a cache.
+    fn default() -> Self {
+        Self {
+            is_on: false,
+            caches: true,
+        }
+    }
 }
 
 /// Requests of one flow that may be under way. Browsers pipeline none, and other clients some tens; each

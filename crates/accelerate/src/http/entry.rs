@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::build;
 use super::config::Settings;
+use super::shared::HttpState;
 use crate::registry::Entry;
 use crate::settings::{AcceleratorSettings, Parsed, Table, TableReader};
-use crate::shared::{SharedState, StartContext, Unshared};
+use crate::shared::{SharedState, StartContext};
 
 /// The accelerator in the registry.
 pub static ENTRY: Entry = Entry {
@@ -25,8 +25,9 @@ const MODES: &[(&str, bool)] = &[("off", false), ("on", true)];
 fn parse(table: &Table) -> Parsed {
     let mut reader = TableReader::new(table);
     let is_on = reader.choice("mode", MODES)?.unwrap_or(false);
+    let caches = reader.switch("cache")?.unwrap_or(true);
     reader.finish()?;
-    Ok(Arc::new(Settings { is_on }))
+    Ok(Arc::new(Settings { is_on, caches }))
 }
 
 impl AcceleratorSettings for Settings {
@@ -36,12 +37,13 @@ impl AcceleratorSettings for Settings {
 
     fn lines(&self) -> Vec<(&'static str, String)> {
         let mode = if self.is_on { "on" } else { "off" };
-        vec![("mode", format!("{mode:?}"))]
+        vec![
+            ("mode", format!("{mode:?}")),
+            ("cache", self.caches.to_string()),
+        ]
     }
 
     fn start(&self, _: StartContext) -> Box<dyn SharedState> {
-        Box::new(Unshared::new(*self, |settings, half, _| {
-            build(half, *settings)
-        }))
+        Box::new(HttpState::new(*self))
     }
 }

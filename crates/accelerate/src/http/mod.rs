@@ -40,17 +40,3 @@ pub(crate) mod wire;
 
 pub use config::Settings;
 pub use entry::ENTRY;
-
-use far::Far;
-use near::Near;
-
-use crate::{Accelerator, Half};
-
-/// Makes one half for one flow.
-#[must_use]
-pub fn build(half: Half, _settings: Settings) -> Box<dyn Accelerator> {
-    match half {
-        Half::Near => Box::new(Near::new(None)),
-        Half::Far => Box::new(Far::new()),
-    }
-}

@@ -1,54 +1,131 @@
-//! What the flows of one node share: the cache, and what it costs.
+//! What the flows of one node share: the cache, and the time on the calendar.
+#![expect(
+    clippy::disallowed_types,
+    reason = "one engine owns all flows that share the index, and they take turns"
+)]
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use vocab::Time;
 
 use super::cache::{Index, Key, Limits, WallTime};
-use super::config::{CONTENT_MAX, INDEX_MAX};
+use super::config::{CONTENT_MAX, INDEX_MAX, Settings};
+use super::far::Far;
+use super::near::Near;
+use crate::settings::AcceleratorSettings;
+use crate::shared::{HalfContext, SharedState};
+use crate::{Accelerator, Half};
+
+/// What one engine keeps for all flows of HTTP.
+pub(super) struct HttpState {
+    settings: Settings,
+    /// `None` until the calendar is known: without it no age can be computed.
+    cache: Option<SharedCache>,
+}
+
+impl HttpState {
+    /// With nothing stored.
+    pub(super) fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            cache: None,
+        }
+    }
+}
+
+impl SharedState for HttpState {
+    fn configure(&mut self, settings: &Arc<dyn AcceleratorSettings>) {
+        self.settings = *settings.expect::<Settings>();
+        if !self.settings.caches {
+            self.cache = None;
+        }
+    }
+
+    fn set_calendar(&mut self, now: Time, since_1970: Duration) {
+        if !self.settings.caches {
+            return;
+        }
+        let clock = Calendar { now, since_1970 };
+        let cache = self.cache.get_or_insert_with(|| SharedCache::new(clock));
+        cache.shared().calendar = clock;
+    }
+
+    fn build(&mut self, half: Half, context: HalfContext) -> Box<dyn Accelerator> {
+        match half {
+            Half::Near => {
+                let cache = self.cache.as_ref();
+                let cache = cache.map(|cache| cache.for_server(context.server));
+                Box::new(Near::new(cache))
+            }
+            Half::Far => Box::new(Far::new()),
+        }
+    }
+}
+
+/// A moment of the engine's clock, and which one on the calendar it was.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Calendar {
+    /// The engine's time.
+    pub(super) now: Time,
+    /// The same moment, since 1970.
+    pub(super) since_1970: Duration,
+}
+
+impl Calendar {
+    fn wall(self, now: Time) -> WallTime {
+        let moment = self.since_1970 + now.since(self.now);
+        WallTime(moment.as_millis() as u64)
+    }
+}
+
+/// What is shared.
+#[derive(Debug)]
+pub(super) struct Shared {
+    calendar: Calendar,
+    /// What is stored.
+    pub(super) index: Index<Bytes>,
+}
 
 /// The shared cache as one flow sees it.
 #[derive(Clone, Debug)]
 pub(super) struct SharedCache {
     /// The server of the flow.
     server: SocketAddr,
-    /// Milliseconds since 1970 at [`Time::ZERO`].
-    epoch_ms: u64,
-    index: Arc<Mutex<Index<Bytes>>>,
+    shared: Arc<Mutex<Shared>>,
 }
 
 impl SharedCache {
-    /// An empty cache.
-    pub(super) fn new(server: SocketAddr, epoch_ms: u64) -> Self {
+    /// An empty cache, for no server yet.
+    pub(super) fn new(calendar: Calendar) -> Self {
         let limits = Limits {
             memory: INDEX_MAX,
             content: CONTENT_MAX,
         };
+        let index = Index::new(limits);
         Self {
-            server,
-            epoch_ms,
-            index: Arc::new(Mutex::new(Index::new(limits))),
+            server: SocketAddr::from(([0, 0, 0, 0], 0)),
+            shared: Arc::new(Mutex::new(Shared { calendar, index })),
         }
     }
 
-    /// The same cache for a flow to another server.
+    /// The same cache for a flow to this server.
     pub(super) fn for_server(&self, server: SocketAddr) -> Self {
-        Self {
-            server,
-            ..self.clone()
-        }
+        let shared = Arc::clone(&self.shared);
+        Self { server, shared }
     }
 
-    pub(super) fn index(&self) -> MutexGuard<'_, Index<Bytes>> {
-        // An engine's flows take turns, so the lock is never waited for; a panic ends the engine.
-        self.index.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What is shared, for one use.
+    pub(super) fn shared(&self) -> MutexGuard<'_, Shared> {
+        // The lock is never waited for, since the engine's flows take turns. A panic ends the engine.
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The moment on the calendar.
     pub(super) fn wall(&self, now: Time) -> WallTime {
-        WallTime(self.epoch_ms + now.as_nanos() / 1_000_000)
+        self.shared().calendar.wall(now)
     }
 
     /// The key of a request on this flow.

@@ -241,6 +241,7 @@ impl Engine {
             Input::BypassedServerAnswered { server } => self.server_answered_directly(server),
             Input::ClearDictionary { key } => self.dictionary.clear(key),
             Input::Surroundings(surroundings) => self.bounds = Bounds::new(&surroundings),
+            Input::Calendar { since_1970 } => self.accelerator_states.set_calendar(now, since_1970),
             Input::Configure(config) => self.configure(now, *config),
             Input::Stop { grace } => self.stop(now, grace),
         }

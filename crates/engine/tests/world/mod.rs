@@ -28,6 +28,8 @@ use tunnel::transport::{Codepoint, Keys};
 use tunnel::wire::{DATAGRAM_VERSION, DatagramOffer};
 use vocab::{Bitrate, ByteCount, NodeId, Random, Time};
 
+use super::web::WebServer;
+
 /// The two nodes, as indices.
 pub(crate) const NEAR: usize = 0;
 /// See [`NEAR`].
@@ -68,6 +70,8 @@ pub(crate) enum Script {
     Unreachable,
     /// Never answers: the attempt fails when the test says so.
     Dead,
+    /// Answers requests of HTTP.
+    Web(Rc<RefCell<WebServer>>),
     /// Serves files.
     Files(Rc<RefCell<FileServer>>),
 }
@@ -260,6 +264,8 @@ impl World {
         };
         for own in [NEAR, FAR] {
             world.look_around(own);
+            let since_1970 = Duration::from_secs(1_767_225_600);
+            world.input(own, Input::Calendar { since_1970 });
         }
         world.connect();
         world
@@ -986,6 +992,13 @@ impl Host {
                     if !answers.is_empty() {
                         self.to_send.push_back(answers.into());
                     }
+                }
+                self.finish_after = self.peer_finished;
+            }
+            Some(Script::Web(server)) => {
+                let answers = server.borrow_mut().hear(&mut self.received);
+                if !answers.is_empty() {
+                    self.to_send.push_back(answers.into());
                 }
                 self.finish_after = self.peer_finished;
             }

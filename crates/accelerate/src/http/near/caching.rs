@@ -36,7 +36,7 @@ impl Near {
             return false;
         };
         let now = cache.wall(self.now);
-        let found = cache.index().look_up(now, &key, head);
+        let found = cache.shared().index.look_up(now, &key, head);
         match found {
             LookUp::Miss => false,
             LookUp::NotCached => {
@@ -138,14 +138,15 @@ impl Near {
         let is_for_client = owed.is_for_client;
         let now = cache.wall(self.now);
         let exchange = (&cached.request, &head);
-        let mut index = cache.index();
+        let mut shared = cache.shared();
+        let index = &mut shared.index;
         if head.status == 304 {
             let conditions = match cached.is_validating {
                 true => Conditions::Stored,
                 false => Conditions::OfClient,
             };
             let found = index.freshen(cached.asked, now, &cached.key, exchange, conditions);
-            drop(index);
+            drop(shared);
             if !cached.is_validating {
                 return self.write_lan(head.bytes);
             }
@@ -160,7 +161,7 @@ impl Near {
         let replaces = |stored: &Stored<Bytes>| stored.may_replace_error(&cached.request, now);
         let is_error = matches!(head.status, 500 | 502 | 503 | 504);
         if is_error && let Some(stored) = cached.stored.clone().filter(replaces) {
-            drop(index);
+            drop(shared);
             owed.rest = Rest::Drop;
             if is_for_client {
                 self.write_stored(&stored);
@@ -188,7 +189,7 @@ impl Near {
             }
             _ => {}
         }
-        drop(index);
+        drop(shared);
         if is_for_client {
             self.write_lan(head.bytes);
         }
@@ -236,7 +237,8 @@ impl Near {
         let exchange = (&cached.request, &keeping.head);
         // A copy of the right length: what is kept for long has no room to spare.
         let content = (Bytes::copy_from_slice(&keeping.content), length);
-        let mut index = cache.index();
+        let mut shared = cache.shared();
+        let index = &mut shared.index;
         // It was judged by its head, and nothing that was judged has changed since.
         let _ = index.store(
             cached.asked,

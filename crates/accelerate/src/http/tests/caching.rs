@@ -4,13 +4,18 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::*;
+use crate::http::shared::Calendar;
 
 /// 1 January 2026, 00:00:00 GMT.
 const EPOCH_MS: u64 = 1_767_225_600_000;
 
 fn cache() -> SharedCache {
     let server = SocketAddr::from(([198, 18, 2, 2], 80));
-    SharedCache::new(server, EPOCH_MS)
+    let calendar = Calendar {
+        now: Time::ZERO,
+        since_1970: Duration::from_millis(EPOCH_MS),
+    };
+    SharedCache::new(calendar).for_server(server)
 }
 
 /// Clients of one site, one after the other, each on its own connection.
@@ -251,7 +256,8 @@ fn many_variants_displace_each_other_and_take_no_more_memory() {
         let response = ok("Cache-Control: max-age=60\r\nVary: User-Agent\r\n", "x");
         assert!(site.get(&format!("User-Agent: {number}\r\n"), &response).0);
     }
-    let index = site.cache.index();
+    let shared = site.cache.shared();
+    let index = &shared.index;
     assert!(index.len() <= 16 && index.held() < 64 * 1024, "{index:?}");
 }
 
