@@ -5,9 +5,11 @@ mod caching;
 use bytes::Bytes;
 use vocab::{Random, SegmentKind, Time};
 
+use super::far::Far;
+use super::near::Near;
+use super::reasons;
 use super::shared::SharedCache;
 use super::testing::{REQUESTS, RESPONSES};
-use super::{Far, Near, reasons};
 use crate::{Accelerator, Half, Input, LettingGo, Output, ReasonCode};
 
 /// Both halves, and what the hosts have got.

@@ -26,8 +26,6 @@ mod key;
 mod policy;
 mod stored;
 mod structured;
-#[cfg(test)]
-mod tests;
 mod vary;
 
 pub(crate) use index::{Conditions, Index, Limits, LookUp};
