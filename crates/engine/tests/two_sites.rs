@@ -4,6 +4,7 @@
 
 mod accepting;
 mod bounds;
+mod contents;
 mod files;
 mod resets;
 mod shares;
