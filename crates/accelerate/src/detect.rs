@@ -34,6 +34,17 @@ pub enum Protocol {
     Smtp,
 }
 
+impl Protocol {
+    /// Whether the hosts encrypt all that follows, so that nothing of it repeats.
+    #[must_use]
+    pub fn is_encrypted(self) -> bool {
+        match self {
+            Self::Tls | Self::SmbEncrypted | Self::Ssh => true,
+            Self::Unknown | Self::Http | Self::Ftp | Self::Smb2 | Self::Smb1 | Self::Smtp => false,
+        }
+    }
+}
+
 impl fmt::Display for Protocol {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.pad(match self {

@@ -224,6 +224,24 @@ mod tests {
     }
 
     #[test]
+    fn every_reason_of_an_accelerators_own_is_documented() {
+        let documented = include_str!("../../../docs/formats/accelerator-frames.md");
+        for entry in ENTRIES {
+            for code in (0..=u8::MAX).map(ReasonCode::new) {
+                let is_own = (entry.explain)(code, ReasonSource::ThisNode).is_some()
+                    && !ReasonCode::COMMON.contains(&code);
+                let row = format!(
+                    "\n| {} | {}, {} |",
+                    code.to_byte(),
+                    entry.number,
+                    entry.name
+                );
+                assert_eq!(documented.contains(&row), is_own, "{row}");
+            }
+        }
+    }
+
+    #[test]
     fn an_unknown_reason_is_shown_by_its_number() {
         for accelerator in ENTRIES {
             let named = accelerator.name;

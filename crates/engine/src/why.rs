@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 
-use accelerate::detect::Protocol;
 use accelerate::{Half, ReasonSource};
 use reduce::Dictionary;
 use tunnel::{ConnectFailure, ResetReason};
@@ -278,7 +277,7 @@ fn reduce(flow: &Flow, state: &str) -> StageReport {
             Some("the policy never stores this content".to_owned()),
             Some("take it out of never_store in [policy]".to_owned()),
         )
-    } else if is_encrypted(flow.protocol) {
+    } else if flow.protocol.is_encrypted() {
         (
             Some("the hosts encrypt the content, and encrypted content never repeats".to_owned()),
             None,
@@ -311,19 +310,6 @@ fn reduce(flow: &Flow, state: &str) -> StageReport {
         saved_bytes: Some(lan as i64 - wan as i64),
         why_not,
         remedy,
-    }
-}
-
-/// Whether what is seen of the protocol hides everything behind it.
-fn is_encrypted(protocol: Protocol) -> bool {
-    match protocol {
-        Protocol::Tls | Protocol::SmbEncrypted | Protocol::Ssh => true,
-        Protocol::Unknown
-        | Protocol::Http
-        | Protocol::Ftp
-        | Protocol::Smb2
-        | Protocol::Smb1
-        | Protocol::Smtp => false,
     }
 }
 

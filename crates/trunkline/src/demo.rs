@@ -7,17 +7,18 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use lab::campaign::{self, Link, Options, Pass, Plan, Results, Seeds, Test, WorkloadName};
 use lab::report;
 use lab::workload::Workload;
 
 use crate::lab::{environment, progress};
 
-/// Shows what Trunkline does for HTTP, FTP and SMB over an emulated WAN, beside what they do
-/// without it.
+/// Shows what Trunkline does for HTTP, FTP and file shares over an emulated WAN, beside what they
+/// do without it.
 ///
-/// Two sites are built of network namespaces, with real servers (nginx, vsftpd, Samba) and real
-/// clients (curl, smbclient). The published file set of a 2009 WAAS report is transferred without
+/// Two sites are built of network namespaces, with real servers (nginx, vsftpd, Samba) and their
+/// usual clients. The published file set of a 2009 WAAS report is transferred without
 /// Trunkline, with empty dictionaries, again, and with 1 % of each file changed. Everything that
 /// was made is removed at the end. It needs root, or unprivileged user namespaces.
 #[derive(Debug, Args)]
@@ -37,8 +38,8 @@ pub(crate) struct Demo {
     /// How often to measure everything; the table shows medians.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     repeat: u32,
-    /// Only these workloads: http-download, ftp-download, ftp-upload, smb-download, smb-upload.
-    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    /// Only these workloads.
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = workload())]
     workload: Vec<Workload>,
     /// Only these files of the set, 2M.doc and 50K.xls for example.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
@@ -62,6 +63,12 @@ pub(crate) struct Output {
     /// Leaves captures, server logs, hashes and raw results in DIR.
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
+}
+
+/// Takes the name of a workload; the help lists all names.
+fn workload() -> impl TypedValueParser<Value = Workload> {
+    PossibleValuesParser::new(Workload::ALL.map(Workload::name))
+        .map(|name| name.parse().expect("every name is parsed back"))
 }
 
 fn pass(text: &str) -> Result<Pass> {

@@ -21,8 +21,8 @@ impl SessionKey {
         Self(Zeroizing::new(bytes.to_vec()))
     }
 
-    /// Returns the first 16 bytes, filled up with zeros: Session.SessionKey of SMB ([MS-SMB2]
-    /// §3.2.5.3.1, Handling a New Authentication; §3.3.5.5.3, Handling GSS-API Authentication).
+    /// Returns the first 16 bytes, filled up with zeros, for protocols whose keys have that length whatever
+    /// the mechanism gives.
     pub(crate) fn first(&self) -> Zeroizing<[u8; 16]> {
         let mut first = Zeroizing::new([0; 16]);
         let length = self.0.len().min(16);
@@ -30,7 +30,7 @@ impl SessionKey {
         first
     }
 
-    /// Returns the whole key: Session.FullSessionKey of SMB.
+    /// Returns the whole key.
     pub(crate) fn full(&self) -> &[u8] {
         &self.0
     }

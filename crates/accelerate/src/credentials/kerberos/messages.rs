@@ -1,5 +1,5 @@
-//! The messages of RFC 4120 that a client and a server of a file share say to each other, and the
-//! structures that are encrypted in them; of each only what leads to keys, names and versions.
+//! The messages of RFC 4120 that a client and a service exchange, and the structures that are
+//! encrypted in them; of each only what leads to keys, names and versions.
 
 use super::asn1::{Fields, application, first, inside, texts};
 

@@ -11,7 +11,8 @@ use super::signature::{Algorithm, SigningKey};
 use crate::credentials::SessionKey;
 use crate::smb::wire::set_up::dialect;
 
-/// The key for signing in a session of this dialect.
+/// The key for signing in a session of this dialect, from the first 16 bytes of what authentication gave
+/// ([MS-SMB2] §3.2.5.3.1 and §3.3.5.5.3, Session.SessionKey).
 pub(crate) fn signing_key(
     dialect: u16,
     algorithm: Algorithm,
