@@ -3,6 +3,7 @@
 //! ```text
 //!   open { client, server } ──► server: `serve`, or the networks behind lan_interfaces
 //!                               client: the peer's `prefixes`, or this node's own address
+//!                               both, and the port: the first `serve_rule` that matches, if any does
 //! ```
 //!
 //! The shell reports the machine's routes and its own addresses ([`Surroundings`]) and reports
@@ -16,9 +17,9 @@
 //! It does not resolve names and does not know which process listens on an address.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::config::{Config, PeerConfig, Prefix};
+use crate::config::{Config, PeerConfig, Prefix, ServeAction, ServeRule, has_port, holds};
 
 /// An IPv4 route of fewer bits counts as a default route: the largest private network has 8, and
 /// the halves of a split default route have 1.
@@ -68,6 +69,7 @@ pub(crate) enum Refusal {
     ServerNotListed,
     ServerIsThisNode,
     ServerIsNoHost,
+    ServeRule,
     ClientNotOfPeer,
     ClientIsHere,
     PeerWithoutPrefixes,
@@ -86,6 +88,7 @@ impl Refusal {
             Self::ServerIsNoHost => {
                 "the server's address is a loopback, link-local, multicast or unspecified one"
             }
+            Self::ServeRule => "a [[policy.serve_rule]] refuses it",
             Self::ClientNotOfPeer => {
                 "the client's address is not in the prefixes of this [[peer]]; add its network there"
             }
@@ -199,6 +202,33 @@ impl Bounds {
         match prefixes.any(|prefix| prefix.contains(client)) {
             true => Ok(Source::Client),
             false => Err(Refusal::ClientNotOfPeer),
+        }
+    }
+
+    /// Whether the rules for peers' connections let this one be opened, whose client may have this address.
+    pub(crate) fn check_rules(
+        config: &Config,
+        client: IpAddr,
+        source: Source,
+        server: SocketAddr,
+    ) -> Result<(), Refusal> {
+        let address = server.ip().to_canonical();
+        let matches = |rule: &&ServeRule| {
+            let is_accepting = rule.action == ServeAction::Accept;
+            let of_client = match source {
+                Source::Client => holds(&rule.clients, client.to_canonical()),
+                // Nobody has checked the address.
+                Source::Node => rule.clients.is_empty() || !is_accepting,
+            };
+            // What a translator takes out of an address may be refused, and is not what was accepted.
+            let mut inner = embedded(address).map(IpAddr::from);
+            let to_server = holds(&rule.servers, address)
+                || !is_accepting && inner.any(|inner| holds(&rule.servers, inner));
+            of_client && to_server && has_port(&rule.ports, server.port())
+        };
+        match config.policy.serve_rules.iter().find(matches) {
+            Some(rule) if rule.action == ServeAction::Refuse => Err(Refusal::ServeRule),
+            Some(_) | None => Ok(()),
         }
     }
 

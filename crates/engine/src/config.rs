@@ -130,15 +130,45 @@ pub struct AcceptRule {
 
 impl AcceptRule {
     fn matches(&self, client: IpAddr, server: SocketAddr) -> bool {
-        let holds = |prefixes: &[Prefix], address: IpAddr| {
-            prefixes.is_empty() || prefixes.iter().any(|prefix| prefix.contains(address))
-        };
-        let has_port = || {
-            let port = server.port();
-            self.ports.is_empty() || self.ports.iter().any(|ports| ports.contains(&port))
-        };
-        holds(&self.clients, client) && holds(&self.servers, server.ip()) && has_port()
+        holds(&self.clients, client)
+            && holds(&self.servers, server.ip())
+            && has_port(&self.ports, server.port())
     }
+}
+
+/// Whether an address is in a rule's list; an empty list holds all.
+pub(crate) fn holds(prefixes: &[Prefix], address: IpAddr) -> bool {
+    prefixes.is_empty() || prefixes.iter().any(|prefix| prefix.contains(address))
+}
+
+/// Whether a port is in a rule's list; an empty list has all.
+pub(crate) fn has_port(ports: &[RangeInclusive<u16>], port: u16) -> bool {
+    ports.is_empty() || ports.iter().any(|ports| ports.contains(&port))
+}
+
+/// Whether this node opens the connections of some peers' clients to some servers, where [`Config::serve`] lets
+/// it. An empty list matches everything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServeRule {
+    /// Where the connection comes from. A client that goes by the peer's proxy, or whose peer has no prefixes,
+    /// may be any: a rule that refuses takes it to be one of these, and one that accepts does not.
+    pub clients: Vec<Prefix>,
+    /// Where it goes.
+    pub servers: Vec<Prefix>,
+    /// The server's ports.
+    pub ports: Vec<RangeInclusive<u16>>,
+    /// What becomes of it.
+    pub action: ServeAction,
+}
+
+/// What becomes of the connections that a [`ServeRule`] matches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ServeAction {
+    /// They are opened.
+    Accept,
+    /// They are refused, as all others that the policy forbids.
+    Refuse,
 }
 
 /// Rules that say what is done with which flows.
@@ -148,6 +178,9 @@ pub struct Policy {
     pub accept: AcceptMode,
     /// The first rule that matches says when a client is accepted.
     pub accept_rules: Vec<AcceptRule>,
+    /// The first rule that matches says whether a peer's connection is opened; one to which none of them applies
+    /// is.
+    pub serve_rules: Vec<ServeRule>,
     /// Flows to these server ports are not reduced or accelerated, only carried.
     pub carry_only_ports: Vec<u16>,
     /// Content of flows to these destinations is never stored in the dictionary.

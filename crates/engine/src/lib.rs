@@ -37,6 +37,7 @@ mod why;
 pub use bounds::{Route, Side, Surroundings};
 pub use config::{
     AcceptMode, AcceptRule, Config, Limits, ParsePrefixError, PeerConfig, Policy, Prefix,
+    ServeAction, ServeRule,
 };
 pub use engine::Engine;
 pub use io::{ConnectFailure, ConnectionId, Event, Input, LinkEnd, LinkId, OnBehalf, Output, Via};

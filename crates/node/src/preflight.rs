@@ -144,7 +144,12 @@ fn serves(config: &NodeConfig) -> String {
         },
     };
     let networks: Vec<String> = networks.iter().map(ToString::to_string).collect();
-    listed(&networks)
+    let networks = listed(&networks);
+    match config.policy.serve_rules.len() {
+        0 => networks,
+        1 => format!("{networks}; as far as 1 serve_rule lets"),
+        rules => format!("{networks}; as far as {rules} serve_rules let"),
+    }
 }
 
 fn listed(words: &[String]) -> String {

@@ -269,3 +269,61 @@ fn a_proxy_uses_the_nodes_own_address_whatever_its_clients_is() {
     let checked = gateway.check_client(&config, &config.peers[0], client, false);
     assert_eq!(checked, Ok(Source::Node));
 }
+
+#[test]
+fn rules_narrow_by_port_client_and_server_and_the_first_that_matches_decides() {
+    let rule = |clients: &[&str],
+                servers: &[&str],
+                ports: &[std::ops::RangeInclusive<u16>],
+                action| ServeRule {
+        clients: prefixes(clients),
+        servers: prefixes(servers),
+        ports: ports.to_vec(),
+        action,
+    };
+    let mut config = config(None);
+    config.policy.serve_rules = vec![
+        rule(&[], &["10.20.9.0/24"], &[80..=80], ServeAction::Refuse),
+        rule(
+            &[],
+            &["10.20.0.0/16"],
+            &[80..=80, 443..=443],
+            ServeAction::Accept,
+        ),
+        rule(&["10.10.1.0/24"], &[], &[22..=22], ServeAction::Accept),
+        rule(&["10.10.2.0/24"], &[], &[25..=25], ServeAction::Refuse),
+        rule(&[], &[], &[0..=1023], ServeAction::Refuse),
+    ];
+    let check = |client: &str, source, server: &str| {
+        let (client, server) = (client.parse().unwrap(), server.parse().unwrap());
+        Bounds::check_rules(&config, client, source, server).is_ok()
+    };
+    for (client, server, is_accepted) in [
+        ("10.10.1.7", "10.20.0.5:80", true),
+        ("10.10.1.7", "10.20.9.5:80", false),
+        ("10.10.1.7", "10.20.9.5:443", true),
+        ("10.10.1.7", "10.20.0.5:22", true),
+        ("10.10.2.7", "10.20.0.5:22", false),
+        ("10.10.2.7", "10.20.0.5:25", false),
+        ("10.10.2.7", "10.30.0.5:80", false),
+        // No rule applies.
+        ("10.10.2.7", "10.30.0.5:8080", true),
+        ("::ffff:10.10.1.7", "[::ffff:10.20.0.5]:22", true),
+    ] {
+        let accepted = check(client, Source::Client, server);
+        assert_eq!(accepted, is_accepted, "{client} to {server}");
+    }
+    // A client that may be any is none that is accepted, and one that is refused.
+    assert!(!check("10.10.1.7", Source::Node, "10.20.0.5:22"));
+    assert!(check("10.10.1.7", Source::Node, "10.20.0.5:443"));
+    config.policy.serve_rules.remove(4);
+    let check = |source, server: &str| {
+        let (client, server) = ("10.10.1.7".parse().unwrap(), server.parse().unwrap());
+        Bounds::check_rules(&config, client, source, server).is_ok()
+    };
+    assert!(!check(Source::Node, "10.20.0.5:25"));
+    assert!(check(Source::Client, "10.20.0.5:25"));
+    // What a translator would make of it is refused too, and is not accepted.
+    assert!(!check(Source::Client, "[64:ff9b::10.20.9.5]:80"));
+    assert!(check(Source::Client, "[64:ff9b::10.20.9.5]:8080"));
+}

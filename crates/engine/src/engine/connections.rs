@@ -11,7 +11,7 @@ use tunnel::{Answer, Open, ResetReason};
 use vocab::{FlowId, NodeId, Random, Time};
 
 use super::{Engine, PASSING_MAX, REFUSALS_TOLD_EVERY, UNREACHABLE_AFTER};
-use crate::bounds::{Refusal, Source};
+use crate::bounds::{Bounds, Refusal, Source};
 use crate::config::AcceptMode;
 use crate::connecting::{Attempt, WAIT_MAX};
 use crate::direct::{Direct, DirectReason};
@@ -290,8 +290,11 @@ impl Engine {
         self.bounds.check_server(&self.config, server.ip())?;
         let peer = &self.peers[&node].config;
         let keep = open.keep_client_address;
-        self.bounds
-            .check_client(&self.config, peer, client.ip(), keep)
+        let source = self
+            .bounds
+            .check_client(&self.config, peer, client.ip(), keep)?;
+        Bounds::check_rules(&self.config, client.ip(), source, *server)?;
+        Ok(source)
     }
 
     fn count_refusal(&mut self, now: Time, node: NodeId, open: &Open, refusal: Refusal) {

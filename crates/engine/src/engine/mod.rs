@@ -426,6 +426,11 @@ impl Engine {
             texts.truncate(SERVES_SHOWN);
             texts.push(format!("and {more} more"));
         }
+        match self.config.policy.serve_rules.len() {
+            0 => {}
+            1 => texts.push("as far as 1 serve_rule lets".to_owned()),
+            rules => texts.push(format!("as far as {rules} serve_rules let")),
+        }
         texts
     }
 

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use engine::{Event, Via};
+use engine::{Event, ServeAction, ServeRule, Via};
 use vocab::Time;
 
 use super::world::{FAR, NEAR, Script, Setting, World, client};
@@ -157,4 +157,44 @@ fn a_proxys_client_may_have_any_address() {
     let seen: Vec<_> = world.server_hosts().map(|host| host.seen_client).collect();
     assert_eq!(seen, [None], "the server sees the far node");
     assert!(world.now > Time::ZERO);
+}
+
+#[test]
+fn a_port_that_a_rule_refuses_looks_like_a_server_out_of_reach() {
+    let rule = |ports: &[std::ops::RangeInclusive<u16>], action| ServeRule {
+        clients: Vec::new(),
+        servers: vec!["198.18.2.0/24".parse().unwrap()],
+        ports: ports.to_vec(),
+        action,
+    };
+    let mut setting = Setting::default();
+    setting.far_policy.serve_rules = vec![
+        rule(&[80..=80], ServeAction::Accept),
+        rule(&[], ServeAction::Refuse),
+    ];
+    let mut world = World::new(setting);
+    for port in [80, 22] {
+        let secret = Bytes::from_static(b"secret");
+        world.servers.insert(port, answering(&secret));
+    }
+    let served = try_between(
+        &mut world,
+        client(),
+        address("198.18.2.2:80"),
+        Via::Transparent,
+    );
+    assert!(!served.was_reset);
+    for via in [Via::Transparent, Via::Socks5] {
+        let refused = try_between(&mut world, client(), address("198.18.2.2:22"), via);
+        assert!(refused.was_reset);
+        assert!(refused.after >= Duration::from_millis(3_200));
+        assert!(!refused.reason.contains("rule"), "{}", refused.reason);
+    }
+    assert_eq!(refused_total(&world), 2);
+    assert_eq!(world.server_hosts().count(), 1, "no connection was opened");
+    let told = world.nodes[FAR].events.iter();
+    let told = told.filter(|event| {
+        matches!(event, Event::OpensRefused { reason, .. } if reason.contains("serve_rule"))
+    });
+    assert_eq!(told.count(), 1);
 }

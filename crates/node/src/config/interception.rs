@@ -45,9 +45,9 @@ impl RuleAction {
     }
 }
 
-/// One `[[intercept.rule]]`. An empty list matches everything.
+/// A rule by client, server and port. An empty list matches everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InterceptRule {
+pub struct Rule<Action> {
     /// Where the connection comes from.
     pub clients: Vec<Prefix>,
     /// Where it goes.
@@ -55,8 +55,11 @@ pub struct InterceptRule {
     /// The server's ports, in order and without overlaps.
     pub ports: Vec<PortRange>,
     /// What becomes of it.
-    pub action: RuleAction,
+    pub action: Action,
 }
+
+/// One `[[intercept.rule]]`.
+pub type InterceptRule = Rule<RuleAction>;
 
 /// Ports from `first` to `last`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

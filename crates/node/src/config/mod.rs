@@ -29,7 +29,7 @@ use tunnel::congestion::Algorithm;
 use tunnel::fec;
 use vocab::ByteCount;
 
-pub use interception::{InterceptRule, MarkMatch, PortRange, RuleAction};
+pub use interception::{InterceptRule, MarkMatch, PortRange, Rule, RuleAction};
 pub use located::ConfigError;
 pub use sections::InterceptMode;
 use sections::{
@@ -236,7 +236,11 @@ fn check(
             "interception needs to know the LAN side; write lan_interfaces = [\"eth1\"] under [node], or mode = \"off\" under [intercept] for explicit proxies alone",
         ));
     }
-    let rules = check_rules(intercept.rule, located)?;
+    let rules = check_rules(
+        intercept.rule,
+        ", or set a packet mark in your own ruleset and name it in only_marked",
+        located,
+    )?;
     let peers = check_peers(peers, wan.listen, located)?;
     if limits.flows == 0 {
         return Err(ConfigError::Whole {
@@ -312,6 +316,10 @@ fn check(
         policy: engine::Policy {
             accept: policy.accept,
             accept_rules: accept_rules(policy.accept_rule, located)?,
+            serve_rules: check_rules(policy.serve_rule, "", located)?
+                .into_iter()
+                .map(serve_rule)
+                .collect(),
             accelerators,
             carry_only_ports: policy.carry_only_ports,
             never_store_prefixes: policy.never_store,
@@ -436,11 +444,13 @@ fn check_interface(
     ))
 }
 
-fn check_rules(
-    sections: Vec<Spanned<RuleSection>>,
+/// Rules in their order. `instead` is what else may be done where they are too many.
+fn check_rules<Action>(
+    sections: Vec<Spanned<RuleSection<Action>>>,
+    instead: &str,
     located: &located::Locator<'_>,
-) -> Result<Vec<InterceptRule>, ConfigError> {
-    let mut rules: Vec<InterceptRule> = Vec::with_capacity(sections.len());
+) -> Result<Vec<Rule<Action>>, ConfigError> {
+    let mut rules: Vec<Rule<Action>> = Vec::with_capacity(sections.len());
     for section in sections {
         let span = section.span();
         let section = section.into_inner();
@@ -448,12 +458,12 @@ fn check_rules(
             return Err(located.at(
                 span,
                 &format!(
-                    "there are more than {} rules; let one rule list several prefixes and ports, or set a packet mark in your own ruleset and name it in only_marked",
+                    "there are more than {} rules; let one rule list several prefixes and ports{instead}",
                     interception::RULES_MAX
                 ),
             ));
         }
-        let matches_all = |rule: &InterceptRule| {
+        let matches_all = |rule: &Rule<Action>| {
             rule.clients.is_empty() && rule.servers.is_empty() && rule.ports.is_empty()
         };
         if let Some(earlier) = rules.iter().position(matches_all) {
@@ -488,7 +498,7 @@ fn check_rules(
         let prefixes = |list: Option<Spanned<Vec<Prefix>>>| {
             list.map_or(Vec::new(), |list| interception::widest(list.get_ref()))
         };
-        rules.push(InterceptRule {
+        rules.push(Rule {
             clients: prefixes(section.clients),
             servers: prefixes(section.servers),
             ports: section
@@ -498,6 +508,16 @@ fn check_rules(
         });
     }
     Ok(rules)
+}
+
+fn serve_rule(rule: Rule<engine::ServeAction>) -> engine::ServeRule {
+    let ports = rule.ports.into_iter();
+    engine::ServeRule {
+        clients: rule.clients,
+        servers: rule.servers,
+        ports: ports.map(|ports| ports.first..=ports.last).collect(),
+        action: rule.action,
+    }
 }
 
 fn check_peers(

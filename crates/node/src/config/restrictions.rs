@@ -7,7 +7,7 @@ use super::NodeConfig;
 
 impl NodeConfig {
     /// What restricts: its name in the configuration, and how many entries there are.
-    fn restrictions(&self) -> [(&'static str, usize); 7] {
+    fn restrictions(&self) -> [(&'static str, usize); 8] {
         let policy = &self.policy;
         [
             ("[[intercept.rule]]", self.intercept.rules.len()),
@@ -17,6 +17,7 @@ impl NodeConfig {
             ),
             // An empty list serves nothing; without a list there is a default.
             ("[policy] serve", self.serve.iter().count()),
+            ("[[policy.serve_rule]]", policy.serve_rules.len()),
             ("[policy] bypass_ports", self.bypass_ports.len()),
             ("[policy] carry_only_ports", policy.carry_only_ports.len()),
             ("[policy] never_store", policy.never_store_prefixes.len()),
@@ -70,6 +71,8 @@ mod tests {
         never_store = ["203.0.113.7"]
         never_store_ports = [5432]
         serve = []
+        [[policy.serve_rule]]
+        action = "refuse"
     "#;
 
     fn parse(text: &str) -> NodeConfig {
@@ -91,6 +94,10 @@ mod tests {
         for (piece, name) in [
             ("only_marked = \"0x1/0x1\"", "[intercept] only_marked"),
             ("serve = []", "[policy] serve"),
+            (
+                "[[policy.serve_rule]]\n        action = \"refuse\"",
+                "[[policy.serve_rule]]",
+            ),
             ("bypass_ports = [22]", "[policy] bypass_ports"),
             ("carry_only_ports = [23]", "[policy] carry_only_ports"),
             ("never_store = [\"203.0.113.7\"]", "[policy] never_store"),

@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use engine::{AcceptMode, Prefix};
+use engine::{AcceptMode, Prefix, ServeAction};
 use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
 use vocab::{Bitrate, ByteCount};
@@ -71,6 +71,7 @@ pub(super) const KEYS: &[&str] = &[
     "never_store",
     "never_store_ports",
     "serve",
+    "serve_rule",
     "serve_peers_without_prefixes",
     "accounts",
     "keytab",
@@ -226,17 +227,17 @@ pub(super) struct InterceptSection {
     pub(super) mark: NonZeroU8,
     pub(super) route_table: u32,
     pub(super) only_marked: Option<MarkMatch>,
-    pub(super) rule: Vec<Spanned<RuleSection>>,
+    pub(super) rule: Vec<Spanned<RuleSection<RuleAction>>>,
 }
 
-/// One `[[intercept.rule]]`; a list that is left out matches everything.
+/// One `[[intercept.rule]]` or `[[policy.serve_rule]]`; a list that is left out matches everything.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct RuleSection {
+pub(super) struct RuleSection<Action> {
     pub(super) clients: Option<Spanned<Vec<Prefix>>>,
     pub(super) servers: Option<Spanned<Vec<Prefix>>>,
     pub(super) ports: Option<Spanned<Vec<PortRange>>>,
-    pub(super) action: RuleAction,
+    pub(super) action: Action,
 }
 
 impl Default for InterceptSection {
@@ -321,6 +322,7 @@ pub(super) struct PolicySection {
     pub(super) never_store_ports: Vec<u16>,
     /// The networks behind `lan_interfaces`, followed as routes change.
     pub(super) serve: Option<Vec<Prefix>>,
+    pub(super) serve_rule: Vec<Spanned<RuleSection<ServeAction>>>,
     /// Off: servers may trust this node's own address more than a peer's clients.
     pub(super) serve_peers_without_prefixes: bool,
 }

@@ -1,6 +1,6 @@
 //! What a right file means and what a wrong one is answered with.
 
-use engine::AcceptMode;
+use engine::{AcceptMode, ServeAction};
 
 use super::*;
 
@@ -247,6 +247,33 @@ fn a_wrong_accept_rule_is_told_at_its_place() {
     assert!(text.contains("after-server"), "{text}");
     let text = rule("ports = [443]");
     assert!(text.contains("accept"), "{text}");
+}
+
+#[test]
+fn serve_rules_have_the_grammar_of_intercept_rules() {
+    let text = format!(
+        "{SMALL}\n[policy]\nserve = [\"198.18.2.0/24\"]\n[[policy.serve_rule]]\nservers = [\"198.18.2.0/25\", \"198.18.2.7\"]\nports = [443, \"8000-8099\", \"8050-9000\"]\naction = \"accept\"\n[[policy.serve_rule]]\naction = \"refuse\"\n"
+    );
+    let rules = parse(&text).unwrap().policy.serve_rules;
+    let [first, last] = rules.as_slice() else {
+        panic!("{rules:?}");
+    };
+    assert_eq!(first.servers, ["198.18.2.0/25".parse().unwrap()]);
+    assert_eq!(first.ports, [443..=443, 8000..=9000]);
+    assert_eq!(first.action, ServeAction::Accept);
+    assert!(first.clients.is_empty() && last.ports.is_empty());
+    assert_eq!(last.action, ServeAction::Refuse);
+
+    let wrong = |lines: &str| error(&format!("{SMALL}\n[[policy.serve_rule]]\n{lines}\n"));
+    let text = wrong("action = \"bypass\"");
+    assert!(
+        text.contains("near.toml:19:10") && text.contains("refuse"),
+        "{text}"
+    );
+    let text = wrong("ports = []\naction = \"refuse\"");
+    assert!(text.contains("leave ports out"), "{text}");
+    let text = wrong("action = \"refuse\"\n[[policy.serve_rule]]\naction = \"accept\"");
+    assert!(text.contains("this rule is never reached"), "{text}");
 }
 
 /// SMALL with this behind the mode of `[intercept]`, whose first line is the file's 13th.
