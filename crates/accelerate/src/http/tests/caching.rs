@@ -36,7 +36,7 @@ impl Site {
     }
 
     fn wait(&mut self, seconds: u64) {
-        self.now = self.now + Duration::from_secs(seconds);
+        self.now += Duration::from_secs(seconds);
     }
 
     fn connect(&self) -> Connection {
@@ -429,7 +429,7 @@ fn a_client_s_own_conditions_are_answered_from_what_is_stored() {
             !asked && got.starts_with(&format!("HTTP/1.1 {status} ")),
             "{fields}{got}"
         );
-        assert_eq!(got.contains("ETag: W/\"1\"\r\n"), true);
+        assert!(got.contains("ETag: W/\"1\"\r\n"));
     }
 }
 
