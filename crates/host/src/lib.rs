@@ -5,6 +5,7 @@
 //! | [`process`], [`command`], [`run`], [`wait`] | child processes, tools, and the removal of all that a run made |
 //! | [`rootless`], [`first_process`] | user, mount and process namespaces |
 //! | [`kernel`] | system calls that std lacks |
+//! | [`daemon`] | the same for a daemon: capabilities, limits, timers, files in a directory |
 //! | [`packets`] | packet sockets, AF_XDP, TUN devices, eBPF programs |
 //! | [`stamped_sockets`], [`tester_sockets`] | UDP and TCP sockets with kernel stamps and counters |
 //! | [`machine`] | processor, kernel and load of this machine |
@@ -16,6 +17,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod command;
+pub mod daemon;
 pub mod drawing;
 pub mod first_process;
 pub mod html;

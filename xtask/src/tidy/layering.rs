@@ -7,6 +7,8 @@
 //!            │     simd      └─ simd, path            hostile (fuzzing only)
 //!            └─ testkit (tests only)
 //! ```
+//!
+//! `node` uses `host` as well.
 
 use anyhow::{Context, Result};
 
@@ -47,7 +49,7 @@ const MAY_USE: [(&str, &[&str]); 20] = [
     ),
     (
         "node",
-        &["vocab", "reduce", "tunnel", "accelerate", "engine"],
+        &["vocab", "reduce", "tunnel", "accelerate", "engine", "host"],
     ),
     ("emulator", &["vocab", "emulate", "host", "capture"]),
     ("tester", &["vocab", "measure", "host"]),
