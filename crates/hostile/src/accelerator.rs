@@ -147,6 +147,7 @@ fn settle(halves: &mut [Box<dyn accelerate::Accelerator>; 2], now: Time) -> bool
             | Output::ToLan(_)
             | Output::FinishLan
             | Output::ClaimReleased
+            | Output::EndBody
             | Output::Content(_) => {}
         }
     }

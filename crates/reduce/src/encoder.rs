@@ -235,6 +235,17 @@ impl Encoder {
         }
     }
 
+    /// A body ends with the payload that was pushed so far: its last chunk ends there, and what follows is cut as
+    /// if nothing stood before it. So a body that begins and ends this way is cut in every flow as it is when it
+    /// is stored ([`crate::ContentWriter`]), and is in the dictionary once.
+    pub fn end_body(&mut self) {
+        self.hold_until = None;
+        if !self.open.is_empty() {
+            self.close_chunk();
+            self.extend_payload(0);
+        }
+    }
+
     /// Nothing more will be pushed: hold nothing back, and remember the last chunk as it is.
     pub fn finish(&mut self) {
         self.is_finished = true;

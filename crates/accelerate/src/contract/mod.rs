@@ -75,6 +75,10 @@ pub enum Output {
     FinishLan,
     /// Send a segment to the other half.
     ToWan(Segment),
+    /// With the payload for the other half that was put out so far, a body ends. Content is then cut at its
+    /// ends, so that the body is found again whatever stands around it, and the other node can store it without
+    /// a second copy ([`ContentRequest::Store`]). Worth it for bodies that are likely to be seen again.
+    EndBody,
     /// End the stream towards the other half, after all that was put out before.
     FinishWan,
     /// Claim this key for the flow alone; [`Input::ClaimGranted`] or [`Input::ClaimDenied`] follows.

@@ -125,6 +125,7 @@ impl Flow {
                 // Nobody would take it any more.
                 Wish::ToWan(_) | Wish::FinishWan if self.peer_host != PeerHost::Standing => {}
                 Wish::ToWan(segment) => self.encoder.push(turn.now, segment),
+                Wish::EndBody => self.encoder.end_body(),
                 Wish::FinishWan => self.finish_wan(),
                 Wish::Claim(key) => turn.claims.claim(self.number, key),
                 Wish::ClaimReleased => turn.claims.released(self.number),

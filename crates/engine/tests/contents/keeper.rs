@@ -257,7 +257,10 @@ impl Accelerator for Far {
             Input::Wan(segment) => Output::ToLan(segment.bytes),
             Input::WanFinished => Output::FinishLan,
             Input::Lan(bytes) => Output::ToWan(Segment::payload(bytes)),
-            Input::LanFinished => Output::FinishWan,
+            Input::LanFinished => {
+                self.outputs.push_back(Output::EndBody);
+                Output::FinishWan
+            }
             _ => return,
         };
         self.outputs.push_back(output);

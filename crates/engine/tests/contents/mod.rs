@@ -142,6 +142,10 @@ fn a_second_client_is_answered_without_payload_on_the_wan() {
     assert_eq!((index.stored, index.hits, index.absences.len()), (1, 1, 0));
     // The handle is what the index keeps: 36 bytes for each 10 KiB.
     assert!(index.handles[&7].len() * 200 < body.len());
+    // It is there once: the flow was cut as the body is.
+    let references = (index.handles[&7].len() - 48) / 36;
+    let status = kept.world.nodes[NEAR].engine.status().dictionary;
+    assert_eq!(status.chunks, references as u64);
     let asked = kept.world.server_hosts().map(|host| host.received.len());
     assert_eq!(asked.collect::<Vec<_>>(), [REQUEST, 0]);
 }

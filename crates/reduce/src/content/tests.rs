@@ -1,7 +1,7 @@
 //! Bodies through a dictionary with a disk: what is read is right, or it is gone.
 
 use bytes::Bytes;
-use vocab::{ByteCount, NodeId, Random, Segment, Time};
+use vocab::{ByteCount, NodeId, Random, Segment, SegmentKind, Time};
 
 use super::{Absence, ContentHandle, ContentRead, ContentReader, ContentWriter};
 use crate::config::{
@@ -225,6 +225,92 @@ fn a_body_that_was_just_decoded_is_in_the_dictionary_already() {
     let added = store.dictionary.statistics().chunks - chunks;
     assert!(added <= 12, "{added} of {}", handle.count());
     assert_eq!(store.read_all(&handle), Outcome::done(&body));
+}
+
+/// Bodies of all lengths, one after the other in a flow, with heads between them, cut and polled at random:
+/// where their ends were said, storing them adds nothing.
+#[test]
+fn bodies_whose_ends_were_said_are_in_the_dictionary_once() {
+    let mut random = Random::from_seed(1);
+    let mut far = Dictionary::new(DictionaryConfig::default(), Random::from_seed(2));
+    let mut store = Store::new(ByteCount::mebibytes(32), ByteCount::new(0));
+    let mut encoder = Encoder::new(EncoderConfig::default(), far.peer(NodeId([1; 32])));
+    let peer = store.dictionary.peer(NodeId([2; 32]));
+    let mut decoder = Decoder::new(DecoderConfig::default(), peer);
+    let lengths = (0..120).map(|number| match number % 4 {
+        0 => number / 4,
+        1 => 1 + random.below(5_000),
+        2 => 8_000 + random.below(30_000),
+        _ => random.below(300_000),
+    });
+    let bodies: Vec<Vec<u8>> = lengths
+        .enumerate()
+        .map(|(seed, length)| noise(seed as u64, length as usize))
+        .collect();
+    let (mut now, mut decoded) = (Time::ZERO, Vec::new());
+    // The second time as references.
+    for body in bodies.iter().chain(&bodies) {
+        encoder.push(now, Segment::control(Bytes::from_static(b"a head")));
+        let mut rest = &body[..];
+        while !rest.is_empty() {
+            let (piece, behind) = rest.split_at(rest.len().min(1 + random.below(50_000) as usize));
+            encoder.push(now, Segment::payload(Bytes::copy_from_slice(piece)));
+            rest = behind;
+            now += std::time::Duration::from_millis(random.below(5));
+            if random.below(3) == 0 {
+                transfer(
+                    &mut encoder,
+                    &mut far,
+                    &mut decoder,
+                    &mut store,
+                    now,
+                    &mut decoded,
+                );
+            }
+        }
+        encoder.end_body();
+    }
+    encoder.finish();
+    transfer(
+        &mut encoder,
+        &mut far,
+        &mut decoder,
+        &mut store,
+        now,
+        &mut decoded,
+    );
+    assert!(decoder.is_at_boundary() && decoded == bodies.concat().repeat(2));
+    let chunks = store.dictionary.statistics().chunks;
+    for body in &bodies {
+        let handle = store.store(body, 70_000);
+        assert_eq!(store.read_all(&handle), Outcome::done(body));
+        assert_eq!(
+            store.dictionary.statistics().chunks,
+            chunks,
+            "{}",
+            body.len()
+        );
+    }
+}
+
+/// Carries over what is encoded by now, and keeps the payload.
+fn transfer(
+    encoder: &mut Encoder,
+    far: &mut Dictionary,
+    decoder: &mut Decoder,
+    store: &mut Store,
+    now: Time,
+    decoded: &mut Vec<u8>,
+) {
+    while let Some(record) = encoder.poll_encoded(now, far, 60_000) {
+        decoder.push(record);
+        while let Decoded::Segment(segment) = decoder.poll(&mut store.dictionary).unwrap() {
+            if segment.kind == SegmentKind::Payload {
+                decoded.extend_from_slice(&segment.bytes);
+            }
+        }
+        encoder.acknowledged(decoder.consumed(), far);
+    }
 }
 
 #[test]

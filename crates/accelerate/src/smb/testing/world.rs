@@ -742,7 +742,7 @@ impl World {
                 Output::FinishWan => self.push(1 - half, Item::Finish, 0),
                 Output::Claim(ends) => self.between = Some(ends),
                 Output::ClaimReleased => self.has_given_back = true,
-                Output::Content(_) => panic!("it keeps no bodies"),
+                Output::EndBody | Output::Content(_) => panic!("it keeps no bodies"),
                 Output::LettingGo(letting_go) => {
                     assert!(self.let_go.is_none(), "it lets go twice");
                     self.let_go = Some(letting_go);

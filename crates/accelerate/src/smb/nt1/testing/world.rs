@@ -347,7 +347,7 @@ impl World {
                 Output::ToWan(segment) => self.put_on_wan(half, Item::Segment(segment)),
                 Output::FinishWan => self.put_on_wan(half, Item::Finish),
                 Output::Claim(_) | Output::ClaimReleased => {}
-                Output::Content(_) => panic!("it keeps no bodies"),
+                Output::EndBody | Output::Content(_) => panic!("it keeps no bodies"),
                 Output::LettingGo(letting_go) => {
                     self.let_go = Some(letting_go);
                     match letting_go {
