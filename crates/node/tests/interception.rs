@@ -60,7 +60,7 @@ fn main() -> ExitCode {
         words if words.contains(&"--list") => {
             println!("interception: test");
         }
-        _ => return run_tests(),
+        words => return run_tests(words),
     }
     ExitCode::SUCCESS
 }
@@ -201,7 +201,15 @@ fn flood(server: SocketAddr) {
 
 // The tests.
 
-fn run_tests() -> ExitCode {
+/// Runs the tests whose names contain one of the words, or all.
+fn run_tests(words: &[&str]) -> ExitCode {
+    let mut words = words
+        .iter()
+        .filter(|word| !word.starts_with('-'))
+        .peekable();
+    let is_every_one = words.peek().is_none();
+    let words: Vec<_> = words.collect();
+    let is_wanted = |name: &str| is_every_one || words.iter().any(|word| name.contains(**word));
     if let Err(missing) = preconditions() {
         println!("interception: SKIPPED, because {missing}");
         return ExitCode::SUCCESS;
@@ -278,6 +286,10 @@ fn run_tests() -> ExitCode {
             firewall::near_output,
         ),
         (
+            "clients_whose_answers_were_dropped_go_directly_after_the_withdrawal",
+            firewall::clients_before_a_withdrawal,
+        ),
+        (
             "what_input_rules_of_the_far_gateway_drop_is_told_to_the_near_node",
             firewall::far_input,
         ),
@@ -300,13 +312,18 @@ fn run_tests() -> ExitCode {
             stopped_beside_another,
         ),
     ] {
-        test(&mut lab);
-        println!("interception: {name} ... ok");
+        if is_wanted(name) {
+            test(&mut lab);
+            println!("interception: {name} ... ok");
+        }
     }
     drop(lab);
     for site in ["near", "far"] {
-        few_descriptors(site);
-        println!("interception: a_{site}_node_of_few_descriptors_resets_nobody ... ok");
+        let name = format!("a_{site}_node_of_few_descriptors_resets_nobody");
+        if is_wanted(&name) {
+            few_descriptors(site);
+            println!("interception: {name} ... ok");
+        }
     }
     ExitCode::SUCCESS
 }
@@ -759,6 +776,18 @@ impl Lab {
         let program = std::env::current_exe().unwrap();
         let command = [program.to_str().unwrap(), "fetch", server, patience_ms];
         text(&self.inside("client", &command))
+    }
+
+    /// Begins what [`Self::fetch_within`] does.
+    fn begin_fetch(&self, server: &str, patience_ms: &str) -> Child {
+        Command::new("ip")
+            .args(["netns", "exec", &self.namespace("client")])
+            .arg(std::env::current_exe().unwrap())
+            .args(["fetch", server, patience_ms])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap()
     }
 
     fn status(&self, site: &str) -> Option<serde_json::Value> {

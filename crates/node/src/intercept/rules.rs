@@ -15,8 +15,8 @@
 //! or which pass by, are never touched in the middle. What belongs to a connection that was
 //! taken is recognised by its socket. The one exception is a listener that answers with SYN
 //! cookies, which has no socket until the handshake is over: for these, the four-tuples of
-//! SYNs that reached the listener are remembered for some seconds. When the set of SYNs is full,
-//! as in a SYN flood, a SYN is not taken and passes by.
+//! SYNs that reached the listener are remembered for some seconds. A SYN that passes by ends this
+//! for its connection. When the set of SYNs is full, as in a SYN flood, a SYN is not taken and passes by.
 //!
 //! A packet filter of this machine may drop what was taken. A client then sends its SYN again. A
 //! SYN that was taken before and has not passed the input hook is therefore not taken again: it
@@ -235,9 +235,10 @@ impl Ruleset {
                 r"    {family} daddr @peers{version} return
     {family} saddr . {family} daddr @bypassed_routes{version} return
     {family} daddr . tcp dport @avoided{version} return
-    {family} saddr @passing{version} {SYN} return
-    {SYN} {pair} @filtered{version} return
+    {family} saddr @passing{version} {SYN} goto pass{version}
+    {SYN} {pair} @filtered{version} goto pass{version}
     {family} daddr @destinations{version} {SYN} goto choose{version}
+    {SYN} {tuple} @arrived{version} goto pass{version}
     {tuple} @arrived{version} {tproxy} accept
 ",
                 pair = pair(family),
@@ -259,10 +260,13 @@ impl Ruleset {
                 text,
                 r#"  set arrived{version} {{ type {of_tuple}; flags dynamic,timeout; timeout {OPENING_SECONDS}s; size {ARRIVED_SIZE}; }}
   set filtered{version} {{ type {of_pair}; flags dynamic,timeout; timeout {filtered_seconds}s; size {FILTERED_SIZE}; }}
+  chain pass{version} {{
+    delete @arrived{version} {{ {tuple} }}
+  }}
   chain take{version} {{
     {tuple} @opening{version} {tuple} != @arrived{version} counter name syns_lost{version} update @filtered{version} {{ {pair} }}
     {pair} @filtered{version} iifname "lo" drop
-    {pair} @filtered{version} return
+    {pair} @filtered{version} goto pass{version}
     iifname "lo" update @opening{version} {{ {tuple} }} {take} accept
     update @opening{version} {{ {tuple} }} counter name syns_taken{version} {take} accept
   }}

@@ -119,6 +119,31 @@ pub(super) fn near_output(lab: &mut Lab) {
     intercepted_again(lab, &[SERVER]);
 }
 
+/// Clients repeat a SYN after 1, 3 and 7 s, newer kernels also at the full seconds between. One that begins before
+/// the withdrawal (within 5 s) is through with the first SYN that comes a second after it.
+pub(super) fn clients_before_a_withdrawal(lab: &mut Lab) {
+    reach_servers(lab);
+    // One cause of many: a policy that knows neither the LAN side nor the clients.
+    let rules = "table inet fw { chain output { type filter hook output priority 0; policy drop; oifname { lo, wan0 } accept; meta l4proto ipv6-icmp accept; icmp type destination-unreachable accept; }; }";
+    lab.set("near", &["nft", rules]);
+    let mut clients = Vec::new();
+    for _ in 0..5 {
+        for (server, answer) in [(SERVER, IPV4), (SERVER_IPV6, IPV6)] {
+            clients.push((lab.begin_fetch(server, "9000"), answer));
+        }
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    let withdrawn = vec!["IPv4 output", "IPv6 output"];
+    within(DIRECT_WITHIN, || blocked(lab, "near") == withdrawn);
+    for (client, answer) in clients {
+        let output = client.wait_with_output().unwrap();
+        assert_eq!(text(&output), answer);
+    }
+    lab.set("near", &["nft", "delete table inet fw"]);
+    reload(lab, "near");
+    intercepted_again(lab, &[SERVER, SERVER_IPV6]);
+}
+
 pub(super) fn far_input(lab: &mut Lab) {
     let rules = "table inet fw { chain input { type filter hook input priority 0; policy drop; iifname { lo, wan0 } accept; meta l4proto ipv6-icmp accept; }; }";
     lab.set("far", &["nft", rules]);
