@@ -41,5 +41,5 @@ pub mod smb;
 pub use contract::{
     Accelerator, ContentAbsence, ContentHandle, ContentId, ContentRefusal, ContentReport,
     ContentRequest, Explanation, FrameKind, Half, Input, LettingGo, MAX_CONTENT_READS,
-    MAX_CONTENT_STORES, Output, ReasonCode, ReasonSource,
+    MAX_CONTENT_STORES, Opening, Output, ReasonCode, ReasonSource,
 };

@@ -16,7 +16,7 @@ use crate::http;
 use crate::passthrough;
 use crate::settings::{AcceleratorSettings, Parsed, Table};
 use crate::smb;
-use crate::{Explanation, ReasonCode, ReasonSource};
+use crate::{Explanation, Opening, ReasonCode, ReasonSource};
 
 /// The number of the accelerator that every node has.
 pub const PASSTHROUGH: u8 = 0;
@@ -167,6 +167,14 @@ impl Registry {
         let mut registered = self.registered.iter();
         let one = registered.find(|one| one.entry.ports.contains(&port))?;
         Some(one.entry)
+    }
+
+    /// Who decides when flows of this accelerator are opened at the far node.
+    #[must_use]
+    pub fn opening_of(&self, entry: &Entry) -> Opening {
+        let mut registered = self.registered.iter();
+        let one = registered.find(|one| one.entry.number == entry.number);
+        one.map_or(Opening::AtOnce, |one| one.settings.opening())
     }
 
     /// The accelerator with this number, if this node has it.

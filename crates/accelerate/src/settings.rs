@@ -19,6 +19,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
+use crate::Opening;
 use crate::shared::{SharedState, StartContext};
 
 /// The settings of one accelerator as its entry parsed them. The engine and the node pass them on;
@@ -26,6 +27,11 @@ use crate::shared::{SharedState, StartContext};
 pub trait AcceleratorSettings: Any + fmt::Debug + Send + Sync {
     /// Whether flows to the accelerator's ports are given to it.
     fn is_on(&self) -> bool;
+
+    /// Who decides when a flow of the accelerator is opened at the far node.
+    fn opening(&self) -> Opening {
+        Opening::AtOnce
+    }
 
     /// Every setting with its value as they would be written in the table.
     fn lines(&self) -> Vec<(&'static str, String)>;

@@ -128,10 +128,12 @@ pub(crate) struct Direct {
 }
 
 impl Direct {
+    /// Begins one. `queued` bytes were given to the shell for the client before.
     pub(crate) fn open(
         now: Time,
         number: u64,
         caller: Caller,
+        queued: usize,
         opened: ConnectionId,
         reason: DirectReason,
         outputs: &mut impl Extend<Output>,
@@ -167,7 +169,10 @@ impl Direct {
             bytes_down: 0,
             timer: None,
             delivery_until: None,
-            accepted: end(accepted, EndState::Standing),
+            accepted: End {
+                queued,
+                ..end(accepted, EndState::Standing)
+            },
             opened: end(opened, EndState::Opening),
             end: None,
             is_connected: false,
@@ -224,7 +229,10 @@ impl Direct {
                 self.accepted.connection,
                 WINDOW.saturating_sub(self.opened.queued),
             ),
-            (self.opened.connection, WINDOW),
+            (
+                self.opened.connection,
+                WINDOW.saturating_sub(self.accepted.queued),
+            ),
         ];
         outputs.extend(credits.map(|(connection, bytes)| Output::ReadCredit { connection, bytes }));
         self.go_on(outputs);

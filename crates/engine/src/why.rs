@@ -154,16 +154,16 @@ pub(crate) fn explain(now: Time, flow: &Flow, peer: &Peer, state: &str) -> Why {
     Why {
         flow: flow_report(now, flow, &peer.config.name, state),
         stages: vec![
-            intercept(flow),
+            intercept(flow, state),
             classify(flow),
             accelerate(flow, &peer.config.name),
             reduce(flow, state),
-            tunnel(peer),
+            tunnel(flow, peer),
         ],
     }
 }
 
-fn intercept(flow: &Flow) -> StageReport {
+fn intercept(flow: &Flow, state: &str) -> StageReport {
     let did = match flow.via {
         Some(via) if flow.client_state == ClientState::Accepted => {
             format!("accepted at once ({via})")
@@ -177,6 +177,8 @@ fn intercept(flow: &Flow) -> StageReport {
         None => "opened the server's connection for the peer".to_owned(),
     };
     let kept = match flow.keep_client_address {
+        _ if flow.unopened().is_some() && state == "open" => "not opened at the peer yet",
+        _ if flow.unopened().is_some() => "answered here, never opened: no server saw it",
         _ if !flow.is_connected() => "no server saw it",
         true => "the server sees the client's own address",
         false => "the server sees the far node's address",
@@ -313,7 +315,16 @@ fn reduce(flow: &Flow, state: &str) -> StageReport {
     }
 }
 
-fn tunnel(peer: &Peer) -> StageReport {
+fn tunnel(flow: &Flow, peer: &Peer) -> StageReport {
+    if flow.unopened().is_some() {
+        return StageReport {
+            stage: "tunnel",
+            did: format!("carried nothing of it to {}", peer.config.name),
+            saved_bytes: None,
+            why_not: None,
+            remedy: None,
+        };
+    }
     let statistics = peer.session.statistics();
     let round_trip = match statistics.round_trip_latest {
         Some(span) => vocab::format_duration(span),

@@ -148,7 +148,9 @@ fn settle(halves: &mut [Box<dyn accelerate::Accelerator>; 2], now: Time) -> bool
             | Output::FinishLan
             | Output::ClaimReleased
             | Output::EndBody
-            | Output::Content(_) => {}
+            | Output::Content(_)
+            | Output::OpenFlow
+            | Output::AnsweredHere(_) => {}
         }
     }
     panic!("more than {MOST_OUTPUTS} outputs after one input");

@@ -18,10 +18,14 @@ pub use content::{
 pub use letting_go::LettingGo;
 pub use reason::{Explanation, ReasonCode, ReasonSource};
 
+mod opening;
+
 use std::time::Duration;
 
 use bytes::Bytes;
 use vocab::{Segment, Time};
+
+pub use opening::Opening;
 
 use crate::claims::ClaimKey;
 
@@ -69,6 +73,12 @@ pub enum Input {
 pub enum Output {
     /// Open the connection to the server. Far halves only, once.
     OpenServer,
+    /// Open the flow at the far node now, if it is not open yet. Near halves only ([`Opening::ByNearHalf`]).
+    OpenFlow,
+    /// The half has answered so many bytes of its client itself, the first of those that it has not named
+    /// before, and has put out the whole answer. Near halves only ([`Opening::ByNearHalf`]): if the flow goes
+    /// directly later, the server gets what follows these bytes.
+    AnsweredHere(usize),
     /// Write to the host on this half's LAN side.
     ToLan(Bytes),
     /// End the stream towards that host cleanly, after all that was put out before.

@@ -4,10 +4,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use accelerate::shared::HalfContext;
-use accelerate::{Half, passthrough, registry};
+use accelerate::{Half, registry};
 use bytes::Bytes;
 use reduce::{Decoder, DecoderConfig, Encoder, EncoderConfig, Storing};
-use tunnel::{Answer, Open, ResetReason};
+use tunnel::{Answer, Open};
 use vocab::{FlowId, NodeId, Random, Time};
 
 use super::{Engine, PASSING_MAX, REFUSALS_TOLD_EVERY, UNREACHABLE_AFTER};
@@ -15,7 +15,7 @@ use crate::bounds::{Bounds, Refusal, Source};
 use crate::config::AcceptMode;
 use crate::connecting::{Attempt, WAIT_MAX};
 use crate::direct::{Direct, DirectReason};
-use crate::flow::{Birth, ClientState, Flow, Turn, Unsent, message};
+use crate::flow::{Birth, ClientState, Flow, Registration, Turn, message};
 use crate::io::{ConnectFailure, ConnectionId, Event, Output, Via};
 use crate::peer::Peer;
 use crate::shares::{self, DIRECT_BEYOND_LIMIT, Kind, SOURCE_PASSES_FOR, source_of};
@@ -86,10 +86,13 @@ impl Engine {
         match self.choose_peer(client, caller.server.ip(), caller.via) {
             Ok(node) => self.open_flow(now, node, caller),
             Err(reason) => {
+                if let Some(node) = self.peer_of_unopened(caller, reason) {
+                    return self.open_flow(now, node, caller);
+                }
                 if reason == DirectReason::SourceShare {
                     self.source_is_at_share(now, client, caller.via);
                 }
-                self.open_direct(now, caller, reason);
+                self.open_direct(now, caller, 0, reason);
             }
         }
     }
@@ -127,81 +130,6 @@ impl Engine {
         };
         let others = self.open_in_all().saturating_sub(peer.flows.len());
         shares::share(percent, limits.flows, others)
-    }
-
-    /// The peer with the longest prefix around the address, if a flow may go to it now.
-    pub(super) fn choose_peer(
-        &self,
-        client: IpAddr,
-        server: IpAddr,
-        via: Via,
-    ) -> Result<NodeId, DirectReason> {
-        let serving = self.config.peer_for(server);
-        let peer = serving.and_then(|node| self.peers.get(&node));
-        let peer = peer.ok_or(DirectReason::NoPeerServes)?;
-        if self.stop_at.is_some() {
-            return Err(DirectReason::Stopping);
-        }
-        if !peer.takes_flows() {
-            return Err(DirectReason::PeerNotUp);
-        }
-        // Who comes by a proxy is not spoken for with its own address.
-        if via == Via::Transparent && !peer.takes_intercepted() {
-            return Err(DirectReason::PeerFiltered);
-        }
-        let (limits, open) = (&self.config.limits, self.open_in_all());
-        if open >= limits.flows {
-            return Err(DirectReason::FlowLimit);
-        }
-        if self.memory_limit_reached {
-            return Err(DirectReason::MemoryLimit);
-        }
-        if self.sources.is_at_share(limits, open, client, Kind::Flow) {
-            return Err(DirectReason::SourceShare);
-        }
-        if peer.is_at_share || peer.flows.len() >= self.share_of(peer) {
-            return Err(DirectReason::PeerShare);
-        }
-        Ok(peer.config.node)
-    }
-
-    pub(super) fn open_flow(&mut self, now: Time, node: NodeId, caller: Caller) {
-        let Caller {
-            connection,
-            client,
-            server,
-            via,
-            state,
-        } = caller;
-        let carry_only = self.config.policy.carry_only(server);
-        let accelerator = match carry_only {
-            true => &passthrough::ENTRY,
-            false => self.config.policy.accelerators.for_port(server.port()),
-        };
-        let open = Open {
-            client,
-            server,
-            accelerator: accelerator.number,
-            keep_client_address: via == Via::Transparent,
-            // What is only carried is not reduced by the peer either.
-            may_store: self.config.policy.may_store(server) && !carry_only,
-            dscp: 0,
-        };
-        let peer = self
-            .peers
-            .get_mut(&node)
-            .expect("choose_peer returns known peers");
-        let Ok(id) = peer.session.open(now, open.clone()) else {
-            return self.open_direct(now, caller, DirectReason::FlowLimit);
-        };
-        let birth = self.birth(now, (node, id), Half::Near, connection, accelerator, &open);
-        let via = Some(via);
-        let birth = Birth {
-            via,
-            client_state: state,
-            ..birth
-        };
-        self.start_flow(now, birth);
     }
 
     /// A flow that a peer opened towards a server beside this node.
@@ -264,7 +192,8 @@ impl Engine {
         open: &Open,
     ) {
         let connection = self.next_opened();
-        let birth = self.birth(now, (node, id), Half::Far, connection, accelerator, open);
+        let registered = (node, Registration::Opened(id));
+        let birth = self.birth(now, registered, Half::Far, connection, accelerator, open);
         let birth = match self.check_open(node, open) {
             Ok(source) => Birth {
                 keep_client_address: source == Source::Client,
@@ -381,7 +310,9 @@ impl Engine {
         if let Some(flow) = self.flows.get(&number)
             && let Some(peer) = self.peers.get_mut(&flow.peer)
         {
-            peer.session.answer(flow.id, Answer::Failed(failure));
+            if let Some(id) = flow.id() {
+                peer.session.answer(id, Answer::Failed(failure));
+            }
             self.touched.insert(flow.peer);
         }
         self.fail_flow(now, number, reason);
@@ -390,7 +321,7 @@ impl Engine {
     pub(super) fn birth(
         &mut self,
         now: Time,
-        (node, id): (NodeId, FlowId),
+        (node, registration): (NodeId, Registration),
         half: Half,
         connection: ConnectionId,
         accelerator: &'static registry::Entry,
@@ -420,7 +351,7 @@ impl Engine {
         Birth {
             number,
             peer: node,
-            id,
+            registration,
             half,
             client: open.client,
             server: open.server,
@@ -444,7 +375,8 @@ impl Engine {
     }
 
     pub(super) fn start_flow(&mut self, now: Time, birth: Birth) {
-        let (number, node, id, connection) = (birth.number, birth.peer, birth.id, birth.connection);
+        let (number, node, connection) = (birth.number, birth.peer, birth.connection);
+        let id = birth.registration.id();
         let budget = self.budget();
         let peer = self
             .peers
@@ -465,17 +397,25 @@ impl Engine {
                 if flow.via.is_some() {
                     self.sources.opened(flow.client.ip(), Kind::Flow);
                 }
-                peer.flows.insert(id, number);
+                if let Some(id) = id {
+                    peer.flows.insert(id, number);
+                }
                 self.connections.insert(connection, number);
                 let wants_server = flow.take_wish_for_server();
+                let wants_opening = flow.take_wish_for_opening();
                 self.flows.insert(number, flow);
                 self.account(number);
                 if wants_server {
                     self.open_server(now, number);
                 }
+                if wants_opening {
+                    self.open_late(now, number);
+                }
             }
             Err(broken) => {
-                peer.session.reset(id, broken.reset);
+                if let Some(id) = id {
+                    peer.session.reset(id, broken.reset);
+                }
                 self.outputs.push_back(Output::Reset { connection });
                 if broken.is_peers_fault() {
                     self.misbehaved(now, node, broken.text);
@@ -484,82 +424,14 @@ impl Engine {
         }
     }
 
-    /// Ends the flows that a silent peer has not answered: their clients would wait for a peer that may never
-    /// come back. A flow whose open never left this node goes on directly, with all that its client has sent.
-    ///
-    /// An open that was handed to a link or put in a packet may have been executed, and the client's bytes may
-    /// have reached the server: a process that is stopped, or a path that is dark, may have taken them a moment
-    /// before, and may yet deliver them. To send them a second time by another way could order the goods twice.
-    /// Such a flow is reset, and its client, who knows what it asked for, decides whether to try again; by then
-    /// its connections go directly.
-    pub(super) fn end_unanswered_flows(&mut self, now: Time, node: NodeId) {
-        let Some(peer) = self.peers.get(&node) else {
-            return;
-        };
-        let is_unanswered = |number: &u64| {
-            let flow = self.flows.get(number);
-            flow.is_some_and(|flow| flow.half == Half::Near && !flow.is_answered())
-        };
-        let unanswered: Vec<u64> = peer.flows.values().copied().filter(is_unanswered).collect();
-        let (mut direct, mut reset) = (0, 0);
-        for number in unanswered {
-            let Some(peer) = self.peers.get_mut(&node) else {
-                return;
-            };
-            let Some(flow) = self.flows.get_mut(&number) else {
-                continue;
-            };
-            let unsent = flow.take_unsent(&peer.session);
-            peer.session.reset(flow.id, ResetReason::PeerLost);
-            self.touched.insert(node);
-            match (unsent, flow.via) {
-                (Some(unsent), Some(via)) => {
-                    let caller = Caller {
-                        connection: flow.connection(),
-                        client: flow.client,
-                        server: flow.server,
-                        via,
-                        state: match flow.asks() {
-                            true => ClientState::Asks,
-                            false => ClientState::Accepted,
-                        },
-                    };
-                    self.forget_flow(now, number, "goes on directly: the peer fell silent");
-                    let reason = DirectReason::PeerSilent;
-                    self.open_direct(now, caller, reason);
-                    // At a limit of direct connections it was reset instead.
-                    match self.connections.contains_key(&caller.connection) {
-                        true => direct += 1,
-                        false => reset += 1,
-                    }
-                    self.resend_directly(now, caller.connection, unsent);
-                }
-                _ => {
-                    reset += 1;
-                    self.fail_flow(now, number, why::UNANSWERED);
-                }
-            }
-        }
-        if direct + reset > 0 {
-            self.event(Event::UnansweredFlowsEnded {
-                peer: node,
-                direct,
-                reset,
-            });
-        }
-    }
-
-    /// Gives a direct connection what its client had sent before it was one.
-    fn resend_directly(&mut self, now: Time, connection: ConnectionId, unsent: Unsent) {
-        for bytes in unsent.bytes {
-            self.received(now, connection, bytes);
-        }
-        if unsent.is_finished {
-            self.finished(now, connection);
-        }
-    }
-
-    pub(super) fn open_direct(&mut self, now: Time, caller: Caller, reason: DirectReason) {
+    /// Begins a direct connection; `queued` bytes are already on their way to its client.
+    pub(super) fn open_direct(
+        &mut self,
+        now: Time,
+        caller: Caller,
+        queued: usize,
+        reason: DirectReason,
+    ) {
         let (accepted, client) = (caller.connection, caller.client.ip());
         let (limits, open) = (&self.config.limits, self.open_in_all());
         let is_too_many = open >= limits.flows + DIRECT_BEYOND_LIMIT
@@ -572,7 +444,15 @@ impl Engine {
         }
         let number = self.next_number();
         let opened = self.next_opened();
-        let direct = Direct::open(now, number, caller, opened, reason, &mut self.outputs);
+        let direct = Direct::open(
+            now,
+            number,
+            caller,
+            queued,
+            opened,
+            reason,
+            &mut self.outputs,
+        );
         self.totals.directs += 1;
         self.sources.opened(client, Kind::Direct);
         for connection in direct.connections() {
@@ -686,7 +566,9 @@ impl Engine {
         }
         match result {
             Ok(()) => {
-                peer.session.answer(flow.id, Answer::Connected);
+                if let Some(id) = flow.id() {
+                    peer.session.answer(id, Answer::Connected);
+                }
                 self.turn(now, number, Flow::connected);
             }
             Err(failure @ (ConnectFailure::Unreachable | ConnectFailure::NotPermitted)) => {

@@ -149,7 +149,8 @@ impl Engine {
         if let (Some(link), Some(bytes)) = (link, last) {
             self.outputs.push_back(Output::SendLast { link, bytes });
         }
-        let numbers: Vec<u64> = peer.flows.values().copied().collect();
+        let of_peer = self.flows.values().filter(|flow| flow.peer == node);
+        let numbers: Vec<u64> = of_peer.map(|flow| flow.number).collect();
         for number in numbers {
             self.fail_flow(now, number, "the peer was removed from this node's peers");
         }
@@ -191,13 +192,13 @@ impl Engine {
     }
 
     pub(super) fn reset_all(&mut self, now: Time) {
-        let flows: Vec<(u64, NodeId, FlowId)> = self
+        let flows: Vec<(u64, NodeId, Option<FlowId>)> = self
             .flows
             .values()
-            .map(|flow| (flow.number, flow.peer, flow.id))
+            .map(|flow| (flow.number, flow.peer, flow.id()))
             .collect();
         for (number, node, id) in flows {
-            if let Some(peer) = self.peers.get_mut(&node) {
+            if let (Some(id), Some(peer)) = (id, self.peers.get_mut(&node)) {
                 peer.session.reset(id, ResetReason::Stopping);
                 self.touched.insert(node);
             }

@@ -12,6 +12,7 @@
 
 pub(crate) mod connections;
 mod membership;
+mod opening;
 mod sessions;
 mod turns;
 
@@ -603,8 +604,10 @@ impl Engine {
             *peers.entry(flow.peer).or_default() += flow.accounted;
         }
         let order = |flow: &Flow| {
-            let session = self.peers.get(&flow.peer).map(|peer| &peer.session);
-            let own = flow.accounted + session.map_or(0, |session| session.flow_memory(flow.id));
+            let peer = self.peers.get(&flow.peer);
+            let in_session = peer.zip(flow.id());
+            let in_session = in_session.map_or(0, |(peer, id)| peer.session.flow_memory(id));
+            let own = flow.accounted + in_session;
             (peers.get(&flow.peer).copied(), own, flow.number)
         };
         let mut flows: Vec<_> = self.flows.values().map(order).collect();

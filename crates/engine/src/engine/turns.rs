@@ -54,6 +54,8 @@ impl Engine {
         };
         let result = work(flow, &mut turn);
         let wants_server = flow.take_wish_for_server();
+        let wants_opening = flow.take_wish_for_opening();
+        let id = flow.id();
         self.touched.insert(flow.peer);
         match result {
             Ok(()) => match flow.end(&peer.session) {
@@ -62,6 +64,9 @@ impl Engine {
                     if wants_server {
                         self.open_server(now, number);
                     }
+                    if wants_opening {
+                        self.open_late(now, number);
+                    }
                 }
                 Some(FlowEnd::Closed) => {
                     let connection = flow.connection();
@@ -69,7 +74,9 @@ impl Engine {
                     self.forget_flow(now, number, "closed");
                 }
                 Some(FlowEnd::HostReset) => {
-                    peer.session.reset(flow.id, ResetReason::HostReset);
+                    if let Some(id) = id {
+                        peer.session.reset(id, ResetReason::HostReset);
+                    }
                     self.forget_flow(now, number, "reset by the host beside this node");
                 }
                 Some(FlowEnd::PeerHostReset) => {
@@ -81,7 +88,9 @@ impl Engine {
                 }
             },
             Err(broken) => {
-                peer.session.reset(flow.id, broken.reset);
+                if let Some(id) = id {
+                    peer.session.reset(id, broken.reset);
+                }
                 let (node, is_peers_fault) = (flow.peer, broken.is_peers_fault());
                 if let Some(because) = broken.recurs {
                     let (client, server) = (flow.client.ip(), flow.server);
@@ -152,7 +161,9 @@ impl Engine {
         self.totals.lan_bytes += flow.sent_lan_bytes + flow.received_lan_bytes;
         self.totals.wan_bytes += flow.sent_wan_bytes + flow.received_wan_bytes;
         if let Some(peer) = self.peers.get_mut(&flow.peer) {
-            peer.flows.remove(&flow.id);
+            if let Some(id) = flow.id() {
+                peer.flows.remove(&id);
+            }
             let why = why::explain(now, &flow, peer, state);
             self.remember_closed(why);
         }

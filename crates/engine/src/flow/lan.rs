@@ -6,7 +6,6 @@ use std::time::Duration;
 use accelerate::Input;
 use accelerate::detect;
 use bytes::Bytes;
-use tunnel::Session;
 use vocab::Time;
 
 use super::{Broken, Flow, PeerHost, Turn};
@@ -28,17 +27,6 @@ const WRITE_OVERHEAD: usize = 128;
 /// Bytes for a host that are fewer are copied, so that they do not keep the record alive that they
 /// were part of, and joined to those before them that have not left yet.
 const COPY_BELOW: usize = 4 * 1024;
-
-/// The client's bytes that are kept in case that they go directly: what a client sends while the link is full.
-const UNSENT_MAX: usize = 256 * 1024;
-
-/// What a client has sent to a flow that the peer never heard of.
-#[derive(Debug)]
-pub(crate) struct Unsent {
-    pub(crate) bytes: Vec<Bytes>,
-    /// It has sent its last byte.
-    pub(crate) is_finished: bool,
-}
 
 /// The LAN side of a flow.
 pub(super) struct Lan {
@@ -144,25 +132,6 @@ impl Flow {
         self.pump(turn)
     }
 
-    /// Keeps what the client sends as long as the peer cannot have heard of the flow.
-    pub(super) fn keep_unsent(&mut self, session: &Session, bytes: &Bytes) {
-        let Some(unsent) = &mut self.unsent else {
-            return;
-        };
-        let fits = self.unsent_bytes + bytes.len() <= UNSENT_MAX;
-        if fits && !session.is_open_sent(self.id) {
-            unsent.push(bytes.clone());
-            self.unsent_bytes += bytes.len();
-        } else {
-            self.forget_unsent();
-        }
-    }
-
-    pub(super) fn forget_unsent(&mut self) {
-        self.unsent = None;
-        self.unsent_bytes = 0;
-    }
-
     /// The host's connection has failed: nothing can be written to it, and there is still something to
     /// read of it.
     pub(crate) fn lan_failed(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
@@ -214,20 +183,6 @@ impl Flow {
         }
     }
 
-    /// All that the client has sent, if it was told nothing and the peer cannot have heard of the flow.
-    pub(crate) fn take_unsent(&mut self, session: &Session) -> Option<Unsent> {
-        let is_untouched = !session.is_open_sent(self.id)
-            && self.received_lan_bytes == 0
-            && self.lan.host == HostState::Standing
-            && self.lan.finish == Finish::Open;
-        let bytes = self.unsent.take().filter(|_| is_untouched);
-        self.unsent_bytes = 0;
-        Some(Unsent {
-            bytes: bytes?,
-            is_finished: self.lan.finished,
-        })
-    }
-
     /// What opens the server's connection.
     pub(crate) fn connect(&self) -> Output {
         Output::Connect {
@@ -242,6 +197,7 @@ impl Flow {
         if bytes.is_empty() || self.lan.host != HostState::Standing {
             return;
         }
+        self.unsent.note_answer();
         if self.received_lan_bytes == 0 {
             self.look(&bytes);
         }

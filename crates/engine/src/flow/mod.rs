@@ -25,6 +25,7 @@
 
 mod contents;
 mod lan;
+mod opening;
 mod stage;
 mod wan;
 
@@ -37,7 +38,7 @@ use accelerate::{Accelerator, Half, Input, registry};
 use bytes::Bytes;
 use reduce::{Decoder, Dictionary, Encoder};
 use tunnel::{ResetReason, Session};
-use vocab::{FlowId, NodeId, Time};
+use vocab::{NodeId, Time};
 
 use crate::bounds::Refusal;
 use crate::io::{ConnectFailure, ConnectionId, Output, Via};
@@ -45,8 +46,10 @@ use crate::left_alone::Because;
 use crate::memory::Budget;
 
 use self::contents::Contents;
-pub(crate) use self::lan::{DELIVERY_STALL_LIMIT, Unsent};
+pub(crate) use self::lan::DELIVERY_STALL_LIMIT;
 use self::lan::{Finish, HostState, Lan};
+use self::opening::Unsent;
+pub(crate) use self::opening::{Registration, UnansweredBytes};
 use self::stage::Stage;
 use self::wan::REPAIR_REQUEST_MEMORY;
 pub(crate) use self::wan::message;
@@ -103,7 +106,7 @@ enum PeerHost {
 pub(crate) struct Flow {
     pub(crate) number: u64,
     pub(crate) peer: NodeId,
-    pub(crate) id: FlowId,
+    registration: Registration,
     pub(crate) half: Half,
     pub(crate) client: SocketAddr,
     pub(crate) server: SocketAddr,
@@ -139,9 +142,9 @@ pub(crate) struct Flow {
     pub(crate) waits_for_disk: bool,
     /// The peer has answered its open, or sent bytes of it.
     is_answered: bool,
-    /// All that the client has sent, while the open has not left this node; `None` once that is not all.
-    unsent: Option<Vec<Bytes>>,
-    unsent_bytes: usize,
+    unsent: Unsent,
+    /// Something has stood for the far half, or the near half said so, while the flow was not open.
+    wants_opening: bool,
     /// The engine is to open the server's connection.
     wants_server: bool,
     stage: Stage,
@@ -181,7 +184,7 @@ pub(crate) enum FlowEnd {
 pub(crate) struct Birth {
     pub(crate) number: u64,
     pub(crate) peer: NodeId,
-    pub(crate) id: FlowId,
+    pub(crate) registration: Registration,
     pub(crate) half: Half,
     pub(crate) client: SocketAddr,
     pub(crate) server: SocketAddr,
@@ -211,7 +214,7 @@ impl Flow {
         let mut flow = Self {
             number: birth.number,
             peer: birth.peer,
-            id: birth.id,
+            registration: birth.registration,
             half: birth.half,
             client: birth.client,
             server: birth.server,
@@ -237,8 +240,8 @@ impl Flow {
             timer: None,
             waits_for_disk: false,
             is_answered: false,
-            unsent: (birth.half == Half::Near).then(Vec::new),
-            unsent_bytes: 0,
+            unsent: Unsent::new(birth.half),
+            wants_opening: false,
             wants_server: false,
             stage: Stage::Running(birth.machine),
             contents: Contents::default(),
@@ -294,7 +297,7 @@ impl Flow {
         self.encoder.pending()
             + self.encoder.retained()
             + self.decoder.buffered()
-            + self.unsent_bytes
+            + self.unsent.held()
             + self.encoder.pending_overhead()
             + self.encoder.retained_overhead()
             + self.lan.held()
@@ -326,20 +329,24 @@ impl Flow {
 
     /// How the flow has ended; `None` while it goes on.
     pub(crate) fn end(&self, session: &Session) -> Option<FlowEnd> {
+        let Some(id) = self.id() else {
+            return self.end_unopened();
+        };
         // Neither host takes anything any more; what is unread of a failed connection has no receiver.
         if self.is_reset_by_peer() && self.lan.host != HostState::Standing {
             return Some(FlowEnd::PeerHostReset);
         }
         if self.is_host_gone() {
             let is_known_to_peer = self.session_closed
-                || (self.finish_wan == Finish::Done && session.is_delivered(self.id));
+                || (self.finish_wan == Finish::Done && session.is_delivered(id));
             return is_known_to_peer.then_some(FlowEnd::HostReset);
         }
-        let is_over = self.session_closed
-            && self.lan.finished
-            && self.lan.finish == Finish::Done
-            && self.lan.queued == 0;
-        is_over.then_some(FlowEnd::Closed)
+        (self.session_closed && self.is_lan_over()).then_some(FlowEnd::Closed)
+    }
+
+    /// Both directions of the host's connection have ended in good order.
+    fn is_lan_over(&self) -> bool {
+        self.lan.finished && self.lan.finish == Finish::Done && self.lan.queued == 0
     }
 
     /// Whether the shell has no connection to the host any more.

@@ -124,9 +124,11 @@ impl Flow {
                 Wish::FinishLan => self.finish_lan(turn),
                 // Nobody would take it any more.
                 Wish::ToWan(_) | Wish::FinishWan if self.peer_host != PeerHost::Standing => {}
-                Wish::ToWan(segment) => self.encoder.push(turn.now, segment),
+                Wish::ToWan(segment) => self.send_to_peer(turn, segment),
                 Wish::EndBody => self.encoder.end_body(),
                 Wish::FinishWan => self.finish_wan(),
+                Wish::OpenFlow => self.wants_opening = true,
+                Wish::AnsweredHere(bytes) => self.unsent.note_answered(bytes),
                 Wish::Claim(key) => turn.claims.claim(self.number, key),
                 Wish::ClaimReleased => turn.claims.released(self.number),
                 Wish::Content(request) => self.handle_content(turn, request),
@@ -150,7 +152,7 @@ impl Flow {
             LettingGo::LetGo { reason } => {
                 let released = [FrameKind::Released.to_byte(), reason.to_byte()];
                 let frame = Bytes::copy_from_slice(&released);
-                self.encoder.push(turn.now, Segment::frame(frame));
+                self.send_to_peer(turn, Segment::frame(frame));
                 self.stage = Stage::Released;
                 turn.claims.released(self.number);
                 Ok(())
@@ -172,7 +174,7 @@ impl Flow {
     /// What happens to bytes that no accelerator handles any more.
     pub(super) fn pass(&mut self, turn: &mut Turn<'_>, input: Input) {
         match input {
-            Input::Lan(bytes) => self.encoder.push(turn.now, Segment::payload(bytes)),
+            Input::Lan(bytes) => self.send_to_peer(turn, Segment::payload(bytes)),
             Input::LanFinished => self.finish_wan(),
             Input::Wan(segment) => match segment.kind {
                 SegmentKind::Payload | SegmentKind::Control => self.write_lan(turn, segment.bytes),

@@ -35,7 +35,7 @@ impl Flow {
     /// The peer has opened the server's connection.
     pub(crate) fn answered(&mut self) {
         self.is_answered = true;
-        self.forget_unsent();
+        self.unsent.forget();
     }
 
     pub(crate) fn is_answered(&self) -> bool {
@@ -100,11 +100,14 @@ impl Flow {
 
     /// Answers requests for repairs while answers have room.
     pub(super) fn repair(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
-        while !self.unanswered.is_empty() && turn.session.has_message_room(self.id) {
+        let Some(id) = self.id() else {
+            return Ok(());
+        };
+        while !self.unanswered.is_empty() && turn.session.has_message_room(id) {
             if let Some(request) = self.unanswered.pop_front() {
                 let answer = self.encoder.repair(&request).map_err(failed_repair)?;
                 turn.session
-                    .send_message(self.id, message::REPAIR_ANSWER, answer);
+                    .send_message(id, message::REPAIR_ANSWER, answer);
             }
         }
         Ok(())
@@ -112,14 +115,18 @@ impl Flow {
 
     /// LAN to WAN: encodes as much as the session can take.
     pub(super) fn encode(&mut self, turn: &mut Turn<'_>) {
+        // What the encoder holds waits for the open.
+        let Some(id) = self.id() else {
+            return;
+        };
         if self.is_reset_by_peer() {
             return;
         }
         loop {
             // Asked even without room: that a held tail is due must stop its timer, or the
             // timer would fire for ever while the peer gives no credit.
-            let room = turn.session.writable(self.id);
-            self.encoder.limit_record(turn.session.record_room(self.id));
+            let room = turn.session.writable(id);
+            self.encoder.limit_record(turn.session.record_room(id));
             self.encoder
                 .limit_retained(turn.budget.share(), turn.budget.spare());
             let Some(encoded) = self.encoder.poll_encoded(turn.now, turn.dictionary, room) else {
@@ -130,7 +137,7 @@ impl Flow {
             let rest = self.encoder.rest_of_record();
             for bytes in std::iter::once(encoded).chain(rest) {
                 self.sent_wan_bytes += bytes.len() as u64;
-                turn.session.write(self.id, bytes);
+                turn.session.write(id, bytes);
             }
         }
         self.waits_for_disk |= self.encoder.waits_for_disk();
@@ -138,13 +145,17 @@ impl Flow {
             self.finish_wan = Finish::Done;
             // A reset is no end in good order; the peer is told of it once it has consumed all bytes.
             if self.lan.host != (HostState::Gone { finished: false }) {
-                turn.session.finish(self.id);
+                turn.session.finish(id);
             }
         }
     }
 
     /// WAN to LAN: decodes as much as the host takes.
     pub(super) fn restore(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+        let Some(id) = self.id() else {
+            self.flush_lan(turn);
+            return Ok(());
+        };
         self.waits_for_disk = false;
         let share = turn.budget.share();
         self.decoder.limit_ahead(share);
@@ -152,7 +163,7 @@ impl Flow {
             match self.decoder.poll(turn.dictionary) {
                 Ok(Decoded::Segment(segment)) => self.deliver(turn, segment)?,
                 Ok(Decoded::NeedMore) => {
-                    let Some(encoded) = turn.session.read(self.id, SESSION_READ) else {
+                    let Some(encoded) = turn.session.read(id, SESSION_READ) else {
                         self.end_of_wan(turn)?;
                         break;
                     };
@@ -167,7 +178,7 @@ impl Flow {
                 Ok(Decoded::NeedRepair(request)) => {
                     self.repairs_asked += 1;
                     turn.session
-                        .send_message(self.id, message::REPAIR_REQUEST, request);
+                        .send_message(id, message::REPAIR_REQUEST, request);
                 }
                 Ok(Decoded::WaitForRepair) => {
                     if self.is_reset_by_peer() {
@@ -189,7 +200,7 @@ impl Flow {
         let consumed = self.decoder.consumed();
         if consumed > self.consumed_told {
             self.consumed_told = consumed;
-            turn.session.consumed(self.id, consumed);
+            turn.session.consumed(id, consumed);
         }
         Ok(())
     }

@@ -737,6 +737,9 @@ impl World {
             match output {
                 Output::FinishLan if half == NEAR => self.is_client_gone = true,
                 Output::OpenServer | Output::FinishLan => {}
+                Output::OpenFlow | Output::AnsweredHere(_) => {
+                    panic!("its flows are opened at once")
+                }
                 Output::ToLan(bytes) => self.give_host(half, &bytes),
                 Output::ToWan(segment) => self.send_segment(half, segment),
                 Output::FinishWan => self.push(1 - half, Item::Finish, 0),

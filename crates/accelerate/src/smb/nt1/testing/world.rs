@@ -342,6 +342,9 @@ impl World {
             match output {
                 Output::OpenServer | Output::FinishLan if half == 0 => {}
                 Output::OpenServer => {}
+                Output::OpenFlow | Output::AnsweredHere(_) => {
+                    panic!("its flows are opened at once")
+                }
                 Output::FinishLan => self.server_gone(),
                 Output::ToLan(bytes) => self.put_on_lan(half, &bytes),
                 Output::ToWan(segment) => self.put_on_wan(half, Item::Segment(segment)),

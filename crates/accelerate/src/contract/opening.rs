@@ -1,0 +1,34 @@
+//! When a flow is opened at the far node.
+//!
+//! ```text
+//!  AtOnce      client accepted ──Open──► far node; the near half starts
+//!  ByNearHalf  client accepted; the near half starts and answers what it can
+//!                 ├─ it never needs the far half ──────────► the flow ends here; 0 bytes on the WAN
+//!                 ├─ first segment, FinishWan, OpenFlow ───► Open ──► far node, what was put out behind it
+//!                 └─ it lets go ───────────────────────────► Open ──► far node, what it held behind it
+//! ```
+//!
+//! Until the open, no frame of the flow crosses the WAN. At the open the engine applies what it applies to
+//! every open: if the peer cannot be reached, is at a limit or has its share of the flows, the flow goes directly
+//! to its server with all that its client has sent and that was not answered here, or, where the
+//! client has a part of an answer, it is reset.
+//!
+//! A near half with [`Opening::ByNearHalf`] keeps three duties:
+//! - After it has put out the whole answer to a request, it says [`crate::Output::AnsweredHere`] with the length of
+//!   that request. Without it the flow cannot go directly any more.
+//! - Where a server may speak first, it puts out [`crate::Output::OpenFlow`] when its client stays silent; nobody else
+//!   opens the flow then. A timer of a second is enough.
+//! - It puts out what it held before it lets go, as every half does.
+//!
+//! The flow of a client that was not accepted yet (`accept = "after-server"`, or a server that is not known to
+//! be reachable) is opened at once: its client waits for the server. So is a flow whose hosts are left alone.
+
+/// Who decides when a flow is opened at the far node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Opening {
+    /// The engine, when the client connects. The open saves a round trip while the client speaks.
+    #[default]
+    AtOnce,
+    /// The near half, which may answer its client without the far node.
+    ByNearHalf,
+}

@@ -1,0 +1,310 @@
+//! Which peer a client's connection goes to, when its flow is opened there, and how it goes on without.
+//!
+//! Most flows are opened when the client connects. Where the settings of the accelerator say that its near half decides
+//! ([`accelerate::Opening::ByNearHalf`]), the flow begins here, at this node alone, and is opened when its near half
+//! wants it: what an open is checked for is checked then. A peer that cannot be reached refuses the open
+//! and not the flow, which may be answered here all the same.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use accelerate::{Half, Opening, passthrough, registry};
+use tunnel::{Open, OpenError, ResetReason};
+use vocab::{FlowId, NodeId, Time};
+
+use super::Engine;
+use super::connections::Caller;
+use crate::direct::DirectReason;
+use crate::flow::{Birth, ClientState, Flow, Registration, UnansweredBytes};
+use crate::io::{Event, Via};
+use crate::peer::{Peer, Reach};
+use crate::shares::Kind;
+use crate::why;
+
+impl Engine {
+    /// The peer with the longest prefix around the address, if a flow may go to it now.
+    pub(super) fn choose_peer(
+        &self,
+        client: IpAddr,
+        server: IpAddr,
+        via: Via,
+    ) -> Result<NodeId, DirectReason> {
+        let peer = self.serving_peer(server)?;
+        self.takes_open(peer, via)?;
+        self.takes_one_more(client)?;
+        self.has_share(peer)?;
+        Ok(peer.config.node)
+    }
+
+    fn serving_peer(&self, server: IpAddr) -> Result<&Peer, DirectReason> {
+        let serving = self.config.peer_for(server);
+        let peer = serving.and_then(|node| self.peers.get(&node));
+        peer.ok_or(DirectReason::NoPeerServes)
+    }
+
+    /// Whether a flow can be opened at the peer now.
+    fn takes_open(&self, peer: &Peer, via: Via) -> Result<(), DirectReason> {
+        if self.stop_at.is_some() {
+            return Err(DirectReason::Stopping);
+        }
+        if !peer.takes_flows() {
+            return Err(DirectReason::PeerNotUp);
+        }
+        // Who comes by a proxy is not spoken for with its own address.
+        if via == Via::Transparent && !peer.takes_intercepted() {
+            return Err(DirectReason::PeerFiltered);
+        }
+        Ok(())
+    }
+
+    /// Whether this node may have one more flow, of this client.
+    fn takes_one_more(&self, client: IpAddr) -> Result<(), DirectReason> {
+        let (limits, open) = (&self.config.limits, self.open_in_all());
+        if open >= limits.flows {
+            return Err(DirectReason::FlowLimit);
+        }
+        if self.memory_limit_reached {
+            return Err(DirectReason::MemoryLimit);
+        }
+        if self.sources.is_at_share(limits, open, client, Kind::Flow) {
+            return Err(DirectReason::SourceShare);
+        }
+        Ok(())
+    }
+
+    fn has_share(&self, peer: &Peer) -> Result<(), DirectReason> {
+        match peer.is_at_share || peer.flows.len() >= self.share_of(peer) {
+            true => Err(DirectReason::PeerShare),
+            false => Ok(()),
+        }
+    }
+
+    /// The peer of a flow that begins although nothing can be opened there now, because its near half may
+    /// answer the client without.
+    pub(super) fn peer_of_unopened(&self, caller: Caller, reason: DirectReason) -> Option<NodeId> {
+        match reason {
+            DirectReason::PeerNotUp | DirectReason::PeerFiltered | DirectReason::PeerShare => {}
+            DirectReason::NoPeerServes
+            | DirectReason::PeerSilent
+            | DirectReason::FlowLimit
+            | DirectReason::MemoryLimit
+            | DirectReason::SourceShare
+            | DirectReason::Stopping => return None,
+        }
+        let is_late = self.opening_of(caller, self.accelerator_for(caller.server));
+        let may_begin =
+            is_late == Opening::ByNearHalf && self.takes_one_more(caller.client.ip()).is_ok();
+        let peer = self.serving_peer(caller.server.ip()).ok();
+        peer.filter(|_| may_begin).map(|peer| peer.config.node)
+    }
+
+    fn accelerator_for(&self, server: SocketAddr) -> &'static registry::Entry {
+        match self.config.policy.carry_only(server) {
+            true => &passthrough::ENTRY,
+            false => self.config.policy.accelerators.for_port(server.port()),
+        }
+    }
+
+    /// Who decides when the flow is opened. A client that is not accepted waits for its server.
+    fn opening_of(&self, caller: Caller, accelerator: &registry::Entry) -> Opening {
+        match caller.state {
+            ClientState::Accepted => self.config.policy.accelerators.opening_of(accelerator),
+            ClientState::Asks => Opening::AtOnce,
+        }
+    }
+
+    pub(super) fn open_flow(&mut self, now: Time, node: NodeId, caller: Caller) {
+        let Caller {
+            connection,
+            client,
+            server,
+            via,
+            state,
+        } = caller;
+        let carry_only = self.config.policy.carry_only(server);
+        let accelerator = self.accelerator_for(server);
+        let open = Open {
+            client,
+            server,
+            accelerator: accelerator.number,
+            keep_client_address: via == Via::Transparent,
+            // What is only carried is not reduced by the peer either.
+            may_store: self.config.policy.may_store(server) && !carry_only,
+            dscp: 0,
+        };
+        let registration = match self.opening_of(caller, accelerator) {
+            Opening::ByNearHalf => Registration::Unopened(Box::new(open.clone())),
+            Opening::AtOnce => {
+                let peer = self
+                    .peers
+                    .get_mut(&node)
+                    .expect("choose_peer returns known peers");
+                match peer.session.open(now, open.clone()) {
+                    Ok(id) => Registration::Opened(id),
+                    Err(_) => return self.open_direct(now, caller, 0, DirectReason::FlowLimit),
+                }
+            }
+        };
+        let registered = (node, registration);
+        let birth = self.birth(now, registered, Half::Near, connection, accelerator, &open);
+        let birth = Birth {
+            via: Some(via),
+            client_state: state,
+            ..birth
+        };
+        let number = birth.number;
+        self.start_flow(now, birth);
+        if self
+            .peers
+            .get(&node)
+            .is_some_and(|peer| peer.reach != Reach::Up)
+        {
+            self.turn(now, number, |flow, turn| {
+                flow.wan_silent(turn, Duration::ZERO)
+            });
+        }
+    }
+
+    /// Opens a flow whose near half wants it, or has the flow go on without the peer.
+    pub(super) fn open_late(&mut self, now: Time, number: u64) {
+        let Some(flow) = self.flows.get(&number) else {
+            return;
+        };
+        let (node, via) = (flow.peer, flow.via.unwrap_or(Via::Transparent));
+        let Some(open) = flow.unopened().cloned() else {
+            return;
+        };
+        match self.register(now, node, via, open) {
+            Ok(id) => {
+                if let Some(flow) = self.flows.get_mut(&number) {
+                    flow.opened(id);
+                }
+                if let Some(peer) = self.peers.get_mut(&node) {
+                    peer.flows.insert(id, number);
+                }
+                self.turn(now, number, Flow::pump);
+            }
+            Err(reason) => {
+                if self.go_on_directly(now, number, reason) == GoneOn::Not {
+                    self.fail_flow(now, number, reason.text());
+                }
+            }
+        }
+    }
+
+    /// Opens a flow that this node has already.
+    fn register(
+        &mut self,
+        now: Time,
+        node: NodeId,
+        via: Via,
+        open: Open,
+    ) -> Result<FlowId, DirectReason> {
+        let peer = self.peers.get(&node).ok_or(DirectReason::PeerNotUp)?;
+        self.takes_open(peer, via)?;
+        self.has_share(peer)?;
+        if self.memory_limit_reached {
+            return Err(DirectReason::MemoryLimit);
+        }
+        let peer = self.peers.get_mut(&node).ok_or(DirectReason::PeerNotUp)?;
+        self.touched.insert(node);
+        peer.session.open(now, open).map_err(|error| match error {
+            OpenError::NotConnected | OpenError::PeerLeaving => DirectReason::PeerNotUp,
+            OpenError::Leaving => DirectReason::Stopping,
+            OpenError::TooManyFlows => DirectReason::FlowLimit,
+        })
+    }
+
+    /// Ends the flows that a silent peer has not answered: their clients would wait for a peer that may never
+    /// come back. A flow whose open never left this node goes on directly, with all that its client has sent.
+    ///
+    /// An open that was handed to a link or put in a packet may have been executed, and the client's bytes may
+    /// have reached the server: a process that is stopped, or a path that is dark, may have taken them a moment
+    /// before, and may yet deliver them. To send them a second time by another way could order the goods twice.
+    /// Such a flow is reset, and its client, who knows what it asked for, decides whether to try again; by then
+    /// its connections go directly.
+    pub(super) fn end_unanswered_flows(&mut self, now: Time, node: NodeId) {
+        let Some(peer) = self.peers.get(&node) else {
+            return;
+        };
+        let is_unanswered = |number: &u64| {
+            let flow = self.flows.get(number);
+            flow.is_some_and(|flow| flow.half == Half::Near && !flow.is_answered())
+        };
+        let unanswered: Vec<u64> = peer.flows.values().copied().filter(is_unanswered).collect();
+        let (mut direct, mut reset) = (0, 0);
+        for number in unanswered {
+            match self.go_on_directly(now, number, DirectReason::PeerSilent) {
+                GoneOn::Directly => direct += 1,
+                GoneOn::Reset => reset += 1,
+                GoneOn::Not => {
+                    reset += 1;
+                    self.fail_flow(now, number, why::UNANSWERED);
+                }
+            }
+        }
+        if direct + reset > 0 {
+            self.event(Event::UnansweredFlowsEnded {
+                peer: node,
+                direct,
+                reset,
+            });
+        }
+    }
+
+    /// Ends a flow at the peer and has its client go on directly with what it has sent and was not answered, if
+    /// nobody else may have taken that. Otherwise the flow stays, and is to be failed.
+    fn go_on_directly(&mut self, now: Time, number: u64, reason: DirectReason) -> GoneOn {
+        let Some(flow) = self.flows.get_mut(&number) else {
+            return GoneOn::Not;
+        };
+        let Some(peer) = self.peers.get_mut(&flow.peer) else {
+            return GoneOn::Not;
+        };
+        let unanswered = flow.take_unanswered(&peer.session);
+        if let Some(id) = flow.id() {
+            peer.session.reset(id, ResetReason::PeerLost);
+        }
+        self.touched.insert(flow.peer);
+        let (Some(unanswered), Some(via)) = (unanswered, flow.via) else {
+            return GoneOn::Not;
+        };
+        let caller = Caller {
+            connection: flow.connection(),
+            client: flow.client,
+            server: flow.server,
+            via,
+            state: match flow.asks() {
+                true => ClientState::Asks,
+                false => ClientState::Accepted,
+            },
+        };
+        let queued = flow.queued();
+        let state = format!("goes on directly: {}", reason.text());
+        self.forget_flow(now, number, &state);
+        self.open_direct(now, caller, queued, reason);
+        let gone_on = match self.connections.contains_key(&caller.connection) {
+            true => GoneOn::Directly,
+            // At a limit of direct connections.
+            false => GoneOn::Reset,
+        };
+        let UnansweredBytes { bytes, is_finished } = unanswered;
+        for bytes in bytes {
+            self.received(now, caller.connection, bytes);
+        }
+        if is_finished {
+            self.finished(now, caller.connection);
+        }
+        gone_on
+    }
+}
+
+/// What became of a flow that was to go directly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum GoneOn {
+    Directly,
+    /// It was reset instead.
+    Reset,
+    /// It is still there.
+    Not,
+}
