@@ -37,9 +37,12 @@ pub mod registry;
 pub mod settings;
 pub mod shared;
 pub mod smb;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 
 pub use contract::{
     Accelerator, ContentAbsence, ContentHandle, ContentId, ContentRefusal, ContentReport,
     ContentRequest, Explanation, FrameKind, Half, Input, LettingGo, MAX_CONTENT_READS,
-    MAX_CONTENT_STORES, Opening, Output, ReasonCode, ReasonSource,
+    MAX_CONTENT_STORES, Opening, Output, ReasonCode, ReasonSource, ServerCommand, ServerConnection,
+    ServerEvent, ServerFailure,
 };

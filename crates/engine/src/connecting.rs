@@ -2,15 +2,19 @@
 //!
 //! A server that does not answer keeps each attempt for ten seconds. A peer that opens thousands of
 //! flows to it would otherwise have a socket for each of them wait so long. Here the others wait in
-//! the order in which they came, without a socket, and fail when they have waited as long.
+//! the order in which they came, without a socket, and fail when they have waited as long. A far half's further
+//! connections to the server wait among them.
 //!
-//! When one attempt finds a server out of reach, that holds for all flows to it that have no answer yet: a shell
+//! When one attempt finds a server out of reach, that holds for all connections to it that have no answer yet: a shell
 //! finds it out by few probes at a time, and the other attempts would time out. A peer could tell by the difference
 //! whether the server's address is served. Where the server then answers another attempt, it holds no longer.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
+use std::ops::Bound;
 use std::time::Duration;
+
+use crate::io::ConnectionId;
 
 /// Attempts under way to one server. A server that answers does so within a millisecond, and takes
 /// hundreds of thousands a second this way.
@@ -19,7 +23,7 @@ pub(crate) const ATTEMPTS_PER_SERVER: usize = 256;
 /// attempt takes at most.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// The attempts and who waits for one; flows by their numbers, which follow the order of their opens.
+/// The attempts and who waits for one; connections by their ids, which follow the order in which they were wanted.
 #[derive(Debug, Default)]
 pub(crate) struct Connecting {
     servers: BTreeMap<IpAddr, Attempts>,
@@ -27,13 +31,13 @@ pub(crate) struct Connecting {
 
 #[derive(Debug, Default)]
 struct Attempts {
-    under_way: BTreeSet<u64>,
-    waiting: BTreeSet<u64>,
-    /// The server was found out of reach when this was the last flow to it.
-    out_of_reach_for: Option<u64>,
+    under_way: BTreeSet<ConnectionId>,
+    waiting: BTreeSet<ConnectionId>,
+    /// The server was found out of reach when this was the last connection to it that was wanted.
+    out_of_reach_for: Option<ConnectionId>,
 }
 
-/// Where a flow without a connection stands.
+/// Where a connection that is not open stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Attempt {
     UnderWay,
@@ -43,35 +47,38 @@ pub(crate) enum Attempt {
 }
 
 impl Connecting {
-    /// A flow wants its server's connection: whether it is to be opened now, or later.
-    pub(crate) fn begin(&mut self, server: IpAddr, flow: u64) -> Attempt {
+    /// A connection to the server is wanted: whether it is to be opened now, or later.
+    pub(crate) fn begin(&mut self, server: IpAddr, connection: ConnectionId) -> Attempt {
         let attempts = self.servers.entry(server).or_default();
         if attempts.under_way.len() < ATTEMPTS_PER_SERVER {
-            attempts.under_way.insert(flow);
+            attempts.under_way.insert(connection);
             return Attempt::UnderWay;
         }
-        attempts.waiting.insert(flow);
+        attempts.waiting.insert(connection);
         Attempt::Waiting
     }
 
-    pub(crate) fn state(&self, server: IpAddr, flow: u64) -> Attempt {
+    pub(crate) fn state(&self, server: IpAddr, connection: ConnectionId) -> Attempt {
         match self.servers.get(&server) {
-            Some(attempts) if attempts.under_way.contains(&flow) => Attempt::UnderWay,
-            Some(attempts) if attempts.waiting.contains(&flow) => Attempt::Waiting,
+            Some(attempts) if attempts.under_way.contains(&connection) => Attempt::UnderWay,
+            Some(attempts) if attempts.waiting.contains(&connection) => Attempt::Waiting,
             Some(_) | None => Attempt::None,
         }
     }
 
-    /// An attempt has found the server out of reach; returns the flows to it that have no answer and of which that was
+    /// An attempt has found the server out of reach; returns the connections to it that have no answer and of which that was
     /// not known before.
-    pub(crate) fn found_out_of_reach(&mut self, server: IpAddr) -> Vec<u64> {
+    pub(crate) fn found_out_of_reach(&mut self, server: IpAddr) -> Vec<ConnectionId> {
         let Some(attempts) = self.servers.get_mut(&server) else {
             return Vec::new();
         };
         let known = attempts.out_of_reach_for;
-        let news = known.map_or(0, |last| last + 1)..;
-        let under_way = attempts.under_way.range(news.clone());
-        let unanswered: Vec<u64> = under_way
+        let news = (
+            known.map_or(Bound::Unbounded, Bound::Excluded),
+            Bound::Unbounded,
+        );
+        let under_way = attempts.under_way.range(news);
+        let unanswered: Vec<ConnectionId> = under_way
             .chain(attempts.waiting.range(news))
             .copied()
             .collect();
@@ -86,18 +93,18 @@ impl Connecting {
         }
     }
 
-    /// Whether the server was found out of reach since the flow was opened.
-    pub(crate) fn is_out_of_reach(&self, server: IpAddr, flow: u64) -> bool {
+    /// Whether the server was found out of reach since the connection was wanted.
+    pub(crate) fn is_out_of_reach(&self, server: IpAddr, connection: ConnectionId) -> bool {
         let attempts = self.servers.get(&server);
         let last = attempts.and_then(|attempts| attempts.out_of_reach_for);
-        last.is_some_and(|last| flow <= last)
+        last.is_some_and(|last| connection <= last)
     }
 
-    /// The flow's attempt has ended, or the flow itself; returns the flow whose turn it is now.
-    pub(crate) fn end(&mut self, server: IpAddr, flow: u64) -> Option<u64> {
+    /// The attempt has ended, or nobody wants the connection any more; returns the one whose turn it is now.
+    pub(crate) fn end(&mut self, server: IpAddr, connection: ConnectionId) -> Option<ConnectionId> {
         let attempts = self.servers.get_mut(&server)?;
-        let has_room = attempts.under_way.remove(&flow);
-        attempts.waiting.remove(&flow);
+        let has_room = attempts.under_way.remove(&connection);
+        attempts.waiting.remove(&connection);
         let next = has_room.then(|| attempts.waiting.pop_first()).flatten();
         attempts.under_way.extend(next);
         if attempts.under_way.is_empty() {
@@ -117,23 +124,24 @@ mod tests {
         let other: IpAddr = "198.18.2.3".parse().unwrap();
         let mut connecting = Connecting::default();
         let most = ATTEMPTS_PER_SERVER as u64;
+        let id = ConnectionId::Opened;
         for flow in 0..most {
-            assert_eq!(connecting.begin(server, flow), Attempt::UnderWay);
+            assert_eq!(connecting.begin(server, id(flow)), Attempt::UnderWay);
         }
         for flow in most..most + 3 {
-            assert_eq!(connecting.begin(server, flow), Attempt::Waiting);
+            assert_eq!(connecting.begin(server, id(flow)), Attempt::Waiting);
         }
-        assert_eq!(connecting.begin(other, 900), Attempt::UnderWay);
+        assert_eq!(connecting.begin(other, id(900)), Attempt::UnderWay);
         // One that waits may end, and is nobody's turn.
-        assert_eq!(connecting.end(server, most), None);
-        assert_eq!(connecting.end(server, 7), Some(most + 1));
-        assert_eq!(connecting.state(server, most + 1), Attempt::UnderWay);
-        assert_eq!(connecting.state(server, most), Attempt::None);
-        assert_eq!(connecting.end(server, 7), None, "it has ended already");
+        assert_eq!(connecting.end(server, id(most)), None);
+        assert_eq!(connecting.end(server, id(7)), Some(id(most + 1)));
+        assert_eq!(connecting.state(server, id(most + 1)), Attempt::UnderWay);
+        assert_eq!(connecting.state(server, id(most)), Attempt::None);
+        assert_eq!(connecting.end(server, id(7)), None, "it has ended already");
         for flow in 0..most + 3 {
-            connecting.end(server, flow);
+            connecting.end(server, id(flow));
         }
-        connecting.end(other, 900);
+        connecting.end(other, id(900));
         assert!(connecting.servers.is_empty());
     }
 
@@ -141,20 +149,21 @@ mod tests {
     fn what_one_attempt_finds_out_holds_for_the_flows_before_it_until_the_server_answers() {
         let server: IpAddr = "198.18.2.2".parse().unwrap();
         let mut connecting = Connecting::default();
+        let id = ConnectionId::Opened;
         let last = ATTEMPTS_PER_SERVER as u64 + 5;
         for flow in 0..=last {
-            connecting.begin(server, flow);
+            connecting.begin(server, id(flow));
         }
-        connecting.end(server, 3);
+        connecting.end(server, id(3));
         let told = connecting.found_out_of_reach(server);
         assert_eq!(told.len() as u64, last);
-        assert!(connecting.is_out_of_reach(server, 0), "under way");
-        assert!(connecting.is_out_of_reach(server, last), "waiting");
-        connecting.begin(server, last + 1);
-        assert!(!connecting.is_out_of_reach(server, last + 1), "later");
-        assert_eq!(connecting.found_out_of_reach(server), [last + 1]);
+        assert!(connecting.is_out_of_reach(server, id(0)), "under way");
+        assert!(connecting.is_out_of_reach(server, id(last)), "waiting");
+        connecting.begin(server, id(last + 1));
+        assert!(!connecting.is_out_of_reach(server, id(last + 1)), "later");
+        assert_eq!(connecting.found_out_of_reach(server), [id(last + 1)]);
         assert_eq!(connecting.found_out_of_reach(server), []);
         connecting.answered(server);
-        assert!(!connecting.is_out_of_reach(server, 0));
+        assert!(!connecting.is_out_of_reach(server, id(0)));
     }
 }

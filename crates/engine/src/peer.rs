@@ -65,6 +65,8 @@ pub(crate) struct Peer {
     pub(crate) refusals_tellable_at: Option<Time>,
     /// Engine numbers of the flows, by what the session calls them.
     pub(crate) flows: BTreeMap<FlowId, u64>,
+    /// Further connections of these to their servers.
+    pub(crate) further_connections: usize,
 }
 
 /// How long intercepted connections pass by a peer whose machine drops them. Each trial costs a
@@ -108,6 +110,11 @@ impl PeerFilter {
 }
 
 impl Peer {
+    /// What counts against its share: its flows, and their further connections.
+    pub(crate) fn open(&self) -> usize {
+        self.flows.len() + self.further_connections
+    }
+
     /// Keeps what the next datagram path to this peer may start from.
     pub(crate) fn remember_path(&mut self) {
         self.remembered = self.session.datagrams_remembered().or(self.remembered);

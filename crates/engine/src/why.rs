@@ -178,7 +178,10 @@ fn intercept(flow: &Flow, state: &str) -> StageReport {
     };
     let kept = match flow.keep_client_address {
         _ if flow.unopened().is_some() && state == "open" => "not opened at the peer yet",
-        _ if flow.unopened().is_some() => "answered here, never opened: no server saw it",
+        _ if flow.unopened().is_some() && state == "closed" => {
+            "answered here, never opened: no server saw it"
+        }
+        _ if flow.unopened().is_some() => "never opened at the peer",
         _ if !flow.is_connected() => "no server saw it",
         true => "the server sees the client's own address",
         false => "the server sees the far node's address",
@@ -188,9 +191,13 @@ fn intercept(flow: &Flow, state: &str) -> StageReport {
         Half::Far => failure_text,
     });
     let why_not = flow.refusal.map(Refusal::text).or(failed);
+    let further = match flow.further_connections() {
+        0 => String::new(),
+        further => format!("; {further} further connections to the server"),
+    };
     StageReport {
         stage: "intercept",
-        did: format!("{did}; {kept}"),
+        did: format!("{did}; {kept}{further}"),
         saved_bytes: None,
         why_not: why_not.map(str::to_owned),
         remedy: flow

@@ -6,7 +6,9 @@ mod accepting;
 mod bounds;
 mod contents;
 mod files;
+mod opening;
 mod resets;
+mod server_connections;
 mod shares;
 mod stalled_readers;
 mod vanished_peers;
@@ -35,6 +37,18 @@ fn world_with(scripts: impl IntoIterator<Item = (u16, Script)>) -> World {
     let mut world = World::new(Setting::default());
     world.servers.extend(scripts);
     world
+}
+
+/// Both nodes have this accelerator beside those of the release.
+fn setting_with(entry: &'static accelerate::registry::Entry) -> Setting {
+    let settings = (entry.parse)(&accelerate::settings::Table::default());
+    let mut policy = Policy::default();
+    policy.accelerators.set(entry, settings.unwrap());
+    Setting {
+        policy: policy.clone(),
+        far_policy: policy,
+        ..Setting::default()
+    }
 }
 
 /// A server that gives this answer to [`REQUEST`].

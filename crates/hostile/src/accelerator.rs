@@ -150,7 +150,8 @@ fn settle(halves: &mut [Box<dyn accelerate::Accelerator>; 2], now: Time) -> bool
             | Output::EndBody
             | Output::Content(_)
             | Output::OpenFlow
-            | Output::AnsweredHere(_) => {}
+            | Output::AnsweredHere(_)
+            | Output::Server(..) => {}
         }
     }
     panic!("more than {MOST_OUTPUTS} outputs after one input");

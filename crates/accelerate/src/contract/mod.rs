@@ -5,27 +5,29 @@
 //! the other half, or to its host, in that order and exactly once.
 //!
 //! How halves keep bodies in the node's dictionary is in `content.rs`.
+//! When a flow is opened at the far node is in `opening.rs`, further connections to its server are in
+//! `server_connection.rs`.
 //! How an accelerator stops helping is in `letting_go.rs`, and the codes of reasons are in `reason.rs`.
 
 mod content;
 mod letting_go;
+mod opening;
 mod reason;
+mod server_connection;
 
 pub use content::{
     ContentAbsence, ContentHandle, ContentId, ContentRefusal, ContentReport, ContentRequest,
     MAX_CONTENT_READS, MAX_CONTENT_STORES,
 };
 pub use letting_go::LettingGo;
+pub use opening::Opening;
 pub use reason::{Explanation, ReasonCode, ReasonSource};
-
-mod opening;
+pub use server_connection::{ServerCommand, ServerConnection, ServerEvent, ServerFailure};
 
 use std::time::Duration;
 
 use bytes::Bytes;
 use vocab::{Segment, Time};
-
-pub use opening::Opening;
 
 use crate::claims::ClaimKey;
 
@@ -57,6 +59,8 @@ pub enum Input {
     WanSilent(Duration),
     /// The moment that [`Accelerator::poll_timeout`] named has come.
     Timeout,
+    /// Something happened to a further connection to the server. Far halves only.
+    Server(ServerConnection, ServerEvent),
     /// The flow holds the claim that it made by [`Output::Claim`].
     ClaimGranted,
     /// Another flow claims the same key. The half stops what it did under the claim, and then says
@@ -73,6 +77,8 @@ pub enum Input {
 pub enum Output {
     /// Open the connection to the server. Far halves only, once.
     OpenServer,
+    /// Do something with a further connection to the server. Far halves only.
+    Server(ServerConnection, ServerCommand),
     /// Open the flow at the far node now, if it is not open yet. Near halves only ([`Opening::ByNearHalf`]).
     OpenFlow,
     /// The half has answered so many bytes of its client itself, the first of those that it has not named
@@ -83,7 +89,7 @@ pub enum Output {
     ToLan(Bytes),
     /// End the stream towards that host cleanly, after all that was put out before.
     FinishLan,
-    /// Send a segment to the other half.
+    /// Send a segment to the other half, at any time before [`Output::FinishWan`]: it need not be an answer.
     ToWan(Segment),
     /// With the payload for the other half that was put out so far, a body ends. Content is then cut at its
     /// ends, so that the body is found again whatever stands around it, and the other node can store it without

@@ -84,6 +84,7 @@ impl Accelerator for Far {
             Input::WanFinished => self.outputs.push_back(Output::FinishLan),
             Input::WanSilent(_)
             | Input::Timeout
+            | Input::Server(..)
             | Input::ClaimGranted
             | Input::ClaimRevoked
             | Input::ClaimDenied

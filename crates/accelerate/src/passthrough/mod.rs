@@ -96,6 +96,7 @@ impl Accelerator for Passthrough {
             Input::WanFinished => self.outputs.push_back(Output::FinishLan),
             Input::WanSilent(_)
             | Input::Timeout
+            | Input::Server(..)
             | Input::ClaimGranted
             | Input::ClaimRevoked
             | Input::ClaimDenied

@@ -13,9 +13,8 @@ use vocab::{FlowId, NodeId, Random, Time};
 use super::{Engine, PASSING_MAX, REFUSALS_TOLD_EVERY, UNREACHABLE_AFTER};
 use crate::bounds::{Bounds, Refusal, Source};
 use crate::config::AcceptMode;
-use crate::connecting::{Attempt, WAIT_MAX};
 use crate::direct::{Direct, DirectReason};
-use crate::flow::{Birth, ClientState, Flow, Registration, Turn, message};
+use crate::flow::{Birth, ClientState, Flow, Happened, Registration, Turn, message};
 use crate::io::{ConnectFailure, ConnectionId, Event, Output, Via};
 use crate::peer::Peer;
 use crate::shares::{self, DIRECT_BEYOND_LIMIT, Kind, SOURCE_PASSES_FOR, source_of};
@@ -116,9 +115,9 @@ impl Engine {
         }
     }
 
-    /// Flows and direct connections.
+    /// Flows, direct connections, and the further connections of flows to their servers.
     pub(super) fn open_in_all(&self) -> usize {
-        self.flows.len() + self.directs.len()
+        self.flows.len() + self.directs.len() + self.further_connections
     }
 
     /// How many flows the peer may have now; where it is the only one, no fewer than the node.
@@ -128,7 +127,7 @@ impl Engine {
             0 | 1 => 100,
             _ => usize::from(limits.peer_flows_percent),
         };
-        let others = self.open_in_all().saturating_sub(peer.flows.len());
+        let others = self.open_in_all().saturating_sub(peer.open());
         shares::share(percent, limits.flows, others)
     }
 
@@ -175,7 +174,7 @@ impl Engine {
         let is_full = self
             .peers
             .get(&node)
-            .is_some_and(|peer| peer.flows.len() >= self.share_of(peer));
+            .is_some_and(|peer| peer.open() >= self.share_of(peer));
         if is_full && let Some(peer) = self.peers.get_mut(&node) {
             peer.refused_at_share += 1;
         }
@@ -209,7 +208,7 @@ impl Engine {
         };
         if birth.refusal.is_some() {
             self.unreachable
-                .insert((now + UNREACHABLE_AFTER, birth.number));
+                .insert((now + UNREACHABLE_AFTER, connection));
         }
         self.start_flow(now, birth);
     }
@@ -246,67 +245,14 @@ impl Engine {
         });
     }
 
-    /// Has a flow fail as if its server were out of reach, at the moment at which it is told so.
-    fn look_out_of_reach(&mut self, now: Time, number: u64) {
-        if let Some(flow) = self.flows.get(&number) {
-            let at = flow.started + UNREACHABLE_AFTER;
-            self.unreachable.insert((at.max(now), number));
-        }
-    }
-
-    /// Fails the flows whose servers are out of reach, or are to look so, and when that is due.
-    pub(super) fn fail_unreachable(&mut self, now: Time) {
-        while let Some((at, number)) = self.unreachable.first().copied()
-            && at <= now
-        {
-            self.unreachable.pop_first();
-            let Some(flow) = self.flows.get(&number) else {
-                continue;
-            };
-            let server = flow.server.ip();
-            let failure = match self.connecting.state(server, number) {
-                _ if flow.is_connected() => continue,
-                Attempt::None => ConnectFailure::Unreachable,
-                _ if self.connecting.is_out_of_reach(server, number) => ConnectFailure::Unreachable,
-                Attempt::UnderWay => continue,
-                Attempt::Waiting if now < flow.started + WAIT_MAX => continue,
-                Attempt::Waiting => ConnectFailure::TimedOut,
-            };
-            let reason = match flow.refusal {
-                Some(refusal) => refusal.text(),
-                None => why::failure_text(failure),
-            };
-            self.fail_connect(now, number, failure, reason);
-        }
-    }
-
-    /// Opens the connection to a peer's flow's server, or has the flow wait for its turn.
-    pub(super) fn open_server(&mut self, now: Time, number: u64) {
-        let Some(flow) = self.flows.get(&number) else {
-            return;
-        };
-        // The peer is answered in the time that a server out of reach would have taken.
-        if flow.refusal.is_some() {
-            return;
-        }
-        match self.connecting.begin(flow.server.ip(), number) {
-            Attempt::UnderWay => self.outputs.push_back(flow.connect()),
-            Attempt::Waiting | Attempt::None => {
-                self.unreachable.insert((now + WAIT_MAX, number));
-            }
-        }
-    }
-
-    /// The flow connects no longer; the next one may.
-    pub(super) fn attempt_ended(&mut self, server: IpAddr, number: u64) {
-        let next = self.connecting.end(server, number);
-        if let Some(flow) = next.and_then(|next| self.flows.get(&next)) {
-            self.outputs.push_back(flow.connect());
-        }
-    }
-
     /// Tells the peer that its flow's server cannot be connected to, and forgets the flow.
-    fn fail_connect(&mut self, now: Time, number: u64, failure: ConnectFailure, reason: &str) {
+    pub(super) fn fail_connect(
+        &mut self,
+        now: Time,
+        number: u64,
+        failure: ConnectFailure,
+        reason: &str,
+    ) {
         if let Some(flow) = self.flows.get(&number)
             && let Some(peer) = self.peers.get_mut(&flow.peer)
         {
@@ -378,6 +324,7 @@ impl Engine {
         let (number, node, connection) = (birth.number, birth.peer, birth.connection);
         let id = birth.registration.id();
         let budget = self.budget();
+        let connections_left = self.connections_left(node);
         let peer = self
             .peers
             .get_mut(&node)
@@ -389,6 +336,8 @@ impl Engine {
             claims: &mut self.claims,
             outputs: &mut self.outputs,
             budget,
+            next_opened: &mut self.next_opened,
+            connections_left,
         };
         self.touched.insert(node);
         match Flow::start(birth, &mut turn) {
@@ -408,6 +357,7 @@ impl Engine {
                 if wants_server {
                     self.open_server(now, number);
                 }
+                self.follow_further_connections(now, number);
                 if wants_opening {
                     self.open_late(now, number);
                 }
@@ -471,7 +421,12 @@ impl Engine {
             });
             return;
         }
-        self.turn(now, number, |flow, turn| flow.received(turn, bytes));
+        self.turn(now, number, |flow, turn| {
+            match flow.connection() == connection {
+                true => flow.received(turn, bytes),
+                false => flow.further_happened(turn, connection, Happened::Received(bytes)),
+            }
+        });
     }
 
     pub(super) fn finished(&mut self, now: Time, connection: ConnectionId) {
@@ -484,7 +439,12 @@ impl Engine {
             });
             return;
         }
-        self.turn(now, number, Flow::lan_finished);
+        self.turn(now, number, |flow, turn| {
+            match flow.connection() == connection {
+                true => flow.lan_finished(turn),
+                false => flow.further_happened(turn, connection, Happened::Finished),
+            }
+        });
     }
 
     pub(super) fn written(&mut self, now: Time, connection: ConnectionId, bytes: usize) {
@@ -497,7 +457,12 @@ impl Engine {
             });
             return;
         }
-        self.turn(now, number, |flow, turn| flow.written(turn, bytes));
+        self.turn(now, number, |flow, turn| {
+            match flow.connection() == connection {
+                true => flow.written(turn, bytes),
+                false => flow.further_happened(turn, connection, Happened::Written(bytes)),
+            }
+        });
     }
 
     pub(super) fn connection_failed(&mut self, now: Time, connection: ConnectionId) {
@@ -510,7 +475,12 @@ impl Engine {
             });
             return;
         }
-        self.turn(now, number, Flow::lan_failed);
+        self.turn(now, number, |flow, turn| {
+            match flow.connection() == connection {
+                true => flow.lan_failed(turn),
+                false => flow.further_happened(turn, connection, Happened::Failing),
+            }
+        });
     }
 
     pub(super) fn aborted(&mut self, now: Time, connection: ConnectionId) {
@@ -523,7 +493,12 @@ impl Engine {
             });
             return;
         }
-        self.turn(now, number, Flow::lan_aborted);
+        self.turn(now, number, |flow, turn| {
+            match flow.connection() == connection {
+                true => flow.lan_aborted(turn),
+                false => flow.further_happened(turn, connection, Happened::Gone),
+            }
+        });
     }
 
     pub(super) fn connected(
@@ -553,7 +528,17 @@ impl Engine {
         let Some(server) = self.flows.get(&number).map(|flow| flow.server) else {
             return;
         };
-        self.attempt_ended(server.ip(), number);
+        self.attempt_ended(server.ip(), connection);
+        if matches!(result, Ok(()) | Err(ConnectFailure::Refused)) {
+            self.connecting.answered(server.ip());
+        }
+        let is_further = |flow: &Flow| flow.connection() != connection;
+        if self.flows.get(&number).is_some_and(is_further) {
+            let happened = Happened::Connected(result);
+            return self.turn(now, number, |flow, turn| {
+                flow.further_happened(turn, connection, happened)
+            });
+        }
         let Some(flow) = self.flows.get(&number) else {
             return;
         };
@@ -561,9 +546,6 @@ impl Engine {
             return;
         };
         self.touched.insert(flow.peer);
-        if matches!(result, Ok(()) | Err(ConnectFailure::Refused)) {
-            self.connecting.answered(server.ip());
-        }
         match result {
             Ok(()) => {
                 if let Some(id) = flow.id() {
@@ -572,7 +554,7 @@ impl Engine {
                 self.turn(now, number, Flow::connected);
             }
             Err(failure @ (ConnectFailure::Unreachable | ConnectFailure::NotPermitted)) => {
-                self.look_out_of_reach(now, number);
+                self.look_out_of_reach(now, connection);
                 if failure == ConnectFailure::Unreachable {
                     for other in self.connecting.found_out_of_reach(server.ip()) {
                         self.look_out_of_reach(now, other);

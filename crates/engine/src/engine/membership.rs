@@ -114,6 +114,7 @@ impl Engine {
                 refusals_told: 0,
                 refusals_tellable_at: None,
                 flows: BTreeMap::new(),
+                further_connections: 0,
             },
         );
     }

@@ -13,6 +13,7 @@
 pub(crate) mod connections;
 mod membership;
 mod opening;
+mod server_connections;
 mod sessions;
 mod turns;
 
@@ -77,6 +78,8 @@ pub struct Engine {
     accelerator_states: AcceleratorStates,
     claims: Claims,
     directs: BTreeMap<u64, Direct>,
+    /// Connections to servers that flows have beside their own.
+    further_connections: usize,
     /// Whose connection it is: the number of a flow or a direct connection.
     connections: BTreeMap<ConnectionId, u64>,
     timers: BTreeSet<(Time, u64)>,
@@ -90,9 +93,9 @@ pub struct Engine {
     bounds: Bounds,
     /// The connections that are being opened for peers.
     connecting: Connecting,
-    /// When flows of peers fail that have no connection by then: their servers are out of reach, or
+    /// When connections for peers fail that are not open by then: their servers are out of reach, or
     /// are to look so, or they wait for their turn to connect.
-    unreachable: BTreeSet<(Time, u64)>,
+    unreachable: BTreeSet<(Time, ConnectionId)>,
     /// What each client has open here.
     sources: Sources,
     /// Clients at their share, whose connections are to pass by until then.
@@ -154,6 +157,7 @@ impl Engine {
             accelerator_states: AcceleratorStates::new(&config.policy.accelerators, seed),
             claims: Claims::default(),
             directs: BTreeMap::new(),
+            further_connections: 0,
             connections: BTreeMap::new(),
             timers: BTreeSet::new(),
             unreachable_servers: UnreachableServers::default(),
@@ -390,7 +394,7 @@ impl Engine {
             .map(|(clients, open)| format!("clients {clients} with {open}"))
             .collect();
         for peer in self.peers.values().filter(|peer| peer.is_at_share) {
-            let (name, flows) = (&peer.config.name, peer.flows.len());
+            let (name, flows) = (&peer.config.name, peer.open());
             shares_reached.push(format!("peer {name} with {flows}"));
         }
         let (lan, wan) = self.flows.values().fold((0, 0), |(lan, wan), flow| {
@@ -543,7 +547,7 @@ impl Engine {
     }
 
     pub(super) fn watch_limits(&mut self) {
-        let flows = self.flows.len() + self.directs.len();
+        let flows = self.open_in_all();
         let Limits {
             flows: limit,
             comfortable_flows,
@@ -566,7 +570,7 @@ impl Engine {
     fn watch_shares(&mut self) {
         let mut crossings = Vec::new();
         for peer in self.peers.values() {
-            let (flows, share) = (peer.flows.len(), self.share_of(peer));
+            let (flows, share) = (peer.open(), self.share_of(peer));
             if let Some(reached) = crossed(peer.is_at_share, flows, share) {
                 crossings.push((peer.config.node, reached, flows));
             }

@@ -73,7 +73,7 @@ impl Engine {
     }
 
     fn has_share(&self, peer: &Peer) -> Result<(), DirectReason> {
-        match peer.is_at_share || peer.flows.len() >= self.share_of(peer) {
+        match peer.is_at_share || peer.open() >= self.share_of(peer) {
             true => Err(DirectReason::PeerShare),
             false => Ok(()),
         }

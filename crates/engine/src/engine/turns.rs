@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use super::{CLOSED_KEPT, Engine};
 use crate::direct::Direct;
-use crate::flow::{Broken, Flow, FlowEnd, Turn};
+use crate::flow::{Broken, Flow, FlowEnd, FurtherEnd, Turn};
 use crate::io::{Event, Output};
 use crate::report::Why;
 use crate::shares::Kind;
@@ -38,6 +38,10 @@ impl Engine {
         work: impl FnOnce(&mut Flow, &mut Turn<'_>) -> Result<(), Broken>,
     ) {
         let budget = self.budget();
+        let Some(peer) = self.flows.get(&number).map(|flow| flow.peer) else {
+            return;
+        };
+        let connections_left = self.connections_left(peer);
         let Some(flow) = self.flows.get_mut(&number) else {
             return;
         };
@@ -51,6 +55,8 @@ impl Engine {
             claims: &mut self.claims,
             outputs: &mut self.outputs,
             budget,
+            next_opened: &mut self.next_opened,
+            connections_left,
         };
         let result = work(flow, &mut turn);
         let wants_server = flow.take_wish_for_server();
@@ -64,6 +70,7 @@ impl Engine {
                     if wants_server {
                         self.open_server(now, number);
                     }
+                    self.follow_further_connections(now, number);
                     if wants_opening {
                         self.open_late(now, number);
                     }
@@ -71,6 +78,7 @@ impl Engine {
                 Some(FlowEnd::Closed) => {
                     let connection = flow.connection();
                     self.outputs.push_back(Output::Close { connection });
+                    flow.end_further_connections(&mut self.outputs, FurtherEnd::Close);
                     self.forget_flow(now, number, "closed");
                 }
                 Some(FlowEnd::HostReset) => {
@@ -145,11 +153,12 @@ impl Engine {
     }
 
     pub(super) fn forget_flow(&mut self, now: Time, number: u64, state: &str) {
-        let Some(flow) = self.flows.remove(&number) else {
+        let Some(mut flow) = self.flows.remove(&number) else {
             return;
         };
         self.claims.ended(number);
-        self.attempt_ended(flow.server.ip(), number);
+        self.attempt_ended(flow.server.ip(), flow.connection());
+        self.forget_further_connections(&mut flow);
         if flow.via.is_some() {
             self.sources.closed(flow.client.ip(), Kind::Flow);
         }

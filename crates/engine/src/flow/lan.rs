@@ -72,10 +72,32 @@ pub(super) enum Finish {
 }
 
 impl Lan {
+    pub(super) fn new(connection: ConnectionId, connected: bool) -> Self {
+        Self {
+            connection,
+            connected,
+            credit: 0,
+            queued: 0,
+            writes: VecDeque::new(),
+            taken: 0,
+            gathered: Vec::new(),
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            finished: false,
+            finish: Finish::Open,
+            host: HostState::Standing,
+        }
+    }
+
     /// Bytes of memory that wait for the host, about.
     pub(super) fn held(&self) -> usize {
         let pieces = self.writes.len() + self.waiting.len();
         self.queued + self.taken + self.waiting_bytes + pieces * WRITE_OVERHEAD
+    }
+
+    /// Both directions have ended in good order, and what was written was taken.
+    pub(super) fn is_over(&self) -> bool {
+        self.finished && self.finish == Finish::Done && self.queued == 0
     }
 
     pub(super) fn note_written(&mut self, bytes: usize) {
@@ -88,13 +110,80 @@ impl Lan {
             (self.writes, self.taken) = (VecDeque::new(), 0);
         }
     }
+
+    /// Keeps bytes for the host until its connection is open.
+    pub(super) fn hold(&mut self, bytes: Bytes) {
+        self.waiting_bytes += bytes.len();
+        let bytes = match bytes.len() < COPY_BELOW {
+            true => Bytes::copy_from_slice(&bytes),
+            false => bytes,
+        };
+        self.waiting.push_back(bytes);
+    }
+
+    /// The connection is open; returns what waited for that.
+    pub(super) fn connected(&mut self) -> VecDeque<Bytes> {
+        self.connected = true;
+        self.waiting_bytes = 0;
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// Gives bytes to the shell, small ones together with those that follow.
+    pub(super) fn write(&mut self, outputs: &mut VecDeque<Output>, bytes: Bytes) {
+        self.queued += bytes.len();
+        if bytes.len() >= COPY_BELOW {
+            self.flush(outputs);
+            return self.put_write(outputs, bytes);
+        }
+        self.gathered.extend_from_slice(&bytes);
+        if self.gathered.len() >= COPY_BELOW {
+            self.flush(outputs);
+        }
+    }
+
+    /// Gives the shell the small pieces that were gathered: before anything else is told about the
+    /// host, and at the end of a turn.
+    pub(super) fn flush(&mut self, outputs: &mut VecDeque<Output>) {
+        if !self.gathered.is_empty() {
+            let bytes = Bytes::from(std::mem::take(&mut self.gathered));
+            self.put_write(outputs, bytes);
+        }
+    }
+
+    fn put_write(&mut self, outputs: &mut VecDeque<Output>, bytes: Bytes) {
+        self.writes.push_back(bytes.len());
+        outputs.push_back(Output::Write {
+            connection: self.connection,
+            bytes,
+        });
+    }
+
+    pub(super) fn drop_writes(&mut self) {
+        self.queued = 0;
+        self.taken = 0;
+        self.writes = VecDeque::new();
+        self.gathered = Vec::new();
+        self.waiting = VecDeque::new();
+        self.waiting_bytes = 0;
+    }
+
+    /// Lets the shell read, so that it may read `ahead` bytes in all.
+    pub(super) fn grant(&mut self, outputs: &mut VecDeque<Output>, ahead: usize) {
+        let room = ahead.saturating_sub(self.credit);
+        if room < LEAST_CREDIT {
+            return;
+        }
+        self.credit += room;
+        outputs.push_back(Output::ReadCredit {
+            connection: self.connection,
+            bytes: room,
+        });
+    }
 }
 
 impl Flow {
     pub(crate) fn connected(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
-        self.lan.connected = true;
-        self.lan.waiting_bytes = 0;
-        for bytes in std::mem::take(&mut self.lan.waiting) {
+        for bytes in self.lan.connected() {
             self.write_lan(turn, bytes);
         }
         self.flush_lan(turn);
@@ -137,7 +226,7 @@ impl Flow {
     pub(crate) fn lan_failed(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
         if self.lan.host == HostState::Standing {
             self.lan.host = HostState::Failed;
-            self.drop_writes();
+            self.lan.drop_writes();
             self.expect_delivery(turn.now);
         }
         self.pump(turn)
@@ -152,7 +241,7 @@ impl Flow {
             finished: self.lan.finished,
         };
         self.lan.credit = 0;
-        self.drop_writes();
+        self.lan.drop_writes();
         self.expect_delivery(turn.now);
         if self.is_reset_by_peer() {
             return Ok(());
@@ -162,15 +251,6 @@ impl Flow {
             self.accelerate(turn, Input::LanFinished)?;
         }
         self.pump(turn)
-    }
-
-    pub(super) fn drop_writes(&mut self) {
-        self.lan.queued = 0;
-        self.lan.taken = 0;
-        self.lan.writes = VecDeque::new();
-        self.lan.gathered = Vec::new();
-        self.lan.waiting = VecDeque::new();
-        self.lan.waiting_bytes = 0;
     }
 
     pub(super) fn expect_delivery(&mut self, now: Time) {
@@ -183,11 +263,16 @@ impl Flow {
         }
     }
 
-    /// What opens the server's connection.
-    pub(crate) fn connect(&self) -> Output {
+    /// What opens this connection to the server: the flow's own, or a further one.
+    pub(crate) fn connect(&self, connection: ConnectionId) -> Output {
+        let mut client = self.client;
+        if connection != self.lan.connection {
+            // The port belongs to the flow's own connection.
+            client.set_port(0);
+        }
         Output::Connect {
-            connection: self.lan.connection,
-            client: self.keep_client_address.then_some(self.client),
+            connection,
+            client: self.keep_client_address.then_some(client),
             server: self.server,
             on_behalf: OnBehalf::Peer,
         }
@@ -202,41 +287,16 @@ impl Flow {
             self.look(&bytes);
         }
         if !self.lan.connected {
-            self.lan.waiting_bytes += bytes.len();
-            let bytes = match bytes.len() < COPY_BELOW {
-                true => Bytes::copy_from_slice(&bytes),
-                false => bytes,
-            };
-            self.lan.waiting.push_back(bytes);
-            return;
+            return self.lan.hold(bytes);
         }
         self.received_lan_bytes += bytes.len() as u64;
-        self.lan.queued += bytes.len();
-        if bytes.len() >= COPY_BELOW {
-            self.flush_lan(turn);
-            return self.put_write(turn, bytes);
-        }
-        self.lan.gathered.extend_from_slice(&bytes);
-        if self.lan.gathered.len() >= COPY_BELOW {
-            self.flush_lan(turn);
-        }
+        self.lan.write(turn.outputs, bytes);
     }
 
-    /// Gives the shell the small pieces that were gathered: before anything else is told about the
-    /// host, and at the end of a turn.
+    /// See [`Lan::flush`].
     pub(super) fn flush_lan(&mut self, turn: &mut Turn<'_>) {
-        if !self.lan.gathered.is_empty() {
-            let bytes = Bytes::from(std::mem::take(&mut self.lan.gathered));
-            self.put_write(turn, bytes);
-        }
-    }
-
-    pub(super) fn put_write(&mut self, turn: &mut Turn<'_>, bytes: Bytes) {
-        self.lan.writes.push_back(bytes.len());
-        turn.outputs.push_back(Output::Write {
-            connection: self.lan.connection,
-            bytes,
-        });
+        self.lan.flush(turn.outputs);
+        self.server_connections.flush(turn.outputs);
     }
 
     pub(super) fn finish_lan(&mut self, turn: &mut Turn<'_>) {
@@ -273,20 +333,16 @@ impl Flow {
 
     pub(super) fn grant_read_credit(&mut self, turn: &mut Turn<'_>) {
         self.end_lan_when_possible(turn);
-        if !self.lan.connected || self.lan.finished || self.is_reset_by_peer() {
+        if self.is_reset_by_peer() {
             return;
         }
-        let ahead = READ_AHEAD.min(turn.budget.share().max(LEAST_CREDIT));
+        let share = turn.budget.share().max(LEAST_CREDIT);
         let waiting = self.encoder.pending() + self.encoder.pending_overhead();
-        let room = ahead.saturating_sub(waiting + self.lan.credit);
-        if room < LEAST_CREDIT {
-            return;
+        let ahead = READ_AHEAD.min(share).saturating_sub(waiting);
+        if self.lan.connected && !self.lan.finished {
+            self.lan.grant(turn.outputs, ahead);
         }
-        self.lan.credit += room;
-        turn.outputs.push_back(Output::ReadCredit {
-            connection: self.lan.connection,
-            bytes: room,
-        });
+        self.server_connections.grant(turn.outputs, ahead);
     }
 
     /// Names the protocol from the first bytes of either direction.

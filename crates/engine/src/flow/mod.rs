@@ -26,6 +26,7 @@
 mod contents;
 mod lan;
 mod opening;
+mod server_connections;
 mod stage;
 mod wan;
 
@@ -50,6 +51,8 @@ pub(crate) use self::lan::DELIVERY_STALL_LIMIT;
 use self::lan::{Finish, HostState, Lan};
 use self::opening::Unsent;
 pub(crate) use self::opening::{Registration, UnansweredBytes};
+use self::server_connections::ServerConnections;
+pub(crate) use self::server_connections::{FurtherEnd, Happened};
 use self::stage::Stage;
 use self::wan::REPAIR_REQUEST_MEMORY;
 pub(crate) use self::wan::message;
@@ -63,6 +66,10 @@ pub(crate) struct Turn<'a> {
     pub(crate) outputs: &'a mut VecDeque<Output>,
     /// What the node holds, and may hold.
     pub(crate) budget: Budget,
+    /// The number of the next connection that this node opens.
+    pub(crate) next_opened: &'a mut u64,
+    /// Further connections to servers that there is room for.
+    pub(crate) connections_left: usize,
 }
 
 /// Why a flow cannot go on.
@@ -151,6 +158,7 @@ pub(crate) struct Flow {
     /// The bodies that the accelerator stores and reads.
     contents: Contents,
     lan: Lan,
+    server_connections: ServerConnections,
     encoder: Encoder,
     decoder: Decoder,
     /// Requests for repairs that wait for room among the session's messages.
@@ -245,20 +253,11 @@ impl Flow {
             wants_server: false,
             stage: Stage::Running(birth.machine),
             contents: Contents::default(),
-            lan: Lan {
-                connection: birth.connection,
-                connected: birth.half == Half::Near && birth.client_state == ClientState::Accepted,
-                credit: 0,
-                queued: 0,
-                writes: VecDeque::new(),
-                taken: 0,
-                gathered: Vec::new(),
-                waiting: VecDeque::new(),
-                waiting_bytes: 0,
-                finished: false,
-                finish: Finish::Open,
-                host: HostState::Standing,
-            },
+            lan: Lan::new(
+                birth.connection,
+                birth.half == Half::Near && birth.client_state == ClientState::Accepted,
+            ),
+            server_connections: ServerConnections::default(),
             encoder: birth.encoder,
             decoder: birth.decoder,
             unanswered: VecDeque::new(),
@@ -302,6 +301,7 @@ impl Flow {
             + self.encoder.retained_overhead()
             + self.lan.held()
             + self.contents.held()
+            + self.server_connections.held()
             + self.unanswered.len() * REPAIR_REQUEST_MEMORY
             + match &self.stage {
                 Stage::Running(accelerator) => accelerator.buffered(),
@@ -341,12 +341,7 @@ impl Flow {
                 || (self.finish_wan == Finish::Done && session.is_delivered(id));
             return is_known_to_peer.then_some(FlowEnd::HostReset);
         }
-        (self.session_closed && self.is_lan_over()).then_some(FlowEnd::Closed)
-    }
-
-    /// Both directions of the host's connection have ended in good order.
-    fn is_lan_over(&self) -> bool {
-        self.lan.finished && self.lan.finish == Finish::Done && self.lan.queued == 0
+        (self.session_closed && self.lan.is_over()).then_some(FlowEnd::Closed)
     }
 
     /// Whether the shell has no connection to the host any more.

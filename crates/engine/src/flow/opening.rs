@@ -156,7 +156,7 @@ impl Flow {
         if self.is_host_gone() {
             return Some(FlowEnd::HostReset);
         }
-        self.is_lan_over().then_some(FlowEnd::Closed)
+        self.lan.is_over().then_some(FlowEnd::Closed)
     }
 
     fn is_open_sent(&self, session: &Session) -> bool {

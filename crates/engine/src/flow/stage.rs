@@ -87,8 +87,7 @@ impl Flow {
         }
         // The other half has let go; this one puts out what it still holds and goes too.
         self.drain_accelerator(turn)?;
-        self.stage = Stage::Released;
-        turn.claims.released(self.number);
+        self.release(turn);
         if let Some(&byte) = segment.bytes.get(1) {
             let by = match self.half {
                 Half::Near => Half::Far,
@@ -103,7 +102,8 @@ impl Flow {
         match &mut self.stage {
             Stage::Running(accelerator) => {
                 accelerator.handle(turn.now, input);
-                self.drain_accelerator(turn)
+                self.drain_accelerator(turn)?;
+                self.tell_server_events(turn)
             }
             Stage::Released => {
                 self.pass(turn, input);
@@ -127,6 +127,7 @@ impl Flow {
                 Wish::ToWan(segment) => self.send_to_peer(turn, segment),
                 Wish::EndBody => self.encoder.end_body(),
                 Wish::FinishWan => self.finish_wan(),
+                Wish::Server(which, command) => self.command_server(turn, which, command),
                 Wish::OpenFlow => self.wants_opening = true,
                 Wish::AnsweredHere(bytes) => self.unsent.note_answered(bytes),
                 Wish::Claim(key) => turn.claims.claim(self.number, key),
@@ -153,8 +154,7 @@ impl Flow {
                 let released = [FrameKind::Released.to_byte(), reason.to_byte()];
                 let frame = Bytes::copy_from_slice(&released);
                 self.send_to_peer(turn, Segment::frame(frame));
-                self.stage = Stage::Released;
-                turn.claims.released(self.number);
+                self.release(turn);
                 Ok(())
             }
             LettingGo::Close { .. } => {
@@ -171,6 +171,13 @@ impl Flow {
         }
     }
 
+    /// No accelerator handles the flow any more, and what it held beside the flow goes with it.
+    fn release(&mut self, turn: &mut Turn<'_>) {
+        self.stage = Stage::Released;
+        turn.claims.released(self.number);
+        self.server_connections.reset_all(turn.outputs);
+    }
+
     /// What happens to bytes that no accelerator handles any more.
     pub(super) fn pass(&mut self, turn: &mut Turn<'_>, input: Input) {
         match input {
@@ -185,6 +192,7 @@ impl Flow {
             Input::Start
             | Input::WanSilent(_)
             | Input::Timeout
+            | Input::Server(..)
             | Input::ClaimGranted
             | Input::ClaimDenied
             | Input::Content(_) => {}

@@ -152,11 +152,10 @@ impl Flow {
 
     /// WAN to LAN: decodes as much as the host takes.
     pub(super) fn restore(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+        self.waits_for_disk = false;
         let Some(id) = self.id() else {
-            self.flush_lan(turn);
             return Ok(());
         };
-        self.waits_for_disk = false;
         let share = turn.budget.share();
         self.decoder.limit_ahead(share);
         while self.lan.held() < WRITE_AHEAD.min(share) {

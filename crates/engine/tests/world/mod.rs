@@ -72,6 +72,8 @@ pub(crate) enum Script {
     Dead,
     /// Answers requests of HTTP.
     Web(Rc<RefCell<WebServer>>),
+    /// Each connection meets the next of these; when none is left, it is refused.
+    InTurn(Rc<RefCell<VecDeque<Script>>>),
     /// Serves files.
     Files(Rc<RefCell<FileServer>>),
 }
@@ -861,7 +863,10 @@ impl World {
         client: Option<SocketAddr>,
         server: SocketAddr,
     ) {
-        let script = self.servers.get(&server.port()).cloned();
+        let script = match self.servers.get(&server.port()).cloned() {
+            Some(Script::InTurn(scripts)) => scripts.borrow_mut().pop_front(),
+            script => script,
+        };
         let node = &mut self.nodes[own];
         let result = match script {
             None | Some(Script::Refuse) => Err(ConnectFailure::Refused),
@@ -888,6 +893,11 @@ impl World {
         };
         node.engine
             .handle(self.now, Input::Connected { connection, result });
+    }
+
+    /// A server's end of a connection whose attempt succeeds after all; the test tells the engine so.
+    pub(crate) fn add_server_host(&mut self, connection: ConnectionId) {
+        self.nodes[FAR].hosts.insert(connection, Host::default());
     }
 
     /// Lets every host do what its script, its credit and its data allow.
@@ -1007,6 +1017,7 @@ impl Host {
                 | Script::Fail(_)
                 | Script::Unreachable
                 | Script::Dead
+                | Script::InTurn(_)
                 | Script::ResetAfter { .. }
                 | Script::Stall
                 | Script::Pour,

@@ -299,6 +299,7 @@ impl Accelerator for Near {
             Input::Start
             | Input::WanSilent(_)
             | Input::Timeout
+            | Input::Server(..)
             | Input::ClaimGranted
             | Input::ClaimRevoked
             | Input::ClaimDenied

@@ -433,7 +433,7 @@ impl Accelerator for Far {
             Input::WanSilent(_) => {}
             Input::ClaimGranted => self.is_alone(),
             Input::ClaimRevoked | Input::ClaimDenied => self.is_beside_others(now),
-            Input::Content(_) => {}
+            Input::Content(_) | Input::Server(..) => {}
             Input::Timeout => {
                 self.give_back_overdue(now);
                 self.retire_overdue(now);

@@ -610,7 +610,7 @@ impl Accelerator for Near {
             }),
             // The far half's affair.
             Input::ClaimGranted | Input::ClaimRevoked | Input::ClaimDenied | Input::Content(_) => {}
-            Input::Timeout => {}
+            Input::Timeout | Input::Server(..) => {}
             Input::Lan(bytes) => self.request_bytes(now, bytes),
             Input::LanFinished => {
                 self.outputs.push_back(Output::FinishWan);

@@ -751,6 +751,7 @@ impl Accelerator for Near {
         match input {
             Input::Start
             | Input::Timeout
+            | Input::Server(..)
             | Input::ClaimGranted
             | Input::ClaimRevoked
             | Input::ClaimDenied

@@ -737,8 +737,8 @@ impl World {
             match output {
                 Output::FinishLan if half == NEAR => self.is_client_gone = true,
                 Output::OpenServer | Output::FinishLan => {}
-                Output::OpenFlow | Output::AnsweredHere(_) => {
-                    panic!("its flows are opened at once")
+                Output::OpenFlow | Output::AnsweredHere(_) | Output::Server(..) => {
+                    panic!("{output:?} is not for file shares")
                 }
                 Output::ToLan(bytes) => self.give_host(half, &bytes),
                 Output::ToWan(segment) => self.send_segment(half, segment),

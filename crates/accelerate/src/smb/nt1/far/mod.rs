@@ -408,6 +408,7 @@ impl Accelerator for Far {
                 SegmentKind::Frame => self.frame(now, &segment.bytes),
             },
             Input::WanFinished => self.client_finished(),
+            Input::Server(..) => {}
             Input::Timeout => self.give_back_overdue(now),
         }
         self.pump(now);

@@ -342,8 +342,8 @@ impl World {
             match output {
                 Output::OpenServer | Output::FinishLan if half == 0 => {}
                 Output::OpenServer => {}
-                Output::OpenFlow | Output::AnsweredHere(_) => {
-                    panic!("its flows are opened at once")
+                Output::OpenFlow | Output::AnsweredHere(_) | Output::Server(..) => {
+                    panic!("{output:?} is not for file shares")
                 }
                 Output::FinishLan => self.server_gone(),
                 Output::ToLan(bytes) => self.put_on_lan(half, &bytes),

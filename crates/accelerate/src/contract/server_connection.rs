@@ -1,0 +1,89 @@
+//! Further connections of a far half to the server of its flow.
+//!
+//! A flow has one connection to its server, which its client's bytes belong to. A far half may open more of
+//! them beside it: to fetch several things at a time, or ahead of its client. It names each by a number that
+//! it chooses.
+//!
+//! ```text
+//!  Open ──► Connected ──► Received, Taken, Finished … ──┬── both directions ended ──► Closed
+//!    │                                                  ├── the server reset it, or it broke ──► Failed
+//!    └────► ConnectFailed                               └── Reset from the half ──► (nothing is told any more)
+//! ```
+//! After `Closed`, `Failed`, `ConnectFailed` or its own `Reset` the half may use the number again. What it puts out
+//! for a number that has no connection is dropped: the connection may have failed in the same moment. The end of
+//! the flow, or of the half, ends all of them.
+//!
+//! Each is a stream of its own: one whose server does not read, or sends nothing, holds up no other. In
+//! the direction to the server a half has [`ServerConnection::UNTAKEN_MAX`] bytes under way at most and goes by
+//! [`ServerEvent::Taken`]. In the other direction it takes what comes, or says [`ServerCommand::PauseReading`]; what
+//! was allowed to be read before, [`ServerConnection::READ_AHEAD`] bytes at most, comes all the same.
+//!
+//! The server sees them come from the address that the flow's own connection has, from any port. They count as flows
+//! in the node's limit and in the share of the peer that opened the flow, and take half of what flows leave of
+//! these at most. Where there is no room for one more, it is [`ServerFailure::Limit`].
+
+use bytes::Bytes;
+
+/// A further connection to the server of a flow, by the number that the far half chose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServerConnection(pub u8);
+
+impl ServerConnection {
+    /// Further connections of one flow at a time. Browsers open six to one server, so a server takes that of one
+    /// client; and 1,000 flows of a branch are then 9,000 connections at most.
+    pub const MAX_PER_FLOW: usize = 8;
+    /// Bytes that a half may have written and the server's operating system not taken. As much as waits for the host
+    /// of a flow. A connection on which more waits is reset.
+    pub const UNTAKEN_MAX: usize = 256 * 1024;
+    /// Bytes that may be read beyond what the half has been given: 64 KiB is half a millisecond at 1 Gbit/s.
+    pub const READ_AHEAD: usize = 64 * 1024;
+}
+
+/// What a far half wants done with a further connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerCommand {
+    /// Open it. What is written before it is open follows then.
+    Open,
+    /// Write to the server.
+    Write(Bytes),
+    /// End the stream towards the server, after all that was written.
+    Finish,
+    /// Read no more of it for now.
+    PauseReading,
+    /// Read of it again.
+    ResumeReading,
+    /// Reset it at once, or give up opening it.
+    Reset,
+}
+
+/// What a far half is told of a further connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerEvent {
+    /// It is open.
+    Connected,
+    /// It could not be opened.
+    ConnectFailed(ServerFailure),
+    /// The server sent bytes.
+    Received(Bytes),
+    /// The operating system has taken so many more of the bytes that were written.
+    Taken(usize),
+    /// The server sends no more.
+    Finished,
+    /// Both directions have ended in good order, and everything that was written was taken.
+    Closed,
+    /// The server reset it, or it broke. Bytes that were written may not have arrived.
+    Failed,
+}
+
+/// Why a further connection could not be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ServerFailure {
+    /// The server refused it.
+    Refused,
+    /// The server did not answer, or there was no turn for the attempt in time.
+    TimedOut,
+    /// The flow, the node or the peer has as many connections as it may, or the number is in use.
+    Limit,
+    /// There is no way to the server, or another fault of the system.
+    Unreachable,
+}

@@ -1,0 +1,386 @@
+//! Flows whose near half decides when they are opened at the far node.
+
+use std::time::Duration;
+
+use accelerate::testing::cache;
+use bytes::Bytes;
+use engine::{AcceptMode, ConnectionId, Event, Input, Limits, Via};
+
+use super::world::{FAR, NEAR, Script, Setting, World, server};
+use super::{PATIENCE, ROUND_TRIP, random_bytes, setting_with};
+
+const PORT: u16 = cache::PORT;
+
+fn setting() -> Setting {
+    setting_with(&cache::ENTRY)
+}
+
+fn world() -> World {
+    world_of(setting())
+}
+
+fn world_of(setting: Setting) -> World {
+    let mut world = World::new(setting);
+    let greeting = Bytes::new();
+    world
+        .servers
+        .insert(PORT, Script::GreetAndEcho { greeting });
+    world
+}
+
+fn ask(world: &mut World, connection: ConnectionId, line: &str) {
+    world.send(connection, line.as_bytes(), false);
+}
+
+fn received(world: &World, connection: ConnectionId) -> &[u8] {
+    &world.client_host(connection).received
+}
+
+fn wait_for(world: &mut World, connection: ConnectionId, answer: &str) {
+    let came = |world: &World| received(world, connection) == answer.as_bytes();
+    world.run_until(came, PATIENCE);
+}
+
+fn flows(world: &World, own: usize) -> usize {
+    world.nodes[own].engine.status().flows
+}
+
+fn directs(world: &World) -> usize {
+    world.nodes[NEAR].engine.status().direct
+}
+
+/// What the near node says of its last flow: the stages' texts, and the state.
+fn why(world: &World) -> (Vec<String>, String) {
+    let engine = &world.nodes[NEAR].engine;
+    let flows = engine.flows(world.now);
+    let last = flows.last().unwrap();
+    let why = engine.why(world.now, last.flow).unwrap();
+    let stages = why.stages.into_iter().map(|stage| stage.did);
+    (stages.collect(), last.state.clone())
+}
+
+fn silence(world: &mut World) {
+    world.freeze(FAR);
+    let silent = |world: &World| {
+        let mut events = world.nodes[NEAR].events.iter();
+        events.any(|event| matches!(event, Event::PeerSilent { .. }))
+    };
+    world.run_until(silent, Duration::from_secs(10));
+}
+
+#[test]
+fn a_client_that_is_answered_here_costs_no_byte_on_the_wan() {
+    let mut world = world();
+    let before = world.wan_bytes;
+    let connection = world.accept(PORT);
+    ask(&mut world, connection, "LOCAL one\nLOCAL");
+    assert_eq!(received(&world, connection), b"local one\n");
+    let (stages, _) = why(&world);
+    assert!(
+        stages[0].ends_with("not opened at the peer yet"),
+        "{stages:?}"
+    );
+    world.send(connection, b" two\n", true);
+    assert_eq!(received(&world, connection), b"local one\nlocal two\n");
+    let host = world.client_host(connection);
+    assert!(host.was_closed && host.peer_finished && !host.was_reset);
+    assert_eq!(world.wan_bytes, before);
+    assert_eq!((flows(&world, NEAR), flows(&world, FAR)), (0, 0));
+    assert_eq!(world.nodes[FAR].engine.status().flows_total, 0);
+    let (stages, state) = why(&world);
+    assert_eq!(state, "closed");
+    assert!(
+        stages[0].contains("answered here, never opened"),
+        "{stages:?}"
+    );
+    assert!(
+        stages[2].contains("2 requests answered on this side"),
+        "{stages:?}"
+    );
+    assert_eq!(stages[4], "carried nothing of it to far");
+}
+
+#[test]
+fn the_first_request_that_needs_the_server_opens_the_flow_and_travels_behind_the_open() {
+    let mut world = world();
+    let connection = world.accept(PORT);
+    ask(&mut world, connection, "LOCAL one\n");
+    world.run_for(Duration::from_secs(20));
+    assert_eq!(flows(&world, FAR), 0);
+    let begun = world.now;
+    ask(&mut world, connection, "FAR two\nLOCAL three\n");
+    wait_for(&mut world, connection, "local one\nlocal three\nFAR two\n");
+    let took = world.now.since(begun);
+    assert!(took < ROUND_TRIP + Duration::from_millis(3), "{took:?}");
+    world.send(connection, b"", true);
+    world.run_until(|world| world.client_host(connection).was_closed, PATIENCE);
+    world.run_until(|world| flows(world, FAR) == 0, PATIENCE);
+    assert_eq!(flows(&world, NEAR), 0);
+}
+
+#[test]
+fn a_half_that_lets_go_before_the_open_leaves_every_byte_as_it_was() {
+    for length in [0, 10, 300_000] {
+        let mut world = world();
+        let connection = world.accept(PORT);
+        ask(&mut world, connection, "LOCAL one\n");
+        let mut bytes = random_bytes(length as u64, length).to_vec();
+        bytes.extend_from_slice(b"\nFAR is no request any more\nLOCAL neither, and no line");
+        world.send(connection, &bytes, true);
+        world.run_until(|world| world.client_host(connection).was_closed, PATIENCE);
+        let mut expected = b"local one\n".to_vec();
+        expected.extend_from_slice(&bytes);
+        assert!(received(&world, connection) == expected, "{length}");
+        world.run_until(|world| flows(world, FAR) == 0, PATIENCE);
+        assert!(world.server_hosts().all(|host| host.peer_finished));
+    }
+}
+
+#[test]
+fn a_server_that_speaks_first_is_heard_when_the_client_is_silent() {
+    let mut world = world();
+    let greeting = Bytes::from_static(b"220 ready\n");
+    world
+        .servers
+        .insert(PORT, Script::GreetAndEcho { greeting });
+    let begun = world.now;
+    let connection = world.accept(PORT);
+    wait_for(&mut world, connection, "220 ready\n");
+    let took = world.now.since(begun);
+    assert!(took >= cache::SPEAKS_FIRST, "{took:?}");
+    assert!(took < cache::SPEAKS_FIRST + ROUND_TRIP + Duration::from_millis(3));
+}
+
+#[test]
+fn the_end_of_a_clients_stream_opens_a_flow_whose_server_may_answer_it() {
+    let mut world = world();
+    let connection = world.accept(PORT);
+    world.send(connection, b"LOCAL one\nFAR wit", true);
+    world.run_until(|world| world.client_host(connection).was_closed, PATIENCE);
+    assert_eq!(received(&world, connection), b"local one\nFAR wit");
+}
+
+#[test]
+fn a_client_that_resets_before_the_open_is_heard_of_by_nobody() {
+    let mut world = world();
+    let before = world.wan_bytes;
+    let connection = world.accept(PORT);
+    world.send_and_reset(connection, b"LOCAL one\nFAR wit");
+    let aborted = world.accept(PORT);
+    world.abort(aborted);
+    assert_eq!(flows(&world, NEAR), 0);
+    assert_eq!(world.wan_bytes, before);
+    let (stages, state) = why(&world);
+    assert_eq!(state, "reset by the host beside this node");
+    assert!(stages[0].contains("never opened"), "{stages:?}");
+}
+
+#[test]
+fn what_a_client_sent_before_its_reset_opens_the_flow_and_reaches_the_server() {
+    let mut world = world();
+    world.servers.insert(PORT, Script::Swallow);
+    let connection = world.accept(PORT);
+    world.send_and_reset(connection, b"LOCAL one\nFAR two\n");
+    world.run_until(
+        |world| flows(world, NEAR) + flows(world, FAR) == 0,
+        PATIENCE,
+    );
+    let host = world.server_hosts().next().unwrap();
+    assert_eq!(&host.received[..], b"FAR two\n");
+    assert!(host.was_reset);
+}
+
+#[test]
+fn while_the_peer_is_silent_clients_are_answered_here_or_go_directly() {
+    let mut world = world();
+    let [open, halfway] = [(); 2].map(|()| world.accept(PORT));
+    ask(&mut world, open, "LOCAL one\n");
+    ask(&mut world, halfway, "LOC");
+    silence(&mut world);
+    // Those that are neither answered nor asked for wait for their clients, whatever the peer does.
+    assert_eq!(flows(&world, NEAR), 2);
+    ask(&mut world, open, "LOCAL two\n");
+    let new = world.accept(PORT);
+    world.send(new, b"LOCAL three\n", true);
+    assert_eq!(received(&world, new), b"local three\n");
+    assert!(world.client_host(new).was_closed);
+    // The server gets what was not answered, and only that.
+    ask(&mut world, open, "LOCAL three\nFAR four\n");
+    wait_for(
+        &mut world,
+        open,
+        "local one\nlocal two\nlocal three\nFAR four\n",
+    );
+    assert_eq!(directs(&world), 1);
+    let engine = &world.nodes[NEAR].engine;
+    let ended = engine.flows(world.now);
+    let states: Vec<_> = ended.iter().map(|flow| flow.state.as_str()).collect();
+    let directly = "goes on directly: the peer that serves it could not be reached";
+    assert!(states.contains(&directly), "{states:?}");
+    world.send(open, b"to the end", true);
+    world.run_until(|world| world.client_host(open).was_closed, PATIENCE);
+    assert!(received(&world, open).ends_with(b"FAR four\nto the end"));
+    // A client that has a part of an answer cannot get the rest elsewhere.
+    ask(&mut world, halfway, "AL four\nPART five\n");
+    assert_eq!(received(&world, halfway), b"local four\npart five ");
+    assert!(world.client_host(halfway).was_reset);
+    assert_eq!((flows(&world, NEAR), directs(&world)), (0, 0));
+}
+
+#[test]
+fn bytes_on_their_way_to_the_client_do_not_upset_a_flow_that_goes_directly() {
+    let mut world = world();
+    let connection = world.accept(PORT);
+    ask(&mut world, connection, "LOC");
+    silence(&mut world);
+    world.read_at_most(connection, 0);
+    ask(&mut world, connection, "AL one\n");
+    let bytes = random_bytes(3, 200_000);
+    world.send(connection, &bytes, true);
+    let all = |world: &World| received(world, connection).len() == 10 + bytes.len();
+    world.run_until(all, PATIENCE);
+    assert!(!world.client_host(connection).was_closed);
+    world.take(connection, usize::MAX);
+    assert!(world.client_host(connection).was_closed);
+    assert!(received(&world, connection)[10..] == bytes);
+}
+
+#[test]
+fn a_flow_that_was_opened_late_is_not_left_to_a_peer_that_never_answers() {
+    let mut world = world();
+    let connection = world.accept(PORT);
+    ask(&mut world, connection, "LOCAL one\n");
+    world.set_blocked(true);
+    ask(&mut world, connection, "FAR two\n");
+    world.run_until(|world| world.client_host(connection).was_reset, PATIENCE);
+    let ended = world.nodes[NEAR]
+        .events
+        .iter()
+        .find_map(|event| match event {
+            Event::UnansweredFlowsEnded { direct, reset, .. } => Some((*direct, *reset)),
+            _ => None,
+        });
+    // The open was handed to the link.
+    assert_eq!(ended, Some((0, 1)));
+}
+
+#[test]
+fn a_server_that_refuses_a_late_flow_is_bypassed_as_any_other() {
+    let mut world = world();
+    world.servers.insert(PORT, Script::Refuse);
+    let connection = world.accept(PORT);
+    ask(&mut world, connection, "LOCAL one\nFAR two\n");
+    world.run_until(|world| world.client_host(connection).was_reset, PATIENCE);
+    assert_eq!(received(&world, connection), b"local one\n");
+    assert!(world.nodes[NEAR].avoided.contains_key(&server(PORT)));
+}
+
+#[test]
+fn flows_that_are_not_open_count_in_the_nodes_limit() {
+    let limits = Limits {
+        flows: 2,
+        ..Limits::default()
+    };
+    let mut world = world_of(Setting {
+        limits,
+        ..setting()
+    });
+    let [first, _second, third] = [(); 3].map(|()| world.accept(PORT));
+    assert_eq!((flows(&world, NEAR), directs(&world)), (2, 1));
+    ask(&mut world, third, "LOCAL three\n");
+    wait_for(&mut world, third, "LOCAL three\n");
+    // Those that are counted may still be opened.
+    ask(&mut world, first, "FAR one\n");
+    wait_for(&mut world, first, "FAR one\n");
+    assert_eq!((flows(&world, NEAR), flows(&world, FAR)), (2, 1));
+}
+
+#[test]
+fn a_peer_at_its_share_gets_no_late_flow() {
+    let limits = Limits {
+        flows: 40,
+        peer_flows_percent: 10,
+        source_flows_percent: 100,
+        ..Limits::default()
+    };
+    let mut world = world_of(Setting {
+        limits,
+        has_other_peer: true,
+        ..setting()
+    });
+    let connections = [(); 40].map(|()| world.accept(PORT));
+    assert_eq!(flows(&world, NEAR), 40);
+    for connection in connections {
+        ask(&mut world, connection, "FAR one\n");
+        wait_for(&mut world, connection, "FAR one\n");
+    }
+    let (through, direct) = (flows(&world, NEAR), directs(&world));
+    assert_eq!((through, direct), (8, 32));
+    assert_eq!(flows(&world, FAR), through);
+}
+
+#[test]
+fn the_flow_of_a_client_that_waits_for_its_server_is_opened_at_once() {
+    let mut setting = setting();
+    setting.policy.accept = AcceptMode::AfterServer;
+    let mut world = world_of(setting);
+    for via in [Via::Transparent, Via::Socks5] {
+        let connection = world.ask_via(PORT, via);
+        let admitted = |world: &World| world.client_host(connection).admitted_at.is_some();
+        world.run_until(admitted, PATIENCE);
+        assert!(flows(&world, FAR) > 0);
+        ask(&mut world, connection, "LOCAL one\n");
+        assert_eq!(received(&world, connection), b"local one\n");
+    }
+}
+
+#[test]
+fn what_a_client_that_asks_learned_lets_the_next_one_be_answered_here() {
+    let mut world = world();
+    let first = world.ask_via(PORT, Via::Transparent);
+    let admitted = |world: &World| world.client_host(first).admitted_at.is_some();
+    world.run_until(admitted, PATIENCE);
+    world.send(first, b"", true);
+    world.run_until(
+        |world| flows(world, NEAR) + flows(world, FAR) == 0,
+        PATIENCE,
+    );
+    let before = world.wan_bytes;
+    let second = world.ask_via(PORT, Via::Transparent);
+    world.send(second, b"LOCAL two\n", true);
+    assert!(world.client_host(second).was_closed);
+    assert_eq!(world.wan_bytes, before);
+}
+
+#[test]
+fn claims_hold_between_flows_that_are_not_open() {
+    let mut world = world();
+    let before = world.wan_bytes;
+    let [first, second] = [(); 2].map(|()| world.accept(PORT));
+    ask(&mut world, first, "CLAIM\n");
+    assert_eq!(received(&world, first), b"granted\n");
+    ask(&mut world, second, "CLAIM\n");
+    assert_eq!(received(&world, second), b"denied\n");
+    world.abort(first);
+    assert_eq!(received(&world, second), b"denied\ngranted\n");
+    assert_eq!(world.wan_bytes, before);
+}
+
+#[test]
+fn a_peer_that_is_removed_takes_its_unopened_flows_along_and_a_stop_waits_for_them() {
+    let mut world = world();
+    let connection = world.accept(PORT);
+    world.forget_peers(NEAR);
+    assert!(world.client_host(connection).was_reset);
+    assert_eq!(flows(&world, NEAR), 0);
+
+    let mut world = self::world();
+    let [one, other] = [(); 2].map(|()| world.accept(PORT));
+    let grace = Duration::from_secs(30);
+    world.input(NEAR, Input::Stop { grace });
+    ask(&mut world, one, "LOCAL one\n");
+    world.send(one, b"", true);
+    assert!(world.client_host(one).was_closed && !world.nodes[NEAR].stopped);
+    world.run_until(|world| world.nodes[NEAR].stopped, grace + PATIENCE);
+    assert!(world.client_host(other).was_reset);
+}

@@ -1,0 +1,323 @@
+//! Far halves with several connections to the server, and what they send without being asked.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::time::Duration;
+
+use accelerate::ServerConnection;
+use accelerate::testing::fan;
+use bytes::Bytes;
+use engine::{ConnectFailure, ConnectionId, Input, Limits};
+
+use super::world::{FAR, NEAR, Script, Setting, World};
+use super::{PATIENCE, ROUND_TRIP, setting_with};
+
+const PORT: u16 = fan::PORT;
+
+fn echo() -> Script {
+    Script::GreetAndEcho {
+        greeting: Bytes::new(),
+    }
+}
+
+/// A client whose flow's own connection to an echoing server stands; the next ones meet these servers.
+fn world_with_next(next: impl IntoIterator<Item = Script>) -> (World, ConnectionId) {
+    world_of(setting_with(&fan::ENTRY), next)
+}
+
+fn world_of(setting: Setting, next: impl IntoIterator<Item = Script>) -> (World, ConnectionId) {
+    let mut world = World::new(setting);
+    let scripts: VecDeque<Script> = std::iter::once(echo()).chain(next).collect();
+    let scripts = Script::InTurn(Rc::new(RefCell::new(scripts)));
+    world.servers.insert(PORT, scripts);
+    let connection = world.accept(PORT);
+    wait_for(&mut world, connection, "welcome\n");
+    (world, connection)
+}
+
+fn ask(world: &mut World, connection: ConnectionId, line: &str) {
+    world.send(connection, line.as_bytes(), false);
+}
+
+fn wait_for(world: &mut World, connection: ConnectionId, answer: &str) {
+    world.run_until(
+        |world| world.client_host(connection).received == answer.as_bytes(),
+        PATIENCE,
+    );
+}
+
+/// Waits for these lines, whichever comes first.
+fn wait_for_lines(world: &mut World, connection: ConnectionId, lines: &[&str]) {
+    let sorted = |bytes: &[u8]| {
+        let mut lines: Vec<_> = bytes
+            .split(|byte| *byte == b'\n')
+            .map(<[u8]>::to_vec)
+            .collect();
+        lines.sort_unstable();
+        lines
+    };
+    let expected = sorted(lines.concat().as_bytes());
+    world.run_until(
+        |world| sorted(&world.client_host(connection).received) == expected,
+        PATIENCE,
+    );
+}
+
+/// The client ends its stream and the flow ends in good order: no connection is left at the far node.
+fn finish(world: &mut World, connection: ConnectionId) {
+    world.send(connection, b"", true);
+    world.run_until(|world| world.client_host(connection).was_closed, PATIENCE);
+    let is_over = |world: &World| {
+        let mut flows = world.nodes.iter().map(|node| node.engine.status().flows);
+        flows.all(|flows| flows == 0)
+    };
+    world.run_until(is_over, PATIENCE);
+    assert!(world.client_host(connection).received.ends_with(b"late\n"));
+    assert_all_ended(world);
+}
+
+fn assert_all_ended(world: &World) {
+    let mut hosts = world.server_hosts();
+    assert!(hosts.all(|host| host.was_closed || host.was_reset));
+    assert_eq!(world.nodes[FAR].engine.status().buffered_bytes, 0);
+}
+
+fn far_did(world: &World) -> String {
+    let engine = &world.nodes[FAR].engine;
+    let flow = engine.flows(world.now).last().unwrap().flow;
+    let why = engine.why(world.now, flow).unwrap();
+    why.stages[0].did.clone()
+}
+
+#[test]
+fn one_request_is_asked_over_three_connections_and_the_answers_are_merged() {
+    let (mut world, connection) = world_with_next([echo(), echo(), echo()]);
+    let begun = world.now;
+    ask(&mut world, connection, "FAN 3\n");
+    wait_for(&mut world, connection, "welcome\npart 1\npart 2\npart 3\n");
+    let took = world.now.since(begun);
+    assert!(took < ROUND_TRIP + Duration::from_millis(3), "{took:?}");
+    assert_eq!(world.server_hosts().count(), 4);
+    // Those that have ended in good order are closed while the flow goes on.
+    let closed = world.server_hosts().filter(|host| host.was_closed);
+    assert_eq!(closed.count(), 3);
+    assert!(far_did(&world).ends_with("3 further connections to the server"));
+    // The server sees its client on all of them; the flow's own has the client's port.
+    let ports: Vec<_> = world
+        .server_hosts()
+        .map(|host| host.seen_client.unwrap().port())
+        .collect();
+    assert_eq!(ports, [40_001, 0, 0, 0]);
+    finish(&mut world, connection);
+}
+
+#[test]
+fn the_failures_of_further_connections_are_answers_and_no_failure_of_the_flow() {
+    let next = [
+        Script::Refuse,
+        Script::ResetAfter { after: 7 },
+        Script::Unreachable,
+        echo(),
+    ];
+    let (mut world, connection) = world_with_next(next);
+    ask(&mut world, connection, "FAN 4\n");
+    let answers = "welcome\n[refused]\n[reset]\n[unreachable]\npart 4\n";
+    wait_for(&mut world, connection, answers);
+    assert!(world.nodes[NEAR].avoided.is_empty());
+    finish(&mut world, connection);
+}
+
+#[test]
+fn a_connection_whose_server_does_not_read_holds_up_no_other() {
+    let (mut world, connection) = world_with_next([Script::Stall, echo(), echo()]);
+    ask(&mut world, connection, "FILL\nFAN 2\nown\n");
+    let answers = ["welcome\n", "own\n", "part 1\n", "part 2\n"];
+    wait_for_lines(&mut world, connection, &answers);
+    let held = world.nodes[FAR].engine.status().buffered_bytes;
+    assert!(held >= ServerConnection::UNTAKEN_MAX as u64, "{held}");
+    let (stalled, host) = server_host(&world, 1);
+    assert_eq!(host.received.len(), ServerConnection::UNTAKEN_MAX);
+    let bytes = ServerConnection::UNTAKEN_MAX;
+    world.input(
+        FAR,
+        Input::Written {
+            connection: stalled,
+            bytes,
+        },
+    );
+    let answers = ["welcome\n", "own\n", "part 1\n", "part 2\n", "all taken\n"];
+    wait_for_lines(&mut world, connection, &answers);
+    finish(&mut world, connection);
+}
+
+#[test]
+fn what_a_half_writes_beyond_the_limit_ends_that_connection_alone() {
+    let (mut world, connection) = world_with_next([Script::Stall, echo()]);
+    ask(&mut world, connection, "FILL\nown\n");
+    wait_for(&mut world, connection, "welcome\nown\n");
+    ask(&mut world, connection, "SPILL\nFAN 1\n");
+    let answers = ["welcome\n", "own\n", "spilled\n", "part 1\n"];
+    wait_for_lines(&mut world, connection, &answers);
+    assert!(server_host(&world, 1).1.was_reset);
+    finish(&mut world, connection);
+}
+
+#[test]
+fn a_half_that_pauses_a_connection_gets_no_more_than_what_was_allowed() {
+    let (mut world, connection) = world_with_next([Script::Pour]);
+    ask(&mut world, connection, "DRINK\n");
+    wait_for(&mut world, connection, "welcome\npaused\n");
+    world.run_for(Duration::from_secs(5));
+    ask(&mut world, connection, "own\n");
+    wait_for(&mut world, connection, "welcome\npaused\nown\n");
+    ask(&mut world, connection, "DRAIN\n");
+    wait_for(
+        &mut world,
+        connection,
+        "welcome\npaused\nown\ndrank enough\n",
+    );
+    assert!(server_host(&world, 1).1.was_reset);
+    finish(&mut world, connection);
+}
+
+#[test]
+fn a_far_half_sends_before_its_client_asks_and_after_its_client_has_ended() {
+    // `world_with_next` waits for the welcome, `finish` for what comes late.
+    let (mut world, connection) = world_with_next([]);
+    let begun = world.now;
+    finish(&mut world, connection);
+    assert!(world.now.since(begun) >= Duration::from_secs(1));
+    let host = world.client_host(connection);
+    assert_eq!(&host.received[..], b"welcome\nlate\n");
+}
+
+#[test]
+fn the_end_of_a_flow_closes_its_further_connections_and_its_failure_resets_them() {
+    let (mut world, connection) = world_with_next([Script::Stall, Script::Swallow]);
+    ask(&mut world, connection, "HOLD 2\nown\n");
+    wait_for(&mut world, connection, "welcome\nown\n");
+    finish(&mut world, connection);
+    assert!(world.server_hosts().skip(1).all(|host| host.was_closed));
+
+    let (mut world, connection) = world_with_next([Script::Stall, Script::Swallow]);
+    ask(&mut world, connection, "HOLD 2\nown\n");
+    wait_for(&mut world, connection, "welcome\nown\n");
+    world.abort(connection);
+    world.run_until(
+        |world| world.server_hosts().all(|host| host.was_reset),
+        PATIENCE,
+    );
+    assert_all_ended(&world);
+}
+
+#[test]
+fn a_connection_that_opens_after_its_flow_has_ended_is_reset() {
+    let (mut world, connection) = world_with_next([Script::Dead, Script::Dead]);
+    ask(&mut world, connection, "HOLD 2\nown\n");
+    wait_for(&mut world, connection, "welcome\nown\n");
+    let attempts = world.nodes[FAR].attempts.clone();
+    assert_eq!(attempts.len(), 2);
+    ask(&mut world, connection, "DROP\nHOLD 0\nown\n");
+    wait_for(&mut world, connection, "welcome\nown\nown\n");
+    let opened = |connection| Input::Connected {
+        connection,
+        result: Ok(()),
+    };
+    world.add_server_host(attempts[0]);
+    world.input(FAR, opened(attempts[0]));
+    finish(&mut world, connection);
+    world.add_server_host(attempts[1]);
+    world.input(FAR, opened(attempts[1]));
+    assert_all_ended(&world);
+}
+
+#[test]
+fn a_flow_has_so_many_further_connections_and_no_more() {
+    let most = ServerConnection::MAX_PER_FLOW;
+    let (mut world, connection) = world_with_next((0..most).map(|_| Script::Swallow));
+    ask(&mut world, connection, &format!("HOLD {}\n", most + 1));
+    wait_for(&mut world, connection, "welcome\nLimit\n");
+    assert_eq!(world.server_hosts().count(), 1 + most);
+    finish(&mut world, connection);
+}
+
+#[test]
+fn further_connections_take_half_of_what_flows_leave_and_give_it_back() {
+    let far_limits = Limits {
+        flows: 8,
+        ..Limits::default()
+    };
+    let setting = Setting {
+        far_limits,
+        ..setting_with(&fan::ENTRY)
+    };
+    let next = (0..12).map(|_| Script::Swallow);
+    let (mut world, connection) = world_of(setting, next);
+    ask(&mut world, connection, "HOLD 5\n");
+    wait_for(&mut world, connection, "welcome\nLimit\nLimit\n");
+    // Four flows more find room beside three of them, and the next does not.
+    let others = [(); 4].map(|()| world.accept(PORT));
+    for other in others {
+        wait_for(&mut world, other, "welcome\n");
+    }
+    let refused = world.accept(PORT);
+    world.run_until(|world| world.client_host(refused).was_reset, PATIENCE);
+    ask(&mut world, connection, "DROP\nown\n");
+    let answers = ["welcome\n", "Limit\n", "Limit\n", "own\n"];
+    wait_for(&mut world, connection, &answers.concat());
+    // The peer is left alone for some seconds when it was full.
+    world.run_for(Duration::from_secs(6));
+    let next = world.accept(PORT);
+    wait_for(&mut world, next, "welcome\n");
+    for other in others.into_iter().chain([next]) {
+        world.send(other, b"", true);
+    }
+    finish(&mut world, connection);
+}
+
+#[test]
+fn further_connections_wait_for_their_turn_to_be_opened() {
+    // So many attempts to one server may be under way.
+    const ATTEMPTS: usize = 256;
+    let flows = ATTEMPTS / ServerConnection::MAX_PER_FLOW + 1;
+    let mut world = World::new(setting_with(&fan::ENTRY));
+    world.servers.insert(PORT, echo());
+    let clients: Vec<_> = (0..flows).map(|_| world.accept(PORT)).collect();
+    for client in &clients {
+        wait_for(&mut world, *client, "welcome\n");
+    }
+    world.servers.insert(PORT, Script::Dead);
+    for client in &clients {
+        ask(&mut world, *client, "HOLD 8\nown\n");
+    }
+    for client in &clients {
+        wait_for(&mut world, *client, "welcome\nown\n");
+    }
+    assert_eq!(world.nodes[FAR].attempts.len(), ATTEMPTS);
+    // The first attempt ends, and the next in turn begins.
+    let failed = Input::Connected {
+        connection: world.nodes[FAR].attempts[0],
+        result: Err(ConnectFailure::TimedOut),
+    };
+    world.input(FAR, failed);
+    assert_eq!(world.nodes[FAR].attempts.len(), ATTEMPTS + 1);
+    // Those that have had no turn fail as if the server had not answered; the flows go on.
+    world.run_for(Duration::from_secs(11));
+    let last = *clients.last().unwrap();
+    let lines = world.client_host(last).received.to_vec();
+    let lines = lines.split(|byte| *byte == b'\n');
+    assert_eq!(lines.filter(|line| *line == b"TimedOut").count(), 7);
+    for client in clients {
+        world.send(client, b"", true);
+    }
+    let is_over = |world: &World| world.nodes[FAR].engine.status().flows == 0;
+    world.run_until(is_over, PATIENCE);
+    assert_all_ended(&world);
+}
+
+fn server_host(world: &World, place: usize) -> (ConnectionId, &super::world::Host) {
+    let mut hosts = world.nodes[FAR].hosts.iter();
+    let (connection, host) = hosts.nth(place).unwrap();
+    (*connection, host)
+}
