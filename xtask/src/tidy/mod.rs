@@ -29,6 +29,7 @@ const RULES: &[Rule] = &[
     layering::manifests_share_lints_and_licence,
     source::files_open_with_their_purpose,
     source::nothing_is_left_over,
+    source::neutral_code_names_no_protocol,
     source::no_place_of_one_machine,
     source::long_lists_of_allowances_do_not_grow,
     documents::links_lead_somewhere,

@@ -20,6 +20,14 @@ const LEFT_OVER: [&str; 6] = [
 /// Folders that exist on a developer's machine and on nobody else's.
 const OWN_FOLDERS: [&str; 3] = ["/home/", "/root/", "/Users/"];
 
+/// Where no accelerator's protocol may be named. What such code needs to know of a protocol, the
+/// accelerator says through its registry entry.
+const NEUTRAL_FOLDERS: [&str; 2] = ["crates/engine/src/", "crates/accelerate/src/contract/"];
+
+/// Names of protocols in lower case. HTTP is missing, because the engine knows the proxy's method
+/// `CONNECT` by its name.
+const PROTOCOL_NAMES: [&str; 4] = ["smb", "cifs", "mapi", "nfs"];
+
 /// Every Rust file opens with `//!`: what it is for comes before how it does it.
 pub(crate) fn files_open_with_their_purpose(checkout: &Checkout) -> Result<Vec<String>> {
     Ok(checkout
@@ -42,6 +50,29 @@ pub(crate) fn nothing_is_left_over(checkout: &Checkout) -> Result<Vec<String>> {
             for mark in LEFT_OVER.iter().filter(|mark| line.contains(**mark)) {
                 complaints.push(format!(
                     "{}:{number}: {mark} is left over; finish it or open an issue",
+                    file.path
+                ));
+            }
+        }
+    }
+    Ok(complaints)
+}
+
+/// The engine and the contract of accelerators name no protocol.
+pub(crate) fn neutral_code_names_no_protocol(checkout: &Checkout) -> Result<Vec<String>> {
+    let mut complaints = Vec::new();
+    let neutral = checkout.rust_files().filter(|file| {
+        let path = file.path.as_str();
+        NEUTRAL_FOLDERS
+            .iter()
+            .any(|folder| path.starts_with(folder))
+    });
+    for file in neutral {
+        for (number, line) in numbered_lines(file) {
+            let line = line.to_lowercase();
+            for name in PROTOCOL_NAMES.iter().filter(|name| line.contains(**name)) {
+                complaints.push(format!(
+                    "{}:{number}: names the protocol {name}; let its accelerator say this through its registry entry",
                     file.path
                 ));
             }
@@ -145,6 +176,20 @@ mod tests {
         let text = format!("//! Good.\n\nfn later() {{ {}) }}\n", LEFT_OVER[3]);
         let complaints = nothing_is_left_over(&checkout("a.rs", &text)).expect("no reading");
         assert!(complaints[0].starts_with("a.rs:3:"), "{complaints:?}");
+    }
+
+    #[test]
+    fn a_protocol_is_named_in_its_own_folder_only() {
+        let text = "//! Good.\n\nconst NAME: &str = \"SMB\";\n";
+        let complaints = neutral_code_names_no_protocol(&checkout("crates/engine/src/a.rs", text));
+        let complaints = complaints.expect("no reading");
+        assert!(
+            complaints[0].starts_with("crates/engine/src/a.rs:3:"),
+            "{complaints:?}"
+        );
+        let own = checkout("crates/accelerate/src/smb/a.rs", text);
+        let complaints = neutral_code_names_no_protocol(&own).expect("no reading");
+        assert_eq!(complaints, Vec::<String>::new());
     }
 
     #[test]
