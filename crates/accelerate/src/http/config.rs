@@ -24,12 +24,11 @@ impl Default for Settings {
 /// takes some dozens of bytes.
 pub(crate) const PIPELINED_MAX: usize = 1_024;
 
-/// Bytes of content of one response that is stored: what a page is made of, and no downloads. The content is kept
-/// in memory.
-pub(crate) const OBJECT_MAX: usize = 1 << 20;
+/// Bytes that may wait behind an answer which is being read from the dictionary, or behind the question whether it
+/// still holds. A client that waits for its answers sends nothing meanwhile; one that pipelines sends some
+/// kilobytes.
+pub(crate) const HELD_MAX: usize = 1 << 20;
 
-/// Bytes of content in all: some thousand objects of a page, of a branch's 4 GB of memory one part in sixty.
-pub(crate) const CONTENT_MAX: u64 = 64 << 20;
-
-/// Bytes of keys and heads of stored responses: some ten thousand, at 1 to 2 kB each.
-pub(crate) const INDEX_MAX: usize = 16 << 20;
+/// Bytes of keys, heads and handles of stored responses: some ten thousand, at 1 to 3 kB each. A branch has 4 GB of
+/// memory.
+pub(crate) const INDEX_MAX: usize = 32 << 20;

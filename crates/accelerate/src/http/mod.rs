@@ -14,13 +14,19 @@
 //!
 //! | state of the near half | holds | leads to |
 //! | --- | --- | --- |
-//! | following | the begin of a request head, the begin of a response head | draining, let go |
+//! | following | the begin of a request head and of a response head; what waits behind an answer of its own | draining, server ended, ended, let go |
 //! | draining | the begin of a response head | let go, when the responses that are due have ended |
+//! | server ended | nothing | |
+//! | ended | nothing: it has told the client that the connection ends | |
 //! | let go | nothing | |
+//!
+//! The near half answers from a cache that all flows of the node share (`shared.rs`, `cache/`). Content is in the node's
+//! dictionary; the cache keeps heads and handles. Content that the dictionary has lost is a miss.
 //!
 //! When it lets go: at a message that another implementation could understand differently
 //! ([`wire::Fault`]), at CONNECT, after 101 (Switching Protocols), and when a client sends on behind a
-//! request for an upgrade that is not answered. All bytes have passed unchanged until then. The far
+//! request for an upgrade that is not answered. It lets go only while all bytes have passed unchanged; after it has asked
+//! something else than its client, it closes the flow instead. The far
 //! half never lets go: where it cannot follow, it sends everything as payload.
 //!
 //! It does not decode content codings, and it holds no message back to see its end.

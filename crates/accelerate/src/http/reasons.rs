@@ -5,11 +5,17 @@ use crate::{Explanation, ReasonCode, ReasonSource};
 /// The connection no longer carries HTTP/1: CONNECT, or an upgrade such as to WebSocket.
 pub(crate) const UPGRADED: ReasonCode = ReasonCode::new(64);
 
+/// The content of a stored response was lost while it was being sent.
+pub(crate) const CONTENT_GONE: ReasonCode = ReasonCode::new(65);
+
 /// What a code means for HTTP; `None` where the common explanation holds, or there is none.
 pub(crate) fn explain(code: ReasonCode, source: ReasonSource<'_>) -> Option<Explanation> {
     let explanation = match code {
         UPGRADED => Explanation::new(
             "the hosts speak another protocol on this connection since a CONNECT or an upgrade",
+        ),
+        CONTENT_GONE => Explanation::new(
+            "the dictionary lost the content of a stored response while it was being sent",
         ),
         ReasonCode::VIOLATION => Explanation::new(
             "a message that can be understood in two ways, or that is not HTTP/1; it passes as it is",
@@ -18,7 +24,7 @@ pub(crate) fn explain(code: ReasonCode, source: ReasonSource<'_>) -> Option<Expl
             Explanation::new("a transfer coding other than chunked; it passes as it is")
         }
         ReasonCode::LIMIT => Explanation::new(
-            "a head of more than 64 KiB or 256 fields, or more than 1,024 requests under way",
+            "a head of more than 64 KiB or 256 fields, more than 1,024 requests under way, or a mebibyte sent without waiting for answers",
         ),
         ReasonCode::NO_ACCELERATOR | ReasonCode::POLICY => {
             Explanation::new(format!("acceleration of HTTP is switched off on {source}"))

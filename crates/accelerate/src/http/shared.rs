@@ -8,16 +8,15 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use bytes::Bytes;
 use vocab::Time;
 
-use super::cache::{Index, Key, Limits, WallTime};
-use super::config::{CONTENT_MAX, INDEX_MAX, Settings};
+use super::cache::{self, Index, Key, WallTime};
+use super::config::{INDEX_MAX, Settings};
 use super::far::Far;
 use super::near::Near;
 use crate::settings::AcceleratorSettings;
 use crate::shared::{HalfContext, SharedState};
-use crate::{Accelerator, Half};
+use crate::{Accelerator, ContentHandle, Half};
 
 /// What one engine keeps for all flows of HTTP.
 pub(super) struct HttpState {
@@ -81,12 +80,27 @@ impl Calendar {
     }
 }
 
+/// Where the content of a stored response is.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Content {
+    /// In the dictionary; `None` where there is no content.
+    pub(super) handle: Option<ContentHandle>,
+}
+
+impl cache::Content for Content {
+    fn held(&self) -> usize {
+        self.handle
+            .as_ref()
+            .map_or(0, |handle| handle.to_bytes().len())
+    }
+}
+
 /// What is shared.
 #[derive(Debug)]
 pub(super) struct Shared {
     calendar: Calendar,
     /// What is stored.
-    pub(super) index: Index<Bytes>,
+    pub(super) index: Index<Content>,
 }
 
 /// The shared cache as one flow sees it.
@@ -100,11 +114,7 @@ pub(super) struct SharedCache {
 impl SharedCache {
     /// An empty cache, for no server yet.
     pub(super) fn new(calendar: Calendar) -> Self {
-        let limits = Limits {
-            memory: INDEX_MAX,
-            content: CONTENT_MAX,
-        };
-        let index = Index::new(limits);
+        let index = Index::new(INDEX_MAX);
         Self {
             server: SocketAddr::from(([0, 0, 0, 0], 0)),
             shared: Arc::new(Mutex::new(Shared { calendar, index })),

@@ -2,6 +2,8 @@
 
 mod caching;
 
+use std::collections::{BTreeMap, VecDeque};
+
 use bytes::Bytes;
 use vocab::{Random, SegmentKind, Time};
 
@@ -10,7 +12,10 @@ use super::near::Near;
 use super::reasons;
 use super::shared::SharedCache;
 use super::testing::{REQUESTS, RESPONSES};
-use crate::{Accelerator, Half, Input, LettingGo, Output, ReasonCode};
+use crate::{
+    Accelerator, ContentAbsence, ContentHandle, ContentId, ContentReport, ContentRequest, Half,
+    Input, LettingGo, Output, ReasonCode,
+};
 
 /// Both halves, and what the hosts have got.
 struct Pair {
@@ -24,7 +29,53 @@ struct Pair {
     /// Payload that crossed, towards the server and towards the client.
     payload: [Vec<u8>; 2],
     closed: Option<ReasonCode>,
+    contents: Contents,
     now: Time,
+}
+
+/// A dictionary for the near half: a handle is the body itself.
+#[derive(Default)]
+struct Contents {
+    storing: BTreeMap<ContentId, Vec<u8>>,
+    reports: VecDeque<ContentReport>,
+    /// How many pieces of a body are there until it is gone.
+    gone_after: Option<usize>,
+}
+
+impl Contents {
+    fn take(&mut self, request: ContentRequest) {
+        match request {
+            ContentRequest::Store { id } => drop(self.storing.insert(id, Vec::new())),
+            ContentRequest::Append { id, bytes } => {
+                let storing = self.storing.get_mut(&id);
+                storing.expect("it was begun").extend_from_slice(&bytes);
+            }
+            ContentRequest::Finish { id } => {
+                let body = self.storing.remove(&id).expect("it was begun");
+                let length = body.len() as u64;
+                let handle = ContentHandle::from_bytes(body.into());
+                let stored = ContentReport::Stored { id, handle, length };
+                self.reports.push_back(stored);
+            }
+            ContentRequest::Abandon { id } => drop(self.storing.remove(&id)),
+            ContentRequest::Read { id, handle, range } => {
+                let body = handle.to_bytes();
+                assert_eq!(range, 0..body.len() as u64);
+                let pieces = body.chunks(2).map(Bytes::copy_from_slice);
+                let given = pieces.take(self.gone_after.unwrap_or(usize::MAX));
+                self.reports
+                    .extend(given.map(|bytes| ContentReport::Piece { id, bytes }));
+                self.reports.push_back(match self.gone_after {
+                    Some(_) => ContentReport::Gone {
+                        id,
+                        absence: ContentAbsence::Gone,
+                    },
+                    None => ContentReport::Ended { id },
+                });
+            }
+            ContentRequest::StopReading { .. } => self.reports.clear(),
+        }
+    }
 }
 
 impl Pair {
@@ -42,6 +93,7 @@ impl Pair {
             server_finished: false,
             payload: [Vec::new(), Vec::new()],
             closed: None,
+            contents: Contents::default(),
             now: Time::ZERO,
         };
         pair.tell(Half::Near, Input::Start);
@@ -80,6 +132,7 @@ impl Pair {
                     Output::FinishWan => far.handle(self.now, Input::WanFinished),
                     Output::ToLan(bytes) => self.to_client.extend_from_slice(&bytes),
                     Output::FinishLan => self.client_finished = true,
+                    Output::Content(request) => self.contents.take(request),
                     Output::LettingGo(LettingGo::LetGo { reason }) => {
                         let_go = true;
                         self.let_go = Some(reason);
@@ -89,6 +142,8 @@ impl Pair {
                     }
                     other => panic!("{other:?}"),
                 }
+            } else if let Some(report) = self.contents.reports.pop_front() {
+                near.handle(self.now, Input::Content(report));
             } else if let Some(output) = far.poll_output() {
                 match output {
                     Output::ToWan(segment) => {

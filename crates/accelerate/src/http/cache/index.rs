@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::WallTime;
 use super::directives::Directives;
 use super::key::Key;
 use super::policy::{self, Freshness, NotStored};
 use super::stored::{Stored, Validators, head_to_store};
+use super::{Content, WallTime};
 use crate::http::wire::{RequestHead, ResponseHead};
 
 /// Responses of one URL. Two or three languages times codings are common; a URL with more variants is one
@@ -21,8 +21,8 @@ pub(crate) struct Index<H> {
     order: BTreeMap<u64, Key>,
     uses: u64,
     held: usize,
-    content_bytes: u64,
-    limits: Limits,
+    /// Bytes of memory for keys, heads and handles at most.
+    memory_max: usize,
 }
 
 /// Whose validators a conditional request had.
@@ -32,15 +32,6 @@ pub(crate) enum Conditions {
     Stored,
     /// The client's.
     OfClient,
-}
-
-/// How much is kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Limits {
-    /// Bytes of memory for keys and heads.
-    pub(crate) memory: usize,
-    /// Bytes of content that the handles stand for.
-    pub(crate) content: u64,
 }
 
 #[derive(Debug)]
@@ -65,16 +56,15 @@ pub(crate) enum LookUp<H> {
     NotCached,
 }
 
-impl<H: Clone> Index<H> {
+impl<H: Content> Index<H> {
     /// An empty one.
-    pub(crate) fn new(limits: Limits) -> Self {
+    pub(crate) fn new(memory_max: usize) -> Self {
         Self {
             urls: HashMap::new(),
             order: BTreeMap::new(),
             uses: 0,
             held: 0,
-            content_bytes: 0,
-            limits,
+            memory_max,
         }
     }
 
@@ -177,7 +167,6 @@ impl<H: Clone> Index<H> {
                     let variant = variants.remove(at);
                     self.order.remove(&variant.used);
                     self.held -= variant.stored.held();
-                    self.content_bytes -= variant.stored.length;
                 }
                 false => at += 1,
             }
@@ -213,7 +202,7 @@ impl<H: Clone> Index<H> {
         self.order.len()
     }
 
-    /// Bytes of memory for keys and heads.
+    /// Bytes of memory for keys, heads and handles.
     pub(crate) fn held(&self) -> usize {
         self.held
     }
@@ -234,7 +223,6 @@ impl<H: Clone> Index<H> {
         self.uses += 1;
         self.order.insert(self.uses, key.clone());
         self.held += stored.held();
-        self.content_bytes += stored.length;
         let used = self.uses;
         let variants = match self.urls.get_mut(key) {
             Some(variants) => variants,
@@ -250,7 +238,7 @@ impl<H: Clone> Index<H> {
                 .into_iter()
                 .for_each(|used| self.remove_used(key, used));
         }
-        while self.held > self.limits.memory || self.content_bytes > self.limits.content {
+        while self.held > self.memory_max {
             let Some((used, key)) = self
                 .order
                 .iter()
@@ -271,7 +259,6 @@ impl<H: Clone> Index<H> {
         for variant in &variants {
             self.order.remove(&variant.used);
             self.held -= variant.stored.held();
-            self.content_bytes -= variant.stored.length;
         }
         variants.len()
     }
@@ -284,7 +271,6 @@ impl<H: Clone> Index<H> {
         if let Some(at) = variants.iter().position(|variant| variant.used == used) {
             let variant = variants.remove(at);
             self.held -= variant.stored.held();
-            self.content_bytes -= variant.stored.length;
         }
         self.drop_if_empty(key);
     }

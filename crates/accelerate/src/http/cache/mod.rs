@@ -28,7 +28,7 @@ mod stored;
 mod structured;
 mod vary;
 
-pub(crate) use index::{Conditions, Index, Limits, LookUp};
+pub(crate) use index::{Conditions, Index, LookUp};
 pub(crate) use key::Key;
 pub(crate) use stored::Stored;
 
@@ -37,6 +37,12 @@ pub(crate) use stored::Stored;
 const HEURISTIC_FRACTION: u64 = 10;
 /// Seconds of heuristic freshness at most. Longer than a day a guess would outlive a working day's change.
 const HEURISTIC_MAX_S: u64 = 86_400;
+
+/// Where the content of a response is; what that means is its owner's matter.
+pub(crate) trait Content: Clone {
+    /// Bytes of memory that it takes itself.
+    fn held(&self) -> usize;
+}
 
 /// Milliseconds since 1970, from a clock that may be set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

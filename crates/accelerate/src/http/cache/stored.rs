@@ -2,13 +2,13 @@
 
 use bytes::Bytes;
 
-use super::WallTime;
 use super::date;
 use super::directives::Directives;
 use super::index::Conditions;
 use super::key::Key;
 use super::policy::Freshness;
 use super::vary::Selection;
+use super::{Content, WallTime};
 use crate::http::wire::{Fields, RequestHead, ResponseHead};
 
 /// Fields that are of one connection or hop, and are not stored (RFC 9111 §3.1). Those that Connection
@@ -154,7 +154,7 @@ fn rewritten<'a>(
     ResponseHead::parse(Bytes::from(bytes)).expect("parts of a head that was read make a head")
 }
 
-impl<H> Stored<H> {
+impl<H: Content> Stored<H> {
     /// Its validators.
     pub(crate) fn validators(&self) -> Validators {
         Validators::of(&self.head.fields)
@@ -244,7 +244,7 @@ impl<H> Stored<H> {
 
     /// Bytes of memory beside the content.
     pub(super) fn held(&self) -> usize {
-        self.head.bytes.len() + self.selection.held() + 256
+        self.head.bytes.len() + self.selection.held() + self.content.held() + 256
     }
 
     /// Whether it may be used in spite of its age (RFC 9111 §4.2.4), where the server cannot answer.

@@ -1,14 +1,18 @@
 //! What is answered here, what is asked anew, and what is stored.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
-use super::Near;
-use super::exchange::{Cached, Keeping, Owed, Rest};
-use crate::http::cache::{Conditions, LookUp, Stored};
-use crate::http::config::OBJECT_MAX;
+use super::exchange::{Answering, Cached, Ended, InsteadOf, Keeping, Owed, Rest};
+use super::{Near, State};
+use crate::http::cache::{Conditions, Key, LookUp, Stored};
+use crate::http::reasons;
+use crate::http::shared::Content;
 use crate::http::wire::{Body, RequestHead, ResponseHead, Version, has_option};
+use crate::{
+    ContentAbsence, ContentId, ContentReport, ContentRequest, LettingGo, MAX_CONTENT_STORES, Output,
+};
 
-/// RFC 9111 §5.2.1.7 (only-if-cached).
+/// Where the server cannot be asked, or is not to be (RFC 9111 §5.2.1.7, only-if-cached).
 const NOT_CACHED: &[u8] = b"HTTP/1.1 504 Gateway Timeout\r\nContent-Length: 0\r\n\r\n";
 
 /// Fields of requests that only the server can answer.
@@ -21,76 +25,210 @@ const FOR_THE_SERVER: [&str; 5] = [
 ];
 
 impl Near {
-    /// Answers a request without a body if what is stored allows it; whether it did, or sent the request to
-    /// the server in another form.
-    pub(super) fn answer(&mut self, head: &RequestHead) -> bool {
-        let Some(cache) = &self.cache else {
-            return false;
-        };
+    /// Deals with a request without a body if what is stored allows it: answers it, asks the server in
+    /// another form, or puts it off until the client is due nothing else. Gives it back otherwise.
+    pub(super) fn answer(&mut self, head: RequestHead) -> Option<RequestHead> {
+        let cache = self.cache.as_ref()?.clone();
         let is_get = matches!(head.method(), b"GET" | b"HEAD");
         let is_plain = !FOR_THE_SERVER.iter().any(|name| head.fields.has(name));
         if !is_get || !is_plain || head.version != Version::Http11 {
-            return false;
+            return Some(head);
         }
-        let Some(key) = cache.key(head) else {
-            return false;
+        let Some(key) = cache.key(&head) else {
+            return Some(head);
         };
         let now = cache.wall(self.now);
-        let found = cache.shared().index.look_up(now, &key, head);
+        let found = cache.shared().index.look_up(now, &key, &head);
+        let answers = matches!(
+            found,
+            LookUp::Fresh(_) | LookUp::StaleWhileRevalidate(_) | LookUp::NotCached
+        );
+        if answers && self.owes_client() {
+            self.postponed = Some(head);
+            return None;
+        }
         match found {
-            LookUp::Miss => false,
+            LookUp::Miss => return Some(head),
             LookUp::NotCached => {
                 self.answered += 1;
-                self.put_answer(vec![Bytes::from_static(NOT_CACHED)], false);
-                true
+                self.write_lan(Bytes::from_static(NOT_CACHED));
             }
-            LookUp::Fresh(stored) => {
-                self.answer_stored(head, &stored);
-                true
-            }
+            LookUp::Fresh(stored) => self.answer_stored(head, key, &stored),
             LookUp::StaleWhileRevalidate(stored) => {
-                self.answer_stored(head, &stored);
                 let validates = self.owed.iter().filter_map(|owed| owed.cached.as_ref());
-                let is_asked = validates.clone().any(|cached| cached.key == key);
+                let is_asked = validates
+                    .map(|cached| &cached.key)
+                    .any(|asked| *asked == key);
                 if !is_asked && head.method() == b"GET" {
-                    self.ask_anew(head, &stored, false);
+                    self.ask_anew(&head, key.clone(), &stored, false);
                 }
-                true
+                self.answer_stored(head, key, &stored);
             }
             LookUp::Stale(stored) => {
-                let is_own = ["if-none-match", "if-modified-since"];
-                let has_own = is_own.iter().any(|name| head.fields.has(name));
+                let own = ["if-none-match", "if-modified-since"];
+                let has_own = own.iter().any(|name| head.fields.has(name));
                 if head.method() != b"GET" || has_own {
-                    return false;
+                    return Some(head);
                 }
-                self.ask_anew(head, &stored, true);
-                true
+                self.ask_anew(&head, key, &stored, true);
             }
         }
+        None
     }
 
     /// Answers with a stored response.
-    fn answer_stored(&mut self, head: &RequestHead, stored: &Stored<Bytes>) {
+    fn answer_stored(&mut self, head: RequestHead, key: Key, stored: &Stored<Content>) {
         let Some(cache) = &self.cache else {
             return;
         };
         let now = cache.wall(self.now);
         let closes = has_option(&head.fields, "connection", "close");
-        let pieces = match stored.is_not_modified(head, now) {
-            true => vec![stored.not_modified_to_send(now, closes)],
-            false if head.method() == b"HEAD" => vec![stored.head_to_send(now, closes)],
-            false => vec![stored.head_to_send(now, closes), stored.content.clone()],
-        };
         self.answered += 1;
-        self.put_answer(pieces, closes);
+        if stored.is_not_modified(&head, now) {
+            self.write_lan(stored.not_modified_to_send(now, closes));
+        } else if head.method() == b"HEAD" {
+            self.write_lan(stored.head_to_send(now, closes));
+        } else {
+            return self.send_stored((head, key), stored, InsteadOf::Request, closes);
+        }
+        if closes {
+            self.end();
+        }
     }
 
-    /// Asks the server whether a stored response still holds.
-    fn ask_anew(&mut self, head: &RequestHead, stored: &Stored<Bytes>, is_for_client: bool) {
+    /// Sends a stored response as soon as its content is read.
+    fn send_stored(
+        &mut self,
+        (request, key): (RequestHead, Key),
+        stored: &Stored<Content>,
+        instead_of: InsteadOf,
+        closes: bool,
+    ) {
         let Some(cache) = &self.cache else {
             return;
         };
-        let Some(key) = cache.key(head) else {
+        let head = stored.head_to_send(cache.wall(self.now), closes);
+        let Some(handle) = stored.content.handle.clone() else {
+            self.write_lan(head);
+            if closes {
+                self.end();
+            }
+            return;
+        };
+        let id = self.next_content();
+        let range = 0..stored.length;
+        let read = ContentRequest::Read { id, handle, range };
+        self.outputs.push_back(Output::Content(read));
+        self.answering = Some(Answering {
+            id,
+            head: Some(head),
+            left: stored.length,
+            request,
+            key,
+            instead_of,
+            closes,
+        });
+    }
+
+    fn next_content(&mut self) -> ContentId {
+        self.contents += 1;
+        ContentId(self.contents)
+    }
+
+    /// Takes news of content that is stored or read.
+    pub(super) fn content_report(&mut self, report: ContentReport) {
+        match report {
+            ContentReport::Stored { id, handle, length } => {
+                if let Some(ended) = self.ended.remove(&id) {
+                    let content = Content {
+                        handle: Some(handle),
+                    };
+                    self.store(&ended, content, length);
+                }
+            }
+            ContentReport::Refused { id, .. } => {
+                self.ended.remove(&id);
+                for owed in &mut self.owed {
+                    if matches!(&owed.rest, Rest::Keep(keeping) if keeping.content == Some(id)) {
+                        owed.rest = Rest::Pass;
+                    }
+                }
+            }
+            ContentReport::Piece { id, bytes } => {
+                let Some(answering) = self
+                    .answering
+                    .as_mut()
+                    .filter(|answering| answering.id == id)
+                else {
+                    return;
+                };
+                answering.left = answering.left.saturating_sub(bytes.len() as u64);
+                let head = answering.head.take();
+                self.write_lan(head.unwrap_or_default());
+                self.write_lan(bytes);
+            }
+            ContentReport::Ended { id } => self.content_ended(id),
+            ContentReport::Gone { id, absence } => self.content_gone(id, absence),
+        }
+    }
+
+    fn content_ended(&mut self, id: ContentId) {
+        let Some(answering) = self.answering.take_if(|answering| answering.id == id) else {
+            return;
+        };
+        if answering.left > 0 {
+            return self.close(reasons::CONTENT_GONE);
+        }
+        match answering.closes {
+            true => self.end(),
+            false => self.resume(),
+        }
+    }
+
+    /// The dictionary has lost the content: a miss, as long as the client has got nothing of it.
+    fn content_gone(&mut self, id: ContentId, absence: ContentAbsence) {
+        let Some(answering) = self.answering.take_if(|answering| answering.id == id) else {
+            return;
+        };
+        if answering.head.is_none() {
+            return self.close(reasons::CONTENT_GONE);
+        }
+        if let Some(cache) = &self.cache
+            && absence == ContentAbsence::Gone
+        {
+            let mut shared = cache.shared();
+            shared
+                .index
+                .remove_selected(&answering.key, &answering.request);
+        }
+        match answering.instead_of {
+            InsteadOf::Request => {
+                let bytes = answering.request.bytes.clone();
+                let cached = self.cached(answering.request);
+                self.forward(
+                    bytes,
+                    Owed {
+                        asks_upgrade: false,
+                        is_for_client: true,
+                        cached,
+                        rest: Rest::Pass,
+                    },
+                );
+            }
+            InsteadOf::Failure => self.write_lan(Bytes::from_static(NOT_CACHED)),
+        }
+        self.resume();
+    }
+
+    /// Asks the server whether a stored response still holds.
+    fn ask_anew(
+        &mut self,
+        head: &RequestHead,
+        key: Key,
+        stored: &Stored<Content>,
+        is_for_client: bool,
+    ) {
+        let Some(cache) = &self.cache else {
             return;
         };
         let conditions = stored.validators().conditions();
@@ -152,35 +290,35 @@ impl Near {
             }
             self.validated += 1;
             let stored = found.or_else(|| cached.stored.clone());
+            let asked = (cached.request.clone(), cached.key.clone());
             if let (true, Some(stored)) = (is_for_client, stored) {
-                self.write_stored(&stored);
+                let closes = has_option(&asked.0.fields, "connection", "close");
+                self.send_stored(asked, &stored, InsteadOf::Request, closes);
             }
             return;
         }
         index.invalidate(&cached.key, &cached.request, &head);
-        let replaces = |stored: &Stored<Bytes>| stored.may_replace_error(&cached.request, now);
+        let replaces = |stored: &Stored<Content>| stored.may_replace_error(&cached.request, now);
         let is_error = matches!(head.status, 500 | 502 | 503 | 504);
         if is_error && let Some(stored) = cached.stored.clone().filter(replaces) {
             drop(shared);
+            let asked = (cached.request.clone(), cached.key.clone());
             owed.rest = Rest::Drop;
             if is_for_client {
-                self.write_stored(&stored);
+                self.send_stored(asked, &stored, InsteadOf::Failure, false);
             }
             return;
         }
-        let fits = match body {
-            Body::Fixed(length) => length <= OBJECT_MAX as u64,
-            Body::Empty | Body::Chunked => true,
-            // Whether it is whole is not known at its end.
-            Body::UntilClose | Body::Opaque => false,
-        };
+        // Whether a response that ends with the connection is whole is not known at its end.
+        let has_end = matches!(body, Body::Empty | Body::Fixed(_) | Body::Chunked);
         let would_store = index.would_store(cached.asked, now, &cached.key, exchange);
+        let has_room = self.ended.len() < MAX_CONTENT_STORES / 2;
         match would_store {
-            Ok(()) if fits => {
+            Ok(()) if has_end && has_room => {
                 owed.rest = Rest::Keep(Box::new(Keeping {
+                    content: None,
                     head: head.clone(),
                     answered: now,
-                    content: BytesMut::new(),
                 }));
             }
             // What was stored is older than what is now answered.
@@ -195,28 +333,24 @@ impl Near {
         }
     }
 
-    /// Sends a stored response to the client whose turn it is, in the place of what the server said.
-    fn write_stored(&mut self, stored: &Stored<Bytes>) {
-        let Some(cache) = &self.cache else {
-            return;
-        };
-        let head = stored.head_to_send(cache.wall(self.now), false);
-        let content = stored.content.clone();
-        self.write_lan(head);
-        self.write_lan(content);
-    }
-
     /// Takes content of a response, or the framing around it.
     pub(super) fn content(&mut self, bytes: Bytes, is_payload: bool) {
+        let id = ContentId(self.contents + 1);
         let Some(owed) = self.owed.front_mut() else {
             return;
         };
         match &mut owed.rest {
             Rest::Keep(keeping) if is_payload => {
-                match keeping.content.len() + bytes.len() <= OBJECT_MAX {
-                    true => keeping.content.extend_from_slice(&bytes),
-                    false => owed.rest = Rest::Pass,
+                if keeping.content.is_none() {
+                    self.contents += 1;
+                    keeping.content = Some(id);
+                    let store = ContentRequest::Store { id };
+                    self.outputs.push_back(Output::Content(store));
                 }
+                let id = keeping.content.unwrap_or(id);
+                let bytes = bytes.clone();
+                let append = ContentRequest::Append { id, bytes };
+                self.outputs.push_back(Output::Content(append));
             }
             Rest::Keep(_) | Rest::Pass => {}
             Rest::Drop => return,
@@ -226,26 +360,37 @@ impl Near {
         }
     }
 
-    /// Stores a response that has ended.
-    pub(super) fn store(&mut self, owed: Owed) {
-        let (Some(cache), Some(cached), Rest::Keep(keeping)) =
-            (&self.cache, owed.cached, owed.rest)
-        else {
+    /// A response has ended: it is stored, now or when its content is.
+    pub(super) fn keep(&mut self, owed: Owed) {
+        let (Some(cached), Rest::Keep(keeping)) = (owed.cached, owed.rest) else {
             return;
         };
-        let length = keeping.content.len() as u64;
+        let content = keeping.content;
+        let ended = Ended { cached, keeping };
+        match content {
+            None => self.store(&ended, Content::default(), 0),
+            Some(id) => {
+                self.ended.insert(id, ended);
+                let finish = ContentRequest::Finish { id };
+                self.outputs.push_back(Output::Content(finish));
+            }
+        }
+    }
+
+    fn store(&mut self, ended: &Ended, content: Content, length: u64) {
+        let Some(cache) = &self.cache else {
+            return;
+        };
+        let Ended { cached, keeping } = ended;
         let exchange = (&cached.request, &keeping.head);
-        // A copy of the right length: what is kept for long has no room to spare.
-        let content = (Bytes::copy_from_slice(&keeping.content), length);
         let mut shared = cache.shared();
-        let index = &mut shared.index;
         // It was judged by its head, and nothing that was judged has changed since.
-        let _ = index.store(
+        let _ = shared.index.store(
             cached.asked,
             keeping.answered,
             &cached.key,
             exchange,
-            content,
+            (content, length),
         );
     }
 
@@ -258,14 +403,24 @@ impl Near {
             return;
         };
         let now = cache.wall(self.now);
-        let may_replace = |stored: &&Stored<Bytes>| stored.may_replace_error(&cached.request, now);
+        let may_replace =
+            |stored: &&Stored<Content>| stored.may_replace_error(&cached.request, now);
         let stored = cached.stored.as_ref().filter(may_replace).cloned();
         let has_begun = !self.responses.is_between_messages();
+        let asked = (cached.request.clone(), cached.key.clone());
         if owed.is_for_client
             && !has_begun
             && let Some(stored) = stored
         {
-            self.write_stored(&stored);
+            self.owed.pop_front();
+            self.send_stored(asked, &stored, InsteadOf::Failure, false);
         }
+    }
+
+    /// Resets the flow: what the client has got so far is not what it was told.
+    pub(super) fn close(&mut self, reason: crate::ReasonCode) {
+        self.state = State::LetGo;
+        let close = LettingGo::Close { reason };
+        self.outputs.push_back(Output::LettingGo(close));
     }
 }

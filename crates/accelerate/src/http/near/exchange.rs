@@ -1,30 +1,19 @@
-//! Requests whose response has not ended: what the client is due, and what the server owes.
+//! Requests whose response has not ended, and answers that are being read from the dictionary.
 //!
 //! ```text
-//!   client asks 1 2 3 4      due to the client:  Server  Answer  Server  Answer
-//!   2 and 4 are stored       owed by the server: 1  (asked anew for 2)  3
+//!   the server owes:    1  (asked anew for 2)  3       in the order in which they were sent
+//!   the client is due:  an answer only when the server owes it nothing
 //! ```
-//! Responses to the client keep the order of its requests (RFC 9112 §9.3.2, Pipelining). What the half asks for
-//! itself is owed by the server and due to nobody.
+//! Responses to the client keep the order of its requests (RFC 9112 §9.3.2, Pipelining): an answer of our own is
+//! begun when nothing else is due to the client, and until it has ended what the client sends next waits. What the
+//! half asks for by itself is due to nobody.
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 
+use crate::ContentId;
 use crate::http::cache::{Key, Stored, WallTime};
+use crate::http::shared::Content;
 use crate::http::wire::{RequestHead, ResponseHead};
-
-/// What the client gets next, in the order of its requests.
-#[derive(Debug)]
-pub(super) enum Due {
-    /// The next response of the server that is for the client.
-    Server,
-    /// What stands ready here.
-    Answer {
-        /// Head and content.
-        pieces: Vec<Bytes>,
-        /// The connection ends behind it.
-        closes: bool,
-    },
-}
 
 /// A request that the server has not answered to the end.
 #[derive(Debug)]
@@ -35,7 +24,7 @@ pub(super) struct Owed {
     pub(super) is_for_client: bool,
     /// What makes it of use for the cache, if anything does.
     pub(super) cached: Option<Box<Cached>>,
-    /// The response's head has come, and says what becomes of the rest.
+    /// What becomes of the content of its response.
     pub(super) rest: Rest,
 }
 
@@ -47,7 +36,7 @@ pub(super) struct Cached {
     pub(super) request: RequestHead,
     pub(super) asked: WallTime,
     /// What was stored when it was asked.
-    pub(super) stored: Option<Stored<Bytes>>,
+    pub(super) stored: Option<Stored<Content>>,
     /// The request that was sent has the stored response's validators as its conditions.
     pub(super) is_validating: bool,
 }
@@ -57,40 +46,72 @@ pub(super) struct Cached {
 pub(super) enum Rest {
     /// It goes to the client, if it is for it.
     Pass,
-    /// It goes to the client, and is stored at its end.
+    /// It goes to the client, and is stored.
     Keep(Box<Keeping>),
-    /// Nobody gets it: something else was sent in its place.
+    /// Nobody gets it: something else is sent in its place.
     Drop,
 }
 
-/// A response that is to be stored.
+/// A response that is being stored.
 #[derive(Debug)]
 pub(super) struct Keeping {
+    /// Its content in the dictionary; `None` while there is none.
+    pub(super) content: Option<ContentId>,
     pub(super) head: ResponseHead,
     pub(super) answered: WallTime,
-    pub(super) content: BytesMut,
+}
+
+/// A response that is stored as soon as the dictionary has said by what its content is found.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) cached: Box<Cached>,
+    pub(super) keeping: Box<Keeping>,
+}
+
+/// An answer whose content is being read.
+#[derive(Debug)]
+pub(super) struct Answering {
+    pub(super) id: ContentId,
+    /// Its head, until the first of its content has come: then all of it is there.
+    pub(super) head: Option<Bytes>,
+    /// Bytes of content that have not come.
+    pub(super) left: u64,
+    pub(super) request: RequestHead,
+    pub(super) key: Key,
+    pub(super) instead_of: InsteadOf,
+    /// The connection ends behind it.
+    pub(super) closes: bool,
+}
+
+/// What the server is asked, if the content turns out to be gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum InsteadOf {
+    /// The request, as the client sent it.
+    Request,
+    /// Nothing more: it could not answer.
+    Failure,
 }
 
 impl Owed {
     /// Bytes of memory beside those of the struct.
     pub(super) fn held(&self) -> usize {
-        let cached = self
-            .cached
-            .as_ref()
-            .map_or(0, |cached| cached.request.bytes.len() + 512);
+        let cached = self.cached.as_ref();
+        let cached = cached.map_or(0, |cached| cached.request.bytes.len() + 512);
         let kept = match &self.rest {
-            Rest::Keep(keeping) => keeping.content.capacity() + keeping.head.bytes.len() + 256,
+            Rest::Keep(keeping) => keeping.head.bytes.len() + 256,
             Rest::Pass | Rest::Drop => 0,
         };
         cached + kept
     }
 
+    /// The client waits for it, and the server was asked something else than the client asks.
+    pub(super) fn is_validating(&self) -> bool {
+        let cached = self.cached.as_ref();
+        self.is_for_client && cached.is_some_and(|cached| cached.is_validating)
+    }
+
     /// The request passed as the client sent it, and its response passes as the server sends it.
     pub(super) fn is_untouched(&self) -> bool {
-        let validates = self
-            .cached
-            .as_ref()
-            .is_some_and(|cached| cached.is_validating);
-        self.is_for_client && !validates && !matches!(self.rest, Rest::Drop)
+        self.is_for_client && !self.is_validating() && !matches!(self.rest, Rest::Drop)
     }
 }

@@ -6,17 +6,17 @@
 mod caching;
 mod exchange;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use vocab::{Segment, SegmentKind, Time};
 
-use super::config::PIPELINED_MAX;
+use super::config::{HELD_MAX, PIPELINED_MAX};
 use super::reasons;
 use super::shared::SharedCache;
 use super::wire::{Body, Expectation, Fault, RequestHead, Requests, Responses, What, has_option};
-use crate::{Accelerator, Input, LettingGo, Output, ReasonCode};
-use exchange::{Due, Owed, Rest};
+use crate::{Accelerator, ContentId, Input, LettingGo, Output, ReasonCode};
+use exchange::{Answering, Ended, Owed, Rest};
 
 /// The near half.
 #[derive(Debug)]
@@ -24,8 +24,21 @@ pub(super) struct Near {
     state: State,
     requests: Requests,
     responses: Responses,
-    due: VecDeque<Due>,
     owed: VecDeque<Owed>,
+    /// The answer that is being read.
+    answering: Option<Answering>,
+    /// A request that is answered here as soon as the client is due nothing else.
+    postponed: Option<RequestHead>,
+    /// What came behind it or behind the request that is being answered, and its length.
+    held_client: VecDeque<Bytes>,
+    held_server: VecDeque<Bytes>,
+    held: usize,
+    client_finished: bool,
+    server_finished: bool,
+    /// Responses that wait for the dictionary to take their content.
+    ended: BTreeMap<ContentId, Ended>,
+    /// Numbers of contents that were given out.
+    contents: u64,
     cache: Option<SharedCache>,
     answered: u64,
     validated: u64,
@@ -53,8 +66,16 @@ impl Near {
             state: State::Following,
             requests: Requests::new(),
             responses: Responses::new(),
-            due: VecDeque::new(),
             owed: VecDeque::new(),
+            answering: None,
+            postponed: None,
+            held_client: VecDeque::new(),
+            held_server: VecDeque::new(),
+            held: 0,
+            client_finished: false,
+            server_finished: false,
+            ended: BTreeMap::new(),
+            contents: 0,
             cache,
             answered: 0,
             validated: 0,
@@ -66,6 +87,9 @@ impl Near {
     /// Takes what the client sends.
     fn hear_client(&mut self, mut bytes: Bytes) {
         while !bytes.is_empty() && self.state == State::Following {
+            if self.client_waits() {
+                return self.hold_client(bytes);
+            }
             if self.awaits_upgrade() {
                 self.drain(reasons::UPGRADED);
                 break;
@@ -87,10 +111,77 @@ impl Near {
                 What::Payload | What::Opaque => self.send_wan(Segment::payload(run)),
             }
         }
-        if self.state != State::Ended {
+        if !matches!(self.state, State::Ended | State::LetGo) {
             self.send_wan(Segment::payload(bytes));
             self.let_go_when_drained();
         }
+    }
+
+    /// Whether what the client sends next has to wait: behind an answer of our own, and while it is not known
+    /// whether the server has to be asked once more for the one before.
+    fn client_waits(&self) -> bool {
+        let validates = self.owed.iter().any(Owed::is_validating);
+        self.answering.is_some() || self.postponed.is_some() || validates
+    }
+
+    /// Whether the server owes a response that the client gets.
+    fn owes_client(&self) -> bool {
+        self.owed.iter().any(|owed| owed.is_for_client)
+    }
+
+    fn hold_client(&mut self, bytes: Bytes) {
+        self.held += bytes.len();
+        self.held_client.push_back(bytes);
+        self.close_when_too_much_waits();
+    }
+
+    fn hold_server(&mut self, bytes: Bytes) {
+        self.held += bytes.len();
+        self.held_server.push_back(bytes);
+        self.close_when_too_much_waits();
+    }
+
+    fn close_when_too_much_waits(&mut self) {
+        if self.held > HELD_MAX {
+            self.close(ReasonCode::LIMIT);
+        }
+    }
+
+    /// Goes on with what had to wait.
+    fn resume(&mut self) {
+        while self.answering.is_none()
+            && let Some(bytes) = self.held_server.pop_front()
+        {
+            self.held -= bytes.len();
+            self.hear_server(bytes);
+        }
+        if self.answering.is_none() && self.server_finished && self.state != State::ServerEnded {
+            self.hear_end_of_server();
+        }
+        if !self.owes_client()
+            && self.answering.is_none()
+            && self.state == State::Following
+            && let Some(head) = self.postponed.take()
+        {
+            self.request(head, Body::Empty);
+        }
+        while !self.client_waits()
+            && let Some(bytes) = self.held_client.pop_front()
+        {
+            self.held -= bytes.len();
+            self.hear_client(bytes);
+        }
+        let goes_on = !matches!(self.state, State::Ended | State::LetGo);
+        if goes_on && !self.client_waits() && self.client_finished {
+            self.client_finished = false;
+            self.finish_wan();
+        }
+    }
+
+    fn finish_wan(&mut self) {
+        let held = self.requests.take_held();
+        self.send_wan(Segment::control(held.into()));
+        self.outputs.push_back(Output::FinishWan);
     }
 
     /// Whether what the client sends next has a meaning only once a response has come.
@@ -103,9 +194,15 @@ impl Near {
             self.send_wan(Segment::control(head.bytes));
             return self.drain(reasons::UPGRADED);
         }
-        if body == Body::Empty && self.answer(&head) {
-            return;
-        }
+        let head = match body {
+            Body::Empty if self.cache.is_some() && self.state == State::Following => {
+                match self.answer(head) {
+                    Some(head) => head,
+                    None => return,
+                }
+            }
+            _ => head,
+        };
         let asks_upgrade = has_option(&head.fields, "connection", "upgrade");
         let bytes = head.bytes.clone();
         let cached = self.cached(head);
@@ -127,9 +224,6 @@ impl Near {
             false => Expectation::Usual,
         });
         self.send_wan(Segment::control(bytes));
-        if owed.is_for_client {
-            self.due.push_back(Due::Server);
-        }
         self.owed.push_back(owed);
         if self.owed.len() > PIPELINED_MAX {
             self.drain(ReasonCode::LIMIT);
@@ -139,6 +233,9 @@ impl Near {
     /// Takes what the server answers.
     fn hear_server(&mut self, mut bytes: Bytes) {
         while !bytes.is_empty() && !matches!(self.state, State::LetGo | State::Ended) {
+            if self.answering.is_some() {
+                return self.hold_server(bytes);
+            }
             let step = match self.responses.step(&bytes) {
                 Ok(step) => step,
                 Err(fault) => return self.give_up(bytes, reason(fault)),
@@ -169,52 +266,43 @@ impl Near {
 
     /// The server has ended its stream, or the way to it has.
     fn hear_end_of_server(&mut self) {
+        self.server_finished = true;
         self.replace_missing_response();
+        if self.answering.is_some() || self.state == State::Ended {
+            return;
+        }
         if self.owed.front().is_none_or(Owed::is_untouched) {
             let held = self.responses.take_held();
             self.write_lan(held.into());
         }
         self.outputs.push_back(Output::FinishLan);
+        self.state = State::ServerEnded;
+        // What the client has sent since goes to the server, as far as it still goes anywhere.
+        self.owed.clear();
+        self.send_postponed();
         let held = self.requests.take_held();
         self.send_wan(Segment::control(held.into()));
-        self.state = State::ServerEnded;
+        self.resume();
+    }
+
+    fn send_postponed(&mut self) {
+        if let Some(head) = self.postponed.take() {
+            self.send_wan(Segment::control(head.bytes));
+        }
     }
 
     /// The response that was owed has ended.
     fn end_response(&mut self) {
-        let Some(owed) = self.owed.pop_front() else {
-            return;
-        };
-        let is_for_client = owed.is_for_client;
-        self.store(owed);
-        if is_for_client {
-            self.due.pop_front();
-            self.write_answers();
+        if let Some(owed) = self.owed.pop_front() {
+            self.keep(owed);
         }
-    }
-
-    /// Queues an answer of our own behind what the client is due, and writes it if that is nothing.
-    fn put_answer(&mut self, pieces: Vec<Bytes>, closes: bool) {
-        self.due.push_back(Due::Answer { pieces, closes });
-        self.write_answers();
-    }
-
-    fn write_answers(&mut self) {
-        while let Some(Due::Answer { .. }) = self.due.front()
-            && let Some(Due::Answer { pieces, closes }) = self.due.pop_front()
-        {
-            for piece in pieces {
-                self.write_lan(piece);
-            }
-            if closes {
-                return self.end();
-            }
+        if self.answering.is_none() && !self.owes_client() {
+            self.resume();
         }
     }
 
     /// Ends the connection to the client behind what was written.
     fn end(&mut self) {
-        self.due.clear();
         self.state = State::Ended;
         self.outputs.push_back(Output::FinishLan);
         self.outputs.push_back(Output::FinishWan);
@@ -228,8 +316,8 @@ impl Near {
 
     fn let_go_when_drained(&mut self) {
         if let State::Draining(reason) = self.state
-            && self.due.is_empty()
             && self.owed.is_empty()
+            && self.answering.is_none()
         {
             self.let_go(reason);
         }
@@ -238,11 +326,8 @@ impl Near {
     /// The responses cannot be followed from here on: they pass as they come where they answer what the
     /// client sent, and nothing of ours is to be put among them.
     fn give_up(&mut self, bytes: Bytes, reason: ReasonCode) {
-        let are_untouched = self.owed.iter().all(Owed::is_untouched);
-        if !are_untouched || self.due.iter().any(|due| matches!(due, Due::Answer { .. })) {
-            self.state = State::LetGo;
-            let close = LettingGo::Close { reason };
-            return self.outputs.push_back(Output::LettingGo(close));
+        if !self.owed.iter().all(Owed::is_untouched) {
+            return self.close(reason);
         }
         let held = self.responses.take_held();
         self.write_lan(held.into());
@@ -252,8 +337,15 @@ impl Near {
 
     /// Puts out what is held, and lets go.
     fn let_go(&mut self, reason: ReasonCode) {
+        self.send_postponed();
         let held = self.requests.take_held();
         self.send_wan(Segment::control(held.into()));
+        for bytes in std::mem::take(&mut self.held_client) {
+            self.send_wan(Segment::payload(bytes));
+        }
+        if self.client_finished {
+            self.outputs.push_back(Output::FinishWan);
+        }
         let held = self.responses.take_held();
         self.write_lan(held.into());
         self.state = State::LetGo;
@@ -284,26 +376,25 @@ impl Accelerator for Near {
                     self.outputs.push_back(Output::FinishWan);
                 }
             }
+            Input::Lan(bytes) if self.client_waits() => self.hold_client(bytes),
             Input::Lan(bytes) => self.hear_client(bytes),
-            Input::LanFinished => {
-                let held = self.requests.take_held();
-                self.send_wan(Segment::control(held.into()));
-                self.outputs.push_back(Output::FinishWan);
-            }
+            Input::LanFinished if self.client_waits() => self.client_finished = true,
+            Input::LanFinished => self.finish_wan(),
             Input::Wan(segment) => match segment.kind {
                 SegmentKind::Payload | SegmentKind::Control => self.hear_server(segment.bytes),
                 // The far half of this release sends none.
                 SegmentKind::Frame => {}
             },
+            Input::WanFinished if self.answering.is_some() => self.server_finished = true,
             Input::WanFinished => self.hear_end_of_server(),
+            Input::Content(report) => self.content_report(report),
             Input::Start
             | Input::WanSilent(_)
             | Input::Timeout
             | Input::Server(..)
             | Input::ClaimGranted
             | Input::ClaimRevoked
-            | Input::ClaimDenied
-            | Input::Content(_) => {}
+            | Input::ClaimDenied => {}
         }
     }
 
@@ -313,9 +404,13 @@ impl Accelerator for Near {
 
     fn buffered(&self) -> usize {
         let owed: usize = self.owed.iter().map(Owed::held).sum();
-        let queues =
-            self.owed.capacity() * size_of::<Owed>() + self.due.capacity() * size_of::<Due>();
-        self.requests.held().len() + self.responses.held().len() + owed + queues
+        let ended = self.ended.values();
+        let ended: usize = ended
+            .map(|ended| ended.keeping.head.bytes.len() + 1_024)
+            .sum();
+        let queues = self.owed.capacity() * size_of::<Owed>();
+        let heads = self.requests.held().len() + self.responses.held().len();
+        heads + self.held + ended + owed + queues
     }
 
     fn answered(&self) -> u64 {

@@ -164,9 +164,11 @@ fn pipelined_answers_keep_their_order() {
     let mut pair = site.connect().0;
     let requests = [get("/1"), get("/stored"), get("/2"), get("/stored")].concat();
     pair.say(Half::Near, requests.as_bytes());
-    assert_eq!(pair.to_server, [get("/1"), get("/2")].concat().as_bytes());
+    // What is stored waits for its turn, and so does what comes behind it.
+    assert_eq!(pair.to_server, get("/1").as_bytes());
     assert_eq!(pair.to_client, b"");
     pair.say(Half::Far, ok("", "first").as_bytes());
+    assert_eq!(pair.to_server, [get("/1"), get("/2")].concat().as_bytes());
     pair.say(Half::Far, ok("", "second").as_bytes());
     let got = String::from_utf8(pair.to_client).unwrap();
     let places = ["first", "stored", "second", "stored"];
@@ -466,4 +468,36 @@ fn a_client_that_ends_the_connection_gets_its_answer_first() {
         "{got}"
     );
     assert!(pair.client_finished && pair.server_finished);
+}
+
+#[test]
+fn content_that_is_gone_is_a_miss_and_never_a_wrong_byte() {
+    let mut site = Site::new();
+    let response = ok("Cache-Control: max-age=10\r\nETag: \"1\"\r\n", "stored");
+    site.get("", &response);
+    // Fresh, and gone before the first byte: the server is asked.
+    let mut connection = site.connect();
+    connection.0.contents.gone_after = Some(0);
+    let request = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    let (asked, got) = connection.ask(request, &response);
+    assert_eq!((&asked[..], &got), (request, &response));
+    // It was stored anew by that. Stale, confirmed, and gone: the server is asked once more.
+    site.wait(20);
+    let mut connection = site.connect();
+    connection.0.contents.gone_after = Some(0);
+    let confirmed = "HTTP/1.1 304 Not Modified\r\nETag: \"1\"\r\n\r\n";
+    let (asked, got) = connection.ask(request, confirmed);
+    assert!(
+        asked.contains("If-None-Match") && got.is_empty(),
+        "{asked}{got}"
+    );
+    assert!(connection.0.to_server.ends_with(request.as_bytes()));
+    connection.0.say(Half::Far, response.as_bytes());
+    assert_eq!(connection.0.to_client, response.as_bytes());
+    // Gone in the middle: the client sees that it is not whole.
+    let mut connection = site.connect();
+    connection.0.contents.gone_after = Some(1);
+    let (_, got) = connection.ask(request, "");
+    assert!(got.ends_with("\r\n\r\nst"), "{got}");
+    assert_eq!(connection.0.closed, Some(reasons::CONTENT_GONE));
 }
