@@ -104,7 +104,8 @@ pub struct Encoder {
     /// Literal bytes in a record at most while the flow's credit is short.
     record_limit: usize,
     hold_until: Option<Time>,
-    collecting: Option<Collecting>,
+    /// Boxed: it is large, and most flows have none.
+    collecting: Option<Box<Collecting>>,
     reading: Reading,
     is_finished: bool,
     leftover: Bytes,
@@ -537,7 +538,7 @@ impl Encoder {
         let most = self.config.record.as_usize().clamp(1, MAX_RECORD_LITERALS);
         let literals = (max.saturating_mul(self.expansion) / 16).max(LEAST_LITERALS);
         let most = most.min(self.record_limit.saturating_mul(self.expansion) / 16);
-        let (mut draft, until) = match self.collecting.take() {
+        let (mut draft, until) = match self.collecting.take().map(|collecting| *collecting) {
             Some(Collecting { draft, until }) => (draft, until),
             None => (Draft::new(self.peer), Some(now + TAIL_HOLD)),
         };
@@ -575,7 +576,7 @@ impl Encoder {
         let may_grow = draft.mostly_refers() && draft.has_room() && draft.raw_room() > 0;
         let all_taken = self.chunks.is_empty() && self.order.len() <= 1;
         if until.is_some() && may_grow && all_taken && self.is_bulk() {
-            self.collecting = Some(Collecting { draft, until });
+            self.collecting = Some(Box::new(Collecting { draft, until }));
             return None;
         }
         Some(self.close_record(dictionary, draft))

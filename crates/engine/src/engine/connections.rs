@@ -352,7 +352,7 @@ impl Engine {
                 self.connections.insert(connection, number);
                 let wants_server = flow.take_wish_for_server();
                 let wants_opening = flow.take_wish_for_opening();
-                self.flows.insert(number, flow);
+                self.flows.insert(number, Box::new(flow));
                 self.account(number);
                 if wants_server {
                     self.open_server(now, number);
@@ -533,7 +533,7 @@ impl Engine {
             self.connecting.answered(server.ip());
         }
         let is_further = |flow: &Flow| flow.connection() != connection;
-        if self.flows.get(&number).is_some_and(is_further) {
+        if self.flows.get(&number).is_some_and(|flow| is_further(flow)) {
             let happened = Happened::Connected(result);
             return self.turn(now, number, |flow, turn| {
                 flow.further_happened(turn, connection, happened)

@@ -367,7 +367,7 @@ impl Engine {
     /// Tells a client that asks that the server's connection stands.
     fn admit(&mut self, now: Time, number: u64) {
         let flow = self.flows.get(&number).filter(|flow| flow.asks());
-        if let Some(connection) = flow.map(Flow::connection) {
+        if let Some(connection) = flow.map(|flow| flow.connection()) {
             self.outputs.push_back(Output::Admit { connection });
             self.turn(now, number, Flow::connected);
         }

@@ -233,7 +233,7 @@ impl Session {
                     self.peer_flow_window,
                     self.config.flow_window.bytes(),
                 );
-                self.flows.insert(id, flow);
+                self.flows.insert(id, Box::new(flow));
                 self.events.push_back(Event::Opened {
                     flow: id,
                     open: frame.open,

@@ -10,7 +10,6 @@ use vocab::{FlowId, Time, Writer};
 
 use super::Session;
 use super::choice::{Left, Piece};
-use super::flow::Flow;
 use super::link::{Link, Phase, ResumeOut};
 use super::liveness::{Asker, stamp_us};
 use super::packets::Carried;
@@ -404,7 +403,7 @@ impl Session {
         }
         let is_trial = !bundle.is_packet() && self.is_in_packets();
         // On the link an Open counts as the end of all flows before it that were not opened there.
-        if is_trial && self.flows.get(&id).is_some_and(Flow::needs_open) {
+        if is_trial && self.flows.get(&id).is_some_and(|flow| flow.needs_open()) {
             return false;
         }
         let Some(flow) = self.flows.get(&id) else {
