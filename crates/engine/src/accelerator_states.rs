@@ -1,10 +1,15 @@
 //! The shared state of each accelerator: what this engine keeps of it for all of its flows.
+//!
+//! The engine hands on the requests of a state, counts what it holds in memory, and asks it to shrink
+//! where that is more than its allowance or where flows need the memory.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use accelerate::registry::{Entry, Registry};
-use accelerate::shared::{HalfContext, SharedState, StartContext};
+use accelerate::shared::{
+    FileCompletion, FileRequest, HalfContext, SharedInput, SharedOutput, SharedState, StartContext,
+};
 use accelerate::{Accelerator, Half};
 use vocab::{Random, Time};
 
@@ -12,34 +17,82 @@ use vocab::{Random, Time};
 /// have stream 1.
 const FIRST_STREAM: u64 = 1_000;
 
+/// What the shared states may hold of the node's memory for flows, in per cent, all together: they save round
+/// trips, and flows cannot go on without memory.
+const MEMORY_PERCENT: usize = 25;
+
+/// Requests for files that one accelerator may have under way. Further ones wait in the accelerator, so that a
+/// slow disk does not fill the queue before it; a disk that takes 1 ms for each does 1,000 a second with fewer.
+const FILE_REQUESTS_MAX: usize = 64;
+
 /// The shared states of all accelerators, by the accelerator's number.
 pub(crate) struct AcceleratorStates {
-    states: BTreeMap<u8, Box<dyn SharedState>>,
+    kept: BTreeMap<u8, Kept>,
     seed: u64,
+    /// Bytes that all may hold together.
+    memory_max: usize,
+    /// The engine has stopped; what is still to be written is put out at once.
+    is_stopped: bool,
+}
+
+/// One shared state.
+struct Kept {
+    entry: &'static Entry,
+    state: Box<dyn SharedState>,
+    /// Requests for files that have not ended, and the bytes that each holds.
+    under_way: BTreeMap<u64, usize>,
+    /// Those bytes.
+    bytes_under_way: usize,
+}
+
+/// Something that a shared state wants done.
+#[derive(Debug)]
+pub(crate) enum StateOutput {
+    /// A request for a file of this accelerator.
+    File(&'static Entry, FileRequest),
+    /// The half of this flow is to be woken.
+    Wake(u64),
+    /// A purge has ended.
+    Purged {
+        id: u64,
+        result: Result<accelerate::shared::Purged, String>,
+    },
 }
 
 impl AcceleratorStates {
-    /// Starts those of a registry.
-    pub(crate) fn new(registry: &Registry, seed: u64) -> Self {
+    /// Starts those of a registry. `memory` is what the node may hold for its flows.
+    pub(crate) fn new(now: Time, registry: &Registry, memory: usize, seed: u64) -> Self {
         let mut started = Self {
-            states: BTreeMap::new(),
+            kept: BTreeMap::new(),
             seed,
+            memory_max: 0,
+            is_stopped: false,
         };
-        started.configure(registry);
+        started.configure(now, registry, memory);
         started
     }
 
     /// Gives each its settings, and starts those that are new.
-    pub(crate) fn configure(&mut self, registry: &Registry) {
+    pub(crate) fn configure(&mut self, now: Time, registry: &Registry, memory: usize) {
+        self.memory_max = memory / 100 * MEMORY_PERCENT;
         for registered in registry.iter() {
-            let number = registered.entry.number;
-            match self.states.get_mut(&number) {
-                Some(state) => state.configure(&registered.settings),
+            let entry = registered.entry;
+            match self.kept.get_mut(&entry.number) {
+                Some(kept) => kept.state.configure(&registered.settings),
                 None => {
-                    let stream = FIRST_STREAM + u64::from(number);
-                    let chance = Random::for_stream(self.seed, stream);
-                    let state = registered.settings.start(StartContext { chance });
-                    self.states.insert(number, state);
+                    let stream = FIRST_STREAM + u64::from(entry.number);
+                    let mut state = registered.settings.start(StartContext {
+                        memory_max: self.memory_max,
+                        chance: Random::for_stream(self.seed, stream),
+                    });
+                    state.handle(now, SharedInput::Start);
+                    let kept = Kept {
+                        entry,
+                        state,
+                        under_way: BTreeMap::new(),
+                        bytes_under_way: 0,
+                    };
+                    self.kept.insert(entry.number, kept);
                 }
             }
         }
@@ -47,8 +100,8 @@ impl AcceleratorStates {
 
     /// Tells all of them the time on the calendar.
     pub(crate) fn set_calendar(&mut self, now: Time, since_1970: Duration) {
-        for state in self.states.values_mut() {
-            state.set_calendar(now, since_1970);
+        for kept in self.kept.values_mut() {
+            kept.state.set_calendar(now, since_1970);
         }
     }
 
@@ -59,8 +112,139 @@ impl AcceleratorStates {
         half: Half,
         context: HalfContext,
     ) -> Box<dyn Accelerator> {
-        let state = self.states.get_mut(&entry.number);
-        let state = state.expect("flows are given accelerators of the registry");
-        state.build(half, context)
+        let kept = self.kept.get_mut(&entry.number);
+        let kept = kept.expect("flows are given accelerators of the registry");
+        kept.state.build(half, context)
+    }
+
+    /// The next thing that a state wants done.
+    pub(crate) fn poll_output(&mut self) -> Option<StateOutput> {
+        let requests_max = match self.is_stopped {
+            true => usize::MAX,
+            false => FILE_REQUESTS_MAX,
+        };
+        let mut kept = self.kept.values_mut();
+        kept.find_map(|kept| kept.poll_output(requests_max))
+    }
+
+    /// A request for a file of this accelerator has ended.
+    pub(crate) fn file_completed(&mut self, now: Time, entry: &Entry, completion: FileCompletion) {
+        if let Some(kept) = self.kept.get_mut(&entry.number)
+            && let Some(bytes) = kept.under_way.remove(&completion.id)
+        {
+            kept.bytes_under_way -= bytes;
+            kept.state.handle(now, SharedInput::File(completion));
+        }
+    }
+
+    /// Has the accelerator of this name remove what is kept under names that begin with `prefix`.
+    ///
+    /// # Errors
+    /// When there is no such accelerator, or it keeps nothing.
+    pub(crate) fn purge(
+        &mut self,
+        now: Time,
+        id: u64,
+        name: &str,
+        prefix: String,
+    ) -> Result<(), String> {
+        let keeps = |kept: &&mut Kept| kept.state.keeps_content();
+        let found = self
+            .kept
+            .values_mut()
+            .filter(|kept| kept.entry.name == name);
+        if let Some(kept) = found.into_iter().find(keeps) {
+            kept.state.handle(now, SharedInput::Purge { id, prefix });
+            return Ok(());
+        }
+        let keeping = self.kept.values().filter(|kept| kept.state.keeps_content());
+        let keeping: Vec<&str> = keeping.map(|kept| kept.entry.name).collect();
+        Err(match keeping.is_empty() {
+            true => {
+                format!("no accelerator of this node keeps content, so there is none of `{name}`")
+            }
+            false => format!(
+                "`{name}` keeps no content here; those that do: {}",
+                keeping.join(", ")
+            ),
+        })
+    }
+
+    /// A flow of this accelerator has ended.
+    pub(crate) fn flow_ended(&mut self, now: Time, entry: &Entry, flow: u64) {
+        if let Some(kept) = self.kept.get_mut(&entry.number) {
+            kept.state.handle(now, SharedInput::FlowEnded(flow));
+        }
+    }
+
+    /// When [`Self::handle_timeout`] is due.
+    pub(crate) fn poll_timeout(&self) -> Option<Time> {
+        let states = self.kept.values();
+        states.filter_map(|kept| kept.state.poll_timeout()).min()
+    }
+
+    /// Tells the states whose moment has come.
+    pub(crate) fn handle_timeout(&mut self, now: Time) {
+        for kept in self.kept.values_mut() {
+            if kept.state.poll_timeout().is_some_and(|at| at <= now) {
+                kept.state.handle(now, SharedInput::Timeout);
+            }
+        }
+    }
+
+    /// The engine stops.
+    pub(crate) fn stop(&mut self, now: Time) {
+        self.is_stopped = true;
+        for kept in self.kept.values_mut() {
+            kept.state.handle(now, SharedInput::Stop);
+        }
+    }
+
+    /// Bytes that the states hold, requests that are under way included.
+    pub(crate) fn held(&self) -> usize {
+        let held = |kept: &Kept| kept.state.buffered() + kept.bytes_under_way;
+        self.kept.values().map(held).sum()
+    }
+
+    /// Has the states that hold most shrink, by what all hold beyond their allowance and by `more` bytes.
+    pub(crate) fn shrink(&mut self, now: Time, more: usize) {
+        let beyond = self.held().saturating_sub(self.memory_max);
+        let mut excess = beyond.max(more);
+        if excess == 0 {
+            return;
+        }
+        let mut states: Vec<&mut Kept> = self.kept.values_mut().collect();
+        states.sort_by_key(|kept| std::cmp::Reverse(kept.state.buffered()));
+        for kept in states {
+            let held = kept.state.buffered();
+            if excess == 0 || held == 0 {
+                return;
+            }
+            let to = held.saturating_sub(excess);
+            kept.state.handle(now, SharedInput::Shrink { to });
+            excess = excess.saturating_sub(held.saturating_sub(kept.state.buffered()));
+        }
+    }
+}
+
+impl Kept {
+    fn poll_output(&mut self, requests_max: usize) -> Option<StateOutput> {
+        if self.under_way.len() >= requests_max {
+            return None;
+        }
+        Some(match self.state.poll_output()? {
+            SharedOutput::File(request) => {
+                let bytes = request.operation.held();
+                let known = self.under_way.insert(request.id, bytes);
+                assert!(
+                    known.is_none(),
+                    "the id of a request is used once at a time"
+                );
+                self.bytes_under_way += bytes;
+                StateOutput::File(self.entry, request)
+            }
+            SharedOutput::Wake(flow) => StateOutput::Wake(flow),
+            SharedOutput::Purged { id, result } => StateOutput::Purged { id, result },
+        })
     }
 }

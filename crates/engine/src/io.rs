@@ -184,6 +184,22 @@ pub enum Input {
         /// What seals it from now on; the same key as before if there is none.
         key: Option<reduce::DictionaryKey>,
     },
+    /// A request of an accelerator's for a file ended.
+    AcceleratorFile {
+        /// Whose.
+        accelerator: &'static accelerate::registry::Entry,
+        /// How it ended.
+        completion: accelerate::shared::FileCompletion,
+    },
+    /// An operator removes what an accelerator keeps; answered by [`Output::AcceleratorPurged`].
+    PurgeAccelerator {
+        /// The shell's number of the request.
+        id: u64,
+        /// The accelerator's name.
+        name: String,
+        /// What is to go: everything if empty, else what is kept under names that begin so.
+        prefix: String,
+    },
     /// The machine's routes or addresses, at the start and whenever they have changed.
     Surroundings(Surroundings),
     /// The time on the calendar, at the start and then every second or so: it can be set while the engine's own
@@ -310,6 +326,21 @@ pub enum Output {
     },
     /// A disk request of the dictionary's; answered by [`Input::Disk`].
     Disk(reduce::DiskRequest),
+    /// A request of an accelerator's for a file in its own directory; answered by
+    /// [`Input::AcceleratorFile`]. Requests of one accelerator are carried out in their order.
+    AcceleratorFile {
+        /// Whose.
+        accelerator: &'static accelerate::registry::Entry,
+        /// What to do.
+        request: accelerate::shared::FileRequest,
+    },
+    /// An operator's request has ended.
+    AcceleratorPurged {
+        /// The number of the request.
+        id: u64,
+        /// What was removed, or why nothing was.
+        result: Result<accelerate::shared::Purged, String>,
+    },
     /// Bypass this destination for so long from now, whatever was said of it before; answered by
     /// [`Input::Avoided`].
     Avoid {

@@ -50,6 +50,11 @@ impl Budget {
         self.limit.saturating_sub(self.held + self.limit / 2)
     }
 
+    /// Bytes beyond the limit.
+    pub(crate) fn beyond_limit(self) -> usize {
+        self.held.saturating_sub(self.limit)
+    }
+
     /// Bytes beyond the hard limit.
     pub(crate) fn excess(self) -> usize {
         let hard = self.limit as u128 * HARD_LIMIT_PERCENT as u128 / 100;

@@ -9,6 +9,7 @@ mod files;
 mod opening;
 mod resets;
 mod server_connections;
+mod shared_state;
 mod shares;
 mod stalled_readers;
 mod vanished_peers;

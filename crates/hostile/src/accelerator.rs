@@ -173,6 +173,7 @@ fn settings(entry: &registry::Entry) -> Arc<dyn AcceleratorSettings> {
 
 fn start() -> StartContext {
     StartContext {
+        memory_max: 1 << 20,
         chance: Random::from_seed(2),
     }
 }

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use accelerate::shared::testing::MemoryFiles;
 use bytes::Bytes;
 use engine::{
     Config, ConnectFailure, ConnectionId, Engine, Input, Limits, LinkEnd, LinkId, Output,
@@ -36,6 +37,7 @@ struct World {
     now: Time,
     engine: Engine,
     disk: MemoryDisk,
+    files: MemoryFiles,
     /// The peer's session and the flows that it knows.
     peer: Session,
     flows: Vec<FlowId>,
@@ -98,6 +100,7 @@ impl World {
             now,
             engine,
             disk: MemoryDisk::new(),
+            files: MemoryFiles::default(),
             peer,
             flows: Vec::new(),
             link: LinkId(0),
@@ -413,6 +416,17 @@ impl World {
                 self.connections.insert(connection, 0);
                 self.connecting.push_back(connection);
             }
+            Output::AcceleratorFile {
+                accelerator,
+                request,
+            } => {
+                let completion = self.files.complete(request);
+                let completed = Input::AcceleratorFile {
+                    accelerator,
+                    completion,
+                };
+                self.engine.handle(self.now, completed);
+            }
             Output::Disk(request) => {
                 let completion = self.disk.execute(request);
                 self.engine.handle(self.now, Input::Disk(completion));
@@ -445,6 +459,7 @@ impl World {
             | Output::PassBy { .. }
             | Output::SendLast { .. }
             | Output::Intercept { .. }
+            | Output::AcceleratorPurged { .. }
             | Output::Event(_)
             | Output::Stopped => {}
         }

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::accelerator_files;
 use crate::config::NodeConfig;
 use crate::sys;
 
@@ -36,6 +37,8 @@ const PER_PEER: u64 = 4;
 const HANDSHAKES: u64 = 256;
 /// Files of the dictionary that are kept open, where there are descriptors enough.
 const DISK_FILES: u64 = 64;
+/// Files of accelerators, and the directory of one while it is synced.
+const ACCELERATOR_FILES: u64 = accelerator_files::OPEN_FILES as u64 + 2;
 /// Calls of servers that do not answer a client's address (`lan/connect.rs`) at a time, where there are
 /// descriptors enough: a site has few such servers at a time, and one call tells of all clients.
 const PROBES: u64 = 64;
@@ -79,7 +82,14 @@ impl Budget {
         let (handshakes, disk_files) = (share(HANDSHAKES), share(DISK_FILES));
         let probes = share(PROBES);
         let links = PER_PEER * config.peers.len() as u64;
-        let reserve = RUNTIME + TOOLS + QUESTIONS + links + handshakes + disk_files + probes;
+        let reserve = RUNTIME
+            + TOOLS
+            + QUESTIONS
+            + ACCELERATOR_FILES
+            + links
+            + handshakes
+            + disk_files
+            + probes;
         let pool = descriptors.saturating_sub(reserve);
         // A node that can hold nothing at all is still a node; it says so.
         let pool = usize::try_from(pool)

@@ -17,6 +17,7 @@
 
 mod broken_links;
 mod datagrams;
+mod purges;
 mod reloading;
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,7 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::Instant;
 use vocab::{NodeId, Random, Time};
 
+use crate::accelerator_files::FilesThread;
 use crate::clock::{Alarm, Clock};
 use crate::config::NodeConfig;
 use crate::descriptors::{Descriptors, Taken};
@@ -54,6 +56,7 @@ use crate::wan::{
 };
 use crate::watchdog::Heart;
 use datagrams::{Datagrams, ReadSocket};
+use purges::Purges;
 
 /// How often the watchdog hears from the loop.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(250);
@@ -71,6 +74,10 @@ const PEER_ADDRESSES_MAX: usize = 64;
 /// Resets of the last moment are given this long to leave before the links are closed on them.
 const FAREWELL: Duration = Duration::from_millis(500);
 
+/// How long the disk is waited for at the end, for what accelerators put out last: well below the time in
+/// which service managers kill.
+const LAST_WRITES: Duration = Duration::from_secs(3);
+
 /// What the loop is made of.
 pub(crate) struct Parts {
     /// For connections to peers' servers.
@@ -84,6 +91,7 @@ pub(crate) struct Parts {
     pub(crate) mailbox: Mailbox,
     pub(crate) path_memory: PathMemory,
     pub(crate) disk: thread_mpsc::Sender<DiskRequest>,
+    pub(crate) files: FilesThread,
     pub(crate) intercept: Option<mpsc::UnboundedSender<intercept::Change>>,
     pub(crate) surroundings: surroundings::Watch,
     /// Until when connections with a client's address are known not to get out of here.
@@ -149,6 +157,8 @@ pub(crate) struct EventLoop {
     packets: BytesMut,
     /// The last note about the paths, perhaps still on its way to the disk.
     saving: Option<JoinHandle<()>>,
+    /// What operators have accelerators remove.
+    purges: Purges,
     stopped: bool,
 }
 
@@ -196,6 +206,7 @@ impl EventLoop {
             broken: Vec::new(),
             packets: BytesMut::new(),
             saving: None,
+            purges: Purges::default(),
             stopped: false,
         };
         for peer in peers.keys() {
@@ -266,6 +277,11 @@ impl EventLoop {
         self.say_goodbye(&mut messages).await;
         if let Some(saving) = self.saving.take() {
             let _ = saving.await;
+        }
+        if !self.parts.files.finish(LAST_WRITES) {
+            tracing::warn!(
+                "the disk has not taken in time what accelerators had to write; what was synced is there"
+            );
         }
         if let Some(news) = self.parts.path_memory.take_news() {
             news.write();
@@ -396,6 +412,15 @@ impl EventLoop {
                 // Whoever asked may have gone; that is no concern of the loop's.
                 let _ = answer.send(self.answer(now, question));
             }
+            Message::PurgeAccelerator {
+                name,
+                prefix,
+                answer,
+            } => {
+                let id = self.purges.begin(answer);
+                let purge = Input::PurgeAccelerator { id, name, prefix };
+                self.engine.handle(now, purge);
+            }
             Message::Reload {
                 config,
                 confirmed,
@@ -433,6 +458,8 @@ impl EventLoop {
             | Input::DatagramsReady { .. }
             | Input::Datagrams { .. }
             | Input::Disk(_)
+            | Input::AcceleratorFile { .. }
+            | Input::PurgeAccelerator { .. }
             | Input::Avoided { .. }
             | Input::BypassedServerAnswered { .. }
             | Input::Surroundings(_)
@@ -547,6 +574,20 @@ impl EventLoop {
                     tracing::error!("the disk thread has ended");
                 }
             }
+            Output::AcceleratorFile {
+                accelerator,
+                request,
+            } => {
+                if let Err(completion) = self.parts.files.send(accelerator, request) {
+                    let now = self.clock.now();
+                    let failed = Input::AcceleratorFile {
+                        accelerator,
+                        completion,
+                    };
+                    self.engine.handle(now, failed);
+                }
+            }
+            Output::AcceleratorPurged { id, result } => self.purges.ended(id, result),
             Output::Avoid { server, lasting } => {
                 tracing::debug!(%server, ?lasting, "bypassed after a failed connection");
                 let avoid = intercept::Change::Avoid { server, lasting };

@@ -14,6 +14,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod accelerator_files;
 pub mod admin;
 mod clock;
 pub mod config;

@@ -62,6 +62,13 @@ pub(crate) enum Message {
         question: Question,
         answer: oneshot::Sender<serde_json::Value>,
     },
+    /// An operator removes what an accelerator keeps.
+    PurgeAccelerator {
+        name: String,
+        prefix: String,
+        /// What became of it.
+        answer: oneshot::Sender<serde_json::Value>,
+    },
     /// The configuration was read again, and the pins are to be.
     Reload {
         config: Box<NodeConfig>,
@@ -143,6 +150,23 @@ impl Mailbox {
         };
         self.send(reload).await.map_err(|LoopEnded| stopping(()))?;
         answered.await.map_err(|_| stopping(()))?
+    }
+
+    /// Has an accelerator remove what it keeps under names that begin with `prefix`; `None` when the loop has
+    /// ended.
+    pub(crate) async fn purge_accelerator(
+        &self,
+        name: String,
+        prefix: String,
+    ) -> Option<serde_json::Value> {
+        let (answer, answered) = oneshot::channel();
+        let purge = Message::PurgeAccelerator {
+            name,
+            prefix,
+            answer,
+        };
+        self.send(purge).await.ok()?;
+        answered.await.ok()
     }
 
     /// Asks the engine; `None` when the loop has ended.

@@ -70,7 +70,7 @@ pub enum StateDirectoryError {
 }
 
 /// The directories in a state directory whose files say whom to trust, or hold what was carried.
-const PARTS: [&str; 3] = ["peers", "invitations", "dictionary"];
+const PARTS: [&str; 4] = ["peers", "invitations", "dictionary", "accelerators"];
 
 /// Whether a node that runs as this process's user may trust its state directory and the directories
 /// in it. What is not there yet is made later, for the node alone.

@@ -24,6 +24,7 @@ use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, mpsc, oneshot, watch};
 
+use crate::accelerator_files::FilesThread;
 use crate::admin;
 use crate::clock::Alarm;
 use crate::config::{ConfigError, Intercept, InterceptMode, NodeConfig};
@@ -301,6 +302,8 @@ impl Node {
             mailbox: mailbox.clone(),
             path_memory: PathMemory::load(&self.config.state_directory, SystemTime::now()),
             disk,
+            files: FilesThread::start(&self.config.state_directory, mailbox.clone())
+                .map_err(step("start the thread of the accelerators' files"))?,
             intercept: changes.clone(),
             surroundings: surroundings::Watch::new(
                 self.config.lan_interfaces.clone(),

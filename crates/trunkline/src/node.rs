@@ -33,8 +33,8 @@ enum Command {
     Why(Why),
     /// Tells a running node to read its configuration and its pins again.
     Reload(Reload),
-    /// Empties the dictionary of a running node, in memory and on disk.
-    Purge(Ask),
+    /// Empties the dictionary of a running node, or removes what one of its accelerators keeps.
+    Purge(Purge),
     /// Watches a node and takes its rules away when it cannot. Started by the node itself.
     #[command(hide = true)]
     Watchdog(Watchdog),
@@ -84,6 +84,18 @@ struct Reload {
 }
 
 #[derive(Debug, Args)]
+struct Purge {
+    /// The accelerator whose content is removed, such as `http`; without it the dictionary is emptied.
+    #[arg(value_name = "ACCELERATOR")]
+    accelerator: Option<String>,
+    /// Removes only what is kept under names that begin so.
+    #[arg(value_name = "PREFIX", requires = "accelerator")]
+    prefix: Option<String>,
+    #[command(flatten)]
+    ask: Ask,
+}
+
+#[derive(Debug, Args)]
 struct Why {
     /// The flow's number, as `trunkline node flows` shows it.
     flow: u64,
@@ -112,7 +124,7 @@ impl Node {
             Command::Flows(ask) => ask.print(Request::Flows, tables::flows),
             Command::Why(Why { flow, ask }) => ask.print(Request::Why { flow }, tables::why),
             Command::Reload(command) => command.run(),
-            Command::Purge(ask) => ask.order(Request::ClearDictionary).map(drop),
+            Command::Purge(command) => command.run(),
             Command::Watchdog(command) => command.run(),
         }
     }
@@ -241,6 +253,23 @@ impl Reload {
             remark!(
                 "The configuration is the beginning of the one before. If it was cut off, put it right and reload again."
             );
+        }
+        Ok(())
+    }
+}
+
+impl Purge {
+    fn run(self) -> anyhow::Result<()> {
+        let Some(accelerator) = self.accelerator else {
+            return self.ask.order(Request::ClearDictionary).map(drop);
+        };
+        let answer = self.ask.order(Request::Purge {
+            accelerator,
+            prefix: self.prefix.unwrap_or_default(),
+        })?;
+        if !self.ask.json {
+            let (entries, bytes) = (&answer["entries"], &answer["bytes"]);
+            say!("Removed {entries} entries with {bytes} bytes of content.");
         }
         Ok(())
     }

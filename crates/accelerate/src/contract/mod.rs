@@ -70,6 +70,9 @@ pub enum Input {
     ClaimDenied,
     /// What became of a body that the half stores, or the next of one that it reads.
     Content(ContentReport),
+    /// What the accelerator's flows share has woken this flow
+    /// ([`SharedOutput::Wake`](crate::shared::SharedOutput::Wake)).
+    Woken,
 }
 
 /// What an accelerator half wants done.

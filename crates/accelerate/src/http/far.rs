@@ -88,7 +88,8 @@ impl Accelerator for Far {
             | Input::ClaimGranted
             | Input::ClaimRevoked
             | Input::ClaimDenied
-            | Input::Content(_) => {}
+            | Input::Content(_)
+            | Input::Woken => {}
         }
     }
 

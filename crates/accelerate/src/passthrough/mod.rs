@@ -100,7 +100,8 @@ impl Accelerator for Passthrough {
             | Input::ClaimGranted
             | Input::ClaimRevoked
             | Input::ClaimDenied
-            | Input::Content(_) => {}
+            | Input::Content(_)
+            | Input::Woken => {}
         }
     }
 

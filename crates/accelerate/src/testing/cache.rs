@@ -145,7 +145,7 @@ impl Accelerator for Near {
             }
             Input::Wan(segment) => self.outputs.push_back(Output::ToLan(segment.bytes)),
             Input::WanFinished => self.outputs.push_back(Output::FinishLan),
-            Input::WanSilent(_) | Input::Content(_) => {}
+            Input::WanSilent(_) | Input::Content(_) | Input::Woken => {}
             Input::Timeout => {
                 self.opens_at = None;
                 self.outputs.push_back(Output::OpenFlow);

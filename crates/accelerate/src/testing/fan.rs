@@ -232,6 +232,7 @@ impl Accelerator for Far {
             Input::Server(connection, event) => self.event(connection, event),
             Input::WanSilent(_)
             | Input::Content(_)
+            | Input::Woken
             | Input::ClaimGranted
             | Input::ClaimRevoked
             | Input::ClaimDenied => {}

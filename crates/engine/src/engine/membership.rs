@@ -37,8 +37,11 @@ impl Engine {
             }
         }
         // The dictionary's sizes are fixed at the start; the rest holds from here on.
-        self.accelerator_states
-            .configure(&config.policy.accelerators);
+        self.accelerator_states.configure(
+            now,
+            &config.policy.accelerators,
+            config.limits.memory.as_usize(),
+        );
         let old = std::mem::replace(&mut self.config, config);
         let new = &self.config;
         let outdated = self.unreachable_servers.forget(|server, fault| {

@@ -29,7 +29,7 @@ use tunnel::wire::DatagramOffer;
 use tunnel::{LinkId, ResetReason};
 use vocab::{NodeId, Random, Time};
 
-use crate::accelerator_states::AcceleratorStates;
+use crate::accelerator_states::{AcceleratorStates, StateOutput};
 use crate::asymmetric_routes::AsymmetricRoutes;
 use crate::bounds::Bounds;
 use crate::config::{Config, Limits, Prefix};
@@ -155,7 +155,12 @@ impl Engine {
             links: BTreeMap::new(),
             offers: BTreeMap::new(),
             flows: BTreeMap::new(),
-            accelerator_states: AcceleratorStates::new(&config.policy.accelerators, seed),
+            accelerator_states: AcceleratorStates::new(
+                now,
+                &config.policy.accelerators,
+                config.limits.memory.as_usize(),
+                seed,
+            ),
             claims: Claims::default(),
             directs: BTreeMap::new(),
             further_connections: 0,
@@ -246,6 +251,13 @@ impl Engine {
             Input::Avoided { server } => self.avoided(now, server),
             Input::BypassedServerAnswered { server } => self.server_answered_directly(server),
             Input::ClearDictionary { key } => self.dictionary.clear(key),
+            Input::AcceleratorFile {
+                accelerator,
+                completion,
+            } => (self.accelerator_states).file_completed(now, accelerator, completion),
+            Input::PurgeAccelerator { id, name, prefix } => {
+                self.purge_accelerator(now, id, &name, prefix);
+            }
             Input::Surroundings(surroundings) => self.bounds = Bounds::new(&surroundings),
             Input::Calendar { since_1970 } => self.accelerator_states.set_calendar(now, since_1970),
             Input::Configure(config) => self.configure(now, *config),
@@ -325,6 +337,7 @@ impl Engine {
             .chain(full)
             .chain(filtered)
             .chain(self.dictionary.poll_timeout())
+            .chain(self.accelerator_states.poll_timeout())
             .chain(self.asymmetric_routes.poll_timeout())
             .chain(self.stop_at)
             .min()
@@ -346,6 +359,7 @@ impl Engine {
             peer.filter.expire(now);
         }
         self.dictionary.handle_timeout(now);
+        self.accelerator_states.handle_timeout(now);
         if self.asymmetric_routes.handle_timeout(now) {
             self.put_out_bypassed_routes();
         }
@@ -476,11 +490,15 @@ impl Engine {
     /// Carries what sessions and dictionary say until nothing is left, then brings the wishes
     /// that follow from the whole (interception, disk, links to write to) up to date.
     pub(super) fn settle(&mut self, now: Time) {
+        // What the accelerators keep makes room for flows.
+        self.accelerator_states
+            .shrink(now, self.budget().beyond_limit());
         let mut to_transmit = BTreeSet::new();
         loop {
             while let Some((number, decision)) = self.claims.poll_decision() {
                 self.turn(now, number, |flow, turn| flow.claim_decided(turn, decision));
             }
+            self.drain_accelerator_states(now);
             let Some(node) = self.touched.pop_first() else {
                 break;
             };
@@ -511,7 +529,10 @@ impl Engine {
             }
         }
         self.count_session_memory();
-        self.shed(now);
+        if self.shed(now) {
+            // Others may hear of it.
+            self.settle(now);
+        }
         self.watch_limits();
         self.watch_interception();
         if self.stop_at.is_some()
@@ -521,12 +542,43 @@ impl Engine {
         {
             self.stopped = true;
             self.stop_at = None;
+            self.accelerator_states.stop(now);
+            self.drain_accelerator_states(now);
             self.dictionary.write_down();
             while let Some(request) = self.dictionary.poll_disk() {
                 self.outputs.push_back(Output::Disk(request));
             }
             self.close_paths(now);
             self.outputs.push_back(Output::Stopped);
+        }
+    }
+
+    /// Carries on what the accelerators' shared states want done.
+    fn drain_accelerator_states(&mut self, now: Time) {
+        while let Some(output) = self.accelerator_states.poll_output() {
+            match output {
+                StateOutput::File(accelerator, request) => {
+                    self.outputs.push_back(Output::AcceleratorFile {
+                        accelerator,
+                        request,
+                    });
+                }
+                StateOutput::Wake(flow) => {
+                    self.turn(now, flow, |flow, turn| flow.woken(turn));
+                }
+                StateOutput::Purged { id, result } => {
+                    self.outputs
+                        .push_back(Output::AcceleratorPurged { id, result });
+                }
+            }
+        }
+    }
+
+    fn purge_accelerator(&mut self, now: Time, id: u64, name: &str, prefix: String) {
+        if let Err(error) = self.accelerator_states.purge(now, id, name, prefix) {
+            let result = Err(error);
+            self.outputs
+                .push_back(Output::AcceleratorPurged { id, result });
         }
     }
 
@@ -591,15 +643,15 @@ impl Engine {
     pub(super) fn budget(&self) -> Budget {
         Budget {
             limit: self.config.limits.memory.as_usize(),
-            held: self.buffered + self.session_memory,
+            held: self.buffered + self.session_memory + self.accelerator_states.held(),
         }
     }
 
-    /// Beyond the hard limit of memory, resets flows until less is held: of the peer for which most is
+    /// Beyond the hard limit of memory, resets flows until less is held, and says whether it did: of the peer for which most is
     /// held, those that hold most.
-    fn shed(&mut self, now: Time) {
+    fn shed(&mut self, now: Time) -> bool {
         if self.budget().excess() == 0 {
-            return;
+            return false;
         }
         let sessions = self.peers.iter();
         let mut peers: BTreeMap<NodeId, usize> = sessions
@@ -617,6 +669,7 @@ impl Engine {
         };
         let mut flows: Vec<_> = self.flows.values().map(|flow| order(flow)).collect();
         flows.sort_unstable();
+        let before = flows.len();
         while self.budget().excess() > 0
             && let Some((_, _, number)) = flows.pop()
         {
@@ -628,6 +681,7 @@ impl Engine {
             self.turn(now, number, |_, _| Err(broken));
             self.count_session_memory();
         }
+        flows.len() < before
     }
 
     fn count_session_memory(&mut self) {

@@ -79,6 +79,12 @@ impl Flow {
         self.pump(turn)
     }
 
+    /// What the accelerator's flows share has woken this one.
+    pub(crate) fn woken(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+        self.accelerate(turn, Input::Woken)?;
+        self.pump(turn)
+    }
+
     pub(super) fn deliver(&mut self, turn: &mut Turn<'_>, segment: Segment) -> Result<(), Broken> {
         let released = segment.kind == SegmentKind::Frame
             && FrameKind::of(&segment.bytes) == Some(FrameKind::Released);
@@ -195,7 +201,8 @@ impl Flow {
             | Input::Server(..)
             | Input::ClaimGranted
             | Input::ClaimDenied
-            | Input::Content(_) => {}
+            | Input::Content(_)
+            | Input::Woken => {}
         }
     }
 

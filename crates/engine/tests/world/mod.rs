@@ -13,6 +13,9 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use accelerate::registry::Entry;
+use accelerate::shared::testing::MemoryFiles;
+use accelerate::shared::{FileRequest, Purged};
 use accelerate::smb::testing::FileServer;
 use bytes::{Bytes, BytesMut};
 use engine::{
@@ -129,6 +132,13 @@ pub(crate) struct Node {
     /// Its process is stopped by a signal, or dead: it does nothing.
     is_frozen: bool,
     pub(crate) disk: MemoryDisk,
+    /// The accelerators' files.
+    pub(crate) files: MemoryFiles,
+    /// Requests for them stay, until the test says otherwise.
+    pub(crate) holds_files: bool,
+    pub(crate) file_requests: VecDeque<(&'static Entry, FileRequest)>,
+    /// How operators' purges ended.
+    pub(crate) purged: Vec<(u64, Result<Purged, String>)>,
     link: Option<LinkId>,
     /// The link whose datagrams come and go, though it may have broken.
     path: Option<LinkId>,
@@ -247,6 +257,10 @@ impl World {
             stopped: false,
             is_frozen: false,
             disk: MemoryDisk::default(),
+            files: MemoryFiles::default(),
+            holds_files: false,
+            file_requests: VecDeque::new(),
+            purged: Vec::new(),
             link: None,
             path: None,
             id: ids[own],
@@ -394,6 +408,7 @@ impl World {
             Random::from_seed(seed),
         );
         node.hosts.clear();
+        node.file_requests.clear();
         node.intercepted.clear();
         node.avoided.clear();
         self.look_around(own);
@@ -814,6 +829,16 @@ impl World {
                     node.link = None;
                 }
             }
+            Output::AcceleratorFile {
+                accelerator,
+                request,
+            } => {
+                node.file_requests.push_back((accelerator, request));
+                if !node.holds_files {
+                    self.complete_files(own);
+                }
+            }
+            Output::AcceleratorPurged { id, result } => node.purged.push((id, result)),
             Output::Disk(request) => {
                 let completion: DiskCompletion = node.disk.execute(request);
                 node.engine.handle(now, Input::Disk(completion));
@@ -854,6 +879,28 @@ impl World {
             Output::Event(event) => node.events.push(event),
             Output::Stopped => node.stopped = true,
         }
+    }
+
+    /// Carries out the requests for accelerators' files.
+    fn complete_files(&mut self, own: usize) {
+        let node = &mut self.nodes[own];
+        while let Some((accelerator, request)) = node.file_requests.pop_front() {
+            let completion = node.files.complete(request);
+            let completed = Input::AcceleratorFile {
+                accelerator,
+                completion,
+            };
+            node.engine.handle(self.now, completed);
+        }
+    }
+
+    /// Requests for accelerators' files stay from here on, or are carried out again.
+    pub(crate) fn hold_files(&mut self, own: usize, holds: bool) {
+        self.nodes[own].holds_files = holds;
+        if !holds {
+            self.complete_files(own);
+        }
+        self.drain();
     }
 
     fn open_server(

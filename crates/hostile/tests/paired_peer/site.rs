@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use accelerate::shared::testing::MemoryFiles;
 use bytes::Bytes;
 use engine::{
     Config, ConnectionId, Engine, Input, Limits, LinkEnd, LinkId, Output, PeerConfig, Policy, Via,
@@ -37,6 +38,7 @@ pub(crate) struct Site {
     pub(crate) now: Time,
     pub(crate) engine: Engine,
     pub(crate) disk: MemoryDisk,
+    pub(crate) files: MemoryFiles,
     pub(crate) peers: Vec<Peer>,
     pub(crate) connections: BTreeMap<ConnectionId, Connection>,
     /// Where the engine asked to be connected to since the start.
@@ -141,6 +143,7 @@ impl Site {
             now,
             engine: Engine::new(config(), now, Random::from_seed(1)),
             disk: MemoryDisk::new(),
+            files: MemoryFiles::default(),
             peers: Vec::new(),
             connections: BTreeMap::new(),
             connects: Vec::new(),
@@ -435,6 +438,17 @@ impl Site {
                 let result = Ok(());
                 self.engine
                     .handle(self.now, Input::Connected { connection, result });
+            }
+            Output::AcceleratorFile {
+                accelerator,
+                request,
+            } => {
+                let completion = self.files.complete(request);
+                let completed = Input::AcceleratorFile {
+                    accelerator,
+                    completion,
+                };
+                self.engine.handle(self.now, completed);
             }
             Output::Disk(request) => {
                 let completion = self.disk.execute(request);

@@ -14,7 +14,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 const LONGEST_ANSWER: u64 = 64 << 20;
 
 /// A question or an order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Request {
     /// The node's state.
@@ -37,6 +37,14 @@ pub enum Request {
     },
     /// Forget everything in the dictionary, in memory and on disk.
     ClearDictionary,
+    /// Remove what an accelerator keeps, in memory and on disk.
+    Purge {
+        /// The accelerator's name.
+        accelerator: String,
+        /// What is to go: everything if empty, else what is kept under names that begin so.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        prefix: String,
+    },
 }
 
 /// Why there is no answer.

@@ -6,6 +6,7 @@
 //!   {"ask":"status"}  {"ask":"flows"}  {"ask":"why","flow":7}  {"ask":"reload"}
 //!   {"ask":"reload","remove_peers":true,"remove_restrictions":true}
 //!   {"ask":"clear-dictionary"}
+//!   {"ask":"purge","accelerator":"http","prefix":"http://intranet/"}
 //! ```
 
 mod client;

@@ -30,6 +30,9 @@ const LONGEST_REQUEST: u64 = 4096;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// For a configuration to be read: less than those who ask wait for an answer.
 const READING: Duration = Duration::from_secs(3);
+/// For an accelerator to remove content and for the disk to confirm it: less than those who ask wait for an
+/// answer.
+const PURGING: Duration = Duration::from_secs(4);
 /// Operators and their scripts at a time. One that has said nothing for a second, or waits for
 /// longer than a look at the engine takes, may lose its place to the next.
 const SHARING: Sharing = Sharing {
@@ -123,6 +126,19 @@ impl Asked {
                 answered => answered,
             },
             Request::ClearDictionary => self.purge.run(&self.mailbox).await,
+            Request::Purge {
+                accelerator,
+                prefix,
+            } => {
+                let purge = self.mailbox.purge_accelerator(accelerator, prefix);
+                match tokio::time::timeout(PURGING, purge).await {
+                    Ok(answered) => answered,
+                    Err(_) => Some(json!({ "error": format!(
+                        "the disk has not confirmed the removal after {} s; until it does, a crash can bring the content back",
+                        PURGING.as_secs()
+                    ) })),
+                }
+            }
             Request::Reload {
                 remove_peers: peers,
                 remove_restrictions: restrictions,

@@ -61,6 +61,7 @@ fn parts(state: &Path, descriptors: Descriptors, mailbox: Mailbox) -> Parts {
         known: KnownSources::default(),
         path_memory: PathMemory::load(state, SystemTime::now()),
         disk: thread_mpsc::channel().0,
+        files: FilesThread::start(state, mailbox.clone()).unwrap(),
         intercept: None,
         surroundings: surroundings::Watch::new(Vec::new(), mailbox.clone()),
         spoofed_blocked: watch::channel(intercept::SpoofedBlocked::default()).1,

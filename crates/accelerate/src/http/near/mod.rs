@@ -394,7 +394,8 @@ impl Accelerator for Near {
             | Input::Server(..)
             | Input::ClaimGranted
             | Input::ClaimRevoked
-            | Input::ClaimDenied => {}
+            | Input::ClaimDenied
+            | Input::Woken => {}
         }
     }
 

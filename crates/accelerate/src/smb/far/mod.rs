@@ -430,7 +430,7 @@ impl Accelerator for Far {
                 SegmentKind::Frame => self.frame(now, &segment.bytes),
             },
             Input::WanFinished => self.client_finished(now),
-            Input::WanSilent(_) => {}
+            Input::WanSilent(_) | Input::Woken => {}
             Input::ClaimGranted => self.is_alone(),
             Input::ClaimRevoked | Input::ClaimDenied => self.is_beside_others(now),
             Input::Content(_) | Input::Server(..) => {}

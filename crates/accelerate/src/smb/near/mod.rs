@@ -609,7 +609,11 @@ impl Accelerator for Near {
                 version: TAKES_LEASES,
             }),
             // The far half's affair.
-            Input::ClaimGranted | Input::ClaimRevoked | Input::ClaimDenied | Input::Content(_) => {}
+            Input::ClaimGranted
+            | Input::ClaimRevoked
+            | Input::ClaimDenied
+            | Input::Content(_)
+            | Input::Woken => {}
             Input::Timeout | Input::Server(..) => {}
             Input::Lan(bytes) => self.request_bytes(now, bytes),
             Input::LanFinished => {

@@ -755,7 +755,8 @@ impl Accelerator for Near {
             | Input::ClaimGranted
             | Input::ClaimRevoked
             | Input::ClaimDenied
-            | Input::Content(_) => {}
+            | Input::Content(_)
+            | Input::Woken => {}
             Input::Lan(bytes) => self.request_bytes(now, bytes),
             Input::LanFinished => {
                 self.outputs.push_back(Output::FinishWan);

@@ -394,7 +394,8 @@ impl Accelerator for Far {
             | Input::ClaimGranted
             | Input::ClaimRevoked
             | Input::ClaimDenied
-            | Input::Content(_) => {}
+            | Input::Content(_)
+            | Input::Woken => {}
             Input::Lan(bytes) => self.answer_bytes(now, &bytes),
             Input::LanFinished => {
                 let held = self.answers.give_back();

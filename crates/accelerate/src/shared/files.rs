@@ -1,0 +1,195 @@
+//! What an accelerator asks of the disk, and what it is answered.
+//!
+//! Files have a name of their own in a directory of the accelerator's own. Two forms suffice: a log, which
+//! is appended to, synced and read from its beginning, and a small file that is replaced as a whole.
+
+use std::fmt;
+use std::str::FromStr;
+
+use bytes::Bytes;
+
+/// The longest name of a file, in bytes. It leaves room for an ending below the 255 bytes of common file
+/// systems.
+pub const FILE_NAME_MAX: usize = 64;
+
+/// Bytes that one read gives at most, so that a file that grew does not fill the memory.
+pub const READ_MAX: u32 = 1 << 20;
+
+/// Files that a listing names at most; more than any accelerator makes, and some 400 kB.
+pub const LISTED_MAX: usize = 4_096;
+
+/// The name of a file: 1 to [`FILE_NAME_MAX`] lower-case letters, digits, `.`, `-` and `_`, of which the first
+/// is a letter or digit, and not ending in `.new`. So no name leads out of its directory or is that of a file
+/// that is not whole yet.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FileName(String);
+
+impl FileName {
+    /// The name as text.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl FromStr for FileName {
+    type Err = InvalidFileName;
+
+    fn from_str(text: &str) -> Result<Self, InvalidFileName> {
+        let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+        let is_valid = text.len() <= FILE_NAME_MAX
+            && text.starts_with(plain)
+            && !text.ends_with(".new")
+            && text
+                .chars()
+                .all(|c| plain(c) || matches!(c, '.' | '-' | '_'));
+        match is_valid {
+            true => Ok(Self(text.to_owned())),
+            false => Err(InvalidFileName),
+        }
+    }
+}
+
+impl fmt::Display for FileName {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.pad(&self.0)
+    }
+}
+
+/// A text is not a [`FileName`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a file's name is 1 to {FILE_NAME_MAX} of a to z, 0 to 9, `.`, `-` and `_`, the first a letter or digit, without `.new` at its end"
+)]
+pub struct InvalidFileName;
+
+/// A request for a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileRequest {
+    /// Chosen by the accelerator; used by no other request that has not ended.
+    pub id: u64,
+    /// What to do.
+    pub operation: FileOperation,
+}
+
+/// What is to be done with a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FileOperation {
+    /// Name the files that there are; answered by [`FileAnswer::Files`].
+    List,
+    /// Read; answered by [`FileAnswer::Bytes`], which are fewer at the file's end and beyond [`READ_MAX`].
+    Read {
+        /// Which file.
+        file: FileName,
+        /// From here on.
+        offset: u64,
+        /// So many bytes at most.
+        length: u32,
+    },
+    /// Write at this offset, which is the file's end. A file that is not there is made.
+    Append {
+        /// Which file.
+        file: FileName,
+        /// Its length so far.
+        offset: u64,
+        /// The bytes.
+        bytes: Bytes,
+    },
+    /// Cut the file to this length.
+    Truncate {
+        /// Which file.
+        file: FileName,
+        /// Its new length.
+        length: u64,
+    },
+    /// Make durable what was written to the file, and its name.
+    Sync {
+        /// Which file.
+        file: FileName,
+    },
+    /// Replace the file as a whole, durably: after a crash it has its old content or the new one.
+    Replace {
+        /// Which file.
+        file: FileName,
+        /// Its new content.
+        bytes: Bytes,
+    },
+    /// Remove the file, durably. That it is not there is no fault.
+    Delete {
+        /// Which file.
+        file: FileName,
+    },
+}
+
+impl FileOperation {
+    /// Bytes that the operation holds in memory until it has ended.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        match self {
+            Self::Append { bytes, .. } | Self::Replace { bytes, .. } => bytes.len(),
+            Self::Read { length, .. } => (*length).min(READ_MAX) as usize,
+            Self::List | Self::Truncate { .. } | Self::Sync { .. } | Self::Delete { .. } => 0,
+        }
+    }
+}
+
+/// How a request ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileCompletion {
+    /// The request's.
+    pub id: u64,
+    /// What came of it.
+    pub result: Result<FileAnswer, FileFault>,
+}
+
+/// The answer to a request that succeeded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FileAnswer {
+    /// It was done.
+    Done,
+    /// What was read.
+    Bytes(Bytes),
+    /// The files that there are, [`LISTED_MAX`] at most.
+    Files(Vec<FileListing>),
+}
+
+/// A file that there is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileListing {
+    /// Its name.
+    pub file: FileName,
+    /// Its length.
+    pub bytes: u64,
+}
+
+/// Why a request failed. What was written by a request that failed may be there in part.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FileFault {
+    /// There is no such file.
+    #[error("there is no such file")]
+    Missing,
+    /// The disk is full, or a quota reached.
+    #[error("the disk is full")]
+    Full,
+    /// Another error; what the system said.
+    #[error("{0}")]
+    Io(String),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_lead_elsewhere_are_refused() {
+        for name in ["index", "index.log", "0-a_b.new.1"] {
+            assert_eq!(name.parse::<FileName>().unwrap().as_str(), name);
+        }
+        let long = "a".repeat(FILE_NAME_MAX + 1);
+        for name in [
+            "", ".", "..", ".a", "../a", "a/b", "A", "a b", "ä", "-a", "a.new", &long,
+        ] {
+            assert_eq!(name.parse::<FileName>(), Err(InvalidFileName), "{name}");
+        }
+    }
+}

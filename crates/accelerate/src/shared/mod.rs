@@ -1,0 +1,217 @@
+//! What one engine keeps of an accelerator for all of its flows.
+//!
+//! An engine starts one [`SharedState`] of each accelerator from its settings and has it build the
+//! halves of every flow. A half reaches what is shared by a handle of the accelerator's own (an
+//! [`SharedHandle`]) that it was built with; the engine knows neither the handle nor its type. An
+//! accelerator whose flows share nothing is [`Unshared`].
+//!
+//! ```text
+//!   half of flow 7 ─┐                       ┌─► Wake(9): the engine gives the half Input::Woken
+//!   half of flow 9 ─┼─► the accelerator's ──┼─► File(request) ──► disk ──► Input: File(completion)
+//!     operator ─────┘    shared value       └─► Purged
+//! ```
+//! The state keeps the contract of a core: [`SharedState::handle`], then [`SharedState::poll_output`]
+//! until `None`. The engine also drains it after every turn of a flow, since a half may have changed it.
+//!
+//! Files are in a directory of the accelerator's own. Requests are carried out in the order in which
+//! they were put out. What was written before a sync that was answered is there again after a crash; of
+//! what was written later any part may be there, and a record may be cut off.
+
+mod files;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use vocab::{Random, Time};
+
+use crate::credentials::Delegated;
+use crate::settings::AcceleratorSettings;
+use crate::{Accelerator, Half};
+
+pub use files::{
+    FILE_NAME_MAX, FileAnswer, FileCompletion, FileFault, FileListing, FileName, FileOperation,
+    FileRequest, LISTED_MAX, READ_MAX,
+};
+
+/// What an engine gives an accelerator as it starts.
+#[derive(Debug)]
+pub struct StartContext {
+    /// Bytes of memory that the state may hold. The engine has it shrink where it holds more, or where
+    /// flows need the memory.
+    pub memory_max: usize,
+    /// Chance that no other accelerator has.
+    pub chance: Random,
+}
+
+/// What a half is built with.
+#[derive(Debug)]
+pub struct HalfContext {
+    /// The engine's number of the flow. [`SharedOutput::Wake`] names it.
+    pub flow: u64,
+    /// The client's address.
+    pub client: SocketAddr,
+    /// The server's address.
+    pub server: SocketAddr,
+    /// The keys that the operator has delegated to this node.
+    pub delegated: Delegated,
+    /// Chance that no other flow has.
+    pub chance: Random,
+}
+
+/// What the shared state of an accelerator is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SharedInput {
+    /// The engine begins. The first input; what an earlier one has left in files can be read from here on.
+    Start,
+    /// A request for a file has ended.
+    File(FileCompletion),
+    /// The moment that [`SharedState::poll_timeout`] named has come.
+    Timeout,
+    /// This flow is gone. Its half takes no more part, and waking it does nothing.
+    FlowEnded(u64),
+    /// Hold no more than this many bytes of memory from here on, as far as that can be done at once.
+    Shrink {
+        /// Bytes, as [`SharedState::buffered`] counts them.
+        to: usize,
+    },
+    /// An operator removes content. [`SharedOutput::Purged`] with the same id follows, once what was
+    /// removed cannot come back after a crash.
+    Purge {
+        /// The engine's number of the request.
+        id: u64,
+        /// What is to go: everything if empty, else what is kept under names that begin so.
+        prefix: String,
+    },
+    /// The engine stops. What is worth it is put out to be written; there is no further input.
+    Stop,
+}
+
+/// What the shared state of an accelerator wants done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SharedOutput {
+    /// Do this with a file; [`SharedInput::File`] with its id follows.
+    File(FileRequest),
+    /// Give the half of this flow [`Input::Woken`](crate::Input::Woken). Nothing happens if the flow has ended.
+    Wake(u64),
+    /// An operator's request has ended.
+    Purged {
+        /// The number of the request.
+        id: u64,
+        /// What was removed, or why nothing was.
+        result: Result<Purged, String>,
+    },
+}
+
+/// What an operator has removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Purged {
+    /// Entries.
+    pub entries: u64,
+    /// Bytes of content in them.
+    pub bytes: u64,
+}
+
+/// What one engine keeps of an accelerator for all of its flows.
+pub trait SharedState: Send {
+    /// Takes other settings of the same accelerator, which hold for flows that begin from here on.
+    fn configure(&mut self, settings: &Arc<dyn AcceleratorSettings>);
+
+    /// Takes the time on the calendar at this moment of the engine's clock. It comes after the start and then again
+    /// and again, since the calendar can be set.
+    fn set_calendar(&mut self, now: Time, since_1970: Duration) {
+        let _ = (now, since_1970);
+    }
+
+    /// Builds one half for one flow.
+    fn build(&mut self, half: Half, context: HalfContext) -> Box<dyn Accelerator>;
+
+    /// Takes what happened.
+    fn handle(&mut self, now: Time, input: SharedInput) {
+        let _ = (now, input);
+    }
+
+    /// The next thing to do, or `None` when there is nothing until the next input to this state or to a
+    /// half.
+    fn poll_output(&mut self) -> Option<SharedOutput> {
+        None
+    }
+
+    /// When the state wants [`SharedInput::Timeout`].
+    fn poll_timeout(&self) -> Option<Time> {
+        None
+    }
+
+    /// Bytes that the state holds in memory, for the node's account. It is asked after every turn, so it
+    /// is kept as a count.
+    fn buffered(&self) -> usize {
+        0
+    }
+
+    /// Whether there is content that an operator can purge. A state that has some answers every
+    /// [`SharedInput::Purge`]; others get none.
+    fn keeps_content(&self) -> bool {
+        false
+    }
+}
+
+/// How an accelerator whose flows share nothing builds a half from its settings.
+pub type BuildHalf<S> = fn(&S, Half, HalfContext) -> Box<dyn Accelerator>;
+
+/// The shared state of an accelerator whose flows share nothing: its settings.
+pub struct Unshared<S> {
+    settings: S,
+    build: BuildHalf<S>,
+}
+
+impl<S: AcceleratorSettings + Clone> Unshared<S> {
+    /// Builds halves by `build`, with these settings.
+    pub fn new(settings: S, build: BuildHalf<S>) -> Self {
+        Self { settings, build }
+    }
+}
+
+impl<S: AcceleratorSettings + Clone> SharedState for Unshared<S> {
+    fn configure(&mut self, settings: &Arc<dyn AcceleratorSettings>) {
+        self.settings = settings.expect::<S>().clone();
+    }
+
+    fn build(&mut self, half: Half, context: HalfContext) -> Box<dyn Accelerator> {
+        (self.build)(&self.settings, half, context)
+    }
+}
+
+/// A handle on a value that the halves of an accelerator share with its [`SharedState`].
+///
+/// Each half of a flow owns one. Halves have to be `Send`, since an engine may be moved to another thread, and all
+/// of one engine run on the same thread, so the lock is never waited for.
+pub struct SharedHandle<T>(
+    #[expect(clippy::disallowed_types, reason = "see above")] Arc<std::sync::Mutex<T>>,
+);
+
+impl<T> SharedHandle<T> {
+    /// Puts the value where handles can reach it.
+    #[must_use]
+    pub fn new(value: T) -> Self {
+        #[expect(clippy::disallowed_types, reason = "see above")]
+        Self(Arc::new(std::sync::Mutex::new(value)))
+    }
+
+    /// Works on the value. `work` uses no handle on the same value.
+    pub fn with<R>(&self, work: impl FnOnce(&mut T) -> R) -> R {
+        // A panic of another half ends the process; what it left is not looked at.
+        let mut value = self
+            .0
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        work(&mut value)
+    }
+}
+
+impl<T> Clone for SharedHandle<T> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
