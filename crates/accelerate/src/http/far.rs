@@ -18,6 +18,8 @@ pub(super) struct Far {
     responses: Responses,
     /// From the first message on that cannot be followed, everything is payload.
     follows: bool,
+    /// The response has had payload.
+    has_body: bool,
     outputs: VecDeque<Output>,
 }
 
@@ -28,6 +30,7 @@ impl Far {
             requests: Requests::new(),
             responses: Responses::new(),
             follows: true,
+            has_body: false,
             outputs: VecDeque::new(),
         }
     }
@@ -52,11 +55,15 @@ impl Far {
                 break;
             };
             let run = bytes.split_to(step.length);
+            self.has_body |= matches!(step.what, What::Payload);
             let segment = match step.what {
                 What::PartOfHead | What::Head(..) | What::Control => Segment::control(run),
                 What::Payload | What::Opaque => Segment::payload(run),
             };
             self.outputs.push_back(Output::ToWan(segment));
+            if step.is_end && std::mem::take(&mut self.has_body) {
+                self.outputs.push_back(Output::EndBody);
+            }
         }
         if !bytes.is_empty() {
             self.outputs

@@ -158,7 +158,7 @@ impl Pair {
                     Output::FinishWan => near.handle(self.now, Input::WanFinished),
                     Output::ToLan(bytes) => self.to_server.extend_from_slice(&bytes),
                     Output::FinishLan => self.server_finished = true,
-                    Output::OpenServer => {}
+                    Output::OpenServer | Output::EndBody => {}
                     other => panic!("{other:?}"),
                 }
             } else {

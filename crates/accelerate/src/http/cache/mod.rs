@@ -26,6 +26,8 @@ mod key;
 mod policy;
 mod stored;
 mod structured;
+#[cfg(test)]
+mod tests;
 mod vary;
 
 pub(crate) use index::{Conditions, Index, LookUp};

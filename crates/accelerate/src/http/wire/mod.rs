@@ -22,7 +22,9 @@ mod reader;
 pub(crate) use fields::{Fields, is_token};
 pub(crate) use framing::{Body, has_option};
 pub(crate) use head::{RequestHead, ResponseHead, Version};
-pub(crate) use reader::{Expectation, Head, Reader, Requests, Responses, What};
+pub(crate) use reader::{Expectation, Requests, Responses, What};
+#[cfg(any(test, feature = "testing"))]
+pub(crate) use reader::{Head, Reader};
 
 /// Bytes of a request line or a status line. RFC 9112 §3 (Request Line) recommends that 8,000 are
 /// supported; servers stop at 8 KiB (nginx, Apache) or 16 KiB (IIS).
