@@ -278,7 +278,8 @@ impl Node {
     ) -> Result<(), RunError> {
         let (mailbox, messages) = Mailbox::new();
         let (report, reported) = watch::channel(intercept::Report::off());
-        let hold = opened.hold.as_ref().map(|hold| hold.ports);
+        let held = intercept::HeldSyns::default();
+        let hold = (opened.hold.as_ref().map(|hold| hold.ports), held.clone());
         let (spoofed_blocked, blocked) = watch::channel(intercept::SpoofedBlocked::default());
         let changes = self.start_interception(hold, report, spoofed_blocked, mailbox.clone());
         tokio::spawn(supervision.attend(watched, self.heart.clone(), changes.clone()));
@@ -335,7 +336,6 @@ impl Node {
             tokio::spawn(wan::listen(into_tokio(listener)?, listening));
         }
         let connections = Connections::new(engine, descriptors);
-        let held = intercept::HeldSyns::default();
         if let Some(hold) = opened.hold {
             let (connections, mailbox) = (connections.clone(), mailbox.clone());
             tokio::spawn(intercept::attend(hold, held.clone(), connections, mailbox));
@@ -573,7 +573,7 @@ impl Node {
 
     fn start_interception(
         &self,
-        hold: Option<intercept::HoldPorts>,
+        hold: (Option<intercept::HoldPorts>, intercept::HeldSyns),
         report: watch::Sender<intercept::Report>,
         spoofed_blocked: watch::Sender<intercept::SpoofedBlocked>,
         mailbox: Mailbox,

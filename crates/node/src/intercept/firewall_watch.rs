@@ -13,6 +13,7 @@
 //! a client that vanishes and a full backlog look the same to both. A way is at fault only when
 //! *nothing* passes: rules that drop single hosts are no fault of the way.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -86,6 +87,14 @@ pub(crate) enum Family {
 
 impl Family {
     pub(crate) const ALL: [Self; 2] = [Self::Ipv4, Self::Ipv6];
+
+    /// The family of a packet that has this address.
+    pub(super) fn of(address: IpAddr) -> Self {
+        match address.to_canonical() {
+            IpAddr::V4(_) => Self::Ipv4,
+            IpAddr::V6(_) => Self::Ipv6,
+        }
+    }
 
     pub(super) fn number(self) -> u8 {
         match self {

@@ -23,7 +23,7 @@
 //! each second; those beyond go to their servers directly. Where that is not enough, a SYN is not held here, and
 //! its client is accepted at once.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,6 +35,7 @@ use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
+use super::firewall_watch::Family;
 use super::packet_log::PacketLog;
 use super::rules::{ANSWERED_PREFIX, HELD_PREFIX};
 use super::syn_packet::SynPacket;
@@ -218,6 +219,8 @@ struct Table {
     /// Who waits for the connection of a SYN that was let in.
     held: HashMap<Pair, Option<oneshot::Sender<TcpStream>>>,
     per_client: HashMap<IpAddr, usize>,
+    /// Families whose handshakes do not end here.
+    withdrawn: BTreeSet<Family>,
 }
 
 /// What becomes of a SYN.
@@ -252,12 +255,32 @@ impl HeldSyns {
         Place::Held
     }
 
-    fn expect(&self, pair: Pair) -> oneshot::Receiver<TcpStream> {
-        let (sender, stream) = oneshot::channel();
-        if let Some(waiting) = self.lock().held.get_mut(&pair) {
-            *waiting = Some(sender);
+    /// The connection of a SYN that is let in; `None` where its handshake would not end.
+    fn expect(&self, pair: Pair) -> Option<oneshot::Receiver<TcpStream>> {
+        let mut table = self.lock();
+        if table.withdrawn.contains(&Family::of(pair.0.ip())) {
+            return None;
         }
-        stream
+        let (sender, stream) = oneshot::channel();
+        *table.held.get_mut(&pair)? = Some(sender);
+        Some(stream)
+    }
+
+    /// The packet filter drops what is intercepted of a family. Its clients are not waited for: as long as the far
+    /// node's connection to the server is there, the server takes a client's own SYN for one of that connection.
+    pub(super) fn withdraw(&self, family: Family) {
+        let mut table = self.lock();
+        table.withdrawn.insert(family);
+        for (pair, waiting) in &mut table.held {
+            if Family::of(pair.0.ip()) == family {
+                *waiting = None;
+            }
+        }
+    }
+
+    /// Clients of a family are waited for again.
+    pub(super) fn restore(&self, family: Family) {
+        self.lock().withdrawn.remove(&family);
     }
 
     fn release(&self, pair: Pair) {
@@ -350,12 +373,17 @@ fn take(
         move |mut asked| async move {
             match asked.outcome().await {
                 lan::Outcome::Admitted => {
-                    let arrived = held.expect(pair);
-                    warn_if_failed(packets.let_in(&syn));
-                    let arrived = tokio::time::timeout(HANDSHAKE, arrived).await;
+                    let stream = match held.expect(pair) {
+                        Some(arrived) => {
+                            warn_if_failed(packets.let_in(&syn));
+                            let arrived = tokio::time::timeout(HANDSHAKE, arrived).await;
+                            arrived.ok().and_then(Result::ok)
+                        }
+                        None => None,
+                    };
                     held.release(pair);
                     // Its runtime is another one.
-                    let stream = arrived.ok().and_then(Result::ok).map(TcpStream::into_std);
+                    let stream = stream.map(TcpStream::into_std);
                     match stream.map(|stream| stream.and_then(TcpStream::from_std)) {
                         Some(Ok(stream)) => asked.serve(stream, Bytes::new(), waiting).await,
                         Some(Err(_)) | None => asked.abort(&waiting).await,
@@ -385,6 +413,8 @@ fn warn_if_failed(sent: io::Result<()>) {
 
 #[cfg(test)]
 mod tests {
+    use tokio::sync::oneshot::error::TryRecvError;
+
     use super::*;
 
     fn pair(client: u8, port: u16) -> Pair {
@@ -417,6 +447,22 @@ mod tests {
         held.release(pair(2, 9_999));
         held.release(pair(3, 1));
         assert!(held.lock().per_client.is_empty());
+    }
+
+    #[test]
+    fn clients_of_a_withdrawn_family_are_not_waited_for() {
+        let held = HeldSyns::default();
+        let earlier = pair(2, 1);
+        held.take_place(earlier);
+        let mut arrived = held.expect(earlier).unwrap();
+        held.withdraw(Family::Ipv6);
+        assert_eq!(arrived.try_recv().unwrap_err(), TryRecvError::Empty);
+        held.withdraw(Family::Ipv4);
+        assert_eq!(arrived.try_recv().unwrap_err(), TryRecvError::Closed);
+        held.take_place(pair(2, 2));
+        assert!(held.expect(pair(2, 2)).is_none());
+        held.restore(Family::Ipv4);
+        assert!(held.expect(pair(2, 2)).is_some());
     }
 
     #[test]

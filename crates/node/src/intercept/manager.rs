@@ -20,7 +20,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use super::counters::{CounterReader, Counts};
 use super::firewall_watch::{Family, Way};
 use super::guard::{FirewallGuard, LOOK};
-use super::held::HoldPorts;
+use super::held::{HeldSyns, HoldPorts};
 use super::operator_rules::DroppingChain;
 use super::probe::{self, Finding, Plan};
 use super::routes::Delivery;
@@ -207,6 +207,7 @@ struct Manager {
     state: String,
     report: watch::Sender<Report>,
     plan: Plan,
+    held: HeldSyns,
     counters: Option<CounterReader>,
     counts: Counts,
     guard: FirewallGuard,
@@ -233,13 +234,13 @@ type Probing = JoinHandle<std::io::Result<Vec<Finding>>>;
 /// Keeps the rules as they should be until they are removed or nobody can change them.
 pub(crate) async fn manage(
     config: NodeConfig,
-    hold: Option<HoldPorts>,
+    (hold, held): (Option<HoldPorts>, HeldSyns),
     mut changes: mpsc::UnboundedReceiver<Change>,
     report: watch::Sender<Report>,
     spoofed_blocked: watch::Sender<SpoofedBlocked>,
     mailbox: Mailbox,
 ) {
-    let mut manager = Manager::new(config, hold, report, spoofed_blocked);
+    let mut manager = Manager::new(config, (hold, held), report, spoofed_blocked);
     manager.install().await;
     let mut look = tokio::time::interval(LOOK);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -314,7 +315,7 @@ fn servers_to_avoid(changes: &[Change]) -> Vec<SocketAddr> {
 impl Manager {
     fn new(
         config: NodeConfig,
-        hold: Option<HoldPorts>,
+        (hold, held): (Option<HoldPorts>, HeldSyns),
         report: watch::Sender<Report>,
         spoofed_blocked: watch::Sender<SpoofedBlocked>,
     ) -> Self {
@@ -331,6 +332,7 @@ impl Manager {
             avoided: BTreeMap::new(),
             reached: BTreeMap::new(),
             hold,
+            held,
             in_place: false,
             state: "starting".to_owned(),
             report,
@@ -588,6 +590,7 @@ impl Manager {
                     family = family.name(),
                     "the packet filter lets intercepted connections through; they are intercepted again"
                 );
+                self.held.withdraw(family);
             }
             Decision::Partial(way) => {
                 self.partly_dropped.insert(family, Instant::now());
@@ -596,6 +599,7 @@ impl Manager {
                     hook = way.hook(),
                     "the packet filter of this machine drops intercepted connections of some clients; these are not intercepted for five minutes"
                 );
+                self.held.restore(family);
             }
         }
     }

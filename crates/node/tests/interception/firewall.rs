@@ -126,7 +126,10 @@ pub(super) fn clients_before_a_withdrawal(lab: &mut Lab) {
     // One cause of many: a policy that knows neither the LAN side nor the clients.
     let rules = "table inet fw { chain output { type filter hook output priority 0; policy drop; oifname { lo, wan0 } accept; meta l4proto ipv6-icmp accept; icmp type destination-unreachable accept; }; }";
     lab.set("near", &["nft", rules]);
-    let mut clients = Vec::new();
+    // This one's clients are accepted after it, because it was never reached before.
+    let address = "198.18.2.5/24";
+    lab.set("server", &["ip", "addr", "add", address, "dev", "eth0"]);
+    let mut clients = vec![(lab.begin_fetch("198.18.2.5:8080", "9000"), IPV4)];
     for _ in 0..5 {
         for (server, answer) in [(SERVER, IPV4), (SERVER_IPV6, IPV6)] {
             clients.push((lab.begin_fetch(server, "9000"), answer));
