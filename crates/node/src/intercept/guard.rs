@@ -28,6 +28,17 @@ pub(super) const LOOK: Duration = Duration::from_millis(500);
 pub(super) struct FirewallGuard {
     watch: FirewallWatch,
     withdrawals: Withdrawals,
+    probe: Probe,
+}
+
+/// The probe that was asked for last.
+#[derive(Clone, Copy, Debug, Default)]
+enum Probe {
+    #[default]
+    None,
+    UnderWay,
+    /// It began before an operator may have cured what it finds.
+    Outdated,
 }
 
 /// What follows from a look at the counters.
@@ -71,22 +82,30 @@ impl FirewallGuard {
         looked
     }
 
-    /// Takes what a probe found. It is for both families, whichever asked for it.
+    /// Takes what the probe found that was asked for; while one is under way, no other is sent. It is for both
+    /// families, whichever asked for it.
     pub(super) fn probed(
         &mut self,
         now: Instant,
         findings: &io::Result<Vec<Finding>>,
     ) -> Vec<(Family, Decision)> {
         let mut decisions = Vec::new();
+        let probe = std::mem::take(&mut self.probe);
         for family in Family::ALL {
-            let decision = self.withdrawals.probed(now, family, findings);
+            let decision = match probe {
+                Probe::Outdated => self.withdrawals.probed_before(now, family, findings),
+                Probe::None | Probe::UnderWay => self.withdrawals.probed(now, family, findings),
+            };
             self.decided(family, decision, &mut decisions);
         }
         decisions
     }
 
-    /// The operator may have cured the cause.
+    /// The operator may have cured the cause. A probe that is under way says nothing of that.
     pub(super) fn try_now(&mut self, now: Instant) {
+        if let Probe::UnderWay = self.probe {
+            self.probe = Probe::Outdated;
+        }
         self.withdrawals.try_now(now);
     }
 
@@ -103,7 +122,12 @@ impl FirewallGuard {
     ) {
         let settled: &[Way] = match &decision {
             Decision::Nothing => return,
-            Decision::Probe => &[],
+            Decision::Probe => {
+                if let Probe::None = self.probe {
+                    self.probe = Probe::UnderWay;
+                }
+                &[]
+            }
             Decision::Withdraw(way) | Decision::Partial(way) => std::slice::from_ref(way),
             Decision::Restore => &[Way::ClientToNode, Way::NodeToClient],
         };

@@ -127,6 +127,21 @@ impl Withdrawals {
         }
     }
 
+    /// What a probe found that began before [`Self::try_now`]: that something was dropped then ends no wait for the
+    /// next one.
+    pub(super) fn probed_before(
+        &mut self,
+        now: Instant,
+        family: Family,
+        findings: &io::Result<Vec<Finding>>,
+    ) -> Decision {
+        let passed = findings.as_ref().ok().and_then(|all| passed(family, all));
+        match (self.slot(family).state, passed) {
+            (State::Withdrawn { .. }, Some(false) | None) => Decision::Nothing,
+            _ => self.probed(now, family, findings),
+        }
+    }
+
     /// What a probe found.
     pub(super) fn probed(
         &mut self,

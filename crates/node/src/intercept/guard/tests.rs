@@ -216,3 +216,26 @@ fn a_probe_that_passes_after_its_time_has_interception_restored() {
     assert_eq!(late, [(v4, Decision::Restore)]);
     assert_eq!(guard.withdrawn(v4), None);
 }
+
+#[test]
+fn a_reload_during_a_probe_that_is_lost_has_another_one_sent_at_once() {
+    let start = Instant::now();
+    let lost = findings(Some(Outcome::Lost(Way::NodeToClient)));
+    let mut guard = FirewallGuard::default();
+    let probe = vec![(Family::Ipv4, Decision::Probe)];
+    guard
+        .withdrawals
+        .blocked(start, Family::Ipv4, Way::NodeToClient);
+    guard.probed(start, &lost);
+    let counts = Counts::new();
+    let due = start + Duration::from_secs(10);
+    assert_eq!(guard.look(due, &counts).decisions, probe);
+    // The operator cures the filter and reloads while it is under way.
+    guard.try_now(due);
+    assert_eq!(guard.probed(due + STEP, &lost), []);
+    let next = due + LOOK;
+    assert_eq!(guard.look(next, &counts).decisions, probe);
+    let passed = findings(Some(Outcome::Passed));
+    let restored = [(Family::Ipv4, Decision::Restore)];
+    assert_eq!(guard.probed(next, &passed), restored);
+}
