@@ -857,6 +857,11 @@ fn a_peer_that_is_removed_hears_it_by_the_link_and_nothing_more() {
         let client = world.client_host(connection);
         assert!(!client.was_closed);
         assert_eq!(client.was_reset, !breaks);
+        let peer = world.id(FAR);
+        let events = &world.nodes[NEAR].events;
+        let is_told = events.contains(&Event::RefusedByPeer { peer, flows: 1 });
+        let is_broken = events.contains(&Event::LinkBroken { peer });
+        assert_eq!((is_told, is_broken), (!breaks, false), "{events:?}");
     }
 }
 

@@ -246,7 +246,7 @@ impl Engine {
             } => self.datagrams(now, link, from, codepoint, segment, bytes),
             Input::LinkReceived { link, bytes } => self.link_received(now, link, &bytes),
             Input::LinkDown { link, end } => self.link_down(now, link, end),
-            Input::RefusedByPeer { peer } => self.refused_by_peer(now, peer),
+            Input::RefusedByPeer { peer } => self.removed_by_peer(now, peer),
             Input::Disk(completion) => self.disk(now, completion),
             Input::Avoided { server } => self.avoided(now, server),
             Input::BypassedServerAnswered { server } => self.server_answered_directly(server),

@@ -100,15 +100,22 @@ impl Engine {
         }
     }
 
-    /// The peer forgot this node's flows when it removed it, and its connections to servers are closed.
-    pub(super) fn refused_by_peer(&mut self, now: Time, node: NodeId) {
+    /// The peer forgot this node's flows when it removed it, and its connections to servers are closed. It says so of
+    /// each flow, or refuses this node's next link.
+    pub(super) fn removed_by_peer(&mut self, now: Time, node: NodeId) {
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
-        let flows = peer.session.flow_count();
+        let numbers: Vec<u64> = peer.flows.values().copied().collect();
+        // It answers no packet any more: the end of the link is that of the session.
+        peer.session.close_datagrams(now);
         peer.session.reset_all(now, ResetReason::PeerRemoved);
         self.touched.insert(node);
-        if flows > 0 {
+        for number in &numbers {
+            self.fail_flow(now, *number, why::reset_text(ResetReason::PeerRemoved));
+        }
+        if !numbers.is_empty() {
+            let flows = numbers.len();
             self.event(Event::RefusedByPeer { peer: node, flows });
         }
     }
@@ -167,6 +174,10 @@ impl Engine {
                     self.turn(now, number, Flow::wan_reset);
                 }
             }
+            Said::Reset {
+                reason: ResetReason::PeerRemoved,
+                ..
+            } => self.removed_by_peer(now, node),
             Said::Reset { flow, reason } => {
                 if let Some(number) = self.flow_number(node, flow) {
                     self.fail_flow(now, number, why::reset_text(reason));
