@@ -143,7 +143,11 @@ pub(crate) fn holds(prefixes: &[Prefix], address: IpAddr) -> bool {
 
 /// Whether a port is in a rule's list; an empty list has all.
 pub(crate) fn has_port(ports: &[RangeInclusive<u16>], port: u16) -> bool {
-    ports.is_empty() || ports.iter().any(|ports| ports.contains(&port))
+    ports.is_empty() || is_listed(ports, port)
+}
+
+fn is_listed(ports: &[RangeInclusive<u16>], port: u16) -> bool {
+    ports.iter().any(|ports| ports.contains(&port))
 }
 
 /// Whether this node opens the connections of some peers' clients to some servers, where [`Config::serve`] lets
@@ -182,11 +186,11 @@ pub struct Policy {
     /// is.
     pub serve_rules: Vec<ServeRule>,
     /// Flows to these server ports are not reduced or accelerated, only carried.
-    pub carry_only_ports: Vec<u16>,
+    pub carry_only_ports: Vec<RangeInclusive<u16>>,
     /// Content of flows to these destinations is never stored in the dictionary.
     pub never_store_prefixes: Vec<Prefix>,
     /// Content of flows to these server ports is never stored in the dictionary.
-    pub never_store_ports: Vec<u16>,
+    pub never_store_ports: Vec<RangeInclusive<u16>>,
     /// The protocols' accelerators and what is set of them.
     pub accelerators: accelerate::registry::Registry,
 }
@@ -203,7 +207,7 @@ impl Policy {
     /// Whether the content of a flow to `server` may be kept in the dictionary.
     #[must_use]
     pub fn may_store(&self, server: SocketAddr) -> bool {
-        !self.never_store_ports.contains(&server.port())
+        !is_listed(&self.never_store_ports, server.port())
             && !self
                 .never_store_prefixes
                 .iter()
@@ -213,7 +217,7 @@ impl Policy {
     /// Whether a flow to `server` is only carried.
     #[must_use]
     pub fn carry_only(&self, server: SocketAddr) -> bool {
-        self.carry_only_ports.contains(&server.port())
+        is_listed(&self.carry_only_ports, server.port())
     }
 }
 

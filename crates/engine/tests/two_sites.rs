@@ -456,7 +456,7 @@ fn why_names_encryption_and_promises_nothing_for_it() {
 fn what_must_never_be_stored_is_sent_again_in_full() {
     let setting = Setting {
         policy: Policy {
-            never_store_ports: vec![80],
+            never_store_ports: vec![80..=80],
             ..Policy::default()
         },
         ..Setting::default()
@@ -474,7 +474,7 @@ fn what_must_never_be_stored_is_sent_again_in_full() {
 fn what_is_only_carried_is_kept_on_neither_side() {
     let setting = Setting {
         policy: Policy {
-            carry_only_ports: vec![80],
+            carry_only_ports: vec![80..=90],
             ..Policy::default()
         },
         ..Setting::default()

@@ -85,7 +85,7 @@ memory = "256MiB"
 disk = "4GiB"
 
 [policy]
-bypass_ports = [22]
+bypass_ports = [22, "8100-8199"]
 "#;
     vec![
         seed("small", small),

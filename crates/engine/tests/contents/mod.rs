@@ -286,7 +286,7 @@ fn what_either_policy_keeps_out_of_the_dictionary_is_refused() {
                 false => &mut setting.policy,
                 true => &mut setting.far_policy,
             };
-            policy.never_store_ports = vec![PORT];
+            policy.never_store_ports = vec![PORT..=PORT];
         });
         let body = random_bytes(1, 200_000);
         kept.serve(&body);

@@ -80,7 +80,7 @@ pub struct NodeConfig {
     /// Where the secrets of hosts are; [`crate::credentials`] reads them into `policy`.
     pub credentials: CredentialFiles,
     /// Server ports that are never intercepted.
-    pub bypass_ports: Vec<u16>,
+    pub bypass_ports: Vec<RangeInclusive<u16>>,
     /// Where this node opens connections for its peers; `None` means the networks that are routed
     /// out of the LAN interfaces.
     pub serve: Option<Vec<Prefix>>,
@@ -321,15 +321,15 @@ fn check(
                 .map(serve_rule)
                 .collect(),
             accelerators,
-            carry_only_ports: policy.carry_only_ports,
+            carry_only_ports: ranges(policy.carry_only_ports),
             never_store_prefixes: policy.never_store,
-            never_store_ports: policy.never_store_ports,
+            never_store_ports: ranges(policy.never_store_ports),
         },
         credentials: CredentialFiles {
             accounts: credentials.accounts,
             keytab: credentials.keytab,
         },
-        bypass_ports: policy.bypass_ports,
+        bypass_ports: ranges(policy.bypass_ports),
         serve: policy.serve,
         serve_peers_without_prefixes: policy.serve_peers_without_prefixes,
     })
@@ -350,15 +350,18 @@ fn accept_rules(
     }
     let rules = sections.into_iter().map(|section| {
         let section = section.into_inner();
-        let ports = section.ports.into_iter().map(|Ports(range)| range);
         AcceptRule {
             clients: without_contained(section.clients),
             servers: without_contained(section.servers),
-            ports: joined(ports.collect()),
+            ports: joined(ranges(section.ports)),
             mode: section.accept,
         }
     });
     Ok(rules.collect())
+}
+
+fn ranges(ports: Vec<Ports>) -> Vec<RangeInclusive<u16>> {
+    ports.into_iter().map(|Ports(range)| range).collect()
 }
 
 /// The same prefixes without those that lie in another one: nft refuses overlaps.
@@ -374,7 +377,7 @@ fn without_contained(mut prefixes: Vec<Prefix>) -> Vec<Prefix> {
 }
 
 /// The same ports in order, with ranges that touch or overlap made one: nft refuses overlaps.
-fn joined(mut ports: Vec<RangeInclusive<u16>>) -> Vec<RangeInclusive<u16>> {
+pub(crate) fn joined(mut ports: Vec<RangeInclusive<u16>>) -> Vec<RangeInclusive<u16>> {
     ports.sort_by_key(|range| *range.start());
     let mut joined: Vec<RangeInclusive<u16>> = Vec::with_capacity(ports.len());
     for range in ports {

@@ -3,7 +3,6 @@
 //! A default stands beside its key with the reason for it. [`KEYS`] lists all keys, so that a
 //! misspelt one can be answered with the nearest.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::num::{NonZeroU8, NonZeroU16};
 use std::ops::RangeInclusive;
@@ -316,10 +315,10 @@ impl Default for LimitsSection {
 pub(super) struct PolicySection {
     pub(super) accept: AcceptMode,
     pub(super) accept_rule: Vec<Spanned<AcceptRuleSection>>,
-    pub(super) bypass_ports: Vec<u16>,
-    pub(super) carry_only_ports: Vec<u16>,
+    pub(super) bypass_ports: Vec<Ports>,
+    pub(super) carry_only_ports: Vec<Ports>,
     pub(super) never_store: Vec<Prefix>,
-    pub(super) never_store_ports: Vec<u16>,
+    pub(super) never_store_ports: Vec<Ports>,
     /// The networks behind `lan_interfaces`, followed as routes change.
     pub(super) serve: Option<Vec<Prefix>>,
     pub(super) serve_rule: Vec<Spanned<RuleSection<ServeAction>>>,
@@ -354,31 +353,7 @@ pub(super) struct Ports(pub(super) RangeInclusive<u16>);
 
 impl<'de> Deserialize<'de> for Ports {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(PortsVisitor)
-    }
-}
-
-struct PortsVisitor;
-
-impl de::Visitor<'_> for PortsVisitor {
-    type Value = Ports;
-
-    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("a port such as 443 or a range such as \"8000-8099\"")
-    }
-
-    fn visit_i64<E: de::Error>(self, number: i64) -> Result<Self::Value, E> {
-        self.visit_str(&number.to_string())
-    }
-
-    fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
-        let (first, last) = text.split_once('-').unwrap_or((text, text));
-        let port = |text: &str| text.trim().parse().ok().map(NonZeroU16::get);
-        match (port(first), port(last)) {
-            (Some(first), Some(last)) if first <= last => Ok(Ports(first..=last)),
-            _ => Err(de::Error::custom(format!(
-                "`{text}` is neither a port nor a range of ports; write 443 or \"8000-8099\", from 1 to 65535, the lower one first"
-            ))),
-        }
+        let range = PortRange::deserialize(deserializer)?;
+        Ok(Self(range.first..=range.last))
     }
 }

@@ -354,3 +354,22 @@ fn wrong_rules_about_interception_are_refused_at_their_line() {
         );
     }
 }
+
+#[test]
+fn lists_of_ports_take_ranges_everywhere() {
+    let ports = "[22, \"8100-8199\"]";
+    let text = format!(
+        "{SMALL}\n[policy]\nbypass_ports = {ports}\ncarry_only_ports = {ports}\nnever_store_ports = {ports}\n"
+    );
+    let config = parse(&text).unwrap();
+    let ranges = [22..=22, 8100..=8199];
+    assert_eq!(config.bypass_ports, ranges);
+    assert_eq!(config.policy.carry_only_ports, ranges);
+    assert_eq!(config.policy.never_store_ports, ranges);
+    let wrong = parse(&text.replace("8100-8199", "8199-8100")).unwrap_err();
+    let text = wrong.to_string();
+    assert!(
+        text.contains("neither a port nor a range of ports"),
+        "{text}"
+    );
+}

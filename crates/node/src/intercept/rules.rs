@@ -26,12 +26,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use engine::{AcceptMode, AcceptRule, Prefix};
 
 use super::held::HoldPorts;
-use crate::config::{InterceptRule, MarkMatch, NodeConfig, PortRange, RuleAction};
+use crate::config::{InterceptRule, MarkMatch, NodeConfig, PortRange, RuleAction, joined};
 
 /// SYNs remembered for [`OPENING_SECONDS`]; at 6,500 new connections a second it is full.
 const OPENING_SIZE: usize = 65_535;
@@ -135,7 +136,7 @@ pub struct Ruleset {
     lan_interfaces: Vec<String>,
     port: u16,
     mark: u32,
-    bypass_ports: Vec<u16>,
+    bypass_ports: Vec<RangeInclusive<u16>>,
     only_marked: Option<MarkMatch>,
     rules: Vec<InterceptRule>,
     accept: AcceptMode,
@@ -156,7 +157,7 @@ impl Ruleset {
             lan_interfaces: config.lan_interfaces.clone(),
             port: config.intercept.port,
             mark: u32::from(config.intercept.mark) << 24,
-            bypass_ports: config.bypass_ports.clone(),
+            bypass_ports: joined(config.bypass_ports.clone()),
             only_marked: config.intercept.only_marked,
             rules: config.intercept.rules.clone(),
             accept: config.policy.accept,
@@ -224,7 +225,7 @@ impl Ruleset {
             held = self.rules_for_held(&interfaces),
         );
         if !self.bypass_ports.is_empty() {
-            let ports: Vec<String> = self.bypass_ports.iter().map(u16::to_string).collect();
+            let ports: Vec<String> = self.bypass_ports.iter().map(range_text).collect();
             let _ = writeln!(text, "    tcp dport {{ {} }} return", ports.join(", "));
         }
         for (family, version) in FAMILIES {
@@ -307,10 +308,9 @@ impl Ruleset {
             }
             let _ = writeln!(text, "  chain begin{version} {{");
             for rule in &self.accept_rules {
-                let ports = rule.ports.iter();
-                let ports = ports.map(|ports| format!("{}-{}", ports.start(), ports.end()));
+                let ports = rule.ports.iter().map(range_text).collect();
                 let hosts = (&*rule.clients, &*rule.servers);
-                if let Some(matches) = rule_matches(hosts, ports.collect(), family, version) {
+                if let Some(matches) = rule_matches(hosts, ports, family, version) {
                     let chain = self.chain(rule.mode, version);
                     let _ = writeln!(text, "    {matches}goto {chain}");
                 }
@@ -597,6 +597,14 @@ impl Ruleset {
     }
 }
 
+/// Ports as nft writes them.
+fn range_text(ports: &RangeInclusive<u16>) -> String {
+    match ports.start() == ports.end() {
+        true => ports.start().to_string(),
+        false => format!("{}-{}", ports.start(), ports.end()),
+    }
+}
+
 fn tuple(family: &str) -> String {
     format!("{family} saddr . tcp sport . {family} daddr . tcp dport")
 }
@@ -721,7 +729,7 @@ mod tests {
             lan_interfaces: vec!["lan0".to_owned(), "lan1".to_owned()],
             port: 4434,
             mark: 0x7400_0000,
-            bypass_ports: vec![22, 179],
+            bypass_ports: vec![22..=22, 8100..=8199],
             only_marked: None,
             rules: Vec::new(),
             accept: AcceptMode::Learned,
@@ -803,7 +811,7 @@ mod tests {
         let place = |part: &str| text.find(part).unwrap_or_else(|| panic!("no {part}"));
         assert!(place("socket transparent 1") < place("iifname != { \"lan0\", \"lan1\" } return"));
         assert!(place("fib daddr type local return") < place("goto choose4"));
-        assert!(place("tcp dport { 22, 179 } return") < place("goto choose4"));
+        assert!(place("tcp dport { 22, 8100-8199 } return") < place("goto choose4"));
         assert!(place("ip daddr @peers4 return") < place("goto choose4"));
         assert!(place("@avoided6 return") < place("goto choose6"));
     }
@@ -843,13 +851,13 @@ mod tests {
         let text = ruleset.install(&Contents::default());
         let rules = [
             "ip saddr { 198.18.1.9/32 } goto take4",
-            "tcp dport { 443-443, 8000-8099 } goto hold4",
+            "tcp dport { 443, 8000-8099 } goto hold4",
             "goto learn4",
         ];
         assert_eq!(chain(&text, "begin4"), rules);
         assert_eq!(
             chain(&text, "begin6"),
-            ["tcp dport { 443-443, 8000-8099 } goto hold6", "goto learn6"]
+            ["tcp dport { 443, 8000-8099 } goto hold6", "goto learn6"]
         );
         let held = chain(&text, "hold6").pop().unwrap();
         assert!(
