@@ -75,7 +75,7 @@ const NODE: &[Metric] = &[
     (
         "trunkline_avoided_servers",
         "gauge",
-        "Servers left alone because they refused or timed out.",
+        "Servers bypassed now, because a connection to them failed.",
         "/interception/avoided",
     ),
     (

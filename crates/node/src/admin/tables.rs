@@ -87,10 +87,10 @@ pub fn status(status: &Value) -> String {
     line(
         "direct",
         format!(
-            "{} now, {} since the start; {} servers left alone",
+            "{} now, {} since the start{}",
             number(&status["direct"]),
             number(&status["direct_total"]),
-            number(&interception["avoided"])
+            bypassed_servers(count(&interception["avoided"]))
         ),
     );
     let routes = &interception["bypassed_routes"];
@@ -371,6 +371,15 @@ fn string(value: &Value) -> String {
 
 fn number(value: &Value) -> String {
     value.as_u64().map_or("-".to_owned(), |n| n.to_string())
+}
+
+/// Servers that are bypassed because a connection to them failed.
+fn bypassed_servers(count: u64) -> String {
+    match count {
+        0 => String::new(),
+        1 => "; 1 server bypassed (a connection to it failed)".to_owned(),
+        count => format!("; {count} servers bypassed (a connection to each failed)"),
+    }
 }
 
 fn count(value: &Value) -> u64 {

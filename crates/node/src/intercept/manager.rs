@@ -81,7 +81,7 @@ pub(crate) struct Report {
     pub(crate) state: String,
     /// What is taken now.
     pub(crate) destinations: Vec<String>,
-    /// How many servers are left alone now.
+    /// How many servers are bypassed now.
     pub(crate) avoided: usize,
     /// Networks between which connections are bypassed, because the servers' answers take another route.
     pub(crate) bypassed_routes: Vec<String>,
@@ -680,6 +680,7 @@ impl Manager {
                 }
                 let _ = write!(
                     state,
+        let now = Instant::now();
                     "; {} is dropped at hook {}",
                     family.name(),
                     way.hook()
@@ -692,7 +693,7 @@ impl Manager {
         Report {
             state,
             destinations: self.effective().iter().map(ToString::to_string).collect(),
-            avoided: self.avoided.len(),
+            avoided: self.avoided.values().filter(|until| **until > now).count(),
             bypassed_routes: self
                 .bypassed_routes
                 .iter()

@@ -189,7 +189,10 @@ pub(super) fn far_input(lab: &mut Lab) {
     );
     reload(lab, "far");
     reload(lab, "near");
-    intercepted_again(lab, &[SERVER, SERVER_IPV6]);
+    intercepted_again(lab, &[SERVER, SERVER_IPV6, server]);
+    within(DIRECT_WITHIN, || {
+        lab.status("near").unwrap()["interception"]["avoided"] == 0
+    });
     within(DIRECT_WITHIN, || blocked(lab, "far").is_empty());
     lab.set("far", &["nft", "delete table inet fw"]);
 }
