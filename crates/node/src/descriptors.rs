@@ -108,24 +108,49 @@ impl Budget {
 }
 
 /// Divides the descriptors, as many as the process may have, and lowers the limit of flows to what they
-/// allow: interception must end before they are used up.
-pub(crate) fn fit_flows_to_descriptors(config: &mut NodeConfig) -> Budget {
+/// allow: interception must end before they are used up. Warns of that, unless it was `told` of this limit before.
+pub(crate) fn fit_flows_to_descriptors(config: &mut NodeConfig, told: Option<usize>) -> Budget {
     // A system that does not say has as many as most.
     const USUAL: u64 = 1_024;
     let descriptors = sys::raise_descriptor_limit().unwrap_or(USUAL);
     let budget = Budget::of(descriptors, config);
     config.limits.comfortable_flows = budget.flows;
     if config.limits.flows > budget.flows {
-        tracing::warn!(
-            flows = budget.flows,
-            descriptors,
-            "[limits] flows is lowered to what the limit of open files allows; raise that (`ulimit -Hn`, LimitNOFILE=)"
-        );
+        let enough = descriptors_for(config.limits.flows, config);
+        if told == Some(config.limits.flows) {
+            tracing::info!(
+                flows = budget.flows,
+                descriptors,
+                enough,
+                "[limits] flows stays lowered to what the limit of open files allows"
+            );
+        } else {
+            tracing::warn!(
+                flows = budget.flows,
+                descriptors,
+                enough,
+                "[limits] flows is lowered to what the limit of open files allows; raise that to `enough` (`ulimit -Hn`, LimitNOFILE=), or lower flows"
+            );
+        }
         // Those that are on their way when interception ends wait for descriptors.
         let most = budget.flows + FLOWS_ON_THEIR_WAY;
         config.limits.flows = config.limits.flows.min(most);
     }
     budget
+}
+
+/// So many descriptors allow so many flows.
+fn descriptors_for(flows: usize, config: &NodeConfig) -> u64 {
+    // More than Linux gives a process (fs.nr_open is 2^30 at most).
+    let (mut fewer, mut enough) = (0_u64, 1_u64 << 31);
+    while enough - fewer > 1 {
+        let middle = fewer.midpoint(enough);
+        match Budget::of(middle, config).flows >= flows {
+            true => enough = middle,
+            false => fewer = middle,
+        }
+    }
+    enough
 }
 
 /// What hosts' connections and probes may have. What is taken goes back when it is dropped.
@@ -227,6 +252,15 @@ mod tests {
         assert!((40..100).contains(&few.flows), "{few:?}");
         // Fewer than are needed: it begins to work all the same, as slowly as it must.
         assert_eq!(Budget::of(32, &config()).flows, 1);
+    }
+
+    #[test]
+    fn what_is_said_to_be_enough_is_enough_and_little_more() {
+        for flows in [2, 50, 1_000, 10_000, 500_000] {
+            let enough = descriptors_for(flows, &config());
+            assert!(Budget::of(enough, &config()).flows >= flows, "{flows}");
+            assert!(Budget::of(enough - 1, &config()).flows < flows, "{flows}");
+        }
     }
 
     #[tokio::test]

@@ -43,7 +43,7 @@ pub enum StateDirectoryError {
     },
     /// It belongs to somebody else, who could put other keys and peers there.
     #[error(
-        "{} belongs to the user {owner}, and this node runs as the user {node}; run `chown -R {node} {}` as root if the directory is the node's, or run the node as the user {owner}",
+        "{} belongs to the user {owner}, and this process runs as the user {node}; run the node, and `node check` of it, as the user {owner} (`setpriv --reuid={owner} ...`). If the directory is to be the user {node}'s, run `chown -R {node} {}` as root",
         path.display(),
         path.display()
     )]

@@ -135,6 +135,8 @@ fn hint(error: &io::Error) -> &'static str {
 /// The configuration that holds, with the secrets that it names.
 struct Held {
     config: NodeConfig,
+    /// The limit of flows as it was written.
+    flows_wanted: usize,
     watch: Watch,
     looks: Looks,
 }
@@ -144,6 +146,7 @@ impl Held {
         Self {
             watch: Watch::new(config.credentials.keytab.clone()),
             looks: Looks::default(),
+            flows_wanted: config.limits.flows,
             config,
         }
     }
@@ -219,7 +222,8 @@ pub fn run(options: &RunOptions) -> Result<(), RunError> {
     let dictionary_key = dictionary_key(&config)?;
     credentials::load(&mut config)?;
     let pins = Pins::new(&config.state_directory);
-    let budget = fit_flows_to_descriptors(&mut config);
+    let flows_wanted = config.limits.flows;
+    let budget = fit_flows_to_descriptors(&mut config, None);
 
     let intercepts = config.intercept.mode == InterceptMode::Transparent;
     if intercepts {
@@ -251,6 +255,7 @@ pub fn run(options: &RunOptions) -> Result<(), RunError> {
         pins,
         heart,
         budget,
+        flows_wanted,
         handle: runtime.handle().clone(),
     };
     let ended = runtime.block_on(node.live(opened, supervision, watched));
@@ -266,6 +271,8 @@ struct Node {
     pins: Pins,
     heart: Heart,
     budget: Budget,
+    /// What the configuration says; there may be descriptors for fewer.
+    flows_wanted: usize,
     handle: Handle,
 }
 
@@ -425,6 +432,7 @@ impl Node {
         let mut ping = tokio::time::interval(watchdog_ping.unwrap_or(Duration::from_secs(3600)));
         let mut look = tokio::time::interval(keytab_file::LOOK_EVERY);
         let mut held = Held::new(self.config.clone());
+        held.flows_wanted = self.flows_wanted;
         let mut rereading = Rereading::new(self.config.file.clone());
         let give_up = tokio::time::sleep(Duration::MAX);
         tokio::pin!(give_up);
@@ -511,8 +519,10 @@ impl Node {
                 return pins.and(Err(error.to_string()));
             }
         };
-        fit_flows_to_descriptors(&mut config);
+        let flows_wanted = config.limits.flows;
+        fit_flows_to_descriptors(&mut config, Some(held.flows_wanted));
         let taken = mailbox.reload(config.clone(), confirmed).await?;
+        held.flows_wanted = flows_wanted;
         for what in self.needs_restart(&config) {
             tracing::warn!(what, "this change takes effect when the node is restarted");
         }
@@ -720,10 +730,15 @@ fn dictionary_key(config: &NodeConfig) -> Result<Option<DictionaryKey>, RunError
     let path = &config.dictionary.key_file;
     let (key, origin) = dictionary_key::load_or_make(path)?;
     if origin == Origin::Made {
-        tracing::info!(
-            key_file = %path.display(),
-            "made a key for the dictionary; what was on disk without it cannot be read any more"
-        );
+        let key_file = path.display();
+        let mut stored = std::fs::read_dir(config.state_directory.join("dictionary"));
+        match stored.as_mut().is_ok_and(|stored| stored.next().is_some()) {
+            true => tracing::info!(
+                %key_file,
+                "made a key for the dictionary; what was on disk without it cannot be read any more"
+            ),
+            false => tracing::info!(%key_file, "made a key for the dictionary"),
+        }
     }
     Ok(Some(key))
 }
@@ -809,6 +824,7 @@ mod tests {
                 handshakes: 4,
                 probes: 4,
             },
+            flows_wanted: 32,
             handle: Handle::current(),
         };
         let (mailbox, _messages) = Mailbox::new();

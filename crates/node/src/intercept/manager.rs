@@ -419,6 +419,11 @@ impl Manager {
                     self.say("in place".to_owned());
                     return None;
                 }
+                Err(_) if self.is_removed().await => {
+                    tracing::info!(
+                        "the interception rules are gone, as after this node hung; all are put in place again"
+                    );
+                }
                 Err(error) => {
                     tracing::warn!(%error, "a rule could not be changed; all are put in place again");
                 }
@@ -426,6 +431,13 @@ impl Manager {
         }
         self.install().await;
         None
+    }
+
+    /// Whether the table is known to be gone: the watchdog removes it while this node hangs.
+    async fn is_removed(&self) -> bool {
+        let table = table_name(&self.node);
+        let tables = blocking(tables_in_place).await;
+        tables.is_ok_and(|tables| !tables.contains(&table))
     }
 
     /// Whether the table, the rule and the route are still there.
@@ -577,6 +589,7 @@ impl Manager {
             }
             Decision::Withdraw(way) => {
                 self.set_destinations().await;
+                self.held.withdraw(family);
                 self.complain(
                     family,
                     way,
@@ -585,12 +598,12 @@ impl Manager {
                 .await;
             }
             Decision::Restore => {
+                self.held.restore(family);
                 self.set_destinations().await;
                 tracing::info!(
                     family = family.name(),
                     "the packet filter lets intercepted connections through; they are intercepted again"
                 );
-                self.held.withdraw(family);
             }
             Decision::Partial(way) => {
                 self.partly_dropped.insert(family, Instant::now());
@@ -599,7 +612,6 @@ impl Manager {
                     hook = way.hook(),
                     "the packet filter of this machine drops intercepted connections of some clients; these are not intercepted for five minutes"
                 );
-                self.held.restore(family);
             }
         }
     }
@@ -668,6 +680,7 @@ impl Manager {
     }
 
     fn reported(&self) -> Report {
+        let now = Instant::now();
         let mut blocked = Vec::new();
         let mut withdrawn = 0;
         let mut state = self.state.clone();
@@ -680,7 +693,6 @@ impl Manager {
                 }
                 let _ = write!(
                     state,
-        let now = Instant::now();
                     "; {} is dropped at hook {}",
                     family.name(),
                     way.hook()
