@@ -17,6 +17,8 @@
 
 mod broken_links;
 mod datagrams;
+#[cfg(test)]
+mod far_tests;
 mod purges;
 mod reloading;
 #[cfg(test)]

@@ -20,7 +20,7 @@ use crate::descriptors::Budget;
 /// Tells a test that it runs in a namespace of its own.
 const INSIDE: &str = "TRUNKLINE_TEST_INSIDE";
 /// What takes longer never comes.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 const NODE: &str = "[node]\nname = \"near\"\n[intercept]\nmode = \"off\"\n\
     [proxy]\nsocks5 = \"127.0.0.1:1080\"\n[dictionary]\ndisk = \"0B\"\n";
@@ -50,7 +50,7 @@ fn in_namespace(name: &str, body: impl FnOnce()) {
     assert!(told.contains("1 passed"), "{told}");
 }
 
-fn parts(state: &Path, descriptors: Descriptors, mailbox: Mailbox) -> Parts {
+pub(super) fn parts(state: &Path, descriptors: Descriptors, mailbox: Mailbox) -> Parts {
     let config = NodeConfig::parse(Path::new("near.toml"), NODE).unwrap();
     Parts {
         descriptors,
@@ -76,11 +76,11 @@ fn parts(state: &Path, descriptors: Descriptors, mailbox: Mailbox) -> Parts {
 }
 
 /// A server whose kernel takes a few kilobytes of what nobody reads.
-fn narrow_server() -> TcpListener {
+pub(super) fn narrow_server(address: &str) -> TcpListener {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(1).unwrap();
     socket.set_nonblocking(true).unwrap();
-    let address: SocketAddr = "198.18.7.1:0".parse().unwrap();
+    let address: SocketAddr = address.parse().unwrap();
     socket.bind(&address.into()).unwrap();
     socket.listen(16).unwrap();
     TcpListener::from_std(socket.into()).unwrap()
@@ -110,7 +110,7 @@ async fn client_that_vanishes() {
     let event_loop = EventLoop::new(parts).unwrap();
     let running = event_loop.run(messages, Alarm::new().unwrap());
     let test = async {
-        let server = narrow_server();
+        let server = narrow_server("198.18.7.1:0");
         let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut client = TcpStream::connect(proxy.local_addr().unwrap())
             .await

@@ -127,6 +127,12 @@ impl AsyncWrite for Shared {
 pub(crate) struct Exporter(Weak<Mutex<TlsStream<TcpStream>>>);
 
 impl Exporter {
+    /// One of a link that is no TLS connection.
+    #[cfg(test)]
+    pub(crate) fn without_link() -> Self {
+        Self(Weak::new())
+    }
+
     /// Fills `room` with the secret of this label and context.
     ///
     /// # Errors
