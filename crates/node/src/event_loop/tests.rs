@@ -3,6 +3,8 @@
 //! Connections that go directly never go to this machine, so these tests run in a network namespace of their own,
 //! where addresses of the loopback device look like another host's: the route to them names another source.
 
+mod killed_node;
+
 use std::env;
 use std::path::Path;
 use std::process::Command;

@@ -1,0 +1,207 @@
+//! A node's loop, its engine and the thread of the accelerators' files in a process that is killed (SIGKILL), with an
+//! accelerator that counts its starts on disk.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Stdio};
+
+use accelerate::passthrough::Passthrough;
+use accelerate::registry::Entry;
+use accelerate::settings::{AcceleratorSettings, TableReader};
+use accelerate::shared::{
+    FileAnswer, FileCompletion, FileFault, FileName, FileOperation, FileRequest, HalfContext,
+    Purged, SharedInput, SharedOutput, SharedState, StartContext,
+};
+use accelerate::{Accelerator, Half};
+
+use super::*;
+
+/// Names the state directory to the test that runs as the node.
+const STATE: &str = "TRUNKLINE_TEST_STATE";
+/// What the node says before its count.
+const COUNTED: &str = "starts counted on disk: ";
+
+/// The accelerator. Its number is one that no release uses.
+static ENTRY: Entry = Entry {
+    number: 251,
+    name: "starts",
+    ports: &[],
+    parse: |table| {
+        TableReader::new(table).finish()?;
+        Ok(Arc::new(Settings))
+    },
+    moved_keys: &[],
+    uses_delegated: false,
+    switch_on: None,
+    explain: |_, _| None,
+};
+
+#[derive(Clone, Copy, Debug)]
+struct Settings;
+
+impl AcceleratorSettings for Settings {
+    fn is_on(&self) -> bool {
+        true
+    }
+
+    fn lines(&self) -> Vec<(&'static str, String)> {
+        Vec::new()
+    }
+
+    fn start(&self, _: StartContext) -> Box<dyn SharedState> {
+        Box::new(Starts::default())
+    }
+}
+
+/// Counts starts in a small file. A purge removes nothing and tells the count, once the disk has it.
+#[derive(Default)]
+struct Starts {
+    count: u64,
+    is_written: bool,
+    purge: Option<u64>,
+    outputs: VecDeque<SharedOutput>,
+}
+
+impl Starts {
+    fn ask(&mut self, id: u64, operation: FileOperation) {
+        let request = FileRequest { id, operation };
+        self.outputs.push_back(SharedOutput::File(request));
+    }
+
+    fn answer(&mut self) {
+        if self.is_written
+            && let Some(id) = self.purge.take()
+        {
+            let (entries, bytes) = (0, self.count);
+            let result = Ok(Purged { entries, bytes });
+            self.outputs.push_back(SharedOutput::Purged { id, result });
+        }
+    }
+}
+
+fn file() -> FileName {
+    "starts".parse().unwrap()
+}
+
+impl SharedState for Starts {
+    fn configure(&mut self, _: &Arc<dyn AcceleratorSettings>) {}
+
+    fn build(&mut self, half: Half, _: HalfContext) -> Box<dyn Accelerator> {
+        Box::new(Passthrough::new(half))
+    }
+
+    fn handle(&mut self, _: Time, input: SharedInput) {
+        match input {
+            SharedInput::Start => {
+                let (offset, length) = (0, 100);
+                let file = file();
+                let read = FileOperation::Read {
+                    file,
+                    offset,
+                    length,
+                };
+                self.ask(1, read);
+            }
+            SharedInput::File(FileCompletion { id: 1, result }) => {
+                let before = match result {
+                    Err(FileFault::Missing) => 0,
+                    Ok(FileAnswer::Bytes(bytes)) => {
+                        String::from_utf8_lossy(&bytes).parse().unwrap()
+                    }
+                    other => panic!("{other:?}"),
+                };
+                self.count = before + 1;
+                let bytes = Bytes::from(self.count.to_string());
+                let file = file();
+                self.ask(2, FileOperation::Replace { file, bytes });
+            }
+            SharedInput::File(FileCompletion { result, .. }) => {
+                assert_eq!(result, Ok(FileAnswer::Done));
+                self.is_written = true;
+            }
+            SharedInput::Purge { id, .. } => self.purge = Some(id),
+            _ => {}
+        }
+        self.answer();
+    }
+
+    fn poll_output(&mut self) -> Option<SharedOutput> {
+        self.outputs.pop_front()
+    }
+
+    fn keeps_content(&self) -> bool {
+        true
+    }
+}
+
+/// Runs a node's loop, says what the accelerator has on disk, and goes on until it is killed.
+async fn run_node(state: &Path) {
+    let descriptors = Descriptors::new(Budget {
+        pool: 2,
+        flows: 1,
+        disk_files: 1,
+        handshakes: 1,
+        probes: 1,
+    });
+    let (mailbox, messages) = Mailbox::new();
+    let mut parts = parts(state, descriptors, mailbox.clone());
+    let accelerators = &mut parts.config.policy.accelerators;
+    accelerators.set(&ENTRY, Arc::new(Settings));
+    let event_loop = EventLoop::new(parts).unwrap();
+    let running = event_loop.run(messages, Alarm::new().unwrap());
+    let test = async {
+        let unknown = mailbox.purge_accelerator("nothing".to_owned(), String::new());
+        let unknown = unknown.await.unwrap();
+        assert!(unknown["error"].as_str().unwrap().contains("starts"));
+        let purge = mailbox.purge_accelerator("starts".to_owned(), String::new());
+        println!("{COUNTED}{}", purge.await.unwrap()["bytes"]);
+        std::future::pending::<()>().await;
+    };
+    tokio::select! {
+        () = running => panic!("the loop has ended"),
+        () = test => {}
+    }
+}
+
+/// A process that is killed however the test ends.
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn what_an_accelerator_has_written_is_there_after_its_node_was_killed() {
+    let name = "event_loop::tests::killed_node::what_an_accelerator_has_written_is_there_after_its_node_was_killed";
+    if let Some(state) = env::var_os(STATE) {
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.enable_all().build().unwrap();
+        runtime.block_on(async {
+            let node = run_node(Path::new(&state));
+            tokio::time::timeout(PATIENCE, node).await.unwrap();
+        });
+        return;
+    }
+    let state = tempfile::tempdir().unwrap();
+    for count in 1..=3 {
+        let node = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "--nocapture", name])
+            .env(STATE, state.path())
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut node = Killed(node.unwrap());
+        let said = BufReader::new(node.0.stdout.take().unwrap());
+        let counted = said.lines().find_map(|line| {
+            let line = line.unwrap();
+            let at = line.find(COUNTED)?;
+            line[at + COUNTED.len()..].parse().ok()
+        });
+        assert_eq!(counted, Some(count));
+        drop(node);
+        let file = state.path().join("accelerators/starts/starts");
+        assert_eq!(std::fs::read_to_string(file).unwrap(), count.to_string());
+    }
+}
