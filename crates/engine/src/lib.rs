@@ -24,6 +24,7 @@ mod engine;
 
 mod flow;
 mod io;
+mod kept_contents;
 mod left_alone;
 mod memory;
 mod peer;

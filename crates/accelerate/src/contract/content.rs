@@ -71,6 +71,18 @@ pub enum ContentRequest {
         /// Which read.
         id: ContentId,
     },
+    /// The body is worth more to the accelerator than others: it is not to be evicted as long as there is room
+    /// for such wishes. That lasts beyond the flow, until [`Self::Release`], or until the node ends. No
+    /// report follows.
+    Keep {
+        /// Which body.
+        handle: ContentHandle,
+    },
+    /// The body may be evicted like any other. No report follows.
+    Release {
+        /// Which body.
+        handle: ContentHandle,
+    },
 }
 
 /// What a half is told about the node's content.

@@ -74,6 +74,8 @@ impl Contents {
                 });
             }
             ContentRequest::StopReading { .. } => self.reports.clear(),
+            // Nothing is evicted here.
+            ContentRequest::Keep { .. } | ContentRequest::Release { .. } => {}
         }
     }
 }

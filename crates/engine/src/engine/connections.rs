@@ -334,6 +334,7 @@ impl Engine {
             session: &mut peer.session,
             dictionary: &mut self.dictionary,
             claims: &mut self.claims,
+            kept: &mut self.kept_contents,
             outputs: &mut self.outputs,
             budget,
             next_opened: &mut self.next_opened,

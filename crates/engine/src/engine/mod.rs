@@ -37,6 +37,7 @@ use crate::connecting::Connecting;
 use crate::direct::Direct;
 use crate::flow::{Broken, Flow};
 use crate::io::{ConnectFailure, ConnectionId, Event, Input, Output, Via};
+use crate::kept_contents::KeptContents;
 use crate::left_alone::LeftAlone;
 use crate::memory::Budget;
 use crate::peer::{Peer, Reach};
@@ -78,6 +79,8 @@ pub struct Engine {
     flows: BTreeMap<u64, Box<Flow>>,
     accelerator_states: AcceleratorStates,
     claims: Claims,
+    /// The bodies that accelerators want kept.
+    kept_contents: KeptContents,
     directs: BTreeMap<u64, Direct>,
     /// Connections to servers that flows have beside their own.
     further_connections: usize,
@@ -162,6 +165,7 @@ impl Engine {
                 seed,
             ),
             claims: Claims::default(),
+            kept_contents: KeptContents::default(),
             directs: BTreeMap::new(),
             further_connections: 0,
             connections: BTreeMap::new(),
@@ -250,7 +254,10 @@ impl Engine {
             Input::Disk(completion) => self.disk(now, completion),
             Input::Avoided { server } => self.avoided(now, server),
             Input::BypassedServerAnswered { server } => self.server_answered_directly(server),
-            Input::ClearDictionary { key } => self.dictionary.clear(key),
+            Input::ClearDictionary { key } => {
+                self.kept_contents.clear();
+                self.dictionary.clear(key);
+            }
             Input::AcceleratorFile {
                 accelerator,
                 completion,
@@ -512,6 +519,7 @@ impl Engine {
             }
         }
         self.tell_generation(&mut to_transmit);
+        self.kept_contents.pin_on(&mut self.dictionary);
         while let Some(request) = self.dictionary.poll_disk() {
             self.outputs.push_back(Output::Disk(request));
         }
@@ -643,7 +651,10 @@ impl Engine {
     pub(super) fn budget(&self) -> Budget {
         Budget {
             limit: self.config.limits.memory.as_usize(),
-            held: self.buffered + self.session_memory + self.accelerator_states.held(),
+            held: self.buffered
+                + self.session_memory
+                + self.accelerator_states.held()
+                + self.kept_contents.held(),
         }
     }
 

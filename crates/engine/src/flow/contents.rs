@@ -114,6 +114,8 @@ impl Contents {
             ContentRequest::StopReading { id } => {
                 self.reading.retain(|(reading, _)| *reading != id);
             }
+            // They are the node's and not the flow's.
+            ContentRequest::Keep { .. } | ContentRequest::Release { .. } => {}
         }
     }
 
@@ -166,6 +168,19 @@ impl Flow {
 
     /// Does what the half asks of the node's content.
     pub(super) fn handle_content(&mut self, turn: &mut Turn<'_>, request: ContentRequest) {
+        let number = self.accelerator.number;
+        let parse = |handle: &ContentHandle| reduce::ContentHandle::parse(handle.to_bytes());
+        if let ContentRequest::Keep { handle } = &request
+            && let Ok(handle) = parse(handle)
+        {
+            let memory = turn.budget.limit;
+            turn.kept.keep(turn.dictionary, number, &handle, memory);
+        }
+        if let ContentRequest::Release { handle } = &request
+            && let Ok(handle) = parse(handle)
+        {
+            turn.kept.release(number, &handle);
+        }
         let may_store = self.may_store_contents();
         self.contents.handle(turn.dictionary, may_store, request);
     }

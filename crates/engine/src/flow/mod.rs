@@ -43,6 +43,7 @@ use vocab::{NodeId, Time};
 
 use crate::bounds::Refusal;
 use crate::io::{ConnectFailure, ConnectionId, Output, Via};
+use crate::kept_contents::KeptContents;
 use crate::left_alone::Because;
 use crate::memory::Budget;
 
@@ -63,6 +64,7 @@ pub(crate) struct Turn<'a> {
     pub(crate) session: &'a mut Session,
     pub(crate) dictionary: &'a mut Dictionary,
     pub(crate) claims: &'a mut Claims,
+    pub(crate) kept: &'a mut KeptContents,
     pub(crate) outputs: &'a mut VecDeque<Output>,
     /// What the node holds, and may hold.
     pub(crate) budget: Budget,

@@ -12,7 +12,7 @@
     reason = "the test looks at the index that the halves share"
 )]
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
@@ -53,6 +53,8 @@ pub(crate) struct Index {
     /// Reads that were answered to their end.
     pub(crate) hits: usize,
     pub(crate) absences: Vec<ContentAbsence>,
+    /// Bodies that the node is asked to keep.
+    pub(crate) wanted: BTreeSet<u64>,
 }
 
 /// The accelerator's settings: its index, which the test looks at.
@@ -182,6 +184,9 @@ impl Near {
                 assert_eq!(length, self.came);
                 index.stored += 1;
                 index.handles.insert(self.key, handle.to_bytes());
+                if index.wanted.contains(&self.key) {
+                    self.content(ContentRequest::Keep { handle });
+                }
                 self.end();
             }
             ContentReport::Refused { refusal, .. } => {

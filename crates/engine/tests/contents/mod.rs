@@ -191,6 +191,32 @@ fn an_evicted_body_is_fetched_again_and_is_the_same() {
 }
 
 #[test]
+fn a_body_that_is_to_be_kept_outlives_others_and_the_limits_hold() {
+    for wanted in [1..2, 1..40] {
+        let mut kept = Kept::new(small());
+        kept.keeper.index.lock().unwrap().wanted = wanted.clone().collect();
+        let body = random_bytes(1, 200_000);
+        kept.serve(&body);
+        kept.get(1, 0..u64::MAX);
+        for key in 2..30 {
+            kept.serve(&random_bytes(key, 200_000));
+            kept.get(key, 0..u64::MAX);
+            kept.holds_its_limits();
+        }
+        let (again, wan) = kept.get(1, 0..u64::MAX);
+        assert!(
+            again == body && wan < FLOW_WITHOUT_PAYLOAD,
+            "{wanted:?} {wan}"
+        );
+        // What is emptied is not kept.
+        kept.world.input(NEAR, Input::ClearDictionary { key: None });
+        kept.serve(&body);
+        let (again, wan) = kept.get(1, 0..u64::MAX);
+        assert!(again == body && wan > 1_000, "{wanted:?} {wan}");
+    }
+}
+
+#[test]
 fn a_body_is_read_from_disk_after_a_restart() {
     let mut kept = Kept::roomy();
     let body = random_bytes(1, 2_000_000);

@@ -164,17 +164,17 @@ impl Dictionary {
             PinPurpose::Keeping => 2,
         };
         let pinned = self.index.pinned();
-        match place {
-            Place::At { segment, .. } => {
-                let more = usize::from(!self.index.is_segment_pinned(segment));
-                let bytes = (pinned.segments + more) as u64 * self.log.segment_size();
-                bytes <= self.log.cap / (PINNED_DISK_PART * part)
-            }
-            Place::Nowhere | Place::Queued | Place::Writing => {
+        let more_segments = match place {
+            Place::At { segment, .. } => usize::from(!self.index.is_segment_pinned(segment)),
+            // It is going to be in the segment that is appended to, or in the next one.
+            Place::Queued | Place::Writing => 1,
+            Place::Nowhere => {
                 let most = self.memory_cap() as u64 / (PINNED_MEMORY_PART * part);
-                pinned.memory_bytes + length as u64 <= most
+                return pinned.memory_bytes + length as u64 <= most;
             }
-        }
+        };
+        let bytes = (pinned.segments + more_segments) as u64 * self.log.segment_size();
+        bytes <= self.log.cap / (PINNED_DISK_PART * part)
     }
 
     /// Unpins chunks of bodies that nobody holds any more, up to [`PIN_STEP`] of each.

@@ -4,12 +4,13 @@
 //! only, or in which segment. So the dictionary can bound either, and sees at once which segments it
 //! should leave alone. A count that is full takes no more; what then is not pinned may be evicted.
 
-use super::{FIRST_SEGMENT, Index, Slot};
+use super::{FIRST_SEGMENT, Index, PLACE_NOWHERE, Slot};
 
 /// What is pinned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::dictionary) struct Pinned {
-    /// Bytes of chunks that are not on disk, and would be lost with their place in memory.
+    /// Bytes of chunks that are in memory only. Those on their way to the disk are held there by that, and count
+    /// when they have arrived.
     pub(in crate::dictionary) memory_bytes: u64,
     /// Segments that hold a pinned chunk.
     pub(in crate::dictionary) segments: usize,
@@ -53,8 +54,10 @@ impl Index {
         if entry.pins == 0 {
             return;
         }
-        let Some(number) = entry.place.checked_sub(FIRST_SEGMENT) else {
+        if entry.place == PLACE_NOWHERE {
             self.pinned.memory_bytes += u64::from(entry.length_less_one) + 1;
+        }
+        let Some(number) = entry.place.checked_sub(FIRST_SEGMENT) else {
             return;
         };
         let pinned = self.segments.pinned_mut(number);
@@ -68,8 +71,10 @@ impl Index {
         if entry.pins == 0 {
             return;
         }
-        let Some(number) = entry.place.checked_sub(FIRST_SEGMENT) else {
+        if entry.place == PLACE_NOWHERE {
             self.pinned.memory_bytes -= u64::from(entry.length_less_one) + 1;
+        }
+        let Some(number) = entry.place.checked_sub(FIRST_SEGMENT) else {
             return;
         };
         let pinned = self.segments.pinned_mut(number);
