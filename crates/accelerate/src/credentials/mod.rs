@@ -3,9 +3,8 @@
 //! | file | holds |
 //! | --- | --- |
 //! | `accounts.rs` | NT hashes of users, from an account file |
-//! | `keytab.rs` | a service's Kerberos keys, from a keytab |
 //! | `ntlm.rs` | the session key of an NTLM version 2 exchange, by the user's hash ([MS-NLMP]) |
-//! | `kerberos/` | the session key of a Kerberos exchange, by the service's key (RFC 4120, RFC 4121) |
+//! | `kerberos/` | a service's keys, from a keytab, and the session key of a Kerberos exchange by them (RFC 4120, RFC 4121) |
 //! | `session_key.rs` | the key that both ends have afterwards |
 //!
 //! A half listens to the tokens that a client and a server exchange, in whatever protocol, and
@@ -17,7 +16,6 @@
 
 mod accounts;
 pub(crate) mod kerberos;
-mod keytab;
 pub(crate) mod ntlm;
 mod session_key;
 #[cfg(any(test, feature = "testing"))]
@@ -26,7 +24,7 @@ pub(crate) mod testing;
 use std::sync::Arc;
 
 pub use accounts::{Accounts, AccountsError};
-pub use keytab::{Keytab, KeytabError};
+pub use kerberos::{Keytab, KeytabError};
 pub(crate) use session_key::SessionKey;
 
 /// The keys that an operator has delegated to a node.

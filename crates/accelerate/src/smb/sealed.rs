@@ -2,8 +2,9 @@
 
 use bytes::Bytes;
 
+use super::wire::frame::frame_header;
 use super::wire::header::{Header, UNASKED, flag};
-use super::wire::split::{Piece, Splitter, frame_header};
+use super::wire::split::{Piece, Splitter};
 
 /// What the session of a message of a compound is when it is that of the message before it ([MS-SMB2]
 /// §3.2.4.1.4, Sending Compounded Requests).
@@ -51,7 +52,7 @@ pub(crate) fn is_of(session: u64, header: &Header) -> bool {
 mod tests {
     use super::*;
     use crate::smb::testing::messages::{echo, frame};
-    use crate::smb::wire::split::FRAME_HEADER;
+    use crate::smb::wire::frame::FRAME_HEADER;
 
     #[test]
     fn only_whole_messages_of_the_session_are_taken() {

@@ -15,6 +15,7 @@
 
 mod asn1;
 mod encryption;
+mod keytab;
 mod messages;
 mod n_fold;
 mod spnego;
@@ -22,11 +23,11 @@ mod spnego;
 pub(crate) mod testing;
 
 pub(crate) use encryption::{Encryption, Key};
+pub use keytab::{Keytab, KeytabError};
 use messages::{ApRep, ApReq, Authenticator, EncApRepPart, EncTicketPart};
 use spnego::Token;
 
 use super::SessionKey;
-use super::keytab::Keytab;
 
 /// What a key of Kerberos is used for (RFC 4120 §7.5.1, Key Usage Numbers).
 pub(crate) mod usage {

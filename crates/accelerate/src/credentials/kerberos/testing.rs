@@ -3,7 +3,7 @@
 // Seeds for fuzzing use some of it, tests all.
 #![cfg_attr(not(test), allow(dead_code))]
 
-use super::super::keytab::{Keytab, testing as keytab};
+use super::keytab::{Keytab, testing as keytab};
 use super::{Encryption, Key, usage};
 
 /// The realm, ...

@@ -33,8 +33,9 @@ use crate::smb::offer::{drops_offers, names_of};
 use crate::smb::wire::create::{
     ANSWER_OPLOCK_AT, CreateAnswer, CreateRequest, REQUEST_OPLOCK_AT, oplock_level,
 };
+use crate::smb::wire::frame::{FRAME_HEADER, frame_header};
 use crate::smb::wire::header::{self, Guard, Header, command, flag, status};
-use crate::smb::wire::split::{FRAME_HEADER, Head, frame_header};
+use crate::smb::wire::split::Head;
 use crate::smb::wire::{FileId, u16_at};
 
 /// Where a file's name stands in a CREATE of ours: behind the fixed part ([MS-SMB2] §2.2.13).

@@ -22,8 +22,9 @@ use crate::ReasonCode;
 use crate::smb::frames::Frame;
 use crate::smb::keys::CHANCE;
 use crate::smb::sealed;
+use crate::smb::wire::frame::FRAME_HEADER;
 use crate::smb::wire::header::Header;
-use crate::smb::wire::split::{FRAME_HEADER, Head, Piece};
+use crate::smb::wire::split::{Head, Piece};
 use crate::smb::wire::transform::Transform;
 
 impl Far {

@@ -24,7 +24,7 @@ use ccm::Ccm;
 use sha2::{Digest, Sha256};
 use zeroize::Zeroize;
 
-use crate::smb::wire::split::{FRAME_HEADER, frame_header};
+use crate::smb::wire::frame::{FRAME_HEADER, frame_header};
 use crate::smb::wire::transform::{self, Transform};
 
 /// Bytes of the longest key.

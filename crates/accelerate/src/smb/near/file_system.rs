@@ -7,9 +7,9 @@ use vocab::Time;
 use super::{Near, Pending};
 use crate::smb::config::LISTING_WAITS;
 use crate::smb::wire::FileId;
+use crate::smb::wire::frame::frame_header;
 use crate::smb::wire::header::{self, Header, status};
 use crate::smb::wire::query_info::{FileSystemQuestion, answer_body};
-use crate::smb::wire::split::frame_header;
 
 /// What the server said as an open was made.
 #[derive(Debug)]

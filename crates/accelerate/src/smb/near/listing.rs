@@ -12,8 +12,8 @@ use crate::smb::frames::Frame;
 use crate::smb::listing::Query;
 use crate::smb::wire::FileId;
 use crate::smb::wire::directory::{QueryDirectoryRequest, answer_body};
+use crate::smb::wire::frame::frame_header;
 use crate::smb::wire::header::{self, Header, status};
-use crate::smb::wire::split::frame_header;
 
 /// One answer that came ahead.
 #[derive(Debug)]

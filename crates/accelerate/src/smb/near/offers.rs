@@ -14,8 +14,8 @@ use crate::ReasonCode;
 use crate::smb::config::{OPENS_AHEAD_MAX, OUTSTANDING_MAX};
 use crate::smb::frames::Frame;
 use crate::smb::wire::FileId;
+use crate::smb::wire::frame::frame_header;
 use crate::smb::wire::header::{self, Header, status};
-use crate::smb::wire::split::frame_header;
 
 /// Frames whose time is remembered, and for how long: three for each file that is gone through in the
 /// time for which offers are of use.

@@ -6,8 +6,9 @@ use bytes::{Bytes, BytesMut};
 use super::{Altered, Near, Open, Pending, Rest, State};
 use crate::ReasonCode;
 use crate::smb::wire::FileId;
+use crate::smb::wire::frame::{FRAME_HEADER, frame_header};
 use crate::smb::wire::header::{self, ERROR_BODY, Guard, Header, flag, status};
-use crate::smb::wire::split::{FRAME_HEADER, Head, Piece, frame_header};
+use crate::smb::wire::split::{Head, Piece};
 use crate::smb::wire::transfer::written;
 
 impl Near {

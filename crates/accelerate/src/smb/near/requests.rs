@@ -11,9 +11,10 @@ use crate::smb::keys::Mac;
 use crate::smb::listing::may_change_names;
 use crate::smb::offer::drops_offers;
 use crate::smb::wire::FileId;
+use crate::smb::wire::frame::{FRAME_HEADER, frame_header};
 use crate::smb::wire::header::{self, Guard, Header, command, status};
 use crate::smb::wire::lock::may_lock_shared;
-use crate::smb::wire::split::{FRAME_HEADER, Foreign, Head, Piece, frame_header};
+use crate::smb::wire::split::{Foreign, Head, Piece};
 use crate::smb::wire::target::{Chain, Touch};
 use crate::smb::wire::transfer::{
     READ_DATA_AT, ReadRequest, WriteRequest, read_answer_body, write_answer_body,

@@ -13,7 +13,8 @@ use crate::smb::config::TREES_MAX;
 use crate::smb::frames::Frame;
 use crate::smb::keys::{CHANCE, Sealer, SealingKeys};
 use crate::smb::sealed;
-use crate::smb::wire::split::{FRAME_HEADER, Piece};
+use crate::smb::wire::frame::FRAME_HEADER;
+use crate::smb::wire::split::Piece;
 use crate::smb::wire::transform::Transform;
 use crate::{Output, ReasonCode};
 

@@ -2,11 +2,11 @@
 
 use crate::smb::wire::FileId;
 use crate::smb::wire::directory::QueryDirectoryRequest;
+use crate::smb::wire::frame::frame_header;
 use crate::smb::wire::header::{Header, LENGTH, command};
 use crate::smb::wire::lease::LeaseKey;
 use crate::smb::wire::oplock::OplockBreak;
 use crate::smb::wire::query_info::FileSystemQuestion;
-use crate::smb::wire::split::frame_header;
 use crate::smb::wire::transfer::ReadRequest;
 
 /// A message: its header's fields that differ, and its body.

@@ -238,7 +238,7 @@ pub(crate) fn set_status(bytes: &mut [u8], status: u32) {
 /// An answer that says only what went wrong, behind its frame header ([MS-SMB2] §2.2.2, ERROR
 /// Response): a structure size of 9, and nothing else set.
 pub(crate) fn error_answer(request: &Header, status: u32) -> Vec<u8> {
-    let mut message = super::split::frame_header(LENGTH + ERROR_BODY.len()).to_vec();
+    let mut message = super::frame::frame_header(LENGTH + ERROR_BODY.len()).to_vec();
     message.extend(request.answer(status).emit());
     message.extend(ERROR_BODY);
     message

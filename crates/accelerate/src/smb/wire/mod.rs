@@ -6,6 +6,7 @@
 //!
 //! | file | what |
 //! | --- | --- |
+//! | `frame` | the four bytes before every message |
 //! | `header` | the 64 bytes before every body, synchronous and asynchronous |
 //! | `split` | a byte stream cut into messages, their heads and their payload |
 //! | `set_up` | NEGOTIATE, SESSION_SETUP, TREE_CONNECT: what the server says of the connection |
@@ -24,6 +25,7 @@
 
 pub(crate) mod create;
 pub(crate) mod directory;
+pub(crate) mod frame;
 pub(crate) mod header;
 pub(crate) mod lease;
 pub(crate) mod lock;

@@ -16,11 +16,10 @@
 use bytes::{Bytes, BytesMut};
 use vocab::SegmentKind;
 
+use super::frame::FRAME_HEADER;
 use super::header::{self, Header, command, flag};
 use super::{WireError, u8_at, u16_at, u32_at};
 
-/// Bytes of a frame's own header.
-pub(crate) const FRAME_HEADER: usize = 4;
 /// Bytes of a body that a head holds at most: the fixed part of a CREATE answer, the longest that
 /// a tactic reads ([MS-SMB2] §2.2.14, CREATE Response).
 const BODY_LOOK: usize = 88;
@@ -364,15 +363,6 @@ impl Splitter {
         self.held.extend_from_slice(&more);
         self.held.len() >= count
     }
-}
-
-/// The four bytes before a message of `length` bytes.
-///
-/// # Panics
-/// When it does not fit into 24 bits.
-pub(crate) fn frame_header(length: usize) -> [u8; FRAME_HEADER] {
-    assert!(length < 1 << 24, "a frame's length has 24 bits");
-    (length as u32).to_be_bytes()
 }
 
 /// Whether what begins here is a frame with an encrypted message.

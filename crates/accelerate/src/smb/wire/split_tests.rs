@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use vocab::SegmentKind;
 
+use super::super::frame::frame_header;
 use super::super::header::{Header, command, flag};
 use super::*;
 use crate::smb::testing::messages::{echo, frame};

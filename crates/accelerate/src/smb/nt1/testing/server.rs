@@ -7,11 +7,12 @@ use std::ops::Range;
 use vocab::Random;
 
 use super::messages::{CLIENT_BUFFER, PROCESS_EXIT, body, framed};
+use crate::smb::nt1::wire::WORDS_AT;
+use crate::smb::nt1::wire::header::NO_ANDX;
 use crate::smb::nt1::wire::header::{END_OF_CHAIN, Header, UNASKED, command, flag, flag2};
 use crate::smb::nt1::wire::oplock::{Locking, release};
 use crate::smb::nt1::wire::split::{Frame, Splitter};
 use crate::smb::nt1::wire::transfer::{ReadRequest, WriteRequest, read_answer_front, write_answer};
-use crate::smb::nt1::wire::{NO_ANDX, WORDS_AT};
 use crate::smb::wire::{u8_at, u16_at, u32_at, u64_at};
 
 /// STATUS_INVALID_HANDLE, and STATUS_DISK_FULL.

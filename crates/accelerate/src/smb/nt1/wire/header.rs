@@ -1,6 +1,6 @@
 //! The header before every message ([MS-CIFS] §2.2.3.1, The SMB Header).
 
-use super::{NO_ANDX, WireError, array, u8_at, u16_at, u32_at};
+use super::{WireError, array, u8_at, u16_at, u32_at};
 
 /// Bytes of a header.
 pub(crate) const LENGTH: usize = 32;
@@ -8,6 +8,9 @@ pub(crate) const LENGTH: usize = 32;
 pub(crate) const MAGIC: [u8; 4] = [0xff, b'S', b'M', b'B'];
 /// The multiplex id of what a server sends unasked ([MS-CIFS] §3.3.4.2, oplock breaks).
 pub(crate) const UNASKED: u16 = 0xffff;
+
+/// "No further command" in a chain ([MS-CIFS] §2.2.4, SMB_COM_NO_ANDX_COMMAND).
+pub(crate) const NO_ANDX: u8 = 0xff;
 
 const MID_AT: usize = 30;
 

@@ -37,8 +37,6 @@ pub(crate) mod transfer;
 
 use super::super::wire::{WireError, array, u8_at, u16_at, u32_at, u64_at};
 
-/// "No further command" in a chain ([MS-CIFS] §2.2.4, SMB_COM_NO_ANDX_COMMAND).
-pub(crate) const NO_ANDX: u8 = 0xff;
 /// Where a message's words begin: behind the header and their count.
 pub(crate) const WORDS_AT: usize = header::LENGTH + 1;
 
@@ -60,7 +58,7 @@ fn expect_words(message: &[u8], counts: &[u8]) -> Result<u8, WireError> {
 /// Checks that no further command follows.
 fn expect_unchained(message: &[u8]) -> Result<(), WireError> {
     match u8_at(message, WORDS_AT)? {
-        NO_ANDX => Ok(()),
+        header::NO_ANDX => Ok(()),
         _ => Err(WireError::Invalid("AndXCommand")),
     }
 }

@@ -1,7 +1,7 @@
 //! What the server says of the connection ([MS-CIFS] §2.2.4.52.2, NEGOTIATE Response; [MS-SMB]
 //! §2.2.4.5.2).
 
-use super::set_up::Takes;
+use super::set_up::{LARGE_READS, Takes};
 use super::transfer::{LONGEST_ANSWERED, READ_DATA_AT};
 use super::{WORDS_AT, WireError, expect_words, u8_at, u16_at, u32_at};
 
@@ -10,7 +10,6 @@ const SIGNATURES_REQUIRED: u8 = 0x08;
 
 /// Bits of Capabilities.
 const NT_SMBS: u32 = 0x0000_0010;
-pub(super) const LARGE_READS: u32 = 0x0000_4000;
 
 /// The answer of a server that speaks NT LM 0.12; other dialects answer with fewer words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

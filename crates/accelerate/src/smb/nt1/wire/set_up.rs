@@ -1,8 +1,11 @@
 //! SESSION_SETUP_ANDX ([MS-CIFS] §2.2.4.53) and TREE_CONNECT_ANDX (§2.2.4.55), alone or behind it.
 
 use super::header::{Header, LENGTH, command};
-use super::negotiate::LARGE_READS;
 use super::{WORDS_AT, expect_words, u8_at, u16_at, u32_at};
+
+/// The bit of Capabilities, of either end, for READs of more than 16 bits (CAP_LARGE_READX, [MS-SMB]
+/// §2.2.4.5.2.1).
+pub(super) const LARGE_READS: u32 = 0x0000_4000;
 
 /// The service of trees that hold files ([MS-CIFS] §2.2.4.55.2, Service).
 const DISK: &[u8] = b"A:\0";

@@ -1,11 +1,12 @@
 //! What a request works on, and what it does to it. Both halves ask this of every request in the same
 //! order, and so agree.
 
+use super::header::NO_ANDX;
 use super::header::{Header, command};
 use super::oplock::Locking;
 use super::position::{self, Seek};
 use super::set_up::disconnects;
-use super::{NO_ANDX, WORDS_AT, transfer, u8_at, u16_at};
+use super::{WORDS_AT, transfer, u8_at, u16_at};
 
 /// "All files of this process" in a FLUSH ([MS-CIFS] §2.2.4.6.1).
 const EVERY_FILE: u16 = 0xffff;

@@ -11,7 +11,7 @@
 
 use std::fmt;
 
-use super::kerberos::{Encryption, Key};
+use super::encryption::{Encryption, Key};
 
 /// Version 5.2, the only one with a byte order that does not hang on the machine.
 const MAGIC: [u8; 2] = [5, 2];
