@@ -16,10 +16,9 @@ use vocab::{ByteCount, Time};
 
 use crate::config::{DirectionConfig, Framing, QueueLimit};
 use crate::counters::Tally;
-use crate::direction::DropReason;
 use crate::ecn;
 use crate::line::Line;
-use crate::packet::Packet;
+use crate::packet::{DropReason, Packet};
 use crate::queue::{Head, Manager, Newcomer, Verdict};
 
 /// The queue and the line behind it.

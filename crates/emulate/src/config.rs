@@ -9,17 +9,9 @@ use std::time::Duration;
 
 use vocab::{Bitrate, ByteCount, Probability};
 
-use crate::config_error::ConfigError;
+use crate::config_error::{ConfigError, DELAY_MAX, LOG_SIGMA_MAX, RATE_MAX};
 use crate::schedule::Schedule;
 use crate::trace::DeliveryTrace;
-
-/// The fastest line that the model takes: 1 Tbit/s. Above it a full-size packet lasts only a few
-/// of the nanoseconds that time is counted in, and nothing that runs this model gets near.
-pub const RATE_MAX: Bitrate = Bitrate::from_bits_per_second(1_000_000_000_000);
-
-/// The longest one-way delay: 10 minutes, about a radio signal to Mars. It bounds no memory (the
-/// direction's own limits do); it catches a slip of the unit.
-pub(crate) const DELAY_MAX: Duration = Duration::from_secs(600);
 
 /// One direction of a link.
 ///
@@ -681,10 +673,6 @@ impl Jitter {
         }
     }
 }
-
-/// A log-normal tail beyond this is no jitter: one packet in a thousand would take 500,000 times
-/// the median.
-pub(crate) const LOG_SIGMA_MAX: f64 = 4.0;
 
 pub(crate) fn check_rate(rate: Bitrate) -> Result<(), ConfigError> {
     if rate > RATE_MAX {

@@ -1,11 +1,22 @@
-//! Why a link cannot be set as it was asked for, and the nearest thing that would work.
+//! Why a link cannot be set as it was asked for, the nearest thing that would work, and
+//! the bounds that it names.
 
 use std::time::Duration;
 
 use thiserror::Error;
 use vocab::{Bitrate, ByteCount};
 
-use crate::config::{DELAY_MAX, LOG_SIGMA_MAX, RATE_MAX};
+/// The fastest line that the model takes: 1 Tbit/s. Above it a full-size packet lasts only a few
+/// of the nanoseconds that time is counted in, and nothing that runs this model gets near.
+pub const RATE_MAX: Bitrate = Bitrate::from_bits_per_second(1_000_000_000_000);
+
+/// The longest one-way delay: 10 minutes, about a radio signal to Mars. It bounds no memory (the
+/// direction's own limits do); it catches a slip of the unit.
+pub(crate) const DELAY_MAX: Duration = Duration::from_secs(600);
+
+/// A log-normal tail beyond this is no jitter: one packet in a thousand would take 500,000 times
+/// the median.
+pub(crate) const LOG_SIGMA_MAX: f64 = 4.0;
 
 /// Why a link cannot be set so: always misuse, with the nearest thing that would work.
 #[derive(Clone, Debug, PartialEq, Error)]

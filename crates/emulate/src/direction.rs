@@ -25,7 +25,7 @@ use crate::delay::{Arrival, DelayLine};
 use crate::ecn;
 use crate::memory::{HELD_PACKETS_MAX, MemoryLimits};
 use crate::misfortune::{Misfortunes, Stream};
-use crate::packet::Packet;
+use crate::packet::{DropReason, Packet};
 use crate::schedule::{Change, Timeline};
 use crate::token_bucket::Buckets;
 
@@ -67,30 +67,6 @@ pub enum Fate {
     Queued,
     /// It is gone.
     Dropped(DropReason),
-}
-
-/// Why a packet did not arrive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DropReason {
-    /// It came faster than the policer allows.
-    Policed,
-    /// The queue was full.
-    QueueFull,
-    /// It had waited longest when the queue was full (drop-head).
-    HeadOfQueue,
-    /// Active queue management chose it.
-    Aqm,
-    /// It is longer than the shaper's bucket.
-    TooLongForBucket,
-    /// Chance, or a list, lost it behind the line.
-    Lost,
-    /// It was handed in while everything is lost behind the line, as it is in an outage.
-    Outage,
-    /// The direction held as much as [`MemoryLimits`] allows: the emulation is not faithful from
-    /// here on. A replay refuses the same packet.
-    MemoryLimit,
-    /// It arrived, and nobody had taken out what had arrived before it; a replay delivers it.
-    Untaken,
 }
 
 /// A packet at the far end.

@@ -44,15 +44,16 @@ mod vectors;
 
 pub use config::{
     CoDelConfig, DirectionConfig, Discipline, Distribution, Ecn, Framing, GilbertElliott, Jitter,
-    Line, LinkConfig, Loss, LossList, Order, Peak, PieConfig, Queue, QueueLimit, RATE_MAX,
-    RedConfig, Reordering, TokenBucket,
+    Line, LinkConfig, Loss, LossList, Order, Peak, PieConfig, Queue, QueueLimit, RedConfig,
+    Reordering, TokenBucket,
 };
-pub use config_error::ConfigError;
+pub use config_error::{ConfigError, RATE_MAX};
 pub use counters::{Counters, Tally};
-pub use direction::{Delivery, Direction, DropReason, Ending, Fate, RECORDS_MAX, Record};
+pub use direction::{Delivery, Direction, Ending, Fate, RECORDS_MAX, Record};
 pub use link::Link;
 pub use memory::{
     HELD_BYTES_MAX, HELD_PACKETS_MAX, MemoryLimits, UNTAKEN_BYTES_MAX, UNTAKEN_PACKETS_MAX,
 };
-pub use schedule::{Change, STEPS_MAX, Schedule, Step, TraceError};
-pub use trace::{DeliveryTrace, OPPORTUNITIES_MAX, OPPORTUNITY};
+pub use packet::DropReason;
+pub use schedule::{Change, STEPS_MAX, Schedule, Step};
+pub use trace::{DeliveryTrace, OPPORTUNITIES_MAX, OPPORTUNITY, TraceError};

@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn packets_shorter_than_a_nanosecond_keep_the_rate_too() {
-        let fastest = config::RATE_MAX.bits_per_second();
+        let fastest = crate::RATE_MAX.bits_per_second();
         // 0.32 and 0.512 ns each; 250 bytes end in the middle of a nanosecond and outlast it.
         for counted in [40, 64, 250] {
             for (index, end) in ends(fastest, counted, 100_000).into_iter().enumerate() {

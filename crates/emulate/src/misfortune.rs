@@ -9,8 +9,7 @@ use bytes::Bytes;
 use vocab::{Chance, Probability};
 
 use crate::config::{DirectionConfig, GilbertElliott, Loss, Reordering};
-use crate::direction::DropReason;
-use crate::packet::Misfortune;
+use crate::packet::{DropReason, Misfortune};
 
 /// The kinds of chance in a direction. A later kind takes the next number, so that what a seed
 /// gives today it gives for ever.

@@ -1,10 +1,9 @@
-//! A packet inside a direction: what it is, when it came, and what chance has decided for it.
+//! A packet inside a direction: what it is, when it came, and what chance has decided for it, and why it may be gone.
 
 use bytes::Bytes;
 use vocab::Time;
 
 use crate::counters::Tally;
-use crate::direction::DropReason;
 
 /// A packet between its arrival and its end.
 #[derive(Clone, Debug)]
@@ -32,6 +31,30 @@ impl Packet {
             Tally::default()
         }
     }
+}
+
+/// Why a packet did not arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DropReason {
+    /// It came faster than the policer allows.
+    Policed,
+    /// The queue was full.
+    QueueFull,
+    /// It had waited longest when the queue was full (drop-head).
+    HeadOfQueue,
+    /// Active queue management chose it.
+    Aqm,
+    /// It is longer than the shaper's bucket.
+    TooLongForBucket,
+    /// Chance, or a list, lost it behind the line.
+    Lost,
+    /// It was handed in while everything is lost behind the line, as it is in an outage.
+    Outage,
+    /// The direction held as much as [`MemoryLimits`] allows: the emulation is not faithful from
+    /// here on. A replay refuses the same packet.
+    MemoryLimit,
+    /// It arrived, and nobody had taken out what had arrived before it; a replay delivers it.
+    Untaken,
 }
 
 /// What will happen to a packet behind the line.

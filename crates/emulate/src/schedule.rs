@@ -11,11 +11,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use thiserror::Error;
 use vocab::{Bitrate, Probability, Time, parse_duration};
 
 use crate::config::{DirectionConfig, Line, Loss, check_delay, check_rate};
 use crate::config_error::ConfigError;
+use crate::trace::TraceError;
 
 /// The most changes in one schedule: one each second for eleven days.
 pub const STEPS_MAX: usize = 1_000_000;
@@ -48,16 +48,6 @@ pub struct Change {
     pub delay: Option<Duration>,
     /// The loss.
     pub loss: Option<Loss>,
-}
-
-/// A line of a trace or a schedule that cannot be read.
-#[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("line {line}: {what}")]
-pub struct TraceError {
-    /// Counted from 1.
-    pub line: usize,
-    /// What is wrong there, and what would be right.
-    pub what: String,
 }
 
 impl Schedule {

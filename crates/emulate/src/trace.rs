@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use vocab::{Bitrate, Time};
 
-use crate::schedule::TraceError;
+use thiserror::Error;
 
 /// What one opportunity carries: an IP packet of Ethernet's usual size. (Mahimahi itself counts
 /// 1504, the four bytes of its TUN header with it.)
@@ -20,6 +20,16 @@ pub const OPPORTUNITY: u64 = 1_500;
 pub const OPPORTUNITIES_MAX: usize = 50_000_000;
 
 const MILLISECOND: u64 = 1_000_000;
+
+/// A line of a trace or a schedule that cannot be read.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("line {line}: {what}")]
+pub struct TraceError {
+    /// Counted from 1.
+    pub line: usize,
+    /// What is wrong there, and what would be right.
+    pub what: String,
+}
 
 /// When a line can carry how much.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,7 +18,8 @@ use crate::config::{
     CoDelConfig, DirectionConfig, Discipline, Ecn, Line, Peak, PieConfig, Queue, QueueLimit,
     RedConfig, TokenBucket,
 };
-use crate::direction::{Direction, DropReason, Fate};
+use crate::direction::{Direction, Fate};
+use crate::packet::DropReason;
 use crate::packet::{Misfortune, Packet};
 
 /// One of the files.
