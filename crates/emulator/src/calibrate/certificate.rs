@@ -13,7 +13,6 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::family::Verdict;
 use super::measuring_host::Host;
 use super::stand::{Device, Protocol};
 use super::statistics::{CONFIDENCE, Interval};
@@ -122,6 +121,23 @@ pub struct Cell {
     pub raw: Option<String>,
     /// Beside all this, what the emulator says of itself; nothing above comes from it.
     pub emulator: Value,
+}
+
+/// What all the tests of one certificate say together.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// How often a right emulator fails, at most.
+    pub level: f64,
+    /// Bars that chance alone may break.
+    pub tests: u32,
+    /// The least likely of them; 1 without any.
+    pub smallest_p: f64,
+    /// Cells outside a bar of this kind.
+    pub missed_cells: u32,
+    /// How likely so many are, or more.
+    pub as_many_p: f64,
+    /// Whether a right emulator does all this often enough.
+    pub explains: bool,
 }
 
 /// Something that has to hold.

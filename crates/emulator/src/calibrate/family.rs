@@ -13,31 +13,12 @@
 //!
 //! Bars that chance has no part in, such as a median's limit, are excused by nothing.
 
-use serde::{Deserialize, Serialize};
-
-use super::certificate::{Bar, Cell};
+use super::certificate::{Bar, Cell, Verdict};
 use super::statistics::{CONFIDENCE, at_least_p};
 
 /// How often a right emulator's certificate fails by chance: as often as one cell's interval
 /// misses.
 const LEVEL: f64 = 0.001;
-
-/// What all the tests of one certificate say together.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Verdict {
-    /// How often a right emulator fails, at most.
-    pub level: f64,
-    /// Bars that chance alone may break.
-    pub tests: u32,
-    /// The least likely of them; 1 without any.
-    pub smallest_p: f64,
-    /// Cells outside a bar of this kind.
-    pub missed_cells: u32,
-    /// How likely so many are, or more.
-    pub as_many_p: f64,
-    /// Whether a right emulator does all this often enough.
-    pub explains: bool,
-}
 
 impl Verdict {
     /// Judges all the cells of a certificate.

@@ -36,8 +36,9 @@ use vocab::{Bitrate, Probability, Random};
 
 pub use capacity::{LimitedBy, Search, Trial};
 pub use cells::lost_by_the_host;
-pub use certificate::{Bar, Capacity, Cell, Certificate, FILE_NAME, FORMAT_VERSION, Quantity};
-pub use family::Verdict;
+pub use certificate::{
+    Bar, Capacity, Cell, Certificate, FILE_NAME, FORMAT_VERSION, Quantity, Verdict,
+};
 pub use measuring_host::{Host, Lateness};
 pub use stand::{Device, Protocol};
 pub use table::table;

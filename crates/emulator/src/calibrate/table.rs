@@ -201,8 +201,8 @@ fn number(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::certificate::Verdict;
     use super::super::certificate::tests::sample;
-    use super::super::family::Verdict;
     use super::*;
 
     #[test]
