@@ -35,16 +35,4 @@ pub mod terminal;
 pub mod tester_sockets;
 pub mod wait;
 
-use std::ffi::OsString;
-use std::path::PathBuf;
-
-/// The place that a program runs in; the binary reads it from its environment.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Environment {
-    /// The `trunkline` program that emulator and nodes are started from.
-    pub program: PathBuf,
-    /// The arguments of this process, in case it has to be started again.
-    pub arguments: Vec<OsString>,
-    /// Whether this process is already the root of a user namespace of its own.
-    pub user_namespace: rootless::Inside,
-}
+pub use rootless::Environment;

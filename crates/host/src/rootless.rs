@@ -11,14 +11,26 @@
 //! With newuidmap and a range in /etc/subuid the inner side has many user ids, else one. What
 //! cannot be had without root is said once, before anything else happens.
 
-use std::path::Path;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::{Environment, command, kernel};
+use crate::{command, kernel};
 
 /// The environment variable that tells the inner process that it is inside.
 pub const INSIDE_VARIABLE: &str = "TRUNKLINE_LAB_INSIDE";
+
+/// The place that a program runs in; the binary reads it from its environment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Environment {
+    /// The `trunkline` program that emulator and nodes are started from.
+    pub program: PathBuf,
+    /// The arguments of this process, in case it has to be started again.
+    pub arguments: Vec<OsString>,
+    /// Whether this process is already the root of a user namespace of its own.
+    pub user_namespace: Inside,
+}
 
 /// Whether a process is the one that the lab started again inside a user namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
