@@ -23,10 +23,8 @@ use super::climb::{
     Below, CLIMB_FROM, Climb, HELD_BACK, NOT_HELD_BACK, Passed, is_kept, is_less, is_of_receiver,
     scaled,
 };
-use super::stream::StreamRecord;
+use super::stream::{StreamPlan, StreamRecord};
 
-/// Two seconds that differ by less than so many thousandths are of the same rate.
-pub const STEADY_PERMILLE: f64 = 1.0;
 /// What the measuring stream offers, in percent of what is thought to be the rate. Telling a policer's
 /// bucket needs half more than its rate.
 pub const OVERLOAD_PERCENT: u64 = 150;
@@ -42,17 +40,6 @@ const FEW_LOST: f64 = 0.98;
 const MEASUREMENTS_MAX: u32 = 4;
 /// Streams of which nothing arrives, until nothing is thought to get through.
 const SILENT_MAX: u32 = 3;
-
-/// A stream to be sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StreamPlan {
-    /// Of IP packets.
-    pub rate: Bitrate,
-    /// How long.
-    pub duration: Duration,
-    /// Bytes of each IP packet.
-    pub ip_bytes: u16,
-}
 
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,14 +22,12 @@ use std::time::Duration;
 
 use vocab::Bitrate;
 
-use super::bottleneck::{
-    Bottleneck, LimitedBy, OVERLOAD_PERCENT, STEADY_PERMILLE, SearchConfig, Step, StreamPlan,
-};
+use super::bottleneck::{Bottleneck, LimitedBy, OVERLOAD_PERCENT, SearchConfig, Step};
 use super::climb::{
     Below, CLIMB_FROM, Climb, HELD_BACK, NOT_HELD_BACK, Passed, is_kept, is_less, is_of_receiver,
     scaled,
 };
-use super::stream::StreamRecord;
+use super::stream::{STEADY_PERMILLE, StreamPlan, StreamRecord};
 use crate::wire::Arrival;
 
 /// How long a stream of a climb lasts at most: without the moments of arrivals a queue must overflow before

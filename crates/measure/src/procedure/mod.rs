@@ -22,14 +22,15 @@ mod stream;
 
 pub use baseline_rtt::{BaselineRtt, PROBES_WANTED, RttOutcome};
 pub use bottleneck::{
-    Bottleneck, BottleneckSearch, LimitedBy, OVERLOAD_PERCENT, STEADY_PERMILLE, SearchConfig, Step,
-    StreamPlan,
+    Bottleneck, BottleneckSearch, LimitedBy, OVERLOAD_PERCENT, SearchConfig, Step,
 };
 pub use counted::{CountedSearch, CountedStream};
 pub use opening::Opening;
 pub use path_mtu::{MtuOutcome, PathMtuTest};
 pub use responder::{ANSWERS_PER_SECOND, Answer, Responder};
-pub use stream::{ARRIVALS_MAX, ArrivalLog, Delivered, Departures, StreamRecord};
+pub use stream::{
+    ARRIVALS_MAX, ArrivalLog, Delivered, Departures, STEADY_PERMILLE, StreamPlan, StreamRecord,
+};
 
 use vocab::Time;
 

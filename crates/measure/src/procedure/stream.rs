@@ -6,8 +6,21 @@ use std::time::Duration;
 
 use vocab::{Bitrate, ByteCount, Time};
 
-use super::bottleneck::{STEADY_PERMILLE, StreamPlan};
 use crate::wire::Arrival;
+
+/// Two seconds that differ by less than so many thousandths are of the same rate.
+pub const STEADY_PERMILLE: f64 = 1.0;
+
+/// A stream to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StreamPlan {
+    /// Of IP packets.
+    pub rate: Bitrate,
+    /// How long.
+    pub duration: Duration,
+    /// Bytes of each IP packet.
+    pub ip_bytes: u16,
+}
 
 /// By what share seconds that were steady may differ from all of the second half, where others follow them.
 const LIKE_THE_REST: f64 = 0.02;
