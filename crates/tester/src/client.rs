@@ -7,38 +7,34 @@
 mod runs;
 
 use std::cell::RefCell;
-use std::net::{IpAddr, SocketAddr, UdpSocket};
+use std::net::{SocketAddr, UdpSocket};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use measure::procedure::{
     ARRIVALS_MAX, ArrivalLog, BaselineRtt, Exchange, MtuOutcome, OVERLOAD_PERCENT, Opening,
     PROBED_MTU_MAX, PathMtuTest, StreamPlan, StreamRecord,
 };
-use measure::run::{self, Ideal, Read, Second};
 use measure::turn_up::{Profile, Purpose, RunPlan, Task, TurnUp};
 use measure::wire::{
-    DATAGRAM_HEADER, Datagram, Direction, Kind, Limits, Message, Role, RunSample, SessionKey,
-    StreamOrder,
+    DATAGRAM_HEADER, Datagram, Direction, Kind, Limits, Message, Role, SessionKey, StreamOrder,
 };
-use vocab::{Bitrate, ByteCount, Time};
+use vocab::{Bitrate, Time};
 
 use super::conversation::{ALIVE_EVERY, Line, Writer, listen, speak};
-use super::greeting::{connect, greet, open_udp, resolve};
+use super::finished::{Finished, RawRun, Unmeasured};
+use super::greeting::{CONNECT_MAX, GREETING_MAX, connect, greet, open_udp, resolve, unexpected};
 use super::local_limits;
 use super::observation::{found_no_room, interrupted};
+use super::options::RunOptions;
 use super::plausible;
 use super::streams::Sender;
 use host::progress::Progress;
 use host::tester_sockets::{self as system, Clock, Incoming, NoRoom};
 
-/// How long a connection may take to come about.
-pub(super) const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// How long the server may take to greet and to answer.
-pub(super) const GREETING_MAX: Duration = Duration::from_secs(10);
 /// How long the server may take for an order, beside what the order itself takes.
 const ORDER_MAX: Duration = Duration::from_secs(20);
 /// Between two looks whether to stop.
@@ -50,89 +46,6 @@ const QUIET: Duration = Duration::from_millis(150);
 const WAY_KEPT: Duration = Duration::from_secs(20);
 /// Between two streams, and before each run: queues empty.
 const REST: Duration = Duration::from_millis(100);
-
-/// What a test is told beside its profile.
-#[derive(Clone, Debug)]
-pub struct RunOptions {
-    /// The server's name or address.
-    pub host: String,
-    /// Its port, TCP and UDP.
-    pub port: u16,
-    /// The words that the server was given, too.
-    pub words: String,
-    /// The address to send from.
-    pub bind: Option<IpAddr>,
-    /// Whether only IPv6 will do.
-    pub only_v6: bool,
-    /// The code point of all packets of the test, both ways.
-    pub dscp: u8,
-    /// Congestion control of senders; empty for each system's own.
-    pub congestion_control: String,
-    /// How long the path rests before a stream that measures by overload: a bucket that is to be seen
-    /// is full.
-    pub rest: Duration,
-}
-
-/// A run, with all that was counted.
-#[derive(Clone, Debug)]
-pub struct RawRun {
-    /// As planned.
-    pub plan: RunPlan,
-    /// Which way these samples are of.
-    pub direction: Direction,
-    /// The sender's counters; none where the sender is not ours.
-    pub samples: Vec<RunSample>,
-    /// What was read, where only the receiver is ours.
-    pub reads: Vec<Read>,
-    /// The run, second by second.
-    pub seconds: Vec<Second>,
-    /// What the sender's kernel used.
-    pub congestion_control: String,
-    /// Segments that a sender which is not ours says it sent again.
-    pub segments_retransmitted: Option<u64>,
-    /// How busy the processors were, of the client's host and of the server's, in parts of a thousand.
-    pub busy_permille: [u16; 2],
-}
-
-impl RawRun {
-    /// Its figures, all connections together.
-    #[must_use]
-    pub fn figures(&self, ideal: &Ideal) -> Option<run::Figures> {
-        let (plan, place) = (&self.plan, self.direction as usize);
-        if self.reads.is_empty() {
-            return run::figures(&self.samples, plan.duration, ideal);
-        }
-        let connections = plan.connections[place];
-        let each = plan.windows[place].bytes();
-        let all = ByteCount::new(each.saturating_mul(u64::from(connections)));
-        let window = (each > 0).then_some(all);
-        run::received_figures(&self.reads, connections, window, plan.duration, ideal)
-    }
-}
-
-/// A test that is over, or as far as it came.
-#[derive(Debug)]
-pub struct Finished {
-    /// What is known.
-    pub turn_up: TurnUp,
-    /// Every run.
-    pub runs: Vec<RawRun>,
-    /// The server's address.
-    pub server: SocketAddr,
-    /// Our own.
-    pub local: SocketAddr,
-    /// What a person should know of the two hosts.
-    pub hosts: Vec<String>,
-    /// The MTU of the interface that the test went by.
-    pub interface_mtu: u16,
-    /// How long it took.
-    pub took: Duration,
-}
-
-/// Why nothing could be measured at all.
-#[derive(Debug, thiserror::Error)]
-#[error("could not measure: {0:#}")]
-pub struct Unmeasured(pub anyhow::Error);
 
 /// Runs a whole test.
 ///
@@ -668,16 +581,6 @@ fn overload(rate: Bitrate) -> Bitrate {
 
 /// Probes for the path MTU go out before the round-trip time is known; longer paths take longer.
 const PATH_MTU_ROUND_TRIP: Duration = Duration::from_millis(400);
-
-/// What the server should not have said.
-pub(super) fn unexpected(message: &Message) -> anyhow::Error {
-    let text = format!("{message:?}");
-    let name: String = text
-        .chars()
-        .take_while(|one| one.is_alphanumeric())
-        .collect();
-    anyhow!("the server said `{name}` where it should not")
-}
 
 /// A stream in a few words, for who watches.
 pub(super) fn describe_stream(direction: Direction, plan: &StreamPlan) -> String {

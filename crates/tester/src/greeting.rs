@@ -3,16 +3,22 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
+use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use measure::wire::{Key, Limits, Message, Nonce, Role, SessionKey, VERSION, WireError};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::client::{CONNECT_MAX, GREETING_MAX, RunOptions, unexpected};
 use super::conversation::{Reader, Writer, random};
 use super::local_limits;
+use super::options::RunOptions;
 use host::stamped_sockets::{Stamps, stamp};
 use host::tester_sockets as system;
+
+/// How long a connection may take to come about.
+pub(super) const CONNECT_MAX: Duration = Duration::from_secs(10);
+/// How long the server may take to greet and to answer.
+pub(super) const GREETING_MAX: Duration = Duration::from_secs(10);
 
 /// The largest segment of the control connection, both ways: the default of RFC 9293 §3.7.1 (Maximum Segment
 /// Size Option), which is of the packets that every path carries. A test finds black holes; what it says of them
@@ -169,6 +175,16 @@ pub(super) fn open_udp(
     system::mark(&socket, options.dscp)?;
     stamp(&socket, Stamps::Received)?;
     Ok(socket)
+}
+
+/// What the server should not have said.
+pub(super) fn unexpected(message: &Message) -> anyhow::Error {
+    let text = format!("{message:?}");
+    let name: String = text
+        .chars()
+        .take_while(|one| one.is_alphanumeric())
+        .collect();
+    anyhow!("the server said `{name}` where it should not")
 }
 
 #[cfg(test)]

@@ -13,10 +13,12 @@
 
 mod client;
 mod conversation;
+mod finished;
 mod greeting;
 mod local_limits;
 mod observation;
 mod one_ended;
+mod options;
 mod plausible;
 mod report;
 mod server;
@@ -29,10 +31,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use measure::metrics::{HEADERS_IPV4, HEADERS_IPV6};
 use measure::procedure::{UDP_HEADERS_IPV4, UDP_HEADERS_IPV6};
 
-pub use client::{Finished, RawRun, RunOptions, Unmeasured, run};
+pub use client::run;
 pub use conversation::{ALIVE_EVERY, SILENCE_MAX};
+pub use finished::{Finished, RawRun, Unmeasured};
 pub use observation::findings;
 pub use one_ended::run_against_iperf3;
+pub use options::RunOptions;
 pub use report::{
     headline, html, json, service_html, service_json, service_text, text, throughput_html,
     throughput_json, throughput_text, transfers_text,

@@ -15,7 +15,7 @@ use measure::wire::Direction;
 use vocab::{Bitrate, ByteCount, Time};
 
 pub(super) use self::no_room::{found_no_room, without_room};
-use super::client::{Finished, RawRun};
+use super::finished::{Finished, RawRun};
 
 /// A window walk makes windows small on purpose, up to this share of the BDP: with no more than it, TCP waits
 /// for its window whenever a packet waits for another.

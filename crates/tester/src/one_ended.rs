@@ -26,13 +26,14 @@ use measure::wire::Direction;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use vocab::ByteCount;
 
-use super::client::{
-    CONNECT_MAX, Finished, RawRun, RunOptions, Unmeasured, describe, describe_stream,
-};
+use super::client::{describe, describe_stream};
 use super::conversation::random;
+use super::finished::{Finished, RawRun, Unmeasured};
+use super::greeting::CONNECT_MAX;
 use super::greeting::resolve;
 use super::local_limits;
 use super::observation::found_no_room;
+use super::options::RunOptions;
 use super::transfers::{Transferred, Transfers, prepare_receiver, prepare_sender};
 use host::kernel;
 use host::progress::Progress;

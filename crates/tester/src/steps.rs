@@ -12,8 +12,10 @@ use measure::turn_up::{Profile, Thresholds};
 use measure::wire::{Direction, Message};
 use vocab::Bitrate;
 
-use super::client::{RunOptions, Test, Unmeasured};
+use super::client::Test;
+use super::finished::Unmeasured;
 use super::observation::without_room;
+use super::options::RunOptions;
 use host::progress::Progress;
 
 /// Before each stream: queues empty.

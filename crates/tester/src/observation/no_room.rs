@@ -6,7 +6,7 @@ use measure::wire::Direction;
 use vocab::Bitrate;
 
 use super::is_kept;
-use crate::client::Finished;
+use crate::finished::Finished;
 
 /// What the receiving host had no room for; [`None`] where it took in a stream that was as fast.
 pub(super) fn receiver_limited(finished: &Finished, direction: Direction) -> Option<Finding> {

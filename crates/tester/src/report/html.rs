@@ -9,7 +9,7 @@ use measure::wire::Direction;
 
 use super::plots::{Series, lines};
 use super::{purpose, text};
-use crate::client::{Finished, RawRun};
+use crate::finished::{Finished, RawRun};
 use host::html::{STYLE, escape};
 
 /// How path MTU, RTT and rate were found between two ends of ours,

@@ -7,7 +7,7 @@ use measure::wire::{Direction, RunSample};
 use serde_json::{Map, Value, json};
 
 use super::{path_mtu, purpose};
-use crate::client::{Finished, RawRun};
+use crate::finished::{Finished, RawRun};
 use crate::observation::findings;
 
 /// The version of this document; a name that is there keeps its meaning.

@@ -11,7 +11,7 @@ use measure::wire::{Arrival, RunSample};
 use vocab::{Bitrate, ByteCount};
 
 use super::*;
-use crate::client::{Finished, RawRun};
+use crate::finished::{Finished, RawRun};
 use crate::steps::Stepped;
 
 /// A line of 10 Mbit/s and 40 ms, and a host that reaches three quarters of it.

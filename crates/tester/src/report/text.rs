@@ -10,7 +10,7 @@ use measure::turn_up::{Purpose, RunDone, Verdict};
 use measure::wire::Direction;
 use vocab::Bitrate;
 
-use crate::client::Finished;
+use crate::finished::Finished;
 use crate::observation::findings;
 
 /// Columns of the terminals that it is made for.

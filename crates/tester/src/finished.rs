@@ -1,0 +1,70 @@
+//! What a test leaves: its plan with every figure, or why there is none.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use measure::run::{self, Ideal, Read, Second};
+use measure::turn_up::{RunPlan, TurnUp};
+use measure::wire::{Direction, RunSample};
+use vocab::ByteCount;
+
+/// A test that is over, or as far as it came.
+#[derive(Debug)]
+pub struct Finished {
+    /// What is known.
+    pub turn_up: TurnUp,
+    /// Every run.
+    pub runs: Vec<RawRun>,
+    /// The server's address.
+    pub server: SocketAddr,
+    /// Our own.
+    pub local: SocketAddr,
+    /// What a person should know of the two hosts.
+    pub hosts: Vec<String>,
+    /// The MTU of the interface that the test went by.
+    pub interface_mtu: u16,
+    /// How long it took.
+    pub took: Duration,
+}
+
+/// A run, with all that was counted.
+#[derive(Clone, Debug)]
+pub struct RawRun {
+    /// As planned.
+    pub plan: RunPlan,
+    /// Which way these samples are of.
+    pub direction: Direction,
+    /// The sender's counters; none where the sender is not ours.
+    pub samples: Vec<RunSample>,
+    /// What was read, where only the receiver is ours.
+    pub reads: Vec<Read>,
+    /// The run, second by second.
+    pub seconds: Vec<Second>,
+    /// What the sender's kernel used.
+    pub congestion_control: String,
+    /// Segments that a sender which is not ours says it sent again.
+    pub segments_retransmitted: Option<u64>,
+    /// How busy the processors were, of the client's host and of the server's, in parts of a thousand.
+    pub busy_permille: [u16; 2],
+}
+
+impl RawRun {
+    /// Its figures, all connections together.
+    #[must_use]
+    pub fn figures(&self, ideal: &Ideal) -> Option<run::Figures> {
+        let (plan, place) = (&self.plan, self.direction as usize);
+        if self.reads.is_empty() {
+            return run::figures(&self.samples, plan.duration, ideal);
+        }
+        let connections = plan.connections[place];
+        let each = plan.windows[place].bytes();
+        let all = ByteCount::new(each.saturating_mul(u64::from(connections)));
+        let window = (each > 0).then_some(all);
+        run::received_figures(&self.reads, connections, window, plan.duration, ideal)
+    }
+}
+
+/// Why nothing could be measured at all.
+#[derive(Debug, thiserror::Error)]
+#[error("could not measure: {0:#}")]
+pub struct Unmeasured(pub anyhow::Error);
