@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 use vocab::FlowId;
 
-use crate::session::DatagramAgreement;
+use crate::packet::{ConnectionIds, KeyContext, Role};
 use crate::transport::SuspendReason;
 
 /// A link, numbered by the shell; numbers are not used again.
@@ -58,6 +58,19 @@ pub enum ConnectFailure {
     Filtered,
     /// Anything else.
     Other,
+}
+
+/// What the two nodes of a link have agreed on for its datagram path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DatagramAgreement {
+    /// Which end of the TLS connection this node is; the dialler sends first.
+    pub role: Role,
+    /// What the keys are made of, beside the secret of the TLS connection.
+    pub context: KeyContext,
+    /// What packets each way begin with.
+    pub connection_ids: ConnectionIds,
+    /// The peer's UDP port, at the address of the link.
+    pub port: u16,
 }
 
 /// What became of an open.

@@ -35,6 +35,8 @@ pub mod wire;
 
 pub use config::Config;
 pub use error::{Error, OpenError};
-pub use event::{Answer, ConnectFailure, Event, LinkEnd, LinkId, Open, ResetReason};
-pub use session::{Carried, DatagramAgreement, Session};
+pub use event::{
+    Answer, ConnectFailure, DatagramAgreement, Event, LinkEnd, LinkId, Open, ResetReason,
+};
+pub use session::{Carried, Session};
 pub use statistics::{FlowStatistics, Statistics};

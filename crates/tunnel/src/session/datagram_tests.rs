@@ -15,7 +15,7 @@ use crate::transport::{Codepoint, Keys, Settings, SuspendReason};
 use crate::wire::{
     DATAGRAM_VERSION, Data, DatagramOffer, Frame, OpenFrame, Resume, Series, split_frame,
 };
-use crate::{Error, LinkEnd, LinkId};
+use crate::{DatagramAgreement, Error, LinkEnd, LinkId};
 
 const NEAR: usize = 0;
 const FAR: usize = 1;

@@ -26,23 +26,10 @@ use crate::transport::{
     Change, Codepoint, Condition, Fate, Filled, Status, SuspendReason, Transmit, Transport, Worth,
 };
 use crate::wire::{DATAGRAM_VERSION, DatagramOffer};
-use crate::{Error, Event, LinkId};
+use crate::{DatagramAgreement, Error, Event, LinkId};
 
 /// The first version of the session that knows offers.
 const OFFERS_FROM: u16 = 2;
-
-/// What the two nodes of a link have agreed on for its datagram path.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DatagramAgreement {
-    /// Which end of the TLS connection this node is; the dialler sends first.
-    pub role: Role,
-    /// What the keys are made of, beside the secret of the TLS connection.
-    pub context: KeyContext,
-    /// What packets each way begin with.
-    pub connection_ids: ConnectionIds,
-    /// The peer's UDP port, at the address of the link.
-    pub port: u16,
-}
 
 /// The datagram path of one link, as far as it has come.
 #[derive(Debug)]

@@ -39,7 +39,6 @@ use crate::wire::{Ack, Frame, Reset};
 use crate::{
     Answer, Config, Event, FlowStatistics, LinkId, Open, OpenError, ResetReason, Statistics,
 };
-pub use datagrams::DatagramAgreement;
 pub use packets::Carried;
 
 use flow::{Flow, Origin};

@@ -15,15 +15,12 @@ use vocab::Time;
 use super::super::event::{AckedPacket, Event, LostPacket, SendState};
 use super::super::sample::RateSample;
 use super::loss_floor::Losses;
+use super::round_trips::FLOOR_QUEUE;
 use super::startup::FullPipe;
 use super::{Bbr, QUEUE_SHARE, State};
 
 /// Least share that stays at a reaction (BBR.Beta, as CUBIC's).
 const BETA: f64 = 0.7;
-
-/// With a longer queue, as a share of the round-trip time, losses say nothing about the floor; and
-/// a probe that did not build as much has built none.
-pub(super) const FLOOR_QUEUE: f64 = 0.1;
 
 /// Loss that goes on for so many rounds without any queue, although each of them cut the rate by up
 /// to 30 %, to what was delivered, is not ours: a policer's would have ended.

@@ -13,8 +13,8 @@ use std::time::Duration;
 use vocab::Time;
 
 use super::super::sample::RateSample;
-use super::congestion::FLOOR_QUEUE;
 use super::loss_floor::Losses;
+use super::round_trips::FLOOR_QUEUE;
 use super::{Bbr, State};
 
 /// Share of the long-term bound that is left to others while cruising (BBR.Headroom), but for what

@@ -17,6 +17,10 @@ use vocab::Time;
 
 use super::super::sample::RateBase;
 
+/// With a longer queue, as a share of the round-trip time, losses say nothing about the floor; and
+/// a probe that did not build as much has built none.
+pub(super) const FLOOR_QUEUE: f64 = 0.1;
+
 /// For how long a minimum is believed (BBR.MinRTTFilterLen).
 const MINIMUM_LASTS: Duration = Duration::from_secs(10);
 

@@ -18,8 +18,8 @@ use vocab::Time;
 use super::super::Remembered;
 use super::super::event::Event;
 use super::super::sample::RateSample;
-use super::congestion::FLOOR_QUEUE;
 use super::loss_floor::FLOOR_MAX;
+use super::round_trips::FLOOR_QUEUE;
 use super::{Bbr, State};
 
 /// Packets with which start-up begins when the round-trip time is known, over which it spreads them.
