@@ -39,6 +39,7 @@ pub mod proxy;
 mod repeats;
 mod rereading;
 mod run;
+mod run_error;
 mod service_manager;
 mod surroundings;
 mod sys;
@@ -47,7 +48,8 @@ mod wan;
 mod watchdog;
 
 pub use disk::{DiskError, SegmentFiles, StateLock};
-pub use run::{RunError, RunOptions, WatchdogArguments, run};
+pub use run::{RunOptions, WatchdogArguments, run};
+pub use run_error::RunError;
 pub use service_manager::restarts_us;
 pub use wan::known_congestion_controls;
 pub use watchdog::{WatchdogOptions, watch};

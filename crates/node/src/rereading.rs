@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 
 use crate::config::NodeConfig;
 use crate::credentials;
-use crate::run::RunError;
+use crate::run_error::RunError;
 
 /// Who waits to be told what became of the configuration: it holds now, or why it was refused.
 #[derive(Debug)]

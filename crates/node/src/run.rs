@@ -18,7 +18,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use reduce::DictionaryKey;
-use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::signal::unix::{SignalKind, signal};
@@ -27,23 +26,24 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use crate::accelerator_files::FilesThread;
 use crate::admin;
 use crate::clock::Alarm;
-use crate::config::{ConfigError, Intercept, InterceptMode, NodeConfig};
+use crate::config::{Intercept, InterceptMode, NodeConfig};
 use crate::connections::Connections;
+use crate::credentials;
 use crate::credentials::keytab_file::{self, Looked, Looks, Watch};
-use crate::credentials::{self, CredentialsError};
 use crate::descriptors::{Budget, Descriptors, fit_flows_to_descriptors};
-use crate::dictionary_key::{self, DictionaryKeyError, Origin};
-use crate::disk::{self, DiskError, StateLock};
+use crate::dictionary_key::{self, Origin};
+use crate::disk::{self, StateLock};
 use crate::event_loop::{EventLoop, Parts};
-use crate::identity::{Identity, IdentityError};
+use crate::identity::Identity;
 use crate::intercept::{self, Change};
 use crate::mailbox::{Mailbox, Message};
 use crate::metrics;
 use crate::pairing::{Invitations, Pins};
 use crate::path_memory::PathMemory;
-use crate::private_directory::{StateDirectoryError, check_state_directory};
+use crate::private_directory::check_state_directory;
 use crate::proxy::{self, Protocol};
 use crate::rereading::{Asker, Confirmed, Reread, Rereading, Taken};
+use crate::run_error::RunError;
 use crate::service_manager;
 use crate::surroundings;
 use crate::sys;
@@ -65,71 +65,6 @@ pub struct RunOptions {
     pub config: PathBuf,
     /// Makes the arguments that start a watchdog for this node, from its name if it intercepts.
     pub watchdog_arguments: WatchdogArguments,
-}
-
-/// Why a node cannot start or go on.
-#[derive(Debug, Error)]
-pub enum RunError {
-    /// Interception is wanted and not allowed.
-    #[error(
-        "transparent interception needs CAP_NET_ADMIN; run as root or by the systemd unit, or set mode = \"off\" in [intercept] and use [proxy]"
-    )]
-    Privileges,
-    /// The configuration is wrong.
-    #[error(transparent)]
-    Config(#[from] ConfigError),
-    /// The identity cannot be used.
-    #[error(transparent)]
-    Identity(#[from] IdentityError),
-    /// The state directory cannot be used.
-    #[error(transparent)]
-    Disk(#[from] DiskError),
-    /// The dictionary's key cannot be used.
-    #[error(transparent)]
-    DictionaryKey(#[from] DictionaryKeyError),
-    /// The delegated accounts or keys cannot be used.
-    #[error(transparent)]
-    Credentials(#[from] CredentialsError),
-    /// The state directory is not this node's alone.
-    #[error(transparent)]
-    StateDirectory(#[from] StateDirectoryError),
-    /// A listener cannot be opened.
-    #[error("cannot listen on {what} {address}: {cause}{}", hint(cause))]
-    Listen {
-        /// What for.
-        what: &'static str,
-        /// Where.
-        address: String,
-        /// Why.
-        cause: io::Error,
-    },
-    /// A step of the start failed.
-    #[error("cannot {what}: {cause}")]
-    Step {
-        /// Which.
-        what: &'static str,
-        /// Why.
-        cause: io::Error,
-    },
-    /// TLS cannot be set up.
-    #[error("TLS cannot be set up")]
-    Tls(#[from] rustls::Error),
-    /// The engine's thread ended by itself.
-    #[error("the engine's loop ended unexpectedly; please report this with the log")]
-    LoopEnded,
-}
-
-fn hint(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::AddrInUse => {
-            "; another program (or another node) has this port, `ss -ltnp` shows which"
-        }
-        io::ErrorKind::AddrNotAvailable => "; this machine has no such address",
-        io::ErrorKind::PermissionDenied => {
-            "; this needs privileges (CAP_NET_ADMIN for interception, CAP_NET_BIND_SERVICE for ports below 1024)"
-        }
-        _ => "",
-    }
 }
 
 /// The configuration that holds, with the secrets that it names.

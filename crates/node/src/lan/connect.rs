@@ -14,6 +14,7 @@ use std::sync::Once;
 use std::time::Duration;
 
 use engine::{ConnectFailure, Prefix};
+use socket2::SockRef;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
@@ -141,7 +142,7 @@ async fn answers_client(client: IpAddr, server: SocketAddr, round_trip: Duration
 /// Ends a call on which nothing is to be said; its end is not to look like the end of a request.
 fn close(called: io::Result<Opened>) -> Result<(), ConnectFailure> {
     called
-        .map(|opened| super::reset(opened.stream))
+        .map(|opened| reset(opened.stream))
         .map_err(|error| failure(&error))
 }
 
@@ -192,6 +193,11 @@ async fn connect(client: Option<SocketAddr>, server: SocketAddr) -> io::Result<O
         }),
         Some(error) => Err(error),
     }
+}
+
+/// Closes with a RST instead of a FIN.
+pub(crate) fn reset(stream: TcpStream) {
+    let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
 }
 
 fn is_reset(error: &io::Error) -> bool {

@@ -26,7 +26,7 @@ use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-use crate::lan::Failed;
+use super::connect::{Failed, reset};
 use crate::mailbox::{LoopEnded, Mailbox};
 use crate::sys;
 
@@ -159,11 +159,6 @@ pub(crate) async fn serve(
             reset(connection.stream);
         }
     }
-}
-
-/// Closes with a RST instead of a FIN.
-pub(crate) fn reset(stream: TcpStream) {
-    let _ = SockRef::from(&stream).set_linger(Some(Duration::ZERO));
 }
 
 fn prepare(stream: &TcpStream) {

@@ -5,6 +5,6 @@ mod connect;
 mod connection;
 mod outcome;
 
-pub(crate) use connect::{Failed, open};
-pub(crate) use connection::{Command, reset, serve};
+pub(crate) use connect::{open, reset};
+pub(crate) use connection::{Command, serve};
 pub(crate) use outcome::{Asked, Outcome};

@@ -5,7 +5,7 @@
 
 use engine::ConnectFailure;
 
-use super::socks5::Host;
+use super::host::{Host, parse_host};
 
 /// The longest request head; browsers send some 500 bytes.
 pub const LONGEST_HEAD: usize = 8 * 1024;
@@ -128,7 +128,7 @@ fn target_of(target: &str) -> Option<(Host, u16)> {
         let address = inside.strip_suffix(']')?.parse().ok()?;
         return Some((Host::Address(address), port));
     }
-    Some((super::host(host.as_bytes())?, port))
+    Some((parse_host(host.as_bytes())?, port))
 }
 
 #[cfg(test)]

@@ -6,13 +6,14 @@
 //! connect after all, the connection is reset. Names are resolved on this side, by the system's resolver, and the first
 //! address is taken.
 
+pub mod host;
 pub mod http_connect;
 pub mod socks5;
 #[cfg(test)]
 mod tests;
 
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -26,8 +27,9 @@ use crate::descriptors::Taken;
 use crate::lan::{self, Outcome};
 use crate::mailbox::Mailbox;
 use crate::places::{CrowdedOut, Places, Sharing, Standing};
+use host::Host;
 use http_connect::{Head, Status};
-use socks5::{Host, Parsed, Refusal};
+use socks5::{Parsed, Refusal};
 
 /// From the connection to the end of the request, name resolution included.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
@@ -256,17 +258,4 @@ async fn resolve(host: Host, port: u16) -> Option<SocketAddr> {
         Host::Address(address) => Some(SocketAddr::new(address, port)),
         Host::Name(name) => tokio::net::lookup_host((name, port)).await.ok()?.next(),
     }
-}
-
-/// A host as either protocol writes it: an address, or a name of characters that names have.
-fn host(bytes: &[u8]) -> Option<Host> {
-    let text = std::str::from_utf8(bytes).ok()?;
-    if let Ok(address) = text.parse::<IpAddr>() {
-        return Some(Host::Address(address));
-    }
-    let fits = (1..=253).contains(&text.len())
-        && text
-            .chars()
-            .all(|c| c.is_ascii_alphanumeric() || "-._".contains(c));
-    fits.then(|| Host::Name(text.to_owned()))
 }

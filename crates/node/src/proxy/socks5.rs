@@ -2,9 +2,11 @@
 //!
 //! Parsers are pure: they are given what has arrived and say what it is, or that more is needed.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use engine::ConnectFailure;
+
+use super::host::{Host, parse_host};
 
 /// The longest message: a request with a name of 255 bytes.
 pub const LONGEST_MESSAGE: usize = 4 + 1 + 255 + 2;
@@ -13,15 +15,6 @@ pub const LONGEST_MESSAGE: usize = 4 + 1 + 255 + 2;
 pub(crate) const CHOSE_NO_AUTHENTICATION: [u8; 2] = [5, 0];
 /// The answer when the client insists on authentication.
 pub(crate) const NO_ACCEPTABLE_METHOD: [u8; 2] = [5, 0xff];
-
-/// Where a client wants to go.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Host {
-    /// An address.
-    Address(IpAddr),
-    /// A name, to be resolved on this side.
-    Name(String),
-}
 
 /// What has arrived so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -157,7 +150,7 @@ fn name(rest: &[u8]) -> Result<Option<(Host, usize)>, Refusal> {
     let Some(bytes) = rest.get(1..=length) else {
         return Ok(None);
     };
-    let host = super::host(bytes).ok_or(Refusal::Unresolvable)?;
+    let host = parse_host(bytes).ok_or(Refusal::Unresolvable)?;
     Ok(Some((host, 1 + length)))
 }
 

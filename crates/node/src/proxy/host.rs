@@ -1,0 +1,25 @@
+//! Where a client of a proxy wants to go, in whichever protocol it says so.
+
+use std::net::IpAddr;
+
+/// Where a client wants to go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Host {
+    /// An address.
+    Address(IpAddr),
+    /// A name, to be resolved on this side.
+    Name(String),
+}
+
+/// A host as either protocol writes it: an address, or a name of characters that names have.
+pub(super) fn parse_host(bytes: &[u8]) -> Option<Host> {
+    let text = std::str::from_utf8(bytes).ok()?;
+    if let Ok(address) = text.parse::<IpAddr>() {
+        return Some(Host::Address(address));
+    }
+    let fits = (1..=253).contains(&text.len())
+        && text
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "-._".contains(c));
+    fits.then(|| Host::Name(text.to_owned()))
+}
