@@ -10,135 +10,20 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use serde::Serialize;
 use tunnel::fec::Mode;
 
-use super::cells::{Cell, all_cells};
+use super::cells::Cell;
 use super::exchanges::{self, Exchanges, FirstByte, Latencies, SmallFlow};
+use super::measurement::{Choice, EXCHANGE_LOSS, Measurement};
 use super::mode_name;
-use super::real::{self, Cost};
+use super::real;
+use super::report::{NotMeasured, Report};
 use super::series::Together;
 use super::shares::{self, QUEUES, Rival, Shares};
 use super::transfers::{CellResult, run_cell};
 use host::kernel;
 use host::median::median;
 use host::progress::Progress;
-
-/// The loss of the path on which exchanges are measured, each way.
-pub(super) const EXCHANGE_LOSS: f64 = 0.01;
-
-/// Something that can be asked for.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Measurement {
-    /// A bulk flow on one path.
-    Cell(Cell),
-    /// When the first byte of an answer comes.
-    FirstByte,
-    /// Short exchanges where packets are lost.
-    Exchanges,
-    /// A small flow beside bulk flows of its session.
-    SmallFlow,
-    /// Sixteen sessions on one path.
-    Sessions,
-    /// A session beside another one with another controller.
-    Beside(Rival),
-    /// CUBIC and BBR beside each other, with nothing of ours: what they leave whom they share a
-    /// queue with is theirs.
-    Reference,
-    /// What a flow costs in processor time; in real time alone.
-    Cpu,
-}
-
-impl Measurement {
-    /// All there are.
-    #[must_use]
-    pub fn all() -> Vec<Self> {
-        let mut all: Vec<Self> = all_cells().into_iter().map(Self::Cell).collect();
-        all.extend([
-            Self::FirstByte,
-            Self::Exchanges,
-            Self::SmallFlow,
-            Self::Sessions,
-            Self::Beside(Rival::Cubic),
-            Self::Beside(Rival::Bbr),
-            Self::Beside(Rival::BbrV1),
-            Self::Reference,
-            Self::Cpu,
-        ]);
-        all
-    }
-
-    /// A name for a person and for `--cells`.
-    #[must_use]
-    pub fn name(&self) -> String {
-        match self {
-            Self::Cell(cell) => cell.name(),
-            Self::FirstByte => "first-byte".to_owned(),
-            Self::Exchanges => "exchanges".to_owned(),
-            Self::SmallFlow => "small-flow".to_owned(),
-            Self::Sessions => "sessions".to_owned(),
-            Self::Beside(rival) => format!("beside-{}", rival.name()),
-            Self::Reference => "beside-reference".to_owned(),
-            Self::Cpu => "cpu".to_owned(),
-        }
-    }
-}
-
-/// What is to be measured.
-#[derive(Clone, Debug)]
-pub struct Choice {
-    /// What.
-    pub measurements: Vec<Measurement>,
-    /// With which modes of correction the paths are measured.
-    pub modes: Vec<Mode>,
-    /// With how many seeds each.
-    pub repeat: u64,
-    /// The first of them; the others follow it.
-    pub seed: u64,
-}
-
-/// A run that gave no figure.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct NotMeasured {
-    /// The measurement's name.
-    pub measurement: String,
-    /// Which of its runs: `auto, seed 3`.
-    pub run: String,
-    /// Why.
-    pub why: String,
-}
-
-impl NotMeasured {
-    /// Why nothing more was begun.
-    pub const INTERRUPTED: &str = "interrupted";
-}
-
-/// What came of it. What was not asked for is `None` or empty.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Report {
-    /// Each path and mode, medians over seeds.
-    pub cells: Vec<CellResult>,
-    /// What those are the medians of.
-    pub runs: Vec<CellResult>,
-    /// First bytes.
-    pub first_byte: Option<FirstByte>,
-    /// Exchanges, by mode: without loss, then with.
-    pub exchanges: Vec<Exchanges>,
-    /// Those that nodes were measured with.
-    pub exchanges_in_real_time: Vec<Exchanges>,
-    /// Small flows.
-    pub small_flow: Option<SmallFlow>,
-    /// Jain's index of sixteen sessions, by seed.
-    pub jain_16_sessions: Vec<f64>,
-    /// By rival and queue.
-    pub shares: Vec<Shares>,
-    /// By queue: CUBIC's share beside BBR.
-    pub references: Vec<Shares>,
-    /// What flows cost, by run.
-    pub costs: Vec<Cost>,
-    /// What was asked for and gave nothing.
-    pub not_measured: Vec<NotMeasured>,
-}
 
 /// One run.
 #[derive(Clone, Copy, Debug)]

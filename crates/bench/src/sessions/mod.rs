@@ -18,9 +18,11 @@
 mod bench;
 mod cells;
 mod exchanges;
+mod measurement;
 mod pair;
 mod pipe;
 mod real;
+mod report;
 mod series;
 mod shares;
 mod transfers;
@@ -28,11 +30,13 @@ mod verdict;
 mod work;
 mod world;
 
-pub use bench::{Choice, Measurement, NotMeasured, Report, measure};
+pub use bench::measure;
 pub use cells::{Cell, PLAIN, Shape, all_cells};
 pub use exchanges::{Exchanges, FirstByte, Latencies, SmallFlow};
+pub use measurement::{Choice, Measurement};
 pub use pair::{Datagrams, Pair, Passage};
-pub use real::{Cost, measure as measure_in_real_time};
+pub use real::measure as measure_in_real_time;
+pub use report::{Cost, NotMeasured, Report};
 pub use series::{FlowStep, Step, Together};
 pub use shares::{Rival, Shares};
 pub use transfers::{CellResult, captured_bytes, run_cell};

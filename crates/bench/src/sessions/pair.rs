@@ -9,11 +9,13 @@ use tunnel::packet::{ChallengeSeed, ConnectionId, KeyLimits, PathSecret, Suite};
 use tunnel::transport::{Codepoint, Keys, Settings, Status, Transport};
 use tunnel::wire::{DATAGRAM_VERSION, DatagramOffer};
 use tunnel::{Answer, Config, DatagramAgreement, Event, LinkEnd, LinkId, Open, Session};
-use vocab::{Bitrate, FlowId, NodeId, Random, Time};
+use vocab::{Bitrate, ByteCount, FlowId, NodeId, Random, Time};
 
 use super::pipe::Pipe;
 use super::work::{self, Transfer, Work};
-use super::world::HEADERS;
+
+/// IP and UDP headers of a packet.
+pub(super) const HEADERS: ByteCount = ByteCount::new(28);
 
 /// Packets of one batch: a send with segmentation offload.
 const BATCH: usize = 16;

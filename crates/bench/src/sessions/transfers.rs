@@ -11,8 +11,9 @@ use vocab::{ByteCount, Time};
 
 use super::cells::{Cell, PLAIN};
 use super::pair::Datagrams;
+use super::pair::HEADERS;
 use super::work::Work;
-use super::world::{HEADERS, Plan, World};
+use super::world::{Plan, World};
 use super::{FAR, NEAR, mode_name, quantile};
 use host::median::median;
 

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 
 use serde::Serialize;
 
-use super::bench::Report;
+use super::report::Report;
 use super::shares::{FROM, Rival, Shares};
 
 /// What each of two is to get.

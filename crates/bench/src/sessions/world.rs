@@ -6,13 +6,10 @@ use bytes::Bytes;
 use emulate::{Delivery, Direction, Link, LinkConfig};
 use tunnel::transport::{Settings, Status};
 use tunnel::{Config, Session};
-use vocab::{Bitrate, ByteCount, FlowId, Time};
+use vocab::{Bitrate, FlowId, Time};
 
-use super::pair::{Datagrams, Pair, PairPlan, Passage};
+use super::pair::{Datagrams, HEADERS, Pair, PairPlan, Passage};
 use super::work::{Transfer, Work};
-
-/// IP and UDP headers of a packet.
-pub(super) const HEADERS: ByteCount = ByteCount::new(28);
 
 /// Turns without time passing after which something is wrong.
 const IDLE_ROUNDS_MAX: u32 = 10_000;

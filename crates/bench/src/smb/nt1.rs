@@ -21,7 +21,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::cells::Mode;
 use super::server::{PASSWORD, SHARE, USER};
-use super::stand::{Lane, WhyAccelerated};
+use super::stand::{Lane, NT1_OPTIONS, WhyAccelerated};
 use super::torture::LINK;
 use host::{Environment, wait};
 use lab::topology::Site;
@@ -33,14 +33,6 @@ const FILE_BYTES: u64 = 3_000_000;
 const FILE: &str = "nt1.bin";
 const UPLOAD: &str = "nt1-upload.bin";
 const UPLOAD_BY_IPV6: &str = "nt1-upload-by-ipv6.bin";
-
-/// What makes smbclient speak NT1, which it does not by itself.
-pub(super) const OPTIONS: [&str; 4] = [
-    "-m",
-    "NT1",
-    "--option=client min protocol = NT1",
-    "--client-protection=off",
-];
 
 /// How long a session may take, some twenty times what it does.
 const SESSION_LIMIT: Duration = Duration::from_secs(60);
@@ -152,7 +144,7 @@ impl Session {
             .arg(format!("//server/{SHARE}"))
             .args(["-I", &server.to_string()])
             .args(["-U", &format!("{USER}%{PASSWORD}"), "-s", "/dev/null"])
-            .args(OPTIONS)
+            .args(NT1_OPTIONS)
             .stdin(Stdio::piped())
             .stderr(output.try_clone()?)
             .stdout(output);

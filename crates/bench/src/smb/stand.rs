@@ -33,6 +33,14 @@ use lab::nodes::{Extras, Nodes};
 use lab::servers::SMB_PORT;
 use lab::topology::{LinkArguments, Offloads, Site, Topology};
 
+/// What makes smbclient speak NT1, which it does not by itself.
+pub(super) const NT1_OPTIONS: [&str; 4] = [
+    "-m",
+    "NT1",
+    "--option=client min protocol = NT1",
+    "--client-protection=off",
+];
+
 /// One READ or WRITE of the serial clients: what Windows XP's Explorer asks for at once.
 const SERIAL_BLOCK: usize = 61_440;
 /// One READ of smbprotocol as it is recommended to be used.
@@ -453,7 +461,7 @@ impl Lane {
         let place = self.place(Site::Near);
         let mut order = place.order(doing, cell.protection.name(), path);
         if cell.client.is_of_nt1() {
-            order["options"] = json!(super::nt1::OPTIONS);
+            order["options"] = json!(NT1_OPTIONS);
         }
         if cell.client == Client::Nt1Put {
             let local = self.directory.join("fetched.bin");

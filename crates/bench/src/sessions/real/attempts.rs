@@ -10,7 +10,7 @@
 
 use anyhow::{Result, bail};
 
-use super::super::bench::NotMeasured;
+use super::super::report::NotMeasured;
 use host::progress::Progress;
 
 /// The place where runs are made, and what came of those that failed.

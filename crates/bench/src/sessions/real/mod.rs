@@ -17,15 +17,15 @@ mod stand;
 use std::time::Duration;
 
 use anyhow::Result;
-use serde::Serialize;
 use tunnel::fec::Mode;
 
 use self::attempts::Attempts;
 use self::runs::{CPU_FROM, CPU_SPAN};
 use self::stand::{Flow, Stand};
-use super::bench::{Choice, EXCHANGE_LOSS, Measurement, Report};
 use super::exchanges::{Exchanges, Latencies};
+use super::measurement::{Choice, EXCHANGE_LOSS, Measurement};
 use super::mode_name;
+use super::report::{Cost, Report};
 use super::series::Together;
 use super::shares::{FROM as SHARE_FROM, QUEUES, Rival, SPAN as SHARE_SPAN, Shares};
 use host::median::median;
@@ -36,27 +36,6 @@ use lab::preflight::{self, Captures, Interception, Needs};
 /// Seeds with which rivals are put beside each other, at most: the kernel's flows are not what is
 /// measured here, and each run takes eighty seconds.
 const REFERENCES_MAX: usize = 2;
-
-/// What one flow costs, client and server on the same processors, with no emulator between.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Cost {
-    /// Whether the flow was reduced.
-    pub is_reduced: bool,
-    /// Application bytes.
-    pub gbit_s: f64,
-    /// What frames travelled in.
-    pub path: String,
-    /// Processor seconds for 10⁹ bytes, of each process or thread.
-    pub near_cpu_s_per_gb: f64,
-    /// See above.
-    pub far_cpu_s_per_gb: f64,
-    /// See above.
-    pub client_cpu_s_per_gb: f64,
-    /// See above.
-    pub server_cpu_s_per_gb: f64,
-    /// Idle share of the processors.
-    pub cpu_idle_percent: f64,
-}
 
 /// Measures all that can be in real time, until the lab is interrupted. What was not measured is in
 /// the report, with the reason.

@@ -7,11 +7,11 @@ use tunnel::fec::Mode;
 
 use super::super::cells::{Cell, PLAIN};
 use super::super::exchanges::{FirstByte, SHORT_ANSWER};
+use super::super::report::Cost;
 use super::super::series::{FlowStep, STEP, Together};
 use super::super::shares::{FROM as SHARE_FROM, Rival, SPAN as SHARE_SPAN};
 use super::super::transfers::{CellResult, WHOLE, mbit};
 use super::super::{mode_name, quantile};
-use super::Cost;
 use super::hosts::Bulk;
 use super::stand::{Flow, Stand};
 use host::machine::ProcessorTime;
