@@ -1,5 +1,7 @@
 //! What can be set of the accelerator, and its limits.
 
+use std::time::Duration;
+
 /// What the operator decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -23,6 +25,9 @@ impl Default for Settings {
 /// Requests of one flow that may be under way. Browsers pipeline none, and other clients some tens; each
 /// takes some dozens of bytes.
 pub(crate) const PIPELINED_MAX: usize = 1_024;
+
+/// How long the flow of a client that says nothing stays unopened: servers on such a port that speak first are rare.
+pub(crate) const OPEN_AFTER: Duration = Duration::from_secs(1);
 
 /// Bytes that may wait behind an answer which is being read from the dictionary, or behind the question whether it
 /// still holds. A client that waits for its answers sends nothing meanwhile; one that pipelines sends some

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::config::Settings;
 use super::shared::HttpState;
+use crate::Opening;
 use crate::registry::Entry;
 use crate::settings::{AcceleratorSettings, Parsed, Table, TableReader};
 use crate::shared::{SharedState, StartContext};
@@ -33,6 +34,14 @@ fn parse(table: &Table) -> Parsed {
 impl AcceleratorSettings for Settings {
     fn is_on(&self) -> bool {
         self.is_on
+    }
+
+    fn opening(&self) -> Opening {
+        // What is answered here opens no flow.
+        match self.caches {
+            true => Opening::ByNearHalf,
+            false => Opening::AtOnce,
+        }
     }
 
     fn lines(&self) -> Vec<(&'static str, String)> {

@@ -135,6 +135,7 @@ impl Pair {
                     Output::ToLan(bytes) => self.to_client.extend_from_slice(&bytes),
                     Output::FinishLan => self.client_finished = true,
                     Output::Content(request) => self.contents.take(request),
+                    Output::OpenFlow | Output::AnsweredHere(_) => {}
                     Output::LettingGo(LettingGo::LetGo { reason }) => {
                         let_go = true;
                         self.let_go = Some(reason);

@@ -52,6 +52,7 @@ impl Near {
             LookUp::NotCached => {
                 self.answered += 1;
                 self.write_lan(Bytes::from_static(NOT_CACHED));
+                self.note_answered(&head.bytes);
             }
             LookUp::Fresh(stored) => self.answer_stored(head, key, &stored),
             LookUp::StaleWhileRevalidate(stored) => {
@@ -91,6 +92,7 @@ impl Near {
         } else {
             return self.send_stored((head, key), stored, InsteadOf::Request, closes);
         }
+        self.note_answered(&head.bytes);
         if closes {
             self.end();
         }
@@ -110,6 +112,7 @@ impl Near {
         let head = stored.head_to_send(cache.wall(self.now), closes);
         let Some(handle) = stored.content.handle.clone() else {
             self.write_lan(head);
+            self.note_answered(&request.bytes);
             if closes {
                 self.end();
             }
@@ -179,6 +182,7 @@ impl Near {
         if answering.left > 0 {
             return self.close(reasons::CONTENT_GONE);
         }
+        self.note_answered(&answering.request.bytes);
         match answering.closes {
             true => self.end(),
             false => self.resume(),

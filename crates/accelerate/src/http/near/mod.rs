@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, VecDeque};
 use bytes::Bytes;
 use vocab::{Segment, SegmentKind, Time};
 
-use super::config::{HELD_MAX, PIPELINED_MAX};
+use super::config::{HELD_MAX, OPEN_AFTER, PIPELINED_MAX};
 use super::reasons;
 use super::shared::SharedCache;
 use super::wire::{Body, Expectation, Fault, RequestHead, Requests, Responses, What, has_option};
@@ -39,6 +39,10 @@ pub(super) struct Near {
     ended: BTreeMap<ContentId, Ended>,
     /// Numbers of contents that were given out.
     contents: u64,
+    /// Something was put out for the far half, so that the flow is open there.
+    is_opened: bool,
+    /// When the flow is opened unless the client has spoken: its server may be one that speaks first.
+    open_at: Option<Time>,
     cache: Option<SharedCache>,
     answered: u64,
     validated: u64,
@@ -76,6 +80,8 @@ impl Near {
             server_finished: false,
             ended: BTreeMap::new(),
             contents: 0,
+            is_opened: false,
+            open_at: None,
             cache,
             answered: 0,
             validated: 0,
@@ -178,7 +184,11 @@ impl Near {
         }
     }
 
+    /// The client has ended its stream. A flow that is not open at the far node ends here.
     fn finish_wan(&mut self) {
+        if !self.is_opened && self.requests.is_between_messages() && self.cache.is_some() {
+            return self.end();
+        }
         let held = self.requests.take_held();
         self.send_wan(Segment::control(held.into()));
         self.outputs.push_back(Output::FinishWan);
@@ -308,6 +318,14 @@ impl Near {
         self.outputs.push_back(Output::FinishWan);
     }
 
+    /// A request of the client's was answered here to the end.
+    fn note_answered(&mut self, request: &Bytes) {
+        if !self.is_opened {
+            let answered = Output::AnsweredHere(request.len());
+            self.outputs.push_back(answered);
+        }
+    }
+
     fn drain(&mut self, reason: ReasonCode) {
         if self.state == State::Following {
             self.state = State::Draining(reason);
@@ -355,6 +373,7 @@ impl Near {
 
     fn send_wan(&mut self, segment: Segment) {
         if !segment.bytes.is_empty() {
+            self.is_opened = true;
             self.outputs.push_back(Output::ToWan(segment));
         }
     }
@@ -369,12 +388,25 @@ impl Near {
 impl Accelerator for Near {
     fn handle(&mut self, now: Time, input: Input) {
         self.now = now;
+        if matches!(
+            input,
+            Input::Lan(_) | Input::LanFinished | Input::WanFinished
+        ) || self.is_opened
+        {
+            self.open_at = None;
+        }
         match input {
             // Nothing is of use any more to a client that was told that its connection ends.
             _ if matches!(self.state, State::LetGo | State::Ended) => {
                 if input == Input::LanFinished && self.state == State::Ended {
                     self.outputs.push_back(Output::FinishWan);
                 }
+            }
+            Input::Start => self.open_at = self.cache.as_ref().map(|_| now + OPEN_AFTER),
+            Input::Timeout if self.open_at.is_some_and(|at| at <= now) => {
+                self.open_at = None;
+                self.is_opened = true;
+                self.outputs.push_back(Output::OpenFlow);
             }
             Input::Lan(bytes) if self.client_waits() => self.hold_client(bytes),
             Input::Lan(bytes) => self.hear_client(bytes),
@@ -388,8 +420,7 @@ impl Accelerator for Near {
             Input::WanFinished if self.answering.is_some() => self.server_finished = true,
             Input::WanFinished => self.hear_end_of_server(),
             Input::Content(report) => self.content_report(report),
-            Input::Start
-            | Input::WanSilent(_)
+            Input::WanSilent(_)
             | Input::Timeout
             | Input::Server(..)
             | Input::ClaimGranted
@@ -401,6 +432,10 @@ impl Accelerator for Near {
 
     fn poll_output(&mut self) -> Option<Output> {
         self.outputs.pop_front()
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.open_at
     }
 
     fn buffered(&self) -> usize {
