@@ -6,72 +6,86 @@
 
 use std::fmt;
 
-/// How many bytes of a direction are looked at: enough for a TLS record header, an SMB header
-/// behind its length, or a request line's method.
+use crate::registry::ENTRIES;
+
+/// How many bytes of a direction are looked at: enough for a TLS record header, a request line's method,
+/// or a message's header behind its length.
 pub const LOOK_LIMIT: usize = 16;
 
 /// A protocol that a flow can be seen to speak.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Protocol {
-    /// Not recognised (yet).
-    #[default]
-    Unknown,
-    /// HTTP/1.x in clear (RFC 9112).
-    Http,
-    /// TLS, whatever is inside (RFC 8446).
-    Tls,
-    /// The File Transfer Protocol's control connection (RFC 959).
-    Ftp,
-    /// SMB 2 or 3 ([MS-SMB2]).
-    Smb2,
-    /// SMB 1 ([MS-CIFS]).
-    Smb1,
-    /// SMB 3 encrypted ([MS-SMB2] §2.2.41, SMB2 TRANSFORM_HEADER).
-    SmbEncrypted,
-    /// Secure Shell (RFC 4253).
-    Ssh,
-    /// The Simple Mail Transfer Protocol (RFC 5321).
-    Smtp,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Protocol {
+    /// What it is called in tables.
+    pub name: &'static str,
+    /// Whether the hosts encrypt all that follows, so that nothing of it repeats.
+    pub is_encrypted: bool,
+}
+
+/// How an accelerator recognises its protocol.
+#[derive(Clone, Copy)]
+pub struct Detection {
+    /// What the accelerator's ports alone suggest.
+    pub by_port: Protocol,
+    /// What the first bytes of either direction show, of which [`LOOK_LIMIT`] are looked at.
+    pub by_first_bytes: fn(&[u8]) -> Option<Protocol>,
 }
 
 impl Protocol {
-    /// Whether the hosts encrypt all that follows, so that nothing of it repeats.
+    /// Not recognised (yet).
+    pub const UNKNOWN: Self = Self::clear("unknown");
+    /// HTTP/1.x in clear (RFC 9112).
+    pub const HTTP: Self = Self::clear("http");
+    /// TLS, whatever is inside (RFC 8446).
+    pub const TLS: Self = Self::encrypted("tls");
+    /// The File Transfer Protocol's control connection (RFC 959).
+    pub const FTP: Self = Self::clear("ftp");
+    /// Secure Shell (RFC 4253).
+    pub const SSH: Self = Self::encrypted("ssh");
+    /// The Simple Mail Transfer Protocol (RFC 5321).
+    pub const SMTP: Self = Self::clear("smtp");
+
+    /// A protocol whose content can be seen.
     #[must_use]
-    pub fn is_encrypted(self) -> bool {
-        match self {
-            Self::Tls | Self::SmbEncrypted | Self::Ssh => true,
-            Self::Unknown | Self::Http | Self::Ftp | Self::Smb2 | Self::Smb1 | Self::Smtp => false,
+    pub const fn clear(name: &'static str) -> Self {
+        Self {
+            name,
+            is_encrypted: false,
+        }
+    }
+
+    /// A protocol whose content cannot be seen.
+    #[must_use]
+    pub const fn encrypted(name: &'static str) -> Self {
+        Self {
+            name,
+            is_encrypted: true,
         }
     }
 }
 
 impl fmt::Display for Protocol {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        out.pad(match self {
-            Self::Unknown => "unknown",
-            Self::Http => "http",
-            Self::Tls => "tls",
-            Self::Ftp => "ftp",
-            Self::Smb2 => "smb2",
-            Self::Smb1 => "smb1",
-            Self::SmbEncrypted => "smb3-encrypted",
-            Self::Ssh => "ssh",
-            Self::Smtp => "smtp",
-        })
+        out.pad(self.name)
     }
 }
 
 /// What the server's port alone suggests.
 #[must_use]
 pub fn by_port(port: u16) -> Protocol {
+    let mut entries = ENTRIES.iter().filter(|entry| entry.ports.contains(&port));
+    let detection = entries.find_map(|entry| entry.detection);
+    detection.map_or_else(|| by_well_known_port(port), |detection| detection.by_port)
+}
+
+/// The same for protocols without an accelerator, and for further ports of others.
+fn by_well_known_port(port: u16) -> Protocol {
     match port {
-        21 => Protocol::Ftp,
-        22 => Protocol::Ssh,
-        25 | 587 => Protocol::Smtp,
-        80 | 8080 => Protocol::Http,
-        443 | 465 | 993 | 995 => Protocol::Tls,
-        445 => Protocol::Smb2,
-        _ => Protocol::Unknown,
+        21 => Protocol::FTP,
+        22 => Protocol::SSH,
+        25 | 587 => Protocol::SMTP,
+        8080 => Protocol::HTTP,
+        443 | 465 | 993 | 995 => Protocol::TLS,
+        _ => Protocol::UNKNOWN,
     }
 }
 
@@ -80,27 +94,15 @@ pub fn by_port(port: u16) -> Protocol {
 /// Shorter input than [`LOOK_LIMIT`] is judged by what is there.
 #[must_use]
 pub fn by_first_bytes(bytes: &[u8]) -> Option<Protocol> {
-    const METHODS: [&[u8]; 9] = [
-        b"GET ",
-        b"HEAD ",
-        b"POST ",
-        b"PUT ",
-        b"DELETE ",
-        b"OPTIONS ",
-        b"PATCH ",
-        b"TRACE ",
-        b"HTTP/1.",
-    ];
+    let bytes = &bytes[..bytes.len().min(LOOK_LIMIT)];
     match bytes {
         // A TLS handshake record: type 22, legacy version 3.x (RFC 8446 §5.1, Record Layer).
-        [22, 3, 0..=4, ..] => Some(Protocol::Tls),
-        // Direct TCP transport: a zero byte and three of length ([MS-SMB2] §2.1, Transport).
-        [0, _, _, _, 0xfe, b'S', b'M', b'B', ..] => Some(Protocol::Smb2),
-        [0, _, _, _, 0xff, b'S', b'M', b'B', ..] => Some(Protocol::Smb1),
-        [0, _, _, _, 0xfd, b'S', b'M', b'B', ..] => Some(Protocol::SmbEncrypted),
-        [b'S', b'S', b'H', b'-', ..] => Some(Protocol::Ssh),
-        _ if METHODS.iter().any(|method| bytes.starts_with(method)) => Some(Protocol::Http),
-        _ => None,
+        [22, 3, 0..=4, ..] => Some(Protocol::TLS),
+        [b'S', b'S', b'H', b'-', ..] => Some(Protocol::SSH),
+        _ => {
+            let mut detections = ENTRIES.iter().filter_map(|entry| entry.detection);
+            detections.find_map(|detection| (detection.by_first_bytes)(bytes))
+        }
     }
 }
 
@@ -110,17 +112,9 @@ mod tests {
 
     #[test]
     fn first_bytes_name_the_protocol() {
-        assert_eq!(by_first_bytes(b"GET /a HTTP/1.1\r\n"), Some(Protocol::Http));
-        assert_eq!(by_first_bytes(&[22, 3, 1, 2, 0, 1]), Some(Protocol::Tls));
-        assert_eq!(
-            by_first_bytes(b"\0\0\x01\x00\xfeSMB@\0"),
-            Some(Protocol::Smb2)
-        );
-        assert_eq!(
-            by_first_bytes(b"\0\0\x01\x00\xfdSMB@\0"),
-            Some(Protocol::SmbEncrypted)
-        );
-        assert_eq!(by_first_bytes(b"SSH-2.0-x"), Some(Protocol::Ssh));
+        assert_eq!(by_first_bytes(b"GET /a HTTP/1.1\r\n"), Some(Protocol::HTTP));
+        assert_eq!(by_first_bytes(&[22, 3, 1, 2, 0, 1]), Some(Protocol::TLS));
+        assert_eq!(by_first_bytes(b"SSH-2.0-x"), Some(Protocol::SSH));
     }
 
     #[test]

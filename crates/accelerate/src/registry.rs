@@ -12,6 +12,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::credentials::Delegated;
+use crate::detect::Detection;
 use crate::http;
 use crate::passthrough;
 use crate::settings::{AcceleratorSettings, Parsed, Table};
@@ -29,6 +30,8 @@ pub struct Entry {
     pub name: &'static str,
     /// The server ports that it serves unless the policy says otherwise.
     pub ports: &'static [u16],
+    /// How its protocol is recognised, for people to read.
+    pub detection: Option<Detection>,
     /// Makes its settings of its table. An empty table gives the defaults and is never an error.
     pub parse: fn(&Table) -> Parsed,
     /// Keys that earlier releases read from another section.

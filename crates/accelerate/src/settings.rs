@@ -1,7 +1,7 @@
 //! The settings of one accelerator, from its own table of the node's configuration.
 //!
 //! ```text
-//!   [smb]                          node: finds the table by the entry's name
+//!   [name]                         node: finds the table by the entry's name
 //!   mode = "strict"    ─► Table ─► entry: TableReader ─► AcceleratorSettings
 //!                          │                 │
 //!                          └ spans of text   └ SettingError with the span of the wrong key or value

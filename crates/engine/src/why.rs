@@ -286,7 +286,7 @@ fn reduce(flow: &Flow, state: &str) -> StageReport {
             Some("the policy never stores this content".to_owned()),
             Some("take it out of never_store in [policy]".to_owned()),
         )
-    } else if flow.protocol.is_encrypted() {
+    } else if flow.protocol.is_encrypted {
         (
             Some("the hosts encrypt the content, and encrypted content never repeats".to_owned()),
             None,

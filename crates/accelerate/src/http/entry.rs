@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::config::Settings;
 use super::shared::HttpState;
 use crate::Opening;
+use crate::detect::{Detection, Protocol};
 use crate::registry::Entry;
 use crate::settings::{AcceleratorSettings, Parsed, Table, TableReader};
 use crate::shared::{SharedState, StartContext};
@@ -14,6 +15,10 @@ pub static ENTRY: Entry = Entry {
     number: 2,
     name: "http",
     ports: &[80],
+    detection: Some(Detection {
+        by_port: Protocol::HTTP,
+        by_first_bytes: detect,
+    }),
     parse,
     moved_keys: &[],
     uses_delegated: false,
@@ -22,6 +27,24 @@ pub static ENTRY: Entry = Entry {
 };
 
 const MODES: &[(&str, bool)] = &[("off", false), ("on", true)];
+
+/// A request line's method, or a response's version.
+fn detect(bytes: &[u8]) -> Option<Protocol> {
+    const BEGINNINGS: [&[u8]; 9] = [
+        b"GET ",
+        b"HEAD ",
+        b"POST ",
+        b"PUT ",
+        b"DELETE ",
+        b"OPTIONS ",
+        b"PATCH ",
+        b"TRACE ",
+        b"HTTP/1.",
+    ];
+    let mut beginnings = BEGINNINGS.iter();
+    let is_http = beginnings.any(|beginning| bytes.starts_with(beginning));
+    is_http.then_some(Protocol::HTTP)
+}
 
 fn parse(table: &Table) -> Parsed {
     let mut reader = TableReader::new(table);

@@ -27,6 +27,7 @@ pub static ENTRY: Entry = Entry {
     number: PASSTHROUGH,
     name: "passthrough",
     ports: &[],
+    detection: None,
     parse: |table| {
         TableReader::new(table).finish()?;
         Ok(Arc::new(Settings))

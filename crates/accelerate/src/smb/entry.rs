@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::build;
 use super::config::{Channels, Consistency, Settings};
+use crate::detect::{Detection, Protocol};
 use crate::registry::{Entry, MovedKey};
 use crate::settings::{AcceleratorSettings, Parsed, Table, TableReader};
 use crate::shared::{SharedState, StartContext, Unshared};
@@ -12,11 +13,22 @@ use crate::shared::{SharedState, StartContext, Unshared};
 /// For how long licences are used without word from the far node.
 const GREATEST_STALENESS: Duration = Duration::from_secs(10);
 
+/// SMB 2 or 3 ([MS-SMB2]).
+const SMB2: Protocol = Protocol::clear("smb2");
+/// SMB 1 ([MS-CIFS]).
+const SMB1: Protocol = Protocol::clear("smb1");
+/// SMB 3 encrypted ([MS-SMB2] §2.2.41, SMB2 TRANSFORM_HEADER).
+const ENCRYPTED: Protocol = Protocol::encrypted("smb3-encrypted");
+
 /// The accelerator in the registry.
 pub static ENTRY: Entry = Entry {
     number: 1,
     name: "smb",
     ports: &[445],
+    detection: Some(Detection {
+        by_port: SMB2,
+        by_first_bytes: detect,
+    }),
     parse,
     moved_keys: &[
         moved("smb", "smb", "mode"),
@@ -56,6 +68,16 @@ const MODES: &[(&str, Mode)] = &[
 ];
 
 const CHANNELS: &[(&str, Channels)] = &[("several", Channels::Several), ("one", Channels::One)];
+
+/// Direct TCP transport: a zero byte and three of length ([MS-SMB2] §2.1, Transport).
+fn detect(bytes: &[u8]) -> Option<Protocol> {
+    match bytes {
+        [0, _, _, _, 0xfe, b'S', b'M', b'B', ..] => Some(SMB2),
+        [0, _, _, _, 0xff, b'S', b'M', b'B', ..] => Some(SMB1),
+        [0, _, _, _, 0xfd, b'S', b'M', b'B', ..] => Some(ENCRYPTED),
+        _ => None,
+    }
+}
 
 fn parse(table: &Table) -> Parsed {
     let mut reader = TableReader::new(table);
@@ -157,6 +179,16 @@ mod tests {
 
     fn text(text: &str) -> Value {
         Value::Text(text.to_owned())
+    }
+
+    #[test]
+    fn first_bytes_tell_the_version_and_encryption() {
+        use crate::detect::by_first_bytes;
+        assert_eq!(by_first_bytes(b"\0\0\x01\x00\xfeSMB@\0"), Some(SMB2));
+        assert_eq!(by_first_bytes(b"\0\0\x01\x00\xffSMBr\0"), Some(SMB1));
+        let encrypted = by_first_bytes(b"\0\0\x01\x00\xfdSMB@\0");
+        assert!(encrypted.is_some_and(|protocol| protocol.is_encrypted));
+        assert_eq!(crate::detect::by_port(445), SMB2);
     }
 
     #[test]

@@ -33,6 +33,7 @@ pub static ENTRY: Entry = Entry {
     number: 201,
     name: "cache-test",
     ports: &[PORT],
+    detection: None,
     parse: |_| Ok(Arc::new(Settings)),
     moved_keys: &[],
     uses_delegated: false,

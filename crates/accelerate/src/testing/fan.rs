@@ -48,6 +48,7 @@ pub const fn entry(ports: &'static [u16]) -> Entry {
         number: 202,
         name: "fan-test",
         ports,
+        detection: None,
         parse: |_| Ok(Arc::new(Settings)),
         moved_keys: &[],
         uses_delegated: false,

@@ -36,6 +36,7 @@ static ENTRY: Entry = Entry {
     number: 250,
     name: "keeper",
     ports: &PORTS,
+    detection: None,
     parse: |_| Ok(Arc::new(Keeper::default())),
     moved_keys: &[],
     uses_delegated: false,

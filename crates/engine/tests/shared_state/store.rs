@@ -30,6 +30,7 @@ pub(crate) static ENTRY: Entry = Entry {
     number: 250,
     name: "store",
     ports: &[PORT],
+    detection: None,
     parse: |table| {
         TableReader::new(table).finish()?;
         Ok(Arc::new(Settings))

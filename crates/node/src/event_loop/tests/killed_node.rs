@@ -26,6 +26,7 @@ static ENTRY: Entry = Entry {
     number: 251,
     name: "starts",
     ports: &[],
+    detection: None,
     parse: |table| {
         TableReader::new(table).finish()?;
         Ok(Arc::new(Settings))
