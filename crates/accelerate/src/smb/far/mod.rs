@@ -32,6 +32,7 @@ mod connection;
 mod file_system;
 mod ids;
 mod leases;
+mod list_ahead;
 mod listing;
 pub(crate) mod message;
 pub(crate) mod open;
