@@ -20,8 +20,9 @@ use crate::bench_reduction::{BenchReduction, ReductionEnd};
 use crate::bench_session::BenchSession;
 use crate::bench_smb::BenchSmb;
 use crate::bench_turn_up::BenchTurnUp;
-use crate::lab::{environment, progress};
+use crate::environment::environment;
 use crate::output::Output;
+use crate::progress::progress;
 
 /// Finds what a part of Trunkline can do on this machine.
 #[derive(Debug, Args)]

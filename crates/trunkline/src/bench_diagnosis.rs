@@ -20,8 +20,9 @@ use host::{kernel, rootless};
 use lab::preflight::{self, Captures, Interception, Needs};
 use serde_json::{Value, json};
 
-use crate::lab::{environment, progress};
+use crate::environment::environment;
 use crate::output::Output;
+use crate::progress::progress;
 
 /// A case that could not be measured is tried again so often: a busy machine can be too slow for one.
 const ATTEMPTS: u32 = 2;

@@ -11,8 +11,8 @@ use host::kernel;
 use serde_json::{Value, json};
 
 use crate::bench_reduction::process;
-use crate::lab::progress;
 use crate::output::Output;
+use crate::progress::progress;
 
 /// Kills a process that writes a dictionary at random points, and looks at what it left.
 ///

@@ -12,8 +12,9 @@ use clap::Args;
 use host::{kernel, rootless};
 use serde_json::{Value, json};
 
-use crate::lab::{environment, progress};
+use crate::environment::environment;
 use crate::output::Output;
+use crate::progress::progress;
 
 #[derive(Debug, Args)]
 pub(crate) struct EmulatorPeers {

@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use vocab::ByteCount;
 
 use crate::estimate;
-use crate::lab::progress;
 use crate::output::Output;
+use crate::progress::progress;
 
 /// The most text that is read in place of the bench's own: more than any tree of one project.
 const MOST_TEXT: u64 = 1 << 30;

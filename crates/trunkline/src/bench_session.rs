@@ -23,8 +23,9 @@ use host::machine::Machine;
 use serde_json::{Value, json};
 use tunnel::fec::Mode;
 
-use crate::lab::{Display, environment, progress};
+use crate::environment::environment;
 use crate::output::Output;
+use crate::progress::{Display, progress};
 
 /// A WAN session on emulated paths.
 #[derive(Debug, Args)]

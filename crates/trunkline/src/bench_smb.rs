@@ -15,8 +15,9 @@ use clap::Args;
 use host::machine::Machine;
 use serde_json::{Value, json};
 
-use crate::lab::{environment, progress};
+use crate::environment::environment;
 use crate::output::Output;
+use crate::progress::progress;
 
 /// The environment variable that names a Python with smbprotocol.
 const PYTHON_VARIABLE: &str = "TRUNKLINE_SMB_PYTHON";

@@ -17,8 +17,9 @@ use lab::preflight::{self, Captures, Interception, Needs};
 use serde_json::json;
 use vocab::{Bitrate, ByteCount, parse_duration};
 
-use crate::lab::{environment, progress};
+use crate::environment::environment;
 use crate::output::Output;
+use crate::progress::progress;
 
 /// Lines and delays behind which the baseline RTT is measured.
 const ROUND_TRIPS: [(u64, Duration); 3] = [

@@ -12,7 +12,8 @@ use lab::campaign::{self, Link, Options, Pass, Plan, Results, Seeds, Test, Workl
 use lab::report;
 use lab::workload::Workload;
 
-use crate::lab::{environment, progress};
+use crate::environment::environment;
+use crate::progress::progress;
 
 /// Shows what Trunkline does for HTTP, FTP and file shares over an emulated WAN, beside what they
 /// do without it.

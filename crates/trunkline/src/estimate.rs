@@ -17,8 +17,8 @@ use node::{SegmentFiles, StateLock, dictionary_key};
 use serde_json::{Value, json};
 use vocab::ByteCount;
 
-use crate::lab::progress;
 use crate::output::Output;
+use crate::progress::progress;
 
 /// Rows of the table beyond which only the largest are shown.
 const ROWS: usize = 40;

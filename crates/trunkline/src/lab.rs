@@ -1,19 +1,14 @@
 //! `trunkline lab`: the lab behind the demo, for plans of one's own and for looking around.
 
-use std::cell::RefCell;
-use std::io::IsTerminal;
 use std::path::PathBuf;
-use std::time::Instant;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, Subcommand};
-use host::Environment;
-use host::progress::Progress;
-use host::rootless::{INSIDE_VARIABLE, Inside};
-use indicatif::{ProgressBar, ProgressStyle};
 use lab::campaign::{Link, Plan, Results};
 
 use crate::demo::{self, Output};
+use crate::environment::environment;
+use crate::progress::progress;
 
 /// Builds the lab, runs plans in it, and reports.
 #[derive(Debug, Args)]
@@ -101,73 +96,5 @@ impl Up {
         say!("{}", site.directions());
         say!("Ctrl-C ends the lab and removes everything.");
         site.wait()
-    }
-}
-
-/// What the lab needs to know of this process.
-pub(crate) fn environment() -> Result<Environment> {
-    Ok(Environment {
-        program: std::env::current_exe().context("finding this program")?,
-        arguments: std::env::args_os().skip(1).collect(),
-        user_namespace: match std::env::var_os(INSIDE_VARIABLE) {
-            Some(_) => Inside::Yes,
-            None => Inside::No,
-        },
-    })
-}
-
-/// A bar where somebody watches, plain lines on standard error where nobody does.
-pub(crate) fn progress() -> Display {
-    let bar = std::io::stderr().is_terminal().then(|| {
-        let bar = ProgressBar::new(1000);
-        let style = ProgressStyle::with_template("{elapsed_precise} [{bar:24}] {wide_msg}");
-        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-        bar.enable_steady_tick(std::time::Duration::from_millis(250));
-        bar
-    });
-    Display {
-        bar,
-        began: Instant::now(),
-        last: RefCell::default(),
-    }
-}
-
-/// Shows the lab's progress.
-pub(crate) struct Display {
-    bar: Option<ProgressBar>,
-    began: Instant,
-    last: RefCell<String>,
-}
-
-impl Display {
-    /// Takes the bar away.
-    pub(crate) fn finish(&self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
-    }
-}
-
-impl Progress for Display {
-    fn step(&self, done: f64, text: &str) {
-        let text = &vocab::printable(text);
-        match &self.bar {
-            Some(bar) => {
-                bar.set_position((done * 1000.0) as u64);
-                bar.set_message(text.clone());
-            }
-            None if *self.last.borrow() != *text => {
-                remark!("{:6.1} s  {text}", self.began.elapsed().as_secs_f64());
-                text.clone_into(&mut self.last.borrow_mut());
-            }
-            None => {}
-        }
-    }
-
-    fn note(&self, text: &str) {
-        match &self.bar {
-            Some(bar) => bar.println(text),
-            None => remark!("{text}"),
-        }
     }
 }

@@ -5,32 +5,28 @@
 
 use std::io::{Read, Write};
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use ::measure::metrics::WALK_PERCENT;
 use ::measure::turn_up::{Profile, Thresholds, Verdict};
-use ::measure::wire::Direction;
 use anyhow::{Context, Result, ensure};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use host::kernel;
 use tester::{self, PORT, RunOptions, Server, ServerEvent, ServerOptions, default_limits};
 use vocab::{Bitrate, ByteCount, parse_duration};
 
-use crate::lab::progress;
-use crate::measure_arguments::{dscp, far_end, percent, percent_of_whole};
+use crate::measure_arguments::{Ways, dscp, far_end, percent, percent_of_whole};
 use crate::measure_diagnose::Diagnose;
+use crate::measure_key::{key, needed_key};
 use crate::measure_steps::{ServiceTest, ThroughputTest};
 use crate::output::Output;
 use crate::page_file::PageFile;
+use crate::progress::progress;
 
-/// Where both ends look for the key, if no file is named.
-const KEY_VARIABLE: &str = "TRUNKLINE_MEASURE_KEY";
 /// Words that are shorter than this are remarked on: they can be guessed.
 const KEY_LENGTH: usize = 16;
 
-/// No words are longer, and a device has no end.
-const KEY_BYTES_MAX: u64 = 64 * 1024;
 /// Where iperf3 servers listen, unless told otherwise.
 const IPERF3_PORT: u16 = 5201;
 
@@ -138,28 +134,6 @@ impl Serve {
             ServerEvent::Ended(from, how) => say!("{from}: the test is over: {how}"),
             ServerEvent::Refused(from, why) => say!("{from}: refused: {why}"),
         })
-    }
-}
-
-/// Which directions are tested.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Ways {
-    /// Up, then down.
-    Both,
-    /// From here to the server.
-    Up,
-    /// From the server to here.
-    Down,
-}
-
-impl Ways {
-    /// The directions, each by itself.
-    pub(crate) fn each(self) -> Vec<Direction> {
-        match self {
-            Ways::Both => Direction::BOTH.to_vec(),
-            Ways::Up => vec![Direction::Up],
-            Ways::Down => vec![Direction::Down],
-        }
     }
 }
 
@@ -373,42 +347,6 @@ impl Run {
                 path_mtu_min: self.limits.min_path_mtu,
             },
         }
-    }
-}
-
-/// The key that a client cannot do without.
-pub(crate) fn needed_key(file: Option<&Path>) -> Result<String> {
-    key(file)?.with_context(|| {
-        format!("the server's key is needed: --key-file FILE, or {KEY_VARIABLE} in the environment")
-    })
-}
-
-/// The key, from the file or from the environment.
-fn key(file: Option<&Path>) -> Result<Option<String>> {
-    let words = match file {
-        Some(path) if path == Path::new("-") => {
-            read_key(std::io::stdin()).context("reading the key from standard input")?
-        }
-        Some(path) => std::fs::File::open(path)
-            .and_then(read_key)
-            .with_context(|| format!("the key in {} cannot be read", path.display()))?,
-        None => match std::env::var(KEY_VARIABLE) {
-            Ok(words) => words,
-            Err(_) => return Ok(None),
-        },
-    };
-    ensure!(!words.trim().is_empty(), "the key is empty");
-    Ok(Some(words.trim().to_owned()))
-}
-
-fn read_key(input: impl Read) -> std::io::Result<String> {
-    let mut words = String::new();
-    input.take(KEY_BYTES_MAX + 1).read_to_string(&mut words)?;
-    match words.len() as u64 <= KEY_BYTES_MAX {
-        true => Ok(words),
-        false => Err(std::io::Error::other(format!(
-            "it has more than {KEY_BYTES_MAX} bytes; a key is a few words"
-        ))),
     }
 }
 

@@ -1,7 +1,10 @@
-//! What people write behind `trunkline measure`: a far end, a share in percent, a class of service. What may
+//! What people write behind `trunkline measure`: a far end, a share in percent, a class of service,
+//! directions. What may
 //! mean two things is refused, with both.
 
+use ::measure::wire::Direction;
 use anyhow::{Result, bail, ensure};
+use clap::ValueEnum;
 
 /// A share in percent: `98` or `98%`. A plain number of 1 or less may be meant as a share of one, and is
 /// refused.
@@ -108,6 +111,28 @@ pub(crate) fn far_end(host: &str, port: Option<u16>, usual: u16) -> Result<(Stri
         );
     }
     Ok((name.to_owned(), own.or(port).unwrap_or(usual)))
+}
+
+/// Which directions are tested.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Ways {
+    /// Up, then down.
+    Both,
+    /// From here to the server.
+    Up,
+    /// From the server to here.
+    Down,
+}
+
+impl Ways {
+    /// The directions, each by itself.
+    pub(crate) fn each(self) -> Vec<Direction> {
+        match self {
+            Ways::Both => Direction::BOTH.to_vec(),
+            Ways::Up => vec![Direction::Up],
+            Ways::Down => vec![Direction::Down],
+        }
+    }
 }
 
 #[cfg(test)]

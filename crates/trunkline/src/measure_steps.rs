@@ -12,11 +12,11 @@ use host::kernel;
 use tester::{self, PORT, RunOptions};
 use vocab::{Bitrate, Probability, parse_duration};
 
-use crate::lab::progress;
-use crate::measure::{Ways, needed_key};
-use crate::measure_arguments::{dscp, far_end};
+use crate::measure_arguments::{Ways, dscp, far_end};
+use crate::measure_key::needed_key;
 use crate::output::Output;
 use crate::page_file::PageFile;
+use crate::progress::progress;
 
 /// The largest frame: a jumbo frame of 9,000 bytes of IP.
 const FRAME_MAX: u16 = 9_018;

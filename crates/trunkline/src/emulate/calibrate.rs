@@ -15,8 +15,9 @@ use emulator::link::control::HostCheck;
 use emulator::link::{BridgeIo, Devices, LinkConfig};
 use host::{kernel, rootless};
 
-use crate::lab::{environment, progress};
+use crate::environment::environment;
 use crate::output::Output;
+use crate::progress::progress;
 
 /// What `trunkline emulate calibrate` is told.
 #[derive(Debug, Args)]

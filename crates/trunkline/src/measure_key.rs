@@ -1,0 +1,47 @@
+//! The key of a turn-up test, from a file, standard input or the environment.
+
+use std::io::Read;
+use std::path::Path;
+
+use anyhow::{Context, Result, ensure};
+
+/// Where both ends look for the key, if no file is named.
+const KEY_VARIABLE: &str = "TRUNKLINE_MEASURE_KEY";
+/// No words are longer, and a device has no end.
+const KEY_BYTES_MAX: u64 = 64 * 1024;
+
+/// The key that a client cannot do without.
+pub(crate) fn needed_key(file: Option<&Path>) -> Result<String> {
+    key(file)?.with_context(|| {
+        format!("the server's key is needed: --key-file FILE, or {KEY_VARIABLE} in the environment")
+    })
+}
+
+/// The key, from the file or from the environment.
+pub(crate) fn key(file: Option<&Path>) -> Result<Option<String>> {
+    let words = match file {
+        Some(path) if path == Path::new("-") => {
+            read_key(std::io::stdin()).context("reading the key from standard input")?
+        }
+        Some(path) => std::fs::File::open(path)
+            .and_then(read_key)
+            .with_context(|| format!("the key in {} cannot be read", path.display()))?,
+        None => match std::env::var(KEY_VARIABLE) {
+            Ok(words) => words,
+            Err(_) => return Ok(None),
+        },
+    };
+    ensure!(!words.trim().is_empty(), "the key is empty");
+    Ok(Some(words.trim().to_owned()))
+}
+
+fn read_key(input: impl Read) -> std::io::Result<String> {
+    let mut words = String::new();
+    input.take(KEY_BYTES_MAX + 1).read_to_string(&mut words)?;
+    match words.len() as u64 <= KEY_BYTES_MAX {
+        true => Ok(words),
+        false => Err(std::io::Error::other(format!(
+            "it has more than {KEY_BYTES_MAX} bytes; a key is a few words"
+        ))),
+    }
+}
