@@ -304,7 +304,9 @@ mod tests {
         if give_away(&state) {
             let error = check_state_directory(&state).unwrap_err().to_string();
             let cure = format!("chown -R 0 {}", state.display());
-            assert!(error.contains(&cure), "{error}");
+            let (first, second) = error.split_once("If ").unwrap();
+            assert!(first.contains(&format!("as the user {OTHER}")), "{error}");
+            assert!(second.contains(&cure), "{error}");
         }
     }
 

@@ -294,6 +294,10 @@ fn run_tests(words: &[&str]) -> ExitCode {
             firewall::far_input,
         ),
         (
+            "a_reload_ends_the_bypass_of_the_server_that_output_rules_of_the_far_gateway_hit",
+            firewall::far_output,
+        ),
+        (
             "dropped_answers_to_clients_are_no_asymmetric_route",
             firewall::far_input_of_clients,
         ),

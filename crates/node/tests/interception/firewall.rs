@@ -190,11 +190,34 @@ pub(super) fn far_input(lab: &mut Lab) {
     reload(lab, "far");
     reload(lab, "near");
     intercepted_again(lab, &[SERVER, SERVER_IPV6, server]);
-    within(DIRECT_WITHIN, || {
-        lab.status("near").unwrap()["interception"]["avoided"] == 0
-    });
+    within(DIRECT_WITHIN, || bypassed_servers(lab) == 0);
     within(DIRECT_WITHIN, || blocked(lab, "far").is_empty());
     lab.set("far", &["nft", "delete table inet fw"]);
+}
+
+/// The near node's `node reload` ends the bypass of the server that was hit, and not only that of the others.
+pub(super) fn far_output(lab: &mut Lab) {
+    let rules = "table inet fw { chain output { type filter hook output priority 0; policy drop; oifname { lo, wan0 } accept; meta l4proto ipv6-icmp accept; }; }";
+    lab.set("far", &["nft", rules]);
+    let address = "198.18.2.6/24";
+    lab.set("server", &["ip", "addr", "add", address, "dev", "eth0"]);
+    let server = "198.18.2.6:8080";
+    let _ = lab.fetch(server);
+    within(DIRECT_WITHIN, || bypassed_servers(lab) == 1);
+    for _ in 0..8 {
+        assert_eq!(lab.fetch_within(server, NO_REPEATED_SYN), IPV4);
+    }
+    lab.set("far", &["nft", "delete table inet fw"]);
+    reload(lab, "far");
+    reload(lab, "near");
+    within(DIRECT_WITHIN, || bypassed_servers(lab) == 0);
+    intercepted_again(lab, &[server, SERVER]);
+    within(DIRECT_WITHIN, || blocked(lab, "far").is_empty());
+}
+
+fn bypassed_servers(lab: &Lab) -> u64 {
+    let status = lab.status("near").unwrap();
+    status["interception"]["avoided"].as_u64().unwrap()
 }
 
 /// Answers to the node's own address pass, so the server seems to answer the client by another route.
