@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use super::directives::Directives;
 use super::key::Key;
 use super::policy::{self, Freshness, NotStored};
-use super::stored::{Stored, Validators, head_to_store};
+use super::stored::{Conditions, Stored, Validators, head_to_store};
 use super::{Content, WallTime};
 use crate::http::wire::{RequestHead, ResponseHead};
 
@@ -23,15 +23,6 @@ pub(crate) struct Index<H> {
     held: usize,
     /// Bytes of memory for keys, heads and handles at most.
     memory_max: usize,
-}
-
-/// Whose validators a conditional request had.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Conditions {
-    /// Those of the stored response.
-    Stored,
-    /// The client's.
-    OfClient,
 }
 
 #[derive(Debug)]

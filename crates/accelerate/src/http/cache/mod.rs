@@ -30,9 +30,9 @@ mod structured;
 mod tests;
 mod vary;
 
-pub(crate) use index::{Conditions, Index, LookUp};
+pub(crate) use index::{Index, LookUp};
 pub(crate) use key::Key;
-pub(crate) use stored::Stored;
+pub(crate) use stored::{Conditions, Stored};
 
 /// Of the time for which a response had not changed, one part in so many is heuristically fresh
 /// (RFC 9111 §4.2.2 names 10 %).

@@ -4,7 +4,6 @@ use bytes::Bytes;
 
 use super::date;
 use super::directives::Directives;
-use super::index::Conditions;
 use super::key::Key;
 use super::policy::Freshness;
 use super::vary::Selection;
@@ -37,6 +36,15 @@ const NOT_UPDATED: [&str; 4] = [
     "content-range",
     "content-length",
 ];
+
+/// Whose validators a conditional request had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Conditions {
+    /// Those of the stored response.
+    Stored,
+    /// The client's.
+    OfClient,
+}
 
 /// One stored response.
 #[derive(Clone, Debug)]
