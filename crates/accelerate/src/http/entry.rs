@@ -75,7 +75,7 @@ impl AcceleratorSettings for Settings {
         ]
     }
 
-    fn start(&self, _: StartContext) -> Box<dyn SharedState> {
-        Box::new(HttpState::new(*self))
+    fn start(&self, context: StartContext) -> Box<dyn SharedState> {
+        Box::new(HttpState::new(*self, &context))
     }
 }

@@ -1,11 +1,8 @@
 //! What the flows of one node share: the cache, and the time on the calendar.
-#![expect(
-    clippy::disallowed_types,
-    reason = "one engine owns all flows that share the index, and they take turns"
-)]
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use vocab::Time;
@@ -15,7 +12,9 @@ use super::config::{INDEX_MAX, Settings};
 use super::far::Far;
 use super::near::Near;
 use crate::settings::AcceleratorSettings;
-use crate::shared::{HalfContext, SharedState};
+use crate::shared::{
+    HalfContext, Purged, SharedHandle, SharedInput, SharedOutput, SharedState, StartContext,
+};
 use crate::{Accelerator, ContentHandle, Half};
 
 /// What one engine keeps for all flows of HTTP.
@@ -23,15 +22,27 @@ pub(super) struct HttpState {
     settings: Settings,
     /// `None` until the calendar is known: without it no age can be computed.
     cache: Option<SharedCache>,
+    /// Bytes of memory that the index may hold.
+    memory_max: usize,
+    outputs: VecDeque<SharedOutput>,
 }
 
 impl HttpState {
     /// With nothing stored.
-    pub(super) fn new(settings: Settings) -> Self {
+    pub(super) fn new(settings: Settings, context: &StartContext) -> Self {
         Self {
             settings,
             cache: None,
+            memory_max: INDEX_MAX.min(context.memory_max),
+            outputs: VecDeque::new(),
         }
+    }
+
+    fn purge(&self, prefix: &str) -> Purged {
+        let Some(cache) = &self.cache else {
+            return Purged::default();
+        };
+        cache.with(|shared| shared.index.purge(prefix.as_bytes()))
     }
 }
 
@@ -48,8 +59,11 @@ impl SharedState for HttpState {
             return;
         }
         let clock = Calendar { now, since_1970 };
-        let cache = self.cache.get_or_insert_with(|| SharedCache::new(clock));
-        cache.shared().calendar = clock;
+        let memory_max = self.memory_max;
+        let cache = self
+            .cache
+            .get_or_insert_with(|| SharedCache::new(clock, memory_max));
+        cache.with(|shared| shared.calendar = clock);
     }
 
     fn build(&mut self, half: Half, context: HalfContext) -> Box<dyn Accelerator> {
@@ -61,6 +75,38 @@ impl SharedState for HttpState {
             }
             Half::Far => Box::new(Far::new()),
         }
+    }
+
+    fn handle(&mut self, _: Time, input: SharedInput) {
+        match input {
+            SharedInput::Purge { id, prefix } => {
+                let result = Ok(self.purge(&prefix));
+                self.outputs.push_back(SharedOutput::Purged { id, result });
+            }
+            SharedInput::Shrink { to } => {
+                if let Some(cache) = &self.cache {
+                    cache.with(|shared| shared.index.shrink(to));
+                }
+            }
+            SharedInput::Start
+            | SharedInput::File(_)
+            | SharedInput::Timeout
+            | SharedInput::FlowEnded(_)
+            | SharedInput::Stop => {}
+        }
+    }
+
+    fn poll_output(&mut self) -> Option<SharedOutput> {
+        self.outputs.pop_front()
+    }
+
+    fn buffered(&self) -> usize {
+        let cache = self.cache.as_ref();
+        cache.map_or(0, |cache| cache.with(|shared| shared.index.held()))
+    }
+
+    fn keeps_content(&self) -> bool {
+        true
     }
 }
 
@@ -108,34 +154,33 @@ pub(super) struct Shared {
 pub(super) struct SharedCache {
     /// The server of the flow.
     server: SocketAddr,
-    shared: Arc<Mutex<Shared>>,
+    shared: SharedHandle<Shared>,
 }
 
 impl SharedCache {
-    /// An empty cache, for no server yet.
-    pub(super) fn new(calendar: Calendar) -> Self {
-        let index = Index::new(INDEX_MAX);
+    /// An empty cache, for no server yet, whose index holds at most `memory_max` bytes.
+    pub(super) fn new(calendar: Calendar, memory_max: usize) -> Self {
+        let index = Index::new(memory_max);
         Self {
             server: SocketAddr::from(([0, 0, 0, 0], 0)),
-            shared: Arc::new(Mutex::new(Shared { calendar, index })),
+            shared: SharedHandle::new(Shared { calendar, index }),
         }
     }
 
     /// The same cache for a flow to this server.
     pub(super) fn for_server(&self, server: SocketAddr) -> Self {
-        let shared = Arc::clone(&self.shared);
+        let shared = self.shared.clone();
         Self { server, shared }
     }
 
-    /// What is shared, for one use.
-    pub(super) fn shared(&self) -> MutexGuard<'_, Shared> {
-        // The lock is never waited for, since the engine's flows take turns. A panic ends the engine.
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Works on what is shared.
+    pub(super) fn with<R>(&self, work: impl FnOnce(&mut Shared) -> R) -> R {
+        self.shared.with(work)
     }
 
     /// The moment on the calendar.
     pub(super) fn wall(&self, now: Time) -> WallTime {
-        self.shared().calendar.wall(now)
+        self.with(|shared| shared.calendar.wall(now))
     }
 
     /// The key of a request on this flow.

@@ -187,6 +187,7 @@ impl<S: AcceleratorSettings + Clone> SharedState for Unshared<S> {
 ///
 /// Each half of a flow owns one. Halves have to be `Send`, since an engine may be moved to another thread, and all
 /// of one engine run on the same thread, so the lock is never waited for.
+#[derive(Debug)]
 pub struct SharedHandle<T>(
     #[expect(clippy::disallowed_types, reason = "see above")] Arc<std::sync::Mutex<T>>,
 );

@@ -7,10 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use accelerate::http;
+use accelerate::shared::Purged;
 use bytes::{Bytes, BytesMut};
-use engine::{ConnectionId, Policy};
+use engine::{ConnectionId, Input, Policy};
 
-use super::world::{Script, Setting, World};
+use super::world::{NEAR, Script, Setting, World};
 use super::{PATIENCE, random_bytes};
 
 const PORT: u16 = 80;
@@ -150,6 +151,34 @@ fn a_stale_page_costs_a_conditional_request_and_no_content() {
     assert!(web.server.borrow().asked[1].contains("If-None-Match: \"1\""));
     let wan_bytes = web.wan_bytes() - wan_bytes;
     assert!(wan_bytes < 1_000, "{wan_bytes}");
+}
+
+#[test]
+fn an_operator_purges_stored_pages_by_url() {
+    let mut web = Web::new(ON);
+    let content = random_bytes(4, 40_000);
+    for path in ["/a", "/b"] {
+        web.page(path, "Cache-Control: max-age=60\r\n", &content);
+        let client = web.world.accept(PORT);
+        web.get(client, path, &content);
+    }
+    web.world.run_for(Duration::from_secs(2));
+    let purge = Input::PurgeAccelerator {
+        id: 1,
+        name: "http".to_owned(),
+        prefix: "http://web/a".to_owned(),
+    };
+    web.world.input(NEAR, purge);
+    let (entries, bytes) = (1, 40_000);
+    let purged = vec![(1, Ok(Purged { entries, bytes }))];
+    assert_eq!(web.world.nodes[NEAR].purged, purged);
+    for path in ["/a", "/b"] {
+        let client = web.world.accept(PORT);
+        web.get(client, path, &content);
+    }
+    // Only the page that was purged is asked for again.
+    assert_eq!(web.asked(), 3);
+    assert!(web.server.borrow().asked[2].starts_with("GET /a "));
 }
 
 /// Without a cache nothing is answered here, and the same content is a reference in spite of other heads.

@@ -8,6 +8,7 @@ use super::policy::{self, Freshness, NotStored};
 use super::stored::{Conditions, Stored, Validators, head_to_store};
 use super::{Content, WallTime};
 use crate::http::wire::{RequestHead, ResponseHead};
+use crate::shared::Purged;
 
 /// Responses of one URL. Two or three languages times codings are common; a URL with more variants is one
 /// that varies by something like User-Agent, and each further one displaces the oldest.
@@ -181,14 +182,33 @@ impl<H: Content> Index<H> {
         }
     }
 
-    /// Forgets all URLs that begin like this, of all servers; how many responses these were.
-    pub(crate) fn purge(&mut self, prefix: &[u8]) -> usize {
+    /// Removes the stored responses of all servers whose URLs begin with `prefix`.
+    pub(crate) fn purge(&mut self, prefix: &[u8]) -> Purged {
         let keys = self.urls.keys().filter(|key| key.url.starts_with(prefix));
-        let keys: Vec<Key> = keys.cloned().collect();
-        keys.iter().map(|key| self.remove(key)).sum()
+        let mut keys: Vec<Key> = keys.cloned().collect();
+        keys.sort_unstable();
+        let mut purged = Purged::default();
+        for key in &keys {
+            let variants = self.urls.get(key).into_iter().flatten();
+            purged.bytes += variants.map(|variant| variant.stored.length).sum::<u64>();
+            purged.entries += self.remove(key) as u64;
+        }
+        purged
+    }
+
+    /// Removes the least recently used responses until the index holds no more than `memory_max` bytes.
+    pub(crate) fn shrink(&mut self, memory_max: usize) {
+        while self.held > memory_max {
+            let Some((used, key)) = self.order.first_key_value() else {
+                break;
+            };
+            let (used, key) = (*used, key.clone());
+            self.remove_used(&key, used);
+        }
     }
 
     /// Responses that are stored.
+    #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.order.len()
     }
@@ -229,17 +249,7 @@ impl<H: Content> Index<H> {
                 .into_iter()
                 .for_each(|used| self.remove_used(key, used));
         }
-        while self.held > self.memory_max {
-            let Some((used, key)) = self
-                .order
-                .iter()
-                .next()
-                .map(|(used, key)| (*used, key.clone()))
-            else {
-                break;
-            };
-            self.remove_used(&key, used);
-        }
+        self.shrink(self.memory_max);
     }
 
     fn remove(&mut self, key: &Key) -> usize {

@@ -393,10 +393,10 @@ fn the_index_agrees_with_a_reference_from_the_text_of_the_rfc() {
             }
         }
         assert_eq!(index.len(), reference.stored.len());
-        assert_eq!(
-            index.purge(b"http://a/0") + index.purge(b"http://a/"),
-            reference.stored.len()
-        );
+        let purged = [index.purge(b"http://a/0"), index.purge(b"http://a/")];
+        let (first, rest) = (purged[0], purged[1]);
+        assert_eq!(first.entries + rest.entries, reference.stored.len() as u64);
+        assert_eq!(first.bytes + rest.bytes, reference.stored.len() as u64);
         assert_eq!((index.len(), index.held()), (0, 0));
     }
     assert!(counts.iter().all(|count| *count > 200), "{counts:?}");

@@ -38,7 +38,7 @@ impl Near {
             return Some(head);
         };
         let now = cache.wall(self.now);
-        let found = cache.shared().index.look_up(now, &key, &head);
+        let found = cache.with(|shared| shared.index.look_up(now, &key, &head));
         let answers = matches!(
             found,
             LookUp::Fresh(_) | LookUp::StaleWhileRevalidate(_) | LookUp::NotCached
@@ -200,10 +200,8 @@ impl Near {
         if let Some(cache) = &self.cache
             && absence == ContentAbsence::Gone
         {
-            let mut shared = cache.shared();
-            shared
-                .index
-                .remove_selected(&answering.key, &answering.request);
+            let (key, request) = (&answering.key, &answering.request);
+            cache.with(|shared| shared.index.remove_selected(key, request));
         }
         match answering.instead_of {
             InsteadOf::Request => {
@@ -280,15 +278,15 @@ impl Near {
         let is_for_client = owed.is_for_client;
         let now = cache.wall(self.now);
         let exchange = (&cached.request, &head);
-        let mut shared = cache.shared();
-        let index = &mut shared.index;
         if head.status == 304 {
             let conditions = match cached.is_validating {
                 true => Conditions::Stored,
                 false => Conditions::OfClient,
             };
-            let found = index.freshen(cached.asked, now, &cached.key, exchange, conditions);
-            drop(shared);
+            let found = cache.with(|shared| {
+                let (index, key) = (&mut shared.index, &cached.key);
+                index.freshen(cached.asked, now, key, exchange, conditions)
+            });
             if !cached.is_validating {
                 return self.write_lan(head.bytes);
             }
@@ -301,11 +299,11 @@ impl Near {
             }
             return;
         }
-        index.invalidate(&cached.key, &cached.request, &head);
+        let (key, request) = (&cached.key, &cached.request);
+        cache.with(|shared| shared.index.invalidate(key, request, &head));
         let replaces = |stored: &Stored<Content>| stored.may_replace_error(&cached.request, now);
         let is_error = matches!(head.status, 500 | 502 | 503 | 504);
         if is_error && let Some(stored) = cached.stored.clone().filter(replaces) {
-            drop(shared);
             let asked = (cached.request.clone(), cached.key.clone());
             owed.rest = Rest::Drop;
             if is_for_client {
@@ -315,7 +313,8 @@ impl Near {
         }
         // Whether a response that ends with the connection is whole is not known at its end.
         let has_end = matches!(body, Body::Empty | Body::Fixed(_) | Body::Chunked);
-        let would_store = index.would_store(cached.asked, now, &cached.key, exchange);
+        let would_store =
+            cache.with(|shared| shared.index.would_store(cached.asked, now, key, exchange));
         let has_room = self.ended.len() < MAX_CONTENT_STORES / 2;
         match would_store {
             Ok(()) if has_end && has_room => {
@@ -327,11 +326,10 @@ impl Near {
             }
             // What was stored is older than what is now answered.
             _ if cached.request.method() == b"GET" && head.status < 500 && head.status != 206 => {
-                index.remove_selected(&cached.key, &cached.request);
+                cache.with(|shared| shared.index.remove_selected(key, request));
             }
             _ => {}
         }
-        drop(shared);
         if is_for_client {
             self.write_lan(head.bytes);
         }
@@ -387,15 +385,12 @@ impl Near {
         };
         let Ended { cached, keeping } = ended;
         let exchange = (&cached.request, &keeping.head);
-        let mut shared = cache.shared();
-        // It was judged by its head, and nothing that was judged has changed since.
-        let _ = shared.index.store(
-            cached.asked,
-            keeping.answered,
-            &cached.key,
-            exchange,
-            (content, length),
-        );
+        let content = (content, length);
+        cache.with(|shared| {
+            let (index, key) = (&mut shared.index, &cached.key);
+            // It was judged by its head, and nothing that was judged has changed since.
+            let _ = index.store(cached.asked, keeping.answered, key, exchange, content);
+        });
     }
 
     /// The server has ended its stream: a stored response may stand for the one that does not come.

@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::*;
+use crate::http::config::INDEX_MAX;
 use crate::http::shared::Calendar;
 
 /// 1 January 2026, 00:00:00 GMT.
@@ -15,7 +16,7 @@ fn cache() -> SharedCache {
         now: Time::ZERO,
         since_1970: Duration::from_millis(EPOCH_MS),
     };
-    SharedCache::new(calendar).for_server(server)
+    SharedCache::new(calendar, INDEX_MAX).for_server(server)
 }
 
 /// Clients of one site, one after the other, each on its own connection.
@@ -258,9 +259,10 @@ fn many_variants_displace_each_other_and_take_no_more_memory() {
         let response = ok("Cache-Control: max-age=60\r\nVary: User-Agent\r\n", "x");
         assert!(site.get(&format!("User-Agent: {number}\r\n"), &response).0);
     }
-    let shared = site.cache.shared();
-    let index = &shared.index;
-    assert!(index.len() <= 16 && index.held() < 64 * 1024, "{index:?}");
+    site.cache.with(|shared| {
+        let index = &shared.index;
+        assert!(index.len() <= 16 && index.held() < 64 * 1024, "{index:?}");
+    });
 }
 
 #[test]
@@ -500,4 +502,22 @@ fn content_that_is_gone_is_a_miss_and_never_a_wrong_byte() {
     let (_, got) = connection.ask(request, "");
     assert!(got.ends_with("\r\n\r\nst"), "{got}");
     assert_eq!(connection.0.closed, Some(reasons::CONTENT_GONE));
+}
+
+#[test]
+fn shrinking_removes_the_least_recently_used_first() {
+    let site = Site::new();
+    for number in 0..100 {
+        let request = format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n");
+        site.ask(&request, &ok("Cache-Control: max-age=60\r\n", "x"));
+    }
+    let half = site.cache.with(|shared| shared.index.held()) / 2;
+    site.cache.with(|shared| shared.index.shrink(half));
+    let held = site.cache.with(|shared| shared.index.held());
+    assert!(held <= half && held > half - 4_096, "{held} of {half}");
+    for (number, is_asked) in [(0, true), (99, false)] {
+        let request = format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n");
+        let (asked, _) = site.ask(&request, &ok("Cache-Control: max-age=60\r\n", "x"));
+        assert_eq!(!asked.is_empty(), is_asked, "/{number}");
+    }
 }
