@@ -2,7 +2,7 @@
 //!
 //! Detection only looks: it holds no byte back, so protocols whose server speaks first (FTP,
 //! SMTP, SSH) cannot be stalled by it, and it looks at the first [`LOOK_LIMIT`] bytes of each
-//! direction only. What it cannot name stays [`Protocol::Unknown`].
+//! direction only. What it cannot name stays [`Protocol::UNKNOWN`].
 
 use std::fmt;
 

@@ -50,7 +50,7 @@ pub enum DropReason {
     Lost,
     /// It was handed in while everything is lost behind the line, as it is in an outage.
     Outage,
-    /// The direction held as much as [`MemoryLimits`] allows: the emulation is not faithful from
+    /// The direction held as much as [`MemoryLimits`](crate::MemoryLimits) allows: the emulation is not faithful from
     /// here on. A replay refuses the same packet.
     MemoryLimit,
     /// It arrived, and nobody had taken out what had arrived before it; a replay delivers it.

@@ -24,7 +24,7 @@
 //! dictionary; the cache keeps heads and handles. Content that the dictionary has lost is a miss.
 //!
 //! When it lets go: at a message that another implementation could understand differently
-//! ([`wire::Fault`]), at CONNECT, after 101 (Switching Protocols), and when a client sends on behind a
+//! (`wire::Fault`), at CONNECT, after 101 (Switching Protocols), and when a client sends on behind a
 //! request for an upgrade that is not answered. It lets go only while all bytes have passed unchanged; after it has asked
 //! something else than its client, it closes the flow instead. The far
 //! half never lets go: where it cannot follow, it sends everything as payload.
