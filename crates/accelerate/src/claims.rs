@@ -11,7 +11,7 @@
 //!                       ──► ClaimDenied, to the second, which goes on without it
 //!   all but one of them end ──► ClaimGranted, to the one that is left
 //! ```
-//! A key on which two flows have a claim is held by neither. The engine keeps one [`Claims`] for all
+//! A key on which two flows have a claim is held by neither. The engine keeps one [`ClaimTable`] for all
 //! of its flows and passes the decisions on. It does not know of flows that bypass the node.
 
 use std::collections::btree_map::Entry;
@@ -36,15 +36,15 @@ enum ClaimState {
     Denied,
 }
 
-/// The claims of all flows of an engine. Flows are known by the engine's numbers.
+/// The table of claims of all flows of an engine. Flows are known by the engine's numbers.
 #[derive(Debug, Default)]
-pub struct Claims {
+pub struct ClaimTable {
     keys: BTreeMap<u64, ClaimKey>,
     states: BTreeMap<ClaimKey, BTreeMap<u64, ClaimState>>,
     decisions: VecDeque<(u64, Input)>,
 }
 
-impl Claims {
+impl ClaimTable {
     /// Takes a flow's claim. A flow makes one claim; further ones change nothing.
     pub fn claim(&mut self, flow: u64, key: ClaimKey) {
         if let Entry::Vacant(vacant) = self.keys.entry(flow) {
@@ -123,13 +123,13 @@ mod tests {
 
     const KEY: ClaimKey = ClaimKey([1; 32]);
 
-    fn decisions(claims: &mut Claims) -> Vec<(u64, Input)> {
+    fn decisions(claims: &mut ClaimTable) -> Vec<(u64, Input)> {
         std::iter::from_fn(|| claims.poll_decision()).collect()
     }
 
     #[test]
     fn holder_releases_before_others_are_denied() {
-        let mut claims = Claims::default();
+        let mut claims = ClaimTable::default();
         claims.claim(1, KEY);
         assert_eq!(decisions(&mut claims), [(1, Input::ClaimGranted)]);
         // Another key is another claim.
@@ -150,7 +150,7 @@ mod tests {
 
     #[test]
     fn last_flow_is_granted_the_claim() {
-        let mut claims = Claims::default();
+        let mut claims = ClaimTable::default();
         for flow in 1..=3 {
             claims.claim(flow, KEY);
         }

@@ -30,15 +30,15 @@ pub struct Entry {
     pub name: &'static str,
     /// The server ports that it serves unless the policy says otherwise.
     pub ports: &'static [u16],
-    /// How its protocol is recognised, for people to read.
+    /// The tests that recognise its protocol. They name it to people and choose nothing.
     pub detection: Option<Detection>,
     /// Makes its settings of its table. An empty table gives the defaults and is never an error.
     pub parse: fn(&Table) -> Parsed,
     /// Keys that earlier releases read from another section.
     pub moved_keys: &'static [MovedKey],
-    /// Whether it can use delegated keys.
+    /// True if it can use delegated keys.
     pub uses_delegated: bool,
-    /// What switches it on, as it is written in its table; `None` for one that is always on.
+    /// The setting that switches it on, as it is written in its table; `None` for one that is always on.
     pub switch_on: Option<&'static str>,
     /// Explains the accelerator's own reasons, and common ones for which it has better words;
     /// `None` for all others.
@@ -88,11 +88,11 @@ impl Eq for Entry {}
 pub struct MovedKey {
     /// The section that it stood in.
     pub from: &'static str,
-    /// What it was called there.
+    /// The key's name there.
     pub was: &'static str,
     /// The section that it stands in now.
     pub to: &'static str,
-    /// What it is called there.
+    /// The key's name there.
     pub is: &'static str,
 }
 

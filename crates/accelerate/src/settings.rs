@@ -25,7 +25,7 @@ use crate::shared::{SharedState, StartContext};
 /// The settings of one accelerator as its entry parsed them. The engine and the node pass them on;
 /// only the accelerator knows what is in them.
 pub trait AcceleratorSettings: Any + fmt::Debug + Send + Sync {
-    /// Whether flows to the accelerator's ports are given to it.
+    /// True if flows to the accelerator's ports are given to it.
     fn is_on(&self) -> bool;
 
     /// Who decides when a flow of the accelerator is opened at the far node.
@@ -36,7 +36,7 @@ pub trait AcceleratorSettings: Any + fmt::Debug + Send + Sync {
     /// Every setting with its value as they would be written in the table.
     fn lines(&self) -> Vec<(&'static str, String)>;
 
-    /// What the operator should know of these settings, such as one that does nothing without
+    /// Remarks on these settings for the operator, such as one that does nothing without
     /// another. `delegates` says whether the configuration names delegated keys.
     fn remarks(&self, delegates: bool) -> Vec<String> {
         let _ = delegates;
@@ -60,10 +60,10 @@ impl dyn AcceleratorSettings {
     }
 }
 
-/// What an entry makes of its table.
+/// The settings that an entry reads from its table, or the first error.
 pub type Parsed = Result<Arc<dyn AcceleratorSettings>, SettingError>;
 
-/// What is wrong in a table.
+/// An error in an accelerator's table.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SettingError {
     /// The accelerator has no such key.
@@ -81,7 +81,7 @@ pub enum SettingError {
     WrongValue {
         /// Where the value stands in the file, in bytes.
         span: Range<usize>,
-        /// What is wrong and what to write.
+        /// The error, and the value to write instead.
         message: String,
     },
 }

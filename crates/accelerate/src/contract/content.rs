@@ -27,105 +27,105 @@ use bytes::Bytes;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ContentId(pub u64);
 
-/// What names a stored body. It is opaque here; equal handles name equal bodies.
+/// The name of a stored body. It is opaque here; equal handles name equal bodies.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContentHandle(Bytes);
 
-/// What a half wants of the node's content.
+/// A request of a half to store, read or keep a body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ContentRequest {
     /// Begin to store a body. At most [`MAX_CONTENT_STORES`] at a time.
     Store {
-        /// What the half calls it.
+        /// The number that the half gives to this store.
         id: ContentId,
     },
-    /// The body's next bytes. Ignored if it was refused.
+    /// Store the body's next bytes. They are ignored if the body was refused.
     Append {
-        /// Which body.
+        /// The number of the store.
         id: ContentId,
         /// The bytes.
         bytes: Bytes,
     },
-    /// That was all of the body; [`ContentReport::Stored`] or [`ContentReport::Refused`] follows, unless it was
+    /// End the body; [`ContentReport::Stored`] or [`ContentReport::Refused`] follows, unless it was
     /// refused before.
     Finish {
-        /// Which body.
+        /// The number of the store.
         id: ContentId,
     },
-    /// The body is not to be stored after all. No report follows.
+    /// Do not store the body after all. No report follows.
     Abandon {
-        /// Which body.
+        /// The number of the store.
         id: ContentId,
     },
     /// Read a range of a body. At most [`MAX_CONTENT_READS`] at a time.
     Read {
-        /// What the half calls this read.
+        /// The number that the half gives to this read.
         id: ContentId,
-        /// Which body.
+        /// The body's name.
         handle: ContentHandle,
-        /// Which bytes; what is beyond the body's end is left out.
+        /// The bytes to read, counted from its beginning; those beyond its end are left out.
         range: Range<u64>,
     },
-    /// No more of it is wanted. No report follows.
+    /// Give no more pieces of a read. No report follows.
     StopReading {
-        /// Which read.
+        /// The number of the read.
         id: ContentId,
     },
-    /// The body is worth more to the accelerator than others: it is not to be evicted as long as there is room
-    /// for such wishes. That lasts beyond the flow, until [`Self::Release`], or until the node ends. No
+    /// Keep the body in the dictionary as long as there is room for kept bodies: it is worth more to the
+    /// accelerator than others. That lasts beyond the flow, until [`Self::Release`], or until the node ends. No
     /// report follows.
     Keep {
-        /// Which body.
+        /// The body's name.
         handle: ContentHandle,
     },
-    /// The body may be evicted like any other. No report follows.
+    /// Let the body be evicted like any other. No report follows.
     Release {
-        /// Which body.
+        /// The body's name.
         handle: ContentHandle,
     },
 }
 
-/// What a half is told about the node's content.
+/// An answer to a half's [`ContentRequest`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ContentReport {
     /// The body is stored.
     Stored {
-        /// Which one.
+        /// The number of the store.
         id: ContentId,
-        /// What it can be read by, from now on and by any flow of this node.
+        /// The body's name. Any flow of this node can read the body by it from now on.
         handle: ContentHandle,
         /// Its length in bytes.
         length: u64,
     },
     /// The body is not stored.
     Refused {
-        /// Which one.
+        /// The number of the store.
         id: ContentId,
-        /// Why.
+        /// The cause.
         refusal: ContentRefusal,
     },
     /// The next bytes of a read.
     Piece {
-        /// Which read.
+        /// The number of the read.
         id: ContentId,
         /// The bytes, one at least.
         bytes: Bytes,
     },
     /// All of the range was given.
     Ended {
-        /// Which read.
+        /// The number of the read.
         id: ContentId,
     },
     /// The rest of the range cannot be given.
     Gone {
-        /// Which read.
+        /// The number of the read.
         id: ContentId,
-        /// Why.
+        /// The cause.
         absence: ContentAbsence,
     },
 }
 
-/// Why a body is not stored.
+/// The cause for which a body is not stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentRefusal {
     /// The policy of this node or of the peer keeps the flow's content out of the dictionary.
@@ -136,7 +136,7 @@ pub enum ContentRefusal {
     Collides,
 }
 
-/// Why a body cannot be read.
+/// The cause for which a body cannot be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ContentAbsence {
     /// It is no longer there, or its handle is damaged. The handle is of no use any more.
@@ -160,7 +160,7 @@ impl ContentHandle {
         Self(serialised)
     }
 
-    /// What an index keeps of it. No bytes are copied.
+    /// The bytes that an index keeps to name the body later. They are shared, not copied.
     #[must_use]
     pub fn to_bytes(&self) -> Bytes {
         self.0.clone()

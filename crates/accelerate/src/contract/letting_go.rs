@@ -18,7 +18,7 @@
 
 use super::ReasonCode;
 
-/// How an accelerator stops helping (see the head of this file).
+/// The form in which an accelerator stops helping (see the head of this file).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LettingGo {
     /// Bytes pass untouched from here on, in both directions and for ever.

@@ -31,7 +31,7 @@ use vocab::{Segment, Time};
 
 use crate::claims::ClaimKey;
 
-/// Which end of the WAN a half stands at.
+/// The end of the WAN at which one half of an accelerator stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Half {
     /// Beside the client, which thinks it talks to the server.
@@ -40,7 +40,7 @@ pub enum Half {
     Far,
 }
 
-/// What an accelerator half is told.
+/// An event that the engine reports to a half.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Input {
     /// The flow begins. The first input of every half; for a far half the server's connection is
@@ -75,7 +75,7 @@ pub enum Input {
     Woken,
 }
 
-/// What an accelerator half wants done.
+/// An action that a half asks the engine for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
     /// Open the connection to the server. Far halves only, once.

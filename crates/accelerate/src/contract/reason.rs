@@ -80,7 +80,7 @@ impl ReasonCode {
         self.0
     }
 
-    /// What a common code means, in words that hold for every protocol; `None` for any other code.
+    /// The meaning of a common code, in words that hold for every protocol; `None` for any other code.
     #[must_use]
     pub fn common_explanation(self) -> Option<Explanation> {
         let explanation = match self {
@@ -151,17 +151,17 @@ impl ReasonCode {
     }
 }
 
-/// How an operator delegates a key.
+/// The remedy for a key that is missing: the operator delegates it.
 const DELEGATE: &str = "name an account file as accounts, or for Kerberos the service's keytab as keytab, in [credentials] of the node beside the server";
 
-/// What a reason means to the operator.
+/// The meaning of a reason, for the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
-    /// What happened, as a clause.
+    /// The event, as a clause.
     pub text: Cow<'static, str>,
-    /// What would change that; `None` where nothing would.
+    /// The operator's action that would change it; `None` where nothing would.
     pub remedy: Option<Cow<'static, str>>,
-    /// Whether the next flow between the same hosts would meet it as well: a missing key, say, or a way of
+    /// True if the next flow between the same hosts meets the same reason: a missing key, say, or a way of
     /// logging in that is not followed. After a close for such a reason the engine carries those flows untouched.
     pub recurs: bool,
 }

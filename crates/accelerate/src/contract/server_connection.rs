@@ -39,7 +39,7 @@ impl ServerConnection {
     pub const READ_AHEAD: usize = 64 * 1024;
 }
 
-/// What a far half wants done with a further connection.
+/// A far half's command for one of its further connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerCommand {
     /// Open it. What is written before it is open follows then.
@@ -56,7 +56,7 @@ pub enum ServerCommand {
     Reset,
 }
 
-/// What a far half is told of a further connection.
+/// An event of one of a far half's further connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerEvent {
     /// It is open.

@@ -1,14 +1,14 @@
-//! What can be set of the accelerator, and its limits.
+//! The settings of the accelerator, and its limits.
 
 use std::time::Duration;
 
-/// What the operator decides.
+/// The operator's settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// Whether flows to HTTP servers are followed. By default they are reduced and carried like any
+    /// True if flows to HTTP servers are followed. By default they are reduced and carried like any
     /// other.
     pub is_on: bool,
-    /// Whether responses are stored for other clients of the site.
+    /// True if responses are stored for other clients of the site.
     pub caches: bool,
 }
 

@@ -1,4 +1,4 @@
-//! What others know of this accelerator: its entry in the registry, and its table `[http]`.
+//! The entry of HTTP in the registry, and its table `[http]`.
 
 use std::sync::Arc;
 

@@ -8,7 +8,7 @@ pub(crate) const UPGRADED: ReasonCode = ReasonCode::new(64);
 /// The content of a stored response was lost while it was being sent.
 pub(crate) const CONTENT_GONE: ReasonCode = ReasonCode::new(65);
 
-/// What a code means for HTTP; `None` where the common explanation holds, or there is none.
+/// The meaning of a code for HTTP; `None` where the common explanation holds, or there is none.
 pub(crate) fn explain(code: ReasonCode, source: ReasonSource<'_>) -> Option<Explanation> {
     let explanation = match code {
         UPGRADED => Explanation::new(

@@ -1,4 +1,4 @@
-//! What the flows of one node share: the cache, and the time on the calendar.
+//! State that all HTTP flows of one node share: the cache, and the time on the calendar.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use crate::shared::{
 };
 use crate::{Accelerator, ContentHandle, Half};
 
-/// What one engine keeps for all flows of HTTP.
+/// The shared state of HTTP in one engine.
 pub(super) struct HttpState {
     settings: Settings,
     /// `None` until the calendar is known: without it no age can be computed.
@@ -141,11 +141,11 @@ impl cache::Content for Content {
     }
 }
 
-/// What is shared.
+/// The index of stored responses, and the time on the calendar.
 #[derive(Debug)]
 pub(super) struct Shared {
     calendar: Calendar,
-    /// What is stored.
+    /// The stored responses.
     pub(super) index: Index<Content>,
 }
 

@@ -1,4 +1,4 @@
-//! What an accelerator asks of the disk, and what it is answered.
+//! Requests of an accelerator to the disk, and their answers.
 //!
 //! Files have a name of their own in a directory of the accelerator's own. Two forms suffice: a log, which
 //! is appended to, synced and read from its beginning, and a small file that is replaced as a whole.
@@ -68,18 +68,18 @@ pub struct InvalidFileName;
 pub struct FileRequest {
     /// Chosen by the accelerator; used by no other request that has not ended.
     pub id: u64,
-    /// What to do.
+    /// The operation and its file.
     pub operation: FileOperation,
 }
 
-/// What is to be done with a file.
+/// An operation on one file of an accelerator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FileOperation {
     /// Name the files that there are; answered by [`FileAnswer::Files`].
     List,
     /// Read; answered by [`FileAnswer::Bytes`], which are fewer at the file's end and beyond [`READ_MAX`].
     Read {
-        /// Which file.
+        /// The file's name.
         file: FileName,
         /// From here on.
         offset: u64,
@@ -88,7 +88,7 @@ pub enum FileOperation {
     },
     /// Write at this offset, which is the file's end. A file that is not there is made.
     Append {
-        /// Which file.
+        /// The file's name.
         file: FileName,
         /// Its length so far.
         offset: u64,
@@ -97,26 +97,26 @@ pub enum FileOperation {
     },
     /// Cut the file to this length.
     Truncate {
-        /// Which file.
+        /// The file's name.
         file: FileName,
         /// Its new length.
         length: u64,
     },
     /// Make durable what was written to the file, and its name.
     Sync {
-        /// Which file.
+        /// The file's name.
         file: FileName,
     },
     /// Replace the file as a whole, durably: after a crash it has its old content or the new one.
     Replace {
-        /// Which file.
+        /// The file's name.
         file: FileName,
         /// Its new content.
         bytes: Bytes,
     },
     /// Remove the file, durably. That it is not there is no fault.
     Delete {
-        /// Which file.
+        /// The file's name.
         file: FileName,
     },
 }
@@ -133,12 +133,12 @@ impl FileOperation {
     }
 }
 
-/// How a request ended.
+/// The end of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileCompletion {
-    /// The request's.
+    /// The request's number.
     pub id: u64,
-    /// What came of it.
+    /// The answer, or the fault of the disk.
     pub result: Result<FileAnswer, FileFault>,
 }
 
@@ -147,7 +147,7 @@ pub struct FileCompletion {
 pub enum FileAnswer {
     /// It was done.
     Done,
-    /// What was read.
+    /// The bytes that were read.
     Bytes(Bytes),
     /// The files that there are, [`LISTED_MAX`] at most.
     Files(Vec<FileListing>),

@@ -1,4 +1,4 @@
-//! What one engine keeps of an accelerator for all of its flows.
+//! State of an accelerator that all flows of one engine share.
 //!
 //! An engine starts one [`SharedState`] of each accelerator from its settings and has it build the
 //! halves of every flow. A half reaches what is shared by a handle of the accelerator's own (an
@@ -36,7 +36,7 @@ pub use files::{
     FileRequest, LISTED_MAX, READ_MAX,
 };
 
-/// What an engine gives an accelerator as it starts.
+/// Limits and chance that the engine hands to a shared state as it starts.
 #[derive(Debug)]
 pub struct StartContext {
     /// Bytes of memory that the state may hold. The engine has it shrink where it holds more, or where
@@ -46,7 +46,7 @@ pub struct StartContext {
     pub chance: Random,
 }
 
-/// What a half is built with.
+/// The flow for which a half is built, and the keys it may use.
 #[derive(Debug)]
 pub struct HalfContext {
     /// The engine's number of the flow. [`SharedOutput::Wake`] names it.
@@ -61,7 +61,7 @@ pub struct HalfContext {
     pub chance: Random,
 }
 
-/// What the shared state of an accelerator is told.
+/// An event that the engine reports to a shared state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SharedInput {
     /// The engine begins. The first input; what an earlier one has left in files can be read from here on.
@@ -82,14 +82,14 @@ pub enum SharedInput {
     Purge {
         /// The engine's number of the request.
         id: u64,
-        /// What is to go: everything if empty, else what is kept under names that begin so.
+        /// The beginning of the names to remove; all entries are removed if it is empty.
         prefix: String,
     },
     /// The engine stops. What is worth it is put out to be written; there is no further input.
     Stop,
 }
 
-/// What the shared state of an accelerator wants done.
+/// An action that a shared state asks the engine for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SharedOutput {
     /// Do this with a file; [`SharedInput::File`] with its id follows.
@@ -100,12 +100,12 @@ pub enum SharedOutput {
     Purged {
         /// The number of the request.
         id: u64,
-        /// What was removed, or why nothing was.
+        /// The count of removed entries, or the cause for which none was removed.
         result: Result<Purged, String>,
     },
 }
 
-/// What an operator has removed.
+/// The count of entries and bytes that a purge removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Purged {
     /// Entries.
@@ -114,7 +114,7 @@ pub struct Purged {
     pub bytes: u64,
 }
 
-/// What one engine keeps of an accelerator for all of its flows.
+/// The state of an accelerator that all flows of one engine share.
 pub trait SharedState: Send {
     /// Takes other settings of the same accelerator, which hold for flows that begin from here on.
     fn configure(&mut self, settings: &Arc<dyn AcceleratorSettings>);
@@ -150,14 +150,14 @@ pub trait SharedState: Send {
         0
     }
 
-    /// Whether there is content that an operator can purge. A state that has some answers every
+    /// True if an operator can purge content of this state. A state that has some answers every
     /// [`SharedInput::Purge`]; others get none.
     fn keeps_content(&self) -> bool {
         false
     }
 }
 
-/// How an accelerator whose flows share nothing builds a half from its settings.
+/// A function that builds a half of an accelerator whose flows share nothing.
 pub type BuildHalf<S> = fn(&S, Half, HalfContext) -> Box<dyn Accelerator>;
 
 /// The shared state of an accelerator whose flows share nothing: its settings.

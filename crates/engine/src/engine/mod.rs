@@ -21,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use accelerate::claims::Claims;
+use accelerate::claims::ClaimTable;
 use bytes::{Bytes, BytesMut};
 use reduce::Dictionary;
 use tunnel::transport::Transmit;
@@ -78,7 +78,7 @@ pub struct Engine {
     /// Boxed: a tree that grows at its end leaves almost half of the room in its nodes empty.
     flows: BTreeMap<u64, Box<Flow>>,
     accelerator_states: AcceleratorStates,
-    claims: Claims,
+    claims: ClaimTable,
     /// The bodies that accelerators want kept.
     kept_contents: KeptContents,
     directs: BTreeMap<u64, Direct>,
@@ -164,7 +164,7 @@ impl Engine {
                 config.limits.memory.as_usize(),
                 seed,
             ),
-            claims: Claims::default(),
+            claims: ClaimTable::default(),
             kept_contents: KeptContents::default(),
             directs: BTreeMap::new(),
             further_connections: 0,

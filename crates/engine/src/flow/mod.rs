@@ -33,7 +33,7 @@ mod wan;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use accelerate::claims::Claims;
+use accelerate::claims::ClaimTable;
 use accelerate::detect::{self, Protocol};
 use accelerate::{Accelerator, Half, Input, registry};
 use bytes::Bytes;
@@ -63,7 +63,7 @@ pub(crate) struct Turn<'a> {
     pub(crate) now: Time,
     pub(crate) session: &'a mut Session,
     pub(crate) dictionary: &'a mut Dictionary,
-    pub(crate) claims: &'a mut Claims,
+    pub(crate) claims: &'a mut ClaimTable,
     pub(crate) kept: &'a mut KeptContents,
     pub(crate) outputs: &'a mut VecDeque<Output>,
     /// What the node holds, and may hold.

@@ -20,7 +20,7 @@ const SPANS: [&[u8]; 4] = [
     b"stale-if-error",
 ];
 
-/// What a request or a response says about caching.
+/// The cache directives of a request or a response.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Directives {
     /// Spans in seconds.
@@ -44,7 +44,7 @@ pub(super) struct Directives {
 }
 
 impl Directives {
-    /// Of a request. Pragma counts where there is no Cache-Control (RFC 9111 §5.4).
+    /// Reads those of a request. Pragma counts where there is no Cache-Control (RFC 9111 §5.4).
     pub(super) fn of_request(fields: &Fields) -> Self {
         let mut found = Self::cache_control(fields);
         if !fields.has("cache-control") {
@@ -54,7 +54,7 @@ impl Directives {
         found
     }
 
-    /// Of a response.
+    /// Reads those of a response.
     pub(super) fn of_response(fields: &Fields) -> Self {
         let mut targeted = TARGETED
             .iter()

@@ -1,4 +1,4 @@
-//! What is stored under which key, bounded, the least recently used going first.
+//! The index of stored responses by key. It is bounded; the least recently used response goes first.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -33,7 +33,7 @@ struct Variant<H> {
     used: u64,
 }
 
-/// What there is for a request.
+/// The result of looking for a stored response to a request.
 #[derive(Clone, Debug)]
 pub(crate) enum LookUp<H> {
     /// Nothing that could be used.
@@ -60,7 +60,7 @@ impl<H: Content> Index<H> {
         }
     }
 
-    /// What there is for a GET or a HEAD (RFC 9111 §4, Constructing Responses from Caches).
+    /// Looks for a stored response to a GET or a HEAD (RFC 9111 §4, Constructing Responses from Caches).
     pub(crate) fn look_up(&mut self, now: WallTime, key: &Key, request: &RequestHead) -> LookUp<H> {
         let asked = Directives::of_request(&request.fields);
         let missing = match asked.only_if_cached {
@@ -105,7 +105,7 @@ impl<H: Content> Index<H> {
         Ok(())
     }
 
-    /// Whether [`Self::store`] would take this response, before its content has come.
+    /// Tests if [`Self::store`] would take this response, before its content has come.
     pub(crate) fn would_store(
         &self,
         asked: WallTime,
@@ -295,7 +295,7 @@ enum Use {
     AfterValidation,
 }
 
-/// Whether a stored response may be used (RFC 9111 §4.2, §4.2.4, §5.2.1).
+/// Decides if a stored response may be used (RFC 9111 §4.2, §4.2.4, §5.2.1).
 fn usable(now: WallTime, freshness: &Freshness, asked: &Directives) -> Use {
     if freshness.no_cache || asked.no_cache {
         return Use::AfterValidation;

@@ -1,4 +1,4 @@
-//! What a stored response is found by: the server that was asked, the scheme, host and target.
+//! The key of a stored response: the server that was asked, the scheme, host and target.
 //!
 //! The server's address is part of the key. A client can name any Host to any server, and would otherwise
 //! put its own server's answer in the place of another host's.
@@ -81,7 +81,7 @@ impl Key {
         })
     }
 
-    /// Whether the URL has a query.
+    /// True if the URL has a query.
     pub(crate) fn has_query(&self) -> bool {
         self.url.contains(&b'?')
     }

@@ -1,4 +1,4 @@
-//! Whether a response may be stored, and how long it may be used (RFC 9111 §3 and §4.2).
+//! The rules for storing a response, and for how long it may be used (RFC 9111 §3 and §4.2).
 
 use super::date;
 use super::directives::{Directives, delta_seconds};
@@ -15,7 +15,7 @@ const UNDERSTOOD: [u16; 18] = [
 /// Those that may be stored without explicit freshness (RFC 9110 §15.1).
 const HEURISTIC: [u16; 11] = [200, 203, 204, 300, 301, 308, 404, 405, 410, 414, 501];
 
-/// How long a response may be used.
+/// The time for which a response may be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Freshness {
     /// Its age when it came, in milliseconds (RFC 9111 §4.2.3, corrected_initial_age).
@@ -35,7 +35,7 @@ pub(crate) struct Freshness {
 }
 
 impl Freshness {
-    /// That of a response.
+    /// Computes it for a response.
     pub(super) fn of(
         response: &ResponseHead,
         key: &Key,
@@ -128,7 +128,7 @@ pub(crate) enum NotStored {
     VariesByAll,
 }
 
-/// Whether a response may be stored, and what of its request selects it (RFC 9111 §3).
+/// Decides if a response may be stored, and which fields of its request select it (RFC 9111 §3).
 pub(super) fn storing(
     request: &RequestHead,
     response: &ResponseHead,
