@@ -17,7 +17,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::Input;
+use crate::AcceleratorInput;
 
 /// The key of a claim: a digest that a protocol makes of whatever the claim is for. Flows that claim
 /// the same key compete.
@@ -41,7 +41,7 @@ enum ClaimState {
 pub struct ClaimTable {
     keys: BTreeMap<u64, ClaimKey>,
     states: BTreeMap<ClaimKey, BTreeMap<u64, ClaimState>>,
-    decisions: VecDeque<(u64, Input)>,
+    decisions: VecDeque<(u64, AcceleratorInput)>,
 }
 
 impl ClaimTable {
@@ -80,9 +80,9 @@ impl ClaimTable {
         }
     }
 
-    /// Returns the next decision and the flow that it is for: [`Input::ClaimGranted`],
-    /// [`Input::ClaimRevoked`] or [`Input::ClaimDenied`].
-    pub fn poll_decision(&mut self) -> Option<(u64, Input)> {
+    /// Returns the next decision and the flow that it is for: [`AcceleratorInput::ClaimGranted`],
+    /// [`AcceleratorInput::ClaimRevoked`] or [`AcceleratorInput::ClaimDenied`].
+    pub fn poll_decision(&mut self) -> Option<(u64, AcceleratorInput)> {
         self.decisions.pop_front()
     }
 
@@ -95,11 +95,13 @@ impl ClaimTable {
             match (*state, is_only_one) {
                 (ClaimState::Pending | ClaimState::Denied, true) => {
                     *state = ClaimState::Granted;
-                    self.decisions.push_back((*flow, Input::ClaimGranted));
+                    self.decisions
+                        .push_back((*flow, AcceleratorInput::ClaimGranted));
                 }
                 (ClaimState::Granted, false) => {
                     *state = ClaimState::Revoked;
-                    self.decisions.push_back((*flow, Input::ClaimRevoked));
+                    self.decisions
+                        .push_back((*flow, AcceleratorInput::ClaimRevoked));
                 }
                 (ClaimState::Granted | ClaimState::Revoked, _)
                 | (ClaimState::Pending | ClaimState::Denied, false) => {}
@@ -111,7 +113,8 @@ impl ClaimTable {
         for (flow, state) in states {
             if *state == ClaimState::Pending {
                 *state = ClaimState::Denied;
-                self.decisions.push_back((*flow, Input::ClaimDenied));
+                self.decisions
+                    .push_back((*flow, AcceleratorInput::ClaimDenied));
             }
         }
     }
@@ -123,7 +126,7 @@ mod tests {
 
     const KEY: ClaimKey = ClaimKey([1; 32]);
 
-    fn decisions(claims: &mut ClaimTable) -> Vec<(u64, Input)> {
+    fn decisions(claims: &mut ClaimTable) -> Vec<(u64, AcceleratorInput)> {
         std::iter::from_fn(|| claims.poll_decision()).collect()
     }
 
@@ -131,21 +134,33 @@ mod tests {
     fn holder_releases_before_others_are_denied() {
         let mut claims = ClaimTable::default();
         claims.claim(1, KEY);
-        assert_eq!(decisions(&mut claims), [(1, Input::ClaimGranted)]);
+        assert_eq!(
+            decisions(&mut claims),
+            [(1, AcceleratorInput::ClaimGranted)]
+        );
         // Another key is another claim.
         claims.claim(9, ClaimKey([2; 32]));
-        assert_eq!(decisions(&mut claims), [(9, Input::ClaimGranted)]);
+        assert_eq!(
+            decisions(&mut claims),
+            [(9, AcceleratorInput::ClaimGranted)]
+        );
         claims.claim(2, KEY);
         claims.claim(3, KEY);
-        assert_eq!(decisions(&mut claims), [(1, Input::ClaimRevoked)]);
+        assert_eq!(
+            decisions(&mut claims),
+            [(1, AcceleratorInput::ClaimRevoked)]
+        );
         claims.released(9);
         claims.released(2);
         assert!(decisions(&mut claims).is_empty());
         claims.released(1);
-        let both = [(2, Input::ClaimDenied), (3, Input::ClaimDenied)];
+        let both = [
+            (2, AcceleratorInput::ClaimDenied),
+            (3, AcceleratorInput::ClaimDenied),
+        ];
         assert_eq!(decisions(&mut claims), both);
         claims.claim(4, KEY);
-        assert_eq!(decisions(&mut claims), [(4, Input::ClaimDenied)]);
+        assert_eq!(decisions(&mut claims), [(4, AcceleratorInput::ClaimDenied)]);
     }
 
     #[test]
@@ -158,13 +173,22 @@ mod tests {
         decisions(&mut claims);
         // The holder ends without releasing its claim.
         claims.ended(1);
-        assert_eq!(decisions(&mut claims), [(3, Input::ClaimGranted)]);
+        assert_eq!(
+            decisions(&mut claims),
+            [(3, AcceleratorInput::ClaimGranted)]
+        );
         claims.claim(4, KEY);
-        assert_eq!(decisions(&mut claims), [(3, Input::ClaimRevoked)]);
+        assert_eq!(
+            decisions(&mut claims),
+            [(3, AcceleratorInput::ClaimRevoked)]
+        );
         claims.ended(4);
         assert!(decisions(&mut claims).is_empty());
         claims.released(3);
-        assert_eq!(decisions(&mut claims), [(3, Input::ClaimGranted)]);
+        assert_eq!(
+            decisions(&mut claims),
+            [(3, AcceleratorInput::ClaimGranted)]
+        );
         claims.ended(3);
         assert!(claims.keys.is_empty() && claims.states.is_empty());
     }

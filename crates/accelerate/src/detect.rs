@@ -2,7 +2,7 @@
 //!
 //! Detection only looks: it holds no byte back, so protocols whose server speaks first (FTP,
 //! SMTP, SSH) cannot be stalled by it, and it looks at the first [`LOOK_LIMIT`] bytes of each
-//! direction only. What it cannot name stays [`Protocol::UNKNOWN`].
+//! direction only. What it cannot name stays [`DetectedProtocol::UNKNOWN`].
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ pub const LOOK_LIMIT: usize = 16;
 
 /// A protocol that a flow can be seen to speak.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Protocol {
+pub struct DetectedProtocol {
     /// What it is called in tables.
     pub name: &'static str,
     /// Whether the hosts encrypt all that follows, so that nothing of it repeats.
@@ -23,14 +23,14 @@ pub struct Protocol {
 
 /// How an accelerator recognises its protocol.
 #[derive(Clone, Copy)]
-pub struct Detection {
+pub struct ProtocolDetection {
     /// What the accelerator's ports alone suggest.
-    pub by_port: Protocol,
+    pub by_port: DetectedProtocol,
     /// What the first bytes of either direction show, of which [`LOOK_LIMIT`] are looked at.
-    pub by_first_bytes: fn(&[u8]) -> Option<Protocol>,
+    pub by_first_bytes: fn(&[u8]) -> Option<DetectedProtocol>,
 }
 
-impl Protocol {
+impl DetectedProtocol {
     /// Not recognised (yet).
     pub const UNKNOWN: Self = Self::clear("unknown");
     /// HTTP/1.x in clear (RFC 9112).
@@ -63,7 +63,7 @@ impl Protocol {
     }
 }
 
-impl fmt::Display for Protocol {
+impl fmt::Display for DetectedProtocol {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.pad(self.name)
     }
@@ -71,21 +71,21 @@ impl fmt::Display for Protocol {
 
 /// What the server's port alone suggests.
 #[must_use]
-pub fn by_port(port: u16) -> Protocol {
+pub fn by_port(port: u16) -> DetectedProtocol {
     let mut entries = ENTRIES.iter().filter(|entry| entry.ports.contains(&port));
     let detection = entries.find_map(|entry| entry.detection);
     detection.map_or_else(|| by_well_known_port(port), |detection| detection.by_port)
 }
 
 /// The same for protocols without an accelerator, and for further ports of others.
-fn by_well_known_port(port: u16) -> Protocol {
+fn by_well_known_port(port: u16) -> DetectedProtocol {
     match port {
-        21 => Protocol::FTP,
-        22 => Protocol::SSH,
-        25 | 587 => Protocol::SMTP,
-        8080 => Protocol::HTTP,
-        443 | 465 | 993 | 995 => Protocol::TLS,
-        _ => Protocol::UNKNOWN,
+        21 => DetectedProtocol::FTP,
+        22 => DetectedProtocol::SSH,
+        25 | 587 => DetectedProtocol::SMTP,
+        8080 => DetectedProtocol::HTTP,
+        443 | 465 | 993 | 995 => DetectedProtocol::TLS,
+        _ => DetectedProtocol::UNKNOWN,
     }
 }
 
@@ -93,12 +93,12 @@ fn by_well_known_port(port: u16) -> Protocol {
 ///
 /// Shorter input than [`LOOK_LIMIT`] is judged by what is there.
 #[must_use]
-pub fn by_first_bytes(bytes: &[u8]) -> Option<Protocol> {
+pub fn by_first_bytes(bytes: &[u8]) -> Option<DetectedProtocol> {
     let bytes = &bytes[..bytes.len().min(LOOK_LIMIT)];
     match bytes {
         // A TLS handshake record: type 22, legacy version 3.x (RFC 8446 §5.1, Record Layer).
-        [22, 3, 0..=4, ..] => Some(Protocol::TLS),
-        [b'S', b'S', b'H', b'-', ..] => Some(Protocol::SSH),
+        [22, 3, 0..=4, ..] => Some(DetectedProtocol::TLS),
+        [b'S', b'S', b'H', b'-', ..] => Some(DetectedProtocol::SSH),
         _ => {
             let mut detections = ENTRIES.iter().filter_map(|entry| entry.detection);
             detections.find_map(|detection| (detection.by_first_bytes)(bytes))
@@ -112,9 +112,15 @@ mod tests {
 
     #[test]
     fn first_bytes_name_the_protocol() {
-        assert_eq!(by_first_bytes(b"GET /a HTTP/1.1\r\n"), Some(Protocol::HTTP));
-        assert_eq!(by_first_bytes(&[22, 3, 1, 2, 0, 1]), Some(Protocol::TLS));
-        assert_eq!(by_first_bytes(b"SSH-2.0-x"), Some(Protocol::SSH));
+        assert_eq!(
+            by_first_bytes(b"GET /a HTTP/1.1\r\n"),
+            Some(DetectedProtocol::HTTP)
+        );
+        assert_eq!(
+            by_first_bytes(&[22, 3, 1, 2, 0, 1]),
+            Some(DetectedProtocol::TLS)
+        );
+        assert_eq!(by_first_bytes(b"SSH-2.0-x"), Some(DetectedProtocol::SSH));
     }
 
     #[test]

@@ -1,16 +1,16 @@
 //! Protocol accelerators, one folder each, and the contract they keep.
 //!
 //! An accelerator is two machines, its *halves*: the near half beside the client and the far
-//! half beside the server. Both are [`Accelerator`]s: bytes from their host come in as
-//! [`Input::Lan`], what the other half said as [`Input::Wan`], and what they want done comes out
-//! of [`Accelerator::poll_output`]. They own no socket, task or clock.
+//! half beside the server. Both are [`AcceleratorHalf`]s: bytes from their host come in as
+//! [`AcceleratorInput::Lan`], what the other half said as [`AcceleratorInput::Wan`], and what they want done comes out
+//! of [`AcceleratorHalf::poll_output`]. They own no socket, task or clock.
 //!
 //! ```text
 //!  client ──Lan──► near half ──ToWan──►  reduce, tunnel  ──Wan──► far half ──ToLan──► server
 //!  client ◄─ToLan─ near half ◄──Wan────  tunnel, restore ◄─ToWan─ far half ◄──Lan──── server
 //! ```
 //!
-//! What crosses between the halves is a sequence of [`Segment`](vocab::Segment)s: payload (the
+//! What crosses between the halves is a sequence of [`Segment`](vocab::FlowSegment)s: payload (the
 //! user's data, which the dictionary remembers), control (the protocol's bytes around it) and
 //! frames (what the halves say to each other, never shown to a host). Keeping payload apart is
 //! what lets the same file be recognised whichever protocol carried it.
@@ -41,8 +41,8 @@ pub mod smb;
 pub mod testing;
 
 pub use contract::{
-    Accelerator, ContentAbsence, ContentHandle, ContentId, ContentRefusal, ContentReport,
-    ContentRequest, Explanation, FrameKind, Half, Input, LettingGo, MAX_CONTENT_READS,
-    MAX_CONTENT_STORES, Opening, Output, ReasonCode, ReasonSource, ServerCommand, ServerConnection,
-    ServerEvent, ServerFailure,
+    AcceleratorHalf, AcceleratorInput, AcceleratorOutput, ContentAbsence, ContentHandle, ContentId,
+    ContentRefusal, ContentReport, ContentRequest, FlowOpening, FrameKind, LettingGo,
+    MAX_CONTENT_READS, MAX_CONTENT_STORES, ReasonCode, ReasonExplanation, ReasonSource,
+    ServerCommand, ServerConnection, ServerEvent, ServerFailure, WanEnd,
 };

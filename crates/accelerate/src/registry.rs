@@ -1,6 +1,6 @@
 //! The accelerators that exist, by number and by the port they serve.
 //!
-//! An [`Entry`] is all that others know of an accelerator. A [`Registry`] is the accelerators of one
+//! An [`AcceleratorEntry`] is all that others know of an accelerator. A [`AcceleratorRegistry`] is the accelerators of one
 //! node with their settings: a value in the engine's configuration, so that a test can add one of its
 //! own.
 //!
@@ -11,19 +11,19 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::credentials::Delegated;
-use crate::detect::Detection;
+use crate::credentials::DelegatedKeys;
+use crate::detect::ProtocolDetection;
 use crate::http;
 use crate::passthrough;
-use crate::settings::{AcceleratorSettings, Parsed, Table};
+use crate::settings::{AcceleratorSettings, ParsedSettings, SettingsTable};
 use crate::smb;
-use crate::{Explanation, Opening, ReasonCode, ReasonSource};
+use crate::{FlowOpening, ReasonCode, ReasonExplanation, ReasonSource};
 
 /// The number of the accelerator that every node has.
 pub const PASSTHROUGH: u8 = 0;
 
 /// One registered accelerator.
-pub struct Entry {
+pub struct AcceleratorEntry {
     /// Its number on the wire.
     pub number: u8,
     /// Its name in `why` and `node check`, and of its table in the configuration.
@@ -31,9 +31,9 @@ pub struct Entry {
     /// The server ports that it serves unless the policy says otherwise.
     pub ports: &'static [u16],
     /// The tests that recognise its protocol. They name it to people and choose nothing.
-    pub detection: Option<Detection>,
+    pub detection: Option<ProtocolDetection>,
     /// Makes its settings of its table. An empty table gives the defaults and is never an error.
-    pub parse: fn(&Table) -> Parsed,
+    pub parse: fn(&SettingsTable) -> ParsedSettings,
     /// Keys that earlier releases read from another section.
     pub moved_keys: &'static [MovedKey],
     /// True if it can use delegated keys.
@@ -42,46 +42,46 @@ pub struct Entry {
     pub switch_on: Option<&'static str>,
     /// Explains the accelerator's own reasons, and common ones for which it has better words;
     /// `None` for all others.
-    pub explain: fn(ReasonCode, ReasonSource<'_>) -> Option<Explanation>,
+    pub explain: fn(ReasonCode, ReasonSource<'_>) -> Option<ReasonExplanation>,
 }
 
 /// Why a flow is not helped: an accelerator, and a code that it explains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reason {
+pub struct AcceleratorReason {
     /// The accelerator.
-    pub accelerator: &'static Entry,
+    pub accelerator: &'static AcceleratorEntry,
     /// Its code.
     pub code: ReasonCode,
 }
 
-impl Reason {
+impl AcceleratorReason {
     /// What it means to the operator: in the accelerator's words, else in common ones. A reason of a later
     /// release is shown by its number.
     #[must_use]
-    pub fn explanation(self, source: ReasonSource<'_>) -> Explanation {
+    pub fn explanation(self, source: ReasonSource<'_>) -> ReasonExplanation {
         (self.accelerator.explain)(self.code, source)
             .or_else(|| self.code.common_explanation())
             .unwrap_or_else(|| self.unknown(source))
     }
 
-    fn unknown(self, source: ReasonSource<'_>) -> Explanation {
+    fn unknown(self, source: ReasonSource<'_>) -> ReasonExplanation {
         let accelerator = self.accelerator.name;
         let code = self.code.to_byte();
-        Explanation::new(format!(
+        ReasonExplanation::new(format!(
             "{source} gave a reason that this release does not know (code {code} of the accelerator {accelerator})"
         ))
         .with_remedy("bring both nodes to the later of their releases, which knows the reason")
     }
 }
 
-impl PartialEq for Entry {
+impl PartialEq for AcceleratorEntry {
     /// The same number: it is given once.
     fn eq(&self, other: &Self) -> bool {
         self.number == other.number
     }
 }
 
-impl Eq for Entry {}
+impl Eq for AcceleratorEntry {}
 
 /// A key that now stands in another section: the accelerator's own, or one that several share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,68 +96,75 @@ pub struct MovedKey {
     pub is: &'static str,
 }
 
-impl fmt::Debug for Entry {
+impl fmt::Debug for AcceleratorEntry {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{} ({})", self.name, self.number)
     }
 }
 
 /// Every accelerator of this release. A new one is one line here.
-pub const ENTRIES: &[&Entry] = &[&passthrough::ENTRY, &smb::ENTRY, &http::ENTRY];
+pub const ENTRIES: &[&AcceleratorEntry] = &[&passthrough::ENTRY, &smb::ENTRY, &http::ENTRY];
 
 /// The accelerators of one node, with their settings.
 #[derive(Clone, Debug)]
-pub struct Registry {
-    registered: Vec<Registered>,
+pub struct AcceleratorRegistry {
+    registered: Vec<RegisteredAccelerator>,
     /// The keys that the operator has delegated to this node, for any of them.
-    pub delegated: Delegated,
+    pub delegated: DelegatedKeys,
 }
 
 /// An accelerator and what is set of it.
 #[derive(Clone, Debug)]
-pub struct Registered {
+pub struct RegisteredAccelerator {
     /// The accelerator.
-    pub entry: &'static Entry,
+    pub entry: &'static AcceleratorEntry,
     /// Its settings.
     pub settings: Arc<dyn AcceleratorSettings>,
 }
 
-impl Default for Registry {
+impl Default for AcceleratorRegistry {
     /// Every accelerator of this release with its default settings.
     fn default() -> Self {
         let mut registry = Self {
             registered: Vec::new(),
-            delegated: Delegated::default(),
+            delegated: DelegatedKeys::default(),
         };
         for entry in ENTRIES {
-            let settings = (entry.parse)(&Table::default());
+            let settings = (entry.parse)(&SettingsTable::default());
             registry.set(entry, settings.expect("an empty table gives the defaults"));
         }
         registry
     }
 }
 
-impl Registry {
+impl AcceleratorRegistry {
     /// Registers an accelerator with these settings, or gives one that is registered other settings.
-    pub fn set(&mut self, entry: &'static Entry, settings: Arc<dyn AcceleratorSettings>) {
+    pub fn set(
+        &mut self,
+        entry: &'static AcceleratorEntry,
+        settings: Arc<dyn AcceleratorSettings>,
+    ) {
         let mut known = self.registered.iter_mut();
         match known.find(|known| known.entry.number == entry.number) {
             Some(known) => known.settings = settings,
-            None => self.registered.push(Registered { entry, settings }),
+            None => self
+                .registered
+                .push(RegisteredAccelerator { entry, settings }),
         }
     }
 
     /// The accelerators, in the order in which they were registered.
-    pub fn iter(&self) -> impl Iterator<Item = &Registered> {
+    pub fn iter(&self) -> impl Iterator<Item = &RegisteredAccelerator> {
         self.registered.iter()
     }
 
     /// The accelerator for flows to this server port; passthrough where none is registered, or it is
     /// switched off.
     #[must_use]
-    pub fn for_port(&self, port: u16) -> &'static Entry {
+    pub fn for_port(&self, port: u16) -> &'static AcceleratorEntry {
         let mut registered = self.registered.iter();
-        let serves = |one: &&Registered| one.entry.ports.contains(&port) && one.settings.is_on();
+        let serves =
+            |one: &&RegisteredAccelerator| one.entry.ports.contains(&port) && one.settings.is_on();
         registered
             .find(serves)
             .map_or(&passthrough::ENTRY, |one| one.entry)
@@ -166,7 +173,7 @@ impl Registry {
     /// The accelerator that is registered for flows to this server port, whether it is switched on or
     /// not.
     #[must_use]
-    pub fn registered_for_port(&self, port: u16) -> Option<&'static Entry> {
+    pub fn registered_for_port(&self, port: u16) -> Option<&'static AcceleratorEntry> {
         let mut registered = self.registered.iter();
         let one = registered.find(|one| one.entry.ports.contains(&port))?;
         Some(one.entry)
@@ -174,30 +181,30 @@ impl Registry {
 
     /// Who decides when flows of this accelerator are opened at the far node.
     #[must_use]
-    pub fn opening_of(&self, entry: &Entry) -> Opening {
+    pub fn opening_of(&self, entry: &AcceleratorEntry) -> FlowOpening {
         let mut registered = self.registered.iter();
         let one = registered.find(|one| one.entry.number == entry.number);
-        one.map_or(Opening::AtOnce, |one| one.settings.opening())
+        one.map_or(FlowOpening::AtOnce, |one| one.settings.opening())
     }
 
     /// The accelerator with this number, if this node has it.
     #[must_use]
-    pub fn by_number(&self, number: u8) -> Option<&'static Entry> {
+    pub fn by_number(&self, number: u8) -> Option<&'static AcceleratorEntry> {
         let mut registered = self.registered.iter();
         let one = registered.find(|one| one.entry.number == number)?;
         Some(one.entry)
     }
 }
 
-impl PartialEq for Registry {
+impl PartialEq for AcceleratorRegistry {
     /// The same accelerators with the same settings, as they would be written down.
     fn eq(&self, other: &Self) -> bool {
-        let written = |one: &Registered| (one.entry.number, one.settings.lines());
+        let written = |one: &RegisteredAccelerator| (one.entry.number, one.settings.lines());
         self.delegated == other.delegated && self.iter().map(written).eq(other.iter().map(written))
     }
 }
 
-impl Eq for Registry {}
+impl Eq for AcceleratorRegistry {}
 
 #[cfg(test)]
 mod tests {
@@ -217,7 +224,7 @@ mod tests {
 
     #[test]
     fn an_unknown_port_passes_and_an_unknown_number_is_nothing() {
-        let registry = Registry::default();
+        let registry = AcceleratorRegistry::default();
         assert_eq!(registry.for_port(65_000).number, PASSTHROUGH);
         assert!(registry.by_number(255).is_none());
     }
@@ -227,7 +234,7 @@ mod tests {
         for entry in ENTRIES {
             for &code in ReasonCode::COMMON {
                 let accelerator = entry;
-                let reason = Reason { accelerator, code };
+                let reason = AcceleratorReason { accelerator, code };
                 let text = reason.explanation(ReasonSource::ThisNode).text;
                 assert!(!text.contains("does not know (code"), "{text}");
             }
@@ -257,7 +264,7 @@ mod tests {
         for accelerator in ENTRIES {
             let named = accelerator.name;
             let code = ReasonCode::new(250);
-            let reason = Reason { accelerator, code };
+            let reason = AcceleratorReason { accelerator, code };
             let explanation = reason.explanation(ReasonSource::Peer("east"));
             let wanted = format!("code 250 of the accelerator {named})");
             assert!(explanation.text.ends_with(&wanted), "{}", explanation.text);
@@ -272,18 +279,18 @@ mod tests {
 
     #[test]
     fn an_accelerator_that_is_switched_off_serves_no_port() {
-        let mut registry = Registry::default();
+        let mut registry = AcceleratorRegistry::default();
         assert_eq!(registry.for_port(445).number, PASSTHROUGH);
-        registry.set(&smb::ENTRY, Arc::new(smb::Settings::STRICT));
+        registry.set(&smb::ENTRY, Arc::new(smb::SmbSettings::STRICT));
         assert_eq!(registry.for_port(445).name, "smb");
     }
 
     #[test]
     fn a_registry_with_other_settings_is_another_one() {
-        let mut registry = Registry::default();
-        registry.set(&smb::ENTRY, Arc::new(smb::Settings::STRICT));
-        assert_ne!(registry, Registry::default());
-        registry.set(&smb::ENTRY, Arc::new(smb::Settings::default()));
-        assert_eq!(registry, Registry::default());
+        let mut registry = AcceleratorRegistry::default();
+        registry.set(&smb::ENTRY, Arc::new(smb::SmbSettings::STRICT));
+        assert_ne!(registry, AcceleratorRegistry::default());
+        registry.set(&smb::ENTRY, Arc::new(smb::SmbSettings::default()));
+        assert_eq!(registry, AcceleratorRegistry::default());
     }
 }

@@ -7,7 +7,7 @@
 //!                          └ spans of text   └ SettingError with the span of the wrong key or value
 //! ```
 //! The configuration's file format is the node's matter, and the meaning of a key is the
-//! accelerator's. A [`Table`] stands between the two: keys and values with their place in the file,
+//! accelerator's. A [`SettingsTable`] stands between the two: keys and values with their place in the file,
 //! so that an error can point at the line. [`TableReader`] takes the keys out one by one and refuses
 //! what is left.
 
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-use crate::Opening;
+use crate::FlowOpening;
 use crate::shared::{SharedState, StartContext};
 
 /// The settings of one accelerator as its entry parsed them. The engine and the node pass them on;
@@ -29,8 +29,8 @@ pub trait AcceleratorSettings: Any + fmt::Debug + Send + Sync {
     fn is_on(&self) -> bool;
 
     /// Who decides when a flow of the accelerator is opened at the far node.
-    fn opening(&self) -> Opening {
-        Opening::AtOnce
+    fn opening(&self) -> FlowOpening {
+        FlowOpening::AtOnce
     }
 
     /// Every setting with its value as they would be written in the table.
@@ -61,7 +61,7 @@ impl dyn AcceleratorSettings {
 }
 
 /// The settings that an entry reads from its table, or the first error.
-pub type Parsed = Result<Arc<dyn AcceleratorSettings>, SettingError>;
+pub type ParsedSettings = Result<Arc<dyn AcceleratorSettings>, SettingError>;
 
 /// An error in an accelerator's table.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -98,7 +98,7 @@ impl SettingError {
 
 /// A value in a table.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Value {
+pub enum SettingValue {
     /// A string.
     Text(String),
     /// An integer.
@@ -106,21 +106,21 @@ pub enum Value {
     /// `true` or `false`.
     Switch(bool),
     /// A list.
-    List(Vec<Located>),
+    List(Vec<LocatedValue>),
     /// A value of a type that no setting has; the type's name.
     Other(&'static str),
 }
 
 /// A value and where it stands in the file, in bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Located {
+pub struct LocatedValue {
     /// The value.
-    pub value: Value,
+    pub value: SettingValue,
     /// Its place.
     pub span: Range<usize>,
 }
 
-impl Located {
+impl LocatedValue {
     fn wrong(&self, message: String) -> SettingError {
         SettingError::WrongValue {
             span: self.span.clone(),
@@ -131,33 +131,33 @@ impl Located {
 
 /// One key of a table with its value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Setting {
+pub struct TableSetting {
     /// The key.
     pub key: String,
     /// Where the key stands in the file, in bytes.
     pub key_span: Range<usize>,
     /// What it is set to.
-    pub value: Located,
+    pub value: LocatedValue,
 }
 
 /// A table of the configuration. The default is an empty one, for a section that is not there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Table {
+pub struct SettingsTable {
     /// Its keys, in any order.
-    pub settings: Vec<Setting>,
+    pub settings: Vec<TableSetting>,
 }
 
 /// Takes settings out of a table by their keys.
 #[derive(Debug)]
 pub struct TableReader<'a> {
-    table: &'a Table,
+    table: &'a SettingsTable,
     known: Vec<&'static str>,
 }
 
 impl<'a> TableReader<'a> {
     /// Begins with no key taken.
     #[must_use]
-    pub fn new(table: &'a Table) -> Self {
+    pub fn new(table: &'a SettingsTable) -> Self {
         Self {
             table,
             known: Vec::new(),
@@ -165,7 +165,7 @@ impl<'a> TableReader<'a> {
     }
 
     /// The value of a key, if it is set.
-    pub fn value(&mut self, key: &'static str) -> Option<&'a Located> {
+    pub fn value(&mut self, key: &'static str) -> Option<&'a LocatedValue> {
         self.known.push(key);
         let mut settings = self.table.settings.iter();
         let setting = settings.find(|setting| setting.key == key);
@@ -181,8 +181,11 @@ impl<'a> TableReader<'a> {
             return Ok(None);
         };
         match &located.value {
-            Value::Text(text) => Ok(Some(text)),
-            Value::Number(_) | Value::Switch(_) | Value::List(_) | Value::Other(_) => {
+            SettingValue::Text(text) => Ok(Some(text)),
+            SettingValue::Number(_)
+            | SettingValue::Switch(_)
+            | SettingValue::List(_)
+            | SettingValue::Other(_) => {
                 Err(located.wrong(format!("`{key}` is a string; write it in quotes")))
             }
         }
@@ -197,8 +200,11 @@ impl<'a> TableReader<'a> {
             return Ok(None);
         };
         match located.value {
-            Value::Switch(is_on) => Ok(Some(is_on)),
-            Value::Text(_) | Value::Number(_) | Value::List(_) | Value::Other(_) => {
+            SettingValue::Switch(is_on) => Ok(Some(is_on)),
+            SettingValue::Text(_)
+            | SettingValue::Number(_)
+            | SettingValue::List(_)
+            | SettingValue::Other(_) => {
                 Err(located.wrong(format!("`{key}` is a switch; write true or false")))
             }
         }
@@ -217,12 +223,12 @@ impl<'a> TableReader<'a> {
             return Ok(None);
         };
         match located.value {
-            Value::Number(number) if range.contains(&number) => Ok(Some(number)),
-            Value::Number(_)
-            | Value::Text(_)
-            | Value::Switch(_)
-            | Value::List(_)
-            | Value::Other(_) => Err(located.wrong(format!(
+            SettingValue::Number(number) if range.contains(&number) => Ok(Some(number)),
+            SettingValue::Number(_)
+            | SettingValue::Text(_)
+            | SettingValue::Switch(_)
+            | SettingValue::List(_)
+            | SettingValue::Other(_) => Err(located.wrong(format!(
                 "`{key}` is a whole number from {} to {}",
                 range.start(),
                 range.end()
@@ -243,8 +249,11 @@ impl<'a> TableReader<'a> {
             return Ok(None);
         };
         let written = match &located.value {
-            Value::Text(text) => Some(text),
-            Value::Number(_) | Value::Switch(_) | Value::List(_) | Value::Other(_) => None,
+            SettingValue::Text(text) => Some(text),
+            SettingValue::Number(_)
+            | SettingValue::Switch(_)
+            | SettingValue::List(_)
+            | SettingValue::Other(_) => None,
         };
         let chosen = words
             .iter()
@@ -329,27 +338,27 @@ impl<'a> TableReader<'a> {
 mod tests {
     use super::*;
 
-    fn table(settings: &[(&str, Value)]) -> Table {
+    fn table(settings: &[(&str, SettingValue)]) -> SettingsTable {
         let mut place = 10;
         let mut settings_at = Vec::new();
         for (key, value) in settings {
-            settings_at.push(Setting {
+            settings_at.push(TableSetting {
                 key: (*key).to_owned(),
                 key_span: place..place + 1,
-                value: Located {
+                value: LocatedValue {
                     value: value.clone(),
                     span: place + 2..place + 3,
                 },
             });
             place += 10;
         }
-        Table {
+        SettingsTable {
             settings: settings_at,
         }
     }
 
-    fn text(text: &str) -> Value {
-        Value::Text(text.to_owned())
+    fn text(text: &str) -> SettingValue {
+        SettingValue::Text(text.to_owned())
     }
 
     #[test]
@@ -357,8 +366,8 @@ mod tests {
         let table = table(&[
             ("mode", text("strict")),
             ("age", text("250ms")),
-            ("entries", Value::Number(7)),
-            ("shared", Value::Switch(true)),
+            ("entries", SettingValue::Number(7)),
+            ("shared", SettingValue::Switch(true)),
         ]);
         let mut reader = TableReader::new(&table);
         let modes = [("off", 0), ("strict", 1)];

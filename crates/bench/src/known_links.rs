@@ -24,10 +24,10 @@ use serde::Serialize;
 use serde_json::Value;
 use vocab::{Bitrate, ByteCount};
 
-use crate::peers::{LostOutside, Room, Side};
-use host::process::Process;
+use crate::peers::{HostLosses, LimiterOwner, MeasuringNamespaces};
+use host::process::RunningProcess;
 use host::stamped_sockets::{bound_to, processors};
-use host::{Environment, command};
+use host::{ProgramEnvironment, command};
 use lab::topology::HOST_CONGESTION_CONTROL;
 
 /// How long a program may take to start.
@@ -131,7 +131,7 @@ pub struct BufferFound {
     /// Causes that were named.
     pub causes: Vec<String>,
     /// Runs that were thrown away before this one, with what this host lost of each beside the link's model.
-    pub spoilt: Vec<LostOutside>,
+    pub spoilt: Vec<HostLosses>,
     /// What the tester remarks on.
     pub remarks: Vec<String>,
 }
@@ -151,12 +151,16 @@ pub struct StreamFound {
 ///
 /// # Errors
 /// When the link cannot be built, or the tester fails.
-pub fn rate(environment: &Environment, rate: Bitrate, duration: Duration) -> Result<RateFound> {
+pub fn rate(
+    environment: &ProgramEnvironment,
+    rate: Bitrate,
+    duration: Duration,
+) -> Result<RateFound> {
     let bits = rate.bits_per_second();
     let bytes_in = |span: Duration| (bits as f64 / 8.0 * span.as_secs_f64()) as u64;
     let burst = bytes_in(TBF_LATENESS).max(TBF_BURST_MIN);
     let limit = bytes_in(TBF_QUEUE).max(TBF_QUEUE_MIN);
-    let room = Room::create(environment, Side::Kernel)?;
+    let room = MeasuringNamespaces::create(environment, LimiterOwner::Kernel)?;
     room.replace_discipline(&format!("tbf rate {bits}bit burst {burst} limit {limit}"))?;
     let most = format!("--max-rate={}bit", bits.saturating_mul(2));
     let found = run(&room, duration, &["--walk=0", "--connections=1", &most])?;
@@ -178,11 +182,11 @@ pub fn rate(environment: &Environment, rate: Bitrate, duration: Duration) -> Res
 /// # Errors
 /// As [`rate`].
 pub fn round_trip(
-    environment: &Environment,
+    environment: &ProgramEnvironment,
     rate: Bitrate,
     delay: Duration,
 ) -> Result<RoundTripFound> {
-    let mut room = Room::create(environment, Side::Trunkline)?;
+    let mut room = MeasuringNamespaces::create(environment, LimiterOwner::Trunkline)?;
     let bits = rate.bits_per_second();
     let delay_ms = delay.as_secs_f64() * 1e3;
     let link: [&str; 3] = [
@@ -212,8 +216,8 @@ pub fn round_trip(
 ///
 /// # Errors
 /// As [`rate`].
-pub fn windows(environment: &Environment, duration: Duration) -> Result<WindowsFound> {
-    let mut room = Room::create(environment, Side::Trunkline)?;
+pub fn windows(environment: &ProgramEnvironment, duration: Duration) -> Result<WindowsFound> {
+    let mut room = MeasuringNamespaces::create(environment, LimiterOwner::Trunkline)?;
     let link = [
         "--rate=100Mbit",
         "--overhead=38",
@@ -265,7 +269,7 @@ pub fn case_bdp() -> ByteCount {
 /// # Errors
 /// As [`rate`], and when the host lost packets in each attempt.
 pub fn buffer(
-    environment: &Environment,
+    environment: &ProgramEnvironment,
     queue: ByteCount,
     duration: Duration,
 ) -> Result<BufferFound> {
@@ -288,11 +292,11 @@ pub fn buffer(
 }
 
 fn try_buffer(
-    environment: &Environment,
+    environment: &ProgramEnvironment,
     queue: ByteCount,
     duration: Duration,
-) -> Result<(BufferFound, LostOutside)> {
-    let mut room = Room::create(environment, Side::Trunkline)?;
+) -> Result<(BufferFound, HostLosses)> {
+    let mut room = MeasuringNamespaces::create(environment, LimiterOwner::Trunkline)?;
     let queue_bytes = queue.bytes();
     let link: [&str; 3] = [
         &format!("--rate={CASE_RATE}bit"),
@@ -369,8 +373,8 @@ fn causes(found: &Value) -> Vec<String> {
 /// its processor and hardly ever sleeps: an end that the scheduler put there would lose what comes meanwhile, half a
 /// second of 300 Mbit/s where there are two processors.
 fn run_emulated(
-    room: &mut Room,
-    emulate: impl FnOnce(&mut Room) -> Result<()>,
+    room: &mut MeasuringNamespaces,
+    emulate: impl FnOnce(&mut MeasuringNamespaces) -> Result<()>,
     duration: Duration,
     more: &[&str],
 ) -> Result<Value> {
@@ -384,7 +388,7 @@ fn run_emulated(
 }
 
 /// Starts a server at the receiving end and tests against it, up.
-fn run(room: &Room, duration: Duration, more: &[&str]) -> Result<Value> {
+fn run(room: &MeasuringNamespaces, duration: Duration, more: &[&str]) -> Result<Value> {
     let key = room.directory().join("key");
     fs::write(&key, "a bench on known links\n").context("writing the key")?;
     let key = format!("--key-file={}", key.display());
@@ -401,7 +405,7 @@ fn run(room: &Room, duration: Duration, more: &[&str]) -> Result<Value> {
     serde_json::from_str(&text).context("what the tester printed")
 }
 
-fn wait_ready(server: &mut Process) -> Result<()> {
+fn wait_ready(server: &mut RunningProcess) -> Result<()> {
     let log = server.log().to_owned();
     server.wait_ready(START_LIMIT, "to print \"ready\"", || {
         let text = fs::read_to_string(&log).unwrap_or_default();

@@ -14,16 +14,18 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use bench::sessions::{Datagrams, Passage, Plan, Work, World};
-use emulate::{
-    DirectionConfig, Distribution, GilbertElliott, Jitter, Line, LinkConfig, Loss, Order,
-    Reordering, TokenBucket,
+use bench::sessions::{
+    DatagramFilter, DatagramSupport, FlowScript, SessionSimulation, SimulationPlan,
 };
-use tunnel::Config;
-use tunnel::congestion::Algorithm;
-use tunnel::fec::Mode;
-use tunnel::transport::Settings;
-use vocab::{Bitrate, ByteCount, FlowId, Probability, Random};
+use emulate::{
+    DirectionConfig, GilbertElliott, JitterConfig, JitterDistribution, LineConfig, LinkConfig,
+    LossModel, PacketOrder, ReorderingConfig, TokenBucket,
+};
+use tunnel::SessionConfig;
+use tunnel::congestion::CongestionAlgorithm;
+use tunnel::fec::RepairMode;
+use tunnel::transport::PathSettings;
+use vocab::{Bitrate, ByteCount, FlowId, Probability, SeededRandom};
 
 const NEAR: usize = 0;
 const FAR: usize = 1;
@@ -40,29 +42,29 @@ fn stall_max(round_trip: Duration) -> Duration {
     Duration::from_secs(1) + 4 * 2 * round_trip + round_trip
 }
 
-fn chance(random: &mut Random, most: f64) -> Probability {
+fn chance(random: &mut SeededRandom, most: f64) -> Probability {
     Probability::from_fraction(random.next_f64() * most).unwrap()
 }
 
-fn ms(random: &mut Random, most: u64) -> Duration {
+fn ms(random: &mut SeededRandom, most: u64) -> Duration {
     Duration::from_micros(random.below(most * 1_000 + 1))
 }
 
-fn direction(random: &mut Random) -> DirectionConfig {
+fn direction(random: &mut SeededRandom) -> DirectionConfig {
     let rate = Bitrate::from_bits_per_second(1_000_000 << random.below(8));
     let delay = ms(random, 150);
     let bdp = rate.bytes_in(2 * delay).bytes().max(16_000);
     let loss = match random.below(4) {
-        0 => Loss::None,
-        1 | 2 => Loss::from(chance(random, 0.1)),
+        0 => LossModel::None,
+        1 | 2 => LossModel::from(chance(random, 0.1)),
         _ => {
             let (rate, burst) = (chance(random, 0.05), 1.0 + random.next_f64() * 10.0);
-            Loss::GilbertElliott(GilbertElliott::from_rate_and_burst(rate, burst).unwrap())
+            LossModel::GilbertElliott(GilbertElliott::from_rate_and_burst(rate, burst).unwrap())
         }
     };
-    let often = |random: &mut Random| random.below(4) == 0;
+    let often = |random: &mut SeededRandom| random.below(4) == 0;
     DirectionConfig {
-        line: Line::Rate(rate),
+        line: LineConfig::Rate(rate),
         queue: ByteCount::new(4_000 + (bdp as f64 * random.next_f64() * 4.0) as u64).into(),
         loss,
         delay,
@@ -76,17 +78,17 @@ fn direction(random: &mut Random) -> DirectionConfig {
         } else {
             Probability::ZERO
         },
-        jitter: often(random).then(|| Jitter {
-            distribution: Distribution::Uniform {
+        jitter: often(random).then(|| JitterConfig {
+            distribution: JitterDistribution::Uniform {
                 spread: delay.min(ms(random, 50)),
             },
             order: if random.below(2) == 0 {
-                Order::Free
+                PacketOrder::Free
             } else {
-                Order::Kept
+                PacketOrder::Kept
             },
         }),
-        reordering: often(random).then(|| Reordering {
+        reordering: often(random).then(|| ReorderingConfig {
             probability: chance(random, 0.1),
             late_by: ms(random, 100),
         }),
@@ -102,7 +104,7 @@ fn direction(random: &mut Random) -> DirectionConfig {
     }
 }
 
-fn link(random: &mut Random) -> LinkConfig {
+fn link(random: &mut SeededRandom) -> LinkConfig {
     LinkConfig {
         forward: direction(random),
         back: direction(random),
@@ -110,37 +112,37 @@ fn link(random: &mut Random) -> LinkConfig {
     }
 }
 
-fn plan(random: &mut Random) -> Plan {
+fn plan(random: &mut SeededRandom) -> SimulationPlan {
     let packets = link(random);
-    Plan {
+    SimulationPlan {
         link: (
             Bitrate::from_bits_per_second(20_000_000),
             packets.forward.delay,
         ),
         packets,
-        datagrams: Datagrams::Offered,
-        transport: Settings {
-            fec: [Mode::Off, Mode::On, Mode::Auto][random.below(3) as usize],
+        datagrams: DatagramSupport::Offered,
+        transport: PathSettings {
+            fec: [RepairMode::Off, RepairMode::On, RepairMode::Auto][random.below(3) as usize],
             algorithm: if random.below(4) == 0 {
-                Algorithm::Cubic
+                CongestionAlgorithm::Cubic
             } else {
-                Algorithm::Bbr
+                CongestionAlgorithm::Bbr
             },
-            ..Settings::default()
+            ..PathSettings::default()
         },
-        session: Config {
-            compare_ways: false,
-            ..Config::default()
+        session: SessionConfig {
+            compare_paths: false,
+            ..SessionConfig::default()
         },
     }
 }
 
-fn work(random: &mut Random) -> Work {
+fn work(random: &mut SeededRandom) -> FlowScript {
     match random.below(4) {
-        0 => Work::Download(Some(random.below(1 << 20))),
-        1 => Work::Upload(Some(random.below(1 << 20))),
-        2 => Work::Download(Some(random.below(3_000))),
-        _ => Work::Exchanges {
+        0 => FlowScript::Download(Some(random.below(1 << 20))),
+        1 => FlowScript::Upload(Some(random.below(1 << 20))),
+        2 => FlowScript::Download(Some(random.below(3_000))),
+        _ => FlowScript::Exchanges {
             question: 1 + random.below(300),
             answer: 1 + random.below(20_000),
             count: 1 + random.below(8) as usize,
@@ -148,14 +150,18 @@ fn work(random: &mut Random) -> Work {
     }
 }
 
-fn block(world: &mut World, passage: Passage) {
+fn block(world: &mut SessionSimulation, passage: DatagramFilter) {
     for side in [0, 1] {
         world.set_passage(side, passage);
     }
 }
 
 /// What happens to the path on the way; gives the longest round trip from then on.
-fn disturb(random: &mut Random, world: &mut World, mut round_trip: Duration) -> Duration {
+fn disturb(
+    random: &mut SeededRandom,
+    world: &mut SessionSimulation,
+    mut round_trip: Duration,
+) -> Duration {
     let way = random.below(2) as usize;
     match random.below(8) {
         0 => {
@@ -163,15 +169,15 @@ fn disturb(random: &mut Random, world: &mut World, mut round_trip: Duration) -> 
             round_trip = round_trip.max(slowest(&link));
             world.set_packets(link);
         }
-        1 => world.set_passage(way, Passage::Blocked),
-        2 => block(world, Passage::Blocked),
-        3 | 4 => block(world, Passage::Open),
+        1 => world.set_passage(way, DatagramFilter::Blocked),
+        2 => block(world, DatagramFilter::Blocked),
+        3 | 4 => block(world, DatagramFilter::Open),
         _ => {}
     }
     round_trip
 }
 
-fn is_done(world: &World) -> bool {
+fn is_done(world: &SessionSimulation) -> bool {
     [0, 1].map(|side| world.session(side).flow_count()) == [0, 0]
 }
 
@@ -179,8 +185,8 @@ fn is_done(world: &World) -> bool {
 fn slowest(link: &LinkConfig) -> Duration {
     let one_way = |way: &DirectionConfig| {
         let spread = match &way.jitter {
-            Some(Jitter {
-                distribution: Distribution::Uniform { spread },
+            Some(JitterConfig {
+                distribution: JitterDistribution::Uniform { spread },
                 ..
             }) => *spread,
             _ => Duration::ZERO,
@@ -195,10 +201,10 @@ fn slowest(link: &LinkConfig) -> Duration {
 
 /// Runs one path and says how often frames changed their way.
 fn run(seed: u64) -> (usize, u64) {
-    let mut random = Random::from_seed(seed);
+    let mut random = SeededRandom::from_seed(seed);
     let plan = plan(&mut random);
     let mut round_trip = slowest(&plan.packets);
-    let mut world = World::new(plan);
+    let mut world = SessionSimulation::new(plan);
     for _ in 0..1 + random.below(6) {
         let work = work(&mut random);
         world.start(work);
@@ -268,21 +274,21 @@ fn every_byte_arrives_once_on_a_thousand_paths() {
 }
 
 /// A path of 20 Mbit/s and 50 ms without loss, with this for each direction's other settings.
-fn calm(other: DirectionConfig) -> Plan {
+fn calm(other: DirectionConfig) -> SimulationPlan {
     let direction = DirectionConfig {
-        line: Line::Rate(MBIT_20),
+        line: LineConfig::Rate(MBIT_20),
         delay: CALM_RTT / 2,
         queue: ByteCount::kibibytes(128).into(),
         ..other
     };
-    Plan {
+    SimulationPlan {
         packets: LinkConfig::symmetric(direction, 7),
         link: (MBIT_20, CALM_RTT / 2),
-        datagrams: Datagrams::Offered,
-        transport: Settings::default(),
-        session: Config {
-            compare_ways: false,
-            ..Config::default()
+        datagrams: DatagramSupport::Offered,
+        transport: PathSettings::default(),
+        session: SessionConfig {
+            compare_paths: false,
+            ..SessionConfig::default()
         },
     }
 }
@@ -293,11 +299,11 @@ const CALM_RTT: Duration = Duration::from_millis(50);
 /// The bytes of a flow in these tests: some three seconds.
 const BYTES: u64 = 8 << 20;
 
-fn three_kinds() -> [Work; 3] {
+fn three_kinds() -> [FlowScript; 3] {
     [
-        Work::Download(Some(BYTES)),
-        Work::Upload(Some(BYTES)),
-        Work::Exchanges {
+        FlowScript::Download(Some(BYTES)),
+        FlowScript::Upload(Some(BYTES)),
+        FlowScript::Exchanges {
             question: 100,
             answer: 64 << 10,
             count: 40,
@@ -306,7 +312,7 @@ fn three_kinds() -> [Work; 3] {
 }
 
 /// Runs until every flow is done, and says how long any of them stalled at most.
-fn finish(world: &mut World, what: &str) -> Duration {
+fn finish(world: &mut SessionSimulation, what: &str) -> Duration {
     let end = world.now() + DONE_WITHIN;
     let done = world.run_until(end, is_done);
     assert!(done, "{what}: {:?}", world.status(1));
@@ -321,7 +327,7 @@ fn finish(world: &mut World, what: &str) -> Duration {
     stalls.max().unwrap_or_default()
 }
 
-fn goodput_mbit_s(world: &mut World, flow: FlowId, span: Duration) -> f64 {
+fn goodput_mbit_s(world: &mut SessionSimulation, flow: FlowId, span: Duration) -> f64 {
     let before = world.transfer(flow).received(NEAR);
     world.run(span);
     let bytes = world.transfer(flow).received(NEAR) - before;
@@ -332,19 +338,19 @@ fn goodput_mbit_s(world: &mut World, flow: FlowId, span: Duration) -> f64 {
 fn a_udp_that_is_blocked_in_mid_flow_costs_a_second_and_no_byte() {
     for sides in [&[0][..], &[1], &[0, 1]] {
         for work in three_kinds() {
-            let mut world = World::new(calm(DirectionConfig::default()));
+            let mut world = SessionSimulation::new(calm(DirectionConfig::default()));
             world.start(work);
             world.run(Duration::from_secs(1));
             assert!(world.session(NEAR).is_in_packets() && world.session(FAR).is_in_packets());
             for side in sides {
-                world.set_passage(*side, Passage::Blocked);
+                world.set_passage(*side, DatagramFilter::Blocked);
             }
             let what = format!("{work:?}, nothing from {sides:?}");
             let stall = finish(&mut world, &what);
             assert!(stall < Duration::from_millis(1_500), "{what}: {stall:?}");
-            block(&mut world, Passage::Open);
+            block(&mut world, DatagramFilter::Open);
             world.run(Duration::from_secs(10));
-            let again = world.start(Work::Download(Some(1 << 20)));
+            let again = world.start(FlowScript::Download(Some(1 << 20)));
             world.run(Duration::from_secs(2));
             assert!(world.transfer(again).is_complete());
             for side in [NEAR, FAR] {
@@ -357,13 +363,13 @@ fn a_udp_that_is_blocked_in_mid_flow_costs_a_second_and_no_byte() {
 
 #[test]
 fn a_udp_that_was_never_answered_delays_no_flow() {
-    let mut world = World::new(calm(DirectionConfig {
-        loss: Loss::from(Probability::from_fraction(1.0).unwrap()),
+    let mut world = SessionSimulation::new(calm(DirectionConfig {
+        loss: LossModel::from(Probability::from_fraction(1.0).unwrap()),
         ..DirectionConfig::default()
     }));
     assert!(!world.session(NEAR).is_in_packets());
     let start = world.now();
-    let flow = world.start(Work::Exchanges {
+    let flow = world.start(FlowScript::Exchanges {
         question: 100,
         answer: 64 << 10,
         count: 1,
@@ -379,14 +385,14 @@ fn a_udp_that_was_never_answered_delays_no_flow() {
 #[test]
 fn flows_outlive_half_a_minute_without_any_way_to_the_peer() {
     for work in three_kinds() {
-        let mut world = World::new(calm(DirectionConfig::default()));
+        let mut world = SessionSimulation::new(calm(DirectionConfig::default()));
         let flow = world.start(work);
         world.run(Duration::from_secs(1));
-        block(&mut world, Passage::Blocked);
+        block(&mut world, DatagramFilter::Blocked);
         world.break_links();
         world.run(OUTAGE);
         let had = world.transfer(flow).received(NEAR) + world.transfer(flow).received(FAR);
-        block(&mut world, Passage::Open);
+        block(&mut world, DatagramFilter::Open);
         world.dial();
         world.run(4 * CALM_RTT);
         let has = world.transfer(flow).received(NEAR) + world.transfer(flow).received(FAR);
@@ -402,18 +408,18 @@ const OUTAGE: Duration = Duration::from_secs(30);
 #[test]
 fn a_peer_that_is_gone_for_good_ends_flows_by_reset_within_the_time_that_is_set() {
     for work in three_kinds() {
-        let mut world = World::new(calm(DirectionConfig::default()));
+        let mut world = SessionSimulation::new(calm(DirectionConfig::default()));
         let flow = world.start(work);
         world.run(Duration::from_secs(1));
-        block(&mut world, Passage::Blocked);
+        block(&mut world, DatagramFilter::Blocked);
         world.break_links();
         let gone = world.now();
-        world.run(Config::default().give_up_after + Duration::from_secs(1));
+        world.run(SessionConfig::default().give_up_after + Duration::from_secs(1));
         let transfer = world.transfer(flow);
         assert!(transfer.was_reset, "{transfer:?}");
         let told = transfer.closed_at.unwrap().since(gone);
         // Packets that were under way when the link broke are still heard.
-        let most = Config::default().give_up_after + CALM_RTT;
+        let most = SessionConfig::default().give_up_after + CALM_RTT;
         assert!(told <= most, "{told:?}");
         assert!(is_done(&world));
     }
@@ -421,13 +427,13 @@ fn a_peer_that_is_gone_for_good_ends_flows_by_reset_within_the_time_that_is_set(
 
 #[test]
 fn a_bulk_flow_follows_a_rate_that_falls_to_a_tenth_and_comes_back() {
-    let mut world = World::new(calm(DirectionConfig::default()));
-    let flow = world.start(Work::Download(None));
+    let mut world = SessionSimulation::new(calm(DirectionConfig::default()));
+    let flow = world.start(FlowScript::Download(None));
     world.run(Duration::from_secs(5));
     let mut slow = calm(DirectionConfig::default()).packets;
     let rate = Bitrate::from_bits_per_second(2_000_000);
-    slow.forward.line = Line::Rate(rate);
-    slow.back.line = Line::Rate(rate);
+    slow.forward.line = LineConfig::Rate(rate);
+    slow.back.line = LineConfig::Rate(rate);
     world.set_packets(slow);
     // The queue of 128 KiB is half a second long at this rate.
     world.run(Duration::from_secs(3));
@@ -445,11 +451,11 @@ fn a_bulk_flow_follows_a_rate_that_falls_to_a_tenth_and_comes_back() {
 
 #[test]
 fn packets_that_come_twice_change_nothing() {
-    let mut world = World::new(calm(DirectionConfig {
+    let mut world = SessionSimulation::new(calm(DirectionConfig {
         duplication: Probability::from_fraction(0.3).unwrap(),
         ..DirectionConfig::default()
     }));
-    let flow = world.start(Work::Download(None));
+    let flow = world.start(FlowScript::Download(None));
     world.run(Duration::from_secs(5));
     let lost_in_start_up = world.status(FAR).unwrap().lost_packets;
     // The emulator copies behind the line.
@@ -464,7 +470,7 @@ fn packets_that_come_twice_change_nothing() {
 
 #[test]
 fn packets_with_a_flipped_bit_are_losses_and_no_more() {
-    let mut world = World::new(calm(DirectionConfig {
+    let mut world = SessionSimulation::new(calm(DirectionConfig {
         corruption: Probability::from_fraction(0.03).unwrap(),
         ..DirectionConfig::default()
     }));
@@ -494,14 +500,14 @@ fn a_udp_that_is_held_back_beside_a_faster_link_is_left() {
     };
     let mut shaped = calm(DirectionConfig::default());
     for way in [&mut shaped.packets.forward, &mut shaped.packets.back] {
-        way.line = Line::Rate(rate);
+        way.line = LineConfig::Rate(rate);
     }
     // What loses many packets is suspected after three seconds of backlog, the other after thirty; a
     // trial takes three more.
     for (mut plan, within) in [(calm(policed), 7), (shaped, 35)] {
-        plan.session.compare_ways = true;
-        let mut world = World::new(plan);
-        let flow = world.start(Work::Download(None));
+        plan.session.compare_paths = true;
+        let mut world = SessionSimulation::new(plan);
+        let flow = world.start(FlowScript::Download(None));
         let start = world.now();
         let is_left = world.run_until(start + Duration::from_secs(within), |world| {
             !world.session(FAR).is_in_packets()
@@ -520,10 +526,10 @@ fn a_path_that_comes_to_carry_less_stalls_no_flow_for_longer_than_a_dead_one() {
     for most in [1_499, 1_338, 1_228, 1_227, 600] {
         for side in [NEAR, FAR] {
             for work in three_kinds() {
-                let mut world = World::new(calm(DirectionConfig::default()));
+                let mut world = SessionSimulation::new(calm(DirectionConfig::default()));
                 world.start(work);
                 world.run(Duration::from_secs(1));
-                world.set_passage(side, Passage::UpTo(most));
+                world.set_passage(side, DatagramFilter::UpTo(most));
                 let what = format!("{work:?}, {most} bytes from {side}");
                 let stall = finish(&mut world, &what);
                 assert!(stall < Duration::from_millis(1_500), "{what}: {stall:?}");
@@ -542,8 +548,8 @@ fn a_path_that_comes_to_carry_less_stalls_no_flow_for_longer_than_a_dead_one() {
 /// What becomes of a bulk flow that meets this rate after half a minute in which the nodes of a side
 /// did nothing, or without such a pause: packets lost in two seconds, and what it gets then.
 fn meets(mbit: u64, sleeper: Option<usize>) -> (u64, f64) {
-    let mut world = World::new(calm(DirectionConfig::default()));
-    let flow = world.start(Work::Download(None));
+    let mut world = SessionSimulation::new(calm(DirectionConfig::default()));
+    let flow = world.start(FlowScript::Download(None));
     world.run(Duration::from_secs(5));
     if let Some(side) = sleeper {
         world.suspend(side);
@@ -551,7 +557,7 @@ fn meets(mbit: u64, sleeper: Option<usize>) -> (u64, f64) {
     }
     let mut path = calm(DirectionConfig::default()).packets;
     for way in [&mut path.forward, &mut path.back] {
-        way.line = Line::Rate(Bitrate::from_bits_per_second(mbit * 1_000_000));
+        way.line = LineConfig::Rate(Bitrate::from_bits_per_second(mbit * 1_000_000));
     }
     world.set_packets(path);
     let before = world.status(FAR).unwrap().lost_packets;

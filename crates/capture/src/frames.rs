@@ -5,8 +5,8 @@
 //!  pcapng: section header ─ interface ─ interface ─ packet ─ … ─ section header ─ …
 //! ```
 //! The formats are those of pcap-savefile(5) and draft-ietf-opsawg-pcapng, in either byte order, with
-//! stamps of any resolution. A [`Frame`] is what an interface saw, as far as it was kept;
-//! [`Frame::network`] finds the IP packet in it: Ethernet with VLAN tags and PPPoE, Linux's cooked
+//! stamps of any resolution. A [`CapturedFrame`] is what an interface saw, as far as it was kept;
+//! [`CapturedFrame::network`] finds the IP packet in it: Ethernet with VLAN tags and PPPoE, Linux's cooked
 //! captures, loopback, raw IP. Memory is bounded by the longest packet.
 //!
 //! It knows nothing of IP.
@@ -38,7 +38,7 @@ const PCAP_NANOSECONDS: u32 = 0xa1b2_3c4d;
 
 /// Why a capture cannot be read on.
 #[derive(Debug, Error)]
-pub enum Damage {
+pub enum CaptureError {
     /// The first bytes are of no capture.
     #[error("it does not begin as a pcap or pcapng file does")]
     NoCapture,
@@ -63,7 +63,7 @@ pub enum Damage {
 
 /// One captured frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Frame {
+pub struct CapturedFrame {
     /// When it was captured, since the Unix epoch.
     pub at: Duration,
     /// Its link type, as tcpdump.org's list numbers it.
@@ -77,24 +77,24 @@ pub struct Frame {
 /// Whether a file that begins so is a capture.
 #[must_use]
 pub fn is_capture(first: &[u8]) -> bool {
-    Kind::of(first).is_some()
+    CaptureFormat::of(first).is_some()
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Order {
+enum ByteOrder {
     Little,
     Big,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Pcap(Order, u32),
+enum CaptureFormat {
+    Pcap(ByteOrder, u32),
     Pcapng,
 }
 
-impl Kind {
+impl CaptureFormat {
     fn of(first: &[u8]) -> Option<Self> {
-        for order in [Order::Little, Order::Big] {
+        for order in [ByteOrder::Little, ByteOrder::Big] {
             match order.word(first, 0)? {
                 PCAP_MICROSECONDS => return Some(Self::Pcap(order, 1_000)),
                 PCAP_NANOSECONDS => return Some(Self::Pcap(order, 1)),
@@ -106,7 +106,7 @@ impl Kind {
     }
 }
 
-impl Order {
+impl ByteOrder {
     fn half(self, bytes: &[u8], start: usize) -> Option<u16> {
         let bytes = bytes.get(start..start + 2)?.try_into().ok()?;
         Some(match self {
@@ -126,7 +126,7 @@ impl Order {
 
 /// An interface of a pcapng section.
 #[derive(Clone, Copy, Debug)]
-struct Interface {
+struct InterfaceDescription {
     link: u32,
     snapshot: usize,
     /// Stamps in one second.
@@ -134,7 +134,7 @@ struct Interface {
     offset: i64,
 }
 
-impl Interface {
+impl InterfaceDescription {
     fn time(&self, stamp: u64) -> Duration {
         let nanoseconds = u128::from(stamp) * 1_000_000_000 / self.units;
         let whole = Duration::new(
@@ -151,44 +151,44 @@ impl Interface {
 
 /// A capture being read.
 #[derive(Debug)]
-pub struct Frames<R> {
+pub struct CaptureReader<R> {
     input: R,
-    kind: Kind,
-    order: Order,
+    kind: CaptureFormat,
+    order: ByteOrder,
     /// Of a pcap file there is one.
-    interfaces: Vec<Interface>,
+    interfaces: Vec<InterfaceDescription>,
     packets: u64,
     /// A pcapng block type that was read to see what kind of file it is.
     first: Option<[u8; 4]>,
 }
 
-impl<R: Read> Frames<R> {
+impl<R: Read> CaptureReader<R> {
     /// Reads the head of a capture.
     ///
     /// # Errors
     /// When it is no capture, or cannot be read.
-    pub fn open(mut input: R) -> Result<Self, Damage> {
+    pub fn open(mut input: R) -> Result<Self, CaptureError> {
         let mut first = [0; 4];
         let kind = match read_full(&mut input, &mut first)? {
-            4 => Kind::of(&first).ok_or(Damage::NoCapture)?,
-            _ => return Err(Damage::NoCapture),
+            4 => CaptureFormat::of(&first).ok_or(CaptureError::NoCapture)?,
+            _ => return Err(CaptureError::NoCapture),
         };
         let mut frames = Self {
             input,
             kind,
-            order: Order::Little,
+            order: ByteOrder::Little,
             interfaces: Vec::new(),
             packets: 0,
             first: None,
         };
         match kind {
-            Kind::Pcap(order, _) => {
+            CaptureFormat::Pcap(order, _) => {
                 let mut header = [0; 20];
                 if read_full(&mut frames.input, &mut header)? < header.len() {
-                    return Err(Damage::Cut { packets: 0 });
+                    return Err(CaptureError::Cut { packets: 0 });
                 }
                 frames.order = order;
-                frames.interfaces.push(Interface {
+                frames.interfaces.push(InterfaceDescription {
                     // The upper bits tell of frame check sequences.
                     link: order.word(&header, 16).unwrap_or_default() & 0xffff,
                     snapshot: MOST_BYTES,
@@ -196,7 +196,7 @@ impl<R: Read> Frames<R> {
                     offset: 0,
                 });
             }
-            Kind::Pcapng => frames.first = Some(first),
+            CaptureFormat::Pcapng => frames.first = Some(first),
         }
         Ok(frames)
     }
@@ -211,16 +211,20 @@ impl<R: Read> Frames<R> {
     ///
     /// # Errors
     /// When there is more, and it cannot be read.
-    pub fn next_frame(&mut self) -> Result<Option<Frame>, Damage> {
+    pub fn next_frame(&mut self) -> Result<Option<CapturedFrame>, CaptureError> {
         let frame = match self.kind {
-            Kind::Pcap(order, nanoseconds) => self.next_record(order, nanoseconds)?,
-            Kind::Pcapng => self.next_packet_block()?,
+            CaptureFormat::Pcap(order, nanoseconds) => self.next_record(order, nanoseconds)?,
+            CaptureFormat::Pcapng => self.next_packet_block()?,
         };
         self.packets += u64::from(frame.is_some());
         Ok(frame)
     }
 
-    fn next_record(&mut self, order: Order, nanoseconds: u32) -> Result<Option<Frame>, Damage> {
+    fn next_record(
+        &mut self,
+        order: ByteOrder,
+        nanoseconds: u32,
+    ) -> Result<Option<CapturedFrame>, CaptureError> {
         let mut head = [0; 16];
         match read_full(&mut self.input, &mut head)? {
             0 => return Ok(None),
@@ -234,7 +238,7 @@ impl<R: Read> Frames<R> {
         }
         let bytes = self.take(kept)?;
         let fraction = u64::from(field(4)) * u64::from(nanoseconds);
-        Ok(Some(Frame {
+        Ok(Some(CapturedFrame {
             at: Duration::from_secs(field(0).into()) + Duration::from_nanos(fraction),
             link: self.interfaces[0].link,
             wire_bytes: (field(12) as usize).max(kept),
@@ -242,7 +246,7 @@ impl<R: Read> Frames<R> {
         }))
     }
 
-    fn next_packet_block(&mut self) -> Result<Option<Frame>, Damage> {
+    fn next_packet_block(&mut self) -> Result<Option<CapturedFrame>, CaptureError> {
         loop {
             let mut head = [0; 8];
             let already = self.first.take();
@@ -276,11 +280,11 @@ impl<R: Read> Frames<R> {
         }
     }
 
-    fn begin_section(&mut self, head: &[u8; 8]) -> Result<(), Damage> {
+    fn begin_section(&mut self, head: &[u8; 8]) -> Result<(), CaptureError> {
         let magic = self.take(4)?;
-        self.order = match Order::Little.word(&magic, 0) {
-            Some(BYTE_ORDER_MAGIC) => Order::Little,
-            _ if Order::Big.word(&magic, 0) == Some(BYTE_ORDER_MAGIC) => Order::Big,
+        self.order = match ByteOrder::Little.word(&magic, 0) {
+            Some(BYTE_ORDER_MAGIC) => ByteOrder::Little,
+            _ if ByteOrder::Big.word(&magic, 0) == Some(BYTE_ORDER_MAGIC) => ByteOrder::Big,
             _ => return Err(self.nonsense("a section without a byte order")),
         };
         self.interfaces.clear();
@@ -296,7 +300,7 @@ impl<R: Read> Frames<R> {
     }
 
     /// What is between a block's two lengths.
-    fn block_body(&mut self, head: &[u8; 8]) -> Result<Vec<u8>, Damage> {
+    fn block_body(&mut self, head: &[u8; 8]) -> Result<Vec<u8>, CaptureError> {
         let length = self.order.word(head, 4).unwrap_or_default() as usize;
         if !(12..=MOST_BYTES).contains(&length) || !length.is_multiple_of(4) {
             return Err(self.nonsense("a block of impossible length"));
@@ -310,7 +314,7 @@ impl<R: Read> Frames<R> {
         Ok(body)
     }
 
-    fn add_interface(&mut self, body: &[u8]) -> Result<(), Damage> {
+    fn add_interface(&mut self, body: &[u8]) -> Result<(), CaptureError> {
         let (Some(link), Some(snapshot)) = (self.order.half(body, 0), self.order.word(body, 4))
         else {
             return Err(self.nonsense("an interface without a link type"));
@@ -318,7 +322,7 @@ impl<R: Read> Frames<R> {
         if self.interfaces.len() >= MOST_INTERFACES {
             return Err(self.nonsense("too many interfaces"));
         }
-        let mut interface = Interface {
+        let mut interface = InterfaceDescription {
             link: link.into(),
             snapshot: match snapshot as usize {
                 0 => MOST_BYTES,
@@ -346,8 +350,8 @@ impl<R: Read> Frames<R> {
                 (IF_TSOFFSET, value) => {
                     if let Ok(bytes) = <[u8; 8]>::try_from(value) {
                         interface.offset = match self.order {
-                            Order::Little => i64::from_le_bytes(bytes),
-                            Order::Big => i64::from_be_bytes(bytes),
+                            ByteOrder::Little => i64::from_le_bytes(bytes),
+                            ByteOrder::Big => i64::from_be_bytes(bytes),
                         };
                     }
                 }
@@ -363,7 +367,7 @@ impl<R: Read> Frames<R> {
     }
 
     /// §4.3 (Enhanced Packet Block), §4.4 (Simple Packet Block), §A.1 (Packet Block, obsolete).
-    fn packet(&self, kind: u32, body: &[u8]) -> Result<Frame, Damage> {
+    fn packet(&self, kind: u32, body: &[u8]) -> Result<CapturedFrame, CaptureError> {
         let field = |start| self.order.word(body, start).map(|word| word as usize);
         let head = match kind {
             SIMPLE_PACKET => Some((0, 0, field(0), None, 4)),
@@ -394,7 +398,7 @@ impl<R: Read> Frames<R> {
                 interface.time(u64::from(high) << 32 | u64::from(low))
             }
         };
-        Ok(Frame {
+        Ok(CapturedFrame {
             at,
             link: interface.link,
             wire_bytes: wire_bytes.max(kept),
@@ -402,7 +406,7 @@ impl<R: Read> Frames<R> {
         })
     }
 
-    fn take(&mut self, length: usize) -> Result<Vec<u8>, Damage> {
+    fn take(&mut self, length: usize) -> Result<Vec<u8>, CaptureError> {
         let mut bytes = Vec::new();
         // Read as it comes, so that a lying length allocates nothing.
         self.input
@@ -415,21 +419,21 @@ impl<R: Read> Frames<R> {
         }
     }
 
-    fn cut(&self) -> Damage {
-        Damage::Cut {
+    fn cut(&self) -> CaptureError {
+        CaptureError::Cut {
             packets: self.packets,
         }
     }
 
-    fn nonsense(&self, what: &'static str) -> Damage {
-        Damage::Nonsense {
+    fn nonsense(&self, what: &'static str) -> CaptureError {
+        CaptureError::Nonsense {
             packets: self.packets,
             what,
         }
     }
 }
 
-impl Frame {
+impl CapturedFrame {
     /// The IP packet in the frame, as far as it was kept, and its length on the wire (with what
     /// Ethernet pads); `None` when it carries something else.
     #[must_use]
@@ -476,7 +480,7 @@ impl Frame {
     }
 
     fn half(&self, start: usize) -> Option<u16> {
-        Order::Big.half(&self.bytes, start)
+        ByteOrder::Big.half(&self.bytes, start)
     }
 }
 
@@ -501,9 +505,9 @@ fn read_full(input: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
 mod tests {
     use super::*;
 
-    fn all(bytes: &[u8]) -> (Vec<Frame>, Option<Damage>) {
+    fn all(bytes: &[u8]) -> (Vec<CapturedFrame>, Option<CaptureError>) {
         let mut frames = Vec::new();
-        let mut reader = match Frames::open(bytes) {
+        let mut reader = match CaptureReader::open(bytes) {
             Ok(reader) => reader,
             Err(damage) => return (frames, Some(damage)),
         };
@@ -516,10 +520,15 @@ mod tests {
         }
     }
 
-    fn pcap(order: Order, magic: u32, link: u32, packets: &[(u32, u32, &[u8], u32)]) -> Vec<u8> {
+    fn pcap(
+        order: ByteOrder,
+        magic: u32,
+        link: u32,
+        packets: &[(u32, u32, &[u8], u32)],
+    ) -> Vec<u8> {
         let word = |word: u32| match order {
-            Order::Little => word.to_le_bytes(),
-            Order::Big => word.to_be_bytes(),
+            ByteOrder::Little => word.to_le_bytes(),
+            ByteOrder::Big => word.to_be_bytes(),
         };
         let mut bytes: Vec<u8> = [magic, 0, 0, 0, 256, link].map(word).concat();
         for (seconds, fraction, packet, wire) in packets {
@@ -530,10 +539,10 @@ mod tests {
         bytes
     }
 
-    fn block(order: Order, kind: u32, body: &[u8]) -> Vec<u8> {
+    fn block(order: ByteOrder, kind: u32, body: &[u8]) -> Vec<u8> {
         let word = |word: u32| match order {
-            Order::Little => word.to_le_bytes(),
-            Order::Big => word.to_be_bytes(),
+            ByteOrder::Little => word.to_le_bytes(),
+            ByteOrder::Big => word.to_be_bytes(),
         };
         let length = body.len().next_multiple_of(4) as u32 + 12;
         let mut bytes = [word(kind), word(length)].concat();
@@ -544,14 +553,14 @@ mod tests {
     }
 
     /// One section with an interface of milliseconds, and a packet of each kind of block.
-    fn pcapng(order: Order) -> Vec<u8> {
+    fn pcapng(order: ByteOrder) -> Vec<u8> {
         let word = |word: u32| match order {
-            Order::Little => word.to_le_bytes(),
-            Order::Big => word.to_be_bytes(),
+            ByteOrder::Little => word.to_le_bytes(),
+            ByteOrder::Big => word.to_be_bytes(),
         };
         let half = |half: u16| match order {
-            Order::Little => half.to_le_bytes(),
-            Order::Big => half.to_be_bytes(),
+            ByteOrder::Little => half.to_le_bytes(),
+            ByteOrder::Big => half.to_be_bytes(),
         };
         let section = [&word(BYTE_ORDER_MAGIC)[..], &half(1), &half(0), &[0xff; 8]].concat();
         let mut bytes = block(order, SECTION_HEADER, &section);
@@ -578,7 +587,7 @@ mod tests {
 
     #[test]
     fn pcap_is_read_in_both_orders_and_resolutions() {
-        for order in [Order::Little, Order::Big] {
+        for order in [ByteOrder::Little, ByteOrder::Big] {
             for (magic, unit) in [(PCAP_MICROSECONDS, 1_000), (PCAP_NANOSECONDS, 1)] {
                 let file = pcap(order, magic, 101, &[(5, 250, b"abc", 40), (6, 0, b"", 0)]);
                 let (frames, damage) = all(&file);
@@ -593,8 +602,8 @@ mod tests {
 
     #[test]
     fn pcapng_is_read_in_both_orders_and_sections_may_change_it() {
-        let mut file = pcapng(Order::Little);
-        file.extend(pcapng(Order::Big));
+        let mut file = pcapng(ByteOrder::Little);
+        file.extend(pcapng(ByteOrder::Big));
         let (frames, damage) = all(&file);
         assert!(damage.is_none(), "{damage:?}");
         assert_eq!(frames.len(), 4);
@@ -609,25 +618,25 @@ mod tests {
     fn a_cut_or_damaged_file_is_named_and_never_panics() {
         let whole = [
             pcap(
-                Order::Little,
+                ByteOrder::Little,
                 PCAP_MICROSECONDS,
                 1,
                 &[(1, 2, &[7; 60][..], 60); 2],
             ),
-            pcapng(Order::Little),
+            pcapng(ByteOrder::Little),
         ];
         for file in &whole {
             for length in 0..file.len() {
                 let (frames, damage) = all(&file[..length]);
                 assert!(frames.len() <= 2);
                 if length < 4 {
-                    assert!(matches!(damage, Some(Damage::NoCapture)));
+                    assert!(matches!(damage, Some(CaptureError::NoCapture)));
                 }
             }
             let (frames, damage) = all(&file[..file.len() - 1]);
             assert_eq!(frames.len(), 1);
-            assert!(matches!(damage, Some(Damage::Cut { packets: 1 })));
-            let mut random = vocab::Random::from_seed(1);
+            assert!(matches!(damage, Some(CaptureError::Cut { packets: 1 })));
+            let mut random = vocab::SeededRandom::from_seed(1);
             for _ in 0..5_000 {
                 let mut damaged = file.clone();
                 let at = random.below(damaged.len() as u64) as usize;
@@ -645,7 +654,7 @@ mod tests {
         let packet = [0x45_u8; 20];
         let found = |link, head: &[u8]| {
             let bytes = [head, &packet].concat();
-            let frame = Frame {
+            let frame = CapturedFrame {
                 at: Duration::ZERO,
                 link,
                 wire_bytes: bytes.len(),

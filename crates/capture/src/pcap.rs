@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::frames::{Damage, Frame, Frames};
+use super::frames::{CaptureError, CaptureReader, CapturedFrame};
 
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 
 /// One captured IP packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Packet {
+pub struct CapturedPacket {
     /// When it was captured, since the Unix epoch.
     pub at: Duration,
     /// The sender.
@@ -29,8 +29,8 @@ pub struct Packet {
     /// The length of the whole IP packet, IP header included, in bytes.
     pub ip_bytes: u64,
     /// What it carries.
-    pub transport: Transport,
-    /// Whether it is a piece of a packet that was cut on the way; it then carries [`Transport::Other`].
+    pub transport: TransportHeader,
+    /// Whether it is a piece of a packet that was cut on the way; it then carries [`TransportHeader::Other`].
     pub is_fragment: bool,
     /// The transport's payload, as far as it was captured.
     pub payload: Vec<u8>,
@@ -38,7 +38,7 @@ pub struct Packet {
 
 /// The transport header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
+pub enum TransportHeader {
     /// A TCP segment.
     Tcp {
         /// The sequence number of its first byte.
@@ -61,11 +61,11 @@ pub const SYN: u8 = 0x02;
 /// The ACK flag: the acknowledgement number means something.
 pub const ACK: u8 = 0x10;
 
-impl Packet {
+impl CapturedPacket {
     /// Whether it opens a connection (SYN without ACK).
     #[must_use]
     pub fn opens_connection(&self) -> bool {
-        matches!(self.transport, Transport::Tcp { flags, .. } if flags & (SYN | ACK) == SYN)
+        matches!(self.transport, TransportHeader::Tcp { flags, .. } if flags & (SYN | ACK) == SYN)
     }
 }
 
@@ -76,34 +76,34 @@ impl Packet {
 ///
 /// # Errors
 /// When the file cannot be read or is not a capture.
-pub fn read(path: &Path) -> Result<Vec<Packet>> {
+pub fn read(path: &Path) -> Result<Vec<CapturedPacket>> {
     let file =
         File::open(path).with_context(|| format!("reading the capture {}", path.display()))?;
     parse(BufReader::new(file)).with_context(|| format!("{} is not a capture file", path.display()))
 }
 
-fn parse(file: impl std::io::Read) -> Result<Vec<Packet>, Damage> {
-    let mut frames = Frames::open(file)?;
+fn parse(file: impl std::io::Read) -> Result<Vec<CapturedPacket>, CaptureError> {
+    let mut frames = CaptureReader::open(file)?;
     let mut packets = Vec::new();
     loop {
         match frames.next_frame() {
-            Ok(Some(frame)) => packets.extend(Packet::of(&frame)),
-            Ok(None) | Err(Damage::Cut { .. }) => return Ok(packets),
+            Ok(Some(frame)) => packets.extend(CapturedPacket::of(&frame)),
+            Ok(None) | Err(CaptureError::Cut { .. }) => return Ok(packets),
             Err(damage) => return Err(damage),
         }
     }
 }
 
-impl Packet {
+impl CapturedPacket {
     /// The packet in a frame; `None` when there is none, or only a part of its headers.
     #[must_use]
-    pub fn of(frame: &Frame) -> Option<Self> {
+    pub fn of(frame: &CapturedFrame) -> Option<Self> {
         let (packet, wire_bytes) = frame.network()?;
         parse_ip(frame.at, packet, wire_bytes)
     }
 }
 
-fn parse_ip(at: Duration, ip: &[u8], wire_bytes: usize) -> Option<Packet> {
+fn parse_ip(at: Duration, ip: &[u8], wire_bytes: usize) -> Option<CapturedPacket> {
     let header = match ip.first()? >> 4 {
         4 => ipv4(ip, wire_bytes)?,
         6 => ipv6(ip, wire_bytes)?,
@@ -113,13 +113,13 @@ fn parse_ip(at: Duration, ip: &[u8], wire_bytes: usize) -> Option<Packet> {
     let ports = || Some((half(segment, 0)?, half(segment, 2)?));
     let (transport, (from, to), start) = match header.protocol {
         // A later fragment has no header of its own.
-        _ if header.is_fragment => (Transport::Other, (0, 0), 0),
+        _ if header.is_fragment => (TransportHeader::Other, (0, 0), 0),
         PROTOCOL_TCP => {
             let start = usize::from(segment.get(12)? >> 4) * 4;
             let payload_bytes = header
                 .ip_bytes
                 .checked_sub((header.length + start) as u64)?;
-            let transport = Transport::Tcp {
+            let transport = TransportHeader::Tcp {
                 sequence: big_endian(segment, 4)?,
                 acknowledgement: big_endian(segment, 8)?,
                 flags: *segment.get(13)?,
@@ -127,15 +127,15 @@ fn parse_ip(at: Duration, ip: &[u8], wire_bytes: usize) -> Option<Packet> {
             };
             (transport, ports()?, start)
         }
-        PROTOCOL_UDP => (Transport::Udp, ports()?, 8),
-        _ => (Transport::Other, (0, 0), 0),
+        PROTOCOL_UDP => (TransportHeader::Udp, ports()?, 8),
+        _ => (TransportHeader::Other, (0, 0), 0),
     };
     // Ethernet pads short frames; what the IP header does not count is not payload.
     let end = usize::try_from(header.ip_bytes)
         .ok()?
         .checked_sub(header.length)?;
     let segment = &segment[..segment.len().min(end)];
-    Some(Packet {
+    Some(CapturedPacket {
         at,
         source: SocketAddr::new(header.source, from),
         destination: SocketAddr::new(header.destination, to),
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(packets[0].source, test_address(1, 1234));
         assert_eq!(
             packets[0].transport,
-            Transport::Tcp {
+            TransportHeader::Tcp {
                 sequence: 77,
                 acknowledgement: 99,
                 flags: 0x18,
@@ -304,7 +304,7 @@ mod tests {
         }
         assert_eq!(parse(&whole[..whole.len() - 1]).unwrap().len(), 1);
         assert!(parse(&[0; 64][..]).is_err());
-        let mut random = vocab::Random::from_seed(1);
+        let mut random = vocab::SeededRandom::from_seed(1);
         for _ in 0..2000 {
             let mut damaged = whole.clone();
             let at = random.below(damaged.len() as u64) as usize;
@@ -350,12 +350,12 @@ mod tests {
             let mut fragment = packet.clone();
             fragment[at] = byte;
             let packets = parse(&file(101, &[&fragment])[..]).unwrap();
-            assert_eq!(packets[0].transport, Transport::Other);
+            assert_eq!(packets[0].transport, TransportHeader::Other);
         }
         let mut fragment = plain.clone();
         fragment[6] = 0x20;
         let packets = parse(&file(101, &[&fragment])[..]).unwrap();
-        assert_eq!(packets[0].transport, Transport::Other);
+        assert_eq!(packets[0].transport, TransportHeader::Other);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::pcap::{ACK, Packet, SYN, Transport};
+use super::pcap::{ACK, CapturedPacket, SYN, TransportHeader};
 
 const FIN: u8 = 0x01;
 const RST: u8 = 0x04;
@@ -34,7 +34,7 @@ const MOST_CONNECTIONS: usize = 4_096;
 
 /// Which host of a connection sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Direction {
+pub enum StreamDirection {
     /// The one that opened it.
     FromClient,
     /// The other.
@@ -43,7 +43,7 @@ pub enum Direction {
 
 /// A connection in a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Connection {
+pub struct CapturedConnection {
     /// Counts the capture's connections from 0.
     pub number: u64,
     /// Who opened it; where the capture does not show that, the host with the higher port.
@@ -54,13 +54,13 @@ pub struct Connection {
 
 /// What comes out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum StreamEvent {
     /// The next bytes of a direction.
     Data {
         /// Of which connection.
-        connection: Connection,
+        connection: CapturedConnection,
         /// From which host.
-        direction: Direction,
+        direction: StreamDirection,
         /// When the packet came that completed them.
         at: Duration,
         /// Never empty.
@@ -75,7 +75,7 @@ pub enum Event {
 
 /// What was found beside the data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct StreamCounts {
     /// Frames that hold an IP packet which is no TCP segment, and frames that hold none.
     pub other_packets: u64,
     /// Pieces of IP packets that were cut on the way; they are not put together.
@@ -102,32 +102,32 @@ pub struct Counts {
 
 /// The connections of a capture.
 #[derive(Debug, Default)]
-pub struct Streams {
-    connections: HashMap<(SocketAddr, SocketAddr), State>,
-    events: VecDeque<Event>,
+pub struct StreamReassembler {
+    connections: HashMap<(SocketAddr, SocketAddr), ConnectionState>,
+    events: VecDeque<StreamEvent>,
     waiting_bytes: usize,
     next_number: u64,
     clock: u64,
-    counts: Counts,
+    counts: StreamCounts,
 }
 
 #[derive(Debug)]
-struct State {
-    connection: Connection,
-    halves: [Half; 2],
+struct ConnectionState {
+    connection: CapturedConnection,
+    halves: [HalfStream; 2],
     ended: bool,
     used_at: u64,
 }
 
 /// One direction.
 #[derive(Debug, Default)]
-struct Half {
+struct HalfStream {
     /// The sequence number at offset 0.
     base: Option<u32>,
     /// The offset of the next byte.
     next: u64,
     /// By offset: what came too early.
-    waiting: BTreeMap<u64, Piece>,
+    waiting: BTreeMap<u64, WaitingPayload>,
     waiting_bytes: usize,
     /// Where the direction ends.
     end: Option<u64>,
@@ -135,12 +135,12 @@ struct Half {
 
 /// Payload of a segment, as far as it was kept.
 #[derive(Clone, Debug)]
-struct Piece {
+struct WaitingPayload {
     bytes: Bytes,
     wire_bytes: u64,
 }
 
-impl Piece {
+impl WaitingPayload {
     /// Leaves out the first `length` bytes.
     fn skip(&mut self, length: u64) {
         let kept = (self.bytes.len() as u64).min(length);
@@ -149,14 +149,14 @@ impl Piece {
     }
 }
 
-impl Streams {
+impl StreamReassembler {
     /// Takes the next packet of the capture; `None` is a frame without one.
-    pub fn handle(&mut self, packet: Option<Packet>) {
+    pub fn handle(&mut self, packet: Option<CapturedPacket>) {
         let Some(packet) = packet else {
             self.counts.other_packets += 1;
             return;
         };
-        let Transport::Tcp {
+        let TransportHeader::Tcp {
             sequence,
             flags,
             payload_bytes,
@@ -181,8 +181,8 @@ impl Streams {
             return;
         }
         let direction = match packet.source == state.connection.client {
-            true => Direction::FromClient,
-            false => Direction::FromServer,
+            true => StreamDirection::FromClient,
+            false => StreamDirection::FromServer,
         };
         // The byte that the SYN stands for comes before the data.
         let sequence = sequence.wrapping_add(u32::from(flags & SYN != 0));
@@ -191,14 +191,14 @@ impl Streams {
         if flags & FIN != 0 {
             half.end = Some(offset.saturating_add_unsigned(payload_bytes.into()).max(0) as u64);
         }
-        let mut out = Out {
+        let mut out = DirectionOutput {
             connection: state.connection,
             direction,
             at: packet.at,
             events: &mut self.events,
             counts: &mut self.counts,
         };
-        let piece = Piece {
+        let piece = WaitingPayload {
             bytes: packet.payload.into(),
             wire_bytes: payload_bytes.into(),
         };
@@ -209,7 +209,7 @@ impl Streams {
             half.give_up(&mut out);
         }
         self.waiting_bytes = self.waiting_bytes + half.waiting_bytes - before;
-        if flags & RST != 0 || state.halves.iter().all(Half::is_over) {
+        if flags & RST != 0 || state.halves.iter().all(HalfStream::is_over) {
             self.end(key);
         }
     }
@@ -225,21 +225,27 @@ impl Streams {
     }
 
     /// What has come out; to be drained after each packet and at the end.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<StreamEvent> {
         self.events.pop_front()
     }
 
     /// What was found.
     #[must_use]
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> StreamCounts {
         self.counts
     }
 
     /// Makes the packet's connection where it is not there, or there as an earlier one.
-    fn begin(&mut self, key: (SocketAddr, SocketAddr), packet: &Packet, sequence: u32, flags: u8) {
+    fn begin(
+        &mut self,
+        key: (SocketAddr, SocketAddr),
+        packet: &CapturedPacket,
+        sequence: u32,
+        flags: u8,
+    ) {
         let opens = flags & (SYN | ACK) == SYN;
         if let Some(state) = self.connections.get(&key) {
-            let base = state.halves[Direction::FromClient as usize].base;
+            let base = state.halves[StreamDirection::FromClient as usize].base;
             let is_again =
                 packet.source == state.connection.client && base == Some(sequence.wrapping_add(1));
             if !opens || is_again {
@@ -258,7 +264,7 @@ impl Streams {
             true => (packet.source, packet.destination),
             false => (packet.destination, packet.source),
         };
-        let connection = Connection {
+        let connection = CapturedConnection {
             number: self.next_number,
             client,
             server,
@@ -266,9 +272,9 @@ impl Streams {
         self.next_number += 1;
         self.counts.connections += 1;
         self.counts.begun_before += u64::from(flags & SYN == 0);
-        let state = State {
+        let state = ConnectionState {
             connection,
-            halves: [Half::default(), Half::default()],
+            halves: [HalfStream::default(), HalfStream::default()],
             ended: false,
             used_at: self.clock,
         };
@@ -298,10 +304,10 @@ impl Streams {
             return;
         };
         state.ended = true;
-        for direction in [Direction::FromClient, Direction::FromServer] {
+        for direction in [StreamDirection::FromClient, StreamDirection::FromServer] {
             let half = &mut state.halves[direction as usize];
             self.waiting_bytes -= half.waiting_bytes;
-            half.give_up(&mut Out {
+            half.give_up(&mut DirectionOutput {
                 connection: state.connection,
                 direction,
                 at: Duration::ZERO,
@@ -309,22 +315,22 @@ impl Streams {
                 counts: &mut self.counts,
             });
         }
-        self.events.push_back(Event::Ended {
+        self.events.push_back(StreamEvent::Ended {
             number: state.connection.number,
         });
     }
 }
 
 /// Where a direction's bytes go.
-struct Out<'a> {
-    connection: Connection,
-    direction: Direction,
+struct DirectionOutput<'a> {
+    connection: CapturedConnection,
+    direction: StreamDirection,
     at: Duration,
-    events: &'a mut VecDeque<Event>,
-    counts: &'a mut Counts,
+    events: &'a mut VecDeque<StreamEvent>,
+    counts: &'a mut StreamCounts,
 }
 
-impl Half {
+impl HalfStream {
     /// The offset of a sequence number: of those that are alike, the one nearest to what comes next.
     fn offset_of(&mut self, sequence: u32) -> i64 {
         let base = *self.base.get_or_insert(sequence);
@@ -340,7 +346,7 @@ impl Half {
         self.waiting_bytes > MOST_WAITING || self.waiting.len() > MOST_SEGMENTS_WAITING
     }
 
-    fn take(&mut self, offset: i64, mut piece: Piece, out: &mut Out<'_>) {
+    fn take(&mut self, offset: i64, mut piece: WaitingPayload, out: &mut DirectionOutput<'_>) {
         let end = offset.saturating_add_unsigned(piece.wire_bytes);
         let seen = (self.next as i64 - offset).clamp(0, end - offset) as u64;
         out.counts.retransmitted_bytes += seen;
@@ -359,7 +365,7 @@ impl Half {
         self.deliver_waiting(out);
     }
 
-    fn wait(&mut self, offset: u64, piece: Piece, out: &mut Out<'_>) {
+    fn wait(&mut self, offset: u64, piece: WaitingPayload, out: &mut DirectionOutput<'_>) {
         let other = self.waiting.remove(&offset);
         self.waiting_bytes -= other.as_ref().map_or(0, |other| other.bytes.len());
         let (shorter, longer) = match other {
@@ -374,14 +380,14 @@ impl Half {
         self.waiting.insert(offset, longer);
     }
 
-    fn deliver(&mut self, piece: Piece, out: &mut Out<'_>) {
+    fn deliver(&mut self, piece: WaitingPayload, out: &mut DirectionOutput<'_>) {
         self.next += piece.wire_bytes;
         let cut = piece.wire_bytes - piece.bytes.len() as u64;
         out.counts.cut_bytes += cut;
         out.counts.gaps += u64::from(cut > 0);
         out.counts.bytes += piece.bytes.len() as u64;
         if !piece.bytes.is_empty() {
-            out.events.push_back(Event::Data {
+            out.events.push_back(StreamEvent::Data {
                 connection: out.connection,
                 direction: out.direction,
                 at: out.at,
@@ -390,7 +396,7 @@ impl Half {
         }
     }
 
-    fn deliver_waiting(&mut self, out: &mut Out<'_>) {
+    fn deliver_waiting(&mut self, out: &mut DirectionOutput<'_>) {
         while let Some(entry) = self.waiting.first_entry() {
             if *entry.key() > self.next {
                 return;
@@ -407,7 +413,7 @@ impl Half {
     }
 
     /// What is missing does not come any more.
-    fn give_up(&mut self, out: &mut Out<'_>) {
+    fn give_up(&mut self, out: &mut DirectionOutput<'_>) {
         while let Some((offset, _)) = self.waiting.first_key_value() {
             out.counts.gaps += 1;
             out.counts.missing_bytes += offset - self.next;
@@ -418,7 +424,7 @@ impl Half {
 }
 
 /// The same for both directions.
-fn key_of(packet: &Packet) -> (SocketAddr, SocketAddr) {
+fn key_of(packet: &CapturedPacket) -> (SocketAddr, SocketAddr) {
     let (one, other) = (packet.source, packet.destination);
     (one.min(other), one.max(other))
 }
@@ -431,17 +437,17 @@ mod tests {
     const CLIENT: (u8, u16) = (1, 40_000);
     const SERVER: (u8, u16) = (2, 80);
 
-    struct Script {
-        streams: Streams,
+    struct StreamScript {
+        streams: StreamReassembler,
         now: u64,
-        sent: BTreeMap<(u64, Direction), Vec<u8>>,
+        sent: BTreeMap<(u64, StreamDirection), Vec<u8>>,
         ended: Vec<u64>,
     }
 
-    impl Script {
+    impl StreamScript {
         fn new() -> Self {
             Self {
-                streams: Streams::default(),
+                streams: StreamReassembler::default(),
                 now: 0,
                 sent: BTreeMap::new(),
                 ended: Vec::new(),
@@ -462,12 +468,12 @@ mod tests {
         ) {
             let to = if from == CLIENT { SERVER } else { CLIENT };
             self.now += 1;
-            self.streams.handle(Some(Packet {
+            self.streams.handle(Some(CapturedPacket {
                 at: Duration::from_millis(self.now),
                 source: test_address(from.0, from.1),
                 destination: test_address(to.0, to.1),
                 ip_bytes: 40 + wire as u64,
-                transport: Transport::Tcp {
+                transport: TransportHeader::Tcp {
                     sequence,
                     acknowledgement: 0,
                     flags,
@@ -482,7 +488,7 @@ mod tests {
         fn drain(&mut self) {
             while let Some(event) = self.streams.poll_event() {
                 match event {
-                    Event::Data {
+                    StreamEvent::Data {
                         connection,
                         direction,
                         bytes,
@@ -492,7 +498,7 @@ mod tests {
                         .entry((connection.number, direction))
                         .or_default()
                         .extend_from_slice(&bytes),
-                    Event::Ended { number } => self.ended.push(number),
+                    StreamEvent::Ended { number } => self.ended.push(number),
                 }
             }
         }
@@ -503,13 +509,13 @@ mod tests {
         }
 
         fn client(&self) -> &[u8] {
-            &self.sent[&(0, Direction::FromClient)]
+            &self.sent[&(0, StreamDirection::FromClient)]
         }
     }
 
     #[test]
     fn segments_come_out_once_and_in_order_across_the_wrap() {
-        let mut script = Script::new();
+        let mut script = StreamScript::new();
         let base = u32::MAX - 3;
         script.push(CLIENT, base.wrapping_sub(1), SYN, b"");
         script.push(SERVER, 900, SYN | ACK, b"");
@@ -520,7 +526,7 @@ mod tests {
         script.push(SERVER, 901, ACK | FIN, b"answer");
         script.push(CLIENT, base.wrapping_add(10), ACK | FIN, b"");
         assert_eq!(script.client(), b"abcdefghij");
-        assert_eq!(script.sent[&(0, Direction::FromServer)], b"answer");
+        assert_eq!(script.sent[&(0, StreamDirection::FromServer)], b"answer");
         assert_eq!(script.ended, [0]);
         let counts = script.streams.counts();
         assert_eq!(counts.reordered_segments, 1);
@@ -532,7 +538,7 @@ mod tests {
 
     #[test]
     fn what_was_not_captured_is_a_gap() {
-        let mut script = Script::new();
+        let mut script = StreamScript::new();
         script.push(CLIENT, 100, SYN, b"");
         script.push(CLIENT, 101, ACK, b"ab");
         script.push(CLIENT, 113, ACK, b"cd");
@@ -547,7 +553,7 @@ mod tests {
 
     #[test]
     fn a_gap_is_given_up_when_too_much_waits_behind_it() {
-        let mut script = Script::new();
+        let mut script = StreamScript::new();
         script.push(CLIENT, 0, SYN, b"");
         let payload = [7; 60_000];
         let mut sequence = 11;
@@ -563,15 +569,15 @@ mod tests {
 
     #[test]
     fn a_capture_may_begin_in_the_middle_and_ports_may_be_used_again() {
-        let mut script = Script::new();
+        let mut script = StreamScript::new();
         script.push(SERVER, 5_000, ACK, b"rest");
         script.push(CLIENT, 100, SYN, b"");
         script.push(CLIENT, 100, SYN, b"");
         script.push(CLIENT, 101, ACK, b"new");
         script.push(CLIENT, 104, RST, b"");
         script.push(CLIENT, 104, ACK, b"late");
-        assert_eq!(script.sent[&(0, Direction::FromServer)], b"rest");
-        assert_eq!(script.sent[&(1, Direction::FromClient)], b"new");
+        assert_eq!(script.sent[&(0, StreamDirection::FromServer)], b"rest");
+        assert_eq!(script.sent[&(1, StreamDirection::FromClient)], b"new");
         assert_eq!(script.ended, [0, 1]);
         let counts = script.streams.counts();
         assert_eq!((counts.connections, counts.begun_before), (2, 1));
@@ -579,11 +585,11 @@ mod tests {
 
     #[test]
     fn a_shuffled_direction_comes_out_as_it_was_sent() {
-        let mut random = vocab::Random::from_seed(3);
+        let mut random = vocab::SeededRandom::from_seed(3);
         for _ in 0..200 {
             let mut data = vec![0; 5_000];
             random.fill(&mut data);
-            let mut script = Script::new();
+            let mut script = StreamScript::new();
             script.push(CLIENT, 9, SYN, b"");
             let mut segments = Vec::new();
             let mut start = 0;
@@ -610,15 +616,15 @@ mod tests {
 
     #[test]
     fn more_connections_than_are_followed_end_the_longest_silent() {
-        let mut streams = Streams::default();
+        let mut streams = StreamReassembler::default();
         for number in 0..=MOST_CONNECTIONS {
             let port = 1_024 + number as u16;
-            streams.handle(Some(Packet {
+            streams.handle(Some(CapturedPacket {
                 at: Duration::ZERO,
                 source: test_address(1, port),
                 destination: test_address(2, 80),
                 ip_bytes: 41,
-                transport: Transport::Tcp {
+                transport: TransportHeader::Tcp {
                     sequence: 1,
                     acknowledgement: 0,
                     flags: ACK,
@@ -631,7 +637,7 @@ mod tests {
         assert!(streams.connections.len() <= MOST_CONNECTIONS);
         let mut ended = Vec::new();
         while let Some(event) = streams.poll_event() {
-            if let Event::Ended { number } = event {
+            if let StreamEvent::Ended { number } = event {
                 ended.push(number);
             }
         }

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use emulate::{Direction, DirectionConfig, Line};
+use emulate::{DirectionConfig, LineConfig, LinkDirection};
 use vocab::{Bitrate, ByteCount, Probability, Time};
 
 fn packet_in_and_out(criterion: &mut Criterion) {
     let config = DirectionConfig {
-        line: Line::Rate(Bitrate::from_bits_per_second(1_000_000_000)),
+        line: LineConfig::Rate(Bitrate::from_bits_per_second(1_000_000_000)),
         delay: Duration::from_millis(40),
         loss: Probability::from_fraction(0.001)
             .unwrap_or(Probability::ZERO)
@@ -19,7 +19,7 @@ fn packet_in_and_out(criterion: &mut Criterion) {
         queue: ByteCount::mebibytes(1).into(),
         ..DirectionConfig::default()
     };
-    let mut direction = Direction::new(config, 1);
+    let mut direction = LinkDirection::new(config, 1);
     let packet = Bytes::from(vec![0; 1_500]);
     let mut now = Time::ZERO;
     let mut group = criterion.benchmark_group("direction");

@@ -14,35 +14,35 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use vocab::{ByteCount, Time};
 
-use crate::config::{DirectionConfig, Framing, QueueLimit};
-use crate::counters::Tally;
+use crate::config::{DirectionConfig, LinkFraming, QueueLimit};
+use crate::counters::TrafficCount;
 use crate::ecn;
-use crate::line::Line;
-use crate::packet::{DropReason, Packet};
-use crate::queue::{Head, Manager, Newcomer, Verdict};
+use crate::line::LineState;
+use crate::packet::{DropReason, EmulatedPacket};
+use crate::queue::{ArrivingPacket, DequeuedPacket, QueueManager, QueueVerdict};
 
 /// The queue and the line behind it.
 #[derive(Debug)]
 pub(crate) struct Bottleneck {
-    framing: Framing,
+    framing: LinkFraming,
     limit: QueueLimit,
-    manager: Manager,
-    line: Line,
-    waiting: VecDeque<Packet>,
-    on_line: Option<Packet>,
+    manager: QueueManager,
+    line: LineState,
+    waiting: VecDeque<EmulatedPacket>,
+    on_line: Option<EmulatedPacket>,
     /// What the waiting packets count as, and with the one on the line.
     waiting_counted: u64,
     counted: u64,
-    held: Tally,
+    held: TrafficCount,
     /// What was dropped and not yet polled.
-    dropped: VecDeque<Exit>,
+    dropped: VecDeque<BottleneckExit>,
 }
 
 /// A packet that is no longer here.
 #[derive(Debug)]
-pub(crate) struct Exit {
+pub(crate) struct BottleneckExit {
     pub(crate) at: Time,
-    pub(crate) packet: Packet,
+    pub(crate) packet: EmulatedPacket,
     /// `None` for one that the line has carried.
     pub(crate) dropped: Option<DropReason>,
 }
@@ -52,13 +52,13 @@ impl Bottleneck {
         Self {
             framing: config.framing,
             limit: config.queue.limit,
-            manager: Manager::new(config.queue.discipline, config.full_packet()),
-            line: Line::new(now, &config.line),
+            manager: QueueManager::new(config.queue.discipline, config.full_packet()),
+            line: LineState::new(now, &config.line),
             waiting: VecDeque::new(),
             on_line: None,
             waiting_counted: 0,
             counted: 0,
-            held: Tally::default(),
+            held: TrafficCount::default(),
             dropped: VecDeque::new(),
         }
     }
@@ -75,7 +75,7 @@ impl Bottleneck {
         self.set_line(now, &config.line);
     }
 
-    pub(crate) fn set_line(&mut self, now: Time, line: &crate::config::Line) {
+    pub(crate) fn set_line(&mut self, now: Time, line: &crate::config::LineConfig) {
         let on_line = self.on_line.as_ref().map(|packet| packet.counted);
         self.line.set(now, line, on_line);
         // A smaller bucket may not hold the packet that waits for it.
@@ -86,25 +86,30 @@ impl Bottleneck {
 
     /// Puts a packet at the tail, at `now`, or drops it or others. `uniform` is its number of
     /// chance.
-    pub(crate) fn push(&mut self, now: Time, mut packet: Packet, uniform: impl Fn() -> f64) {
+    pub(crate) fn push(
+        &mut self,
+        now: Time,
+        mut packet: EmulatedPacket,
+        uniform: impl Fn() -> f64,
+    ) {
         if !self.line.can_carry(packet.counted) {
             self.drop(now, packet, DropReason::TooLongForBucket);
             return;
         }
         if self.manager.is_active() {
-            let newcomer = Newcomer {
+            let newcomer = ArrivingPacket {
                 occupancy: self.counted,
                 is_ecn_capable: ecn::is_capable(self.framing, &packet.bytes),
                 uniform: uniform(),
             };
             match self.manager.on_arrival(now, newcomer) {
-                Verdict::Pass => {}
-                Verdict::Mark => packet.marked = true,
-                Verdict::Drop => return self.drop(now, packet, DropReason::Aqm),
+                QueueVerdict::Pass => {}
+                QueueVerdict::Mark => packet.marked = true,
+                QueueVerdict::Drop => return self.drop(now, packet, DropReason::Aqm),
             }
         }
         if !self.has_room(packet.counted) {
-            if matches!(self.manager, Manager::DropHead) {
+            if matches!(self.manager, QueueManager::DropHead) {
                 self.make_room(now, packet.counted);
             }
             if !self.has_room(packet.counted) {
@@ -114,11 +119,11 @@ impl Bottleneck {
             }
         }
         self.counted += packet.counted;
-        self.held += Tally::one(packet.bytes.len());
+        self.held += TrafficCount::one(packet.bytes.len());
         if self.on_line.is_none() {
             self.waiting_counted += packet.counted;
             self.waiting.push_back(packet);
-            self.put_next_on_line(now, Line::begin);
+            self.put_next_on_line(now, LineState::begin);
         } else {
             self.waiting_counted += packet.counted;
             self.waiting.push_back(packet);
@@ -127,7 +132,7 @@ impl Bottleneck {
 
     /// Takes out the next packet that has left by `until`, carried or dropped, in the order of
     /// their moments.
-    pub(crate) fn poll(&mut self, until: Time) -> Option<Exit> {
+    pub(crate) fn poll(&mut self, until: Time) -> Option<BottleneckExit> {
         loop {
             if let Some(exit) = self.dropped.pop_front() {
                 return Some(exit);
@@ -149,24 +154,24 @@ impl Bottleneck {
     }
 
     /// What waits, the packet on the line included.
-    pub(crate) fn queued(&self) -> Tally {
+    pub(crate) fn queued(&self) -> TrafficCount {
         self.held
     }
 
     /// What waits, the packet on the line first.
-    pub(crate) fn packets(&self) -> impl Iterator<Item = &Packet> {
+    pub(crate) fn packets(&self) -> impl Iterator<Item = &EmulatedPacket> {
         self.on_line.iter().chain(&self.waiting)
     }
 
-    fn finish_packet(&mut self, at: Time) -> Option<Exit> {
+    fn finish_packet(&mut self, at: Time) -> Option<BottleneckExit> {
         let packet = self.on_line.take()?;
         self.line.finish(at);
         self.forget(&packet);
-        self.put_next_on_line(at, Line::follow);
+        self.put_next_on_line(at, LineState::follow);
         if self.on_line.is_none() {
             self.manager.on_idle(at);
         }
-        Some(Exit {
+        Some(BottleneckExit {
             at,
             packet,
             dropped: None,
@@ -175,19 +180,19 @@ impl Bottleneck {
 
     /// Takes the packet at the head out for the line, and drops those in front of it that the
     /// discipline does not want to see there.
-    fn put_next_on_line(&mut self, now: Time, put: fn(&mut Line, Time, u64)) {
+    fn put_next_on_line(&mut self, now: Time, put: fn(&mut LineState, Time, u64)) {
         while let Some(mut packet) = self.waiting.pop_front() {
             self.waiting_counted -= packet.counted;
             if self.manager.is_active() {
-                let head = Head {
+                let head = DequeuedPacket {
                     sojourn: now.since(packet.arrived),
                     backlog: self.waiting_counted,
                     is_ecn_capable: ecn::is_capable(self.framing, &packet.bytes),
                 };
                 match self.manager.on_departure(now, head) {
-                    Verdict::Pass => {}
-                    Verdict::Mark => packet.marked = true,
-                    Verdict::Drop => {
+                    QueueVerdict::Pass => {}
+                    QueueVerdict::Mark => packet.marked = true,
+                    QueueVerdict::Drop => {
                         self.forget(&packet);
                         self.drop(now, packet, DropReason::Aqm);
                         continue;
@@ -209,7 +214,7 @@ impl Bottleneck {
         if let Some(packet) = self.on_line.take() {
             self.forget(&packet);
             self.drop(now, packet, DropReason::TooLongForBucket);
-            self.put_next_on_line(now, Line::begin);
+            self.put_next_on_line(now, LineState::begin);
             if self.on_line.is_none() {
                 self.manager.on_idle(now);
             }
@@ -243,17 +248,17 @@ impl Bottleneck {
             })
     }
 
-    fn drop(&mut self, at: Time, packet: Packet, reason: DropReason) {
-        self.dropped.push_back(Exit {
+    fn drop(&mut self, at: Time, packet: EmulatedPacket, reason: DropReason) {
+        self.dropped.push_back(BottleneckExit {
             at,
             packet,
             dropped: Some(reason),
         });
     }
 
-    fn forget(&mut self, packet: &Packet) {
+    fn forget(&mut self, packet: &EmulatedPacket) {
         self.counted -= packet.counted;
-        self.held.subtract(Tally::one(packet.bytes.len()));
+        self.held.subtract(TrafficCount::one(packet.bytes.len()));
     }
 }
 
@@ -262,7 +267,7 @@ fn just_before(time: Time) -> Time {
 }
 
 /// A packet with the mark of congestion, if a discipline has set it.
-pub(crate) fn marked(framing: Framing, packet: &Packet) -> Bytes {
+pub(crate) fn marked(framing: LinkFraming, packet: &EmulatedPacket) -> Bytes {
     if packet.marked {
         ecn::mark(framing, &packet.bytes)
     } else {

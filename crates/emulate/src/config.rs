@@ -10,7 +10,7 @@ use std::time::Duration;
 use vocab::{Bitrate, ByteCount, Probability};
 
 use crate::config_error::{ConfigError, DELAY_MAX, LOG_SIGMA_MAX, RATE_MAX};
-use crate::schedule::Schedule;
+use crate::schedule::LinkSchedule;
 use crate::trace::DeliveryTrace;
 
 /// One direction of a link.
@@ -22,18 +22,18 @@ use crate::trace::DeliveryTrace;
 #[derive(Clone, Debug, PartialEq)]
 pub struct DirectionConfig {
     /// What is handed in: IP packets or Ethernet frames.
-    pub framing: Framing,
+    pub framing: LinkFraming,
     /// Added to each packet's IP length, for a line that is stated at a lower layer than IP: 14
     /// for Ethernet's header, 38 with its check sum, preamble and gap.
     pub overhead: ByteCount,
     /// Drops, before the queue, what comes faster than this.
     pub policer: Option<TokenBucket>,
     /// Where packets wait for the line, and who is dropped when too many do.
-    pub queue: Queue,
+    pub queue: QueueConfig,
     /// What takes packets out of the queue, and how fast.
-    pub line: Line,
+    pub line: LineConfig,
     /// Which packets are lost behind the line: a lost packet has taken its time on it.
-    pub loss: Loss,
+    pub loss: LossModel,
     /// The chance that one bit of a packet, any bit of it, arrives flipped.
     pub corruption: Probability,
     /// The chance that a packet arrives twice.
@@ -41,23 +41,23 @@ pub struct DirectionConfig {
     /// From the end of a packet's serialisation to its arrival at the other end.
     pub delay: Duration,
     /// How the delay varies from packet to packet.
-    pub jitter: Option<Jitter>,
+    pub jitter: Option<JitterConfig>,
     /// Packets that arrive later than those around them.
-    pub reordering: Option<Reordering>,
+    pub reordering: Option<ReorderingConfig>,
     /// What changes by itself while time goes on.
-    pub schedule: Option<Arc<Schedule>>,
+    pub schedule: Option<Arc<LinkSchedule>>,
 }
 
 impl Default for DirectionConfig {
     /// A wire: no limit of rate, no delay, no loss, and a queue that nothing ever waits in.
     fn default() -> Self {
         Self {
-            framing: Framing::Ip,
+            framing: LinkFraming::Ip,
             overhead: ByteCount::new(0),
             policer: None,
-            queue: Queue::from(ByteCount::mebibytes(1)),
-            line: Line::Unlimited,
-            loss: Loss::None,
+            queue: QueueConfig::from(ByteCount::mebibytes(1)),
+            line: LineConfig::Unlimited,
+            loss: LossModel::None,
             corruption: Probability::ZERO,
             duplication: Probability::ZERO,
             delay: Duration::ZERO,
@@ -70,7 +70,7 @@ impl Default for DirectionConfig {
 
 /// What a direction is handed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Framing {
+pub enum LinkFraming {
     /// IP packets from their first header byte.
     #[default]
     Ip,
@@ -79,39 +79,39 @@ pub enum Framing {
     Ethernet,
 }
 
-impl Framing {
+impl LinkFraming {
     /// Bytes in front of the IP header.
     #[must_use]
     pub const fn header(self) -> usize {
         match self {
-            Framing::Ip => 0,
-            Framing::Ethernet => 14,
+            LinkFraming::Ip => 0,
+            LinkFraming::Ethernet => 14,
         }
     }
 }
 
 /// Where packets wait.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Queue {
+pub struct QueueConfig {
     /// What it holds at most, the packet on the line included until its last bit has gone.
     pub limit: QueueLimit,
     /// Who is dropped, and when.
-    pub discipline: Discipline,
+    pub discipline: QueueDiscipline,
 }
 
-impl From<ByteCount> for Queue {
+impl From<ByteCount> for QueueConfig {
     /// Drop-tail, limited in bytes.
     fn from(bytes: ByteCount) -> Self {
         QueueLimit::bytes(bytes).into()
     }
 }
 
-impl From<QueueLimit> for Queue {
+impl From<QueueLimit> for QueueConfig {
     /// Drop-tail.
     fn from(limit: QueueLimit) -> Self {
         Self {
             limit,
-            discipline: Discipline::DropTail,
+            discipline: QueueDiscipline::DropTail,
         }
     }
 }
@@ -159,7 +159,7 @@ impl QueueLimit {
 
 /// Who is dropped or marked, and when. The limits hold beside every one of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum Discipline {
+pub enum QueueDiscipline {
     /// The packet that finds no room.
     #[default]
     DropTail,
@@ -175,7 +175,7 @@ pub enum Discipline {
 
 /// Whether a packet whose sender can read a mark (ECN, RFC 3168) is marked instead of dropped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Ecn {
+pub enum EcnMode {
     /// It is dropped like any other.
     #[default]
     Drop,
@@ -192,7 +192,7 @@ pub struct CoDelConfig {
     /// hour.
     pub interval: Duration,
     /// Mark or drop.
-    pub ecn: Ecn,
+    pub ecn: EcnMode,
 }
 
 impl Default for CoDelConfig {
@@ -200,7 +200,7 @@ impl Default for CoDelConfig {
         Self {
             target: Duration::from_millis(5),
             interval: Duration::from_millis(100),
-            ecn: Ecn::Drop,
+            ecn: EcnMode::Drop,
         }
     }
 }
@@ -218,7 +218,7 @@ pub struct PieConfig {
     /// The burst that passes an idle queue undropped; RFC 8033 §4.4 uses 150 ms.
     pub burst: Duration,
     /// Mark (up to a drop probability of 10 %, RFC 8033 §5.1) or drop.
-    pub ecn: Ecn,
+    pub ecn: EcnMode,
 }
 
 impl Default for PieConfig {
@@ -227,7 +227,7 @@ impl Default for PieConfig {
             target: Duration::from_millis(15),
             update: Duration::from_millis(15),
             burst: Duration::from_millis(150),
-            ecn: Ecn::Drop,
+            ecn: EcnMode::Drop,
         }
     }
 }
@@ -250,12 +250,12 @@ pub struct RedConfig {
     /// Whether the probability rises from its maximum to one between the maximum and twice it.
     pub gentle: bool,
     /// Mark or drop.
-    pub ecn: Ecn,
+    pub ecn: EcnMode,
 }
 
 /// What takes packets out of the queue.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub enum Line {
+pub enum LineConfig {
     /// A line that carries any packet at once.
     #[default]
     Unlimited,
@@ -267,15 +267,15 @@ pub enum Line {
     Trace(Arc<DeliveryTrace>),
 }
 
-impl Line {
+impl LineConfig {
     /// Its long-term rate; `None` without a limit.
     #[must_use]
     pub fn rate(&self) -> Option<Bitrate> {
         match self {
-            Line::Unlimited => None,
-            Line::Rate(rate) => Some(*rate),
-            Line::Shaper(bucket) => Some(bucket.rate),
-            Line::Trace(trace) => Some(trace.mean_rate()),
+            LineConfig::Unlimited => None,
+            LineConfig::Rate(rate) => Some(*rate),
+            LineConfig::Shaper(bucket) => Some(bucket.rate),
+            LineConfig::Trace(trace) => Some(trace.mean_rate()),
         }
     }
 }
@@ -288,12 +288,12 @@ pub struct TokenBucket {
     /// What it holds. A longer packet never passes.
     pub burst: ByteCount,
     /// A second, faster and smaller bucket that must agree, so that a burst has a rate of its own.
-    pub peak: Option<Peak>,
+    pub peak: Option<PeakBucket>,
 }
 
 /// The second bucket of a [`TokenBucket`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Peak {
+pub struct PeakBucket {
     /// How fast it fills.
     pub rate: Bitrate,
     /// What it holds: an MTU makes the packets of a burst follow each other at the peak rate.
@@ -303,7 +303,7 @@ pub struct Peak {
 /// Which packets are lost behind the line. What becomes of a packet follows from the seed and
 /// from its number alone, counted from the first that was handed in.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub enum Loss {
+pub enum LossModel {
     /// None.
     #[default]
     None,
@@ -315,12 +315,12 @@ pub enum Loss {
     List(Arc<LossList>),
 }
 
-impl From<Probability> for Loss {
+impl From<Probability> for LossModel {
     fn from(probability: Probability) -> Self {
         if probability == Probability::ZERO {
-            Loss::None
+            LossModel::None
         } else {
-            Loss::Random(probability)
+            LossModel::Random(probability)
         }
     }
 }
@@ -418,16 +418,16 @@ impl LossList {
 
 /// How the delay varies. A delay never becomes negative: what would, is zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Jitter {
+pub struct JitterConfig {
     /// How it is distributed about the delay.
-    pub distribution: Distribution,
+    pub distribution: JitterDistribution,
     /// Whether packets may overtake each other.
-    pub order: Order,
+    pub order: PacketOrder,
 }
 
 /// A distribution of what is added to the delay.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Distribution {
+pub enum JitterDistribution {
     /// From −spread to +spread, each as likely.
     Uniform {
         /// Half of the width.
@@ -461,7 +461,7 @@ pub enum Distribution {
 
 /// What jitter does to the order of packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Order {
+pub enum PacketOrder {
     /// A packet waits for the one before it, as behind a varying queue.
     #[default]
     Kept,
@@ -471,7 +471,7 @@ pub enum Order {
 
 /// Packets that come late. Those behind them overtake.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Reordering {
+pub struct ReorderingConfig {
     /// The chance that a packet is one of them.
     pub probability: Probability,
     /// How much longer it takes.
@@ -488,9 +488,9 @@ impl DirectionConfig {
             self.check_bucket(policer, "policer")?;
         }
         match &self.line {
-            Line::Rate(rate) => check_rate(*rate)?,
-            Line::Shaper(bucket) => self.check_bucket(bucket, "shaper")?,
-            Line::Unlimited | Line::Trace(_) => {}
+            LineConfig::Rate(rate) => check_rate(*rate)?,
+            LineConfig::Shaper(bucket) => self.check_bucket(bucket, "shaper")?,
+            LineConfig::Unlimited | LineConfig::Trace(_) => {}
         }
         self.check_queue()?;
         check_delay(self.delay)?;
@@ -538,16 +538,16 @@ impl DirectionConfig {
         }
         if limit.time.is_some() {
             match &self.line {
-                Line::Rate(_) | Line::Shaper(_) => {}
-                Line::Unlimited => return Err(ConfigError::TimeLimitWithoutRate),
-                Line::Trace(_) => return Err(ConfigError::TimeLimitWithTrace),
+                LineConfig::Rate(_) | LineConfig::Shaper(_) => {}
+                LineConfig::Unlimited => return Err(ConfigError::TimeLimitWithoutRate),
+                LineConfig::Trace(_) => return Err(ConfigError::TimeLimitWithTrace),
             }
         }
         match &self.queue.discipline {
-            Discipline::DropTail | Discipline::DropHead => Ok(()),
-            Discipline::CoDel(codel) => codel.check(),
-            Discipline::Pie(pie) => pie.check(),
-            Discipline::Red(red) => red.check(),
+            QueueDiscipline::DropTail | QueueDiscipline::DropHead => Ok(()),
+            QueueDiscipline::CoDel(codel) => codel.check(),
+            QueueDiscipline::Pie(pie) => pie.check(),
+            QueueDiscipline::Red(red) => red.check(),
         }
     }
 
@@ -652,19 +652,19 @@ impl RedConfig {
     }
 }
 
-impl Jitter {
+impl JitterConfig {
     fn check(&self) -> Result<(), ConfigError> {
         match self.distribution {
-            Distribution::Uniform { spread } => check_delay(spread),
-            Distribution::Normal { deviation } => check_delay(deviation),
-            Distribution::Exponential { mean } => check_delay(mean),
-            Distribution::Pareto { mean, shape } => {
+            JitterDistribution::Uniform { spread } => check_delay(spread),
+            JitterDistribution::Normal { deviation } => check_delay(deviation),
+            JitterDistribution::Exponential { mean } => check_delay(mean),
+            JitterDistribution::Pareto { mean, shape } => {
                 if !(shape.is_finite() && shape > 1.0) {
                     return Err(ConfigError::ParetoShape { shape });
                 }
                 check_delay(mean)
             }
-            Distribution::LogNormal { median, sigma } => {
+            JitterDistribution::LogNormal { median, sigma } => {
                 if !(sigma.is_finite() && (0.0..=LOG_SIGMA_MAX).contains(&sigma)) {
                     return Err(ConfigError::LogNormalSigma { sigma });
                 }
@@ -724,7 +724,7 @@ impl LinkConfig {
 mod tests {
     use super::*;
 
-    fn with(discipline: Discipline) -> Result<(), ConfigError> {
+    fn with(discipline: QueueDiscipline) -> Result<(), ConfigError> {
         let mut config = DirectionConfig::default();
         config.queue.discipline = discipline;
         config.check()
@@ -733,7 +733,7 @@ mod tests {
     #[test]
     fn pie_is_updated_only_as_rarely_as_its_weights_allow() {
         let pie = |update| {
-            with(Discipline::Pie(PieConfig {
+            with(QueueDiscipline::Pie(PieConfig {
                 update,
                 ..PieConfig::default()
             }))
@@ -746,10 +746,10 @@ mod tests {
     #[test]
     fn codel_with_a_slip_of_the_unit_is_refused() {
         let codel = |target, interval| {
-            with(Discipline::CoDel(CoDelConfig {
+            with(QueueDiscipline::CoDel(CoDelConfig {
                 target,
                 interval,
-                ecn: Ecn::Drop,
+                ecn: EcnMode::Drop,
             }))
         };
         assert_eq!(codel(CODEL_SPAN_MAX, CODEL_SPAN_MAX), Ok(()));

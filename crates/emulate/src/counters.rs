@@ -4,14 +4,14 @@ use std::ops::{Add, AddAssign, Sub};
 
 /// A number of packets and the bytes in them, as handed in (without the configured overhead).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct TrafficCount {
     /// Packets.
     pub packets: u64,
     /// Bytes in those packets.
     pub bytes: u64,
 }
 
-impl Tally {
+impl TrafficCount {
     /// One packet of this length.
     #[must_use]
     pub(crate) fn one(length: usize) -> Self {
@@ -21,35 +21,35 @@ impl Tally {
         }
     }
 
-    pub(crate) fn subtract(&mut self, other: Tally) {
+    pub(crate) fn subtract(&mut self, other: TrafficCount) {
         *self = *self - other;
     }
 }
 
-impl Add for Tally {
-    type Output = Tally;
+impl Add for TrafficCount {
+    type Output = TrafficCount;
 
-    fn add(self, other: Tally) -> Tally {
-        Tally {
+    fn add(self, other: TrafficCount) -> TrafficCount {
+        TrafficCount {
             packets: self.packets + other.packets,
             bytes: self.bytes + other.bytes,
         }
     }
 }
 
-impl Sub for Tally {
-    type Output = Tally;
+impl Sub for TrafficCount {
+    type Output = TrafficCount;
 
-    fn sub(self, other: Tally) -> Tally {
-        Tally {
+    fn sub(self, other: TrafficCount) -> TrafficCount {
+        TrafficCount {
             packets: self.packets - other.packets,
             bytes: self.bytes - other.bytes,
         }
     }
 }
 
-impl AddAssign for Tally {
-    fn add_assign(&mut self, other: Tally) {
+impl AddAssign for TrafficCount {
+    fn add_assign(&mut self, other: TrafficCount) {
         *self = *self + other;
     }
 }
@@ -57,40 +57,40 @@ impl AddAssign for Tally {
 /// The account of one direction. At every moment
 /// `offered + duplicated = delivered + dropped_by_* + queued + in_flight`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counters {
+pub struct DirectionCounters {
     /// Handed in.
-    pub offered: Tally,
+    pub offered: TrafficCount,
     /// Taken out at the far end, copies included.
-    pub delivered: Tally,
+    pub delivered: TrafficCount,
     /// Dropped before the queue because they came faster than the policer allows.
-    pub dropped_by_policer: Tally,
+    pub dropped_by_policer: TrafficCount,
     /// Dropped because the queue was full (at its head, for drop-head), or longer than a shaper's
     /// bucket.
-    pub dropped_by_queue: Tally,
+    pub dropped_by_queue: TrafficCount,
     /// Dropped by active queue management before the queue was full.
-    pub dropped_by_aqm: Tally,
+    pub dropped_by_aqm: TrafficCount,
     /// Lost by chance, or by list, behind the line.
-    pub dropped_by_loss: Tally,
+    pub dropped_by_loss: TrafficCount,
     /// Lost behind the line, handed in while everything is lost there: in an outage.
-    pub dropped_by_outage: Tally,
+    pub dropped_by_outage: TrafficCount,
     /// Refused because the direction held as much as its memory limits allow: outside the model.
     /// A run in which this is not zero did not emulate what it was set to. A replay of it refuses
     /// the same packets.
-    pub dropped_by_limit: Tally,
+    pub dropped_by_limit: TrafficCount,
     /// Thrown away when they were due, because too many that were due before had not been taken
     /// out: outside the model, and the caller's fault. The fates of all others are the model's; a
     /// replay of such a run delivers these.
-    pub dropped_untaken: Tally,
+    pub dropped_untaken: TrafficCount,
     /// Copies that chance has made.
-    pub duplicated: Tally,
+    pub duplicated: TrafficCount,
     /// Sent on with a flipped bit.
-    pub corrupted: Tally,
+    pub corrupted: TrafficCount,
     /// Marked "congestion experienced" by active queue management.
-    pub marked: Tally,
+    pub marked: TrafficCount,
     /// Sent on to arrive late.
-    pub reordered: Tally,
+    pub reordered: TrafficCount,
     /// Now waiting in the queue or on the line.
-    pub queued: Tally,
+    pub queued: TrafficCount,
     /// Now between the line and the far end, or there and not yet taken out.
-    pub in_flight: Tally,
+    pub in_flight: TrafficCount,
 }

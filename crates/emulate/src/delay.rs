@@ -14,12 +14,12 @@ use std::f64::consts::TAU;
 use std::time::Duration;
 
 use bytes::Bytes;
-use vocab::{Chance, Time};
+use vocab::{IndexedRandom, Time};
 
-use crate::config::{DirectionConfig, Distribution, Jitter, Order};
-use crate::counters::Tally;
+use crate::config::{DirectionConfig, JitterConfig, JitterDistribution, PacketOrder};
+use crate::counters::TrafficCount;
 use crate::memory::MemoryLimits;
-use crate::misfortune::Stream;
+use crate::misfortune::RandomStream;
 
 /// A sample of a heavy tail is cut here: no packet is under way for more than an hour.
 const SAMPLE_MAX: Duration = Duration::from_secs(3_600);
@@ -28,29 +28,29 @@ const SAMPLE_MAX: Duration = Duration::from_secs(3_600);
 #[derive(Debug)]
 pub(crate) struct DelayLine {
     delay: Duration,
-    jitter: Option<Jitter>,
+    jitter: Option<JitterConfig>,
     late_by: Duration,
-    original: Noise,
-    copy: Noise,
+    original: JitterRandom,
+    copy: JitterRandom,
     /// Those that keep their order, the next to arrive first.
-    in_order: VecDeque<OnTheWay>,
+    in_order: VecDeque<DelayedPacket>,
     /// Those that go their own way.
-    apart: BinaryHeap<Reverse<OnTheWay>>,
+    apart: BinaryHeap<Reverse<DelayedPacket>>,
     /// The arrival of the last packet that kept the order.
     last: Time,
     /// How many packets came here, by which packets of the same arrival are told apart.
     sequence: u64,
     /// Those that were due when it was last looked, set aside in the order of their arrival: all
     /// of them are due before any that are under way.
-    untaken: VecDeque<OnTheWay>,
-    untaken_size: Tally,
+    untaken: VecDeque<DelayedPacket>,
+    untaken_size: TrafficCount,
     /// Both those under way and those set aside.
-    in_flight: Tally,
+    in_flight: TrafficCount,
 }
 
 /// What arrives.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Arrival {
+pub(crate) struct PacketArrival {
     pub(crate) index: u64,
     pub(crate) arrived: Time,
     pub(crate) bytes: Bytes,
@@ -61,19 +61,19 @@ pub(crate) struct Arrival {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-struct OnTheWay {
+struct DelayedPacket {
     due: Time,
     sequence: u64,
-    packet: Arrival,
+    packet: PacketArrival,
 }
 
-impl Ord for OnTheWay {
+impl Ord for DelayedPacket {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
         (self.due, self.sequence).cmp(&(other.due, other.sequence))
     }
 }
 
-impl PartialOrd for OnTheWay {
+impl PartialOrd for DelayedPacket {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
@@ -81,30 +81,30 @@ impl PartialOrd for OnTheWay {
 
 /// Two uniform numbers for each packet.
 #[derive(Clone, Copy, Debug)]
-struct Noise {
-    first: Chance,
-    second: Chance,
+struct JitterRandom {
+    first: IndexedRandom,
+    second: IndexedRandom,
 }
 
 impl DelayLine {
     pub(crate) fn new(config: &DirectionConfig, seed: u64) -> Self {
-        let noise = |first: Stream, second: Stream| Noise {
-            first: first.chance(seed),
-            second: second.chance(seed),
+        let noise = |first: RandomStream, second: RandomStream| JitterRandom {
+            first: first.random(seed),
+            second: second.random(seed),
         };
         let mut line = Self {
             delay: Duration::ZERO,
             jitter: None,
             late_by: Duration::ZERO,
-            original: noise(Stream::Jitter, Stream::JitterAngle),
-            copy: noise(Stream::JitterOfCopy, Stream::JitterAngleOfCopy),
+            original: noise(RandomStream::Jitter, RandomStream::JitterAngle),
+            copy: noise(RandomStream::JitterOfCopy, RandomStream::JitterAngleOfCopy),
             in_order: VecDeque::new(),
             apart: BinaryHeap::new(),
             last: Time::ZERO,
             sequence: 0,
             untaken: VecDeque::new(),
-            untaken_size: Tally::default(),
-            in_flight: Tally::default(),
+            untaken_size: TrafficCount::default(),
+            in_flight: TrafficCount::default(),
         };
         line.set(config);
         line
@@ -124,17 +124,17 @@ impl DelayLine {
     }
 
     /// Takes in a packet whose last bit left the line at `sent`.
-    pub(crate) fn push(&mut self, sent: Time, packet: Arrival, is_late: bool) {
+    pub(crate) fn push(&mut self, sent: Time, packet: PacketArrival, is_late: bool) {
         let mut due = sent + self.sample(packet.index, packet.is_copy);
-        let order = self.jitter.map_or(Order::Kept, |jitter| jitter.order);
-        self.in_flight += Tally::one(packet.bytes.len());
+        let order = self.jitter.map_or(PacketOrder::Kept, |jitter| jitter.order);
+        self.in_flight += TrafficCount::one(packet.bytes.len());
         self.sequence += 1;
         let sequence = self.sequence;
-        if is_late || order == Order::Free {
+        if is_late || order == PacketOrder::Free {
             if is_late {
                 due += self.late_by;
             }
-            self.apart.push(Reverse(OnTheWay {
+            self.apart.push(Reverse(DelayedPacket {
                 due,
                 sequence,
                 packet,
@@ -143,7 +143,7 @@ impl DelayLine {
         }
         due = due.max(self.last);
         self.last = due;
-        self.in_order.push_back(OnTheWay {
+        self.in_order.push_back(DelayedPacket {
             due,
             sequence,
             packet,
@@ -151,16 +151,17 @@ impl DelayLine {
     }
 
     /// Takes out the next packet that is due by `now`, with the moment at which it was due.
-    pub(crate) fn pop(&mut self, now: Time) -> Option<(Time, Arrival)> {
+    pub(crate) fn pop(&mut self, now: Time) -> Option<(Time, PacketArrival)> {
         let next = match self.untaken.pop_front() {
             Some(next) => {
                 self.untaken_size
-                    .subtract(Tally::one(next.packet.bytes.len()));
+                    .subtract(TrafficCount::one(next.packet.bytes.len()));
                 next
             }
             None => self.pop_under_way(now)?,
         };
-        self.in_flight.subtract(Tally::one(next.packet.bytes.len()));
+        self.in_flight
+            .subtract(TrafficCount::one(next.packet.bytes.len()));
         Some((next.due, next.packet))
     }
 
@@ -172,9 +173,9 @@ impl DelayLine {
         &mut self,
         now: Time,
         limits: &MemoryLimits,
-    ) -> Option<(Time, Arrival)> {
+    ) -> Option<(Time, PacketArrival)> {
         while let Some(next) = self.pop_under_way(now) {
-            let length = Tally::one(next.packet.bytes.len());
+            let length = TrafficCount::one(next.packet.bytes.len());
             if !limits.keep_untaken(self.untaken_size + length) {
                 self.in_flight.subtract(length);
                 return Some((next.due, next.packet));
@@ -186,7 +187,7 @@ impl DelayLine {
     }
 
     /// Takes out the next packet that is due by `now`, of those that are not set aside.
-    fn pop_under_way(&mut self, now: Time) -> Option<OnTheWay> {
+    fn pop_under_way(&mut self, now: Time) -> Option<DelayedPacket> {
         if self.next_under_way()? > now {
             return None;
         }
@@ -202,7 +203,7 @@ impl DelayLine {
     }
 
     /// All that is in here, in no order.
-    pub(crate) fn packets(&self) -> impl Iterator<Item = &Arrival> {
+    pub(crate) fn packets(&self) -> impl Iterator<Item = &PacketArrival> {
         let apart = self.apart.iter().map(|Reverse(next)| next);
         let all = self.untaken.iter().chain(&self.in_order).chain(apart);
         all.map(|next| &next.packet)
@@ -230,12 +231,12 @@ impl DelayLine {
     pub(crate) fn earliest_arrival(&self, sent: Time) -> Time {
         let least = match self.jitter.map(|jitter| jitter.distribution) {
             None => self.delay,
-            Some(Distribution::Uniform { spread }) => self.delay.saturating_sub(spread),
-            Some(Distribution::Normal { .. }) => Duration::ZERO,
+            Some(JitterDistribution::Uniform { spread }) => self.delay.saturating_sub(spread),
+            Some(JitterDistribution::Normal { .. }) => Duration::ZERO,
             Some(
-                Distribution::Exponential { .. }
-                | Distribution::Pareto { .. }
-                | Distribution::LogNormal { .. },
+                JitterDistribution::Exponential { .. }
+                | JitterDistribution::Pareto { .. }
+                | JitterDistribution::LogNormal { .. },
             ) => self.delay,
         };
         sent + least
@@ -250,17 +251,17 @@ impl DelayLine {
         }
         let is_free = self
             .jitter
-            .is_some_and(|jitter| jitter.order == Order::Free);
+            .is_some_and(|jitter| jitter.order == PacketOrder::Free);
         is_free || !self.apart.is_empty()
     }
 
     /// What is here, set aside or not.
-    pub(crate) fn in_flight(&self) -> Tally {
+    pub(crate) fn in_flight(&self) -> TrafficCount {
         self.in_flight
     }
 
     /// What is here and was not set aside.
-    pub(crate) fn under_way(&self) -> Tally {
+    pub(crate) fn under_way(&self) -> TrafficCount {
         self.in_flight - self.untaken_size
     }
 
@@ -279,25 +280,27 @@ impl DelayLine {
     }
 }
 
-impl Noise {
+impl JitterRandom {
     /// What to add (true) or to subtract.
-    fn sample(self, distribution: Distribution, number: u64) -> (bool, Duration) {
+    fn sample(self, distribution: JitterDistribution, number: u64) -> (bool, Duration) {
         let uniform = self.first.fraction(number);
         match distribution {
-            Distribution::Uniform { spread } => {
+            JitterDistribution::Uniform { spread } => {
                 let share = 2.0 * uniform - 1.0;
                 (share >= 0.0, scaled(spread, share.abs()))
             }
-            Distribution::Normal { deviation } => {
+            JitterDistribution::Normal { deviation } => {
                 let normal = self.normal(number);
                 (normal >= 0.0, scaled(deviation, normal.abs()))
             }
-            Distribution::Exponential { mean } => (true, scaled(mean, -libm::log(1.0 - uniform))),
-            Distribution::Pareto { mean, shape } => {
+            JitterDistribution::Exponential { mean } => {
+                (true, scaled(mean, -libm::log(1.0 - uniform)))
+            }
+            JitterDistribution::Pareto { mean, shape } => {
                 let factor = libm::pow(1.0 - uniform, -1.0 / shape) - 1.0;
                 (true, scaled(mean, (shape - 1.0) * factor))
             }
-            Distribution::LogNormal { median, sigma } => {
+            JitterDistribution::LogNormal { median, sigma } => {
                 (true, scaled(median, libm::exp(sigma * self.normal(number))))
             }
         }
@@ -323,10 +326,10 @@ mod tests {
 
     const COUNT: u64 = 200_000;
 
-    fn line(distribution: Distribution, order: Order) -> DelayLine {
+    fn line(distribution: JitterDistribution, order: PacketOrder) -> DelayLine {
         let config = DirectionConfig {
             delay: Duration::from_millis(100),
-            jitter: Some(Jitter {
+            jitter: Some(JitterConfig {
                 distribution,
                 order,
             }),
@@ -336,8 +339,8 @@ mod tests {
     }
 
     /// Mean and standard deviation of the delay, in milliseconds.
-    fn moments(distribution: Distribution) -> (f64, f64) {
-        let line = line(distribution, Order::Free);
+    fn moments(distribution: JitterDistribution) -> (f64, f64) {
+        let line = line(distribution, PacketOrder::Free);
         let samples: Vec<f64> = (0..COUNT)
             .map(|number| line.sample(number, false).as_secs_f64() * 1e3)
             .collect();
@@ -352,16 +355,16 @@ mod tests {
 
     #[test]
     fn each_distribution_has_its_mean_and_deviation() {
-        let uniform = Distribution::Uniform { spread: millis(12) };
-        let normal = Distribution::Normal {
+        let uniform = JitterDistribution::Uniform { spread: millis(12) };
+        let normal = JitterDistribution::Normal {
             deviation: millis(5),
         };
-        let exponential = Distribution::Exponential { mean: millis(5) };
-        let pareto = Distribution::Pareto {
+        let exponential = JitterDistribution::Exponential { mean: millis(5) };
+        let pareto = JitterDistribution::Pareto {
             mean: millis(5),
             shape: 5.0,
         };
-        let log_normal = Distribution::LogNormal {
+        let log_normal = JitterDistribution::LogNormal {
             median: millis(5),
             sigma: 0.5,
         };
@@ -392,8 +395,8 @@ mod tests {
         }
     }
 
-    fn arrival(index: u64) -> Arrival {
-        Arrival {
+    fn arrival(index: u64) -> PacketArrival {
+        PacketArrival {
             index,
             arrived: Time::ZERO,
             bytes: Bytes::from_static(b"packet"),
@@ -404,8 +407,8 @@ mod tests {
         }
     }
 
-    fn order_of_arrival(order: Order) -> Vec<u64> {
-        let mut line = line(Distribution::Uniform { spread: millis(50) }, order);
+    fn order_of_arrival(order: PacketOrder) -> Vec<u64> {
+        let mut line = line(JitterDistribution::Uniform { spread: millis(50) }, order);
         for index in 0..100 {
             line.push(Time::from_nanos(index * 1_000_000), arrival(index), false);
         }
@@ -416,8 +419,8 @@ mod tests {
 
     #[test]
     fn jitter_keeps_the_order_unless_it_is_free() {
-        assert!(order_of_arrival(Order::Kept).is_sorted());
-        let mut free = order_of_arrival(Order::Free);
+        assert!(order_of_arrival(PacketOrder::Kept).is_sorted());
+        let mut free = order_of_arrival(PacketOrder::Free);
         assert!(!free.is_sorted());
         free.sort_unstable();
         assert!(free.into_iter().eq(0..100));
@@ -426,7 +429,7 @@ mod tests {
     #[test]
     fn a_late_packet_is_overtaken_and_holds_nobody_up() {
         let config = DirectionConfig {
-            reordering: Some(crate::config::Reordering {
+            reordering: Some(crate::config::ReorderingConfig {
                 probability: vocab::Probability::ZERO,
                 late_by: millis(5),
             }),
@@ -439,6 +442,6 @@ mod tests {
         assert_eq!((due.as_nanos(), packet.index), (1, 1));
         let (due, packet) = line.pop(Time::NEVER).unwrap();
         assert_eq!((due.as_nanos(), packet.index), (5_000_000, 0));
-        assert_eq!(line.in_flight(), Tally::default());
+        assert_eq!(line.in_flight(), TrafficCount::default());
     }
 }

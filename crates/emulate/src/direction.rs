@@ -7,7 +7,7 @@
 //!
 //! A packet moves from one model to the next at the moment at which it would, whenever the caller
 //! looks: two callers that hand in the same packets at the same times see the same outcome,
-//! however often they poll. Only [`Direction::poll_timeout`] is worth waiting for: between the
+//! however often they poll. Only [`LinkDirection::poll_timeout`] is worth waiting for: between the
 //! line's end and the arrival nothing happens that shows outside.
 //!
 //! Chance is decided when a packet is handed in, by its number (misfortune.rs), so that a change
@@ -16,53 +16,53 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use vocab::{Chance, Time};
+use vocab::{IndexedRandom, Time};
 
-use crate::bottleneck::{self, Bottleneck, Exit};
-use crate::config::{DirectionConfig, Line};
-use crate::counters::{Counters, Tally};
-use crate::delay::{Arrival, DelayLine};
+use crate::bottleneck::{self, Bottleneck, BottleneckExit};
+use crate::config::{DirectionConfig, LineConfig};
+use crate::counters::{DirectionCounters, TrafficCount};
+use crate::delay::{DelayLine, PacketArrival};
 use crate::ecn;
 use crate::memory::{HELD_PACKETS_MAX, MemoryLimits};
-use crate::misfortune::{Misfortunes, Stream};
-use crate::packet::{DropReason, Packet};
-use crate::schedule::{Change, Timeline};
-use crate::token_bucket::Buckets;
+use crate::misfortune::{ImpairmentModel, RandomStream};
+use crate::packet::{DropReason, EmulatedPacket};
+use crate::schedule::{SchedulePlayer, SettingsChange};
+use crate::token_bucket::TokenBuckets;
 
-/// The most records that wait for [`Direction::poll_record`]; a caller that wants them all drains
+/// The most records that wait for [`LinkDirection::poll_record`]; a caller that wants them all drains
 /// them after each call, and then there are never more than a queue's worth.
 pub const RECORDS_MAX: usize = 2 * HELD_PACKETS_MAX as usize;
 
 /// One direction of a link.
 #[derive(Debug)]
-pub struct Direction {
+pub struct LinkDirection {
     /// The settings now, with what a schedule has changed in them.
     config: DirectionConfig,
     /// The settings that were asked for.
     asked: DirectionConfig,
-    policer: Option<Buckets>,
+    policer: Option<TokenBuckets>,
     bottleneck: Bottleneck,
-    misfortunes: Misfortunes,
-    chance_of_discipline: Chance,
+    impairments: ImpairmentModel,
+    discipline_random: IndexedRandom,
     delay: DelayLine,
     limits: MemoryLimits,
     /// What chance will make of the packets in the bottleneck.
-    copies_to_come: Tally,
+    copies_to_come: TrafficCount,
     /// How many packets in the bottleneck will go their own way, whatever the settings then are.
     late_to_come: u64,
-    timeline: Option<Timeline>,
-    counters: Counters,
+    timeline: Option<SchedulePlayer>,
+    counters: DirectionCounters,
     /// How many packets were handed in: the number of the next one.
     next_index: u64,
     /// What became of packets, where it is asked for.
-    records: Option<VecDeque<Record>>,
+    records: Option<VecDeque<PacketRecord>>,
     /// The latest time that any caller named; time does not run backwards in here.
     now: Time,
 }
 
 /// What became of a packet at once when it was handed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum EnqueueOutcome {
     /// It was taken in. It may still be dropped by a discipline, or lost behind the line.
     Queued,
     /// It is gone.
@@ -71,7 +71,7 @@ pub enum Fate {
 
 /// A packet at the far end.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Delivery {
+pub struct PacketDelivery {
     /// When it arrives in the model; a caller that takes it out later is that much late.
     pub due: Time,
     /// The packet, as it was handed in but for a flipped bit or a mark.
@@ -88,7 +88,7 @@ pub struct Delivery {
 
 /// What became of one packet, for a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct PacketRecord {
     /// Its number, from 0, over all that were handed in.
     pub index: u64,
     /// When it was handed in.
@@ -99,12 +99,12 @@ pub struct Record {
     /// The packet as it was when its fate was decided.
     pub packet: Bytes,
     /// How it ended.
-    pub ending: Ending,
+    pub ending: PacketOutcome,
 }
 
 /// How a packet ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum PacketOutcome {
     /// It arrived.
     Delivered {
         /// When, in the model.
@@ -123,7 +123,7 @@ pub enum Ending {
         /// Why.
         reason: DropReason,
     },
-    /// It was still waiting or under way at the end of time ([`Direction::record_held`]).
+    /// It was still waiting or under way at the end of time ([`LinkDirection::record_held`]).
     Held {
         /// When that was.
         at: Time,
@@ -132,7 +132,7 @@ pub enum Ending {
     },
 }
 
-impl Direction {
+impl LinkDirection {
     /// A direction with nothing in it, whose clock starts at [`Time::ZERO`]. All chance in it
     /// follows from `seed`.
     ///
@@ -147,18 +147,20 @@ impl Direction {
     pub fn within(limits: MemoryLimits, config: DirectionConfig, seed: u64) -> Self {
         let now = Time::ZERO;
         Self {
-            policer: config.policer.map(|policer| Buckets::new(policer, now)),
+            policer: config
+                .policer
+                .map(|policer| TokenBuckets::new(policer, now)),
             bottleneck: Bottleneck::new(now, &config),
-            misfortunes: Misfortunes::new(&config, seed),
-            chance_of_discipline: Stream::Discipline.chance(seed),
+            impairments: ImpairmentModel::new(&config, seed),
+            discipline_random: RandomStream::Discipline.random(seed),
             delay: DelayLine::new(&config, seed),
             limits,
-            copies_to_come: Tally::default(),
+            copies_to_come: TrafficCount::default(),
             late_to_come: 0,
             timeline: timeline(now, &config),
             asked: config.clone(),
             config,
-            counters: Counters::default(),
+            counters: DirectionCounters::default(),
             next_index: 0,
             records: None,
             now,
@@ -194,10 +196,10 @@ impl Direction {
                 bucket.set(now, policer);
                 Some(bucket)
             }
-            (None, Some(policer)) => Some(Buckets::new(policer, now)),
+            (None, Some(policer)) => Some(TokenBuckets::new(policer, now)),
             (_, None) => None,
         };
-        self.misfortunes.set(&config);
+        self.impairments.set(&config);
         self.delay.set(&config);
         self.config = config;
         self.advance(now);
@@ -210,12 +212,12 @@ impl Direction {
     }
 
     /// Takes in a packet that comes at `now`.
-    pub fn handle(&mut self, now: Time, packet: Bytes) -> Fate {
+    pub fn handle(&mut self, now: Time, packet: Bytes) -> EnqueueOutcome {
         let now = self.advance(now);
         let index = self.next_index;
         self.next_index += 1;
-        self.counters.offered += Tally::one(packet.len());
-        let packet = Packet {
+        self.counters.offered += TrafficCount::one(packet.len());
+        let packet = EmulatedPacket {
             index,
             arrived: now,
             counted: self.config.counted_length(packet.len()),
@@ -225,7 +227,7 @@ impl Direction {
                 0
             },
             bytes: packet,
-            fate: self.misfortunes.of(index),
+            fate: self.impairments.of(index),
             marked: false,
         };
         if let Some(policer) = &mut self.policer
@@ -233,24 +235,27 @@ impl Direction {
         {
             return self.refuse(now, &packet, DropReason::Policed);
         }
-        if !self.has_room(now, Tally::one(packet.bytes.len()) + packet.copy_to_come()) {
+        if !self.has_room(
+            now,
+            TrafficCount::one(packet.bytes.len()) + packet.copy_to_come(),
+        ) {
             return self.refuse(now, &packet, DropReason::MemoryLimit);
         }
         self.copies_to_come += packet.copy_to_come();
         self.late_to_come += u64::from(packet.fate.late);
-        let chance = self.chance_of_discipline;
+        let chance = self.discipline_random;
         self.bottleneck.push(now, packet, || chance.fraction(index));
         match self.leave_all(now, index) {
-            Some(reason) => Fate::Dropped(reason),
-            None => Fate::Queued,
+            Some(reason) => EnqueueOutcome::Dropped(reason),
+            None => EnqueueOutcome::Queued,
         }
     }
 
     /// Takes out the next packet that has arrived at the far end by `now`.
-    pub fn poll_output(&mut self, now: Time) -> Option<Delivery> {
+    pub fn poll_output(&mut self, now: Time) -> Option<PacketDelivery> {
         let now = self.advance(now);
         let (due, arrival) = self.delay.pop(now)?;
-        let Arrival {
+        let PacketArrival {
             index,
             arrived,
             bytes: packet,
@@ -259,9 +264,9 @@ impl Direction {
             marked,
             is_copy,
         } = arrival;
-        self.counters.delivered += Tally::one(packet.len());
+        self.counters.delivered += TrafficCount::one(packet.len());
         if let Some(records) = &mut self.records {
-            let ending = Ending::Delivered {
+            let ending = PacketOutcome::Delivered {
                 at: due,
                 corrupted,
                 marked,
@@ -269,7 +274,7 @@ impl Direction {
             };
             keep(records, (index, arrived, ecn), &packet, ending);
         }
-        Some(Delivery {
+        Some(PacketDelivery {
             due,
             packet,
             index,
@@ -279,7 +284,7 @@ impl Direction {
         })
     }
 
-    /// When to call [`Direction::poll_output`] next; `None` when nothing is on its way or the
+    /// When to call [`LinkDirection::poll_output`] next; `None` when nothing is on its way or the
     /// line stands still for good. There may be nothing to take out then, when the packet is lost.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
@@ -313,7 +318,7 @@ impl Direction {
 
     /// Takes out the next record: one for each packet as soon as its end is certain, two for one
     /// that was duplicated. Beyond [`RECORDS_MAX`] undrained the oldest are forgotten.
-    pub fn poll_record(&mut self) -> Option<Record> {
+    pub fn poll_record(&mut self) -> Option<PacketRecord> {
         self.records.as_mut()?.pop_front()
     }
 
@@ -327,7 +332,12 @@ impl Direction {
         for packet in self.bottleneck.packets() {
             let origin = (packet.index, packet.arrived, packet.ecn);
             let is_copy = false;
-            keep(records, origin, &packet.bytes, Ending::Held { at, is_copy });
+            keep(
+                records,
+                origin,
+                &packet.bytes,
+                PacketOutcome::Held { at, is_copy },
+            );
         }
         for arrival in self.delay.packets() {
             let origin = (arrival.index, arrival.arrived, arrival.ecn);
@@ -336,15 +346,15 @@ impl Direction {
                 records,
                 origin,
                 &arrival.bytes,
-                Ending::Held { at, is_copy },
+                PacketOutcome::Held { at, is_copy },
             );
         }
     }
 
     /// The account as of the latest time that was named to this direction.
     #[must_use]
-    pub fn counters(&self) -> Counters {
-        Counters {
+    pub fn counters(&self) -> DirectionCounters {
+        DirectionCounters {
             queued: self.bottleneck.queued(),
             in_flight: self.delay.in_flight(),
             ..self.counters
@@ -352,7 +362,7 @@ impl Direction {
     }
 
     /// What waits in the queue or is on the line at `now`.
-    pub fn queued(&mut self, now: Time) -> Tally {
+    pub fn queued(&mut self, now: Time) -> TrafficCount {
         self.advance(now);
         self.bottleneck.queued()
     }
@@ -370,7 +380,7 @@ impl Direction {
             while let Some(exit) = self.bottleneck.poll(at) {
                 self.leave(exit);
             }
-            if let Some(change) = self.timeline.as_mut().and_then(Timeline::take) {
+            if let Some(change) = self.timeline.as_mut().and_then(SchedulePlayer::take) {
                 self.change(at, change);
             }
         }
@@ -384,9 +394,9 @@ impl Direction {
         self.timeline.as_ref()?.next()
     }
 
-    fn change(&mut self, at: Time, change: Change) {
+    fn change(&mut self, at: Time, change: SettingsChange) {
         if let Some(rate) = change.rate {
-            self.config.line = Line::Rate(rate);
+            self.config.line = LineConfig::Rate(rate);
             self.bottleneck.set_line(at, &self.config.line);
         }
         if let Some(delay) = change.delay {
@@ -394,7 +404,7 @@ impl Direction {
             self.delay.set_delay(delay);
         }
         if let Some(loss) = change.loss {
-            self.misfortunes.set_loss(&loss);
+            self.impairments.set_loss(&loss);
             self.config.loss = loss;
         }
     }
@@ -413,8 +423,8 @@ impl Direction {
     }
 
     /// Takes a packet from the bottleneck to the delay, or to its end.
-    fn leave(&mut self, exit: Exit) {
-        let Exit {
+    fn leave(&mut self, exit: BottleneckExit) {
+        let BottleneckExit {
             at,
             packet,
             dropped,
@@ -429,16 +439,16 @@ impl Direction {
             self.count_drop(at, &packet, reason);
             return;
         }
-        let length = Tally::one(packet.bytes.len());
+        let length = TrafficCount::one(packet.bytes.len());
         let mut bytes = bottleneck::marked(self.config.framing, &packet);
         if packet.marked {
             self.counters.marked += length;
         }
         if packet.fate.corrupted {
-            bytes = self.misfortunes.corrupt(packet.index, &bytes);
+            bytes = self.impairments.corrupt(packet.index, &bytes);
             self.counters.corrupted += length;
         }
-        let arrival = Arrival {
+        let arrival = PacketArrival {
             index: packet.index,
             arrived: packet.arrived,
             bytes,
@@ -449,7 +459,7 @@ impl Direction {
         };
         if packet.fate.duplicated {
             self.counters.duplicated += length;
-            let copy = Arrival {
+            let copy = PacketArrival {
                 is_copy: true,
                 ..arrival.clone()
             };
@@ -463,12 +473,12 @@ impl Direction {
         }
     }
 
-    fn refuse(&mut self, now: Time, packet: &Packet, reason: DropReason) -> Fate {
+    fn refuse(&mut self, now: Time, packet: &EmulatedPacket, reason: DropReason) -> EnqueueOutcome {
         self.count_drop(now, packet, reason);
-        Fate::Dropped(reason)
+        EnqueueOutcome::Dropped(reason)
     }
 
-    fn count_drop(&mut self, at: Time, packet: &Packet, reason: DropReason) {
+    fn count_drop(&mut self, at: Time, packet: &EmulatedPacket, reason: DropReason) {
         let origin = (packet.index, packet.arrived, packet.ecn);
         self.end_dropped(at, origin, &packet.bytes, reason);
     }
@@ -491,9 +501,14 @@ impl Direction {
             DropReason::MemoryLimit => &mut self.counters.dropped_by_limit,
             DropReason::Untaken => &mut self.counters.dropped_untaken,
         };
-        *counter += Tally::one(bytes.len());
+        *counter += TrafficCount::one(bytes.len());
         if let Some(records) = &mut self.records {
-            keep(records, origin, bytes, Ending::Dropped { at, reason });
+            keep(
+                records,
+                origin,
+                bytes,
+                PacketOutcome::Dropped { at, reason },
+            );
         }
     }
 
@@ -502,7 +517,7 @@ impl Direction {
     }
 
     /// Whether this much more may be held from `now` on.
-    fn has_room(&mut self, now: Time, more: Tally) -> bool {
+    fn has_room(&mut self, now: Time, more: TrafficCount) -> bool {
         let waiting = self.bottleneck.queued() + self.copies_to_come + more;
         // What is due and not taken out need not be told from what is under way until it matters.
         if self.limits.hold(waiting + self.delay.in_flight()) {
@@ -516,22 +531,22 @@ impl Direction {
     }
 }
 
-fn timeline(now: Time, config: &DirectionConfig) -> Option<Timeline> {
+fn timeline(now: Time, config: &DirectionConfig) -> Option<SchedulePlayer> {
     let schedule = config.schedule.as_ref()?;
-    Some(Timeline::new(now, schedule.clone()))
+    Some(SchedulePlayer::new(now, schedule.clone()))
 }
 
 /// Keeps what became of the packet of this number, arrival and congestion notification.
 fn keep(
-    records: &mut VecDeque<Record>,
+    records: &mut VecDeque<PacketRecord>,
     (index, arrived, ecn): (u64, Time, u8),
     packet: &Bytes,
-    ending: Ending,
+    ending: PacketOutcome,
 ) {
     if records.len() == RECORDS_MAX {
         records.pop_front();
     }
-    records.push_back(Record {
+    records.push_back(PacketRecord {
         index,
         arrived,
         ecn,

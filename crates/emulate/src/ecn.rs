@@ -6,7 +6,7 @@
 
 use bytes::Bytes;
 
-use crate::config::Framing;
+use crate::config::LinkFraming;
 
 /// RFC 3168 §5: both bits zero.
 const NOT_CAPABLE: u8 = 0b00;
@@ -21,7 +21,7 @@ const VLAN_TAGS_MAX: usize = 2;
 
 /// Where the two bits are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Field {
+enum EcnField {
     /// An IPv4 header starts here.
     V4(usize),
     /// An IPv6 header starts here.
@@ -29,34 +29,34 @@ enum Field {
 }
 
 /// The two bits of a packet; zero for what is not IP.
-pub(crate) fn codepoint(framing: Framing, packet: &[u8]) -> u8 {
+pub(crate) fn codepoint(framing: LinkFraming, packet: &[u8]) -> u8 {
     match find(framing, packet) {
-        Some(Field::V4(at)) => packet[at + 1] & 0b11,
-        Some(Field::V6(at)) => (packet[at + 1] >> 4) & 0b11,
+        Some(EcnField::V4(at)) => packet[at + 1] & 0b11,
+        Some(EcnField::V6(at)) => (packet[at + 1] >> 4) & 0b11,
         None => NOT_CAPABLE,
     }
 }
 
 /// Whether a mark on this packet would be understood.
-pub(crate) fn is_capable(framing: Framing, packet: &[u8]) -> bool {
+pub(crate) fn is_capable(framing: LinkFraming, packet: &[u8]) -> bool {
     codepoint(framing, packet) != NOT_CAPABLE
 }
 
 /// The packet with the mark; unchanged if it is no IP packet.
-pub(crate) fn mark(framing: Framing, packet: &Bytes) -> Bytes {
+pub(crate) fn mark(framing: LinkFraming, packet: &Bytes) -> Bytes {
     let Some(field) = find(framing, packet) else {
         return packet.clone();
     };
     let mut packet = packet.to_vec();
     match field {
-        Field::V4(at) => {
+        EcnField::V4(at) => {
             let before = u16::from_be_bytes([packet[at], packet[at + 1]]);
             packet[at + 1] |= CONGESTION_EXPERIENCED;
             let after = u16::from_be_bytes([packet[at], packet[at + 1]]);
             let sum = u16::from_be_bytes([packet[at + 10], packet[at + 11]]);
             packet[at + 10..at + 12].copy_from_slice(&updated(sum, before, after).to_be_bytes());
         }
-        Field::V6(at) => packet[at + 1] |= CONGESTION_EXPERIENCED << 4,
+        EcnField::V6(at) => packet[at + 1] |= CONGESTION_EXPERIENCED << 4,
     }
     packet.into()
 }
@@ -70,14 +70,14 @@ fn updated(sum: u16, before: u16, after: u16) -> u16 {
 }
 
 /// Finds the IP header, if a whole one is there.
-fn find(framing: Framing, packet: &[u8]) -> Option<Field> {
+fn find(framing: LinkFraming, packet: &[u8]) -> Option<EcnField> {
     let at = match framing {
-        Framing::Ip => 0,
-        Framing::Ethernet => behind_ethernet(packet)?,
+        LinkFraming::Ip => 0,
+        LinkFraming::Ethernet => behind_ethernet(packet)?,
     };
     match packet.get(at)? >> 4 {
-        4 if packet.len() >= at + 20 => Some(Field::V4(at)),
-        6 if packet.len() >= at + 40 => Some(Field::V6(at)),
+        4 if packet.len() >= at + 20 => Some(EcnField::V4(at)),
+        6 if packet.len() >= at + 40 => Some(EcnField::V6(at)),
         _ => None,
     }
 }
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn a_mark_keeps_the_check_sum_right() {
         for tos in 0..=255 {
-            let marked = mark(Framing::Ip, &Bytes::from(ipv4(tos)));
+            let marked = mark(LinkFraming::Ip, &Bytes::from(ipv4(tos)));
             assert_eq!(marked[1], tos | 3);
             assert_eq!(sum_of(&marked), 0xffff, "tos {tos}");
         }
@@ -138,11 +138,11 @@ mod tests {
         let mut header = vec![0; 40];
         (header[0], header[1]) = (0x60, 0x20);
         frame.extend(&header);
-        assert_eq!(codepoint(Framing::Ethernet, &frame), 2);
-        let marked = mark(Framing::Ethernet, &Bytes::from(frame.clone()));
-        assert_eq!(codepoint(Framing::Ethernet, &marked), 3);
+        assert_eq!(codepoint(LinkFraming::Ethernet, &frame), 2);
+        let marked = mark(LinkFraming::Ethernet, &Bytes::from(frame.clone()));
+        assert_eq!(codepoint(LinkFraming::Ethernet, &marked), 3);
         assert_eq!(marked[22], 0x60);
-        assert!(!is_capable(Framing::Ip, &frame));
+        assert!(!is_capable(LinkFraming::Ip, &frame));
     }
 
     #[test]
@@ -150,13 +150,13 @@ mod tests {
         for length in 0..60 {
             for first in [0x00, 0x45, 0x60, 0xff] {
                 let packet = Bytes::from(vec![first; length]);
-                for framing in [Framing::Ip, Framing::Ethernet] {
+                for framing in [LinkFraming::Ip, LinkFraming::Ethernet] {
                     let marked = mark(framing, &packet);
                     assert_eq!(marked.len(), length);
                 }
             }
         }
         let arp = Bytes::from([vec![0; 12], vec![8, 6], vec![1; 28]].concat());
-        assert_eq!(mark(Framing::Ethernet, &arp), arp);
+        assert_eq!(mark(LinkFraming::Ethernet, &arp), arp);
     }
 }

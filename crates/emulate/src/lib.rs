@@ -1,6 +1,6 @@
 //! Link models: rate, delay, loss, queues and more, in whatever time they are handed.
 //!
-//! A [`Link`] is two independent [`Direction`]s. A packet passes its models in this order:
+//! A [`Link`] is two independent [`LinkDirection`]s. A packet passes its models in this order:
 //!
 //! ```text
 //! handle ─► policer ─► queue ─► line ─► loss ─► corruption, ─► delay, jitter, ─► poll_output
@@ -14,7 +14,7 @@
 //! Time and chance come in from outside, so the same models carry the packets of a lab in real
 //! time and those of a test in virtual time. What chance does to a packet follows from the seed
 //! and from the packet's number alone. Settings may change while packets are under way, by hand
-//! or by a [`Schedule`]. A later model (a router as the profiler fits it) takes the place of queue
+//! or by a [`LinkSchedule`]. A later model (a router as the profiler fits it) takes the place of queue
 //! and line: `bottleneck.rs` is what it has to offer.
 //!
 //! It opens no device and reads no clock, and looks at nothing in a packet but its length and,
@@ -43,17 +43,19 @@ mod trace;
 mod vectors;
 
 pub use config::{
-    CoDelConfig, DirectionConfig, Discipline, Distribution, Ecn, Framing, GilbertElliott, Jitter,
-    Line, LinkConfig, Loss, LossList, Order, Peak, PieConfig, Queue, QueueLimit, RedConfig,
-    Reordering, TokenBucket,
+    CoDelConfig, DirectionConfig, EcnMode, GilbertElliott, JitterConfig, JitterDistribution,
+    LineConfig, LinkConfig, LinkFraming, LossList, LossModel, PacketOrder, PeakBucket, PieConfig,
+    QueueConfig, QueueDiscipline, QueueLimit, RedConfig, ReorderingConfig, TokenBucket,
 };
 pub use config_error::{ConfigError, RATE_MAX};
-pub use counters::{Counters, Tally};
-pub use direction::{Delivery, Direction, Ending, Fate, RECORDS_MAX, Record};
+pub use counters::{DirectionCounters, TrafficCount};
+pub use direction::{
+    EnqueueOutcome, LinkDirection, PacketDelivery, PacketOutcome, PacketRecord, RECORDS_MAX,
+};
 pub use link::Link;
 pub use memory::{
     HELD_BYTES_MAX, HELD_PACKETS_MAX, MemoryLimits, UNTAKEN_BYTES_MAX, UNTAKEN_PACKETS_MAX,
 };
 pub use packet::DropReason;
-pub use schedule::{Change, STEPS_MAX, Schedule, Step};
+pub use schedule::{LinkSchedule, STEPS_MAX, ScheduleStep, SettingsChange};
 pub use trace::{DeliveryTrace, OPPORTUNITIES_MAX, OPPORTUNITY, TraceError};

@@ -13,34 +13,34 @@ use std::time::Duration;
 use vocab::{Bitrate, Time};
 
 use crate::config;
-use crate::token_bucket::Buckets;
-use crate::trace::{Cursor, DeliveryTrace};
+use crate::token_bucket::TokenBuckets;
+use crate::trace::{DeliveryTrace, TraceCursor};
 
 /// The work of one bit, in the units in which a line of `rate` bit/s does `rate` per nanosecond.
 const WORK_PER_BIT: u128 = 1_000_000_000;
 
 /// A line at work.
 #[derive(Debug)]
-pub(crate) enum Line {
+pub(crate) enum LineState {
     Unlimited {
         end: Time,
     },
-    Rate(Rate),
+    Rate(FixedRateLine),
     Shaper {
-        bucket: Buckets,
+        bucket: TokenBuckets,
         end: Option<Time>,
         length: u64,
     },
     Trace {
         trace: Arc<DeliveryTrace>,
-        cursor: Cursor,
+        cursor: TraceCursor,
         end: Time,
     },
 }
 
 /// A line of fixed rate.
 #[derive(Debug)]
-pub(crate) struct Rate {
+pub(crate) struct FixedRateLine {
     rate: Bitrate,
     /// `remaining` is what is left to do for the packet on the line at this moment.
     clock: Time,
@@ -53,11 +53,11 @@ pub(crate) struct Rate {
     usual: Bitrate,
 }
 
-impl Line {
-    pub(crate) fn new(now: Time, config: &config::Line) -> Self {
+impl LineState {
+    pub(crate) fn new(now: Time, config: &config::LineConfig) -> Self {
         match config {
-            config::Line::Unlimited => Line::Unlimited { end: now },
-            config::Line::Rate(rate) => Line::Rate(Rate {
+            config::LineConfig::Unlimited => LineState::Unlimited { end: now },
+            config::LineConfig::Rate(rate) => LineState::Rate(FixedRateLine {
                 rate: *rate,
                 clock: now,
                 remaining: 0,
@@ -65,14 +65,14 @@ impl Line {
                 end: None,
                 usual: *rate,
             }),
-            config::Line::Shaper(bucket) => Line::Shaper {
-                bucket: Buckets::new(*bucket, now),
+            config::LineConfig::Shaper(bucket) => LineState::Shaper {
+                bucket: TokenBuckets::new(*bucket, now),
                 end: None,
                 length: 0,
             },
-            config::Line::Trace(trace) => Line::Trace {
+            config::LineConfig::Trace(trace) => LineState::Trace {
                 trace: Arc::clone(trace),
-                cursor: Cursor::new(now),
+                cursor: TraceCursor::new(now),
                 end: now,
             },
         }
@@ -80,18 +80,21 @@ impl Line {
 
     /// Takes other settings at `now`. A line of fixed rate that gets another rate keeps the bits
     /// that it has sent of `on_line`, which is what the packet on it counts as; tokens stay.
-    pub(crate) fn set(&mut self, now: Time, config: &config::Line, on_line: Option<u64>) {
+    pub(crate) fn set(&mut self, now: Time, config: &config::LineConfig, on_line: Option<u64>) {
         match (&mut *self, config) {
-            (Line::Unlimited { .. }, config::Line::Unlimited) => {}
-            (Line::Rate(line), config::Line::Rate(rate)) => line.set(now, *rate, on_line),
-            (Line::Trace { trace, .. }, config::Line::Trace(other)) if trace == other => {}
+            (LineState::Unlimited { .. }, config::LineConfig::Unlimited) => {}
+            (LineState::Rate(line), config::LineConfig::Rate(rate)) => {
+                line.set(now, *rate, on_line)
+            }
+            (LineState::Trace { trace, .. }, config::LineConfig::Trace(other))
+                if trace == other => {}
             (
-                Line::Shaper {
+                LineState::Shaper {
                     bucket,
                     end,
                     length,
                 },
-                config::Line::Shaper(other),
+                config::LineConfig::Shaper(other),
             ) => {
                 bucket.set(now, *other);
                 if on_line.is_some() {
@@ -99,7 +102,7 @@ impl Line {
                 }
             }
             (line, config) => {
-                *line = Line::new(now, config);
+                *line = LineState::new(now, config);
                 if let Some(length) = on_line {
                     line.begin(now, length);
                 }
@@ -110,17 +113,17 @@ impl Line {
     /// Whether a packet of this length can ever pass.
     pub(crate) fn can_carry(&self, length: u64) -> bool {
         match self {
-            Line::Shaper { bucket, .. } => bucket.fits(length),
-            Line::Unlimited { .. } | Line::Rate(_) | Line::Trace { .. } => true,
+            LineState::Shaper { bucket, .. } => bucket.fits(length),
+            LineState::Unlimited { .. } | LineState::Rate(_) | LineState::Trace { .. } => true,
         }
     }
 
     /// Puts a packet on an idle line.
     pub(crate) fn begin(&mut self, now: Time, counted: u64) {
         match self {
-            Line::Unlimited { end } => *end = now,
-            Line::Rate(line) => line.begin(now, counted, 0),
-            Line::Shaper {
+            LineState::Unlimited { end } => *end = now,
+            LineState::Rate(line) => line.begin(now, counted, 0),
+            LineState::Shaper {
                 bucket,
                 end,
                 length,
@@ -128,18 +131,18 @@ impl Line {
                 *length = counted;
                 *end = bucket.ready_at(now, counted);
             }
-            Line::Trace { trace, cursor, end } => *end = cursor.carry(trace, now, counted),
+            LineState::Trace { trace, cursor, end } => *end = cursor.carry(trace, now, counted),
         }
     }
 
     /// Puts a packet on the line behind the one that ends there at `now`.
     pub(crate) fn follow(&mut self, now: Time, counted: u64) {
         match self {
-            Line::Rate(line) => {
+            LineState::Rate(line) => {
                 let done = line.ahead + line.work_done(now);
                 line.begin(now, counted, done.saturating_sub(line.remaining));
             }
-            Line::Unlimited { .. } | Line::Shaper { .. } | Line::Trace { .. } => {
+            LineState::Unlimited { .. } | LineState::Shaper { .. } | LineState::Trace { .. } => {
                 self.begin(now, counted);
             }
         }
@@ -147,7 +150,7 @@ impl Line {
 
     /// Takes off the packet that ends at `now`.
     pub(crate) fn finish(&mut self, now: Time) {
-        if let Line::Shaper {
+        if let LineState::Shaper {
             bucket,
             end,
             length,
@@ -162,18 +165,18 @@ impl Line {
     /// only while there is a packet on it.
     pub(crate) fn end(&self) -> Option<Time> {
         match self {
-            Line::Unlimited { end } | Line::Trace { end, .. } => Some(*end),
-            Line::Rate(line) => line.end,
-            Line::Shaper { end, .. } => *end,
+            LineState::Unlimited { end } | LineState::Trace { end, .. } => Some(*end),
+            LineState::Rate(line) => line.end,
+            LineState::Shaper { end, .. } => *end,
         }
     }
 
     /// The time that so many bytes need at the line's usual rate; `None` for a line without one.
     pub(crate) fn time_for(&self, bytes: u64) -> Option<Duration> {
         let rate = match self {
-            Line::Rate(line) => line.usual,
-            Line::Shaper { bucket, .. } => bucket.rate(),
-            Line::Unlimited { .. } | Line::Trace { .. } => return None,
+            LineState::Rate(line) => line.usual,
+            LineState::Shaper { bucket, .. } => bucket.rate(),
+            LineState::Unlimited { .. } | LineState::Trace { .. } => return None,
         };
         let work = u128::from(bytes) * 8 * WORK_PER_BIT;
         let nanoseconds = work.div_ceil(u128::from(rate.bits_per_second().max(1)));
@@ -183,7 +186,7 @@ impl Line {
     }
 }
 
-impl Rate {
+impl FixedRateLine {
     fn set(&mut self, now: Time, rate: Bitrate, on_line: Option<u64>) {
         if on_line.is_some() {
             self.remaining = self.remaining.saturating_sub(self.work_done(now));
@@ -231,13 +234,13 @@ mod tests {
         Time::from_nanos(nanoseconds)
     }
 
-    fn rate(bits_per_second: u64) -> config::Line {
-        config::Line::Rate(Bitrate::from_bits_per_second(bits_per_second))
+    fn rate(bits_per_second: u64) -> config::LineConfig {
+        config::LineConfig::Rate(Bitrate::from_bits_per_second(bits_per_second))
     }
 
     /// When each of `count` packets ends that follow each other at once.
     fn ends(bits_per_second: u64, counted: u64, count: usize) -> Vec<u64> {
-        let mut line = Line::new(Time::ZERO, &rate(bits_per_second));
+        let mut line = LineState::new(Time::ZERO, &rate(bits_per_second));
         line.begin(Time::ZERO, counted);
         let mut ends = Vec::new();
         while ends.len() < count {
@@ -275,7 +278,7 @@ mod tests {
 
     #[test]
     fn an_idle_line_has_no_credit() {
-        let mut line = Line::new(Time::ZERO, &rate(1_000_000_000_000));
+        let mut line = LineState::new(Time::ZERO, &rate(1_000_000_000_000));
         line.begin(Time::ZERO, 1);
         line.finish(at(1));
         // The first took 8 of the nanosecond's 1,000 bits; what was left is gone.
@@ -287,7 +290,7 @@ mod tests {
 
     #[test]
     fn a_change_of_rate_keeps_the_bits_already_sent() {
-        let mut line = Line::new(Time::ZERO, &rate(8_000));
+        let mut line = LineState::new(Time::ZERO, &rate(8_000));
         line.begin(Time::ZERO, 2);
         // Half of it has gone after 1 ms; the other half takes 2 ms at half the rate.
         line.set(at(1_000_000), &rate(4_000), Some(2));
@@ -296,7 +299,7 @@ mod tests {
 
     #[test]
     fn a_line_that_stands_still_keeps_what_it_has() {
-        let mut line = Line::new(Time::ZERO, &rate(8_000));
+        let mut line = LineState::new(Time::ZERO, &rate(8_000));
         line.begin(Time::ZERO, 2);
         line.set(at(1_000_000), &rate(0), Some(2));
         assert_eq!(line.end(), None);

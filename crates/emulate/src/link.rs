@@ -1,9 +1,9 @@
 //! Two directions and one seed.
 
-use vocab::{Random, Time};
+use vocab::{SeededRandom, Time};
 
 use crate::config::LinkConfig;
-use crate::direction::Direction;
+use crate::direction::LinkDirection;
 
 /// The directions' numbers, by which their seeds follow from the link's.
 const FORWARD: u64 = 0;
@@ -13,9 +13,9 @@ const BACK: u64 = 1;
 #[derive(Debug)]
 pub struct Link {
     /// From A to B.
-    pub forward: Direction,
+    pub forward: LinkDirection,
     /// From B to A.
-    pub back: Direction,
+    pub back: LinkDirection,
 }
 
 impl Link {
@@ -24,10 +24,10 @@ impl Link {
     /// [`LinkConfig::check`] says whether the model holds what `config` asks for.
     #[must_use]
     pub fn new(config: LinkConfig) -> Self {
-        let seed = |way| Random::for_stream(config.seed, way).next_u64();
+        let seed = |way| SeededRandom::for_stream(config.seed, way).next_u64();
         Self {
-            forward: Direction::new(config.forward, seed(FORWARD)),
-            back: Direction::new(config.back, seed(BACK)),
+            forward: LinkDirection::new(config.forward, seed(FORWARD)),
+            back: LinkDirection::new(config.back, seed(BACK)),
         }
     }
 

@@ -13,7 +13,7 @@
 
 use vocab::ByteCount;
 
-use crate::counters::Tally;
+use crate::counters::TrafficCount;
 
 /// The most packets that one direction holds, queued and under way, with the copies that chance
 /// will make of them: what 1 Gbit/s of 250-byte packets has under way in 2 s. Their book-keeping
@@ -57,12 +57,12 @@ impl Default for MemoryLimits {
 
 impl MemoryLimits {
     /// Whether this much may be in the queue, on the line and under way.
-    pub(crate) fn hold(&self, held: Tally) -> bool {
+    pub(crate) fn hold(&self, held: TrafficCount) -> bool {
         held.packets <= self.held_packets && held.bytes <= self.held_bytes.bytes()
     }
 
     /// Whether this much may wait to be taken out.
-    pub(crate) fn keep_untaken(&self, untaken: Tally) -> bool {
+    pub(crate) fn keep_untaken(&self, untaken: TrafficCount) -> bool {
         untaken.packets <= self.untaken_packets && untaken.bytes <= self.untaken_bytes.bytes()
     }
 }

@@ -6,15 +6,15 @@
 //! step per number.
 
 use bytes::Bytes;
-use vocab::{Chance, Probability};
+use vocab::{IndexedRandom, Probability};
 
-use crate::config::{DirectionConfig, GilbertElliott, Loss, Reordering};
-use crate::packet::{DropReason, Misfortune};
+use crate::config::{DirectionConfig, GilbertElliott, LossModel, ReorderingConfig};
+use crate::packet::{DropReason, PacketImpairments};
 
 /// The kinds of chance in a direction. A later kind takes the next number, so that what a seed
 /// gives today it gives for ever.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Stream {
+pub(crate) enum RandomStream {
     Loss = 0,
     LossState = 1,
     Corruption = 2,
@@ -28,50 +28,50 @@ pub(crate) enum Stream {
     Discipline = 10,
 }
 
-impl Stream {
+impl RandomStream {
     /// The source of this kind of chance.
-    pub(crate) fn chance(self, seed: u64) -> Chance {
-        Chance::for_stream(seed, self as u64)
+    pub(crate) fn random(self, seed: u64) -> IndexedRandom {
+        IndexedRandom::for_stream(seed, self as u64)
     }
 }
 
 /// Decides what happens to each packet behind the line.
 #[derive(Debug)]
-pub(crate) struct Misfortunes {
-    loss: Loss,
+pub(crate) struct ImpairmentModel {
+    loss: LossModel,
     corruption: Probability,
     duplication: Probability,
     lateness: Probability,
     /// Of the Gilbert–Elliott model; `None` until its first packet.
-    state: Option<State>,
-    chance_of_loss: Chance,
-    chance_of_state: Chance,
-    chance_of_corruption: Chance,
-    chance_of_bit: Chance,
-    chance_of_duplication: Chance,
-    chance_of_lateness: Chance,
+    state: Option<GilbertElliottState>,
+    loss_random: IndexedRandom,
+    state_random: IndexedRandom,
+    corruption_random: IndexedRandom,
+    bit_random: IndexedRandom,
+    duplication_random: IndexedRandom,
+    reordering_random: IndexedRandom,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum GilbertElliottState {
     Good,
     Bad,
 }
 
-impl Misfortunes {
+impl ImpairmentModel {
     pub(crate) fn new(config: &DirectionConfig, seed: u64) -> Self {
         let mut misfortunes = Self {
-            loss: Loss::None,
+            loss: LossModel::None,
             corruption: Probability::ZERO,
             duplication: Probability::ZERO,
             lateness: Probability::ZERO,
             state: None,
-            chance_of_loss: Stream::Loss.chance(seed),
-            chance_of_state: Stream::LossState.chance(seed),
-            chance_of_corruption: Stream::Corruption.chance(seed),
-            chance_of_bit: Stream::CorruptedBit.chance(seed),
-            chance_of_duplication: Stream::Duplication.chance(seed),
-            chance_of_lateness: Stream::Reordering.chance(seed),
+            loss_random: RandomStream::Loss.random(seed),
+            state_random: RandomStream::LossState.random(seed),
+            corruption_random: RandomStream::Corruption.random(seed),
+            bit_random: RandomStream::CorruptedBit.random(seed),
+            duplication_random: RandomStream::Duplication.random(seed),
+            reordering_random: RandomStream::Reordering.random(seed),
         };
         misfortunes.set(config);
         misfortunes
@@ -82,37 +82,36 @@ impl Misfortunes {
         self.set_loss(&config.loss);
         self.corruption = config.corruption;
         self.duplication = config.duplication;
-        self.lateness = config
-            .reordering
-            .map_or(Probability::ZERO, |Reordering { probability, .. }| {
-                probability
-            });
+        self.lateness = config.reordering.map_or(
+            Probability::ZERO,
+            |ReorderingConfig { probability, .. }| probability,
+        );
     }
 
-    pub(crate) fn set_loss(&mut self, loss: &Loss) {
+    pub(crate) fn set_loss(&mut self, loss: &LossModel) {
         self.loss = loss.clone();
-        if !matches!(self.loss, Loss::GilbertElliott(_)) {
+        if !matches!(self.loss, LossModel::GilbertElliott(_)) {
             self.state = None;
         }
     }
 
     /// What will happen to the packet of this number; asked once for each, in order.
-    pub(crate) fn of(&mut self, number: u64) -> Misfortune {
-        Misfortune {
+    pub(crate) fn of(&mut self, number: u64) -> PacketImpairments {
+        PacketImpairments {
             lost: self.loses(number).then(|| self.reason()),
             corrupted: self.corruption > Probability::ZERO
-                && self.chance_of_corruption.happens(number, self.corruption),
+                && self.corruption_random.happens(number, self.corruption),
             duplicated: self.duplication > Probability::ZERO
-                && self.chance_of_duplication.happens(number, self.duplication),
+                && self.duplication_random.happens(number, self.duplication),
             late: self.lateness > Probability::ZERO
-                && self.chance_of_lateness.happens(number, self.lateness),
+                && self.reordering_random.happens(number, self.lateness),
         }
     }
 
     /// The packet with one of its bits flipped.
     pub(crate) fn corrupt(&self, number: u64, packet: &Bytes) -> Bytes {
         let mut packet = packet.to_vec();
-        let bit = self.chance_of_bit.below(number, packet.len() as u64 * 8);
+        let bit = self.bit_random.below(number, packet.len() as u64 * 8);
         if let Some(byte) = packet.get_mut((bit / 8) as usize) {
             *byte ^= 1 << (bit % 8);
         }
@@ -122,27 +121,30 @@ impl Misfortunes {
     /// A loss that is certain is no chance.
     fn reason(&self) -> DropReason {
         match self.loss {
-            Loss::Random(probability) if probability.as_fraction() >= 1.0 => DropReason::Outage,
-            Loss::Random(_) | Loss::None | Loss::List(_) | Loss::GilbertElliott(_) => {
-                DropReason::Lost
+            LossModel::Random(probability) if probability.as_fraction() >= 1.0 => {
+                DropReason::Outage
             }
+            LossModel::Random(_)
+            | LossModel::None
+            | LossModel::List(_)
+            | LossModel::GilbertElliott(_) => DropReason::Lost,
         }
     }
 
     fn loses(&mut self, number: u64) -> bool {
         match &self.loss {
-            Loss::None => false,
-            Loss::Random(probability) => self.chance_of_loss.happens(number, *probability),
-            Loss::List(list) => list.contains(number),
-            Loss::GilbertElliott(model) => {
-                let uniform = self.chance_of_state.fraction(number);
+            LossModel::None => false,
+            LossModel::Random(probability) => self.loss_random.happens(number, *probability),
+            LossModel::List(list) => list.contains(number),
+            LossModel::GilbertElliott(model) => {
+                let uniform = self.state_random.fraction(number);
                 let state = next_state(model, self.state, uniform);
                 self.state = Some(state);
                 let probability = match state {
-                    State::Good => model.loss_good,
-                    State::Bad => model.loss_bad,
+                    GilbertElliottState::Good => model.loss_good,
+                    GilbertElliottState::Bad => model.loss_bad,
                 };
-                self.chance_of_loss.happens(number, probability)
+                self.loss_random.happens(number, probability)
             }
         }
     }
@@ -150,18 +152,22 @@ impl Misfortunes {
 
 /// The state in which a packet finds the line. The first packet finds each state as often as it
 /// is there in the long run, so that short runs lose no less than long ones.
-fn next_state(model: &GilbertElliott, before: Option<State>, uniform: f64) -> State {
+fn next_state(
+    model: &GilbertElliott,
+    before: Option<GilbertElliottState>,
+    uniform: f64,
+) -> GilbertElliottState {
     let (to_bad, to_good) = (model.to_bad.as_fraction(), model.to_good.as_fraction());
     let bad = match before {
         None if to_bad + to_good > 0.0 => to_bad / (to_bad + to_good),
         None => 0.0,
-        Some(State::Good) => to_bad,
-        Some(State::Bad) => 1.0 - to_good,
+        Some(GilbertElliottState::Good) => to_bad,
+        Some(GilbertElliottState::Bad) => 1.0 - to_good,
     };
     if uniform < bad {
-        State::Bad
+        GilbertElliottState::Bad
     } else {
-        State::Good
+        GilbertElliottState::Good
     }
 }
 
@@ -172,12 +178,12 @@ mod tests {
     use super::*;
     use crate::config::LossList;
 
-    fn losses(loss: Loss, seed: u64, count: u64) -> Vec<bool> {
+    fn losses(loss: LossModel, seed: u64, count: u64) -> Vec<bool> {
         let config = DirectionConfig {
             loss,
             ..DirectionConfig::default()
         };
-        let mut misfortunes = Misfortunes::new(&config, seed);
+        let mut misfortunes = ImpairmentModel::new(&config, seed);
         (0..count)
             .map(|number| misfortunes.of(number).lost.is_some())
             .collect()
@@ -189,7 +195,7 @@ mod tests {
 
     #[test]
     fn random_loss_loses_the_share_it_is_set_to() {
-        let lost = losses(Loss::Random(probability(0.01)), 1, 1_000_000);
+        let lost = losses(LossModel::Random(probability(0.01)), 1, 1_000_000);
         let lost = lost.into_iter().filter(|lost| *lost).count();
         // 99.9 % of all seeds are within 3.29 standard deviations of 99.5 packets.
         assert!((9_672..=10_328).contains(&lost), "{lost} of 1,000,000");
@@ -198,12 +204,12 @@ mod tests {
     #[test]
     fn certain_loss_and_none_are_exact() {
         assert!(
-            losses(Loss::Random(probability(1.0)), 1, 1_000)
+            losses(LossModel::Random(probability(1.0)), 1, 1_000)
                 .iter()
                 .all(|lost| *lost)
         );
         assert!(
-            losses(Loss::Random(probability(0.0)), 1, 1_000)
+            losses(LossModel::Random(probability(0.0)), 1, 1_000)
                 .iter()
                 .all(|lost| !*lost)
         );
@@ -216,15 +222,15 @@ mod tests {
                 loss,
                 ..DirectionConfig::default()
             };
-            let mut misfortunes = Misfortunes::new(&config, 1);
+            let mut misfortunes = ImpairmentModel::new(&config, 1);
             (0..100).find_map(|number| misfortunes.of(number).lost)
         };
-        let almost = reason(Loss::Random(probability(0.999)));
+        let almost = reason(LossModel::Random(probability(0.999)));
         assert_eq!(almost, Some(DropReason::Lost));
-        let certain = reason(Loss::Random(probability(1.0)));
+        let certain = reason(LossModel::Random(probability(1.0)));
         assert_eq!(certain, Some(DropReason::Outage));
         let list = LossList::new(vec![0], Some(1)).unwrap();
-        let listed = reason(Loss::List(Arc::new(list)));
+        let listed = reason(LossModel::List(Arc::new(list)));
         assert_eq!(listed, Some(DropReason::Lost));
     }
 
@@ -232,7 +238,7 @@ mod tests {
     fn bursts_have_their_mean_length_and_rate() {
         let model = GilbertElliott::from_rate_and_burst(probability(0.02), 4.0).unwrap();
         assert!((model.loss_rate() - 0.02).abs() < 1e-12);
-        let lost = losses(Loss::GilbertElliott(model), 3, 2_000_000);
+        let lost = losses(LossModel::GilbertElliott(model), 3, 2_000_000);
         let total = lost.iter().filter(|lost| **lost).count() as f64;
         let runs = lost.windows(2).filter(|pair| !pair[0] && pair[1]).count() as f64;
         // 10,000 runs, whose lengths have a standard deviation of sqrt(12): the mean's is 0.035.
@@ -252,7 +258,7 @@ mod tests {
     #[test]
     fn a_list_loses_its_packets_and_no_other() {
         let list = LossList::new(vec![3, 1, 3], Some(5)).unwrap();
-        let lost = losses(Loss::List(Arc::new(list)), 1, 10);
+        let lost = losses(LossModel::List(Arc::new(list)), 1, 10);
         let numbers: Vec<usize> = (0..10).filter(|number| lost[*number]).collect();
         assert_eq!(numbers, [1, 3, 6, 8]);
         assert!(LossList::new(vec![5], Some(5)).is_err());
@@ -260,7 +266,7 @@ mod tests {
 
     #[test]
     fn one_bit_is_flipped() {
-        let misfortunes = Misfortunes::new(&DirectionConfig::default(), 1);
+        let misfortunes = ImpairmentModel::new(&DirectionConfig::default(), 1);
         let packet = Bytes::from(vec![0; 100]);
         for number in 0..100 {
             let flipped = misfortunes.corrupt(number, &packet);

@@ -3,11 +3,11 @@
 use bytes::Bytes;
 use vocab::Time;
 
-use crate::counters::Tally;
+use crate::counters::TrafficCount;
 
 /// A packet between its arrival and its end.
 #[derive(Clone, Debug)]
-pub(crate) struct Packet {
+pub(crate) struct EmulatedPacket {
     /// Its number, counted from 0 over all that were handed in.
     pub(crate) index: u64,
     pub(crate) arrived: Time,
@@ -15,20 +15,20 @@ pub(crate) struct Packet {
     /// What it counts as on the line and in the queue.
     pub(crate) counted: u64,
     /// Decided when it was handed in, for behind the line.
-    pub(crate) fate: Misfortune,
+    pub(crate) fate: PacketImpairments,
     /// Its two bits of congestion notification as it came; zero unless records are kept.
     pub(crate) ecn: u8,
     /// Whether a discipline has marked it.
     pub(crate) marked: bool,
 }
 
-impl Packet {
+impl EmulatedPacket {
     /// What will be made of it behind the line: a copy, or nothing.
-    pub(crate) fn copy_to_come(&self) -> Tally {
+    pub(crate) fn copy_to_come(&self) -> TrafficCount {
         if self.fate.duplicated && self.fate.lost.is_none() {
-            Tally::one(self.bytes.len())
+            TrafficCount::one(self.bytes.len())
         } else {
-            Tally::default()
+            TrafficCount::default()
         }
     }
 }
@@ -59,7 +59,7 @@ pub enum DropReason {
 
 /// What will happen to a packet behind the line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Misfortune {
+pub(crate) struct PacketImpairments {
     /// Why it does not get through, if it does not.
     pub(crate) lost: Option<DropReason>,
     pub(crate) corrupted: bool,

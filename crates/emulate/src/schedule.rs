@@ -1,7 +1,7 @@
 //! Changes that come by themselves: a recorded rate, delay and loss over time, an outage.
 //!
-//! A [`Schedule`] is a list of moments, counted from the start of the link, and of what is
-//! otherwise from then on; it may start over. A [`Timeline`] plays one. What a change of loss
+//! A [`LinkSchedule`] is a list of moments, counted from the start of the link, and of what is
+//! otherwise from then on; it may start over. A [`SchedulePlayer`] plays one. What a change of loss
 //! decides, it decides for the packets that are handed in from then on.
 //!
 //! The CSV form has a heading with any of `time`, `rate`, `delay` and `loss`, one row a change,
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use vocab::{Bitrate, Probability, Time, parse_duration};
 
-use crate::config::{DirectionConfig, Line, Loss, check_delay, check_rate};
+use crate::config::{DirectionConfig, LineConfig, LossModel, check_delay, check_rate};
 use crate::config_error::ConfigError;
 use crate::trace::TraceError;
 
@@ -25,38 +25,38 @@ const REPEAT_MIN: Duration = Duration::from_millis(1);
 
 /// Changes over time.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Schedule {
-    steps: Vec<Step>,
+pub struct LinkSchedule {
+    steps: Vec<ScheduleStep>,
     repeat: Option<Duration>,
 }
 
 /// One moment of a schedule.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Step {
+pub struct ScheduleStep {
     /// When, counted from the start.
     pub at: Duration,
     /// What is otherwise from then on.
-    pub change: Change,
+    pub change: SettingsChange,
 }
 
 /// What changes; `None` stays as it is.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Change {
+pub struct SettingsChange {
     /// The line's rate; zero is a line that stands still.
     pub rate: Option<Bitrate>,
     /// The one-way delay.
     pub delay: Option<Duration>,
     /// The loss.
-    pub loss: Option<Loss>,
+    pub loss: Option<LossModel>,
 }
 
-impl Schedule {
+impl LinkSchedule {
     /// A schedule of these steps; with `repeat` it starts over each time that much has passed.
     ///
     /// # Errors
     /// When it is empty or longer than [`STEPS_MAX`], when a step comes before the one in front
     /// of it, or when a step lies beyond the repetition.
-    pub fn new(steps: Vec<Step>, repeat: Option<Duration>) -> Result<Self, ConfigError> {
+    pub fn new(steps: Vec<ScheduleStep>, repeat: Option<Duration>) -> Result<Self, ConfigError> {
         let refuse = |what: String| Err(ConfigError::Schedule(what));
         if steps.is_empty() || steps.len() > STEPS_MAX {
             return refuse(format!(
@@ -88,8 +88,8 @@ impl Schedule {
     /// # Errors
     /// The first line that cannot be read, and why.
     pub fn from_csv(text: &str) -> Result<Self, TraceError> {
-        let mut columns: Option<Vec<Column>> = None;
-        let mut steps: Vec<Step> = Vec::new();
+        let mut columns: Option<Vec<ScheduleColumn>> = None;
+        let mut steps: Vec<ScheduleStep> = Vec::new();
         let mut repeat = None;
         for (index, row) in text.lines().enumerate() {
             let refuse = |what: String| TraceError {
@@ -135,7 +135,7 @@ impl Schedule {
 
     /// The steps, in order.
     #[must_use]
-    pub fn steps(&self) -> &[Step] {
+    pub fn steps(&self) -> &[ScheduleStep] {
         &self.steps
     }
 
@@ -150,7 +150,7 @@ impl Schedule {
         for step in &self.steps {
             if let Some(rate) = step.change.rate {
                 check_rate(rate)?;
-                if matches!(config.line, Line::Shaper(_) | Line::Trace(_)) {
+                if matches!(config.line, LineConfig::Shaper(_) | LineConfig::Trace(_)) {
                     return Err(ConfigError::Schedule(
                         "a schedule sets the rate of a plain line, not of a shaper or a trace; leave one of them out".to_owned(),
                     ));
@@ -165,21 +165,21 @@ impl Schedule {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Column {
+enum ScheduleColumn {
     Time,
     Rate,
     Delay,
     Loss,
 }
 
-fn read_heading(row: &str) -> Result<Vec<Column>, String> {
+fn read_heading(row: &str) -> Result<Vec<ScheduleColumn>, String> {
     let mut columns = Vec::new();
     for name in row.split(',') {
         let column = match name.trim() {
-            "time" | "time_s" => Column::Time,
-            "rate" => Column::Rate,
-            "delay" => Column::Delay,
-            "loss" => Column::Loss,
+            "time" | "time_s" => ScheduleColumn::Time,
+            "rate" => ScheduleColumn::Rate,
+            "delay" => ScheduleColumn::Delay,
+            "loss" => ScheduleColumn::Loss,
             other => {
                 return Err(format!(
                     "`{other}` is no column; the first line names the columns, of time, rate, delay and loss"
@@ -191,13 +191,13 @@ fn read_heading(row: &str) -> Result<Vec<Column>, String> {
         }
         columns.push(column);
     }
-    if !columns.contains(&Column::Time) {
+    if !columns.contains(&ScheduleColumn::Time) {
         return Err("there is no column `time`".to_owned());
     }
     Ok(columns)
 }
 
-fn read_row(columns: &[Column], row: &str) -> Result<Step, String> {
+fn read_row(columns: &[ScheduleColumn], row: &str) -> Result<ScheduleStep, String> {
     let fields: Vec<&str> = row.split(',').map(str::trim).collect();
     if fields.len() != columns.len() {
         return Err(format!(
@@ -207,16 +207,16 @@ fn read_row(columns: &[Column], row: &str) -> Result<Step, String> {
         ));
     }
     let mut at = None;
-    let mut change = Change::default();
+    let mut change = SettingsChange::default();
     for (column, field) in columns.iter().zip(fields) {
         match column {
-            Column::Time => at = Some(read_time(field)?),
+            ScheduleColumn::Time => at = Some(read_time(field)?),
             _ if field.is_empty() => {}
-            Column::Rate => change.rate = Some(read_rate(field)?),
-            Column::Delay => {
+            ScheduleColumn::Rate => change.rate = Some(read_rate(field)?),
+            ScheduleColumn::Delay => {
                 change.delay = Some(parse_duration(field).map_err(|error| error.to_string())?);
             }
-            Column::Loss => {
+            ScheduleColumn::Loss => {
                 let loss: Probability = field
                     .parse()
                     .map_err(|error: vocab::ParseUnitError| error.to_string())?;
@@ -225,7 +225,7 @@ fn read_row(columns: &[Column], row: &str) -> Result<Step, String> {
         }
     }
     let at = at.ok_or("the time is missing")?;
-    Ok(Step { at, change })
+    Ok(ScheduleStep { at, change })
 }
 
 /// A time with its unit, or a bare number of seconds.
@@ -251,16 +251,16 @@ fn read_rate(text: &str) -> Result<Bitrate, String> {
 
 /// A schedule being played.
 #[derive(Debug)]
-pub(crate) struct Timeline {
-    schedule: Arc<Schedule>,
+pub(crate) struct SchedulePlayer {
+    schedule: Arc<LinkSchedule>,
     /// When the present round began.
     start: Time,
     /// The next step of it.
     position: usize,
 }
 
-impl Timeline {
-    pub(crate) fn new(now: Time, schedule: Arc<Schedule>) -> Self {
+impl SchedulePlayer {
+    pub(crate) fn new(now: Time, schedule: Arc<LinkSchedule>) -> Self {
         Self {
             schedule,
             start: now,
@@ -275,7 +275,7 @@ impl Timeline {
     }
 
     /// Takes the next change.
-    pub(crate) fn take(&mut self) -> Option<Change> {
+    pub(crate) fn take(&mut self) -> Option<SettingsChange> {
         let change = self.schedule.steps.get(self.position)?.change.clone();
         self.position += 1;
         if let Some(repeat) = self.schedule.repeat
@@ -312,7 +312,7 @@ mod tests {
 
     #[test]
     fn reads_what_changes_and_leaves_the_rest() {
-        let schedule = Schedule::from_csv(
+        let schedule = LinkSchedule::from_csv(
             "# from a drive test\n# repeat 60s\ntime,rate,delay,loss\n0,10Mbit,50ms,0%\n\n1.5,,,1%\n2s,0,,\n",
         )
         .unwrap();
@@ -343,7 +343,7 @@ mod tests {
             ("time,loss\n1,150%\n", 2, "150%"),
             ("# repeat 1s\ntime,rate\n2,1Mbit\n", 3, "repeat"),
         ] {
-            let error = Schedule::from_csv(text).unwrap_err();
+            let error = LinkSchedule::from_csv(text).unwrap_err();
             assert_eq!(error.line, line, "{text:?}: {error}");
             assert!(error.what.contains(word), "{text:?}: {error}");
         }
@@ -351,13 +351,13 @@ mod tests {
 
     #[test]
     fn rounds_that_nobody_saw_are_left_out_and_time_has_an_end() {
-        let step = |at| Step {
+        let step = |at| ScheduleStep {
             at: Duration::from_millis(at),
-            change: Change::default(),
+            change: SettingsChange::default(),
         };
         let repeat = Duration::from_millis(10);
-        let schedule = Schedule::new(vec![step(1), step(4)], Some(repeat)).unwrap();
-        let mut timeline = Timeline::new(Time::ZERO, Arc::new(schedule));
+        let schedule = LinkSchedule::new(vec![step(1), step(4)], Some(repeat)).unwrap();
+        let mut timeline = SchedulePlayer::new(Time::ZERO, Arc::new(schedule));
         let day = Time::ZERO + Duration::from_secs(86_400) + Duration::from_millis(2);
         timeline.skip_rounds(day);
         let mut seen = Vec::new();
@@ -373,19 +373,19 @@ mod tests {
 
     #[test]
     fn a_timeline_starts_over_for_ever() {
-        let step = |at, rate| Step {
+        let step = |at, rate| ScheduleStep {
             at: Duration::from_millis(at),
-            change: Change {
+            change: SettingsChange {
                 rate: Some(Bitrate::from_bits_per_second(rate)),
-                ..Change::default()
+                ..SettingsChange::default()
             },
         };
-        let schedule = Schedule::new(
+        let schedule = LinkSchedule::new(
             vec![step(0, 1), step(4, 2)],
             Some(Duration::from_millis(10)),
         )
         .unwrap();
-        let mut timeline = Timeline::new(Time::from_nanos(5), Arc::new(schedule));
+        let mut timeline = SchedulePlayer::new(Time::from_nanos(5), Arc::new(schedule));
         let played: Vec<(u64, u64)> = (0..4)
             .map(|_| {
                 let at = timeline.next().unwrap().as_nanos();

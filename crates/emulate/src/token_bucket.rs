@@ -14,24 +14,24 @@ use std::time::Duration;
 
 use vocab::{Bitrate, ByteCount, Time};
 
-use crate::config::{Peak, TokenBucket};
+use crate::config::{PeakBucket, TokenBucket};
 
 /// The tokens of one byte.
 const TOKENS_PER_BYTE: u128 = 8 * 1_000_000_000;
 
 /// One or two buckets that must agree.
 #[derive(Clone, Debug)]
-pub(crate) struct Buckets {
-    main: Bucket,
-    peak: Option<Bucket>,
+pub(crate) struct TokenBuckets {
+    main: BucketState,
+    peak: Option<BucketState>,
 }
 
-impl Buckets {
+impl TokenBuckets {
     /// Full buckets.
     pub(crate) fn new(config: TokenBucket, now: Time) -> Self {
         Self {
-            main: Bucket::full(now, config.rate, config.burst),
-            peak: config.peak.map(|peak| Bucket::of_peak(now, peak)),
+            main: BucketState::full(now, config.rate, config.burst),
+            peak: config.peak.map(|peak| BucketState::of_peak(now, peak)),
         }
     }
 
@@ -44,14 +44,14 @@ impl Buckets {
                 bucket.set(now, peak.rate, peak.burst);
                 Some(bucket)
             }
-            (None, Some(peak)) => Some(Bucket::of_peak(now, peak)),
+            (None, Some(peak)) => Some(BucketState::of_peak(now, peak)),
             (_, None) => None,
         };
     }
 
     /// Whether a packet of `length` bytes can ever pass; a longer one than a bucket never does.
     pub(crate) fn fits(&self, length: u64) -> bool {
-        let fits = |bucket: &Bucket| tokens_of(length) <= bucket.depth;
+        let fits = |bucket: &BucketState| tokens_of(length) <= bucket.depth;
         fits(&self.main) && self.peak.as_ref().is_none_or(fits)
     }
 
@@ -91,7 +91,7 @@ impl Buckets {
 
 /// One bucket.
 #[derive(Clone, Debug)]
-struct Bucket {
+struct BucketState {
     /// Tokens per nanosecond.
     rate: u64,
     /// What it holds.
@@ -101,7 +101,7 @@ struct Bucket {
     at: Time,
 }
 
-impl Bucket {
+impl BucketState {
     fn full(now: Time, rate: Bitrate, burst: ByteCount) -> Self {
         let depth = tokens_of(burst.bytes());
         Self {
@@ -112,7 +112,7 @@ impl Bucket {
         }
     }
 
-    fn of_peak(now: Time, peak: Peak) -> Self {
+    fn of_peak(now: Time, peak: PeakBucket) -> Self {
         Self::full(now, peak.rate, peak.burst)
     }
 
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_burst_passes_and_then_the_rate() {
-        let mut bucket = Buckets::new(config(8_000_000, 3_000), Time::ZERO);
+        let mut bucket = TokenBuckets::new(config(8_000_000, 3_000), Time::ZERO);
         assert!(bucket.conforms(Time::ZERO, 1_500));
         assert!(bucket.conforms(Time::ZERO, 1_500));
         // 1,500 bytes at 8 Mbit/s take 1.5 ms, to the nanosecond.
@@ -181,7 +181,7 @@ mod tests {
 
     #[test]
     fn what_does_not_conform_takes_nothing() {
-        let mut bucket = Buckets::new(config(8_000_000, 1_500), Time::ZERO);
+        let mut bucket = TokenBuckets::new(config(8_000_000, 1_500), Time::ZERO);
         assert!(bucket.conforms(Time::ZERO, 1_000));
         assert!(!bucket.conforms(Time::ZERO, 501));
         assert!(bucket.conforms(Time::ZERO, 500));
@@ -189,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_peak_spaces_the_packets_of_a_burst() {
-        let peak = Peak {
+        let peak = PeakBucket {
             rate: Bitrate::from_bits_per_second(12_000_000),
             burst: ByteCount::new(1_500),
         };
@@ -197,7 +197,7 @@ mod tests {
             peak: Some(peak),
             ..config(1_000_000, 15_000)
         };
-        let mut bucket = Buckets::new(with_peak, Time::ZERO);
+        let mut bucket = TokenBuckets::new(with_peak, Time::ZERO);
         let mut now = Time::ZERO;
         for index in 0..10 {
             now = bucket.ready_at(now, 1_500).unwrap();
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn a_change_keeps_the_tokens_that_fit() {
-        let mut bucket = Buckets::new(config(8_000_000, 3_000), Time::ZERO);
+        let mut bucket = TokenBuckets::new(config(8_000_000, 3_000), Time::ZERO);
         bucket.take(Time::ZERO, 2_000);
         bucket.set(Time::ZERO, config(8_000, 10_000));
         assert_eq!(

@@ -128,7 +128,7 @@ impl DeliveryTrace {
 
 /// Where in a trace a line is: the opportunity that it uses or would use next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cursor {
+pub(crate) struct TraceCursor {
     /// When the trace began.
     start: Time,
     round: u64,
@@ -137,7 +137,7 @@ pub(crate) struct Cursor {
     left: u64,
 }
 
-impl Cursor {
+impl TraceCursor {
     pub(crate) fn new(now: Time) -> Self {
         Self {
             start: now,
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn full_packets_leave_at_the_times_of_the_trace_for_ever() {
         let trace = trace("2\n2\n5\n");
-        let mut cursor = Cursor::new(Time::ZERO);
+        let mut cursor = TraceCursor::new(Time::ZERO);
         let ends: Vec<u64> = (0..7)
             .map(|_| milliseconds(cursor.carry(&trace, Time::ZERO, 1_500)))
             .collect();
@@ -244,7 +244,7 @@ mod tests {
     #[test]
     fn short_packets_share_an_opportunity_and_long_ones_take_several() {
         let trace = trace("1\n2\n3\n4\n");
-        let mut cursor = Cursor::new(Time::ZERO);
+        let mut cursor = TraceCursor::new(Time::ZERO);
         let ends: Vec<u64> = [500, 500, 1_000, 3_000, 500]
             .into_iter()
             .map(|length| milliseconds(cursor.carry(&trace, Time::ZERO, length)))
@@ -256,7 +256,7 @@ mod tests {
     #[test]
     fn what_nobody_uses_is_lost() {
         let trace = trace("1\n2\n3\n");
-        let mut cursor = Cursor::new(Time::ZERO);
+        let mut cursor = TraceCursor::new(Time::ZERO);
         assert_eq!(milliseconds(cursor.carry(&trace, Time::ZERO, 100)), 1);
         let later = Time::from_nanos(100 * MILLISECOND + 1);
         assert_eq!(milliseconds(cursor.carry(&trace, later, 1_500)), 101);

@@ -13,39 +13,39 @@ use std::time::Duration;
 use bytes::Bytes;
 use vocab::{Bitrate, ByteCount, Probability, Time};
 
-use crate::bottleneck::{Bottleneck, Exit};
+use crate::bottleneck::{Bottleneck, BottleneckExit};
 use crate::config::{
-    CoDelConfig, DirectionConfig, Discipline, Ecn, Line, Peak, PieConfig, Queue, QueueLimit,
-    RedConfig, TokenBucket,
+    CoDelConfig, DirectionConfig, EcnMode, LineConfig, PeakBucket, PieConfig, QueueConfig,
+    QueueDiscipline, QueueLimit, RedConfig, TokenBucket,
 };
-use crate::direction::{Direction, Fate};
+use crate::direction::{EnqueueOutcome, LinkDirection};
 use crate::packet::DropReason;
-use crate::packet::{Misfortune, Packet};
+use crate::packet::{EmulatedPacket, PacketImpairments};
 
 /// One of the files.
-struct Vector {
+struct TestVector {
     name: String,
     parameters: HashMap<String, String>,
-    rows: Vec<Row>,
+    rows: Vec<VectorRow>,
 }
 
 /// A packet, and what must become of it.
-struct Row {
+struct VectorRow {
     arrival: Time,
     length: usize,
     is_ecn_capable: bool,
     uniform: f64,
-    ending: Ending,
+    ending: ExpectedOutcome,
 }
 
 /// What becomes of a packet, and when.
 #[derive(Clone, Debug, PartialEq)]
-struct Ending {
+struct ExpectedOutcome {
     fate: String,
     at: Time,
 }
 
-impl Ending {
+impl ExpectedOutcome {
     fn new(fate: &str, at: Time) -> Self {
         let fate = fate.to_owned();
         Self { fate, at }
@@ -54,24 +54,24 @@ impl Ending {
 
 #[test]
 fn codel_is_that_of_rfc_8289() {
-    check_bottleneck("codel", 11, |vector| Discipline::CoDel(codel(vector)));
+    check_bottleneck("codel", 11, |vector| QueueDiscipline::CoDel(codel(vector)));
 }
 
 #[test]
 fn pie_is_that_of_rfc_8033() {
-    check_bottleneck("pie", 14, |vector| Discipline::Pie(pie(vector)));
+    check_bottleneck("pie", 14, |vector| QueueDiscipline::Pie(pie(vector)));
 }
 
 #[test]
 fn red_is_that_of_floyd_and_jacobson() {
-    check_bottleneck("red", 11, |vector| Discipline::Red(red(vector)));
+    check_bottleneck("red", 11, |vector| QueueDiscipline::Red(red(vector)));
 }
 
 #[test]
 fn a_shaper_is_that_of_tbf() {
     for vector in vectors("shaper", 8) {
-        let line = Line::Shaper(vector.bucket());
-        let endings = through_bottleneck(&vector, line, Discipline::DropTail);
+        let line = LineConfig::Shaper(vector.bucket());
+        let endings = through_bottleneck(&vector, line, QueueDiscipline::DropTail);
         vector.expect(&endings);
     }
 }
@@ -83,24 +83,26 @@ fn a_policer_is_that_of_rfc_2697_and_rfc_2698() {
             policer: Some(vector.bucket()),
             ..DirectionConfig::default()
         };
-        let mut direction = Direction::new(config, 0);
-        let endings: Vec<Ending> = vector
+        let mut direction = LinkDirection::new(config, 0);
+        let endings: Vec<ExpectedOutcome> = vector
             .rows
             .iter()
             .map(|row| match direction.handle(row.arrival, row.packet()) {
-                Fate::Queued => {
+                EnqueueOutcome::Queued => {
                     let delivery = direction.poll_output(row.arrival).unwrap();
-                    Ending::new("delivered", delivery.due)
+                    ExpectedOutcome::new("delivered", delivery.due)
                 }
-                Fate::Dropped(DropReason::Policed) => Ending::new("dropped_enqueue", row.arrival),
-                Fate::Dropped(reason) => panic!("{}: {reason:?}", vector.name),
+                EnqueueOutcome::Dropped(DropReason::Policed) => {
+                    ExpectedOutcome::new("dropped_enqueue", row.arrival)
+                }
+                EnqueueOutcome::Dropped(reason) => panic!("{}: {reason:?}", vector.name),
             })
             .collect();
         vector.expect(&endings);
     }
 }
 
-fn codel(vector: &Vector) -> CoDelConfig {
+fn codel(vector: &TestVector) -> CoDelConfig {
     CoDelConfig {
         target: vector.duration("target"),
         interval: vector.duration("interval"),
@@ -108,7 +110,7 @@ fn codel(vector: &Vector) -> CoDelConfig {
     }
 }
 
-fn pie(vector: &Vector) -> PieConfig {
+fn pie(vector: &TestVector) -> PieConfig {
     PieConfig {
         target: vector.duration("target"),
         update: vector.duration("update"),
@@ -117,7 +119,7 @@ fn pie(vector: &Vector) -> PieConfig {
     }
 }
 
-fn red(vector: &Vector) -> RedConfig {
+fn red(vector: &TestVector) -> RedConfig {
     RedConfig {
         minimum: vector.bytes("min_th"),
         maximum: vector.bytes("max_th"),
@@ -130,18 +132,22 @@ fn red(vector: &Vector) -> RedConfig {
 }
 
 /// Sends the vectors of a model, of which there are `count`, through a line of fixed rate.
-fn check_bottleneck(model: &str, count: usize, discipline: fn(&Vector) -> Discipline) {
+fn check_bottleneck(model: &str, count: usize, discipline: fn(&TestVector) -> QueueDiscipline) {
     for vector in vectors(model, count) {
-        let line = Line::Rate(vector.rate("rate"));
+        let line = LineConfig::Rate(vector.rate("rate"));
         let endings = through_bottleneck(&vector, line, discipline(&vector));
         vector.expect(&endings);
     }
 }
 
-fn through_bottleneck(vector: &Vector, line: Line, discipline: Discipline) -> Vec<Ending> {
+fn through_bottleneck(
+    vector: &TestVector,
+    line: LineConfig,
+    discipline: QueueDiscipline,
+) -> Vec<ExpectedOutcome> {
     let config = DirectionConfig {
         overhead: vector.overhead(),
-        queue: Queue {
+        queue: QueueConfig {
             limit: QueueLimit::bytes(vector.bytes("limit")),
             discipline,
         },
@@ -150,7 +156,7 @@ fn through_bottleneck(vector: &Vector, line: Line, discipline: Discipline) -> Ve
     };
     let mut bottleneck = Bottleneck::new(Time::ZERO, &config);
     let mut endings = vec![None; vector.rows.len()];
-    let mut note = |exit: Exit| {
+    let mut note = |exit: BottleneckExit| {
         let ending = ending(&exit, vector.rows[exit.packet.index as usize].arrival);
         let before = endings[exit.packet.index as usize].replace(ending);
         assert_eq!(before, None, "{}: a packet left twice", vector.name);
@@ -159,12 +165,12 @@ fn through_bottleneck(vector: &Vector, line: Line, discipline: Discipline) -> Ve
         while let Some(exit) = bottleneck.poll(row.arrival) {
             note(exit);
         }
-        let packet = Packet {
+        let packet = EmulatedPacket {
             index: index as u64,
             arrived: row.arrival,
             counted: row.length as u64,
             bytes: row.packet(),
-            fate: Misfortune::default(),
+            fate: PacketImpairments::default(),
             ecn: 0,
             marked: false,
         };
@@ -179,7 +185,7 @@ fn through_bottleneck(vector: &Vector, line: Line, discipline: Discipline) -> Ve
         .collect()
 }
 
-fn ending(exit: &Exit, arrival: Time) -> Ending {
+fn ending(exit: &BottleneckExit, arrival: Time) -> ExpectedOutcome {
     let fate = match exit.dropped {
         None if exit.packet.marked => "marked",
         None => "delivered",
@@ -191,7 +197,7 @@ fn ending(exit: &Exit, arrival: Time) -> Ending {
         Some(DropReason::QueueFull) => "dropped_full",
         Some(other) => panic!("{other:?} has no place in a vector"),
     };
-    Ending::new(fate, exit.at)
+    ExpectedOutcome::new(fate, exit.at)
 }
 
 /// The vectors of one model. Their number is named so that none is lost unseen.
@@ -199,7 +205,7 @@ fn ending(exit: &Exit, arrival: Time) -> Ending {
     clippy::disallowed_methods,
     reason = "the vectors lie in files, which a test may read"
 )]
-fn vectors(model: &str, count: usize) -> Vec<Vector> {
+fn vectors(model: &str, count: usize) -> Vec<TestVector> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/vectors");
     let mut vectors = Vec::new();
     for entry in fs::read_dir(folder).expect("the vectors lie beside the crate") {
@@ -207,14 +213,14 @@ fn vectors(model: &str, count: usize) -> Vec<Vector> {
         let name = path.file_name().unwrap().to_str().unwrap().to_owned();
         if name.starts_with(&format!("{model}_")) {
             let text = fs::read_to_string(&path).unwrap();
-            vectors.push(Vector::parse(name, &text));
+            vectors.push(TestVector::parse(name, &text));
         }
     }
     assert_eq!(vectors.len(), count, "vectors of {model}");
     vectors
 }
 
-impl Vector {
+impl TestVector {
     fn parse(name: String, text: &str) -> Self {
         let mut lines = text.lines();
         let parameters = lines.next().unwrap().strip_prefix("# ").unwrap();
@@ -225,7 +231,7 @@ impl Vector {
             .collect();
         let columns = lines.next().unwrap();
         assert_eq!(columns, "index,arrival_ns,length,ect,u,fate,time_ns");
-        let rows: Vec<Row> = lines.enumerate().map(Row::parse).collect();
+        let rows: Vec<VectorRow> = lines.enumerate().map(VectorRow::parse).collect();
         assert!(rows.len() >= 500, "{name} is cut short");
         Self {
             name,
@@ -234,7 +240,7 @@ impl Vector {
         }
     }
 
-    fn expect(&self, endings: &[Ending]) {
+    fn expect(&self, endings: &[ExpectedOutcome]) {
         assert_eq!(endings.len(), self.rows.len());
         for (index, (row, ending)) in self.rows.iter().zip(endings).enumerate() {
             assert_eq!(*ending, row.ending, "{}, packet {index}", self.name);
@@ -283,12 +289,16 @@ impl Vector {
         Duration::from_nanos(self.number(name))
     }
 
-    fn ecn(&self) -> Ecn {
-        if self.is("ecn") { Ecn::Mark } else { Ecn::Drop }
+    fn ecn(&self) -> EcnMode {
+        if self.is("ecn") {
+            EcnMode::Mark
+        } else {
+            EcnMode::Drop
+        }
     }
 
     fn bucket(&self) -> TokenBucket {
-        let peak = Peak {
+        let peak = PeakBucket {
             rate: self.rate("peak_rate"),
             burst: self.bytes("peak_burst"),
         };
@@ -300,7 +310,7 @@ impl Vector {
     }
 }
 
-impl Row {
+impl VectorRow {
     fn parse((index, line): (usize, &str)) -> Self {
         let fields: Vec<&str> = line.split(',').collect();
         assert_eq!(fields.len(), 7, "{line}");
@@ -311,7 +321,7 @@ impl Row {
             length: fields[2].parse().unwrap(),
             is_ecn_capable: fields[3] == "1",
             uniform: fields[4].parse().unwrap(),
-            ending: Ending::new(fields[5], time(fields[6])),
+            ending: ExpectedOutcome::new(fields[5], time(fields[6])),
         }
     }
 

@@ -2,16 +2,16 @@
 //! interval as often as that interval promises, and runs of losses have the lengths of their model.
 
 use bytes::Bytes;
-use emulate::{Direction, DirectionConfig, GilbertElliott, Loss};
+use emulate::{DirectionConfig, GilbertElliott, LinkDirection, LossModel};
 use vocab::{Probability, Time};
 
 /// Which of `count` packets a link of this loss does not deliver.
-fn lost(loss: Loss, seed: u64, count: u64) -> Vec<bool> {
+fn lost(loss: LossModel, seed: u64, count: u64) -> Vec<bool> {
     let config = DirectionConfig {
         loss,
         ..DirectionConfig::default()
     };
-    let mut direction = Direction::new(config, seed);
+    let mut direction = LinkDirection::new(config, seed);
     let packet = Bytes::from_static(b"packet");
     let mut lost = vec![true; count as usize];
     for number in 0..count {
@@ -33,7 +33,7 @@ fn of_two_hundred_seeds_the_right_share_lies_inside_its_interval() {
         let count = (200.0 / rate) as u64;
         let inside = (0..200)
             .filter(|seed| {
-                let loss = Loss::Random(probability(rate));
+                let loss = LossModel::Random(probability(rate));
                 let losses = lost(loss, *seed, count)
                     .iter()
                     .filter(|lost| **lost)
@@ -52,10 +52,10 @@ fn of_two_hundred_seeds_the_right_share_lies_inside_its_interval() {
 #[test]
 fn runs_of_losses_are_geometric() {
     for (loss, stays) in [
-        (Loss::Random(probability(0.1)), 0.1),
+        (LossModel::Random(probability(0.1)), 0.1),
         (
             GilbertElliott::from_rate_and_burst(probability(0.05), 5.0)
-                .map_or(Loss::None, Loss::GilbertElliott),
+                .map_or(LossModel::None, LossModel::GilbertElliott),
             0.8,
         ),
     ] {

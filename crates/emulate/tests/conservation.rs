@@ -7,17 +7,18 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use emulate::{
-    Change, CoDelConfig, Counters, Delivery, Direction, DirectionConfig, Discipline, Distribution,
-    Ecn, Ending, Fate, GilbertElliott, Jitter, Line, Loss, LossList, MemoryLimits, Order, Peak,
-    PieConfig, Queue, QueueLimit, Record, RedConfig, Reordering, Schedule, Step as ScheduleStep,
-    Tally, TokenBucket,
+    CoDelConfig, DirectionConfig, DirectionCounters, EcnMode, EnqueueOutcome, GilbertElliott,
+    JitterConfig, JitterDistribution, LineConfig, LinkDirection, LinkSchedule, LossList, LossModel,
+    MemoryLimits, PacketDelivery, PacketOrder, PacketOutcome, PacketRecord, PeakBucket, PieConfig,
+    QueueConfig, QueueDiscipline, QueueLimit, RedConfig, ReorderingConfig, ScheduleStep,
+    SettingsChange, TokenBucket, TrafficCount,
 };
 use proptest::prelude::*;
 use vocab::{Bitrate, ByteCount, Probability, Time};
 
 /// What a caller does, in order.
 #[derive(Clone, Debug)]
-enum Step {
+enum CallerStep {
     Wait(u64),
     Send(usize),
     Poll,
@@ -41,7 +42,7 @@ fn bucket() -> impl Strategy<Value = TokenBucket> {
         TokenBucket {
             rate: bitrate(rate),
             burst: ByteCount::new(burst),
-            peak: peak.then(|| Peak {
+            peak: peak.then(|| PeakBucket {
                 rate: bitrate(rate * 2),
                 burst: ByteCount::new(burst / 2),
             }),
@@ -49,44 +50,44 @@ fn bucket() -> impl Strategy<Value = TokenBucket> {
     })
 }
 
-fn line() -> impl Strategy<Value = Line> {
+fn line() -> impl Strategy<Value = LineConfig> {
     prop_oneof![
-        Just(Line::Unlimited),
-        (0_u64..2_000_000_000).prop_map(|rate| Line::Rate(bitrate(rate))),
-        bucket().prop_map(Line::Shaper),
+        Just(LineConfig::Unlimited),
+        (0_u64..2_000_000_000).prop_map(|rate| LineConfig::Rate(bitrate(rate))),
+        bucket().prop_map(LineConfig::Shaper),
         prop::collection::vec(0_u32..20, 1..20).prop_map(|mut times| {
             times.sort_unstable();
             times.push(21);
             let text: String = times.iter().map(|time| format!("{time}\n")).collect();
             let trace = emulate::DeliveryTrace::parse_mahimahi(&text);
-            Line::Trace(Arc::new(trace.expect("rising times")))
+            LineConfig::Trace(Arc::new(trace.expect("rising times")))
         }),
     ]
 }
 
-fn discipline() -> impl Strategy<Value = Discipline> {
+fn discipline() -> impl Strategy<Value = QueueDiscipline> {
     prop_oneof![
-        Just(Discipline::DropTail),
-        Just(Discipline::DropHead),
-        any::<bool>().prop_map(|mark| Discipline::CoDel(CoDelConfig {
+        Just(QueueDiscipline::DropTail),
+        Just(QueueDiscipline::DropHead),
+        any::<bool>().prop_map(|mark| QueueDiscipline::CoDel(CoDelConfig {
             target: duration(500_000),
             interval: duration(3_000_000),
-            ecn: if mark { Ecn::Mark } else { Ecn::Drop },
+            ecn: if mark { EcnMode::Mark } else { EcnMode::Drop },
         })),
-        Just(Discipline::Pie(PieConfig {
+        Just(QueueDiscipline::Pie(PieConfig {
             target: duration(500_000),
             update: duration(1_000_000),
             burst: Duration::ZERO,
-            ecn: Ecn::Mark,
+            ecn: EcnMode::Mark,
         })),
-        Just(Discipline::Red(RedConfig {
+        Just(QueueDiscipline::Red(RedConfig {
             minimum: ByteCount::new(2_000),
             maximum: ByteCount::new(6_000),
             probability: probability(0.5),
             weight: 0.2,
             packet_time: duration(1_000_000),
             gentle: true,
-            ecn: Ecn::Drop,
+            ecn: EcnMode::Drop,
         })),
     ]
 }
@@ -104,46 +105,46 @@ fn limit() -> impl Strategy<Value = QueueLimit> {
         })
 }
 
-fn loss() -> impl Strategy<Value = Loss> {
+fn loss() -> impl Strategy<Value = LossModel> {
     prop_oneof![
-        Just(Loss::None),
-        (0.0..0.5).prop_map(|fraction| Loss::Random(probability(fraction))),
+        Just(LossModel::None),
+        (0.0..0.5).prop_map(|fraction| LossModel::Random(probability(fraction))),
         (0.01..0.5, 1.5..8.0).prop_map(|(rate, burst)| {
             let model = GilbertElliott::from_rate_and_burst(probability(rate), burst);
-            Loss::GilbertElliott(model.expect("half of all in bursts is possible"))
+            LossModel::GilbertElliott(model.expect("half of all in bursts is possible"))
         }),
         prop::collection::vec(0_u64..10, 0..4).prop_map(|packets| {
             let list = LossList::new(packets, Some(10)).expect("below the period");
-            Loss::List(Arc::new(list))
+            LossModel::List(Arc::new(list))
         }),
     ]
 }
 
-fn jitter() -> impl Strategy<Value = Option<Jitter>> {
-    let order = prop_oneof![Just(Order::Kept), Just(Order::Free)];
+fn jitter() -> impl Strategy<Value = Option<JitterConfig>> {
+    let order = prop_oneof![Just(PacketOrder::Kept), Just(PacketOrder::Free)];
     let span = (0_u64..10_000_000).prop_map(duration);
     let distribution = (span, 0_u8..5).prop_map(|(span, kind)| match kind {
-        0 => Distribution::Uniform { spread: span },
-        1 => Distribution::Normal { deviation: span },
-        2 => Distribution::Exponential { mean: span },
-        3 => Distribution::Pareto {
+        0 => JitterDistribution::Uniform { spread: span },
+        1 => JitterDistribution::Normal { deviation: span },
+        2 => JitterDistribution::Exponential { mean: span },
+        3 => JitterDistribution::Pareto {
             mean: span,
             shape: 3.0,
         },
-        _ => Distribution::LogNormal {
+        _ => JitterDistribution::LogNormal {
             median: span,
             sigma: 1.0,
         },
     });
     prop::option::of(
-        (distribution, order).prop_map(|(distribution, order)| Jitter {
+        (distribution, order).prop_map(|(distribution, order)| JitterConfig {
             distribution,
             order,
         }),
     )
 }
 
-fn schedule() -> impl Strategy<Value = Option<Arc<Schedule>>> {
+fn schedule() -> impl Strategy<Value = Option<Arc<LinkSchedule>>> {
     let step = (
         1_u64..5_000_000,
         prop::option::of(0_u64..100_000_000),
@@ -159,7 +160,7 @@ fn schedule() -> impl Strategy<Value = Option<Arc<Schedule>>> {
                     at += duration(after);
                     ScheduleStep {
                         at,
-                        change: Change {
+                        change: SettingsChange {
                             rate: rate.map(bitrate),
                             delay: delay.map(duration),
                             loss,
@@ -168,7 +169,7 @@ fn schedule() -> impl Strategy<Value = Option<Arc<Schedule>>> {
                 })
                 .collect();
             let repeat = repeats.then(|| at + Duration::from_millis(2));
-            Arc::new(Schedule::new(steps, repeat).expect("times rise"))
+            Arc::new(LinkSchedule::new(steps, repeat).expect("times rise"))
         },
     ))
 }
@@ -190,14 +191,14 @@ fn config() -> impl Strategy<Value = DirectionConfig> {
             let (delay, jitter, overhead, schedule) = way;
             DirectionConfig {
                 policer,
-                queue: Queue { limit, discipline },
+                queue: QueueConfig { limit, discipline },
                 line,
                 loss,
                 corruption: probability(corruption),
                 duplication: probability(duplication),
                 delay: duration(delay),
                 jitter,
-                reordering: late.map(|late| Reordering {
+                reordering: late.map(|late| ReorderingConfig {
                     probability: probability(late),
                     late_by: duration(2_000_000),
                 }),
@@ -208,12 +209,12 @@ fn config() -> impl Strategy<Value = DirectionConfig> {
         })
 }
 
-fn steps(with_configure: bool) -> impl Strategy<Value = Vec<Step>> {
+fn steps(with_configure: bool) -> impl Strategy<Value = Vec<CallerStep>> {
     let step = prop_oneof![
-        4 => (0_u64..3_000_000).prop_map(Step::Wait),
-        6 => (20_usize..1_500).prop_map(Step::Send),
-        2 => Just(Step::Poll),
-        u32::from(with_configure) => config().prop_map(|config| Step::Configure(Box::new(config))),
+        4 => (0_u64..3_000_000).prop_map(CallerStep::Wait),
+        6 => (20_usize..1_500).prop_map(CallerStep::Send),
+        2 => Just(CallerStep::Poll),
+        u32::from(with_configure) => config().prop_map(|config| CallerStep::Configure(Box::new(config))),
     ];
     prop::collection::vec(step, 1..300)
 }
@@ -238,9 +239,9 @@ fn packet(length: usize) -> Bytes {
     Bytes::from(packet)
 }
 
-fn is_balanced(counters: &Counters) -> bool {
-    let sum = |parts: &[Tally]| {
-        let mut sum = Tally::default();
+fn is_balanced(counters: &DirectionCounters) -> bool {
+    let sum = |parts: &[TrafficCount]| {
+        let mut sum = TrafficCount::default();
         for part in parts {
             sum += *part;
         }
@@ -266,7 +267,7 @@ fn keeps_order(config: &DirectionConfig) -> bool {
     config.reordering.is_none()
         && config
             .jitter
-            .is_none_or(|jitter| jitter.order == Order::Kept)
+            .is_none_or(|jitter| jitter.order == PacketOrder::Kept)
 }
 
 proptest! {
@@ -279,7 +280,7 @@ proptest! {
     ) {
         let mut is_ordered = keeps_order(&first);
         let limits = MemoryLimits { untaken_packets: untaken, ..limits };
-        let mut direction = Direction::within(limits, first, 1);
+        let mut direction = LinkDirection::within(limits, first, 1);
         direction.keep_records(true);
         let mut now = Time::ZERO;
         let mut sent = 0;
@@ -287,12 +288,12 @@ proptest! {
         let mut last: Option<(Time, u64)> = None;
         for step in steps {
             match step {
-                Step::Wait(nanoseconds) => now += Duration::from_nanos(nanoseconds),
-                Step::Send(length) => {
+                CallerStep::Wait(nanoseconds) => now += Duration::from_nanos(nanoseconds),
+                CallerStep::Send(length) => {
                     direction.handle(now, packet(length));
                     sent += 1;
                 }
-                Step::Poll => {
+                CallerStep::Poll => {
                     while let Some(delivery) = direction.poll_output(now) {
                         prop_assert!(delivery.due <= now);
                         let this = (delivery.due, delivery.index);
@@ -306,7 +307,7 @@ proptest! {
                         prop_assert!(timeout > now, "output waits after a drain");
                     }
                 }
-                Step::Configure(config) => {
+                CallerStep::Configure(config) => {
                     is_ordered &= keeps_order(&config);
                     direction.set_config(now, *config);
                 }
@@ -350,10 +351,10 @@ proptest! {
         let (deliveries, lazy) = run(impatient, &config, &steps, false);
         let thrown_away = lazy.iter().filter(|record| is_untaken(record)).count();
         prop_assert_eq!(deliveries.len() + thrown_away, eager.iter().filter(|record| {
-            matches!(record.ending, Ending::Delivered { .. })
+            matches!(record.ending, PacketOutcome::Delivered { .. })
         }).count());
-        let spared = |records: &[Record]| -> Vec<Record> {
-            let of_thrown_away = |record: &Record| {
+        let spared = |records: &[PacketRecord]| -> Vec<PacketRecord> {
+            let of_thrown_away = |record: &PacketRecord| {
                 lazy.iter().any(|other| is_untaken(other) && other.index == record.index)
             };
             records.iter().filter(|record| !of_thrown_away(record)).cloned().collect()
@@ -377,17 +378,17 @@ proptest! {
         config in config(),
         steps in steps(true),
     ) {
-        let mut direction = Direction::new(config, 3);
+        let mut direction = LinkDirection::new(config, 3);
         let mut now = Time::ZERO;
         for step in steps {
             let until = match step {
-                Step::Wait(nanoseconds) => now + Duration::from_nanos(nanoseconds),
-                Step::Send(length) => {
+                CallerStep::Wait(nanoseconds) => now + Duration::from_nanos(nanoseconds),
+                CallerStep::Send(length) => {
                     direction.handle(now, packet(length));
                     now
                 }
-                Step::Poll => now,
-                Step::Configure(config) => {
+                CallerStep::Poll => now,
+                CallerStep::Configure(config) => {
                     direction.set_config(now, *config);
                     now
                 }
@@ -412,8 +413,8 @@ proptest! {
     ) {
         let roomy = DirectionConfig {
             policer: None,
-            queue: Queue::from(ByteCount::mebibytes(64)),
-            line: Line::Unlimited,
+            queue: QueueConfig::from(ByteCount::mebibytes(64)),
+            line: LineConfig::Unlimited,
             schedule: None,
             ..config.clone()
         };
@@ -427,20 +428,20 @@ proptest! {
     }
 }
 
-fn is_lost(record: &Record) -> bool {
+fn is_lost(record: &PacketRecord) -> bool {
     matches!(
         record.ending,
-        Ending::Dropped {
+        PacketOutcome::Dropped {
             reason: emulate::DropReason::Lost,
             ..
         }
     )
 }
 
-fn is_untaken(record: &Record) -> bool {
+fn is_untaken(record: &PacketRecord) -> bool {
     matches!(
         record.ending,
-        Ending::Dropped {
+        PacketOutcome::Dropped {
             reason: emulate::DropReason::Untaken,
             ..
         }
@@ -451,21 +452,21 @@ fn is_untaken(record: &Record) -> bool {
 fn run(
     limits: MemoryLimits,
     config: &DirectionConfig,
-    steps: &[Step],
+    steps: &[CallerStep],
     eager: bool,
-) -> (Vec<Delivery>, Vec<Record>) {
-    let mut direction = Direction::within(limits, config.clone(), 7);
+) -> (Vec<PacketDelivery>, Vec<PacketRecord>) {
+    let mut direction = LinkDirection::within(limits, config.clone(), 7);
     direction.keep_records(true);
     let mut deliveries = Vec::new();
     let mut now = Time::ZERO;
     for step in steps {
         match step {
-            Step::Wait(nanoseconds) => now += Duration::from_nanos(*nanoseconds),
-            Step::Send(length) => {
+            CallerStep::Wait(nanoseconds) => now += Duration::from_nanos(*nanoseconds),
+            CallerStep::Send(length) => {
                 direction.handle(now, packet(*length));
             }
-            Step::Poll => {}
-            Step::Configure(config) => direction.set_config(now, (**config).clone()),
+            CallerStep::Poll => {}
+            CallerStep::Configure(config) => direction.set_config(now, (**config).clone()),
         }
         if eager {
             direction.queued(now);
@@ -475,14 +476,14 @@ fn run(
     // Until everything has come that comes within a minute.
     now += Duration::from_secs(60);
     deliveries.extend(std::iter::from_fn(|| direction.poll_output(now)));
-    let mut records: Vec<Record> = std::iter::from_fn(|| direction.poll_record()).collect();
+    let mut records: Vec<PacketRecord> = std::iter::from_fn(|| direction.poll_record()).collect();
     records.sort_by_key(|record| (record.index, is_copy(record)));
     (deliveries, records)
 }
 
 /// What a link that runs in real time writes down: who came when, and what was set when.
 #[derive(Clone, Debug)]
-enum Logged {
+enum LinkLogEntry {
     Arrival(Time, Bytes),
     Settings(Time, Box<DirectionConfig>),
 }
@@ -492,16 +493,16 @@ enum Logged {
 fn run_live(
     limits: MemoryLimits,
     config: &DirectionConfig,
-    steps: &[Step],
-) -> (Vec<Logged>, Time, Vec<Record>) {
-    let mut direction = Direction::within(limits, config.clone(), 7);
+    steps: &[CallerStep],
+) -> (Vec<LinkLogEntry>, Time, Vec<PacketRecord>) {
+    let mut direction = LinkDirection::within(limits, config.clone(), 7);
     direction.keep_records(true);
     let mut log = Vec::new();
     let mut records = Vec::new();
     let mut now = Time::ZERO;
     for step in steps {
         match step {
-            Step::Wait(nanoseconds) => {
+            CallerStep::Wait(nanoseconds) => {
                 let until = now + Duration::from_nanos(*nanoseconds);
                 while let Some(timeout) = direction.poll_timeout().filter(|at| *at < until) {
                     // Woken 7 µs late, but never after the next thing happens.
@@ -510,13 +511,13 @@ fn run_live(
                 }
                 now = until;
             }
-            Step::Send(length) => {
-                log.push(Logged::Arrival(now, packet(*length)));
+            CallerStep::Send(length) => {
+                log.push(LinkLogEntry::Arrival(now, packet(*length)));
                 direction.handle(now, packet(*length));
             }
-            Step::Poll => while direction.poll_output(now).is_some() {},
-            Step::Configure(config) => {
-                log.push(Logged::Settings(now, config.clone()));
+            CallerStep::Poll => while direction.poll_output(now).is_some() {},
+            CallerStep::Configure(config) => {
+                log.push(LinkLogEntry::Settings(now, config.clone()));
                 direction.set_config(now, (**config).clone());
             }
         }
@@ -528,8 +529,8 @@ fn run_live(
     records.extend(std::iter::from_fn(|| direction.poll_record()));
     records.sort_by_key(|record| (record.index, is_copy(record)));
     let arrivals = log.iter_mut().filter_map(|logged| match logged {
-        Logged::Arrival(at, _) => Some(at),
-        Logged::Settings(..) => None,
+        LinkLogEntry::Arrival(at, _) => Some(at),
+        LinkLogEntry::Settings(..) => None,
     });
     for (index, at) in arrivals.enumerate() {
         let record = records.iter().find(|record| record.index == index as u64);
@@ -544,42 +545,42 @@ fn run_live(
 fn replay(
     limits: MemoryLimits,
     config: &DirectionConfig,
-    log: &[Logged],
+    log: &[LinkLogEntry],
     end: Time,
-) -> Vec<Record> {
-    let mut direction = Direction::within(limits, config.clone(), 7);
+) -> Vec<PacketRecord> {
+    let mut direction = LinkDirection::within(limits, config.clone(), 7);
     direction.keep_records(true);
     for logged in log {
         match logged {
-            Logged::Arrival(at, packet) => {
+            LinkLogEntry::Arrival(at, packet) => {
                 direction.handle(*at, packet.clone());
             }
-            Logged::Settings(at, config) => direction.set_config(*at, (**config).clone()),
+            LinkLogEntry::Settings(at, config) => direction.set_config(*at, (**config).clone()),
         }
     }
     while direction.poll_output(end).is_some() {}
     direction.record_held(end);
-    let mut records: Vec<Record> = std::iter::from_fn(|| direction.poll_record()).collect();
+    let mut records: Vec<PacketRecord> = std::iter::from_fn(|| direction.poll_record()).collect();
     records.sort_by_key(|record| (record.index, is_copy(record)));
     records
 }
 
-fn is_copy(record: &Record) -> bool {
+fn is_copy(record: &PacketRecord) -> bool {
     matches!(
         record.ending,
-        Ending::Delivered { is_copy: true, .. } | Ending::Held { is_copy: true, .. }
+        PacketOutcome::Delivered { is_copy: true, .. } | PacketOutcome::Held { is_copy: true, .. }
     )
 }
 
 #[test]
 fn a_full_line_carries_exactly_its_rate() {
     let config = DirectionConfig {
-        line: Line::Rate(bitrate(51_840_000)),
+        line: LineConfig::Rate(bitrate(51_840_000)),
         delay: Duration::from_millis(125),
         queue: ByteCount::mebibytes(1).into(),
         ..DirectionConfig::default()
     };
-    let mut direction = Direction::new(config, 1);
+    let mut direction = LinkDirection::new(config, 1);
     let mut now = Time::ZERO;
     let mut arrivals = Vec::new();
     // Twice as much as fits, for ten seconds.
@@ -607,13 +608,13 @@ fn a_full_line_carries_exactly_its_rate() {
 fn a_limit_in_packets_is_exact() {
     for limit in [1, 2, 10, 1_000] {
         let config = DirectionConfig {
-            line: Line::Rate(bitrate(1_000)),
+            line: LineConfig::Rate(bitrate(1_000)),
             queue: QueueLimit::packets(limit).into(),
             ..DirectionConfig::default()
         };
-        let mut direction = Direction::new(config, 1);
+        let mut direction = LinkDirection::new(config, 1);
         let taken = (0..2_000)
-            .filter(|_| direction.handle(Time::ZERO, packet(100)) == Fate::Queued)
+            .filter(|_| direction.handle(Time::ZERO, packet(100)) == EnqueueOutcome::Queued)
             .count();
         assert_eq!(taken as u64, limit);
     }
@@ -623,13 +624,13 @@ fn a_limit_in_packets_is_exact() {
 fn a_limit_in_time_is_what_the_line_needs() {
     // 1,500 bytes take 12 ms at 1 Mbit/s: eight fit into 100 ms, the one on the line among them.
     let config = DirectionConfig {
-        line: Line::Rate(bitrate(1_000_000)),
+        line: LineConfig::Rate(bitrate(1_000_000)),
         queue: QueueLimit::time(Duration::from_millis(100)).into(),
         ..DirectionConfig::default()
     };
-    let mut direction = Direction::new(config, 1);
+    let mut direction = LinkDirection::new(config, 1);
     let taken = (0..20)
-        .filter(|_| direction.handle(Time::ZERO, packet(1_500)) == Fate::Queued)
+        .filter(|_| direction.handle(Time::ZERO, packet(1_500)) == EnqueueOutcome::Queued)
         .count();
     assert_eq!(taken, 8);
 }
@@ -637,16 +638,19 @@ fn a_limit_in_time_is_what_the_line_needs() {
 #[test]
 fn drop_head_keeps_the_newest() {
     let config = DirectionConfig {
-        line: Line::Rate(bitrate(12_000)),
-        queue: Queue {
+        line: LineConfig::Rate(bitrate(12_000)),
+        queue: QueueConfig {
             limit: QueueLimit::packets(3),
-            discipline: Discipline::DropHead,
+            discipline: QueueDiscipline::DropHead,
         },
         ..DirectionConfig::default()
     };
-    let mut direction = Direction::new(config, 1);
+    let mut direction = LinkDirection::new(config, 1);
     for _ in 0..6 {
-        assert_eq!(direction.handle(Time::ZERO, packet(1_500)), Fate::Queued);
+        assert_eq!(
+            direction.handle(Time::ZERO, packet(1_500)),
+            EnqueueOutcome::Queued
+        );
     }
     let arrived: Vec<u64> = std::iter::from_fn(|| direction.poll_output(Time::NEVER))
         .map(|delivery| delivery.index)
@@ -658,21 +662,21 @@ fn drop_head_keeps_the_newest() {
 #[test]
 fn an_outage_holds_or_loses_what_it_meets() {
     let second = Duration::from_secs(1);
-    let step = |at: u32, change: Change| ScheduleStep {
+    let step = |at: u32, change: SettingsChange| ScheduleStep {
         at: second * at,
         change,
     };
-    let rate = |rate| Change {
+    let rate = |rate| SettingsChange {
         rate: Some(bitrate(rate)),
-        ..Change::default()
+        ..SettingsChange::default()
     };
-    let holding = Schedule::new(vec![step(1, rate(0)), step(3, rate(12_000_000))], None);
+    let holding = LinkSchedule::new(vec![step(1, rate(0)), step(3, rate(12_000_000))], None);
     let config = DirectionConfig {
-        line: Line::Rate(bitrate(12_000_000)),
+        line: LineConfig::Rate(bitrate(12_000_000)),
         schedule: Some(Arc::new(holding.expect("in order"))),
         ..DirectionConfig::default()
     };
-    let mut direction = Direction::new(config, 1);
+    let mut direction = LinkDirection::new(config, 1);
     let during = Time::ZERO + Duration::from_millis(1_500);
     direction.handle(during, packet(1_500));
     assert_eq!(direction.poll_timeout(), Some(Time::ZERO + second * 3));
@@ -688,18 +692,18 @@ fn an_outage_holds_or_loses_what_it_meets() {
 fn a_setting_made_during_an_outage_does_not_end_it() {
     let step = |at: u64, rate: u64| ScheduleStep {
         at: Duration::from_secs(at),
-        change: Change {
+        change: SettingsChange {
             rate: Some(bitrate(rate)),
-            ..Change::default()
+            ..SettingsChange::default()
         },
     };
-    let outage = Schedule::new(vec![step(1, 0), step(3, 12_000_000)], None);
+    let outage = LinkSchedule::new(vec![step(1, 0), step(3, 12_000_000)], None);
     let config = DirectionConfig {
-        line: Line::Rate(bitrate(12_000_000)),
+        line: LineConfig::Rate(bitrate(12_000_000)),
         schedule: Some(Arc::new(outage.expect("in order"))),
         ..DirectionConfig::default()
     };
-    let mut direction = Direction::new(config.clone(), 1);
+    let mut direction = LinkDirection::new(config.clone(), 1);
     let two = Time::ZERO + Duration::from_secs(2);
     direction.handle(two, packet(1_500));
     let slower = DirectionConfig {
@@ -707,10 +711,10 @@ fn a_setting_made_during_an_outage_does_not_end_it() {
         ..config.clone()
     };
     direction.set_config(two, slower.clone());
-    assert_eq!(direction.config().line, Line::Rate(bitrate(0)));
+    assert_eq!(direction.config().line, LineConfig::Rate(bitrate(0)));
     // A rate that is named ends it.
     let named = DirectionConfig {
-        line: Line::Rate(bitrate(6_000_000)),
+        line: LineConfig::Rate(bitrate(6_000_000)),
         ..slower
     };
     direction.set_config(two, named);
@@ -724,7 +728,7 @@ fn a_late_packet_on_the_line_is_waited_for_when_reordering_is_switched_off() {
     let millis = Duration::from_millis;
     // 1,000 bytes take half a second.
     let near = DirectionConfig {
-        line: Line::Rate(bitrate(16_000)),
+        line: LineConfig::Rate(bitrate(16_000)),
         ..DirectionConfig::default()
     };
     let far = DirectionConfig {
@@ -732,13 +736,13 @@ fn a_late_packet_on_the_line_is_waited_for_when_reordering_is_switched_off() {
         ..near.clone()
     };
     let far_or_late = DirectionConfig {
-        reordering: Some(Reordering {
+        reordering: Some(ReorderingConfig {
             probability: probability(1.0),
             late_by: millis(1),
         }),
         ..far.clone()
     };
-    let mut direction = Direction::new(far, 1);
+    let mut direction = LinkDirection::new(far, 1);
     direction.handle(Time::ZERO, packet(1_000));
     direction.set_config(Time::ZERO, far_or_late);
     direction.handle(Time::ZERO, packet(1_000));

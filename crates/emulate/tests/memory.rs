@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use emulate::{
-    Direction, DirectionConfig, DropReason, Ending, Fate, Line, MemoryLimits, QueueLimit, Record,
+    DirectionConfig, DropReason, EnqueueOutcome, LineConfig, LinkDirection, MemoryLimits,
+    PacketOutcome, PacketRecord, QueueLimit,
 };
 use vocab::{Bitrate, ByteCount, Probability, Time};
 
@@ -28,18 +29,18 @@ fn holding(packets: u64) -> MemoryLimits {
     }
 }
 
-fn refused() -> Fate {
-    Fate::Dropped(DropReason::MemoryLimit)
+fn refused() -> EnqueueOutcome {
+    EnqueueOutcome::Dropped(DropReason::MemoryLimit)
 }
 
 #[test]
 fn what_is_due_is_no_longer_held_whether_or_not_it_was_taken_out() {
-    let mut direction = Direction::within(holding(2), delayed(10), 1);
-    assert_eq!(direction.handle(at(0), PACKET), Fate::Queued);
-    assert_eq!(direction.handle(at(5), PACKET), Fate::Queued);
+    let mut direction = LinkDirection::within(holding(2), delayed(10), 1);
+    assert_eq!(direction.handle(at(0), PACKET), EnqueueOutcome::Queued);
+    assert_eq!(direction.handle(at(5), PACKET), EnqueueOutcome::Queued);
     assert_eq!(direction.handle(at(9), PACKET), refused());
     // The first is due in this very moment, and nobody looks.
-    assert_eq!(direction.handle(at(10), PACKET), Fate::Queued);
+    assert_eq!(direction.handle(at(10), PACKET), EnqueueOutcome::Queued);
     assert_eq!(direction.handle(at(11), PACKET), refused());
     assert_eq!(direction.poll_timeout(), Some(at(10)));
     let dues: Vec<Time> = std::iter::from_fn(|| direction.poll_output(at(30)))
@@ -58,11 +59,14 @@ fn a_limit_in_bytes_is_met_exactly() {
         held_bytes: ByteCount::new(2_500),
         ..MemoryLimits::default()
     };
-    let mut direction = Direction::within(limits, delayed(10), 1);
-    assert_eq!(direction.handle(at(0), PACKET), Fate::Queued);
-    assert_eq!(direction.handle(at(0), PACKET), Fate::Queued);
+    let mut direction = LinkDirection::within(limits, delayed(10), 1);
+    assert_eq!(direction.handle(at(0), PACKET), EnqueueOutcome::Queued);
+    assert_eq!(direction.handle(at(0), PACKET), EnqueueOutcome::Queued);
     assert_eq!(direction.handle(at(0), PACKET), refused());
-    assert_eq!(direction.handle(at(0), PACKET.slice(..500)), Fate::Queued);
+    assert_eq!(
+        direction.handle(at(0), PACKET.slice(..500)),
+        EnqueueOutcome::Queued
+    );
     assert_eq!(direction.handle(at(0), PACKET.slice(..1)), refused());
 }
 
@@ -70,19 +74,19 @@ fn a_limit_in_bytes_is_met_exactly() {
 fn a_copy_counts_from_when_its_original_is_taken_in() {
     let config = DirectionConfig {
         duplication: Probability::from_fraction(1.0).expect("a probability"),
-        line: Line::Rate(Bitrate::from_bits_per_second(8_000_000)),
+        line: LineConfig::Rate(Bitrate::from_bits_per_second(8_000_000)),
         queue: QueueLimit::packets(100).into(),
         ..delayed(10)
     };
-    let mut direction = Direction::within(holding(5), config, 1);
+    let mut direction = LinkDirection::within(holding(5), config, 1);
     // Two in the queue, which are four; a third would be six.
-    assert_eq!(direction.handle(at(0), PACKET), Fate::Queued);
-    assert_eq!(direction.handle(at(0), PACKET), Fate::Queued);
+    assert_eq!(direction.handle(at(0), PACKET), EnqueueOutcome::Queued);
+    assert_eq!(direction.handle(at(0), PACKET), EnqueueOutcome::Queued);
     assert_eq!(direction.handle(at(0), PACKET), refused());
     // Behind the line they are four as well.
     assert_eq!(direction.handle(at(5), PACKET), refused());
     // Each is two, and the first two have arrived.
-    assert_eq!(direction.handle(at(11), PACKET), Fate::Queued);
+    assert_eq!(direction.handle(at(11), PACKET), EnqueueOutcome::Queued);
     assert_eq!(direction.handle(at(11), PACKET), refused());
     let delivered = std::iter::from_fn(|| direction.poll_output(at(60))).count();
     assert_eq!(delivered, 6);
@@ -95,10 +99,13 @@ fn what_nobody_takes_out_is_thrown_away_and_counted() {
         untaken_packets: 2,
         ..MemoryLimits::default()
     };
-    let mut direction = Direction::within(limits, delayed(1), 1);
+    let mut direction = LinkDirection::within(limits, delayed(1), 1);
     direction.keep_records(true);
     for millisecond in 0..10 {
-        assert_eq!(direction.handle(at(2 * millisecond), PACKET), Fate::Queued);
+        assert_eq!(
+            direction.handle(at(2 * millisecond), PACKET),
+            EnqueueOutcome::Queued
+        );
     }
     let delivered: Vec<u64> = std::iter::from_fn(|| direction.poll_output(at(60)))
         .map(|delivery| delivery.index)
@@ -108,11 +115,11 @@ fn what_nobody_takes_out_is_thrown_away_and_counted() {
     let counters = direction.counters();
     assert_eq!(counters.dropped_untaken.packets, 7);
     assert_eq!(counters.dropped_untaken.bytes, 7_000);
-    let records: Vec<Record> = std::iter::from_fn(|| direction.poll_record()).collect();
+    let records: Vec<PacketRecord> = std::iter::from_fn(|| direction.poll_record()).collect();
     let thrown_away: Vec<(u64, Time)> = records
         .iter()
         .filter_map(|record| match record.ending {
-            Ending::Dropped {
+            PacketOutcome::Dropped {
                 at,
                 reason: DropReason::Untaken,
             } => Some((record.index, at)),

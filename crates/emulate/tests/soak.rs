@@ -15,18 +15,19 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use emulate::{
-    Change, CoDelConfig, Direction, DirectionConfig, Discipline, Distribution, GilbertElliott,
-    Jitter, Line, Loss, Order, Queue, QueueLimit, Reordering, Schedule, Step,
+    CoDelConfig, DirectionConfig, GilbertElliott, JitterConfig, JitterDistribution, LineConfig,
+    LinkDirection, LinkSchedule, LossModel, PacketOrder, QueueConfig, QueueDiscipline, QueueLimit,
+    ReorderingConfig, ScheduleStep, SettingsChange,
 };
-use vocab::{Bitrate, ByteCount, Probability, Random, Time};
+use vocab::{Bitrate, ByteCount, Probability, SeededRandom, Time};
 
 /// Counts the bytes that are allocated and not freed.
-struct Counting;
+struct CountingAllocator;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
 
 // SAFETY: every call goes to the system's allocator unchanged; only a counter is kept beside.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LIVE.fetch_add(layout.size(), Ordering::Relaxed);
         // SAFETY: the caller's contract is the system allocator's.
@@ -41,7 +42,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// How often the queue is filled up again; far sooner than any line of this test empties it.
 const TICK: Duration = Duration::from_millis(10);
@@ -51,9 +52,9 @@ const QUEUE: ByteCount = ByteCount::mebibytes(1);
 /// Three times what the fastest line of this test carries in a tick.
 const BACKLOG: ByteCount = ByteCount::new(90_000);
 
-struct Soak {
-    direction: Direction,
-    random: Random,
+struct SoakTest {
+    direction: LinkDirection,
+    random: SeededRandom,
     packets: Vec<Bytes>,
     now: Time,
     /// What the line had time for, in bits × 10⁹.
@@ -65,16 +66,16 @@ struct Soak {
     peaks: Vec<usize>,
 }
 
-impl Soak {
+impl SoakTest {
     fn new(seed: u64) -> Self {
-        let mut random = Random::from_seed(seed);
+        let mut random = SeededRandom::from_seed(seed);
         let config = settings(&mut random);
         let rate = config.line.rate().unwrap_or_default();
         let packets = (0..64)
             .map(|_| Bytes::from(vec![0x45; 200 + random.below(1_300) as usize]))
             .collect();
         Self {
-            direction: Direction::new(config, seed),
+            direction: LinkDirection::new(config, seed),
             random,
             packets,
             now: Time::ZERO,
@@ -178,49 +179,49 @@ impl Soak {
 
 /// Settings at random, of which the line's rate is never limited by anything else: a discipline
 /// that refuses newcomers (PIE, RED) would leave the line idle under this load.
-fn settings(random: &mut Random) -> DirectionConfig {
+fn settings(random: &mut SeededRandom) -> DirectionConfig {
     let millis = Duration::from_millis;
     let chance = |fraction| Probability::from_fraction(fraction).unwrap_or(Probability::ZERO);
     let discipline = match random.below(4) {
-        0 => Discipline::CoDel(CoDelConfig::default()),
-        1 => Discipline::DropHead,
-        _ => Discipline::DropTail,
+        0 => QueueDiscipline::CoDel(CoDelConfig::default()),
+        1 => QueueDiscipline::DropHead,
+        _ => QueueDiscipline::DropTail,
     };
     let loss = match random.below(3) {
-        0 => Loss::None,
-        1 => Loss::Random(chance(0.01)),
+        0 => LossModel::None,
+        1 => LossModel::Random(chance(0.01)),
         _ => GilbertElliott::from_rate_and_burst(chance(0.02), 5.0)
-            .map_or(Loss::None, Loss::GilbertElliott),
+            .map_or(LossModel::None, LossModel::GilbertElliott),
     };
     let order = if random.below(2) == 0 {
-        Order::Kept
+        PacketOrder::Kept
     } else {
-        Order::Free
+        PacketOrder::Free
     };
-    let jitter = (random.below(2) == 0).then(|| Jitter {
-        distribution: Distribution::Normal {
+    let jitter = (random.below(2) == 0).then(|| JitterConfig {
+        distribution: JitterDistribution::Normal {
             deviation: millis(5),
         },
         order,
     });
     // A schedule that changes delay and loss under way, and leaves the rate alone.
     let schedule = (random.below(4) == 0).then(|| {
-        let step = Step {
+        let step = ScheduleStep {
             at: millis(500),
-            change: Change {
+            change: SettingsChange {
                 delay: Some(millis(80)),
-                loss: Some(Loss::None),
-                ..Change::default()
+                loss: Some(LossModel::None),
+                ..SettingsChange::default()
             },
         };
-        Schedule::new(vec![step], Some(millis(1_000))).map(Arc::new)
+        LinkSchedule::new(vec![step], Some(millis(1_000))).map(Arc::new)
     });
     DirectionConfig {
-        queue: Queue {
+        queue: QueueConfig {
             limit: QueueLimit::bytes(QUEUE),
             discipline,
         },
-        line: Line::Rate(Bitrate::from_bits_per_second(
+        line: LineConfig::Rate(Bitrate::from_bits_per_second(
             4_000_003 + random.below(20_000_000),
         )),
         loss,
@@ -228,7 +229,7 @@ fn settings(random: &mut Random) -> DirectionConfig {
         duplication: chance(0.001),
         delay: millis(random.below(300)),
         jitter,
-        reordering: (random.below(3) == 0).then(|| Reordering {
+        reordering: (random.below(3) == 0).then(|| ReorderingConfig {
             probability: chance(0.01),
             late_by: millis(5),
         }),
@@ -239,7 +240,7 @@ fn settings(random: &mut Random) -> DirectionConfig {
 
 #[test]
 fn ten_minutes_neither_drift_nor_leak() {
-    let mut soak = Soak::new(1);
+    let mut soak = SoakTest::new(1);
     soak.run(Duration::from_secs(600));
     soak.finish();
 }
@@ -247,7 +248,7 @@ fn ten_minutes_neither_drift_nor_leak() {
 #[test]
 #[ignore = "a minute in a release build; run it with --release -- --ignored"]
 fn a_day_and_a_hundred_million_packets_neither_drift_nor_leak() {
-    let mut soak = Soak::new(2);
+    let mut soak = SoakTest::new(2);
     soak.run(Duration::from_secs(24 * 3_600));
     assert!(soak.direction.counters().offered.packets >= 100_000_000);
     soak.finish();

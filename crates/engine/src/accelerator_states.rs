@@ -6,12 +6,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use accelerate::registry::{Entry, Registry};
+use accelerate::registry::{AcceleratorEntry, AcceleratorRegistry};
 use accelerate::shared::{
     FileCompletion, FileRequest, HalfContext, SharedInput, SharedOutput, SharedState, StartContext,
 };
-use accelerate::{Accelerator, Half};
-use vocab::{Random, Time};
+use accelerate::{AcceleratorHalf, WanEnd};
+use vocab::{SeededRandom, Time};
 
 /// The first of the streams of chance that shared states draw from, one for each accelerator's number; flows
 /// have stream 1.
@@ -27,7 +27,7 @@ const FILE_REQUESTS_MAX: usize = 64;
 
 /// The shared states of all accelerators, by the accelerator's number.
 pub(crate) struct AcceleratorStates {
-    kept: BTreeMap<u8, Kept>,
+    kept: BTreeMap<u8, StateSlot>,
     seed: u64,
     /// Bytes that all may hold together.
     memory_max: usize,
@@ -36,8 +36,8 @@ pub(crate) struct AcceleratorStates {
 }
 
 /// One shared state.
-struct Kept {
-    entry: &'static Entry,
+struct StateSlot {
+    entry: &'static AcceleratorEntry,
     state: Box<dyn SharedState>,
     /// Requests for files that have not ended, and the bytes that each holds.
     under_way: BTreeMap<u64, usize>,
@@ -49,19 +49,19 @@ struct Kept {
 #[derive(Debug)]
 pub(crate) enum StateOutput {
     /// A request for a file of this accelerator.
-    File(&'static Entry, FileRequest),
+    File(&'static AcceleratorEntry, FileRequest),
     /// The half of this flow is to be woken.
     Wake(u64),
     /// A purge has ended.
     Purged {
         id: u64,
-        result: Result<accelerate::shared::Purged, String>,
+        result: Result<accelerate::shared::PurgeCount, String>,
     },
 }
 
 impl AcceleratorStates {
     /// Starts those of a registry. `memory` is what the node may hold for its flows.
-    pub(crate) fn new(now: Time, registry: &Registry, memory: usize, seed: u64) -> Self {
+    pub(crate) fn new(now: Time, registry: &AcceleratorRegistry, memory: usize, seed: u64) -> Self {
         let mut started = Self {
             kept: BTreeMap::new(),
             seed,
@@ -73,7 +73,7 @@ impl AcceleratorStates {
     }
 
     /// Gives each its settings, and starts those that are new.
-    pub(crate) fn configure(&mut self, now: Time, registry: &Registry, memory: usize) {
+    pub(crate) fn configure(&mut self, now: Time, registry: &AcceleratorRegistry, memory: usize) {
         self.memory_max = memory / 100 * MEMORY_PERCENT;
         for registered in registry.iter() {
             let entry = registered.entry;
@@ -83,10 +83,10 @@ impl AcceleratorStates {
                     let stream = FIRST_STREAM + u64::from(entry.number);
                     let mut state = registered.settings.start(StartContext {
                         memory_max: self.memory_max,
-                        chance: Random::for_stream(self.seed, stream),
+                        random: SeededRandom::for_stream(self.seed, stream),
                     });
                     state.handle(now, SharedInput::Start);
-                    let kept = Kept {
+                    let kept = StateSlot {
                         entry,
                         state,
                         under_way: BTreeMap::new(),
@@ -108,10 +108,10 @@ impl AcceleratorStates {
     /// Builds a half for a flow.
     pub(crate) fn build(
         &mut self,
-        entry: &Entry,
-        half: Half,
+        entry: &AcceleratorEntry,
+        half: WanEnd,
         context: HalfContext,
-    ) -> Box<dyn Accelerator> {
+    ) -> Box<dyn AcceleratorHalf> {
         let kept = self.kept.get_mut(&entry.number);
         let kept = kept.expect("flows are given accelerators of the registry");
         kept.state.build(half, context)
@@ -128,7 +128,12 @@ impl AcceleratorStates {
     }
 
     /// A request for a file of this accelerator has ended.
-    pub(crate) fn file_completed(&mut self, now: Time, entry: &Entry, completion: FileCompletion) {
+    pub(crate) fn file_completed(
+        &mut self,
+        now: Time,
+        entry: &AcceleratorEntry,
+        completion: FileCompletion,
+    ) {
         if let Some(kept) = self.kept.get_mut(&entry.number)
             && let Some(bytes) = kept.under_way.remove(&completion.id)
         {
@@ -148,7 +153,7 @@ impl AcceleratorStates {
         name: &str,
         prefix: String,
     ) -> Result<(), String> {
-        let keeps = |kept: &&mut Kept| kept.state.keeps_content();
+        let keeps = |kept: &&mut StateSlot| kept.state.keeps_content();
         let found = self
             .kept
             .values_mut()
@@ -171,7 +176,7 @@ impl AcceleratorStates {
     }
 
     /// A flow of this accelerator has ended.
-    pub(crate) fn flow_ended(&mut self, now: Time, entry: &Entry, flow: u64) {
+    pub(crate) fn flow_ended(&mut self, now: Time, entry: &AcceleratorEntry, flow: u64) {
         if let Some(kept) = self.kept.get_mut(&entry.number) {
             kept.state.handle(now, SharedInput::FlowEnded(flow));
         }
@@ -202,7 +207,7 @@ impl AcceleratorStates {
 
     /// Bytes that the states hold, requests that are under way included.
     pub(crate) fn held(&self) -> usize {
-        let held = |kept: &Kept| kept.state.buffered() + kept.bytes_under_way;
+        let held = |kept: &StateSlot| kept.state.buffered() + kept.bytes_under_way;
         self.kept.values().map(held).sum()
     }
 
@@ -213,7 +218,7 @@ impl AcceleratorStates {
         if excess == 0 {
             return;
         }
-        let mut states: Vec<&mut Kept> = self.kept.values_mut().collect();
+        let mut states: Vec<&mut StateSlot> = self.kept.values_mut().collect();
         states.sort_by_key(|kept| std::cmp::Reverse(kept.state.buffered()));
         for kept in states {
             let held = kept.state.buffered();
@@ -227,7 +232,7 @@ impl AcceleratorStates {
     }
 }
 
-impl Kept {
+impl StateSlot {
     fn poll_output(&mut self, requests_max: usize) -> Option<StateOutput> {
         if self.under_way.len() >= requests_max {
             return None;

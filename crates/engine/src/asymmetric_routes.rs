@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use vocab::Time;
 
-use crate::config::Prefix;
+use crate::config::IpPrefix;
 use crate::unreachable_servers::{FIRST_BYPASS, LONGEST_BYPASS};
 
 /// Pairs that are remembered: each is a line of the kernel's rules, and an operator who reads of more
@@ -27,10 +27,10 @@ use crate::unreachable_servers::{FIRST_BYPASS, LONGEST_BYPASS};
 const PAIRS_MAX: usize = 256;
 
 /// The clients' network and the servers'.
-pub(crate) type Networks = (Prefix, Prefix);
+pub(crate) type NetworkPair = (IpPrefix, IpPrefix);
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct RouteEntry {
     lasting: Duration,
     until: Time,
     /// The rules bypass the pair.
@@ -40,7 +40,7 @@ struct Entry {
 /// See the head of this file.
 #[derive(Debug, Default)]
 pub(crate) struct AsymmetricRoutes {
-    pairs: BTreeMap<Networks, Entry>,
+    pairs: BTreeMap<NetworkPair, RouteEntry>,
 }
 
 impl AsymmetricRoutes {
@@ -51,8 +51,8 @@ impl AsymmetricRoutes {
         now: Time,
         client: IpAddr,
         server: IpAddr,
-        configured: Option<Prefix>,
-    ) -> Option<(Networks, Duration)> {
+        configured: Option<IpPrefix>,
+    ) -> Option<(NetworkPair, Duration)> {
         let pair = networks(client, server, configured)?;
         let before = self.pairs.get(&pair);
         if before.is_some_and(|entry| entry.is_bypassed) {
@@ -69,7 +69,7 @@ impl AsymmetricRoutes {
                 self.pairs.remove(&oldest);
             }
         }
-        let entry = Entry {
+        let entry = RouteEntry {
             lasting,
             until: now + lasting,
             is_bypassed: true,
@@ -97,7 +97,7 @@ impl AsymmetricRoutes {
     }
 
     /// What the rules have to bypass.
-    pub(crate) fn bypassed(&self) -> Vec<Networks> {
+    pub(crate) fn bypassed(&self) -> Vec<NetworkPair> {
         let pairs = self.pairs.iter().filter(|(_, entry)| entry.is_bypassed);
         pairs.map(|(pair, _)| *pair).collect()
     }
@@ -120,10 +120,10 @@ impl AsymmetricRoutes {
     }
 }
 
-fn networks(client: IpAddr, server: IpAddr, configured: Option<Prefix>) -> Option<Networks> {
+fn networks(client: IpAddr, server: IpAddr, configured: Option<IpPrefix>) -> Option<NetworkPair> {
     let length = |address: IpAddr| if address.is_ipv4() { 24 } else { 64 };
-    let clients = Prefix::around(client, length(client))?;
-    let servers = Prefix::around(server, length(server))?;
+    let clients = IpPrefix::around(client, length(client))?;
+    let servers = IpPrefix::around(server, length(server))?;
     let narrower = configured.filter(|configured| configured.length() > servers.length());
     Some((clients, narrower.unwrap_or(servers)))
 }
@@ -138,11 +138,11 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn prefix(text: &str) -> Prefix {
+    fn prefix(text: &str) -> IpPrefix {
         text.parse().unwrap()
     }
 
-    fn found(routes: &mut AsymmetricRoutes, now: Time) -> Option<(Networks, Duration)> {
+    fn found(routes: &mut AsymmetricRoutes, now: Time) -> Option<(NetworkPair, Duration)> {
         let (client, server) = (address("198.18.1.2"), address("198.18.2.2"));
         routes.found(now, client, server, Some(prefix("198.18.0.0/15")))
     }

@@ -6,7 +6,7 @@
 //!                               both, and the port: the first `serve_rule` that matches, if any does
 //! ```
 //!
-//! The shell reports the machine's routes and its own addresses ([`Surroundings`]) and reports
+//! The shell reports the machine's routes and its own addresses ([`NetworkSurroundings`]) and reports
 //! them again when they change. The longest route around an address says on which side the
 //! address is. Routes that take in nearly everything (default routes) place no address on the LAN
 //! side: an operator who has one there names the networks in `serve`.
@@ -19,7 +19,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use crate::config::{Config, PeerConfig, Prefix, ServeAction, ServeRule, has_port, holds};
+use crate::config::{EngineConfig, IpPrefix, PeerConfig, ServeAction, ServeRule, has_port, holds};
 
 /// An IPv4 route of fewer bits counts as a default route: the largest private network has 8, and
 /// the halves of a split default route have 1.
@@ -29,33 +29,33 @@ const LEAST_LENGTH_V6: u8 = 7;
 
 /// What the shell sees of the machine's network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Surroundings {
+pub struct NetworkSurroundings {
     /// All routes that a connection of this node may take, apart from those to itself.
-    pub routes: Vec<Route>,
+    pub routes: Vec<NetworkRoute>,
     /// This machine's own addresses, and its broadcast addresses.
-    pub own: Vec<Prefix>,
+    pub own: Vec<IpPrefix>,
 }
 
-impl Surroundings {
+impl NetworkSurroundings {
     /// The networks on the LAN side, which are served by default.
     #[must_use]
-    pub fn lan_networks(&self) -> Vec<Prefix> {
-        Bounds::new(self).lan_networks().collect()
+    pub fn lan_networks(&self) -> Vec<IpPrefix> {
+        AddressBounds::new(self).lan_networks().collect()
     }
 }
 
 /// One route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Route {
+pub struct NetworkRoute {
     /// The destinations.
-    pub to: Prefix,
+    pub to: IpPrefix,
     /// Where packets leave.
-    pub side: Side,
+    pub side: RouteSide,
 }
 
 /// A side of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum RouteSide {
     /// One of `lan_interfaces`.
     Lan,
     /// Any other interface, or none.
@@ -64,7 +64,7 @@ pub enum Side {
 
 /// Why an open of a peer's was refused. The peer is not told which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum OpenRefusal {
     ServerNotServed,
     ServerNotListed,
     ServerIsThisNode,
@@ -75,7 +75,7 @@ pub(crate) enum Refusal {
     PeerWithoutPrefixes,
 }
 
-impl Refusal {
+impl OpenRefusal {
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::ServerNotServed => {
@@ -104,7 +104,7 @@ impl Refusal {
 
 /// As which client a connection to a server is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
+pub(crate) enum SourceAddress {
     /// The client's own address.
     Client,
     /// This node's.
@@ -113,16 +113,16 @@ pub(crate) enum Source {
 
 /// See the head of this file.
 #[derive(Debug, Default)]
-pub(crate) struct Bounds {
-    routes: BTreeMap<Prefix, Side>,
+pub(crate) struct AddressBounds {
+    routes: BTreeMap<IpPrefix, RouteSide>,
     /// The lengths that routes have, the longest first is what a lookup tries.
     lengths: BTreeSet<u8>,
-    own: BTreeSet<Prefix>,
+    own: BTreeSet<IpPrefix>,
     own_lengths: BTreeSet<u8>,
 }
 
-impl Bounds {
-    pub(crate) fn new(surroundings: &Surroundings) -> Self {
+impl AddressBounds {
+    pub(crate) fn new(surroundings: &NetworkSurroundings) -> Self {
         let mut routes = BTreeMap::new();
         for route in &surroundings.routes {
             if is_default(&route.to) {
@@ -130,34 +130,41 @@ impl Bounds {
             }
             // Two tables, or two paths, may differ: an address is on the LAN side when all agree.
             let side = routes.entry(route.to).or_insert(route.side);
-            if route.side == Side::Other {
-                *side = Side::Other;
+            if route.side == RouteSide::Other {
+                *side = RouteSide::Other;
             }
         }
         Self {
-            lengths: routes.keys().map(Prefix::length).collect(),
+            lengths: routes.keys().map(IpPrefix::length).collect(),
             routes,
             own: surroundings.own.iter().copied().collect(),
-            own_lengths: surroundings.own.iter().map(Prefix::length).collect(),
+            own_lengths: surroundings.own.iter().map(IpPrefix::length).collect(),
         }
     }
 
     /// The networks on the LAN side.
-    pub(crate) fn lan_networks(&self) -> impl Iterator<Item = Prefix> {
-        let lan = self.routes.iter().filter(|(_, side)| **side == Side::Lan);
+    pub(crate) fn lan_networks(&self) -> impl Iterator<Item = IpPrefix> {
+        let lan = self
+            .routes
+            .iter()
+            .filter(|(_, side)| **side == RouteSide::Lan);
         lan.map(|(prefix, _)| *prefix)
             .filter(|prefix| !is_special(prefix.address()))
     }
 
     /// Whether a peer's flow may go to this server.
-    pub(crate) fn check_server(&self, config: &Config, server: IpAddr) -> Result<(), Refusal> {
+    pub(crate) fn check_server(
+        &self,
+        config: &EngineConfig,
+        server: IpAddr,
+    ) -> Result<(), OpenRefusal> {
         let server = server.to_canonical();
         let excluded = self.excluded(server);
         let Some(listed) = &config.serve else {
             return match excluded {
                 Some(refusal) => Err(refusal),
                 None if self.is_beside(&config.peers, server) => Ok(()),
-                None => Err(Refusal::ServerNotServed),
+                None => Err(OpenRefusal::ServerNotServed),
             };
         };
         let mut around = listed
@@ -165,7 +172,7 @@ impl Bounds {
             .filter(|prefix| prefix.contains(server))
             .peekable();
         if around.peek().is_none() {
-            return Err(Refusal::ServerNotListed);
+            return Err(OpenRefusal::ServerNotListed);
         }
         match excluded {
             // Who lists a network does not mean this node, or a loopback address, within it.
@@ -177,48 +184,48 @@ impl Bounds {
     /// From which address a connection is opened for this peer's client, if at all.
     pub(crate) fn check_client(
         &self,
-        config: &Config,
+        config: &EngineConfig,
         peer: &PeerConfig,
         client: IpAddr,
         keep_client_address: bool,
-    ) -> Result<Source, Refusal> {
+    ) -> Result<SourceAddress, OpenRefusal> {
         if peer.prefixes.is_empty() {
             // Where peers' proxies may go was written down: the node's address is what they use.
             let is_allowed = config.serve_peers_without_prefixes
                 || (!keep_client_address && config.serve.is_some());
             return match is_allowed {
-                true => Ok(Source::Node),
-                false => Err(Refusal::PeerWithoutPrefixes),
+                true => Ok(SourceAddress::Node),
+                false => Err(OpenRefusal::PeerWithoutPrefixes),
             };
         }
         if !keep_client_address {
-            return Ok(Source::Node);
+            return Ok(SourceAddress::Node);
         }
         let client = client.to_canonical();
         if self.excluded(client).is_some() || self.is_beside(&config.peers, client) {
-            return Err(Refusal::ClientIsHere);
+            return Err(OpenRefusal::ClientIsHere);
         }
         let mut prefixes = peer.prefixes.iter();
         match prefixes.any(|prefix| prefix.contains(client)) {
-            true => Ok(Source::Client),
-            false => Err(Refusal::ClientNotOfPeer),
+            true => Ok(SourceAddress::Client),
+            false => Err(OpenRefusal::ClientNotOfPeer),
         }
     }
 
     /// Whether the rules for peers' connections let this one be opened, whose client may have this address.
     pub(crate) fn check_rules(
-        config: &Config,
+        config: &EngineConfig,
         client: IpAddr,
-        source: Source,
+        source: SourceAddress,
         server: SocketAddr,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), OpenRefusal> {
         let address = server.ip().to_canonical();
         let matches = |rule: &&ServeRule| {
             let is_accepting = rule.action == ServeAction::Accept;
             let of_client = match source {
-                Source::Client => holds(&rule.clients, client.to_canonical()),
+                SourceAddress::Client => holds(&rule.clients, client.to_canonical()),
                 // Nobody has checked the address.
-                Source::Node => rule.clients.is_empty() || !is_accepting,
+                SourceAddress::Node => rule.clients.is_empty() || !is_accepting,
             };
             // What a translator takes out of an address may be refused, and is not what was accepted.
             let mut inner = embedded(address).map(IpAddr::from);
@@ -227,7 +234,7 @@ impl Bounds {
             of_client && to_server && has_port(&rule.ports, server.port())
         };
         match config.policy.serve_rules.iter().find(matches) {
-            Some(rule) if rule.action == ServeAction::Refuse => Err(Refusal::ServeRule),
+            Some(rule) if rule.action == ServeAction::Refuse => Err(OpenRefusal::ServeRule),
             Some(_) | None => Ok(()),
         }
     }
@@ -235,13 +242,13 @@ impl Bounds {
     /// Whether the address is in a network behind one of the LAN interfaces. What the
     /// configuration places behind a peer is not, even if it is routed there.
     fn is_beside(&self, peers: &[PeerConfig], address: IpAddr) -> bool {
-        let Some((route, Side::Lan)) = self.route(address) else {
+        let Some((route, RouteSide::Lan)) = self.route(address) else {
             return false;
         };
         let behind = peers.iter().flat_map(|peer| &peer.prefixes);
         let longest = behind
             .filter(|prefix| prefix.contains(address))
-            .map(Prefix::length)
+            .map(IpPrefix::length)
             .max();
         longest.is_none_or(|length| length < route.length())
             && embedded(address).all(|inner| !self.is_elsewhere(inner.into()))
@@ -249,35 +256,35 @@ impl Bounds {
 
     /// Whether a route other than a default route leads the address away from the LAN side.
     fn is_elsewhere(&self, address: IpAddr) -> bool {
-        matches!(self.route(address), Some((_, Side::Other)))
+        matches!(self.route(address), Some((_, RouteSide::Other)))
     }
 
-    fn route(&self, address: IpAddr) -> Option<(Prefix, Side)> {
+    fn route(&self, address: IpAddr) -> Option<(IpPrefix, RouteSide)> {
         self.lengths.iter().rev().find_map(|length| {
-            let prefix = Prefix::around(address, *length)?;
+            let prefix = IpPrefix::around(address, *length)?;
             self.routes.get(&prefix).map(|side| (prefix, *side))
         })
     }
 
     /// Why nobody may go to the address, or come from it, unless it is listed by itself.
-    fn excluded(&self, address: IpAddr) -> Option<Refusal> {
+    fn excluded(&self, address: IpAddr) -> Option<OpenRefusal> {
         if is_special(address) {
-            return Some(Refusal::ServerIsNoHost);
+            return Some(OpenRefusal::ServerIsNoHost);
         }
         if self.is_own(address) {
-            return Some(Refusal::ServerIsThisNode);
+            return Some(OpenRefusal::ServerIsThisNode);
         }
         embedded(address).find_map(|inner| self.excluded(inner.into()))
     }
 
     fn is_own(&self, address: IpAddr) -> bool {
-        let around = |length: &u8| Prefix::around(address, *length);
+        let around = |length: &u8| IpPrefix::around(address, *length);
         let mut own = self.own_lengths.iter().filter_map(around);
         own.any(|prefix| self.own.contains(&prefix))
     }
 
     /// Whether all addresses of the prefix are excluded, so that who listed it meant these.
-    fn names_excluded(&self, prefix: &Prefix) -> bool {
+    fn names_excluded(&self, prefix: &IpPrefix) -> bool {
         let is_host = prefix.length() == full_length(prefix.address());
         is_host
             || special_networks().any(|special| prefix.is_within(&special))
@@ -289,7 +296,7 @@ fn full_length(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-fn is_default(prefix: &Prefix) -> bool {
+fn is_default(prefix: &IpPrefix) -> bool {
     let least = match prefix.address() {
         IpAddr::V4(_) => LEAST_LENGTH_V4,
         IpAddr::V6(_) => LEAST_LENGTH_V6,
@@ -304,7 +311,7 @@ fn is_special(address: IpAddr) -> bool {
 }
 
 /// RFC 6890 §2.2 (Information Registries), as far as no host can be reached there by routing.
-fn special_networks() -> impl Iterator<Item = Prefix> {
+fn special_networks() -> impl Iterator<Item = IpPrefix> {
     let v4 = [
         (Ipv4Addr::UNSPECIFIED, 8),
         (Ipv4Addr::new(127, 0, 0, 0), 8),
@@ -321,7 +328,7 @@ fn special_networks() -> impl Iterator<Item = Prefix> {
     let v4 = v4.map(|(address, length)| (IpAddr::from(address), length));
     let v6 = v6.map(|(address, length)| (IpAddr::from(address), length));
     let all = v4.into_iter().chain(v6);
-    all.filter_map(|(address, length)| Prefix::around(address, length))
+    all.filter_map(|(address, length)| IpPrefix::around(address, length))
 }
 
 /// The IPv4 addresses that a translator or a tunnel may take out of an IPv6 address.

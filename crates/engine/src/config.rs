@@ -12,32 +12,32 @@ use vocab::{ByteCount, NodeId};
 
 /// Everything an engine is told by its operator.
 #[derive(Clone, Debug)]
-pub struct Config {
+pub struct EngineConfig {
     /// This node.
     pub local: NodeId,
     /// The nodes it may have sessions with.
     pub peers: Vec<PeerConfig>,
     /// Where this node opens connections to on behalf of its peers; `None` means the networks
-    /// behind the LAN interfaces ([`crate::Surroundings`]).
-    pub serve: Option<Vec<Prefix>>,
+    /// behind the LAN interfaces ([`crate::NetworkSurroundings`]).
+    pub serve: Option<Vec<IpPrefix>>,
     /// Whether a peer without prefixes is served, from this node's own address.
     pub serve_peers_without_prefixes: bool,
     /// What may not be exceeded.
-    pub limits: Limits,
+    pub limits: EngineLimits,
     /// What is done with which flows.
-    pub policy: Policy,
+    pub policy: FlowPolicy,
     /// The dictionary's sizes; read once, at the start.
     pub dictionary: DictionaryConfig,
     /// What seals the dictionary on disk; without one nothing is kept there.
     pub dictionary_key: Option<DictionaryKey>,
     /// The sessions' timing and windows; read when a peer is added.
-    pub tunnel: tunnel::Config,
+    pub tunnel: tunnel::SessionConfig,
     /// The datagram paths'; read when one is started. What is remembered of a path, its packets'
     /// size and its seed are the engine's own to fill in.
-    pub datagrams: tunnel::transport::Settings,
+    pub datagrams: tunnel::transport::PathSettings,
 }
 
-impl Config {
+impl EngineConfig {
     /// The peer with the longest prefix around the address.
     pub(crate) fn peer_for(&self, server: IpAddr) -> Option<NodeId> {
         let serving = self.peers.iter();
@@ -56,7 +56,7 @@ pub struct PeerConfig {
     /// What the operator calls it.
     pub name: String,
     /// The destinations that it serves; the longest matching prefix of all peers wins.
-    pub prefixes: Vec<Prefix>,
+    pub prefixes: Vec<IpPrefix>,
 }
 
 impl PeerConfig {
@@ -64,13 +64,13 @@ impl PeerConfig {
     pub(crate) fn serves(&self, address: IpAddr) -> Option<u8> {
         let prefixes = self.prefixes.iter();
         let around = prefixes.filter(|prefix| prefix.contains(address));
-        around.map(Prefix::length).max()
+        around.map(IpPrefix::length).max()
     }
 }
 
 /// Limits with their units. At each of them new connections are passed by, not refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct EngineLimits {
     /// Flows and direct connections at the same time.
     pub flows: usize,
     /// With so many of them interception ends and peers are told to open no more. Those that are on
@@ -86,7 +86,7 @@ pub struct Limits {
     pub peer_flows_percent: u8,
 }
 
-impl Default for Limits {
+impl Default for EngineLimits {
     /// 10,000 flows (each has two descriptors at most of the usual 2^20) and 256 MiB, a tenth
     /// of what a branch's 4 GB has left beside the dictionary.
     fn default() -> Self {
@@ -119,9 +119,9 @@ pub enum AcceptMode {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AcceptRule {
     /// Where the connection comes from.
-    pub clients: Vec<Prefix>,
+    pub clients: Vec<IpPrefix>,
     /// Where it goes.
-    pub servers: Vec<Prefix>,
+    pub servers: Vec<IpPrefix>,
     /// The server's ports.
     pub ports: Vec<RangeInclusive<u16>>,
     /// When it is accepted.
@@ -137,7 +137,7 @@ impl AcceptRule {
 }
 
 /// Whether an address is in a rule's list; an empty list holds all.
-pub(crate) fn holds(prefixes: &[Prefix], address: IpAddr) -> bool {
+pub(crate) fn holds(prefixes: &[IpPrefix], address: IpAddr) -> bool {
     prefixes.is_empty() || prefixes.iter().any(|prefix| prefix.contains(address))
 }
 
@@ -150,15 +150,15 @@ fn is_listed(ports: &[RangeInclusive<u16>], port: u16) -> bool {
     ports.iter().any(|ports| ports.contains(&port))
 }
 
-/// Whether this node opens the connections of some peers' clients to some servers, where [`Config::serve`] lets
+/// Whether this node opens the connections of some peers' clients to some servers, where [`EngineConfig::serve`] lets
 /// it. An empty list matches everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServeRule {
     /// Where the connection comes from. A client that goes by the peer's proxy, or whose peer has no prefixes,
     /// may be any: a rule that refuses takes it to be one of these, and one that accepts does not.
-    pub clients: Vec<Prefix>,
+    pub clients: Vec<IpPrefix>,
     /// Where it goes.
-    pub servers: Vec<Prefix>,
+    pub servers: Vec<IpPrefix>,
     /// The server's ports.
     pub ports: Vec<RangeInclusive<u16>>,
     /// What becomes of it.
@@ -177,7 +177,7 @@ pub enum ServeAction {
 
 /// Rules that say what is done with which flows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Policy {
+pub struct FlowPolicy {
     /// When a client is accepted to whom none of [`Self::accept_rules`] applies.
     pub accept: AcceptMode,
     /// The first rule that matches says when a client is accepted.
@@ -188,14 +188,14 @@ pub struct Policy {
     /// Flows to these server ports are not reduced or accelerated, only carried.
     pub carry_only_ports: Vec<RangeInclusive<u16>>,
     /// Content of flows to these destinations is never stored in the dictionary.
-    pub never_store_prefixes: Vec<Prefix>,
+    pub never_store_prefixes: Vec<IpPrefix>,
     /// Content of flows to these server ports is never stored in the dictionary.
     pub never_store_ports: Vec<RangeInclusive<u16>>,
     /// The protocols' accelerators and what is set of them.
-    pub accelerators: accelerate::registry::Registry,
+    pub accelerators: accelerate::registry::AcceleratorRegistry,
 }
 
-impl Policy {
+impl FlowPolicy {
     /// When a connection of `client` to `server` is accepted.
     #[must_use]
     pub fn accept_mode(&self, client: IpAddr, server: SocketAddr) -> AcceptMode {
@@ -223,12 +223,12 @@ impl Policy {
 
 /// An address prefix in CIDR form, its host bits zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Prefix {
+pub struct IpPrefix {
     address: IpAddr,
     length: u8,
 }
 
-impl Prefix {
+impl IpPrefix {
     /// The prefix of this length around an address; `None` when an address has fewer bits.
     #[must_use]
     pub fn around(address: IpAddr, length: u8) -> Option<Self> {
@@ -281,13 +281,13 @@ impl Prefix {
 
     /// Whether all its addresses are in the other one.
     #[must_use]
-    pub fn is_within(&self, other: &Prefix) -> bool {
+    pub fn is_within(&self, other: &IpPrefix) -> bool {
         self.length >= other.length && other.contains(self.address)
     }
 
     /// Whether the two share an address.
     #[must_use]
-    pub fn overlaps(&self, other: &Prefix) -> bool {
+    pub fn overlaps(&self, other: &IpPrefix) -> bool {
         self.contains(other.address) || other.contains(self.address)
     }
 }
@@ -300,10 +300,10 @@ pub enum ParsePrefixError {
     Form(String),
     /// Bits are set behind the length: two readers would take it for two different prefixes.
     #[error("`{0}` has bits set behind its length; did you mean `{1}`?")]
-    HostBits(String, Prefix),
+    HostBits(String, IpPrefix),
 }
 
-impl FromStr for Prefix {
+impl FromStr for IpPrefix {
     type Err = ParsePrefixError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -326,19 +326,19 @@ impl FromStr for Prefix {
     }
 }
 
-impl fmt::Display for Prefix {
+impl fmt::Display for IpPrefix {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "{}/{}", self.address, self.length)
     }
 }
 
-impl Serialize for Prefix {
+impl Serialize for IpPrefix {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Prefix {
+impl<'de> Deserialize<'de> for IpPrefix {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?
             .parse()
@@ -350,7 +350,7 @@ impl<'de> Deserialize<'de> for Prefix {
 mod tests {
     use super::*;
 
-    fn prefix(text: &str) -> Prefix {
+    fn prefix(text: &str) -> IpPrefix {
         text.parse().unwrap()
     }
 
@@ -374,7 +374,7 @@ mod tests {
             ports,
             mode,
         };
-        let policy = Policy {
+        let policy = FlowPolicy {
             accept: AcceptMode::Learned,
             accept_rules: vec![
                 rule(&["198.18.1.9"], &[], vec![], AcceptMode::AtOnce),
@@ -385,7 +385,7 @@ mod tests {
                     AcceptMode::AfterServer,
                 ),
             ],
-            ..Policy::default()
+            ..FlowPolicy::default()
         };
         let mode = |client: &str, server: &str| {
             policy.accept_mode(client.parse().unwrap(), server.parse().unwrap())
@@ -405,9 +405,9 @@ mod tests {
 
     #[test]
     fn errors_say_what_was_meant() {
-        let error = "198.18.2.7/24".parse::<Prefix>().unwrap_err();
+        let error = "198.18.2.7/24".parse::<IpPrefix>().unwrap_err();
         assert!(error.to_string().contains("did you mean `198.18.2.0/24`"));
-        assert!("198.18.2.0/33".parse::<Prefix>().is_err());
+        assert!("198.18.2.0/33".parse::<IpPrefix>().is_err());
         assert_eq!(prefix("198.18.2.7").to_string(), "198.18.2.7/32");
     }
 }

@@ -25,12 +25,12 @@ pub(crate) const WAIT_MAX: Duration = Duration::from_secs(10);
 
 /// The attempts and who waits for one; connections by their ids, which follow the order in which they were wanted.
 #[derive(Debug, Default)]
-pub(crate) struct Connecting {
-    servers: BTreeMap<IpAddr, Attempts>,
+pub(crate) struct ConnectionAttempts {
+    servers: BTreeMap<IpAddr, ServerAttempts>,
 }
 
 #[derive(Debug, Default)]
-struct Attempts {
+struct ServerAttempts {
     under_way: BTreeSet<ConnectionId>,
     waiting: BTreeSet<ConnectionId>,
     /// The server was found out of reach when this was the last connection to it that was wanted.
@@ -39,30 +39,30 @@ struct Attempts {
 
 /// Where a connection that is not open stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Attempt {
+pub(crate) enum AttemptState {
     UnderWay,
     Waiting,
     /// It has failed, or was never to be made.
     None,
 }
 
-impl Connecting {
+impl ConnectionAttempts {
     /// A connection to the server is wanted: whether it is to be opened now, or later.
-    pub(crate) fn begin(&mut self, server: IpAddr, connection: ConnectionId) -> Attempt {
+    pub(crate) fn begin(&mut self, server: IpAddr, connection: ConnectionId) -> AttemptState {
         let attempts = self.servers.entry(server).or_default();
         if attempts.under_way.len() < ATTEMPTS_PER_SERVER {
             attempts.under_way.insert(connection);
-            return Attempt::UnderWay;
+            return AttemptState::UnderWay;
         }
         attempts.waiting.insert(connection);
-        Attempt::Waiting
+        AttemptState::Waiting
     }
 
-    pub(crate) fn state(&self, server: IpAddr, connection: ConnectionId) -> Attempt {
+    pub(crate) fn state(&self, server: IpAddr, connection: ConnectionId) -> AttemptState {
         match self.servers.get(&server) {
-            Some(attempts) if attempts.under_way.contains(&connection) => Attempt::UnderWay,
-            Some(attempts) if attempts.waiting.contains(&connection) => Attempt::Waiting,
-            Some(_) | None => Attempt::None,
+            Some(attempts) if attempts.under_way.contains(&connection) => AttemptState::UnderWay,
+            Some(attempts) if attempts.waiting.contains(&connection) => AttemptState::Waiting,
+            Some(_) | None => AttemptState::None,
         }
     }
 
@@ -122,21 +122,24 @@ mod tests {
     fn flows_wait_for_their_turn_in_the_order_of_their_opens() {
         let server: IpAddr = "198.18.2.2".parse().unwrap();
         let other: IpAddr = "198.18.2.3".parse().unwrap();
-        let mut connecting = Connecting::default();
+        let mut connecting = ConnectionAttempts::default();
         let most = ATTEMPTS_PER_SERVER as u64;
         let id = ConnectionId::Opened;
         for flow in 0..most {
-            assert_eq!(connecting.begin(server, id(flow)), Attempt::UnderWay);
+            assert_eq!(connecting.begin(server, id(flow)), AttemptState::UnderWay);
         }
         for flow in most..most + 3 {
-            assert_eq!(connecting.begin(server, id(flow)), Attempt::Waiting);
+            assert_eq!(connecting.begin(server, id(flow)), AttemptState::Waiting);
         }
-        assert_eq!(connecting.begin(other, id(900)), Attempt::UnderWay);
+        assert_eq!(connecting.begin(other, id(900)), AttemptState::UnderWay);
         // One that waits may end, and is nobody's turn.
         assert_eq!(connecting.end(server, id(most)), None);
         assert_eq!(connecting.end(server, id(7)), Some(id(most + 1)));
-        assert_eq!(connecting.state(server, id(most + 1)), Attempt::UnderWay);
-        assert_eq!(connecting.state(server, id(most)), Attempt::None);
+        assert_eq!(
+            connecting.state(server, id(most + 1)),
+            AttemptState::UnderWay
+        );
+        assert_eq!(connecting.state(server, id(most)), AttemptState::None);
         assert_eq!(connecting.end(server, id(7)), None, "it has ended already");
         for flow in 0..most + 3 {
             connecting.end(server, id(flow));
@@ -148,7 +151,7 @@ mod tests {
     #[test]
     fn what_one_attempt_finds_out_holds_for_the_flows_before_it_until_the_server_answers() {
         let server: IpAddr = "198.18.2.2".parse().unwrap();
-        let mut connecting = Connecting::default();
+        let mut connecting = ConnectionAttempts::default();
         let id = ConnectionId::Opened;
         let last = ATTEMPTS_PER_SERVER as u64 + 5;
         for flow in 0..=last {

@@ -13,9 +13,9 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 use vocab::Time;
 
-use crate::engine::connections::Caller;
+use crate::engine::connections::PendingClient;
 use crate::flow::{ClientState, DELIVERY_STALL_LIMIT};
-use crate::io::{ConnectFailure, ConnectionId, OnBehalf, Output, Via};
+use crate::io::{ArrivalMethod, ConnectFailure, ConnectionId, ConnectionOwner, EngineOutput};
 
 /// Bytes under way in one direction: enough for 1 Gbit/s over a 2 ms path.
 const WINDOW: usize = 256 * 1024;
@@ -71,7 +71,7 @@ impl DirectReason {
 
 /// One end of a direct connection.
 #[derive(Debug)]
-struct End {
+struct DirectEnd {
     connection: ConnectionId,
     /// Bytes written to this end and not yet taken by the operating system.
     queued: usize,
@@ -104,11 +104,11 @@ impl EndState {
 
 /// A client's connection and the one to its server, joined.
 #[derive(Debug)]
-pub(crate) struct Direct {
+pub(crate) struct DirectConnection {
     pub(crate) number: u64,
     pub(crate) client: SocketAddr,
     pub(crate) server: SocketAddr,
-    pub(crate) via: Via,
+    pub(crate) via: ArrivalMethod,
     client_state: ClientState,
     pub(crate) reason: DirectReason,
     pub(crate) started: Time,
@@ -118,8 +118,8 @@ pub(crate) struct Direct {
     pub(crate) timer: Option<Time>,
     /// When it ends at the latest unless something moves, after a reset of either host.
     delivery_until: Option<Time>,
-    accepted: End,
-    opened: End,
+    accepted: DirectEnd,
+    opened: DirectEnd,
     /// The server's connection stands.
     is_connected: bool,
     /// The client's bytes from before that; what a flow holds at most.
@@ -127,35 +127,35 @@ pub(crate) struct Direct {
     end: Option<&'static str>,
 }
 
-impl Direct {
+impl DirectConnection {
     /// Begins one. `queued` bytes were given to the shell for the client before.
     pub(crate) fn open(
         now: Time,
         number: u64,
-        caller: Caller,
+        caller: PendingClient,
         queued: usize,
         opened: ConnectionId,
         reason: DirectReason,
-        outputs: &mut impl Extend<Output>,
+        outputs: &mut impl Extend<EngineOutput>,
     ) -> Self {
-        let end = |connection, state| End {
+        let end = |connection, state| DirectEnd {
             connection,
             queued: 0,
             finished: false,
             state,
         };
-        let Caller {
+        let PendingClient {
             connection: accepted,
             client,
             server,
             via,
             state,
         } = caller;
-        outputs.extend([Output::Connect {
+        outputs.extend([EngineOutput::Connect {
             connection: opened,
-            client: (via == Via::Transparent).then_some(client),
+            client: (via == ArrivalMethod::Transparent).then_some(client),
             server,
-            on_behalf: OnBehalf::Client { accepted },
+            on_behalf: ConnectionOwner::Client { accepted },
         }]);
         Self {
             number,
@@ -169,7 +169,7 @@ impl Direct {
             bytes_down: 0,
             timer: None,
             delivery_until: None,
-            accepted: End {
+            accepted: DirectEnd {
                 queued,
                 ..end(accepted, EndState::Standing)
             },
@@ -203,14 +203,14 @@ impl Direct {
         self.client_state == ClientState::Asks && self.accepted.state.takes_bytes()
     }
 
-    pub(crate) fn connected(&mut self, outputs: &mut impl Extend<Output>) {
+    pub(crate) fn connected(&mut self, outputs: &mut impl Extend<EngineOutput>) {
         if self.opened.state == EndState::Opening {
             self.opened.state = EndState::Standing;
         }
         if self.asks() {
             self.client_state = ClientState::Accepted;
             let connection = self.accepted.connection;
-            outputs.extend([Output::Admit { connection }]);
+            outputs.extend([EngineOutput::Admit { connection }]);
         }
         self.is_connected = true;
         let connection = self.opened.connection;
@@ -218,10 +218,10 @@ impl Direct {
         outputs.extend(
             waiting
                 .into_iter()
-                .map(|bytes| Output::Write { connection, bytes }),
+                .map(|bytes| EngineOutput::Write { connection, bytes }),
         );
         if self.accepted.finished {
-            outputs.extend([Output::FinishWrite { connection }]);
+            outputs.extend([EngineOutput::FinishWrite { connection }]);
         }
         // What waited comes back as credit when it is written.
         let credits = [
@@ -234,7 +234,9 @@ impl Direct {
                 WINDOW.saturating_sub(self.accepted.queued),
             ),
         ];
-        outputs.extend(credits.map(|(connection, bytes)| Output::ReadCredit { connection, bytes }));
+        outputs.extend(
+            credits.map(|(connection, bytes)| EngineOutput::ReadCredit { connection, bytes }),
+        );
         self.go_on(outputs);
     }
 
@@ -243,7 +245,7 @@ impl Direct {
         now: Time,
         from: ConnectionId,
         bytes: Bytes,
-        outputs: &mut impl Extend<Output>,
+        outputs: &mut impl Extend<EngineOutput>,
     ) {
         self.note_progress(now);
         let to = if from == self.accepted.connection {
@@ -259,7 +261,7 @@ impl Direct {
         to.queued += bytes.len();
         let connection = to.connection;
         if self.is_connected {
-            outputs.extend([Output::Write { connection, bytes }]);
+            outputs.extend([EngineOutput::Write { connection, bytes }]);
         } else {
             self.waiting.push(bytes);
         }
@@ -270,13 +272,13 @@ impl Direct {
         now: Time,
         to: ConnectionId,
         bytes: usize,
-        outputs: &mut impl Extend<Output>,
+        outputs: &mut impl Extend<EngineOutput>,
     ) {
         self.note_progress(now);
         let (to, from) = self.ends(to);
         to.queued = to.queued.saturating_sub(bytes);
         if bytes > 0 && from.state != EndState::Gone {
-            outputs.extend([Output::ReadCredit {
+            outputs.extend([EngineOutput::ReadCredit {
                 connection: from.connection,
                 bytes,
             }]);
@@ -284,25 +286,29 @@ impl Direct {
         self.go_on(outputs);
     }
 
-    pub(crate) fn finished(&mut self, from: ConnectionId, outputs: &mut impl Extend<Output>) {
+    pub(crate) fn finished(&mut self, from: ConnectionId, outputs: &mut impl Extend<EngineOutput>) {
         let (from, to) = self.ends(from);
         from.finished = true;
         let (connection, takes_bytes) = (to.connection, to.state.takes_bytes());
         if self.is_connected && takes_bytes {
-            outputs.extend([Output::FinishWrite { connection }]);
+            outputs.extend([EngineOutput::FinishWrite { connection }]);
         }
         self.go_on(outputs);
     }
 
     /// The server's connection could not be opened.
-    pub(crate) fn failed(&mut self, failure: ConnectFailure, outputs: &mut impl Extend<Output>) {
+    pub(crate) fn failed(
+        &mut self,
+        failure: ConnectFailure,
+        outputs: &mut impl Extend<EngineOutput>,
+    ) {
         let connection = self.accepted.connection;
         outputs.extend([match self.client_state {
-            ClientState::Asks => Output::Decline {
+            ClientState::Asks => EngineOutput::Decline {
                 connection,
                 failure,
             },
-            ClientState::Accepted => Output::Reset { connection },
+            ClientState::Accepted => EngineOutput::Reset { connection },
         }]);
     }
 
@@ -311,7 +317,7 @@ impl Direct {
         &mut self,
         now: Time,
         failed: ConnectionId,
-        outputs: &mut impl Extend<Output>,
+        outputs: &mut impl Extend<EngineOutput>,
     ) {
         let (end, _) = self.ends(failed);
         if end.state.takes_bytes() {
@@ -328,7 +334,7 @@ impl Direct {
         &mut self,
         now: Time,
         gone: ConnectionId,
-        outputs: &mut impl Extend<Output>,
+        outputs: &mut impl Extend<EngineOutput>,
     ) {
         let (gone, _) = self.ends(gone);
         gone.state = EndState::Gone;
@@ -338,14 +344,14 @@ impl Direct {
     }
 
     /// Resets both ends, whatever waits for them.
-    pub(crate) fn reset_at_once(&self, outputs: &mut impl Extend<Output>) {
+    pub(crate) fn reset_at_once(&self, outputs: &mut impl Extend<EngineOutput>) {
         outputs.extend(
             self.connections()
-                .map(|connection| Output::Reset { connection }),
+                .map(|connection| EngineOutput::Reset { connection }),
         );
     }
 
-    fn ends(&mut self, this: ConnectionId) -> (&mut End, &mut End) {
+    fn ends(&mut self, this: ConnectionId) -> (&mut DirectEnd, &mut DirectEnd) {
         if this == self.accepted.connection {
             (&mut self.accepted, &mut self.opened)
         } else {
@@ -364,7 +370,7 @@ impl Direct {
     }
 
     /// Does what follows from what has become of the ends.
-    fn go_on(&mut self, outputs: &mut impl Extend<Output>) {
+    fn go_on(&mut self, outputs: &mut impl Extend<EngineOutput>) {
         use EndState::{BeingReset, Failed, Gone, Opening, Standing};
         match [self.accepted.state, self.opened.state] {
             [Gone, Standing] => self.opened.reset_when_written(outputs),
@@ -373,7 +379,7 @@ impl Direct {
             [Failed | Gone, Failed | Gone] => {
                 let left = [&self.accepted, &self.opened];
                 let left = left.into_iter().filter(|end| end.state == Failed);
-                outputs.extend(left.map(|end| Output::Reset {
+                outputs.extend(left.map(|end| EngineOutput::Reset {
                     connection: end.connection,
                 }));
                 self.end = Some("reset by a host");
@@ -385,7 +391,8 @@ impl Direct {
             [Standing, Standing | Failed] | [Failed, Standing] => {
                 if self.accepted.finished && self.opened.finished && self.buffered() == 0 {
                     let connections = self.connections();
-                    outputs.extend(connections.map(|connection| Output::Close { connection }));
+                    outputs
+                        .extend(connections.map(|connection| EngineOutput::Close { connection }));
                     self.end = Some("closed");
                 }
             }
@@ -393,11 +400,11 @@ impl Direct {
     }
 }
 
-impl End {
-    fn reset_when_written(&mut self, outputs: &mut impl Extend<Output>) {
+impl DirectEnd {
+    fn reset_when_written(&mut self, outputs: &mut impl Extend<EngineOutput>) {
         if self.queued == 0 {
             self.state = EndState::BeingReset;
-            outputs.extend([Output::ResetWhenDelivered {
+            outputs.extend([EngineOutput::ResetWhenDelivered {
                 connection: self.connection,
             }]);
         }

@@ -9,11 +9,11 @@ use serde::Serialize;
 use vocab::NodeId;
 
 use tunnel::DatagramAgreement;
-use tunnel::transport::{Codepoint, Keys, SuspendReason};
+use tunnel::transport::{EcnMarking, PathKeys, SuspendReason};
 use tunnel::wire::DatagramOffer;
 pub use tunnel::{ConnectFailure, LinkEnd, LinkId};
 
-use crate::{Config, Prefix, Surroundings};
+use crate::{EngineConfig, IpPrefix, NetworkSurroundings};
 
 /// A TCP connection on the LAN side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -27,7 +27,7 @@ pub enum ConnectionId {
 /// How a client's connection came to the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Via {
+pub enum ArrivalMethod {
     /// Intercepted on its way; the client's address is kept on the far leg.
     Transparent,
     /// By SOCKS5 (RFC 1928); the far node connects with its own address.
@@ -36,7 +36,7 @@ pub enum Via {
     HttpConnect,
 }
 
-impl fmt::Display for Via {
+impl fmt::Display for ArrivalMethod {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.pad(match self {
             Self::Transparent => "transparent",
@@ -48,7 +48,7 @@ impl fmt::Display for Via {
 
 /// What happened outside.
 #[derive(Debug)]
-pub enum Input {
+pub enum EngineInput {
     /// A client's connection was accepted.
     Accepted {
         /// The new connection.
@@ -58,10 +58,10 @@ pub enum Input {
         /// The address the client wanted to reach.
         server: SocketAddr,
         /// How it came.
-        via: Via,
+        via: ArrivalMethod,
     },
     /// A client asks for a connection and waits for the outcome: its SYN is held, or its request to a proxy is
-    /// not answered yet. Answered by [`Output::Admit`], [`Output::Decline`] or [`Output::Reset`].
+    /// not answered yet. Answered by [`EngineOutput::Admit`], [`EngineOutput::Decline`] or [`EngineOutput::Reset`].
     Asked {
         /// The new connection.
         connection: ConnectionId,
@@ -70,7 +70,7 @@ pub enum Input {
         /// The address the client wants to reach.
         server: SocketAddr,
         /// How it came.
-        via: Via,
+        via: ArrivalMethod,
     },
     /// Bytes were read; never more than the read credit that was given.
     Received {
@@ -85,26 +85,26 @@ pub enum Input {
         connection: ConnectionId,
     },
     /// The host has reset the connection, or it failed, and not all that had arrived is read: nothing can
-    /// be written any more, the rest is read as credit allows, and [`Input::Aborted`] follows.
+    /// be written any more, the rest is read as credit allows, and [`EngineInput::Aborted`] follows.
     Failed {
         /// Which.
         connection: ConnectionId,
     },
     /// The connection is gone: reset by the host or failed, with nothing left to read, or reset after
-    /// [`Output::ResetWhenDelivered`].
+    /// [`EngineOutput::ResetWhenDelivered`].
     Aborted {
         /// Which.
         connection: ConnectionId,
     },
-    /// So many bytes of earlier [`Output::Write`]s were taken by the operating system. None after
-    /// [`Output::ResetWhenDelivered`], when the host has acknowledged more and not yet all.
+    /// So many bytes of earlier [`EngineOutput::Write`]s were taken by the operating system. None after
+    /// [`EngineOutput::ResetWhenDelivered`], when the host has acknowledged more and not yet all.
     Written {
         /// Where to.
         connection: ConnectionId,
         /// How many more bytes.
         bytes: usize,
     },
-    /// An [`Output::Connect`] ended.
+    /// An [`EngineOutput::Connect`] ended.
     Connected {
         /// Which.
         connection: ConnectionId,
@@ -122,12 +122,12 @@ pub enum Input {
         /// Where this node takes packets beside the link; `None` when it takes none.
         offer: Option<DatagramOffer>,
     },
-    /// Keys for the datagram path beside a link, after [`Output::StartDatagrams`].
+    /// Keys for the datagram path beside a link, after [`EngineOutput::StartDatagrams`].
     DatagramsReady {
         /// Which.
         link: LinkId,
         /// Made from the link's TLS connection.
-        keys: Box<Keys>,
+        keys: Box<PathKeys>,
         /// Where the peer takes packets; `None` for the side that waits to see where they come from.
         peer: Option<SocketAddr>,
         /// The largest UDP payload that the interface takes.
@@ -141,7 +141,7 @@ pub enum Input {
         /// Where from, as far as the network says.
         from: SocketAddr,
         /// How the network marked them.
-        codepoint: Codepoint,
+        codepoint: EcnMarking,
         /// The length of each.
         segment: usize,
         /// The packets.
@@ -169,7 +169,7 @@ pub enum Input {
     },
     /// A disk request of the dictionary's ended.
     Disk(reduce::DiskCompletion),
-    /// An [`Output::Avoid`] holds from here on, or cannot be made to hold.
+    /// An [`EngineOutput::Avoid`] holds from here on, or cannot be made to hold.
     Avoided {
         /// Which destination.
         server: SocketAddr,
@@ -187,11 +187,11 @@ pub enum Input {
     /// A request of an accelerator's for a file ended.
     AcceleratorFile {
         /// Whose.
-        accelerator: &'static accelerate::registry::Entry,
+        accelerator: &'static accelerate::registry::AcceleratorEntry,
         /// How it ended.
         completion: accelerate::shared::FileCompletion,
     },
-    /// An operator removes what an accelerator keeps; answered by [`Output::AcceleratorPurged`].
+    /// An operator removes what an accelerator keeps; answered by [`EngineOutput::AcceleratorPurged`].
     PurgeAccelerator {
         /// The shell's number of the request.
         id: u64,
@@ -201,7 +201,7 @@ pub enum Input {
         prefix: String,
     },
     /// The machine's routes or addresses, at the start and whenever they have changed.
-    Surroundings(Surroundings),
+    Surroundings(NetworkSurroundings),
     /// The time on the calendar, at the start and then every second or so: it can be set while the engine's own
     /// clock runs on.
     Calendar {
@@ -209,8 +209,8 @@ pub enum Input {
         since_1970: Duration,
     },
     /// The configuration was read again. Flows of peers that are no longer in it are reset.
-    Configure(Box<Config>),
-    /// No new flows; [`Output::Stopped`] when the last has ended, or after `grace`.
+    Configure(Box<EngineConfig>),
+    /// No new flows; [`EngineOutput::Stopped`] when the last has ended, or after `grace`.
     Stop {
         /// How long flows may take to end by themselves before they are reset.
         grace: Duration,
@@ -219,7 +219,7 @@ pub enum Input {
 
 /// For whom a connection is opened: it decides which destinations are allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum OnBehalf {
+pub enum ConnectionOwner {
     /// A peer's flow; the engine has checked where it may go.
     Peer,
     /// A client of this node's own that goes directly.
@@ -231,12 +231,12 @@ pub enum OnBehalf {
 
 /// What the engine wants done.
 #[derive(Debug)]
-pub enum Output {
+pub enum EngineOutput {
     /// Write to a host, in the order given.
     Write {
         /// Where to.
         connection: ConnectionId,
-        /// The bytes; their number comes back in [`Input::Written`].
+        /// The bytes; their number comes back in [`EngineInput::Written`].
         bytes: Bytes,
     },
     /// Send a FIN after all that was to be written; reading goes on.
@@ -244,13 +244,13 @@ pub enum Output {
         /// Which.
         connection: ConnectionId,
     },
-    /// Complete the connection of a client that has [asked](Input::Asked) for it. What follows for this
-    /// connection is for after that; if the client does not complete it, that is [`Input::Aborted`].
+    /// Complete the connection of a client that has [asked](EngineInput::Asked) for it. What follows for this
+    /// connection is for after that; if the client does not complete it, that is [`EngineInput::Aborted`].
     Admit {
         /// Which.
         connection: ConnectionId,
     },
-    /// Tell a client that has [asked](Input::Asked) for a connection what became of it. The engine has
+    /// Tell a client that has [asked](EngineInput::Asked) for a connection what became of it. The engine has
     /// forgotten it.
     Decline {
         /// Which.
@@ -264,7 +264,7 @@ pub enum Output {
         connection: ConnectionId,
     },
     /// Reset the connection once the host has acknowledged all that was written, because a reset makes the
-    /// operating system drop what it still holds for the host. Answered by [`Input::Aborted`].
+    /// operating system drop what it still holds for the host. Answered by [`EngineInput::Aborted`].
     ResetWhenDelivered {
         /// Which.
         connection: ConnectionId,
@@ -281,7 +281,7 @@ pub enum Output {
         /// How many bytes more.
         bytes: usize,
     },
-    /// Open a connection to a server; answered by [`Input::Connected`].
+    /// Open a connection to a server; answered by [`EngineInput::Connected`].
     Connect {
         /// The new connection.
         connection: ConnectionId,
@@ -290,14 +290,14 @@ pub enum Output {
         /// The address to connect to.
         server: SocketAddr,
         /// For whom.
-        on_behalf: OnBehalf,
+        on_behalf: ConnectionOwner,
     },
     /// The link may have frames: call [`crate::Engine::transmit`] while it is writable.
     Transmit {
         /// Which.
         link: LinkId,
     },
-    /// Make keys for the datagram path beside this link and answer by [`Input::DatagramsReady`].
+    /// Make keys for the datagram path beside this link and answer by [`EngineInput::DatagramsReady`].
     StartDatagrams {
         /// Which.
         link: LinkId,
@@ -310,7 +310,7 @@ pub enum Output {
         /// Which.
         link: LinkId,
     },
-    /// Hand these bytes to the link, whatever room it has: they are its last, and [`Output::CloseLink`] follows.
+    /// Hand these bytes to the link, whatever room it has: they are its last, and [`EngineOutput::CloseLink`] follows.
     SendLast {
         /// Which.
         link: LinkId,
@@ -324,13 +324,13 @@ pub enum Output {
         /// Why, for the log.
         reason: String,
     },
-    /// A disk request of the dictionary's; answered by [`Input::Disk`].
+    /// A disk request of the dictionary's; answered by [`EngineInput::Disk`].
     Disk(reduce::DiskRequest),
     /// A request of an accelerator's for a file in its own directory; answered by
-    /// [`Input::AcceleratorFile`]. Requests of one accelerator are carried out in their order.
+    /// [`EngineInput::AcceleratorFile`]. Requests of one accelerator are carried out in their order.
     AcceleratorFile {
         /// Whose.
-        accelerator: &'static accelerate::registry::Entry,
+        accelerator: &'static accelerate::registry::AcceleratorEntry,
         /// What to do.
         request: accelerate::shared::FileRequest,
     },
@@ -339,10 +339,10 @@ pub enum Output {
         /// The number of the request.
         id: u64,
         /// What was removed, or why nothing was.
-        result: Result<accelerate::shared::Purged, String>,
+        result: Result<accelerate::shared::PurgeCount, String>,
     },
     /// Bypass this destination for so long from now, whatever was said of it before; answered by
-    /// [`Input::Avoided`].
+    /// [`EngineInput::Avoided`].
     Avoid {
         /// Which.
         server: SocketAddr,
@@ -370,12 +370,12 @@ pub enum Output {
     /// Bypass connections from these clients to these servers, and no other pairs of networks.
     BypassRoutes {
         /// The whole set: the clients' network and the servers'.
-        routes: Vec<(Prefix, Prefix)>,
+        routes: Vec<(IpPrefix, IpPrefix)>,
     },
     /// Intercept nothing that comes from these clients for so long.
     PassBy {
         /// Whose connections go past this node.
-        clients: Prefix,
+        clients: IpPrefix,
         /// How long.
         lasting: Duration,
     },
@@ -385,14 +385,14 @@ pub enum Output {
         peers: Vec<NodeId>,
     },
     /// For the log.
-    Event(Event),
-    /// All flows have ended after [`Input::Stop`].
+    Event(EngineEvent),
+    /// All flows have ended after [`EngineInput::Stop`].
     Stopped,
 }
 
 /// A change that an operator would want in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum EngineEvent {
     /// A session with the peer is up on this link.
     PeerUp {
         /// Who.
@@ -473,9 +473,9 @@ pub enum Event {
         /// The peer behind which the servers are.
         peer: NodeId,
         /// The clients' network.
-        clients: Prefix,
+        clients: IpPrefix,
         /// The servers' network.
-        servers: Prefix,
+        servers: IpPrefix,
         /// For how long.
         lasting: Duration,
     },
@@ -501,7 +501,7 @@ pub enum Event {
         /// What it did.
         what: String,
         /// Violations of this peer that were not told since the last one that was.
-        untold: u64,
+        unlogged: u64,
     },
     /// A limit was reached; new connections are passed by.
     LimitReached {
@@ -516,7 +516,7 @@ pub enum Event {
     /// A client's address has its share of the flows: its new connections pass by for some seconds.
     SourceAtShare {
         /// Whose.
-        clients: Prefix,
+        clients: IpPrefix,
         /// What it has open.
         open: usize,
     },

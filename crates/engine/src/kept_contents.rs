@@ -18,11 +18,11 @@ const KEPT_PART: usize = 32;
 #[derive(Default)]
 pub(crate) struct KeptContents {
     /// By the accelerator's number and the body's check.
-    pins: BTreeMap<(u8, [u8; 32]), Kept>,
+    pins: BTreeMap<(u8, [u8; 32]), KeptContent>,
     held: usize,
 }
 
-struct Kept {
+struct KeptContent {
     pin: ContentPin,
     state: PinState,
     held: usize,
@@ -43,7 +43,7 @@ impl KeptContents {
         memory: usize,
     ) {
         let name = (accelerator, handle.check());
-        let held = handle.held() + size_of::<Kept>() + size_of_val(&name);
+        let held = handle.held() + size_of::<KeptContent>() + size_of_val(&name);
         if self.pins.contains_key(&name) || self.held + held > memory / KEPT_PART {
             return;
         }
@@ -51,7 +51,7 @@ impl KeptContents {
         let state = dictionary.pin_more(&pin);
         if state != PinState::Missing {
             self.held += held;
-            self.pins.insert(name, Kept { pin, state, held });
+            self.pins.insert(name, KeptContent { pin, state, held });
         }
     }
 
@@ -81,11 +81,11 @@ impl KeptContents {
 mod tests {
     use super::*;
     use reduce::{ContentWriter, DictionaryConfig};
-    use vocab::Random;
+    use vocab::SeededRandom;
 
     fn stored(dictionary: &mut Dictionary, seed: u64) -> ContentHandle {
         let mut body = vec![0; 50_000];
-        Random::from_seed(seed).fill(&mut body);
+        SeededRandom::from_seed(seed).fill(&mut body);
         let mut writer = ContentWriter::new();
         writer.append(dictionary, &body).unwrap();
         writer.finish(dictionary).unwrap()
@@ -93,7 +93,8 @@ mod tests {
 
     #[test]
     fn handles_of_kept_bodies_take_no_more_than_their_part() {
-        let mut dictionary = Dictionary::new(DictionaryConfig::default(), Random::from_seed(1));
+        let mut dictionary =
+            Dictionary::new(DictionaryConfig::default(), SeededRandom::from_seed(1));
         let mut kept = KeptContents::default();
         let memory = 32 * 4_096;
         let handles: Vec<_> = (0..40).map(|seed| stored(&mut dictionary, seed)).collect();

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use accelerate::registry::Reason;
+use accelerate::registry::AcceleratorReason;
 use vocab::Time;
 
 /// For how long. A client that is reset again after it is one connection in five minutes that a person
@@ -20,13 +20,13 @@ const PAIRS_MAX: usize = 1_000;
 
 /// Why flows between two hosts are carried untouched.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Because {
-    pub(crate) reason: Reason,
+pub(crate) struct PassthroughReason {
+    pub(crate) reason: AcceleratorReason,
     /// What the accelerator had to say about the flow that it closed.
     pub(crate) note: Option<String>,
 }
 
-impl Because {
+impl PassthroughReason {
     /// What `why` says beside the reason.
     pub(crate) fn text(&self) -> String {
         let minutes = LEFT_ALONE_FOR.as_secs() / 60;
@@ -40,13 +40,19 @@ impl Because {
 
 /// See the head of this file.
 #[derive(Debug, Default)]
-pub(crate) struct LeftAlone {
-    pairs: BTreeMap<(IpAddr, SocketAddr), (Time, Because)>,
+pub(crate) struct PassthroughPairs {
+    pairs: BTreeMap<(IpAddr, SocketAddr), (Time, PassthroughReason)>,
 }
 
-impl LeftAlone {
+impl PassthroughPairs {
     /// A flow between these was closed for a reason that recurs.
-    pub(crate) fn closed(&mut self, now: Time, client: IpAddr, server: SocketAddr, why: Because) {
+    pub(crate) fn closed(
+        &mut self,
+        now: Time,
+        client: IpAddr,
+        server: SocketAddr,
+        why: PassthroughReason,
+    ) {
         self.pairs.retain(|_, (until, _)| now < *until);
         if self.pairs.len() >= PAIRS_MAX {
             let oldest = self.pairs.iter().min_by_key(|(_, (until, _))| *until);
@@ -59,7 +65,12 @@ impl LeftAlone {
     }
 
     /// Why a flow between these is carried untouched, if it is.
-    pub(crate) fn because(&self, now: Time, client: IpAddr, server: SocketAddr) -> Option<Because> {
+    pub(crate) fn reason_for(
+        &self,
+        now: Time,
+        client: IpAddr,
+        server: SocketAddr,
+    ) -> Option<PassthroughReason> {
         let (until, why) = self.pairs.get(&(client, server))?;
         (now < *until).then(|| why.clone())
     }
@@ -76,10 +87,10 @@ mod tests {
 
     use super::*;
 
-    fn because(code: ReasonCode) -> Because {
+    fn because(code: ReasonCode) -> PassthroughReason {
         let accelerator = &accelerate::passthrough::ENTRY;
-        let reason = Reason { accelerator, code };
-        Because { reason, note: None }
+        let reason = AcceleratorReason { accelerator, code };
+        PassthroughReason { reason, note: None }
     }
 
     fn client(number: u32) -> IpAddr {
@@ -90,21 +101,21 @@ mod tests {
     fn a_pair_is_left_alone_for_some_minutes_and_no_other() {
         let server: SocketAddr = "192.0.2.1:445".parse().unwrap();
         let other: SocketAddr = "192.0.2.2:445".parse().unwrap();
-        let mut left = LeftAlone::default();
+        let mut left = PassthroughPairs::default();
         let why = because(ReasonCode::UNKNOWN_ACCOUNT);
         left.closed(Time::ZERO, client(1), server, why.clone());
         let before = Time::ZERO + LEFT_ALONE_FOR - Duration::from_millis(1);
-        assert_eq!(left.because(before, client(1), server), Some(why));
-        assert_eq!(left.because(before, client(2), server), None);
-        assert_eq!(left.because(before, client(1), other), None);
+        assert_eq!(left.reason_for(before, client(1), server), Some(why));
+        assert_eq!(left.reason_for(before, client(2), server), None);
+        assert_eq!(left.reason_for(before, client(1), other), None);
         let after = Time::ZERO + LEFT_ALONE_FOR;
-        assert_eq!(left.because(after, client(1), server), None);
+        assert_eq!(left.reason_for(after, client(1), server), None);
     }
 
     #[test]
     fn what_may_be_mended_leaves_nobody_alone() {
         let server: SocketAddr = "192.0.2.1:445".parse().unwrap();
-        let mut left = LeftAlone::default();
+        let mut left = PassthroughPairs::default();
         left.closed(
             Time::ZERO,
             client(1),
@@ -112,20 +123,20 @@ mod tests {
             because(ReasonCode::WRONG_KEY),
         );
         left.forget();
-        assert_eq!(left.because(Time::ZERO, client(1), server), None);
+        assert_eq!(left.reason_for(Time::ZERO, client(1), server), None);
     }
 
     #[test]
     fn of_too_many_pairs_the_oldest_is_forgotten() {
         let server: SocketAddr = "192.0.2.1:445".parse().unwrap();
-        let mut left = LeftAlone::default();
+        let mut left = PassthroughPairs::default();
         let at = |number: u32| Time::ZERO + Duration::from_millis(number.into());
         let most = PAIRS_MAX as u32;
         for number in 0..=most {
             let why = because(ReasonCode::SIGNED);
             left.closed(at(number), client(number), server, why);
         }
-        assert_eq!(left.because(at(most), client(0), server), None);
-        assert!(left.because(at(most), client(1), server).is_some());
+        assert_eq!(left.reason_for(at(most), client(0), server), None);
+        assert!(left.reason_for(at(most), client(1), server).is_some());
     }
 }

@@ -35,12 +35,17 @@ mod unreachable_servers;
 mod violations;
 mod why;
 
-pub use bounds::{Route, Side, Surroundings};
+pub use bounds::{NetworkRoute, NetworkSurroundings, RouteSide};
 pub use config::{
-    AcceptMode, AcceptRule, Config, Limits, ParsePrefixError, PeerConfig, Policy, Prefix,
-    ServeAction, ServeRule,
+    AcceptMode, AcceptRule, EngineConfig, EngineLimits, FlowPolicy, IpPrefix, ParsePrefixError,
+    PeerConfig, ServeAction, ServeRule,
 };
 pub use engine::Engine;
-pub use io::{ConnectFailure, ConnectionId, Event, Input, LinkEnd, LinkId, OnBehalf, Output, Via};
-pub use report::{DictionaryStatus, FlowReport, PeerStatus, StageReport, Status, Why};
+pub use io::{
+    ArrivalMethod, ConnectFailure, ConnectionId, ConnectionOwner, EngineEvent, EngineInput,
+    EngineOutput, LinkEnd, LinkId,
+};
+pub use report::{
+    DictionaryStatus, FlowExplanation, FlowReport, NodeStatus, PeerStatus, StageReport,
+};
 pub use shares::source_of;

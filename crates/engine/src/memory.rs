@@ -25,12 +25,12 @@ const HARD_LIMIT_PERCENT: usize = 125;
 
 /// What the node holds, and what it may hold, in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Budget {
+pub(crate) struct MemoryBudget {
     pub(crate) limit: usize,
     pub(crate) held: usize,
 }
 
-impl Budget {
+impl MemoryBudget {
     /// What one flow may hold at each of its stages: the square of what is free, in parts of the
     /// limit, and the cube below a quarter of it.
     pub(crate) fn share(self) -> usize {
@@ -73,7 +73,7 @@ mod tests {
         for flows in [10, 100, 1_000, 4_000] {
             let mut held = 0;
             for _ in 0..flows {
-                held += Budget { limit, held }.share().min(512 << 10);
+                held += MemoryBudget { limit, held }.share().min(512 << 10);
             }
             assert!(held < limit, "{flows} flows hold {held}");
         }
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn there_is_an_excess_beyond_the_hard_limit_only() {
-        let budget = |held| Budget { limit: 1_000, held };
+        let budget = |held| MemoryBudget { limit: 1_000, held };
         assert_eq!(budget(1_250).excess(), 0);
         assert_eq!(budget(1_300).excess(), 50);
         assert_eq!(budget(1_300).share(), LEAST_SHARE);

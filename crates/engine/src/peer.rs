@@ -4,18 +4,18 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use reduce::PeerSlot;
-use tunnel::congestion::Remembered;
-use tunnel::transport::{Condition, SuspendReason};
+use tunnel::congestion::RememberedPath;
+use tunnel::transport::{PathCondition, SuspendReason};
 use tunnel::{LinkId, Session};
 use vocab::{FlowId, NodeId, Time};
 
-use crate::config::{PeerConfig, Prefix};
+use crate::config::{IpPrefix, PeerConfig};
 use crate::report::{PathStatus, PeerStatus, UdpStatus};
-use crate::violations::Violations;
+use crate::violations::ViolationCount;
 
 /// Whether a peer can be relied on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reach {
+pub(crate) enum PeerReachability {
     /// No link.
     Down,
     /// A link, and something heard on it lately.
@@ -24,7 +24,7 @@ pub(crate) enum Reach {
     Silent,
 }
 
-impl Reach {
+impl PeerReachability {
     fn text(self) -> &'static str {
         match self {
             Self::Down => "down",
@@ -34,11 +34,11 @@ impl Reach {
     }
 }
 
-pub(crate) struct Peer {
+pub(crate) struct PeerState {
     pub(crate) config: PeerConfig,
     pub(crate) session: Session,
     pub(crate) slot: PeerSlot,
-    pub(crate) reach: Reach,
+    pub(crate) reach: PeerReachability,
     /// The link that the session uses.
     pub(crate) link: Option<LinkId>,
     /// The peer answered that it is at a limit: it is left alone until then.
@@ -50,9 +50,9 @@ pub(crate) struct Peer {
     /// How often flows had to go back from packets to a link.
     pub(crate) fallbacks: u64,
     /// How often it broke the rules of the protocol.
-    pub(crate) violations: Violations,
+    pub(crate) violations: ViolationCount,
     /// What the last datagram path to it was like.
-    pub(crate) remembered: Option<Remembered>,
+    pub(crate) remembered: Option<RememberedPath>,
     /// It has its share of the flows, and gets no more.
     pub(crate) is_at_share: bool,
     /// Flows it opened beyond its share, since the start.
@@ -109,7 +109,7 @@ impl PeerFilter {
     }
 }
 
-impl Peer {
+impl PeerState {
     /// What counts against its share: its flows, and their further connections.
     pub(crate) fn open(&self) -> usize {
         self.flows.len() + self.further_connections
@@ -122,7 +122,7 @@ impl Peer {
 
     /// Whether new flows may go to it.
     pub(crate) fn takes_flows(&self) -> bool {
-        self.reach == Reach::Up && self.full_until.is_none()
+        self.reach == PeerReachability::Up && self.full_until.is_none()
     }
 
     /// Whether new connections to it may be intercepted.
@@ -139,7 +139,12 @@ impl Peer {
             state: self.reach.text().to_owned(),
             intercepted: intercepted.contains(&self.config.node),
             filtered: self.filter.blocked_until.is_some(),
-            prefixes: self.config.prefixes.iter().map(Prefix::to_string).collect(),
+            prefixes: self
+                .config
+                .prefixes
+                .iter()
+                .map(IpPrefix::to_string)
+                .collect(),
             flows: self.flows.len(),
             refused_at_share_total: self.refused_at_share,
             refused_by_policy_total: self.refused_by_policy,
@@ -157,21 +162,21 @@ impl Peer {
     }
 
     /// Why flows do not travel by UDP; `None` when they do, or there is no link.
-    pub(crate) fn fallback(&self) -> Option<Fallback> {
+    pub(crate) fn fallback(&self) -> Option<TlsFallback> {
         self.link?;
         match self
             .session
             .datagram_status()
             .map(|status| status.condition)
         {
-            Some(Condition::Carrying) if self.session.prefers_link() => {
-                Some(Fallback::Suspended(SuspendReason::SlowerThanLink))
+            Some(PathCondition::Carrying) if self.session.prefers_link() => {
+                Some(TlsFallback::Suspended(SuspendReason::SlowerThanLink))
             }
-            Some(Condition::Carrying) => None,
-            Some(Condition::Probing) => Some(Fallback::Unanswered),
-            Some(Condition::Suspended(reason)) => Some(Fallback::Suspended(reason)),
-            None if self.is_offered => Some(Fallback::NotTakenThere),
-            None => Some(Fallback::NotTakenHere),
+            Some(PathCondition::Carrying) => None,
+            Some(PathCondition::Probing) => Some(TlsFallback::Unanswered),
+            Some(PathCondition::Suspended(reason)) => Some(TlsFallback::Suspended(reason)),
+            None if self.is_offered => Some(TlsFallback::NotTakenThere),
+            None => Some(TlsFallback::NotTakenHere),
         }
     }
 
@@ -183,7 +188,7 @@ impl Peer {
                 (Some(_), None) => "udp",
                 (Some(_), Some(_)) => "tls",
             },
-            fallback: fallback.map(Fallback::text),
+            fallback: fallback.map(TlsFallback::text),
             fallbacks_total: self.fallbacks,
             udp: self.session.datagram_status().as_ref().map(udp_status),
         }
@@ -192,7 +197,7 @@ impl Peer {
 
 /// Why flows travel by TLS although UDP may be faster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fallback {
+pub(crate) enum TlsFallback {
     /// By the configuration, or this node has no socket for it.
     NotTakenHere,
     /// The peer has offered none, or not yet.
@@ -203,7 +208,7 @@ pub(crate) enum Fallback {
     Suspended(SuspendReason),
 }
 
-impl Fallback {
+impl TlsFallback {
     pub(crate) fn text(self) -> &'static str {
         match self {
             Self::NotTakenHere => "this node takes no UDP",
@@ -253,7 +258,7 @@ impl Fallback {
     }
 }
 
-fn udp_status(status: &tunnel::transport::Status) -> UdpStatus {
+fn udp_status(status: &tunnel::transport::TransportStatus) -> UdpStatus {
     let milliseconds = |span: Duration| span.as_secs_f64() * 1e3;
     let percent = |part: u64| 100.0 * part as f64 / status.sent_packets.max(1) as f64;
     let still_missing = status

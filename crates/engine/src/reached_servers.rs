@@ -21,7 +21,7 @@ const SERVERS_MAX: usize = 16_384;
 
 /// What a success changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Reached {
+pub(crate) struct ReachedChange {
     /// Clients of this server are accepted at once for so long from now; `None` when that is known already.
     pub(crate) lasting: Option<Duration>,
     /// Clients of this server are accepted after the server from now on: it had to make room.
@@ -37,11 +37,11 @@ pub(crate) struct ReachedServers {
 
 impl ReachedServers {
     /// A connection to the server succeeded.
-    pub(crate) fn succeeded(&mut self, now: Time, server: SocketAddr) -> Reached {
+    pub(crate) fn succeeded(&mut self, now: Time, server: SocketAddr) -> ReachedChange {
         if let Some(at) = self.servers.get(&server)
             && now < *at + CONFIRMED_EVERY
         {
-            return Reached::default();
+            return ReachedChange::default();
         }
         self.failed(server);
         let displaced = if self.servers.len() >= SERVERS_MAX {
@@ -54,7 +54,7 @@ impl ReachedServers {
         }
         self.servers.insert(server, now);
         self.by_time.insert((now, server));
-        Reached {
+        ReachedChange {
             lasting: Some(REACHED_FOR),
             displaced,
         }
@@ -101,7 +101,7 @@ mod tests {
         let mut servers = ReachedServers::default();
         servers.succeeded(Time::ZERO, server(1));
         let soon = Time::ZERO + CONFIRMED_EVERY - Duration::from_secs(1);
-        assert_eq!(servers.succeeded(soon, server(1)), Reached::default());
+        assert_eq!(servers.succeeded(soon, server(1)), ReachedChange::default());
         let later = Time::ZERO + CONFIRMED_EVERY;
         assert_eq!(
             servers.succeeded(later, server(1)).lasting,

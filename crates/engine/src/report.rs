@@ -4,11 +4,11 @@
 
 use serde::Serialize;
 
-use crate::io::Via;
+use crate::io::ArrivalMethod;
 
 /// The state of a node.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Status {
+pub struct NodeStatus {
     /// The node's own id.
     pub node: String,
     /// Flows through sessions now.
@@ -176,7 +176,7 @@ pub struct FlowReport {
     /// `near` where the client is, `far` where the server is.
     pub half: String,
     /// How the client came; absent on the far side.
-    pub via: Option<Via>,
+    pub via: Option<ArrivalMethod>,
     /// The client's address.
     pub client: String,
     /// The server's address.
@@ -211,7 +211,7 @@ impl FlowReport {
 
 /// The reason why: what each stage did with a flow.
 #[derive(Clone, Debug, Serialize)]
-pub struct Why {
+pub struct FlowExplanation {
     /// The flow.
     pub flow: FlowReport,
     /// The stages in the order of a byte's way.

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::config::{Limits, Prefix};
+use crate::config::{EngineLimits, IpPrefix};
 
 /// How long a source at its share is left alone: its new connections then pass by in the kernel.
 /// Afterwards the next one shows whether there is room again.
@@ -39,47 +39,47 @@ pub fn source_of(address: IpAddr) -> IpAddr {
 }
 
 /// The addresses of a source.
-pub(crate) fn network_of(source: IpAddr) -> Prefix {
+pub(crate) fn network_of(source: IpAddr) -> IpPrefix {
     let length = if source.is_ipv4() { 32 } else { 64 };
-    Prefix::around(source, length).expect("no address has fewer bits")
+    IpPrefix::around(source, length).expect("no address has fewer bits")
 }
 
 /// What a source has open at this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Count {
+struct SourceCount {
     flows: usize,
     directs: usize,
 }
 
 /// Whether a connection counts as a flow or as one that goes directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ConnectionKind {
     Flow,
     Direct,
 }
 
 /// What clients have open at this node.
 #[derive(Debug, Default)]
-pub(crate) struct Sources {
-    counts: BTreeMap<IpAddr, Count>,
+pub(crate) struct SourceShares {
+    counts: BTreeMap<IpAddr, SourceCount>,
     /// Connections that went directly, or were reset, because their source was at its share.
     pub(crate) at_share_total: u64,
 }
 
-impl Sources {
-    pub(crate) fn opened(&mut self, client: IpAddr, kind: Kind) {
+impl SourceShares {
+    pub(crate) fn opened(&mut self, client: IpAddr, kind: ConnectionKind) {
         let count = self.counts.entry(source_of(client)).or_default();
         *count.of(kind) += 1;
     }
 
-    pub(crate) fn closed(&mut self, client: IpAddr, kind: Kind) {
+    pub(crate) fn closed(&mut self, client: IpAddr, kind: ConnectionKind) {
         let source = source_of(client);
         let Some(count) = self.counts.get_mut(&source) else {
             return;
         };
         let open = count.of(kind);
         *open = open.saturating_sub(1);
-        if *count == Count::default() {
+        if *count == SourceCount::default() {
             self.counts.remove(&source);
         }
     }
@@ -88,31 +88,31 @@ impl Sources {
     /// are open in all.
     pub(crate) fn is_at_share(
         &self,
-        limits: &Limits,
+        limits: &EngineLimits,
         open: usize,
         client: IpAddr,
-        kind: Kind,
+        kind: ConnectionKind,
     ) -> bool {
         let own = self.open_of(client);
         // At its limit the node carries some more directly, while interception is taken away.
         let places = match kind {
-            Kind::Direct if open >= limits.flows => limits.flows + DIRECT_BEYOND_LIMIT,
-            Kind::Flow | Kind::Direct => limits.flows,
+            ConnectionKind::Direct if open >= limits.flows => limits.flows + DIRECT_BEYOND_LIMIT,
+            ConnectionKind::Flow | ConnectionKind::Direct => limits.flows,
         };
         let percent = match kind {
-            Kind::Flow => usize::from(limits.source_flows_percent),
+            ConnectionKind::Flow => usize::from(limits.source_flows_percent),
             // Half of what is left to others.
-            Kind::Direct => (100 + usize::from(limits.source_flows_percent)) / 2,
+            ConnectionKind::Direct => (100 + usize::from(limits.source_flows_percent)) / 2,
         };
         own >= share(percent, places, open.saturating_sub(own))
     }
 
     /// The sources that are at their share, with what they have open: those with most first.
-    pub(crate) fn at_share(&self, limits: &Limits, open: usize) -> Vec<(Prefix, usize)> {
+    pub(crate) fn at_share(&self, limits: &EngineLimits, open: usize) -> Vec<(IpPrefix, usize)> {
         let mut at_share: Vec<_> = self
             .counts
             .iter()
-            .filter(|(source, _)| self.is_at_share(limits, open, **source, Kind::Flow))
+            .filter(|(source, _)| self.is_at_share(limits, open, **source, ConnectionKind::Flow))
             .map(|(source, count)| (network_of(*source), count.flows + count.directs))
             .collect();
         at_share.sort_by_key(|(_, open)| std::cmp::Reverse(*open));
@@ -126,17 +126,17 @@ impl Sources {
         count.flows + count.directs
     }
 
-    fn count(&self, client: IpAddr) -> Count {
+    fn count(&self, client: IpAddr) -> SourceCount {
         let count = self.counts.get(&source_of(client));
         count.copied().unwrap_or_default()
     }
 }
 
-impl Count {
-    fn of(&mut self, kind: Kind) -> &mut usize {
+impl SourceCount {
+    fn of(&mut self, kind: ConnectionKind) -> &mut usize {
         match kind {
-            Kind::Flow => &mut self.flows,
-            Kind::Direct => &mut self.directs,
+            ConnectionKind::Flow => &mut self.flows,
+            ConnectionKind::Direct => &mut self.directs,
         }
     }
 }
@@ -150,11 +150,11 @@ pub(crate) fn share(percent: usize, limit: usize, others: usize) -> usize {
 mod tests {
     use super::*;
 
-    fn limits(flows: usize, source_flows_percent: u8) -> Limits {
-        Limits {
+    fn limits(flows: usize, source_flows_percent: u8) -> EngineLimits {
+        EngineLimits {
             flows,
             source_flows_percent,
-            ..Limits::default()
+            ..EngineLimits::default()
         }
     }
 
@@ -164,10 +164,17 @@ mod tests {
     }
 
     /// Opens as many flows as the source gets.
-    fn fill(sources: &mut Sources, limits: &Limits, open: &mut usize, client: IpAddr) -> usize {
+    fn fill(
+        sources: &mut SourceShares,
+        limits: &EngineLimits,
+        open: &mut usize,
+        client: IpAddr,
+    ) -> usize {
         let before = *open;
-        while *open < limits.flows && !sources.is_at_share(limits, *open, client, Kind::Flow) {
-            sources.opened(client, Kind::Flow);
+        while *open < limits.flows
+            && !sources.is_at_share(limits, *open, client, ConnectionKind::Flow)
+        {
+            sources.opened(client, ConnectionKind::Flow);
             *open += 1;
         }
         *open - before
@@ -176,7 +183,7 @@ mod tests {
     #[test]
     fn each_source_gets_a_share_of_what_the_others_leave() {
         let limits = limits(10_000, 50);
-        let (mut sources, mut open) = (Sources::default(), 0);
+        let (mut sources, mut open) = (SourceShares::default(), 0);
         let got: Vec<usize> = (0..4)
             .map(|number| fill(&mut sources, &limits, &mut open, client(number)))
             .collect();
@@ -186,7 +193,7 @@ mod tests {
     #[test]
     fn there_is_room_for_one_more_source_after_nine_that_take_all_they_get() {
         let limits = limits(9_872, 50);
-        let (mut sources, mut open) = (Sources::default(), 0);
+        let (mut sources, mut open) = (SourceShares::default(), 0);
         for number in 0..9 {
             fill(&mut sources, &limits, &mut open, client(number));
         }
@@ -197,17 +204,17 @@ mod tests {
     #[test]
     fn a_share_of_all_is_no_limit_but_the_nodes() {
         let limits = limits(100, 100);
-        let (mut sources, mut open) = (Sources::default(), 0);
+        let (mut sources, mut open) = (SourceShares::default(), 0);
         assert_eq!(fill(&mut sources, &limits, &mut open, client(1)), 100);
     }
 
     #[test]
     fn direct_connections_go_on_beyond_the_share_of_flows_and_leave_room_too() {
         let limits = limits(100, 50);
-        let (mut sources, mut open) = (Sources::default(), 0);
+        let (mut sources, mut open) = (SourceShares::default(), 0);
         assert_eq!(fill(&mut sources, &limits, &mut open, client(1)), 50);
-        while !sources.is_at_share(&limits, open, client(1), Kind::Direct) {
-            sources.opened(client(1), Kind::Direct);
+        while !sources.is_at_share(&limits, open, client(1), ConnectionKind::Direct) {
+            sources.opened(client(1), ConnectionKind::Direct);
             open += 1;
         }
         assert_eq!(open, 75);
@@ -217,19 +224,19 @@ mod tests {
     #[test]
     fn an_ipv6_host_is_one_source_and_what_is_closed_is_forgotten() {
         let limits = limits(16, 50);
-        let mut sources = Sources::default();
+        let mut sources = SourceShares::default();
         let [one, other]: [IpAddr; 2] =
             ["2001:2::1", "2001:2::ffff:1"].map(|text| text.parse().unwrap());
         for _ in 0..4 {
-            sources.opened(one, Kind::Flow);
-            sources.opened(other, Kind::Flow);
+            sources.opened(one, ConnectionKind::Flow);
+            sources.opened(other, ConnectionKind::Flow);
         }
-        assert!(sources.is_at_share(&limits, 8, one, Kind::Flow));
+        assert!(sources.is_at_share(&limits, 8, one, ConnectionKind::Flow));
         let named = sources.at_share(&limits, 8);
         assert_eq!(named, [("2001:2::/64".parse().unwrap(), 8)]);
         for _ in 0..4 {
-            sources.closed(one, Kind::Flow);
-            sources.closed(other, Kind::Flow);
+            sources.closed(one, ConnectionKind::Flow);
+            sources.closed(other, ConnectionKind::Flow);
         }
         assert!(sources.counts.is_empty());
     }

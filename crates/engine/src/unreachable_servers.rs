@@ -37,7 +37,7 @@ const SERVERS_PER_CLIENT: usize = 1_024;
 
 /// What a failure changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Bypass {
+pub(crate) struct BypassChange {
     /// The server is bypassed for so long from now; `None` while an earlier bypass is still running.
     pub(crate) lasting: Option<Duration>,
     /// This server had to make room and is no longer bypassed.
@@ -46,14 +46,14 @@ pub(crate) struct Bypass {
 
 /// Whose failure it was that a connection did not come about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum FaultOrigin {
     /// The server refused or did not answer: directly it would have done the same.
     Server,
     /// The peer could not or would not reach the server; a direct connection may still succeed.
     Peer,
 }
 
-impl From<ConnectFailure> for Fault {
+impl From<ConnectFailure> for FaultOrigin {
     fn from(failure: ConnectFailure) -> Self {
         match failure {
             ConnectFailure::Refused | ConnectFailure::TimedOut => Self::Server,
@@ -68,14 +68,14 @@ impl From<ConnectFailure> for Fault {
 }
 
 #[derive(Clone, Debug)]
-struct Entry {
+struct ServerEntry {
     client: IpAddr,
-    fault: Fault,
+    fault: FaultOrigin,
     lasting: Duration,
     until: Time,
 }
 
-impl Entry {
+impl ServerEntry {
     fn forgotten_at(&self) -> Time {
         self.until + REMEMBERED_AFTER
     }
@@ -84,7 +84,7 @@ impl Entry {
 /// See the head of this file.
 #[derive(Debug, Default)]
 pub(crate) struct UnreachableServers {
-    servers: BTreeMap<SocketAddr, Entry>,
+    servers: BTreeMap<SocketAddr, ServerEntry>,
     /// In the order in which they are forgotten.
     ends: BTreeSet<(Time, SocketAddr)>,
     /// The same for each client.
@@ -98,18 +98,18 @@ impl UnreachableServers {
         now: Time,
         client: IpAddr,
         server: SocketAddr,
-        fault: Fault,
-    ) -> Bypass {
+        fault: FaultOrigin,
+    ) -> BypassChange {
         self.forget_old(now);
         let before = self.remove(server);
-        let mut bypass = Bypass::default();
+        let mut bypass = BypassChange::default();
         let entry = match before {
             // Connections that were opened together fail together; that is one failure.
-            Some(entry) if now < entry.until => Entry { fault, ..entry },
+            Some(entry) if now < entry.until => ServerEntry { fault, ..entry },
             Some(entry) => {
                 let lasting = (entry.lasting * 2).min(LONGEST_BYPASS);
                 bypass.lasting = Some(lasting);
-                Entry {
+                ServerEntry {
                     client: share_holder(client),
                     fault,
                     lasting,
@@ -118,7 +118,7 @@ impl UnreachableServers {
             }
             None => {
                 bypass.lasting = Some(FIRST_BYPASS);
-                Entry {
+                ServerEntry {
                     client: share_holder(client),
                     fault,
                     lasting: FIRST_BYPASS,
@@ -139,13 +139,13 @@ impl UnreachableServers {
     /// A direct connection to `server` succeeded; returns whether the bypass ends for it.
     pub(crate) fn answered_directly(&mut self, server: SocketAddr) -> bool {
         let entry = self.servers.get(&server);
-        entry.is_some_and(|entry| entry.fault == Fault::Server) && self.succeeded(server)
+        entry.is_some_and(|entry| entry.fault == FaultOrigin::Server) && self.succeeded(server)
     }
 
     /// Forgets what `is_outdated` says of; returns those servers.
     pub(crate) fn forget(
         &mut self,
-        is_outdated: impl Fn(SocketAddr, Fault) -> bool,
+        is_outdated: impl Fn(SocketAddr, FaultOrigin) -> bool,
     ) -> Vec<SocketAddr> {
         let servers = self.servers.iter();
         let outdated = servers.filter(|(server, entry)| is_outdated(**server, entry.fault));
@@ -180,14 +180,14 @@ impl UnreachableServers {
         }
     }
 
-    fn insert(&mut self, server: SocketAddr, entry: Entry) {
+    fn insert(&mut self, server: SocketAddr, entry: ServerEntry) {
         let end = (entry.forgotten_at(), server);
         self.ends.insert(end);
         self.by_client.entry(entry.client).or_default().insert(end);
         self.servers.insert(server, entry);
     }
 
-    fn remove(&mut self, server: SocketAddr) -> Option<Entry> {
+    fn remove(&mut self, server: SocketAddr) -> Option<ServerEntry> {
         let entry = self.servers.remove(&server)?;
         let end = (entry.forgotten_at(), server);
         self.ends.remove(&end);
@@ -228,7 +228,7 @@ mod tests {
 
     fn lasting(servers: &mut UnreachableServers, now: Time) -> Option<Duration> {
         servers
-            .failed(now, client(1), server(1), Fault::Server)
+            .failed(now, client(1), server(1), FaultOrigin::Server)
             .lasting
     }
 
@@ -249,11 +249,11 @@ mod tests {
     #[test]
     fn a_direct_answer_ends_only_a_bypass_for_the_servers_own_failure() {
         let mut servers = UnreachableServers::default();
-        servers.failed(Time::ZERO, client(1), server(1), Fault::Server);
+        servers.failed(Time::ZERO, client(1), server(1), FaultOrigin::Server);
         assert!(servers.answered_directly(server(1)));
-        servers.failed(Time::ZERO, client(1), server(1), Fault::Peer);
+        servers.failed(Time::ZERO, client(1), server(1), FaultOrigin::Peer);
         assert!(!servers.answered_directly(server(1)));
-        let next = servers.failed(Time::ZERO + MINUTE, client(1), server(1), Fault::Peer);
+        let next = servers.failed(Time::ZERO + MINUTE, client(1), server(1), FaultOrigin::Peer);
         assert_eq!(next.lasting, Some(2 * MINUTE));
     }
 
@@ -278,12 +278,12 @@ mod tests {
     #[test]
     fn a_client_that_scans_displaces_its_own_entries_only() {
         let mut servers = UnreachableServers::default();
-        servers.failed(Time::ZERO, client(2), server(0), Fault::Server);
+        servers.failed(Time::ZERO, client(2), server(0), FaultOrigin::Server);
         let scanned = SERVERS_PER_CLIENT as u32 + 100;
         for number in 1..=scanned {
             let now = Time::ZERO + Duration::from_millis(number.into());
             let displaced = servers
-                .failed(now, client(1), server(number), Fault::Server)
+                .failed(now, client(1), server(number), FaultOrigin::Server)
                 .displaced;
             let expected = number
                 .checked_sub(SERVERS_PER_CLIENT as u32)
@@ -299,7 +299,7 @@ mod tests {
         let mut servers = UnreachableServers::default();
         for number in 0..SERVERS_PER_CLIENT as u32 + 10 {
             let client = format!("2001:db8::{number:x}").parse().unwrap();
-            servers.failed(Time::ZERO, client, server(number), Fault::Server);
+            servers.failed(Time::ZERO, client, server(number), FaultOrigin::Server);
         }
         assert_eq!(servers.servers.len(), SERVERS_PER_CLIENT);
     }
@@ -311,16 +311,21 @@ mod tests {
         for host in 0..SERVERS_MAX as u32 / 1_000 {
             for _ in 0..1_000 {
                 number += 1;
-                servers.failed(Time::ZERO, client(host), server(number), Fault::Server);
+                servers.failed(
+                    Time::ZERO,
+                    client(host),
+                    server(number),
+                    FaultOrigin::Server,
+                );
             }
         }
         while servers.servers.len() < SERVERS_MAX {
             number += 1;
-            servers.failed(Time::ZERO, client(999), server(number), Fault::Server);
+            servers.failed(Time::ZERO, client(999), server(number), FaultOrigin::Server);
         }
         let small = server(number + 1);
         let displaced = servers
-            .failed(Time::ZERO, client(1_000), small, Fault::Server)
+            .failed(Time::ZERO, client(1_000), small, FaultOrigin::Server)
             .displaced;
         assert!(displaced.is_some());
         assert!(servers.succeeded(small));

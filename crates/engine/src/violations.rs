@@ -13,24 +13,24 @@ const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// The count of a peer's violations, and when the next one may be logged.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Violations {
+pub(crate) struct ViolationCount {
     total: u64,
     /// Violations since the last one that was logged.
-    untold: u64,
+    unlogged: u64,
     quiet_until: Option<Time>,
 }
 
-impl Violations {
+impl ViolationCount {
     /// Counts a violation. Returns the number of violations left out of the log since the last one
     /// that was logged if this one is to be logged, else `None`.
     pub(crate) fn add(&mut self, now: Time) -> Option<u64> {
         self.total += 1;
         if self.quiet_until.is_some_and(|until| now < until) {
-            self.untold += 1;
+            self.unlogged += 1;
             return None;
         }
         self.quiet_until = Some(now + TELL_EVERY);
-        Some(std::mem::take(&mut self.untold))
+        Some(std::mem::take(&mut self.unlogged))
     }
 
     /// Violations since the start.
@@ -46,7 +46,7 @@ mod tests {
     #[test]
     fn the_first_violation_is_logged_at_once_and_the_next_a_minute_later_with_the_number_left_out()
     {
-        let mut violations = Violations::default();
+        let mut violations = ViolationCount::default();
         let start = Time::ZERO;
         assert_eq!(violations.add(start), Some(0));
         for _ in 0..10_000 {

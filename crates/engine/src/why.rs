@@ -2,16 +2,16 @@
 
 use std::borrow::Cow;
 
-use accelerate::{Half, ReasonSource};
+use accelerate::{ReasonSource, WanEnd};
 use reduce::Dictionary;
 use tunnel::{ConnectFailure, ResetReason};
 use vocab::Time;
 
-use crate::bounds::Refusal;
-use crate::direct::Direct;
+use crate::bounds::OpenRefusal;
+use crate::direct::DirectConnection;
 use crate::flow::{ClientState, Flow};
-use crate::peer::Peer;
-use crate::report::{DictionaryStatus, FlowReport, StageReport, Why};
+use crate::peer::PeerState;
+use crate::report::{DictionaryStatus, FlowExplanation, FlowReport, StageReport};
 
 /// Why a server's connection could not be opened.
 pub(crate) fn failure_text(failure: ConnectFailure) -> &'static str {
@@ -103,8 +103,8 @@ pub(crate) fn flow_report(now: Time, flow: &Flow, peer: &str, state: &str) -> Fl
         state: state.to_owned(),
         peer: peer.to_owned(),
         half: match flow.half {
-            Half::Near => "near",
-            Half::Far => "far",
+            WanEnd::Near => "near",
+            WanEnd::Far => "far",
         }
         .to_owned(),
         via: flow.via,
@@ -119,7 +119,7 @@ pub(crate) fn flow_report(now: Time, flow: &Flow, peer: &str, state: &str) -> Fl
     }
 }
 
-pub(crate) fn direct_report(now: Time, direct: &Direct, state: &str) -> FlowReport {
+pub(crate) fn direct_report(now: Time, direct: &DirectConnection, state: &str) -> FlowReport {
     FlowReport {
         flow: direct.number,
         state: state.to_owned(),
@@ -137,8 +137,8 @@ pub(crate) fn direct_report(now: Time, direct: &Direct, state: &str) -> FlowRepo
     }
 }
 
-pub(crate) fn explain_direct(now: Time, direct: &Direct, state: &str) -> Why {
-    Why {
+pub(crate) fn explain_direct(now: Time, direct: &DirectConnection, state: &str) -> FlowExplanation {
+    FlowExplanation {
         flow: direct_report(now, direct, state),
         stages: vec![StageReport {
             stage: "intercept",
@@ -150,8 +150,8 @@ pub(crate) fn explain_direct(now: Time, direct: &Direct, state: &str) -> Why {
     }
 }
 
-pub(crate) fn explain(now: Time, flow: &Flow, peer: &Peer, state: &str) -> Why {
-    Why {
+pub(crate) fn explain(now: Time, flow: &Flow, peer: &PeerState, state: &str) -> FlowExplanation {
+    FlowExplanation {
         flow: flow_report(now, flow, &peer.config.name, state),
         stages: vec![
             intercept(flow, state),
@@ -187,10 +187,10 @@ fn intercept(flow: &Flow, state: &str) -> StageReport {
         false => "the server sees the far node's address",
     };
     let failed = flow.connect_failure.map(match flow.half {
-        Half::Near => answer_text,
-        Half::Far => failure_text,
+        WanEnd::Near => answer_text,
+        WanEnd::Far => failure_text,
     });
-    let why_not = flow.refusal.map(Refusal::text).or(failed);
+    let why_not = flow.refusal.map(OpenRefusal::text).or(failed);
     let further = match flow.further_connections() {
         0 => String::new(),
         further => format!("; {further} further connections to the server"),
@@ -322,7 +322,7 @@ fn reduce(flow: &Flow, state: &str) -> StageReport {
     }
 }
 
-fn tunnel(flow: &Flow, peer: &Peer) -> StageReport {
+fn tunnel(flow: &Flow, peer: &PeerState) -> StageReport {
     if flow.unopened().is_some() {
         return StageReport {
             stage: "tunnel",

@@ -16,19 +16,24 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::{Config, ConnectionId, Engine, Input, Limits, LinkId, Output, PeerConfig, Policy};
-use reduce::{Dictionary, DictionaryConfig, Encoder, EncoderConfig, PeerSlot, Storing};
-use tunnel::wire::{Ack, Data, Frame, Message, Piece, Seen, TotalCredit};
-use tunnel::{Open, Session};
-use vocab::{ByteCount, FlowId, NodeId, Random, Segment, Time, Writer};
+use engine::{
+    ConnectionId, Engine, EngineConfig, EngineInput, EngineLimits, EngineOutput, FlowPolicy,
+    LinkId, PeerConfig,
+};
+use reduce::{Dictionary, DictionaryConfig, EncoderConfig, FlowEncoder, PeerSlot, StoragePolicy};
+use tunnel::wire::{
+    DataFrame, FlowAck, MessageContinuation, MessageFrame, ReceiptState, SessionFrame, TotalCredit,
+};
+use tunnel::{OpenRequest, Session};
+use vocab::{ByteCount, ByteWriter, FlowId, FlowSegment, NodeId, SeededRandom, Time};
 
-struct Counting;
+struct CountingAllocator;
 
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
 static MOST: AtomicUsize = AtomicUsize::new(0);
 
 // SAFETY: every call is handed on to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let before = ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
         MOST.fetch_max(before + layout.size(), Ordering::Relaxed);
@@ -44,7 +49,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static COUNTING: CountingAllocator = CountingAllocator;
 
 /// `[limits] memory` of the engine here; the usual ones are eight times as large.
 const MEMORY: ByteCount = ByteCount::mebibytes(32);
@@ -65,7 +70,7 @@ const PEER: NodeId = NodeId([2; 32]);
 const LINK: LinkId = LinkId(1);
 
 /// An engine, its hostile peer, and servers that read nothing.
-struct World {
+struct HostileWorld {
     now: Time,
     engine: Engine,
     /// What the engine has written to each server.
@@ -77,17 +82,17 @@ struct World {
     sent: Vec<u64>,
     link_is_up: bool,
     /// The servers send bytes that never repeat, without end.
-    pours: Option<Random>,
+    pours: Option<SeededRandom>,
 }
 
-impl World {
+impl HostileWorld {
     fn new(flows: usize) -> Self {
         let now = Time::from_nanos(1_000_000_000);
-        let tunnel = tunnel::Config {
+        let tunnel = tunnel::SessionConfig {
             total_window: TOTAL_WINDOW,
-            ..tunnel::Config::default()
+            ..tunnel::SessionConfig::default()
         };
-        let config = Config {
+        let config = EngineConfig {
             local: LOCAL,
             peers: vec![PeerConfig {
                 node: PEER,
@@ -96,22 +101,22 @@ impl World {
             }],
             serve: Some(vec!["198.18.2.0/24".parse().unwrap()]),
             serve_peers_without_prefixes: false,
-            limits: Limits {
+            limits: EngineLimits {
                 memory: MEMORY,
-                ..Limits::default()
+                ..EngineLimits::default()
             },
-            policy: Policy::default(),
+            policy: FlowPolicy::default(),
             dictionary: DictionaryConfig {
                 memory: DICTIONARY,
                 ..DictionaryConfig::default()
             },
             dictionary_key: None,
             tunnel: tunnel.clone(),
-            datagrams: tunnel::transport::Settings::default(),
+            datagrams: tunnel::transport::PathSettings::default(),
         };
         let mut world = Self {
             now,
-            engine: Engine::new(config, now, Random::from_seed(1)),
+            engine: Engine::new(config, now, SeededRandom::from_seed(1)),
             queues: BTreeMap::new(),
             flows: Vec::new(),
             credits: Vec::new(),
@@ -120,9 +125,9 @@ impl World {
             pours: None,
         };
         // An honest session agrees on the link and opens the flows.
-        let mut peer = Session::new(tunnel, PEER, LOCAL, Random::from_seed(2), now);
+        let mut peer = Session::new(tunnel, PEER, LOCAL, SeededRandom::from_seed(2), now);
         peer.link_up(now, LINK, true);
-        world.give(Input::LinkUp {
+        world.give(EngineInput::LinkUp {
             link: LINK,
             peer: PEER,
             dialed_by_us: false,
@@ -130,7 +135,7 @@ impl World {
         });
         world.exchange(&mut peer);
         for port in 0..flows {
-            let open = Open {
+            let open = OpenRequest {
                 client: SocketAddr::from(([198, 18, 1, 2 + (port % 200) as u8], 1_000)),
                 server: SocketAddr::from(([198, 18, 2, 2], 9)),
                 accelerator: 0,
@@ -150,7 +155,7 @@ impl World {
             let mut is_quiet = true;
             while let Some(bytes) = peer.poll_transmit(self.now, LINK, 16_384) {
                 is_quiet = false;
-                self.give(Input::LinkReceived { link: LINK, bytes });
+                self.give(EngineInput::LinkReceived { link: LINK, bytes });
             }
             while let Some(bytes) = self.engine.transmit(self.now, LINK, 16_384) {
                 is_quiet = false;
@@ -164,7 +169,7 @@ impl World {
         }
     }
 
-    fn give(&mut self, input: Input) {
+    fn give(&mut self, input: EngineInput) {
         self.engine.handle(self.now, input);
         self.drain();
     }
@@ -172,47 +177,47 @@ impl World {
     fn drain(&mut self) {
         while let Some(output) = self.engine.poll_output() {
             match output {
-                Output::Connect { connection, .. } => {
+                EngineOutput::Connect { connection, .. } => {
                     self.queues.insert(connection, Vec::new());
                     let result = Ok(());
-                    let input = Input::Connected { connection, result };
+                    let input = EngineInput::Connected { connection, result };
                     self.engine.handle(self.now, input);
                 }
-                Output::Write { connection, bytes } => {
+                EngineOutput::Write { connection, bytes } => {
                     if let Some(queue) = self.queues.get_mut(&connection) {
                         queue.push(bytes);
                     }
                 }
-                Output::Reset { connection } | Output::Close { connection } => {
+                EngineOutput::Reset { connection } | EngineOutput::Close { connection } => {
                     self.queues.remove(&connection);
                 }
-                Output::ReadCredit { connection, bytes } => {
+                EngineOutput::ReadCredit { connection, bytes } => {
                     if let Some(random) = &mut self.pours {
                         let mut sent = vec![0; bytes];
                         random.fill(&mut sent);
                         let bytes = sent.into();
-                        let input = Input::Received { connection, bytes };
+                        let input = EngineInput::Received { connection, bytes };
                         self.engine.handle(self.now, input);
                     } else {
                         self.credits.push((connection, bytes));
                     }
                 }
-                Output::CloseLink { .. } => self.link_is_up = false,
+                EngineOutput::CloseLink { .. } => self.link_is_up = false,
                 _ => {}
             }
         }
     }
 
     /// Frames from the peer, in one piece as TLS hands them on; what the engine answers is thrown away.
-    fn send(&mut self, frames: &[Frame]) {
-        let mut out = Writer::new();
+    fn send(&mut self, frames: &[SessionFrame]) {
+        let mut out = ByteWriter::new();
         for frame in frames {
             frame.emit(&mut out);
         }
         let bytes = out.finish();
         for piece in bytes.chunks(16_384) {
             let bytes = Bytes::copy_from_slice(piece);
-            self.give(Input::LinkReceived { link: LINK, bytes });
+            self.give(EngineInput::LinkReceived { link: LINK, bytes });
         }
         self.now += Duration::from_millis(1);
         while self.engine.transmit(self.now, LINK, 16_384).is_some() {}
@@ -223,7 +228,7 @@ impl World {
     /// Data of one flow, from where it was, in frames of this size.
     fn write(&mut self, flow: usize, bytes: &[u8], step: usize) {
         for piece in bytes.chunks(step) {
-            let frame = Frame::Data(Data {
+            let frame = SessionFrame::Data(DataFrame {
                 flow: self.flows[flow],
                 offset: self.sent[flow],
                 bytes: Bytes::copy_from_slice(piece),
@@ -239,22 +244,22 @@ impl World {
 }
 
 /// The records of a stream made of these segments, none of which holds bytes of two of them.
-fn encoded(segments: Vec<Segment>) -> Vec<u8> {
+fn encoded(segments: Vec<FlowSegment>) -> Vec<u8> {
     encoded_together(segments, 1)
 }
 
 /// The same, so many segments at a time in the same records.
-fn encoded_together(segments: Vec<Segment>, together: usize) -> Vec<u8> {
+fn encoded_together(segments: Vec<FlowSegment>, together: usize) -> Vec<u8> {
     let config = EncoderConfig {
-        storing: Storing::Never,
+        storing: StoragePolicy::Never,
         ..EncoderConfig::default()
     };
     let dictionary = DictionaryConfig {
         memory: ByteCount::mebibytes(1),
         ..DictionaryConfig::default()
     };
-    let mut dictionary = Dictionary::new(dictionary, Random::from_seed(3));
-    let mut encoder = Encoder::new(config, PeerSlot::UNTRACKED);
+    let mut dictionary = Dictionary::new(dictionary, SeededRandom::from_seed(3));
+    let mut encoder = FlowEncoder::new(config, PeerSlot::UNTRACKED);
     let mut now = Time::from_nanos(1);
     let mut stream = Vec::new();
     for segments in segments.chunks(together) {
@@ -272,23 +277,23 @@ fn encoded_together(segments: Vec<Segment>, together: usize) -> Vec<u8> {
 
 fn noise(length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
-    Random::from_seed(4).fill(&mut bytes);
+    SeededRandom::from_seed(4).fill(&mut bytes);
     bytes
 }
 
-fn payload(bytes: Vec<u8>) -> Segment {
-    Segment::payload(bytes.into())
+fn payload(bytes: Vec<u8>) -> FlowSegment {
+    FlowSegment::payload(bytes.into())
 }
 
 /// One way to make the engine hold much.
-struct Attack {
+struct MemoryAttack {
     name: &'static str,
     flows: usize,
-    run: fn(&mut World),
+    run: fn(&mut HostileWorld),
 }
 
-const ATTACKS: [Attack; 10] = [
-    Attack {
+const ATTACKS: [MemoryAttack; 10] = [
+    MemoryAttack {
         name: "4,096 new bytes behind old ones, into flows that nobody reads",
         flows: 40,
         run: |world| {
@@ -305,7 +310,7 @@ const ATTACKS: [Attack; 10] = [
                     return;
                 }
                 let old = 56_000;
-                let frame = Frame::Data(Data {
+                let frame = SessionFrame::Data(DataFrame {
                     flow: world.flows[flow],
                     offset: world.sent[flow] - old,
                     bytes: junk.slice(..old as usize + 4_096),
@@ -316,14 +321,14 @@ const ATTACKS: [Attack; 10] = [
             }
         },
     },
-    Attack {
+    MemoryAttack {
         name: "pieces of one byte that do not join",
         flows: 1,
         run: |world| {
             for batch in 0..300 {
-                let frames: Vec<Frame> = (0..100)
+                let frames: Vec<SessionFrame> = (0..100)
                     .map(|piece| {
-                        Frame::Data(Data {
+                        SessionFrame::Data(DataFrame {
                             flow: world.flows[0],
                             offset: 2 * (batch * 100 + piece) + 1,
                             bytes: Bytes::from_static(b"x"),
@@ -334,14 +339,14 @@ const ATTACKS: [Attack; 10] = [
             }
         },
     },
-    Attack {
+    MemoryAttack {
         name: "a byte for the server in each record of many for the other half",
         flows: 4,
         run: |world| {
             let mut segments = Vec::new();
             for _ in 0..300 {
                 segments.push(payload(vec![1]));
-                segments.push(Segment::frame(vec![0; 120_000].into()));
+                segments.push(FlowSegment::frame(vec![0; 120_000].into()));
             }
             let stream = encoded_together(segments, 2);
             for flow in 0..world.flows.len() {
@@ -349,7 +354,7 @@ const ATTACKS: [Attack; 10] = [
             }
         },
     },
-    Attack {
+    MemoryAttack {
         name: "records of one byte",
         flows: 2,
         run: |world| {
@@ -361,7 +366,7 @@ const ATTACKS: [Attack; 10] = [
             }
         },
     },
-    Attack {
+    MemoryAttack {
         name: "the beginning of a record behind a whole one",
         flows: 2_000,
         run: |world| {
@@ -380,11 +385,11 @@ const ATTACKS: [Attack; 10] = [
                 })
                 .collect();
             for (connection, bytes) in queues {
-                world.give(Input::Written { connection, bytes });
+                world.give(EngineInput::Written { connection, bytes });
             }
         },
     },
-    Attack {
+    MemoryAttack {
         name: "zeros, half a mebibyte in a few bytes",
         flows: 200,
         run: |world| {
@@ -394,27 +399,27 @@ const ATTACKS: [Attack; 10] = [
             }
         },
     },
-    Attack {
+    MemoryAttack {
         name: "frames for the other half that never end",
         flows: 200,
         run: |world| {
             // All records but the last, with which the frame ends.
-            let mut stream = encoded(vec![Segment::frame(vec![0; 1_000_000].into())]);
+            let mut stream = encoded(vec![FlowSegment::frame(vec![0; 1_000_000].into())]);
             stream.truncate(stream.len() - 2);
             for flow in 0..world.flows.len() {
                 world.write(flow, &stream, 16_000);
             }
         },
     },
-    Attack {
+    MemoryAttack {
         name: "messages behind one that never comes",
         flows: 1,
         run: |world| {
             for sequence in 1..16_000 {
-                let message = Frame::Message(Message {
+                let message = SessionFrame::Message(MessageFrame {
                     flow: world.flows[0],
                     kind: 1,
-                    piece: Piece::Part,
+                    piece: MessageContinuation::Part,
                     sequence,
                     bytes: Bytes::from(vec![1; 1_000]),
                 });
@@ -422,32 +427,32 @@ const ATTACKS: [Attack; 10] = [
             }
         },
     },
-    Attack {
+    MemoryAttack {
         name: "credit without end, and nothing is acknowledged",
         flows: 20,
         run: |world| {
             let window = 1 << 40;
-            let mut frames = vec![Frame::TotalCredit(TotalCredit { window })];
+            let mut frames = vec![SessionFrame::TotalCredit(TotalCredit { window })];
             frames.extend(world.flows.iter().map(|flow| {
-                Frame::Ack(Ack {
+                SessionFrame::Ack(FlowAck {
                     flow: *flow,
                     received: 0,
                     consumed: 0,
                     limit: window,
-                    finish: Seen::NotYet,
+                    finish: ReceiptState::NotYet,
                 })
             }));
-            world.pours = Some(Random::from_seed(5));
+            world.pours = Some(SeededRandom::from_seed(5));
             for (connection, bytes) in std::mem::take(&mut world.credits) {
                 let bytes = noise(bytes).into();
-                world.give(Input::Received { connection, bytes });
+                world.give(EngineInput::Received { connection, bytes });
             }
             for _ in 0..50 {
                 world.send(&frames);
             }
         },
     },
-    Attack {
+    MemoryAttack {
         name: "flows that are opened and never used",
         flows: 4_000,
         run: |_| {},
@@ -460,7 +465,7 @@ fn a_hostile_peer_cannot_make_an_engine_hold_more_than_its_limits() {
     for attack in ATTACKS {
         let before = ALLOCATED.load(Ordering::Relaxed);
         MOST.store(before, Ordering::Relaxed);
-        let mut world = World::new(attack.flows);
+        let mut world = HostileWorld::new(attack.flows);
         (attack.run)(&mut world);
         let held = ALLOCATED.load(Ordering::Relaxed) - before;
         let most = MOST.load(Ordering::Relaxed) - before;

@@ -19,10 +19,10 @@ mod world;
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::{Event, Input, Limits, LinkId, Policy, StageReport};
+use engine::{EngineEvent, EngineInput, EngineLimits, FlowPolicy, LinkId, StageReport};
 use reduce::DictionaryConfig;
-use vocab::{Bitrate, ByteCount, NodeId, Probability, Random};
-use world::{FAR, NEAR, Path, Script, Setting, World, client, server};
+use vocab::{Bitrate, ByteCount, NodeId, Probability, SeededRandom};
+use world::{FAR, NEAR, ServerScript, TestPath, TwoNodeWorld, WorldSettings, client, server};
 
 const PATIENCE: Duration = Duration::from_secs(120);
 const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
@@ -30,38 +30,38 @@ const ROUND_TRIP: Duration = Duration::from_millis(30);
 
 fn random_bytes(seed: u64, length: usize) -> Bytes {
     let mut bytes = vec![0; length];
-    Random::from_seed(seed).fill(&mut bytes);
+    SeededRandom::from_seed(seed).fill(&mut bytes);
     bytes.into()
 }
 
-fn world_with(scripts: impl IntoIterator<Item = (u16, Script)>) -> World {
-    let mut world = World::new(Setting::default());
+fn world_with(scripts: impl IntoIterator<Item = (u16, ServerScript)>) -> TwoNodeWorld {
+    let mut world = TwoNodeWorld::new(WorldSettings::default());
     world.servers.extend(scripts);
     world
 }
 
 /// Both nodes have this accelerator beside those of the release.
-fn setting_with(entry: &'static accelerate::registry::Entry) -> Setting {
-    let settings = (entry.parse)(&accelerate::settings::Table::default());
-    let mut policy = Policy::default();
+fn setting_with(entry: &'static accelerate::registry::AcceleratorEntry) -> WorldSettings {
+    let settings = (entry.parse)(&accelerate::settings::SettingsTable::default());
+    let mut policy = FlowPolicy::default();
     policy.accelerators.set(entry, settings.unwrap());
-    Setting {
+    WorldSettings {
         policy: policy.clone(),
         far_policy: policy,
-        ..Setting::default()
+        ..WorldSettings::default()
     }
 }
 
 /// A server that gives this answer to [`REQUEST`].
-fn answering(answer: &Bytes) -> Script {
-    Script::Answer {
+fn answering(answer: &Bytes) -> ServerScript {
+    ServerScript::Answer {
         after: REQUEST.len(),
         answer: answer.clone(),
     }
 }
 
 /// One download to the end; the WAN bytes that it took in both directions.
-fn download(world: &mut World, port: u16, expected: &Bytes) -> u64 {
+fn download(world: &mut TwoNodeWorld, port: u16, expected: &Bytes) -> u64 {
     let before: u64 = world.wan_bytes.iter().sum();
     let connection = world.accept(port);
     world.send(connection, REQUEST, true);
@@ -75,7 +75,7 @@ fn download(world: &mut World, port: u16, expected: &Bytes) -> u64 {
 #[test]
 fn the_first_answer_costs_one_round_trip() {
     let answer = Bytes::from_static(b"hello");
-    let mut world = world_with([(80, Script::Answer { after: 18, answer })]);
+    let mut world = world_with([(80, ServerScript::Answer { after: 18, answer })]);
     let begun = world.now;
     let connection = world.accept(80);
     world.send(connection, REQUEST, true);
@@ -98,7 +98,7 @@ fn the_first_answer_costs_one_round_trip() {
 #[test]
 fn a_server_that_speaks_first_is_heard() {
     let greeting = Bytes::from_static(b"220 ready\r\n");
-    let mut world = world_with([(21, Script::GreetAndEcho { greeting })]);
+    let mut world = world_with([(21, ServerScript::GreetAndEcho { greeting })]);
     let connection = world.accept(21);
     world.run_until(
         |world| world.client_host(connection).received.len() == 11,
@@ -140,7 +140,7 @@ fn an_edited_file_costs_its_edits() {
 fn what_went_up_comes_down_cheaply() {
     let data = random_bytes(2, 1_000_000);
     let answer = answering(&data);
-    let mut world = world_with([(21, Script::Swallow), (80, answer)]);
+    let mut world = world_with([(21, ServerScript::Swallow), (80, answer)]);
     let connection = world.accept(21);
     world.send(connection, &data, true);
     world.run_until(|world| world.client_host(connection).was_closed, PATIENCE);
@@ -155,10 +155,10 @@ fn what_went_up_comes_down_cheaply() {
 #[test]
 fn each_direction_ends_apart() {
     let greeting = Bytes::from_static(b"still here\n");
-    let mut world = world_with([(7, Script::GreetAndEcho { greeting })]);
+    let mut world = world_with([(7, ServerScript::GreetAndEcho { greeting })]);
     let connection = world.accept(7);
     world.send(connection, b"last words", true);
-    let both_closed = |world: &World| {
+    let both_closed = |world: &TwoNodeWorld| {
         world.client_host(connection).was_closed && world.server_hosts().all(|far| far.was_closed)
     };
     world.run_until(both_closed, PATIENCE);
@@ -172,7 +172,7 @@ fn each_direction_ends_apart() {
 #[test]
 fn the_far_leg_carries_the_clients_address() {
     let greeting = Bytes::from_static(b"hi");
-    let mut world = world_with([(7, Script::GreetAndEcho { greeting })]);
+    let mut world = world_with([(7, ServerScript::GreetAndEcho { greeting })]);
     let connection = world.accept(7);
     world.run_until(
         |world| !world.client_host(connection).received.is_empty(),
@@ -184,7 +184,7 @@ fn the_far_leg_carries_the_clients_address() {
 
 #[test]
 fn a_refusing_server_resets_the_client_and_is_left_alone() {
-    let mut world = world_with([(81, Script::Refuse)]);
+    let mut world = world_with([(81, ServerScript::Refuse)]);
     let connection = world.accept(81);
     world.send(connection, b"anyone there?", false);
     world.run_until(|world| world.client_host(connection).was_reset, PATIENCE);
@@ -197,7 +197,10 @@ fn a_refusing_server_resets_the_client_and_is_left_alone() {
 
 #[test]
 fn resets_are_carried_over_both_ways() {
-    let mut world = world_with([(82, Script::ResetAfter { after: 5 }), (83, Script::Swallow)]);
+    let mut world = world_with([
+        (82, ServerScript::ResetAfter { after: 5 }),
+        (83, ServerScript::Swallow),
+    ]);
     let connection = world.accept(82);
     world.send(connection, b"12345", false);
     world.run_until(|world| world.client_host(connection).was_reset, PATIENCE);
@@ -209,7 +212,8 @@ fn resets_are_carried_over_both_ways() {
         PATIENCE,
     );
     world.abort(connection);
-    let server_reset = |world: &World| world.server_hosts().filter(|host| host.was_reset).count();
+    let server_reset =
+        |world: &TwoNodeWorld| world.server_hosts().filter(|host| host.was_reset).count();
     world.run_until(|world| server_reset(world) == 2, PATIENCE);
 }
 
@@ -230,7 +234,7 @@ fn flows_outlive_an_outage_of_thirty_seconds() {
         world.nodes[NEAR]
             .events
             .iter()
-            .any(|event| matches!(event, Event::PeerSilent { .. }))
+            .any(|event| matches!(event, EngineEvent::PeerSilent { .. }))
     );
     assert!(
         world.nodes[NEAR].intercepted.is_empty(),
@@ -254,7 +258,7 @@ fn a_restarted_far_node_resets_its_flows_and_serves_new_ones() {
     world.send(torn, REQUEST, true);
     world.run_for(Duration::from_millis(20));
 
-    world.restart(FAR, &Setting::default());
+    world.restart(FAR, &WorldSettings::default());
     world.connect();
     world.run_until(|world| world.client_host(torn).was_reset, PATIENCE);
     assert!(!world.client_host(torn).peer_finished);
@@ -273,7 +277,7 @@ fn a_lost_dictionary_costs_bytes_and_never_a_wrong_one() {
     download(&mut world, 80, &answer);
     // The near node loses what it knew while its peer goes on believing in it.
     world.nodes[NEAR].disk = Default::default();
-    world.restart(NEAR, &Setting::default());
+    world.restart(NEAR, &WorldSettings::default());
     world.connect();
     let again = download(&mut world, 80, &answer);
     assert!(
@@ -288,7 +292,7 @@ fn a_lost_dictionary_costs_bytes_and_never_a_wrong_one() {
 fn a_stalled_client_stalls_its_server_and_nobody_else() {
     let answer = random_bytes(6, 500_000);
     let script = answering(&answer);
-    let mut world = world_with([(80, script), (84, Script::Stall)]);
+    let mut world = world_with([(80, script), (84, ServerScript::Stall)]);
     let stalled = world.accept(84);
     world.send(stalled, &random_bytes(7, 40_000_000), false);
     world.run_for(Duration::from_secs(60));
@@ -307,7 +311,7 @@ fn a_stalled_client_stalls_its_server_and_nobody_else() {
 fn many_flows_end_with_their_own_bytes() {
     let scripts = (0..50_u16).map(|index| {
         let answer = random_bytes(u64::from(index), 20_000 + 997 * usize::from(index));
-        (1000 + index, Script::Answer { after: 18, answer })
+        (1000 + index, ServerScript::Answer { after: 18, answer })
     });
     let mut world = world_with(scripts);
     let connections: Vec<_> = (0..500_u16)
@@ -316,7 +320,7 @@ fn many_flows_end_with_their_own_bytes() {
     for (_, connection) in &connections {
         world.send(*connection, REQUEST, true);
     }
-    let all_closed = |world: &World| {
+    let all_closed = |world: &TwoNodeWorld| {
         connections
             .iter()
             .all(|(_, connection)| world.client_host(*connection).was_closed)
@@ -333,15 +337,15 @@ fn many_flows_end_with_their_own_bytes() {
 
 #[test]
 fn at_the_limit_new_connections_pass_by() {
-    let setting = Setting {
-        limits: Limits {
+    let setting = WorldSettings {
+        limits: EngineLimits {
             flows: 2,
-            ..Limits::default()
+            ..EngineLimits::default()
         },
-        ..Setting::default()
+        ..WorldSettings::default()
     };
-    let mut world = World::new(setting);
-    world.servers.insert(83, Script::Swallow);
+    let mut world = TwoNodeWorld::new(setting);
+    world.servers.insert(83, ServerScript::Swallow);
     let first = world.accept(83);
     let _second = world.accept(83);
     assert!(
@@ -359,15 +363,15 @@ fn at_the_limit_new_connections_pass_by() {
 
 #[test]
 fn a_full_peer_is_passed_by_for_a_while_and_its_servers_are_not_blamed() {
-    let setting = Setting {
-        far_limits: Limits {
+    let setting = WorldSettings {
+        far_limits: EngineLimits {
             flows: 1,
-            ..Limits::default()
+            ..EngineLimits::default()
         },
-        ..Setting::default()
+        ..WorldSettings::default()
     };
-    let mut world = World::new(setting);
-    world.servers.insert(83, Script::Swallow);
+    let mut world = TwoNodeWorld::new(setting);
+    world.servers.insert(83, ServerScript::Swallow);
     let first = world.accept(83);
     world.run_for(Duration::from_millis(100));
     let second = world.accept(83);
@@ -382,16 +386,16 @@ fn a_full_peer_is_passed_by_for_a_while_and_its_servers_are_not_blamed() {
 /// A peer that becomes full says so before it has to refuse: what is on its way is served.
 #[test]
 fn flows_on_their_way_to_a_peer_that_becomes_full_are_served() {
-    let setting = Setting {
-        far_limits: Limits {
+    let setting = WorldSettings {
+        far_limits: EngineLimits {
             flows: 10,
             comfortable_flows: 2,
-            ..Limits::default()
+            ..EngineLimits::default()
         },
-        ..Setting::default()
+        ..WorldSettings::default()
     };
-    let mut world = World::new(setting);
-    world.servers.insert(83, Script::Swallow);
+    let mut world = TwoNodeWorld::new(setting);
+    world.servers.insert(83, ServerScript::Swallow);
     let connections: Vec<_> = (0..8).map(|_| world.accept(83)).collect();
     world.run_until(|world| world.nodes[NEAR].intercepted.is_empty(), PATIENCE);
     for connection in &connections {
@@ -409,7 +413,7 @@ fn flows_on_their_way_to_a_peer_that_becomes_full_are_served() {
 #[test]
 fn without_a_peer_connections_go_directly_and_why_says_so() {
     let greeting = Bytes::from_static(b"direct");
-    let mut world = world_with([(7, Script::GreetAndEcho { greeting })]);
+    let mut world = world_with([(7, ServerScript::GreetAndEcho { greeting })]);
     world.cut();
     assert!(world.nodes[NEAR].intercepted.is_empty());
     let connection = world.accept(7);
@@ -440,7 +444,7 @@ fn why_names_encryption_and_promises_nothing_for_it() {
         &[22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3, 0, 0, 0, 0, 0, 0, 0],
         true,
     );
-    let closed = |world: &World| world.client_host(connection).was_closed;
+    let closed = |world: &TwoNodeWorld| world.client_host(connection).was_closed;
     world.run_until(closed, PATIENCE);
     let why = world.nodes[NEAR].engine.why(world.now, 1).unwrap();
     let reduce = why
@@ -454,15 +458,15 @@ fn why_names_encryption_and_promises_nothing_for_it() {
 
 #[test]
 fn what_must_never_be_stored_is_sent_again_in_full() {
-    let setting = Setting {
-        policy: Policy {
+    let setting = WorldSettings {
+        policy: FlowPolicy {
             never_store_ports: vec![80..=80],
-            ..Policy::default()
+            ..FlowPolicy::default()
         },
-        ..Setting::default()
+        ..WorldSettings::default()
     };
     let answer = random_bytes(8, 300_000);
-    let mut world = World::new(setting);
+    let mut world = TwoNodeWorld::new(setting);
     world.servers.insert(80, answering(&answer));
     download(&mut world, 80, &answer);
     let again = download(&mut world, 80, &answer);
@@ -472,15 +476,15 @@ fn what_must_never_be_stored_is_sent_again_in_full() {
 
 #[test]
 fn what_is_only_carried_is_kept_on_neither_side() {
-    let setting = Setting {
-        policy: Policy {
+    let setting = WorldSettings {
+        policy: FlowPolicy {
             carry_only_ports: vec![80..=90],
-            ..Policy::default()
+            ..FlowPolicy::default()
         },
-        ..Setting::default()
+        ..WorldSettings::default()
     };
     let answer = random_bytes(8, 300_000);
-    let mut world = World::new(setting);
+    let mut world = TwoNodeWorld::new(setting);
     world.servers.insert(80, answering(&answer));
     download(&mut world, 80, &answer);
     for own in [NEAR, FAR] {
@@ -490,15 +494,15 @@ fn what_is_only_carried_is_kept_on_neither_side() {
 
 #[test]
 fn both_nodes_say_why_an_accelerator_let_go() {
-    let mut policy = Policy::default();
-    let settings = std::sync::Arc::new(accelerate::smb::Settings::STRICT);
+    let mut policy = FlowPolicy::default();
+    let settings = std::sync::Arc::new(accelerate::smb::SmbSettings::STRICT);
     policy.accelerators.set(&accelerate::smb::ENTRY, settings);
-    let setting = Setting {
+    let setting = WorldSettings {
         policy,
-        ..Setting::default()
+        ..WorldSettings::default()
     };
     let answer = random_bytes(10, 300_000);
-    let mut world = World::new(setting);
+    let mut world = TwoNodeWorld::new(setting);
     // The far node's policy is the default one, in which file shares are not accelerated.
     world.servers.insert(445, answering(&answer));
     download(&mut world, 445, &answer);
@@ -525,7 +529,7 @@ fn both_nodes_say_that_the_near_one_has_file_shares_switched_off() {
     }
 }
 
-fn accelerate_stage(world: &World, own: usize) -> StageReport {
+fn accelerate_stage(world: &TwoNodeWorld, own: usize) -> StageReport {
     let why = world.nodes[own].engine.why(world.now, 1).unwrap();
     let mut stages = why.stages.into_iter();
     stages.find(|stage| stage.stage == "accelerate").unwrap()
@@ -537,7 +541,7 @@ fn a_purged_dictionary_is_empty_on_both_sides_of_belief() {
     let mut world = world_with([(80, answering(&answer))]);
     download(&mut world, 80, &answer);
     for own in [NEAR, FAR] {
-        world.input(own, Input::ClearDictionary { key: None });
+        world.input(own, EngineInput::ClearDictionary { key: None });
     }
     world.run_for(Duration::from_secs(1));
     let cold = download(&mut world, 80, &answer);
@@ -548,13 +552,13 @@ fn a_purged_dictionary_is_empty_on_both_sides_of_belief() {
 fn a_stopping_node_lets_flows_end_within_its_grace() {
     let answer = random_bytes(10, 1_000_000);
     let script = answering(&answer);
-    let mut world = world_with([(80, script), (83, Script::Swallow)]);
+    let mut world = world_with([(80, script), (83, ServerScript::Swallow)]);
     let ending = world.accept(80);
     world.send(ending, REQUEST, true);
     let endless = world.accept(83);
     world.run_for(Duration::from_millis(100));
     let grace = Duration::from_secs(10);
-    world.input(NEAR, Input::Stop { grace });
+    world.input(NEAR, EngineInput::Stop { grace });
     assert!(world.nodes[NEAR].intercepted.is_empty());
     world.run_until(|world| world.nodes[NEAR].stopped, PATIENCE);
     assert!(world.client_host(ending).received == answer);
@@ -563,21 +567,21 @@ fn a_stopping_node_lets_flows_end_within_its_grace() {
 
 #[test]
 fn the_memory_limit_narrows_flows_and_none_is_lost() {
-    let setting = Setting {
-        limits: Limits {
+    let setting = WorldSettings {
+        limits: EngineLimits {
             memory: ByteCount::kibibytes(512),
-            ..Limits::default()
+            ..EngineLimits::default()
         },
-        ..Setting::default()
+        ..WorldSettings::default()
     };
     let answer = random_bytes(11, 1_000_000);
-    let mut world = World::new(setting);
+    let mut world = TwoNodeWorld::new(setting);
     world.servers.insert(80, answering(&answer));
     let connections: Vec<_> = (0..8).map(|_| world.accept(80)).collect();
     for connection in &connections {
         world.send(*connection, REQUEST, true);
     }
-    let done = |world: &World| connections.iter().all(|c| world.client_host(*c).was_closed);
+    let done = |world: &TwoNodeWorld| connections.iter().all(|c| world.client_host(*c).was_closed);
     world.run_until(done, PATIENCE);
     for connection in &connections {
         assert!(world.client_host(*connection).received == answer);
@@ -585,12 +589,15 @@ fn the_memory_limit_narrows_flows_and_none_is_lost() {
 }
 
 /// A world whose nodes may also send packets, which meet the given loss each way.
-fn world_with_packets(loss: f64, scripts: impl IntoIterator<Item = (u16, Script)>) -> World {
-    let path = world::Path::default();
+fn world_with_packets(
+    loss: f64,
+    scripts: impl IntoIterator<Item = (u16, ServerScript)>,
+) -> TwoNodeWorld {
+    let path = world::TestPath::default();
     let direction = emulate::DirectionConfig {
-        line: emulate::Line::Rate(path.rate),
+        line: emulate::LineConfig::Rate(path.rate),
         delay: path.delay,
-        loss: emulate::Loss::Random(Probability::from_fraction(loss).unwrap()),
+        loss: emulate::LossModel::Random(Probability::from_fraction(loss).unwrap()),
         ..emulate::DirectionConfig::default()
     };
     let packets = emulate::LinkConfig {
@@ -598,12 +605,12 @@ fn world_with_packets(loss: f64, scripts: impl IntoIterator<Item = (u16, Script)
         back: direction,
         seed: 7,
     };
-    let mut world = World::new(Setting {
+    let mut world = TwoNodeWorld::new(WorldSettings {
         packets: Some(packets),
-        ..Setting::default()
+        ..WorldSettings::default()
     });
     world.servers.extend(scripts);
-    let carries = |node: &world::Node| node.engine.status().peers[0].path.carries == "udp";
+    let carries = |node: &world::TestNode| node.engine.status().peers[0].path.carries == "udp";
     world.run_until(|world| world.nodes.iter().all(carries), PATIENCE);
     world
 }
@@ -652,13 +659,13 @@ fn the_byte_counters_of_a_peer_include_udp() {
 fn violations_of_a_peer_are_told_once_a_minute_and_all_counted() {
     let mut world = world_with([]);
     let peer = NodeId([2; 32]);
-    let told = |world: &World| -> Vec<(String, u64)> {
+    let told = |world: &TwoNodeWorld| -> Vec<(String, u64)> {
         let events = world.nodes[NEAR].events.iter();
         let told = events.filter_map(|event| match event {
-            Event::PeerMisbehaved {
+            EngineEvent::PeerMisbehaved {
                 peer: who,
                 what,
-                untold,
+                unlogged: untold,
             } => {
                 assert_eq!(*who, peer);
                 Some((what.clone(), *untold))
@@ -668,11 +675,11 @@ fn violations_of_a_peer_are_told_once_a_minute_and_all_counted() {
         told.collect()
     };
     let mut links = 1_000;
-    let mut break_rules = |world: &mut World, times: u64| {
+    let mut break_rules = |world: &mut TwoNodeWorld, times: u64| {
         for _ in 0..times {
             links += 1;
             let link = LinkId(links);
-            let up = Input::LinkUp {
+            let up = EngineInput::LinkUp {
                 link,
                 peer,
                 dialed_by_us: true,
@@ -681,7 +688,7 @@ fn violations_of_a_peer_are_told_once_a_minute_and_all_counted() {
             let bytes = Bytes::from_static(&[0xff; 64]);
             let engine = &mut world.nodes[NEAR].engine;
             engine.handle(world.now, up);
-            engine.handle(world.now, Input::LinkReceived { link, bytes });
+            engine.handle(world.now, EngineInput::LinkReceived { link, bytes });
             world.run_for(Duration::from_millis(1));
         }
     };
@@ -711,12 +718,12 @@ fn a_download_outlives_udp_and_status_says_why() {
     let path = world.nodes[FAR].engine.status().peers[0].path.clone();
     assert_eq!((path.carries, path.fallbacks_total), ("tls", 1));
     assert!(path.fallback.unwrap().contains("not answered"), "{path:?}");
-    let is_down = |event: &Event| matches!(event, Event::DatagramsDown { .. });
+    let is_down = |event: &EngineEvent| matches!(event, EngineEvent::DatagramsDown { .. });
     assert!(world.nodes[FAR].events.iter().any(is_down));
 
     // When UDP gets through again it is used again.
     world.set_packets_blocked(false);
-    let carries = |node: &world::Node| node.engine.status().peers[0].path.carries == "udp";
+    let carries = |node: &world::TestNode| node.engine.status().peers[0].path.carries == "udp";
     world.run_until(|world| world.nodes.iter().all(carries), PATIENCE);
     download(&mut world, 80, &answer);
 }
@@ -733,14 +740,14 @@ fn a_fresh_link_has_a_fresh_datagram_path() {
     world.connect();
     world.run_until(|world| world.client_host(connection).was_closed, PATIENCE);
     assert!(world.client_host(connection).received == answer);
-    let carries = |node: &world::Node| node.engine.status().peers[0].path.carries == "udp";
+    let carries = |node: &world::TestNode| node.engine.status().peers[0].path.carries == "udp";
     world.run_until(|world| world.nodes.iter().all(carries), PATIENCE);
 }
 
 #[test]
 fn udp_that_the_network_holds_back_is_left_for_tls() {
     let answer = random_bytes(4, 24 << 20);
-    let mut setting = Setting::default();
+    let mut setting = WorldSettings::default();
     let policed = emulate::DirectionConfig {
         delay: setting.path.delay,
         policer: Some(emulate::TokenBucket {
@@ -755,7 +762,7 @@ fn udp_that_the_network_holds_back_is_left_for_tls() {
         back: policed,
         seed: 8,
     });
-    let mut world = World::new(setting);
+    let mut world = TwoNodeWorld::new(setting);
     world.servers.extend([(80, answering(&answer))]);
     let begun = world.now;
     let connection = world.accept(80);
@@ -778,16 +785,16 @@ fn udp_that_the_network_holds_back_is_left_for_tls() {
 fn the_peer_hears_at_once_that_a_path_has_ended() {
     let mut world = world_with_packets(0.0, []);
     let grace = Duration::ZERO;
-    world.input(NEAR, Input::Stop { grace });
-    world.run_for(world::Path::default().delay + Duration::from_millis(1));
+    world.input(NEAR, EngineInput::Stop { grace });
+    world.run_for(world::TestPath::default().delay + Duration::from_millis(1));
     let path = world.nodes[FAR].engine.status().peers[0].path.clone();
     assert_eq!(path.carries, "tls");
     let why = path.fallback.unwrap();
     assert!(why.contains("has closed its UDP path"), "{why}");
 }
 
-fn was_down(world: &World, own: usize) -> bool {
-    let is_down = |event: &Event| matches!(event, Event::PeerDown { .. });
+fn was_down(world: &TwoNodeWorld, own: usize) -> bool {
+    let is_down = |event: &EngineEvent| matches!(event, EngineEvent::PeerDown { .. });
     world.nodes[own].events.iter().any(is_down)
 }
 
@@ -859,8 +866,8 @@ fn a_peer_that_is_removed_hears_it_by_the_link_and_nothing_more() {
         assert_eq!(client.was_reset, !breaks);
         let peer = world.id(FAR);
         let events = &world.nodes[NEAR].events;
-        let is_told = events.contains(&Event::RefusedByPeer { peer, flows: 1 });
-        let is_broken = events.contains(&Event::LinkBroken { peer });
+        let is_told = events.contains(&EngineEvent::RefusedByPeer { peer, flows: 1 });
+        let is_broken = events.contains(&EngineEvent::LinkBroken { peer });
         assert_eq!((is_told, is_broken), (!breaks, false), "{events:?}");
     }
 }
@@ -882,13 +889,13 @@ fn a_path_that_is_remembered_is_started_from() {
     );
 
     for (is_told, begins) in [(false, "startup"), (true, "resume")] {
-        world.restart(FAR, &Setting::default());
+        world.restart(FAR, &WorldSettings::default());
         if is_told {
             world.nodes[FAR].engine.remember_path(near, path);
         }
         world.connect();
         let carries =
-            |world: &World| world.nodes[FAR].engine.status().peers[0].path.carries == "udp";
+            |world: &TwoNodeWorld| world.nodes[FAR].engine.status().peers[0].path.carries == "udp";
         world.run_until(carries, PATIENCE);
         let udp = world.nodes[FAR].engine.status().peers[0].path.udp.clone();
         assert_eq!(udp.unwrap().congestion, begins);
@@ -900,13 +907,13 @@ fn a_path_that_is_remembered_is_started_from() {
 #[test]
 fn a_warm_flow_fills_a_long_fat_line() {
     let answer = random_bytes(12, 40 << 20);
-    let mut world = World::new(Setting {
-        path: Path {
+    let mut world = TwoNodeWorld::new(WorldSettings {
+        path: TestPath {
             rate: Bitrate::from_bits_per_second(1_000_000_000),
             delay: Duration::from_millis(100),
         },
         dictionary: DictionaryConfig::default(),
-        ..Setting::default()
+        ..WorldSettings::default()
     });
     world.servers.insert(80, answering(&answer));
     download(&mut world, 80, &answer);

@@ -1,4 +1,4 @@
-//! What Trunkline would save on somebody's data: all of it goes through a [`Pair`], in order.
+//! What Trunkline would save on somebody's data: all of it goes through a [`NodePair`], in order.
 //!
 //! A file is a flow from the near end to the far one. A capture is one flow for each TCP connection in
 //! it, both directions, as the hosts sent them: the client is taken to be at the near end. Within a
@@ -14,11 +14,14 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use bytes::Bytes;
 
-use super::files::{self, Input, Skipped};
-use super::pair::{Pair, Side, Stream, Tally};
-use capture::{self, Connection, Counts, Direction, Event, Frames, Packet, Streams};
-use host::kernel::{self, Interruptible};
-use host::progress::Progress;
+use super::files::{self, InputSource, SkippedInput};
+use super::pair::{NodePair, PairSide, PairStream, TrafficTally};
+use capture::{
+    self, CaptureReader, CapturedConnection, CapturedPacket, StreamCounts, StreamDirection,
+    StreamEvent, StreamReassembler,
+};
+use host::kernel::{self, InterruptibleFile};
+use host::progress::ProgressReporter;
 
 /// Bytes read at once.
 const PIECE: usize = 64 * 1024;
@@ -30,7 +33,7 @@ const FRAMES_AT_ONCE: u64 = 4_096;
 
 /// How files that begin as captures do are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recognition {
+pub enum CaptureRecognition {
     /// As captures.
     Captures,
     /// As any other file.
@@ -39,11 +42,11 @@ pub enum Recognition {
 
 /// One flow's direction, and what came of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Item {
+pub struct EstimateItem {
     /// The file; of a capture's stream also from which host to which.
     pub path: String,
     /// Its figures.
-    pub tally: Tally,
+    pub tally: TrafficTally,
 }
 
 /// What was found in a capture.
@@ -52,25 +55,25 @@ pub struct CaptureNotes {
     /// The file.
     pub path: String,
     /// What was found.
-    pub counts: Counts,
+    pub counts: StreamCounts,
 }
 
 /// What came of everything.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Estimate {
+pub struct ReductionEstimate {
     /// In the order in which they were sent; of captures, in which connections ended.
-    pub items: Vec<Item>,
+    pub items: Vec<EstimateItem>,
     /// What was not sent, or not whole.
-    pub skipped: Vec<Skipped>,
+    pub skipped: Vec<SkippedInput>,
     /// Of each capture.
     pub captures: Vec<CaptureNotes>,
 }
 
-impl Estimate {
+impl ReductionEstimate {
     /// All items together.
     #[must_use]
-    pub fn total(&self) -> Tally {
-        let mut total = Tally::default();
+    pub fn total(&self) -> TrafficTally {
+        let mut total = TrafficTally::default();
         for item in &self.items {
             total.add(&item.tally);
         }
@@ -78,7 +81,7 @@ impl Estimate {
     }
 
     /// Names of files whose bytes were not all sent though they should have been.
-    pub fn losses(&self) -> impl Iterator<Item = &Skipped> {
+    pub fn losses(&self) -> impl Iterator<Item = &SkippedInput> {
         self.skipped.iter().filter(|skipped| skipped.is_loss)
     }
 }
@@ -86,25 +89,25 @@ impl Estimate {
 /// Sends everything under `inputs` through `pair`; `excluded` is a directory to leave alone.
 ///
 /// # Errors
-/// When an input is not there ([`host::refused::Refused`]; nothing was begun), when something else comes
+/// When an input is not there ([`host::refused::InvalidRequest`]; nothing was begun), when something else comes
 /// out at the other end, or on Ctrl-C. What cannot be read is no error but named in the result.
 pub fn estimate(
-    pair: &mut Pair,
-    inputs: &[Input],
-    recognition: Recognition,
+    pair: &mut NodePair,
+    inputs: &[InputSource],
+    recognition: CaptureRecognition,
     excluded: Option<&Path>,
-    progress: &dyn Progress,
-) -> Result<Estimate> {
+    progress: &dyn ProgressReporter,
+) -> Result<ReductionEstimate> {
     let found = files::find(inputs, excluded)?;
-    let mut work = Work {
+    let mut work = EstimateRun {
         pair,
         recognition,
         progress,
         total: found.files.iter().map(|(_, bytes)| bytes).sum(),
         read: 0,
-        estimate: Estimate {
+        estimate: ReductionEstimate {
             skipped: found.skipped,
-            ..Estimate::default()
+            ..ReductionEstimate::default()
         },
     };
     for (input, _) in found.files {
@@ -115,20 +118,20 @@ pub fn estimate(
     Ok(estimate)
 }
 
-struct Work<'a> {
-    pair: &'a mut Pair,
-    recognition: Recognition,
-    progress: &'a dyn Progress,
+struct EstimateRun<'a> {
+    pair: &'a mut NodePair,
+    recognition: CaptureRecognition,
+    progress: &'a dyn ProgressReporter,
     total: u64,
     read: u64,
-    estimate: Estimate,
+    estimate: ReductionEstimate,
 }
 
-impl Work<'_> {
-    fn take(&mut self, input: &Input) -> Result<()> {
+impl EstimateRun<'_> {
+    fn take(&mut self, input: &InputSource) -> Result<()> {
         let (name, opened) = match input {
-            Input::Standard => ("-".to_owned(), Interruptible::standard_input()),
-            Input::Path(path) => (path.display().to_string(), Interruptible::open(path)),
+            InputSource::Standard => ("-".to_owned(), InterruptibleFile::standard_input()),
+            InputSource::Path(path) => (path.display().to_string(), InterruptibleFile::open(path)),
         };
         self.step(&name)?;
         let mut first = Vec::new();
@@ -144,7 +147,8 @@ impl Work<'_> {
                 return Ok(());
             }
         };
-        let is_capture = self.recognition == Recognition::Captures && capture::is_capture(&first);
+        let is_capture =
+            self.recognition == CaptureRecognition::Captures && capture::is_capture(&first);
         let whole = Cursor::new(first).chain(file);
         match is_capture {
             true => self.take_capture(&name, whole),
@@ -153,7 +157,7 @@ impl Work<'_> {
     }
 
     fn take_file(&mut self, name: &str, mut file: impl Read) -> Result<()> {
-        let mut stream = self.pair.start(Side::Near);
+        let mut stream = self.pair.start(PairSide::Near);
         loop {
             let mut piece = Vec::with_capacity(PIECE);
             let read = file.by_ref().take(PIECE as u64).read_to_end(&mut piece);
@@ -172,7 +176,7 @@ impl Work<'_> {
             }
         }
         let tally = self.pair.finish(stream)?;
-        self.estimate.items.push(Item {
+        self.estimate.items.push(EstimateItem {
             path: name.to_owned(),
             tally,
         });
@@ -180,9 +184,9 @@ impl Work<'_> {
     }
 
     fn take_capture(&mut self, name: &str, file: impl Read) -> Result<()> {
-        let mut streams = Streams::default();
-        let mut flows = Flows::default();
-        let mut frames = match Frames::open(BufReader::with_capacity(PIECE, file)) {
+        let mut streams = StreamReassembler::default();
+        let mut flows = OpenFlows::default();
+        let mut frames = match CaptureReader::open(BufReader::with_capacity(PIECE, file)) {
             Ok(frames) => frames,
             Err(damage) => {
                 self.step(name)?;
@@ -195,7 +199,7 @@ impl Work<'_> {
                 Ok(Some(frame)) => {
                     // The record's own head included, so that progress comes to its end.
                     self.read += frame.bytes.len() as u64 + 16;
-                    streams.handle(Packet::of(&frame));
+                    streams.handle(CapturedPacket::of(&frame));
                 }
                 Ok(None) => break,
                 Err(damage) => {
@@ -218,19 +222,24 @@ impl Work<'_> {
         Ok(())
     }
 
-    fn follow(&mut self, name: &str, streams: &mut Streams, flows: &mut Flows) -> Result<()> {
+    fn follow(
+        &mut self,
+        name: &str,
+        streams: &mut StreamReassembler,
+        flows: &mut OpenFlows,
+    ) -> Result<()> {
         while let Some(event) = streams.poll_event() {
             match event {
-                Event::Data {
+                StreamEvent::Data {
                     connection,
                     direction,
                     at,
                     bytes,
                 } => flows.send(self.pair, connection, direction, at, bytes)?,
-                Event::Ended { number } => {
+                StreamEvent::Ended { number } => {
                     for (way, tally) in flows.finish(self.pair, number)? {
                         let path = format!("{name} {way}");
-                        self.estimate.items.push(Item { path, tally });
+                        self.estimate.items.push(EstimateItem { path, tally });
                     }
                 }
             }
@@ -251,7 +260,7 @@ impl Work<'_> {
     }
 
     fn lose(&mut self, name: &str, reason: String) {
-        self.estimate.skipped.push(Skipped {
+        self.estimate.skipped.push(SkippedInput {
             path: name.to_owned(),
             reason,
             is_loss: true,
@@ -261,33 +270,33 @@ impl Work<'_> {
 
 /// The flows of a capture that are open, by their connection's number.
 #[derive(Default)]
-struct Flows {
-    open: BTreeMap<u64, Flow>,
+struct OpenFlows {
+    open: BTreeMap<u64, CapturedFlow>,
 }
 
-struct Flow {
-    connection: Connection,
-    streams: [Option<Stream>; 2],
+struct CapturedFlow {
+    connection: CapturedConnection,
+    streams: [Option<PairStream>; 2],
     last_at: Duration,
 }
 
-impl Flows {
+impl OpenFlows {
     fn send(
         &mut self,
-        pair: &mut Pair,
-        connection: Connection,
-        direction: Direction,
+        pair: &mut NodePair,
+        connection: CapturedConnection,
+        direction: StreamDirection,
         at: Duration,
         bytes: Bytes,
     ) -> Result<()> {
-        let flow = self.open.entry(connection.number).or_insert(Flow {
+        let flow = self.open.entry(connection.number).or_insert(CapturedFlow {
             connection,
             streams: [None, None],
             last_at: at,
         });
         let (this, other) = match direction {
-            Direction::FromClient => (0, 1),
-            Direction::FromServer => (1, 0),
+            StreamDirection::FromClient => (0, 1),
+            StreamDirection::FromServer => (1, 0),
         };
         if let Some(stream) = &mut flow.streams[other]
             && stream.pending() > 0
@@ -301,7 +310,7 @@ impl Flows {
         }
         flow.last_at = at;
         if flow.streams[this].is_none() {
-            let from = [Side::Near, Side::Far][this];
+            let from = [PairSide::Near, PairSide::Far][this];
             flow.streams[this] = Some(match &flow.streams[other] {
                 Some(stream) => pair.start_against(stream),
                 None => pair.start(from),
@@ -314,11 +323,11 @@ impl Flows {
     }
 
     /// The streams of a connection that has ended, by from where to where.
-    fn finish(&mut self, pair: &mut Pair, number: u64) -> Result<Vec<(String, Tally)>> {
+    fn finish(&mut self, pair: &mut NodePair, number: u64) -> Result<Vec<(String, TrafficTally)>> {
         let Some(flow) = self.open.remove(&number) else {
             return Ok(Vec::new());
         };
-        let Connection { client, server, .. } = flow.connection;
+        let CapturedConnection { client, server, .. } = flow.connection;
         let ways = [
             format!("{client} > {server}"),
             format!("{server} > {client}"),

@@ -11,18 +11,18 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
 
-use host::refused::Refused;
+use host::refused::InvalidRequest;
 
 /// What is to be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Input {
+pub enum InputSource {
     /// A file or a directory.
     Path(PathBuf),
     /// Standard input.
     Standard,
 }
 
-impl Input {
+impl InputSource {
     /// Reads `-` as standard input.
     #[must_use]
     pub fn named(name: &Path) -> Self {
@@ -35,7 +35,7 @@ impl Input {
 
 /// What was not taken, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Skipped {
+pub struct SkippedInput {
     /// Its name.
     pub path: String,
     /// Why.
@@ -47,27 +47,27 @@ pub struct Skipped {
 
 /// What there is to send, in order.
 #[derive(Debug, Default)]
-pub(super) struct Found {
-    pub(super) files: Vec<(Input, u64)>,
-    pub(super) skipped: Vec<Skipped>,
+pub(super) struct InputList {
+    pub(super) files: Vec<(InputSource, u64)>,
+    pub(super) skipped: Vec<SkippedInput>,
 }
 
 /// Whether all inputs are there and have an end.
 ///
 /// # Errors
-/// [`Refused`], when one is not.
-pub fn check(inputs: &[Input]) -> Result<()> {
+/// [`InvalidRequest`], when one is not.
+pub fn check(inputs: &[InputSource]) -> Result<()> {
     for input in inputs {
-        let Input::Path(path) = input else {
+        let InputSource::Path(path) = input else {
             continue;
         };
         let name = path.display();
         let metadata = fs::metadata(path)
             .with_context(|| format!("cannot read {name}"))
-            .map_err(Refused::because)?;
+            .map_err(InvalidRequest::because)?;
         let kind = metadata.file_type();
         if kind.is_char_device() || kind.is_socket() {
-            return Err(Refused::because(anyhow!(
+            return Err(InvalidRequest::because(anyhow!(
                 "{name} is a device or a socket and has no end; name files, directories or -"
             )));
         }
@@ -78,27 +78,27 @@ pub fn check(inputs: &[Input]) -> Result<()> {
 /// Finds everything under `inputs` but `excluded`.
 ///
 /// # Errors
-/// When one of them is not there or has no end ([`Refused`]); nothing was read then.
-pub(super) fn find(inputs: &[Input], excluded: Option<&Path>) -> Result<Found> {
+/// When one of them is not there or has no end ([`InvalidRequest`]); nothing was read then.
+pub(super) fn find(inputs: &[InputSource], excluded: Option<&Path>) -> Result<InputList> {
     check(inputs)?;
     let excluded = excluded.and_then(|path| path.canonicalize().ok());
-    let mut found = Found::default();
+    let mut found = InputList::default();
     for input in inputs {
         let length = match input {
-            Input::Standard => 0,
-            Input::Path(path) if path.is_dir() => {
+            InputSource::Standard => 0,
+            InputSource::Path(path) if path.is_dir() => {
                 walk(path, excluded.as_deref(), &mut found);
                 continue;
             }
             // One that has gone by now is noticed when it is opened.
-            Input::Path(path) => fs::metadata(path).map_or(0, |metadata| metadata.len()),
+            InputSource::Path(path) => fs::metadata(path).map_or(0, |metadata| metadata.len()),
         };
         found.files.push((input.clone(), length));
     }
     Ok(found)
 }
 
-fn walk(directory: &Path, excluded: Option<&Path>, found: &mut Found) {
+fn walk(directory: &Path, excluded: Option<&Path>, found: &mut InputList) {
     let entries = fs::read_dir(directory).and_then(Iterator::collect::<Result<Vec<_>, _>>);
     let mut entries = match entries {
         Ok(entries) => entries,
@@ -117,7 +117,7 @@ fn walk(directory: &Path, excluded: Option<&Path>, found: &mut Found) {
         };
         let kind = metadata.file_type();
         if kind.is_file() {
-            found.files.push((Input::Path(path), metadata.len()));
+            found.files.push((InputSource::Path(path), metadata.len()));
         } else if kind.is_dir() {
             let is_excluded = excluded.is_some() && path.canonicalize().ok().as_deref() == excluded;
             match is_excluded {
@@ -132,9 +132,9 @@ fn walk(directory: &Path, excluded: Option<&Path>, found: &mut Found) {
     }
 }
 
-impl Found {
+impl InputList {
     fn skip(&mut self, path: &Path, reason: &str, is_loss: bool) {
-        self.skipped.push(Skipped {
+        self.skipped.push(SkippedInput {
             path: path.display().to_string(),
             reason: reason.to_owned(),
             is_loss,
@@ -158,7 +158,7 @@ mod tests {
         std::os::unix::fs::symlink(root.join("a"), root.join("link")).unwrap();
         let _socket = std::os::unix::net::UnixListener::bind(root.join("socket")).unwrap();
         let found = find(
-            &[Input::Path(root.to_owned()), Input::Standard],
+            &[InputSource::Path(root.to_owned()), InputSource::Standard],
             Some(&root.join("dictionary")),
         )
         .unwrap();
@@ -167,8 +167,8 @@ mod tests {
             .files
             .iter()
             .map(|(input, _)| match input {
-                Input::Path(path) => name(path),
-                Input::Standard => "-".to_owned(),
+                InputSource::Path(path) => name(path),
+                InputSource::Standard => "-".to_owned(),
             })
             .collect();
         assert_eq!(names, ["B", "a", "b/deep/x", "c", "-"]);
@@ -184,10 +184,10 @@ mod tests {
     #[test]
     fn what_is_named_and_not_there_is_refused() {
         for name in ["/nowhere/at/all", "/dev/zero"] {
-            let refused = find(&[Input::named(Path::new(name))], None).unwrap_err();
-            assert!(Refused::is_why(&refused), "{refused:#}");
+            let refused = find(&[InputSource::named(Path::new(name))], None).unwrap_err();
+            assert!(InvalidRequest::is_cause_of(&refused), "{refused:#}");
             assert!(format!("{refused:#}").contains(name), "{refused:#}");
         }
-        assert_eq!(Input::named(Path::new("-")), Input::Standard);
+        assert_eq!(InputSource::named(Path::new("-")), InputSource::Standard);
     }
 }

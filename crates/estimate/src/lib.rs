@@ -5,7 +5,7 @@
 //!                                  │  ◄═ acknowledgements, repairs ═ │
 //!                             dictionary                        dictionary ─► segment files
 //! ```
-//! A [`Pair`] is the reduction of two nodes, with the same settings; nothing about it is modelled.
+//! A [`NodePair`] is the reduction of two nodes, with the same settings; nothing about it is modelled.
 //! [`estimate()`] sends given data through one and says what it would cost on the wire.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -14,6 +14,6 @@ mod estimate;
 mod files;
 pub mod pair;
 
-pub use estimate::{CaptureNotes, Estimate, Item, Recognition, estimate};
-pub use files::{Input, Skipped, check};
-pub use pair::{Disk, FRAMING, Pair, PairConfig, Side, Stream, Tally};
+pub use estimate::{CaptureNotes, CaptureRecognition, EstimateItem, ReductionEstimate, estimate};
+pub use files::{InputSource, SkippedInput, check};
+pub use pair::{DictionaryDisk, FRAMING, NodePair, PairConfig, PairSide, PairStream, TrafficTally};

@@ -21,19 +21,21 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
 use reduce::{
-    Decoded, Decoder, DecoderConfig, Dictionary, DictionaryConfig, DictionaryKey,
-    DictionaryStatistics, DiskCompletion, DiskRequest, Encoder, EncoderConfig, PeerSlot,
+    DecoderConfig, DecoderOutput, Dictionary, DictionaryConfig, DictionaryKey,
+    DictionaryStatistics, DiskCompletion, DiskRequest, EncoderConfig, FlowDecoder, FlowEncoder,
+    PeerSlot,
 };
 use tunnel::wire::{
-    Ack, AnswerFrame, Data, Finish, Frame, Message, MessageAck, OpenFrame, Piece, Seen,
+    AnswerFrame, DataFrame, FinishFrame, FlowAck, MessageAck, MessageContinuation, MessageFrame,
+    OpenFrame, ReceiptState, SessionFrame,
 };
-use tunnel::{Answer, Open};
-use vocab::{ByteCount, FlowId, NodeId, Random, Segment, Time, Writer};
+use tunnel::{OpenAnswer, OpenRequest};
+use vocab::{ByteCount, ByteWriter, FlowId, FlowSegment, NodeId, SeededRandom, Time};
 
 use host::kernel;
 
 /// What keeps a dictionary.
-pub struct Disk {
+pub struct DictionaryDisk {
     /// Executes its disk requests, in order.
     pub execute: Box<dyn FnMut(DiskRequest) -> DiskCompletion>,
     /// What seals it.
@@ -63,14 +65,14 @@ const WRITES_DOWN: usize = 4;
 
 /// One end of the pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Side {
+pub enum PairSide {
     /// Where a client is, or who sends a file.
     Near,
     /// Where the server is.
     Far,
 }
 
-impl Side {
+impl PairSide {
     fn other(self) -> Self {
         match self {
             Self::Near => Self::Far,
@@ -108,7 +110,7 @@ impl PairConfig {
 
 /// What has gone through, and what it took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct TrafficTally {
     /// Bytes that hosts sent.
     pub bytes: u64,
     /// Bytes that the encoder gave, without frames and repairs.
@@ -125,7 +127,7 @@ pub struct Tally {
     pub decoding: Duration,
 }
 
-impl Tally {
+impl TrafficTally {
     /// Bytes of frames in both directions.
     #[must_use]
     pub fn wire_bytes(&self) -> u64 {
@@ -173,27 +175,27 @@ fn gbit_s(bytes: u64, time: Duration) -> f64 {
 }
 
 /// Both ends.
-pub struct Pair {
-    ends: [End; 2],
+pub struct NodePair {
+    ends: [NodeEnd; 2],
     encoder: EncoderConfig,
     now: Time,
     next_flow: u64,
 }
 
 /// One end: a dictionary and its disk.
-pub struct End {
+pub struct NodeEnd {
     /// The dictionary that its encoders and decoders share.
     pub dictionary: Dictionary,
-    disk: Option<Disk>,
+    disk: Option<DictionaryDisk>,
     /// The other end, as this dictionary knows it.
     pub peer: PeerSlot,
 }
 
-impl End {
+impl NodeEnd {
     /// A dictionary that has read what its disk holds.
-    pub fn open(config: &PairConfig, side: Side, disk: Option<Disk>) -> Result<Self> {
+    pub fn open(config: &PairConfig, side: PairSide, disk: Option<DictionaryDisk>) -> Result<Self> {
         let nodes = [NodeId([1; 32]), NodeId([2; 32])];
-        let random = |seed| Random::for_stream(seed, side as u64);
+        let random = |seed| SeededRandom::for_stream(seed, side as u64);
         let mut dictionary = match &disk {
             Some(disk) => {
                 Dictionary::with_key(config.dictionary, disk.key.clone(), random(disk.seed))
@@ -216,8 +218,8 @@ impl End {
     }
 
     /// What an encoder has to send now, its disk work done.
-    pub fn encode(&mut self, now: Time, encoder: &mut Encoder) -> Option<Bytes> {
-        let unsent = tunnel::Config::default().unsent_limit.as_usize();
+    pub fn encode(&mut self, now: Time, encoder: &mut FlowEncoder) -> Option<Bytes> {
+        let unsent = tunnel::SessionConfig::default().unsent_limit.as_usize();
         loop {
             let encoded = encoder.poll_encoded(now, &mut self.dictionary, unsent);
             let requests = self.serve();
@@ -266,31 +268,31 @@ impl End {
 }
 
 /// One direction of a flow between the ends.
-pub struct Stream {
+pub struct PairStream {
     id: FlowId,
-    from: Side,
-    encoder: Encoder,
-    decoder: Decoder,
+    from: PairSide,
+    encoder: FlowEncoder,
+    decoder: FlowDecoder,
     /// What was sent and has not come out at the other end.
     expected: VecDeque<Bytes>,
     encoded: u64,
     acknowledged: u64,
     messages: u64,
-    ends: Ends,
-    tally: Tally,
+    ends: OverheadAccounting,
+    tally: TrafficTally,
 }
 
 /// Whether a stream's figures hold its flow's open and ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ends {
+enum OverheadAccounting {
     Counted,
     ByTheOtherDirection,
 }
 
-impl Stream {
+impl PairStream {
     /// Which end sends.
     #[must_use]
-    pub fn from(&self) -> Side {
+    pub fn from(&self) -> PairSide {
         self.from
     }
 
@@ -300,26 +302,26 @@ impl Stream {
         self.encoder.pending()
     }
 
-    fn count_forward(&mut self, frame: &Frame) {
+    fn count_forward(&mut self, frame: &SessionFrame) {
         self.tally.forward_wire_bytes += length_of(frame);
     }
 
-    fn count_backward(&mut self, frame: &Frame) {
+    fn count_backward(&mut self, frame: &SessionFrame) {
         self.tally.backward_wire_bytes += length_of(frame);
     }
 }
 
-impl Pair {
+impl NodePair {
     /// Both ends with their dictionaries, opened; `disks` are the near end's and the far end's.
     ///
     /// # Errors
     /// When a dictionary does not come to be ready.
-    pub fn open(config: &PairConfig, disks: Option<[Disk; 2]>) -> Result<Self> {
+    pub fn open(config: &PairConfig, disks: Option<[DictionaryDisk; 2]>) -> Result<Self> {
         let [near, far] = disks.map_or([None, None], |disks| disks.map(Some));
         Ok(Self {
             ends: [
-                End::open(config, Side::Near, near)?,
-                End::open(config, Side::Far, far)?,
+                NodeEnd::open(config, PairSide::Near, near)?,
+                NodeEnd::open(config, PairSide::Far, far)?,
             ],
             encoder: config.encoder,
             now: Time::ZERO,
@@ -328,15 +330,15 @@ impl Pair {
     }
 
     /// A new flow's first direction; the flow's open, answer and ends are counted with it.
-    pub fn start(&mut self, from: Side) -> Stream {
+    pub fn start(&mut self, from: PairSide) -> PairStream {
         self.now += FLOW_GAP;
         let id = FlowId(self.next_flow);
         self.next_flow += 1;
-        let mut stream = self.direction(id, from, Ends::Counted);
+        let mut stream = self.direction(id, from, OverheadAccounting::Counted);
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 80));
-        stream.count_forward(&Frame::Open(OpenFrame {
+        stream.count_forward(&SessionFrame::Open(OpenFrame {
             flow: id,
-            open: Open {
+            open: OpenRequest {
                 client: address,
                 server: address,
                 accelerator: 0,
@@ -345,31 +347,35 @@ impl Pair {
                 dscp: 0,
             },
         }));
-        stream.count_backward(&Frame::Answer(AnswerFrame {
+        stream.count_backward(&SessionFrame::Answer(AnswerFrame {
             flow: id,
-            answer: Answer::Connected,
+            answer: OpenAnswer::Connected,
         }));
         stream
     }
 
     /// The other direction of a flow.
-    pub fn start_against(&mut self, stream: &Stream) -> Stream {
-        self.direction(stream.id, stream.from.other(), Ends::ByTheOtherDirection)
+    pub fn start_against(&mut self, stream: &PairStream) -> PairStream {
+        self.direction(
+            stream.id,
+            stream.from.other(),
+            OverheadAccounting::ByTheOtherDirection,
+        )
     }
 
-    fn direction(&mut self, id: FlowId, from: Side, ends: Ends) -> Stream {
-        let decoder = Decoder::new(DecoderConfig::default(), self.end(from.other()).peer);
-        Stream {
+    fn direction(&mut self, id: FlowId, from: PairSide, ends: OverheadAccounting) -> PairStream {
+        let decoder = FlowDecoder::new(DecoderConfig::default(), self.end(from.other()).peer);
+        PairStream {
             id,
             from,
-            encoder: Encoder::new(self.encoder, self.end(from).peer),
+            encoder: FlowEncoder::new(self.encoder, self.end(from).peer),
             decoder,
             expected: VecDeque::new(),
             encoded: 0,
             acknowledged: 0,
             messages: 0,
             ends,
-            tally: Tally::default(),
+            tally: TrafficTally::default(),
         }
     }
 
@@ -377,7 +383,7 @@ impl Pair {
     ///
     /// # Errors
     /// When something else comes out at the other end.
-    pub fn send(&mut self, stream: &mut Stream, bytes: Bytes) -> Result<()> {
+    pub fn send(&mut self, stream: &mut PairStream, bytes: Bytes) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
         }
@@ -385,7 +391,7 @@ impl Pair {
         stream.tally.bytes += bytes.len() as u64;
         stream.expected.push_back(bytes.clone());
         let began = kernel::thread_time();
-        stream.encoder.push(self.now, Segment::payload(bytes));
+        stream.encoder.push(self.now, FlowSegment::payload(bytes));
         stream.tally.encoding += kernel::thread_time() - began;
         if stream.pending() >= READ_AHEAD {
             self.pump(stream)?;
@@ -397,7 +403,7 @@ impl Pair {
     ///
     /// # Errors
     /// When something else comes out at the other end.
-    pub fn pause(&mut self, stream: &mut Stream) -> Result<()> {
+    pub fn pause(&mut self, stream: &mut PairStream) -> Result<()> {
         self.pump(stream)?;
         if let Some(due) = stream.encoder.poll_timeout() {
             self.now = self.now.max(due);
@@ -410,7 +416,7 @@ impl Pair {
     ///
     /// # Errors
     /// When something else, or not all, comes out at the other end.
-    pub fn finish(&mut self, mut stream: Stream) -> Result<Tally> {
+    pub fn finish(&mut self, mut stream: PairStream) -> Result<TrafficTally> {
         let began = kernel::thread_time();
         stream.encoder.finish();
         stream.tally.encoding += kernel::thread_time() - began;
@@ -424,8 +430,8 @@ impl Pair {
             "not all came out at the other end: {} bytes were kept back",
             stream.encoder.pending()
         );
-        if stream.ends == Ends::Counted {
-            let finish = Frame::Finish(Finish {
+        if stream.ends == OverheadAccounting::Counted {
+            let finish = SessionFrame::Finish(FinishFrame {
                 flow: stream.id,
                 final_offset: stream.encoded,
             });
@@ -437,7 +443,7 @@ impl Pair {
     }
 
     /// Lets both dictionaries write what they gather, which is a part of what the stream takes.
-    fn write_down(&mut self, stream: &mut Stream) {
+    fn write_down(&mut self, stream: &mut PairStream) {
         for (end, time) in [
             (stream.from, &mut stream.tally.encoding),
             (stream.from.other(), &mut stream.tally.decoding),
@@ -457,7 +463,7 @@ impl Pair {
 
     /// What an end's dictionary holds and has done.
     #[must_use]
-    pub fn statistics(&self, side: Side) -> DictionaryStatistics {
+    pub fn statistics(&self, side: PairSide) -> DictionaryStatistics {
         self.ends[side as usize].dictionary.statistics()
     }
 
@@ -466,12 +472,12 @@ impl Pair {
         self.encoder.retained
     }
 
-    fn end(&mut self, side: Side) -> &mut End {
+    fn end(&mut self, side: PairSide) -> &mut NodeEnd {
         &mut self.ends[side as usize]
     }
 
     /// Encodes and decodes until the encoder gives nothing more.
-    fn pump(&mut self, stream: &mut Stream) -> Result<()> {
+    fn pump(&mut self, stream: &mut PairStream) -> Result<()> {
         loop {
             let now = self.now;
             let began = kernel::thread_time();
@@ -493,10 +499,10 @@ impl Pair {
         }
     }
 
-    fn carry(&mut self, stream: &mut Stream, encoded: Bytes) -> Result<()> {
+    fn carry(&mut self, stream: &mut PairStream, encoded: Bytes) -> Result<()> {
         let offset = stream.encoded;
         stream.encoded += encoded.len() as u64;
-        stream.count_forward(&Frame::Data(Data {
+        stream.count_forward(&SessionFrame::Data(DataFrame {
             flow: stream.id,
             offset,
             bytes: encoded.clone(),
@@ -507,7 +513,7 @@ impl Pair {
         self.restore(stream)
     }
 
-    fn restore(&mut self, stream: &mut Stream) -> Result<()> {
+    fn restore(&mut self, stream: &mut PairStream) -> Result<()> {
         loop {
             let began = kernel::thread_time();
             let end = self.end(stream.from.other());
@@ -515,11 +521,13 @@ impl Pair {
             let requests = end.serve();
             stream.tally.decoding += kernel::thread_time() - began;
             match decoded.context("what was encoded cannot be restored")? {
-                Decoded::Segment(segment) => compare(&mut stream.expected, &segment.bytes)?,
-                Decoded::NeedMore => return Ok(()),
-                Decoded::NeedRepair(request) => self.repair(stream, request)?,
-                Decoded::WaitForRepair => bail!("a decoder waits for a repair that it was given"),
-                Decoded::WaitForDisk => ensure!(
+                DecoderOutput::Segment(segment) => compare(&mut stream.expected, &segment.bytes)?,
+                DecoderOutput::NeedMore => return Ok(()),
+                DecoderOutput::NeedRepair(request) => self.repair(stream, request)?,
+                DecoderOutput::WaitForRepair => {
+                    bail!("a decoder waits for a repair that it was given")
+                }
+                DecoderOutput::WaitForDisk => ensure!(
                     requests > 0,
                     "a decoder waits for a disk of which nothing is asked"
                 ),
@@ -527,7 +535,7 @@ impl Pair {
         }
     }
 
-    fn repair(&mut self, stream: &mut Stream, request: Bytes) -> Result<()> {
+    fn repair(&mut self, stream: &mut PairStream, request: Bytes) -> Result<()> {
         stream.tally.repairs += 1;
         let sequence = stream.messages;
         stream.messages += 1;
@@ -539,7 +547,7 @@ impl Pair {
             .context("a repair was refused")?;
         stream.tally.encoding += kernel::thread_time() - began;
         let answered = message(stream.id, sequence, &answer);
-        let acknowledged = Frame::MessageAck(MessageAck { next: sequence + 1 });
+        let acknowledged = SessionFrame::MessageAck(MessageAck { next: sequence + 1 });
         stream.count_backward(&asked);
         stream.count_backward(&acknowledged);
         stream.count_forward(&answered);
@@ -550,7 +558,7 @@ impl Pair {
         taken.context("a repair was not taken")
     }
 
-    fn acknowledge(&mut self, stream: &mut Stream) {
+    fn acknowledge(&mut self, stream: &mut PairStream) {
         let consumed = stream.decoder.consumed();
         if consumed == stream.acknowledged {
             return;
@@ -586,37 +594,37 @@ fn compare(expected: &mut VecDeque<Bytes>, mut bytes: &[u8]) -> Result<()> {
 }
 
 /// What a receiver says of its progress.
-pub fn acknowledgement(flow: FlowId, received: u64, consumed: u64) -> Frame {
-    Frame::Ack(Ack {
+pub fn acknowledgement(flow: FlowId, received: u64, consumed: u64) -> SessionFrame {
+    SessionFrame::Ack(FlowAck {
         flow,
         received,
         consumed,
-        limit: received + tunnel::Config::default().flow_window.bytes(),
-        finish: Seen::NotYet,
+        limit: received + tunnel::SessionConfig::default().flow_window.bytes(),
+        finish: ReceiptState::NotYet,
     })
 }
 
 /// What carries a repair's request or answer; its kind is one byte, whichever it is.
-pub fn message(flow: FlowId, sequence: u64, bytes: &Bytes) -> Frame {
-    Frame::Message(Message {
+pub fn message(flow: FlowId, sequence: u64, bytes: &Bytes) -> SessionFrame {
+    SessionFrame::Message(MessageFrame {
         flow,
         kind: 1,
-        piece: Piece::Last,
+        piece: MessageContinuation::Last,
         sequence,
         bytes: bytes.clone(),
     })
 }
 
 /// The frame's length on a link. Data are not copied for it.
-pub fn length_of(frame: &Frame) -> u64 {
-    let mut out = Writer::new();
+pub fn length_of(frame: &SessionFrame) -> u64 {
+    let mut out = ByteWriter::new();
     match frame {
-        Frame::Data(data) => {
-            let head = Data {
+        SessionFrame::Data(data) => {
+            let head = DataFrame {
                 bytes: Bytes::new(),
                 ..data.clone()
             };
-            Frame::Data(head).emit(&mut out);
+            SessionFrame::Data(head).emit(&mut out);
             // The length before a frame grows with it; that of an empty one takes one byte.
             let body = out.len() - 1 + data.bytes.len();
             (vocab::varint_length(body as u64) + body) as u64
@@ -640,12 +648,12 @@ mod tests {
 
     fn noise(length: usize, seed: u64) -> Bytes {
         let mut bytes = vec![0; length];
-        Random::from_seed(seed).fill(&mut bytes);
+        SeededRandom::from_seed(seed).fill(&mut bytes);
         bytes.into()
     }
 
-    fn transfer(pair: &mut Pair, data: &Bytes) -> Tally {
-        let mut stream = pair.start(Side::Near);
+    fn transfer(pair: &mut NodePair, data: &Bytes) -> TrafficTally {
+        let mut stream = pair.start(PairSide::Near);
         for start in (0..data.len()).step_by(65_536) {
             let end = data.len().min(start + 65_536);
             pair.send(&mut stream, data.slice(start..end)).unwrap();
@@ -655,13 +663,13 @@ mod tests {
 
     #[test]
     fn what_was_sent_once_costs_little_in_either_direction() {
-        let mut pair = Pair::open(&config(ByteCount::new(0)), None).unwrap();
+        let mut pair = NodePair::open(&config(ByteCount::new(0)), None).unwrap();
         let data = noise(1 << 20, 1);
         let cold = transfer(&mut pair, &data);
         assert_eq!(cold.bytes, 1 << 20);
         assert!(cold.wire_bytes() >= 1 << 20);
         assert!(cold.backward_wire_bytes > 0);
-        let mut back = pair.start(Side::Far);
+        let mut back = pair.start(PairSide::Far);
         pair.send(&mut back, data.clone()).unwrap();
         let warm = pair.finish(back).unwrap();
         assert!(warm.wire_bytes() < cold.wire_bytes() / 50, "{warm:?}");
@@ -670,8 +678,8 @@ mod tests {
 
     #[test]
     fn a_lone_write_is_sent_in_a_pause() {
-        let mut pair = Pair::open(&config(ByteCount::new(0)), None).unwrap();
-        let mut stream = pair.start(Side::Near);
+        let mut pair = NodePair::open(&config(ByteCount::new(0)), None).unwrap();
+        let mut stream = pair.start(PairSide::Near);
         pair.send(&mut stream, Bytes::from_static(b"ls\n")).unwrap();
         pair.pause(&mut stream).unwrap();
         assert_eq!(stream.pending(), 0);
@@ -685,10 +693,10 @@ mod tests {
         use std::rc::Rc;
         let disks: [Rc<RefCell<MemoryDisk>>; 2] = Default::default();
         let mut seed = 0;
-        let mut executor = |disk: &Rc<RefCell<MemoryDisk>>| -> Disk {
+        let mut executor = |disk: &Rc<RefCell<MemoryDisk>>| -> DictionaryDisk {
             let disk = Rc::clone(disk);
             seed += 1;
-            Disk {
+            DictionaryDisk {
                 execute: Box::new(move |request| disk.borrow_mut().execute(request)),
                 key: DictionaryKey::new([1; 32]),
                 seed,
@@ -696,17 +704,17 @@ mod tests {
         };
         let config = config(ByteCount::mebibytes(64));
         let data = noise(1 << 20, 2);
-        let mut pair = Pair::open(&config, Some(disks.each_ref().map(&mut executor))).unwrap();
+        let mut pair = NodePair::open(&config, Some(disks.each_ref().map(&mut executor))).unwrap();
         let cold = transfer(&mut pair, &data);
         pair.settle();
         drop(pair);
-        let mut pair = Pair::open(&config, Some(disks.each_ref().map(&mut executor))).unwrap();
+        let mut pair = NodePair::open(&config, Some(disks.each_ref().map(&mut executor))).unwrap();
         let warm = transfer(&mut pair, &data);
         assert!(warm.wire_bytes() < cold.wire_bytes() / 50, "{warm:?}");
         pair.settle();
         drop(pair);
         *disks[1].borrow_mut() = MemoryDisk::new();
-        let mut pair = Pair::open(&config, Some(disks.each_ref().map(&mut executor))).unwrap();
+        let mut pair = NodePair::open(&config, Some(disks.each_ref().map(&mut executor))).unwrap();
         let repaired = transfer(&mut pair, &data);
         assert!(repaired.repairs > 0);
         assert!(repaired.wire_bytes() > 1 << 20);
@@ -717,12 +725,12 @@ mod tests {
     #[test]
     fn frames_are_as_long_as_they_are_written() {
         for length in [1, 60, 61, 62, 63, 64, 65, 16_000, 16_380, 16_384, 65_536] {
-            let frame = Frame::Data(Data {
+            let frame = SessionFrame::Data(DataFrame {
                 flow: FlowId(7),
                 offset: 1 << 33,
                 bytes: vec![0; length].into(),
             });
-            let mut out = Writer::new();
+            let mut out = ByteWriter::new();
             frame.emit(&mut out);
             assert_eq!(length_of(&frame), out.len() as u64);
         }

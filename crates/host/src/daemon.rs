@@ -30,7 +30,7 @@ const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 
 /// What the kernel's capget and capset take first.
 #[repr(C)]
-struct CapabilityHeader {
+struct UserCapabilityHeader {
     version: u32,
     process: i32,
 }
@@ -308,7 +308,7 @@ pub fn start_session() {
 }
 
 /// A process, to be asked later how it ended.
-pub struct Process(OwnedFd);
+pub struct ProcessHandle(OwnedFd);
 
 /// What `PIDFD_GET_INFO` of pidfd_open(2) fills in, in its first version.
 #[repr(C)]
@@ -326,7 +326,7 @@ struct ProcessInfo {
 const PIDFD_GET_INFO: libc::Ioctl = 0xc040_ff0b_u32 as libc::Ioctl;
 const PIDFD_INFO_EXIT: u64 = 1 << 3;
 
-impl Process {
+impl ProcessHandle {
     /// The one that started this one.
     ///
     /// # Errors
@@ -473,7 +473,7 @@ fn get_option(
 }
 
 fn read_capabilities() -> io::Result<[CapabilityWord; 2]> {
-    let mut header = CapabilityHeader {
+    let mut header = UserCapabilityHeader {
         version: CAPABILITY_VERSION_3,
         process: 0,
     };
@@ -486,7 +486,7 @@ fn read_capabilities() -> io::Result<[CapabilityWord; 2]> {
 
 /// Makes `kept` the permitted, effective and inheritable set.
 fn write_capabilities(kept: u64) -> io::Result<()> {
-    let mut header = CapabilityHeader {
+    let mut header = UserCapabilityHeader {
         version: CAPABILITY_VERSION_3,
         process: 0,
     };

@@ -5,9 +5,9 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 
 /// Where a chart is drawn.
-pub type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
+pub type ChartArea<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 /// Why it could not be.
-pub type Failure = DrawingAreaErrorKind<std::io::Error>;
+pub type ChartError = DrawingAreaErrorKind<std::io::Error>;
 
 // Colours that differ in lightness too, for those who do not see hues.
 /// Grey of grids and reference lines.
@@ -34,7 +34,7 @@ const TEXT_WRITTEN: &str = "#010203";
 /// When the drawing fails.
 pub fn svg(
     size: (u32, u32),
-    draw: impl FnOnce(&Area<'_>) -> Result<(), Failure>,
+    draw: impl FnOnce(&ChartArea<'_>) -> Result<(), ChartError>,
 ) -> Result<String> {
     let mut drawing = String::new();
     {

@@ -38,7 +38,7 @@ pub fn is_owner(namespace: &File) -> io::Result<bool> {
 
 /// What a process may be given of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unshare {
+pub enum UnshareScope {
     /// A network namespace.
     Network,
     /// A user namespace; only while the process has a single thread.
@@ -48,11 +48,11 @@ pub enum Unshare {
 }
 
 /// Puts the calling thread into a namespace of its own.
-pub fn unshare(what: Unshare) -> io::Result<()> {
+pub fn unshare(what: UnshareScope) -> io::Result<()> {
     let flags = match what {
-        Unshare::Network => libc::CLONE_NEWNET,
-        Unshare::User => libc::CLONE_NEWUSER,
-        Unshare::MountsAndProcesses => libc::CLONE_NEWNS | libc::CLONE_NEWPID,
+        UnshareScope::Network => libc::CLONE_NEWNET,
+        UnshareScope::User => libc::CLONE_NEWUSER,
+        UnshareScope::MountsAndProcesses => libc::CLONE_NEWNS | libc::CLONE_NEWPID,
     };
     // SAFETY: unshare(2) takes an integer and touches no memory of ours.
     checked(unsafe { libc::unshare(flags) }).map(drop)
@@ -72,7 +72,7 @@ pub fn user_and_group() -> (u32, u32) {
 
 /// How a mount is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mount<'a> {
+pub enum MountKind<'a> {
     /// What is mounted later in this mount namespace stays in it.
     KeepToOurselves,
     /// An empty file system in memory.
@@ -82,11 +82,11 @@ pub enum Mount<'a> {
 }
 
 /// Mounts on `target` in the calling thread's mount namespace.
-pub fn mount(how: Mount<'_>, target: &OsStr) -> io::Result<()> {
+pub fn mount(how: MountKind<'_>, target: &OsStr) -> io::Result<()> {
     let (source, kind, flags) = match how {
-        Mount::KeepToOurselves => (OsStr::new("none"), None, libc::MS_REC | libc::MS_SLAVE),
-        Mount::Memory => (OsStr::new("tmpfs"), Some(c"tmpfs"), 0),
-        Mount::Bind(source) => (source, None, libc::MS_BIND),
+        MountKind::KeepToOurselves => (OsStr::new("none"), None, libc::MS_REC | libc::MS_SLAVE),
+        MountKind::Memory => (OsStr::new("tmpfs"), Some(c"tmpfs"), 0),
+        MountKind::Bind(source) => (source, None, libc::MS_BIND),
     };
     let source = CString::new(source.as_bytes())?;
     let target = CString::new(target.as_bytes())?;
@@ -112,7 +112,7 @@ pub fn unmount(target: &OsStr) -> io::Result<()> {
 
 /// Lets others of the same user look at this process under /proc again, which entering a user
 /// namespace has forbidden them.
-pub fn stay_visible() -> io::Result<()> {
+pub fn make_dumpable() -> io::Result<()> {
     // SAFETY: prctl(2) with integers only.
     checked(unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 1, 0, 0, 0) }).map(drop)
 }
@@ -188,7 +188,7 @@ fn change_inheritable(change: impl Fn(u32) -> u32) -> io::Result<()> {
 
 /// What programs inherit beside what is theirs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum PassedOn {
+pub enum PassedCapabilities {
     /// What this process was started with.
     AsFound,
     /// What [`pass_on_net_admin`] has added.
@@ -247,7 +247,7 @@ fn fetched() -> libc::sigset_t {
 
 /// What [`wait_for_signal`] saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrived {
+pub enum ArrivedSignal {
     /// Nothing within the time.
     Nothing,
     /// A child has ended or stopped.
@@ -259,7 +259,7 @@ pub enum Arrived {
 }
 
 /// Waits up to `span` for one of the blocked signals.
-pub fn wait_for_signal(span: Duration) -> Arrived {
+pub fn wait_for_signal(span: Duration) -> ArrivedSignal {
     let set = fetched();
     let timeout = libc::timespec {
         tv_sec: libc::time_t::try_from(span.as_secs()).unwrap_or(libc::time_t::MAX),
@@ -272,11 +272,11 @@ pub fn wait_for_signal(span: Duration) -> Arrived {
         (signal, information.si_code)
     };
     match signal {
-        ..=0 => Arrived::Nothing,
-        libc::SIGCHLD => Arrived::Child,
+        ..=0 => ArrivedSignal::Nothing,
+        libc::SIGCHLD => ArrivedSignal::Child,
         // sigaction(2): codes above zero are the kernel's own.
-        signal if code > 0 => Arrived::FromTerminal(signal),
-        signal => Arrived::FromProcess(signal),
+        signal if code > 0 => ArrivedSignal::FromTerminal(signal),
+        signal => ArrivedSignal::FromProcess(signal),
     }
 }
 
@@ -330,7 +330,11 @@ pub fn wait_readable<const N: usize>(
 /// what [`pass_on_signal`] sends, ends with the command's exit code (128 and the signal's number
 /// if one ended it), and the kernel then ends all that is left. A command cannot be the first
 /// process itself, because that one is deaf to every signal it has no handler for.
-pub fn start_behind_first_process(command: &mut Command, starter: OwnedFd, passed_on: PassedOn) {
+pub fn start_behind_first_process(
+    command: &mut Command,
+    starter: OwnedFd,
+    passed_on: PassedCapabilities,
+) {
     let before_program = move || {
         // SAFETY: prctl, poll, mount, sigprocmask and fork are system calls that may be made
         // between fork and exec, and what they are given lives through them.
@@ -366,7 +370,7 @@ pub fn start_behind_first_process(command: &mut Command, starter: OwnedFd, passe
                     }
                     libc::sigprocmask(libc::SIG_SETMASK, &before, ptr::null_mut());
                     // An ordinary user's command is as privileged as its caller was, and no more.
-                    if passed_on == PassedOn::NetAdmin {
+                    if passed_on == PassedCapabilities::NetAdmin {
                         change_inheritable(|set| set & !(1 << CAP_NET_ADMIN))?;
                     }
                     Ok(())
@@ -423,7 +427,7 @@ fn exit_code(status: libc::c_int) -> libc::c_int {
 
 /// Which side of a fork this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Forked {
+pub enum ForkSide {
     /// The one that called; the new process has this number.
     Parent(u32),
     /// The new process.
@@ -431,11 +435,11 @@ pub enum Forked {
 }
 
 /// Makes a second process of this one, which must have a single thread.
-pub fn fork() -> io::Result<Forked> {
+pub fn fork() -> io::Result<ForkSide> {
     // SAFETY: with a single thread no lock can be held by another one in the copy.
     match checked(unsafe { libc::fork() })? {
-        0 => Ok(Forked::Child),
-        child => Ok(Forked::Parent(child.unsigned_abs())),
+        0 => Ok(ForkSide::Child),
+        child => Ok(ForkSide::Parent(child.unsigned_abs())),
     }
 }
 

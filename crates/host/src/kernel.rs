@@ -19,14 +19,14 @@ static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// A signal that the lab sends to a process it started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Signal {
+pub enum ProcessSignal {
     /// Please stop (SIGTERM).
     Terminate,
     /// Stop now, without a chance to clean up (SIGKILL).
     Kill,
     /// Stand still (SIGSTOP).
     Freeze,
-    /// Go on after [`Signal::Freeze`] (SIGCONT).
+    /// Go on after [`ProcessSignal::Freeze`] (SIGCONT).
     Thaw,
     /// Reload, by convention (SIGHUP).
     Reload,
@@ -34,15 +34,15 @@ pub enum Signal {
     Interrupt,
 }
 
-impl Signal {
+impl ProcessSignal {
     fn number(self) -> libc::c_int {
         match self {
-            Signal::Terminate => libc::SIGTERM,
-            Signal::Kill => libc::SIGKILL,
-            Signal::Freeze => libc::SIGSTOP,
-            Signal::Thaw => libc::SIGCONT,
-            Signal::Reload => libc::SIGHUP,
-            Signal::Interrupt => libc::SIGINT,
+            ProcessSignal::Terminate => libc::SIGTERM,
+            ProcessSignal::Kill => libc::SIGKILL,
+            ProcessSignal::Freeze => libc::SIGSTOP,
+            ProcessSignal::Thaw => libc::SIGCONT,
+            ProcessSignal::Reload => libc::SIGHUP,
+            ProcessSignal::Interrupt => libc::SIGINT,
         }
     }
 }
@@ -51,7 +51,7 @@ impl Signal {
 ///
 /// # Errors
 /// When there is no such process or it belongs to somebody else.
-pub fn send_signal(pid: u32, signal: Signal) -> io::Result<()> {
+pub fn send_signal(pid: u32, signal: ProcessSignal) -> io::Result<()> {
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::Error::from(io::ErrorKind::NotFound))?;
     // SAFETY: kill(2) takes two integers and touches no memory of ours.
     match unsafe { libc::kill(pid, signal.number()) } {
@@ -145,12 +145,12 @@ pub fn interrupted() -> bool {
 /// A file that may have no end, or no other end yet: waiting for its bytes stops when the lab is asked
 /// to stop, which a plain read does not.
 #[derive(Debug)]
-pub struct Interruptible(File);
+pub struct InterruptibleFile(File);
 
 /// How long such a wait may not notice it.
 const NOTICED_WITHIN: Duration = Duration::from_millis(200);
 
-impl Interruptible {
+impl InterruptibleFile {
     /// Opens the file to be read; of a pipe that nobody writes to yet, reading waits and not this.
     ///
     /// # Errors
@@ -174,7 +174,7 @@ impl Interruptible {
     }
 }
 
-impl Read for Interruptible {
+impl Read for InterruptibleFile {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let mut entry = libc::pollfd {
             fd: self.0.as_raw_fd(),
@@ -316,7 +316,7 @@ mod tests {
         let start = process_start(child.id());
         assert!(start.is_some());
         assert_eq!(start, process_start(child.id()));
-        send_signal(child.id(), Signal::Kill).unwrap();
+        send_signal(child.id(), ProcessSignal::Kill).unwrap();
         child.wait().unwrap();
         assert_eq!(process_start(child.id()), None);
     }

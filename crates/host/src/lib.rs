@@ -35,4 +35,4 @@ pub mod terminal;
 pub mod tester_sockets;
 pub mod wait;
 
-pub use rootless::Environment;
+pub use rootless::ProgramEnvironment;

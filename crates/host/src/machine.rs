@@ -10,7 +10,7 @@ use crate::command;
 
 /// What a reader of a report needs to know of the machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Machine {
+pub struct MachineInfo {
     /// The kernel's release.
     pub kernel: String,
     /// The system's name and version.
@@ -33,7 +33,7 @@ pub struct Machine {
     pub offloads: String,
 }
 
-impl Machine {
+impl MachineInfo {
     /// Reads what the system says of itself.
     #[must_use]
     pub fn describe(programs: &[&str]) -> Self {

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use crate::kernel::{self, Signal};
-use crate::run::{Run, namespace_path};
+use crate::kernel::{self, ProcessSignal};
+use crate::run::{LabRun, namespace_path};
 use crate::{command, wait};
 
 /// A process that has not ended this long after it was asked to is killed.
@@ -23,7 +23,7 @@ const LOG_LINES_SHOWN: usize = 12;
 
 /// A running process; dropping it stops it.
 #[derive(Debug)]
-pub struct Process {
+pub struct RunningProcess {
     name: String,
     child: Child,
     log: PathBuf,
@@ -32,7 +32,7 @@ pub struct Process {
 
 /// What to start and where.
 #[derive(Debug)]
-pub struct Launch<'a> {
+pub struct LaunchConfig<'a> {
     /// What messages call it; also its log's file name.
     pub name: &'a str,
     /// The network namespace it runs in.
@@ -43,14 +43,14 @@ pub struct Launch<'a> {
     pub logs: &'a Path,
 }
 
-impl Process {
+impl RunningProcess {
     /// Starts a process whose standard output and error go to its log.
     ///
     /// # Errors
     /// When the program cannot be started or the log cannot be opened.
     pub fn start<A: AsRef<OsStr>>(
-        run: &Run,
-        launch: &Launch<'_>,
+        run: &LabRun,
+        launch: &LaunchConfig<'_>,
         arguments: impl IntoIterator<Item = A>,
     ) -> Result<Self> {
         let path = launch.logs.join(format!("{}.log", launch.name));
@@ -99,7 +99,7 @@ impl Process {
     ///
     /// # Errors
     /// When it is gone.
-    pub fn signal(&self, signal: Signal) -> Result<()> {
+    pub fn signal(&self, signal: ProcessSignal) -> Result<()> {
         kernel::send_signal(self.pid(), signal)
             .with_context(|| format!("sending {signal:?} to {}", self.name))
     }
@@ -150,13 +150,13 @@ impl Process {
     ///
     /// # Errors
     /// When its end cannot be waited for.
-    pub fn stop(&mut self, signal: Signal) -> Result<ExitStatus> {
+    pub fn stop(&mut self, signal: ProcessSignal) -> Result<ExitStatus> {
         if let Some(status) = self.poll_end()? {
             return Ok(status);
         }
         let _ = self.signal(signal);
         // A frozen process would sleep through its end.
-        let _ = self.signal(Signal::Thaw);
+        let _ = self.signal(ProcessSignal::Thaw);
         let start = std::time::Instant::now();
         // Not `wait::until`: an interrupted lab stops its processes with the same patience.
         while start.elapsed() < STOP_LIMIT {
@@ -189,9 +189,9 @@ impl Process {
     }
 }
 
-impl Drop for Process {
+impl Drop for RunningProcess {
     fn drop(&mut self) {
-        if let Err(error) = self.stop(Signal::Terminate) {
+        if let Err(error) = self.stop(ProcessSignal::Terminate) {
             tracing::warn!(name = self.name, %error, "could not be stopped");
         }
     }

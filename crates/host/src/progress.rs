@@ -1,7 +1,7 @@
 //! How the lab tells what it is doing; the binary decides how that looks.
 
 /// Receives what a person who waits wants to know.
-pub trait Progress {
+pub trait ProgressReporter {
     /// Something has begun; `done` of 0 to 1 of the whole is behind it.
     fn step(&self, done: f64, text: &str);
     /// Something worth keeping on the screen.
@@ -10,9 +10,9 @@ pub trait Progress {
 
 /// Says nothing.
 #[derive(Clone, Copy, Debug)]
-pub struct Silent;
+pub struct SilentProgress;
 
-impl Progress for Silent {
+impl ProgressReporter for SilentProgress {
     fn step(&self, _done: f64, _text: &str) {}
     fn note(&self, _text: &str) {}
 }

@@ -6,9 +6,9 @@ use anyhow::Error;
 /// holds. Nothing was started or changed, and asking the same again gives the same.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:#}")]
-pub struct Refused(Error);
+pub struct InvalidRequest(Error);
 
-impl Refused {
+impl InvalidRequest {
     /// Makes a refusal of an error, which reads as before.
     #[must_use]
     pub fn because(error: impl Into<Error>) -> Error {
@@ -17,7 +17,7 @@ impl Refused {
 
     /// Whether a refusal is the cause of this error.
     #[must_use]
-    pub fn is_why(error: &Error) -> bool {
+    pub fn is_cause_of(error: &Error) -> bool {
         error.chain().any(|cause| cause.is::<Self>())
     }
 }
@@ -31,10 +31,14 @@ mod tests {
     #[test]
     fn a_refusal_reads_as_its_cause_and_is_found_under_any_context() {
         let cause: Result<()> = Err(anyhow!("zero")).context("`rate`");
-        let refused = cause.map_err(Refused::because).context("the way back");
+        let refused = cause
+            .map_err(InvalidRequest::because)
+            .context("the way back");
         let refused = refused.unwrap_err();
         assert_eq!(format!("{refused:#}"), "the way back: `rate`: zero");
-        assert!(Refused::is_why(&refused));
-        assert!(!Refused::is_why(&anyhow!("zero").context("`rate`")));
+        assert!(InvalidRequest::is_cause_of(&refused));
+        assert!(!InvalidRequest::is_cause_of(
+            &anyhow!("zero").context("`rate`")
+        ));
     }
 }

@@ -23,18 +23,18 @@ pub const INSIDE_VARIABLE: &str = "TRUNKLINE_LAB_INSIDE";
 
 /// The place that a program runs in; the binary reads it from its environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Environment {
+pub struct ProgramEnvironment {
     /// The `trunkline` program that emulator and nodes are started from.
     pub program: PathBuf,
     /// The arguments of this process, in case it has to be started again.
     pub arguments: Vec<OsString>,
     /// Whether this process is already the root of a user namespace of its own.
-    pub user_namespace: Inside,
+    pub user_namespace: UserNamespaceMembership,
 }
 
 /// Whether a process is the one that the lab started again inside a user namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Inside {
+pub enum UserNamespaceMembership {
     /// It is.
     Yes,
     /// It is the one that a person started.
@@ -43,20 +43,20 @@ pub enum Inside {
 
 /// How the lab has got the privileges it needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Privileges {
+pub enum PrivilegeSource {
     /// As the host's root.
     Root,
     /// As the root of a user namespace.
     UserNamespace,
 }
 
-impl Privileges {
+impl PrivilegeSource {
     /// One sentence that says which, and what is then not available.
     #[must_use]
     pub fn explain(self) -> &'static str {
         match self {
-            Privileges::Root => "running as root",
-            Privileges::UserNamespace => {
+            PrivilegeSource::Root => "running as root",
+            PrivilegeSource::UserNamespace => {
                 "running without root, in a user namespace (not available: real-time \
                  scheduling, socket buffers above the system's limits, AF_XDP)"
             }
@@ -69,13 +69,13 @@ impl Privileges {
 ///
 /// # Errors
 /// When neither is possible; the message says what to do.
-pub fn obtain(environment: &Environment) -> Result<Privileges> {
-    if environment.user_namespace == Inside::Yes {
+pub fn obtain(environment: &ProgramEnvironment) -> Result<PrivilegeSource> {
+    if environment.user_namespace == UserNamespaceMembership::Yes {
         prepare_inside()?;
-        return Ok(Privileges::UserNamespace);
+        return Ok(PrivilegeSource::UserNamespace);
     }
     if kernel::effective_user() == 0 {
-        return Ok(Privileges::Root);
+        return Ok(PrivilegeSource::Root);
     }
     let Some(unshare) = command::find("unshare") else {
         bail!("the lab needs root, or unshare(1) from util-linux to run without it");

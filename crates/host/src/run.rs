@@ -7,7 +7,7 @@
 //!     ...                 server directories, captures, logs
 //! ```
 //! A line is written before the thing it names is made, so that a run killed at any moment leaves
-//! a journal that covers all it left. [`Run::create`] first sweeps: a run whose owner (process
+//! a journal that covers all it left. [`LabRun::create`] first sweeps: a run whose owner (process
 //! number and start time) is gone has its processes ended, its namespaces deleted and its directory
 //! removed. Runs whose owner lives are not touched.
 
@@ -20,8 +20,8 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::kernel::{self, Signal};
-use crate::{Environment, command};
+use crate::kernel::{self, ProcessSignal};
+use crate::{ProgramEnvironment, command};
 
 /// Where named network namespaces stand (ip-netns(8)).
 const NAMESPACE_DIRECTORY: &str = "/run/netns";
@@ -41,7 +41,7 @@ const KILL_PAUSE: Duration = Duration::from_millis(10);
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Entry {
+enum JournalEntry {
     Owner { pid: u32, start: u64 },
     Namespace(String),
     Process { pid: u32, start: u64 },
@@ -49,19 +49,19 @@ enum Entry {
 
 /// One run of the lab; dropping it removes everything it made.
 #[derive(Debug)]
-pub struct Run {
-    environment: Environment,
+pub struct LabRun {
+    environment: ProgramEnvironment,
     id: String,
     directory: PathBuf,
     journal: Mutex<File>,
 }
 
-impl Run {
+impl LabRun {
     /// Removes what dead runs left and opens a run of its own.
     ///
     /// # Errors
     /// When the directory cannot be made.
-    pub fn create(environment: &Environment) -> Result<Self> {
+    pub fn create(environment: &ProgramEnvironment) -> Result<Self> {
         let base = Path::new(BASE_DIRECTORY);
         fs::create_dir_all(base).with_context(|| format!("making {}", base.display()))?;
         sweep(base);
@@ -88,13 +88,13 @@ impl Run {
             journal: Mutex::new(journal),
         };
         let start = kernel::process_start(pid).unwrap_or_default();
-        run.note(&Entry::Owner { pid, start })?;
+        run.note(&JournalEntry::Owner { pid, start })?;
         Ok(run)
     }
 
     /// Where the lab runs.
     #[must_use]
-    pub fn environment(&self) -> &Environment {
+    pub fn environment(&self) -> &ProgramEnvironment {
         &self.environment
     }
 
@@ -126,7 +126,7 @@ impl Run {
     /// When the kernel or `ip` refuses.
     pub fn make_namespace(&self, role: &str) -> Result<String> {
         let name = format!("tl{}-{role}", self.id);
-        self.note(&Entry::Namespace(name.clone()))?;
+        self.note(&JournalEntry::Namespace(name.clone()))?;
         command::run("ip", ["netns", "add", &name])?;
         Ok(name)
     }
@@ -137,12 +137,12 @@ impl Run {
     /// When the journal cannot be written.
     pub fn note_process(&self, pid: u32) -> Result<()> {
         match kernel::process_start(pid) {
-            Some(start) => self.note(&Entry::Process { pid, start }),
+            Some(start) => self.note(&JournalEntry::Process { pid, start }),
             None => Ok(()),
         }
     }
 
-    fn note(&self, entry: &Entry) -> Result<()> {
+    fn note(&self, entry: &JournalEntry) -> Result<()> {
         let mut line = serde_json::to_string(entry)?;
         line.push('\n');
         let mut journal = self
@@ -155,7 +155,7 @@ impl Run {
     }
 }
 
-impl Drop for Run {
+impl Drop for LabRun {
     fn drop(&mut self) {
         remove_leftovers(&self.directory);
     }
@@ -196,7 +196,7 @@ fn sweep(base: &Path) {
     }
 }
 
-fn entries(directory: &Path) -> Vec<Entry> {
+fn entries(directory: &Path) -> Vec<JournalEntry> {
     let text = fs::read_to_string(directory.join("journal")).unwrap_or_default();
     text.lines()
         .filter_map(|line| serde_json::from_str(line).ok())
@@ -207,8 +207,8 @@ fn owner_is_alive(directory: &Path) -> bool {
     let owner = entries(directory)
         .into_iter()
         .find_map(|entry| match entry {
-            Entry::Owner { pid, start } => Some((pid, start)),
-            Entry::Namespace(_) | Entry::Process { .. } => None,
+            JournalEntry::Owner { pid, start } => Some((pid, start)),
+            JournalEntry::Namespace(_) | JournalEntry::Process { .. } => None,
         });
     match owner {
         Some((pid, start)) => kernel::process_start(pid) == Some(start),
@@ -223,14 +223,14 @@ fn owner_is_alive(directory: &Path) -> bool {
 fn remove_leftovers(directory: &Path) {
     let entries = entries(directory);
     for entry in entries.iter().rev() {
-        if let Entry::Process { pid, start } = entry
+        if let JournalEntry::Process { pid, start } = entry
             && kernel::process_start(*pid) == Some(*start)
         {
-            let _ = kernel::send_signal(*pid, Signal::Kill);
+            let _ = kernel::send_signal(*pid, ProcessSignal::Kill);
         }
     }
     for entry in entries.iter().rev() {
-        let Entry::Namespace(name) = entry else {
+        let JournalEntry::Namespace(name) = entry else {
             continue;
         };
         if !namespace_path(name).exists() {
@@ -244,7 +244,7 @@ fn remove_leftovers(directory: &Path) {
                 break;
             }
             for pid in rest {
-                let _ = kernel::send_signal(pid, Signal::Kill);
+                let _ = kernel::send_signal(pid, ProcessSignal::Kill);
             }
             std::thread::sleep(KILL_PAUSE);
         }
@@ -261,7 +261,7 @@ fn remove_leftovers(directory: &Path) {
 mod tests {
     use super::*;
 
-    fn write_journal(base: &Path, name: &str, entries: &[Entry]) -> PathBuf {
+    fn write_journal(base: &Path, name: &str, entries: &[JournalEntry]) -> PathBuf {
         let directory = base.join(name);
         fs::create_dir(&directory).unwrap();
         let text: String = entries
@@ -282,16 +282,16 @@ mod tests {
             .spawn()
             .unwrap();
         let orphan_start = kernel::process_start(orphan.id()).unwrap();
-        let alive = write_journal(base.path(), "alive", &[Entry::Owner { pid, start }]);
+        let alive = write_journal(base.path(), "alive", &[JournalEntry::Owner { pid, start }]);
         let dead = write_journal(
             base.path(),
             "dead",
             &[
-                Entry::Owner {
+                JournalEntry::Owner {
                     pid,
                     start: start + 1,
                 },
-                Entry::Process {
+                JournalEntry::Process {
                     pid: orphan.id(),
                     start: orphan_start,
                 },
@@ -317,8 +317,8 @@ mod tests {
             base.path(),
             "dead",
             &[
-                Entry::Owner { pid: 1, start: 0 },
-                Entry::Process {
+                JournalEntry::Owner { pid: 1, start: 0 },
+                JournalEntry::Process {
                     pid: bystander.id(),
                     start: start + 7,
                 },

@@ -36,7 +36,7 @@ const NUMBER_BYTES: usize = 8;
 /// Control data aligned for `cmsghdr`.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-struct Control([u8; CONTROL_BYTES]);
+struct StampedControlBuffer([u8; CONTROL_BYTES]);
 
 fn checked(result: libc::c_int) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::last_os_error())
@@ -64,7 +64,7 @@ pub fn set_option<T>(
 
 /// Which packets of a socket the kernel stamps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stamps {
+pub enum StampedDirection {
     /// Those it receives.
     Received,
     /// Those it hands to the device; they come back through [`ReceiveBatch::sent_stamps`].
@@ -72,11 +72,11 @@ pub enum Stamps {
 }
 
 /// Asks for stamps.
-pub fn stamp(socket: &UdpSocket, stamps: Stamps) -> io::Result<()> {
+pub fn stamp(socket: &UdpSocket, stamps: StampedDirection) -> io::Result<()> {
     let flags = match stamps {
-        Stamps::Received => libc::SOF_TIMESTAMPING_RX_SOFTWARE,
+        StampedDirection::Received => libc::SOF_TIMESTAMPING_RX_SOFTWARE,
         // Numbered, and without the packet itself.
-        Stamps::Sent => {
+        StampedDirection::Sent => {
             libc::SOF_TIMESTAMPING_TX_SOFTWARE
                 | libc::SOF_TIMESTAMPING_OPT_ID
                 | libc::SOF_TIMESTAMPING_OPT_TSONLY
@@ -133,7 +133,7 @@ pub fn coalesce(socket: &UdpSocket) -> io::Result<()> {
 }
 
 /// Makes closing a connection give up what is unsent, at once and without a word more than a reset.
-pub fn leave_without_farewell(connection: &TcpStream) -> io::Result<()> {
+pub fn reset_on_close(connection: &TcpStream) -> io::Result<()> {
     let at_once = libc::linger {
         l_onoff: 1,
         l_linger: 0,
@@ -214,7 +214,7 @@ pub fn bound_to<T>(processors: &[usize], what: impl FnOnce() -> T) -> io::Result
 
 /// A clock of the system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Clock {
+pub enum SystemClock {
     /// The one that stamps are of.
     Real,
     /// Raw hardware time, which nobody steers.
@@ -224,11 +224,11 @@ pub enum Clock {
 }
 
 /// Nanoseconds on a clock.
-pub fn clock_ns(clock: Clock) -> i128 {
+pub fn clock_ns(clock: SystemClock) -> i128 {
     let number = match clock {
-        Clock::Real => libc::CLOCK_REALTIME,
-        Clock::Raw => libc::CLOCK_MONOTONIC_RAW,
-        Clock::Thread => libc::CLOCK_THREAD_CPUTIME_ID,
+        SystemClock::Real => libc::CLOCK_REALTIME,
+        SystemClock::Raw => libc::CLOCK_MONOTONIC_RAW,
+        SystemClock::Thread => libc::CLOCK_THREAD_CPUTIME_ID,
     };
     // SAFETY: timespec is plain data that the kernel fills; these clocks exist on every Linux.
     let time = unsafe {
@@ -311,7 +311,7 @@ impl SendBatch {
 
 /// A datagram that was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Received {
+pub struct ReceivedDatagram {
     /// The number that its sender gave it.
     pub number: u64,
     /// Bytes of payload.
@@ -324,7 +324,7 @@ pub struct Received {
 pub struct ReceiveBatch {
     payload: Vec<u8>,
     room: usize,
-    controls: Vec<Control>,
+    controls: Vec<StampedControlBuffer>,
 }
 
 impl ReceiveBatch {
@@ -333,7 +333,7 @@ impl ReceiveBatch {
         Self {
             payload: vec![0; BATCH * room],
             room,
-            controls: vec![Control([0; CONTROL_BYTES]); BATCH],
+            controls: vec![StampedControlBuffer([0; CONTROL_BYTES]); BATCH],
         }
     }
 
@@ -342,21 +342,21 @@ impl ReceiveBatch {
     pub fn receive(
         &mut self,
         socket: &UdpSocket,
-        mut each: impl FnMut(Received),
+        mut each: impl FnMut(ReceivedDatagram),
     ) -> io::Result<usize> {
         let (messages, taken) = self.take(socket, libc::MSG_WAITFORONE)?;
         let mut count = 0;
         for (at, message) in messages.iter().enumerate().take(taken) {
             let length = message.msg_len as usize;
             let bytes = &self.payload[at * self.room..][..length.min(self.room)];
-            let ancillary = Ancillary::read(&message.msg_hdr);
+            let ancillary = AncillaryData::read(&message.msg_hdr);
             let datagram = ancillary.segment.unwrap_or(length).max(1);
             for piece in bytes.chunks(datagram) {
                 let Some(number) = piece.first_chunk::<NUMBER_BYTES>() else {
                     continue;
                 };
                 count += 1;
-                each(Received {
+                each(ReceivedDatagram {
                     number: u64::from_le_bytes(*number),
                     length: piece.len() as u32,
                     stamp_ns: ancillary.stamp_ns.unwrap_or_default(),
@@ -377,7 +377,7 @@ impl ReceiveBatch {
             let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
             let (messages, taken) = self.take(socket, flags)?;
             for message in messages.iter().take(taken) {
-                let ancillary = Ancillary::read(&message.msg_hdr);
+                let ancillary = AncillaryData::read(&message.msg_hdr);
                 if let (Some(place), Some(stamp)) = (ancillary.sent_place, ancillary.stamp_ns) {
                     each(place, stamp);
                 }
@@ -439,14 +439,14 @@ fn nothing_there(error: &io::Error) -> bool {
 
 /// What the kernel says beside a datagram.
 #[derive(Default)]
-struct Ancillary {
+struct AncillaryData {
     stamp_ns: Option<u64>,
     /// The length of each datagram in a coalesced one.
     segment: Option<usize>,
     sent_place: Option<u32>,
 }
 
-impl Ancillary {
+impl AncillaryData {
     fn read(header: &libc::msghdr) -> Self {
         let mut found = Self::default();
         // SAFETY: the header is as recvmmsg left it, and its control data is still there; the
@@ -490,7 +490,7 @@ pub fn begin_stamping() -> Result<UdpSocket> {
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
     socket.connect(socket.local_addr()?)?;
     socket.set_read_timeout(Some(STAMP_WAIT))?;
-    stamp(&socket, Stamps::Received).context("asking for stamps of received packets")?;
+    stamp(&socket, StampedDirection::Received).context("asking for stamps of received packets")?;
     let mut sending = SendBatch::new(8, 1);
     let mut receiving = ReceiveBatch::new(64);
     wait::until(STAMPING_LIMIT, "the kernel to stamp packets", || {
@@ -527,16 +527,16 @@ mod tests {
     fn numbered_datagrams_arrive_with_stamps_of_both_ends() {
         let _stamping = begin_stamping().unwrap();
         let (sender, receiver) = pair();
-        stamp(&sender, Stamps::Sent).unwrap();
-        stamp(&receiver, Stamps::Received).unwrap();
-        let before = clock_ns(Clock::Real) as u64;
+        stamp(&sender, StampedDirection::Sent).unwrap();
+        stamp(&receiver, StampedDirection::Received).unwrap();
+        let before = clock_ns(SystemClock::Real) as u64;
         assert_eq!(SendBatch::new(100, 1).send(&sender, 7, 10).unwrap(), 10);
         let mut batch = ReceiveBatch::new(2_048);
         let mut received = Vec::new();
         while received.len() < 10 {
             assert!(batch.receive(&receiver, |one| received.push(one)).unwrap() > 0);
         }
-        let after = clock_ns(Clock::Real) as u64;
+        let after = clock_ns(SystemClock::Real) as u64;
         let mut sent = Vec::new();
         batch
             .sent_stamps(&sender, |place, stamp| sent.push((place, stamp)))

@@ -47,22 +47,22 @@ pub fn make_room(socket: &UdpSocket) -> io::Result<()> {
 
 /// What finds no room in a socket from some moment on.
 #[derive(Clone, Copy, Debug)]
-pub struct NoRoom {
+pub struct SocketDropCounter {
     /// The kernel's counts at that moment; [`None`] where it does not tell (before Linux 4.12).
-    before: Option<Dropped>,
+    before: Option<KernelDrops>,
 }
 
-impl NoRoom {
+impl SocketDropCounter {
     /// Counts from now on.
     pub fn begin(socket: &UdpSocket) -> Self {
         Self {
-            before: Dropped::now(socket),
+            before: KernelDrops::now(socket),
         }
     }
 
     /// Datagrams until now.
     pub fn until_now(self, socket: &UdpSocket) -> u64 {
-        let both = self.before.zip(Dropped::now(socket));
+        let both = self.before.zip(KernelDrops::now(socket));
         both.map_or(0, |(before, now)| {
             let dropped = u64::from(now.by_socket.wrapping_sub(before.by_socket));
             dropped.saturating_sub(now.damaged.saturating_sub(before.damaged))
@@ -72,7 +72,7 @@ impl NoRoom {
 
 /// What the kernel has counted of datagrams that came and were not handed on.
 #[derive(Clone, Copy, Debug)]
-struct Dropped {
+struct KernelDrops {
     /// By this socket, modulo 2^32: for want of room, and those whose checksum is wrong.
     by_socket: u32,
     /// Those whose checksum is wrong, of all sockets of the network namespace. The path damaged them, and they are its
@@ -80,7 +80,7 @@ struct Dropped {
     damaged: u64,
 }
 
-impl Dropped {
+impl KernelDrops {
     fn now(socket: &UdpSocket) -> Option<Self> {
         let by_socket = system::receive_drops(socket).ok()?;
         let of_four = fs::read_to_string("/proc/thread-self/net/snmp").ok()?;
@@ -101,11 +101,11 @@ impl Dropped {
 
 /// The clock of one end of a test.
 #[derive(Clone, Copy, Debug)]
-pub struct Clock {
+pub struct TesterClock {
     began: Instant,
 }
 
-impl Clock {
+impl TesterClock {
     /// A clock that begins now.
     #[expect(
         clippy::new_without_default,
@@ -125,9 +125,9 @@ impl Clock {
 
     /// This clock and that of the kernel's stamps at one moment, between whose readings nothing else ran: a
     /// host that stood still there would make a stamp that much too early, and every other delay too long.
-    fn stamps(self) -> Stamps {
-        let (real, moment) = beside(|| system::clock_ns(system::Clock::Real));
-        Stamps {
+    fn stamps(self) -> ClockReading {
+        let (real, moment) = beside(|| system::clock_ns(system::SystemClock::Real));
+        ClockReading {
             real_ns: real,
             own: Time::from_epoch(moment.saturating_duration_since(self.began)),
         }
@@ -136,13 +136,13 @@ impl Clock {
 
 /// The same moment on the clock of stamps and on one end's.
 #[derive(Clone, Copy, Debug)]
-struct Stamps {
+struct ClockReading {
     /// Since 1970, by CLOCK_REALTIME.
     real_ns: i128,
     own: Time,
 }
 
-impl Stamps {
+impl ClockReading {
     /// When a stamp was made, before this pair was read; without one, or by a clock that was set since, the
     /// pair's own moment.
     fn at(self, stamp: Option<Duration>) -> Time {
@@ -216,10 +216,10 @@ pub fn clamp_window(socket: &impl AsFd, bytes: u64) -> io::Result<()> {
 }
 
 /// Makes room for `bytes` in the buffer that `name` says, beyond the system's limit where we may.
-pub fn set_buffer(socket: &impl AsFd, side: Buffer, bytes: u64) -> io::Result<()> {
+pub fn set_buffer(socket: &impl AsFd, side: SocketBuffer, bytes: u64) -> io::Result<()> {
     let (forced, ordinary) = match side {
-        Buffer::Receive => (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
-        Buffer::Send => (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
+        SocketBuffer::Receive => (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
+        SocketBuffer::Send => (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF),
     };
     // The kernel doubles what it is given.
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX / 2);
@@ -231,7 +231,7 @@ pub fn set_buffer(socket: &impl AsFd, side: Buffer, bytes: u64) -> io::Result<()
 
 /// A socket's buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Buffer {
+pub enum SocketBuffer {
     /// For what came in.
     Receive,
     /// For what is to go out.
@@ -286,29 +286,29 @@ pub fn route_mtu(socket: &UdpSocket) -> io::Result<u16> {
 /// Control data aligned for `cmsghdr`.
 #[derive(Clone, Copy)]
 #[repr(C, align(8))]
-struct Control([u8; CONTROL_BYTES]);
+struct TesterControlBuffer([u8; CONTROL_BYTES]);
 
 /// Room for datagrams that come in.
-pub struct Incoming {
+pub struct IncomingDatagrams {
     payload: Vec<u8>,
-    controls: Vec<Control>,
+    controls: Vec<TesterControlBuffer>,
     names: Vec<libc::sockaddr_storage>,
 }
 
-impl Default for Incoming {
+impl Default for IncomingDatagrams {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Incoming {
+impl IncomingDatagrams {
     /// Room for a batch.
     pub fn new() -> Self {
         // SAFETY: all zeros is an address of no family.
         let name: libc::sockaddr_storage = unsafe { mem::zeroed() };
         Self {
             payload: vec![0; BATCH * ROOM],
-            controls: vec![Control([0; CONTROL_BYTES]); BATCH],
+            controls: vec![TesterControlBuffer([0; CONTROL_BYTES]); BATCH],
             names: vec![name; BATCH],
         }
     }
@@ -318,7 +318,7 @@ impl Incoming {
     pub fn receive(
         &mut self,
         socket: &UdpSocket,
-        clock: Clock,
+        clock: TesterClock,
         mut each: impl FnMut(Time, SocketAddr, &[u8]),
     ) -> io::Result<usize> {
         // SAFETY: both are plain data for which all zeros is a value.
@@ -351,7 +351,7 @@ impl Incoming {
         };
         let Ok(taken) = usize::try_from(taken) else {
             let error = io::Error::last_os_error();
-            return match is_nothing(&error) {
+            return match is_no_datagram(&error) {
                 true => Ok(0),
                 false => Err(error),
             };
@@ -370,18 +370,18 @@ impl Incoming {
 }
 
 /// Nothing came, or the answer to an earlier datagram was somebody's word on the path.
-fn is_nothing(error: &io::Error) -> bool {
+fn is_no_datagram(error: &io::Error) -> bool {
     let is_none = matches!(
         error.kind(),
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
     );
-    is_none || is_word_of_path(error)
+    is_none || is_icmp_error(error)
 }
 
 /// What the kernel makes of an ICMP message about an earlier datagram (icmp_err_convert, icmpv6_err_convert):
 /// nobody listens, there is no way, a firewall forbids it. The datagram is lost like any other, and nothing is
 /// wrong with the socket.
-pub fn is_word_of_path(error: &io::Error) -> bool {
+pub fn is_icmp_error(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(
@@ -486,13 +486,13 @@ mod tests {
         receiver
             .set_read_timeout(Some(Duration::from_secs(5)))
             .unwrap();
-        let clock = Clock::new();
+        let clock = TesterClock::new();
         let before = clock.now();
         sender
             .send_to(b"hello", receiver.local_addr().unwrap())
             .unwrap();
         let mut seen = Vec::new();
-        Incoming::new()
+        IncomingDatagrams::new()
             .receive(&receiver, clock, |at, from, bytes| {
                 seen.push((at, from, bytes.to_vec()));
             })
@@ -507,7 +507,7 @@ mod tests {
     #[test]
     fn what_waited_for_seconds_keeps_its_moment_and_a_clock_that_was_set_makes_none() {
         let second = |seconds| Time::from_epoch(Duration::from_secs(seconds));
-        let stamps = Stamps {
+        let stamps = ClockReading {
             real_ns: 1_000_000_000_000,
             own: second(100),
         };
@@ -533,18 +533,18 @@ mod tests {
                 sender.send_to(&[0; 1_000], to).unwrap();
             }
         };
-        let first = NoRoom::begin(&receiver);
+        let first = SocketDropCounter::begin(&receiver);
         assert_eq!(first.until_now(&receiver), 0);
         send();
         let dropped = first.until_now(&receiver);
         assert!((1..50).contains(&dropped), "{dropped}");
-        let second = NoRoom::begin(&receiver);
+        let second = SocketDropCounter::begin(&receiver);
         send();
         assert_eq!(second.until_now(&receiver), 50);
         assert_eq!(first.until_now(&receiver), 50 + dropped);
         // The kernel's count begins anew behind 2^32.
-        let late = NoRoom {
-            before: first.before.map(|before| Dropped {
+        let late = SocketDropCounter {
+            before: first.before.map(|before| KernelDrops {
                 by_socket: u32::MAX - 9,
                 ..before
             }),
@@ -574,7 +574,7 @@ mod tests {
                 let to = receiver.local_addr().unwrap();
                 let udp = Some(socket2::Protocol::UDP);
                 let raw = socket2::Socket::new(kind, socket2::Type::RAW, udp).unwrap();
-                let before = NoRoom::begin(&receiver);
+                let before = SocketDropCounter::begin(&receiver);
                 let drops = system::receive_drops(&receiver).unwrap();
                 // From port 9, with a checksum that is not theirs. That of a short one is looked at before it has a
                 // socket, that of others when somebody reads.
@@ -614,9 +614,12 @@ mod tests {
     fn a_firewall_that_forbids_by_icmpv6_is_no_fault_of_the_socket() {
         // Administratively prohibited (RFC 4443 §3.1, code 1) comes as EACCES, and over IPv4 as EHOSTUNREACH.
         for code in [libc::EACCES, libc::EHOSTUNREACH, libc::ECONNREFUSED] {
-            assert!(is_nothing(&io::Error::from_raw_os_error(code)), "{code}");
+            assert!(
+                is_no_datagram(&io::Error::from_raw_os_error(code)),
+                "{code}"
+            );
         }
-        assert!(!is_nothing(&io::Error::from_raw_os_error(libc::EBADF)));
+        assert!(!is_no_datagram(&io::Error::from_raw_os_error(libc::EBADF)));
     }
 
     #[test]

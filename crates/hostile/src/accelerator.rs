@@ -4,15 +4,17 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use accelerate::credentials::Delegated;
-use accelerate::settings::{AcceleratorSettings, Table};
+use accelerate::credentials::DelegatedKeys;
+use accelerate::settings::{AcceleratorSettings, SettingsTable};
 use accelerate::shared::{HalfContext, StartContext};
-use accelerate::{Half, Input, LettingGo, Output, detect, http, registry, smb};
+use accelerate::{
+    AcceleratorInput, AcceleratorOutput, LettingGo, WanEnd, detect, http, registry, smb,
+};
 use bytes::Bytes;
-use vocab::{Random, Segment, SegmentKind, Time};
+use vocab::{FlowSegment, SeededRandom, SegmentKind, Time};
 
-use crate::Script;
-use crate::seed::{Seed, seed, sized};
+use crate::ByteScript;
+use crate::seed::{CorpusSeed, seed, sized};
 
 /// Outputs after one input past which a half is taken to be in a circle.
 const MOST_OUTPUTS: usize = 10_000;
@@ -31,36 +33,40 @@ pub(crate) fn first_bytes(bytes: &[u8]) {
 /// Drives one half of one accelerator with any inputs in any order. It ends each drain, asks for
 /// no time in the past while it has nothing to say, and says nothing more once it has let go.
 pub(crate) fn halves(bytes: &[u8]) {
-    let mut script = Script::new(bytes);
+    let mut script = ByteScript::new(bytes);
     let entry = &registry::ENTRIES[usize::from(script.byte()) % registry::ENTRIES.len()];
     let side = if script.byte().is_multiple_of(2) {
-        Half::Near
+        WanEnd::Near
     } else {
-        Half::Far
+        WanEnd::Far
     };
     let mut state = settings(entry).start(start());
     state.set_calendar(Time::ZERO, Duration::from_secs(1_767_225_600));
     let mut half = state.build(side, context());
     let mut now = Time::default();
-    half.handle(now, Input::Start);
+    half.handle(now, AcceleratorInput::Start);
     while let Some(step) = script.step() {
         // The engine drops a half that has let go.
         if drain(half.as_mut(), now) {
             return;
         }
         let input = match step % 8 {
-            0 | 1 => Input::Lan(Bytes::copy_from_slice(script.bytes())),
-            2 => Input::Wan(Segment::payload(Bytes::copy_from_slice(script.bytes()))),
-            3 => Input::Wan(Segment::control(Bytes::copy_from_slice(script.bytes()))),
-            4 => Input::Wan(Segment::frame(Bytes::copy_from_slice(script.bytes()))),
-            5 => Input::LanFinished,
-            6 => Input::WanFinished,
+            0 | 1 => AcceleratorInput::Lan(Bytes::copy_from_slice(script.bytes())),
+            2 => {
+                AcceleratorInput::Wan(FlowSegment::payload(Bytes::copy_from_slice(script.bytes())))
+            }
+            3 => {
+                AcceleratorInput::Wan(FlowSegment::control(Bytes::copy_from_slice(script.bytes())))
+            }
+            4 => AcceleratorInput::Wan(FlowSegment::frame(Bytes::copy_from_slice(script.bytes()))),
+            5 => AcceleratorInput::LanFinished,
+            6 => AcceleratorInput::WanFinished,
             _ => {
                 let Some(at) = half.poll_timeout() else {
                     continue;
                 };
                 now = now.max(at);
-                Input::Timeout
+                AcceleratorInput::Timeout
             }
         };
         half.handle(now, input);
@@ -84,7 +90,7 @@ pub(crate) fn http_framing(bytes: &[u8]) {
 }
 
 /// Good inputs for [`http_framing`].
-pub(crate) fn http_framing_seeds() -> Vec<Seed> {
+pub(crate) fn http_framing_seeds() -> Vec<CorpusSeed> {
     vec![
         seed("requests", http::testing::REQUESTS),
         seed("responses", http::testing::RESPONSES),
@@ -94,29 +100,38 @@ pub(crate) fn http_framing_seeds() -> Vec<Seed> {
 /// Both halves of the SMB accelerator back to back, between a client and a server that may say
 /// anything. However that ends, nothing panics and nothing goes round in a circle.
 pub(crate) fn smb_pair(bytes: &[u8]) {
-    let mut script = Script::new(bytes);
-    let mut halves = [Half::Near, Half::Far]
-        .map(|half| smb::build(half, smb::testing::settings(), Random::from_seed(1)));
+    let mut script = ByteScript::new(bytes);
+    let mut halves = [WanEnd::Near, WanEnd::Far]
+        .map(|half| smb::build(half, smb::testing::settings(), SeededRandom::from_seed(1)));
     let mut now = Time::default();
     for half in &mut halves {
-        half.handle(now, Input::Start);
+        half.handle(now, AcceleratorInput::Start);
     }
     while let Some(step) = script.step() {
         if !settle(&mut halves, now) {
             return;
         }
         let (at, input) = match step % 8 {
-            0..=2 => (0, Input::Lan(Bytes::copy_from_slice(script.bytes()))),
-            3..=5 => (1, Input::Lan(Bytes::copy_from_slice(script.bytes()))),
+            0..=2 => (
+                0,
+                AcceleratorInput::Lan(Bytes::copy_from_slice(script.bytes())),
+            ),
+            3..=5 => (
+                1,
+                AcceleratorInput::Lan(Bytes::copy_from_slice(script.bytes())),
+            ),
             6 => {
                 let Some(at) = halves.iter().filter_map(|half| half.poll_timeout()).min() else {
                     continue;
                 };
                 now = now.max(at);
-                halves[0].handle(now, Input::Timeout);
-                (1, Input::Timeout)
+                halves[0].handle(now, AcceleratorInput::Timeout);
+                (1, AcceleratorInput::Timeout)
             }
-            _ => (usize::from(script.byte() % 2), Input::LanFinished),
+            _ => (
+                usize::from(script.byte() % 2),
+                AcceleratorInput::LanFinished,
+            ),
         };
         halves[at].handle(now, input);
     }
@@ -124,7 +139,7 @@ pub(crate) fn smb_pair(bytes: &[u8]) {
 }
 
 /// Carries what the halves say to each other until both are silent; false once one has let go.
-fn settle(halves: &mut [Box<dyn accelerate::Accelerator>; 2], now: Time) -> bool {
+fn settle(halves: &mut [Box<dyn accelerate::AcceleratorHalf>; 2], now: Time) -> bool {
     let mut asks: Option<usize> = None;
     for _ in 0..MOST_OUTPUTS {
         let from = match halves[0].poll_output() {
@@ -133,32 +148,36 @@ fn settle(halves: &mut [Box<dyn accelerate::Accelerator>; 2], now: Time) -> bool
         };
         let Some((from, output)) = from else {
             match asks.take() {
-                Some(half) => halves[half].handle(now, Input::ClaimGranted),
+                Some(half) => halves[half].handle(now, AcceleratorInput::ClaimGranted),
                 None => return true,
             }
             continue;
         };
         match output {
-            Output::ToWan(segment) => halves[1 - from].handle(now, Input::Wan(segment)),
-            Output::FinishWan => halves[1 - from].handle(now, Input::WanFinished),
-            Output::LettingGo(_) => return false,
-            Output::Claim(_) => asks = Some(from),
-            Output::OpenServer
-            | Output::ToLan(_)
-            | Output::FinishLan
-            | Output::ClaimReleased
-            | Output::EndBody
-            | Output::Content(_)
-            | Output::OpenFlow
-            | Output::AnsweredHere(_)
-            | Output::Server(..) => {}
+            AcceleratorOutput::ToWan(segment) => {
+                halves[1 - from].handle(now, AcceleratorInput::Wan(segment))
+            }
+            AcceleratorOutput::FinishWan => {
+                halves[1 - from].handle(now, AcceleratorInput::WanFinished)
+            }
+            AcceleratorOutput::LettingGo(_) => return false,
+            AcceleratorOutput::Claim(_) => asks = Some(from),
+            AcceleratorOutput::OpenServer
+            | AcceleratorOutput::ToLan(_)
+            | AcceleratorOutput::FinishLan
+            | AcceleratorOutput::ClaimReleased
+            | AcceleratorOutput::EndBody
+            | AcceleratorOutput::Content(_)
+            | AcceleratorOutput::OpenFlow
+            | AcceleratorOutput::AnsweredHere(_)
+            | AcceleratorOutput::Server(..) => {}
         }
     }
     panic!("more than {MOST_OUTPUTS} outputs after one input");
 }
 
 /// Everything switched on.
-fn settings(entry: &registry::Entry) -> Arc<dyn AcceleratorSettings> {
+fn settings(entry: &registry::AcceleratorEntry) -> Arc<dyn AcceleratorSettings> {
     if *entry == smb::ENTRY {
         return Arc::new(smb::testing::settings());
     }
@@ -168,13 +187,13 @@ fn settings(entry: &registry::Entry) -> Arc<dyn AcceleratorSettings> {
             caches: true,
         });
     }
-    (entry.parse)(&Table::default()).expect("an empty table gives the defaults")
+    (entry.parse)(&SettingsTable::default()).expect("an empty table gives the defaults")
 }
 
 fn start() -> StartContext {
     StartContext {
         memory_max: 1 << 20,
-        chance: Random::from_seed(2),
+        random: SeededRandom::from_seed(2),
     }
 }
 
@@ -185,31 +204,31 @@ fn context() -> HalfContext {
         flow: 1,
         client: host(1),
         server: host(2),
-        delegated: Delegated {
+        delegated: DelegatedKeys {
             accounts: settings.accounts,
             keytab: settings.keytab,
         },
-        chance: Random::from_seed(1),
+        random: SeededRandom::from_seed(1),
     }
 }
 
 /// Takes all outputs, and tells a half that asks that it is alone; whether it let go.
-fn drain(half: &mut dyn accelerate::Accelerator, now: Time) -> bool {
+fn drain(half: &mut dyn accelerate::AcceleratorHalf, now: Time) -> bool {
     let mut gone = false;
     let mut asks = false;
     for _ in 0..MOST_OUTPUTS {
         match half.poll_output() {
             None if asks && !gone => {
                 asks = false;
-                half.handle(now, Input::ClaimGranted);
+                half.handle(now, AcceleratorInput::ClaimGranted);
             }
             None => return gone,
             Some(output) => {
                 assert!(!gone, "{output:?} after letting go");
-                asks |= matches!(output, Output::Claim(_));
+                asks |= matches!(output, AcceleratorOutput::Claim(_));
                 gone = matches!(
                     output,
-                    Output::LettingGo(LettingGo::LetGo { .. } | LettingGo::Close { .. })
+                    AcceleratorOutput::LettingGo(LettingGo::LetGo { .. } | LettingGo::Close { .. })
                 );
             }
         }
@@ -218,7 +237,7 @@ fn drain(half: &mut dyn accelerate::Accelerator, now: Time) -> bool {
 }
 
 /// Good inputs for [`first_bytes`].
-pub(crate) fn first_bytes_seeds() -> Vec<Seed> {
+pub(crate) fn first_bytes_seeds() -> Vec<CorpusSeed> {
     let tls: &[u8] = &[0x16, 0x03, 0x01, 0x02, 0x00, 0x01];
     let smb2: &[u8] = b"\0\0\0\x40\xfeSMB\x40\0\0\0";
     let smb1: &[u8] = b"\0\0\0\x40\xffSMBr\0\0\0";
@@ -237,7 +256,7 @@ pub(crate) fn first_bytes_seeds() -> Vec<Seed> {
 }
 
 /// Good inputs for [`halves`].
-pub(crate) fn halves_seeds() -> Vec<Seed> {
+pub(crate) fn halves_seeds() -> Vec<CorpusSeed> {
     let request = sized(b"GET / HTTP/1.1\r\n\r\n");
     let answer = sized(b"HTTP/1.1 204 No Content\r\n\r\n");
     let released = sized(&[0]);
@@ -279,12 +298,12 @@ pub(crate) fn halves_seeds() -> Vec<Seed> {
 }
 
 /// Inputs as the steps of [`halves`].
-fn scripted(inputs: &[Input]) -> Vec<u8> {
+fn scripted(inputs: &[AcceleratorInput]) -> Vec<u8> {
     let mut script = Vec::new();
     for input in inputs {
         let (step, bytes) = match input {
-            Input::Lan(bytes) => (0, bytes),
-            Input::Wan(segment) => match segment.kind {
+            AcceleratorInput::Lan(bytes) => (0, bytes),
+            AcceleratorInput::Wan(segment) => match segment.kind {
                 SegmentKind::Payload => (2, &segment.bytes),
                 SegmentKind::Control => (3, &segment.bytes),
                 SegmentKind::Frame => (4, &segment.bytes),
@@ -298,16 +317,16 @@ fn scripted(inputs: &[Input]) -> Vec<u8> {
 }
 
 /// Good inputs for [`smb_structures`].
-pub(crate) fn smb_structures_seeds() -> Vec<Seed> {
+pub(crate) fn smb_structures_seeds() -> Vec<CorpusSeed> {
     let names = [
         "said-0", "said-1", "said-2", "said-3", "said-4", "said-5", "said-6", "said-7",
     ];
     let [near, far] = smb::testing::conversation();
     let said = near.iter().chain(&far).filter_map(|input| match input {
-        Input::Lan(bytes) => Some(bytes.to_vec()),
+        AcceleratorInput::Lan(bytes) => Some(bytes.to_vec()),
         _ => None,
     });
-    let mut seeds: Vec<Seed> = names
+    let mut seeds: Vec<CorpusSeed> = names
         .into_iter()
         .zip(said)
         .map(|(name, bytes)| seed(name, bytes))
@@ -315,9 +334,9 @@ pub(crate) fn smb_structures_seeds() -> Vec<Seed> {
     // Messages of a set-up with tokens, without their frames.
     let names = ["asked-0", "asked-1", "asked-2", "answered-0", "answered-1"];
     let [near, far] = smb::testing::signed_conversation();
-    let said = |inputs: &[Input], count: usize| -> Vec<Vec<u8>> {
+    let said = |inputs: &[AcceleratorInput], count: usize| -> Vec<Vec<u8>> {
         let bytes = inputs.iter().filter_map(|input| match input {
-            Input::Lan(bytes) => Some(bytes[4..].to_vec()),
+            AcceleratorInput::Lan(bytes) => Some(bytes[4..].to_vec()),
             _ => None,
         });
         bytes.take(count).collect()
@@ -362,20 +381,20 @@ pub(crate) fn smb_structures_seeds() -> Vec<Seed> {
 }
 
 /// Good inputs for [`smb1_structures`]: what both hosts say, in the stream's order.
-pub(crate) fn smb1_structures_seeds() -> Vec<Seed> {
+pub(crate) fn smb1_structures_seeds() -> Vec<CorpusSeed> {
     let [near, far] = smb::testing::smb1_conversation();
     let names = ["asked", "answered", "asked-close", "answered-close"];
-    let whole = |inputs: &[Input]| -> Vec<u8> {
+    let whole = |inputs: &[AcceleratorInput]| -> Vec<u8> {
         let bytes = inputs.iter().filter_map(|input| match input {
-            Input::Lan(bytes) => Some(bytes.to_vec()),
+            AcceleratorInput::Lan(bytes) => Some(bytes.to_vec()),
             _ => None,
         });
         bytes.flatten().collect()
     };
     // The last message of each by itself, without its frame.
-    let last = |inputs: &[Input]| -> Vec<u8> {
+    let last = |inputs: &[AcceleratorInput]| -> Vec<u8> {
         let bytes = inputs.iter().filter_map(|input| match input {
-            Input::Lan(bytes) => bytes.get(4..).map(<[u8]>::to_vec),
+            AcceleratorInput::Lan(bytes) => bytes.get(4..).map(<[u8]>::to_vec),
             _ => None,
         });
         bytes.last().unwrap_or_default()
@@ -389,7 +408,7 @@ pub(crate) fn smb1_structures_seeds() -> Vec<Seed> {
 }
 
 /// Good inputs for [`smb_pair`].
-pub(crate) fn smb_pair_seeds() -> Vec<Seed> {
+pub(crate) fn smb_pair_seeds() -> Vec<CorpusSeed> {
     vec![
         seed("smb1", turns(smb::testing::smb1_conversation())),
         seed("conversation", turns(smb::testing::conversation())),
@@ -400,10 +419,10 @@ pub(crate) fn smb_pair_seeds() -> Vec<Seed> {
 }
 
 /// What both hosts say, turn by turn: the client asks, the server answers.
-fn turns([near, far]: [Vec<Input>; 2]) -> Vec<u8> {
-    let said = |inputs: &[Input]| -> Vec<Vec<u8>> {
+fn turns([near, far]: [Vec<AcceleratorInput>; 2]) -> Vec<u8> {
+    let said = |inputs: &[AcceleratorInput]| -> Vec<Vec<u8>> {
         let bytes = inputs.iter().filter_map(|input| match input {
-            Input::Lan(bytes) => Some(sized(bytes)),
+            AcceleratorInput::Lan(bytes) => Some(sized(bytes)),
             _ => None,
         });
         bytes.collect()

@@ -4,10 +4,10 @@
 use std::path::Path;
 
 use node::config::NodeConfig;
-use node::pairing::{Request, Token};
-use vocab::{NodeId, Writer};
+use node::pairing::{InvitationToken, PairingRequest};
+use vocab::{ByteWriter, NodeId};
 
-use crate::seed::{Seed, seed};
+use crate::seed::{CorpusSeed, seed};
 
 /// A configuration file with anything in it is understood or refused with a message.
 pub(crate) fn configuration(bytes: &[u8]) {
@@ -25,24 +25,24 @@ pub(crate) fn token(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };
-    if let Ok(token) = Token::parse(text) {
+    if let Ok(token) = InvitationToken::parse(text) {
         let shown = token.to_string();
-        assert!(Token::parse(&shown).is_ok_and(|again| again == token));
+        assert!(InvitationToken::parse(&shown).is_ok_and(|again| again == token));
     }
 }
 
 /// What somebody unknown says first when pairing: read and written again equal, or refused.
 pub(crate) fn pairing(bytes: &[u8]) {
-    if let Ok(request) = Request::parse(bytes) {
+    if let Ok(request) = PairingRequest::parse(bytes) {
         let written = request.emit();
-        assert!(Request::parse(&written).is_ok_and(|again| again == request));
+        assert!(PairingRequest::parse(&written).is_ok_and(|again| again == request));
     }
 }
 
 /// Good inputs for [`pairing`].
-pub(crate) fn pairing_seeds() -> Vec<Seed> {
+pub(crate) fn pairing_seeds() -> Vec<CorpusSeed> {
     let request = |version: u8, name: &str| {
-        let mut writer = Writer::new();
+        let mut writer = ByteWriter::new();
         writer
             .u8(version)
             .bytes(&[1; 16])
@@ -59,7 +59,7 @@ pub(crate) fn pairing_seeds() -> Vec<Seed> {
 }
 
 /// Good inputs for [`configuration`].
-pub(crate) fn configuration_seeds() -> Vec<Seed> {
+pub(crate) fn configuration_seeds() -> Vec<CorpusSeed> {
     let small = r#"[node]
 name = "near"
 state_directory = "/var/lib/near"
@@ -101,8 +101,8 @@ bypass_ports = [22, "8100-8199"]
 }
 
 /// Good inputs for [`token`]; the checksum keeps a fuzzer from most others.
-pub(crate) fn token_seeds() -> Vec<Seed> {
-    let token = Token {
+pub(crate) fn token_seeds() -> Vec<CorpusSeed> {
+    let token = InvitationToken {
         secret: [7; 16],
         inviter: NodeId([9; 32]),
         inviter_name: "far".to_owned(),

@@ -3,19 +3,22 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use tunnel::fec::{Arrival, Decoder, Encoder, PAYLOAD_LIMIT, RepairSymbol, SYMBOLS_KEPT, Verdict};
+use tunnel::fec::{
+    FecDecoder, FecEncoder, PAYLOAD_LIMIT, RepairSymbol, RepairSymbolResult, SYMBOLS_KEPT,
+    SourceSymbolResult,
+};
 
-use crate::Script;
-use crate::seed::{Seed, seed, sized};
+use crate::ByteScript;
+use crate::seed::{CorpusSeed, seed, sized};
 
 /// A decoder that is given an encoder's symbols in any order, any number of times or not at all
 /// recovers them as they were; another that is also given whatever else a peer may make up hands on
 /// no more than it was given equations for.
 pub(crate) fn decoder(bytes: &[u8]) {
-    let mut script = Script::new(bytes);
-    let mut encoder = Encoder::default();
-    let mut honest = Decoder::default();
-    let mut exposed = Decoder::default();
+    let mut script = ByteScript::new(bytes);
+    let mut encoder = FecEncoder::default();
+    let mut honest = FecDecoder::default();
+    let mut exposed = FecDecoder::default();
     let mut sources: BTreeMap<u64, Bytes> = BTreeMap::new();
     let mut repairs: Vec<RepairSymbol> = Vec::new();
     while let Some(step) = script.step() {
@@ -40,14 +43,14 @@ pub(crate) fn decoder(bytes: &[u8]) {
                 let number = encoder.outstanding().end.saturating_sub(1 + back);
                 if let Some(payload) = sources.get(&number) {
                     let arrival = honest.source(number, payload);
-                    assert_ne!(arrival, Arrival::Malformed);
+                    assert_ne!(arrival, SourceSymbolResult::Malformed);
                     exposed.source(number, payload);
                 }
             }
             5 => {
                 let at = usize::from(script.short()) % repairs.len().max(1);
                 if let Some(repair) = repairs.get(at) {
-                    assert_ne!(honest.repair(repair), Verdict::Malformed);
+                    assert_ne!(honest.repair(repair), RepairSymbolResult::Malformed);
                     exposed.repair(repair);
                 }
             }
@@ -96,7 +99,7 @@ pub(crate) fn decoder(bytes: &[u8]) {
 }
 
 /// Good inputs for [`decoder`].
-pub(crate) fn decoder_seeds() -> Vec<Seed> {
+pub(crate) fn decoder_seeds() -> Vec<CorpusSeed> {
     let source = |payload: &[u8]| [vec![0], sized(payload)].concat();
     let received = |back: u16| [vec![3], back.to_be_bytes().to_vec()].concat();
     let repaired = |at: u16| [vec![5], at.to_be_bytes().to_vec()].concat();

@@ -3,16 +3,16 @@
 use std::fmt::Debug;
 use std::str::FromStr;
 
-use vocab::{Bitrate, ByteCount, NodeId, Probability, Reader, Writer, parse_duration};
+use vocab::{Bitrate, ByteCount, ByteReader, ByteWriter, NodeId, Probability, parse_duration};
 
-use crate::Script;
-use crate::seed::{Seed, seed, sized};
+use crate::ByteScript;
+use crate::seed::{CorpusSeed, seed, sized};
 
 /// Reads by a script of calls. A call that fails takes nothing, one that succeeds takes the bytes
 /// it returns, and a variable-length integer can be written again in no more bytes.
 pub(crate) fn cursor(bytes: &[u8]) {
-    let mut script = Script::new(bytes);
-    let mut reader = Reader::new(script.bytes());
+    let mut script = ByteScript::new(bytes);
+    let mut reader = ByteReader::new(script.bytes());
     while let Some(step) = script.step() {
         let before = reader.remaining();
         let expected = match step % 8 {
@@ -28,11 +28,11 @@ pub(crate) fn cursor(bytes: &[u8]) {
                 let value = reader.varint();
                 let taken = before - reader.remaining();
                 if let Ok(value) = value {
-                    let mut writer = Writer::new();
+                    let mut writer = ByteWriter::new();
                     writer.varint(value);
                     let written = writer.finish();
                     assert!(written.len() <= taken, "{value} grew when written");
-                    assert_eq!(Reader::new(&written).varint(), Ok(value));
+                    assert_eq!(ByteReader::new(&written).varint(), Ok(value));
                 }
                 taken
             }
@@ -73,8 +73,8 @@ fn is_readable_when_shown<T: FromStr + ToString + Debug>(text: &str) {
 }
 
 /// Good inputs for [`cursor`].
-pub(crate) fn cursor_seeds() -> Vec<Seed> {
-    let mut writer = Writer::new();
+pub(crate) fn cursor_seeds() -> Vec<CorpusSeed> {
+    let mut writer = ByteWriter::new();
     writer
         .u8(1)
         .u16(2)
@@ -95,7 +95,7 @@ pub(crate) fn cursor_seeds() -> Vec<Seed> {
 }
 
 /// Good inputs for [`units`].
-pub(crate) fn units_seeds() -> Vec<Seed> {
+pub(crate) fn units_seeds() -> Vec<CorpusSeed> {
     [
         ("rate", "51.84Mbit"),
         ("rate-per-second", "10Gbit/s"),

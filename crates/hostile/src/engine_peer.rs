@@ -13,16 +13,16 @@ use std::time::Duration;
 use accelerate::shared::testing::MemoryFiles;
 use bytes::Bytes;
 use engine::{
-    Config, ConnectFailure, ConnectionId, Engine, Input, Limits, LinkEnd, LinkId, Output,
-    PeerConfig, Policy, Via,
+    ArrivalMethod, ConnectFailure, ConnectionId, Engine, EngineConfig, EngineInput, EngineLimits,
+    EngineOutput, FlowPolicy, LinkEnd, LinkId, PeerConfig,
 };
 use reduce::testing::MemoryDisk;
 use reduce::{DictionaryConfig, DictionaryKey};
-use tunnel::{Answer, Open, ResetReason, Session};
-use vocab::{ByteCount, FlowId, NodeId, Random, Time};
+use tunnel::{OpenAnswer, OpenRequest, ResetReason, Session};
+use vocab::{ByteCount, FlowId, NodeId, SeededRandom, Time};
 
-use crate::Script;
-use crate::seed::{Seed, seed, sized};
+use crate::ByteScript;
+use crate::seed::{CorpusSeed, seed, sized};
 
 /// Outputs after one input past which the engine is taken to be in a circle.
 const MOST_OUTPUTS: usize = 100_000;
@@ -33,7 +33,7 @@ const FLOW_LIMIT: usize = 8;
 const LOCAL: NodeId = NodeId([1; 32]);
 const PEER: NodeId = NodeId([2; 32]);
 
-struct World {
+struct EngineSimulation {
     now: Time,
     engine: Engine,
     disk: MemoryDisk,
@@ -53,8 +53,8 @@ struct World {
 
 /// Runs a script against an engine.
 pub(crate) fn peer(bytes: &[u8]) {
-    let mut script = Script::new(bytes);
-    let mut world = World::new();
+    let mut script = ByteScript::new(bytes);
+    let mut world = EngineSimulation::new();
     while let Some(step) = script.step() {
         world.take_step(step % 32, &mut script);
         world.drain();
@@ -64,10 +64,10 @@ pub(crate) fn peer(bytes: &[u8]) {
     world.drain();
 }
 
-impl World {
+impl EngineSimulation {
     fn new() -> Self {
         let now = Time::from_nanos(1_000_000_000);
-        let config = Config {
+        let config = EngineConfig {
             local: LOCAL,
             peers: vec![PeerConfig {
                 node: PEER,
@@ -78,24 +78,24 @@ impl World {
             }],
             serve: Some(vec!["198.18.0.0/15".parse().expect("a prefix")]),
             serve_peers_without_prefixes: true,
-            limits: Limits {
+            limits: EngineLimits {
                 flows: FLOW_LIMIT,
                 memory: ByteCount::mebibytes(4),
-                ..Limits::default()
+                ..EngineLimits::default()
             },
-            policy: Policy::default(),
+            policy: FlowPolicy::default(),
             dictionary: DictionaryConfig {
                 memory: ByteCount::mebibytes(1),
                 disk: ByteCount::kibibytes(256),
                 segment: ByteCount::kibibytes(64),
             },
             dictionary_key: Some(DictionaryKey::new([1; 32])),
-            tunnel: tunnel::Config::default(),
-            datagrams: tunnel::transport::Settings::default(),
+            tunnel: tunnel::SessionConfig::default(),
+            datagrams: tunnel::transport::PathSettings::default(),
         };
-        let engine = Engine::new(config, now, Random::from_seed(1));
-        let session = tunnel::Config::default();
-        let peer = Session::new(session, PEER, LOCAL, Random::from_seed(2), now);
+        let engine = Engine::new(config, now, SeededRandom::from_seed(1));
+        let session = tunnel::SessionConfig::default();
+        let peer = Session::new(session, PEER, LOCAL, SeededRandom::from_seed(2), now);
         let mut world = Self {
             now,
             engine,
@@ -115,7 +115,7 @@ impl World {
         world
     }
 
-    fn take_step(&mut self, step: u8, script: &mut Script<'_>) {
+    fn take_step(&mut self, step: u8, script: &mut ByteScript<'_>) {
         match step {
             0 => self.exchange(),
             1 => self.open(script),
@@ -138,8 +138,8 @@ impl World {
             7 => {
                 let flow = self.pick(script.byte());
                 let answer = match script.byte() % 2 {
-                    0 => Answer::Connected,
-                    _ => Answer::Failed(ConnectFailure::Refused),
+                    0 => OpenAnswer::Connected,
+                    _ => OpenAnswer::Failed(ConnectFailure::Refused),
                 };
                 self.peer.answer(flow, answer);
             }
@@ -151,14 +151,14 @@ impl World {
             9 => self.replace_link(),
             10 => {
                 let bytes = Bytes::copy_from_slice(script.bytes());
-                self.give(Input::LinkReceived {
+                self.give(EngineInput::LinkReceived {
                     link: self.link,
                     bytes,
                 });
             }
             11 => {
                 self.peer.link_down(self.now, self.link, LinkEnd::Lost);
-                self.give(Input::LinkDown {
+                self.give(EngineInput::LinkDown {
                     link: self.link,
                     end: LinkEnd::ClosedByPeer,
                 });
@@ -168,13 +168,13 @@ impl World {
             14 | 15 => self.host_sends(script),
             16 => {
                 if let Some(connection) = self.pick_connection(script.byte()) {
-                    self.give(Input::Finished { connection });
+                    self.give(EngineInput::Finished { connection });
                 }
             }
             17 => {
                 if let Some(connection) = self.pick_connection(script.byte()) {
                     self.connections.remove(&connection);
-                    self.give(Input::Aborted { connection });
+                    self.give(EngineInput::Aborted { connection });
                 }
             }
             18 => {
@@ -184,12 +184,12 @@ impl World {
                         1 => Err(ConnectFailure::Refused),
                         _ => Err(ConnectFailure::TimedOut),
                     };
-                    self.give(Input::Connected { connection, result });
+                    self.give(EngineInput::Connected { connection, result });
                 }
             }
             19 => {
                 if let Some((connection, bytes)) = self.unwritten.pop_front() {
-                    self.give(Input::Written { connection, bytes });
+                    self.give(EngineInput::Written { connection, bytes });
                 }
             }
             20 => {
@@ -198,11 +198,11 @@ impl World {
                 self.peer.consumed(flow, u64::from(script.short()));
             }
             21 => self.peer.goaway(self.now),
-            22 => self.give(Input::ClearDictionary {
+            22 => self.give(EngineInput::ClearDictionary {
                 key: Some(DictionaryKey::new([2; 32])),
             }),
             23 => self.disk.broken = !self.disk.broken,
-            24 => self.give(Input::Stop {
+            24 => self.give(EngineInput::Stop {
                 grace: Duration::from_secs(5),
             }),
             _ => {
@@ -214,13 +214,13 @@ impl World {
 
     fn replace_link(&mut self) {
         self.peer.link_down(self.now, self.link, LinkEnd::Lost);
-        self.give(Input::LinkDown {
+        self.give(EngineInput::LinkDown {
             link: self.link,
             end: LinkEnd::Lost,
         });
         self.link = LinkId(self.link.0 + 1);
         self.peer.link_up(self.now, self.link, true);
-        self.give(Input::LinkUp {
+        self.give(EngineInput::LinkUp {
             link: self.link,
             peer: PEER,
             dialed_by_us: false,
@@ -229,14 +229,14 @@ impl World {
         self.drain();
     }
 
-    fn open(&mut self, script: &mut Script<'_>) {
+    fn open(&mut self, script: &mut ByteScript<'_>) {
         let server = match script.byte() % 4 {
             0 => SocketAddr::from(([127, 0, 0, script.byte()], script.short())),
             1 => SocketAddr::from(([0, 0, 0, 0, 0, 0xffff, 0x7f00, 1], script.short())),
             2 => SocketAddr::from(([script.byte(), 0, script.byte(), 1], script.short())),
             _ => SocketAddr::from(([198, 18, 2, 2], script.short())),
         };
-        let open = Open {
+        let open = OpenRequest {
             client: SocketAddr::from(([198, 18, 1, script.byte()], script.short())),
             server,
             accelerator: script.byte() % 4,
@@ -249,7 +249,7 @@ impl World {
         }
     }
 
-    fn peer_writes(&mut self, script: &mut Script<'_>) {
+    fn peer_writes(&mut self, script: &mut ByteScript<'_>) {
         let flow = self.pick(script.byte());
         let bytes = script.bytes();
         let length = bytes.len().min(self.peer.writable(flow));
@@ -259,7 +259,7 @@ impl World {
         }
     }
 
-    fn accept(&mut self, script: &mut Script<'_>) {
+    fn accept(&mut self, script: &mut ByteScript<'_>) {
         self.accepted += 1;
         let connection = ConnectionId::Accepted(self.accepted);
         self.connections.insert(connection, 0);
@@ -267,18 +267,18 @@ impl World {
         let server = SocketAddr::from(([198, 18, 2, script.byte()], script.short()));
         let which = script.byte();
         let via = match which % 3 {
-            0 => Via::Transparent,
-            1 => Via::Socks5,
-            _ => Via::HttpConnect,
+            0 => ArrivalMethod::Transparent,
+            1 => ArrivalMethod::Socks5,
+            _ => ArrivalMethod::HttpConnect,
         };
         self.give(match which % 2 {
-            0 => Input::Accepted {
+            0 => EngineInput::Accepted {
                 connection,
                 client,
                 server,
                 via,
             },
-            _ => Input::Asked {
+            _ => EngineInput::Asked {
                 connection,
                 client,
                 server,
@@ -287,7 +287,7 @@ impl World {
         });
     }
 
-    fn host_sends(&mut self, script: &mut Script<'_>) {
+    fn host_sends(&mut self, script: &mut ByteScript<'_>) {
         let Some(connection) = self.pick_connection(script.byte()) else {
             return;
         };
@@ -297,18 +297,18 @@ impl World {
         *credit -= length;
         if length > 0 {
             let bytes = Bytes::copy_from_slice(&bytes[..length]);
-            self.give(Input::Received { connection, bytes });
+            self.give(EngineInput::Received { connection, bytes });
         }
     }
 
     fn connect_all(&mut self) {
         while let Some(connection) = self.connecting.pop_front() {
             let result = Ok(());
-            self.give(Input::Connected { connection, result });
+            self.give(EngineInput::Connected { connection, result });
             self.drain();
         }
         while let Some((connection, bytes)) = self.unwritten.pop_front() {
-            self.give(Input::Written { connection, bytes });
+            self.give(EngineInput::Written { connection, bytes });
             self.drain();
         }
     }
@@ -321,7 +321,7 @@ impl World {
             while let Some(bytes) = self.peer.poll_transmit(self.now, self.link, 16_384) {
                 is_quiet = false;
                 let link = self.link;
-                self.give(Input::LinkReceived { link, bytes });
+                self.give(EngineInput::LinkReceived { link, bytes });
                 self.drain();
             }
             while let Some(bytes) = self.engine.transmit(self.now, self.link, 16_384) {
@@ -347,7 +347,7 @@ impl World {
         }
     }
 
-    fn give(&mut self, input: Input) {
+    fn give(&mut self, input: EngineInput) {
         self.engine.handle(self.now, input);
         self.drain_engine();
     }
@@ -358,11 +358,14 @@ impl World {
             assert!(count < MOST_OUTPUTS, "the peer's session goes round");
             match self.peer.poll_event() {
                 None => break,
-                Some(tunnel::Event::Opened { flow, .. }) => self.flows.push(flow),
-                Some(tunnel::Event::Closed { flow } | tunnel::Event::Reset { flow, .. }) => {
+                Some(tunnel::SessionEvent::Opened { flow, .. }) => self.flows.push(flow),
+                Some(
+                    tunnel::SessionEvent::Closed { flow }
+                    | tunnel::SessionEvent::Reset { flow, .. },
+                ) => {
                     self.flows.retain(|known| *known != flow);
                 }
-                Some(tunnel::Event::Readable { flow }) => {
+                Some(tunnel::SessionEvent::Readable { flow }) => {
                     // Read and thrown away, so that credit does not end the exchange.
                     while self.peer.read(flow, usize::MAX).is_some() {}
                 }
@@ -382,33 +385,34 @@ impl World {
         assert!(self.engine.status().flows <= FLOW_LIMIT);
     }
 
-    fn carry_out(&mut self, output: Output) {
+    fn carry_out(&mut self, output: EngineOutput) {
         match output {
-            Output::Write { connection, bytes } => {
+            EngineOutput::Write { connection, bytes } => {
                 assert!(self.connections.contains_key(&connection));
                 self.unwritten.push_back((connection, bytes.len()));
             }
-            Output::FinishWrite { connection } => {
+            EngineOutput::FinishWrite { connection } => {
                 assert!(self.connections.contains_key(&connection));
             }
-            Output::ResetWhenDelivered { connection } => {
+            EngineOutput::ResetWhenDelivered { connection } => {
                 assert!(self.connections.remove(&connection).is_some());
                 self.unwritten.retain(|(waiting, _)| *waiting != connection);
-                self.engine.handle(self.now, Input::Aborted { connection });
+                self.engine
+                    .handle(self.now, EngineInput::Aborted { connection });
             }
-            Output::Reset { connection }
-            | Output::Decline { connection, .. }
-            | Output::Close { connection } => {
+            EngineOutput::Reset { connection }
+            | EngineOutput::Decline { connection, .. }
+            | EngineOutput::Close { connection } => {
                 self.connections.remove(&connection);
                 self.connecting.retain(|waiting| *waiting != connection);
                 self.unwritten.retain(|(waiting, _)| *waiting != connection);
             }
-            Output::ReadCredit { connection, bytes } => {
+            EngineOutput::ReadCredit { connection, bytes } => {
                 let credit = self.connections.entry(connection).or_default();
                 *credit += bytes;
                 assert!(*credit <= 4 << 20, "more is asked for than the limit");
             }
-            Output::Connect {
+            EngineOutput::Connect {
                 connection, server, ..
             } => {
                 let is_far = matches!(connection, ConnectionId::Opened(_));
@@ -416,52 +420,53 @@ impl World {
                 self.connections.insert(connection, 0);
                 self.connecting.push_back(connection);
             }
-            Output::AcceleratorFile {
+            EngineOutput::AcceleratorFile {
                 accelerator,
                 request,
             } => {
                 let completion = self.files.complete(request);
-                let completed = Input::AcceleratorFile {
+                let completed = EngineInput::AcceleratorFile {
                     accelerator,
                     completion,
                 };
                 self.engine.handle(self.now, completed);
             }
-            Output::Disk(request) => {
+            EngineOutput::Disk(request) => {
                 let completion = self.disk.execute(request);
-                self.engine.handle(self.now, Input::Disk(completion));
+                self.engine.handle(self.now, EngineInput::Disk(completion));
             }
-            Output::CloseLink { link, .. } => {
+            EngineOutput::CloseLink { link, .. } => {
                 if link == self.link {
                     self.peer.link_down(self.now, link, LinkEnd::Lost);
                     self.engine.handle(
                         self.now,
-                        Input::LinkDown {
+                        EngineInput::LinkDown {
                             link,
                             end: LinkEnd::Lost,
                         },
                     );
                 }
             }
-            Output::Avoid { server, .. } => {
-                self.engine.handle(self.now, Input::Avoided { server });
+            EngineOutput::Avoid { server, .. } => {
+                self.engine
+                    .handle(self.now, EngineInput::Avoided { server });
             }
-            Output::Admit { connection } => {
+            EngineOutput::Admit { connection } => {
                 assert!(self.connections.contains_key(&connection));
             }
-            Output::Readmit { .. }
-            | Output::BypassRoutes { .. }
-            | Output::AcceptAtOnce { .. }
-            | Output::AcceptAfterServer { .. }
-            | Output::Transmit { .. }
-            | Output::TransmitDatagrams { .. }
-            | Output::StartDatagrams { .. }
-            | Output::PassBy { .. }
-            | Output::SendLast { .. }
-            | Output::Intercept { .. }
-            | Output::AcceleratorPurged { .. }
-            | Output::Event(_)
-            | Output::Stopped => {}
+            EngineOutput::Readmit { .. }
+            | EngineOutput::BypassRoutes { .. }
+            | EngineOutput::AcceptAtOnce { .. }
+            | EngineOutput::AcceptAfterServer { .. }
+            | EngineOutput::Transmit { .. }
+            | EngineOutput::TransmitDatagrams { .. }
+            | EngineOutput::StartDatagrams { .. }
+            | EngineOutput::PassBy { .. }
+            | EngineOutput::SendLast { .. }
+            | EngineOutput::Intercept { .. }
+            | EngineOutput::AcceleratorPurged { .. }
+            | EngineOutput::Event(_)
+            | EngineOutput::Stopped => {}
         }
     }
 
@@ -478,7 +483,7 @@ impl World {
 }
 
 /// Good inputs for [`peer`].
-pub(crate) fn peer_seeds() -> Vec<Seed> {
+pub(crate) fn peer_seeds() -> Vec<CorpusSeed> {
     // Open to 198.18.2.2:80 from 198.18.1.2:40000, answered and connected.
     let open: &[u8] = &[1, 3, 0, 80, 2, 156, 64, 0, 0, 0, 25, 25];
     // A client's connection, with a request.

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use measure::iperf3::{COOKIE_BYTES, Carried, Counted, Order, Output, Session, Stamped};
-use measure::wire::Direction;
+use measure::iperf3::{
+    COOKIE_BYTES, ClientSession, ConnectionCount, SessionOutput, StampedHeader, TestOrder,
+    TestProtocol,
+};
+use measure::wire::TestDirection;
 use vocab::{ByteCount, Time};
 
-use crate::seed::{Seed, seed};
+use crate::seed::{CorpusSeed, seed};
 
 /// Things that the session may want done in one test: cookie, parameters, connections, start, end, results,
 /// the last word and the report.
@@ -14,10 +17,10 @@ const OUTPUTS_MAX: usize = 8;
 
 /// All that a server says in one test.
 pub(crate) fn session(bytes: &[u8]) {
-    let cookie = Session::cookie(&[3; COOKIE_BYTES - 1]);
-    let order = Order {
-        carried: Carried::Tcp,
-        direction: Direction::Down,
+    let cookie = ClientSession::cookie(&[3; COOKIE_BYTES - 1]);
+    let order = TestOrder {
+        carried: TestProtocol::Tcp,
+        direction: TestDirection::Down,
         connections: 2,
         window: Some(ByteCount::new(65_536)),
         duration: Duration::from_secs(2),
@@ -25,15 +28,15 @@ pub(crate) fn session(bytes: &[u8]) {
         dscp: 0,
     };
     // The same bytes, as what travels over UDP.
-    if let Some(head) = Stamped::parse(bytes) {
+    if let Some(head) = StampedHeader::parse(bytes) {
         let mut again = Vec::new();
         head.emit(bytes.len(), &mut again);
         assert_eq!(
-            Stamped::parse(&again).map(|head| head.number),
+            StampedHeader::parse(&again).map(|head| head.number),
             Some(head.number)
         );
     }
-    let mut session = Session::new(Time::ZERO, &cookie, order);
+    let mut session = ClientSession::new(Time::ZERO, &cookie, order);
     let mut outputs = 0;
     // Byte by byte, so that the data ends before the server's next word.
     for byte in bytes {
@@ -41,12 +44,14 @@ pub(crate) fn session(bytes: &[u8]) {
         while let Some(output) = session.poll_output() {
             outputs += 1;
             match output {
-                Output::Start => session.end(Time::ZERO, vec![Counted::default(); 2]),
-                Output::Over(report) => {
+                SessionOutput::Start => {
+                    session.end(Time::ZERO, vec![ConnectionCount::default(); 2])
+                }
+                SessionOutput::Over(report) => {
                     assert!(report.congestion_control.is_ascii());
                     assert_eq!((session.failure(), session.poll_timeout()), (None, None));
                 }
-                Output::Write(_) | Output::Open => {}
+                SessionOutput::Write(_) | SessionOutput::Open => {}
             }
         }
         assert!(outputs <= OUTPUTS_MAX, "a server makes us say no more");
@@ -64,7 +69,7 @@ pub(crate) fn session(bytes: &[u8]) {
 }
 
 /// What servers said.
-pub(crate) fn session_seeds() -> Vec<Seed> {
+pub(crate) fn session_seeds() -> Vec<CorpusSeed> {
     let results = r#"{"cpu_util_total":2.4879600504700465,"cpu_util_user":2.48,"cpu_util_system":0,"sender_has_retransmits":1,"congestion_used":"bbr","streams":[{"id":1,"bytes":8000,"retransmits":0,"jitter":0,"errors":0,"packets":0,"start_time":0,"end_time":0.056259},{"id":3,"bytes":8000,"retransmits":18446744073709551615,"jitter":0,"errors":0,"packets":0,"start_time":0,"end_time":0.056265}]}"#;
     let begin = vec![9, 10, 1, 2];
     let mut rest = vec![13];

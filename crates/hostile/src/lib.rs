@@ -1,8 +1,8 @@
 //! For tests only: throws bytes at every place where foreign bytes enter the program.
 //!
-//! An [`Entry`] is a function that takes any bytes at all and checks what must hold whatever they
+//! An [`FuzzEntry`] is a function that takes any bytes at all and checks what must hold whatever they
 //! are: no panic, bounded work and memory, and what was understood can be written back and read
-//! again equal. Some entries take the bytes as one message, others as a [`Script`]: a series of
+//! again equal. Some entries take the bytes as one message, others as a [`ByteScript`]: a series of
 //! steps against a machine that has state.
 //!
 //! ```text
@@ -36,11 +36,11 @@ mod tunnel_session;
 mod tunnel_transport;
 mod tunnel_wire;
 
-pub use script::Script;
-pub use seed::Seed;
+pub use script::ByteScript;
+pub use seed::CorpusSeed;
 
 /// A place where foreign bytes enter.
-pub struct Entry {
+pub struct FuzzEntry {
     /// The name of its fuzz target and of its corpus.
     pub name: &'static str,
     /// Takes any bytes.
@@ -49,167 +49,167 @@ pub struct Entry {
     /// When something does not hold that must: this is what a fuzzer looks for.
     pub run: fn(&[u8]),
     /// Good inputs, made by the code that writes the format.
-    pub seeds: fn() -> Vec<Seed>,
+    pub seeds: fn() -> Vec<CorpusSeed>,
 }
 
 /// Every entry there is.
-pub const ENTRIES: &[Entry] = &[
-    Entry {
+pub const ENTRIES: &[FuzzEntry] = &[
+    FuzzEntry {
         name: "vocab_cursor",
         run: cursor::cursor,
         seeds: cursor::cursor_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "vocab_units",
         run: cursor::units,
         seeds: cursor::units_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "accelerate_first_bytes",
         run: accelerator::first_bytes,
         seeds: accelerator::first_bytes_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "accelerate_halves",
         run: accelerator::halves,
         seeds: accelerator::halves_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "accelerate_smb_structures",
         run: accelerator::smb_structures,
         seeds: accelerator::smb_structures_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "accelerate_smb1_structures",
         run: accelerator::smb1_structures,
         seeds: accelerator::smb1_structures_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "accelerate_smb_pair",
         run: accelerator::smb_pair,
         seeds: accelerator::smb_pair_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "accelerate_http_framing",
         run: accelerator::http_framing,
         seeds: accelerator::http_framing_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "tunnel_frame",
         run: tunnel_wire::frame,
         seeds: tunnel_wire::frame_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "tunnel_session",
         run: tunnel_session::session,
         seeds: tunnel_session::session_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "tunnel_correction",
         run: correction::decoder,
         seeds: correction::decoder_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "tunnel_packet_payload",
         run: tunnel_packet::payload,
         seeds: tunnel_packet::payload_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "tunnel_packet_opener",
         run: tunnel_packet::opener,
         seeds: tunnel_packet::opener_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "tunnel_transport",
         run: tunnel_transport::transport,
         seeds: tunnel_transport::transport_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "reduce_decoder",
         run: reduction::decoder,
         seeds: reduction::decoder_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "reduce_repair",
         run: reduction::repair,
         seeds: reduction::repair_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "reduce_content_handle",
         run: reduction::content_handle,
         seeds: reduction::content_handle_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "reduce_damage",
         run: reduction::damage,
         seeds: reduction::damage_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "engine_peer",
         run: engine_peer::peer,
         seeds: engine_peer::peer_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "node_configuration",
         run: configuration::configuration,
         seeds: configuration::configuration_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "node_token",
         run: configuration::token,
         seeds: configuration::token_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "node_pairing",
         run: configuration::pairing,
         seeds: configuration::pairing_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "node_socks5",
         run: proxy::socks5,
         seeds: proxy::socks5_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "node_http_connect",
         run: proxy::http_connect,
         seeds: proxy::http_connect_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "measure_control",
         run: measure_wire::control,
         seeds: measure_wire::control_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "measure_datagram",
         run: measure_wire::datagram,
         seeds: measure_wire::datagram_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "measure_iperf3",
         run: iperf3::session,
         seeds: iperf3::session_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "link_offload",
         run: offload::offload,
         seeds: offload::offload_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "link_packet_log",
         run: link_files::packet_log,
         seeds: link_files::packet_log_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "link_delivery_trace",
         run: link_files::delivery_trace,
         seeds: link_files::delivery_trace_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "measure_capture",
         run: capture::diagnosis,
         seeds: capture::diagnosis_seeds,
     },
-    Entry {
+    FuzzEntry {
         name: "link_schedule",
         run: link_files::schedule,
         seeds: link_files::schedule_seeds,
@@ -221,7 +221,7 @@ pub const ENTRIES: &[Entry] = &[
 /// # Panics
 /// When there is none: a fuzz target was renamed and its entry was not.
 #[must_use]
-pub fn entry(name: &str) -> &'static Entry {
+pub fn entry(name: &str) -> &'static FuzzEntry {
     ENTRIES
         .iter()
         .find(|entry| entry.name == name)

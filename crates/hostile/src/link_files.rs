@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use emulate::{DeliveryTrace, Direction, DirectionConfig, Line, Schedule};
+use emulate::{DeliveryTrace, DirectionConfig, LineConfig, LinkDirection, LinkSchedule};
 use emulator::link::replay::rewritten;
 use vocab::{Bitrate, Time};
 
-use crate::seed::{Seed, seed};
+use crate::seed::{CorpusSeed, seed};
 
 /// No message repeats more of a log than this, however long its lines are.
 const MESSAGE_MAX: usize = 2_000;
@@ -43,7 +43,7 @@ pub(crate) fn delivery_trace(bytes: &[u8]) {
         Ok(trace) => {
             assert!(!trace.period().is_zero());
             play(DirectionConfig {
-                line: Line::Trace(Arc::new(trace)),
+                line: LineConfig::Trace(Arc::new(trace)),
                 ..DirectionConfig::default()
             });
         }
@@ -56,12 +56,12 @@ pub(crate) fn schedule(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };
-    match Schedule::from_csv(text) {
+    match LinkSchedule::from_csv(text) {
         Ok(schedule) => {
             let steps = schedule.steps();
             assert!(steps.is_sorted_by_key(|step| step.at));
             let config = DirectionConfig {
-                line: Line::Rate(Bitrate::from_bits_per_second(1_000_000)),
+                line: LineConfig::Rate(Bitrate::from_bits_per_second(1_000_000)),
                 schedule: Some(Arc::new(schedule)),
                 ..DirectionConfig::default()
             };
@@ -76,7 +76,7 @@ pub(crate) fn schedule(bytes: &[u8]) {
 
 /// Three packets, and as much of what becomes of them as comes soon.
 fn play(config: DirectionConfig) {
-    let mut direction = Direction::new(config, 1);
+    let mut direction = LinkDirection::new(config, 1);
     let mut now = Time::ZERO;
     for _ in 0..3 {
         direction.handle(now, Bytes::from_static(&[0x45; 1_000]));
@@ -98,7 +98,7 @@ fn play(config: DirectionConfig) {
 }
 
 /// Good inputs for [`packet_log`].
-pub(crate) fn packet_log_seeds() -> Vec<Seed> {
+pub(crate) fn packet_log_seeds() -> Vec<CorpusSeed> {
     const LOG: &str = concat!(
         "# trunkline packet log, version 1\n",
         "# program: trunkline 0.1.0\n",
@@ -121,7 +121,7 @@ pub(crate) fn packet_log_seeds() -> Vec<Seed> {
 }
 
 /// Good inputs for [`delivery_trace`].
-pub(crate) fn delivery_trace_seeds() -> Vec<Seed> {
+pub(crate) fn delivery_trace_seeds() -> Vec<CorpusSeed> {
     vec![
         seed("steady", "1\n"),
         seed("uneven", "# from a drive\n0\n0\n3\n\n17\n250\n"),
@@ -130,7 +130,7 @@ pub(crate) fn delivery_trace_seeds() -> Vec<Seed> {
 }
 
 /// Good inputs for [`schedule`].
-pub(crate) fn schedule_seeds() -> Vec<Seed> {
+pub(crate) fn schedule_seeds() -> Vec<CorpusSeed> {
     vec![
         seed(
             "repeats",

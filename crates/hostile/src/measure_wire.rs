@@ -3,15 +3,16 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use measure::procedure::{Answer, Responder};
+use measure::procedure::{ResponderAction, UdpResponder};
 use measure::tcp_info::TcpInfo;
 use measure::wire::{
-    Arrival, DATAGRAM_HEADER, Datagram, Direction, Key, Kind, LONGEST_MESSAGE, Limits, Message,
-    Refusal, Role, RunOrder, RunSample, SessionKey, StreamOrder, frame, next_frame,
+    ControlMessage, DATAGRAM_HEADER, DatagramArrival, DatagramHeader, DatagramKind,
+    LONGEST_MESSAGE, RunOrder, RunSample, ServerLimits, ServerRefusal, SessionKey, SessionRole,
+    SharedKey, StreamOrder, TestDirection, frame, next_frame,
 };
 use vocab::{Bitrate, ByteCount, Time};
 
-use crate::seed::{Seed, seed};
+use crate::seed::{CorpusSeed, seed};
 
 /// Messages on the control connection, one after the other.
 pub(crate) fn control(bytes: &[u8]) {
@@ -38,35 +39,38 @@ pub(crate) fn control(bytes: &[u8]) {
 const SESSION: u64 = 0x7475_726e_2d75_7021;
 
 fn session_key() -> SessionKey {
-    Key::from_words("words").session(&[1; 32], &[2; 32])
+    SharedKey::from_words("words").session(&[1; 32], &[2; 32])
 }
 
 /// A datagram to a server: first as it is, then with a right tag.
 pub(crate) fn datagram(bytes: &[u8]) {
     let key = session_key();
     let stranger: SocketAddr = ([198, 51, 100, 9], 53).into();
-    let mut server = Responder::new(SESSION, key.clone(), 99);
-    let parsed = Datagram::parse(bytes, &key, Role::Client);
+    let mut server = UdpResponder::new(SESSION, key.clone(), 99);
+    let parsed = DatagramHeader::parse(bytes, &key, SessionRole::Client);
     let answer = server.handle(Time::ZERO, Time::ZERO, stranger, bytes);
     match parsed {
-        Err(_) => assert_eq!(answer, Answer::Silence, "no tag, no answer"),
+        Err(_) => assert_eq!(answer, ResponderAction::Silence, "no tag, no answer"),
         Ok(datagram) => {
             let mut again = Vec::new();
-            datagram.emit(&key, Role::Client, bytes.len(), &mut again);
-            assert_eq!(Datagram::parse(&again, &key, Role::Client), Ok(datagram));
+            datagram.emit(&key, SessionRole::Client, bytes.len(), &mut again);
+            assert_eq!(
+                DatagramHeader::parse(&again, &key, SessionRole::Client),
+                Ok(datagram)
+            );
             // From an address that is not believed, nothing larger than the question.
-            if let Answer::Send(answers) = answer {
+            if let ResponderAction::Send(answers) = answer {
                 let sum: usize = answers.iter().map(|answer| answer.length).sum();
                 assert!(sum <= bytes.len());
-                assert_eq!(datagram.kind, Kind::Open);
+                assert_eq!(datagram.kind, DatagramKind::Open);
             }
         }
     }
 }
 
 /// Good inputs for [`control`].
-pub(crate) fn control_seeds() -> Vec<Seed> {
-    let limits = Limits {
+pub(crate) fn control_seeds() -> Vec<CorpusSeed> {
+    let limits = ServerLimits {
         rate: Bitrate::from_bits_per_second(1_000_000_000),
         order: Duration::from_secs(60),
         session: Duration::from_secs(1_800),
@@ -74,7 +78,7 @@ pub(crate) fn control_seeds() -> Vec<Seed> {
     };
     let order = StreamOrder {
         order: 1,
-        direction: Direction::Down,
+        direction: TestDirection::Down,
         rate: Bitrate::from_bits_per_second(10_000_000),
         duration: Duration::from_secs(10),
         payload_bytes: 1_472,
@@ -91,55 +95,55 @@ pub(crate) fn control_seeds() -> Vec<Seed> {
         at: Duration::from_millis(1_500),
         info: TcpInfo::default(),
     };
-    let arrival = Arrival {
+    let arrival = DatagramArrival {
         number: 3,
         sent_ns: 1_000_000,
         arrived_ns: 25_000_000,
     };
     let begin = [
-        frame(&Message::Hello {
+        frame(&ControlMessage::Hello {
             oldest: 1,
             newest: 1,
             nonce: [7; 32],
         }),
-        frame(&Message::Authenticate {
+        frame(&ControlMessage::Authenticate {
             version: 1,
             dscp: 46,
             nonce: [8; 32],
             proof: [9; 32],
         }),
-        frame(&Message::Welcome {
+        frame(&ControlMessage::Welcome {
             proof: [1; 32],
             session: SESSION,
             limits,
             remarks: String::new(),
         }),
     ];
-    let refused = Message::Refused {
-        reason: Refusal::Busy,
+    let refused = ControlMessage::Refused {
+        reason: ServerRefusal::Busy,
         retry: Duration::from_secs(90),
         text: "another test is running".to_owned(),
     };
     let orders = [
-        frame(&Message::Stream(order)),
-        frame(&Message::Run(run)),
-        frame(&Message::Alive),
-        frame(&Message::Bye),
+        frame(&ControlMessage::Stream(order)),
+        frame(&ControlMessage::Run(run)),
+        frame(&ControlMessage::Alive),
+        frame(&ControlMessage::Bye),
     ];
     let reports = [
-        frame(&Message::Arrivals {
+        frame(&ControlMessage::Arrivals {
             order: 1,
             arrivals: vec![arrival],
         }),
-        frame(&Message::NoRoom {
+        frame(&ControlMessage::NoRoom {
             order: 1,
             datagrams: 61_234,
         }),
-        frame(&Message::Samples {
+        frame(&ControlMessage::Samples {
             order: 2,
             samples: vec![sample],
         }),
-        frame(&Message::RunEnded {
+        frame(&ControlMessage::RunEnded {
             order: 2,
             congestion_control: "bbr".to_owned(),
             busy_permille: 120,
@@ -155,9 +159,9 @@ pub(crate) fn control_seeds() -> Vec<Seed> {
 }
 
 /// Good inputs for [`datagram`].
-pub(crate) fn datagram_seeds() -> Vec<Seed> {
+pub(crate) fn datagram_seeds() -> Vec<CorpusSeed> {
     let written = |kind, role, length| {
-        let head = Datagram {
+        let head = DatagramHeader {
             kind,
             session: SESSION,
             order: 0,
@@ -170,10 +174,25 @@ pub(crate) fn datagram_seeds() -> Vec<Seed> {
         bytes
     };
     vec![
-        seed("open", written(Kind::Open, Role::Client, DATAGRAM_HEADER)),
-        seed("confirm", written(Kind::Confirm, Role::Client, 0)),
-        seed("probe-wanted", written(Kind::ProbeWanted, Role::Client, 0)),
-        seed("data", written(Kind::Data, Role::Client, 200)),
-        seed("of-the-server", written(Kind::Cookie, Role::Server, 0)),
+        seed(
+            "open",
+            written(DatagramKind::Open, SessionRole::Client, DATAGRAM_HEADER),
+        ),
+        seed(
+            "confirm",
+            written(DatagramKind::Confirm, SessionRole::Client, 0),
+        ),
+        seed(
+            "probe-wanted",
+            written(DatagramKind::ProbeWanted, SessionRole::Client, 0),
+        ),
+        seed(
+            "data",
+            written(DatagramKind::Data, SessionRole::Client, 200),
+        ),
+        seed(
+            "of-the-server",
+            written(DatagramKind::Cookie, SessionRole::Server, 0),
+        ),
     ]
 }

@@ -5,7 +5,7 @@
 
 use emulator::link::offload::pass;
 
-use crate::seed::{Seed, seed};
+use crate::seed::{CorpusSeed, seed};
 
 /// A packet or a run of packets.
 pub(crate) fn offload(bytes: &[u8]) {
@@ -30,7 +30,7 @@ fn comparable(packet: &[u8]) -> Vec<u8> {
 }
 
 /// Good inputs for [`offload`].
-pub(crate) fn offload_seeds() -> Vec<Seed> {
+pub(crate) fn offload_seeds() -> Vec<CorpusSeed> {
     const TCP4: u8 = 1;
     const TCP6: u8 = 4;
     const UDP: u8 = 5;

@@ -4,10 +4,10 @@
 //! how a message was cut: what is whole was incomplete before its last byte, and stays the same
 //! message whatever follows it.
 
-use node::proxy::http_connect::{self, Head};
-use node::proxy::socks5::{self, Parsed};
+use node::proxy::http_connect::{self, ConnectHead};
+use node::proxy::socks5::{self, Socks5Parse};
 
-use crate::seed::{Seed, seed};
+use crate::seed::{CorpusSeed, seed};
 
 /// A greeting and a request of SOCKS5.
 pub(crate) fn socks5(bytes: &[u8]) {
@@ -15,21 +15,21 @@ pub(crate) fn socks5(bytes: &[u8]) {
     cut_anywhere(bytes, socks5::parse_request);
 }
 
-fn cut_anywhere<T: PartialEq + std::fmt::Debug>(bytes: &[u8], parse: fn(&[u8]) -> Parsed<T>) {
+fn cut_anywhere<T: PartialEq + std::fmt::Debug>(bytes: &[u8], parse: fn(&[u8]) -> Socks5Parse<T>) {
     let parsed = parse(bytes);
     match &parsed {
-        Parsed::Whole(_, length) => {
+        Socks5Parse::Whole(_, length) => {
             assert!((1..=bytes.len()).contains(length));
             assert_eq!(parse(&bytes[..*length]), parsed);
-            assert_eq!(parse(&bytes[..length - 1]), Parsed::Incomplete);
+            assert_eq!(parse(&bytes[..length - 1]), Socks5Parse::Incomplete);
         }
-        Parsed::Incomplete => {
+        Socks5Parse::Incomplete => {
             assert!(
                 bytes.len() < socks5::LONGEST_MESSAGE,
                 "a client could send for ever"
             );
         }
-        Parsed::Invalid(refusal) => drop(refusal.answer()),
+        Socks5Parse::Invalid(refusal) => drop(refusal.answer()),
     }
 }
 
@@ -37,27 +37,27 @@ fn cut_anywhere<T: PartialEq + std::fmt::Debug>(bytes: &[u8], parse: fn(&[u8]) -
 pub(crate) fn http_connect(bytes: &[u8]) {
     let head = http_connect::parse_head(bytes);
     match &head {
-        Head::Connect(_, port, length) => {
+        ConnectHead::Connect(_, port, length) => {
             assert_ne!(*port, 0);
             assert!((1..=bytes.len().min(http_connect::LONGEST_HEAD)).contains(length));
             assert_eq!(http_connect::parse_head(&bytes[..*length]), head);
             assert_eq!(
                 http_connect::parse_head(&bytes[..length - 1]),
-                Head::Incomplete
+                ConnectHead::Incomplete
             );
         }
-        Head::Incomplete => {
+        ConnectHead::Incomplete => {
             assert!(
                 bytes.len() < http_connect::LONGEST_HEAD,
                 "a client could send for ever"
             );
         }
-        Head::Refused(status) => assert!(status.answer().ends_with(b"\n")),
+        ConnectHead::Refused(status) => assert!(status.answer().ends_with(b"\n")),
     }
 }
 
 /// Good inputs for [`socks5`].
-pub(crate) fn socks5_seeds() -> Vec<Seed> {
+pub(crate) fn socks5_seeds() -> Vec<CorpusSeed> {
     let name: &[u8] = &[5, 1, 0, 3, 9];
     let six: &[u8] = &[
         5, 1, 0, 4, 0x20, 1, 0, 2, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 1,
@@ -75,7 +75,7 @@ pub(crate) fn socks5_seeds() -> Vec<Seed> {
 }
 
 /// Good inputs for [`http_connect`].
-pub(crate) fn http_connect_seeds() -> Vec<Seed> {
+pub(crate) fn http_connect_seeds() -> Vec<CorpusSeed> {
     let connect = "CONNECT files.example:443 HTTP/1.1\r\nHost: files.example:443\r\n\r\n";
     vec![
         seed("connect", connect),

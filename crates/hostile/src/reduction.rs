@@ -3,14 +3,14 @@
 use bytes::Bytes;
 use reduce::testing::{MemoryDisk, write_handle_check};
 use reduce::{
-    AnswerScope, ContentHandle, ContentRead, ContentReader, ContentWriter, Decoded, Decoder,
-    DecoderConfig, Dictionary, DictionaryConfig, DictionaryKey, Encoder, EncoderConfig, PeerSlot,
-    RepairAnswer, RepairRequest, RepairScope,
+    AnswerScope, ContentHandle, ContentRead, ContentReader, ContentWriter, DecoderConfig,
+    DecoderOutput, Dictionary, DictionaryConfig, DictionaryKey, EncoderConfig, FlowDecoder,
+    FlowEncoder, PeerSlot, RepairAnswer, RepairRequest, RepairScope,
 };
-use vocab::{ByteCount, NodeId, Random, Segment, SegmentKind, Time};
+use vocab::{ByteCount, FlowSegment, NodeId, SeededRandom, SegmentKind, Time};
 
-use crate::Script;
-use crate::seed::{Seed, seed, sized};
+use crate::ByteScript;
+use crate::seed::{CorpusSeed, seed, sized};
 
 /// Answers of a decoder after one step past which it is taken to be in a circle: a record has no
 /// more operations than this.
@@ -18,10 +18,10 @@ const MOST_ANSWERS: usize = 100_000;
 
 /// A decoder is given any bytes, in pieces, and any answers to what it asks.
 pub(crate) fn decoder(bytes: &[u8]) {
-    let mut script = Script::new(bytes);
-    let mut dictionary = Dictionary::new(dictionary_config(), Random::from_seed(1));
+    let mut script = ByteScript::new(bytes);
+    let mut dictionary = Dictionary::new(dictionary_config(), SeededRandom::from_seed(1));
     let peer = dictionary.peer(NodeId([2; 32]));
-    let mut decoder = Decoder::new(DecoderConfig::default(), peer);
+    let mut decoder = FlowDecoder::new(DecoderConfig::default(), peer);
     let mut disk = MemoryDisk::new();
     while let Some(step) = script.step() {
         let rest = script.bytes();
@@ -35,11 +35,16 @@ pub(crate) fn decoder(bytes: &[u8]) {
             assert!(count < MOST_ANSWERS, "a decoder goes round in a circle");
             disk.serve(&mut dictionary);
             match decoder.poll(&mut dictionary) {
-                Ok(Decoded::Segment(_)) => {}
-                Ok(Decoded::NeedRepair(request)) => {
+                Ok(DecoderOutput::Segment(_)) => {}
+                Ok(DecoderOutput::NeedRepair(request)) => {
                     RepairRequest::parse(&request).expect("what it asks can be read");
                 }
-                Ok(Decoded::NeedMore | Decoded::WaitForDisk | Decoded::WaitForRepair) | Err(_) => {
+                Ok(
+                    DecoderOutput::NeedMore
+                    | DecoderOutput::WaitForDisk
+                    | DecoderOutput::WaitForRepair,
+                )
+                | Err(_) => {
                     break;
                 }
             }
@@ -57,11 +62,11 @@ pub(crate) fn repair(bytes: &[u8]) {
     if let Ok(answer) = RepairAnswer::parse(bytes) {
         assert_eq!(RepairAnswer::parse(&answer.emit(3)).as_ref(), Ok(&answer));
     }
-    let mut dictionary = Dictionary::new(dictionary_config(), Random::from_seed(1));
+    let mut dictionary = Dictionary::new(dictionary_config(), SeededRandom::from_seed(1));
     let peer = dictionary.peer(NodeId([2; 32]));
-    let mut encoder = Encoder::new(EncoderConfig::default(), peer);
+    let mut encoder = FlowEncoder::new(EncoderConfig::default(), peer);
     let pushed = text(20_000, 1);
-    encoder.push(Time::ZERO, Segment::payload(pushed.clone()));
+    encoder.push(Time::ZERO, FlowSegment::payload(pushed.clone()));
     encoder.finish();
     while encoder
         .poll_encoded(Time::ZERO, &mut dictionary, 4_096)
@@ -78,7 +83,7 @@ pub(crate) fn repair(bytes: &[u8]) {
 /// A content handle of an index that was damaged: as it is, and with the check that the rest asks for.
 /// What is read under it is of what it names, or gone.
 pub(crate) fn content_handle(bytes: &[u8]) {
-    let mut dictionary = Dictionary::new(dictionary_config(), Random::from_seed(1));
+    let mut dictionary = Dictionary::new(dictionary_config(), SeededRandom::from_seed(1));
     let stored = text(30_000, 1);
     let sound = store(&mut dictionary, &stored);
     let mut checked = bytes.to_vec();
@@ -120,8 +125,8 @@ fn store(dictionary: &mut Dictionary, body: &[u8]) -> ContentHandle {
 ///
 /// Whatever is bent, what the decoder delivers is always the beginning of what was pushed.
 pub(crate) fn damage(bytes: &[u8]) {
-    let mut script = Script::new(bytes);
-    let mut pair = Pair::new();
+    let mut script = ByteScript::new(bytes);
+    let mut pair = DictionaryPair::new();
     while let Some(step) = script.step() {
         pair.take_step(step, &mut script);
     }
@@ -129,7 +134,7 @@ pub(crate) fn damage(bytes: &[u8]) {
     pair.transfer(usize::MAX);
 }
 
-struct Pair {
+struct DictionaryPair {
     now: Time,
     near: Dictionary,
     far: Dictionary,
@@ -138,23 +143,23 @@ struct Pair {
     restarts: u64,
     /// Of the far dictionary.
     key: u8,
-    flow: Flow,
+    flow: ReducedFlow,
 }
 
-struct Flow {
-    encoder: Encoder,
-    decoder: Decoder,
+struct ReducedFlow {
+    encoder: FlowEncoder,
+    decoder: FlowDecoder,
     pushed: Vec<u8>,
     delivered: usize,
     /// The decoder has refused the stream: the engine would have reset the flow.
     is_refused: bool,
 }
 
-impl Flow {
+impl ReducedFlow {
     fn new(near_slot: PeerSlot, far_slot: PeerSlot) -> Self {
         Self {
-            encoder: Encoder::new(EncoderConfig::default(), near_slot),
-            decoder: Decoder::new(DecoderConfig::default(), far_slot),
+            encoder: FlowEncoder::new(EncoderConfig::default(), near_slot),
+            decoder: FlowDecoder::new(DecoderConfig::default(), far_slot),
             pushed: Vec::new(),
             delivered: 0,
             is_refused: false,
@@ -162,7 +167,7 @@ impl Flow {
     }
 }
 
-impl Pair {
+impl DictionaryPair {
     fn new() -> Self {
         let mut near = dictionary(1, 1);
         let mut far = dictionary(1, 2);
@@ -172,7 +177,7 @@ impl Pair {
         near_disk.serve(&mut near);
         far.open();
         far_disk.serve(&mut far);
-        let flow = Flow::new(near.peer(NodeId([2; 32])), far.peer(NodeId([1; 32])));
+        let flow = ReducedFlow::new(near.peer(NodeId([2; 32])), far.peer(NodeId([1; 32])));
         Self {
             now: Time::from_nanos(1_000_000_000),
             near,
@@ -185,7 +190,7 @@ impl Pair {
         }
     }
 
-    fn take_step(&mut self, step: u8, script: &mut Script<'_>) {
+    fn take_step(&mut self, step: u8, script: &mut ByteScript<'_>) {
         match step % 16 {
             0 => self.push(text(usize::from(script.short()), u64::from(script.byte()))),
             1 => self.push(Bytes::copy_from_slice(script.bytes())),
@@ -242,7 +247,9 @@ impl Pair {
             return;
         }
         self.flow.pushed.extend_from_slice(&bytes);
-        self.flow.encoder.push(self.now, Segment::payload(bytes));
+        self.flow
+            .encoder
+            .push(self.now, FlowSegment::payload(bytes));
     }
 
     /// Encodes, delivers and repairs until nothing more moves.
@@ -274,9 +281,9 @@ impl Pair {
             assert!(count < MOST_ANSWERS, "a decoder goes round in a circle");
             self.far_disk.serve(&mut self.far);
             match self.flow.decoder.poll(&mut self.far) {
-                Ok(Decoded::Segment(segment)) => self.check(&segment),
-                Ok(Decoded::NeedMore) => return,
-                Ok(Decoded::NeedRepair(request)) => {
+                Ok(DecoderOutput::Segment(segment)) => self.check(&segment),
+                Ok(DecoderOutput::NeedMore) => return,
+                Ok(DecoderOutput::NeedRepair(request)) => {
                     let answer = self
                         .flow
                         .encoder
@@ -287,19 +294,19 @@ impl Pair {
                         .handle_repair(&answer)
                         .expect("an honest answer is taken");
                 }
-                Ok(Decoded::WaitForDisk) => {
+                Ok(DecoderOutput::WaitForDisk) => {
                     assert!(
                         count < MOST_ANSWERS / 2,
                         "waits for a disk that has answered"
                     );
                 }
-                Ok(Decoded::WaitForRepair) => panic!("waits for a repair that was answered"),
+                Ok(DecoderOutput::WaitForRepair) => panic!("waits for a repair that was answered"),
                 Err(error) => panic!("an honest stream was refused: {error}"),
             }
         }
     }
 
-    fn check(&mut self, segment: &Segment) {
+    fn check(&mut self, segment: &FlowSegment) {
         assert_eq!(segment.kind, SegmentKind::Payload);
         let end = self.flow.delivered + segment.bytes.len();
         assert_eq!(
@@ -323,7 +330,7 @@ impl Pair {
             self.near.peer(NodeId([2; 32])),
             self.far.peer(NodeId([1; 32])),
         );
-        self.flow = Flow::new(near, far);
+        self.flow = ReducedFlow::new(near, far);
     }
 
     /// The far node starts anew over the same disk; its flows are gone.
@@ -337,7 +344,7 @@ impl Pair {
         if self.far.generation() != before {
             self.near.forget_peer(near_slot);
         }
-        self.flow = Flow::new(near_slot, self.far.peer(NodeId([1; 32])));
+        self.flow = ReducedFlow::new(near_slot, self.far.peer(NodeId([1; 32])));
     }
 }
 
@@ -354,12 +361,12 @@ fn dictionary_config() -> DictionaryConfig {
 /// One that is kept on disk.
 fn dictionary(key: u8, seed: u64) -> Dictionary {
     let key = DictionaryKey::new([key; 32]);
-    Dictionary::with_key(dictionary_config(), key, Random::from_seed(seed))
+    Dictionary::with_key(dictionary_config(), key, SeededRandom::from_seed(seed))
 }
 
 /// Bytes that repeat themselves, and the same for the same seed.
 fn text(length: usize, seed: u64) -> Bytes {
-    let mut random = Random::from_seed(seed);
+    let mut random = SeededRandom::from_seed(seed);
     let mut text = Vec::with_capacity(length + 16);
     while text.len() < length {
         let word = random.below(200);
@@ -372,17 +379,17 @@ fn text(length: usize, seed: u64) -> Bytes {
 /// Bytes that nothing shortens, and the same for the same seed.
 fn noise(length: usize, seed: u64) -> Bytes {
     let mut bytes = vec![0; length];
-    Random::from_seed(seed).fill(&mut bytes);
+    SeededRandom::from_seed(seed).fill(&mut bytes);
     bytes.into()
 }
 
 /// What an encoder makes of segments, from an empty dictionary.
-fn encoded(segments: Vec<Segment>) -> Vec<u8> {
-    let mut dictionary = Dictionary::new(dictionary_config(), Random::from_seed(1));
+fn encoded(segments: Vec<FlowSegment>) -> Vec<u8> {
+    let mut dictionary = Dictionary::new(dictionary_config(), SeededRandom::from_seed(1));
     let peer = dictionary.peer(NodeId([2; 32]));
-    let mut encoder = Encoder::new(EncoderConfig::default(), peer);
+    let mut encoder = FlowEncoder::new(EncoderConfig::default(), peer);
     let mut stream = Vec::new();
-    let mut take = |encoder: &mut Encoder| {
+    let mut take = |encoder: &mut FlowEncoder| {
         while let Some(bytes) = encoder.poll_encoded(Time::ZERO, &mut dictionary, 65_536) {
             stream.extend_from_slice(&bytes);
         }
@@ -397,7 +404,7 @@ fn encoded(segments: Vec<Segment>) -> Vec<u8> {
 }
 
 /// Good inputs for [`decoder`].
-pub(crate) fn decoder_seeds() -> Vec<Seed> {
+pub(crate) fn decoder_seeds() -> Vec<CorpusSeed> {
     // The second time as a run of chunks, the third time edited.
     let edited = [
         noise(20_000, 1).slice(..9_000),
@@ -405,30 +412,30 @@ pub(crate) fn decoder_seeds() -> Vec<Seed> {
     ]
     .concat();
     let thrice = vec![
-        Segment::payload(noise(20_000, 1)),
-        Segment::payload(noise(20_000, 1)),
-        Segment::payload(edited.into()),
+        FlowSegment::payload(noise(20_000, 1)),
+        FlowSegment::payload(noise(20_000, 1)),
+        FlowSegment::payload(edited.into()),
     ];
     let mixed = vec![
-        Segment::control(Bytes::from_static(b"GET / HTTP/1.1\r\n\r\n")),
-        Segment::frame(Bytes::from_static(&[1, 2, 3])),
-        Segment::payload(text(3_000, 1)),
+        FlowSegment::control(Bytes::from_static(b"GET / HTTP/1.1\r\n\r\n")),
+        FlowSegment::frame(Bytes::from_static(&[1, 2, 3])),
+        FlowSegment::payload(text(3_000, 1)),
     ];
     let streams = [
-        ("text", encoded(vec![Segment::payload(text(2_000, 1))])),
-        ("noise", encoded(vec![Segment::payload(noise(500, 1))])),
+        ("text", encoded(vec![FlowSegment::payload(text(2_000, 1))])),
+        ("noise", encoded(vec![FlowSegment::payload(noise(500, 1))])),
         ("repeated", encoded(thrice)),
         ("mixed", encoded(mixed)),
     ];
-    let mut seeds: Vec<Seed> = streams
+    let mut seeds: Vec<CorpusSeed> = streams
         .into_iter()
         .map(|(name, stream)| seed(name, [vec![0], sized(&stream)].concat()))
         .collect();
-    let pieces = encoded(vec![Segment::payload(text(600, 2))]);
+    let pieces = encoded(vec![FlowSegment::payload(text(600, 2))]);
     let halves = pieces.split_at(pieces.len() / 2);
     let halves = [vec![0], sized(halves.0), vec![0], sized(halves.1)].concat();
     seeds.push(seed("in-pieces", halves));
-    let windowed = encoded(vec![Segment::payload(text(150_000, 3))]);
+    let windowed = encoded(vec![FlowSegment::payload(text(150_000, 3))]);
     let pieces = windowed
         .chunks(30_000)
         .flat_map(|piece| [vec![0], sized(piece)].concat());
@@ -437,7 +444,7 @@ pub(crate) fn decoder_seeds() -> Vec<Seed> {
 }
 
 /// Good inputs for [`repair`].
-pub(crate) fn repair_seeds() -> Vec<Seed> {
+pub(crate) fn repair_seeds() -> Vec<CorpusSeed> {
     let all = RepairRequest {
         record_start: 0,
         scope: RepairScope::All,
@@ -466,8 +473,8 @@ pub(crate) fn repair_seeds() -> Vec<Seed> {
 }
 
 /// Good inputs for [`content_handle`].
-pub(crate) fn content_handle_seeds() -> Vec<Seed> {
-    let mut dictionary = Dictionary::new(dictionary_config(), Random::from_seed(1));
+pub(crate) fn content_handle_seeds() -> Vec<CorpusSeed> {
+    let mut dictionary = Dictionary::new(dictionary_config(), SeededRandom::from_seed(1));
     let mut handle = |body: &[u8]| store(&mut dictionary, body).to_bytes();
     let repeated = [&text(30_000, 1)[..], &[0; 200_000], &text(9_000, 2)].concat();
     vec![
@@ -478,7 +485,7 @@ pub(crate) fn content_handle_seeds() -> Vec<Seed> {
 }
 
 /// Good inputs for [`damage`].
-pub(crate) fn damage_seeds() -> Vec<Seed> {
+pub(crate) fn damage_seeds() -> Vec<CorpusSeed> {
     // push 20,000 bytes of noise 1, transfer; and again, so that it is known.
     let once: &[u8] = &[2, 78, 32, 1, 3];
     let again: &[u8] = &[6, 2, 78, 32, 1, 3, 15, 3, 6];

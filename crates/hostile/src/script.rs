@@ -7,12 +7,12 @@
 const MOST_STEPS: usize = 2_000;
 
 /// Reads steps and their arguments from any bytes.
-pub struct Script<'a> {
+pub struct ByteScript<'a> {
     rest: &'a [u8],
     steps_left: usize,
 }
 
-impl<'a> Script<'a> {
+impl<'a> ByteScript<'a> {
     /// A script that begins at the start of `bytes`.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {

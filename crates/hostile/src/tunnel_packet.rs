@@ -6,15 +6,16 @@ use std::convert::Infallible;
 use bytes::{Bytes, BytesMut};
 use tunnel::fec::RepairSymbol;
 use tunnel::packet::{
-    Acknowledgement, Close, CloseCode, ConnectionId, ConnectionIds, EcnCounts, HEADER_LENGTH,
-    KeyContext, KeyLimits, OVERHEAD, Opener, PacketFrame, Padding, PathChallenge, PathResponse,
-    PathSecret, Probe, Role, SealError, Sealer, Source, Suite, append, frames,
+    CipherSuite, CloseCode, CloseFrame, ConnectionId, ConnectionIds, EcnCounts, HEADER_LENGTH,
+    KeyContext, KeyLimits, OVERHEAD, PacketAck, PacketFrame, PacketOpener, PacketSealer,
+    PaddingFrame, PathChallenge, PathResponse, PathSecret, ProbeFrame, SealError, SourceSymbol,
+    TlsRole, append, frames,
 };
-use tunnel::wire::{Data, Frame};
+use tunnel::wire::{DataFrame, SessionFrame};
 use vocab::{FlowId, NodeId, Time};
 
-use crate::Script;
-use crate::seed::{Seed, seed, sized};
+use crate::ByteScript;
+use crate::seed::{CorpusSeed, seed, sized};
 
 /// A payload as the seal, or a repair, gave it: each frame read, written and read again equal.
 pub(crate) fn payload(bytes: &[u8]) {
@@ -36,9 +37,9 @@ pub(crate) fn payload(bytes: &[u8]) {
 }
 
 /// Good inputs for [`payload`]: one of each kind, and all of them behind one another.
-pub(crate) fn payload_seeds() -> Vec<Seed> {
+pub(crate) fn payload_seeds() -> Vec<CorpusSeed> {
     let acknowledgement = |recovered| {
-        PacketFrame::Acknowledgement(Acknowledgement {
+        PacketFrame::Acknowledgement(PacketAck {
             delay_us: 25_000,
             ranges: vec![(70_000, 70_100), (69_000, 69_990), (5, 5)],
             ecn: Some(EcnCounts {
@@ -50,8 +51,8 @@ pub(crate) fn payload_seeds() -> Vec<Seed> {
         })
     };
     let list = [
-        ("padding", PacketFrame::Padding(Padding { bytes: 80 })),
-        ("probe", PacketFrame::Probe(Probe)),
+        ("padding", PacketFrame::Padding(PaddingFrame { bytes: 80 })),
+        ("probe", PacketFrame::Probe(ProbeFrame)),
         ("acknowledgement", acknowledgement(Vec::new())),
         (
             "acknowledgement-recovered",
@@ -76,14 +77,14 @@ pub(crate) fn payload_seeds() -> Vec<Seed> {
         ),
         (
             "close",
-            PacketFrame::Close(Close {
+            PacketFrame::Close(CloseFrame {
                 code: CloseCode::Finished,
                 reason: "the node stops".to_owned(),
             }),
         ),
         (
             "source-and-data",
-            PacketFrame::Session(Frame::Data(Data {
+            PacketFrame::Session(SessionFrame::Data(DataFrame {
                 flow: FlowId(6),
                 offset: 65_536,
                 bytes: Bytes::from_static(b"some bytes of a flow"),
@@ -91,12 +92,12 @@ pub(crate) fn payload_seeds() -> Vec<Seed> {
         ),
     ];
     let mut all = BytesMut::new();
-    let mut seeds: Vec<Seed> = list
+    let mut seeds: Vec<CorpusSeed> = list
         .into_iter()
         .map(|(name, frame)| {
             let mut one = BytesMut::new();
             if let PacketFrame::Session(_) = frame {
-                append(&PacketFrame::Source(Source { symbol: 901 }), &mut one);
+                append(&PacketFrame::Source(SourceSymbol { symbol: 901 }), &mut one);
             }
             append(&frame, &mut one);
             all.extend_from_slice(&one);
@@ -108,8 +109,8 @@ pub(crate) fn payload_seeds() -> Vec<Seed> {
 }
 
 /// A path with a few packets for each key, so that a script gets through updates.
-fn path(role: Role) -> (Sealer, Opener) {
-    let suite = Suite::Aes256Gcm;
+fn path(role: TlsRole) -> (PacketSealer, PacketOpener) {
+    let suite = CipherSuite::Aes256Gcm;
     let context = KeyContext {
         version: 1,
         suite,
@@ -138,9 +139,9 @@ fn path(role: Role) -> (Sealer, Opener) {
 /// An honest sender and whoever is on the way: packets are delivered in any order, bent, cut,
 /// repeated and invented. What is opened was sealed, once, and says what it said.
 pub(crate) fn opener(bytes: &[u8]) {
-    let mut script = Script::new(bytes);
-    let (mut sealer, _) = path(Role::Dialler);
-    let (_, mut opener) = path(Role::Listener);
+    let mut script = ByteScript::new(bytes);
+    let (mut sealer, _) = path(TlsRole::Dialler);
+    let (_, mut opener) = path(TlsRole::Listener);
     sealer.set_probe_timeout(std::time::Duration::ZERO);
     let mut sealed: Vec<Vec<u8>> = Vec::new();
     let mut opened: Vec<bool> = Vec::new();
@@ -192,9 +193,9 @@ pub(crate) fn opener(bytes: &[u8]) {
     }
 }
 
-fn seal(now: Time, sealer: &mut Sealer, sealed: &mut Vec<Vec<u8>>) {
+fn seal(now: Time, sealer: &mut PacketSealer, sealed: &mut Vec<Vec<u8>>) {
     let mut packet = BytesMut::new();
-    let start = Sealer::begin(&mut packet);
+    let start = PacketSealer::begin(&mut packet);
     packet.extend_from_slice(&sealer.next_number().to_be_bytes());
     match sealer.seal(now, &mut packet, start) {
         Ok(number) => {
@@ -208,7 +209,7 @@ fn seal(now: Time, sealer: &mut Sealer, sealed: &mut Vec<Vec<u8>>) {
 }
 
 /// Good inputs for [`opener`].
-pub(crate) fn opener_seeds() -> Vec<Seed> {
+pub(crate) fn opener_seeds() -> Vec<CorpusSeed> {
     let in_order: Vec<u8> = (0..12).flat_map(|number| [0, 0, 4, number]).collect();
     let mut out_of_order: Vec<u8> = [0, 0].repeat(6);
     out_of_order.extend([5, 2, 4, 0, 3, 1, 3].iter().flat_map(|number| [4, *number]));

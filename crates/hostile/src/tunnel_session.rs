@@ -10,12 +10,16 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tunnel::wire::{Ack, Data, Finish, Frame, MessageAck, Seen, TotalCredit};
-use tunnel::{Answer, Config, Event, LinkEnd, LinkId, Open, ResetReason, Session};
-use vocab::{ByteCount, FlowId, NodeId, Random, Time, Writer};
+use tunnel::wire::{
+    DataFrame, FinishFrame, FlowAck, MessageAck, ReceiptState, SessionFrame, TotalCredit,
+};
+use tunnel::{
+    LinkEnd, LinkId, OpenAnswer, OpenRequest, ResetReason, Session, SessionConfig, SessionEvent,
+};
+use vocab::{ByteCount, ByteWriter, FlowId, NodeId, SeededRandom, Time};
 
-use crate::Script;
-use crate::seed::{Seed, seed};
+use crate::ByteScript;
+use crate::seed::{CorpusSeed, seed};
 
 /// Events after one step past which a session is taken to be in a circle: each flow may have a
 /// few, and a script opens no more than it has steps.
@@ -25,28 +29,28 @@ const MOST_EVENTS: usize = 50_000;
 const FLOW_LIMIT: usize = 16;
 
 /// One of the two sessions and what the script knows of it.
-struct Side {
+struct SessionSide {
     session: Session,
     /// Bytes it has sent and that have not arrived.
     pipe: Vec<u8>,
     /// What it has read of each flow, and where it ended.
-    flows: BTreeMap<FlowId, Flow>,
+    flows: BTreeMap<FlowId, SessionFlow>,
     /// Flows that it has opened itself so far.
     opened: usize,
 }
 
 #[derive(Default)]
-struct Flow {
+struct SessionFlow {
     written: u64,
     read: u64,
     is_finished: bool,
 }
 
 /// Both sessions, the link between them, and whether all was honest so far.
-struct Pair {
+struct SessionPair {
     now: Time,
     link: LinkId,
-    sides: [Side; 2],
+    sides: [SessionSide; 2],
     forged: bool,
 }
 
@@ -55,9 +59,9 @@ pub(crate) fn session(bytes: &[u8]) {
     run(bytes);
 }
 
-fn run(bytes: &[u8]) -> Pair {
-    let mut script = Script::new(bytes);
-    let mut pair = Pair::new();
+fn run(bytes: &[u8]) -> SessionPair {
+    let mut script = ByteScript::new(bytes);
+    let mut pair = SessionPair::new();
     while let Some(step) = script.step() {
         let side = usize::from(step >> 7);
         pair.take_step(step & 0x1f, side, &mut script);
@@ -67,18 +71,18 @@ fn run(bytes: &[u8]) -> Pair {
     pair
 }
 
-impl Pair {
+impl SessionPair {
     fn new() -> Self {
         let now = Time::from_nanos(1_000_000_000);
         let side = |local: u8, peer: u8| {
-            let config = Config {
+            let config = SessionConfig {
                 flow_window: ByteCount::kibibytes(4),
                 flow_limit: FLOW_LIMIT,
-                ..Config::default()
+                ..SessionConfig::default()
             };
             let (local, peer) = (NodeId([local; 32]), NodeId([peer; 32]));
-            let random = Random::from_seed(u64::from(local.0[0]));
-            Side {
+            let random = SeededRandom::from_seed(u64::from(local.0[0]));
+            SessionSide {
                 session: Session::new(config, local, peer, random, now),
                 pipe: Vec::new(),
                 flows: BTreeMap::new(),
@@ -95,7 +99,7 @@ impl Pair {
         pair
     }
 
-    fn take_step(&mut self, step: u8, side: usize, script: &mut Script<'_>) {
+    fn take_step(&mut self, step: u8, side: usize, script: &mut ByteScript<'_>) {
         match step {
             0 | 1 => self.transmit(side, usize::from(script.short())),
             2 | 3 => {
@@ -116,7 +120,7 @@ impl Pair {
             8 => self.read(side, script.byte(), usize::from(script.short())),
             9 => {
                 if let Some(flow) = self.sides[side].pick(script.byte()) {
-                    self.sides[side].session.answer(flow, Answer::Connected);
+                    self.sides[side].session.answer(flow, OpenAnswer::Connected);
                 }
             }
             10 => self.replace_link(),
@@ -155,30 +159,30 @@ impl Pair {
     }
 
     /// Puts a frame into a pipe that its session never sent, about a flow that exists.
-    fn forge(&mut self, kind: u8, side: usize, script: &mut Script<'_>) {
+    fn forge(&mut self, kind: u8, side: usize, script: &mut ByteScript<'_>) {
         let flow = self.sides[side].pick(script.byte()).unwrap_or(FlowId(7));
         let large = u64::from(script.short()) << (script.byte() % 46);
         let frame = match kind {
-            17 | 18 => Frame::Ack(Ack {
+            17 | 18 => SessionFrame::Ack(FlowAck {
                 flow,
                 received: large,
                 consumed: large / 2,
                 limit: large + u64::from(script.short()),
-                finish: Seen::Seen,
+                finish: ReceiptState::Seen,
             }),
-            19 | 20 => Frame::Data(Data {
+            19 | 20 => SessionFrame::Data(DataFrame {
                 flow,
                 offset: large,
                 bytes: Bytes::from_static(b"forged"),
             }),
-            21 => Frame::Finish(Finish {
+            21 => SessionFrame::Finish(FinishFrame {
                 flow,
                 final_offset: large,
             }),
-            22 => Frame::TotalCredit(TotalCredit { window: large }),
-            _ => Frame::MessageAck(MessageAck { next: large }),
+            22 => SessionFrame::TotalCredit(TotalCredit { window: large }),
+            _ => SessionFrame::MessageAck(MessageAck { next: large }),
         };
-        let mut writer = Writer::new();
+        let mut writer = ByteWriter::new();
         frame.emit(&mut writer);
         self.forged = true;
         self.sides[side].pipe.extend_from_slice(&writer.finish());
@@ -216,7 +220,7 @@ impl Pair {
     }
 
     fn open(&mut self, side: usize, port: u8) {
-        let open = Open {
+        let open = OpenRequest {
             client: SocketAddr::from(([198, 18, 1, 2], 40_000)),
             server: SocketAddr::from(([198, 18, 2, 2], u16::from(port))),
             accelerator: 0,
@@ -226,7 +230,7 @@ impl Pair {
         };
         if let Ok(flow) = self.sides[side].session.open(self.now, open) {
             self.sides[side].opened += 1;
-            let before = self.sides[side].flows.insert(flow, Flow::default());
+            let before = self.sides[side].flows.insert(flow, SessionFlow::default());
             assert!(before.is_none(), "flow {flow} was used before");
         }
     }
@@ -325,7 +329,7 @@ impl Pair {
     }
 }
 
-impl Side {
+impl SessionSide {
     /// One of the flows that the script knows of.
     fn pick(&self, which: u8) -> Option<FlowId> {
         let count = self.flows.len();
@@ -333,33 +337,33 @@ impl Side {
         self.flows.keys().nth(at).copied()
     }
 
-    fn note(&mut self, event: &Event) {
+    fn note(&mut self, event: &SessionEvent) {
         match event {
-            Event::Opened { flow, .. } => {
-                self.flows.insert(*flow, Flow::default());
+            SessionEvent::Opened { flow, .. } => {
+                self.flows.insert(*flow, SessionFlow::default());
             }
-            Event::Reset { flow, .. } | Event::Closed { flow } => {
+            SessionEvent::Reset { flow, .. } | SessionEvent::Closed { flow } => {
                 self.flows.remove(flow);
             }
-            Event::LinkAttached { .. }
-            | Event::LinkReplaced { .. }
-            | Event::LinkLost { .. }
-            | Event::Hello { .. }
-            | Event::Answered { .. }
-            | Event::Readable { .. }
-            | Event::Finished { .. }
-            | Event::Writable { .. }
-            | Event::Consumed { .. }
-            | Event::Message { .. }
-            | Event::Silent
-            | Event::Heard
-            | Event::PeerRestarted
-            | Event::PeerLost { .. }
-            | Event::GoAway
-            | Event::DatagramsAgreed { .. }
-            | Event::DatagramsUp
-            | Event::DatagramsDown { .. }
-            | Event::Drained => {}
+            SessionEvent::LinkAttached { .. }
+            | SessionEvent::LinkReplaced { .. }
+            | SessionEvent::LinkLost { .. }
+            | SessionEvent::Hello { .. }
+            | SessionEvent::Answered { .. }
+            | SessionEvent::Readable { .. }
+            | SessionEvent::Finished { .. }
+            | SessionEvent::Writable { .. }
+            | SessionEvent::Consumed { .. }
+            | SessionEvent::Message { .. }
+            | SessionEvent::Silent
+            | SessionEvent::Heard
+            | SessionEvent::PeerRestarted
+            | SessionEvent::PeerLost { .. }
+            | SessionEvent::GoAway
+            | SessionEvent::DatagramsAgreed { .. }
+            | SessionEvent::DatagramsUp
+            | SessionEvent::DatagramsDown { .. }
+            | SessionEvent::Drained => {}
         }
     }
 }
@@ -370,7 +374,7 @@ fn pattern(offset: u64) -> u8 {
 }
 
 /// Good inputs for [`session`].
-pub(crate) fn session_seeds() -> Vec<Seed> {
+pub(crate) fn session_seeds() -> Vec<CorpusSeed> {
     const FAR: u8 = 0x80;
     let flow: &[u8] = &[
         25,
@@ -421,7 +425,7 @@ mod tests {
     use super::*;
 
     /// Bytes written on one side and read on the other, of the flows that are still there.
-    fn written_and_read(pair: &Pair, writer: usize) -> (u64, u64) {
+    fn written_and_read(pair: &SessionPair, writer: usize) -> (u64, u64) {
         let written = pair.sides[writer].flows.values().map(|flow| flow.written);
         let read = pair.sides[1 - writer].flows.values().map(|flow| flow.read);
         (written.sum(), read.sum())

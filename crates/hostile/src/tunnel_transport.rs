@@ -12,15 +12,17 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use tunnel::packet::{
-    ChallengeSeed, CloseCode, ConnectionId, ConnectionIds, KeyContext, KeyLimits, PathSecret, Role,
-    Sealer, Suite,
+    ChallengeSeed, CipherSuite, CloseCode, ConnectionId, ConnectionIds, KeyContext, KeyLimits,
+    PacketSealer, PathSecret, TlsRole,
 };
-use tunnel::transport::{Codepoint, Filled, Keys, Settings, Transport, Worth};
-use tunnel::wire::{Data, Frame};
+use tunnel::transport::{
+    DatagramTransport, EcnMarking, FilledPacket, PathKeys, PathSettings, RepairProtection,
+};
+use tunnel::wire::{DataFrame, SessionFrame};
 use vocab::{FlowId, NodeId, Time};
 
-use crate::Script;
-use crate::seed::{Seed, seed};
+use crate::ByteScript;
+use crate::seed::{CorpusSeed, seed};
 
 /// Datagrams under way that the script can choose from.
 const UNDER_WAY: usize = 64;
@@ -31,19 +33,19 @@ const MOST_CALLS: usize = 2_000;
 /// Bytes that may go to an address that answers nothing, for each that came from there.
 const AMPLIFICATION: u64 = 3;
 
-struct End {
-    transport: Transport<u64>,
+struct TransportEnd {
+    transport: DatagramTransport<u64>,
     /// Makes packets of this end that it never made.
-    forger: Sealer,
+    forger: PacketSealer,
     home: SocketAddr,
     wanted: u64,
     /// Bytes that came from the address that answers nothing, and that went there.
     nobody: (u64, u64),
 }
 
-struct Path {
+struct TransportPath {
     now: Time,
-    ends: [End; 2],
+    ends: [TransportEnd; 2],
     /// The end that is to have it, and what it is.
     under_way: Vec<(usize, Bytes)>,
     forged: bool,
@@ -54,9 +56,9 @@ pub(crate) fn transport(bytes: &[u8]) {
     run(bytes);
 }
 
-fn run(bytes: &[u8]) -> Path {
-    let mut script = Script::new(bytes);
-    let mut path = Path::new();
+fn run(bytes: &[u8]) -> TransportPath {
+    let mut script = ByteScript::new(bytes);
+    let mut path = TransportPath::new();
     path.settle();
     while let Some(step) = script.step() {
         path.take_step(step & 0x0f, usize::from(step >> 7), &mut script);
@@ -70,21 +72,21 @@ fn home(side: u8) -> SocketAddr {
 }
 
 /// Where nothing is ever received.
-fn nobody() -> SocketAddr {
+fn unreachable_address() -> SocketAddr {
     SocketAddr::from(([198, 51, 100, 1], 9))
 }
 
-fn keys(side: u8) -> (Sealer, Keys) {
+fn keys(side: u8) -> (PacketSealer, PathKeys) {
     let path = || {
         let context = KeyContext {
             version: 1,
-            suite: Suite::Aes256Gcm,
+            suite: CipherSuite::Aes256Gcm,
             dialler: NodeId([1; 32]),
             listener: NodeId([2; 32]),
             dialler_nonce: [3; 16],
             listener_nonce: [4; 16],
         };
-        let role = [Role::Dialler, Role::Listener][usize::from(side)];
+        let role = [TlsRole::Dialler, TlsRole::Listener][usize::from(side)];
         let Ok(mut secret) = PathSecret::export(role, context, |room, _, _| {
             room.fill(5);
             Ok::<(), Infallible>(())
@@ -94,12 +96,12 @@ fn keys(side: u8) -> (Sealer, Keys) {
             theirs: ConnectionId([1 - side; 8]),
         };
         secret
-            .path(Time::ZERO, 0, ids, KeyLimits::of(Suite::Aes256Gcm))
+            .path(Time::ZERO, 0, ids, KeyLimits::of(CipherSuite::Aes256Gcm))
             .expect("the first path of a secret")
     };
     let (sealer, opener) = path();
     let challenges = ChallengeSeed::new(|room| room.fill(side));
-    let keys = Keys {
+    let keys = PathKeys {
         sealer,
         opener,
         challenges,
@@ -107,14 +109,14 @@ fn keys(side: u8) -> (Sealer, Keys) {
     (path().0, keys)
 }
 
-impl Path {
+impl TransportPath {
     fn new() -> Self {
         let now = Time::ZERO;
         let end = |side: u8| {
             let (forger, keys) = keys(side);
             let peer = (side == 0).then(|| home(1));
-            End {
-                transport: Transport::new(now, keys, peer, Settings::default()),
+            TransportEnd {
+                transport: DatagramTransport::new(now, keys, peer, PathSettings::default()),
                 forger,
                 home: home(side),
                 wanted: 0,
@@ -129,7 +131,7 @@ impl Path {
         }
     }
 
-    fn take_step(&mut self, step: u8, side: usize, script: &mut Script<'_>) {
+    fn take_step(&mut self, step: u8, side: usize, script: &mut ByteScript<'_>) {
         match step {
             0 => self.ends[side].wanted += u64::from(script.byte()),
             1 | 2 => self.wait(Duration::from_millis(u64::from(script.short()))),
@@ -158,7 +160,7 @@ impl Path {
             }
             9 => {
                 if let Some((to, datagram)) = self.look(script.byte()) {
-                    self.deliver(to, nobody(), &datagram);
+                    self.deliver(to, unreachable_address(), &datagram);
                 }
             }
             10 => {
@@ -190,11 +192,11 @@ impl Path {
     }
 
     /// A packet that an end never made, with any payload, from its home or from nobody's.
-    fn forge(&mut self, side: usize, script: &mut Script<'_>) {
+    fn forge(&mut self, side: usize, script: &mut ByteScript<'_>) {
         let from = if script.byte().is_multiple_of(2) {
             self.ends[side].home
         } else {
-            nobody()
+            unreachable_address()
         };
         // Numbers of its own would be those of the end's packets; it makes a few in vain.
         let numbers = script.byte();
@@ -205,7 +207,7 @@ impl Path {
         self.forged = true;
         for number in 0..=numbers {
             let mut packet = BytesMut::new();
-            let start = Sealer::begin(&mut packet);
+            let start = PacketSealer::begin(&mut packet);
             packet.extend_from_slice(payload);
             let sealed = self.ends[side].forger.seal(self.now, &mut packet, start);
             if sealed.is_ok() && number == numbers {
@@ -226,13 +228,13 @@ impl Path {
 
     fn deliver(&mut self, to: usize, from: SocketAddr, datagram: &[u8]) {
         let end = &mut self.ends[to];
-        if from == nobody() {
+        if from == unreachable_address() {
             // What is not opened earns nothing, which the bound below allows for.
             end.nobody.0 += datagram.len() as u64;
         }
         let outcome =
             end.transport
-                .handle(self.now, from, Codepoint::NotEct, BytesMut::from(datagram));
+                .handle(self.now, from, EcnMarking::NotEct, BytesMut::from(datagram));
         if let Err(error) = outcome {
             assert!(self.forged, "an honest peer was refused: {error}");
             end.transport.close(self.now, CloseCode::Misbehaved, "");
@@ -281,26 +283,29 @@ impl Path {
                             *wanted = wanted.checked_sub(1)?;
                             let bytes = vec![7; length.min(1_000)].into();
                             let (flow, offset) = (FlowId(0), 0);
-                            Frame::Data(Data {
+                            SessionFrame::Data(DataFrame {
                                 flow,
                                 offset,
                                 bytes,
                             })
                             .emit(payload);
-                            let (content, worth) = (1, Worth::Repair);
-                            Some(Filled { content, worth })
+                            let (content, worth) = (1, RepairProtection::Repair);
+                            Some(FilledPacket {
+                                content,
+                                protection: worth,
+                            })
                         });
                 let Some(transmit) = transmit else {
                     break;
                 };
                 assert!(transmit.bytes > 0 && transmit.bytes == out.len());
-                if transmit.to == nobody() {
+                if transmit.to == unreachable_address() {
                     end.nobody.1 += transmit.bytes as u64;
                     let (came, went) = end.nobody;
                     assert!(went <= AMPLIFICATION * came, "{went} bytes for {came}");
                 }
                 for datagram in out.chunks(transmit.segment) {
-                    if transmit.to != nobody() && self.under_way.len() < UNDER_WAY {
+                    if transmit.to != unreachable_address() && self.under_way.len() < UNDER_WAY {
                         let datagram = Bytes::copy_from_slice(datagram);
                         self.under_way.push((1 - side, datagram));
                     }
@@ -315,7 +320,7 @@ impl Path {
 }
 
 /// Good inputs for [`transport`].
-pub(crate) fn transport_seeds() -> Vec<Seed> {
+pub(crate) fn transport_seeds() -> Vec<CorpusSeed> {
     const FAR: u8 = 0x80;
     // A datagram that is made by hand has a number above those of the packets before it.
     let meet: &[u8] = &[1, 0, 1, 4, 1, 0, 30, 4, 1, 0, 30, 4, 1, 0, 30, 4];
@@ -338,11 +343,11 @@ pub(crate) fn transport_seeds() -> Vec<Seed> {
 
 #[cfg(test)]
 mod tests {
-    use tunnel::transport::{Condition, SuspendReason};
+    use tunnel::transport::{PathCondition, SuspendReason};
 
     use super::*;
 
-    fn conditions(name: &str) -> ([Condition; 2], bool) {
+    fn conditions(name: &str) -> ([PathCondition; 2], bool) {
         let seeds = transport_seeds();
         let found = seeds.into_iter().find(|(known, _)| *known == name);
         let (_, bytes) = found.expect("there is one of that name");
@@ -353,12 +358,12 @@ mod tests {
 
     #[test]
     fn an_honest_script_has_both_ends_carry() {
-        assert_eq!(conditions("talk"), ([Condition::Carrying; 2], false));
+        assert_eq!(conditions("talk"), ([PathCondition::Carrying; 2], false));
     }
 
     #[test]
     fn a_packet_that_was_made_by_hand_is_believed_as_the_peers() {
-        let closed = Condition::Suspended(SuspendReason::ClosedByPeer);
+        let closed = PathCondition::Suspended(SuspendReason::ClosedByPeer);
         let ([_, far], forged) = conditions("closed-by-peer");
         assert_eq!((far, forged), (closed, true));
     }

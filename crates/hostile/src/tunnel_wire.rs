@@ -4,13 +4,14 @@ use std::net::SocketAddr;
 
 use bytes::{Bytes, BytesMut};
 use tunnel::wire::{
-    Ack, AnswerFrame, Data, Finish, Frame, GoAway, Hello, Message, MessageAck, OpenFrame, Piece,
-    Ping, Pong, Position, Reset, Resume, Seen, Series, TotalCredit, split_frame,
+    AnswerFrame, DataFrame, FinishFrame, FlowAck, GoAway, HelloFrame, MessageAck,
+    MessageContinuation, MessageFrame, OpenFrame, PingFrame, PongFrame, ReceiptState, ResetFrame,
+    ResumeContinuation, ResumeFrame, ResumePosition, SessionFrame, TotalCredit, split_frame,
 };
-use tunnel::{Answer, ConnectFailure, Open, ResetReason};
-use vocab::{FlowId, NodeId, Writer};
+use tunnel::{ConnectFailure, OpenAnswer, OpenRequest, ResetReason};
+use vocab::{ByteWriter, FlowId, NodeId};
 
-use crate::seed::{Seed, seed};
+use crate::seed::{CorpusSeed, seed};
 
 /// Bytes as a link delivers them: cut into frames, each read, written and read again equal.
 pub(crate) fn frame(bytes: &[u8]) {
@@ -31,10 +32,10 @@ pub(crate) fn frame(bytes: &[u8]) {
 }
 
 fn reads_back(body: &Bytes) {
-    let Ok(frame) = Frame::parse(body) else {
+    let Ok(frame) = SessionFrame::parse(body) else {
         return;
     };
-    let mut writer = Writer::new();
+    let mut writer = ByteWriter::new();
     frame.emit(&mut writer);
     let mut written = BytesMut::from(&writer.finish()[..]);
     let again = split_frame(&mut written)
@@ -42,15 +43,15 @@ fn reads_back(body: &Bytes) {
         .expect("what is written is whole");
     assert!(written.is_empty(), "a frame was written in two");
     assert_eq!(
-        Frame::parse(&again).expect("what is written can be read"),
+        SessionFrame::parse(&again).expect("what is written can be read"),
         frame
     );
 }
 
 /// Good inputs for [`frame`]: one of each kind, and all of them behind one another.
-pub(crate) fn frame_seeds() -> Vec<Seed> {
+pub(crate) fn frame_seeds() -> Vec<CorpusSeed> {
     let flow = FlowId(6);
-    let open = Open {
+    let open = OpenRequest {
         client: SocketAddr::from(([198, 18, 1, 2], 40_000)),
         server: SocketAddr::from(([0x2001, 2, 0, 2, 0, 0, 0, 1], 445)),
         accelerator: 0,
@@ -58,7 +59,7 @@ pub(crate) fn frame_seeds() -> Vec<Seed> {
         may_store: false,
         dscp: 10,
     };
-    let hello = Hello {
+    let hello = HelloFrame {
         version: 1,
         least_version: 1,
         sender: NodeId([1; 32]),
@@ -69,50 +70,50 @@ pub(crate) fn frame_seeds() -> Vec<Seed> {
         total_window: 64 << 20,
         blob: Bytes::from_static(b"generation"),
     };
-    let ack = Ack {
+    let ack = FlowAck {
         flow,
         received: 70_000,
         consumed: 65_536,
         limit: 1 << 20,
-        finish: Seen::NotYet,
+        finish: ReceiptState::NotYet,
     };
-    let resume = Resume {
-        series: Series::Last,
+    let resume = ResumeFrame {
+        series: ResumeContinuation::Last,
         flows_seen_below: 9,
         next_message: 3,
         positions: vec![
-            Position {
+            ResumePosition {
                 ack,
-                answer: Seen::Seen,
+                answer: ReceiptState::Seen,
             },
-            Position {
-                ack: Ack {
+            ResumePosition {
+                ack: FlowAck {
                     flow: FlowId(8),
-                    finish: Seen::Seen,
+                    finish: ReceiptState::Seen,
                     ..ack
                 },
-                answer: Seen::NotYet,
+                answer: ReceiptState::NotYet,
             },
         ],
     };
     let bytes = Bytes::from_static(b"some bytes of a flow");
     let frames = [
-        ("hello", Frame::Hello(hello)),
-        ("resume", Frame::Resume(resume)),
-        ("ping", Frame::Ping(Ping { stamp_us: 7 })),
-        ("pong", Frame::Pong(Pong { stamp_us: 7 })),
-        ("go-away", Frame::GoAway(GoAway)),
-        ("open", Frame::Open(OpenFrame { flow, open })),
+        ("hello", SessionFrame::Hello(hello)),
+        ("resume", SessionFrame::Resume(resume)),
+        ("ping", SessionFrame::Ping(PingFrame { stamp_us: 7 })),
+        ("pong", SessionFrame::Pong(PongFrame { stamp_us: 7 })),
+        ("go-away", SessionFrame::GoAway(GoAway)),
+        ("open", SessionFrame::Open(OpenFrame { flow, open })),
         (
             "answer",
-            Frame::Answer(AnswerFrame {
+            SessionFrame::Answer(AnswerFrame {
                 flow,
-                answer: Answer::Failed(ConnectFailure::Refused),
+                answer: OpenAnswer::Failed(ConnectFailure::Refused),
             }),
         ),
         (
             "data",
-            Frame::Data(Data {
+            SessionFrame::Data(DataFrame {
                 flow,
                 offset: 65_536,
                 bytes: bytes.clone(),
@@ -120,39 +121,42 @@ pub(crate) fn frame_seeds() -> Vec<Seed> {
         ),
         (
             "finish",
-            Frame::Finish(Finish {
+            SessionFrame::Finish(FinishFrame {
                 flow,
                 final_offset: 65_556,
             }),
         ),
         (
             "reset",
-            Frame::Reset(Reset {
+            SessionFrame::Reset(ResetFrame {
                 flow,
                 reason: ResetReason::HostReset,
             }),
         ),
-        ("ack", Frame::Ack(ack)),
+        ("ack", SessionFrame::Ack(ack)),
         (
             "total-credit",
-            Frame::TotalCredit(TotalCredit { window: 64 << 20 }),
+            SessionFrame::TotalCredit(TotalCredit { window: 64 << 20 }),
         ),
         (
             "message",
-            Frame::Message(Message {
+            SessionFrame::Message(MessageFrame {
                 flow,
                 kind: 1,
-                piece: Piece::Last,
+                piece: MessageContinuation::Last,
                 sequence: 2,
                 bytes,
             }),
         ),
-        ("message-ack", Frame::MessageAck(MessageAck { next: 3 })),
+        (
+            "message-ack",
+            SessionFrame::MessageAck(MessageAck { next: 3 }),
+        ),
     ];
     let mut seeds = Vec::new();
-    let mut all = Writer::new();
+    let mut all = ByteWriter::new();
     for (name, frame) in frames {
-        let mut one = Writer::new();
+        let mut one = ByteWriter::new();
         frame.emit(&mut one);
         frame.emit(&mut all);
         seeds.push(seed(name, one.finish()));

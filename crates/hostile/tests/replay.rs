@@ -4,8 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::{fs, panic};
 
-use hostile::{ENTRIES, Entry, entry};
-use vocab::Random;
+use hostile::{ENTRIES, FuzzEntry, entry};
+use vocab::SeededRandom;
 
 /// Bent copies of each file; with some hundred files in all this takes seconds.
 const BENT_COPIES: u64 = 200;
@@ -93,7 +93,7 @@ fn every_fuzz_target_is_an_entry_and_every_entry_a_target() {
     assert_eq!(targets, entries);
 }
 
-fn corpus(entry: &Entry) {
+fn corpus(entry: &FuzzEntry) {
     let files = corpus_of(entry);
     assert!(!files.is_empty(), "{}: no corpus", entry.name);
     for path in files {
@@ -102,8 +102,8 @@ fn corpus(entry: &Entry) {
     }
 }
 
-fn corpus_cut_and_bent(entry: &Entry) {
-    let mut random = Random::from_seed(1);
+fn corpus_cut_and_bent(entry: &FuzzEntry) {
+    let mut random = SeededRandom::from_seed(1);
     for path in corpus_of(entry) {
         let bytes = fs::read(&path).expect("the corpus is readable");
         let name = path.display();
@@ -119,8 +119,8 @@ fn corpus_cut_and_bent(entry: &Entry) {
     }
 }
 
-fn noise(entry: &Entry) {
-    let mut random = Random::from_seed(2);
+fn noise(entry: &FuzzEntry) {
+    let mut random = SeededRandom::from_seed(2);
     for number in 0..NOISE {
         let mut noise = vec![0; usize::try_from(random.below(2_000)).expect("small")];
         random.fill(&mut noise);
@@ -129,7 +129,7 @@ fn noise(entry: &Entry) {
 }
 
 /// Runs the entry and, when it panics, shows the input as well.
-fn survives(entry: &Entry, bytes: &[u8], what: &str) {
+fn survives(entry: &FuzzEntry, bytes: &[u8], what: &str) {
     if let Err(cause) = panic::catch_unwind(|| (entry.run)(bytes)) {
         let shown = &bytes[..bytes.len().min(512)];
         eprintln!("{} on {what}: {shown:02x?}", entry.name);
@@ -138,7 +138,7 @@ fn survives(entry: &Entry, bytes: &[u8], what: &str) {
 }
 
 /// Changes a few bytes, or moves a piece, as a fuzzer would.
-fn bend(bytes: &[u8], random: &mut Random) -> Vec<u8> {
+fn bend(bytes: &[u8], random: &mut SeededRandom) -> Vec<u8> {
     let mut bent = bytes.to_vec();
     for _ in 0..=random.below(4) {
         if bent.is_empty() {
@@ -161,7 +161,7 @@ fn bend(bytes: &[u8], random: &mut Random) -> Vec<u8> {
     bent
 }
 
-fn corpus_of(entry: &Entry) -> Vec<PathBuf> {
+fn corpus_of(entry: &FuzzEntry) -> Vec<PathBuf> {
     let folder = fuzz_folder().join("corpus").join(entry.name);
     let Ok(listing) = fs::read_dir(folder) else {
         return Vec::new();
@@ -183,7 +183,7 @@ fn fuzz_folder() -> PathBuf {
 /// without any change of a format; that may wait.
 #[test]
 fn the_corpus_holds_every_message_as_it_is_made_now() {
-    let is_format = |entry: &&Entry| !entry.name.starts_with("reduce_");
+    let is_format = |entry: &&FuzzEntry| !entry.name.starts_with("reduce_");
     for entry in ENTRIES.iter().filter(is_format) {
         for (name, bytes) in (entry.seeds)() {
             let path = fuzz_folder().join("corpus").join(entry.name).join(name);

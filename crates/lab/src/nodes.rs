@@ -11,10 +11,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use crate::topology::{Site, Topology};
-use host::kernel::{self, Signal};
-use host::process::{Launch, Process};
-use host::run::{self, Run};
+use crate::topology::{LabSite, LabTopology};
+use host::kernel::{self, ProcessSignal};
+use host::process::{LaunchConfig, RunningProcess};
+use host::run::{self, LabRun};
 use host::{command, wait};
 
 /// The port on which nodes wait for each other.
@@ -32,7 +32,7 @@ const WATCHDOG_LIMIT: Duration = Duration::from_secs(10);
 
 /// Lines of a node's configuration beside those that each node of the lab needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Extras {
+pub struct ExtraConfiguration {
     /// Under `[node]`.
     pub node: Vec<String>,
     /// Under `[wan]`.
@@ -47,28 +47,28 @@ pub struct Extras {
 
 /// The nodes of a run.
 #[derive(Debug)]
-pub struct Nodes {
+pub struct LabNodes {
     program: PathBuf,
     logs: PathBuf,
-    nodes: Vec<Node>,
+    nodes: Vec<LabNode>,
 }
 
 /// One node: its files, and its process while it runs.
 #[derive(Debug)]
-struct Node {
-    site: Site,
+struct LabNode {
+    site: LabSite,
     namespace: String,
     configuration: PathBuf,
     state: PathBuf,
-    process: Option<Process>,
+    process: Option<RunningProcess>,
 }
 
-impl Nodes {
+impl LabNodes {
     /// Writes the configuration of each site's node.
     ///
     /// # Errors
     /// When a file cannot be written.
-    pub fn prepare(run: &Run, topology: &Topology, logs: &Path) -> Result<Self> {
+    pub fn prepare(run: &LabRun, topology: &LabTopology, logs: &Path) -> Result<Self> {
         let home = run.subdirectory("nodes")?;
         let mut nodes = Vec::new();
         for site in topology.sites() {
@@ -76,7 +76,7 @@ impl Nodes {
             let state = home.join(name);
             std::fs::create_dir_all(&state)?;
             let configuration = home.join(format!("{name}.toml"));
-            nodes.push(Node {
+            nodes.push(LabNode {
                 site: *site,
                 namespace: topology.namespace(name),
                 configuration,
@@ -89,7 +89,7 @@ impl Nodes {
             logs: logs.to_owned(),
             nodes,
         };
-        nodes.configure(topology, &Extras::default())?;
+        nodes.configure(topology, &ExtraConfiguration::default())?;
         Ok(nodes)
     }
 
@@ -97,7 +97,7 @@ impl Nodes {
     ///
     /// # Errors
     /// When a file cannot be written.
-    pub fn configure(&self, topology: &Topology, extras: &Extras) -> Result<()> {
+    pub fn configure(&self, topology: &LabTopology, extras: &ExtraConfiguration) -> Result<()> {
         for node in &self.nodes {
             let text = configuration_of(node.site, topology, &node.state, extras);
             std::fs::write(&node.configuration, text)
@@ -110,7 +110,7 @@ impl Nodes {
     ///
     /// # Errors
     /// When a node ends, cannot be paired, or no session comes up.
-    pub fn start(&mut self, run: &Run) -> Result<()> {
+    pub fn start(&mut self, run: &LabRun) -> Result<()> {
         for index in 0..self.nodes.len() {
             self.start_node(run, self.nodes[index].site)?;
         }
@@ -122,11 +122,11 @@ impl Nodes {
     ///
     /// # Errors
     /// When it ends or does not answer.
-    pub fn start_node(&mut self, run: &Run, site: Site) -> Result<()> {
+    pub fn start_node(&mut self, run: &LabRun, site: LabSite) -> Result<()> {
         let program = self.program.clone();
         let logs = self.logs.clone();
         let node = self.node_mut(site)?;
-        let launch = Launch {
+        let launch = LaunchConfig {
             name: &format!("node-{}", site.node()),
             namespace: &node.namespace,
             program: &program,
@@ -138,7 +138,7 @@ impl Nodes {
             OsStr::new("--config"),
             node.configuration.as_os_str(),
         ];
-        let mut process = Process::start(run, &launch, arguments)?;
+        let mut process = RunningProcess::start(run, &launch, arguments)?;
         let configuration = node.configuration.clone();
         process.wait_ready(START_LIMIT, "to answer its administration socket", || {
             Ok(status(&program, &configuration).is_ok())
@@ -170,7 +170,7 @@ impl Nodes {
         Ok(())
     }
 
-    fn pair_two(&self, inviter: &Node, joiner: &Node) -> Result<()> {
+    fn pair_two(&self, inviter: &LabNode, joiner: &LabNode) -> Result<()> {
         let address = format!("{}:{WAN_PORT}", inviter.site.wan_address());
         let mut invite = command::new(&self.program);
         invite
@@ -220,20 +220,20 @@ impl Nodes {
     /// # Errors
     /// When one cannot be stopped.
     pub fn stop(&mut self) -> Result<()> {
-        self.nodes.iter_mut().try_for_each(Node::stop)
+        self.nodes.iter_mut().try_for_each(LabNode::stop)
     }
 
     /// Stops the node of one site.
     ///
     /// # Errors
     /// When it cannot be stopped.
-    pub fn stop_node(&mut self, site: Site) -> Result<()> {
+    pub fn stop_node(&mut self, site: LabSite) -> Result<()> {
         self.node_mut(site)?.stop()
     }
 
     /// Lets go of a node's process if it has ended, because its watchdog has started another; that
     /// one is known by its administration socket alone, and still stopped with the others.
-    pub fn forget_if_ended(&mut self, site: Site) {
+    pub fn forget_if_ended(&mut self, site: LabSite) {
         if let Ok(node) = self.node_mut(site)
             && node
                 .process
@@ -252,7 +252,7 @@ impl Nodes {
         self.nodes
             .iter_mut()
             .filter_map(|node| node.process.as_mut())
-            .try_for_each(Process::check)
+            .try_for_each(RunningProcess::check)
     }
 
     /// Empties every dictionary, in memory and on disk, and makes sure of it.
@@ -282,7 +282,7 @@ impl Nodes {
         Ok(())
     }
 
-    fn purge(&self, node: &Node) -> Result<()> {
+    fn purge(&self, node: &LabNode) -> Result<()> {
         let mut purge = command::new(&self.program);
         purge
             .args(["node", "purge", "--config"])
@@ -294,7 +294,7 @@ impl Nodes {
     ///
     /// # Errors
     /// When it does not answer.
-    pub fn status(&self, site: Site) -> Result<Value> {
+    pub fn status(&self, site: LabSite) -> Result<Value> {
         status(&self.program, &self.node(site)?.configuration)
     }
 
@@ -302,7 +302,7 @@ impl Nodes {
     ///
     /// # Errors
     /// When it does not answer.
-    pub fn flows(&self, site: Site) -> Result<Vec<Value>> {
+    pub fn flows(&self, site: LabSite) -> Result<Vec<Value>> {
         let answer = ask(&self.program, &self.node(site)?.configuration, &["flows"])?;
         Ok(answer["flows"].as_array().cloned().unwrap_or_default())
     }
@@ -311,7 +311,7 @@ impl Nodes {
     ///
     /// # Errors
     /// When it does not answer or knows no such flow (any more).
-    pub fn why(&self, site: Site, flow: u64) -> Result<Value> {
+    pub fn why(&self, site: LabSite, flow: u64) -> Result<Value> {
         let number = flow.to_string();
         let node = self.node(site)?;
         ask(&self.program, &node.configuration, &["why", &number])
@@ -321,7 +321,7 @@ impl Nodes {
     ///
     /// # Errors
     /// When the lab has no such site.
-    pub fn state(&self, site: Site) -> Result<&Path> {
+    pub fn state(&self, site: LabSite) -> Result<&Path> {
         Ok(&self.node(site)?.state)
     }
 
@@ -335,7 +335,7 @@ impl Nodes {
     ///
     /// # Errors
     /// When it does not run.
-    pub fn process(&mut self, site: Site) -> Result<&mut Process> {
+    pub fn process(&mut self, site: LabSite) -> Result<&mut RunningProcess> {
         self.node_mut(site)?
             .process
             .as_mut()
@@ -346,7 +346,7 @@ impl Nodes {
     ///
     /// # Errors
     /// When ss fails.
-    pub fn congestion_control(&self, topology: &Topology) -> Result<String> {
+    pub fn congestion_control(&self, topology: &LabTopology) -> Result<String> {
         let mut seen = Vec::new();
         for node in &self.nodes {
             let name = node.site.node();
@@ -361,14 +361,14 @@ impl Nodes {
         Ok(seen.join(", "))
     }
 
-    fn node(&self, site: Site) -> Result<&Node> {
+    fn node(&self, site: LabSite) -> Result<&LabNode> {
         self.nodes
             .iter()
             .find(|node| node.site == site)
             .with_context(|| format!("the lab has no site {}", site.node()))
     }
 
-    fn node_mut(&mut self, site: Site) -> Result<&mut Node> {
+    fn node_mut(&mut self, site: LabSite) -> Result<&mut LabNode> {
         self.nodes
             .iter_mut()
             .find(|node| node.site == site)
@@ -376,24 +376,24 @@ impl Nodes {
     }
 }
 
-impl Node {
+impl LabNode {
     fn stop(&mut self) -> Result<()> {
         if let Some(mut process) = self.process.take() {
-            process.stop(Signal::Terminate)?;
+            process.stop(ProcessSignal::Terminate)?;
         }
         let what = format!("the namespace {} to be empty", self.namespace);
         wait::until_removed(WATCHDOG_LIMIT, &what, || {
             // Nothing but this node and its watchdog ever runs there.
             let rest = run::processes_in(&self.namespace);
             for pid in &rest {
-                let _ = kernel::send_signal(*pid, Signal::Terminate);
+                let _ = kernel::send_signal(*pid, ProcessSignal::Terminate);
             }
             Ok(rest.is_empty().then_some(()))
         })
     }
 }
 
-impl Drop for Nodes {
+impl Drop for LabNodes {
     fn drop(&mut self) {
         if let Err(error) = self.stop() {
             tracing::warn!(%error, "the nodes could not be stopped");
@@ -403,8 +403,8 @@ impl Drop for Nodes {
 
 /// Whether `from` opens the connection to `to`: the near node dials, as a branch behind a NAT
 /// does, and the others wait, as hubs do.
-fn dials(from: Site, to: Site) -> bool {
-    from == Site::Near && to != Site::Near
+fn dials(from: LabSite, to: LabSite) -> bool {
+    from == LabSite::Near && to != LabSite::Near
 }
 
 /// Whether all sessions are up and the kernel's rules, not only the node's wish for them, cover
@@ -441,7 +441,12 @@ fn ask(program: &Path, configuration: &Path, question: &[&str]) -> Result<Value>
     serde_json::from_str(&text).context("reading what a node says")
 }
 
-fn configuration_of(site: Site, topology: &Topology, state: &Path, extras: &Extras) -> String {
+fn configuration_of(
+    site: LabSite,
+    topology: &LabTopology,
+    state: &Path,
+    extras: &ExtraConfiguration,
+) -> String {
     let lines =
         |lines: &[String]| -> String { lines.iter().map(|line| format!("{line}\n")).collect() };
     let mut text = format!(

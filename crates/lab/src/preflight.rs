@@ -4,26 +4,26 @@ use std::collections::BTreeSet;
 
 use anyhow::{Result, bail};
 
-use crate::servers::Kind;
-use host::rootless::{self, Privileges};
+use crate::servers::ServerKind;
+use host::rootless::{self, PrivilegeSource};
 use host::{command, kernel};
 
 /// What the lab is going to do.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Needs {
+pub struct LabRequirements {
     /// Which servers will run.
-    pub servers: Vec<Kind>,
+    pub servers: Vec<ServerKind>,
     /// Which client programs will run.
     pub clients: Vec<&'static str>,
     /// Whether nodes will intercept.
-    pub interception: Interception,
+    pub interception: InterceptionMode,
     /// Whether packets will be captured.
-    pub captures: Captures,
+    pub captures: CaptureMode,
 }
 
 /// Whether nodes will intercept traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Interception {
+pub enum InterceptionMode {
     /// By nftables TPROXY.
     Transparent,
     /// No node will run.
@@ -32,7 +32,7 @@ pub enum Interception {
 
 /// Whether packets will be captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Captures {
+pub enum CaptureMode {
     /// On the client's and the WAN's interface.
     Taken,
     /// Not at all.
@@ -62,7 +62,7 @@ const PACKAGES: [(&str, &str); 15] = [
 ///
 /// # Errors
 /// When something is missing: the message lists all of it, with the command that installs it.
-pub fn check(needs: &Needs, privileges: Privileges) -> Result<()> {
+pub fn check(needs: &LabRequirements, privileges: PrivilegeSource) -> Result<()> {
     let mut problems = Vec::new();
     let mut packages = BTreeSet::new();
     for program in programs(needs) {
@@ -81,7 +81,7 @@ pub fn check(needs: &Needs, privileges: Privileges) -> Result<()> {
         .open("/dev/net/tun")
     {
         let remedy = match (error.kind(), privileges) {
-            (std::io::ErrorKind::PermissionDenied, Privileges::UserNamespace) => {
+            (std::io::ErrorKind::PermissionDenied, PrivilegeSource::UserNamespace) => {
                 "let this user open it (as root: chmod 0666 /dev/net/tun), or run as root"
             }
             (std::io::ErrorKind::NotFound, _) => "load it (as root: modprobe tun)",
@@ -91,7 +91,7 @@ pub fn check(needs: &Needs, privileges: Privileges) -> Result<()> {
     }
     if let Err(error) = namespaces_work() {
         problems.push(format!("network namespaces ({error}): run as root"));
-    } else if needs.interception == Interception::Transparent
+    } else if needs.interception == InterceptionMode::Transparent
         && command::find("nft").is_some()
         && let Err(error) = tproxy_works()
     {
@@ -99,12 +99,12 @@ pub fn check(needs: &Needs, privileges: Privileges) -> Result<()> {
             "nftables' tproxy ({error}): run on a kernel with CONFIG_NFT_TPROXY, or load nft_tproxy"
         ));
     }
-    if privileges == Privileges::UserNamespace && rootless::mapped_user_ids() < 2 {
+    if privileges == PrivilegeSource::UserNamespace && rootless::mapped_user_ids() < 2 {
         let mut wanting = Vec::new();
-        if needs.captures == Captures::Taken {
+        if needs.captures == CaptureMode::Taken {
             wanting.push("tcpdump");
         }
-        if needs.servers.contains(&Kind::Smb) {
+        if needs.servers.contains(&ServerKind::Smb) {
             wanting.push("smbd");
         }
         if !wanting.is_empty() {
@@ -131,14 +131,14 @@ pub fn check(needs: &Needs, privileges: Privileges) -> Result<()> {
     bail!(text)
 }
 
-fn programs(needs: &Needs) -> BTreeSet<&'static str> {
+fn programs(needs: &LabRequirements) -> BTreeSet<&'static str> {
     let mut programs = BTreeSet::from(["ip", "ss", "ethtool"]);
     programs.extend(needs.servers.iter().map(|kind| kind.program()));
     programs.extend(needs.clients.iter().copied());
-    if needs.interception == Interception::Transparent {
+    if needs.interception == InterceptionMode::Transparent {
         programs.insert("nft");
     }
-    if needs.captures == Captures::Taken {
+    if needs.captures == CaptureMode::Taken {
         programs.insert("tcpdump");
     }
     programs
@@ -165,7 +165,7 @@ fn tproxy_works() -> Result<()> {
 
 /// The version line of every program that took part, for the report.
 #[must_use]
-pub fn programs_of(needs: &Needs) -> Vec<&'static str> {
+pub fn programs_of(needs: &LabRequirements) -> Vec<&'static str> {
     let mut list: Vec<&'static str> = programs(needs).into_iter().collect();
     list.retain(|name| *name != "ss");
     list

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use crate::campaign::Link;
-use crate::nodes::Nodes;
-use crate::preflight::{self, Captures, Interception, Needs};
-use crate::servers::{Kind, SMB_SHARE, Servers};
-use crate::topology::{Site, Topology};
-use host::process::Process;
-use host::progress::Progress;
-use host::rootless::Inside;
-use host::run::Run;
-use host::{Environment, kernel, rootless};
+use crate::campaign::LabLink;
+use crate::nodes::LabNodes;
+use crate::preflight::{self, CaptureMode, InterceptionMode, LabRequirements};
+use crate::servers::{SMB_SHARE, ServerKind, SiteServers};
+use crate::topology::{LabSite, LabTopology};
+use host::process::RunningProcess;
+use host::progress::ProgressReporter;
+use host::rootless::UserNamespaceMembership;
+use host::run::LabRun;
+use host::{ProgramEnvironment, kernel, rootless};
 
 /// How often the standing lab looks whether it should end or something in it has.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -36,12 +36,12 @@ pub enum WithNodes {
 /// before what it runs in.
 #[derive(Debug)]
 pub struct Lab {
-    nodes: Option<Nodes>,
-    servers: Servers,
-    emulator: Process,
-    topology: Topology,
+    nodes: Option<LabNodes>,
+    servers: SiteServers,
+    emulator: RunningProcess,
+    topology: LabTopology,
     logs: PathBuf,
-    run: Run,
+    run: LabRun,
 }
 
 impl Lab {
@@ -50,31 +50,31 @@ impl Lab {
     /// # Errors
     /// When something is missing or does not start.
     pub fn up(
-        environment: &Environment,
-        link: &Link,
+        environment: &ProgramEnvironment,
+        link: &LabLink,
         with: WithNodes,
-        progress: &dyn Progress,
+        progress: &dyn ProgressReporter,
     ) -> Result<Self> {
         let privileges = rootless::obtain(environment)?;
         progress.note(privileges.explain());
-        let servers = vec![Kind::Http, Kind::Ftp, Kind::Smb];
-        let needs = Needs {
+        let servers = vec![ServerKind::Http, ServerKind::Ftp, ServerKind::Smb];
+        let needs = LabRequirements {
             servers: servers.clone(),
             clients: vec![],
             interception: match with {
-                WithNodes::Yes => Interception::Transparent,
-                WithNodes::No => Interception::None,
+                WithNodes::Yes => InterceptionMode::Transparent,
+                WithNodes::No => InterceptionMode::None,
             },
-            captures: Captures::None,
+            captures: CaptureMode::None,
         };
         preflight::check(&needs, privileges)?;
-        let run = Run::create(environment)?;
+        let run = LabRun::create(environment)?;
         Self::build(
             run,
             link,
             with,
             &servers,
-            &[Site::Near, Site::Far],
+            &[LabSite::Near, LabSite::Far],
             progress,
         )
     }
@@ -84,20 +84,20 @@ impl Lab {
     /// # Errors
     /// When something does not start.
     pub fn build(
-        run: Run,
-        link: &Link,
+        run: LabRun,
+        link: &LabLink,
         with: WithNodes,
-        kinds: &[Kind],
-        sites: &[Site],
-        progress: &dyn Progress,
+        kinds: &[ServerKind],
+        sites: &[LabSite],
+        progress: &dyn ProgressReporter,
     ) -> Result<Self> {
         let logs = run.subdirectory("logs")?;
         progress.step(0.1, "building the network");
-        let topology = Topology::create(&run, sites)?;
+        let topology = LabTopology::create(&run, sites)?;
         progress.step(0.3, "starting the emulator");
         let emulator = topology.start_emulator(&run, &logs, &link.arguments(LINK_SEED))?;
         progress.step(0.5, "starting the servers");
-        let servers = Servers::start(&run, &topology, Site::Far, &logs, kinds)?;
+        let servers = SiteServers::start(&run, &topology, LabSite::Far, &logs, kinds)?;
         let mut lab = Self {
             nodes: None,
             servers,
@@ -108,7 +108,7 @@ impl Lab {
         };
         if with == WithNodes::Yes {
             progress.step(0.7, "starting the nodes");
-            let mut nodes = Nodes::prepare(&lab.run, &lab.topology, &lab.logs)?;
+            let mut nodes = LabNodes::prepare(&lab.run, &lab.topology, &lab.logs)?;
             nodes.start(&lab.run)?;
             lab.nodes = Some(nodes);
         }
@@ -117,25 +117,25 @@ impl Lab {
 
     /// The lab's network.
     #[must_use]
-    pub fn topology(&self) -> &Topology {
+    pub fn topology(&self) -> &LabTopology {
         &self.topology
     }
 
     /// The lab's run.
     #[must_use]
-    pub fn run(&self) -> &Run {
+    pub fn run(&self) -> &LabRun {
         &self.run
     }
 
     /// The far site's servers.
     #[must_use]
-    pub fn servers(&mut self) -> &mut Servers {
+    pub fn servers(&mut self) -> &mut SiteServers {
         &mut self.servers
     }
 
     /// The nodes, where they run.
     #[must_use]
-    pub fn nodes(&mut self) -> Option<&mut Nodes> {
+    pub fn nodes(&mut self) -> Option<&mut LabNodes> {
         self.nodes.as_mut()
     }
 
@@ -143,7 +143,7 @@ impl Lab {
     ///
     /// # Errors
     /// When it does not start, or the lab has no nodes.
-    pub fn start_node(&mut self, site: Site) -> Result<()> {
+    pub fn start_node(&mut self, site: LabSite) -> Result<()> {
         match &mut self.nodes {
             Some(nodes) => nodes.start_node(&self.run, site),
             None => anyhow::bail!("this lab has no nodes"),
@@ -152,7 +152,7 @@ impl Lab {
 
     /// The emulator's process.
     #[must_use]
-    pub fn emulator(&mut self) -> &mut Process {
+    pub fn emulator(&mut self) -> &mut RunningProcess {
         &mut self.emulator
     }
 
@@ -166,13 +166,13 @@ impl Lab {
     #[must_use]
     pub fn directions(&self) -> String {
         let mut text = String::new();
-        let server = Site::Far.host_address();
+        let server = LabSite::Far.host_address();
         let _ = writeln!(
             text,
             "The lab stands; its files are in {}",
             self.run.directory().display()
         );
-        if self.run.environment().user_namespace == Inside::Yes {
+        if self.run.environment().user_namespace == UserNamespaceMembership::Yes {
             let _ = writeln!(
                 text,
                 "enter its namespaces first, from another terminal of the same user:\n  \
@@ -195,7 +195,7 @@ impl Lab {
         }
         let _ = writeln!(text, "from the client:");
         let _ = writeln!(text, "  curl http://{server}/");
-        let _ = writeln!(text, "  curl http://[{}]/", Site::Far.host_address_v6());
+        let _ = writeln!(text, "  curl http://[{}]/", LabSite::Far.host_address_v6());
         let _ = writeln!(text, "  curl ftp://{server}/");
         let _ = writeln!(text, "  smbclient //{server}/{SMB_SHARE} -N -s /dev/null");
         let _ = write!(

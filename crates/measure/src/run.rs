@@ -22,16 +22,16 @@ pub const WINDOW_TOLERANCE_PERCENT: u64 = 2;
 
 /// What a run is held against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ideal {
+pub struct IdealPath {
     /// The path's round trip without queues.
     pub baseline_rtt: Duration,
     /// What the bottleneck carries of TCP payload.
-    pub maximum: Maximum,
+    pub maximum: PathMaximum,
 }
 
 /// What is known of the most payload that the path carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Maximum {
+pub enum PathMaximum {
     /// By the bottleneck's rate (RFC 6349 §4.1.1).
     Known(Bitrate),
     /// TCP has reached this, and nothing tells what the path carries: what a run should reach whose window
@@ -39,14 +39,14 @@ pub enum Maximum {
     AtLeast(Bitrate),
 }
 
-impl Ideal {
+impl IdealPath {
     /// What a run should reach whose senders see this window in all (RFC 6349 §3.3.1).
     #[must_use]
     fn throughput(&self, window: Option<ByteCount>) -> Option<Bitrate> {
         let limited = window.and_then(|window| metrics::window_limited(window, self.baseline_rtt));
         match self.maximum {
-            Maximum::Known(maximum) => Some(limited.map_or(maximum, |rate| rate.min(maximum))),
-            Maximum::AtLeast(reached) => {
+            PathMaximum::Known(maximum) => Some(limited.map_or(maximum, |rate| rate.min(maximum))),
+            PathMaximum::AtLeast(reached) => {
                 let most =
                     reached.bits_per_second() as u128 * (100 + WINDOW_TOLERANCE_PERCENT) as u128;
                 limited.filter(|rate| u128::from(rate.bits_per_second()) * 100 <= most)
@@ -57,7 +57,7 @@ impl Ideal {
 
 /// The figures of a connection, or of all of a direction.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Figures {
+pub struct RunFigures {
     /// Connections that they are of.
     pub connections: u16,
     /// Windows that the peers advertised, added up; [`None`] where the kernel does not tell.
@@ -86,7 +86,7 @@ pub struct Figures {
     pub send_buffer_limited_percent: Option<f64>,
 }
 
-impl Figures {
+impl RunFigures {
     /// The window of each connection, on average.
     #[must_use]
     pub fn window_each(&self) -> Option<ByteCount> {
@@ -97,7 +97,7 @@ impl Figures {
 
 /// One second of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Second {
+pub struct RunSecond {
     /// Where it ends, since the run began.
     pub at: Duration,
     /// Payload acknowledged in it; where only the receiver is ours, read.
@@ -110,21 +110,21 @@ pub struct Second {
 
 /// The figures of all connections of a direction together.
 #[must_use]
-pub fn figures(samples: &[RunSample], duration: Duration, ideal: &Ideal) -> Option<Figures> {
-    let each: Vec<Figures> = numbers(samples)
+pub fn figures(samples: &[RunSample], duration: Duration, ideal: &IdealPath) -> Option<RunFigures> {
+    let each: Vec<RunFigures> = numbers(samples)
         .iter()
         .filter_map(|number| connection_figures(samples, *number, duration, ideal))
         .collect();
     if each.is_empty() {
         return None;
     }
-    let sum = |of: fn(&Figures) -> u64| each.iter().map(of).sum::<u64>();
-    let mean = |of: fn(&Figures) -> Option<f64>| {
+    let sum = |of: fn(&RunFigures) -> u64| each.iter().map(of).sum::<u64>();
+    let mean = |of: fn(&RunFigures) -> Option<f64>| {
         let known: Vec<f64> = each.iter().filter_map(of).collect();
         (!known.is_empty()).then(|| known.iter().sum::<f64>() / known.len() as f64)
     };
     let rtts: Vec<Duration> = each.iter().filter_map(|one| one.average_rtt).collect();
-    let measured = Measured {
+    let measured = RunMeasurement {
         connections: each.len() as u16,
         window: sum_of_all(&each, |one| one.effective_window),
         throughput: Bitrate::from_bits_per_second(sum(|one| one.throughput.bits_per_second())),
@@ -139,7 +139,7 @@ pub fn figures(samples: &[RunSample], duration: Duration, ideal: &Ideal) -> Opti
 }
 
 /// The sum over all connections; [`None`] where one of them does not tell.
-fn sum_of_all(each: &[Figures], of: fn(&Figures) -> Option<ByteCount>) -> Option<ByteCount> {
+fn sum_of_all(each: &[RunFigures], of: fn(&RunFigures) -> Option<ByteCount>) -> Option<ByteCount> {
     let sum: Option<u64> = each.iter().map(|one| of(one).map(ByteCount::bytes)).sum();
     sum.map(ByteCount::new)
 }
@@ -150,8 +150,8 @@ pub fn connection_figures(
     samples: &[RunSample],
     connection: u16,
     duration: Duration,
-    ideal: &Ideal,
-) -> Option<Figures> {
+    ideal: &IdealPath,
+) -> Option<RunFigures> {
     let own = of_connection(samples, connection);
     let end = own.last()?;
     let equilibrium = equilibrium(duration, ideal);
@@ -173,7 +173,7 @@ pub fn connection_figures(
         let spent = of(last).saturating_sub(of(first));
         Some(spent.as_secs_f64() / span.as_secs_f64() * 100.0)
     };
-    let measured = Measured {
+    let measured = RunMeasurement {
         connections: 1,
         window: median_window(&steady),
         throughput,
@@ -189,7 +189,7 @@ pub fn connection_figures(
 
 /// The run, second by second, all connections together.
 #[must_use]
-pub fn seconds(samples: &[RunSample]) -> Vec<Second> {
+pub fn seconds(samples: &[RunSample]) -> Vec<RunSecond> {
     let connections: Vec<Vec<&RunSample>> = numbers(samples)
         .iter()
         .map(|number| of_connection(samples, *number))
@@ -220,7 +220,7 @@ pub fn seconds(samples: &[RunSample]) -> Vec<Second> {
         }
         let bits = u128::from(acknowledged.saturating_sub(before.1)) * 8_000_000_000 / span;
         let rtts: Vec<Duration> = there.iter().map(|sample| sample.info.rtt).collect();
-        seconds.push(Second {
+        seconds.push(RunSecond {
             at: latest,
             throughput: Bitrate::from_bits_per_second(u64::try_from(bits).unwrap_or(u64::MAX)),
             retransmitted: Some(ByteCount::new(retransmitted.saturating_sub(before.2))),
@@ -233,7 +233,7 @@ pub fn seconds(samples: &[RunSample]) -> Vec<Second> {
 
 /// What a receiver had read of a run by a moment, all connections together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Read {
+pub struct ReadProgress {
     /// Since the run began.
     pub at: Duration,
     /// Payload.
@@ -244,19 +244,19 @@ pub struct Read {
 /// the `window` that all connections together were offered. What a sender alone knows is not among them.
 #[must_use]
 pub fn received_figures(
-    reads: &[Read],
+    reads: &[ReadProgress],
     connections: u16,
     window: Option<ByteCount>,
     duration: Duration,
-    ideal: &Ideal,
-) -> Option<Figures> {
+    ideal: &IdealPath,
+) -> Option<RunFigures> {
     let equilibrium = equilibrium(duration, ideal);
-    let steady: Vec<&Read> = reads
+    let steady: Vec<&ReadProgress> = reads
         .iter()
         .filter(|read| equilibrium.contains(&read.at))
         .collect();
     let (first, last) = (steady.first()?, steady.last()?);
-    let measured = Measured {
+    let measured = RunMeasurement {
         connections,
         window,
         throughput: rate(
@@ -275,7 +275,7 @@ pub fn received_figures(
 
 /// The same run, second by second.
 #[must_use]
-pub fn received_seconds(reads: &[Read]) -> Vec<Second> {
+pub fn received_seconds(reads: &[ReadProgress]) -> Vec<RunSecond> {
     let mut seconds = Vec::new();
     let (mut before, mut next) = (Duration::ZERO, Duration::from_secs(1));
     let mut read_before = 0;
@@ -284,7 +284,7 @@ pub fn received_seconds(reads: &[Read]) -> Vec<Second> {
             continue;
         }
         let bytes = read.bytes.bytes();
-        seconds.push(Second {
+        seconds.push(RunSecond {
             at: read.at,
             throughput: rate(bytes.saturating_sub(read_before), read.at - before)
                 .unwrap_or_default(),
@@ -298,7 +298,7 @@ pub fn received_seconds(reads: &[Read]) -> Vec<Second> {
 }
 
 /// When a run is in equilibrium (RFC 6349 §1.3).
-fn equilibrium(duration: Duration, ideal: &Ideal) -> std::ops::RangeInclusive<Duration> {
+fn equilibrium(duration: Duration, ideal: &IdealPath) -> std::ops::RangeInclusive<Duration> {
     let start_up = START_UP.max(ideal.baseline_rtt * START_UP_ROUND_TRIPS);
     start_up.min(duration / 2)..=duration + SAMPLE_LATE
 }
@@ -314,7 +314,7 @@ fn rate(bytes: u64, span: Duration) -> Option<Bitrate> {
 const SAMPLE_LATE: Duration = Duration::from_millis(80);
 
 /// What was measured of one connection, or of several.
-struct Measured {
+struct RunMeasurement {
     connections: u16,
     window: Option<ByteCount>,
     throughput: Bitrate,
@@ -326,15 +326,15 @@ struct Measured {
     send_buffer_limited_percent: Option<f64>,
 }
 
-impl Measured {
-    fn judged(self, ideal: &Ideal) -> Figures {
+impl RunMeasurement {
+    fn judged(self, ideal: &IdealPath) -> RunFigures {
         let best = ideal.throughput(self.window);
         let actual = self.throughput.bits_per_second();
         // The same payload takes longer by what the throughput is less.
         let ratio = best
             .filter(|_| actual > 0)
             .map(|best| best.bits_per_second() as f64 / actual as f64);
-        Figures {
+        RunFigures {
             connections: self.connections,
             effective_window: self.window,
             throughput: self.throughput,
@@ -437,9 +437,9 @@ mod tests {
     }
 
     const TEN: Duration = Duration::from_secs(10);
-    const IDEAL: Ideal = Ideal {
+    const IDEAL: IdealPath = IdealPath {
         baseline_rtt: Duration::from_millis(25),
-        maximum: Maximum::Known(Bitrate::from_bits_per_second(94_900_000)),
+        maximum: PathMaximum::Known(Bitrate::from_bits_per_second(94_900_000)),
     };
 
     #[test]
@@ -486,8 +486,8 @@ mod tests {
 
     #[test]
     fn a_receiver_tells_throughput_and_nothing_that_only_a_sender_knows() {
-        let reads: Vec<Read> = (0..=100_u64)
-            .map(|tenth| Read {
+        let reads: Vec<ReadProgress> = (0..=100_u64)
+            .map(|tenth| ReadProgress {
                 at: Duration::from_millis(tenth * 100),
                 bytes: ByteCount::new(tenth.saturating_sub(10) * 50_000),
             })
@@ -514,8 +514,8 @@ mod tests {
 
     #[test]
     fn where_no_bottleneck_is_known_larger_windows_have_no_ideal() {
-        let at_least = |reached| Ideal {
-            maximum: Maximum::AtLeast(Bitrate::from_bits_per_second(reached)),
+        let at_least = |reached| IdealPath {
+            maximum: PathMaximum::AtLeast(Bitrate::from_bits_per_second(reached)),
             ..IDEAL
         };
         let samples = steady(0, 100_000, 25_000);

@@ -34,13 +34,13 @@ use vocab::{Bitrate, ByteCount};
 
 use crate::metrics::{self, LossBudget};
 use crate::procedure::{
-    Bottleneck, BottleneckSearch, CountedSearch, MtuOutcome, RttOutcome, SearchConfig, Step,
-    StreamPlan, StreamRecord,
+    BottleneckResult, BottleneckSearch, CountedSearch, MtuOutcome, RttOutcome, SearchConfig,
+    SearchStep, StreamPlan, StreamRecord,
 };
-use crate::run::{Figures, Ideal, Maximum};
-use crate::wire::{Direction, Limits};
+use crate::run::{IdealPath, PathMaximum, RunFigures};
+use crate::wire::{ServerLimits, TestDirection};
 
-pub use self::known::{Known, LossCheck, RunDone};
+pub use self::known::{DirectionResults, LossCheck, RunResult};
 
 /// The share of the bottleneck's rate at which losses are counted, in percent: nearly full, and no
 /// queue grows.
@@ -63,9 +63,9 @@ const MTU_ASSUMED: u16 = 1_500;
 
 /// What a test is to measure.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Profile {
+pub struct TestProfile {
     /// Which directions.
-    pub directions: Vec<Direction>,
+    pub directions: Vec<TestDirection>,
     /// The shares of the BDP to walk through, in percent.
     pub walk_percent: Vec<u64>,
     /// Further windows.
@@ -83,13 +83,13 @@ pub struct Profile {
     /// The rate to be reached, for the loss budget and for the verdict; none is the bottleneck's own.
     pub target: Option<Bitrate>,
     /// What must be kept to pass.
-    pub thresholds: Thresholds,
+    pub thresholds: TestThresholds,
 }
 
-impl Profile {
+impl TestProfile {
     /// Cuts what is asked for to what a server gives; says what a user will not get.
     #[must_use]
-    pub fn cut_to(&mut self, limits: &Limits) -> Vec<String> {
+    pub fn cut_to(&mut self, limits: &ServerLimits) -> Vec<String> {
         let mut cut: Vec<String> = limits
             .shortens("--duration", self.duration)
             .into_iter()
@@ -110,7 +110,7 @@ impl Profile {
 
 /// What a user demands. What is not stated is not judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Thresholds {
+pub struct TestThresholds {
     /// The least bottleneck rate in every direction.
     pub rate_min: Option<Bitrate>,
     /// The greatest transfer time ratio of the best run in every direction.
@@ -127,7 +127,7 @@ pub struct Thresholds {
 
 /// Why a run is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub enum RunPurpose {
     /// A step of the walk: this share of the BDP, in percent.
     Walk(u64),
     /// A window that was asked for.
@@ -146,7 +146,7 @@ pub enum Purpose {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunPlan {
     /// Why.
-    pub purpose: Purpose,
+    pub purpose: RunPurpose,
     /// Connections up and down.
     pub connections: [u16; 2],
     /// The window of each connection, up and down.
@@ -157,13 +157,13 @@ pub struct RunPlan {
 
 /// What is to be done next.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Task {
+pub enum TurnUpTask {
     /// Find the path MTU of a direction, then [`TurnUp::path_mtu`].
-    PathMtu(Direction),
+    PathMtu(TestDirection),
     /// Find the baseline RTT, then [`TurnUp::baseline_rtt`].
     BaselineRtt,
     /// Send a stream, then [`TurnUp::stream`]; where the far end only counts, [`TurnUp::counted`].
-    Stream(Direction, StreamPlan),
+    Stream(TestDirection, StreamPlan),
     /// Run connections, then [`TurnUp::run`].
     Run(RunPlan),
     /// All is done.
@@ -172,18 +172,18 @@ pub enum Task {
 
 /// A threshold that was not kept.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Missed {
+pub struct MissedThreshold {
     /// What was demanded and what was found.
     pub text: String,
 }
 
 /// How a test ended.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Verdict {
+pub enum TurnUpVerdict {
     /// Every threshold was kept; their number, which may be none.
     Passed(usize),
     /// These were not.
-    Failed(Vec<Missed>),
+    Failed(Vec<MissedThreshold>),
     /// What was to be judged, or all, could not be measured.
     NotMeasured(String),
 }
@@ -191,16 +191,16 @@ pub enum Verdict {
 /// A test under way.
 #[derive(Debug)]
 pub struct TurnUp {
-    profile: Profile,
-    stage: Stage,
+    profile: TestProfile,
+    stage: TurnUpStage,
     baseline: Option<RttOutcome>,
-    known: [Known; 2],
+    known: [DirectionResults; 2],
     runs: VecDeque<RunPlan>,
     remarks: Vec<String>,
     given_up: Option<String>,
     /// Why a rate is not known, where somebody said.
     no_rate: Option<String>,
-    means: Means,
+    means: TestCapabilities,
     /// The least RTT that TCP saw, where that is all there is.
     tcp_round_trip: Option<Duration>,
     /// What it carried up meanwhile.
@@ -213,7 +213,7 @@ pub struct TurnUp {
 
 /// What a test can send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Means {
+enum TestCapabilities {
     /// Probes and streams, and a far end that answers and reports.
     Whole,
     /// Streams whose packets the far end counts, and TCP.
@@ -223,7 +223,7 @@ enum Means {
 }
 
 #[derive(Debug)]
-enum Stage {
+enum TurnUpStage {
     PathMtu(usize),
     BaselineRtt,
     Rate(usize, Box<BottleneckSearch>),
@@ -241,18 +241,18 @@ impl TurnUp {
     /// # Panics
     /// When the profile names no direction.
     #[must_use]
-    pub fn new(profile: Profile) -> Self {
+    pub fn new(profile: TestProfile) -> Self {
         assert!(!profile.directions.is_empty(), "a test has a direction");
         Self {
             profile,
-            stage: Stage::PathMtu(0),
+            stage: TurnUpStage::PathMtu(0),
             baseline: None,
-            known: [Known::default(), Known::default()],
+            known: [DirectionResults::default(), DirectionResults::default()],
             runs: VecDeque::new(),
             remarks: Vec::new(),
             given_up: None,
             no_rate: None,
-            means: Means::Whole,
+            means: TestCapabilities::Whole,
             tcp_round_trip: None,
             tcp_carried: None,
             reached: [None; 2],
@@ -268,13 +268,13 @@ impl TurnUp {
 
     /// What it measures.
     #[must_use]
-    pub fn profile(&self) -> &Profile {
+    pub fn profile(&self) -> &TestProfile {
         &self.profile
     }
 
     /// What is known of a direction.
     #[must_use]
-    pub fn known(&self, direction: Direction) -> &Known {
+    pub fn known(&self, direction: TestDirection) -> &DirectionResults {
         &self.known[direction as usize]
     }
 
@@ -309,7 +309,7 @@ impl TurnUp {
 
     /// IP bytes of a full packet in a direction.
     #[must_use]
-    pub fn mtu(&self, direction: Direction) -> u16 {
+    pub fn mtu(&self, direction: TestDirection) -> u16 {
         match self.known(direction).path_mtu {
             Some(MtuOutcome::Found { mtu, .. }) => mtu,
             Some(MtuOutcome::TooSmall { tried }) => tried,
@@ -320,13 +320,13 @@ impl TurnUp {
 
     /// The bandwidth-delay product of a direction.
     #[must_use]
-    pub fn bdp(&self, direction: Direction) -> Option<ByteCount> {
+    pub fn bdp(&self, direction: TestDirection) -> Option<ByteCount> {
         let rate = self.known(direction).bottleneck.as_ref()?.rate;
         Some(metrics::minimum_window(rate, self.round_trip()?))
     }
 
     /// The window whose shares are walked through: the BDP, or what TCP reached × the least RTT.
-    fn filling_window(&self, direction: Direction) -> Option<ByteCount> {
+    fn filling_window(&self, direction: TestDirection) -> Option<ByteCount> {
         let reached = || {
             Some(metrics::minimum_window(
                 self.reached(direction)?,
@@ -338,18 +338,18 @@ impl TurnUp {
 
     /// What runs in a direction are held against.
     #[must_use]
-    pub fn ideal(&self, direction: Direction) -> Option<Ideal> {
+    pub fn ideal(&self, direction: TestDirection) -> Option<IdealPath> {
         let Some(found) = &self.known(direction).bottleneck else {
-            return (self.means != Means::Whole).then(|| Ideal {
+            return (self.means != TestCapabilities::Whole).then(|| IdealPath {
                 baseline_rtt: self.round_trip().unwrap_or_default(),
-                maximum: Maximum::AtLeast(self.reached(direction).unwrap_or_default()),
+                maximum: PathMaximum::AtLeast(self.reached(direction).unwrap_or_default()),
             });
         };
         let rate = found.rate;
         let mtu = u64::from(self.mtu(direction));
-        Some(Ideal {
+        Some(IdealPath {
             baseline_rtt: self.round_trip()?,
-            maximum: Maximum::Known(metrics::maximum_throughput(
+            maximum: PathMaximum::Known(metrics::maximum_throughput(
                 rate,
                 mtu,
                 self.profile.tcp_headers,
@@ -360,28 +360,28 @@ impl TurnUp {
 
     /// What is to be done next; the same until its result is handed in.
     #[must_use]
-    pub fn next_task(&self) -> Task {
+    pub fn next_task(&self) -> TurnUpTask {
         match &self.stage {
-            Stage::PathMtu(at) => Task::PathMtu(self.profile.directions[*at]),
-            Stage::BaselineRtt => Task::BaselineRtt,
-            Stage::Rate(at, search) => match search.next_step() {
-                Step::Stream(plan) => Task::Stream(self.profile.directions[*at], plan),
-                Step::Done => unreachable!("a search that is done is left at once"),
+            TurnUpStage::PathMtu(at) => TurnUpTask::PathMtu(self.profile.directions[*at]),
+            TurnUpStage::BaselineRtt => TurnUpTask::BaselineRtt,
+            TurnUpStage::Rate(at, search) => match search.next_step() {
+                SearchStep::Stream(plan) => TurnUpTask::Stream(self.profile.directions[*at], plan),
+                SearchStep::Done => unreachable!("a search that is done is left at once"),
             },
-            Stage::CountedRate(at, search) => match search.next_step() {
-                Step::Stream(plan) => Task::Stream(self.profile.directions[*at], plan),
-                Step::Done => unreachable!("a search that is done is left at once"),
+            TurnUpStage::CountedRate(at, search) => match search.next_step() {
+                SearchStep::Stream(plan) => TurnUpTask::Stream(self.profile.directions[*at], plan),
+                SearchStep::Done => unreachable!("a search that is done is left at once"),
             },
-            Stage::Loss(at) => {
+            TurnUpStage::Loss(at) => {
                 let direction = self.profile.directions[*at];
-                Task::Stream(direction, self.loss_stream(direction))
+                TurnUpTask::Stream(direction, self.loss_stream(direction))
             }
-            Stage::RoundTripOfTcp => Task::Run(self.round_trip_run()),
-            Stage::Reach(at) => Task::Run(self.open_run(self.profile.directions[*at])),
-            Stage::Runs => self
+            TurnUpStage::RoundTripOfTcp => TurnUpTask::Run(self.round_trip_run()),
+            TurnUpStage::Reach(at) => TurnUpTask::Run(self.open_run(self.profile.directions[*at])),
+            TurnUpStage::Runs => self
                 .runs
                 .front()
-                .map_or(Task::Done, |plan| Task::Run(*plan)),
+                .map_or(TurnUpTask::Done, |plan| TurnUpTask::Run(*plan)),
         }
     }
 
@@ -389,14 +389,14 @@ impl TurnUp {
     #[must_use]
     pub fn is_overloading(&self) -> bool {
         match &self.stage {
-            Stage::Rate(_, search) => search.is_measuring(),
-            Stage::CountedRate(_, search) => search.is_measuring(),
-            Stage::PathMtu(_)
-            | Stage::BaselineRtt
-            | Stage::Loss(_)
-            | Stage::RoundTripOfTcp
-            | Stage::Reach(_)
-            | Stage::Runs => false,
+            TurnUpStage::Rate(_, search) => search.is_measuring(),
+            TurnUpStage::CountedRate(_, search) => search.is_measuring(),
+            TurnUpStage::PathMtu(_)
+            | TurnUpStage::BaselineRtt
+            | TurnUpStage::Loss(_)
+            | TurnUpStage::RoundTripOfTcp
+            | TurnUpStage::Reach(_)
+            | TurnUpStage::Runs => false,
         }
     }
 
@@ -406,18 +406,18 @@ impl TurnUp {
         let directions = self.profile.directions.len() as f64;
         let all = f64::from(self.runs_planned()) + directions + 1.0;
         let done = match &self.stage {
-            Stage::PathMtu(_) => 0.0,
-            Stage::BaselineRtt => 0.4,
-            Stage::Rate(at, search) => {
+            TurnUpStage::PathMtu(_) => 0.0,
+            TurnUpStage::BaselineRtt => 0.4,
+            TurnUpStage::Rate(at, search) => {
                 1.0 + *at as f64 + if search.is_measuring() { 0.3 } else { 0.0 }
             }
-            Stage::CountedRate(at, search) => {
+            TurnUpStage::CountedRate(at, search) => {
                 1.0 + *at as f64 + if search.is_measuring() { 0.3 } else { 0.0 }
             }
-            Stage::Loss(_) => directions + 0.7,
-            Stage::RoundTripOfTcp => 0.0,
-            Stage::Reach(at) => 1.0 + *at as f64,
-            Stage::Runs => all - self.runs.len() as f64,
+            TurnUpStage::Loss(_) => directions + 0.7,
+            TurnUpStage::RoundTripOfTcp => 0.0,
+            TurnUpStage::Reach(at) => 1.0 + *at as f64,
+            TurnUpStage::Runs => all - self.runs.len() as f64,
         };
         (done / all).clamp(0.0, 1.0)
     }
@@ -432,7 +432,7 @@ impl TurnUp {
 
     /// Hands in what a search for the path MTU found.
     pub fn path_mtu(&mut self, outcome: MtuOutcome) {
-        let Stage::PathMtu(at) = self.stage else {
+        let TurnUpStage::PathMtu(at) = self.stage else {
             return;
         };
         let direction = self.profile.directions[at];
@@ -444,8 +444,8 @@ impl TurnUp {
             ));
         }
         self.stage = match at + 1 < self.profile.directions.len() {
-            true => Stage::PathMtu(at + 1),
-            false => Stage::BaselineRtt,
+            true => TurnUpStage::PathMtu(at + 1),
+            false => TurnUpStage::BaselineRtt,
         };
     }
 
@@ -474,16 +474,16 @@ impl TurnUp {
             ip_bytes,
         };
         self.stage = match self.means {
-            Means::Whole | Means::TcpAlone => {
-                Stage::Rate(at, Box::new(BottleneckSearch::new(config)))
+            TestCapabilities::Whole | TestCapabilities::TcpAlone => {
+                TurnUpStage::Rate(at, Box::new(BottleneckSearch::new(config)))
             }
-            Means::Counted => {
+            TestCapabilities::Counted => {
                 let carried = match self.profile.directions[at] {
-                    Direction::Up => self.tcp_carried,
-                    Direction::Down => None,
+                    TestDirection::Up => self.tcp_carried,
+                    TestDirection::Down => None,
                 };
                 let search = CountedSearch::new(config).from_at_least(carried.unwrap_or_default());
-                Stage::CountedRate(at, Box::new(search))
+                TurnUpStage::CountedRate(at, Box::new(search))
             }
         };
     }
@@ -491,11 +491,11 @@ impl TurnUp {
     /// Hands in what became of a stream.
     pub fn stream(&mut self, record: StreamRecord) {
         match &mut self.stage {
-            Stage::Rate(at, search) => {
+            TurnUpStage::Rate(at, search) => {
                 let at = *at;
                 let is_measuring = search.is_measuring();
                 search.handle(&record);
-                let is_done = search.next_step() == Step::Done;
+                let is_done = search.next_step() == SearchStep::Done;
                 let outcome = search.outcome().cloned();
                 let direction = self.profile.directions[at];
                 if is_measuring {
@@ -505,18 +505,18 @@ impl TurnUp {
                     self.rate_found(at, direction, outcome);
                 }
             }
-            Stage::Loss(at) => {
+            TurnUpStage::Loss(at) => {
                 let at = *at;
                 self.loss_found(at, record.plan, record.sent, record.lost());
                 let direction = self.profile.directions[at];
                 self.known[direction as usize].streams.push(record);
             }
-            Stage::PathMtu(_)
-            | Stage::BaselineRtt
-            | Stage::CountedRate(..)
-            | Stage::RoundTripOfTcp
-            | Stage::Reach(_)
-            | Stage::Runs => {}
+            TurnUpStage::PathMtu(_)
+            | TurnUpStage::BaselineRtt
+            | TurnUpStage::CountedRate(..)
+            | TurnUpStage::RoundTripOfTcp
+            | TurnUpStage::Reach(_)
+            | TurnUpStage::Runs => {}
         }
     }
 
@@ -524,11 +524,16 @@ impl TurnUp {
         self.is_both_at_once && self.profile.directions.len() > 1
     }
 
-    fn rate_found(&mut self, at: usize, direction: Direction, outcome: Option<Bottleneck>) {
+    fn rate_found(
+        &mut self,
+        at: usize,
+        direction: TestDirection,
+        outcome: Option<BottleneckResult>,
+    ) {
         if let Some(smaller) = self.size_to_try(direction) {
             return self.begin_rate_with(at, smaller);
         }
-        self.tell_black_hole(direction);
+        self.note_black_hole(direction);
         if outcome.is_none() {
             let name = direction.name();
             let mut counted = self.known(direction).counted.iter();
@@ -549,8 +554,9 @@ impl TurnUp {
             return self.begin_rate(at + 1);
         }
         let mut known = self.profile.directions.iter().map(|way| self.known(*way));
-        if self.means == Means::Counted && known.all(|known| known.bottleneck.is_none()) {
-            self.means = Means::TcpAlone;
+        if self.means == TestCapabilities::Counted && known.all(|known| known.bottleneck.is_none())
+        {
+            self.means = TestCapabilities::TcpAlone;
         }
         self.begin_loss(0);
     }
@@ -560,13 +566,13 @@ impl TurnUp {
         let next = (at..self.profile.directions.len())
             .find(|at| self.bdp(self.profile.directions[*at]).is_some());
         match next {
-            Some(at) => self.stage = Stage::Loss(at),
-            None if self.means == Means::Whole => self.plan_runs(),
+            Some(at) => self.stage = TurnUpStage::Loss(at),
+            None if self.means == TestCapabilities::Whole => self.plan_runs(),
             None => self.begin_reach(0),
         }
     }
 
-    fn loss_stream(&self, direction: Direction) -> StreamPlan {
+    fn loss_stream(&self, direction: TestDirection) -> StreamPlan {
         let found = self.known(direction).bottleneck.as_ref();
         let rate = found.map_or(0, |found| found.rate.bits_per_second());
         let rate = rate.saturating_mul(LOSS_STREAM_PERCENT) / 100;
@@ -607,19 +613,19 @@ impl TurnUp {
                 self.plan_direction(*direction, window);
             }
         }
-        let both = Direction::BOTH.map(|direction| self.filling_window(direction));
+        let both = TestDirection::BOTH.map(|direction| self.filling_window(direction));
         if let ([Some(up), Some(down)], true) = (both, self.has_both_at_once()) {
             self.runs.push_back(RunPlan {
-                purpose: Purpose::Together,
+                purpose: RunPurpose::Together,
                 connections: [1, 1],
                 windows: [up, down].map(|window| window.max(ByteCount::new(WINDOW_MIN))),
                 duration: self.profile.duration,
             });
         }
-        self.stage = Stage::Runs;
+        self.stage = TurnUpStage::Runs;
     }
 
-    fn plan_direction(&mut self, direction: Direction, bdp: ByteCount) {
+    fn plan_direction(&mut self, direction: TestDirection, bdp: ByteCount) {
         if bdp.bytes() < WINDOW_MIN {
             let (name, bytes) = (direction.name(), bdp.bytes());
             self.remark(format!(
@@ -640,10 +646,10 @@ impl TurnUp {
             self.runs.push_back(run);
         };
         for (percent, window) in walk(bdp, &self.profile.walk_percent) {
-            plan(Purpose::Walk(percent), 1, window);
+            plan(RunPurpose::Walk(percent), 1, window);
         }
         for window in &self.profile.windows {
-            plan(Purpose::Listed, 1, *window);
+            plan(RunPurpose::Listed, 1, *window);
         }
         let asked = self.profile.connections;
         if asked > 1 {
@@ -651,7 +657,7 @@ impl TurnUp {
                 Some(window) => (asked, window),
                 None => share(bdp, asked),
             };
-            plan(Purpose::Many, connections, window);
+            plan(RunPurpose::Many, connections, window);
             if connections < asked {
                 let (name, bytes) = (direction.name(), bdp.bytes());
                 self.remark(format!(
@@ -664,51 +670,51 @@ impl TurnUp {
     }
 
     /// Hands in the figures of a run, for each direction that it had.
-    pub fn run(&mut self, figures: [Option<Figures>; 2]) {
+    pub fn run(&mut self, figures: [Option<RunFigures>; 2]) {
         let Some(plan) = self.run_ended(&figures) else {
             return;
         };
         for (place, figures) in figures.into_iter().enumerate() {
             if plan.connections[place] > 0 {
-                self.known[place].runs.push(RunDone { plan, figures });
+                self.known[place].runs.push(RunResult { plan, figures });
             }
         }
     }
 
     /// The plan of the run that ended; goes on to what follows it.
-    fn run_ended(&mut self, figures: &[Option<Figures>; 2]) -> Option<RunPlan> {
+    fn run_ended(&mut self, figures: &[Option<RunFigures>; 2]) -> Option<RunPlan> {
         match self.stage {
-            Stage::RoundTripOfTcp => {
+            TurnUpStage::RoundTripOfTcp => {
                 let plan = self.round_trip_run();
                 self.tcp_round_trip = figures[0].as_ref().and_then(|found| found.rtt_min);
                 self.tcp_carried = figures[0].as_ref().map(|found| found.throughput);
                 if self.tcp_round_trip.is_none() {
                     self.remark("TCP saw no round-trip time: no window can be walked through");
                 }
-                self.tell_silence(Direction::Up, figures[0].as_ref());
+                self.note_silence(TestDirection::Up, figures[0].as_ref());
                 match self.means {
-                    Means::Counted => self.begin_rate(0),
-                    Means::Whole | Means::TcpAlone => self.begin_reach(0),
+                    TestCapabilities::Counted => self.begin_rate(0),
+                    TestCapabilities::Whole | TestCapabilities::TcpAlone => self.begin_reach(0),
                 }
                 Some(plan)
             }
-            Stage::Reach(at) => {
+            TurnUpStage::Reach(at) => {
                 let direction = self.profile.directions[at];
                 let plan = self.open_run(direction);
                 let found = figures[direction as usize].as_ref();
                 let reached = found.map(|found| found.throughput);
                 self.reached[direction as usize] =
                     reached.filter(|rate| rate.bits_per_second() > 0);
-                self.tell_silence(direction, found);
+                self.note_silence(direction, found);
                 self.begin_reach(at + 1);
                 Some(plan)
             }
-            Stage::PathMtu(_)
-            | Stage::BaselineRtt
-            | Stage::Rate(..)
-            | Stage::CountedRate(..)
-            | Stage::Loss(_)
-            | Stage::Runs => self.runs.pop_front(),
+            TurnUpStage::PathMtu(_)
+            | TurnUpStage::BaselineRtt
+            | TurnUpStage::Rate(..)
+            | TurnUpStage::CountedRate(..)
+            | TurnUpStage::Loss(_)
+            | TurnUpStage::Runs => self.runs.pop_front(),
         }
     }
 
@@ -718,7 +724,7 @@ impl TurnUp {
         self.remark(why.clone());
         self.given_up = Some(why);
         self.runs.clear();
-        self.stage = Stage::Runs;
+        self.stage = TurnUpStage::Runs;
     }
 }
 

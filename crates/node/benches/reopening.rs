@@ -21,9 +21,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use node::SegmentFiles;
 use reduce::{
-    Dictionary, DictionaryConfig, DictionaryKey, DictionaryStatistics, Encoder, EncoderConfig,
+    Dictionary, DictionaryConfig, DictionaryKey, DictionaryStatistics, EncoderConfig, FlowEncoder,
 };
-use vocab::{ByteCount, NodeId, Random, Segment, Time};
+use vocab::{ByteCount, FlowSegment, NodeId, SeededRandom, Time};
 
 const GIB: u64 = 1 << 30;
 /// Bytes pushed at once, as from a busy socket.
@@ -129,7 +129,7 @@ fn open(directory: &Path, gib: u64) -> (Dictionary, SegmentFiles) {
     let nanoseconds = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
         .map_or(1, |since| since.as_nanos() as u64);
-    let mut dictionary = Dictionary::with_key(config, key, Random::from_seed(nanoseconds));
+    let mut dictionary = Dictionary::with_key(config, key, SeededRandom::from_seed(nanoseconds));
     let mut files = SegmentFiles::new(directory.to_owned());
     dictionary.open();
     serve(&mut dictionary, &mut files);
@@ -153,14 +153,14 @@ fn send(
     mut go_on: impl FnMut(&Dictionary) -> bool,
 ) -> u64 {
     let slot = dictionary.peer(NodeId([1; 32]));
-    let mut encoder = Encoder::new(EncoderConfig::default(), slot);
-    let mut random = Random::from_seed(1);
+    let mut encoder = FlowEncoder::new(EncoderConfig::default(), slot);
+    let mut random = SeededRandom::from_seed(1);
     let (mut sent, mut wire, mut now) = (0, 0, Time::ZERO);
     while sent < bytes && go_on(dictionary) {
         let mut piece = vec![0; PUSH];
         random.fill(&mut piece);
         now += Duration::from_micros(200);
-        encoder.push(now, Segment::payload(Bytes::from(piece)));
+        encoder.push(now, FlowSegment::payload(Bytes::from(piece)));
         sent += PUSH as u64;
         while let Some(encoded) = encoder.poll_encoded(now, dictionary, 128 * 1024) {
             wire += encoded.len() as u64;

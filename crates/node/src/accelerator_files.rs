@@ -16,15 +16,15 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use accelerate::registry::Entry;
+use accelerate::registry::AcceleratorEntry;
 use accelerate::shared::{
     FileAnswer, FileCompletion, FileFault, FileListing, FileName, FileOperation, FileRequest,
     LISTED_MAX, READ_MAX,
 };
 use bytes::Bytes;
-use engine::Input;
+use engine::EngineInput;
 
-use crate::mailbox::Mailbox;
+use crate::mailbox::LoopMailbox;
 use crate::private_directory::{
     make_private_directory, open_or_make, remove_durably, sync_directory, write_durably,
 };
@@ -39,7 +39,7 @@ const UNFINISHED: &str = ".new";
 #[derive(Debug)]
 pub(crate) struct FilesThread {
     /// `None` once it was told to end.
-    requests: Option<mpsc::Sender<(&'static Entry, FileRequest)>>,
+    requests: Option<mpsc::Sender<(&'static AcceleratorEntry, FileRequest)>>,
     /// Its other end goes with the thread.
     ended: mpsc::Receiver<()>,
 }
@@ -49,9 +49,9 @@ impl FilesThread {
     ///
     /// # Errors
     /// When no thread can be started.
-    pub(crate) fn start(state_directory: &Path, mailbox: Mailbox) -> io::Result<Self> {
+    pub(crate) fn start(state_directory: &Path, mailbox: LoopMailbox) -> io::Result<Self> {
         let mut files = AcceleratorFiles::new(state_directory.join("accelerators"));
-        let (sender, requests) = mpsc::channel::<(&'static Entry, FileRequest)>();
+        let (sender, requests) = mpsc::channel::<(&'static AcceleratorEntry, FileRequest)>();
         let (alive, ended) = mpsc::channel();
         thread::Builder::new()
             .name("files".to_owned())
@@ -65,7 +65,7 @@ impl FilesThread {
                         tracing::debug!(accelerator, %fault, "a request for a file failed");
                     }
                     // What was put out before the loop's end is written all the same.
-                    let completed = Input::AcceleratorFile {
+                    let completed = EngineInput::AcceleratorFile {
                         accelerator,
                         completion,
                     };
@@ -81,7 +81,7 @@ impl FilesThread {
     /// Hands on a request; its completion at once if the thread has ended.
     pub(crate) fn send(
         &self,
-        accelerator: &'static Entry,
+        accelerator: &'static AcceleratorEntry,
         request: FileRequest,
     ) -> Result<(), FileCompletion> {
         let id = request.id;
@@ -323,13 +323,13 @@ mod tests {
         }
     }
 
-    struct Site {
+    struct FilesFixture {
         _state: tempfile::TempDir,
         directory: PathBuf,
         files: AcceleratorFiles,
     }
 
-    impl Site {
+    impl FilesFixture {
         fn new() -> Self {
             let state = tempfile::tempdir().unwrap();
             let directory = state.path().join("accelerators");
@@ -350,7 +350,7 @@ mod tests {
 
     #[test]
     fn files_are_written_read_cut_replaced_and_removed() {
-        let mut site = Site::new();
+        let mut site = FilesFixture::new();
         assert_eq!(
             site.ask(FileOperation::List),
             Ok(FileAnswer::Files(Vec::new()))
@@ -385,7 +385,7 @@ mod tests {
 
     #[test]
     fn what_a_crash_left_half_written_is_removed_and_not_listed() {
-        let mut site = Site::new();
+        let mut site = FilesFixture::new();
         site.ask(append("log", 0, b"one")).unwrap();
         let directory = site.directory.join("store");
         fs::write(directory.join("index.0123456789abcdef.new"), "half").unwrap();
@@ -405,7 +405,7 @@ mod tests {
 
     #[test]
     fn files_are_for_the_nodes_user_alone() {
-        let mut site = Site::new();
+        let mut site = FilesFixture::new();
         site.ask(append("log", 0, b"one")).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&site.directory.join("store")), 0o700);
@@ -414,7 +414,7 @@ mod tests {
 
     #[test]
     fn more_files_than_stay_open_all_work() {
-        let mut site = Site::new();
+        let mut site = FilesFixture::new();
         let names: Vec<String> = (0..OPEN_FILES + 3).map(|at| format!("f{at}")).collect();
         for file in &names {
             site.ask(append(file, 0, b"one")).unwrap();

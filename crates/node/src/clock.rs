@@ -11,11 +11,11 @@ use crate::sys;
 
 /// Turns the system's monotonic clock into the engine's time and back.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock {
+pub(crate) struct EngineClock {
     epoch: Instant,
 }
 
-impl Clock {
+impl EngineClock {
     pub(crate) fn start() -> Self {
         Self {
             epoch: Instant::now(),
@@ -35,12 +35,12 @@ impl Clock {
 /// An alarm to the microsecond: the runtime's own timers end on whole milliseconds, which is the
 /// time of several packets.
 #[derive(Debug)]
-pub(crate) struct Alarm {
+pub(crate) struct PreciseAlarm {
     timer: AsyncFd<OwnedFd>,
     set_for: Option<Instant>,
 }
 
-impl Alarm {
+impl PreciseAlarm {
     /// An alarm that is not set; to be made inside the runtime that waits for it.
     ///
     /// # Errors

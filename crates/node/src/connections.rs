@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::{ConnectionId, Via};
+use engine::{ArrivalMethod, ConnectionId};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use crate::descriptors::{Descriptors, Taken};
-use crate::lan::{self, Asked};
-use crate::mailbox::{Mailbox, Message};
+use crate::descriptors::{DescriptorPool, TakenDescriptors};
+use crate::lan::{self, WaitingClient};
+use crate::mailbox::{LoopMailbox, LoopMessage};
 use crate::repeats;
 
 /// When a connection cannot be accepted, the system is asked again after this.
@@ -21,15 +21,15 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Gives out numbers; each is used once.
 #[derive(Clone, Debug)]
-pub(crate) struct Connections {
+pub(crate) struct ConnectionNumbers {
     next: Arc<AtomicU64>,
     engine: Handle,
-    descriptors: Descriptors,
+    descriptors: DescriptorPool,
 }
 
-impl Connections {
+impl ConnectionNumbers {
     /// Connections that are served by the runtime of the engine's thread.
-    pub(crate) fn new(engine: Handle, descriptors: Descriptors) -> Self {
+    pub(crate) fn new(engine: Handle, descriptors: DescriptorPool) -> Self {
         let next = Arc::default();
         Self {
             next,
@@ -56,12 +56,12 @@ impl Connections {
 
     /// Waits for the descriptors of a connection that was accepted. Meanwhile nothing else should be
     /// accepted, so that the others wait in the kernel.
-    pub(crate) async fn descriptors(&self) -> Taken {
+    pub(crate) async fn descriptors(&self) -> TakenDescriptors {
         self.descriptors.for_client().await
     }
 
     /// The descriptors of a connection that is going to be accepted; `None` when there are none now.
-    pub(crate) fn descriptors_now(&self) -> Option<Taken> {
+    pub(crate) fn descriptors_now(&self) -> Option<TakenDescriptors> {
         self.descriptors.for_client_now()
     }
 
@@ -69,16 +69,16 @@ impl Connections {
     /// was read of it already.
     pub(crate) fn accepted(
         &self,
-        (stream, taken): (TcpStream, Taken),
+        (stream, taken): (TcpStream, TakenDescriptors),
         early: Bytes,
         client: SocketAddr,
         server: SocketAddr,
-        via: Via,
-        mailbox: &Mailbox,
+        via: ArrivalMethod,
+        mailbox: &LoopMailbox,
     ) {
         let connection = self.number();
         let (commands, orders) = mpsc::unbounded_channel();
-        let accepted = Message::Accepted {
+        let accepted = LoopMessage::Accepted {
             connection,
             client: canonical(client),
             server: canonical(server),
@@ -104,18 +104,18 @@ impl Connections {
     /// that attends to it.
     pub(crate) fn asks<Attending>(
         &self,
-        taken: Taken,
+        taken: TakenDescriptors,
         client: SocketAddr,
         server: SocketAddr,
-        via: Via,
-        mailbox: &Mailbox,
-        attend: impl FnOnce(Asked) -> Attending + Send + 'static,
+        via: ArrivalMethod,
+        mailbox: &LoopMailbox,
+        attend: impl FnOnce(WaitingClient) -> Attending + Send + 'static,
     ) where
         Attending: Future<Output = ()> + Send,
     {
         let connection = self.number();
         let (commands, orders) = mpsc::unbounded_channel();
-        let message = Message::Asked {
+        let message = LoopMessage::Asked {
             connection,
             client: canonical(client),
             server: canonical(server),
@@ -127,7 +127,7 @@ impl Connections {
         self.engine.spawn(async move {
             // A loop that has ended drops the message and with it `commands`: that is an order to end.
             let _ = mailbox.send(message).await;
-            attend(Asked { connection, orders }).await;
+            attend(WaitingClient { connection, orders }).await;
             drop(taken);
         });
     }

@@ -7,7 +7,7 @@
 //! A connection is accepted only when there are descriptors for it and for the way to its server. Until
 //! then it waits in the kernel's queue, where it costs none. So accepting, opening and the start of `nft`
 //! never fail for want of a descriptor. Interception ends well before the pool is used up
-//! ([`Budget::flows`]): new connections then go directly to their servers. Those that the kernel had
+//! ([`DescriptorBudget::flows`]): new connections then go directly to their servers. Those that the kernel had
 //! taken before that are served from the rest of the pool, in their turn.
 
 use std::sync::Arc;
@@ -62,7 +62,7 @@ const FLOWS_ON_THEIR_WAY: usize = 1_000;
 
 /// How the descriptors are divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Budget {
+pub(crate) struct DescriptorBudget {
     /// Connections of hosts have so many descriptors together.
     pub(crate) pool: usize,
     /// With so many flows and direct connections interception ends, at most.
@@ -75,7 +75,7 @@ pub(crate) struct Budget {
     pub(crate) probes: usize,
 }
 
-impl Budget {
+impl DescriptorBudget {
     /// Divides this many descriptors.
     pub(crate) fn of(descriptors: u64, config: &NodeConfig) -> Self {
         let share = |most: u64| (descriptors / SHARE).clamp(LEAST, most);
@@ -109,11 +109,14 @@ impl Budget {
 
 /// Divides the descriptors, as many as the process may have, and lowers the limit of flows to what they
 /// allow: interception must end before they are used up. Warns of that, unless it was `told` of this limit before.
-pub(crate) fn fit_flows_to_descriptors(config: &mut NodeConfig, told: Option<usize>) -> Budget {
+pub(crate) fn fit_flows_to_descriptors(
+    config: &mut NodeConfig,
+    told: Option<usize>,
+) -> DescriptorBudget {
     // A system that does not say has as many as most.
     const USUAL: u64 = 1_024;
     let descriptors = sys::raise_descriptor_limit().unwrap_or(USUAL);
-    let budget = Budget::of(descriptors, config);
+    let budget = DescriptorBudget::of(descriptors, config);
     config.limits.comfortable_flows = budget.flows;
     if config.limits.flows > budget.flows {
         let enough = descriptors_for(config.limits.flows, config);
@@ -145,7 +148,7 @@ fn descriptors_for(flows: usize, config: &NodeConfig) -> u64 {
     let (mut fewer, mut enough) = (0_u64, 1_u64 << 31);
     while enough - fewer > 1 {
         let middle = fewer.midpoint(enough);
-        match Budget::of(middle, config).flows >= flows {
+        match DescriptorBudget::of(middle, config).flows >= flows {
             true => enough = middle,
             false => fewer = middle,
         }
@@ -155,7 +158,7 @@ fn descriptors_for(flows: usize, config: &NodeConfig) -> u64 {
 
 /// What hosts' connections and probes may have. What is taken goes back when it is dropped.
 #[derive(Clone, Debug)]
-pub(crate) struct Descriptors {
+pub(crate) struct DescriptorPool {
     pool: Arc<Semaphore>,
     probes: Arc<Semaphore>,
 }
@@ -163,10 +166,12 @@ pub(crate) struct Descriptors {
 /// Descriptors that belong to a connection. They go back when the last clone is dropped: those of a client's
 /// connection are also those of the connection to its server, which may outlive it.
 #[derive(Clone, Debug)]
-pub(crate) struct Taken(#[expect(dead_code, reason = "it is held")] Arc<OwnedSemaphorePermit>);
+pub(crate) struct TakenDescriptors(
+    #[expect(dead_code, reason = "it is held")] Arc<OwnedSemaphorePermit>,
+);
 
-impl Descriptors {
-    pub(crate) fn new(budget: Budget) -> Self {
+impl DescriptorPool {
+    pub(crate) fn new(budget: DescriptorBudget) -> Self {
         Self {
             pool: Arc::new(Semaphore::new(budget.pool)),
             probes: Arc::new(Semaphore::new(budget.probes)),
@@ -174,32 +179,32 @@ impl Descriptors {
     }
 
     /// Waits for those of a client's connection: its own and one to its server.
-    pub(crate) async fn for_client(&self) -> Taken {
+    pub(crate) async fn for_client(&self) -> TakenDescriptors {
         self.take(PER_CLIENT).await
     }
 
     /// The same if they are there now.
-    pub(crate) fn for_client_now(&self) -> Option<Taken> {
+    pub(crate) fn for_client_now(&self) -> Option<TakenDescriptors> {
         let permit = Arc::clone(&self.pool).try_acquire_many_owned(PER_CLIENT);
-        permit.ok().map(Taken::new)
+        permit.ok().map(TakenDescriptors::new)
     }
 
     /// That of a probe if there is one now.
-    pub(crate) fn for_probe_now(&self) -> Option<Taken> {
+    pub(crate) fn for_probe_now(&self) -> Option<TakenDescriptors> {
         let permit = Arc::clone(&self.probes).try_acquire_owned();
-        permit.ok().map(Taken::new)
+        permit.ok().map(TakenDescriptors::new)
     }
 
     /// Waits for that of a peer's flow; `None` when there is none for too long.
-    pub(crate) async fn for_server(&self) -> Option<Taken> {
+    pub(crate) async fn for_server(&self) -> Option<TakenDescriptors> {
         tokio::time::timeout(PATIENCE, self.take(PER_SERVER))
             .await
             .ok()
     }
 
-    async fn take(&self, count: u32) -> Taken {
+    async fn take(&self, count: u32) -> TakenDescriptors {
         let permit = Arc::clone(&self.pool).acquire_many_owned(count).await;
-        Taken::new(permit.expect("nobody closes the pool"))
+        TakenDescriptors::new(permit.expect("nobody closes the pool"))
     }
 
     /// How many of the pool nobody has.
@@ -209,7 +214,7 @@ impl Descriptors {
     }
 }
 
-impl Taken {
+impl TakenDescriptors {
     fn new(permit: OwnedSemaphorePermit) -> Self {
         Self(Arc::new(permit))
     }
@@ -230,7 +235,7 @@ mod tests {
     #[test]
     fn everything_has_its_descriptors_before_hosts_get_the_rest() {
         for descriptors in [128, 256, 1_024, 4_096, 65_536, 1 << 20] {
-            let budget = Budget::of(descriptors, &config());
+            let budget = DescriptorBudget::of(descriptors, &config());
             let reserve = descriptors as usize - budget.pool;
             let used = budget.disk_files
                 + budget.handshakes
@@ -244,30 +249,36 @@ mod tests {
             let room = budget.pool / 2 - budget.flows;
             assert!(room >= 1, "{descriptors}: {budget:?}");
         }
-        let usual = Budget::of(1 << 20, &config());
+        let usual = DescriptorBudget::of(1 << 20, &config());
         assert!(usual.flows > 500_000, "{usual:?}");
         assert_eq!((usual.handshakes, usual.disk_files), (256, 64));
         assert_eq!(usual.probes, 64);
-        let few = Budget::of(256, &config());
+        let few = DescriptorBudget::of(256, &config());
         assert!((40..100).contains(&few.flows), "{few:?}");
         // Fewer than are needed: it begins to work all the same, as slowly as it must.
-        assert_eq!(Budget::of(32, &config()).flows, 1);
+        assert_eq!(DescriptorBudget::of(32, &config()).flows, 1);
     }
 
     #[test]
     fn what_is_said_to_be_enough_is_enough_and_little_more() {
         for flows in [2, 50, 1_000, 10_000, 500_000] {
             let enough = descriptors_for(flows, &config());
-            assert!(Budget::of(enough, &config()).flows >= flows, "{flows}");
-            assert!(Budget::of(enough - 1, &config()).flows < flows, "{flows}");
+            assert!(
+                DescriptorBudget::of(enough, &config()).flows >= flows,
+                "{flows}"
+            );
+            assert!(
+                DescriptorBudget::of(enough - 1, &config()).flows < flows,
+                "{flows}"
+            );
         }
     }
 
     #[tokio::test]
     async fn what_is_taken_goes_back_and_others_wait_for_it() {
-        let descriptors = Descriptors::new(Budget {
+        let descriptors = DescriptorPool::new(DescriptorBudget {
             pool: 3,
-            ..Budget::of(256, &config())
+            ..DescriptorBudget::of(256, &config())
         });
         let first = descriptors.for_client().await;
         let _second = descriptors.for_server().await.unwrap();

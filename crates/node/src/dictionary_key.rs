@@ -45,7 +45,7 @@ pub enum DictionaryKeyError {
 
 /// Whether a key was there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum KeyOrigin {
     /// It was there.
     Found,
     /// It is new: what was sealed before is lost.
@@ -56,7 +56,7 @@ pub enum Origin {
 ///
 /// # Errors
 /// When the file cannot be read or written, holds something else, or is open to others.
-pub fn load_or_make(path: &Path) -> Result<(DictionaryKey, Origin), DictionaryKeyError> {
+pub fn load_or_make(path: &Path) -> Result<(DictionaryKey, KeyOrigin), DictionaryKeyError> {
     let failed = |action| {
         move |cause| DictionaryKeyError::Io {
             action,
@@ -67,7 +67,7 @@ pub fn load_or_make(path: &Path) -> Result<(DictionaryKey, Origin), DictionaryKe
     let text = match fs::read(path) {
         Ok(text) => Zeroizing::new(text),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Ok((make(path)?, Origin::Made));
+            return Ok((make(path)?, KeyOrigin::Made));
         }
         Err(error) => return Err(failed("read")(error)),
     };
@@ -80,7 +80,7 @@ pub fn load_or_make(path: &Path) -> Result<(DictionaryKey, Origin), DictionaryKe
         });
     }
     let key = parse(&text).ok_or_else(|| DictionaryKeyError::Damaged(path.to_owned()))?;
-    Ok((DictionaryKey::new(*key), Origin::Found))
+    Ok((DictionaryKey::new(*key), KeyOrigin::Found))
 }
 
 /// Makes a key in this file, durably and in the place of the one that is there: what that one sealed
@@ -144,13 +144,13 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("dictionary.key");
         let (_, origin) = load_or_make(&path).unwrap();
-        assert_eq!(origin, Origin::Made);
+        assert_eq!(origin, KeyOrigin::Made);
         let text = fs::read(&path).unwrap();
         assert_eq!(emit(&parse(&text).unwrap()).as_slice(), text);
         let mode = fs::metadata(&path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode, 0o600);
         let (_, origin) = load_or_make(&path).unwrap();
-        assert_eq!(origin, Origin::Found);
+        assert_eq!(origin, KeyOrigin::Found);
         assert_eq!(fs::read(&path).unwrap(), text);
     }
 
@@ -163,7 +163,7 @@ mod tests {
         make(&path).unwrap();
         let after = fs::read(&path).unwrap();
         assert_ne!(before, after);
-        assert_eq!(load_or_make(&path).unwrap().1, Origin::Found);
+        assert_eq!(load_or_make(&path).unwrap().1, KeyOrigin::Found);
         let left: Vec<_> = fs::read_dir(directory.path()).unwrap().collect();
         assert_eq!(left.len(), 1, "{left:?}");
         assert!(make(&directory.path().join("none/dictionary.key")).is_err());

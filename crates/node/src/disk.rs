@@ -23,14 +23,14 @@ use std::sync::mpsc;
 use std::thread;
 
 use bytes::Bytes;
-use engine::Input;
+use engine::EngineInput;
 use reduce::{
     DISK_BLOCK, DiskAnswer, DiskCompletion, DiskFault, DiskOperation, DiskRequest, SegmentListing,
     parse_segment_file_name, segment_file_name,
 };
 use thiserror::Error;
 
-use crate::mailbox::Mailbox;
+use crate::mailbox::LoopMailbox;
 use crate::private_directory::{make_private_directory, open_or_make, sync_directory};
 
 /// Segment files kept open; a warm transfer reads from few at a time.
@@ -90,7 +90,7 @@ impl StateLock {
 pub(crate) fn start(
     state_directory: &Path,
     files_max: usize,
-    mailbox: Mailbox,
+    mailbox: LoopMailbox,
 ) -> io::Result<mpsc::Sender<DiskRequest>> {
     let mut disk = SegmentFiles {
         files_max,
@@ -105,7 +105,7 @@ pub(crate) fn start(
                 if let Err(fault) = &completion.result {
                     tracing::debug!(%fault, "a disk request of the dictionary's failed");
                 }
-                let completion = Input::Disk(completion);
+                let completion = EngineInput::Disk(completion);
                 if mailbox.blocking_input(completion).is_err() {
                     return;
                 }
@@ -116,7 +116,7 @@ pub(crate) fn start(
 
 /// The way past the page cache.
 #[derive(Debug)]
-enum Direct {
+enum DirectIo {
     /// No large append was made yet.
     Untried,
     /// To the segment of this number.
@@ -125,7 +125,7 @@ enum Direct {
     Refused,
 }
 
-impl Direct {
+impl DirectIo {
     fn refused(error: &io::Error) -> Self {
         tracing::debug!(%error, "the dictionary's file system takes nothing past the page cache");
         Self::Refused
@@ -145,7 +145,7 @@ pub struct SegmentFiles {
     open: BTreeMap<u32, File>,
     /// So many are kept open, at most.
     files_max: usize,
-    direct: Direct,
+    direct: DirectIo,
     /// Files were made since the directory was last synced.
     has_new: bool,
 }
@@ -158,7 +158,7 @@ impl SegmentFiles {
             directory,
             open: BTreeMap::new(),
             files_max: OPEN_FILES,
-            direct: Direct::Untried,
+            direct: DirectIo::Untried,
             has_new: false,
         }
     }
@@ -254,29 +254,29 @@ impl SegmentFiles {
         }
         let path = self.path(segment);
         match &self.direct {
-            Direct::Refused => return Ok(false),
-            Direct::To { segment: open, .. } if *open == segment => {}
-            Direct::To { .. } | Direct::Untried => {
+            DirectIo::Refused => return Ok(false),
+            DirectIo::To { segment: open, .. } if *open == segment => {}
+            DirectIo::To { .. } | DirectIo::Untried => {
                 let mut options = OpenOptions::new();
                 let file = options
                     .write(true)
                     .custom_flags(libc::O_DIRECT | libc::O_NOFOLLOW)
                     .open(path);
                 self.direct = match file {
-                    Ok(file) => Direct::To { segment, file },
-                    Err(error) if is_refusal(&error) => Direct::refused(&error),
+                    Ok(file) => DirectIo::To { segment, file },
+                    Err(error) if is_refusal(&error) => DirectIo::refused(&error),
                     // Nothing is written yet, and the other way is open.
-                    Err(_) => Direct::Untried,
+                    Err(_) => DirectIo::Untried,
                 };
             }
         }
-        let Direct::To { file, .. } = &self.direct else {
+        let DirectIo::To { file, .. } = &self.direct else {
             return Ok(false);
         };
         match file.write_all_at(&bytes[blocks.clone()], offset + blocks.start as u64) {
             Ok(()) => Ok(true),
             Err(error) if is_refusal(&error) => {
-                self.direct = Direct::refused(&error);
+                self.direct = DirectIo::refused(&error);
                 Ok(false)
             }
             Err(error) => Err(error),
@@ -452,11 +452,11 @@ mod tests {
             .truncate(true)
             .custom_flags(libc::O_DIRECT)
             .open(state.path().join("probe"));
-        let is_direct = matches!(disk.direct, Direct::To { segment: 3, .. });
+        let is_direct = matches!(disk.direct, DirectIo::To { segment: 3, .. });
         assert_eq!(is_direct, probe.is_ok(), "{:?}", disk.direct);
         let delete = DiskOperation::Delete { segment: 3 };
         assert_eq!(disk.execute(delete), Ok(DiskAnswer::Done));
-        assert!(!matches!(disk.direct, Direct::To { .. }));
+        assert!(!matches!(disk.direct, DirectIo::To { .. }));
     }
 
     #[test]

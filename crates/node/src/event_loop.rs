@@ -31,34 +31,37 @@ use std::sync::{Arc, mpsc as thread_mpsc};
 use std::time::{Duration, SystemTime};
 
 use bytes::{Bytes, BytesMut};
-use engine::{ConnectFailure, ConnectionId, Engine, Event, Input, LinkId, OnBehalf, Output};
+use engine::{
+    ConnectFailure, ConnectionId, ConnectionOwner, Engine, EngineEvent, EngineInput, EngineOutput,
+    LinkId,
+};
 use reduce::{DictionaryKey, DiskRequest};
 use serde_json::json;
 use tokio::sync::{mpsc, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::Instant;
-use vocab::{NodeId, Random, Time};
+use vocab::{NodeId, SeededRandom, Time};
 
 use crate::accelerator_files::FilesThread;
-use crate::clock::{Alarm, Clock};
+use crate::clock::{EngineClock, PreciseAlarm};
 use crate::config::NodeConfig;
-use crate::descriptors::{Descriptors, Taken};
-use crate::identity::Identity;
+use crate::descriptors::{DescriptorPool, TakenDescriptors};
+use crate::identity::NodeIdentity;
 use crate::intercept;
 use crate::lan;
-use crate::mailbox::{Mailbox, Message, Question};
-use crate::pairing::{LoadedPins, Pin, PinError, Pins};
+use crate::mailbox::{LoopMailbox, LoopMessage, OperatorQuestion};
+use crate::pairing::{IdentityPin, LoadedPins, PinDirectory, PinError};
 use crate::path_memory::PathMemory;
 use crate::repeats;
 use crate::surroundings;
-use crate::tls::{self, Trust};
+use crate::tls::{self, TrustedIdentities};
 use crate::wan::{
-    self, Dialing, Exporter, KnownSources, LinkAddresses, LinkCommand, LinkNumbers, Paths,
-    PeerLinks,
+    self, DialerContext, KeyExporter, KnownSources, LinkAddresses, LinkCommand, LinkNumbers,
+    LinkPaths, PeerLinks,
 };
-use crate::watchdog::Heart;
-use datagrams::{Datagrams, ReadSocket};
-use purges::Purges;
+use crate::watchdog::WatchdogHeartbeat;
+use datagrams::{LinkDatagrams, ReadSocket};
+use purges::PendingPurges;
 
 /// How often the watchdog hears from the loop.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(250);
@@ -81,37 +84,37 @@ const FAREWELL: Duration = Duration::from_millis(500);
 const LAST_WRITES: Duration = Duration::from_secs(3);
 
 /// What the loop is made of.
-pub(crate) struct Parts {
+pub(crate) struct EventLoopParts {
     /// For connections to peers' servers.
-    pub(crate) descriptors: Descriptors,
+    pub(crate) descriptors: DescriptorPool,
     pub(crate) config: NodeConfig,
-    pub(crate) identity: Arc<Identity>,
-    pub(crate) pins: Pins,
-    pub(crate) trust: Trust,
+    pub(crate) identity: Arc<NodeIdentity>,
+    pub(crate) pins: PinDirectory,
+    pub(crate) trust: TrustedIdentities,
     pub(crate) numbers: LinkNumbers,
     pub(crate) known: KnownSources,
-    pub(crate) mailbox: Mailbox,
+    pub(crate) mailbox: LoopMailbox,
     pub(crate) path_memory: PathMemory,
     pub(crate) disk: thread_mpsc::Sender<DiskRequest>,
     pub(crate) files: FilesThread,
-    pub(crate) intercept: Option<mpsc::UnboundedSender<intercept::Change>>,
-    pub(crate) surroundings: surroundings::Watch,
+    pub(crate) intercept: Option<mpsc::UnboundedSender<intercept::InterceptChange>>,
+    pub(crate) surroundings: surroundings::SurroundingsWatch,
     /// Until when connections with a client's address are known not to get out of here.
     pub(crate) spoofed_blocked: watch::Receiver<intercept::SpoofedBlocked>,
     /// At the WAN address, for the links that are accepted there.
     pub(crate) udp: Option<std::net::UdpSocket>,
     /// For what need not be on the loop's thread.
     pub(crate) runtime: tokio::runtime::Handle,
-    pub(crate) heart: Heart,
+    pub(crate) heart: WatchdogHeartbeat,
     /// What seals the dictionary on disk, if it is kept there.
     pub(crate) dictionary_key: Option<DictionaryKey>,
     pub(crate) seed: u64,
 }
 
 struct ConnectionSlot {
-    commands: mpsc::UnboundedSender<lan::Command>,
+    commands: mpsc::UnboundedSender<lan::ConnectionCommand>,
     /// A client's, for the connection to its server if it goes directly.
-    descriptors: Option<Taken>,
+    descriptors: Option<TakenDescriptors>,
 }
 
 struct LinkSlot {
@@ -122,8 +125,8 @@ struct LinkSlot {
     /// The session may have frames for it.
     wants: bool,
     addresses: LinkAddresses,
-    exporter: Exporter,
-    datagrams: Option<Datagrams>,
+    exporter: KeyExporter,
+    datagrams: Option<LinkDatagrams>,
     /// Its TLS connection is gone, and there is something to do for its datagram path.
     is_broken: bool,
 }
@@ -139,18 +142,18 @@ struct PeerSlot {
 
 /// Owns the engine.
 pub(crate) struct EventLoop {
-    clock: Clock,
+    clock: EngineClock,
     engine: Engine,
-    parts: Parts,
+    parts: EventLoopParts,
     connections: HashMap<ConnectionId, ConnectionSlot>,
     links: HashMap<LinkId, LinkSlot>,
     peers: BTreeMap<NodeId, PeerSlot>,
     unpaired: Vec<String>,
     /// As they were read last.
-    pins: BTreeMap<String, Pin>,
+    pins: BTreeMap<String, IdentityPin>,
     /// What is wrong with the pins that cannot be read, by peer.
     damaged_pins: BTreeMap<String, String>,
-    paths: Paths,
+    paths: LinkPaths,
     /// The socket at the WAN address.
     udp: Option<ReadSocket>,
     /// Links that are gone and still used for their datagram paths.
@@ -160,7 +163,7 @@ pub(crate) struct EventLoop {
     /// The last note about the paths, perhaps still on its way to the disk.
     saving: Option<JoinHandle<()>>,
     /// What operators have accelerators remove.
-    purges: Purges,
+    purges: PendingPurges,
     stopped: bool,
 }
 
@@ -170,9 +173,9 @@ impl EventLoop {
     ///
     /// # Errors
     /// When the runtime cannot wait for the UDP socket.
-    pub(crate) fn new(mut parts: Parts) -> io::Result<Self> {
-        let clock = Clock::start();
-        let paths = Paths::default();
+    pub(crate) fn new(mut parts: EventLoopParts) -> io::Result<Self> {
+        let clock = EngineClock::start();
+        let paths = LinkPaths::default();
         let udp = parts.udp.take();
         let udp = udp
             .map(|socket| ReadSocket::new(socket, &paths, &parts.mailbox))
@@ -187,9 +190,9 @@ impl EventLoop {
             warn_of_unpaired(peer);
         }
         config.dictionary_key = parts.dictionary_key.clone();
-        let random = Random::from_seed(parts.seed);
+        let random = SeededRandom::from_seed(parts.seed);
         let mut engine = Engine::new(config, clock.now(), random);
-        let surroundings = Input::Surroundings(parts.surroundings.first());
+        let surroundings = EngineInput::Surroundings(parts.surroundings.first());
         engine.handle(clock.now(), surroundings);
         engine.handle(clock.now(), calendar());
         parts.surroundings.start()?;
@@ -208,7 +211,7 @@ impl EventLoop {
             broken: Vec::new(),
             packets: BytesMut::new(),
             saving: None,
-            purges: Purges::default(),
+            purges: PendingPurges::default(),
             stopped: false,
         };
         for peer in peers.keys() {
@@ -221,7 +224,11 @@ impl EventLoop {
     }
 
     /// Runs until the engine has stopped or nobody can send any more.
-    pub(crate) async fn run(mut self, mut messages: mpsc::Receiver<Message>, mut alarm: Alarm) {
+    pub(crate) async fn run(
+        mut self,
+        mut messages: mpsc::Receiver<LoopMessage>,
+        mut alarm: PreciseAlarm,
+    ) {
         let mut batch = Vec::with_capacity(BATCH);
         let mut next_beat = Instant::now();
         let mut next_note = next_beat + NOTE_PATHS_EVERY;
@@ -309,7 +316,7 @@ impl EventLoop {
 
     /// Closes the links after what was said last, so that the peers need not find out by
     /// waiting that flows were reset.
-    async fn say_goodbye(&mut self, messages: &mut mpsc::Receiver<Message>) {
+    async fn say_goodbye(&mut self, messages: &mut mpsc::Receiver<LoopMessage>) {
         for link in std::mem::take(&mut self.broken) {
             drop(self.forget_link(link));
         }
@@ -320,7 +327,7 @@ impl EventLoop {
         let deadline = Instant::now() + FAREWELL;
         while !self.links.is_empty() {
             match tokio::time::timeout_at(deadline, messages.recv()).await {
-                Ok(Some(Message::Input(Input::LinkDown { link, .. }))) => {
+                Ok(Some(LoopMessage::Input(EngineInput::LinkDown { link, .. }))) => {
                     drop(self.forget_link(link));
                 }
                 Ok(Some(_)) => {}
@@ -329,11 +336,11 @@ impl EventLoop {
         }
     }
 
-    fn take(&mut self, message: Message) {
+    fn take(&mut self, message: LoopMessage) {
         let now = self.clock.now();
         match message {
-            Message::Input(input) => self.take_input(now, input),
-            Message::Accepted {
+            LoopMessage::Input(input) => self.take_input(now, input),
+            LoopMessage::Accepted {
                 connection,
                 client,
                 server,
@@ -348,7 +355,7 @@ impl EventLoop {
                     descriptors,
                 };
                 self.connections.insert(connection, slot);
-                let accepted = Input::Accepted {
+                let accepted = EngineInput::Accepted {
                     connection,
                     client,
                     server,
@@ -356,7 +363,7 @@ impl EventLoop {
                 };
                 self.engine.handle(now, accepted);
             }
-            Message::Asked {
+            LoopMessage::Asked {
                 connection,
                 client,
                 server,
@@ -371,7 +378,7 @@ impl EventLoop {
                     descriptors,
                 };
                 self.connections.insert(connection, slot);
-                let asked = Input::Asked {
+                let asked = EngineInput::Asked {
                     connection,
                     client,
                     server,
@@ -379,7 +386,7 @@ impl EventLoop {
                 };
                 self.engine.handle(now, asked);
             }
-            Message::LinkUp {
+            LoopMessage::LinkUp {
                 link,
                 peer,
                 dialed_by_us,
@@ -399,76 +406,76 @@ impl EventLoop {
                 };
                 self.link_up(now, link, slot, dialed_by_us);
             }
-            Message::Datagrams(trains) => {
+            LoopMessage::Datagrams(trains) => {
                 for train in trains {
                     self.take_train(now, train);
                 }
             }
-            Message::DatagramRoom { link } => self.send_waiting(link),
-            Message::LinkRoom { link, bytes } => {
+            LoopMessage::DatagramRoom { link } => self.send_waiting(link),
+            LoopMessage::LinkRoom { link, bytes } => {
                 if let Some(slot) = self.links.get_mut(&link) {
                     slot.room += bytes;
                 }
             }
-            Message::Ask { question, answer } => {
+            LoopMessage::Ask { question, answer } => {
                 // Whoever asked may have gone; that is no concern of the loop's.
                 let _ = answer.send(self.answer(now, question));
             }
-            Message::PurgeAccelerator {
+            LoopMessage::PurgeAccelerator {
                 name,
                 prefix,
                 answer,
             } => {
                 let id = self.purges.begin(answer);
-                let purge = Input::PurgeAccelerator { id, name, prefix };
+                let purge = EngineInput::PurgeAccelerator { id, name, prefix };
                 self.engine.handle(now, purge);
             }
-            Message::Reload {
+            LoopMessage::Reload {
                 config,
                 confirmed,
                 answer,
             } => {
                 let _ = answer.send(self.reload(now, *config, confirmed));
             }
-            Message::Stop => {
+            LoopMessage::Stop => {
                 let grace = self.parts.config.grace;
-                self.engine.handle(now, Input::Stop { grace });
+                self.engine.handle(now, EngineInput::Stop { grace });
             }
         }
     }
 
-    fn take_input(&mut self, now: Time, input: Input) {
+    fn take_input(&mut self, now: Time, input: EngineInput) {
         match &input {
-            Input::LinkDown { link, end } => return self.link_down(now, *link, *end),
-            Input::Aborted { connection }
-            | Input::Connected {
+            EngineInput::LinkDown { link, end } => return self.link_down(now, *link, *end),
+            EngineInput::Aborted { connection }
+            | EngineInput::Connected {
                 connection,
                 result: Err(_),
             } => {
                 self.connections.remove(connection);
             }
-            Input::Accepted { .. }
-            | Input::Asked { .. }
-            | Input::Received { .. }
-            | Input::Finished { .. }
-            | Input::Failed { .. }
-            | Input::Written { .. }
-            | Input::Connected { result: Ok(()), .. }
-            | Input::LinkUp { .. }
-            | Input::LinkReceived { .. }
-            | Input::RefusedByPeer { .. }
-            | Input::DatagramsReady { .. }
-            | Input::Datagrams { .. }
-            | Input::Disk(_)
-            | Input::AcceleratorFile { .. }
-            | Input::PurgeAccelerator { .. }
-            | Input::Avoided { .. }
-            | Input::BypassedServerAnswered { .. }
-            | Input::Surroundings(_)
-            | Input::Calendar { .. }
-            | Input::Configure(_)
-            | Input::ClearDictionary { .. }
-            | Input::Stop { .. } => {}
+            EngineInput::Accepted { .. }
+            | EngineInput::Asked { .. }
+            | EngineInput::Received { .. }
+            | EngineInput::Finished { .. }
+            | EngineInput::Failed { .. }
+            | EngineInput::Written { .. }
+            | EngineInput::Connected { result: Ok(()), .. }
+            | EngineInput::LinkUp { .. }
+            | EngineInput::LinkReceived { .. }
+            | EngineInput::RefusedByPeer { .. }
+            | EngineInput::DatagramsReady { .. }
+            | EngineInput::Datagrams { .. }
+            | EngineInput::Disk(_)
+            | EngineInput::AcceleratorFile { .. }
+            | EngineInput::PurgeAccelerator { .. }
+            | EngineInput::Avoided { .. }
+            | EngineInput::BypassedServerAnswered { .. }
+            | EngineInput::Surroundings(_)
+            | EngineInput::Calendar { .. }
+            | EngineInput::Configure(_)
+            | EngineInput::ClearDictionary { .. }
+            | EngineInput::Stop { .. } => {}
         }
         self.engine.handle(now, input);
     }
@@ -506,7 +513,7 @@ impl EventLoop {
         {
             self.exclude_peer_addresses();
         }
-        let up = Input::LinkUp {
+        let up = EngineInput::LinkUp {
             link,
             peer,
             dialed_by_us,
@@ -522,107 +529,111 @@ impl EventLoop {
         }
     }
 
-    fn perform(&mut self, output: Output) {
+    fn perform(&mut self, output: EngineOutput) {
         match output {
-            Output::Write { connection, bytes } => {
-                self.command(connection, lan::Command::Write(bytes));
+            EngineOutput::Write { connection, bytes } => {
+                self.command(connection, lan::ConnectionCommand::Write(bytes));
             }
-            Output::FinishWrite { connection } => {
-                self.command(connection, lan::Command::FinishWrite);
+            EngineOutput::FinishWrite { connection } => {
+                self.command(connection, lan::ConnectionCommand::FinishWrite);
             }
-            Output::ReadCredit { connection, bytes } => {
-                self.command(connection, lan::Command::ReadCredit(bytes));
+            EngineOutput::ReadCredit { connection, bytes } => {
+                self.command(connection, lan::ConnectionCommand::ReadCredit(bytes));
             }
-            Output::Reset { connection } => {
-                self.command(connection, lan::Command::Reset);
+            EngineOutput::Reset { connection } => {
+                self.command(connection, lan::ConnectionCommand::Reset);
                 self.connections.remove(&connection);
             }
-            Output::ResetWhenDelivered { connection } => {
-                self.command(connection, lan::Command::ResetWhenDelivered);
+            EngineOutput::ResetWhenDelivered { connection } => {
+                self.command(connection, lan::ConnectionCommand::ResetWhenDelivered);
             }
-            Output::Close { connection } => {
-                self.command(connection, lan::Command::Close);
+            EngineOutput::Close { connection } => {
+                self.command(connection, lan::ConnectionCommand::Close);
                 self.connections.remove(&connection);
             }
-            Output::Connect {
+            EngineOutput::Connect {
                 connection,
                 client,
                 server,
                 on_behalf,
             } => self.connect(connection, client, server, on_behalf),
-            Output::Transmit { link } => {
+            EngineOutput::Transmit { link } => {
                 if let Some(slot) = self.links.get_mut(&link) {
                     slot.wants = true;
                 }
             }
-            Output::StartDatagrams { link, agreement } => self.start_datagrams(link, *agreement),
-            Output::TransmitDatagrams { link } => {
+            EngineOutput::StartDatagrams { link, agreement } => {
+                self.start_datagrams(link, *agreement)
+            }
+            EngineOutput::TransmitDatagrams { link } => {
                 let slot = self.links.get_mut(&link);
                 if let Some(datagrams) = slot.and_then(|slot| slot.datagrams.as_mut()) {
                     datagrams.wants_transmit();
                 }
             }
-            Output::SendLast { link, bytes } => {
+            EngineOutput::SendLast { link, bytes } => {
                 if let Some(slot) = self.links.get(&link) {
                     let _ = slot.commands.send(LinkCommand::Send(bytes));
                 }
             }
-            Output::CloseLink { link, reason } => {
+            EngineOutput::CloseLink { link, reason } => {
                 tracing::debug!(link = link.0, reason, "closing a link");
                 self.close_link(link);
             }
-            Output::Disk(request) => {
+            EngineOutput::Disk(request) => {
                 if self.parts.disk.send(request).is_err() {
                     tracing::error!("the disk thread has ended");
                 }
             }
-            Output::AcceleratorFile {
+            EngineOutput::AcceleratorFile {
                 accelerator,
                 request,
             } => {
                 if let Err(completion) = self.parts.files.send(accelerator, request) {
                     let now = self.clock.now();
-                    let failed = Input::AcceleratorFile {
+                    let failed = EngineInput::AcceleratorFile {
                         accelerator,
                         completion,
                     };
                     self.engine.handle(now, failed);
                 }
             }
-            Output::AcceleratorPurged { id, result } => self.purges.ended(id, result),
-            Output::Avoid { server, lasting } => {
+            EngineOutput::AcceleratorPurged { id, result } => self.purges.ended(id, result),
+            EngineOutput::Avoid { server, lasting } => {
                 tracing::debug!(%server, ?lasting, "bypassed after a failed connection");
-                let avoid = intercept::Change::Avoid { server, lasting };
+                let avoid = intercept::InterceptChange::Avoid { server, lasting };
                 if !self.intercept(avoid) {
                     let now = self.clock.now();
-                    self.engine.handle(now, Input::Avoided { server });
+                    self.engine.handle(now, EngineInput::Avoided { server });
                 }
             }
-            Output::Readmit { server } => {
-                self.intercept(intercept::Change::Readmit { server });
+            EngineOutput::Readmit { server } => {
+                self.intercept(intercept::InterceptChange::Readmit { server });
             }
-            Output::AcceptAtOnce { server, lasting } => {
-                self.intercept(intercept::Change::AcceptAtOnce { server, lasting });
+            EngineOutput::AcceptAtOnce { server, lasting } => {
+                self.intercept(intercept::InterceptChange::AcceptAtOnce { server, lasting });
             }
-            Output::AcceptAfterServer { server } => {
-                self.intercept(intercept::Change::AcceptAfterServer { server });
+            EngineOutput::AcceptAfterServer { server } => {
+                self.intercept(intercept::InterceptChange::AcceptAfterServer { server });
             }
-            Output::BypassRoutes { routes } => {
-                self.intercept(intercept::Change::BypassRoutes(routes));
+            EngineOutput::BypassRoutes { routes } => {
+                self.intercept(intercept::InterceptChange::BypassRoutes(routes));
             }
-            Output::Admit { connection } => self.command(connection, lan::Command::Admit),
-            Output::Decline {
+            EngineOutput::Admit { connection } => {
+                self.command(connection, lan::ConnectionCommand::Admit)
+            }
+            EngineOutput::Decline {
                 connection,
                 failure,
             } => {
-                self.command(connection, lan::Command::Decline(failure));
+                self.command(connection, lan::ConnectionCommand::Decline(failure));
                 self.connections.remove(&connection);
             }
-            Output::PassBy { clients, lasting } => {
+            EngineOutput::PassBy { clients, lasting } => {
                 tracing::debug!(%clients, ?lasting, "these clients pass by for a while");
-                self.intercept(intercept::Change::PassBy { clients, lasting });
+                self.intercept(intercept::InterceptChange::PassBy { clients, lasting });
             }
-            Output::Intercept { peers } => {
+            EngineOutput::Intercept { peers } => {
                 let prefixes = self
                     .parts
                     .config
@@ -635,14 +646,14 @@ impl EventLoop {
                     })
                     .flat_map(|peer| peer.prefixes.iter().copied())
                     .collect();
-                self.intercept(intercept::Change::Destinations(prefixes));
+                self.intercept(intercept::InterceptChange::Destinations(prefixes));
             }
-            Output::Event(event) => self.log(&event),
-            Output::Stopped => self.stopped = true,
+            EngineOutput::Event(event) => self.log(&event),
+            EngineOutput::Stopped => self.stopped = true,
         }
     }
 
-    fn command(&self, connection: ConnectionId, command: lan::Command) {
+    fn command(&self, connection: ConnectionId, command: lan::ConnectionCommand) {
         // A task that has just ended has its Aborted under way to us.
         if let Some(slot) = self.connections.get(&connection) {
             let _ = slot.commands.send(command);
@@ -654,7 +665,7 @@ impl EventLoop {
         connection: ConnectionId,
         client: Option<SocketAddr>,
         server: SocketAddr,
-        on_behalf: OnBehalf,
+        on_behalf: ConnectionOwner,
     ) {
         let (commands, mut orders) = mpsc::unbounded_channel();
         let slot = ConnectionSlot {
@@ -665,8 +676,8 @@ impl EventLoop {
         let mailbox = self.parts.mailbox.clone();
         // What goes directly has the one that was taken with its client's, as long as either lives.
         let (serve, taken_before) = match on_behalf {
-            OnBehalf::Peer => (self.parts.config.serve.clone().unwrap_or_default(), None),
-            OnBehalf::Client { accepted } => {
+            ConnectionOwner::Peer => (self.parts.config.serve.clone().unwrap_or_default(), None),
+            ConnectionOwner::Client { accepted } => {
                 let client = self.connections.get(&accepted);
                 let taken = client.and_then(|client| client.descriptors.clone());
                 (Vec::new(), taken)
@@ -704,7 +715,9 @@ impl EventLoop {
                 _ = orders.recv() => return,
             };
             let result = opened.as_ref().map(drop).map_err(|failure| *failure);
-            let told = mailbox.input(Input::Connected { connection, result }).await;
+            let told = mailbox
+                .input(EngineInput::Connected { connection, result })
+                .await;
             if let (Ok((opened, taken)), Ok(())) = (opened, told) {
                 let (stream, failed) = (opened.stream, opened.failed);
                 lan::serve(connection, stream, Bytes::new(), failed, orders, mailbox).await;
@@ -714,7 +727,7 @@ impl EventLoop {
     }
 
     /// Hands a change to the task that makes it; false when there is none.
-    fn intercept(&self, change: intercept::Change) -> bool {
+    fn intercept(&self, change: intercept::InterceptChange) -> bool {
         let task = self.parts.intercept.as_ref();
         task.is_some_and(|task| task.send(change).is_ok())
     }
@@ -800,7 +813,7 @@ impl EventLoop {
             }
             match tls::client(&self.parts.identity, node, tls::SESSION) {
                 Ok(tls) => {
-                    let dialing = Dialing {
+                    let dialing = DialerContext {
                         peer: node,
                         name,
                         address: address.clone(),
@@ -824,17 +837,19 @@ impl EventLoop {
     fn exclude_peer_addresses(&self) {
         let slots = self.peers.values();
         let addresses = slots.flat_map(|slot| slot.own_addresses.iter().copied());
-        self.intercept(intercept::Change::PeerAddresses(addresses.collect()));
+        self.intercept(intercept::InterceptChange::PeerAddresses(
+            addresses.collect(),
+        ));
     }
 
-    fn answer(&self, now: Time, question: Question) -> serde_json::Value {
+    fn answer(&self, now: Time, question: OperatorQuestion) -> serde_json::Value {
         let value = match question {
-            Question::Status => serde_json::to_value(self.engine.status()),
-            Question::Flows => serde_json::to_value(self.engine.flows(now)),
-            Question::Why(flow) => serde_json::to_value(self.engine.why(now, flow)),
+            OperatorQuestion::Status => serde_json::to_value(self.engine.status()),
+            OperatorQuestion::Flows => serde_json::to_value(self.engine.flows(now)),
+            OperatorQuestion::Why(flow) => serde_json::to_value(self.engine.why(now, flow)),
         };
         let mut value = value.unwrap_or_default();
-        if let (Question::Status, Some(fields)) = (question, value.as_object_mut()) {
+        if let (OperatorQuestion::Status, Some(fields)) = (question, value.as_object_mut()) {
             fields.insert("unpaired_peers".to_owned(), self.unpaired.clone().into());
             let damaged = self.damaged_pins.iter();
             let damaged = damaged.map(|(peer, error)| json!({ "peer": peer, "error": error }));
@@ -846,30 +861,30 @@ impl EventLoop {
         value
     }
 
-    fn log(&mut self, event: &Event) {
+    fn log(&mut self, event: &EngineEvent) {
         let name = |node: &NodeId| {
             self.peers
                 .get(node)
                 .map_or_else(|| node.short(), |slot| slot.name.clone())
         };
         match event {
-            Event::PeerUp { peer, link } => {
+            EngineEvent::PeerUp { peer, link } => {
                 tracing::info!(peer = name(peer), link = link.0, "peer is up");
                 self.count_link(*peer, |links| links.silent = false);
             }
-            Event::PeerDown { peer } => {
+            EngineEvent::PeerDown { peer } => {
                 tracing::info!(
                     peer = name(peer),
                     "no link to the peer; its traffic passes by"
                 );
             }
-            Event::DictionaryFault { faults_total } => {
+            EngineEvent::DictionaryFault { faults_total } => {
                 tracing::warn!(
                     faults_total,
                     "the dictionary's disk fails or is full; it goes on in memory"
                 );
             }
-            Event::DictionaryRejected {
+            EngineEvent::DictionaryRejected {
                 segments,
                 outdated,
                 sealed,
@@ -882,11 +897,11 @@ impl EventLoop {
                      segments are those of an older release, sealed ones those of another key"
                 );
             }
-            Event::PeerSilent { peer } => {
+            EngineEvent::PeerSilent { peer } => {
                 tracing::warn!(peer = name(peer), "peer is silent; its traffic passes by");
                 self.count_link(*peer, |links| links.silent = true);
             }
-            Event::UnansweredFlowsEnded {
+            EngineEvent::UnansweredFlowsEnded {
                 peer,
                 direct,
                 reset,
@@ -898,51 +913,55 @@ impl EventLoop {
                     "connections that the silent peer had not confirmed went on directly, or were reset"
                 );
             }
-            Event::PeerLost { peer, flows } => {
+            EngineEvent::PeerLost { peer, flows } => {
                 tracing::warn!(
                     peer = name(peer),
                     flows,
                     "the peer is given up: it died, or was not heard for too long; its flows are reset"
                 );
             }
-            Event::RefusedByPeer { peer, flows } => {
+            EngineEvent::RefusedByPeer { peer, flows } => {
                 tracing::warn!(
                     peer = name(peer),
                     flows,
                     "the peer has removed this node; its flows are reset"
                 );
             }
-            Event::PeerFiltered { peer } => {
+            EngineEvent::PeerFiltered { peer } => {
                 tracing::warn!(
                     peer = name(peer),
                     "the packet filter of the peer's machine drops intercepted connections; they \
                      pass by. `trunkline node check` there says how to let them through"
                 );
             }
-            Event::PeerHeard { peer } => {
+            EngineEvent::PeerHeard { peer } => {
                 tracing::info!(peer = name(peer), "peer is heard again");
                 self.count_link(*peer, |links| links.silent = false);
             }
-            Event::PeerRestarted { peer } => {
+            EngineEvent::PeerRestarted { peer } => {
                 tracing::warn!(peer = name(peer), "peer was restarted; its flows are reset");
             }
-            Event::LinkBroken { peer } => {
+            EngineEvent::LinkBroken { peer } => {
                 tracing::info!(
                     peer = name(peer),
                     "the link to the peer broke; flows go on by UDP as long as that is answered"
                 );
             }
-            Event::DatagramsUp { peer } => {
+            EngineEvent::DatagramsUp { peer } => {
                 tracing::info!(peer = name(peer), "flows to the peer travel by UDP");
             }
-            Event::DatagramsDown { peer, reason } => {
+            EngineEvent::DatagramsDown { peer, reason } => {
                 tracing::warn!(
                     peer = name(peer),
                     ?reason,
                     "flows to the peer travel by TLS again"
                 );
             }
-            Event::PeerMisbehaved { peer, what, untold } => {
+            EngineEvent::PeerMisbehaved {
+                peer,
+                what,
+                unlogged: untold,
+            } => {
                 tracing::warn!(
                     peer = name(peer),
                     what,
@@ -950,7 +969,7 @@ impl EventLoop {
                     "the peer broke the rules of the protocol; left_out is how many such events were not logged"
                 );
             }
-            Event::AsymmetricRoute {
+            EngineEvent::AsymmetricRoute {
                 peer,
                 clients,
                 servers,
@@ -966,17 +985,17 @@ impl EventLoop {
                      clients use this node's proxy ([proxy]), for which the peer connects with its own address"
                 );
             }
-            Event::LimitReached { limit } => {
+            EngineEvent::LimitReached { limit } => {
                 repeats::LIMIT_REACHED.tell(None, || {
                     tracing::warn!(limit, "limit reached; new connections pass by");
                 });
             }
-            Event::LimitCleared { limit } => {
+            EngineEvent::LimitCleared { limit } => {
                 repeats::LIMIT_CLEARED.tell(None, || {
                     tracing::info!(limit, "below the limit again");
                 });
             }
-            Event::SourceAtShare { clients, open } => {
+            EngineEvent::SourceAtShare { clients, open } => {
                 repeats::SOURCE_AT_SHARE.tell(Some(clients.address()), || {
                     tracing::warn!(
                         %clients,
@@ -985,7 +1004,7 @@ impl EventLoop {
                     );
                 });
             }
-            Event::PeerAtShare { peer, flows } => {
+            EngineEvent::PeerAtShare { peer, flows } => {
                 repeats::LIMIT_REACHED.tell(None, || {
                     tracing::warn!(
                         peer = name(peer),
@@ -994,12 +1013,12 @@ impl EventLoop {
                     );
                 });
             }
-            Event::PeerBelowShare { peer } => {
+            EngineEvent::PeerBelowShare { peer } => {
                 repeats::LIMIT_CLEARED.tell(None, || {
                     tracing::info!(peer = name(peer), "the peer is below its share again");
                 });
             }
-            Event::OpensRefused {
+            EngineEvent::OpensRefused {
                 peer,
                 opens,
                 reason,
@@ -1014,7 +1033,7 @@ impl EventLoop {
                 );
                 tracing::debug!(peer = name(peer), %client, %server, "the last that was refused");
             }
-            Event::FlowFailed { flow, reason } => {
+            EngineEvent::FlowFailed { flow, reason } => {
                 tracing::debug!(flow, reason, "a flow failed");
             }
         }
@@ -1022,10 +1041,10 @@ impl EventLoop {
 }
 
 /// The time on the calendar, for the engine. A clock that is set before 1970 counts as 1970.
-fn calendar() -> Input {
+fn calendar() -> EngineInput {
     let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let since_1970 = since_1970.unwrap_or_default();
-    Input::Calendar { since_1970 }
+    EngineInput::Calendar { since_1970 }
 }
 
 /// Says which peers cannot be trusted because their pins are damaged; returns why, by peer.
@@ -1055,9 +1074,9 @@ type PairedPeers = BTreeMap<NodeId, String>;
 /// identity, and the names of those that are configured and not paired.
 fn engine_config(
     config: &NodeConfig,
-    identity: &Identity,
-    pins: &BTreeMap<String, Pin>,
-) -> (engine::Config, PairedPeers, Vec<String>) {
+    identity: &NodeIdentity,
+    pins: &BTreeMap<String, IdentityPin>,
+) -> (engine::EngineConfig, PairedPeers, Vec<String>) {
     let mut peers = Vec::new();
     let mut paired = PairedPeers::new();
     let mut unpaired = Vec::new();
@@ -1073,7 +1092,7 @@ fn engine_config(
             prefixes: peer.prefixes.clone(),
         });
     }
-    let engine_config = engine::Config {
+    let engine_config = engine::EngineConfig {
         local: identity.node(),
         peers,
         serve: config.serve.clone(),
@@ -1086,7 +1105,7 @@ fn engine_config(
             ..reduce::DictionaryConfig::default()
         },
         dictionary_key: None,
-        tunnel: tunnel::Config::default(),
+        tunnel: tunnel::SessionConfig::default(),
         datagrams: config.wan.datagrams,
     };
     (engine_config, paired, unpaired)

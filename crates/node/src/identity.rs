@@ -54,13 +54,13 @@ pub enum IdentityError {
 
 /// A node's key and certificate.
 #[derive(Debug)]
-pub struct Identity {
+pub struct NodeIdentity {
     node: NodeId,
     certificate: CertificateDer<'static>,
     key: PrivateKeyDer<'static>,
 }
 
-impl Identity {
+impl NodeIdentity {
     /// Reads the identity in `state_directory`, or makes one there (and the directory itself,
     /// for its owner alone).
     ///
@@ -188,8 +188,8 @@ mod tests {
     fn an_identity_is_made_once_and_kept() {
         let directory = tempfile::tempdir().unwrap();
         let state = directory.path().join("a/b");
-        let first = Identity::load_or_create(&state).unwrap();
-        let second = Identity::load_or_create(&state).unwrap();
+        let first = NodeIdentity::load_or_create(&state).unwrap();
+        let second = NodeIdentity::load_or_create(&state).unwrap();
         assert_eq!(first.node(), second.node());
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&state.join("identity.key")), 0o600);
@@ -199,18 +199,18 @@ mod tests {
     #[test]
     fn two_nodes_differ() {
         let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let one = Identity::load_or_create(one.path()).unwrap();
-        let two = Identity::load_or_create(two.path()).unwrap();
+        let one = NodeIdentity::load_or_create(one.path()).unwrap();
+        let two = NodeIdentity::load_or_create(two.path()).unwrap();
         assert_ne!(one.node(), two.node());
     }
 
     #[test]
     fn a_key_open_to_others_is_refused() {
         let directory = tempfile::tempdir().unwrap();
-        Identity::load_or_create(directory.path()).unwrap();
+        NodeIdentity::load_or_create(directory.path()).unwrap();
         let key = directory.path().join("identity.key");
         fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
-        let error = Identity::load_or_create(directory.path()).unwrap_err();
+        let error = NodeIdentity::load_or_create(directory.path()).unwrap_err();
         assert!(error.to_string().contains("mode 644"), "{error}");
     }
 
@@ -218,20 +218,20 @@ mod tests {
     fn damaged_and_foreign_files_are_named() {
         let directory = tempfile::tempdir().unwrap();
         let other = tempfile::tempdir().unwrap();
-        Identity::load_or_create(directory.path()).unwrap();
-        Identity::load_or_create(other.path()).unwrap();
+        NodeIdentity::load_or_create(directory.path()).unwrap();
+        NodeIdentity::load_or_create(other.path()).unwrap();
         fs::copy(
             other.path().join("identity.crt"),
             directory.path().join("identity.crt"),
         )
         .unwrap();
-        let error = Identity::load_or_create(directory.path()).unwrap_err();
+        let error = NodeIdentity::load_or_create(directory.path()).unwrap_err();
         assert!(
             error.to_string().contains("belongs to another key"),
             "{error}"
         );
         fs::write(directory.path().join("identity.key"), b"noise").unwrap();
-        let error = Identity::load_or_create(directory.path()).unwrap_err();
+        let error = NodeIdentity::load_or_create(directory.path()).unwrap_err();
         assert!(
             error.to_string().contains("identity.key is damaged"),
             "{error}"

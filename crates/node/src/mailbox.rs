@@ -2,45 +2,45 @@
 //!
 //! A full queue makes readers wait, and through them the hosts and peers: that is all the back
 //! pressure there is on the way in. On the way out the loop never waits: the engine bounds what
-//! it hands out by counting what was taken ([`engine::Input::Written`], [`Message::LinkRoom`]).
+//! it hands out by counting what was taken ([`engine::EngineInput::Written`], [`LoopMessage::LinkRoom`]).
 
 use std::net::SocketAddr;
 
-use engine::{ConnectionId, Input, LinkId, Via};
+use engine::{ArrivalMethod, ConnectionId, EngineInput, LinkId};
 use tokio::sync::{mpsc, oneshot};
 use vocab::NodeId;
 
 use crate::config::NodeConfig;
-use crate::descriptors::Taken;
+use crate::descriptors::TakenDescriptors;
 use crate::lan;
-use crate::rereading::{self, Confirmed};
-use crate::wan::{Exporter, LinkAddresses, LinkCommand, Train};
+use crate::rereading::{self, ConfirmedRemovals};
+use crate::wan::{KeyExporter, LinkAddresses, LinkCommand, PacketTrain};
 
 /// Messages that may wait for the engine; with at most 64 KiB in each, 8 MiB.
 const WAITING_MESSAGES: usize = 128;
 
 /// Something for the engine's loop.
 #[derive(Debug)]
-pub(crate) enum Message {
+pub(crate) enum LoopMessage {
     /// For the engine itself.
-    Input(Input),
+    Input(EngineInput),
     /// A client came; its task takes `commands`.
     Accepted {
         connection: ConnectionId,
         client: SocketAddr,
         server: SocketAddr,
-        via: Via,
-        commands: mpsc::UnboundedSender<lan::Command>,
-        descriptors: Taken,
+        via: ArrivalMethod,
+        commands: mpsc::UnboundedSender<lan::ConnectionCommand>,
+        descriptors: TakenDescriptors,
     },
     /// A client waits to hear whether its server can be reached; its task takes `commands`.
     Asked {
         connection: ConnectionId,
         client: SocketAddr,
         server: SocketAddr,
-        via: Via,
-        commands: mpsc::UnboundedSender<lan::Command>,
-        descriptors: Taken,
+        via: ArrivalMethod,
+        commands: mpsc::UnboundedSender<lan::ConnectionCommand>,
+        descriptors: TakenDescriptors,
     },
     /// A link's handshake is done; its writer takes `commands`.
     LinkUp {
@@ -48,18 +48,18 @@ pub(crate) enum Message {
         peer: NodeId,
         dialed_by_us: bool,
         addresses: LinkAddresses,
-        exporter: Exporter,
+        exporter: KeyExporter,
         commands: mpsc::UnboundedSender<LinkCommand>,
     },
     /// Packets came by UDP; some 64 KiB at most.
-    Datagrams(Vec<Train>),
+    Datagrams(Vec<PacketTrain>),
     /// The UDP socket beside this link takes packets again.
     DatagramRoom { link: LinkId },
     /// A link's socket has taken so many bytes and can take as many again.
     LinkRoom { link: LinkId, bytes: usize },
     /// An operator asks.
     Ask {
-        question: Question,
+        question: OperatorQuestion,
         answer: oneshot::Sender<serde_json::Value>,
     },
     /// An operator removes what an accelerator keeps.
@@ -72,9 +72,9 @@ pub(crate) enum Message {
     /// The configuration was read again, and the pins are to be.
     Reload {
         config: Box<NodeConfig>,
-        confirmed: Confirmed,
+        confirmed: ConfirmedRemovals,
         /// What became of it.
-        answer: oneshot::Sender<Result<rereading::Taken, String>>,
+        answer: oneshot::Sender<Result<rereading::ConfigChanges, String>>,
     },
     /// Stop in good order.
     Stop,
@@ -82,7 +82,7 @@ pub(crate) enum Message {
 
 /// What an operator can ask of a running engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Question {
+pub(crate) enum OperatorQuestion {
     Status,
     Flows,
     Why(u64),
@@ -90,39 +90,39 @@ pub(crate) enum Question {
 
 /// The way into the loop.
 #[derive(Clone, Debug)]
-pub(crate) struct Mailbox {
-    sender: mpsc::Sender<Message>,
+pub(crate) struct LoopMailbox {
+    sender: mpsc::Sender<LoopMessage>,
 }
 
 /// The loop has ended, and with it the need for whoever sends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoopEnded;
 
-impl Mailbox {
-    pub(crate) fn new() -> (Self, mpsc::Receiver<Message>) {
+impl LoopMailbox {
+    pub(crate) fn new() -> (Self, mpsc::Receiver<LoopMessage>) {
         let (sender, receiver) = mpsc::channel(WAITING_MESSAGES);
         (Self { sender }, receiver)
     }
 
     /// Waits for room and hands the message over.
-    pub(crate) async fn send(&self, message: Message) -> Result<(), LoopEnded> {
+    pub(crate) async fn send(&self, message: LoopMessage) -> Result<(), LoopEnded> {
         self.sender.send(message).await.map_err(|_| LoopEnded)
     }
 
     /// Waits for room alone; what is then sent is there at once.
-    pub(crate) async fn room(&self) -> Result<mpsc::Permit<'_, Message>, LoopEnded> {
+    pub(crate) async fn room(&self) -> Result<mpsc::Permit<'_, LoopMessage>, LoopEnded> {
         self.sender.reserve().await.map_err(|_| LoopEnded)
     }
 
     /// The same for an engine's input.
-    pub(crate) async fn input(&self, input: Input) -> Result<(), LoopEnded> {
-        self.send(Message::Input(input)).await
+    pub(crate) async fn input(&self, input: EngineInput) -> Result<(), LoopEnded> {
+        self.send(LoopMessage::Input(input)).await
     }
 
     /// For threads outside the runtime.
-    pub(crate) fn blocking_input(&self, input: Input) -> Result<(), LoopEnded> {
+    pub(crate) fn blocking_input(&self, input: EngineInput) -> Result<(), LoopEnded> {
         self.sender
-            .blocking_send(Message::Input(input))
+            .blocking_send(LoopMessage::Input(input))
             .map_err(|_| LoopEnded)
     }
 
@@ -138,12 +138,12 @@ impl Mailbox {
     pub(crate) async fn reload(
         &self,
         config: NodeConfig,
-        confirmed: Confirmed,
-    ) -> Result<rereading::Taken, String> {
+        confirmed: ConfirmedRemovals,
+    ) -> Result<rereading::ConfigChanges, String> {
         let stopping = |_| "the node is stopping".to_owned();
         let (answer, answered) = oneshot::channel();
         let config = Box::new(config);
-        let reload = Message::Reload {
+        let reload = LoopMessage::Reload {
             config,
             confirmed,
             answer,
@@ -160,7 +160,7 @@ impl Mailbox {
         prefix: String,
     ) -> Option<serde_json::Value> {
         let (answer, answered) = oneshot::channel();
-        let purge = Message::PurgeAccelerator {
+        let purge = LoopMessage::PurgeAccelerator {
             name,
             prefix,
             answer,
@@ -170,9 +170,11 @@ impl Mailbox {
     }
 
     /// Asks the engine; `None` when the loop has ended.
-    pub(crate) async fn ask(&self, question: Question) -> Option<serde_json::Value> {
+    pub(crate) async fn ask(&self, question: OperatorQuestion) -> Option<serde_json::Value> {
         let (answer, answered) = oneshot::channel();
-        self.send(Message::Ask { question, answer }).await.ok()?;
+        self.send(LoopMessage::Ask { question, answer })
+            .await
+            .ok()?;
         answered.await.ok()
     }
 }

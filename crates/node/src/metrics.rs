@@ -12,14 +12,14 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::admin::Asked;
-use crate::places::{Places, Sharing, Standing};
+use crate::admin::AdminContext;
+use crate::places::{PlaceLimits, PlacePool, SourceStanding};
 
 const LONGEST_HEAD: usize = 8 * 1024;
 const TIMEOUT: Duration = Duration::from_secs(5);
 /// Scrapers at a time, and of one address. One that has not asked within a second may lose its place
 /// to another.
-const SHARING: Sharing = Sharing {
+const SHARING: PlaceLimits = PlaceLimits {
     places: 8,
     per_source: 4,
     time_to_finish: Duration::from_secs(1),
@@ -27,9 +27,9 @@ const SHARING: Sharing = Sharing {
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Name, kind, help, and where the value stands in the status.
-type Metric = (&'static str, &'static str, &'static str, &'static str);
+type MetricRow = (&'static str, &'static str, &'static str, &'static str);
 
-const NODE: &[Metric] = &[
+const NODE: &[MetricRow] = &[
     (
         "trunkline_uptime_seconds",
         "gauge",
@@ -170,14 +170,14 @@ const NODE: &[Metric] = &[
     ),
 ];
 
-const RULE_SYNS: Metric = (
+const RULE_SYNS: MetricRow = (
     "trunkline_intercept_rule_syns_total",
     "counter",
     "SYNs that an [[intercept.rule]] decided about since the rules were last put in place.",
     "",
 );
 
-const PEER: &[Metric] = &[
+const PEER: &[MetricRow] = &[
     (
         "trunkline_peer_flows",
         "gauge",
@@ -295,14 +295,14 @@ const PEER: &[Metric] = &[
 ];
 
 /// Serves metrics until dropped.
-pub(crate) async fn listen(listener: TcpListener, asked: Arc<Asked>) {
-    let places = Places::new(SHARING);
+pub(crate) async fn listen(listener: TcpListener, asked: Arc<AdminContext>) {
+    let places = PlacePool::new(SHARING);
     loop {
         let Ok((stream, from)) = listener.accept().await else {
             tokio::time::sleep(ACCEPT_PAUSE).await;
             continue;
         };
-        let Some(place) = places.enter(from.ip(), Standing::Unknown) else {
+        let Some(place) = places.enter(from.ip(), SourceStanding::Unknown) else {
             continue;
         };
         let asked = Arc::clone(&asked);
@@ -313,7 +313,7 @@ pub(crate) async fn listen(listener: TcpListener, asked: Arc<Asked>) {
     }
 }
 
-async fn serve(mut stream: TcpStream, asked: &Asked) -> io::Result<()> {
+async fn serve(mut stream: TcpStream, asked: &AdminContext) -> io::Result<()> {
     let mut head = Vec::with_capacity(1024);
     while !head.windows(4).any(|four| four == b"\r\n\r\n") {
         if head.len() >= LONGEST_HEAD || stream.read_buf(&mut head).await? == 0 {
@@ -366,7 +366,7 @@ fn exposition(status: &Value) -> String {
     text
 }
 
-fn describe(text: &mut String, (name, kind, help, _): &Metric) {
+fn describe(text: &mut String, (name, kind, help, _): &MetricRow) {
     let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
 }
 

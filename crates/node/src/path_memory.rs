@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
-use tunnel::congestion::Remembered;
+use tunnel::congestion::RememberedPath;
 use vocab::{Bitrate, NodeId};
 
 use crate::private_directory::write_durably;
@@ -59,7 +59,7 @@ enum MemoryError {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Measured {
+struct MeasuredPath {
     peer: NodeId,
     rate_bit_s: u64,
     rtt_us: u64,
@@ -67,14 +67,14 @@ struct Measured {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct File {
+struct PathFile {
     version: u32,
-    paths: Vec<Measured>,
+    paths: Vec<MeasuredPath>,
 }
 
 /// Read first, so that what another version says beside it does not matter.
 #[derive(Debug, Deserialize)]
-struct Versioned {
+struct FileVersion {
     version: u32,
 }
 
@@ -82,7 +82,7 @@ struct Versioned {
 #[derive(Debug)]
 pub(crate) struct PathMemory {
     file: PathBuf,
-    paths: BTreeMap<NodeId, Measured>,
+    paths: BTreeMap<NodeId, MeasuredPath>,
     has_news: bool,
 }
 
@@ -100,7 +100,7 @@ impl PathMemory {
         });
         let now = unix_seconds(now);
         // A clock that was set back makes a time to come, of which nothing can be told.
-        let is_fresh = |measured: &Measured| {
+        let is_fresh = |measured: &MeasuredPath| {
             now.checked_sub(measured.measured_unix_s)
                 .is_some_and(|age| age <= AGE_MAX.as_secs())
         };
@@ -113,17 +113,17 @@ impl PathMemory {
     }
 
     /// What a session with this peer may start from.
-    pub(crate) fn of(&self, peer: NodeId) -> Option<Remembered> {
+    pub(crate) fn of(&self, peer: NodeId) -> Option<RememberedPath> {
         let measured = self.paths.get(&peer)?;
-        Some(Remembered {
+        Some(RememberedPath {
             rate: Bitrate::from_bits_per_second(measured.rate_bit_s),
             rtt: Duration::from_micros(measured.rtt_us),
         })
     }
 
     /// The path to a peer is like this at `now`.
-    pub(crate) fn note(&mut self, now: SystemTime, peer: NodeId, path: Remembered) {
-        let measured = Measured {
+    pub(crate) fn note(&mut self, now: SystemTime, peer: NodeId, path: RememberedPath) {
+        let measured = MeasuredPath {
             peer,
             rate_bit_s: path.rate.bits_per_second(),
             rtt_us: u64::try_from(path.rtt.as_micros()).unwrap_or(u64::MAX),
@@ -149,16 +149,16 @@ impl PathMemory {
     }
 
     /// What is to be written now, if there is news: to be done where waiting for a disk stops nobody.
-    pub(crate) fn take_news(&mut self) -> Option<News> {
+    pub(crate) fn take_news(&mut self) -> Option<PathFileUpdate> {
         if !std::mem::take(&mut self.has_news) {
             return None;
         }
-        let file = File {
+        let file = PathFile {
             version: VERSION,
             paths: self.paths.values().copied().collect(),
         };
         let text = serde_json::to_string_pretty(&file).expect("it is plain data");
-        Some(News {
+        Some(PathFileUpdate {
             file: self.file.clone(),
             text,
         })
@@ -167,12 +167,12 @@ impl PathMemory {
 
 /// A content for the file.
 #[derive(Debug)]
-pub(crate) struct News {
+pub(crate) struct PathFileUpdate {
     file: PathBuf,
     text: String,
 }
 
-impl News {
+impl PathFileUpdate {
     /// Puts it in the place of the file, whole or not at all.
     pub(crate) fn write(&self) {
         if let Err(error) = write_durably(&self.file, self.text.as_bytes()) {
@@ -185,7 +185,7 @@ impl News {
     }
 }
 
-fn read(file: &Path) -> Result<Vec<Measured>, MemoryError> {
+fn read(file: &Path) -> Result<Vec<MeasuredPath>, MemoryError> {
     let length = match fs::metadata(file) {
         Ok(metadata) => metadata.len(),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -195,11 +195,11 @@ fn read(file: &Path) -> Result<Vec<Measured>, MemoryError> {
         return Err(MemoryError::TooLong(length));
     }
     let text = fs::read(file)?;
-    let Versioned { version } = serde_json::from_slice(&text)?;
+    let FileVersion { version } = serde_json::from_slice(&text)?;
     if version != VERSION {
         return Err(MemoryError::Version(version));
     }
-    let File { paths, .. } = serde_json::from_slice(&text)?;
+    let PathFile { paths, .. } = serde_json::from_slice(&text)?;
     if paths.len() > PATHS_MAX {
         return Err(MemoryError::TooMany(paths.len()));
     }
@@ -216,7 +216,7 @@ fn is_change(known: u64, measured: u64) -> bool {
     u128::from(known.abs_diff(measured)) * 100 > u128::from(known) * u128::from(CHANGE_PERCENT)
 }
 
-fn is_possible(measured: &Measured) -> bool {
+fn is_possible(measured: &MeasuredPath) -> bool {
     (1..=RATE_MAX_BIT_S).contains(&measured.rate_bit_s)
         && (1..=RTT_MAX.as_micros()).contains(&measured.rtt_us.into())
 }
@@ -232,8 +232,8 @@ mod tests {
 
     const PEER: NodeId = NodeId([7; 32]);
 
-    fn path() -> Remembered {
-        Remembered {
+    fn path() -> RememberedPath {
+        RememberedPath {
             rate: Bitrate::from_bits_per_second(20_000_000),
             rtt: Duration::from_millis(100),
         }
@@ -321,7 +321,7 @@ mod tests {
         let mut memory = PathMemory::load(state.path(), at(1_000_000));
         let mut note = |unix_s, rate| {
             let rate = Bitrate::from_bits_per_second(rate);
-            memory.note(at(unix_s), PEER, Remembered { rate, ..path() });
+            memory.note(at(unix_s), PEER, RememberedPath { rate, ..path() });
             memory.take_news().is_some()
         };
         assert!(!note(1_000_060, 20_900_000));
@@ -337,7 +337,7 @@ mod tests {
         for (rate, rtt) in [(0, 100), (20_000_000, 0), (20_000_000, 4_000)] {
             let rate = Bitrate::from_bits_per_second(rate);
             let rtt = Duration::from_millis(rtt);
-            memory.note(at(1_000_000), PEER, Remembered { rate, rtt });
+            memory.note(at(1_000_000), PEER, RememberedPath { rate, rtt });
         }
         assert!(memory.take_news().is_none());
     }

@@ -25,7 +25,7 @@ use tokio::time::Instant;
 
 /// How places are shared out.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Sharing {
+pub(crate) struct PlaceLimits {
     /// Places in all.
     pub(crate) places: usize,
     /// Places that one source may have.
@@ -37,7 +37,7 @@ pub(crate) struct Sharing {
 
 /// What is known of a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum SourceStanding {
     Unknown,
     /// Somebody came from there who had a right to.
     Known,
@@ -45,31 +45,31 @@ pub(crate) enum Standing {
 
 /// The places; clones share them.
 #[derive(Clone, Debug)]
-pub(crate) struct Places {
-    sharing: Sharing,
-    taken: Arc<Mutex<Taken>>,
+pub(crate) struct PlacePool {
+    sharing: PlaceLimits,
+    taken: Arc<Mutex<PlaceTable>>,
 }
 
 #[derive(Debug, Default)]
-struct Taken {
+struct PlaceTable {
     next: u64,
     /// In the order in which they came.
-    occupants: BTreeMap<u64, Occupant>,
+    occupants: BTreeMap<u64, PlaceOccupant>,
     by_source: BTreeMap<IpAddr, usize>,
 }
 
 #[derive(Debug)]
-struct Occupant {
+struct PlaceOccupant {
     source: IpAddr,
-    standing: Standing,
+    standing: SourceStanding,
     since: Instant,
     leave: Arc<Notify>,
 }
 
 /// One place; given back when dropped.
 #[derive(Debug)]
-pub(crate) struct Place {
-    taken: Arc<Mutex<Taken>>,
+pub(crate) struct TakenPlace {
+    taken: Arc<Mutex<PlaceTable>>,
     number: u64,
     leave: Arc<Notify>,
 }
@@ -78,8 +78,8 @@ pub(crate) struct Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CrowdedOut;
 
-impl Places {
-    pub(crate) fn new(sharing: Sharing) -> Self {
+impl PlacePool {
+    pub(crate) fn new(sharing: PlaceLimits) -> Self {
         Self {
             sharing,
             taken: Arc::default(),
@@ -87,15 +87,20 @@ impl Places {
     }
 
     /// A place for a connection from this address, if there is one or another has to give it up.
-    pub(crate) fn enter(&self, address: IpAddr, standing: Standing) -> Option<Place> {
+    pub(crate) fn enter(&self, address: IpAddr, standing: SourceStanding) -> Option<TakenPlace> {
         self.enter_at(Instant::now(), address, standing)
     }
 
-    fn enter_at(&self, now: Instant, address: IpAddr, standing: Standing) -> Option<Place> {
+    fn enter_at(
+        &self,
+        now: Instant,
+        address: IpAddr,
+        standing: SourceStanding,
+    ) -> Option<TakenPlace> {
         let source = source_of(address);
         let mut taken = lock(&self.taken);
         if taken.count(source) >= self.sharing.per_source {
-            let had_time = |occupant: &Occupant| self.had_time(now, occupant);
+            let had_time = |occupant: &PlaceOccupant| self.had_time(now, occupant);
             let own = taken.oldest(|occupant| occupant.source == source && had_time(occupant))?;
             taken.evict(own);
         } else if taken.occupants.len() >= self.sharing.places {
@@ -106,14 +111,14 @@ impl Places {
         let number = taken.next;
         taken.next += 1;
         *taken.by_source.entry(source).or_default() += 1;
-        let occupant = Occupant {
+        let occupant = PlaceOccupant {
             source,
             standing,
             since: now,
             leave: Arc::clone(&leave),
         };
         taken.occupants.insert(number, occupant);
-        Some(Place {
+        Some(TakenPlace {
             taken: Arc::clone(&self.taken),
             number,
             leave,
@@ -123,18 +128,19 @@ impl Places {
     fn who_leaves(
         &self,
         now: Instant,
-        taken: &Taken,
+        taken: &PlaceTable,
         source: IpAddr,
-        standing: Standing,
+        standing: SourceStanding,
     ) -> Option<u64> {
-        let is_unknown = |occupant: &Occupant| occupant.standing == Standing::Unknown;
-        if standing == Standing::Known
+        let is_unknown = |occupant: &PlaceOccupant| occupant.standing == SourceStanding::Unknown;
+        if standing == SourceStanding::Known
             && let Some(unknown) = taken.oldest(is_unknown)
         {
             return Some(unknown);
         }
         // A stranger never takes the place of somebody who is known.
-        let is_equal = |occupant: &Occupant| standing == Standing::Known || is_unknown(occupant);
+        let is_equal =
+            |occupant: &PlaceOccupant| standing == SourceStanding::Known || is_unknown(occupant);
         let most = taken
             .occupants
             .values()
@@ -149,17 +155,17 @@ impl Places {
         taken.oldest(|occupant| is_equal(occupant) && self.had_time(now, occupant))
     }
 
-    fn had_time(&self, now: Instant, occupant: &Occupant) -> bool {
+    fn had_time(&self, now: Instant, occupant: &PlaceOccupant) -> bool {
         now.duration_since(occupant.since) >= self.sharing.time_to_finish
     }
 }
 
-impl Taken {
+impl PlaceTable {
     fn count(&self, source: IpAddr) -> usize {
         self.by_source.get(&source).copied().unwrap_or(0)
     }
 
-    fn oldest(&self, fits: impl Fn(&Occupant) -> bool) -> Option<u64> {
+    fn oldest(&self, fits: impl Fn(&PlaceOccupant) -> bool) -> Option<u64> {
         let mut occupants = self.occupants.iter();
         let found = occupants.find(|(_, occupant)| fits(occupant));
         found.map(|(number, _)| *number)
@@ -171,7 +177,7 @@ impl Taken {
         }
     }
 
-    fn remove(&mut self, number: u64) -> Option<Occupant> {
+    fn remove(&mut self, number: u64) -> Option<PlaceOccupant> {
         let occupant = self.occupants.remove(&number)?;
         if let Some(count) = self.by_source.get_mut(&occupant.source) {
             *count -= 1;
@@ -183,7 +189,7 @@ impl Taken {
     }
 }
 
-impl Place {
+impl TakenPlace {
     /// Waits for `work`, unless the place is needed for somebody else before.
     pub(crate) async fn hold<T>(&self, work: impl Future<Output = T>) -> Result<T, CrowdedOut> {
         tokio::select! {
@@ -194,13 +200,13 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TakenPlace {
     fn drop(&mut self) {
         lock(&self.taken).remove(self.number);
     }
 }
 
-fn lock(taken: &Mutex<Taken>) -> MutexGuard<'_, Taken> {
+fn lock(taken: &Mutex<PlaceTable>) -> MutexGuard<'_, PlaceTable> {
     taken.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -208,7 +214,7 @@ fn lock(taken: &Mutex<Taken>) -> MutexGuard<'_, Taken> {
 mod tests {
     use super::*;
 
-    const SHARING: Sharing = Sharing {
+    const SHARING: PlaceLimits = PlaceLimits {
         places: 256,
         per_source: 16,
         time_to_finish: Duration::from_secs(2),
@@ -218,30 +224,30 @@ mod tests {
         IpAddr::from([127, 0, (number >> 8) as u8, number as u8])
     }
 
-    fn was_evicted(place: &Place) -> bool {
+    fn was_evicted(place: &TakenPlace) -> bool {
         !lock(&place.taken).occupants.contains_key(&place.number)
     }
 
     /// Strangers that have come so far: each source once, then each a second time, and so on.
-    fn crowd(places: &Places, now: Instant, sources: usize, rounds: usize) -> Vec<Place> {
+    fn crowd(places: &PlacePool, now: Instant, sources: usize, rounds: usize) -> Vec<TakenPlace> {
         let all = (0..rounds).flat_map(|_| 1..=sources);
-        all.filter_map(|number| places.enter_at(now, address(number), Standing::Unknown))
+        all.filter_map(|number| places.enter_at(now, address(number), SourceStanding::Unknown))
             .collect()
     }
 
     #[test]
     fn one_source_has_its_share_and_gives_up_its_own_oldest_after_a_while() {
-        let places = Places::new(SHARING);
+        let places = PlacePool::new(SHARING);
         let begun = Instant::now();
         let held = crowd(&places, begun, 1, 20);
         assert_eq!(held.len(), SHARING.per_source);
         assert!(
             places
-                .enter_at(begun, address(2), Standing::Unknown)
+                .enter_at(begun, address(2), SourceStanding::Unknown)
                 .is_some()
         );
         let later = begun + SHARING.time_to_finish;
-        let newcomer = places.enter_at(later, address(1), Standing::Unknown);
+        let newcomer = places.enter_at(later, address(1), SourceStanding::Unknown);
         assert!(newcomer.is_some() && was_evicted(&held[0]) && !was_evicted(&held[1]));
         drop((held, newcomer));
         assert!(lock(&places.taken).occupants.is_empty());
@@ -250,14 +256,14 @@ mod tests {
 
     #[test]
     fn two_hundred_sources_keep_nobody_out() {
-        let places = Places::new(SHARING);
+        let places = PlacePool::new(SHARING);
         let begun = Instant::now();
         let held = crowd(&places, begun, 200, 16);
         let inside = held.iter().filter(|place| !was_evicted(place)).count();
         assert_eq!(inside, SHARING.places);
         // One that was never seen has a place at once, and keeps it while they go on.
         let peer = places
-            .enter_at(begun, address(900), Standing::Unknown)
+            .enter_at(begun, address(900), SourceStanding::Unknown)
             .unwrap();
         let more = crowd(&places, begun, 200, 16);
         assert!(!was_evicted(&peer));
@@ -266,17 +272,17 @@ mod tests {
 
     #[test]
     fn who_is_known_has_a_place_whatever_number_of_strangers_comes() {
-        let places = Places::new(SHARING);
+        let places = PlacePool::new(SHARING);
         let begun = Instant::now();
         let held = crowd(&places, begun, 5_000, 1);
         assert_eq!(held.len(), SHARING.places);
         assert!(
             places
-                .enter_at(begun, address(6_000), Standing::Unknown)
+                .enter_at(begun, address(6_000), SourceStanding::Unknown)
                 .is_none()
         );
         let peer = places
-            .enter_at(begun, address(7_000), Standing::Known)
+            .enter_at(begun, address(7_000), SourceStanding::Known)
             .unwrap();
         assert!(was_evicted(&held[0]) && !was_evicted(&held[1]));
         // Strangers take each other's places when these had time, and never the peer's.
@@ -288,26 +294,26 @@ mod tests {
 
     #[test]
     fn an_ipv6_host_is_one_source_whatever_address_it_uses() {
-        let places = Places::new(SHARING);
+        let places = PlacePool::new(SHARING);
         let begun = Instant::now();
         let enter = |host: u16| {
             let address = format!("2001:2::{host:x}").parse().unwrap();
-            places.enter_at(begun, address, Standing::Unknown)
+            places.enter_at(begun, address, SourceStanding::Unknown)
         };
-        let held: Vec<Place> = (0..20).filter_map(enter).collect();
+        let held: Vec<TakenPlace> = (0..20).filter_map(enter).collect();
         assert_eq!(held.len(), SHARING.per_source);
     }
 
     #[tokio::test]
     async fn work_ends_when_its_place_is_needed() {
-        let places = Places::new(Sharing {
+        let places = PlacePool::new(PlaceLimits {
             places: 1,
             per_source: 1,
             time_to_finish: Duration::ZERO,
         });
-        let first = places.enter(address(1), Standing::Unknown).unwrap();
+        let first = places.enter(address(1), SourceStanding::Unknown).unwrap();
         assert_eq!(first.hold(async { 7 }).await, Ok(7));
-        let second = places.enter(address(2), Standing::Unknown).unwrap();
+        let second = places.enter(address(2), SourceStanding::Unknown).unwrap();
         let never = std::future::pending::<()>();
         assert_eq!(first.hold(never).await, Err(CrowdedOut));
         drop(first);

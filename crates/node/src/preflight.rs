@@ -13,12 +13,12 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 
-use crate::admin::{self, NO_SOCKET, Request};
+use crate::admin::{self, AdminRequest, NO_SOCKET};
 use crate::config::{InterceptMode, NodeConfig};
 use crate::credentials::{self, CredentialsError, keytab_file};
 use crate::dictionary_key::{self, DictionaryKeyError};
-use crate::identity::{Identity, IdentityError};
-use crate::pairing::{LoadedPins, Pins};
+use crate::identity::{IdentityError, NodeIdentity};
+use crate::pairing::{LoadedPins, PinDirectory};
 use crate::private_directory::{check_state_directory, node_user, other_owner};
 use crate::{intercept, surroundings, sys, wan};
 
@@ -30,7 +30,7 @@ pub fn describe(config: &NodeConfig) -> String {
         let _ = writeln!(text, "{label:<12} {value}");
     };
     line("node", config.name.clone());
-    let identity = match Identity::load(&config.state_directory) {
+    let identity = match NodeIdentity::load(&config.state_directory) {
         Ok(identity) => identity.node().to_string(),
         Err(_) => "none yet; made on the first run".to_owned(),
     };
@@ -108,7 +108,7 @@ pub fn describe(config: &NodeConfig) -> String {
             .metrics
             .map_or("off".to_owned(), |address| address.to_string()),
     );
-    let LoadedPins { pins, damaged } = Pins::new(&config.state_directory)
+    let LoadedPins { pins, damaged } = PinDirectory::new(&config.state_directory)
         .load_all()
         .unwrap_or_default();
     for peer in &config.peers {
@@ -169,7 +169,7 @@ pub fn look_at_secrets(config: &NodeConfig) -> Result<(), CredentialsError> {
 
 /// What `check` found on this machine, each with what to do about it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Findings {
+pub struct CheckFindings {
     /// What keeps the node from starting or from working.
     pub obstacles: Vec<String>,
     /// What keeps a part of it from working.
@@ -178,13 +178,13 @@ pub struct Findings {
 
 /// Looks at what else stands in the way on this machine.
 #[must_use]
-pub fn look(config: &NodeConfig) -> Findings {
-    let mut found = Findings::default();
-    let Findings {
+pub fn look(config: &NodeConfig) -> CheckFindings {
+    let mut found = CheckFindings::default();
+    let CheckFindings {
         obstacles,
         warnings,
     } = &mut found;
-    let running = Running::find(config);
+    let running = RunningNode::find(config);
     look_at_state_directory(config, running.as_ref(), obstacles);
     if config.intercept.mode == InterceptMode::Transparent {
         look_at_interception(config, obstacles, warnings);
@@ -206,14 +206,14 @@ pub fn look(config: &NodeConfig) -> Findings {
 }
 
 /// A node of this configuration that runs now.
-struct Running {
+struct RunningNode {
     /// Where it listens; `None` where it does not say.
     listeners: Option<Vec<String>>,
 }
 
-impl Running {
+impl RunningNode {
     fn find(config: &NodeConfig) -> Option<Self> {
-        let status = admin::ask(&config.admin_socket, Request::Status).ok()?;
+        let status = admin::ask(&config.admin_socket, AdminRequest::Status).ok()?;
         let listeners = status["listeners"].as_array().map(|listeners| {
             let texts = listeners.iter().filter_map(|listener| listener.as_str());
             texts.map(str::to_owned).collect()
@@ -231,7 +231,7 @@ impl Running {
 /// What the state directory holds, and whose it is.
 fn look_at_state_directory(
     config: &NodeConfig,
-    running: Option<&Running>,
+    running: Option<&RunningNode>,
     obstacles: &mut Vec<String>,
 ) {
     let directory = &config.state_directory;
@@ -240,7 +240,7 @@ fn look_at_state_directory(
     if !is_the_nodes && let Err(error) = check_state_directory(directory) {
         obstacles.push(error.to_string());
     }
-    match Identity::load(directory) {
+    match NodeIdentity::load(directory) {
         Ok(_) => {}
         Err(IdentityError::Io { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => {}
         Err(error) => obstacles.push(error.to_string()),
@@ -277,7 +277,11 @@ fn look_at_state_directory(
 }
 
 /// Addresses that another program has. A running node of this configuration is no conflict.
-fn look_at_listeners(config: &NodeConfig, running: Option<&Running>, obstacles: &mut Vec<String>) {
+fn look_at_listeners(
+    config: &NodeConfig,
+    running: Option<&RunningNode>,
+    obstacles: &mut Vec<String>,
+) {
     let is_ours = |address: SocketAddr| running.is_some_and(|node| node.listens_at(address));
     for (what, address) in listeners(config) {
         if is_ours(address) {
@@ -309,7 +313,7 @@ fn look_at_pins(config: &NodeConfig, obstacles: &mut Vec<String>, warnings: &mut
     if config.peers.is_empty() {
         warnings.push("there is no [[peer]], so nothing will be accelerated".to_owned());
     }
-    let LoadedPins { pins, damaged } = match Pins::new(&config.state_directory).load_all() {
+    let LoadedPins { pins, damaged } = match PinDirectory::new(&config.state_directory).load_all() {
         Ok(loaded) => loaded,
         Err(error) => return obstacles.push(error.to_string()),
     };

@@ -65,7 +65,7 @@ fn owner_hint(path: &Path, cause: &io::Error) -> String {
 
 /// What tells a file from the one that was there before it: changed and replaced ones have another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stamp {
+pub(crate) struct FileStamp {
     device: u64,
     inode: u64,
     length: u64,
@@ -74,14 +74,14 @@ pub(crate) struct Stamp {
     changed: (i64, i64),
 }
 
-impl Stamp {
+impl FileStamp {
     /// Of the file that has this name now.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         std::fs::metadata(path).ok().map(|of| Self::from(&of))
     }
 }
 
-impl From<&Metadata> for Stamp {
+impl From<&Metadata> for FileStamp {
     fn from(of: &Metadata) -> Self {
         Self {
             device: of.dev(),
@@ -238,16 +238,16 @@ mod tests {
     #[test]
     fn a_file_that_was_changed_or_replaced_has_another_stamp() {
         let (directory, path) = file("one", 0o600);
-        let first = Stamp::of(&path).unwrap();
-        assert_eq!(Stamp::of(&path), Some(first));
+        let first = FileStamp::of(&path).unwrap();
+        assert_eq!(FileStamp::of(&path), Some(first));
         fs::write(&path, "three").unwrap();
-        let second = Stamp::of(&path).unwrap();
+        let second = FileStamp::of(&path).unwrap();
         assert_ne!(first, second);
         let other = directory.path().join("other");
         fs::write(&other, "three").unwrap();
         fs::rename(&other, &path).unwrap();
-        assert_ne!(Stamp::of(&path), Some(second));
+        assert_ne!(FileStamp::of(&path), Some(second));
         fs::remove_file(&path).unwrap();
-        assert_eq!(Stamp::of(&path), None);
+        assert_eq!(FileStamp::of(&path), None);
     }
 }

@@ -22,38 +22,44 @@ pub(crate) const LOGGED_FIRST: u32 = 5;
 const SOURCES_MAX: usize = 1_000;
 
 /// A node was refused that is not paired with this one.
-pub(crate) static REFUSED_IDENTITY: Repeats = Repeats::new("refused a node that is not paired");
+pub(crate) static REFUSED_IDENTITY: RepeatCounter =
+    RepeatCounter::new("refused a node that is not paired");
 /// A pairing was refused.
-pub(crate) static REFUSED_PAIRING: Repeats = Repeats::new("refused to pair");
+pub(crate) static REFUSED_PAIRING: RepeatCounter = RepeatCounter::new("refused to pair");
 /// No connection could be accepted at the WAN address.
-pub(crate) static NO_LINK_ACCEPTED: Repeats = Repeats::new("cannot take a link");
+pub(crate) static NO_LINK_ACCEPTED: RepeatCounter = RepeatCounter::new("cannot take a link");
 /// No connection of a client could be accepted.
-pub(crate) static NO_CLIENT_ACCEPTED: Repeats = Repeats::new("cannot take a connection");
+pub(crate) static NO_CLIENT_ACCEPTED: RepeatCounter =
+    RepeatCounter::new("cannot take a connection");
 /// A handshake had to make room for another.
-pub(crate) static CROWDED_OUT: Repeats = Repeats::new("too many unfinished handshakes");
+pub(crate) static CROWDED_OUT: RepeatCounter = RepeatCounter::new("too many unfinished handshakes");
 /// A client whose SYN was held could not be told of its server.
-pub(crate) static HELD_UNTOLD: Repeats = Repeats::new("a held client cannot be told of its server");
+pub(crate) static HELD_UNTOLD: RepeatCounter =
+    RepeatCounter::new("a held client cannot be told of its server");
 /// A socket option of a link could not be set.
-pub(crate) static NO_OPTION: Repeats = Repeats::new("a link's socket option could not be set");
+pub(crate) static NO_OPTION: RepeatCounter =
+    RepeatCounter::new("a link's socket option could not be set");
 /// A paired node has no section.
-pub(crate) static NO_SECTION: Repeats = Repeats::new("closed a link of a node without [[peer]]");
+pub(crate) static NO_SECTION: RepeatCounter =
+    RepeatCounter::new("closed a link of a node without [[peer]]");
 /// A limit was reached.
-pub(crate) static LIMIT_REACHED: Repeats = Repeats::new("limit reached");
+pub(crate) static LIMIT_REACHED: RepeatCounter = RepeatCounter::new("limit reached");
 /// A client has its share of the flows.
-pub(crate) static SOURCE_AT_SHARE: Repeats = Repeats::new("a client has its share of the flows");
+pub(crate) static SOURCE_AT_SHARE: RepeatCounter =
+    RepeatCounter::new("a client has its share of the flows");
 /// There is room again below a limit.
-pub(crate) static LIMIT_CLEARED: Repeats = Repeats::new("below the limit again");
+pub(crate) static LIMIT_CLEARED: RepeatCounter = RepeatCounter::new("below the limit again");
 
 /// Counts one kind of line.
 #[derive(Debug)]
-pub(crate) struct Repeats {
+pub(crate) struct RepeatCounter {
     what: &'static str,
     interval: Duration,
-    counted: Mutex<Counted>,
+    counted: Mutex<CountedRepeats>,
 }
 
 #[derive(Debug)]
-struct Counted {
+struct CountedRepeats {
     /// When the interval ends; `None` when none has begun.
     until: Option<Instant>,
     logged: u32,
@@ -61,7 +67,7 @@ struct Counted {
     sources: BTreeSet<IpAddr>,
 }
 
-impl Counted {
+impl CountedRepeats {
     const NONE: Self = Self {
         until: None,
         logged: 0,
@@ -72,7 +78,7 @@ impl Counted {
 
 /// What is to be done about one occurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum RepeatVerdict {
     Log,
     /// The first that is not logged: somebody has to sum up at that time.
     CountUntil(Instant),
@@ -81,12 +87,12 @@ enum Verdict {
 
 /// What was not logged in an interval.
 #[derive(Debug, PartialEq, Eq)]
-struct Sum {
+struct RepeatSummary {
     occurrences: u64,
     addresses: usize,
 }
 
-impl Repeats {
+impl RepeatCounter {
     pub(crate) const fn new(what: &'static str) -> Self {
         Self::every(INTERVAL, what)
     }
@@ -95,7 +101,7 @@ impl Repeats {
         Self {
             what,
             interval,
-            counted: Mutex::new(Counted::NONE),
+            counted: Mutex::new(CountedRepeats::NONE),
         }
     }
 
@@ -103,9 +109,9 @@ impl Repeats {
     pub(crate) fn tell(&'static self, source: Option<IpAddr>, log: impl FnOnce()) {
         let now = Instant::now();
         match self.note(now, source) {
-            Verdict::Log => log(),
-            Verdict::Count => {}
-            Verdict::CountUntil(until) => {
+            RepeatVerdict::Log => log(),
+            RepeatVerdict::Count => {}
+            RepeatVerdict::CountUntil(until) => {
                 let sums_up = async move {
                     tokio::time::sleep_until(until).await;
                     self.sum_up(until);
@@ -125,36 +131,36 @@ impl Repeats {
         (counted.logged, counted.unlogged)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Counted> {
+    fn lock(&self) -> MutexGuard<'_, CountedRepeats> {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn note(&self, now: Instant, source: Option<IpAddr>) -> Verdict {
+    fn note(&self, now: Instant, source: Option<IpAddr>) -> RepeatVerdict {
         let mut counted = self.lock();
         let until = match counted.until {
             Some(until) if now < until => until,
             Some(_) | None => {
                 let unlogged = counted.unlogged;
-                *counted = Counted {
+                *counted = CountedRepeats {
                     // What its sum has not been taken of yet.
                     unlogged,
                     until: Some(now + self.interval),
-                    ..Counted::NONE
+                    ..CountedRepeats::NONE
                 };
                 now + self.interval
             }
         };
         if counted.logged < LOGGED_FIRST {
             counted.logged += 1;
-            return Verdict::Log;
+            return RepeatVerdict::Log;
         }
         counted.unlogged += 1;
         if counted.sources.len() < SOURCES_MAX {
             counted.sources.extend(source);
         }
         match counted.unlogged {
-            1 => Verdict::CountUntil(until),
-            _ => Verdict::Count,
+            1 => RepeatVerdict::CountUntil(until),
+            _ => RepeatVerdict::Count,
         }
     }
 
@@ -171,14 +177,14 @@ impl Repeats {
     }
 
     /// What was counted in the interval that has ended by now.
-    fn take_sum(&self, now: Instant) -> Option<Sum> {
+    fn take_sum(&self, now: Instant) -> Option<RepeatSummary> {
         let mut counted = self.lock();
         let unlogged = std::mem::take(&mut counted.unlogged);
         let sources = std::mem::take(&mut counted.sources);
         if counted.until.is_some_and(|until| until <= now) {
             counted.until = None;
         }
-        (unlogged > 0).then_some(Sum {
+        (unlogged > 0).then_some(RepeatSummary {
             occurrences: unlogged,
             addresses: sources.len(),
         })
@@ -195,42 +201,44 @@ mod tests {
 
     #[test]
     fn the_first_are_logged_and_the_rest_is_summed_up() {
-        let repeats = Repeats::new("a test");
+        let repeats = RepeatCounter::new("a test");
         let begun = Instant::now();
-        let verdicts: Vec<Verdict> = (0..7_563)
+        let verdicts: Vec<RepeatVerdict> = (0..7_563)
             .map(|number| repeats.note(begun, source(number % 20)))
             .collect();
-        let logged = verdicts.iter().filter(|verdict| **verdict == Verdict::Log);
+        let logged = verdicts
+            .iter()
+            .filter(|verdict| **verdict == RepeatVerdict::Log);
         assert_eq!(logged.count(), LOGGED_FIRST as usize);
         let until = begun + INTERVAL;
-        assert_eq!(verdicts[5], Verdict::CountUntil(until));
+        assert_eq!(verdicts[5], RepeatVerdict::CountUntil(until));
         assert!(
             verdicts[6..]
                 .iter()
-                .all(|verdict| *verdict == Verdict::Count)
+                .all(|verdict| *verdict == RepeatVerdict::Count)
         );
-        let sum = Sum {
+        let sum = RepeatSummary {
             occurrences: 7_558,
             addresses: 20,
         };
         assert_eq!(repeats.take_sum(until), Some(sum));
         assert_eq!(repeats.take_sum(until), None);
-        assert_eq!(repeats.note(until, source(1)), Verdict::Log);
+        assert_eq!(repeats.note(until, source(1)), RepeatVerdict::Log);
     }
 
     #[test]
     fn what_comes_seldom_is_always_logged() {
-        let repeats = Repeats::new("a test");
+        let repeats = RepeatCounter::new("a test");
         let begun = Instant::now();
         for number in 0..100 {
             let now = begun + INTERVAL / 4 * number;
-            assert_eq!(repeats.note(now, None), Verdict::Log);
+            assert_eq!(repeats.note(now, None), RepeatVerdict::Log);
         }
     }
 
     #[tokio::test]
     async fn the_sum_is_told_though_nothing_follows() {
-        static REPEATS: Repeats = Repeats::every(Duration::from_millis(200), "a test");
+        static REPEATS: RepeatCounter = RepeatCounter::every(Duration::from_millis(200), "a test");
         let mut logged = 0;
         for number in 0..50 {
             REPEATS.tell(source(number), || logged += 1);

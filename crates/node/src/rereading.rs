@@ -15,22 +15,22 @@ use crate::run_error::RunError;
 
 /// Who waits to be told what became of the configuration: it holds now, or why it was refused.
 #[derive(Debug)]
-pub(crate) struct Asker {
-    pub(crate) told: oneshot::Sender<Result<Taken, String>>,
-    pub(crate) confirmed: Confirmed,
+pub(crate) struct ReloadRequester {
+    pub(crate) reply: oneshot::Sender<Result<ConfigChanges, String>>,
+    pub(crate) confirmed: ConfirmedRemovals,
 }
 
 /// What a configuration may take away because an operator has said so. Anything else may be gone because the file
 /// was cut off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Confirmed {
+pub(crate) struct ConfirmedRemovals {
     /// Peers that have flows.
     pub(crate) peers: bool,
     /// Settings without which more is intercepted, served or stored.
     pub(crate) restrictions: bool,
 }
 
-impl Confirmed {
+impl ConfirmedRemovals {
     pub(crate) const NOTHING: Self = Self {
         peers: false,
         restrictions: false,
@@ -50,7 +50,7 @@ impl Confirmed {
 
 /// What a configuration that holds now has changed and somebody should hear of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Taken {
+pub(crate) struct ConfigChanges {
     /// Paired nodes that it names no more.
     pub(crate) removed_peers: Vec<String>,
     /// Settings without which more is intercepted, served or stored, and which it has no more.
@@ -60,24 +60,24 @@ pub(crate) struct Taken {
 }
 
 /// See the head of this file.
-pub(crate) struct Rereading {
+pub(crate) struct ConfigRereader {
     file: PathBuf,
     under_way: Option<JoinHandle<Result<NodeConfig, RunError>>>,
     /// They wait for what is being read.
-    askers: Vec<Asker>,
+    askers: Vec<ReloadRequester>,
     /// It was asked for since that began.
     is_asked_again: bool,
     /// By these.
-    next_askers: Vec<Asker>,
+    next_askers: Vec<ReloadRequester>,
 }
 
 /// What was read, and who waits to be told what became of it.
-pub(crate) struct Reread {
+pub(crate) struct ConfigReread {
     pub(crate) read: Result<NodeConfig, RunError>,
-    pub(crate) askers: Vec<Asker>,
+    pub(crate) askers: Vec<ReloadRequester>,
 }
 
-impl Rereading {
+impl ConfigRereader {
     /// Of this file.
     pub(crate) fn new(file: PathBuf) -> Self {
         Self {
@@ -90,9 +90,9 @@ impl Rereading {
     }
 
     /// Begins to read, or will once what is being read is there. Whoever asks may wait to be told.
-    pub(crate) fn ask(&mut self, asker: Option<Asker>) {
+    pub(crate) fn ask(&mut self, asker: Option<ReloadRequester>) {
         // However long the disk takes: those that wait no longer are not kept.
-        self.next_askers.retain(|asker| !asker.told.is_closed());
+        self.next_askers.retain(|asker| !asker.reply.is_closed());
         self.next_askers.extend(asker);
         if self.under_way.is_some() {
             self.is_asked_again = true;
@@ -105,7 +105,7 @@ impl Rereading {
     }
 
     /// Waits for what is being read, for ever if nothing is.
-    pub(crate) async fn ended(&mut self) -> Reread {
+    pub(crate) async fn ended(&mut self) -> ConfigReread {
         let Some(under_way) = &mut self.under_way else {
             return std::future::pending().await;
         };
@@ -115,15 +115,15 @@ impl Rereading {
         if std::mem::take(&mut self.is_asked_again) {
             self.ask(None);
         }
-        Reread { read, askers }
+        ConfigReread { read, askers }
     }
 }
 
-impl Reread {
+impl ConfigReread {
     /// What those who asked have confirmed.
-    pub(crate) fn confirmed(&self) -> Confirmed {
+    pub(crate) fn confirmed(&self) -> ConfirmedRemovals {
         let all = self.askers.iter().map(|asker| asker.confirmed);
-        all.fold(Confirmed::NOTHING, Confirmed::and)
+        all.fold(ConfirmedRemovals::NOTHING, ConfirmedRemovals::and)
     }
 }
 
@@ -160,11 +160,11 @@ mod tests {
     async fn what_is_asked_for_meanwhile_is_read_once_more() {
         let directory = tempfile::tempdir().unwrap();
         let file = pipe(directory.path());
-        let mut rereading = Rereading::new(file.clone());
-        let asker = |told| {
-            Some(Asker {
-                told,
-                confirmed: Confirmed::NOTHING,
+        let mut rereading = ConfigRereader::new(file.clone());
+        let asker = |reply| {
+            Some(ReloadRequester {
+                reply,
+                confirmed: ConfirmedRemovals::NOTHING,
             })
         };
         let (of_first, _) = oneshot::channel();
@@ -176,7 +176,7 @@ mod tests {
         rereading.ask(None);
         first.write_all(b"[first]").unwrap();
         drop(first);
-        let Reread { read, askers } = rereading.ended().await;
+        let ConfigReread { read, askers } = rereading.ended().await;
         let error = read.unwrap_err().to_string();
         assert!(error.contains("first"), "{error}");
         // What was asked for later may not be in it.
@@ -189,7 +189,7 @@ mod tests {
         let mut second = writer(&file).await;
         second.write_all(b"[second]").unwrap();
         drop(second);
-        let Reread { read, askers } = rereading.ended().await;
+        let ConfigReread { read, askers } = rereading.ended().await;
         let error = read.unwrap_err().to_string();
         assert!(error.contains("second"), "{error}");
         // The other waits no longer.
@@ -209,7 +209,7 @@ mod tests {
         );
         let file = directory.path().join("node.toml");
         fs::write(&file, text).unwrap();
-        let mut rereading = Rereading::new(file);
+        let mut rereading = ConfigRereader::new(file);
         rereading.ask(None);
         let error = rereading.ended().await.read.unwrap_err().to_string();
         let wanted = format!("cannot read {path}/keytab: ");

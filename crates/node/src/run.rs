@@ -25,31 +25,33 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use crate::accelerator_files::FilesThread;
 use crate::admin;
-use crate::clock::Alarm;
-use crate::config::{Intercept, InterceptMode, NodeConfig};
-use crate::connections::Connections;
+use crate::clock::PreciseAlarm;
+use crate::config::{InterceptConfig, InterceptMode, NodeConfig};
+use crate::connections::ConnectionNumbers;
 use crate::credentials;
-use crate::credentials::keytab_file::{self, Looked, Looks, Watch};
-use crate::descriptors::{Budget, Descriptors, fit_flows_to_descriptors};
-use crate::dictionary_key::{self, Origin};
+use crate::credentials::keytab_file::{self, KeytabPollResult, KeytabPolls, KeytabWatch};
+use crate::descriptors::{DescriptorBudget, DescriptorPool, fit_flows_to_descriptors};
+use crate::dictionary_key::{self, KeyOrigin};
 use crate::disk::{self, StateLock};
-use crate::event_loop::{EventLoop, Parts};
-use crate::identity::Identity;
-use crate::intercept::{self, Change};
-use crate::mailbox::{Mailbox, Message};
+use crate::event_loop::{EventLoop, EventLoopParts};
+use crate::identity::NodeIdentity;
+use crate::intercept::{self, InterceptChange};
+use crate::mailbox::{LoopMailbox, LoopMessage};
 use crate::metrics;
-use crate::pairing::{Invitations, Pins};
+use crate::pairing::{InvitationDirectory, PinDirectory};
 use crate::path_memory::PathMemory;
 use crate::private_directory::check_state_directory;
-use crate::proxy::{self, Protocol};
-use crate::rereading::{Asker, Confirmed, Reread, Rereading, Taken};
+use crate::proxy::{self, ProxyProtocol};
+use crate::rereading::{
+    ConfigChanges, ConfigReread, ConfigRereader, ConfirmedRemovals, ReloadRequester,
+};
 use crate::run_error::RunError;
 use crate::service_manager;
 use crate::surroundings;
 use crate::sys;
-use crate::tls::Trust;
-use crate::wan::{self, KnownSources, LinkNumbers, Listening};
-use crate::watchdog::{Heart, Supervision, Watched};
+use crate::tls::TrustedIdentities;
+use crate::wan::{self, KnownSources, LinkNumbers, ListenerContext};
+use crate::watchdog::{RunningWatchdog, WatchdogHeartbeat, WatchdogSupervision};
 
 /// Beyond its grace a node waits this long for the engine to reset what is left.
 const AFTER_GRACE: Duration = Duration::from_secs(2);
@@ -68,19 +70,19 @@ pub struct RunOptions {
 }
 
 /// The configuration that holds, with the secrets that it names.
-struct Held {
+struct ActiveConfig {
     config: NodeConfig,
     /// The limit of flows as it was written.
     flows_wanted: usize,
-    watch: Watch,
-    looks: Looks,
+    watch: KeytabWatch,
+    looks: KeytabPolls,
 }
 
-impl Held {
+impl ActiveConfig {
     fn new(config: NodeConfig) -> Self {
         Self {
-            watch: Watch::new(config.credentials.keytab.clone()),
-            looks: Looks::default(),
+            watch: KeytabWatch::new(config.credentials.keytab.clone()),
+            looks: KeytabPolls::default(),
             flows_wanted: config.limits.flows,
             config,
         }
@@ -105,12 +107,12 @@ impl Held {
         let current = self.config.policy.accelerators.delegated.keytab.clone();
         self.looks.begin(now, move || {
             let changed = watch.changed(current.as_deref());
-            Looked { watch, changed }
+            KeytabPollResult { watch, changed }
         });
     }
 
     /// Takes the keytab's keys if they are others; a file that cannot be used changes nothing.
-    async fn take_keytab(&mut self, looked: Looked, mailbox: &Mailbox) {
+    async fn take_keytab(&mut self, looked: KeytabPollResult, mailbox: &LoopMailbox) {
         // Meanwhile the configuration may have come to name another one.
         if !looked.watch.is_of(&self.watch) {
             return;
@@ -126,19 +128,19 @@ impl Held {
                 self.config.policy.accelerators.delegated.keytab = Some(new);
                 // It is the configuration that holds, with other keys.
                 let config = self.config.clone();
-                let _ = mailbox.reload(config, Confirmed::EVERYTHING).await;
+                let _ = mailbox.reload(config, ConfirmedRemovals::EVERYTHING).await;
             }
         }
     }
 }
 
 /// What was opened while all privileges were there.
-struct Opened {
+struct OpenedSockets {
     wan: Option<std::net::TcpListener>,
     udp: Option<std::net::UdpSocket>,
     intercept: Vec<std::net::TcpListener>,
-    hold: Option<intercept::Hold>,
-    proxies: Vec<(std::net::TcpListener, Protocol)>,
+    hold: Option<intercept::HoldSockets>,
+    proxies: Vec<(std::net::TcpListener, ProxyProtocol)>,
     metrics: Option<std::net::TcpListener>,
     admin: std::os::unix::net::UnixListener,
 }
@@ -152,11 +154,11 @@ pub fn run(options: &RunOptions) -> Result<(), RunError> {
     // Before there is a secret in memory.
     sys::forbid_core_dumps().map_err(step("forbid core dumps"))?;
     check_state_directory(&config.state_directory)?;
-    let identity = Arc::new(Identity::load_or_create(&config.state_directory)?);
+    let identity = Arc::new(NodeIdentity::load_or_create(&config.state_directory)?);
     let _lock = StateLock::take(&config.state_directory)?;
     let dictionary_key = dictionary_key(&config)?;
     credentials::load(&mut config)?;
-    let pins = Pins::new(&config.state_directory);
+    let pins = PinDirectory::new(&config.state_directory);
     let flows_wanted = config.limits.flows;
     let budget = fit_flows_to_descriptors(&mut config, None);
 
@@ -169,8 +171,8 @@ pub fn run(options: &RunOptions) -> Result<(), RunError> {
         intercept::remove_table(&config.name).map_err(step("remove old interception rules"))?;
     }
     let opened = open(&config)?;
-    let heart = Heart::default();
-    let supervision = Supervision {
+    let heart = WatchdogHeartbeat::default();
+    let supervision = WatchdogSupervision {
         arguments: (options.watchdog_arguments)(intercepts.then_some(config.name.as_str())),
     };
     let watched = supervision
@@ -201,11 +203,11 @@ pub fn run(options: &RunOptions) -> Result<(), RunError> {
 
 struct Node {
     config: NodeConfig,
-    identity: Arc<Identity>,
+    identity: Arc<NodeIdentity>,
     dictionary_key: Option<DictionaryKey>,
-    pins: Pins,
-    heart: Heart,
-    budget: Budget,
+    pins: PinDirectory,
+    heart: WatchdogHeartbeat,
+    budget: DescriptorBudget,
     /// What the configuration says; there may be descriptors for fewer.
     flows_wanted: usize,
     handle: Handle,
@@ -214,27 +216,27 @@ struct Node {
 impl Node {
     async fn live(
         self,
-        opened: Opened,
-        supervision: Supervision,
-        watched: Watched,
+        opened: OpenedSockets,
+        supervision: WatchdogSupervision,
+        watched: RunningWatchdog,
     ) -> Result<(), RunError> {
-        let (mailbox, messages) = Mailbox::new();
-        let (report, reported) = watch::channel(intercept::Report::off());
+        let (mailbox, messages) = LoopMailbox::new();
+        let (report, reported) = watch::channel(intercept::InterceptReport::off());
         let held = intercept::HeldSyns::default();
         let hold = (opened.hold.as_ref().map(|hold| hold.ports), held.clone());
         let (spoofed_blocked, blocked) = watch::channel(intercept::SpoofedBlocked::default());
         let changes = self.start_interception(hold, report, spoofed_blocked, mailbox.clone());
         tokio::spawn(supervision.attend(watched, self.heart.clone(), changes.clone()));
 
-        let trust = Trust::default();
+        let trust = TrustedIdentities::default();
         let numbers = LinkNumbers::default();
         let known = KnownSources::default();
         let paired = Arc::new(Notify::new());
         let files = self.budget.disk_files;
         let disk = disk::start(&self.config.state_directory, files, mailbox.clone())
             .map_err(step("start the disk thread"))?;
-        let descriptors = Descriptors::new(self.budget);
-        let parts = Parts {
+        let descriptors = DescriptorPool::new(self.budget);
+        let parts = EventLoopParts {
             descriptors: descriptors.clone(),
             config: self.config.clone(),
             identity: Arc::clone(&self.identity),
@@ -248,7 +250,7 @@ impl Node {
             files: FilesThread::start(&self.config.state_directory, mailbox.clone())
                 .map_err(step("start the thread of the accelerators' files"))?,
             intercept: changes.clone(),
-            surroundings: surroundings::Watch::new(
+            surroundings: surroundings::SurroundingsWatch::new(
                 self.config.lan_interfaces.clone(),
                 mailbox.clone(),
             ),
@@ -262,12 +264,12 @@ impl Node {
         let (engine, mut loop_ended) =
             start_loop(parts, messages).map_err(step("start the engine"))?;
         if let Some(listener) = opened.wan {
-            let listening = Listening {
+            let listening = ListenerContext {
                 identity: Arc::clone(&self.identity),
                 trust,
                 wan: self.config.wan.clone(),
                 own_name: self.config.name.clone(),
-                invitations: Invitations::new(&self.config.state_directory),
+                invitations: InvitationDirectory::new(&self.config.state_directory),
                 pins: self.pins.clone(),
                 numbers,
                 known,
@@ -277,7 +279,7 @@ impl Node {
             };
             tokio::spawn(wan::listen(into_tokio(listener)?, listening));
         }
-        let connections = Connections::new(engine, descriptors);
+        let connections = ConnectionNumbers::new(engine, descriptors);
         if let Some(hold) = opened.hold {
             let (connections, mailbox) = (connections.clone(), mailbox.clone());
             tokio::spawn(intercept::attend(hold, held.clone(), connections, mailbox));
@@ -301,12 +303,12 @@ impl Node {
             ));
         }
         let (reload, mut reloads) = mpsc::unbounded_channel();
-        let asked = admin::Asked {
+        let asked = admin::AdminContext {
             config: self.config.clone(),
             identity: self.identity.node(),
             mailbox: mailbox.clone(),
             interception: reported,
-            purge: admin::Purge::new(&self.config.dictionary),
+            purge: admin::DictionaryPurge::new(&self.config.dictionary),
             reload,
             started: tokio::time::Instant::now(),
         };
@@ -338,7 +340,7 @@ impl Node {
         service_manager::notify("STOPPING=1");
         if let Some(changes) = changes {
             let (done, removed) = oneshot::channel();
-            let _ = changes.send(Change::Remove(done));
+            let _ = changes.send(InterceptChange::Remove(done));
             let _ = removed.await;
         }
         let _ = std::fs::remove_file(&self.config.admin_socket);
@@ -352,10 +354,10 @@ impl Node {
     /// Waits for signals and news until the engine has stopped.
     async fn attend(
         &self,
-        mailbox: &Mailbox,
+        mailbox: &LoopMailbox,
         paired: &Notify,
-        reloads: &mut mpsc::UnboundedReceiver<Asker>,
-        changes: Option<&mpsc::UnboundedSender<Change>>,
+        reloads: &mut mpsc::UnboundedReceiver<ReloadRequester>,
+        changes: Option<&mpsc::UnboundedSender<InterceptChange>>,
         loop_ended: &mut oneshot::Receiver<()>,
         watchdog_ping: Option<Duration>,
     ) -> Result<(), RunError> {
@@ -366,9 +368,9 @@ impl Node {
         let mut stopping = false;
         let mut ping = tokio::time::interval(watchdog_ping.unwrap_or(Duration::from_secs(3600)));
         let mut look = tokio::time::interval(keytab_file::LOOK_EVERY);
-        let mut held = Held::new(self.config.clone());
+        let mut held = ActiveConfig::new(self.config.clone());
         held.flows_wanted = self.flows_wanted;
-        let mut rereading = Rereading::new(self.config.file.clone());
+        let mut rereading = ConfigRereader::new(self.config.file.clone());
         let give_up = tokio::time::sleep(Duration::MAX);
         tokio::pin!(give_up);
         loop {
@@ -392,17 +394,17 @@ impl Node {
                 }
                 reread = rereading.ended() => {
                     let confirmed = reread.confirmed();
-                    let Reread { read, askers } = reread;
+                    let ConfigReread { read, askers } = reread;
                     let outcome = self.reload(read, confirmed, mailbox, changes, &mut held).await;
                     for asker in askers {
                         // Who waits no longer has been told that it was still being read.
-                        let _ = asker.told.send(outcome.clone());
+                        let _ = asker.reply.send(outcome.clone());
                     }
                     continue;
                 }
                 _ = ping.tick() => {
                     // Asking the loop is what shows that it is alive.
-                    if watchdog_ping.is_some() && mailbox.ask(crate::mailbox::Question::Status).await.is_some() {
+                    if watchdog_ping.is_some() && mailbox.ask(crate::mailbox::OperatorQuestion::Status).await.is_some() {
                         service_manager::notify("WATCHDOG=1");
                     }
                     continue;
@@ -428,7 +430,7 @@ impl Node {
             }
             stopping = true;
             tracing::info!(grace_s = self.config.grace.as_secs_f64(), "stopping");
-            let _ = mailbox.send(Message::Stop).await;
+            let _ = mailbox.send(LoopMessage::Stop).await;
             give_up
                 .as_mut()
                 .reset(tokio::time::Instant::now() + self.config.grace + AFTER_GRACE);
@@ -439,18 +441,18 @@ impl Node {
     async fn reload(
         &self,
         read: Result<NodeConfig, RunError>,
-        confirmed: Confirmed,
-        mailbox: &Mailbox,
-        changes: Option<&mpsc::UnboundedSender<Change>>,
-        held: &mut Held,
-    ) -> Result<Taken, String> {
+        confirmed: ConfirmedRemovals,
+        mailbox: &LoopMailbox,
+        changes: Option<&mpsc::UnboundedSender<InterceptChange>>,
+        held: &mut ActiveConfig,
+    ) -> Result<ConfigChanges, String> {
         let mut config = match read {
             Ok(config) => config,
             Err(error) => {
                 tracing::error!(%error, "the configuration was not read again; the old one holds");
                 // Whom `peer remove` has removed is removed all the same.
                 let old = held.config.clone();
-                let pins = mailbox.reload(old, Confirmed::EVERYTHING).await;
+                let pins = mailbox.reload(old, ConfirmedRemovals::EVERYTHING).await;
                 return pins.and(Err(error.to_string()));
             }
         };
@@ -463,7 +465,7 @@ impl Node {
         }
         if let Some(changes) = changes {
             let rules = self.rules_of(&config);
-            let _ = changes.send(Change::Configure(Box::new(rules)));
+            let _ = changes.send(InterceptChange::Configure(Box::new(rules)));
         }
         held.replace(config);
         service_manager::notify("READY=1");
@@ -474,7 +476,7 @@ impl Node {
     /// rules for others would hand connections to nobody.
     fn rules_of(&self, config: &NodeConfig) -> NodeConfig {
         let mut rules = config.clone();
-        rules.intercept = Intercept {
+        rules.intercept = InterceptConfig {
             only_marked: config.intercept.only_marked,
             rules: config.intercept.rules.clone(),
             ..self.config.intercept.clone()
@@ -519,10 +521,10 @@ impl Node {
     fn start_interception(
         &self,
         hold: (Option<intercept::HoldPorts>, intercept::HeldSyns),
-        report: watch::Sender<intercept::Report>,
+        report: watch::Sender<intercept::InterceptReport>,
         spoofed_blocked: watch::Sender<intercept::SpoofedBlocked>,
-        mailbox: Mailbox,
-    ) -> Option<mpsc::UnboundedSender<Change>> {
+        mailbox: LoopMailbox,
+    ) -> Option<mpsc::UnboundedSender<InterceptChange>> {
         if self.config.intercept.mode == InterceptMode::Off {
             return None;
         }
@@ -542,8 +544,8 @@ impl Node {
 /// Starts the thread that owns the engine, with a runtime of its own for the sockets that the loop
 /// is busiest with.
 fn start_loop(
-    parts: Parts,
-    messages: mpsc::Receiver<Message>,
+    parts: EventLoopParts,
+    messages: mpsc::Receiver<LoopMessage>,
 ) -> io::Result<(Handle, oneshot::Receiver<()>)> {
     let (ended, loop_ended) = oneshot::channel();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -552,7 +554,7 @@ fn start_loop(
     let handle = runtime.handle().clone();
     let (alarm, event_loop) = {
         let _inside = runtime.enter();
-        (Alarm::new()?, EventLoop::new(parts)?)
+        (PreciseAlarm::new()?, EventLoop::new(parts)?)
     };
     std::thread::Builder::new()
         .name("engine".to_owned())
@@ -574,7 +576,7 @@ async fn end_tasks() {
     }
 }
 
-fn open(config: &NodeConfig) -> Result<Opened, RunError> {
+fn open(config: &NodeConfig) -> Result<OpenedSockets, RunError> {
     let intercepts = config.intercept.mode == InterceptMode::Transparent;
     let intercept = if intercepts {
         intercept::bind(config.intercept.port).map_err(|cause| RunError::Listen {
@@ -585,13 +587,13 @@ fn open(config: &NodeConfig) -> Result<Opened, RunError> {
     } else {
         Vec::new()
     };
-    let hold = intercepts.then(|| intercept::Hold::open_or_warn(&config.intercept));
+    let hold = intercepts.then(|| intercept::HoldSockets::open_or_warn(&config.intercept));
     let mut proxies = Vec::new();
     for (address, protocol, what) in [
-        (config.proxy.socks5, Protocol::Socks5, "SOCKS5 at"),
+        (config.proxy.socks5, ProxyProtocol::Socks5, "SOCKS5 at"),
         (
             config.proxy.http_connect,
-            Protocol::HttpConnect,
+            ProxyProtocol::HttpConnect,
             "HTTP CONNECT at",
         ),
     ] {
@@ -599,7 +601,7 @@ fn open(config: &NodeConfig) -> Result<Opened, RunError> {
             proxies.push((listener(what, address)?, protocol));
         }
     }
-    Ok(Opened {
+    Ok(OpenedSockets {
         wan: config
             .wan
             .listen
@@ -664,7 +666,7 @@ fn dictionary_key(config: &NodeConfig) -> Result<Option<DictionaryKey>, RunError
     }
     let path = &config.dictionary.key_file;
     let (key, origin) = dictionary_key::load_or_make(path)?;
-    if origin == Origin::Made {
+    if origin == KeyOrigin::Made {
         let key_file = path.display();
         let mut stored = std::fs::read_dir(config.state_directory.join("dictionary"));
         match stored.as_mut().is_ok_and(|stored| stored.next().is_some()) {
@@ -717,7 +719,7 @@ mod tests {
     #[test]
     fn a_look_at_the_keytab_from_before_a_reload_has_nothing_to_say_and_counts() {
         let config = NodeConfig::parse(Path::new("far.toml"), NODE).unwrap();
-        let mut held = Held::new(config.clone());
+        let mut held = ActiveConfig::new(config.clone());
         let watch = held.watch.clone();
         let now = Instant::now();
         let mut ends = Vec::new();
@@ -728,7 +730,7 @@ mod tests {
             held.looks.begin(now, move || {
                 let _ = hangs.recv();
                 let changed = None;
-                Looked { watch, changed }
+                KeytabPollResult { watch, changed }
             });
             ends.push(end);
             looks += 1;
@@ -748,11 +750,11 @@ mod tests {
         assert!(made.unwrap().success());
         let node = Node {
             config: NodeConfig::parse(&file, NODE).unwrap(),
-            identity: Arc::new(Identity::load_or_create(directory.path()).unwrap()),
+            identity: Arc::new(NodeIdentity::load_or_create(directory.path()).unwrap()),
             dictionary_key: None,
-            pins: Pins::new(directory.path()),
-            heart: Heart::default(),
-            budget: Budget {
+            pins: PinDirectory::new(directory.path()),
+            heart: WatchdogHeartbeat::default(),
+            budget: DescriptorBudget {
                 pool: 64,
                 flows: 32,
                 disk_files: 4,
@@ -762,14 +764,14 @@ mod tests {
             flows_wanted: 32,
             handle: Handle::current(),
         };
-        let (mailbox, _messages) = Mailbox::new();
+        let (mailbox, _messages) = LoopMailbox::new();
         let (ends, mut loop_ended) = oneshot::channel();
         let attending = tokio::spawn(async move {
             let paired = Notify::new();
             let (reload, mut reloads) = tokio::sync::mpsc::unbounded_channel();
-            let asker = Asker {
-                told: oneshot::channel().0,
-                confirmed: Confirmed::NOTHING,
+            let asker = ReloadRequester {
+                reply: oneshot::channel().0,
+                confirmed: ConfirmedRemovals::NOTHING,
             };
             reload.send(asker).unwrap();
             node.attend(&mailbox, &paired, &mut reloads, None, &mut loop_ended, None)

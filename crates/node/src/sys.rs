@@ -11,11 +11,11 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
 pub(crate) use host::daemon::{
-    CAP_NET_ADMIN, CAP_NET_BIND_SERVICE, CAP_NET_RAW, Process, connection_mtu, enlarge_buffers,
-    forbid_core_dumps, has_capability, interface_index, join_netlink_group, keep_only_capabilities,
-    loopback_packet_address, make_directory_at, open_at, open_directory, own_program,
-    raise_descriptor_limit, remove_at, rename_at, send_frame, set_timer, silence_timer,
-    start_session, unacknowledged_bytes, user,
+    CAP_NET_ADMIN, CAP_NET_BIND_SERVICE, CAP_NET_RAW, ProcessHandle, connection_mtu,
+    enlarge_buffers, forbid_core_dumps, has_capability, interface_index, join_netlink_group,
+    keep_only_capabilities, loopback_packet_address, make_directory_at, open_at, open_directory,
+    own_program, raise_descriptor_limit, remove_at, rename_at, send_frame, set_timer,
+    silence_timer, start_session, unacknowledged_bytes, user,
 };
 
 /// Fills `room` from the system's generator of random numbers for secrets.

@@ -22,7 +22,7 @@ use rustls::{
 };
 use vocab::NodeId;
 
-use crate::identity::{Identity, node_id};
+use crate::identity::{NodeIdentity, node_id};
 use crate::repeats;
 
 /// The application protocol of a session's links.
@@ -33,11 +33,11 @@ pub const PAIRING: &[u8] = b"trunkline-pair/1";
 /// The identities that may have sessions with this node, by name; shared with the verifiers and
 /// changed by pairing and reload.
 #[derive(Clone, Debug, Default)]
-pub struct Trust {
+pub struct TrustedIdentities {
     peers: Arc<RwLock<BTreeMap<NodeId, String>>>,
 }
 
-impl Trust {
+impl TrustedIdentities {
     /// Trusts these and no others.
     pub fn replace(&self, peers: BTreeMap<NodeId, String>) {
         *self.peers.write().unwrap_or_else(PoisonError::into_inner) = peers;
@@ -55,16 +55,19 @@ impl Trust {
 ///
 /// # Errors
 /// When rustls refuses the identity.
-pub fn session_server(identity: &Identity, trust: Trust) -> Result<Arc<ServerConfig>, Error> {
-    server(identity, Accepts::Pinned(trust), SESSION)
+pub fn session_server(
+    identity: &NodeIdentity,
+    trust: TrustedIdentities,
+) -> Result<Arc<ServerConfig>, Error> {
+    server(identity, AcceptedKeys::Pinned(trust), SESSION)
 }
 
 /// For whoever comes with a token; who that is, is for the exchange to find out.
 ///
 /// # Errors
 /// When rustls refuses the identity.
-pub fn pairing_server(identity: &Identity) -> Result<Arc<ServerConfig>, Error> {
-    server(identity, Accepts::AnyKey, PAIRING)
+pub fn pairing_server(identity: &NodeIdentity) -> Result<Arc<ServerConfig>, Error> {
+    server(identity, AcceptedKeys::AnyKey, PAIRING)
 }
 
 /// For links that we open to `expected`, by the protocol [`SESSION`] or [`PAIRING`].
@@ -72,11 +75,11 @@ pub fn pairing_server(identity: &Identity) -> Result<Arc<ServerConfig>, Error> {
 /// # Errors
 /// When rustls refuses the identity.
 pub fn client(
-    identity: &Identity,
+    identity: &NodeIdentity,
     expected: NodeId,
     protocol: &[u8],
 ) -> Result<Arc<ClientConfig>, Error> {
-    let verifier = Arc::new(Verifier::new(Accepts::One(expected)));
+    let verifier = Arc::new(KeyVerifier::new(AcceptedKeys::One(expected)));
     let mut config = ClientConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?
         .dangerous()
@@ -96,13 +99,13 @@ pub fn unchecked_name() -> ServerName<'static> {
 }
 
 fn server(
-    identity: &Identity,
-    accepts: Accepts,
+    identity: &NodeIdentity,
+    accepts: AcceptedKeys,
     protocol: &[u8],
 ) -> Result<Arc<ServerConfig>, Error> {
     let mut config = ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?
-        .with_client_cert_verifier(Arc::new(Verifier::new(accepts)))
+        .with_client_cert_verifier(Arc::new(KeyVerifier::new(accepts)))
         .with_single_cert(vec![identity.certificate()], identity.key())?;
     config.alpn_protocols = vec![protocol.to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -117,21 +120,21 @@ fn provider() -> Arc<CryptoProvider> {
 
 /// Whose key is accepted.
 #[derive(Clone, Debug)]
-enum Accepts {
+enum AcceptedKeys {
     One(NodeId),
-    Pinned(Trust),
+    Pinned(TrustedIdentities),
     AnyKey,
 }
 
 /// Checks that the key is an accepted one; rustls then has the signature checked with it.
 #[derive(Debug)]
-struct Verifier {
-    accepts: Accepts,
+struct KeyVerifier {
+    accepts: AcceptedKeys,
     provider: Arc<CryptoProvider>,
 }
 
-impl Verifier {
-    fn new(accepts: Accepts) -> Self {
+impl KeyVerifier {
+    fn new(accepts: AcceptedKeys) -> Self {
         Self {
             accepts,
             provider: provider(),
@@ -141,14 +144,14 @@ impl Verifier {
     fn check(&self, certificate: &CertificateDer<'_>) -> Result<(), Error> {
         let node = node_id(certificate).ok_or(CertificateError::BadEncoding)?;
         let accepted = match &self.accepts {
-            Accepts::One(expected) => node == *expected,
-            Accepts::Pinned(trust) => trust.name(node).is_some(),
-            Accepts::AnyKey => true,
+            AcceptedKeys::One(expected) => node == *expected,
+            AcceptedKeys::Pinned(trust) => trust.name(node).is_some(),
+            AcceptedKeys::AnyKey => true,
         };
         if accepted {
             return Ok(());
         }
-        if matches!(self.accepts, Accepts::Pinned(_)) {
+        if matches!(self.accepts, AcceptedKeys::Pinned(_)) {
             repeats::REFUSED_IDENTITY.tell(None, || {
                 tracing::warn!(
                     node = node.short(),
@@ -185,7 +188,7 @@ fn not_offered() -> Error {
     rustls::PeerIncompatible::Tls13RequiredForQuic.into()
 }
 
-impl ServerCertVerifier for Verifier {
+impl ServerCertVerifier for KeyVerifier {
     fn verify_server_cert(
         &self,
         end_entity: &CertificateDer<'_>,
@@ -221,7 +224,7 @@ impl ServerCertVerifier for Verifier {
     }
 }
 
-impl ClientCertVerifier for Verifier {
+impl ClientCertVerifier for KeyVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
         &[]
     }
@@ -266,9 +269,9 @@ mod tests {
     #[test]
     fn no_link_has_early_data_resumption_or_a_key_log() {
         let state = tempfile::tempdir().unwrap();
-        let identity = Identity::load_or_create(state.path()).unwrap();
+        let identity = NodeIdentity::load_or_create(state.path()).unwrap();
         let servers = [
-            session_server(&identity, Trust::default()).unwrap(),
+            session_server(&identity, TrustedIdentities::default()).unwrap(),
             pairing_server(&identity).unwrap(),
         ];
         for server in servers {

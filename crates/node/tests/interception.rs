@@ -23,14 +23,14 @@ use std::process::{Child, Command, ExitCode, Output, Stdio};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant, SystemTime};
 
-use node::identity::Identity;
-use node::pairing::Pins;
+use node::identity::NodeIdentity;
+use node::pairing::PinDirectory;
 
 #[path = "interception/firewall.rs"]
 mod firewall;
 
 /// The tests take out again what they have put into configurations.
-const RELOAD: node::admin::Request = node::admin::Request::Reload {
+const RELOAD: node::admin::AdminRequest = node::admin::AdminRequest::Reload {
     remove_peers: false,
     remove_restrictions: true,
 };
@@ -214,12 +214,12 @@ fn run_tests(words: &[&str]) -> ExitCode {
         println!("interception: SKIPPED, because {missing}");
         return ExitCode::SUCCESS;
     }
-    let mut lab = Lab::build();
+    let mut lab = InterceptionLab::build();
     lab.start_nodes();
     for (name, test) in [
         (
             "both_addresses_are_kept_in_both_families",
-            both_addresses as fn(&mut Lab),
+            both_addresses as fn(&mut InterceptionLab),
         ),
         (
             "a_closed_port_is_refused_from_the_first_try",
@@ -343,7 +343,7 @@ fn preconditions() -> Result<(), String> {
     }
 }
 
-fn both_addresses(lab: &mut Lab) {
+fn both_addresses(lab: &mut InterceptionLab) {
     let before = lab.flows_total("near");
     assert_eq!(lab.fetch(SERVER), "198.18.1.2 200000");
     assert_eq!(lab.fetch(SERVER_IPV6), "2001:2:0:1::2 200000");
@@ -355,8 +355,8 @@ fn both_addresses(lab: &mut Lab) {
 }
 
 /// Peers may go to what is routed out of the LAN interface, as soon as it is and no longer.
-fn followed_routes(lab: &mut Lab) {
-    let serves = |lab: &Lab| -> Vec<String> {
+fn followed_routes(lab: &mut InterceptionLab) {
+    let serves = |lab: &InterceptionLab| -> Vec<String> {
         let status = lab.status("far").unwrap_or_default();
         let networks = status["serves"].as_array().cloned().unwrap_or_default();
         let texts = networks.iter().filter_map(|network| network.as_str());
@@ -365,7 +365,7 @@ fn followed_routes(lab: &mut Lab) {
     let before = serves(lab);
     assert_eq!(before, ["198.18.2.0/24", "2001:2:0:2::/64"]);
     let route = "198.18.77.0/24 via 198.18.2.2 dev lan0";
-    let change = |lab: &mut Lab, action: &str| {
+    let change = |lab: &mut InterceptionLab, action: &str| {
         let words = ["ip", "route", action].into_iter();
         let words: Vec<&str> = words.chain(route.split(' ')).collect();
         lab.set("far", &words);
@@ -379,10 +379,10 @@ fn followed_routes(lab: &mut Lab) {
 }
 
 /// A client that opens more than its share is left alone by the rules, and goes on.
-fn client_at_its_share(lab: &mut Lab) {
+fn client_at_its_share(lab: &mut InterceptionLab) {
     let file = lab.config("near");
     let config = std::fs::read_to_string(&file).unwrap();
-    let reload = |lab: &Lab, config: &str| {
+    let reload = |lab: &InterceptionLab, config: &str| {
         std::fs::write(&file, config).unwrap();
         let socket = lab.state("near").join("admin.sock");
         node::admin::ask(&socket, RELOAD).unwrap();
@@ -422,8 +422,8 @@ fn client_at_its_share(lab: &mut Lab) {
     });
 }
 
-fn blocked_udp(lab: &mut Lab) {
-    let carries = |lab: &Lab, path: &str| {
+fn blocked_udp(lab: &mut InterceptionLab) {
+    let carries = |lab: &InterceptionLab, path: &str| {
         within(Duration::from_secs(20), || {
             ["near", "far"].iter().all(|site| {
                 let status = lab.status(site).unwrap_or_default();
@@ -432,7 +432,7 @@ fn blocked_udp(lab: &mut Lab) {
         });
     };
     carries(lab, "udp");
-    let sent = |lab: &Lab| {
+    let sent = |lab: &InterceptionLab| {
         let status = lab.status("near").unwrap_or_default();
         status["peers"][0]["path"]["udp"]["sent_bytes"]
             .as_u64()
@@ -464,7 +464,7 @@ fn blocked_udp(lab: &mut Lab) {
     assert_eq!(lab.fetch(SERVER), "198.18.1.2 200000");
 }
 
-fn strangers(lab: &mut Lab) {
+fn strangers(lab: &mut InterceptionLab) {
     let program = std::env::current_exe().unwrap();
     let program = program.to_str().unwrap();
     let flood = lab.inside("client", &[program, "flood", "198.18.11.2:4433"]);
@@ -476,7 +476,7 @@ fn strangers(lab: &mut Lab) {
     assert_eq!(path["udp"]["refused_packets"], 0, "they never came so far");
 }
 
-fn hung_node(lab: &mut Lab) {
+fn hung_node(lab: &mut InterceptionLab) {
     let hung = lab.process("near");
     signal(hung, "STOP");
     let started = Instant::now();
@@ -489,7 +489,7 @@ fn hung_node(lab: &mut Lab) {
     lab.wait_for_session();
 }
 
-fn killed_node(lab: &mut Lab) {
+fn killed_node(lab: &mut InterceptionLab) {
     let killed = lab.process("near");
     signal(killed, "KILL");
     let started = Instant::now();
@@ -504,7 +504,7 @@ fn killed_node(lab: &mut Lab) {
     lab.wait_for_session();
 }
 
-fn silent_peer(lab: &mut Lab) {
+fn silent_peer(lab: &mut InterceptionLab) {
     let far = lab.process("far");
     // Its watchdog only removes the far node's own rules.
     signal(far, "STOP");
@@ -519,7 +519,7 @@ fn silent_peer(lab: &mut Lab) {
     lab.wait_for_session();
 }
 
-fn removed_rules(lab: &mut Lab) {
+fn removed_rules(lab: &mut InterceptionLab) {
     let harms: [&[&str]; 2] = [
         &["nft", "flush", "ruleset"],
         &["ip", "rule", "del", "priority", "7443"],
@@ -534,7 +534,7 @@ fn removed_rules(lab: &mut Lab) {
     }
 }
 
-fn stopped_node(lab: &mut Lab) {
+fn stopped_node(lab: &mut InterceptionLab) {
     stop(lab, "far");
     within(Duration::from_secs(3), || {
         let rules = lab.inside("far", &["nft", "list", "ruleset"]);
@@ -543,7 +543,7 @@ fn stopped_node(lab: &mut Lab) {
     assert_eq!(lab.fetch(SERVER), "198.18.1.2 200000");
 }
 
-fn stopped_beside_another(lab: &mut Lab) {
+fn stopped_beside_another(lab: &mut InterceptionLab) {
     // All that is seen of the other node is its table.
     lab.set("near", &["nft", "add", "table", "inet", "trunkline_other"]);
     stop(lab, "near");
@@ -560,7 +560,7 @@ fn stopped_beside_another(lab: &mut Lab) {
 /// 600 connections at once meet a node that may open 256 files: none is reset, all are answered, rules can
 /// still be changed, and then the node works as before.
 fn few_descriptors(site: &'static str) {
-    let mut lab = Lab::build();
+    let mut lab = InterceptionLab::build();
     lab.limited = Some(site);
     lab.start_nodes();
     assert_eq!(lab.fetch(SERVER), "198.18.1.2 200000");
@@ -586,19 +586,19 @@ fn few_descriptors(site: &'static str) {
     }
 }
 
-fn stop(lab: &Lab, site: &str) {
+fn stop(lab: &InterceptionLab, site: &str) {
     signal(lab.process(site), "TERM");
     within(Duration::from_secs(15), || lab.status(site).is_none());
 }
 
 /// Whether marked packets are delivered to the site itself.
-fn delivers(lab: &Lab, site: &str) -> bool {
+fn delivers(lab: &InterceptionLab, site: &str) -> bool {
     text(&lab.inside(site, &["ip", "rule"])).contains("7443")
 }
 
 // The topology.
 
-struct Lab {
+struct InterceptionLab {
     prefix: String,
     home: tempfile::TempDir,
     children: Vec<Child>,
@@ -606,7 +606,7 @@ struct Lab {
     limited: Option<&'static str>,
 }
 
-impl Lab {
+impl InterceptionLab {
     fn build() -> Self {
         let lab = Self {
             prefix: format!("tln-it{}-", std::process::id()),
@@ -694,14 +694,14 @@ impl Lab {
             identities.push((
                 peer,
                 state.clone(),
-                Identity::load_or_create(&state).unwrap(),
+                NodeIdentity::load_or_create(&state).unwrap(),
             ));
         }
         let [(_, near, near_id), (_, far, far_id)] = identities.as_slice() else {
             unreachable!("two nodes were made");
         };
-        Pins::new(near).add("far", far_id.node()).unwrap();
-        Pins::new(far).add("near", near_id.node()).unwrap();
+        PinDirectory::new(near).add("far", far_id.node()).unwrap();
+        PinDirectory::new(far).add("near", near_id.node()).unwrap();
         for site in ["near", "far"] {
             let config = self.config(site);
             self.start(site, &["node", "run", config.to_str().unwrap()]);
@@ -741,9 +741,9 @@ impl Lab {
     fn last_why(&self) -> serde_json::Value {
         let socket = self.state("near").join("admin.sock");
         let ask = |request| node::admin::ask(&socket, request).unwrap();
-        let flows = ask(node::admin::Request::Flows);
+        let flows = ask(node::admin::AdminRequest::Flows);
         let last = flows["flows"].as_array().unwrap().last().unwrap()["flow"].as_u64();
-        ask(node::admin::Request::Why {
+        ask(node::admin::AdminRequest::Why {
             flow: last.unwrap(),
         })
     }
@@ -796,7 +796,7 @@ impl Lab {
 
     fn status(&self, site: &str) -> Option<serde_json::Value> {
         let socket = self.state(site).join("admin.sock");
-        node::admin::ask(&socket, node::admin::Request::Status).ok()
+        node::admin::ask(&socket, node::admin::AdminRequest::Status).ok()
     }
 
     fn flows_total(&self, site: &str) -> u64 {
@@ -834,7 +834,7 @@ impl Lab {
     }
 }
 
-impl Drop for Lab {
+impl Drop for InterceptionLab {
     fn drop(&mut self) {
         if std::thread::panicking() {
             for site in ["near", "far"] {

@@ -8,22 +8,24 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use node::identity::Identity;
-use node::pairing::{self, ExchangeError, Invitations, Pins, Token, TokenError};
-use node::tls::{self, Trust};
+use node::identity::NodeIdentity;
+use node::pairing::{
+    self, ExchangeError, InvitationDirectory, InvitationToken, PinDirectory, TokenError,
+};
+use node::tls::{self, TrustedIdentities};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-struct Site {
+struct PairingSite {
     state: tempfile::TempDir,
-    identity: Arc<Identity>,
+    identity: Arc<NodeIdentity>,
 }
 
-impl Site {
+impl PairingSite {
     fn new() -> Self {
         let state = tempfile::tempdir().unwrap();
-        let identity = Arc::new(Identity::load_or_create(state.path()).unwrap());
+        let identity = Arc::new(NodeIdentity::load_or_create(state.path()).unwrap());
         Self { state, identity }
     }
 
@@ -31,12 +33,12 @@ impl Site {
         self.state.path()
     }
 
-    fn pins(&self) -> Pins {
-        Pins::new(self.path())
+    fn pins(&self) -> PinDirectory {
+        PinDirectory::new(self.path())
     }
 
-    fn invite(&self, now: SystemTime, address: SocketAddr) -> Token {
-        Invitations::new(self.path())
+    fn invite(&self, now: SystemTime, address: SocketAddr) -> InvitationToken {
+        InvitationDirectory::new(self.path())
             .invite(
                 now,
                 self.identity.node(),
@@ -47,13 +49,13 @@ impl Site {
             .unwrap()
     }
 
-    async fn join(&self, token: &Token) -> Result<pairing::Paired, ExchangeError> {
+    async fn join(&self, token: &InvitationToken) -> Result<pairing::PairingResult, ExchangeError> {
         pairing::join(&self.identity, &self.pins(), "branch", "hub", token).await
     }
 }
 
 /// Answers joiners as a running node does, until the test ends.
-async fn inviting(site: &Site) -> SocketAddr {
+async fn inviting(site: &PairingSite) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let acceptor = TlsAcceptor::from(tls::pairing_server(&site.identity).unwrap());
@@ -64,7 +66,7 @@ async fn inviting(site: &Site) -> SocketAddr {
             let Ok(mut stream) = acceptor.accept(stream).await else {
                 continue;
             };
-            let (invitations, pins) = (Invitations::new(&path), Pins::new(&path));
+            let (invitations, pins) = (InvitationDirectory::new(&path), PinDirectory::new(&path));
             let _ = pairing::accept(&identity, &invitations, &pins, "hub", &mut stream).await;
         }
     });
@@ -73,9 +75,9 @@ async fn inviting(site: &Site) -> SocketAddr {
 
 #[tokio::test]
 async fn both_pin_each_other() {
-    let (hub, branch) = (Site::new(), Site::new());
+    let (hub, branch) = (PairingSite::new(), PairingSite::new());
     let token = hub.invite(SystemTime::now(), inviting(&hub).await);
-    let pasted = Token::parse(&token.to_string()).unwrap();
+    let pasted = InvitationToken::parse(&token.to_string()).unwrap();
     let paired = branch.join(&pasted).await.unwrap();
     assert_eq!(paired.calls_itself, "hub");
     assert_eq!(
@@ -90,7 +92,7 @@ async fn both_pin_each_other() {
 
 #[tokio::test]
 async fn a_token_used_twice_is_refused_and_pins_nobody() {
-    let (hub, branch, thief) = (Site::new(), Site::new(), Site::new());
+    let (hub, branch, thief) = (PairingSite::new(), PairingSite::new(), PairingSite::new());
     let token = hub.invite(SystemTime::now(), inviting(&hub).await);
     branch.join(&token).await.unwrap();
     let error = thief.join(&token).await.unwrap_err();
@@ -102,7 +104,7 @@ async fn a_token_used_twice_is_refused_and_pins_nobody() {
 
 #[tokio::test]
 async fn of_two_that_join_at_once_one_is_paired() {
-    let (hub, one, two) = (Site::new(), Site::new(), Site::new());
+    let (hub, one, two) = (PairingSite::new(), PairingSite::new(), PairingSite::new());
     let token = hub.invite(SystemTime::now(), inviting(&hub).await);
     let (first, second) = tokio::join!(one.join(&token), two.join(&token));
     assert!(first.is_ok() != second.is_ok());
@@ -111,7 +113,7 @@ async fn of_two_that_join_at_once_one_is_paired() {
 
 #[tokio::test]
 async fn a_token_out_of_date_is_refused_on_both_sides() {
-    let (hub, branch) = (Site::new(), Site::new());
+    let (hub, branch) = (PairingSite::new(), PairingSite::new());
     let address = inviting(&hub).await;
     let token = hub.invite(SystemTime::now() - Duration::from_secs(3600), address);
     let error = branch.join(&token).await.unwrap_err();
@@ -120,7 +122,7 @@ async fn a_token_out_of_date_is_refused_on_both_sides() {
         "{error}"
     );
     // A joiner whose clock is wrong, or who lies about the expiry, is refused by the inviter.
-    let hopeful = Token {
+    let hopeful = InvitationToken {
         expires: u64::MAX,
         ..token
     };
@@ -131,9 +133,9 @@ async fn a_token_out_of_date_is_refused_on_both_sides() {
 
 #[tokio::test]
 async fn a_wrong_secret_is_refused_and_the_invitation_stays_good() {
-    let (hub, branch) = (Site::new(), Site::new());
+    let (hub, branch) = (PairingSite::new(), PairingSite::new());
     let token = hub.invite(SystemTime::now(), inviting(&hub).await);
-    let guessed = Token {
+    let guessed = InvitationToken {
         secret: [0; 16],
         ..token.clone()
     };
@@ -144,7 +146,7 @@ async fn a_wrong_secret_is_refused_and_the_invitation_stays_good() {
 
 #[tokio::test]
 async fn an_impostor_at_the_inviters_address_learns_nothing() {
-    let (hub, branch, impostor) = (Site::new(), Site::new(), Site::new());
+    let (hub, branch, impostor) = (PairingSite::new(), PairingSite::new(), PairingSite::new());
     let token = hub.invite(SystemTime::now(), inviting(&impostor).await);
     let error = branch.join(&token).await.unwrap_err();
     assert!(
@@ -156,7 +158,7 @@ async fn an_impostor_at_the_inviters_address_learns_nothing() {
 
 #[tokio::test]
 async fn a_node_that_is_not_running_is_named() {
-    let (hub, branch) = (Site::new(), Site::new());
+    let (hub, branch) = (PairingSite::new(), PairingSite::new());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -167,8 +169,8 @@ async fn a_node_that_is_not_running_is_named() {
 
 /// Opens a link as the dialler does and reads the listener's first byte.
 async fn open_link(
-    dialer: &Site,
-    expected: &Site,
+    dialer: &PairingSite,
+    expected: &PairingSite,
     address: SocketAddr,
     protocol: &[u8],
 ) -> std::io::Result<u8> {
@@ -180,7 +182,7 @@ async fn open_link(
     stream.read_u8().await
 }
 
-async fn accepting_sessions(site: &Site, trust: Trust) -> SocketAddr {
+async fn accepting_sessions(site: &PairingSite, trust: TrustedIdentities) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let acceptor = TlsAcceptor::from(tls::session_server(&site.identity, trust).unwrap());
@@ -198,8 +200,8 @@ async fn accepting_sessions(site: &Site, trust: Trust) -> SocketAddr {
 
 #[tokio::test]
 async fn only_pinned_identities_get_a_session() {
-    let (hub, branch, stranger) = (Site::new(), Site::new(), Site::new());
-    let trust = Trust::default();
+    let (hub, branch, stranger) = (PairingSite::new(), PairingSite::new(), PairingSite::new());
+    let trust = TrustedIdentities::default();
     trust.replace([(branch.identity.node(), "branch".to_owned())].into());
     let address = accepting_sessions(&hub, trust.clone()).await;
     assert_eq!(
@@ -236,8 +238,8 @@ async fn only_pinned_identities_get_a_session() {
 
 #[tokio::test]
 async fn a_client_without_a_certificate_gets_nothing() {
-    let (hub, branch) = (Site::new(), Site::new());
-    let trust = Trust::default();
+    let (hub, branch) = (PairingSite::new(), PairingSite::new());
+    let trust = TrustedIdentities::default();
     trust.replace([(branch.identity.node(), "branch".to_owned())].into());
     let address = accepting_sessions(&hub, trust).await;
     let mut stream = TcpStream::connect(address).await.unwrap();

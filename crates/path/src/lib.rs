@@ -21,5 +21,5 @@ pub use mtu::{
     BASE_SIZE, CONFIRM_AFTER, MtuConfig, MtuState, PROBE_TIMER_MIN, PROBES_MAX, PathMtu,
     RAISE_AFTER, RETRY_AFTER, SEARCH_GRAIN,
 };
-pub use quantiles::Quantiles;
+pub use quantiles::DurationQuantiles;
 pub use rtt::{GRANULARITY, INITIAL_RTT, MIN_RTT_WINDOW, RttEstimator};

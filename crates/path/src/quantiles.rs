@@ -19,13 +19,13 @@ const BUCKETS: usize = 1 + ((OCTAVES as usize) << PER_OCTAVE_BITS);
 
 /// A distribution of spans that forgets.
 #[derive(Clone, Debug)]
-pub struct Quantiles {
+pub struct DurationQuantiles {
     counts: [u32; BUCKETS],
     total: u64,
     halved_at: Time,
 }
 
-impl Quantiles {
+impl DurationQuantiles {
     /// An empty one.
     #[must_use]
     pub fn new(now: Time) -> Self {
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn one_in_a_thousand_is_beyond_the_quantile_of_one_in_five_hundred() {
-        let mut quantiles = Quantiles::new(NOW);
+        let mut quantiles = DurationQuantiles::new(NOW);
         for _ in 0..1_997 {
             quantiles.add(Duration::ZERO);
         }
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn few_spans_are_all_within() {
-        let mut quantiles = Quantiles::new(NOW);
+        let mut quantiles = DurationQuantiles::new(NOW);
         assert_eq!(quantiles.all_but(0.002), Duration::ZERO);
         quantiles.add(ms(7));
         assert!(quantiles.all_but(0.002) >= ms(7));
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn what_is_not_seen_again_is_forgotten() {
-        let mut quantiles = Quantiles::new(NOW);
+        let mut quantiles = DurationQuantiles::new(NOW);
         for _ in 0..4 {
             quantiles.add(ms(10));
         }
@@ -177,7 +177,7 @@ mod tests {
             mut spans in prop::collection::vec(0_u64..60_000_000, 1..300),
             beyond in 0.0_f64..0.5,
         ) {
-            let mut quantiles = Quantiles::new(NOW);
+            let mut quantiles = DurationQuantiles::new(NOW);
             for span in &spans {
                 quantiles.add(Duration::from_micros(*span));
             }

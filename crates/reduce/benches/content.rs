@@ -15,7 +15,7 @@ use reduce::{
     ContentHandle, ContentRead, ContentReader, ContentWriter, Dictionary, DictionaryConfig,
     DictionaryKey,
 };
-use vocab::{ByteCount, Random};
+use vocab::{ByteCount, SeededRandom};
 
 const LENGTH: usize = 64 * 1024 * 1024;
 /// What a decoder hands over at a time.
@@ -23,7 +23,7 @@ const PIECE: usize = 128 * 1024;
 
 fn body(seed: u64, length: usize) -> Vec<u8> {
     let mut body = vec![0; length];
-    Random::from_seed(seed).fill(&mut body);
+    SeededRandom::from_seed(seed).fill(&mut body);
     body
 }
 
@@ -32,7 +32,7 @@ fn empty() -> Dictionary {
         memory: ByteCount::mebibytes(256),
         ..DictionaryConfig::default()
     };
-    let mut dictionary = Dictionary::new(config, Random::from_seed(1));
+    let mut dictionary = Dictionary::new(config, SeededRandom::from_seed(1));
     dictionary.open();
     dictionary
 }
@@ -160,7 +160,7 @@ fn on_disk(body: &[u8], disk: &mut MemoryDisk) -> Dictionary {
         segment: ByteCount::mebibytes(32),
     };
     let key = DictionaryKey::new([1; 32]);
-    let mut dictionary = Dictionary::with_key(config, key, Random::from_seed(1));
+    let mut dictionary = Dictionary::with_key(config, key, SeededRandom::from_seed(1));
     dictionary.open();
     disk.serve(&mut dictionary);
     let mut writer = ContentWriter::new();
@@ -168,11 +168,11 @@ fn on_disk(body: &[u8], disk: &mut MemoryDisk) -> Dictionary {
         writer
             .append(&mut dictionary, piece)
             .expect("it can be stored");
-        dictionary.write_down();
+        dictionary.request_flush();
         disk.serve(&mut dictionary);
     }
     writer.finish(&mut dictionary).expect("it can be stored");
-    dictionary.write_down();
+    dictionary.request_flush();
     disk.serve(&mut dictionary);
     dictionary
 }

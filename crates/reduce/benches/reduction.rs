@@ -14,22 +14,24 @@ use std::time::Duration;
 use bytes::Bytes;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use reduce::{
-    Decoded, Decoder, DecoderConfig, Dictionary, DictionaryConfig, Encoder, EncoderConfig,
+    DecoderConfig, DecoderOutput, Dictionary, DictionaryConfig, EncoderConfig, FlowDecoder,
+    FlowEncoder,
 };
-use vocab::{NodeId, Random, Segment, Time};
+use vocab::{FlowSegment, NodeId, SeededRandom, Time};
 
 const LENGTH: usize = 16 * 1024 * 1024;
 const PUSH: usize = 64 * 1024;
 
-struct Pair {
+struct DictionaryPair {
     near: Dictionary,
     far: Dictionary,
 }
 
-impl Pair {
+impl DictionaryPair {
     fn new() -> Self {
         let dictionary = |seed| {
-            let mut made = Dictionary::new(DictionaryConfig::default(), Random::from_seed(seed));
+            let mut made =
+                Dictionary::new(DictionaryConfig::default(), SeededRandom::from_seed(seed));
             made.open();
             made.peer(NodeId([1; 32]));
             made
@@ -40,7 +42,7 @@ impl Pair {
         }
     }
 
-    fn encode(&mut self, file: &Bytes) -> (Encoder, Vec<Bytes>) {
+    fn encode(&mut self, file: &Bytes) -> (FlowEncoder, Vec<Bytes>) {
         encode(&mut self.near, file)
     }
 
@@ -53,19 +55,19 @@ impl Pair {
     }
 }
 
-fn encode(dictionary: &mut Dictionary, file: &Bytes) -> (Encoder, Vec<Bytes>) {
+fn encode(dictionary: &mut Dictionary, file: &Bytes) -> (FlowEncoder, Vec<Bytes>) {
     let slot = dictionary.peer(NodeId([1; 32]));
     let config = EncoderConfig {
         retained: vocab::ByteCount::mebibytes(64),
         ..EncoderConfig::default()
     };
-    let mut encoder = Encoder::new(config, slot);
+    let mut encoder = FlowEncoder::new(config, slot);
     let mut records = Vec::new();
     let mut now = Time::ZERO;
     for start in (0..file.len()).step_by(PUSH) {
         now += Duration::from_micros(100);
         let end = file.len().min(start + PUSH);
-        encoder.push(now, Segment::payload(file.slice(start..end)));
+        encoder.push(now, FlowSegment::payload(file.slice(start..end)));
         // As an engine does whose link is the bottleneck: it encodes when it can send.
         if start % (2 * PUSH) == 0 {
             continue;
@@ -83,14 +85,14 @@ fn encode(dictionary: &mut Dictionary, file: &Bytes) -> (Encoder, Vec<Bytes>) {
 
 fn decode(dictionary: &mut Dictionary, records: &[Bytes]) -> usize {
     let slot = dictionary.peer(NodeId([1; 32]));
-    let mut decoder = Decoder::new(DecoderConfig::default(), slot);
+    let mut decoder = FlowDecoder::new(DecoderConfig::default(), slot);
     let mut raw = 0;
     for record in records {
         decoder.push(record.clone());
         loop {
             match decoder.poll(dictionary).expect("a sound stream") {
-                Decoded::Segment(segment) => raw += segment.bytes.len(),
-                Decoded::NeedMore => break,
+                DecoderOutput::Segment(segment) => raw += segment.bytes.len(),
+                DecoderOutput::NeedMore => break,
                 other => panic!("{other:?}"),
             }
         }
@@ -101,13 +103,13 @@ fn decode(dictionary: &mut Dictionary, records: &[Bytes]) -> usize {
 
 fn noise(seed: u64) -> Bytes {
     let mut data = vec![0; LENGTH];
-    Random::from_seed(seed).fill(&mut data);
+    SeededRandom::from_seed(seed).fill(&mut data);
     data.into()
 }
 
 /// Words of a small vocabulary, unevenly likely: zstd -3 finds about 3:1 in it.
 fn text(seed: u64) -> Bytes {
-    let mut random = Random::from_seed(seed);
+    let mut random = SeededRandom::from_seed(seed);
     let words: Vec<Vec<u8>> = (0..2000)
         .map(|_| {
             let letters = 2 + random.below(8);
@@ -128,7 +130,7 @@ fn text(seed: u64) -> Bytes {
 
 /// The file with random bytes inserted about every `period` bytes.
 fn edited(file: &Bytes, period: u64, inserted: usize) -> Bytes {
-    let mut random = Random::from_seed(period);
+    let mut random = SeededRandom::from_seed(period);
     let mut data = Vec::with_capacity(file.len() * 11 / 10);
     let mut rest = &file[..];
     while !rest.is_empty() {
@@ -145,14 +147,14 @@ fn edited(file: &Bytes, period: u64, inserted: usize) -> Bytes {
 
 fn print_wire_bytes() {
     let file = noise(1);
-    let mut pair = Pair::new();
+    let mut pair = DictionaryPair::new();
     println!("cold random 16 MiB: {} B", pair.transfer(&file));
     println!("repeat:             {} B", pair.transfer(&file));
     println!(
         "edit64k:            {} B",
         pair.transfer(&edited(&file, 65_536, 1))
     );
-    let mut pair = Pair::new();
+    let mut pair = DictionaryPair::new();
     pair.transfer(&file);
     println!(
         "edit4k:             {} B",
@@ -170,7 +172,7 @@ fn print_wire_bytes() {
             zstd_safe::compress(&mut out, block, 3).expect("room enough")
         })
         .sum();
-    let cold = Pair::new().transfer(&words);
+    let cold = DictionaryPair::new().transfer(&words);
     println!("cold text 16 MiB:   {cold} B (zstd -3: {whole} B whole, {blocks} B in blocks)");
 }
 
@@ -198,20 +200,20 @@ fn print_speeds() {
     for (name, file) in [("random", noise(1)), ("text", text(2))] {
         print_speed(
             &format!("encode cold {name}"),
-            || Pair::new().near,
+            || DictionaryPair::new().near,
             |near| drop(encode(near, &file)),
         );
-        let (_, records) = Pair::new().encode(&file);
+        let (_, records) = DictionaryPair::new().encode(&file);
         print_speed(
             &format!("decode cold {name}"),
-            || Pair::new().far,
+            || DictionaryPair::new().far,
             |far| {
                 decode(far, &records);
             },
         );
     }
     let file = noise(1);
-    let mut pair = Pair::new();
+    let mut pair = DictionaryPair::new();
     pair.transfer(&file);
     let (_, records) = pair.encode(&file);
     print_speed(
@@ -227,7 +229,7 @@ fn print_speeds() {
         },
     );
     let warm = || {
-        let mut pair = Pair::new();
+        let mut pair = DictionaryPair::new();
         pair.transfer(&file);
         pair
     };
@@ -252,22 +254,22 @@ fn benchmarks(criterion: &mut Criterion) {
     for (name, file) in [("random", noise(1)), ("text", text(2))] {
         group.bench_function(format!("encode cold {name}"), |bench| {
             bench.iter_batched(
-                || Pair::new().near,
+                || DictionaryPair::new().near,
                 |mut near| (encode(&mut near, &file), near),
                 BatchSize::PerIteration,
             );
         });
-        let (_, records) = Pair::new().encode(&file);
+        let (_, records) = DictionaryPair::new().encode(&file);
         group.bench_function(format!("decode cold {name}"), |bench| {
             bench.iter_batched(
-                || Pair::new().far,
+                || DictionaryPair::new().far,
                 |mut far| (decode(&mut far, &records), far),
                 BatchSize::PerIteration,
             );
         });
     }
     let file = noise(1);
-    let mut pair = Pair::new();
+    let mut pair = DictionaryPair::new();
     pair.transfer(&file);
     group.bench_function("encode warm", |bench| {
         bench.iter(|| encode(&mut pair.near, &file));

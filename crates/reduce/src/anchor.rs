@@ -18,7 +18,7 @@ const ALL: u64 = 1 << 16;
 
 /// A place in a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Anchor {
+pub(crate) struct ChunkAnchor {
     /// Bytes from the chunk's start.
     pub(crate) at: usize,
     /// The hash of the [`WINDOW`] bytes there.
@@ -29,13 +29,13 @@ pub(crate) struct Anchor {
 /// are left out: there only longer repeats are worth a copy, and each anchor that is kept or looked for
 /// costs a miss of the processor's cache. Which ones stay is decided by half of their bytes, and what stays
 /// at one expansion stays at each lower one.
-pub(crate) fn anchors(bytes: &[u8], expansion: usize) -> Vec<Anchor> {
+pub(crate) fn anchors(bytes: &[u8], expansion: usize) -> Vec<ChunkAnchor> {
     let kept = match expansion {
         0 | 1 => ALL,
         2 | 3 => ALL / 3,
         _ => ALL / 12,
     };
-    let chosen = places::Kernel::detect().positions(bytes);
+    let chosen = places::PlacesKernel::detect().positions(bytes);
     let mut found = Vec::with_capacity(chosen.len() * kept as usize / ALL as usize + 8);
     let mut free = 0;
     for at in chosen {
@@ -50,7 +50,7 @@ pub(crate) fn anchors(bytes: &[u8], expansion: usize) -> Vec<Anchor> {
         let front = front_of(window);
         if front >> 48 < kept {
             let hash = hash_of(front, window);
-            found.push(Anchor { at, hash });
+            found.push(ChunkAnchor { at, hash });
         }
     }
     found
@@ -90,14 +90,14 @@ const SECRETS: [u64; 4] = [
 
 #[cfg(test)]
 mod tests {
-    use vocab::Random;
+    use vocab::SeededRandom;
 
     use super::*;
 
     #[test]
     fn the_same_bytes_have_the_same_anchors_wherever_they_stand() {
         let mut data = vec![0; 60_000];
-        Random::from_seed(1).fill(&mut data);
+        SeededRandom::from_seed(1).fill(&mut data);
         let whole = anchors(&data, 1);
         let mean = data.len() / whole.len();
         assert!((70..130).contains(&mean), "{mean}");
@@ -106,7 +106,7 @@ mod tests {
             let same = shifted.iter().filter(|anchor| {
                 let at = anchor.at + shift;
                 let hash = anchor.hash;
-                whole.contains(&Anchor { at, hash })
+                whole.contains(&ChunkAnchor { at, hash })
             });
             assert!(same.count() + 2 >= shifted.len());
         }
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn text_has_its_share() {
-        let mut random = Random::from_seed(2);
+        let mut random = SeededRandom::from_seed(2);
         let words = [
             "the", "while", "let", "mut", "return", "struct", "(self)", "{\n    ",
         ];
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn what_stays_at_one_expansion_stays_at_each_lower_one() {
         let mut data = vec![0; 600_000];
-        Random::from_seed(3).fill(&mut data);
+        SeededRandom::from_seed(3).fill(&mut data);
         let kept = [1, 2, 3, 4, 9].map(|expansion| anchors(&data, expansion));
         for pair in kept.windows(2) {
             assert!(pair[1].iter().all(|anchor| pair[0].contains(anchor)));

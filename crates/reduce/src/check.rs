@@ -20,18 +20,18 @@ use crate::fingerprint::Fingerprint;
 pub(crate) const CHECK_LENGTH: usize = 16;
 
 /// The spans of a record in the making, or under examination, of which the last is open.
-pub(crate) struct Spans {
+pub(crate) struct CheckSpans {
     hashes: blake3::Hasher,
 }
 
 /// A span: its length in bytes and their hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
+pub(crate) struct CheckSpan {
     pub(crate) length: usize,
     pub(crate) hash: Fingerprint,
 }
 
-impl Span {
+impl CheckSpan {
     /// The spans of these bytes each.
     pub(crate) fn of_each(spans: &[&[u8]]) -> Vec<Self> {
         let hashes = Fingerprint::of_each(spans);
@@ -46,15 +46,15 @@ impl Span {
 }
 
 /// The check of a record of these spans.
-pub(crate) fn check_of(spans: &[Span]) -> [u8; CHECK_LENGTH] {
-    let mut made = Spans::new();
+pub(crate) fn check_of(spans: &[CheckSpan]) -> [u8; CHECK_LENGTH] {
+    let mut made = CheckSpans::new();
     for span in spans {
         made.add(span);
     }
     made.check()
 }
 
-impl Spans {
+impl CheckSpans {
     pub(crate) fn new() -> Self {
         Self {
             hashes: blake3::Hasher::new(),
@@ -66,14 +66,14 @@ impl Spans {
     pub(crate) fn end<'a>(
         &mut self,
         pieces: impl Iterator<Item = &'a [u8]> + Clone,
-        known: Option<Span>,
-    ) -> Span {
+        known: Option<CheckSpan>,
+    ) -> CheckSpan {
         let length = pieces.clone().map(<[u8]>::len).sum();
         // The open span is made of bytes of one chunk only, so it is all of that chunk if it is
         // as long.
         let span = known
             .filter(|known| known.length == length)
-            .unwrap_or_else(|| Span {
+            .unwrap_or_else(|| CheckSpan {
                 length,
                 hash: Fingerprint::of_pieces(pieces),
             });
@@ -81,7 +81,7 @@ impl Spans {
         span
     }
 
-    fn add(&mut self, span: &Span) {
+    fn add(&mut self, span: &CheckSpan) {
         if span.length > 0 {
             self.hashes.update(&span.hash.0);
         }
@@ -103,16 +103,16 @@ mod tests {
     fn a_known_span_counts_as_its_bytes_do_and_only_if_it_is_as_long() {
         let raw = b"the first span, and the second";
         let hashed = {
-            let mut spans = Spans::new();
+            let mut spans = CheckSpans::new();
             spans.end([&raw[..7], &raw[7..15]].into_iter(), None);
             spans.end([&raw[15..]].into_iter(), None);
             spans.check()
         };
-        let span = |bytes: &[u8]| Span {
+        let span = |bytes: &[u8]| CheckSpan {
             length: bytes.len(),
             hash: Fingerprint::of(bytes),
         };
-        let mut spans = Spans::new();
+        let mut spans = CheckSpans::new();
         let longer = span(b"a longer chunk, of which this is a part");
         let ended = spans.end([&raw[..15]].into_iter(), Some(longer));
         assert_eq!(ended, span(&raw[..15]));
@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn the_check_depends_on_where_spans_end_and_on_every_byte() {
         let check = |raw: &[u8], cut: usize| {
-            let mut spans = Spans::new();
+            let mut spans = CheckSpans::new();
             spans.end([&raw[..cut]].into_iter(), None);
             spans.end([&raw[cut..]].into_iter(), None);
             spans.check()

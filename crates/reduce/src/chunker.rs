@@ -145,7 +145,7 @@ const GEAR: [u64; 256] = {
 
 #[cfg(test)]
 mod tests {
-    use vocab::Random;
+    use vocab::SeededRandom;
 
     use super::*;
 
@@ -167,7 +167,7 @@ mod tests {
 
     fn noise(seed: u64, length: usize) -> Vec<u8> {
         let mut data = vec![0; length];
-        Random::from_seed(seed).fill(&mut data);
+        SeededRandom::from_seed(seed).fill(&mut data);
         data
     }
 
@@ -176,7 +176,7 @@ mod tests {
         let data = noise(1, 600_000);
         let whole = cuts(&data, || usize::MAX);
         assert_eq!(whole, cuts(&data, || 1));
-        let mut random = Random::from_seed(2);
+        let mut random = SeededRandom::from_seed(2);
         for most in [3, 100, 5_000, 70_000] {
             assert_eq!(whole, cuts(&data, || 1 + random.below(most) as usize));
         }

@@ -149,7 +149,7 @@ impl Default for DictionaryConfig {
 
 /// Whether a flow's payload may enter the dictionaries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Storing {
+pub enum StoragePolicy {
     /// It is chunked, looked up and remembered on both sides.
     #[default]
     Remember,
@@ -169,7 +169,7 @@ pub struct EncoderConfig {
     /// Literal bytes in one record at most; no more than [`MAX_RECORD_LITERALS`] is used.
     pub record: ByteCount,
     /// Whether the payload may enter the dictionaries.
-    pub storing: Storing,
+    pub storing: StoragePolicy,
 }
 
 impl Default for EncoderConfig {
@@ -178,7 +178,7 @@ impl Default for EncoderConfig {
             level: 3,
             retained: ByteCount::mebibytes(8),
             record: ByteCount::new(MAX_RECORD_LITERALS as u64),
-            storing: Storing::Remember,
+            storing: StoragePolicy::Remember,
         }
     }
 }

@@ -23,21 +23,21 @@ mod pending;
 use std::collections::VecDeque;
 
 use bytes::{Bytes, BytesMut};
-use vocab::{Segment, SegmentKind};
+use vocab::{FlowSegment, SegmentKind};
 
 use crate::anchor::anchors;
-use crate::check::Span;
+use crate::check::CheckSpan;
 use crate::config::{
     DECODE_AHEAD_BYTES, DECODE_AHEAD_RECORDS, DecoderConfig, MAX_CHUNK, MAX_FRAME,
     MAX_RECORD_LITERALS, MIN_CHUNK, REPAIR_AHEAD_BYTES, REPAIR_AHEAD_RECORDS,
 };
 use crate::dictionary::{Dictionary, FlowChunks, NO_KEY, PeerSlot, PeerView};
-use crate::error::Error;
-use crate::fingerprint::{Fingerprint, Key};
-use crate::record::{End, Literals, Operation, Record};
+use crate::error::ReductionError;
+use crate::fingerprint::{ChunkKey, Fingerprint};
+use crate::record::{LiteralEncoding, OperationEnd, ParsedRecord, RecordOperation};
 use crate::repair::{AnswerScope, RepairAnswer};
 use crate::windows::WindowId;
-use pending::{Attempt, Outlook, Pending, Verified};
+use pending::{DeliveryAttempt, PendingRecord, RepairOutlook, VerifiedRecord};
 
 /// Pieces from this size on, in bytes, are kept as they come; smaller ones are copied together, so
 /// that none keeps a much larger buffer from being used again.
@@ -45,24 +45,24 @@ const KEPT_PIECE: usize = 8 * 1024;
 /// Bytes at a record's start that say how long it is, at most.
 const RECORD_START: usize = 10;
 
-/// What [`Decoder::poll`] has to say.
+/// What [`FlowDecoder::poll`] has to say.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decoded {
+pub enum DecoderOutput {
     /// The next segment, verified.
-    Segment(Segment),
+    Segment(FlowSegment),
     /// Nothing until more is pushed.
     NeedMore,
     /// Nothing until the dictionary has had a disk completion: poll again after each.
     WaitForDisk,
-    /// A request to be carried to the peer's [`crate::Encoder::repair`]; given once. Until its
-    /// answer is handed in, [`Decoder::poll`] says [`Decoded::WaitForRepair`].
+    /// A request to be carried to the peer's [`crate::FlowEncoder::repair`]; given once. Until its
+    /// answer is handed in, [`FlowDecoder::poll`] says [`DecoderOutput::WaitForRepair`].
     NeedRepair(Bytes),
     /// Nothing until the answer to the repair request is handed in.
     WaitForRepair,
 }
 
 /// One direction of one flow, from the WAN.
-pub struct Decoder {
+pub struct FlowDecoder {
     peer: PeerSlot,
     /// What was pushed since `input` was filled: large pieces as they came, then small ones.
     incoming: VecDeque<Bytes>,
@@ -74,26 +74,26 @@ pub struct Decoder {
     input_buffer: usize,
     /// Where in the encoded stream `input` begins.
     parsed: u64,
-    records: VecDeque<Pending>,
+    records: VecDeque<PendingRecord>,
     /// Bytes that `records` take together.
     ahead: usize,
     /// Records at the back whose sources have not been looked up.
     unread: usize,
-    outlook: Outlook,
-    ready: VecDeque<Segment>,
+    outlook: RepairOutlook,
+    ready: VecDeque<FlowSegment>,
     /// Where the record whose segments are in `ready` ended.
     delivered: u64,
     consumed: u64,
     /// The payload chunk that is not whole yet.
     partial: Vec<u8>,
-    previous: Key,
+    previous: ChunkKey,
     /// What the peer may refer to if it has no slot.
     chunks: FlowChunks,
     window: Option<WindowId>,
     /// Raw literal bytes for each coded one, in the last record with enough of them.
     expansion: usize,
     frame: Vec<u8>,
-    failed: Option<Error>,
+    failed: Option<ReductionError>,
     /// Payload came that the peer keeps out of the dictionaries.
     brought_unstorable: bool,
     /// `input` is a buffer of its own, and no part of a larger one.
@@ -102,7 +102,7 @@ pub struct Decoder {
     ahead_limit: usize,
 }
 
-impl Decoder {
+impl FlowDecoder {
     /// A decoder for a flow from that peer.
     #[must_use]
     pub fn new(_config: DecoderConfig, peer: PeerSlot) -> Self {
@@ -117,7 +117,7 @@ impl Decoder {
             records: VecDeque::new(),
             ahead: 0,
             unread: 0,
-            outlook: Outlook::Good,
+            outlook: RepairOutlook::Good,
             ready: VecDeque::new(),
             delivered: 0,
             consumed: 0,
@@ -149,12 +149,12 @@ impl Decoder {
         self.incoming.push_back(encoded);
     }
 
-    /// The next thing. After [`Decoded::Segment`] call again.
+    /// The next thing. After [`DecoderOutput::Segment`] call again.
     ///
     /// # Errors
     /// When the stream is malformed or does not verify; the flow must then be reset, and every
     /// later call fails too.
-    pub fn poll(&mut self, dictionary: &mut Dictionary) -> Result<Decoded, Error> {
+    pub fn poll(&mut self, dictionary: &mut Dictionary) -> Result<DecoderOutput, ReductionError> {
         if let Some(error) = self.failed {
             return Err(error);
         }
@@ -168,7 +168,7 @@ impl Decoder {
     #[must_use]
     pub fn buffered(&self) -> usize {
         let ready: usize = self.ready.iter().map(|segment| segment.bytes.len()).sum();
-        let repairs: usize = self.records.iter().map(Pending::extra).sum();
+        let repairs: usize = self.records.iter().map(PendingRecord::extra).sum();
         self.waiting
             + self.incoming.len() * size_of::<Bytes>()
             + self.gathered.capacity()
@@ -176,7 +176,7 @@ impl Decoder {
             + self.partial.capacity()
             + self.frame.capacity()
             + ready
-            + self.ready.len() * size_of::<Segment>()
+            + self.ready.len() * size_of::<FlowSegment>()
             + self.ahead
             + repairs
     }
@@ -193,10 +193,10 @@ impl Decoder {
         self.consumed
     }
 
-    /// Whether the peer has sent payload that it keeps out of the dictionaries ([`crate::Storing::Never`]):
+    /// Whether the peer has sent payload that it keeps out of the dictionaries ([`crate::StoragePolicy::Never`]):
     /// then this node has to keep the flow's payload out of its own, too.
     #[must_use]
-    pub fn brought_unstorable(&self) -> bool {
+    pub fn has_received_unstorable(&self) -> bool {
         self.brought_unstorable
     }
 
@@ -213,11 +213,11 @@ impl Decoder {
     ///
     /// # Errors
     /// When the answer is malformed or answers nothing that was asked.
-    pub fn handle_repair(&mut self, answer: &[u8]) -> Result<(), Error> {
+    pub fn handle_repair(&mut self, answer: &[u8]) -> Result<(), ReductionError> {
         let answer = RepairAnswer::parse(answer)?;
         let mut records = self.records.iter_mut();
         let record = records.find(|record| record.start == answer.record_start);
-        let unasked = Error::PeerMisbehaved("a repair that nobody asked for");
+        let unasked = ReductionError::PeerMisbehaved("a repair that nobody asked for");
         let record = record.ok_or(unasked)?;
         let asked = match answer.scope {
             AnswerScope::All => record.answered_all(answer.pieces),
@@ -226,52 +226,54 @@ impl Decoder {
         asked.then_some(()).ok_or(unasked)
     }
 
-    fn poll_next(&mut self, dictionary: &mut Dictionary) -> Result<Decoded, Error> {
+    fn poll_next(&mut self, dictionary: &mut Dictionary) -> Result<DecoderOutput, ReductionError> {
         loop {
             if let Some(segment) = self.ready.pop_front() {
                 if self.ready.is_empty() {
                     self.consumed = self.delivered;
                 }
-                return Ok(Decoded::Segment(segment));
+                return Ok(DecoderOutput::Segment(segment));
             }
             let ahead = DECODE_AHEAD_BYTES.min(self.ahead_limit);
             self.parse_ahead(DECODE_AHEAD_RECORDS, ahead)?;
             self.read_ahead(dictionary, DECODE_AHEAD_RECORDS, ahead);
             if self.records.is_empty() {
-                self.let_go_of_buffers();
+                self.shrink_buffers();
             }
             let Some(front) = self.records.front_mut() else {
-                return Ok(Decoded::NeedMore);
+                return Ok(DecoderOutput::NeedMore);
             };
             let before = front.weight;
             let mut view = PeerView::new(dictionary, self.peer, &self.chunks);
             let attempt = front.attempt(&mut view, &mut self.window, self.outlook)?;
             self.ahead += front.weight - before;
             match attempt {
-                Attempt::Waits(Decoded::WaitForRepair) => return self.ask_ahead(dictionary),
-                Attempt::Waits(reason) => return Ok(reason),
-                Attempt::Verified(verified) => self.deliver(dictionary, &verified)?,
+                DeliveryAttempt::Waits(DecoderOutput::WaitForRepair) => {
+                    return self.ask_ahead(dictionary);
+                }
+                DeliveryAttempt::Waits(reason) => return Ok(reason),
+                DeliveryAttempt::Verified(verified) => self.deliver(dictionary, &verified)?,
             }
         }
     }
 
     /// Parses records that were pushed, while there are fewer than so many and they take less than so
     /// many bytes.
-    fn parse_ahead(&mut self, records: usize, bytes: usize) -> Result<(), Error> {
+    fn parse_ahead(&mut self, records: usize, bytes: usize) -> Result<(), ReductionError> {
         while self.records.is_empty() || self.records.len() < records && self.ahead < bytes {
-            let Some((mut record, length)) = Record::parse(&mut self.input)? else {
+            let Some((mut record, length)) = ParsedRecord::parse(&mut self.input)? else {
                 if self.join_input()? {
                     continue;
                 }
                 return Ok(());
             };
-            if record.literals == Literals::Stored {
+            if record.literals == LiteralEncoding::Stored {
                 // The host gets these bytes themselves.
                 record.coded = unshared(record.coded, self.input_buffer);
             }
             let start = self.parsed;
             self.parsed += length as u64;
-            let pending = Pending::new(start, self.parsed, record);
+            let pending = PendingRecord::new(start, self.parsed, record);
             self.ahead += pending.weight;
             self.unread += 1;
             self.records.push_back(pending);
@@ -300,15 +302,15 @@ impl Decoder {
     }
 
     /// While the front record waits for what it lacks, asks for what those behind it lack.
-    fn ask_ahead(&mut self, dictionary: &mut Dictionary) -> Result<Decoded, Error> {
+    fn ask_ahead(&mut self, dictionary: &mut Dictionary) -> Result<DecoderOutput, ReductionError> {
         let ahead = REPAIR_AHEAD_BYTES.min(self.ahead_limit);
         self.parse_ahead(REPAIR_AHEAD_RECORDS, ahead)?;
         self.read_ahead(dictionary, REPAIR_AHEAD_RECORDS, ahead);
-        let mut waits = Decoded::WaitForRepair;
+        let mut waits = DecoderOutput::WaitForRepair;
         let mut view = PeerView::new(dictionary, self.peer, &self.chunks);
         for pending in self.records.iter_mut().skip(1) {
             match pending.ask_ahead(&mut view, &mut self.window, self.outlook) {
-                Some(Decoded::WaitForDisk) => waits = Decoded::WaitForDisk,
+                Some(DecoderOutput::WaitForDisk) => waits = DecoderOutput::WaitForDisk,
                 Some(request) => return Ok(request),
                 None => {}
             }
@@ -318,9 +320,9 @@ impl Decoder {
 
     /// Makes what came the input, as soon as that makes a record of it; says whether it did. A
     /// record that came in one piece is not copied, any other one once.
-    fn join_input(&mut self) -> Result<bool, Error> {
+    fn join_input(&mut self) -> Result<bool, ReductionError> {
         let more = self.waiting + self.gathered.len();
-        let length = Record::length(&self.input)?;
+        let length = ParsedRecord::length(&self.input)?;
         if more == 0 || length.is_some_and(|length| self.input.len() + more < length) {
             return Ok(false);
         }
@@ -352,7 +354,7 @@ impl Decoder {
 
     /// Nothing more can be done until more comes, which may be never: what is left of large buffers
     /// is kept in small ones.
-    fn let_go_of_buffers(&mut self) {
+    fn shrink_buffers(&mut self) {
         if !self.is_input_own && self.input.len() < KEPT_PIECE {
             self.input = Bytes::copy_from_slice(&self.input);
             self.input_buffer = self.input.len();
@@ -386,7 +388,11 @@ impl Decoder {
     }
 
     /// Takes the front record's verified bytes apart, remembers its chunks and queues segments.
-    fn deliver(&mut self, dictionary: &mut Dictionary, verified: &Verified) -> Result<(), Error> {
+    fn deliver(
+        &mut self,
+        dictionary: &mut Dictionary,
+        verified: &VerifiedRecord,
+    ) -> Result<(), ReductionError> {
         let Some(pending) = self.records.pop_front() else {
             return Ok(());
         };
@@ -406,21 +412,23 @@ impl Decoder {
             let piece = at..at + length;
             at += length;
             match *operation {
-                Operation::Aside { kind, end, .. } => {
+                RecordOperation::Aside { kind, end, .. } => {
                     self.queue_payload(raw.slice(payload..piece.start));
                     payload = at;
                     self.aside(kind, raw.slice(piece), end)?;
                 }
-                Operation::Literal { end, .. } | Operation::Copy { end, .. } => {
+                RecordOperation::Literal { end, .. } | RecordOperation::Copy { end, .. } => {
                     let ended = match end {
-                        End::Continues => None,
-                        End::Ends => chunk_ends.next(),
+                        OperationEnd::Continues => None,
+                        OperationEnd::Ends => chunk_ends.next(),
                     };
                     self.extend_chunk(dictionary, &raw[piece], ended)?;
                 }
-                Operation::Chunk { .. } => {
+                RecordOperation::Chunk { .. } => {
                     if !self.partial.is_empty() {
-                        return Err(Error::PeerMisbehaved("a chunk begins inside another"));
+                        return Err(ReductionError::PeerMisbehaved(
+                            "a chunk begins inside another",
+                        ));
                     }
                     let ended = chunk_ends.next();
                     let key = chunks.next().copied().unwrap_or(NO_KEY);
@@ -452,29 +460,38 @@ impl Decoder {
     fn queue_payload(&mut self, mut bytes: Bytes) {
         while !bytes.is_empty() {
             let piece = bytes.split_to(bytes.len().min(MAX_RECORD_LITERALS));
-            self.ready.push_back(Segment::payload(piece));
+            self.ready.push_back(FlowSegment::payload(piece));
         }
     }
 
     /// Takes in bytes that belong to no chunk; frames are put together again.
-    fn aside(&mut self, kind: SegmentKind, bytes: Bytes, end: End) -> Result<(), Error> {
+    fn aside(
+        &mut self,
+        kind: SegmentKind,
+        bytes: Bytes,
+        end: OperationEnd,
+    ) -> Result<(), ReductionError> {
         if kind != SegmentKind::Frame {
             if !bytes.is_empty() {
                 self.brought_unstorable |= kind == SegmentKind::Payload;
-                self.ready.push_back(Segment { kind, bytes });
+                self.ready.push_back(FlowSegment { kind, bytes });
             }
             return Ok(());
         }
         if self.frame.len() + bytes.len() > MAX_FRAME {
-            return Err(Error::PeerMisbehaved("a frame is longer than allowed"));
+            return Err(ReductionError::PeerMisbehaved(
+                "a frame is longer than allowed",
+            ));
         }
         match end {
-            End::Continues => self.frame.extend_from_slice(&bytes),
-            End::Ends if self.frame.is_empty() => self.ready.push_back(Segment::frame(bytes)),
-            End::Ends => {
+            OperationEnd::Continues => self.frame.extend_from_slice(&bytes),
+            OperationEnd::Ends if self.frame.is_empty() => {
+                self.ready.push_back(FlowSegment::frame(bytes))
+            }
+            OperationEnd::Ends => {
                 self.frame.extend_from_slice(&bytes);
                 let frame = std::mem::take(&mut self.frame);
-                self.ready.push_back(Segment::frame(frame.into()));
+                self.ready.push_back(FlowSegment::frame(frame.into()));
             }
         }
         Ok(())
@@ -486,11 +503,13 @@ impl Decoder {
         &mut self,
         dictionary: &mut Dictionary,
         piece: &[u8],
-        ended: Option<&Span>,
-    ) -> Result<(), Error> {
+        ended: Option<&CheckSpan>,
+    ) -> Result<(), ReductionError> {
         let length = self.partial.len() + piece.len();
         if length > MAX_CHUNK {
-            return Err(Error::PeerMisbehaved("a chunk is longer than allowed"));
+            return Err(ReductionError::PeerMisbehaved(
+                "a chunk is longer than allowed",
+            ));
         }
         let Some(span) = ended else {
             self.partial.extend_from_slice(piece);
@@ -510,7 +529,7 @@ impl Decoder {
 
     /// Puts a chunk into the dictionary. Its fingerprint is known if all of it is in the span in
     /// which it ended, which holds bytes of no other chunk.
-    fn remember(&mut self, dictionary: &mut Dictionary, chunk: &[u8], span: &Span) {
+    fn remember(&mut self, dictionary: &mut Dictionary, chunk: &[u8], span: &CheckSpan) {
         if chunk.is_empty() {
             return;
         }
@@ -535,7 +554,7 @@ impl Decoder {
     }
 
     /// The peer holds this chunk, which is the last one that ended in the flow.
-    fn note_chunk(&mut self, dictionary: &mut Dictionary, key: Key, check: u64) {
+    fn note_chunk(&mut self, dictionary: &mut Dictionary, key: ChunkKey, check: u64) {
         dictionary.mark_held(key, check, self.peer);
         self.chunks.push(self.peer, key, check);
         self.previous = key;

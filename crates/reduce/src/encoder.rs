@@ -28,24 +28,24 @@ mod statistics;
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
-use vocab::{Segment, SegmentKind, Time};
+use vocab::{FlowSegment, SegmentKind, Time};
 
 use crate::anchor::anchors;
 use crate::chunker::Chunker;
 use crate::config::{
     BULK, EncoderConfig, MAX_CHUNK, MAX_FRAME, MAX_RECORD_LITERALS, MAX_RECORD_REPAIRS, MIN_CHUNK,
-    Storing, TAIL_HOLD,
+    StoragePolicy, TAIL_HOLD,
 };
-use crate::dictionary::{Dictionary, NO_KEY, PeerSlot, Presence, Ticket};
-use crate::error::Error;
-use crate::fingerprint::{Fingerprint, Key};
-use crate::literals::Experience;
-use crate::record::{End, Extent};
+use crate::dictionary::{ChunkPresence, Dictionary, FetchTicket, NO_KEY, PeerSlot};
+use crate::error::ReductionError;
+use crate::fingerprint::{ChunkKey, Fingerprint};
+use crate::literals::LiteralHistory;
+use crate::record::{CopyExtent, OperationEnd};
 use crate::repair::{AnswerScope, RepairAnswer, RepairRequest, RepairScope};
-use chunk::{Chunk, Edited, Plan, add_bases};
-use draft::{Draft, Runs};
-use matching::{Cursor, Held, Matching, Piece};
-use retained::Retained;
+use chunk::{ChunkPlan, EditedChunk, OutgoingChunk, add_bases};
+use draft::{LinkUse, RecordDraft};
+use matching::{ChunkMatches, ChunkPiece, PeerHoldings, StreamCursor};
+use retained::RetainedRecord;
 
 pub use statistics::FlowReduction;
 
@@ -83,20 +83,20 @@ const LEAST_SENT_LAST_CHUNK: usize = 1024;
 const SPELLED_RECORDS: usize = 16;
 
 /// One direction of one flow, towards the WAN.
-pub struct Encoder {
+pub struct FlowEncoder {
     config: EncoderConfig,
     peer: PeerSlot,
-    order: VecDeque<Run>,
+    order: VecDeque<QueuedSegment>,
     /// Whole chunks that have no fingerprints yet, with how much of each has been sent.
     cut: Vec<(Bytes, usize)>,
-    chunks: VecDeque<Chunk>,
+    chunks: VecDeque<OutgoingChunk>,
     chunker: Chunker,
     open: Vec<u8>,
     open_sent: usize,
     pending: usize,
     /// The last chunk that was emitted to its end.
-    previous: Key,
-    cursor: Cursor,
+    previous: ChunkKey,
+    cursor: StreamCursor,
     last_push: Time,
     recent: usize,
     /// Literal bytes in the next record at most, as the burst that it belongs to goes on.
@@ -105,12 +105,12 @@ pub struct Encoder {
     record_limit: usize,
     hold_until: Option<Time>,
     /// Boxed: it is large, and most flows have none.
-    collecting: Option<Box<Collecting>>,
-    reading: Reading,
+    collecting: Option<Box<CollectingRecord>>,
+    reading: BaseReadState,
     is_finished: bool,
     leftover: Bytes,
     encoded: u64,
-    retained: VecDeque<Retained>,
+    retained: VecDeque<RetainedRecord>,
     retained_bytes: usize,
     /// What the records in `retained` take beside their raw bytes.
     retained_overhead: usize,
@@ -121,18 +121,18 @@ pub struct Encoder {
     /// Raw bytes that were retained and that the peer has acknowledged.
     released: usize,
     /// Chunks that ended in records not yet acknowledged: this flow may refer to them.
-    in_flight: BTreeMap<Key, u64>,
-    lacking: Vec<Key>,
+    in_flight: BTreeMap<ChunkKey, u64>,
+    lacking: Vec<ChunkKey>,
     /// Records yet to come in which no run is used.
     spelled: usize,
-    experience: Experience,
+    experience: LiteralHistory,
     /// Raw literal bytes for each 16 coded ones, from the last records.
     expansion: usize,
     statistics: FlowReduction,
 }
 
 /// What is to be sent next, in the order of its arrival.
-enum Run {
+enum QueuedSegment {
     /// So many bytes from the chunks.
     Payload(usize),
     /// These bytes, which belong to no chunk.
@@ -140,10 +140,10 @@ enum Run {
 }
 
 /// Whether the front chunk waits for old ones to be read from disk, which it may resemble.
-enum Reading {
+enum BaseReadState {
     Nothing,
     For {
-        reads: Vec<Ticket>,
+        reads: Vec<FetchTicket>,
         until: Time,
     },
     /// They took too long.
@@ -151,13 +151,13 @@ enum Reading {
 }
 
 /// A record of little but references that waits for more of them.
-struct Collecting {
-    draft: Draft,
+struct CollectingRecord {
+    draft: RecordDraft,
     /// `None` when it has waited long enough.
     until: Option<Time>,
 }
 
-impl Encoder {
+impl FlowEncoder {
     /// An encoder for a flow to that peer.
     #[must_use]
     pub fn new(config: EncoderConfig, peer: PeerSlot) -> Self {
@@ -172,14 +172,14 @@ impl Encoder {
             open_sent: 0,
             pending: 0,
             previous: NO_KEY,
-            cursor: Cursor::default(),
+            cursor: StreamCursor::default(),
             last_push: Time::ZERO,
             recent: 0,
             opening: FIRST_LITERALS,
             record_limit: MAX_RECORD_LITERALS,
             hold_until: None,
             collecting: None,
-            reading: Reading::Nothing,
+            reading: BaseReadState::Nothing,
             is_finished: false,
             leftover: Bytes::new(),
             encoded: 0,
@@ -192,7 +192,7 @@ impl Encoder {
             in_flight: BTreeMap::new(),
             lacking: Vec::new(),
             spelled: 0,
-            experience: Experience::default(),
+            experience: LiteralHistory::default(),
             expansion: 16,
             statistics: FlowReduction::default(),
         }
@@ -204,7 +204,7 @@ impl Encoder {
     ///
     /// # Panics
     /// When a frame is longer than [`MAX_FRAME`], which the other side would refuse.
-    pub fn push(&mut self, now: Time, segment: Segment) {
+    pub fn push(&mut self, now: Time, segment: FlowSegment) {
         let length = segment.bytes.len();
         if now.since(self.last_push) > TAIL_HOLD {
             self.recent = 0;
@@ -217,21 +217,21 @@ impl Encoder {
         self.pending += length;
         self.statistics.raw_bytes += length as u64;
         match (segment.kind, self.config.storing) {
-            (SegmentKind::Payload, Storing::Remember) => {
+            (SegmentKind::Payload, StoragePolicy::Remember) => {
                 if length > 0 {
                     self.push_payload(segment.bytes);
                 }
             }
-            (SegmentKind::Payload, Storing::Never) | (SegmentKind::Control, _) => {
+            (SegmentKind::Payload, StoragePolicy::Never) | (SegmentKind::Control, _) => {
                 if length > 0 {
                     self.order
-                        .push_back(Run::Aside(segment.kind, segment.bytes));
+                        .push_back(QueuedSegment::Aside(segment.kind, segment.bytes));
                 }
             }
             (SegmentKind::Frame, _) => {
                 assert!(length <= MAX_FRAME, "a frame of {length} bytes is too long");
                 self.order
-                    .push_back(Run::Aside(segment.kind, segment.bytes));
+                    .push_back(QueuedSegment::Aside(segment.kind, segment.bytes));
             }
         }
     }
@@ -255,7 +255,7 @@ impl Encoder {
         if let Some(collecting) = &mut self.collecting {
             collecting.until = None;
         }
-        self.reading = Reading::TooLong;
+        self.reading = BaseReadState::TooLong;
         let worth_it = if self.open_sent == self.open.len() {
             LEAST_SENT_LAST_CHUNK
         } else {
@@ -296,10 +296,10 @@ impl Encoder {
         if let Some(collecting) = &mut self.collecting {
             collecting.until = collecting.until.filter(|until| now < *until);
         }
-        if let Reading::For { until, .. } = self.reading
+        if let BaseReadState::For { until, .. } = self.reading
             && now >= until
         {
-            self.reading = Reading::TooLong;
+            self.reading = BaseReadState::TooLong;
         }
         if max == 0 {
             return None;
@@ -334,8 +334,8 @@ impl Encoder {
         let collecting = self.collecting.as_ref();
         let collecting = collecting.and_then(|collecting| collecting.until);
         let reading = match self.reading {
-            Reading::For { until, .. } => Some(until),
-            Reading::Nothing | Reading::TooLong => None,
+            BaseReadState::For { until, .. } => Some(until),
+            BaseReadState::Nothing | BaseReadState::TooLong => None,
         };
         let waits = [self.hold_until, collecting, reading];
         waits.into_iter().flatten().min()
@@ -344,7 +344,7 @@ impl Encoder {
     /// Whether [`Self::poll_encoded`] may go on at the next disk completion.
     #[must_use]
     pub fn waits_for_disk(&self) -> bool {
-        matches!(self.reading, Reading::For { .. })
+        matches!(self.reading, BaseReadState::For { .. })
     }
 
     /// The peer's decoder has consumed the encoded stream up to `offset`: it holds the chunks
@@ -384,7 +384,7 @@ impl Encoder {
     /// their bytes.
     #[must_use]
     pub fn pending_overhead(&self) -> usize {
-        self.order.len() * size_of::<Run>()
+        self.order.len() * size_of::<QueuedSegment>()
     }
 
     /// Bytes of memory that are held beside [`Self::retained`], about.
@@ -409,20 +409,23 @@ impl Encoder {
     /// # Errors
     /// When the request is malformed, names what this flow has not sent or what the peer has
     /// already acknowledged, or is one more than [`MAX_RECORD_REPAIRS`] for its record.
-    pub fn repair(&mut self, request: &[u8]) -> Result<Bytes, Error> {
+    pub fn repair(&mut self, request: &[u8]) -> Result<Bytes, ReductionError> {
         let request = RepairRequest::parse(request)?;
         let found = self
             .retained
             .binary_search_by_key(&request.record_start, |record| record.start);
         let record = found.ok().and_then(|index| self.retained.get_mut(index));
-        let record = record.ok_or(Error::PeerMisbehaved(
+        let record = record.ok_or(ReductionError::PeerMisbehaved(
             "a repair is asked for a record that is not on its way",
         ))?;
-        let pieces = record.pieces.as_ref().ok_or(Error::PeerMisbehaved(
-            "a repair is asked for a record that refers to nothing",
-        ))?;
+        let pieces = record
+            .pieces
+            .as_ref()
+            .ok_or(ReductionError::PeerMisbehaved(
+                "a repair is asked for a record that refers to nothing",
+            ))?;
         if record.repairs == MAX_RECORD_REPAIRS {
-            return Err(Error::PeerMisbehaved(
+            return Err(ReductionError::PeerMisbehaved(
                 "a record is to be repaired again and again",
             ));
         }
@@ -443,7 +446,7 @@ impl Encoder {
                 answer.scope = AnswerScope::Some;
                 for number in references {
                     let reference = record.references.get(number);
-                    let reference = reference.ok_or(Error::PeerMisbehaved(
+                    let reference = reference.ok_or(ReductionError::PeerMisbehaved(
                         "a repair is asked for a reference that is not there",
                     ))?;
                     self.lacking.push(record.sources[reference.source]);
@@ -454,7 +457,7 @@ impl Encoder {
                     self.spelled = SPELLED_RECORDS;
                 }
                 for number in runs {
-                    let keys = record.group(number).ok_or(Error::PeerMisbehaved(
+                    let keys = record.group(number).ok_or(ReductionError::PeerMisbehaved(
                         "a repair is asked for a run that is not there",
                     ))?;
                     answer.keys.extend(keys);
@@ -491,10 +494,10 @@ impl Encoder {
 
     /// Adds to the last run of payload, or starts one.
     fn extend_payload(&mut self, bytes: usize) {
-        if let Some(Run::Payload(length)) = self.order.back_mut() {
+        if let Some(QueuedSegment::Payload(length)) = self.order.back_mut() {
             *length += bytes;
         } else {
-            self.order.push_back(Run::Payload(bytes));
+            self.order.push_back(QueuedSegment::Payload(bytes));
         }
     }
 
@@ -507,15 +510,16 @@ impl Encoder {
     }
 
     /// Gives the chunks that were cut their fingerprints, all at once, which is faster.
-    fn name_chunks(&mut self) {
+    fn fingerprint_chunks(&mut self) {
         if self.cut.is_empty() {
             return;
         }
         let bytes: Vec<&[u8]> = self.cut.iter().map(|(bytes, _)| &bytes[..]).collect();
         let fingerprints = Fingerprint::of_each(&bytes);
         let cut = self.cut.drain(..).zip(fingerprints);
-        self.chunks
-            .extend(cut.map(|((bytes, sent), fingerprint)| Chunk::new(bytes, fingerprint, sent)));
+        self.chunks.extend(
+            cut.map(|((bytes, sent), fingerprint)| OutgoingChunk::new(bytes, fingerprint, sent)),
+        );
     }
 
     fn forget_lacking(&mut self, dictionary: &mut Dictionary) {
@@ -534,37 +538,37 @@ impl Encoder {
         if self.holds_rest(now) {
             return None;
         }
-        self.name_chunks();
+        self.fingerprint_chunks();
         let most = self.config.record.as_usize().clamp(1, MAX_RECORD_LITERALS);
         let literals = (max.saturating_mul(self.expansion) / 16).max(LEAST_LITERALS);
         let most = most.min(self.record_limit.saturating_mul(self.expansion) / 16);
         let (mut draft, until) = match self.collecting.take().map(|collecting| *collecting) {
-            Some(Collecting { draft, until }) => (draft, until),
-            None => (Draft::new(self.peer), Some(now + TAIL_HOLD)),
+            Some(CollectingRecord { draft, until }) => (draft, until),
+            None => (RecordDraft::new(self.peer), Some(now + TAIL_HOLD)),
         };
         draft.limit_literals(literals.min(most).min(self.opening));
         while draft.has_room() {
             let taken = match self.order.front_mut() {
                 None => break,
-                Some(Run::Aside(kind, bytes)) => {
+                Some(QueuedSegment::Aside(kind, bytes)) => {
                     let length = bytes.len().min(draft.literal_room());
                     let piece = bytes.split_to(length);
                     let end = if bytes.is_empty() {
-                        End::Ends
+                        OperationEnd::Ends
                     } else {
-                        End::Continues
+                        OperationEnd::Continues
                     };
                     draft.aside(*kind, piece, end);
                     self.pending -= length;
-                    if end == End::Ends {
+                    if end == OperationEnd::Ends {
                         self.order.pop_front();
                     }
                     true
                 }
-                Some(Run::Payload(_)) if !self.chunks.is_empty() => {
+                Some(QueuedSegment::Payload(_)) if !self.chunks.is_empty() => {
                     self.take_from_chunk(now, dictionary, &mut draft)
                 }
-                Some(Run::Payload(_)) => self.take_from_open(now, dictionary, &mut draft),
+                Some(QueuedSegment::Payload(_)) => self.take_from_open(now, dictionary, &mut draft),
             };
             if !taken {
                 break;
@@ -573,10 +577,10 @@ impl Encoder {
         if draft.is_empty() {
             return None;
         }
-        let may_grow = draft.mostly_refers() && draft.has_room() && draft.raw_room() > 0;
+        let may_grow = draft.is_mostly_references() && draft.has_room() && draft.raw_room() > 0;
         let all_taken = self.chunks.is_empty() && self.order.len() <= 1;
         if until.is_some() && may_grow && all_taken && self.is_bulk() {
-            self.collecting = Some(Box::new(Collecting { draft, until }));
+            self.collecting = Some(Box::new(CollectingRecord { draft, until }));
             return None;
         }
         Some(self.close_record(dictionary, draft))
@@ -587,7 +591,7 @@ impl Encoder {
         &mut self,
         now: Time,
         dictionary: &mut Dictionary,
-        draft: &mut Draft,
+        draft: &mut RecordDraft,
     ) -> bool {
         let run = self.payload_run();
         let Some(mut chunk) = self.chunks.pop_front() else {
@@ -602,8 +606,8 @@ impl Encoder {
             return false;
         };
         let taken = match &mut plan {
-            Plan::Refer => chunk.take_reference(dictionary, draft, run),
-            Plan::Pieces(edited) => chunk.take_piece(dictionary, draft, edited, run),
+            ChunkPlan::Refer => chunk.take_reference(dictionary, draft, run),
+            ChunkPlan::Pieces(edited) => chunk.take_piece(dictionary, draft, edited, run),
         };
         let Some(length) = taken else {
             chunk.plan = Some(plan);
@@ -619,13 +623,13 @@ impl Encoder {
         }
         let key = chunk.fingerprint.key();
         let length = chunk.bytes.len();
-        draft.ended(dictionary, &chunk.fingerprint, length, self.previous);
+        draft.end_chunk(dictionary, &chunk.fingerprint, length, self.previous);
         let previous = self.previous;
         let kept = dictionary.insert(&chunk.fingerprint, &chunk.bytes, previous, self.peer);
         match (plan, kept) {
-            (Plan::Refer, Some(kept)) => draft.share(kept),
-            (Plan::Refer, None) => {}
-            (Plan::Pieces(edited), _) => {
+            (ChunkPlan::Refer, Some(kept)) => draft.share(kept),
+            (ChunkPlan::Refer, None) => {}
+            (ChunkPlan::Pieces(edited), _) => {
                 dictionary.add_anchors(key, &edited.anchors, self.peer);
                 draft.is_new_to_peer(&chunk.fingerprint);
             }
@@ -639,7 +643,7 @@ impl Encoder {
         &mut self,
         now: Time,
         dictionary: &mut Dictionary,
-        draft: &mut Draft,
+        draft: &mut RecordDraft,
     ) -> bool {
         let run = self.payload_run();
         if run == 0 {
@@ -658,9 +662,15 @@ impl Encoder {
         let source = expected.and_then(|key| draft.source(dictionary, key).map(|at| (key, at)));
         if let Some((key, source)) = source {
             let piece = self.open_piece(length);
-            let extent = Extent::Bytes(length);
-            draft.copy(source, self.open_sent, extent, piece, End::Continues);
-            self.cursor.stand(key, end);
+            let extent = CopyExtent::Bytes(length);
+            draft.copy(
+                source,
+                self.open_sent,
+                extent,
+                piece,
+                OperationEnd::Continues,
+            );
+            self.cursor.move_to(key, end);
         } else {
             self.take_edited_tail(dictionary, draft, length);
         }
@@ -675,37 +685,42 @@ impl Encoder {
     }
 
     /// Emits the next bytes of the open chunk as copies and literals.
-    fn take_edited_tail(&mut self, dictionary: &mut Dictionary, draft: &mut Draft, length: usize) {
+    fn take_edited_tail(
+        &mut self,
+        dictionary: &mut Dictionary,
+        draft: &mut RecordDraft,
+        length: usize,
+    ) {
         let mut rest = self.open_piece(length);
-        let mut held = Held {
+        let mut held = PeerHoldings {
             dictionary,
             in_flight: &self.in_flight,
             peer: self.peer,
         };
         let expansion = self.expansion / 16;
-        let Matching { pieces, bases } =
+        let ChunkMatches { pieces, bases } =
             self.cursor
                 .search(&mut held, &rest, 0, &anchors(&rest, 1), expansion);
         add_bases(dictionary, draft, &bases);
         for piece in pieces {
             let there = rest.split_to(piece.length());
             match piece {
-                Piece::Copy {
+                ChunkPiece::Copy {
                     from,
                     length,
                     to_end,
                 } => match draft.source(dictionary, from.key) {
                     Some(source) => {
                         let extent = if to_end {
-                            Extent::Rest
+                            CopyExtent::Rest
                         } else {
-                            Extent::Bytes(length)
+                            CopyExtent::Bytes(length)
                         };
-                        draft.copy(source, from.offset, extent, there, End::Continues);
+                        draft.copy(source, from.offset, extent, there, OperationEnd::Continues);
                     }
-                    None => draft.literal(there, End::Continues),
+                    None => draft.literal(there, OperationEnd::Continues),
                 },
-                Piece::Literal(_) => draft.literal(there, End::Continues),
+                ChunkPiece::Literal(_) => draft.literal(there, OperationEnd::Continues),
             }
         }
     }
@@ -718,9 +733,9 @@ impl Encoder {
     /// Whether what is left of a bulk transfer after a full record waits for more, for a record of
     /// little costs as much to make, to check and to compress against as a full one.
     fn holds_rest(&mut self, now: Time) -> bool {
-        let only_payload = matches!(self.order.front(), Some(Run::Payload(_)));
+        let only_payload = matches!(self.order.front(), Some(QueuedSegment::Payload(_)));
         let little = self.order.len() == 1 && only_payload && self.pending < LEAST_REST;
-        let waited = self.collecting.is_some() || !matches!(self.reading, Reading::Nothing);
+        let waited = self.collecting.is_some() || !matches!(self.reading, BaseReadState::Nothing);
         little && !waited && self.is_bulk() && self.holds_tail(now)
     }
 
@@ -738,7 +753,7 @@ impl Encoder {
 
     /// The chunk that followed the previous one last time, if the peer holds it, its bytes are
     /// in memory, and the open chunk begins as it does.
-    fn expected_chunk(&mut self, dictionary: &mut Dictionary) -> Option<Key> {
+    fn expected_chunk(&mut self, dictionary: &mut Dictionary) -> Option<ChunkKey> {
         let key = dictionary.next(self.previous, self.peer);
         if key == NO_KEY || !self.peer_holds(dictionary, key) {
             return None;
@@ -747,15 +762,15 @@ impl Encoder {
         bytes.starts_with(&self.open).then_some(key)
     }
 
-    fn peer_holds(&self, dictionary: &Dictionary, key: Key) -> bool {
+    fn peer_holds(&self, dictionary: &Dictionary, key: ChunkKey) -> bool {
         self.in_flight.contains_key(&key) || dictionary.is_held_by(key, self.peer)
     }
 
     /// The length of the run of payload that is next.
     fn payload_run(&self) -> usize {
         match self.order.front() {
-            Some(Run::Payload(length)) => *length,
-            Some(Run::Aside(..)) | None => 0,
+            Some(QueuedSegment::Payload(length)) => *length,
+            Some(QueuedSegment::Aside(..)) | None => 0,
         }
     }
 
@@ -763,14 +778,19 @@ impl Encoder {
         self.pending -= length;
         if run == length {
             self.order.pop_front();
-        } else if let Some(Run::Payload(left)) = self.order.front_mut() {
+        } else if let Some(QueuedSegment::Payload(left)) = self.order.front_mut() {
             *left -= length;
         }
     }
 
     /// Decides how a chunk travels; `None` while it waits for what it may resemble.
-    fn plan(&mut self, now: Time, dictionary: &mut Dictionary, chunk: &Chunk) -> Option<Plan> {
-        if let Reading::For { reads, .. } = &self.reading
+    fn plan(
+        &mut self,
+        now: Time,
+        dictionary: &mut Dictionary,
+        chunk: &OutgoingChunk,
+    ) -> Option<ChunkPlan> {
+        if let BaseReadState::For { reads, .. } = &self.reading
             && reads.iter().any(|read| read.outcome().is_none())
         {
             return None;
@@ -778,36 +798,36 @@ impl Encoder {
         let key = chunk.fingerprint.key();
         let presence = dictionary.look_up(&chunk.fingerprint, self.peer);
         let in_flight = self.in_flight.get(&key) == Some(&chunk.fingerprint.check());
-        if presence == Presence::AtBoth || in_flight {
+        if presence == ChunkPresence::AtBoth || in_flight {
             let next = dictionary.next(key, self.peer);
             self.cursor.follow(next, chunk.bytes.len());
-            return Some(Plan::Refer);
+            return Some(ChunkPlan::Refer);
         }
         if !self.cursor.is_placed() {
             self.look_back_from_next(dictionary);
         }
-        let mut held = Held {
+        let mut held = PeerHoldings {
             dictionary,
             in_flight: &self.in_flight,
             peer: self.peer,
         };
         let until = match self.reading {
-            Reading::Nothing => now + TAIL_HOLD,
+            BaseReadState::Nothing => now + TAIL_HOLD,
             // Once is enough: what has left the memory again since is not waited for.
-            Reading::For { .. } | Reading::TooLong => now,
+            BaseReadState::For { .. } | BaseReadState::TooLong => now,
         };
         let reads = self.cursor.read_ahead(&mut held, chunk.bytes.len());
         if !reads.is_empty() && now < until && self.recent >= MAX_CHUNK && !self.is_finished {
-            self.reading = Reading::For { reads, until };
+            self.reading = BaseReadState::For { reads, until };
             return None;
         }
-        self.reading = Reading::Nothing;
+        self.reading = BaseReadState::Nothing;
         let expansion = self.expansion / 16;
         let anchors = anchors(&chunk.bytes, expansion);
-        let Matching { pieces, bases } =
+        let ChunkMatches { pieces, bases } =
             self.cursor
                 .search(&mut held, &chunk.bytes, chunk.sent, &anchors, expansion);
-        Some(Plan::Pieces(Edited {
+        Some(ChunkPlan::Pieces(EditedChunk {
             pieces: pieces.into(),
             bases,
             anchors,
@@ -826,16 +846,16 @@ impl Encoder {
                 key = dictionary.previous(key);
             }
             if key != NO_KEY {
-                self.cursor.stand(key, 0);
+                self.cursor.move_to(key, 0);
             }
             return;
         }
     }
 
-    fn close_record(&mut self, dictionary: &mut Dictionary, draft: Draft) -> Bytes {
+    fn close_record(&mut self, dictionary: &mut Dictionary, draft: RecordDraft) -> Bytes {
         let runs = match self.spelled {
-            0 => Runs::Followed,
-            _ => Runs::Spelled,
+            0 => LinkUse::Followed,
+            _ => LinkUse::Spelled,
         };
         self.spelled = self.spelled.saturating_sub(1);
         let closed = draft.close(dictionary, self.config.level, &mut self.experience, runs);
@@ -873,11 +893,11 @@ impl Encoder {
         self.retained_bytes += own_length;
         let overhead = RECORD_MEMORY
             + closed.ended.len() * ENDED_MEMORY
-            + (closed.sources.len() + closed.groups.len()) * size_of::<Key>()
+            + (closed.sources.len() + closed.groups.len()) * size_of::<ChunkKey>()
             + closed.references.len() * 2 * size_of::<usize>()
             + pieces.as_ref().map_or(0, Vec::len) * size_of::<Bytes>();
         self.retained_overhead += overhead;
-        self.retained.push_back(Retained {
+        self.retained.push_back(RetainedRecord {
             overhead,
             start,
             end: self.encoded,

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 /// Why an encoded stream, a repair request or a repair answer cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Error {
+pub enum ReductionError {
     /// The bytes are not what the format says.
     #[error("the reduced stream is not well-formed: {0}")]
     InvalidMessage(&'static str),
@@ -16,8 +16,8 @@ pub enum Error {
     PeerMisbehaved(&'static str),
 }
 
-impl From<vocab::Truncated> for Error {
-    fn from(_: vocab::Truncated) -> Self {
+impl From<vocab::TruncatedInput> for ReductionError {
+    fn from(_: vocab::TruncatedInput) -> Self {
         Self::InvalidMessage("a value is cut short")
     }
 }

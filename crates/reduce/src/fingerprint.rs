@@ -1,13 +1,13 @@
 //! What a chunk is called: the BLAKE3 hash of its bytes.
 //!
 //! The full hash stands on disk and is compared whenever bytes come back from there. The index
-//! keeps half of it, and references name a quarter ([`Key`]): two chunks with the same key are
+//! keeps half of it, and references name a quarter ([`ChunkKey`]): two chunks with the same key are
 //! an accident of 2^-64 for each pair, which the record's own check turns into a repair.
 
 use std::fmt;
 
 /// The first eight bytes of a fingerprint: what references and the index are keyed by.
-pub(crate) type Key = u64;
+pub(crate) type ChunkKey = u64;
 
 /// Chunks of which so many are hashed faster together than one by one.
 const TOGETHER: usize = 3;
@@ -25,7 +25,7 @@ impl Fingerprint {
     /// The fingerprint of each of these, in order: together they fill the processor's vectors,
     /// which one chunk does not.
     pub(crate) fn of_each(chunks: &[&[u8]]) -> Vec<Self> {
-        match simd::blake3::Kernel::detect() {
+        match simd::blake3::Blake3Kernel::detect() {
             Some(kernel) if chunks.len() >= TOGETHER => {
                 kernel.hash_each(chunks).into_iter().map(Self).collect()
             }
@@ -50,7 +50,7 @@ impl Fingerprint {
     }
 
     /// The part that references name. Zero, which stands for "none" in links, is avoided.
-    pub(crate) fn key(&self) -> Key {
+    pub(crate) fn key(&self) -> ChunkKey {
         self.word(0).max(1)
     }
 

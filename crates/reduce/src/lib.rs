@@ -7,16 +7,16 @@
 //!            Dictionary                  Dictionary           one for each node
 //!               │ ▲ disk requests, completions
 //! ```
-//! The [`Encoder`] cuts payload into chunks by its content and sends a short reference for each
+//! The [`FlowEncoder`] cuts payload into chunks by its content and sends a short reference for each
 //! one that the peer is known to hold; the rest travels compressed, against similar chunks where
-//! there are some. The [`Decoder`] delivers nothing that has not passed a BLAKE3 check, and asks
+//! there are some. The [`FlowDecoder`] delivers nothing that has not passed a BLAKE3 check, and asks
 //! for what it cannot resolve. The [`Dictionary`] keeps chunks in memory and in a crash-safe log;
 //! it is a cache and may lose everything at any time.
 //!
 //! All of it is sans-I/O: time is handed in, the disk is requests ([`DiskRequest`]) and
 //! completions, and nothing here knows of sockets or threads. Formats:
 //! `docs/formats/reduced-stream.md`, `docs/formats/dictionary.md`. Fuzzing starts at
-//! [`Decoder::push`], [`RepairRequest::parse`], [`RepairAnswer::parse`] and [`scan_segment`].
+//! [`FlowDecoder::push`], [`RepairRequest::parse`], [`RepairAnswer::parse`] and [`scan_segment`].
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -43,9 +43,10 @@ mod windows;
 
 pub use config::*;
 pub use content::{
-    Absence, ContentHandle, ContentRead, ContentReader, ContentWriter, HandleError, StoreError,
+    ContentHandle, ContentRead, ContentReader, ContentUnavailable, ContentWriter, HandleError,
+    StoreError,
 };
-pub use decoder::{Decoded, Decoder};
+pub use decoder::{DecoderOutput, FlowDecoder};
 pub use dictionary::{
     ContentPin, Dictionary, DictionaryKey, DictionaryStatistics, PeerSlot, PinPurpose, PinState,
     SegmentScan, scan_segment,
@@ -54,6 +55,6 @@ pub use disk::{
     DiskAnswer, DiskCompletion, DiskFault, DiskOperation, DiskRequest, SegmentListing,
     parse_segment_file_name, segment_file_name,
 };
-pub use encoder::{Encoder, FlowReduction};
-pub use error::Error;
+pub use encoder::{FlowEncoder, FlowReduction};
+pub use error::ReductionError;
 pub use repair::{AnswerScope, RepairAnswer, RepairRequest, RepairScope};

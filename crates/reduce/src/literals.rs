@@ -12,8 +12,8 @@
 use zstd_safe::{CCtx, DCtx, DParameter, InBuffer, OutBuffer, ResetDirective};
 
 use crate::config::{MAX_DECODING_WINDOWS, MAX_ENCODING_WINDOWS, WINDOW_LOG};
-use crate::window_coder::{Means, WindowCoder};
-use crate::windows::{WindowId, Windows};
+use crate::window_coder::{CoderKind, WindowCoder};
+use crate::windows::{WindowId, WindowPool};
 
 /// Bytes that the probe looks at, taken evenly from the block.
 const PROBE: usize = 1024;
@@ -52,11 +52,11 @@ const BASE_GUARD: [u8; 8] = [0; 8];
 ///
 /// About 1.5 MiB, and for bulk flows the windows: each some 10 MiB to code and 9 MiB to decode,
 /// [`MAX_ENCODING_WINDOWS`] and [`MAX_DECODING_WINDOWS`] of them at most.
-pub(crate) struct Codec {
+pub(crate) struct LiteralCodec {
     compress: CCtx<'static>,
     decompress: DCtx<'static>,
-    encoding: Windows<WindowCoder>,
-    decoding: Windows<DCtx<'static>>,
+    encoding: WindowPool<WindowCoder>,
+    decoding: WindowPool<DCtx<'static>>,
     /// Room for literals that have to be in one piece, and for what they are coded as.
     joined: Vec<u8>,
     pub(crate) coded: Vec<u8>,
@@ -64,7 +64,7 @@ pub(crate) struct Codec {
 
 /// How a block of literals was coded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Coding {
+pub(crate) enum BlockCoding {
     /// As they are.
     Stored,
     /// One zstd frame.
@@ -79,7 +79,7 @@ pub(crate) enum Coding {
 
 /// What an encoder remembers of how its literals fared.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Experience {
+pub(crate) struct LiteralHistory {
     incompressible: u32,
     /// What the last thousand bytes that were coded without bases came out as.
     per_mille: Option<usize>,
@@ -97,13 +97,13 @@ pub(crate) struct Experience {
     losses: u32,
 }
 
-impl Codec {
+impl LiteralCodec {
     pub(crate) fn new() -> Self {
         Self {
             compress: CCtx::create(),
             decompress: DCtx::create(),
-            encoding: Windows::new(MAX_ENCODING_WINDOWS),
-            decoding: Windows::new(MAX_DECODING_WINDOWS),
+            encoding: WindowPool::new(MAX_ENCODING_WINDOWS),
+            decoding: WindowPool::new(MAX_DECODING_WINDOWS),
             joined: Vec::new(),
             coded: Vec::new(),
         }
@@ -115,17 +115,17 @@ impl Codec {
         pieces: &[&[u8]],
         bases: &[u8],
         level: i32,
-        experience: &mut Experience,
+        experience: &mut LiteralHistory,
         out: &mut Vec<u8>,
-    ) -> Coding {
+    ) -> BlockCoding {
         out.clear();
         let length = pieces.iter().map(|piece| piece.len()).sum();
         experience.literals += length as u64;
         if length < LEAST_COMPRESSED {
-            return Coding::Stored;
+            return BlockCoding::Stored;
         }
         if !bases.is_empty() && self.encode_against(pieces, bases, level, experience, out) {
-            return Coding::Delta;
+            return BlockCoding::Delta;
         }
         let coding = self.encode_without(pieces, length, level, experience, out);
         experience.note(length, coding, out.len());
@@ -185,7 +185,7 @@ impl Codec {
         pieces: &[&[u8]],
         bases: &[u8],
         level: i32,
-        experience: &mut Experience,
+        experience: &mut LiteralHistory,
         out: &mut Vec<u8>,
     ) -> bool {
         if experience.without_bases > 0 {
@@ -217,9 +217,9 @@ impl Codec {
         pieces: &[&[u8]],
         length: usize,
         level: i32,
-        experience: &mut Experience,
+        experience: &mut LiteralHistory,
         out: &mut Vec<u8>,
-    ) -> Coding {
+    ) -> BlockCoding {
         let compressible = looks_compressible(pieces, length);
         let windowed = compressible && experience.wants_window();
         if windowed
@@ -228,7 +228,7 @@ impl Codec {
             return coding;
         }
         if !compressible && length >= ALWAYS_TRIED && !self.sample_saves(pieces, experience, out) {
-            return Coding::Stored;
+            return BlockCoding::Stored;
         }
         join(pieces, &mut self.joined);
         let raw = &self.joined[..];
@@ -237,10 +237,10 @@ impl Codec {
         if done.is_err() || !is_saving(raw.len(), out.len()) {
             out.clear();
             experience.incompressible = experience.incompressible.saturating_add(1);
-            return Coding::Stored;
+            return BlockCoding::Stored;
         }
         experience.incompressible = 0;
-        Coding::Compressed
+        BlockCoding::Compressed
     }
 
     /// Whether the first bytes of what looks incompressible come out smaller; found out for one
@@ -248,7 +248,7 @@ impl Codec {
     fn sample_saves(
         &mut self,
         pieces: &[&[u8]],
-        experience: &mut Experience,
+        experience: &mut LiteralHistory,
         out: &mut Vec<u8>,
     ) -> bool {
         experience.incompressible = experience.incompressible.wrapping_add(1);
@@ -270,10 +270,10 @@ impl Codec {
         pieces: &[&[u8]],
         length: usize,
         level: i32,
-        experience: &mut Experience,
+        experience: &mut LiteralHistory,
         out: &mut Vec<u8>,
-    ) -> Option<Coding> {
-        let mut coding = Coding::WindowGoesOn;
+    ) -> Option<BlockCoding> {
+        let mut coding = BlockCoding::WindowGoesOn;
         let known = experience.window;
         let mut fresh = experience.windowed + length > 1 << WINDOW_LOG;
         if known.is_none_or(|id| self.encoding.find(id).is_none()) {
@@ -283,7 +283,7 @@ impl Codec {
         }
         let id = experience.window?;
         let coder = self.encoding.find(id)?;
-        let means = Means::suited(pieces, length, level);
+        let means = CoderKind::for_pieces(pieces, length, level);
         if coder.uses(means) {
             experience.unsuited = 0;
         } else {
@@ -293,7 +293,7 @@ impl Codec {
         if fresh {
             experience.unsuited = 0;
             experience.windowed = 0;
-            coding = Coding::WindowBegins;
+            coding = BlockCoding::WindowBegins;
         }
         experience.windowed += length;
         let ready = !fresh || coder.begin(means);
@@ -338,12 +338,12 @@ fn decode_blocks(context: &mut DCtx<'static>, coded: &[u8], length: usize) -> Op
     (from.pos() == coded.len() && raw.len() == length).then_some(raw)
 }
 
-impl Experience {
+impl LiteralHistory {
     /// Remembers how a block came out that was coded without bases.
-    fn note(&mut self, raw: usize, coding: Coding, coded: usize) {
+    fn note(&mut self, raw: usize, coding: BlockCoding, coded: usize) {
         if raw >= TELLING {
             self.per_mille = Some(match coding {
-                Coding::Stored => 1000,
+                BlockCoding::Stored => 1000,
                 _ => 1000 * coded / raw,
             });
         }
@@ -393,7 +393,7 @@ fn looks_compressible(pieces: &[&[u8]], length: usize) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use vocab::Random;
+    use vocab::SeededRandom;
     use zstd_safe::zstd_sys::ZSTD_EndDirective;
     use zstd_safe::{CCtx, CParameter};
 
@@ -402,17 +402,17 @@ mod tests {
     #[test]
     fn noise_is_not_tried_each_time_and_text_is() {
         let mut noise = vec![0; 64 * 1024];
-        Random::from_seed(1).fill(&mut noise);
+        SeededRandom::from_seed(1).fill(&mut noise);
         assert!(!looks_compressible(&[&noise], noise.len()));
         let text = b"The quick brown fox jumps over the lazy dog. ".repeat(1000);
         assert!(looks_compressible(&[&text], text.len()));
         // Its bytes are as evenly spread, and the same again and again.
         let hidden = noise[..2_000].repeat(32);
         assert!(!looks_compressible(&[&hidden], hidden.len()));
-        let (mut codec, mut coded) = (Codec::new(), Vec::new());
-        let mut experience = Experience::default();
+        let (mut codec, mut coded) = (LiteralCodec::new(), Vec::new());
+        let mut experience = LiteralHistory::default();
         let mut code = |raw: &[u8]| {
-            codec.encode(&[raw], &[], 3, &mut experience, &mut coded) != Coding::Stored
+            codec.encode(&[raw], &[], 3, &mut experience, &mut coded) != BlockCoding::Stored
         };
         assert!((0..40).all(|_| !code(&noise)));
         let tried = (0..64).filter(|_| code(&hidden)).count();
@@ -422,15 +422,21 @@ mod tests {
 
     #[test]
     fn a_base_makes_a_similar_block_small() {
-        let mut codec = Codec::new();
+        let mut codec = LiteralCodec::new();
         let mut base = vec![0; 16 * 1024];
-        Random::from_seed(2).fill(&mut base);
+        SeededRandom::from_seed(2).fill(&mut base);
         let mut raw = base.clone();
         raw.splice(5000..5000, *b"edited");
         let joined = join_bases([&base[..]].into_iter());
         let mut coded = Vec::new();
-        let coding = codec.encode(&[&raw], &joined, 3, &mut Experience::default(), &mut coded);
-        assert_eq!(coding, Coding::Delta);
+        let coding = codec.encode(
+            &[&raw],
+            &joined,
+            3,
+            &mut LiteralHistory::default(),
+            &mut coded,
+        );
+        assert_eq!(coding, BlockCoding::Delta);
         assert!(coded.len() < 100, "{}", coded.len());
         assert_eq!(codec.decode(&coded, &joined, raw.len()), Some(raw.clone()));
         assert_ne!(codec.decode(&coded, &[], raw.len()), Some(raw));
@@ -438,13 +444,13 @@ mod tests {
 
     #[test]
     fn bases_are_used_only_where_they_help_much() {
-        let mut codec = Codec::new();
-        let mut experience = Experience::default();
+        let mut codec = LiteralCodec::new();
+        let mut experience = LiteralHistory::default();
         let mut coded = Vec::new();
         let mut code =
             |raw: &[u8], bases: &[u8]| codec.encode(&[raw], bases, 3, &mut experience, &mut coded);
         let words = |seed| {
-            let mut random = Random::from_seed(seed);
+            let mut random = SeededRandom::from_seed(seed);
             let words = (0..8_000).map(|_| format!("word {} ", random.below(5_000)));
             words.collect::<String>().into_bytes()
         };
@@ -452,23 +458,29 @@ mod tests {
         let edited = [b"edited ", &one[..]].concat();
         let bases = join_bases([&one[..]].into_iter());
         // Much smaller than anything that is not known yet, and than what comes to be known.
-        assert_eq!(code(&edited, &bases), Coding::Delta);
-        assert_eq!(code(&two, &bases), Coding::WindowBegins);
-        assert_eq!(code(&edited, &bases), Coding::Delta);
+        assert_eq!(code(&edited, &bases), BlockCoding::Delta);
+        assert_eq!(code(&two, &bases), BlockCoding::WindowBegins);
+        assert_eq!(code(&edited, &bases), BlockCoding::Delta);
         // Somewhat smaller is not enough, and the next records do without at once.
-        assert_eq!(code(&words(3), &bases), Coding::WindowGoesOn);
+        assert_eq!(code(&words(3), &bases), BlockCoding::WindowGoesOn);
         for seed in 0..u64::from(WITHOUT_BASES) {
-            assert_eq!(code(&words(4 + seed), &bases), Coding::WindowGoesOn);
+            assert_eq!(code(&words(4 + seed), &bases), BlockCoding::WindowGoesOn);
         }
-        assert_eq!(code(&edited, &bases), Coding::Delta);
+        assert_eq!(code(&edited, &bases), BlockCoding::Delta);
     }
 
     #[test]
     fn a_bomb_is_refused_at_the_declared_length() {
-        let mut codec = Codec::new();
+        let mut codec = LiteralCodec::new();
         let mut coded = Vec::new();
         let zeros = vec![0; 60_000];
-        codec.encode(&[&zeros], &[], 3, &mut Experience::default(), &mut coded);
+        codec.encode(
+            &[&zeros],
+            &[],
+            3,
+            &mut LiteralHistory::default(),
+            &mut coded,
+        );
         assert!(coded.len() < 100);
         assert_eq!(codec.decode(&coded, &[], 1000), None);
         assert_eq!(codec.decode(&coded, &[], 60_001), None);
@@ -476,9 +488,9 @@ mod tests {
     }
 
     /// Blocks of a text with a small vocabulary, coded in one window.
-    fn windowed(codec: &mut Codec) -> Vec<(Vec<u8>, Vec<u8>, Coding)> {
-        let mut random = Random::from_seed(3);
-        let mut experience = Experience::default();
+    fn windowed(codec: &mut LiteralCodec) -> Vec<(Vec<u8>, Vec<u8>, BlockCoding)> {
+        let mut random = SeededRandom::from_seed(3);
+        let mut experience = LiteralHistory::default();
         let blocks = (0..4).map(|_| {
             let mut raw = Vec::new();
             while raw.len() < 70_000 {
@@ -495,17 +507,17 @@ mod tests {
 
     #[test]
     fn a_window_makes_later_blocks_smaller_and_decodes_in_order_only() {
-        let mut codec = Codec::new();
+        let mut codec = LiteralCodec::new();
         let blocks = windowed(&mut codec);
         let mut window = None;
         for (index, (raw, coded, coding)) in blocks.iter().enumerate() {
             let mut alone = Vec::new();
-            codec.encode(&[raw], &[], 3, &mut Experience::default(), &mut alone);
+            codec.encode(&[raw], &[], 3, &mut LiteralHistory::default(), &mut alone);
             if index == 0 {
-                assert_eq!(*coding, Coding::WindowBegins);
+                assert_eq!(*coding, BlockCoding::WindowBegins);
                 codec.begin_decoding(&mut window);
             } else {
-                assert_eq!(*coding, Coding::WindowGoesOn);
+                assert_eq!(*coding, BlockCoding::WindowGoesOn);
                 assert!(coded.len() < alone.len());
             }
             let decoded = codec.decode_in_window(coded, &mut window, raw.len());
@@ -528,7 +540,7 @@ mod tests {
 
     #[test]
     fn a_bomb_in_a_window_is_refused_at_the_declared_length() {
-        let mut codec = Codec::new();
+        let mut codec = LiteralCodec::new();
         for wrong in [-1, 1] {
             let (raw, coded, _) = windowed(&mut codec).swap_remove(0);
             let mut window = None;
@@ -545,7 +557,7 @@ mod tests {
 
     #[test]
     fn a_window_larger_than_agreed_is_refused() {
-        let mut codec = Codec::new();
+        let mut codec = LiteralCodec::new();
         let mut context = CCtx::create();
         for parameter in [
             CParameter::CompressionLevel(3),

@@ -15,15 +15,17 @@
 //!    by nine bits of their hash. Its bytes are fetched meanwhile (`simd::repeats`).
 //! 3. A batch later, how many bytes agree there; those of which it is less than four are forgotten, and those
 //!    that reach no further than one before them, or that the next one covers.
-//! 4. Which of them become sequences (`Choice`). A match that reaches further than the one before it
+//! 4. Which of them become sequences (`SelectedMatch`). A match that reaches further than the one before it
 //!    cuts that one short; one that agrees as far back takes its place.
 //!
 //! What it gives up: matches that begin within words, so nothing is gained on what has none
 //! ([`is_text`]), and the search for offsets that were used before: those that come up are named (`simd::sequences`).
 
 use simd::agreement::ahead;
-use simd::repeats::{self, AHEAD, BEHIND, Batch, NEAR, PLACE_BITS, Repeats, Tables, least_gain};
-use simd::sequences::{MIN_MATCH, Sequence};
+use simd::repeats::{
+    self, AHEAD, BEHIND, NEAR, PLACE_BITS, PlaceTables, RepeatBatch, RepeatMatches, least_gain,
+};
+use simd::sequences::{MIN_MATCH, ZstdSequence};
 use simd::words;
 
 use crate::config::WINDOW_LOG;
@@ -40,16 +42,16 @@ const SPARSE: usize = 16;
 const DENSE: usize = 3;
 
 /// What is remembered of one window.
-pub(crate) struct Matcher {
-    words: words::Kernel,
-    repeats: repeats::Kernel,
-    tables: Tables,
+pub(crate) struct WindowMatcher {
+    words: words::WordsKernel,
+    repeats: repeats::RepeatsKernel,
+    tables: PlaceTables,
     marks: Vec<u64>,
-    batch: Box<Batch>,
+    batch: Box<RepeatBatch>,
 }
 
 /// What has been chosen so far.
-struct Choice {
+struct SelectedMatch {
     /// Where the last sequence ends.
     done: i32,
     /// The match that is not yet a sequence, because it may be cut short.
@@ -59,14 +61,14 @@ struct Choice {
     offset: i32,
 }
 
-impl Matcher {
+impl WindowMatcher {
     pub(crate) fn new() -> Self {
         Self {
-            words: words::Kernel::detect(),
-            repeats: repeats::Kernel::detect(),
-            tables: Tables::new(),
+            words: words::WordsKernel::detect(),
+            repeats: repeats::RepeatsKernel::detect(),
+            tables: PlaceTables::new(),
             marks: Vec::new(),
-            batch: Batch::new(),
+            batch: RepeatBatch::new(),
         }
     }
 
@@ -77,7 +79,7 @@ impl Matcher {
 
     /// Adds the sequences of the block from `start` to the end of `history`, which is all of the
     /// window, each block of it after the one before.
-    pub(crate) fn find(&mut self, history: &[u8], start: usize, found: &mut Vec<Sequence>) {
+    pub(crate) fn find(&mut self, history: &[u8], start: usize, found: &mut Vec<ZstdSequence>) {
         debug_assert!(history.len() <= 1 << WINDOW_LOG);
         // Behind each place that is looked at stand as many bytes as are compared; before it, too.
         let readable = history.len().saturating_sub(AHEAD).max(start);
@@ -85,7 +87,7 @@ impl Matcher {
         if let Some(marks) = self.marks.first_mut() {
             *marks &= u64::MAX << BEHIND.saturating_sub(start);
         }
-        let mut choice = Choice {
+        let mut choice = SelectedMatch {
             done: start as i32,
             start: start as i32,
             end: start as i32,
@@ -103,15 +105,15 @@ impl Matcher {
             found.push(choice.sequence(choice.end));
             choice.done = choice.end;
         }
-        found.push(Sequence::last(
+        found.push(ZstdSequence::last(
             (history.len() - choice.done as usize) as u32,
         ));
     }
 }
 
-impl Choice {
+impl SelectedMatch {
     /// Adds the sequences that repeats become.
-    fn choose(&mut self, history: &[u8], repeats: &Repeats, found: &mut Vec<Sequence>) {
+    fn choose(&mut self, history: &[u8], repeats: &RepeatMatches, found: &mut Vec<ZstdSequence>) {
         found.reserve(repeats.len());
         for repeat in repeats.iter() {
             let at = repeat.at as i32;
@@ -155,8 +157,8 @@ impl Choice {
     }
 
     /// The match, ended there, and the literals before it.
-    fn sequence(&self, end: i32) -> Sequence {
-        Sequence::new(
+    fn sequence(&self, end: i32) -> ZstdSequence {
+        ZstdSequence::new(
             (self.start - self.done) as u32,
             (end - self.start) as u32,
             self.offset as u32,
@@ -212,13 +214,13 @@ pub(crate) fn is_text(pieces: &[&[u8]], length: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use simd::sequences::{Frame, MAX_BLOCK};
-    use vocab::Random;
+    use simd::sequences::{MAX_BLOCK, ZstdFrame};
+    use vocab::SeededRandom;
 
     use super::*;
 
     /// What the sequences make of the literals in `history`.
-    fn executed(history: &[u8], start: usize, sequences: &[Sequence]) -> Vec<u8> {
+    fn executed(history: &[u8], start: usize, sequences: &[ZstdSequence]) -> Vec<u8> {
         let mut made = history[..start].to_vec();
         for sequence in sequences {
             let at = made.len();
@@ -232,8 +234,8 @@ mod tests {
 
     /// Codes the blocks in one window by sequences, executes these, and has zstd decode the frame.
     fn check(blocks: &[&[u8]]) -> usize {
-        let mut matcher = Matcher::new();
-        let mut frame = Frame::new(WINDOW_LOG).unwrap();
+        let mut matcher = WindowMatcher::new();
+        let mut frame = ZstdFrame::new(WINDOW_LOG).unwrap();
         assert!(frame.begin());
         let mut coded = Vec::new();
         let mut whole = Vec::new();
@@ -263,7 +265,7 @@ mod tests {
         coded.len()
     }
 
-    fn word(random: &mut Random, bound: u64) -> String {
+    fn word(random: &mut SeededRandom, bound: u64) -> String {
         let mut left = random.below(bound) * random.below(bound) / bound;
         let mut word = String::new();
         while word.is_empty() || left > 0 {
@@ -273,7 +275,7 @@ mod tests {
         word
     }
 
-    fn text(random: &mut Random, length: usize) -> Vec<u8> {
+    fn text(random: &mut SeededRandom, length: usize) -> Vec<u8> {
         let mut text = Vec::new();
         while text.len() < length {
             let [one, two, three] = [900, 3_000, 300].map(|bound| word(random, bound));
@@ -298,7 +300,7 @@ mod tests {
         ];
         let sources = sources.concat().into_bytes();
         // Names at random from a few syllables, which repeat within words: what suits it least.
-        let made = text(&mut Random::from_seed(1), 1 << 20);
+        let made = text(&mut SeededRandom::from_seed(1), 1 << 20);
         for (text, most_percent) in [(sources, 104), (made, 105)] {
             let coded = check(&text.chunks(MAX_BLOCK).collect::<Vec<_>>());
             let mut whole = Vec::with_capacity(1 << 20);
@@ -310,7 +312,7 @@ mod tests {
 
     #[test]
     fn a_full_window_is_found_from_end_to_end() {
-        let mut random = Random::from_seed(2);
+        let mut random = SeededRandom::from_seed(2);
         let once = text(&mut random, MAX_BLOCK);
         // It has no words, so the tables stay as they are.
         let mut noise = vec![0; (1 << WINDOW_LOG) - 2 * MAX_BLOCK];
@@ -326,7 +328,7 @@ mod tests {
 
     #[test]
     fn every_small_block_is_coded() {
-        let mut random = Random::from_seed(3);
+        let mut random = SeededRandom::from_seed(3);
         let text = text(&mut random, 4_000);
         for length in 0..70 {
             check(&text.chunks(length.max(1)).take(40).collect::<Vec<_>>());
@@ -336,9 +338,9 @@ mod tests {
 
     #[test]
     fn what_went_before_is_one_long_match() {
-        let mut random = Random::from_seed(4);
+        let mut random = SeededRandom::from_seed(4);
         let block = text(&mut random, 60_000);
-        let mut matcher = Matcher::new();
+        let mut matcher = WindowMatcher::new();
         let history = [&block[..], &block[..]].concat();
         matcher.find(&history[..60_000], 0, &mut Vec::new());
         let mut found = Vec::new();
@@ -351,9 +353,9 @@ mod tests {
 
     #[test]
     fn a_window_that_begins_knows_nothing_of_the_one_before() {
-        let mut random = Random::from_seed(5);
+        let mut random = SeededRandom::from_seed(5);
         let block = text(&mut random, 60_000);
-        let mut matcher = Matcher::new();
+        let mut matcher = WindowMatcher::new();
         matcher.find(&block, 0, &mut Vec::new());
         matcher.begin();
         let later = &block[20_000..];
@@ -364,7 +366,7 @@ mod tests {
 
     #[test]
     fn text_is_known() {
-        let mut random = Random::from_seed(6);
+        let mut random = SeededRandom::from_seed(6);
         let mut noise = vec![0; 100_000];
         random.fill(&mut noise);
         let base64: Vec<u8> = noise.iter().map(|byte| b'A' + byte % 26).collect();
@@ -388,7 +390,7 @@ mod tests {
     }
 
     /// Bytes with few different words, so that all kinds of repeats overlap.
-    fn tangled() -> impl Strategy<Value = Vec<Vec<u8>>> {
+    fn repetitive_texts() -> impl Strategy<Value = Vec<Vec<u8>>> {
         let word = prop::sample::select(vec![
             &b"a"[..],
             b"ab ",
@@ -409,7 +411,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
         #[test]
-        fn whatever_is_coded_decodes(blocks in tangled()) {
+        fn whatever_is_coded_decodes(blocks in repetitive_texts()) {
             check(&blocks.iter().map(Vec::as_slice).collect::<Vec<_>>());
         }
 

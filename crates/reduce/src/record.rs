@@ -14,7 +14,7 @@
 //! (`check.rs`). Lengths are limited before anything is allocated.
 
 use bytes::{Buf, Bytes};
-use vocab::{Reader, SegmentKind, Writer};
+use vocab::{ByteReader, ByteWriter, SegmentKind};
 use xxhash_rust::xxh3::Xxh3Default;
 
 use crate::check::CHECK_LENGTH;
@@ -22,8 +22,8 @@ use crate::config::{
     MAX_BASES, MAX_CHUNK, MAX_RECORD_BODY, MAX_RECORD_LITERALS, MAX_RECORD_OPERATIONS,
     MAX_RECORD_RAW, MAX_RECORD_SOURCES,
 };
-use crate::error::Error;
-use crate::fingerprint::Key;
+use crate::error::ReductionError;
+use crate::fingerprint::ChunkKey;
 
 /// The version that this node writes, and the only one that it reads so far.
 pub(crate) const VERSION: u8 = 2;
@@ -47,37 +47,37 @@ const TAG_SEEK: u8 = 0x10;
 
 /// Whether a chunk or a frame is whole after an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum OperationEnd {
     Continues,
     Ends,
 }
 
 /// One step in making a record's raw bytes. Sources are named by their number in the record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Operation {
+pub(crate) enum RecordOperation {
     /// Payload from the literals.
-    Literal { length: usize, end: End },
+    Literal { length: usize, end: OperationEnd },
     /// Payload: one whole chunk. No other chunk may be under way.
     Chunk { source: usize },
     /// Payload: a piece of a chunk.
     Copy {
         source: usize,
         offset: usize,
-        extent: Extent,
-        end: End,
+        extent: CopyExtent,
+        end: OperationEnd,
     },
     /// Bytes from the literals that are no part of any chunk: control, frames, and payload that
     /// may not be stored.
     Aside {
         kind: SegmentKind,
         length: usize,
-        end: End,
+        end: OperationEnd,
     },
 }
 
 /// How far a copy goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Extent {
+pub(crate) enum CopyExtent {
     /// So many bytes; the source goes on after them.
     Bytes(usize),
     /// To the end of the source.
@@ -86,13 +86,13 @@ pub(crate) enum Extent {
 
 /// Some of a record's sources.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Group {
+pub(crate) enum SourceGroup {
     /// These.
-    Listed(Vec<Key>),
+    Listed(Vec<ChunkKey>),
     /// The first one and those that followed it, each after the other, by the dictionary's
     /// links; the digest of their keys shows whether both sides' links agree.
     Run {
-        first: Key,
+        first: ChunkKey,
         count: usize,
         digest: u32,
     },
@@ -100,7 +100,7 @@ pub(crate) enum Group {
 
 /// How the literals are coded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Literals {
+pub(crate) enum LiteralEncoding {
     Stored,
     Zstd,
     /// Against so many of the last sources.
@@ -113,25 +113,25 @@ pub(crate) enum Literals {
 
 /// A record's meaning.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Record {
+pub(crate) struct ParsedRecord {
     pub(crate) raw_length: usize,
     pub(crate) check: [u8; CHECK_LENGTH],
     pub(crate) literal_length: usize,
-    pub(crate) literals: Literals,
+    pub(crate) literals: LiteralEncoding,
     pub(crate) coded: Bytes,
-    pub(crate) groups: Vec<Group>,
-    pub(crate) operations: Vec<Operation>,
+    pub(crate) groups: Vec<SourceGroup>,
+    pub(crate) operations: Vec<RecordOperation>,
 }
 
 /// Where in the sources the last operation ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Cursor {
+struct SourceCursor {
     source: usize,
     offset: usize,
 }
 
 /// The digest over the keys of a run.
-pub(crate) fn digest_of(keys: impl Iterator<Item = Key>) -> u32 {
+pub(crate) fn digest_of(keys: impl Iterator<Item = ChunkKey>) -> u32 {
     let mut hasher = Xxh3Default::new();
     for key in keys {
         hasher.update(&key.to_be_bytes());
@@ -139,35 +139,39 @@ pub(crate) fn digest_of(keys: impl Iterator<Item = Key>) -> u32 {
     hasher.digest() as u32
 }
 
-impl Group {
+impl SourceGroup {
     /// How many sources it names.
     pub(crate) fn len(&self) -> usize {
         match self {
-            Group::Listed(keys) => keys.len(),
-            Group::Run { count, .. } => *count,
+            SourceGroup::Listed(keys) => keys.len(),
+            SourceGroup::Run { count, .. } => *count,
         }
     }
 }
 
-impl Operation {
+impl RecordOperation {
     /// How many of the literals it takes, if it takes from there.
     pub(crate) fn literal_length(&self) -> Option<usize> {
         match self {
-            Operation::Literal { length, .. } | Operation::Aside { length, .. } => Some(*length),
-            Operation::Chunk { .. } | Operation::Copy { .. } => None,
+            RecordOperation::Literal { length, .. } | RecordOperation::Aside { length, .. } => {
+                Some(*length)
+            }
+            RecordOperation::Chunk { .. } | RecordOperation::Copy { .. } => None,
         }
     }
 
     /// The source that it takes from, if it does.
     pub(crate) fn source(&self) -> Option<usize> {
         match self {
-            Operation::Chunk { source } | Operation::Copy { source, .. } => Some(*source),
-            Operation::Literal { .. } | Operation::Aside { .. } => None,
+            RecordOperation::Chunk { source } | RecordOperation::Copy { source, .. } => {
+                Some(*source)
+            }
+            RecordOperation::Literal { .. } | RecordOperation::Aside { .. } => None,
         }
     }
 }
 
-impl Record {
+impl ParsedRecord {
     /// The record's bytes.
     #[cfg(test)]
     pub(crate) fn emit(&self) -> Bytes {
@@ -177,35 +181,35 @@ impl Record {
     /// The record's bytes, with these coded literals in place of its own, and how many they are.
     pub(crate) fn emit_with(&self, coded: &[&[u8]]) -> (Bytes, usize) {
         let coded_length = coded.iter().map(|piece| piece.len()).sum();
-        let mut operations = Writer::with_capacity(64 + 8 * self.operations.len());
+        let mut operations = ByteWriter::with_capacity(64 + 8 * self.operations.len());
         emit_operations(&self.operations, &mut operations);
         let operations = operations.finish();
-        let mut head = Writer::with_capacity(128);
+        let mut head = ByteWriter::with_capacity(128);
         head.varint(self.raw_length as u64).bytes(&self.check);
         let coding = match self.literals {
-            Literals::Stored => CODING_STORED,
-            Literals::Zstd => CODING_ZSTD,
-            Literals::ZstdWithBases(_) => CODING_ZSTD_BASES,
-            Literals::WindowBegins => CODING_WINDOW_BEGINS,
-            Literals::WindowGoesOn => CODING_WINDOW_GOES_ON,
+            LiteralEncoding::Stored => CODING_STORED,
+            LiteralEncoding::Zstd => CODING_ZSTD,
+            LiteralEncoding::ZstdWithBases(_) => CODING_ZSTD_BASES,
+            LiteralEncoding::WindowBegins => CODING_WINDOW_BEGINS,
+            LiteralEncoding::WindowGoesOn => CODING_WINDOW_GOES_ON,
         };
         head.u8(coding).varint(self.literal_length as u64);
         match self.literals {
-            Literals::Stored => {}
-            Literals::Zstd
-            | Literals::ZstdWithBases(_)
-            | Literals::WindowBegins
-            | Literals::WindowGoesOn => {
+            LiteralEncoding::Stored => {}
+            LiteralEncoding::Zstd
+            | LiteralEncoding::ZstdWithBases(_)
+            | LiteralEncoding::WindowBegins
+            | LiteralEncoding::WindowGoesOn => {
                 head.varint(coded_length as u64);
             }
         }
         emit_groups(&self.groups, &mut head);
-        if let Literals::ZstdWithBases(count) = self.literals {
+        if let LiteralEncoding::ZstdWithBases(count) = self.literals {
             head.varint(count as u64);
         }
         let head = head.finish();
         let body = head.len() + coded_length + operations.len();
-        let mut whole = Writer::with_capacity(body + 9);
+        let mut whole = ByteWriter::with_capacity(body + 9);
         whole.u8(VERSION).varint(body as u64).bytes(&head);
         for piece in coded {
             whole.bytes(piece);
@@ -216,17 +220,17 @@ impl Record {
 
     /// Bytes of the record that these begin, its head included; `None` when there are too few of
     /// them to tell.
-    pub(crate) fn length(bytes: &[u8]) -> Result<Option<usize>, Error> {
-        let mut reader = Reader::new(bytes);
+    pub(crate) fn length(bytes: &[u8]) -> Result<Option<usize>, ReductionError> {
+        let mut reader = ByteReader::new(bytes);
         let body = Self::body_length(&mut reader)?;
         Ok(body.map(|body| bytes.len() - reader.remaining() + body))
     }
 
-    fn body_length(reader: &mut Reader<'_>) -> Result<Option<usize>, Error> {
+    fn body_length(reader: &mut ByteReader<'_>) -> Result<Option<usize>, ReductionError> {
         match reader.u8() {
             Err(_) => return Ok(None),
             Ok(VERSION) => {}
-            Ok(other) => return Err(Error::PeerIncompatible(other)),
+            Ok(other) => return Err(ReductionError::PeerIncompatible(other)),
         }
         let Ok(length) = reader.varint() else {
             return Ok(None);
@@ -234,13 +238,15 @@ impl Record {
         usize::try_from(length)
             .ok()
             .filter(|length| *length <= MAX_RECORD_BODY)
-            .ok_or(Error::InvalidMessage("a record is longer than allowed"))
+            .ok_or(ReductionError::InvalidMessage(
+                "a record is longer than allowed",
+            ))
             .map(Some)
     }
 
     /// Takes one record off the front of `bytes`; `None` when it is not all there yet.
-    pub(crate) fn parse(bytes: &mut Bytes) -> Result<Option<(Self, usize)>, Error> {
-        let mut reader = Reader::new(bytes);
+    pub(crate) fn parse(bytes: &mut Bytes) -> Result<Option<(Self, usize)>, ReductionError> {
+        let mut reader = ByteReader::new(bytes);
         let Some(length) = Self::body_length(&mut reader)? else {
             return Ok(None);
         };
@@ -253,8 +259,8 @@ impl Record {
         Self::parse_body(&body).map(|record| Some((record, head + length)))
     }
 
-    fn parse_body(body: &Bytes) -> Result<Self, Error> {
-        let mut reader = Reader::new(body);
+    fn parse_body(body: &Bytes) -> Result<Self, ReductionError> {
+        let mut reader = ByteReader::new(body);
         let raw_length = limited(&mut reader, MAX_RECORD_RAW)?;
         let check = reader.array()?;
         let coding = reader.u8()?;
@@ -264,16 +270,20 @@ impl Record {
             CODING_ZSTD | CODING_ZSTD_BASES | CODING_WINDOW_BEGINS | CODING_WINDOW_GOES_ON => {
                 limited(&mut reader, literal_length)?
             }
-            _ => return Err(Error::InvalidMessage("an unknown coding of literals")),
+            _ => {
+                return Err(ReductionError::InvalidMessage(
+                    "an unknown coding of literals",
+                ));
+            }
         };
         let groups = parse_groups(&mut reader)?;
-        let sources = groups.iter().map(Group::len).sum();
+        let sources = groups.iter().map(SourceGroup::len).sum();
         let literals = match coding {
-            CODING_STORED => Literals::Stored,
-            CODING_ZSTD => Literals::Zstd,
-            CODING_WINDOW_BEGINS => Literals::WindowBegins,
-            CODING_WINDOW_GOES_ON => Literals::WindowGoesOn,
-            _ => Literals::ZstdWithBases(limited(&mut reader, MAX_BASES.min(sources))?),
+            CODING_STORED => LiteralEncoding::Stored,
+            CODING_ZSTD => LiteralEncoding::Zstd,
+            CODING_WINDOW_BEGINS => LiteralEncoding::WindowBegins,
+            CODING_WINDOW_GOES_ON => LiteralEncoding::WindowGoesOn,
+            _ => LiteralEncoding::ZstdWithBases(limited(&mut reader, MAX_BASES.min(sources))?),
         };
         let start = body.len() - reader.remaining();
         reader.bytes(coded_length)?;
@@ -284,7 +294,7 @@ impl Record {
             literal_sum += operation.literal_length().unwrap_or(0);
         }
         if literal_sum != literal_length {
-            return Err(Error::InvalidMessage(
+            return Err(ReductionError::InvalidMessage(
                 "operations and literals differ in length",
             ));
         }
@@ -301,17 +311,17 @@ impl Record {
 }
 
 /// Writes the groups; each one's kind is the low bit of its count.
-fn emit_groups(groups: &[Group], out: &mut Writer) {
+fn emit_groups(groups: &[SourceGroup], out: &mut ByteWriter) {
     out.varint(groups.len() as u64);
     for group in groups {
         match group {
-            Group::Listed(keys) => {
+            SourceGroup::Listed(keys) => {
                 out.varint(2 * keys.len() as u64);
                 for key in keys {
                     out.u64(*key);
                 }
             }
-            Group::Run {
+            SourceGroup::Run {
                 first,
                 count,
                 digest,
@@ -324,7 +334,7 @@ fn emit_groups(groups: &[Group], out: &mut Writer) {
     }
 }
 
-fn parse_groups(reader: &mut Reader<'_>) -> Result<Vec<Group>, Error> {
+fn parse_groups(reader: &mut ByteReader<'_>) -> Result<Vec<SourceGroup>, ReductionError> {
     let mut room = MAX_RECORD_SOURCES;
     let groups = limited(reader, room)?;
     (0..groups)
@@ -334,9 +344,9 @@ fn parse_groups(reader: &mut Reader<'_>) -> Result<Vec<Group>, Error> {
             room -= count;
             if head % 2 == 0 {
                 let keys = (0..count).map(|_| reader.u64());
-                return Ok(Group::Listed(keys.collect::<Result<_, _>>()?));
+                return Ok(SourceGroup::Listed(keys.collect::<Result<_, _>>()?));
             }
-            Ok(Group::Run {
+            Ok(SourceGroup::Run {
                 count,
                 first: reader.u64()?,
                 digest: u32::from_be_bytes(reader.array()?),
@@ -346,48 +356,48 @@ fn parse_groups(reader: &mut Reader<'_>) -> Result<Vec<Group>, Error> {
 }
 
 /// Writes operations; chunks that follow each other share one tag.
-fn emit_operations(operations: &[Operation], out: &mut Writer) {
+fn emit_operations(operations: &[RecordOperation], out: &mut ByteWriter) {
     let mut rest = operations;
-    let mut cursor = Cursor::default();
+    let mut cursor = SourceCursor::default();
     while let Some((first, after)) = rest.split_first() {
         rest = after;
         match *first {
-            Operation::Chunk { source } => {
-                let follows = |(index, next): &(usize, &Operation)| {
+            RecordOperation::Chunk { source } => {
+                let follows = |(index, next): &(usize, &RecordOperation)| {
                     **next
-                        == Operation::Chunk {
+                        == RecordOperation::Chunk {
                             source: source + 1 + index,
                         }
                 };
                 let more = rest.iter().enumerate().take_while(follows).count();
-                cursor.emit_seek(TAG_CHUNKS, Cursor { source, offset: 0 }, out);
+                cursor.emit_seek(TAG_CHUNKS, SourceCursor { source, offset: 0 }, out);
                 out.varint(1 + more as u64);
-                cursor = Cursor {
+                cursor = SourceCursor {
                     source: source + 1 + more,
                     offset: 0,
                 };
                 rest = &rest[more..];
             }
-            Operation::Literal { length, end } => {
+            RecordOperation::Literal { length, end } => {
                 out.u8(TAG_LITERAL | end_bit(end)).varint(length as u64);
             }
-            Operation::Copy {
+            RecordOperation::Copy {
                 source,
                 offset,
                 extent,
                 end,
             } => {
                 let tag = match extent {
-                    Extent::Bytes(_) => TAG_COPY | end_bit(end),
-                    Extent::Rest => TAG_COPY_REST | end_bit(end),
+                    CopyExtent::Bytes(_) => TAG_COPY | end_bit(end),
+                    CopyExtent::Rest => TAG_COPY_REST | end_bit(end),
                 };
-                cursor.emit_seek(tag, Cursor { source, offset }, out);
-                if let Extent::Bytes(length) = extent {
+                cursor.emit_seek(tag, SourceCursor { source, offset }, out);
+                if let CopyExtent::Bytes(length) = extent {
                     out.varint(length as u64);
                 }
-                cursor = Cursor { source, offset }.after(extent);
+                cursor = SourceCursor { source, offset }.after(extent);
             }
-            Operation::Aside { kind, length, end } => {
+            RecordOperation::Aside { kind, length, end } => {
                 let tag = match kind {
                     SegmentKind::Payload => TAG_UNSTORED,
                     SegmentKind::Control => TAG_CONTROL,
@@ -399,28 +409,32 @@ fn emit_operations(operations: &[Operation], out: &mut Writer) {
     }
 }
 
-fn parse_operations(reader: &mut Reader<'_>, sources: usize) -> Result<Vec<Operation>, Error> {
+fn parse_operations(
+    reader: &mut ByteReader<'_>,
+    sources: usize,
+) -> Result<Vec<RecordOperation>, ReductionError> {
     let mut operations = Vec::new();
-    let mut cursor = Cursor::default();
+    let mut cursor = SourceCursor::default();
     while !reader.is_empty() {
         let tag = reader.u8()?;
         let end = if tag & TAG_ENDS == 0 {
-            End::Continues
+            OperationEnd::Continues
         } else {
-            End::Ends
+            OperationEnd::Ends
         };
         if tag & !(TAG_KIND | TAG_ENDS | TAG_SEEK) != 0 {
-            return Err(Error::InvalidMessage("an unknown operation"));
+            return Err(ReductionError::InvalidMessage("an unknown operation"));
         }
         if tag & TAG_SEEK != 0 {
             cursor = cursor.parse_seek(reader)?;
         }
-        let aside = |kind, reader: &mut Reader<'_>| -> Result<Operation, Error> {
-            let length = limited(reader, MAX_RECORD_LITERALS)?;
-            Ok(Operation::Aside { kind, length, end })
-        };
+        let aside =
+            |kind, reader: &mut ByteReader<'_>| -> Result<RecordOperation, ReductionError> {
+                let length = limited(reader, MAX_RECORD_LITERALS)?;
+                Ok(RecordOperation::Aside { kind, length, end })
+            };
         let operation = match tag & TAG_KIND {
-            TAG_LITERAL => Operation::Literal {
+            TAG_LITERAL => RecordOperation::Literal {
                 length: limited(reader, MAX_RECORD_LITERALS)?,
                 end,
             },
@@ -428,24 +442,26 @@ fn parse_operations(reader: &mut Reader<'_>, sources: usize) -> Result<Vec<Opera
                 let room = MAX_RECORD_OPERATIONS - operations.len();
                 let count = limited(reader, room.min(sources.saturating_sub(cursor.source)))?;
                 if cursor.offset != 0 {
-                    return Err(Error::InvalidMessage("a whole chunk from its middle"));
+                    return Err(ReductionError::InvalidMessage(
+                        "a whole chunk from its middle",
+                    ));
                 }
                 let chunks = cursor.source..cursor.source + count;
                 cursor.source += count;
-                operations.extend(chunks.map(|source| Operation::Chunk { source }));
+                operations.extend(chunks.map(|source| RecordOperation::Chunk { source }));
                 continue;
             }
             kind @ (TAG_COPY | TAG_COPY_REST) => {
                 let extent = match kind {
-                    TAG_COPY => Extent::Bytes(limited(reader, MAX_CHUNK)?),
-                    _ => Extent::Rest,
+                    TAG_COPY => CopyExtent::Bytes(limited(reader, MAX_CHUNK)?),
+                    _ => CopyExtent::Rest,
                 };
-                let Cursor { source, offset } = cursor;
+                let SourceCursor { source, offset } = cursor;
                 if source >= sources {
-                    return Err(Error::InvalidMessage("a copy from no source"));
+                    return Err(ReductionError::InvalidMessage("a copy from no source"));
                 }
                 cursor = cursor.after(extent);
-                Operation::Copy {
+                RecordOperation::Copy {
                     source,
                     offset,
                     extent,
@@ -455,25 +471,27 @@ fn parse_operations(reader: &mut Reader<'_>, sources: usize) -> Result<Vec<Opera
             TAG_UNSTORED => aside(SegmentKind::Payload, reader)?,
             TAG_CONTROL => aside(SegmentKind::Control, reader)?,
             TAG_FRAME => aside(SegmentKind::Frame, reader)?,
-            _ => return Err(Error::InvalidMessage("an unknown operation")),
+            _ => return Err(ReductionError::InvalidMessage("an unknown operation")),
         };
         operations.push(operation);
         if operations.len() > MAX_RECORD_OPERATIONS {
-            return Err(Error::InvalidMessage("too many operations in a record"));
+            return Err(ReductionError::InvalidMessage(
+                "too many operations in a record",
+            ));
         }
     }
     Ok(operations)
 }
 
-impl Cursor {
+impl SourceCursor {
     /// Where it stands after a copy that began at it.
-    fn after(self, extent: Extent) -> Self {
+    fn after(self, extent: CopyExtent) -> Self {
         match extent {
-            Extent::Bytes(length) => Self {
+            CopyExtent::Bytes(length) => Self {
                 offset: self.offset + length,
                 ..self
             },
-            Extent::Rest => Self {
+            CopyExtent::Rest => Self {
                 source: self.source + 1,
                 offset: 0,
             },
@@ -481,7 +499,7 @@ impl Cursor {
     }
 
     /// Writes an operation's tag, and how to come from here to where it begins.
-    fn emit_seek(self, tag: u8, target: Self, out: &mut Writer) {
+    fn emit_seek(self, tag: u8, target: Self, out: &mut ByteWriter) {
         if self == target {
             out.u8(tag);
             return;
@@ -495,7 +513,7 @@ impl Cursor {
         }
     }
 
-    fn parse_seek(self, reader: &mut Reader<'_>) -> Result<Self, Error> {
+    fn parse_seek(self, reader: &mut ByteReader<'_>) -> Result<Self, ReductionError> {
         let source = stepped(self.source, reader.varint()?, MAX_RECORD_SOURCES)?;
         let offset = if source == self.source {
             stepped(self.offset, reader.varint()?, MAX_CHUNK)?
@@ -516,38 +534,45 @@ fn zigzag(from: usize, to: usize) -> u64 {
 }
 
 /// Takes a step that [`zigzag`] wrote, to `most` at most.
-fn stepped(from: usize, step: u64, most: usize) -> Result<usize, Error> {
+fn stepped(from: usize, step: u64, most: usize) -> Result<usize, ReductionError> {
     let distance = usize::try_from(step.div_ceil(2)).ok();
     let to = distance.and_then(|distance| match step % 2 {
         0 => from.checked_add(distance),
         _ => from.checked_sub(distance),
     });
     to.filter(|to| *to <= most)
-        .ok_or(Error::InvalidMessage("a step beyond the sources"))
+        .ok_or(ReductionError::InvalidMessage("a step beyond the sources"))
 }
 
-fn end_bit(end: End) -> u8 {
+fn end_bit(end: OperationEnd) -> u8 {
     match end {
-        End::Continues => 0,
-        End::Ends => TAG_ENDS,
+        OperationEnd::Continues => 0,
+        OperationEnd::Ends => TAG_ENDS,
     }
 }
 
 /// A variable-length integer that may not be above `most`.
-pub(crate) fn limited(reader: &mut Reader<'_>, most: usize) -> Result<usize, Error> {
+pub(crate) fn limited(reader: &mut ByteReader<'_>, most: usize) -> Result<usize, ReductionError> {
     let value = reader.varint()?;
     usize::try_from(value)
         .ok()
         .filter(|value| *value <= most)
-        .ok_or(Error::InvalidMessage("a length or count above its limit"))
+        .ok_or(ReductionError::InvalidMessage(
+            "a length or count above its limit",
+        ))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn copy(source: usize, offset: usize, extent: Extent, end: End) -> Operation {
-        Operation::Copy {
+    fn copy(
+        source: usize,
+        offset: usize,
+        extent: CopyExtent,
+        end: OperationEnd,
+    ) -> RecordOperation {
+        RecordOperation::Copy {
             source,
             offset,
             extent,
@@ -555,39 +580,39 @@ mod tests {
         }
     }
 
-    fn sample() -> Record {
-        Record {
+    fn sample() -> ParsedRecord {
+        ParsedRecord {
             raw_length: 100_000,
             check: [7; CHECK_LENGTH],
             literal_length: 40,
-            literals: Literals::ZstdWithBases(2),
+            literals: LiteralEncoding::ZstdWithBases(2),
             coded: Bytes::from_static(b"coded"),
             groups: vec![
-                Group::Listed(vec![1, 2]),
-                Group::Run {
+                SourceGroup::Listed(vec![1, 2]),
+                SourceGroup::Run {
                     first: 9,
                     count: 5,
                     digest: 77,
                 },
             ],
             operations: vec![
-                Operation::Chunk { source: 0 },
-                Operation::Chunk { source: 1 },
-                Operation::Chunk { source: 1 },
-                Operation::Literal {
+                RecordOperation::Chunk { source: 0 },
+                RecordOperation::Chunk { source: 1 },
+                RecordOperation::Chunk { source: 1 },
+                RecordOperation::Literal {
                     length: 10,
-                    end: End::Continues,
+                    end: OperationEnd::Continues,
                 },
-                copy(2, 17, Extent::Bytes(60_000), End::Continues),
-                copy(2, 60_010, Extent::Rest, End::Ends),
-                copy(3, 0, Extent::Bytes(3), End::Continues),
-                copy(3, 3, Extent::Rest, End::Ends),
-                copy(0, 0, Extent::Rest, End::Ends),
-                Operation::Chunk { source: 6 },
-                Operation::Aside {
+                copy(2, 17, CopyExtent::Bytes(60_000), OperationEnd::Continues),
+                copy(2, 60_010, CopyExtent::Rest, OperationEnd::Ends),
+                copy(3, 0, CopyExtent::Bytes(3), OperationEnd::Continues),
+                copy(3, 3, CopyExtent::Rest, OperationEnd::Ends),
+                copy(0, 0, CopyExtent::Rest, OperationEnd::Ends),
+                RecordOperation::Chunk { source: 6 },
+                RecordOperation::Aside {
                     kind: SegmentKind::Frame,
                     length: 30,
-                    end: End::Ends,
+                    end: OperationEnd::Ends,
                 },
             ],
         }
@@ -599,29 +624,29 @@ mod tests {
         let emitted = record.emit();
         for cut in 0..emitted.len() {
             let mut part = emitted.slice(..cut);
-            assert_eq!(Record::parse(&mut part), Ok(None), "{cut}");
+            assert_eq!(ParsedRecord::parse(&mut part), Ok(None), "{cut}");
             assert_eq!(part.len(), cut);
         }
         let mut bytes = emitted.clone();
         let length = emitted.len();
-        assert_eq!(Record::parse(&mut bytes), Ok(Some((record, length))));
+        assert_eq!(ParsedRecord::parse(&mut bytes), Ok(Some((record, length))));
         assert!(bytes.is_empty());
     }
 
     #[test]
     fn a_run_costs_the_same_whatever_its_length() {
-        let warm = |count: usize| Record {
+        let warm = |count: usize| ParsedRecord {
             raw_length: count * 5_000,
             literal_length: 0,
-            literals: Literals::Stored,
+            literals: LiteralEncoding::Stored,
             coded: Bytes::new(),
-            groups: vec![Group::Run {
+            groups: vec![SourceGroup::Run {
                 first: 1,
                 count,
                 digest: 2,
             }],
             operations: (0..count)
-                .map(|source| Operation::Chunk { source })
+                .map(|source| RecordOperation::Chunk { source })
                 .collect(),
             ..sample()
         };
@@ -632,28 +657,35 @@ mod tests {
     #[test]
     fn limits_are_checked_before_anything_is_made() {
         let mut other = Bytes::from_static(&[9]);
-        assert_eq!(Record::parse(&mut other), Err(Error::PeerIncompatible(9)));
+        assert_eq!(
+            ParsedRecord::parse(&mut other),
+            Err(ReductionError::PeerIncompatible(9))
+        );
         let mut long = Bytes::from_static(&[VERSION, 0xbf, 0xff, 0xff, 0xff]);
-        assert!(Record::parse(&mut long).is_err());
-        let refused = |change: fn(&mut Record)| {
+        assert!(ParsedRecord::parse(&mut long).is_err());
+        let refused = |change: fn(&mut ParsedRecord)| {
             let mut record = sample();
             change(&mut record);
-            assert!(Record::parse(&mut record.emit()).is_err());
+            assert!(ParsedRecord::parse(&mut record.emit()).is_err());
         };
         refused(|record| record.raw_length = MAX_RECORD_RAW + 1);
         refused(|record| record.literal_length = 41);
-        refused(|record| record.literals = Literals::ZstdWithBases(8));
-        refused(|record| record.operations.push(copy(7, 0, Extent::Rest, End::Ends)));
-        refused(|record| record.operations.push(Operation::Chunk { source: 7 }));
+        refused(|record| record.literals = LiteralEncoding::ZstdWithBases(8));
         refused(|record| {
-            record.groups.push(Group::Run {
+            record
+                .operations
+                .push(copy(7, 0, CopyExtent::Rest, OperationEnd::Ends))
+        });
+        refused(|record| record.operations.push(RecordOperation::Chunk { source: 7 }));
+        refused(|record| {
+            record.groups.push(SourceGroup::Run {
                 first: 1,
                 count: MAX_RECORD_SOURCES - 6,
                 digest: 0,
             });
         });
         refused(|record| {
-            let chunk = Operation::Chunk { source: 1 };
+            let chunk = RecordOperation::Chunk { source: 1 };
             record.operations.extend(vec![chunk; MAX_RECORD_OPERATIONS]);
         });
     }

@@ -13,11 +13,11 @@
 //! `rest` is the bytes themselves one after the other, 1 when it is a zstd frame of them.
 
 use bytes::Bytes;
-use vocab::{Reader, Writer};
+use vocab::{ByteReader, ByteWriter};
 
 use crate::config::{MAX_RECORD_OPERATIONS, MAX_RECORD_RAW, MAX_RECORD_SOURCES, MAX_REPAIR_RANGES};
-use crate::error::Error;
-use crate::fingerprint::Key;
+use crate::error::ReductionError;
+use crate::fingerprint::ChunkKey;
 use crate::record::limited;
 
 const VERSION: u8 = 2;
@@ -74,7 +74,7 @@ impl RepairRequest {
     /// The request's bytes.
     #[must_use]
     pub fn emit(&self) -> Bytes {
-        let mut out = Writer::new();
+        let mut out = ByteWriter::new();
         out.u8(VERSION).varint(self.record_start);
         match &self.scope {
             RepairScope::All => {
@@ -97,8 +97,8 @@ impl RepairRequest {
     ///
     /// # Errors
     /// When it is malformed, of another version, or above a limit.
-    pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
-        let mut reader = Reader::new(bytes);
+    pub fn parse(bytes: &[u8]) -> Result<Self, ReductionError> {
+        let mut reader = ByteReader::new(bytes);
         let record_start = versioned_start(&mut reader)?;
         let scope = match reader.u8()? {
             SCOPE_ALL => RepairScope::All,
@@ -106,10 +106,12 @@ impl RepairRequest {
                 references: ascending(&mut reader, MAX_RECORD_OPERATIONS)?,
                 runs: ascending(&mut reader, MAX_RECORD_SOURCES)?,
             },
-            _ => return Err(Error::InvalidMessage("an unknown scope of repair")),
+            _ => return Err(ReductionError::InvalidMessage("an unknown scope of repair")),
         };
         if !reader.is_empty() {
-            return Err(Error::InvalidMessage("bytes after a repair request"));
+            return Err(ReductionError::InvalidMessage(
+                "bytes after a repair request",
+            ));
         }
         Ok(Self {
             record_start,
@@ -122,7 +124,7 @@ impl RepairAnswer {
     /// The answer's bytes, compressed where that helps.
     #[must_use]
     pub fn emit(&self, level: i32) -> Bytes {
-        let mut out = Writer::new();
+        let mut out = ByteWriter::new();
         let scope = match self.scope {
             AnswerScope::All => SCOPE_ALL,
             AnswerScope::Some => SCOPE_SOME,
@@ -153,13 +155,13 @@ impl RepairAnswer {
     ///
     /// # Errors
     /// When it is malformed, of another version, or above a limit.
-    pub fn parse(bytes: &[u8]) -> Result<Self, Error> {
-        let mut reader = Reader::new(bytes);
+    pub fn parse(bytes: &[u8]) -> Result<Self, ReductionError> {
+        let mut reader = ByteReader::new(bytes);
         let record_start = versioned_start(&mut reader)?;
         let scope = match reader.u8()? {
             SCOPE_ALL => AnswerScope::All,
             SCOPE_SOME => AnswerScope::Some,
-            _ => return Err(Error::InvalidMessage("an unknown scope of repair")),
+            _ => return Err(ReductionError::InvalidMessage("an unknown scope of repair")),
         };
         let count = limited(&mut reader, MAX_RECORD_OPERATIONS)?;
         let (mut lengths, mut total) = (Vec::with_capacity(count), 0);
@@ -173,7 +175,7 @@ impl RepairAnswer {
             AnswerScope::Some => {
                 let count = limited(&mut reader, MAX_RECORD_SOURCES)?;
                 let keys = (0..count).map(|_| reader.u64());
-                keys.collect::<Result<Vec<Key>, _>>()?
+                keys.collect::<Result<Vec<ChunkKey>, _>>()?
             }
         };
         let coding = reader.u8()?;
@@ -182,14 +184,19 @@ impl RepairAnswer {
             0 => Bytes::copy_from_slice(rest),
             1 => {
                 let mut raw = Vec::with_capacity(total);
-                zstd_safe::decompress(&mut raw, rest)
-                    .map_err(|_| Error::InvalidMessage("a repair that does not decompress"))?;
+                zstd_safe::decompress(&mut raw, rest).map_err(|_| {
+                    ReductionError::InvalidMessage("a repair that does not decompress")
+                })?;
                 Bytes::from(raw)
             }
-            _ => return Err(Error::InvalidMessage("an unknown coding of a repair")),
+            _ => {
+                return Err(ReductionError::InvalidMessage(
+                    "an unknown coding of a repair",
+                ));
+            }
         };
         if joined.len() != total {
-            return Err(Error::InvalidMessage("a repair of another length"));
+            return Err(ReductionError::InvalidMessage("a repair of another length"));
         }
         let pieces = lengths.iter().map(|length| joined.split_to(*length));
         let pieces = pieces.collect();
@@ -203,20 +210,20 @@ impl RepairAnswer {
 }
 
 /// Numbers in ascending order and so without repeats, or a short request could ask for much.
-fn ascending(reader: &mut Reader<'_>, most: usize) -> Result<Vec<usize>, Error> {
+fn ascending(reader: &mut ByteReader<'_>, most: usize) -> Result<Vec<usize>, ReductionError> {
     let count = limited(reader, MAX_REPAIR_RANGES)?;
     let numbers = (0..count).map(|_| limited(reader, most));
     let numbers = numbers.collect::<Result<Vec<_>, _>>()?;
     if !numbers.is_sorted_by(|one, next| one < next) {
-        return Err(Error::InvalidMessage("numbers out of order"));
+        return Err(ReductionError::InvalidMessage("numbers out of order"));
     }
     Ok(numbers)
 }
 
-fn versioned_start(reader: &mut Reader<'_>) -> Result<u64, Error> {
+fn versioned_start(reader: &mut ByteReader<'_>) -> Result<u64, ReductionError> {
     match reader.u8()? {
         VERSION => Ok(reader.varint()?),
-        other => Err(Error::PeerIncompatible(other)),
+        other => Err(ReductionError::PeerIncompatible(other)),
     }
 }
 

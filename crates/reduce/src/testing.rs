@@ -4,15 +4,18 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use vocab::Random;
+use vocab::SeededRandom;
 
-use crate::check::{Span, check_of};
+use crate::check::{CheckSpan, check_of};
 use crate::dictionary::Dictionary;
 use crate::disk::{
     DiskAnswer, DiskCompletion, DiskFault, DiskOperation, DiskRequest, SegmentListing,
 };
 use crate::fingerprint::Fingerprint;
-use crate::record::{End, Extent, Group, Literals, Operation, Record, digest_of};
+use crate::record::{
+    CopyExtent, LiteralEncoding, OperationEnd, ParsedRecord, RecordOperation, SourceGroup,
+    digest_of,
+};
 
 /// Segment files as byte strings. It executes one request at a time, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -139,7 +142,7 @@ const SECTOR: usize = 512;
 /// A disk whose power can fail: then each write, cut and deletion since the last sync of its
 /// segment has happened, has not, or has in part, in any order.
 #[derive(Clone, Debug, Default)]
-pub struct PowerlessDisk {
+pub struct PowerLossDisk {
     /// What the running process sees.
     seen: MemoryDisk,
     /// What is certain to be there after a loss of power.
@@ -148,7 +151,7 @@ pub struct PowerlessDisk {
     uncertain: Vec<DiskOperation>,
 }
 
-impl PowerlessDisk {
+impl PowerLossDisk {
     /// Executes one request.
     pub fn execute(&mut self, request: DiskRequest) -> DiskCompletion {
         let operation = request.operation.clone();
@@ -174,7 +177,7 @@ impl PowerlessDisk {
     }
 
     /// The power fails and comes back.
-    pub fn lose_power(&mut self, random: &mut Random) {
+    pub fn lose_power(&mut self, random: &mut SeededRandom) {
         let mut operations = std::mem::take(&mut self.uncertain);
         if random.below(4) == 0 {
             // Caches write in the order they like.
@@ -229,7 +232,7 @@ fn segment_of(operation: &DiskOperation) -> Option<u32> {
 
 /// Writes all of the sectors, none, the first ones, or some; where the file has become longer
 /// without being written, anything may stand.
-fn tear(file: &mut Vec<u8>, offset: usize, bytes: &[u8], random: &mut Random) {
+fn tear(file: &mut Vec<u8>, offset: usize, bytes: &[u8], random: &mut SeededRandom) {
     let sectors = bytes.len() / SECTOR + 2;
     let whole = random.below(sectors as u64 + 1) as usize;
     let way = random.below(4);
@@ -309,8 +312,8 @@ pub fn forged_record(
     guess: &[&[u8]],
 ) -> Bytes {
     let group = match sources {
-        ForgedSources::Listed(keys) => Group::Listed(keys),
-        ForgedSources::Run(keys) => Group::Run {
+        ForgedSources::Listed(keys) => SourceGroup::Listed(keys),
+        ForgedSources::Run(keys) => SourceGroup::Run {
             first: keys.first().copied().unwrap_or_default(),
             count: keys.len(),
             digest: digest_of(keys.iter().copied()),
@@ -320,29 +323,29 @@ pub fn forged_record(
     let operations = operations.iter().map(|operation| match operation {
         ForgedOperation::NewChunk(bytes) => {
             literals.extend_from_slice(bytes);
-            Operation::Literal {
+            RecordOperation::Literal {
                 length: bytes.len(),
-                end: End::Ends,
+                end: OperationEnd::Ends,
             }
         }
-        ForgedOperation::WholeSource(source) => Operation::Chunk { source: *source },
+        ForgedOperation::WholeSource(source) => RecordOperation::Chunk { source: *source },
         ForgedOperation::PartOfSource {
             source,
             offset,
             length,
-        } => Operation::Copy {
+        } => RecordOperation::Copy {
             source: *source,
             offset: *offset,
-            extent: Extent::Bytes(*length),
-            end: End::Continues,
+            extent: CopyExtent::Bytes(*length),
+            end: OperationEnd::Continues,
         },
     });
     let operations = operations.collect();
-    let record = Record {
+    let record = ParsedRecord {
         raw_length: guess.iter().map(|piece| piece.len()).sum(),
-        check: check_of(&Span::of_each(guess)),
+        check: check_of(&CheckSpan::of_each(guess)),
         literal_length: literals.len(),
-        literals: Literals::Stored,
+        literals: LiteralEncoding::Stored,
         coded: Bytes::new(),
         groups: match group.len() {
             0 => Vec::new(),

@@ -1,24 +1,24 @@
 //! Codes what goes into a flow's window, in one of two ways that decoders cannot tell apart.
 //!
 //! ```text
-//!  text           ─► Matcher ─► sequences ─► zstd's entropy stage     (`simd::sequences::Frame`)
+//!  text           ─► Matcher ─► sequences ─► zstd's entropy stage     (`simd::sequences::ZstdFrame`)
 //!  anything else  ─► zstd at its level
 //! ```
 //! Which of them is known when the window begins, by its first record.
 
-use simd::sequences::Frame;
+use simd::sequences::ZstdFrame;
 use zstd_safe::zstd_sys::ZSTD_EndDirective;
 use zstd_safe::{CCtx, CParameter, InBuffer, OutBuffer, ResetDirective, SafeResult};
 
 use crate::config::WINDOW_LOG;
-use crate::matcher::{Matcher, is_text};
+use crate::matcher::{WindowMatcher, is_text};
 
 /// zstd's level whose size the matcher reaches on text; others are asked for their own sake.
 const MATCHERS_LEVEL: i32 = 3;
 
 /// What a window is coded with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Means {
+pub(crate) enum CoderKind {
     /// Our own matcher, for text.
     Matcher,
     /// zstd at this level.
@@ -26,19 +26,19 @@ pub(crate) enum Means {
 }
 
 /// A window's coder, with its history.
-pub(crate) struct WindowCoder(Coder);
+pub(crate) struct WindowCoder(CoderBackend);
 
-enum Coder {
+enum CoderBackend {
     Matcher {
-        frame: Box<Frame>,
-        matcher: Box<Matcher>,
+        frame: Box<ZstdFrame>,
+        matcher: Box<WindowMatcher>,
     },
     Zstd(CCtx<'static>),
 }
 
-impl Means {
+impl CoderKind {
     /// What suits these bytes.
-    pub(crate) fn suited(pieces: &[&[u8]], length: usize, level: i32) -> Self {
+    pub(crate) fn for_pieces(pieces: &[&[u8]], length: usize, level: i32) -> Self {
         if level == MATCHERS_LEVEL && is_text(pieces, length) {
             Self::Matcher
         } else {
@@ -49,32 +49,34 @@ impl Means {
 
 impl WindowCoder {
     pub(crate) fn new() -> Self {
-        Self(Coder::Zstd(CCtx::create()))
+        Self(CoderBackend::Zstd(CCtx::create()))
     }
 
     /// Whether it works by these means, whatever their level.
-    pub(crate) fn uses(&self, means: Means) -> bool {
+    pub(crate) fn uses(&self, means: CoderKind) -> bool {
         match means {
-            Means::Matcher => matches!(self.0, Coder::Matcher { .. }),
-            Means::Zstd { .. } => matches!(self.0, Coder::Zstd(_)),
+            CoderKind::Matcher => matches!(self.0, CoderBackend::Matcher { .. }),
+            CoderKind::Zstd { .. } => matches!(self.0, CoderBackend::Zstd(_)),
         }
     }
 
     /// Begins a window; says whether that could be done.
-    pub(crate) fn begin(&mut self, means: Means) -> bool {
+    pub(crate) fn begin(&mut self, means: CoderKind) -> bool {
         if !self.uses(means) {
-            let Some(other) = Coder::new(means) else {
+            let Some(other) = CoderBackend::new(means) else {
                 return false;
             };
             self.0 = other;
         }
         match (&mut self.0, means) {
-            (Coder::Matcher { frame, matcher }, _) => {
+            (CoderBackend::Matcher { frame, matcher }, _) => {
                 matcher.begin();
                 frame.begin()
             }
-            (Coder::Zstd(context), Means::Zstd { level }) => prepare(context, level).is_ok(),
-            (Coder::Zstd(_), Means::Matcher) => false,
+            (CoderBackend::Zstd(context), CoderKind::Zstd { level }) => {
+                prepare(context, level).is_ok()
+            }
+            (CoderBackend::Zstd(_), CoderKind::Matcher) => false,
         }
     }
 
@@ -82,7 +84,7 @@ impl WindowCoder {
     /// not, the window has to begin anew.
     pub(crate) fn code(&mut self, pieces: &[&[u8]], length: usize, out: &mut Vec<u8>) -> bool {
         match &mut self.0 {
-            Coder::Matcher { frame, matcher } => {
+            CoderBackend::Matcher { frame, matcher } => {
                 if !frame.has_room(length) {
                     return false;
                 }
@@ -94,7 +96,7 @@ impl WindowCoder {
                 };
                 frame.code(find, out)
             }
-            Coder::Zstd(context) => {
+            CoderBackend::Zstd(context) => {
                 out.reserve(zstd_safe::compress_bound(length));
                 compress_blocks(context, pieces, out)
             }
@@ -102,14 +104,14 @@ impl WindowCoder {
     }
 }
 
-impl Coder {
-    fn new(means: Means) -> Option<Self> {
+impl CoderBackend {
+    fn new(means: CoderKind) -> Option<Self> {
         match means {
-            Means::Matcher => Some(Self::Matcher {
-                frame: Box::new(Frame::new(WINDOW_LOG)?),
-                matcher: Box::new(Matcher::new()),
+            CoderKind::Matcher => Some(Self::Matcher {
+                frame: Box::new(ZstdFrame::new(WINDOW_LOG)?),
+                matcher: Box::new(WindowMatcher::new()),
             }),
-            Means::Zstd { .. } => Some(Self::Zstd(CCtx::create())),
+            CoderKind::Zstd { .. } => Some(Self::Zstd(CCtx::create())),
         }
     }
 }

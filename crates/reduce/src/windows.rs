@@ -18,20 +18,20 @@ const PATIENCE: u64 = 8;
 pub(crate) struct WindowId(u64);
 
 /// The windows of one kind.
-pub(crate) struct Windows<T> {
-    slots: Vec<Slot<T>>,
+pub(crate) struct WindowPool<T> {
+    slots: Vec<WindowSlot<T>>,
     most: usize,
     given: u64,
     uses: u64,
 }
 
-struct Slot<T> {
+struct WindowSlot<T> {
     owner: Option<WindowId>,
     used: u64,
     context: T,
 }
 
-impl<T> Windows<T> {
+impl<T> WindowPool<T> {
     /// A pool that makes `most` contexts at most, each when it is first needed.
     pub(crate) fn new(most: usize) -> Self {
         Self {
@@ -46,7 +46,7 @@ impl<T> Windows<T> {
     pub(crate) fn find(&mut self, id: WindowId) -> Option<&mut T> {
         self.uses += 1;
         let uses = self.uses;
-        let owned = |slot: &&mut Slot<T>| slot.owner == Some(id);
+        let owned = |slot: &&mut WindowSlot<T>| slot.owner == Some(id);
         let slot = self.slots.iter_mut().find(owned)?;
         slot.used = uses;
         Some(&mut slot.context)
@@ -59,7 +59,7 @@ impl<T> Windows<T> {
         self.given += 1;
         let id = WindowId(self.given);
         let patience = PATIENCE * self.slots.len() as u64;
-        let stale = |slot: &Slot<T>| slot.owner.is_none() || slot.used + patience < self.uses;
+        let stale = |slot: &WindowSlot<T>| slot.owner.is_none() || slot.used + patience < self.uses;
         let oldest = self.slots.iter().enumerate();
         let oldest = oldest
             .filter(|(_, slot)| slot.owner.is_none() || self.slots.len() == self.most)
@@ -68,7 +68,7 @@ impl<T> Windows<T> {
         let index = match oldest {
             Some((index, _)) => index,
             None if self.slots.len() < self.most => {
-                self.slots.push(Slot {
+                self.slots.push(WindowSlot {
                     owner: None,
                     used: 0,
                     context: make(),
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn busy_windows_are_left_alone_and_idle_ones_are_taken() {
-        let mut windows = Windows::new(2);
+        let mut windows = WindowPool::new(2);
         let (one, _) = windows.begin(|| 'a').unwrap();
         let (two, _) = windows.begin(|| 'b').unwrap();
         for _ in 0..100 {
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn what_is_given_back_is_used_before_more_is_made() {
-        let mut windows = Windows::new(9);
+        let mut windows = WindowPool::new(9);
         let (one, _) = windows.begin(|| 'a').unwrap();
         windows.end(one);
         assert_eq!(windows.find(one), None);

@@ -8,12 +8,12 @@ use std::ops::Range;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use reduce::testing::PowerlessDisk;
+use reduce::testing::PowerLossDisk;
 use reduce::{
-    Absence, ContentHandle, ContentPin, ContentRead, ContentReader, ContentWriter, Dictionary,
-    DictionaryConfig, DictionaryKey,
+    ContentHandle, ContentPin, ContentRead, ContentReader, ContentUnavailable, ContentWriter,
+    Dictionary, DictionaryConfig, DictionaryKey,
 };
-use vocab::{ByteCount, Random, Time};
+use vocab::{ByteCount, SeededRandom, Time};
 
 /// Bodies that there are.
 const BODIES: u64 = 12;
@@ -21,7 +21,7 @@ const BODIES: u64 = 12;
 const LONGEST: u64 = 600_000;
 
 #[derive(Clone, Debug)]
-enum Step {
+enum ModelStep {
     /// Begins to store a body.
     Begin(u64),
     /// Hands over more of each body that is being stored.
@@ -48,13 +48,13 @@ enum Step {
     Clear,
 }
 
-struct Storing {
+struct OpenWrite {
     body: u64,
     writer: ContentWriter,
     handed: usize,
 }
 
-struct Reading {
+struct OpenRead {
     reader: ContentReader,
     /// What is still to come.
     expected: Vec<u8>,
@@ -62,15 +62,15 @@ struct Reading {
     is_ready: bool,
 }
 
-struct World {
+struct ContentSimulation {
     config: DictionaryConfig,
     dictionary: Dictionary,
-    disk: PowerlessDisk,
-    random: Random,
+    disk: PowerLossDisk,
+    random: SeededRandom,
     now: Time,
     key: u8,
-    storing: Vec<Storing>,
-    reading: Vec<Reading>,
+    storing: Vec<OpenWrite>,
+    reading: Vec<OpenRead>,
     pin: Option<ContentPin>,
     /// What an index would have on disk.
     handles: BTreeMap<u64, bytes::Bytes>,
@@ -80,7 +80,7 @@ struct World {
 
 /// What a body is made of; some share much with others, and some repeat themselves.
 fn body(number: u64) -> Vec<u8> {
-    let mut random = Random::from_seed(number / 2);
+    let mut random = SeededRandom::from_seed(number / 2);
     let mut bytes = vec![0; (number * LONGEST / BODIES) as usize];
     random.fill(&mut bytes);
     if number.is_multiple_of(3) {
@@ -90,7 +90,7 @@ fn body(number: u64) -> Vec<u8> {
     bytes
 }
 
-impl World {
+impl ContentSimulation {
     fn new(seed: u64, with_disk: bool) -> Self {
         let config = DictionaryConfig {
             memory: ByteCount::mebibytes(1),
@@ -99,9 +99,9 @@ impl World {
         };
         let mut world = Self {
             config,
-            dictionary: Dictionary::new(config, Random::from_seed(seed)),
-            disk: PowerlessDisk::default(),
-            random: Random::from_seed(seed),
+            dictionary: Dictionary::new(config, SeededRandom::from_seed(seed)),
+            disk: PowerLossDisk::default(),
+            random: SeededRandom::from_seed(seed),
             now: Time::ZERO,
             key: 1,
             storing: Vec::new(),
@@ -120,7 +120,7 @@ impl World {
         self.storing.clear();
         self.reading.clear();
         self.pin = None;
-        let chance = Random::from_seed(self.random.next_u64());
+        let chance = SeededRandom::from_seed(self.random.next_u64());
         let key = DictionaryKey::new([self.key; 32]);
         self.dictionary = Dictionary::with_key(self.config, key, chance);
         self.dictionary.open();
@@ -171,7 +171,7 @@ impl World {
         let place = |at: u64| at * handle.length() / 1_000;
         let range = place(thousandths.start)..place(thousandths.end);
         let expected = body(number)[range.start as usize..range.end as usize].to_vec();
-        self.reading.push(Reading {
+        self.reading.push(OpenRead {
             reader: ContentReader::new(handle, range),
             expected,
             is_ready: self.dictionary.is_ready(),
@@ -200,7 +200,7 @@ impl World {
                     }
                     ContentRead::Gone(absence) => {
                         assert!(!one.expected.is_empty());
-                        assert!(absence == Absence::Gone || !one.is_ready);
+                        assert!(absence == ContentUnavailable::Gone || !one.is_ready);
                         self.gone += 1;
                         break false;
                     }
@@ -218,44 +218,44 @@ impl World {
         Some(self.disk.seen().segment(number))
     }
 
-    fn step(&mut self, step: Step) {
+    fn step(&mut self, step: ModelStep) {
         match step {
-            Step::Begin(body) => self.storing.push(Storing {
+            ModelStep::Begin(body) => self.storing.push(OpenWrite {
                 body,
                 writer: ContentWriter::new(),
                 handed: 0,
             }),
-            Step::Append(most) => self.append(most),
-            Step::Abandon(which) => {
+            ModelStep::Append(most) => self.append(most),
+            ModelStep::Abandon(which) => {
                 if which < self.storing.len() {
                     self.storing.remove(which);
                 }
             }
-            Step::Read(body, range) => self.begin_read(body, range),
-            Step::Take(pieces) => self.take(pieces),
-            Step::Drop(which) => {
+            ModelStep::Read(body, range) => self.begin_read(body, range),
+            ModelStep::Take(pieces) => self.take(pieces),
+            ModelStep::Drop(which) => {
                 if which < self.reading.len() {
                     self.reading.remove(which);
                 }
             }
-            Step::Pin(body) => {
+            ModelStep::Pin(body) => {
                 let handle = body.and_then(|body| self.handle(body));
                 self.pin = handle.map(|handle| self.dictionary.pin(&handle));
                 if let Some(pin) = &self.pin {
                     self.dictionary.pin_more(pin);
                 }
             }
-            Step::Serve(most) => self.serve(most),
-            Step::Wait(milliseconds) => {
+            ModelStep::Serve(most) => self.serve(most),
+            ModelStep::Wait(milliseconds) => {
                 self.now += Duration::from_millis(milliseconds);
                 self.dictionary.handle_timeout(self.now);
             }
-            Step::Kill => self.start(),
-            Step::LosePower => {
+            ModelStep::Kill => self.start(),
+            ModelStep::LosePower => {
                 self.disk.lose_power(&mut self.random);
                 self.start();
             }
-            Step::Bend(which, at) => {
+            ModelStep::Bend(which, at) => {
                 if let Some(segment) = self.segment(which)
                     && !segment.is_empty()
                 {
@@ -263,19 +263,19 @@ impl World {
                     segment[at] ^= 1;
                 }
             }
-            Step::Cut(which, at) => {
+            ModelStep::Cut(which, at) => {
                 if let Some(segment) = self.segment(which) {
                     segment.truncate(at);
                 }
             }
-            Step::Full => {
+            ModelStep::Full => {
                 let seen = self.disk.seen();
                 seen.capacity = match seen.capacity {
                     None => Some(seen.bytes()),
                     Some(_) => None,
                 };
             }
-            Step::Clear => {
+            ModelStep::Clear => {
                 self.key += 1;
                 self.dictionary
                     .clear(Some(DictionaryKey::new([self.key; 32])));
@@ -298,26 +298,26 @@ impl World {
     }
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = ModelStep> {
     let body = 0..BODIES;
     let range = (0..=1_000u64, 0..=1_000u64).prop_map(|(one, two)| one.min(two)..one.max(two));
     prop_oneof![
-        6 => body.clone().prop_map(Step::Begin),
-        12 => (1..150_000usize).prop_map(Step::Append),
-        1 => (0..3usize).prop_map(Step::Abandon),
-        5 => (body.clone(), range).prop_map(|(body, range)| Step::Read(body, range)),
-        3 => body.clone().prop_map(|body| Step::Read(body, 0..1_000)),
-        10 => (1..20usize).prop_map(Step::Take),
-        1 => (0..3usize).prop_map(Step::Drop),
-        1 => proptest::option::of(body).prop_map(Step::Pin),
-        10 => (1..20usize).prop_map(Step::Serve),
-        5 => (0..3_000u64).prop_map(Step::Wait),
-        1 => Just(Step::Kill),
-        1 => Just(Step::LosePower),
-        1 => (0..20usize, 0..200_000usize).prop_map(|(which, at)| Step::Bend(which, at)),
-        1 => (0..20usize, 0..200_000usize).prop_map(|(which, at)| Step::Cut(which, at)),
-        1 => Just(Step::Full),
-        1 => Just(Step::Clear),
+        6 => body.clone().prop_map(ModelStep::Begin),
+        12 => (1..150_000usize).prop_map(ModelStep::Append),
+        1 => (0..3usize).prop_map(ModelStep::Abandon),
+        5 => (body.clone(), range).prop_map(|(body, range)| ModelStep::Read(body, range)),
+        3 => body.clone().prop_map(|body| ModelStep::Read(body, 0..1_000)),
+        10 => (1..20usize).prop_map(ModelStep::Take),
+        1 => (0..3usize).prop_map(ModelStep::Drop),
+        1 => proptest::option::of(body).prop_map(ModelStep::Pin),
+        10 => (1..20usize).prop_map(ModelStep::Serve),
+        5 => (0..3_000u64).prop_map(ModelStep::Wait),
+        1 => Just(ModelStep::Kill),
+        1 => Just(ModelStep::LosePower),
+        1 => (0..20usize, 0..200_000usize).prop_map(|(which, at)| ModelStep::Bend(which, at)),
+        1 => (0..20usize, 0..200_000usize).prop_map(|(which, at)| ModelStep::Cut(which, at)),
+        1 => Just(ModelStep::Full),
+        1 => Just(ModelStep::Clear),
     ]
 }
 
@@ -330,7 +330,7 @@ proptest! {
         with_disk in prop::bool::weighted(0.8),
         steps in prop::collection::vec(step(), 1..200),
     ) {
-        let mut world = World::new(seed, with_disk);
+        let mut world = ContentSimulation::new(seed, with_disk);
         for step in steps {
             world.step(step);
         }
@@ -342,11 +342,11 @@ proptest! {
 /// The model does meet both: bodies that are there, and bodies that are gone.
 #[test]
 fn the_model_reads_bodies_and_misses_some() {
-    let mut world = World::new(1, true);
+    let mut world = ContentSimulation::new(1, true);
     for number in 0..BODIES {
-        world.step(Step::Begin(number));
-        world.step(Step::Append(usize::MAX >> 1));
-        world.step(Step::Wait(2_000));
+        world.step(ModelStep::Begin(number));
+        world.step(ModelStep::Append(usize::MAX >> 1));
+        world.step(ModelStep::Wait(2_000));
         world.serve(usize::MAX);
     }
     world.read_everything();

@@ -5,8 +5,8 @@ mod sides;
 use proptest::prelude::*;
 use reduce::testing::MemoryDisk;
 use reduce::{Dictionary, DictionaryConfig, DictionaryKey, scan_segment};
-use sides::{Flow, Side, key, noise};
-use vocab::{ByteCount, Random, Time};
+use sides::{TestFlow, TestSide, key, noise};
+use vocab::{ByteCount, SeededRandom, Time};
 
 fn config(memory_mib: u64, disk_mib: u64, segment: ByteCount) -> DictionaryConfig {
     DictionaryConfig {
@@ -21,12 +21,12 @@ fn roomy() -> DictionaryConfig {
 }
 
 /// The same disk under a dictionary that starts afresh, as after kill -9.
-fn restarted(side: &Side, seed: u64) -> Side {
-    Side::with(seed, side.config, side.disk.clone())
+fn restarted(side: &TestSide, seed: u64) -> TestSide {
+    TestSide::with(seed, side.config, side.disk.clone())
 }
 
 /// Lets what is gathered be written, which takes some milliseconds.
-fn write_down(side: &mut Side) {
+fn write_down(side: &mut TestSide) {
     let due = side.dictionary.poll_timeout().expect("something waits");
     side.dictionary.handle_timeout(due);
     side.disk.serve(&mut side.dictionary);
@@ -34,10 +34,10 @@ fn write_down(side: &mut Side) {
 
 #[test]
 fn a_restart_of_both_sides_keeps_chunks_and_what_the_peer_holds() {
-    let mut near = Side::with(1, roomy(), MemoryDisk::new());
-    let mut far = Side::with(2, roomy(), MemoryDisk::new());
+    let mut near = TestSide::with(1, roomy(), MemoryDisk::new());
+    let mut far = TestSide::with(2, roomy(), MemoryDisk::new());
     let file = noise(3, 2_000_000);
-    Flow::new().transfer(&mut near, &mut far, &file);
+    TestFlow::new().transfer(&mut near, &mut far, &file);
     // Acknowledged knowledge is written with the next batch, a second later at most.
     for side in [&mut near, &mut far] {
         let due = side.dictionary.poll_timeout().expect("a sync is due");
@@ -53,9 +53,9 @@ fn a_restart_of_both_sides_keeps_chunks_and_what_the_peer_holds() {
         again_near.dictionary.generation(),
         again_far.dictionary.generation()
     );
-    let mut flow = Flow::new();
+    let mut flow = TestFlow::new();
     flow.encoder
-        .push(Time::ZERO, vocab::Segment::payload(file.clone()));
+        .push(Time::ZERO, vocab::FlowSegment::payload(file.clone()));
     flow.encoder.finish();
     let wire = flow.exchange(Time::ZERO, &mut again_near, &mut again_far, 1 << 16);
     assert!(flow.payload() == file);
@@ -66,14 +66,14 @@ fn a_restart_of_both_sides_keeps_chunks_and_what_the_peer_holds() {
 
 #[test]
 fn what_the_far_side_evicted_is_repaired() {
-    let mut near = Side::new(1);
+    let mut near = TestSide::new(1);
     let tiny = config(1, 0, ByteCount::mebibytes(1));
-    let mut far = Side::with(2, tiny, MemoryDisk::new());
+    let mut far = TestSide::with(2, tiny, MemoryDisk::new());
     let file = noise(3, 4_000_000);
-    Flow::new().transfer(&mut near, &mut far, &file);
-    let mut flow = Flow::new();
+    TestFlow::new().transfer(&mut near, &mut far, &file);
+    let mut flow = TestFlow::new();
     flow.encoder
-        .push(Time::ZERO, vocab::Segment::payload(file.clone()));
+        .push(Time::ZERO, vocab::FlowSegment::payload(file.clone()));
     flow.encoder.finish();
     flow.exchange(Time::ZERO, &mut near, &mut far, 1 << 16);
     assert!(flow.payload() == file);
@@ -85,15 +85,15 @@ fn what_the_far_side_evicted_is_repaired() {
 
 #[test]
 fn a_lost_dictionary_costs_repairs_only_once_it_is_told() {
-    let (mut near, mut far) = (Side::new(1), Side::new(2));
+    let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let file = noise(3, 500_000);
-    Flow::new().transfer(&mut near, &mut far, &file);
+    TestFlow::new().transfer(&mut near, &mut far, &file);
     far.dictionary.clear(None);
     let slot = near.peer();
     near.dictionary.forget_peer(slot);
-    let mut flow = Flow::new();
+    let mut flow = TestFlow::new();
     flow.encoder
-        .push(Time::ZERO, vocab::Segment::payload(file.clone()));
+        .push(Time::ZERO, vocab::FlowSegment::payload(file.clone()));
     flow.encoder.finish();
     flow.exchange(Time::ZERO, &mut near, &mut far, 1 << 16);
     assert!(flow.payload() == file);
@@ -102,11 +102,11 @@ fn a_lost_dictionary_costs_repairs_only_once_it_is_told() {
 
 #[test]
 fn noise_over_the_files_costs_repairs_and_no_wrong_byte() {
-    let mut near = Side::with(1, roomy(), MemoryDisk::new());
-    let mut far = Side::with(2, roomy(), MemoryDisk::new());
+    let mut near = TestSide::with(1, roomy(), MemoryDisk::new());
+    let mut far = TestSide::with(2, roomy(), MemoryDisk::new());
     let file = noise(3, 2_000_000);
-    Flow::new().transfer(&mut near, &mut far, &file);
-    let mut random = Random::from_seed(4);
+    TestFlow::new().transfer(&mut near, &mut far, &file);
+    let mut random = SeededRandom::from_seed(4);
     for number in far.disk.numbers() {
         let segment = far.disk.segment(number);
         for _ in 0..20 {
@@ -117,32 +117,32 @@ fn noise_over_the_files_costs_repairs_and_no_wrong_byte() {
     // Once for a running node that reads what was overwritten under it ...
     let mut damaged = restarted(&far, 12);
     assert!(damaged.dictionary.statistics().damaged_records > 0);
-    let mut flow = Flow::new();
+    let mut flow = TestFlow::new();
     flow.encoder
-        .push(Time::ZERO, vocab::Segment::payload(file.clone()));
+        .push(Time::ZERO, vocab::FlowSegment::payload(file.clone()));
     flow.encoder.finish();
     flow.exchange(Time::ZERO, &mut near, &mut damaged, 1 << 16);
     assert!(flow.payload() == file);
     assert!(flow.repairs > 0);
     // ... and the repaired chunks are there again.
-    let wire = Flow::new().transfer(&mut near, &mut damaged, &file);
+    let wire = TestFlow::new().transfer(&mut near, &mut damaged, &file);
     assert!(wire <= 4_000, "{wire}");
 }
 
 #[test]
 fn a_file_overwritten_under_a_running_node_is_noticed_at_the_read() {
     let small = config(1, 64, ByteCount::mebibytes(4));
-    let mut near = Side::new(1);
-    let mut far = Side::with(2, small, MemoryDisk::new());
+    let mut near = TestSide::new(1);
+    let mut far = TestSide::with(2, small, MemoryDisk::new());
     let file = noise(3, 3_000_000);
-    Flow::new().transfer(&mut near, &mut far, &file);
+    TestFlow::new().transfer(&mut near, &mut far, &file);
     for number in far.disk.numbers() {
         let length = far.disk.segment(number).len();
         *far.disk.segment(number) = noise(9, length).to_vec();
     }
-    let mut flow = Flow::new();
+    let mut flow = TestFlow::new();
     flow.encoder
-        .push(Time::ZERO, vocab::Segment::payload(file.clone()));
+        .push(Time::ZERO, vocab::FlowSegment::payload(file.clone()));
     flow.encoder.finish();
     flow.exchange(Time::ZERO, &mut near, &mut far, 1 << 16);
     assert!(flow.payload() == file);
@@ -152,10 +152,10 @@ fn a_file_overwritten_under_a_running_node_is_noticed_at_the_read() {
 
 #[test]
 fn a_log_cut_at_every_byte_recovers_what_is_before_the_cut() {
-    let mut near = Side::new(1);
-    let mut far = Side::with(2, roomy(), MemoryDisk::new());
+    let mut near = TestSide::new(1);
+    let mut far = TestSide::with(2, roomy(), MemoryDisk::new());
     let file = noise(3, 40_000);
-    Flow::new().transfer(&mut near, &mut far, &file);
+    TestFlow::new().transfer(&mut near, &mut far, &file);
     let number = far.disk.numbers()[0];
     let whole = far.disk.segment(number).clone();
     // Each byte near a record's edge, and every 97th elsewhere: the rest are like their
@@ -164,12 +164,12 @@ fn a_log_cut_at_every_byte_recovers_what_is_before_the_cut() {
         let mut disk = MemoryDisk::new();
         *disk.segment(number) = whole[..cut].to_vec();
         let expected = scan_segment(&key(), number, &whole[..cut]);
-        let mut cut_side = Side::with(5, far.config, disk);
+        let mut cut_side = TestSide::with(5, far.config, disk);
         let found = cut_side.dictionary.statistics();
         assert_eq!(found.chunks, expected.chunks, "cut at {cut}");
         // What is appended after the cut is found again after the next start.
         let more = noise(6, 20_000);
-        Flow::new().transfer(&mut near, &mut cut_side, &more);
+        TestFlow::new().transfer(&mut near, &mut cut_side, &more);
         let again = restarted(&cut_side, 7);
         let after = again.dictionary.statistics();
         assert!(after.chunks >= expected.chunks + 2, "cut at {cut}");
@@ -183,22 +183,22 @@ fn garbage_and_other_versions_are_set_aside() {
     let mut disk = MemoryDisk::new();
     *disk.segment(3) = noise(1, 100_000).to_vec();
     *disk.segment(4) = b"TRNKLSEG\xff\xff".to_vec();
-    let mut side = Side::with(2, roomy(), disk);
+    let mut side = TestSide::with(2, roomy(), disk);
     assert_eq!(side.dictionary.statistics().rejected_segments, 2);
     assert!(side.disk.numbers().is_empty());
     let file = noise(5, 100_000);
-    Flow::new().transfer(&mut Side::new(6), &mut side, &file);
+    TestFlow::new().transfer(&mut TestSide::new(6), &mut side, &file);
     assert_eq!(side.disk.numbers(), [5]);
 }
 
 #[test]
 fn a_dictionary_of_another_key_or_version_starts_empty_and_says_so() {
-    let mut near = Side::new(1);
-    let mut far = Side::with(2, roomy(), MemoryDisk::new());
-    Flow::new().transfer(&mut near, &mut far, &noise(3, 500_000));
+    let mut near = TestSide::new(1);
+    let mut far = TestSide::with(2, roomy(), MemoryDisk::new());
+    TestFlow::new().transfer(&mut near, &mut far, &noise(3, 500_000));
     let mut disk = far.disk.clone();
     let other = DictionaryKey::new([1; 32]);
-    let mut stranger = Dictionary::with_key(roomy(), other, Random::from_seed(3));
+    let mut stranger = Dictionary::with_key(roomy(), other, SeededRandom::from_seed(3));
     stranger.open();
     disk.serve(&mut stranger);
     let found = stranger.statistics();
@@ -216,9 +216,9 @@ fn a_dictionary_of_another_key_or_version_starts_empty_and_says_so() {
 
 #[test]
 fn nothing_that_was_sent_stands_in_clear_on_disk() {
-    let mut far = Side::with(2, roomy(), MemoryDisk::new());
+    let mut far = TestSide::with(2, roomy(), MemoryDisk::new());
     let file = sides::text(3, 300_000);
-    Flow::new().transfer(&mut Side::new(1), &mut far, &file);
+    TestFlow::new().transfer(&mut TestSide::new(1), &mut far, &file);
     for number in far.disk.numbers() {
         let segment = far.disk.segment(number);
         for start in (0..file.len() - 8).step_by(5_001) {
@@ -230,10 +230,10 @@ fn nothing_that_was_sent_stands_in_clear_on_disk() {
 
 #[test]
 fn a_start_reads_the_ends_of_segments_and_finds_what_reading_all_would() {
-    let mut near = Side::with(1, roomy(), MemoryDisk::new());
-    let mut far = Side::with(2, roomy(), MemoryDisk::new());
+    let mut near = TestSide::with(1, roomy(), MemoryDisk::new());
+    let mut far = TestSide::with(2, roomy(), MemoryDisk::new());
     let file = noise(3, 20 << 20);
-    Flow::new().transfer(&mut near, &mut far, &file);
+    TestFlow::new().transfer(&mut near, &mut far, &file);
     write_down(&mut near);
     // The first start closes the segment that was appended to.
     let mut closed = restarted(&near, 3);
@@ -245,25 +245,25 @@ fn a_start_reads_the_ends_of_segments_and_finds_what_reading_all_would() {
     for number in torn.numbers() {
         torn.segment(number).pop();
     }
-    let mut by_records = Side::with(5, roomy(), torn);
+    let mut by_records = TestSide::with(5, roomy(), torn);
     assert!(by_records.disk.read >= stored - 100);
     let chunks = by_ends.dictionary.statistics().chunks;
     assert_eq!(by_records.dictionary.statistics().chunks, chunks);
     for near in [&mut by_ends, &mut by_records] {
-        let wire = Flow::new().transfer(near, &mut far, &file);
+        let wire = TestFlow::new().transfer(near, &mut far, &file);
         assert!(wire <= 40_000, "{wire}");
     }
 }
 
 #[test]
 fn a_peer_whose_dictionary_was_emptied_while_this_side_was_down_costs_no_repair() {
-    let mut near = Side::with(1, roomy(), MemoryDisk::new());
-    let mut far = Side::with(2, roomy(), MemoryDisk::new());
+    let mut near = TestSide::with(1, roomy(), MemoryDisk::new());
+    let mut far = TestSide::with(2, roomy(), MemoryDisk::new());
     let slot = near.peer();
     let file = noise(3, 500_000);
     near.dictionary
         .peer_generation(slot, far.dictionary.generation());
-    Flow::new().transfer(&mut near, &mut far, &file);
+    TestFlow::new().transfer(&mut near, &mut far, &file);
     let due = near.dictionary.poll_timeout().expect("a sync is due");
     near.dictionary.handle_timeout(due);
     near.disk.serve(&mut near.dictionary);
@@ -273,9 +273,9 @@ fn a_peer_whose_dictionary_was_emptied_while_this_side_was_down_costs_no_repair(
     again
         .dictionary
         .peer_generation(slot, far.dictionary.generation());
-    let mut flow = Flow::new();
+    let mut flow = TestFlow::new();
     flow.encoder
-        .push(Time::ZERO, vocab::Segment::payload(file.clone()));
+        .push(Time::ZERO, vocab::FlowSegment::payload(file.clone()));
     flow.encoder.finish();
     flow.exchange(Time::ZERO, &mut again, &mut far, 1 << 16);
     assert!(flow.payload() == file);
@@ -285,11 +285,11 @@ fn a_peer_whose_dictionary_was_emptied_while_this_side_was_down_costs_no_repair(
 #[test]
 fn the_disk_cap_holds_and_the_oldest_goes_first() {
     let small = config(4, 4, ByteCount::kibibytes(512));
-    let mut near = Side::new(1);
-    let mut far = Side::with(2, small, MemoryDisk::new());
+    let mut near = TestSide::new(1);
+    let mut far = TestSide::with(2, small, MemoryDisk::new());
     for seed in 0..12 {
         let file = noise(100 + seed, 1_000_000);
-        Flow::new().transfer(&mut near, &mut far, &file);
+        TestFlow::new().transfer(&mut near, &mut far, &file);
         assert!(far.disk.bytes() <= 4 << 20, "{}", far.disk.bytes());
         assert_eq!(far.disk.bytes(), far.dictionary.statistics().disk_bytes);
         assert!(far.dictionary.statistics().memory_bytes <= 4 << 20);
@@ -301,17 +301,17 @@ fn the_disk_cap_holds_and_the_oldest_goes_first() {
 #[test]
 fn what_is_used_outlives_what_is_not_also_when_it_is_on_disk_alone() {
     let small = config(1, 8, ByteCount::kibibytes(512));
-    let mut near = Side::with(1, small, MemoryDisk::new());
-    let mut far = Side::with(2, small, MemoryDisk::new());
+    let mut near = TestSide::with(1, small, MemoryDisk::new());
+    let mut far = TestSide::with(2, small, MemoryDisk::new());
     // More than fits into memory, a little in every segment, and used again and again while three
     // times as much as the disk holds goes by.
     let often = noise(1, 2_000_000);
-    Flow::new().transfer(&mut near, &mut far, &often.slice(..1));
+    TestFlow::new().transfer(&mut near, &mut far, &often.slice(..1));
     let part = |round: usize| often.slice(round % 10 * 200_000..(round % 10 + 1) * 200_000);
     let mut warm = 0;
     for round in 0..60 {
-        Flow::new().transfer(&mut near, &mut far, &noise(100 + round as u64, 400_000));
-        let wire = Flow::new().transfer(&mut near, &mut far, &part(round));
+        TestFlow::new().transfer(&mut near, &mut far, &noise(100 + round as u64, 400_000));
+        let wire = TestFlow::new().transfer(&mut near, &mut far, &part(round));
         warm += if round >= 30 { wire } else { 0 };
     }
     assert!(far.disk.numbers()[0] > 20);
@@ -321,26 +321,26 @@ fn what_is_used_outlives_what_is_not_also_when_it_is_on_disk_alone() {
 
 #[test]
 fn a_full_disk_leaves_the_memory_working_and_is_tried_again() {
-    let mut near = Side::new(1);
+    let mut near = TestSide::new(1);
     let mut disk = MemoryDisk::new();
     disk.capacity = Some(300_000);
-    let mut far = Side::with(2, roomy(), disk);
+    let mut far = TestSide::with(2, roomy(), disk);
     let file = noise(3, 1_000_000);
-    Flow::new().transfer(&mut near, &mut far, &file);
+    TestFlow::new().transfer(&mut near, &mut far, &file);
     let statistics = far.dictionary.statistics();
     assert!(statistics.disk_faults > 0 && statistics.unwritten_chunks > 0);
-    let wire = Flow::new().transfer(&mut near, &mut far, &file);
+    let wire = TestFlow::new().transfer(&mut near, &mut far, &file);
     assert!(wire <= 2_500, "{wire}");
     far.disk.capacity = None;
     assert!(far.dictionary.poll_timeout().is_some());
     far.dictionary
         .handle_timeout(Time::ZERO + reduce::DISK_RETRY);
     let more = noise(4, 500_000);
-    Flow::new().transfer(&mut near, &mut far, &more);
+    TestFlow::new().transfer(&mut near, &mut far, &more);
     write_down(&mut far);
     let mut again = restarted(&far, 9);
     assert_eq!(again.dictionary.statistics().damaged_records, 0);
-    let wire = Flow::new().transfer(&mut near, &mut again, &more);
+    let wire = TestFlow::new().transfer(&mut near, &mut again, &more);
     assert!(wire <= 1_500, "{wire}");
 }
 
@@ -348,19 +348,19 @@ fn a_full_disk_leaves_the_memory_working_and_is_tried_again() {
 fn a_broken_disk_is_a_dictionary_in_memory() {
     let mut disk = MemoryDisk::new();
     disk.broken = true;
-    let mut far = Side::with(2, roomy(), disk);
-    let mut near = Side::new(1);
+    let mut far = TestSide::with(2, roomy(), disk);
+    let mut near = TestSide::new(1);
     let file = noise(3, 1_000_000);
-    Flow::new().transfer(&mut near, &mut far, &file);
-    assert!(Flow::new().transfer(&mut near, &mut far, &file) <= 2_500);
+    TestFlow::new().transfer(&mut near, &mut far, &file);
+    assert!(TestFlow::new().transfer(&mut near, &mut far, &file) <= 2_500);
     assert!(far.dictionary.statistics().disk_faults > 0);
 }
 
 #[test]
 fn clearing_empties_memory_and_disk() {
-    let mut far = Side::with(2, roomy(), MemoryDisk::new());
+    let mut far = TestSide::with(2, roomy(), MemoryDisk::new());
     let file = noise(3, 1_000_000);
-    Flow::new().transfer(&mut Side::new(1), &mut far, &file);
+    TestFlow::new().transfer(&mut TestSide::new(1), &mut far, &file);
     let generation = far.dictionary.generation();
     far.dictionary.clear(None);
     far.disk.serve(&mut far.dictionary);
@@ -371,7 +371,7 @@ fn clearing_empties_memory_and_disk() {
 
 /// What happens to the far side between two transfers.
 #[derive(Clone, Copy, Debug)]
-enum Event {
+enum FarSideEvent {
     Nothing,
     Restart,
     Clear,
@@ -385,24 +385,24 @@ proptest! {
     #[test]
     fn every_byte_arrives_whatever_happens_to_the_dictionaries(
         steps in prop::collection::vec((0..6_u64, 0..400_000_usize, 1..400_000_usize, prop_oneof![
-            Just(Event::Nothing),
-            Just(Event::Restart),
-            Just(Event::Clear),
-            Just(Event::Noise),
-            Just(Event::Full),
+            Just(FarSideEvent::Nothing),
+            Just(FarSideEvent::Restart),
+            Just(FarSideEvent::Clear),
+            Just(FarSideEvent::Noise),
+            Just(FarSideEvent::Full),
         ]), 1..10),
     ) {
         let tiny = config(1, 2, ByteCount::kibibytes(128));
-        let mut near = Side::with(1, tiny, MemoryDisk::new());
-        let mut far = Side::with(2, tiny, MemoryDisk::new());
-        let mut random = Random::from_seed(3);
+        let mut near = TestSide::with(1, tiny, MemoryDisk::new());
+        let mut far = TestSide::with(2, tiny, MemoryDisk::new());
+        let mut random = SeededRandom::from_seed(3);
         for (number, (seed, skip, length, event)) in steps.into_iter().enumerate() {
             let file = noise(seed, 800_000).slice(skip..skip + length);
-            let mut flow = Flow::new();
+            let mut flow = TestFlow::new();
             let now = Time::from_nanos(number as u64 * 20_000_000_000);
             for piece in 0..file.len().div_ceil(50_000) {
                 let end = file.len().min((piece + 1) * 50_000);
-                flow.encoder.push(now, vocab::Segment::payload(file.slice(piece * 50_000..end)));
+                flow.encoder.push(now, vocab::FlowSegment::payload(file.slice(piece * 50_000..end)));
             }
             flow.encoder.finish();
             flow.exchange(now, &mut near, &mut far, 1 + random.below(100_000) as usize);
@@ -412,10 +412,10 @@ proptest! {
             prop_assert!(far.disk.bytes() <= 2 << 20);
             far.disk.capacity = None;
             match event {
-                Event::Nothing => {}
-                Event::Restart => far = restarted(&far, 10 + number as u64),
-                Event::Clear => far.dictionary.clear(None),
-                Event::Noise => {
+                FarSideEvent::Nothing => {}
+                FarSideEvent::Restart => far = restarted(&far, 10 + number as u64),
+                FarSideEvent::Clear => far.dictionary.clear(None),
+                FarSideEvent::Noise => {
                     for number in far.disk.numbers() {
                         let segment = far.disk.segment(number);
                         if segment.len() > 8 {
@@ -424,7 +424,7 @@ proptest! {
                         }
                     }
                 }
-                Event::Full => far.disk.capacity = Some(far.disk.bytes()),
+                FarSideEvent::Full => far.disk.capacity = Some(far.disk.bytes()),
             }
         }
     }

@@ -6,12 +6,12 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use reduce::DictionaryConfig;
 use reduce::testing::MemoryDisk;
-use sides::{Flow, Side, noise, text};
-use vocab::{ByteCount, Random, Segment, Time};
+use sides::{TestFlow, TestSide, noise, text};
+use vocab::{ByteCount, FlowSegment, SeededRandom, Time};
 
 /// The file with random bytes inserted about every `period` bytes.
 fn inserted(file: &Bytes, period: u64, bytes: usize) -> Bytes {
-    let mut random = Random::from_seed(period);
+    let mut random = SeededRandom::from_seed(period);
     let mut out = Vec::with_capacity(file.len() * 11 / 10);
     let mut rest = &file[..];
     while !rest.is_empty() {
@@ -28,9 +28,9 @@ fn inserted(file: &Bytes, period: u64, bytes: usize) -> Bytes {
 
 /// What the second file costs where the first has been sent, repairs and all.
 fn second(first: &Bytes, second: &Bytes) -> usize {
-    let (mut near, mut far) = (Side::new(1), Side::new(2));
-    Flow::new().transfer(&mut near, &mut far, first);
-    Flow::new().transfer(&mut near, &mut far, second)
+    let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
+    TestFlow::new().transfer(&mut near, &mut far, first);
+    TestFlow::new().transfer(&mut near, &mut far, second)
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn data_that_moved_is_found_and_so_are_short_repeats() {
     let wire = second(&file, &moved.into());
     assert!(wire <= 6_000, "{wire}");
     // Two hundred bytes in a thousand are old ones: most of those do not travel again.
-    let mut random = Random::from_seed(5);
+    let mut random = SeededRandom::from_seed(5);
     let fresh = noise(6, 400_000);
     let mut sprinkled = Vec::new();
     for piece in fresh.chunks(800) {
@@ -88,25 +88,25 @@ fn data_that_moved_is_found_and_so_are_short_repeats() {
 
 #[test]
 fn the_start_of_an_edited_file_is_found_from_what_follows() {
-    let (mut near, mut far) = (Side::new(1), Side::new(2));
+    let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let file = noise(7, 1 << 20);
-    Flow::new().transfer(&mut near, &mut far, &file);
+    TestFlow::new().transfer(&mut near, &mut far, &file);
     let mut edited = file.to_vec();
     edited.splice(10..20, *b"another head");
-    let wire = Flow::new().transfer(&mut near, &mut far, &edited.into());
+    let wire = TestFlow::new().transfer(&mut near, &mut far, &edited.into());
     assert!(wire <= 400, "{wire}");
 }
 
 #[test]
 fn an_edited_reply_leaves_at_once() {
-    let (mut near, mut far) = (Side::new(1), Side::new(2));
+    let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let file = noise(8, 200_000);
-    Flow::new().transfer(&mut near, &mut far, &file);
-    let mut flow = Flow::new();
+    TestFlow::new().transfer(&mut near, &mut far, &file);
+    let mut flow = TestFlow::new();
     let mut edited = file.slice(..2_000).to_vec();
     edited[1_000] ^= 1;
     let now = Time::from_nanos(7_000_000_000);
-    flow.encoder.push(now, Segment::payload(edited.into()));
+    flow.encoder.push(now, FlowSegment::payload(edited.into()));
     let wire = flow.exchange(now, &mut near, &mut far, 1 << 16);
     assert_eq!(flow.received_bytes(), 2_000);
     assert_eq!(flow.encoder.poll_timeout(), None);
@@ -120,35 +120,35 @@ fn after_a_restart_the_old_bytes_are_read_where_they_are_needed() {
         disk: ByteCount::mebibytes(64),
         segment: ByteCount::mebibytes(4),
     };
-    let mut sides = [1, 2].map(|seed| Side::with(seed, config, MemoryDisk::new()));
+    let mut sides = [1, 2].map(|seed| TestSide::with(seed, config, MemoryDisk::new()));
     let [near, far] = &mut sides;
     let file = noise(9, 4 << 20);
-    Flow::new().transfer(near, far, &file);
+    TestFlow::new().transfer(near, far, &file);
     let [mut near, mut far] = sides.map(|mut side| {
         let due = side.dictionary.poll_timeout().expect("a sync is due");
         side.dictionary.handle_timeout(due);
         side.disk.serve(&mut side.dictionary);
-        Side::with(3, config, side.disk)
+        TestSide::with(3, config, side.disk)
     });
     let read_before = near.disk.executed;
-    let wire = Flow::new().transfer(&mut near, &mut far, &file);
+    let wire = TestFlow::new().transfer(&mut near, &mut far, &file);
     assert!(wire <= 1_000, "{wire}");
     assert_eq!(
         near.disk.executed, read_before,
         "it reads what it was given"
     );
-    let [mut near, mut far] = [near, far].map(|side| Side::with(4, config, side.disk));
+    let [mut near, mut far] = [near, far].map(|side| TestSide::with(4, config, side.disk));
     let edited = inserted(&file, 65_536, 1);
-    let wire = Flow::new().transfer(&mut near, &mut far, &edited);
+    let wire = TestFlow::new().transfer(&mut near, &mut far, &edited);
     assert!(wire <= 10_000, "{wire}");
     assert!(near.dictionary.statistics().memory_bytes <= 8 << 20);
     // A disk that does not answer holds the encoder up for three milliseconds, once a chunk.
-    let mut near = Side::with(5, config, near.disk);
+    let mut near = TestSide::with(5, config, near.disk);
     let again = inserted(&file, 50_000, 1);
-    let mut flow = Flow::new();
+    let mut flow = TestFlow::new();
     let mut now = Time::from_nanos(1_000_000_000);
     flow.encoder
-        .push(now, Segment::payload(again.slice(..400_000)));
+        .push(now, FlowSegment::payload(again.slice(..400_000)));
     let mut waits = 0;
     while flow.encoder.pending() > 0 {
         while let Some(bytes) = flow
@@ -171,43 +171,43 @@ fn after_a_restart_the_old_bytes_are_read_where_they_are_needed() {
 
 /// A change to a file.
 #[derive(Clone, Copy, Debug)]
-enum Edit {
+enum FileEdit {
     Insert { at: usize, length: usize },
     Delete { at: usize, length: usize },
     Replace { at: usize, length: usize },
     Move { at: usize, length: usize, to: usize },
 }
 
-fn edits() -> impl Strategy<Value = Vec<Edit>> {
+fn edits() -> impl Strategy<Value = Vec<FileEdit>> {
     let at = 0..1_000_000_usize;
     let length = prop_oneof![1..40_usize, 100..1_000_usize, 5_000..50_000_usize];
     let one = prop_oneof![
-        (at.clone(), length.clone()).prop_map(|(at, length)| Edit::Insert { at, length }),
-        (at.clone(), length.clone()).prop_map(|(at, length)| Edit::Delete { at, length }),
-        (at.clone(), length.clone()).prop_map(|(at, length)| Edit::Replace { at, length }),
-        (at.clone(), length, at).prop_map(|(at, length, to)| Edit::Move { at, length, to }),
+        (at.clone(), length.clone()).prop_map(|(at, length)| FileEdit::Insert { at, length }),
+        (at.clone(), length.clone()).prop_map(|(at, length)| FileEdit::Delete { at, length }),
+        (at.clone(), length.clone()).prop_map(|(at, length)| FileEdit::Replace { at, length }),
+        (at.clone(), length, at).prop_map(|(at, length, to)| FileEdit::Move { at, length, to }),
     ];
     prop::collection::vec(one, 1..12)
 }
 
-fn apply(file: &mut Vec<u8>, edit: Edit, random: &mut Random) {
+fn apply(file: &mut Vec<u8>, edit: FileEdit, random: &mut SeededRandom) {
     let range = |file: &[u8], at: usize, length: usize| {
         let at = at % (file.len() + 1);
         at..file.len().min(at + length)
     };
     match edit {
-        Edit::Insert { at, length } => {
+        FileEdit::Insert { at, length } => {
             let mut more = vec![0; length];
             random.fill(&mut more);
             let at = at % (file.len() + 1);
             file.splice(at..at, more);
         }
-        Edit::Delete { at, length } => drop(file.drain(range(file, at, length))),
-        Edit::Replace { at, length } => {
+        FileEdit::Delete { at, length } => drop(file.drain(range(file, at, length))),
+        FileEdit::Replace { at, length } => {
             let range = range(file, at, length);
             random.fill(&mut file[range]);
         }
-        Edit::Move { at, length, to } => {
+        FileEdit::Move { at, length, to } => {
             let moved: Vec<u8> = file.drain(range(file, at, length)).collect();
             let to = to % (file.len() + 1);
             file.splice(to..to, moved);
@@ -228,10 +228,10 @@ proptest! {
             disk: ByteCount::mebibytes(2),
             segment: ByteCount::kibibytes(128),
         };
-        let mut random = Random::from_seed(seed);
+        let mut random = SeededRandom::from_seed(seed);
         let roomy = DictionaryConfig { memory: ByteCount::mebibytes(8), ..tiny };
-        let mut near = Side::with(seed, roomy, MemoryDisk::new());
-        let mut far = Side::with(seed ^ 1, tiny, MemoryDisk::new());
+        let mut near = TestSide::with(seed, roomy, MemoryDisk::new());
+        let mut far = TestSide::with(seed ^ 1, tiny, MemoryDisk::new());
         let mut file = match seed % 3 {
             0 => noise(seed, 300_000).to_vec(),
             1 => text(seed, 300_000).to_vec(),
@@ -243,17 +243,17 @@ proptest! {
             }
             match event {
                 0 => far.dictionary.clear(None),
-                1 => far = Side::with(number as u64, far.config, far.disk.clone()),
-                2 => near = Side::with(number as u64, near.config, near.disk.clone()),
+                1 => far = TestSide::with(number as u64, far.config, far.disk.clone()),
+                2 => near = TestSide::with(number as u64, near.config, near.disk.clone()),
                 _ => {}
             }
             let (from, to) = if back { (&mut far, &mut near) } else { (&mut near, &mut far) };
-            let mut flow = Flow::new();
+            let mut flow = TestFlow::new();
             let now = Time::from_nanos(1_000_000_000 * number as u64);
             let mut rest = Bytes::from(file.clone());
             while !rest.is_empty() {
                 let piece = rest.split_to(rest.len().min(1 + random.below(100_000) as usize));
-                flow.encoder.push(now, Segment::payload(piece));
+                flow.encoder.push(now, FlowSegment::payload(piece));
                 if random.below(2) == 0 {
                     flow.exchange(now, from, to, 1 + random.below(100_000) as usize);
                 }

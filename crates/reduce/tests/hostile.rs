@@ -5,43 +5,43 @@ mod sides;
 use bytes::Bytes;
 use proptest::prelude::*;
 use reduce::{
-    AnswerScope, Decoded, Decoder, DecoderConfig, Error, MAX_RECORD_REPAIRS, RepairAnswer,
-    RepairRequest, scan_segment,
+    AnswerScope, DecoderConfig, DecoderOutput, FlowDecoder, MAX_RECORD_REPAIRS, ReductionError,
+    RepairAnswer, RepairRequest, scan_segment,
 };
-use sides::{Flow, Side, key, noise};
-use vocab::{Segment, Time};
+use sides::{TestFlow, TestSide, key, noise};
+use vocab::{FlowSegment, Time};
 
-fn drain(decoder: &mut Decoder, side: &mut Side) -> Result<usize, Error> {
+fn drain(decoder: &mut FlowDecoder, side: &mut TestSide) -> Result<usize, ReductionError> {
     let mut delivered = 0;
     loop {
         match decoder.poll(&mut side.dictionary)? {
-            Decoded::Segment(segment) => delivered += segment.bytes.len(),
-            Decoded::NeedMore
-            | Decoded::WaitForDisk
-            | Decoded::NeedRepair(_)
-            | Decoded::WaitForRepair => return Ok(delivered),
+            DecoderOutput::Segment(segment) => delivered += segment.bytes.len(),
+            DecoderOutput::NeedMore
+            | DecoderOutput::WaitForDisk
+            | DecoderOutput::NeedRepair(_)
+            | DecoderOutput::WaitForRepair => return Ok(delivered),
         }
     }
 }
 
 #[test]
 fn a_wrong_repair_is_refused() {
-    let (mut near, mut far) = (Side::new(1), Side::new(2));
+    let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let file = noise(3, 100_000);
-    Flow::new().transfer(&mut near, &mut far, &file);
+    TestFlow::new().transfer(&mut near, &mut far, &file);
     far.dictionary.clear(None);
-    let mut flow = Flow::new();
-    flow.encoder.push(Time::ZERO, Segment::payload(file));
+    let mut flow = TestFlow::new();
+    flow.encoder.push(Time::ZERO, FlowSegment::payload(file));
     flow.encoder.finish();
     let bytes = flow
         .encoder
         .poll_encoded(Time::ZERO, &mut near.dictionary, 1 << 17);
     flow.decoder.push(bytes.unwrap());
-    let poll = |flow: &mut Flow, far: &mut Side| flow.decoder.poll(&mut far.dictionary);
-    let Ok(Decoded::NeedRepair(request)) = poll(&mut flow, &mut far) else {
+    let poll = |flow: &mut TestFlow, far: &mut TestSide| flow.decoder.poll(&mut far.dictionary);
+    let Ok(DecoderOutput::NeedRepair(request)) = poll(&mut flow, &mut far) else {
         panic!("it asks for a repair");
     };
-    assert_eq!(poll(&mut flow, &mut far), Ok(Decoded::WaitForRepair));
+    assert_eq!(poll(&mut flow, &mut far), Ok(DecoderOutput::WaitForRepair));
     let forged = |answer: &[u8]| {
         let mut answer = RepairAnswer::parse(answer).unwrap();
         let mut piece = answer.pieces[0].to_vec();
@@ -58,23 +58,23 @@ fn a_wrong_repair_is_refused() {
             assert!((1..=2).contains(&partial), "{partial}");
             break;
         }
-        let Ok(Decoded::NeedRepair(request)) = poll(&mut flow, &mut far) else {
+        let Ok(DecoderOutput::NeedRepair(request)) = poll(&mut flow, &mut far) else {
             panic!("it asks for more");
         };
         answer = flow.encoder.repair(&request).unwrap();
     }
     assert!(matches!(
         poll(&mut flow, &mut far),
-        Err(Error::PeerMisbehaved(_))
+        Err(ReductionError::PeerMisbehaved(_))
     ));
     assert!(poll(&mut flow, &mut far).is_err());
 }
 
 #[test]
 fn a_whole_repair_is_taken_and_remembered() {
-    let (mut near, mut far) = (Side::new(1), Side::new(2));
+    let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let file = noise(3, 100_000);
-    Flow::new().transfer(&mut near, &mut far, &file);
+    TestFlow::new().transfer(&mut near, &mut far, &file);
     let mut edited = file.to_vec();
     for byte in edited[50_000..52_000].iter_mut().step_by(12) {
         *byte ^= 1;
@@ -82,26 +82,26 @@ fn a_whole_repair_is_taken_and_remembered() {
     far.dictionary.clear(None);
     // Nothing of what it refers to is there: neither links nor chunks.
     let edited = Bytes::from(edited);
-    let mut flow = Flow::new();
+    let mut flow = TestFlow::new();
     flow.encoder
-        .push(Time::ZERO, Segment::payload(edited.clone()));
+        .push(Time::ZERO, FlowSegment::payload(edited.clone()));
     flow.encoder.finish();
     flow.exchange(Time::ZERO, &mut near, &mut far, 1 << 17);
     assert!(flow.payload() == edited);
     assert!((1..=2).contains(&flow.repairs), "{}", flow.repairs);
-    let warm = Flow::new().transfer(&mut near, &mut far, &edited);
+    let warm = TestFlow::new().transfer(&mut near, &mut far, &edited);
     assert!(warm < 1_000, "{warm}");
 }
 
 #[test]
 fn a_repair_that_nobody_may_ask_for_is_an_error() {
-    let (mut near, mut far) = (Side::new(1), Side::new(2));
+    let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let file = noise(1, 100_000);
-    Flow::new().transfer(&mut near, &mut far, &file);
-    let mut flow = Flow::new();
+    TestFlow::new().transfer(&mut near, &mut far, &file);
+    let mut flow = TestFlow::new();
     let mut record = |bytes: Bytes| {
         let start = flow.encoder.statistics().encoded_bytes;
-        flow.encoder.push(Time::ZERO, Segment::payload(bytes));
+        flow.encoder.push(Time::ZERO, FlowSegment::payload(bytes));
         flow.encoder.finish();
         let record = flow
             .encoder
@@ -128,11 +128,11 @@ fn a_repair_that_nobody_may_ask_for_is_an_error() {
 /// A request of a dozen bytes costs the encoder half a mebibyte to compress and to send.
 #[test]
 fn one_record_is_not_repaired_again_and_again() {
-    let (mut near, mut far) = (Side::new(1), Side::new(2));
+    let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let file = noise(1, 100_000);
-    Flow::new().transfer(&mut near, &mut far, &file);
-    let mut flow = Flow::new();
-    flow.encoder.push(Time::ZERO, Segment::payload(file));
+    TestFlow::new().transfer(&mut near, &mut far, &file);
+    let mut flow = TestFlow::new();
+    flow.encoder.push(Time::ZERO, FlowSegment::payload(file));
     flow.encoder.finish();
     let encoded = flow
         .encoder
@@ -147,7 +147,7 @@ fn one_record_is_not_repaired_again_and_again() {
     assert_eq!(answered, MAX_RECORD_REPAIRS);
     assert!(matches!(
         flow.encoder.repair(&request.emit()),
-        Err(Error::PeerMisbehaved(_))
+        Err(ReductionError::PeerMisbehaved(_))
     ));
 }
 
@@ -156,9 +156,9 @@ proptest! {
 
     #[test]
     fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
-        let mut side = Side::new(1);
+        let mut side = TestSide::new(1);
         let slot = side.peer();
-        let mut decoder = Decoder::new(DecoderConfig::default(), slot);
+        let mut decoder = FlowDecoder::new(DecoderConfig::default(), slot);
         decoder.push(Bytes::from(bytes.clone()));
         prop_assert!(drain(&mut decoder, &mut side).is_err() || decoder.consumed() == 0);
         let _ = RepairRequest::parse(&bytes);
@@ -169,19 +169,19 @@ proptest! {
 
     #[test]
     fn a_flipped_bit_is_never_delivered(at: prop::sample::Index, bit in 0..8_u8) {
-        let mut near = Side::new(1);
+        let mut near = TestSide::new(1);
         let file = sides::text(2, 3_000);
-        let mut flow = Flow::new();
-        flow.encoder.push(Time::ZERO, Segment::payload(file.clone()));
+        let mut flow = TestFlow::new();
+        flow.encoder.push(Time::ZERO, FlowSegment::payload(file.clone()));
         flow.encoder.finish();
         let bytes = flow.encoder.poll_encoded(Time::ZERO, &mut near.dictionary, 1 << 16).unwrap();
         let mut damaged = bytes.to_vec();
         damaged[at.index(bytes.len())] ^= 1 << bit;
-        let mut far = Side::new(3);
+        let mut far = TestSide::new(3);
         let slot = far.peer();
-        let mut decoder = Decoder::new(DecoderConfig::default(), slot);
+        let mut decoder = FlowDecoder::new(DecoderConfig::default(), slot);
         decoder.push(damaged.into());
-        while let Ok(Decoded::Segment(segment)) = decoder.poll(&mut far.dictionary) {
+        while let Ok(DecoderOutput::Segment(segment)) = decoder.poll(&mut far.dictionary) {
             // Where a chunk ends is not under the check, the bytes and their order are.
             prop_assert!(file.starts_with(&segment.bytes));
         }

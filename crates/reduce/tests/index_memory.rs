@@ -12,15 +12,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use reduce::testing::MemoryDisk;
 use reduce::{Dictionary, DictionaryConfig};
-use sides::{Flow, Side, key, noise};
-use vocab::{ByteCount, Random};
+use sides::{TestFlow, TestSide, key, noise};
+use vocab::{ByteCount, SeededRandom};
 
-struct Counting;
+struct CountingAllocator;
 
 static ALLOCATED: AtomicUsize = AtomicUsize::new(0);
 
 // SAFETY: every call is handed on to the system's allocator as it came.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATED.fetch_add(layout.size(), Ordering::Relaxed);
         // SAFETY: the caller keeps the contract of `alloc`.
@@ -35,7 +35,7 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 #[global_allocator]
-static COUNTING: Counting = Counting;
+static COUNTING: CountingAllocator = CountingAllocator;
 
 /// Bytes of memory for each GiB on disk at most.
 const MOST_FOR_A_GIB: usize = 6 << 20;
@@ -47,15 +47,15 @@ fn a_stored_gibibyte_takes_six_mebibytes_of_memory_at_most() {
         disk: ByteCount::mebibytes(256),
         segment: ByteCount::mebibytes(4),
     };
-    let mut far = Side::with(2, config, MemoryDisk::new());
+    let mut far = TestSide::with(2, config, MemoryDisk::new());
     for seed in 0..12 {
-        Flow::new().transfer(&mut Side::new(1), &mut far, &noise(seed, 4 << 20));
+        TestFlow::new().transfer(&mut TestSide::new(1), &mut far, &noise(seed, 4 << 20));
     }
     let mut disk = far.disk;
     drop(far.dictionary);
     let stored = disk.bytes() as usize;
 
-    let mut again = Dictionary::with_key(config, key(), Random::from_seed(3));
+    let mut again = Dictionary::with_key(config, key(), SeededRandom::from_seed(3));
     let before = ALLOCATED.load(Ordering::Relaxed);
     again.open();
     disk.serve(&mut again);

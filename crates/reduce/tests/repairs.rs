@@ -4,12 +4,12 @@ mod sides;
 
 use bytes::Bytes;
 use reduce::testing::MemoryDisk;
-use reduce::{Decoded, DictionaryConfig};
-use sides::{Flow, Side, noise};
-use vocab::{ByteCount, Segment, Time};
+use reduce::{DecoderOutput, DictionaryConfig};
+use sides::{TestFlow, TestSide, noise};
+use vocab::{ByteCount, FlowSegment, Time};
 
 /// What a warm transfer takes that is all under way before anything is answered.
-struct Cost {
+struct RepairCost {
     round_trips: usize,
     requests: usize,
     answered_bytes: usize,
@@ -18,10 +18,10 @@ struct Cost {
 }
 
 /// Sends a file that both sides once had, all of it before the first word comes back.
-fn send_at_once(near: &mut Side, far: &mut Side, file: &Bytes) -> Cost {
-    let mut flow = Flow::new();
+fn send_at_once(near: &mut TestSide, far: &mut TestSide, file: &Bytes) -> RepairCost {
+    let mut flow = TestFlow::new();
     flow.encoder
-        .push(Time::ZERO, Segment::payload(file.clone()));
+        .push(Time::ZERO, FlowSegment::payload(file.clone()));
     flow.encoder.finish();
     loop {
         let encoded = flow
@@ -34,7 +34,7 @@ fn send_at_once(near: &mut Side, far: &mut Side, file: &Bytes) -> Cost {
         }
     }
     assert_eq!(flow.encoder.pending(), 0, "all of it is under way");
-    let mut cost = Cost {
+    let mut cost = RepairCost {
         round_trips: 0,
         requests: 0,
         answered_bytes: 0,
@@ -59,29 +59,29 @@ fn send_at_once(near: &mut Side, far: &mut Side, file: &Bytes) -> Cost {
 }
 
 /// Everything that the decoder asks for before it hears anything.
-fn requests(flow: &mut Flow, far: &mut Side, cost: &mut Cost) -> Vec<Bytes> {
+fn requests(flow: &mut TestFlow, far: &mut TestSide, cost: &mut RepairCost) -> Vec<Bytes> {
     let mut requests = Vec::new();
     loop {
         let decoded = flow.decoder.poll(&mut far.dictionary);
         cost.buffered = cost.buffered.max(flow.decoder.buffered());
         match decoded.expect("a sound stream") {
-            Decoded::Segment(segment) => flow.received.push(segment),
-            Decoded::NeedRepair(request) => requests.push(request),
-            Decoded::WaitForDisk => {
+            DecoderOutput::Segment(segment) => flow.received.push(segment),
+            DecoderOutput::NeedRepair(request) => requests.push(request),
+            DecoderOutput::WaitForDisk => {
                 let before = far.disk.executed;
                 far.disk.serve(&mut far.dictionary);
                 assert!(far.disk.executed > before, "it waits for nothing");
             }
-            Decoded::NeedMore | Decoded::WaitForRepair => return requests,
+            DecoderOutput::NeedMore | DecoderOutput::WaitForRepair => return requests,
         }
     }
 }
 
 #[test]
 fn a_flow_that_has_lost_everything_waits_for_two_round_trips() {
-    let (mut near, mut far) = (Side::new(1), Side::new(2));
+    let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let file = noise(3, 6 << 20);
-    Flow::new().transfer(&mut near, &mut far, &file);
+    TestFlow::new().transfer(&mut near, &mut far, &file);
     far.dictionary.clear(None);
     let cost = send_at_once(&mut near, &mut far, &file);
     assert!(cost.requests > 10, "{}", cost.requests);
@@ -103,10 +103,10 @@ fn chunks_lost_here_and_there_are_repaired_in_one_round_trip_altogether() {
         disk: ByteCount::mebibytes(64),
         segment: ByteCount::mebibytes(4),
     };
-    let mut near = Side::new(1);
-    let mut far = Side::with(2, config, MemoryDisk::new());
+    let mut near = TestSide::new(1);
+    let mut far = TestSide::with(2, config, MemoryDisk::new());
     let file = noise(3, 4 << 20);
-    Flow::new().transfer(&mut near, &mut far, &file);
+    TestFlow::new().transfer(&mut near, &mut far, &file);
     // A byte in each of a dozen chunks of some eight KiB, all over what is not in memory.
     for number in far.disk.numbers() {
         let segment = far.disk.segment(number);

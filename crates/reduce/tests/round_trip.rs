@@ -4,12 +4,12 @@ mod sides;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use reduce::{Dictionary, DictionaryConfig, Encoder, EncoderConfig, PeerSlot, Storing};
-use sides::{Flow, Side, noise, text};
-use vocab::{ByteCount, Random, Segment, SegmentKind, Time};
+use reduce::{Dictionary, DictionaryConfig, EncoderConfig, FlowEncoder, PeerSlot, StoragePolicy};
+use sides::{TestFlow, TestSide, noise, text};
+use vocab::{ByteCount, FlowSegment, SeededRandom, SegmentKind, Time};
 
 /// Joins neighbouring payload and control segments: where they are cut carries no meaning.
-fn joined(segments: &[Segment]) -> Vec<(SegmentKind, Vec<u8>)> {
+fn joined(segments: &[FlowSegment]) -> Vec<(SegmentKind, Vec<u8>)> {
     let mut out: Vec<(SegmentKind, Vec<u8>)> = Vec::new();
     for segment in segments {
         match out.last_mut() {
@@ -24,33 +24,33 @@ fn joined(segments: &[Segment]) -> Vec<(SegmentKind, Vec<u8>)> {
 
 #[test]
 fn warm_two_megabytes_cost_at_most_four_kilobytes() {
-    let (mut near, mut far) = (Side::new(1), Side::new(2));
+    let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let file = noise(3, 2_000_000);
-    let cold = Flow::new().transfer(&mut near, &mut far, &file);
+    let cold = TestFlow::new().transfer(&mut near, &mut far, &file);
     assert!(cold < 2_000_000 + 2_000, "{cold}");
-    let warm = Flow::new().transfer(&mut near, &mut far, &file);
+    let warm = TestFlow::new().transfer(&mut near, &mut far, &file);
     assert!(warm <= 4_000, "{warm}");
     // The other direction profits as well: the near side holds what it sent.
-    let back = Flow::new().transfer(&mut far, &mut near, &file);
+    let back = TestFlow::new().transfer(&mut far, &mut near, &file);
     assert!(back <= 4_000, "{back}");
 }
 
 #[test]
 fn a_byte_inserted_costs_a_delta_and_no_chunk() {
-    let (mut near, mut far) = (Side::new(1), Side::new(2));
+    let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let file = noise(4, 2_000_000);
-    Flow::new().transfer(&mut near, &mut far, &file);
+    TestFlow::new().transfer(&mut near, &mut far, &file);
     let mut edited = file.to_vec();
     for at in (0..30).rev() {
         edited.insert(30_000 + at * 65_000, 7);
     }
-    let warm = Flow::new().transfer(&mut near, &mut far, &edited.into());
+    let warm = TestFlow::new().transfer(&mut near, &mut far, &edited.into());
     assert!(warm <= 12_000, "{warm}");
 }
 
 #[test]
 fn cold_text_is_no_larger_than_zstd_in_blocks() {
-    let (mut near, mut far) = (Side::new(1), Side::new(2));
+    let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let file = text(5, 2_000_000);
     let blocks: usize = file
         .chunks(64 * 1024)
@@ -59,7 +59,7 @@ fn cold_text_is_no_larger_than_zstd_in_blocks() {
             zstd_safe::compress(&mut out, block, 3).unwrap()
         })
         .sum();
-    let cold = Flow::new().transfer(&mut near, &mut far, &file);
+    let cold = TestFlow::new().transfer(&mut near, &mut far, &file);
     assert!(cold * 100 <= blocks * 102, "{cold} against {blocks}");
 }
 
@@ -67,12 +67,12 @@ fn cold_text_is_no_larger_than_zstd_in_blocks() {
 /// its first byte is.
 #[test]
 fn an_answer_begins_with_a_short_record_and_a_bulk_flow_gets_long_ones() {
-    let (mut near, mut far) = (Side::new(1), Side::new(2));
-    let mut flow = Flow::new();
-    let mut sizes = |flow: &mut Flow, now: u64, bytes: usize| -> Vec<usize> {
+    let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
+    let mut flow = TestFlow::new();
+    let mut sizes = |flow: &mut TestFlow, now: u64, bytes: usize| -> Vec<usize> {
         let now = Time::from_nanos(now * 1_000_000);
         flow.encoder
-            .push(now, Segment::payload(noise(now.as_nanos(), bytes)));
+            .push(now, FlowSegment::payload(noise(now.as_nanos(), bytes)));
         let mut sizes = Vec::new();
         while let Some(record) = flow
             .encoder
@@ -98,18 +98,18 @@ fn an_answer_begins_with_a_short_record_and_a_bulk_flow_gets_long_ones() {
 /// New data waits for nobody's acknowledgement: none of it can be asked for again.
 #[test]
 fn what_refers_to_nothing_is_not_kept_for_repairs() {
-    for storing in [Storing::Remember, Storing::Never] {
+    for storing in [StoragePolicy::Remember, StoragePolicy::Never] {
         let config = EncoderConfig {
             retained: ByteCount::mebibytes(1),
             storing,
             ..EncoderConfig::default()
         };
-        let (mut near, mut far) = (Side::new(1), Side::new(2));
-        let mut flow = Flow::with(config);
+        let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
+        let mut flow = TestFlow::with(config);
         let file = noise(11, 4 << 20);
         let mut sent = 0;
         for piece in file.chunks(1 << 16) {
-            let segment = Segment::payload(Bytes::copy_from_slice(piece));
+            let segment = FlowSegment::payload(Bytes::copy_from_slice(piece));
             flow.encoder.push(Time::ZERO, segment);
             while let Some(bytes) =
                 flow.encoder
@@ -130,11 +130,11 @@ fn what_refers_to_nothing_is_not_kept_for_repairs() {
 
 #[test]
 fn a_small_write_leaves_at_once() {
-    let (mut near, mut far) = (Side::new(1), Side::new(2));
-    let mut flow = Flow::new();
+    let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
+    let mut flow = TestFlow::new();
     for key in 0..50_u8 {
         let now = Time::from_nanos(u64::from(key) * 1_000_000);
-        let segment = Segment::payload(Bytes::copy_from_slice(&[key; 20]));
+        let segment = FlowSegment::payload(Bytes::copy_from_slice(&[key; 20]));
         flow.encoder.push(now, segment);
         let bytes = flow
             .encoder
@@ -149,10 +149,11 @@ fn a_small_write_leaves_at_once() {
 
 #[test]
 fn a_bulk_tail_waits_three_milliseconds_at_most() {
-    let mut near = Side::new(1);
-    let mut flow = Flow::new();
+    let mut near = TestSide::new(1);
+    let mut flow = TestFlow::new();
     let now = Time::from_nanos(5_000_000_000);
-    flow.encoder.push(now, Segment::payload(noise(6, 100_000)));
+    flow.encoder
+        .push(now, FlowSegment::payload(noise(6, 100_000)));
     while flow
         .encoder
         .poll_encoded(now, &mut near.dictionary, 1 << 20)
@@ -173,12 +174,12 @@ fn a_bulk_tail_waits_three_milliseconds_at_most() {
 
 #[test]
 fn nothing_is_held_after_the_end_and_pending_counts_what_is_left() {
-    let (mut near, mut far) = (Side::new(1), Side::new(2));
-    let mut flow = Flow::new();
+    let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
+    let mut flow = TestFlow::new();
     let now = Time::from_nanos(5_000_000_000);
     let file = noise(6, 100_020);
-    flow.encoder.push(now, Segment::payload(file.clone()));
-    flow.encoder.push(now, Segment::frame(Bytes::new()));
+    flow.encoder.push(now, FlowSegment::payload(file.clone()));
+    flow.encoder.push(now, FlowSegment::frame(Bytes::new()));
     flow.encoder.finish();
     while flow.encoder.pending() > 0 {
         let bytes = flow.encoder.poll_encoded(now, &mut near.dictionary, 1000);
@@ -199,13 +200,13 @@ fn nothing_is_held_after_the_end_and_pending_counts_what_is_left() {
 
 #[test]
 fn a_warm_tail_leaves_at_once_as_a_range() {
-    let (mut near, mut far) = (Side::new(1), Side::new(2));
+    let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let file = noise(7, 300_000);
-    Flow::new().transfer(&mut near, &mut far, &file);
-    let mut flow = Flow::new();
+    TestFlow::new().transfer(&mut near, &mut far, &file);
+    let mut flow = TestFlow::new();
     let now = Time::from_nanos(7_000_000_000);
     flow.encoder
-        .push(now, Segment::payload(file.slice(..100_000)));
+        .push(now, FlowSegment::payload(file.slice(..100_000)));
     let mut wire = 0;
     while let Some(bytes) = flow
         .encoder
@@ -222,15 +223,19 @@ fn a_warm_tail_leaves_at_once_as_a_range() {
 
 #[test]
 fn control_does_not_break_the_payloads_chunks() {
-    let (mut near, mut far) = (Side::new(1), Side::new(2));
+    let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let file = noise(8, 1_000_000);
     let mut send = |period: usize| {
-        let mut flow = Flow::new();
+        let mut flow = TestFlow::new();
         for piece in file.chunks(period) {
-            flow.encoder
-                .push(Time::ZERO, Segment::control(Bytes::from_static(&[9; 64])));
-            flow.encoder
-                .push(Time::ZERO, Segment::payload(Bytes::copy_from_slice(piece)));
+            flow.encoder.push(
+                Time::ZERO,
+                FlowSegment::control(Bytes::from_static(&[9; 64])),
+            );
+            flow.encoder.push(
+                Time::ZERO,
+                FlowSegment::payload(Bytes::copy_from_slice(piece)),
+            );
         }
         flow.encoder.finish();
         let wire = flow.exchange(Time::ZERO, &mut near, &mut far, 1 << 16);
@@ -249,14 +254,14 @@ fn control_does_not_break_the_payloads_chunks() {
 
 #[test]
 fn payload_that_may_not_be_stored_is_not() {
-    let (mut near, mut far) = (Side::new(1), Side::new(2));
+    let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let config = EncoderConfig {
-        storing: Storing::Never,
+        storing: StoragePolicy::Never,
         ..EncoderConfig::default()
     };
     let file = text(9, 200_000);
     for _ in 0..2 {
-        let wire = Flow::with(config).transfer(&mut near, &mut far, &file);
+        let wire = TestFlow::with(config).transfer(&mut near, &mut far, &file);
         assert!(wire > 10_000, "{wire}");
     }
     assert_eq!(near.dictionary.statistics().chunks, 0);
@@ -265,14 +270,14 @@ fn payload_that_may_not_be_stored_is_not() {
 
 #[test]
 fn what_is_retained_is_bounded_and_freed_by_acknowledgement() {
-    let mut near = Side::new(1);
+    let mut near = TestSide::new(1);
     let config = EncoderConfig {
         retained: ByteCount::mebibytes(1),
         ..EncoderConfig::default()
     };
-    let mut flow = Flow::with(config);
+    let mut flow = TestFlow::with(config);
     flow.encoder
-        .push(Time::ZERO, Segment::payload(text(10, 3 << 20)));
+        .push(Time::ZERO, FlowSegment::payload(text(10, 3 << 20)));
     flow.encoder.finish();
     let mut wire = 0;
     while let Some(bytes) = flow
@@ -294,12 +299,12 @@ fn what_is_retained_is_bounded_and_freed_by_acknowledgement() {
 
 #[test]
 fn other_flows_are_not_referred_to_before_they_are_acknowledged() {
-    let (mut near, mut far) = (Side::new(1), Side::new(2));
+    let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let file = noise(11, 200_000);
-    let mut first = Flow::new();
+    let mut first = TestFlow::new();
     first
         .encoder
-        .push(Time::ZERO, Segment::payload(file.clone()));
+        .push(Time::ZERO, FlowSegment::payload(file.clone()));
     first.encoder.finish();
     while first
         .encoder
@@ -307,17 +312,17 @@ fn other_flows_are_not_referred_to_before_they_are_acknowledged() {
         .is_some()
     {}
     // The first flow's bytes never arrive; the second must not depend on them.
-    let wire = Flow::new().transfer(&mut near, &mut far, &file);
+    let wire = TestFlow::new().transfer(&mut near, &mut far, &file);
     assert!(wire > 200_000);
     // The same flow may refer to what it has sent itself.
     let mut twice = file.to_vec();
     twice.extend_from_slice(&file);
-    let mut fresh = Side::new(3);
-    let wire = Flow::new().transfer(&mut fresh, &mut far, &twice.into());
+    let mut fresh = TestSide::new(3);
+    let wire = TestFlow::new().transfer(&mut fresh, &mut far, &twice.into());
     assert!(wire < 230_000, "{wire}");
 }
 
-fn segments() -> impl Strategy<Value = Vec<Segment>> {
+fn segments() -> impl Strategy<Value = Vec<FlowSegment>> {
     let kind = prop_oneof![
         6 => Just(SegmentKind::Payload),
         1 => Just(SegmentKind::Control),
@@ -333,7 +338,7 @@ fn segments() -> impl Strategy<Value = Vec<Segment>> {
             } else {
                 text(seed, 300_000)
             };
-            Segment {
+            FlowSegment {
                 kind,
                 bytes: source.slice(skip..skip + length),
             }
@@ -347,10 +352,10 @@ proptest! {
 
     #[test]
     fn every_byte_arrives_whatever_the_splits(flows in prop::collection::vec(segments(), 1..4), seed: u64) {
-        let (mut near, mut far) = (Side::new(seed), Side::new(seed ^ 1));
-        let mut random = Random::from_seed(seed);
+        let (mut near, mut far) = (TestSide::new(seed), TestSide::new(seed ^ 1));
+        let mut random = SeededRandom::from_seed(seed);
         for segments in flows {
-            let mut flow = Flow::new();
+            let mut flow = TestFlow::new();
             let mut now = Time::ZERO;
             for segment in &segments {
                 flow.encoder.push(now, segment.clone());
@@ -374,10 +379,10 @@ proptest! {
 fn a_record_is_no_longer_than_its_limit() {
     /// What a record's head and its operations take.
     const HEAD: usize = 256;
-    let mut dictionary = Dictionary::new(DictionaryConfig::default(), Random::from_seed(1));
-    let mut encoder = Encoder::new(EncoderConfig::default(), PeerSlot::UNTRACKED);
+    let mut dictionary = Dictionary::new(DictionaryConfig::default(), SeededRandom::from_seed(1));
+    let mut encoder = FlowEncoder::new(EncoderConfig::default(), PeerSlot::UNTRACKED);
     let now = Time::from_nanos(1);
-    encoder.push(now, Segment::payload(noise(1, 200_000)));
+    encoder.push(now, FlowSegment::payload(noise(1, 200_000)));
     encoder.finish();
     let mut total = 0;
     for limit in [4_096, 500, 64 << 10].into_iter().cycle() {

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use reduce::{BULK, TAIL_HOLD};
-use sides::{Flow, Side, noise};
-use vocab::{NodeId, Segment, Time};
+use sides::{TestFlow, TestSide, noise};
+use vocab::{FlowSegment, NodeId, Time};
 
 /// Sends a file without the check that repairs were not needed; returns the flow and its bytes.
-fn send(near: &mut Side, far: &mut Side, file: &Bytes) -> (Flow, usize) {
-    let mut flow = Flow::new();
+fn send(near: &mut TestSide, far: &mut TestSide, file: &Bytes) -> (TestFlow, usize) {
+    let mut flow = TestFlow::new();
     flow.encoder
-        .push(Time::ZERO, Segment::payload(file.clone()));
+        .push(Time::ZERO, FlowSegment::payload(file.clone()));
     flow.encoder.finish();
     let wire = flow.exchange(Time::ZERO, near, far, 1 << 16);
     assert!(flow.payload() == *file, "the file arrived changed");
@@ -22,26 +22,26 @@ fn send(near: &mut Side, far: &mut Side, file: &Bytes) -> (Flow, usize) {
 
 #[test]
 fn a_warm_file_costs_a_few_dozen_bytes_for_each_half_mebibyte() {
-    let (mut near, mut far) = (Side::new(1), Side::new(2));
+    let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let file = noise(3, 4 << 20);
-    Flow::new().transfer(&mut near, &mut far, &file);
-    let warm = Flow::new().transfer(&mut near, &mut far, &file);
+    TestFlow::new().transfer(&mut near, &mut far, &file);
+    let warm = TestFlow::new().transfer(&mut near, &mut far, &file);
     assert!(warm <= 600, "{warm}");
-    let back = Flow::new().transfer(&mut far, &mut near, &file);
+    let back = TestFlow::new().transfer(&mut far, &mut near, &file);
     assert!(back <= 600, "{back}");
 }
 
 #[test]
 fn links_that_a_third_node_changed_cost_keys_and_no_chunks() {
-    let (mut near, mut far, mut third) = (Side::new(1), Side::new(2), Side::new(3));
+    let (mut near, mut far, mut third) = (TestSide::new(1), TestSide::new(2), TestSide::new(3));
     let file = noise(4, 1_000_000);
-    Flow::new().transfer(&mut near, &mut far, &file);
+    TestFlow::new().transfer(&mut near, &mut far, &file);
     // From elsewhere the far side learns that other chunks follow these.
     let halves = [file.slice(500_000..), file.slice(..500_000)];
     for half in [&halves[0], &halves[1], &halves[0], &halves[1]] {
         let mut swapped = half.slice(..100_000).to_vec();
         swapped.extend_from_slice(&half[200_000..300_000]);
-        Flow::new().transfer(&mut third, &mut far, &swapped.into());
+        TestFlow::new().transfer(&mut third, &mut far, &swapped.into());
     }
     let (flow, wire) = send(&mut near, &mut far, &file);
     assert!(flow.repairs > 0);
@@ -56,11 +56,11 @@ fn links_that_a_third_node_changed_cost_keys_and_no_chunks() {
 
 #[test]
 fn chunks_lost_behind_a_run_cost_two_round_trips_a_record_at_most() {
-    let (mut near, mut far, mut other) = (Side::new(1), Side::new(2), Side::new(3));
+    let (mut near, mut far, mut other) = (TestSide::new(1), TestSide::new(2), TestSide::new(3));
     let file = noise(5, 400_000);
-    Flow::new().transfer(&mut near, &mut far, &file);
+    TestFlow::new().transfer(&mut near, &mut far, &file);
     // A far side whose links end where its chunks do.
-    Flow::new().transfer(&mut near, &mut other, &file.slice(..150_000));
+    TestFlow::new().transfer(&mut near, &mut other, &file.slice(..150_000));
     let (flow, _) = send(&mut near, &mut other, &file);
     assert!(flow.repairs > 0, "it lacked chunks");
     assert!(flow.repairs <= 2, "{}", flow.repairs);
@@ -70,17 +70,17 @@ fn chunks_lost_behind_a_run_cost_two_round_trips_a_record_at_most() {
 
 #[test]
 fn references_of_a_bulk_transfer_wait_three_milliseconds_at_most() {
-    let (mut near, mut far) = (Side::new(1), Side::new(2));
+    let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let file = noise(6, 4 << 20);
-    Flow::new().transfer(&mut near, &mut far, &file);
-    let mut flow = Flow::new();
+    TestFlow::new().transfer(&mut near, &mut far, &file);
+    let mut flow = TestFlow::new();
     let mut now = Time::from_nanos(9_000_000_000);
     let mut sent = 0;
     // Below the limit everything leaves at once; above it, three milliseconds later at most.
     while sent < 2 * BULK {
         let piece = file.slice(sent..sent + 32_768);
         sent += piece.len();
-        flow.encoder.push(now, Segment::payload(piece));
+        flow.encoder.push(now, FlowSegment::payload(piece));
         flow.exchange(now, &mut near, &mut far, 1 << 16);
         if sent < BULK {
             assert_eq!(flow.received_bytes(), sent);
@@ -101,7 +101,7 @@ fn references_of_a_bulk_transfer_wait_three_milliseconds_at_most() {
     assert_eq!(flow.encoder.pending(), 0);
     // Without room the timer stops all the same, and the end of the flow waits for nothing.
     flow.encoder
-        .push(now, Segment::payload(file.slice(..2 * BULK)));
+        .push(now, FlowSegment::payload(file.slice(..2 * BULK)));
     flow.exchange(now, &mut near, &mut far, 1 << 16);
     let due = flow.encoder.poll_timeout().expect("a timer runs");
     assert!(
@@ -119,9 +119,9 @@ fn references_of_a_bulk_transfer_wait_three_milliseconds_at_most() {
 
 #[test]
 fn every_chunk_missing_behind_a_run_is_repaired() {
-    let (mut near, mut far) = (Side::new(1), Side::new(2));
+    let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let file = noise(7, 3_000_000);
-    Flow::new().transfer(&mut near, &mut far, &file);
+    TestFlow::new().transfer(&mut near, &mut far, &file);
     far.dictionary.clear(None);
     let (flow, _) = send(&mut near, &mut far, &file);
     assert!(flow.repairs > 0);

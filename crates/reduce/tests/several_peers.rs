@@ -4,17 +4,19 @@
 mod sides;
 
 use bytes::Bytes;
-use reduce::{Decoded, Decoder, DecoderConfig, DictionaryConfig, Encoder, EncoderConfig};
-use vocab::{ByteCount, NodeId, Segment, Time};
+use reduce::{
+    DecoderConfig, DecoderOutput, DictionaryConfig, EncoderConfig, FlowDecoder, FlowEncoder,
+};
+use vocab::{ByteCount, FlowSegment, NodeId, Time};
 
-use sides::{Side, noise};
+use sides::{TestSide, noise};
 
 /// The node in the middle, and its two peers.
 const HUB: usize = 0;
 const NODES: [NodeId; 3] = [NodeId([1; 32]), NodeId([2; 32]), NodeId([3; 32])];
 
-struct Sites {
-    nodes: Vec<Side>,
+struct SiteNetwork {
+    nodes: Vec<TestSide>,
     now: Time,
     starts: u64,
     /// Whether senders hear what was received.
@@ -23,19 +25,19 @@ struct Sites {
 
 /// What one transfer cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Cost {
+struct TransferCost {
     wire: usize,
     repairs: usize,
 }
 
-impl Sites {
+impl SiteNetwork {
     fn new() -> Self {
         let config = DictionaryConfig {
             memory: ByteCount::mebibytes(64),
             disk: ByteCount::mebibytes(256),
             ..DictionaryConfig::default()
         };
-        let nodes = (1..=3).map(|seed| Side::with(seed, config, Default::default()));
+        let nodes = (1..=3).map(|seed| TestSide::with(seed, config, Default::default()));
         let mut sites = Self {
             nodes: nodes.collect(),
             now: Time::ZERO,
@@ -61,25 +63,25 @@ impl Sites {
     fn restart(&mut self, node: usize) {
         let side = &mut self.nodes[node];
         for _ in 0..3 {
-            side.dictionary.write_down();
+            side.dictionary.request_flush();
             side.disk.serve(&mut side.dictionary);
         }
         self.starts += 1;
         let disk = std::mem::take(&mut side.disk);
-        self.nodes[node] = Side::with(self.starts, side.config, disk);
+        self.nodes[node] = TestSide::with(self.starts, side.config, disk);
         self.tell();
     }
 
     /// One flow, in which the receiver acknowledges only what it has been told to.
-    fn transfer(&mut self, from: usize, to: usize, file: &Bytes) -> Cost {
+    fn transfer(&mut self, from: usize, to: usize, file: &Bytes) -> TransferCost {
         let near = self.nodes[from].dictionary.peer(NODES[to]);
         let far = self.nodes[to].dictionary.peer(NODES[from]);
-        let mut encoder = Encoder::new(EncoderConfig::default(), near);
-        let mut decoder = Decoder::new(DecoderConfig::default(), far);
-        let mut cost = Cost::default();
+        let mut encoder = FlowEncoder::new(EncoderConfig::default(), near);
+        let mut decoder = FlowDecoder::new(DecoderConfig::default(), far);
+        let mut cost = TransferCost::default();
         let mut received = Vec::new();
         for piece in file.chunks(60_000) {
-            encoder.push(self.now, Segment::payload(file.slice_ref(piece)));
+            encoder.push(self.now, FlowSegment::payload(file.slice_ref(piece)));
         }
         encoder.finish();
         loop {
@@ -96,16 +98,16 @@ impl Sites {
             let side = &mut self.nodes[to];
             loop {
                 match decoder.poll(&mut side.dictionary).expect("a sound stream") {
-                    Decoded::Segment(segment) => received.extend_from_slice(&segment.bytes),
-                    Decoded::NeedMore => break,
-                    Decoded::WaitForDisk => side.disk.serve(&mut side.dictionary),
-                    Decoded::NeedRepair(request) => {
+                    DecoderOutput::Segment(segment) => received.extend_from_slice(&segment.bytes),
+                    DecoderOutput::NeedMore => break,
+                    DecoderOutput::WaitForDisk => side.disk.serve(&mut side.dictionary),
+                    DecoderOutput::NeedRepair(request) => {
                         cost.repairs += 1;
                         let answer = encoder.repair(&request).expect("a repair");
                         cost.wire += answer.len();
                         decoder.handle_repair(&answer).expect("an answer");
                     }
-                    Decoded::WaitForRepair => panic!("it was repaired at once"),
+                    DecoderOutput::WaitForRepair => panic!("it was repaired at once"),
                 }
             }
             side.disk.serve(&mut side.dictionary);
@@ -136,7 +138,7 @@ fn edited(file: &Bytes, every: usize, seed: u8) -> Bytes {
 /// Sends every version to the node from either peer and back to the other, in any order; restarts a
 /// node now and then, or not. The repairs that it took.
 fn exchange_versions(restarts: bool) -> usize {
-    let mut sites = Sites::new();
+    let mut sites = SiteNetwork::new();
     let original = noise(1, 700_000);
     let versions = [
         original.clone(),
@@ -178,14 +180,14 @@ fn after_restarts_little_is_asked_for_again() {
 /// repairs, once.
 #[test]
 fn what_a_killed_node_no_longer_knows_of_a_peer_is_repaired_once() {
-    let mut sites = Sites::new();
+    let mut sites = SiteNetwork::new();
     let file = noise(2, 1_000_000);
     sites.acknowledges = false;
     sites.transfer(HUB, 1, &file);
     sites.acknowledges = true;
     let config = sites.nodes[HUB].config;
     let disk = std::mem::take(&mut sites.nodes[HUB].disk);
-    sites.nodes[HUB] = Side::with(9, config, disk);
+    sites.nodes[HUB] = TestSide::with(9, config, disk);
     sites.tell();
     let first = sites.transfer(1, HUB, &file);
     assert!(first.repairs > 0, "{first:?}");

@@ -3,20 +3,20 @@
 mod sides;
 
 use reduce::{EncoderConfig, MAX_DECODING_WINDOWS, MAX_ENCODING_WINDOWS};
-use sides::{Flow, Side, text};
-use vocab::{ByteCount, Segment, Time};
+use sides::{TestFlow, TestSide, text};
+use vocab::{ByteCount, FlowSegment, Time};
 
 #[test]
 fn cold_text_is_no_larger_than_zstd_makes_of_all_of_it() {
-    let (mut near, mut far) = (Side::new(1), Side::new(2));
+    let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let file = text(5, 4_000_000);
     let mut whole = Vec::with_capacity(zstd_safe::compress_bound(file.len()));
     let whole = zstd_safe::compress(&mut whole, &file, 3).expect("room enough");
-    let mut flow = Flow::new();
+    let mut flow = TestFlow::new();
     let mut cold = 0;
     for piece in 0..file.len().div_ceil(128 * 1024) {
         let range = piece * 128 * 1024..file.len().min((piece + 1) * 128 * 1024);
-        let segment = Segment::payload(file.slice(range));
+        let segment = FlowSegment::payload(file.slice(range));
         flow.encoder.push(Time::ZERO, segment);
         cold += flow.exchange(Time::ZERO, &mut near, &mut far, 1 << 17);
     }
@@ -29,14 +29,14 @@ fn cold_text_is_no_larger_than_zstd_makes_of_all_of_it() {
 /// Two nodes have eight bulk flows each to a third, which cannot keep so many windows.
 #[test]
 fn a_window_that_the_decoder_could_not_keep_costs_repairs_that_end() {
-    let (mut one, mut two, mut far) = (Side::new(1), Side::new(2), Side::new(3));
+    let (mut one, mut two, mut far) = (TestSide::new(1), TestSide::new(2), TestSide::new(3));
     const { assert!(2 * MAX_ENCODING_WINDOWS > MAX_DECODING_WINDOWS) };
     let config = EncoderConfig {
         record: ByteCount::kibibytes(16),
         ..EncoderConfig::default()
     };
-    let mut flows: Vec<Flow> = (0..2 * MAX_ENCODING_WINDOWS)
-        .map(|_| Flow::with(config))
+    let mut flows: Vec<TestFlow> = (0..2 * MAX_ENCODING_WINDOWS)
+        .map(|_| TestFlow::with(config))
         .collect();
     let files: Vec<_> = (0..flows.len() as u64)
         .map(|seed| text(seed, 160 * 1024))
@@ -45,7 +45,7 @@ fn a_window_that_the_decoder_could_not_keep_costs_repairs_that_end() {
         for (number, (flow, file)) in flows.iter_mut().zip(&files).enumerate() {
             let near = if number % 2 == 0 { &mut one } else { &mut two };
             let piece = file.slice(step * 16 * 1024..(step + 1) * 16 * 1024);
-            flow.encoder.push(Time::ZERO, Segment::payload(piece));
+            flow.encoder.push(Time::ZERO, FlowSegment::payload(piece));
             flow.exchange(Time::ZERO, near, &mut far, 1 << 16);
         }
     }

@@ -8,13 +8,13 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use simd::gf256::Kernel;
+use simd::gf256::Gf256Kernel;
 
 const LENGTH: usize = 1_216;
 
 fn kernels(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("gf256");
-    for kernel in Kernel::available() {
+    for kernel in Gf256Kernel::available() {
         let source = vec![0xA5; LENGTH];
         let mut target = vec![0; LENGTH];
         group.throughput(Throughput::Bytes(LENGTH as u64));

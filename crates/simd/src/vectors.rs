@@ -2,7 +2,7 @@
 
 /// Which instructions do the work. A variant exists only where the processor has been asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Vectors {
+pub(crate) enum VectorInstructions {
     Portable,
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -11,7 +11,7 @@ pub(crate) enum Vectors {
     Avx512,
 }
 
-impl Vectors {
+impl VectorInstructions {
     /// The widest that this processor has.
     pub(crate) fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]

@@ -15,25 +15,26 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use measure::procedure::{
-    ARRIVALS_MAX, ArrivalLog, BaselineRtt, Exchange, MtuOutcome, OVERLOAD_PERCENT, Opening,
-    PROBED_MTU_MAX, PathMtuTest, StreamPlan, StreamRecord,
+    ARRIVALS_MAX, ArrivalLog, BaselineRtt, MtuOutcome, OVERLOAD_PERCENT, PROBED_MTU_MAX,
+    PathMtuTest, StreamPlan, StreamRecord, UdpExchange, UdpOpening,
 };
-use measure::turn_up::{Profile, Purpose, RunPlan, Task, TurnUp};
+use measure::turn_up::{RunPlan, RunPurpose, TestProfile, TurnUp, TurnUpTask};
 use measure::wire::{
-    DATAGRAM_HEADER, Datagram, Direction, Kind, Limits, Message, Role, SessionKey, StreamOrder,
+    ControlMessage, DATAGRAM_HEADER, DatagramHeader, DatagramKind, ServerLimits, SessionKey,
+    SessionRole, StreamOrder, TestDirection,
 };
 use vocab::{Bitrate, Time};
 
-use super::conversation::{ALIVE_EVERY, Line, Writer, listen, speak};
-use super::finished::{Finished, RawRun, Unmeasured};
+use super::conversation::{ALIVE_EVERY, ClientThreadState, MessageWriter, listen, speak};
+use super::finished::{FinishedTest, MeasurementFailure, RawRun};
 use super::greeting::{CONNECT_MAX, GREETING_MAX, connect, greet, open_udp, resolve, unexpected};
 use super::local_limits;
 use super::observation::{found_no_room, interrupted};
 use super::options::RunOptions;
 use super::plausible;
-use super::streams::Sender;
-use host::progress::Progress;
-use host::tester_sockets::{self as system, Clock, Incoming, NoRoom};
+use super::streams::StreamSender;
+use host::progress::ProgressReporter;
+use host::tester_sockets::{self as system, IncomingDatagrams, SocketDropCounter, TesterClock};
 
 /// How long the server may take for an order, beside what the order itself takes.
 const ORDER_MAX: Duration = Duration::from_secs(20);
@@ -54,19 +55,20 @@ const REST: Duration = Duration::from_millis(100);
 /// later is in the result.
 pub fn run(
     options: &RunOptions,
-    profile: Profile,
+    profile: TestProfile,
     is_over: &(dyn Fn() -> bool + Sync),
-    progress: &dyn Progress,
-) -> Result<Finished, Unmeasured> {
+    progress: &dyn ProgressReporter,
+) -> Result<FinishedTest, MeasurementFailure> {
     let began = Instant::now();
-    let mut test = Test::begin(options, profile, is_over, progress).map_err(Unmeasured)?;
+    let mut test =
+        TwoEndedTest::begin(options, profile, is_over, progress).map_err(MeasurementFailure)?;
     if let Err(error) = test.measure() {
         test.turn_up
             .give_up(format!("the test ended before its time: {error:#}"));
     }
-    let _ = test.writer.send(&Message::Bye);
+    let _ = test.writer.send(&ControlMessage::Bye);
     test.line.is_over.store(true, Ordering::Relaxed);
-    Ok(Finished {
+    Ok(FinishedTest {
         turn_up: test.turn_up,
         runs: test.runs,
         server: test.server,
@@ -78,39 +80,39 @@ pub fn run(
 }
 
 /// A test under way.
-pub(super) struct Test<'a> {
+pub(super) struct TwoEndedTest<'a> {
     options: &'a RunOptions,
     pub(super) turn_up: TurnUp,
     runs: Vec<RawRun>,
     pub(super) server: SocketAddr,
     pub(super) local: SocketAddr,
     /// What the server gives.
-    pub(super) limits: Limits,
+    pub(super) limits: ServerLimits,
     pub(super) hosts: Vec<String>,
     pub(super) interface_mtu: u16,
     headers: u16,
     pub(super) session: u64,
     key: SessionKey,
-    pub(super) writer: Arc<Writer>,
-    messages: Receiver<Result<Message>>,
+    pub(super) writer: Arc<MessageWriter>,
+    messages: Receiver<Result<ControlMessage>>,
     /// What the threads that speak and listen share with this one.
-    pub(super) line: Arc<Line>,
+    pub(super) line: Arc<ClientThreadState>,
     udp: UdpSocket,
-    incoming: RefCell<Incoming>,
-    pub(super) clock: Clock,
+    incoming: RefCell<IncomingDatagrams>,
+    pub(super) clock: TesterClock,
     next_order: u32,
     /// When UDP last went both ways; none where the last stream came to nothing.
     way_open: Option<Instant>,
     interrupted: &'a (dyn Fn() -> bool + Sync),
-    pub(super) progress: &'a dyn Progress,
+    pub(super) progress: &'a dyn ProgressReporter,
 }
 
-impl<'a> Test<'a> {
+impl<'a> TwoEndedTest<'a> {
     pub(super) fn begin(
         options: &'a RunOptions,
-        mut profile: Profile,
+        mut profile: TestProfile,
         interrupted: &'a (dyn Fn() -> bool + Sync),
-        progress: &'a dyn Progress,
+        progress: &'a dyn ProgressReporter,
     ) -> Result<Self> {
         progress.step(0.0, "connecting");
         let server = resolve(options)?;
@@ -140,7 +142,7 @@ impl<'a> Test<'a> {
             progress.note(remark);
         }
         profile.tcp_headers = super::tcp_headers(server.ip());
-        let line = Arc::new(Line::new());
+        let line = Arc::new(ClientThreadState::new());
         let writer = Arc::new(greeted.writer);
         speak(writer.clone(), line.clone());
         let mut test = Self {
@@ -159,8 +161,8 @@ impl<'a> Test<'a> {
             writer,
             line,
             udp,
-            incoming: RefCell::new(Incoming::new()),
-            clock: Clock::new(),
+            incoming: RefCell::new(IncomingDatagrams::new()),
+            clock: TesterClock::new(),
             next_order: 1,
             way_open: None,
             interrupted,
@@ -191,14 +193,14 @@ impl<'a> Test<'a> {
         loop {
             let done = self.turn_up.progress();
             match self.turn_up.next_task() {
-                Task::Done => return Ok(()),
-                Task::PathMtu(direction) => {
+                TurnUpTask::Done => return Ok(()),
+                TurnUpTask::PathMtu(direction) => {
                     self.progress
                         .step(done, &format!("path MTU {}", direction.name()));
                     let found = self.path_mtu(direction)?;
                     self.turn_up.path_mtu(found);
                 }
-                Task::BaselineRtt => {
+                TurnUpTask::BaselineRtt => {
                     self.progress.step(done, "baseline RTT");
                     let now = self.clock.now();
                     let mut probing = BaselineRtt::new(now, self.session, now.as_nanos());
@@ -208,7 +210,7 @@ impl<'a> Test<'a> {
                         .context("the probing of the round-trip time is over")?;
                     self.turn_up.baseline_rtt(found);
                 }
-                Task::Stream(direction, plan) => {
+                TurnUpTask::Stream(direction, plan) => {
                     self.progress.step(done, &describe_stream(direction, &plan));
                     let mut rest = REST;
                     if self.turn_up.is_overloading() {
@@ -227,7 +229,7 @@ impl<'a> Test<'a> {
                     }
                     self.turn_up.stream(record);
                 }
-                Task::Run(plan) => {
+                TurnUpTask::Run(plan) => {
                     self.progress.step(done, &describe(&plan));
                     self.pause(REST)?;
                     let figures = self.tcp_run(plan)?;
@@ -245,7 +247,9 @@ impl<'a> Test<'a> {
         }
         // How the connection broke is the last thing that was heard; why is what the server said before.
         while let Ok(heard) = self.messages.try_recv() {
-            if let Message::Refused { text, .. } | Message::Failed { text, .. } = heard? {
+            if let ControlMessage::Refused { text, .. } | ControlMessage::Failed { text, .. } =
+                heard?
+            {
                 bail!("the server says: {text}");
             }
         }
@@ -262,14 +266,14 @@ impl<'a> Test<'a> {
     }
 
     /// The next message that the server says about an order.
-    fn answer(&self, wait: Duration) -> Result<Message> {
+    fn answer(&self, wait: Duration) -> Result<ControlMessage> {
         let until = Instant::now() + wait;
         loop {
             self.check()?;
             match self.messages.recv_timeout(LOOK_EVERY) {
-                Ok(Ok(Message::Alive)) => {}
-                Ok(Ok(Message::Failed { text, .. })) => bail!("the server says: {text}"),
-                Ok(Ok(Message::Refused { text, .. })) => bail!("the server says: {text}"),
+                Ok(Ok(ControlMessage::Alive)) => {}
+                Ok(Ok(ControlMessage::Failed { text, .. })) => bail!("the server says: {text}"),
+                Ok(Ok(ControlMessage::Refused { text, .. })) => bail!("the server says: {text}"),
                 Ok(message) => return message,
                 Err(RecvTimeoutError::Timeout) => {
                     ensure!(
@@ -288,13 +292,13 @@ impl<'a> Test<'a> {
 
     fn ready(&self, order: u32) -> Result<()> {
         match self.answer(ORDER_MAX)? {
-            Message::Ready { order: ready } if ready == order => Ok(()),
+            ControlMessage::Ready { order: ready } if ready == order => Ok(()),
             other => Err(unexpected(&other)),
         }
     }
 
     /// Sends and receives what a step wants, until it is over.
-    pub(super) fn exchange(&self, step: &mut impl Exchange) -> Result<()> {
+    pub(super) fn exchange(&self, step: &mut impl UdpExchange) -> Result<()> {
         let mut bytes = Vec::new();
         loop {
             let now = self.clock.now();
@@ -303,7 +307,7 @@ impl<'a> Test<'a> {
             }
             while let Some(outgoing) = step.poll_transmit(self.clock.now()) {
                 let head = outgoing.datagram;
-                head.emit(&self.key, Role::Client, outgoing.length, &mut bytes);
+                head.emit(&self.key, SessionRole::Client, outgoing.length, &mut bytes);
                 match self.udp.send(&bytes) {
                     Err(error) if error.raw_os_error() == Some(libc::EMSGSIZE) => {
                         step.refused(self.clock.now(), outgoing.length);
@@ -328,7 +332,7 @@ impl<'a> Test<'a> {
     fn receive(
         &self,
         wait: Duration,
-        mut each: impl FnMut(Time, &Datagram, usize),
+        mut each: impl FnMut(Time, &DatagramHeader, usize),
     ) -> Result<usize> {
         // Zero would be for ever.
         let wait = wait.clamp(Duration::from_micros(200), LOOK_EVERY);
@@ -337,7 +341,8 @@ impl<'a> Test<'a> {
             self.incoming
                 .borrow_mut()
                 .receive(&self.udp, self.clock, |arrived, _, bytes| {
-                    if let Ok(datagram) = Datagram::parse(bytes, &self.key, Role::Server)
+                    if let Ok(datagram) =
+                        DatagramHeader::parse(bytes, &self.key, SessionRole::Server)
                         && datagram.session == self.session
                     {
                         each(arrived, &datagram, bytes.len());
@@ -349,14 +354,14 @@ impl<'a> Test<'a> {
     /// Shows the server where we are over UDP; whether it has answered. A NAT on the way forgets it after a
     /// while, or has another port for us from some moment on.
     fn open_way(&mut self) -> Result<bool> {
-        let mut opening = Opening::new(self.clock.now(), self.session);
+        let mut opening = UdpOpening::new(self.clock.now(), self.session);
         self.exchange(&mut opening)?;
         let is_open = opening.is_open();
         self.way_open = is_open.then(Instant::now);
         Ok(is_open)
     }
 
-    fn path_mtu(&self, direction: Direction) -> Result<MtuOutcome> {
+    fn path_mtu(&self, direction: TestDirection) -> Result<MtuOutcome> {
         let mut test = PathMtuTest::new(
             self.clock.now(),
             direction,
@@ -378,15 +383,15 @@ impl<'a> Test<'a> {
 
     pub(super) fn stream(
         &mut self,
-        direction: Direction,
+        direction: TestDirection,
         plan: StreamPlan,
     ) -> Result<StreamRecord> {
         if self.way_open.is_none_or(|at| at.elapsed() >= WAY_KEPT) {
             self.open_way()?;
         }
         let order = self.number_order();
-        let no_room = NoRoom::begin(&self.udp);
-        self.writer.send(&Message::Stream(StreamOrder {
+        let no_room = SocketDropCounter::begin(&self.udp);
+        self.writer.send(&ControlMessage::Stream(StreamOrder {
             order,
             direction,
             rate: plan.rate,
@@ -396,8 +401,8 @@ impl<'a> Test<'a> {
         self.ready(order)?;
         self.line.is_streaming.store(true, Ordering::Relaxed);
         let streamed = match direction {
-            Direction::Up => self.stream_up(order, plan),
-            Direction::Down => self.stream_down(order, plan, no_room),
+            TestDirection::Up => self.stream_up(order, plan),
+            TestDirection::Down => self.stream_down(order, plan, no_room),
         };
         self.line.is_streaming.store(false, Ordering::Relaxed);
         let record = streamed?;
@@ -406,10 +411,10 @@ impl<'a> Test<'a> {
     }
 
     fn stream_up(&self, order: u32, plan: StreamPlan) -> Result<StreamRecord> {
-        let sender = Sender {
+        let sender = StreamSender {
             socket: &self.udp,
             to: None,
-            role: Role::Client,
+            role: SessionRole::Client,
             key: &self.key,
             session: self.session,
             order,
@@ -421,13 +426,13 @@ impl<'a> Test<'a> {
         udp.set_read_timeout(Some(LOOK_EVERY))?;
         let datagrams = std::thread::scope(|scope| {
             scope.spawn(|| {
-                let mut incoming = Incoming::new();
+                let mut incoming = IncomingDatagrams::new();
                 while !is_sent.load(Ordering::Relaxed) {
                     let received = incoming.receive(udp, clock, |_, _, bytes| {
-                        if Datagram::parse(bytes, key, Role::Server)
+                        if DatagramHeader::parse(bytes, key, SessionRole::Server)
                             .is_ok_and(|datagram| datagram.session == session)
                         {
-                            line.heard.hear();
+                            line.heard.note_activity();
                         }
                     });
                     if received.is_err() {
@@ -450,11 +455,11 @@ impl<'a> Test<'a> {
         self.line.is_streaming.store(false, Ordering::Relaxed);
         self.check()?;
         self.writer
-            .send(&Message::StreamSent { order, datagrams })?;
+            .send(&ControlMessage::StreamSent { order, datagrams })?;
         let (mut arrivals, mut no_room) = (Vec::new(), None);
         loop {
             match self.answer(ORDER_MAX)? {
-                Message::Arrivals {
+                ControlMessage::Arrivals {
                     order: of,
                     arrivals: some,
                 } if of == order => {
@@ -474,7 +479,7 @@ impl<'a> Test<'a> {
                     plausible::arrivals(plan, arrivals.len(), &some)?;
                     arrivals.extend(some);
                 }
-                Message::NoRoom {
+                ControlMessage::NoRoom {
                     order: of,
                     datagrams,
                 } if of == order && no_room.is_none() => no_room = Some(datagrams),
@@ -483,7 +488,12 @@ impl<'a> Test<'a> {
         }
     }
 
-    fn stream_down(&self, order: u32, plan: StreamPlan, no_room: NoRoom) -> Result<StreamRecord> {
+    fn stream_down(
+        &self,
+        order: u32,
+        plan: StreamPlan,
+        no_room: SocketDropCounter,
+    ) -> Result<StreamRecord> {
         let mut log = ArrivalLog::new(self.clock.now());
         let until = Instant::now() + plan.duration + ORDER_MAX;
         let mut last = Instant::now();
@@ -492,17 +502,17 @@ impl<'a> Test<'a> {
         loop {
             if said.elapsed() >= ALIVE_EVERY {
                 said = Instant::now();
-                self.say_here(order);
+                self.send_keep_alive(order);
             }
             let before = log.len();
             self.receive(LOOK_EVERY, |arrived, datagram, _| {
-                if datagram.kind == Kind::Data && datagram.order == order {
+                if datagram.kind == DatagramKind::Data && datagram.order == order {
                     log.arrived(arrived, datagram.number, datagram.stamp);
                 }
             })?;
             if log.len() > before {
                 last = Instant::now();
-                self.line.heard.hear();
+                self.line.heard.note_activity();
             }
             if sent.is_none() {
                 let said = self.stream_end(order)?;
@@ -538,9 +548,9 @@ impl<'a> Test<'a> {
     }
 
     /// An empty packet against a stream, which nobody answers: we are here, and receive.
-    fn say_here(&self, order: u32) {
-        let head = Datagram {
-            kind: Kind::Data,
+    fn send_keep_alive(&self, order: u32) {
+        let head = DatagramHeader {
+            kind: DatagramKind::Data,
             session: self.session,
             order,
             number: 0,
@@ -548,7 +558,7 @@ impl<'a> Test<'a> {
             extra: 0,
         };
         let mut bytes = Vec::new();
-        head.emit(&self.key, Role::Client, DATAGRAM_HEADER, &mut bytes);
+        head.emit(&self.key, SessionRole::Client, DATAGRAM_HEADER, &mut bytes);
         // Lost like any other.
         let _ = self.udp.send(&bytes);
     }
@@ -557,12 +567,14 @@ impl<'a> Test<'a> {
     fn stream_end(&self, order: u32) -> Result<Option<u64>> {
         loop {
             match self.messages.try_recv() {
-                Ok(Ok(Message::Alive)) => {}
-                Ok(Ok(Message::StreamSent {
+                Ok(Ok(ControlMessage::Alive)) => {}
+                Ok(Ok(ControlMessage::StreamSent {
                     order: of,
                     datagrams,
                 })) if of == order => return Ok(Some(datagrams)),
-                Ok(Ok(Message::Failed { text, .. } | Message::Refused { text, .. })) => {
+                Ok(Ok(
+                    ControlMessage::Failed { text, .. } | ControlMessage::Refused { text, .. },
+                )) => {
                     bail!("the server says: {text}")
                 }
                 Ok(Ok(other)) => return Err(unexpected(&other)),
@@ -583,7 +595,7 @@ fn overload(rate: Bitrate) -> Bitrate {
 const PATH_MTU_ROUND_TRIP: Duration = Duration::from_millis(400);
 
 /// A stream in a few words, for who watches.
-pub(super) fn describe_stream(direction: Direction, plan: &StreamPlan) -> String {
+pub(super) fn describe_stream(direction: TestDirection, plan: &StreamPlan) -> String {
     format!("rate {}: a stream of {}", direction.name(), plan.rate)
 }
 
@@ -597,11 +609,11 @@ pub(super) fn describe(plan: &RunPlan) -> String {
         _ => return "both directions together".to_owned(),
     };
     match plan.purpose {
-        Purpose::Walk(percent) => format!("window walk {way}: {percent} %, {window}"),
-        Purpose::Listed => format!("window {window} {way}"),
-        Purpose::RoundTrip => "least RTT of TCP".to_owned(),
-        Purpose::Open => format!("TCP {way}, with the hosts' own windows"),
-        Purpose::Many | Purpose::Together => {
+        RunPurpose::Walk(percent) => format!("window walk {way}: {percent} %, {window}"),
+        RunPurpose::Listed => format!("window {window} {way}"),
+        RunPurpose::RoundTrip => "least RTT of TCP".to_owned(),
+        RunPurpose::Open => format!("TCP {way}, with the hosts' own windows"),
+        RunPurpose::Many | RunPurpose::Together => {
             format!("{} connections {way}, {window} each", up.max(down))
         }
     }

@@ -4,7 +4,7 @@
 //! other end's, would share the stream's bottleneck: at 512 kbit/s they were a quarter to half a percent
 //! of it; and where most of what is offered is dropped, so are they, until the other end is thought to
 //! be gone. The stream's own packets are then the sender's sign of life, and an empty one against the stream,
-//! every [`ALIVE_EVERY`], is the receiver's; see [`Heard`].
+//! every [`ALIVE_EVERY`], is the receiver's; see [`LastHeard`].
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use measure::wire::{Message, frame, next_frame};
+use measure::wire::{ControlMessage, frame, next_frame};
 
 /// How often each end says that it is there.
 pub const ALIVE_EVERY: Duration = Duration::from_millis(500);
@@ -28,13 +28,13 @@ const READ_BYTES: usize = 16 * 1024;
 
 /// When the other end was last heard of over UDP.
 #[derive(Debug)]
-pub(super) struct Heard {
+pub(super) struct LastHeard {
     began: Instant,
     /// Milliseconds since then.
     last: AtomicU64,
 }
 
-impl Heard {
+impl LastHeard {
     /// Heard of just now.
     pub(super) fn new() -> Self {
         Self {
@@ -44,7 +44,7 @@ impl Heard {
     }
 
     /// Something came.
-    pub(super) fn hear(&self) {
+    pub(super) fn note_activity(&self) {
         let now = self.began.elapsed().as_millis() as u64;
         self.last.store(now, Ordering::Relaxed);
     }
@@ -58,11 +58,11 @@ impl Heard {
 
 /// The half that writes, shared by all that have something to say.
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(super) struct MessageWriter {
     stream: Mutex<TcpStream>,
 }
 
-impl Writer {
+impl MessageWriter {
     /// Writes to this connection.
     pub(super) fn new(stream: &TcpStream) -> Result<Self> {
         let stream = stream
@@ -85,7 +85,7 @@ impl Writer {
     }
 
     /// Says something.
-    pub(super) fn send(&self, message: &Message) -> io::Result<()> {
+    pub(super) fn send(&self, message: &ControlMessage) -> io::Result<()> {
         let mut stream = self
             .stream
             .lock()
@@ -96,13 +96,13 @@ impl Writer {
 
 /// The half that reads.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(super) struct MessageReader {
     stream: TcpStream,
     buffer: Vec<u8>,
     heard: Instant,
 }
 
-impl Reader {
+impl MessageReader {
     /// Reads from this connection.
     pub(super) fn new(stream: TcpStream) -> Self {
         Self {
@@ -126,7 +126,7 @@ impl Reader {
     ///
     /// # Errors
     /// When the connection is over, or what came is no message.
-    pub(super) fn next(&mut self, wait: Duration) -> Result<Option<Message>> {
+    pub(super) fn next(&mut self, wait: Duration) -> Result<Option<ControlMessage>> {
         let until = Instant::now() + wait;
         let mut bytes = [0; READ_BYTES];
         loop {
@@ -145,8 +145,8 @@ impl Reader {
     /// which something else follows.
     ///
     /// # Errors
-    /// As [`Reader::next`], and when it does not come in time.
-    pub(super) fn only(&mut self, wait: Duration) -> Result<Message> {
+    /// As [`MessageReader::next`], and when it does not come in time.
+    pub(super) fn only(&mut self, wait: Duration) -> Result<ControlMessage> {
         let until = Instant::now() + wait;
         loop {
             if let Some((message, length)) = next_frame(&self.buffer)? {
@@ -194,23 +194,23 @@ impl Reader {
 
 /// What a client's threads share: the one that measures, and those that speak and listen.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct ClientThreadState {
     /// Ends those that speak and listen.
     pub(super) is_over: AtomicBool,
     /// While a stream is measured nothing is said over TCP.
     pub(super) is_streaming: AtomicBool,
-    pub(super) heard: Heard,
+    pub(super) heard: LastHeard,
     /// How the connection ended, where it did not just fall silent.
     broken: OnceLock<String>,
 }
 
-impl Line {
+impl ClientThreadState {
     /// Heard of just now.
     pub(super) fn new() -> Self {
         Self {
             is_over: AtomicBool::new(false),
             is_streaming: AtomicBool::new(false),
-            heard: Heard::new(),
+            heard: LastHeard::new(),
             broken: OnceLock::new(),
         }
     }
@@ -234,11 +234,11 @@ impl Line {
 }
 
 /// Says again and again that we are there, but while a stream is measured.
-pub(super) fn speak(writer: Arc<Writer>, line: Arc<Line>) {
+pub(super) fn speak(writer: Arc<MessageWriter>, line: Arc<ClientThreadState>) {
     std::thread::spawn(move || {
         while !line.is_over.load(Ordering::Relaxed) {
             let is_quiet = line.is_streaming.load(Ordering::Relaxed);
-            if !is_quiet && let Err(error) = writer.send(&Message::Alive) {
+            if !is_quiet && let Err(error) = writer.send(&ControlMessage::Alive) {
                 let how = || format!("the control connection broke: {error}");
                 line.broken.get_or_init(how);
                 line.is_over.store(true, Ordering::Release);
@@ -249,7 +249,10 @@ pub(super) fn speak(writer: Arc<Writer>, line: Arc<Line>) {
 }
 
 /// Hands on what the server says; a silence of [`SILENCE_MAX`] ends the test.
-pub(super) fn listen(mut reader: Reader, line: Arc<Line>) -> Receiver<Result<Message>> {
+pub(super) fn listen(
+    mut reader: MessageReader,
+    line: Arc<ClientThreadState>,
+) -> Receiver<Result<ControlMessage>> {
     let (sender, messages) = channel();
     std::thread::spawn(move || {
         while !line.is_over.load(Ordering::Relaxed) {
@@ -296,8 +299,8 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (far, _) = listener.accept().unwrap();
-        let line = Arc::new(Line::new());
-        let messages = listen(Reader::new(near), line.clone());
+        let line = Arc::new(ClientThreadState::new());
+        let messages = listen(MessageReader::new(near), line.clone());
         drop(far);
         assert!(messages.recv().unwrap().is_err());
         while line.check().is_ok() {

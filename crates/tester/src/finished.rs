@@ -3,14 +3,14 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use measure::run::{self, Ideal, Read, Second};
+use measure::run::{self, IdealPath, ReadProgress, RunSecond};
 use measure::turn_up::{RunPlan, TurnUp};
-use measure::wire::{Direction, RunSample};
+use measure::wire::{RunSample, TestDirection};
 use vocab::ByteCount;
 
 /// A test that is over, or as far as it came.
 #[derive(Debug)]
-pub struct Finished {
+pub struct FinishedTest {
     /// What is known.
     pub turn_up: TurnUp,
     /// Every run.
@@ -33,13 +33,13 @@ pub struct RawRun {
     /// As planned.
     pub plan: RunPlan,
     /// Which way these samples are of.
-    pub direction: Direction,
+    pub direction: TestDirection,
     /// The sender's counters; none where the sender is not ours.
     pub samples: Vec<RunSample>,
     /// What was read, where only the receiver is ours.
-    pub reads: Vec<Read>,
+    pub reads: Vec<ReadProgress>,
     /// The run, second by second.
-    pub seconds: Vec<Second>,
+    pub seconds: Vec<RunSecond>,
     /// What the sender's kernel used.
     pub congestion_control: String,
     /// Segments that a sender which is not ours says it sent again.
@@ -51,7 +51,7 @@ pub struct RawRun {
 impl RawRun {
     /// Its figures, all connections together.
     #[must_use]
-    pub fn figures(&self, ideal: &Ideal) -> Option<run::Figures> {
+    pub fn figures(&self, ideal: &IdealPath) -> Option<run::RunFigures> {
         let (plan, place) = (&self.plan, self.direction as usize);
         if self.reads.is_empty() {
             return run::figures(&self.samples, plan.duration, ideal);
@@ -67,4 +67,4 @@ impl RawRun {
 /// Why nothing could be measured at all.
 #[derive(Debug, thiserror::Error)]
 #[error("could not measure: {0:#}")]
-pub struct Unmeasured(pub anyhow::Error);
+pub struct MeasurementFailure(pub anyhow::Error);

@@ -6,13 +6,16 @@ use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
-use measure::wire::{Key, Limits, Message, Nonce, Role, SessionKey, VERSION, WireError};
+use measure::wire::{
+    ControlMessage, ServerLimits, SessionKey, SessionNonce, SessionRole, SharedKey, VERSION,
+    WireError,
+};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::conversation::{Reader, Writer, random};
+use super::conversation::{MessageReader, MessageWriter, random};
 use super::local_limits;
 use super::options::RunOptions;
-use host::stamped_sockets::{Stamps, stamp};
+use host::stamped_sockets::{StampedDirection, stamp};
 use host::tester_sockets as system;
 
 /// How long a connection may take to come about.
@@ -83,12 +86,12 @@ pub(super) fn connect(options: &RunOptions, server: SocketAddr) -> Result<TcpStr
 }
 
 /// What a greeting ends in.
-pub(super) struct Greeted {
-    pub(super) reader: Reader,
-    pub(super) writer: Writer,
+pub(super) struct GreetingResult {
+    pub(super) reader: MessageReader,
+    pub(super) writer: MessageWriter,
     pub(super) session: u64,
     pub(super) key: SessionKey,
-    pub(super) limits: Limits,
+    pub(super) limits: ServerLimits,
     pub(super) remarks: String,
 }
 
@@ -97,12 +100,12 @@ pub(super) fn greet(
     options: &RunOptions,
     server: SocketAddr,
     stream: TcpStream,
-) -> Result<Greeted> {
-    let writer = Writer::new(&stream)?;
-    let mut reader = Reader::new(stream);
+) -> Result<GreetingResult> {
+    let writer = MessageWriter::new(&stream)?;
+    let mut reader = MessageReader::new(stream);
     let foreign = || format!("{server} answers, but is no `trunkline measure server`");
     let greeting = reader.only(GREETING_MAX);
-    let Message::Hello {
+    let ControlMessage::Hello {
         oldest,
         newest,
         nonce: server_nonce,
@@ -121,30 +124,30 @@ pub(super) fn greet(
         "the server speaks versions {oldest} to {newest} of the protocol and this program {VERSION}: \
          bring both to the same release"
     );
-    let nonce: Nonce = random()?;
-    let key = Key::from_words(&options.words);
-    writer.send(&Message::Authenticate {
+    let nonce: SessionNonce = random()?;
+    let key = SharedKey::from_words(&options.words);
+    writer.send(&ControlMessage::Authenticate {
         version: VERSION,
         dscp: options.dscp,
         nonce,
-        proof: key.prove(Role::Client, VERSION, &nonce, &server_nonce),
+        proof: key.prove(SessionRole::Client, VERSION, &nonce, &server_nonce),
     })?;
     let answer = reader.only(GREETING_MAX);
     let answer = answer.with_context(|| {
         format!("{server} greets and does not answer the proof of the key: it may be ending")
     })?;
     match answer {
-        Message::Welcome {
+        ControlMessage::Welcome {
             proof,
             session,
             limits,
             remarks,
         } => {
             ensure!(
-                key.verify(&proof, Role::Server, VERSION, &nonce, &server_nonce),
+                key.verify(&proof, SessionRole::Server, VERSION, &nonce, &server_nonce),
                 "the server does not hold the key it should"
             );
-            Ok(Greeted {
+            Ok(GreetingResult {
                 reader,
                 writer,
                 session,
@@ -153,10 +156,10 @@ pub(super) fn greet(
                 remarks,
             })
         }
-        Message::Refused { text, retry, .. } if !retry.is_zero() => {
+        ControlMessage::Refused { text, retry, .. } if !retry.is_zero() => {
             bail!("the server refuses: {text}; try again then")
         }
-        Message::Refused { text, .. } => bail!("the server refuses: {text}"),
+        ControlMessage::Refused { text, .. } => bail!("the server refuses: {text}"),
         other => Err(unexpected(&other)),
     }
 }
@@ -173,12 +176,12 @@ pub(super) fn open_udp(
     system::make_room(&socket)?;
     system::never_cut_up(&socket)?;
     system::mark(&socket, options.dscp)?;
-    stamp(&socket, Stamps::Received)?;
+    stamp(&socket, StampedDirection::Received)?;
     Ok(socket)
 }
 
 /// What the server should not have said.
-pub(super) fn unexpected(message: &Message) -> anyhow::Error {
+pub(super) fn unexpected(message: &ControlMessage) -> anyhow::Error {
     let text = format!("{message:?}");
     let name: String = text
         .chars()

@@ -33,7 +33,7 @@ use measure::procedure::{UDP_HEADERS_IPV4, UDP_HEADERS_IPV6};
 
 pub use client::run;
 pub use conversation::{ALIVE_EVERY, SILENCE_MAX};
-pub use finished::{Finished, RawRun, Unmeasured};
+pub use finished::{FinishedTest, MeasurementFailure, RawRun};
 pub use observation::findings;
 pub use one_ended::run_against_iperf3;
 pub use options::RunOptions;
@@ -41,8 +41,8 @@ pub use report::{
     headline, html, json, service_html, service_json, service_text, text, throughput_html,
     throughput_json, throughput_text, transfers_text,
 };
-pub use server::{Server, ServerEvent, ServerOptions, default_limits, window_max};
-pub use steps::{Stepped, service, throughput};
+pub use server::{ServerEvent, ServerOptions, TestServer, default_limits, window_max};
+pub use steps::{SteppedTest, service, throughput};
 
 /// The port, TCP and UDP, where nobody says otherwise. It is none that IANA has given to anybody.
 pub const PORT: u16 = 6349;

@@ -86,11 +86,11 @@ fn last(path: &str) -> Option<u64> {
 }
 
 /// How busy this host's processors are over a while.
-pub(super) struct Busy {
+pub(super) struct ProcessorUsage {
     began: Option<(u64, u64)>,
 }
 
-impl Busy {
+impl ProcessorUsage {
     /// From now on.
     pub(super) fn begin() -> Self {
         Self {

@@ -5,17 +5,17 @@ mod no_room;
 use std::collections::BTreeMap;
 
 use measure::diagnosis::{
-    Cause, Finding, Parameters, SizeProbe, Stage, StreamPacket, TcpRun, TcpSample, TwoEnded,
-    diagnose, interruptions,
+    CauseParameters, DiagnosisCause, DiagnosisFinding, LoadStage, SizeProbe, StreamPacket, TcpRun,
+    TcpSample, TwoEnded, diagnose, interruptions,
 };
-use measure::procedure::{Bottleneck, CountedStream, LimitedBy, MtuOutcome, StreamRecord};
+use measure::procedure::{BottleneckResult, CountedStream, LimitedBy, MtuOutcome, StreamRecord};
 use measure::run::is_window_reached;
-use measure::turn_up::{Known, Purpose, TurnUp};
-use measure::wire::Direction;
+use measure::turn_up::{DirectionResults, RunPurpose, TurnUp};
+use measure::wire::TestDirection;
 use vocab::{Bitrate, ByteCount, Time};
 
 pub(super) use self::no_room::{found_no_room, without_room};
-use super::finished::{Finished, RawRun};
+use super::finished::{FinishedTest, RawRun};
 
 /// A window walk makes windows small on purpose, up to this share of the BDP: with no more than it, TCP waits
 /// for its window whenever a packet waits for another.
@@ -28,9 +28,9 @@ const PROBES: u32 = 3;
 /// The causes found in each direction that was measured; of one in which no stream was seen packet by packet
 /// there may be none.
 #[must_use]
-pub fn findings(finished: &Finished) -> Vec<(Direction, Finding)> {
+pub fn findings(finished: &FinishedTest) -> Vec<(TestDirection, DiagnosisFinding)> {
     let directions = finished.turn_up.profile().directions.clone();
-    let known = |direction: &Direction| {
+    let known = |direction: &TestDirection| {
         let known = finished.turn_up.known(*direction);
         known.bottleneck.is_some() || !known.runs.is_empty() || known.black_hole().is_some()
     };
@@ -44,7 +44,7 @@ pub fn findings(finished: &Finished) -> Vec<(Direction, Finding)> {
         .collect()
 }
 
-fn found(finished: &Finished, direction: Direction) -> Vec<Finding> {
+fn found(finished: &FinishedTest, direction: TestDirection) -> Vec<DiagnosisFinding> {
     let streams = &finished.turn_up.known(direction).streams;
     let fastest = streams
         .iter()
@@ -66,21 +66,36 @@ fn found(finished: &Finished, direction: Direction) -> Vec<Finding> {
         .filter(|record| is_short(record))
         .map(stage)
         .collect();
-    let is_limited = |finding: &Finding| finding.cause == Cause::TestHostLimited;
+    let is_limited = |finding: &DiagnosisFinding| finding.cause == DiagnosisCause::TestHostLimited;
     if !found.iter().any(is_limited)
         && let Some(limited) = diagnose(&observed).into_iter().find(is_limited)
     {
-        found.retain(|finding| !matches!(finding.cause, Cause::None | Cause::Unknown));
+        found.retain(|finding| {
+            !matches!(
+                finding.cause,
+                DiagnosisCause::None | DiagnosisCause::Unknown
+            )
+        });
         found.push(limited);
     }
     if !found.iter().any(is_limited)
         && let Some(limited) = sender_limited(finished, direction)
     {
-        found.retain(|finding| !matches!(finding.cause, Cause::None | Cause::Unknown));
+        found.retain(|finding| {
+            !matches!(
+                finding.cause,
+                DiagnosisCause::None | DiagnosisCause::Unknown
+            )
+        });
         found.push(limited);
     }
     if let Some(limited) = no_room::receiver_limited(finished, direction) {
-        found.retain(|finding| !matches!(finding.cause, Cause::None | Cause::Unknown));
+        found.retain(|finding| {
+            !matches!(
+                finding.cause,
+                DiagnosisCause::None | DiagnosisCause::Unknown
+            )
+        });
         match found.iter_mut().find(|finding| is_limited(finding)) {
             Some(sender) => sender.evidence.extend(limited.evidence),
             None => found.push(limited),
@@ -88,10 +103,10 @@ fn found(finished: &Finished, direction: Direction) -> Vec<Finding> {
     }
     // A stream that was only counted, or none at all, tells nothing: nor would the same test tell more tomorrow.
     if streams.is_empty() {
-        found.retain(|finding| finding.cause != Cause::Unknown);
+        found.retain(|finding| finding.cause != DiagnosisCause::Unknown);
     }
     if is_queue_idle(&found, &observed.runs) {
-        found.retain(|finding| finding.cause != Cause::DropTailQueue);
+        found.retain(|finding| finding.cause != DiagnosisCause::DropTailQueue);
     }
     leave_open(
         &mut found,
@@ -102,12 +117,15 @@ fn found(finished: &Finished, direction: Direction) -> Vec<Finding> {
 
 /// Where the stream that overloads the path was not kept to its rate, all that was read of others got through: that
 /// does not say that nothing holds back a path whose limit was met.
-fn leave_open(found: &mut [Finding], bottleneck: Option<&Bottleneck>) {
+fn leave_open(found: &mut [DiagnosisFinding], bottleneck: Option<&BottleneckResult>) {
     let Some(limit) = bottleneck.filter(|found| found.limited_by == LimitedBy::Path) else {
         return;
     };
-    for finding in found.iter_mut().filter(|one| one.cause == Cause::None) {
-        finding.cause = Cause::Unknown;
+    for finding in found
+        .iter_mut()
+        .filter(|one| one.cause == DiagnosisCause::None)
+    {
+        finding.cause = DiagnosisCause::Unknown;
         finding.evidence.push(format!(
             "the path carries no more than {}, and the stream that showed it was not sent evenly enough to tell why",
             limit.rate
@@ -115,16 +133,16 @@ fn leave_open(found: &mut [Finding], bottleneck: Option<&Bottleneck>) {
     }
 }
 
-fn is_of_window(finding: &Finding) -> bool {
-    finding.cause == Cause::HostWindow
+fn is_of_window(finding: &DiagnosisFinding) -> bool {
+    finding.cause == DiagnosisCause::HostWindow
 }
 
 /// Takes the hosts' window from the causes, unless a run that shows the hosts' own windows names it, too.
 fn leave_out_own_windows(
-    found: &mut Vec<Finding>,
+    found: &mut Vec<DiagnosisFinding>,
     observed: &TwoEnded,
-    finished: &Finished,
-    direction: Direction,
+    finished: &FinishedTest,
+    direction: TestDirection,
 ) {
     let turn_up = &finished.turn_up;
     let has_window = turn_up.profile().connection_window.is_some();
@@ -138,7 +156,7 @@ fn leave_out_own_windows(
         runs: runs.map(tcp_run).collect(),
         ..observed.clone()
     };
-    let is_other = |finding: &Finding| !is_of_window(finding);
+    let is_other = |finding: &DiagnosisFinding| !is_of_window(finding);
     found.retain(is_other);
     found.extend(diagnose(&of_hosts).into_iter().find(is_of_window));
     if found.is_empty() {
@@ -163,7 +181,7 @@ fn shows_hosts_windows(run: &RawRun, turn_up: &TurnUp) -> bool {
     match run.plan.purpose {
         // The tester chose it: only what a host made of it is the host's, be it the receiver's window or the
         // sender's buffer.
-        Purpose::Walk(_) => {
+        RunPurpose::Walk(_) => {
             let is_given = found
                 .window_each()
                 .is_none_or(|seen| is_window_reached(wanted, seen));
@@ -171,7 +189,7 @@ fn shows_hosts_windows(run: &RawRun, turn_up: &TurnUp) -> bool {
         }
         // Where a host set the rate nobody knows whether a window of its BDP is enough for the path; a
         // smaller one is not.
-        Purpose::Listed | Purpose::Many => {
+        RunPurpose::Listed | RunPurpose::Many => {
             let all = wanted.bytes() * u64::from(run.plan.connections[place]);
             let is_by_host = turn_up
                 .known(run.direction)
@@ -183,12 +201,12 @@ fn shows_hosts_windows(run: &RawRun, turn_up: &TurnUp) -> bool {
                     .bdp(run.direction)
                     .is_none_or(|bdp| all < bdp.bytes())
         }
-        Purpose::Open | Purpose::RoundTrip | Purpose::Together => true,
+        RunPurpose::Open | RunPurpose::RoundTrip | RunPurpose::Together => true,
     }
 }
 
 /// The search's own word for it, where no stage shows that the sender fell short.
-fn sender_limited(finished: &Finished, direction: Direction) -> Option<Finding> {
+fn sender_limited(finished: &FinishedTest, direction: TestDirection) -> Option<DiagnosisFinding> {
     /// As sure as a search that offered more twice.
     const SURE: f64 = 0.9;
     let known = finished.turn_up.known(direction);
@@ -197,13 +215,13 @@ fn sender_limited(finished: &Finished, direction: Direction) -> Option<Finding> 
         .as_ref()
         .filter(|found| found.limited_by == LimitedBy::Sender)?;
     let asked = known.streams.iter().map(|record| record.plan.rate).max()?;
-    Some(Finding {
-        cause: Cause::TestHostLimited,
+    Some(DiagnosisFinding {
+        cause: DiagnosisCause::TestHostLimited,
         confidence: SURE,
         evidence: vec![format!("{} was sent where {asked} was to be", found.rate)],
-        parameters: Parameters {
+        parameters: CauseParameters {
             rate: Some(found.rate),
-            ..Parameters::default()
+            ..CauseParameters::default()
         },
         instead: None,
     })
@@ -211,7 +229,7 @@ fn sender_limited(finished: &Finished, direction: Direction) -> Option<Finding> 
 
 /// Whether a window held TCP back and no run lost a segment. The bottleneck's queue is there, the stream
 /// has filled it, but TCP never came to its end: it is no cause of anything.
-fn is_queue_idle(found: &[Finding], runs: &[TcpRun]) -> bool {
+fn is_queue_idle(found: &[DiagnosisFinding], runs: &[TcpRun]) -> bool {
     let mut ends = runs
         .iter()
         .flat_map(|run| &run.connections)
@@ -220,14 +238,14 @@ fn is_queue_idle(found: &[Finding], runs: &[TcpRun]) -> bool {
     is_lossless
         && found
             .iter()
-            .any(|finding| finding.cause == Cause::HostWindow)
+            .any(|finding| finding.cause == DiagnosisCause::HostWindow)
 }
 
-fn observed(finished: &Finished, direction: Direction) -> TwoEnded {
+fn observed(finished: &FinishedTest, direction: TestDirection) -> TwoEnded {
     let known = finished.turn_up.known(direction);
     let other = match direction {
-        Direction::Up => Direction::Down,
-        Direction::Down => Direction::Up,
+        TestDirection::Up => TestDirection::Down,
+        TestDirection::Down => TestDirection::Up,
     };
     let reverse = finished.turn_up.known(other).bottleneck.as_ref();
     let is_tcp_alone = known.bottleneck.is_none();
@@ -264,18 +282,18 @@ fn is_kept(record: &StreamRecord) -> bool {
 fn is_full(run: &RawRun, has_window: bool, is_tcp_alone: bool) -> bool {
     match run.plan.purpose {
         // Of what TCP reached, and nobody knows whether that is the BDP.
-        Purpose::Walk(_) if is_tcp_alone => false,
-        Purpose::Walk(percent) => percent > SMALL_PERCENT,
-        Purpose::Listed | Purpose::Open => true,
-        Purpose::RoundTrip => false,
+        RunPurpose::Walk(_) if is_tcp_alone => false,
+        RunPurpose::Walk(percent) => percent > SMALL_PERCENT,
+        RunPurpose::Listed | RunPurpose::Open => true,
+        RunPurpose::RoundTrip => false,
         // Unless somebody says otherwise they share one BDP.
-        Purpose::Many => has_window,
+        RunPurpose::Many => has_window,
         // The other direction's traffic is in the way.
-        Purpose::Together => false,
+        RunPurpose::Together => false,
     }
 }
 
-fn stage(record: &StreamRecord) -> Stage {
+fn stage(record: &StreamRecord) -> LoadStage {
     let mut packets: Vec<Option<StreamPacket>> = vec![None; record.sent as usize];
     for arrival in &record.arrivals {
         if let Some(place) = packets.get_mut(arrival.number as usize) {
@@ -302,7 +320,7 @@ fn stage(record: &StreamRecord) -> Stage {
             packet
         })
         .collect();
-    Stage {
+    LoadStage {
         offered: record.plan.rate,
         packet: bytes,
         packets,
@@ -310,7 +328,7 @@ fn stage(record: &StreamRecord) -> Stage {
 }
 
 /// What to say of packets of a stream that were lost in rows which no bottleneck makes.
-pub(super) fn interrupted(direction: Direction, record: &StreamRecord) -> Option<String> {
+pub(super) fn interrupted(direction: TestDirection, record: &StreamRecord) -> Option<String> {
     if record.is_overrun() {
         // Whoever lost them, it is not known that nothing passed.
         return None;
@@ -350,7 +368,7 @@ fn tcp_run(run: &RawRun) -> TcpRun {
     }
 }
 
-fn size_probes(known: &Known) -> Vec<SizeProbe> {
+fn size_probes(known: &DirectionResults) -> Vec<SizeProbe> {
     let probe = |size: u16, answered| SizeProbe {
         size: ByteCount::new(u64::from(size)),
         sent: if answered == 0 { PROBES } else { 1 },
@@ -385,14 +403,14 @@ mod tests {
 
     use measure::procedure::{RttOutcome, StreamPlan};
     use measure::tcp_info::TcpInfo;
-    use measure::turn_up::{Profile, RunPlan, Task, Thresholds};
-    use measure::wire::{Arrival, RunSample};
+    use measure::turn_up::{RunPlan, TestProfile, TestThresholds, TurnUpTask};
+    use measure::wire::{DatagramArrival, RunSample};
 
     use super::*;
 
     /// A test over 100 Mbit/s and 20 ms by a host that sends no faster than `host`, of runs that their windows held
     /// back all the time.
-    fn window_limited(host: u64, windows: &[u64], walk: &[u64]) -> Finished {
+    fn window_limited(host: u64, windows: &[u64], walk: &[u64]) -> FinishedTest {
         tested(windows, walk, |plan| sent(plan, host))
     }
 
@@ -401,9 +419,9 @@ mod tests {
         windows: &[u64],
         walk: &[u64],
         carry: impl Fn(StreamPlan) -> StreamRecord,
-    ) -> Finished {
-        let mut turn_up = TurnUp::new(Profile {
-            directions: vec![Direction::Up],
+    ) -> FinishedTest {
+        let mut turn_up = TurnUp::new(TestProfile {
+            directions: vec![TestDirection::Up],
             walk_percent: walk.to_vec(),
             windows: windows.iter().copied().map(ByteCount::new).collect(),
             connections: 1,
@@ -412,30 +430,30 @@ mod tests {
             max_rate: Bitrate::from_bits_per_second(1_000_000_000),
             tcp_headers: 40,
             target: None,
-            thresholds: Thresholds::default(),
+            thresholds: TestThresholds::default(),
         });
         let mut runs = Vec::new();
         loop {
             match turn_up.next_task() {
-                Task::PathMtu(_) => turn_up.path_mtu(MtuOutcome::Found {
+                TurnUpTask::PathMtu(_) => turn_up.path_mtu(MtuOutcome::Found {
                     mtu: 1_500,
                     tried: 1_500,
                 }),
-                Task::BaselineRtt => turn_up.baseline_rtt(RttOutcome {
+                TurnUpTask::BaselineRtt => turn_up.baseline_rtt(RttOutcome {
                     samples: vec![Duration::from_millis(20); 100],
                     sent: 100,
                 }),
-                Task::Stream(_, plan) => turn_up.stream(carry(plan)),
-                Task::Run(plan) => {
+                TurnUpTask::Stream(_, plan) => turn_up.stream(carry(plan)),
+                TurnUpTask::Run(plan) => {
                     let raw = held_back(plan);
-                    let ideal = turn_up.ideal(Direction::Up).unwrap();
+                    let ideal = turn_up.ideal(TestDirection::Up).unwrap();
                     turn_up.run([raw.figures(&ideal), None]);
                     runs.push(raw);
                 }
-                Task::Done => break,
+                TurnUpTask::Done => break,
             }
         }
-        Finished {
+        FinishedTest {
             turn_up,
             runs,
             server: "192.0.2.1:6349".parse().unwrap(),
@@ -457,7 +475,7 @@ mod tests {
             plan,
             sent,
             arrivals: (0..sent)
-                .map(|number| Arrival {
+                .map(|number| DatagramArrival {
                     number,
                     sent_ns: number * gap,
                     arrived_ns: number * gap.max(line) + 10_000_000,
@@ -491,7 +509,7 @@ mod tests {
             .collect();
         RawRun {
             plan,
-            direction: Direction::Up,
+            direction: TestDirection::Up,
             seconds: measure::run::seconds(&samples),
             samples,
             reads: Vec::new(),
@@ -501,7 +519,7 @@ mod tests {
         }
     }
 
-    fn causes(finished: &Finished) -> Vec<Cause> {
+    fn causes(finished: &FinishedTest) -> Vec<DiagnosisCause> {
         let found = findings(finished).into_iter();
         found.map(|(_, finding)| finding.cause).collect()
     }
@@ -510,9 +528,9 @@ mod tests {
     #[test]
     fn the_testers_own_windows_are_not_called_the_hosts() {
         let slow = window_limited(50_000_000, &[], &[150]);
-        let found = slow.turn_up.known(Direction::Up).bottleneck.as_ref();
+        let found = slow.turn_up.known(TestDirection::Up).bottleneck.as_ref();
         assert_eq!(found.unwrap().limited_by, LimitedBy::Sender);
-        assert_eq!(causes(&slow), [Cause::TestHostLimited]);
+        assert_eq!(causes(&slow), [DiagnosisCause::TestHostLimited]);
     }
 
     /// A stream over the line of which one in so many packets is missing, faster than 100 Mbit/s, and as many of these
@@ -532,10 +550,10 @@ mod tests {
         record
     }
 
-    fn of_socket(finished: &Finished) -> Vec<String> {
+    fn of_socket(finished: &FinishedTest) -> Vec<String> {
         let limited = findings(finished).into_iter();
         limited
-            .filter(|(_, finding)| finding.cause == Cause::TestHostLimited)
+            .filter(|(_, finding)| finding.cause == DiagnosisCause::TestHostLimited)
             .flat_map(|(_, finding)| finding.evidence)
             .filter(|line| line.contains("found no room in the tester's socket"))
             .collect()
@@ -544,9 +562,9 @@ mod tests {
     #[test]
     fn what_found_no_room_is_no_loss_of_the_path() {
         let all = tested(&[], &[150], |plan| missing(plan, 30, |missing| missing));
-        let found = all.turn_up.known(Direction::Up).bottleneck.as_ref();
+        let found = all.turn_up.known(TestDirection::Up).bottleneck.as_ref();
         assert_eq!(found.unwrap().limited_by, LimitedBy::Receiver);
-        assert_eq!(causes(&all), [Cause::TestHostLimited]);
+        assert_eq!(causes(&all), [DiagnosisCause::TestHostLimited]);
         // Both tries.
         let said = of_socket(&all);
         assert_eq!(said.len(), 2, "{said:?}");
@@ -554,8 +572,12 @@ mod tests {
         // The same losses, of the path.
         let none = tested(&[], &[150], |plan| missing(plan, 30, |_| 0));
         let found = causes(&none);
-        let of_path =
-            |cause: &Cause| !matches!(cause, Cause::None | Cause::Unknown | Cause::TestHostLimited);
+        let of_path = |cause: &DiagnosisCause| {
+            !matches!(
+                cause,
+                DiagnosisCause::None | DiagnosisCause::Unknown | DiagnosisCause::TestHostLimited
+            )
+        };
         assert!(found.iter().all(of_path), "{found:?}");
         assert!(of_socket(&none).is_empty());
         // A few of them without room, which change nothing.
@@ -576,7 +598,7 @@ mod tests {
             }
         });
         assert_eq!(measured.get(), 2);
-        let found = once.turn_up.known(Direction::Up).bottleneck.as_ref();
+        let found = once.turn_up.known(TestDirection::Up).bottleneck.as_ref();
         assert_eq!(found.unwrap().limited_by, LimitedBy::Path);
         assert_eq!(of_socket(&once), [""; 0]);
         let whole = tested(&[], &[150], |plan| sent(plan, u64::MAX));
@@ -586,7 +608,7 @@ mod tests {
     #[test]
     fn a_listed_window_is_the_hosts_where_it_is_surely_too_small() {
         let named = |host, window| {
-            causes(&window_limited(host, &[window], &[])).contains(&Cause::HostWindow)
+            causes(&window_limited(host, &[window], &[])).contains(&DiagnosisCause::HostWindow)
         };
         // The BDP is 250,000 bytes; by what a host of 50 Mbit/s reaches it is 125,000.
         assert!(named(1_000_000_000, 64_000) && named(1_000_000_000, 200_000));
@@ -639,16 +661,16 @@ mod tests {
             };
             diagnose(&observed)[0].cause
         };
-        assert_eq!(found(None), Cause::TestHostLimited);
+        assert_eq!(found(None), DiagnosisCause::TestHostLimited);
         assert_eq!(
             found(Some(Time::from_epoch(Duration::from_secs(10)))),
-            Cause::Unknown
+            DiagnosisCause::Unknown
         );
     }
 
     #[test]
     fn a_path_whose_limit_was_met_is_not_said_to_have_none() {
-        let bottleneck = |limited_by| Bottleneck {
+        let bottleneck = |limited_by| BottleneckResult {
             rate: Bitrate::from_bits_per_second(2_000_000),
             is_steady: true,
             limited_by,
@@ -656,7 +678,7 @@ mod tests {
         };
         let gap = Duration::from_millis(10);
         let sent = (0..100).map(|number| Time::from_epoch(gap * number));
-        let passed = Stage {
+        let passed = LoadStage {
             offered: Bitrate::from_bits_per_second(1_200_000),
             packet: ByteCount::new(1_500),
             packets: sent
@@ -670,14 +692,20 @@ mod tests {
             stages: vec![passed],
             ..TwoEnded::default()
         };
-        let cause = |bottleneck: Option<Bottleneck>| {
+        let cause = |bottleneck: Option<BottleneckResult>| {
             let mut found = diagnose(&observed);
             leave_open(&mut found, bottleneck.as_ref());
             found[0].cause
         };
-        assert_eq!(cause(None), Cause::None);
-        assert_eq!(cause(Some(bottleneck(LimitedBy::MaxRate))), Cause::None);
-        assert_eq!(cause(Some(bottleneck(LimitedBy::Path))), Cause::Unknown);
+        assert_eq!(cause(None), DiagnosisCause::None);
+        assert_eq!(
+            cause(Some(bottleneck(LimitedBy::MaxRate))),
+            DiagnosisCause::None
+        );
+        assert_eq!(
+            cause(Some(bottleneck(LimitedBy::Path))),
+            DiagnosisCause::Unknown
+        );
     }
 
     #[test]
@@ -692,7 +720,7 @@ mod tests {
             sent: 10_000,
             arrivals: (0..10_000)
                 .filter(|number| !lost.contains(number))
-                .map(|number| Arrival {
+                .map(|number| DatagramArrival {
                     number,
                     sent_ns: number * 100_000,
                     arrived_ns: number * 100_000,
@@ -701,12 +729,12 @@ mod tests {
             left_ns: Vec::new(),
             no_room: 0,
         };
-        let said = interrupted(Direction::Up, &record(4_000..4_874)).unwrap();
+        let said = interrupted(TestDirection::Up, &record(4_000..4_874)).unwrap();
         assert!(
             said.contains("874 packets") && said.contains("87 ms"),
             "{said}"
         );
-        assert_eq!(interrupted(Direction::Up, &record(4_000..4_010)), None);
+        assert_eq!(interrupted(TestDirection::Up, &record(4_000..4_010)), None);
     }
 
     #[test]
@@ -719,7 +747,7 @@ mod tests {
             })
         };
         let held = found(vec![run(0)]);
-        assert_eq!(held[0].cause, Cause::HostWindow);
+        assert_eq!(held[0].cause, DiagnosisCause::HostWindow);
         assert_eq!(held[0].parameters.window, Some(ByteCount::new(32_000)));
         assert!(is_queue_idle(&held, &[run(0), run(0)]));
         assert!(!is_queue_idle(&held, &[run(0), run(14_480)]));

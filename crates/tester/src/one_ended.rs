@@ -17,27 +17,28 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use measure::iperf3::{
-    COOKIE_BYTES, Carried, Counted, Failure, Order, Output, Report, SILENCE_MAX, Session,
+    COOKIE_BYTES, ClientSession, ConnectionCount, SILENCE_MAX, ServerReport, SessionOutput,
+    TestFailure, TestOrder, TestProtocol,
 };
 use measure::procedure::{MtuOutcome, StreamPlan};
-use measure::run::{self, Figures, Read};
-use measure::turn_up::{Profile, Purpose, RunPlan, Task, TurnUp};
-use measure::wire::Direction;
+use measure::run::{self, ReadProgress, RunFigures};
+use measure::turn_up::{RunPlan, RunPurpose, TestProfile, TurnUp, TurnUpTask};
+use measure::wire::TestDirection;
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use vocab::ByteCount;
 
 use super::client::{describe, describe_stream};
 use super::conversation::random;
-use super::finished::{Finished, RawRun, Unmeasured};
+use super::finished::{FinishedTest, MeasurementFailure, RawRun};
 use super::greeting::CONNECT_MAX;
 use super::greeting::resolve;
 use super::local_limits;
 use super::observation::found_no_room;
 use super::options::RunOptions;
-use super::transfers::{Transferred, Transfers, prepare_receiver, prepare_sender};
+use super::transfers::{RunTransfers, TransferResult, prepare_receiver, prepare_sender};
 use host::kernel;
-use host::progress::Progress;
-use host::tester_sockets::{self as system, Clock};
+use host::progress::ProgressReporter;
+use host::tester_sockets::{self as system, TesterClock};
 
 /// Between two looks whether to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
@@ -55,14 +56,15 @@ const READ_BYTES: usize = 16 * 1024;
 /// in the result.
 pub fn run_against_iperf3(
     options: &RunOptions,
-    profile: Profile,
+    profile: TestProfile,
     is_over: &(dyn Fn() -> bool + Sync),
-    progress: &dyn Progress,
-) -> Result<Finished, Unmeasured> {
+    progress: &dyn ProgressReporter,
+) -> Result<FinishedTest, MeasurementFailure> {
     let began = Instant::now();
-    let mut test = Test::begin(options, profile, is_over, progress).map_err(Unmeasured)?;
+    let mut test =
+        OneEndedTest::begin(options, profile, is_over, progress).map_err(MeasurementFailure)?;
     test.measure()?;
-    Ok(Finished {
+    Ok(FinishedTest {
         turn_up: test.turn_up,
         runs: test.runs,
         server: test.server,
@@ -75,8 +77,8 @@ pub fn run_against_iperf3(
 
 fn is_of_window(error: &anyhow::Error) -> bool {
     error
-        .downcast_ref::<Failure>()
-        .is_some_and(Failure::is_of_window)
+        .downcast_ref::<TestFailure>()
+        .is_some_and(TestFailure::is_of_window)
 }
 
 /// What such a test cannot tell, for whoever reads the result.
@@ -90,7 +92,7 @@ const UNKNOWN: [&str; 3] = [
      one that was seen is reported, and ideals are taken from it",
 ];
 
-struct Test<'a> {
+struct OneEndedTest<'a> {
     options: &'a RunOptions,
     turn_up: TurnUp,
     runs: Vec<RawRun>,
@@ -100,17 +102,17 @@ struct Test<'a> {
     interface_mtu: u16,
     /// Whether the server's UDP port has answered.
     has_streamed: bool,
-    clock: Clock,
+    clock: TesterClock,
     interrupted: &'a (dyn Fn() -> bool + Sync),
-    progress: &'a dyn Progress,
+    progress: &'a dyn ProgressReporter,
 }
 
-impl<'a> Test<'a> {
+impl<'a> OneEndedTest<'a> {
     fn begin(
         options: &'a RunOptions,
-        mut profile: Profile,
+        mut profile: TestProfile,
         interrupted: &'a (dyn Fn() -> bool + Sync),
-        progress: &'a dyn Progress,
+        progress: &'a dyn ProgressReporter,
     ) -> Result<Self> {
         progress.step(0.0, "connecting");
         let server = resolve(options)?;
@@ -151,7 +153,7 @@ impl<'a> Test<'a> {
             hosts,
             interface_mtu: system::route_mtu(&probe).unwrap_or(1_500),
             has_streamed: false,
-            clock: Clock::new(),
+            clock: TesterClock::new(),
             interrupted,
             progress,
         })
@@ -174,23 +176,25 @@ impl<'a> Test<'a> {
         }
     }
 
-    fn measure(&mut self) -> Result<(), Unmeasured> {
+    fn measure(&mut self) -> Result<(), MeasurementFailure> {
         loop {
             match self.turn_up.next_task() {
-                Task::Run(plan) => self.measure_run(plan)?,
-                Task::Stream(direction, plan) => self.measure_stream(direction, plan),
-                Task::PathMtu(_) | Task::BaselineRtt | Task::Done => return Ok(()),
+                TurnUpTask::Run(plan) => self.measure_run(plan)?,
+                TurnUpTask::Stream(direction, plan) => self.measure_stream(direction, plan),
+                TurnUpTask::PathMtu(_) | TurnUpTask::BaselineRtt | TurnUpTask::Done => {
+                    return Ok(());
+                }
             }
         }
     }
 
-    fn measure_run(&mut self, plan: RunPlan) -> Result<(), Unmeasured> {
+    fn measure_run(&mut self, plan: RunPlan) -> Result<(), MeasurementFailure> {
         let text = describe(&plan);
         self.progress.step(self.turn_up.progress(), &text);
         match self.run(plan) {
             Ok(figures) => self.turn_up.run(figures),
             // Nothing is known yet but that it does not work.
-            Err(error) if self.runs.is_empty() => return Err(Unmeasured(error)),
+            Err(error) if self.runs.is_empty() => return Err(MeasurementFailure(error)),
             Err(error) if is_of_window(&error) => {
                 self.turn_up
                     .remark(format!("{text}: not measured: {error}"));
@@ -201,7 +205,7 @@ impl<'a> Test<'a> {
         Ok(())
     }
 
-    fn measure_stream(&mut self, direction: Direction, plan: StreamPlan) {
+    fn measure_stream(&mut self, direction: TestDirection, plan: StreamPlan) {
         let text = describe_stream(direction, &plan);
         let (name, server) = (direction.name(), self.server);
         match self.stream(direction, plan) {
@@ -229,7 +233,7 @@ impl<'a> Test<'a> {
                 self.turn_up.no_stream(why);
             }
             // It will have TCP, and not this.
-            Err(error) if matches!(error.downcast_ref(), Some(Failure::Refused { .. })) => {
+            Err(error) if matches!(error.downcast_ref(), Some(TestFailure::Refused { .. })) => {
                 self.turn_up
                     .no_stream(format!("{text}: not measured: {error}"));
             }
@@ -243,49 +247,49 @@ impl<'a> Test<'a> {
     }
 
     /// Begins one of iperf3's tests; returns its control connection and the cookie of its data connections.
-    fn begin_session(&self, order: Order) -> Result<(Control, [u8; COOKIE_BYTES])> {
-        let cookie = Session::cookie(&random::<{ COOKIE_BYTES - 1 }>()?);
-        let control = Control {
+    fn begin_session(&self, order: TestOrder) -> Result<(ControlConnection, [u8; COOKIE_BYTES])> {
+        let cookie = ClientSession::cookie(&random::<{ COOKIE_BYTES - 1 }>()?);
+        let control = ControlConnection {
             stream: self.connect_ready()?,
-            session: Session::new(self.clock.now(), &cookie, order),
+            session: ClientSession::new(self.clock.now(), &cookie, order),
             clock: self.clock,
         };
         Ok((control, cookie))
     }
 
-    fn run(&mut self, plan: RunPlan) -> Result<[Option<Figures>; 2]> {
+    fn run(&mut self, plan: RunPlan) -> Result<[Option<RunFigures>; 2]> {
         let direction = match plan.connections {
-            [0, _] => Direction::Down,
-            [_, _] => Direction::Up,
+            [0, _] => TestDirection::Down,
+            [_, _] => TestDirection::Up,
         };
         let place = direction as usize;
         self.pause(REST)?;
         let window = plan.windows[place];
-        let order = Order {
-            carried: Carried::Tcp,
+        let order = TestOrder {
+            carried: TestProtocol::Tcp,
             direction,
             connections: plan.connections[place],
             // Down, the window is ours to bound, and the server's buffer must not.
-            window: (direction == Direction::Up && window.bytes() > 0).then_some(window),
+            window: (direction == TestDirection::Up && window.bytes() > 0).then_some(window),
             duration: plan.duration,
             congestion_control: self.options.congestion_control.clone(),
             dscp: self.options.dscp,
         };
         let (mut control, cookie) = self.begin_session(order)?;
-        control.wait_for(&Output::Open, &|| self.check())?;
-        let mut transfers = Transfers {
+        control.wait_for(&SessionOutput::Open, &|| self.check())?;
+        let mut transfers = RunTransfers {
             window,
             send_window: window,
             duration: plan.duration,
-            ..Transfers::default()
+            ..RunTransfers::default()
         };
         let mut kept = Vec::new();
         for number in 0..plan.connections[place] {
             let stream = self.open(direction, window, &cookie)?;
             kept.push(stream.try_clone().context("sharing a connection")?);
             match direction {
-                Direction::Up => transfers.sending.push((number, stream)),
-                Direction::Down => transfers.receiving.push((number, stream)),
+                TestDirection::Up => transfers.sending.push((number, stream)),
+                TestDirection::Down => transfers.receiving.push((number, stream)),
             }
         }
         let own_control = kept
@@ -293,8 +297,8 @@ impl<'a> Test<'a> {
             .map(kernel::congestion_control)
             .transpose()?
             .unwrap_or_default();
-        control.wait_for(&Output::Start, &|| self.check())?;
-        let busy = local_limits::Busy::begin();
+        control.wait_for(&SessionOutput::Start, &|| self.check())?;
+        let busy = local_limits::ProcessorUsage::begin();
         let began = Instant::now();
         // The server sends until it is told to stop, and is told only when the reading here has ended.
         let is_over = || (self.interrupted)() || began.elapsed() >= plan.duration;
@@ -303,7 +307,7 @@ impl<'a> Test<'a> {
         let own_busy = busy.permille();
         // What TCP has learned of the path by now streams would not: their packets are never cut up.
         let headers = self.turn_up.profile().tcp_headers;
-        if let (Purpose::RoundTrip, Some(stream)) = (plan.purpose, kept.first())
+        if let (RunPurpose::RoundTrip, Some(stream)) = (plan.purpose, kept.first())
             && let Ok(bytes) = system::full_packet(stream, headers)
         {
             self.turn_up.assume_mtu(bytes.min(self.interface_mtu));
@@ -316,18 +320,18 @@ impl<'a> Test<'a> {
     fn keep(
         &mut self,
         plan: RunPlan,
-        direction: Direction,
-        transferred: Transferred,
-        report: &Report,
+        direction: TestDirection,
+        transferred: TransferResult,
+        report: &ServerReport,
         own_control: String,
         own_busy: u16,
-    ) -> [Option<Figures>; 2] {
-        let reads: Vec<Read> = match direction {
-            Direction::Up => Vec::new(),
-            Direction::Down => transferred
+    ) -> [Option<RunFigures>; 2] {
+        let reads: Vec<ReadProgress> = match direction {
+            TestDirection::Up => Vec::new(),
+            TestDirection::Down => transferred
                 .received
                 .iter()
-                .map(|(at, bytes)| Read {
+                .map(|(at, bytes)| ReadProgress {
                     at: *at,
                     bytes: *bytes,
                 })
@@ -338,18 +342,18 @@ impl<'a> Test<'a> {
             plan,
             direction,
             seconds: match direction {
-                Direction::Up => run::seconds(&transferred.samples),
-                Direction::Down => run::received_seconds(&reads),
+                TestDirection::Up => run::seconds(&transferred.samples),
+                TestDirection::Down => run::received_seconds(&reads),
             },
             samples: transferred.samples,
             reads,
             congestion_control: match direction {
-                Direction::Up => own_control,
-                Direction::Down => report.congestion_control.clone(),
+                TestDirection::Up => own_control,
+                TestDirection::Down => report.congestion_control.clone(),
             },
             segments_retransmitted: match direction {
-                Direction::Up => None,
-                Direction::Down => again.sum(),
+                TestDirection::Up => None,
+                TestDirection::Down => again.sum(),
             },
             busy_permille: [
                 own_busy,
@@ -418,7 +422,7 @@ impl<'a> Test<'a> {
 
     fn open(
         &self,
-        direction: Direction,
+        direction: TestDirection,
         window: ByteCount,
         cookie: &[u8; COOKIE_BYTES],
     ) -> Result<TcpStream> {
@@ -430,11 +434,11 @@ impl<'a> Test<'a> {
             socket.set_tcp_mss(u32::from(passes).saturating_sub(headers))?;
         }
         match direction {
-            Direction::Up => {
+            TestDirection::Up => {
                 prepare_sender(&socket, window);
                 local_limits::set_congestion_control(&socket, &self.options.congestion_control)?;
             }
-            Direction::Down => prepare_receiver(&socket, window),
+            TestDirection::Down => prepare_receiver(&socket, window),
         }
         socket
             .connect_timeout(&self.server.into(), CONNECT_MAX)
@@ -448,30 +452,30 @@ impl<'a> Test<'a> {
 }
 
 /// What each connection carried, for the server's own report.
-fn count(kept: &[TcpStream], direction: Direction, span: Duration) -> Vec<Counted> {
+fn count(kept: &[TcpStream], direction: TestDirection, span: Duration) -> Vec<ConnectionCount> {
     kept.iter()
         .map(|stream| {
             let info = system::tcp_info(stream).unwrap_or_default();
-            Counted {
+            ConnectionCount {
                 bytes: match direction {
-                    Direction::Up => info.bytes_acknowledged,
-                    Direction::Down => info.bytes_received,
+                    TestDirection::Up => info.bytes_acknowledged,
+                    TestDirection::Down => info.bytes_received,
                 },
                 span,
-                ..Counted::default()
+                ..ConnectionCount::default()
             }
         })
         .collect()
 }
 
 /// The control connection of one run.
-struct Control {
+struct ControlConnection {
     stream: TcpStream,
-    session: Session,
-    clock: Clock,
+    session: ClientSession,
+    clock: TesterClock,
 }
 
-impl Control {
+impl ControlConnection {
     /// Whether the server has hung up.
     fn is_closed(&self) -> bool {
         let look = libc::MSG_PEEK | libc::MSG_DONTWAIT;
@@ -483,7 +487,7 @@ impl Control {
     }
 
     /// Goes on until the session says this.
-    fn wait_for(&mut self, wanted: &Output, check: &dyn Fn() -> Result<()>) -> Result<()> {
+    fn wait_for(&mut self, wanted: &SessionOutput, check: &dyn Fn() -> Result<()>) -> Result<()> {
         loop {
             let said = self.next(check)?;
             if said == *wanted {
@@ -497,22 +501,22 @@ impl Control {
     fn finish(
         &mut self,
         kept: &[TcpStream],
-        direction: Direction,
-        counted: Vec<Counted>,
+        direction: TestDirection,
+        counted: Vec<ConnectionCount>,
         check: &dyn Fn() -> Result<()>,
-    ) -> Result<Report> {
+    ) -> Result<ServerReport> {
         self.session.end(self.clock.now(), counted);
         let is_done = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            if direction == Direction::Down {
+            if direction == TestDirection::Down {
                 for stream in kept {
                     scope.spawn(|| discard(stream, &is_done));
                 }
             }
             let report = loop {
                 match self.next(check) {
-                    Ok(Output::Over(report)) => break Ok(report),
-                    Ok(Output::Write(_) | Output::Open | Output::Start) => {}
+                    Ok(SessionOutput::Over(report)) => break Ok(report),
+                    Ok(SessionOutput::Write(_) | SessionOutput::Open | SessionOutput::Start) => {}
                     Err(error) => break Err(error),
                 }
             };
@@ -523,12 +527,12 @@ impl Control {
     }
 
     /// The next thing that the session says which is not to be written.
-    fn next(&mut self, check: &dyn Fn() -> Result<()>) -> Result<Output> {
+    fn next(&mut self, check: &dyn Fn() -> Result<()>) -> Result<SessionOutput> {
         let mut bytes = [0; READ_BYTES];
         loop {
             while let Some(output) = self.session.poll_output() {
                 match output {
-                    Output::Write(bytes) => self
+                    SessionOutput::Write(bytes) => self
                         .stream
                         .write_all(&bytes)
                         .context("the control connection broke")?,
@@ -602,20 +606,20 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (server, _) = listener.accept().unwrap();
-        let clock = Clock::new();
-        let order = Order {
-            carried: Carried::Tcp,
-            direction: Direction::Up,
+        let clock = TesterClock::new();
+        let order = TestOrder {
+            carried: TestProtocol::Tcp,
+            direction: TestDirection::Up,
             connections: 1,
             window: None,
             duration: Duration::from_secs(1),
             congestion_control: String::new(),
             dscp: 0,
         };
-        let cookie = Session::cookie(&[7; COOKIE_BYTES - 1]);
-        let mut control = Control {
+        let cookie = ClientSession::cookie(&[7; COOKIE_BYTES - 1]);
+        let mut control = ControlConnection {
             stream,
-            session: Session::new(clock.now(), &cookie, order),
+            session: ClientSession::new(clock.now(), &cookie, order),
             clock,
         };
         // Nothing said yet is no fault, and is not waited for.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use measure::procedure::{ARRIVALS_MAX, StreamPlan};
-use measure::wire::{Arrival, RunSample};
+use measure::wire::{DatagramArrival, RunSample};
 
 /// How much later than what was ordered something may come: a deep queue, and a host that stands still.
 const LATE_MAX: Duration = Duration::from_secs(60);
@@ -24,9 +24,9 @@ pub(super) fn sent(plan: StreamPlan, datagrams: u64) -> Result<u64> {
 }
 
 /// Further arrivals of a stream of which so many came before.
-pub(super) fn arrivals(plan: StreamPlan, before: usize, some: &[Arrival]) -> Result<()> {
+pub(super) fn arrivals(plan: StreamPlan, before: usize, some: &[DatagramArrival]) -> Result<()> {
     let until = (plan.duration + LATE_MAX).as_nanos();
-    let is_late = |arrival: &Arrival| {
+    let is_late = |arrival: &DatagramArrival| {
         u128::from(arrival.arrived_ns) > until || u128::from(arrival.sent_ns) > until
     };
     ensure!(
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn nothing_comes_years_after_a_stream_and_no_sample_after_a_run() {
-        let arrival = |sent_ns, arrived_ns| Arrival {
+        let arrival = |sent_ns, arrived_ns| DatagramArrival {
             number: 0,
             sent_ns,
             arrived_ns,

@@ -20,21 +20,23 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use measure::procedure::{Answer, ArrivalLog, Responder, StreamPlan};
+use measure::procedure::{ArrivalLog, ResponderAction, StreamPlan, UdpResponder};
 use measure::wire::{
-    DATAGRAM_HEADER, Direction, Joining, Key, Limits, Message, Nonce, Refusal, Role, RunOrder,
-    SessionKey, StreamOrder, VERSION,
+    ControlMessage, DATAGRAM_HEADER, JoinMessage, RunOrder, ServerLimits, ServerRefusal,
+    SessionKey, SessionNonce, SessionRole, SharedKey, StreamOrder, TestDirection, VERSION,
 };
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use vocab::{Bitrate, ByteCount};
 
-use super::conversation::{ALIVE_EVERY, Heard, Reader, SILENCE_MAX, Writer, random};
+use super::conversation::{
+    ALIVE_EVERY, LastHeard, MessageReader, MessageWriter, SILENCE_MAX, random,
+};
 use super::local_limits;
-use super::streams::Sender;
-use super::transfers::{Transferred, scaled};
+use super::streams::StreamSender;
+use super::transfers::{TransferResult, scaled};
 use host::kernel;
-use host::stamped_sockets::{Stamps, stamp};
-use host::tester_sockets::{self as system, Clock, Incoming, NoRoom};
+use host::stamped_sockets::{StampedDirection, stamp};
+use host::tester_sockets::{self as system, IncomingDatagrams, SocketDropCounter, TesterClock};
 
 /// How long a stranger may take to show who it is.
 const GREETING_MAX: Duration = Duration::from_secs(5);
@@ -66,7 +68,7 @@ pub struct ServerOptions {
     /// The words that clients must know, too.
     pub words: String,
     /// What it gives.
-    pub limits: Limits,
+    pub limits: ServerLimits,
 }
 
 /// What a server has to say while it runs.
@@ -82,14 +84,14 @@ pub enum ServerEvent {
 
 /// A server that listens.
 #[derive(Debug)]
-pub struct Server {
+pub struct TestServer {
     listener: TcpListener,
     udp: UdpSocket,
-    key: Key,
-    limits: Limits,
+    key: SharedKey,
+    limits: ServerLimits,
 }
 
-impl Server {
+impl TestServer {
     /// Opens both sockets.
     ///
     /// # Errors
@@ -111,7 +113,7 @@ impl Server {
                     return Ok(Self {
                         listener,
                         udp,
-                        key: Key::from_words(&options.words),
+                        key: SharedKey::from_words(&options.words),
                         limits: options.limits,
                     });
                 }
@@ -139,9 +141,9 @@ impl Server {
         is_over: &(dyn Fn() -> bool + Sync),
         tell: &(dyn Fn(ServerEvent) + Sync),
     ) -> Result<()> {
-        let shared = Shared {
+        let shared = ServerState {
             server: self,
-            clock: Clock::new(),
+            clock: TesterClock::new(),
             session: Mutex::new(None),
             strangers: Mutex::new(Vec::new()),
             stop: AtomicBool::new(false),
@@ -213,15 +215,15 @@ fn open(address: SocketAddr) -> Result<(TcpListener, UdpSocket)> {
     let udp = UdpSocket::from(udp);
     system::make_room(&udp)?;
     system::never_cut_up(&udp)?;
-    stamp(&udp, Stamps::Received)?;
+    stamp(&udp, StampedDirection::Received)?;
     Ok((listener, udp))
 }
 
 /// What all threads of a server see.
-struct Shared<'a> {
-    server: &'a Server,
-    clock: Clock,
-    session: Mutex<Option<Arc<Session>>>,
+struct ServerState<'a> {
+    server: &'a TestServer,
+    clock: TesterClock,
+    session: Mutex<Option<Arc<ServerSession>>>,
     /// Where those come from that have not shown who they are.
     strangers: Mutex<Vec<IpAddr>>,
     stop: AtomicBool,
@@ -229,13 +231,13 @@ struct Shared<'a> {
 }
 
 /// The one test that runs.
-struct Session {
+struct ServerSession {
     id: u64,
     from: SocketAddr,
     dscp: u8,
     key: SessionKey,
-    responder: Mutex<Responder>,
-    writer: Writer,
+    responder: Mutex<UdpResponder>,
+    writer: MessageWriter,
     began: Instant,
     is_over: AtomicBool,
     /// Whether an order is being carried out.
@@ -244,23 +246,23 @@ struct Session {
     is_reporting: AtomicBool,
     /// The order that was given up.
     given_up: Mutex<Option<u32>>,
-    listening: Mutex<Option<Listening>>,
+    listening: Mutex<Option<StreamListener>>,
     /// Whether a stream is being sent.
     is_streaming: AtomicBool,
-    heard: Heard,
-    joining: Mutex<Option<(u32, Channel<Connection>)>>,
+    heard: LastHeard,
+    joining: Mutex<Option<(u32, Channel<RunConnection>)>>,
 }
 
 /// A connection of a run, with its number.
-type Connection = (u16, TcpStream);
+type RunConnection = (u16, TcpStream);
 
-struct Listening {
+struct StreamListener {
     order: u32,
     log: ArrivalLog,
-    no_room: NoRoom,
+    no_room: SocketDropCounter,
     last: Instant,
     /// When the client was last told that its packets come.
-    told: Instant,
+    reported_at: Instant,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -269,15 +271,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-impl Shared<'_> {
-    fn current(&self) -> Option<Arc<Session>> {
+impl ServerState<'_> {
+    fn current(&self) -> Option<Arc<ServerSession>> {
         lock(&self.session).clone()
     }
 
     /// Answers over UDP.
     fn answer(&self) {
         let udp = &self.server.udp;
-        let mut incoming = Incoming::new();
+        let mut incoming = IncomingDatagrams::new();
         let mut bytes = Vec::new();
         while !self.stop.load(Ordering::Relaxed) {
             let received = incoming.receive(udp, self.clock, |arrived, from, datagram| {
@@ -288,30 +290,30 @@ impl Shared<'_> {
                 let now = self.clock.now();
                 let answer = lock(&session.responder).handle(now, arrived, from, datagram);
                 let answers = match answer {
-                    Answer::Silence => return,
-                    Answer::Data(data) => {
-                        session.heard.hear();
+                    ResponderAction::Silence => return,
+                    ResponderAction::Data(data) => {
+                        session.heard.note_activity();
                         if let Some(listening) = &mut *lock(&session.listening)
                             && listening.order == data.order
                         {
                             listening.log.arrived(arrived, data.number, data.stamp);
                             listening.last = Instant::now();
-                            if listening.told.elapsed() >= ALIVE_EVERY {
-                                listening.told = Instant::now();
+                            if listening.reported_at.elapsed() >= ALIVE_EVERY {
+                                listening.reported_at = Instant::now();
                                 let head = session.here(data.order);
-                                let role = Role::Server;
+                                let role = SessionRole::Server;
                                 head.emit(&session.key, role, DATAGRAM_HEADER, &mut bytes);
                                 let _ = udp.send_to(&bytes, from);
                             }
                         }
                         return;
                     }
-                    Answer::Send(answers) => answers,
-                    Answer::Confirmed(answer) => vec![answer],
+                    ResponderAction::Send(answers) => answers,
+                    ResponderAction::Confirmed(answer) => vec![answer],
                 };
                 for answer in answers {
                     let head = answer.datagram;
-                    head.emit(&session.key, Role::Server, answer.length, &mut bytes);
+                    head.emit(&session.key, SessionRole::Server, answer.length, &mut bytes);
                     // A size that this host cannot send is one that does not pass.
                     let _ = udp.send_to(&bytes, from);
                 }
@@ -323,7 +325,7 @@ impl Shared<'_> {
     }
 
     /// Room for one stranger more from an address; [`None`] where there is none.
-    fn let_in(&self, from: IpAddr) -> Option<Stranger<'_>> {
+    fn let_in(&self, from: IpAddr) -> Option<UnauthenticatedClient<'_>> {
         let place = place_of(from);
         let mut strangers = lock(&self.strangers);
         let same = strangers.iter().filter(|other| **other == place).count();
@@ -331,30 +333,40 @@ impl Shared<'_> {
             return None;
         }
         strangers.push(place);
-        Some(Stranger {
+        Some(UnauthenticatedClient {
             place,
             all: &self.strangers,
         })
     }
 
-    fn receive_stranger(&self, stream: TcpStream, from: SocketAddr, stranger: Stranger<'_>) {
+    fn receive_stranger(
+        &self,
+        stream: TcpStream,
+        from: SocketAddr,
+        stranger: UnauthenticatedClient<'_>,
+    ) {
         if let Err(error) = self.greet(stream, from, stranger) {
             (self.tell)(ServerEvent::Refused(from, format!("{error:#}")));
         }
     }
 
-    fn greet(&self, stream: TcpStream, from: SocketAddr, stranger: Stranger<'_>) -> Result<()> {
-        let nonce: Nonce = random()?;
-        let writer = Writer::new(&stream)?;
-        writer.send(&Message::Hello {
+    fn greet(
+        &self,
+        stream: TcpStream,
+        from: SocketAddr,
+        stranger: UnauthenticatedClient<'_>,
+    ) -> Result<()> {
+        let nonce: SessionNonce = random()?;
+        let writer = MessageWriter::new(&stream)?;
+        writer.send(&ControlMessage::Hello {
             oldest: VERSION,
             newest: VERSION,
             nonce,
         })?;
-        let mut reader = Reader::new(stream);
+        let mut reader = MessageReader::new(stream);
         match reader.only(GREETING_MAX)? {
-            Message::Join(joining) => self.join(reader.into_stream(), joining, &nonce),
-            Message::Authenticate {
+            ControlMessage::Join(joining) => self.join(reader.into_stream(), joining, &nonce),
+            ControlMessage::Authenticate {
                 version,
                 dscp,
                 nonce: client,
@@ -362,7 +374,7 @@ impl Shared<'_> {
             } => {
                 let refuse = |reason, retry, text: &str| -> Result<()> {
                     let text = text.to_owned();
-                    let _ = writer.send(&Message::Refused {
+                    let _ = writer.send(&ControlMessage::Refused {
                         reason,
                         retry,
                         text: text.clone(),
@@ -371,21 +383,21 @@ impl Shared<'_> {
                 };
                 if version != VERSION {
                     let text = format!("this server speaks version {VERSION}, not {version}");
-                    return refuse(Refusal::Version, Duration::ZERO, &text);
+                    return refuse(ServerRefusal::Version, Duration::ZERO, &text);
                 }
                 let key = &self.server.key;
-                if !key.verify(&proof, Role::Client, version, &client, &nonce) {
+                if !key.verify(&proof, SessionRole::Client, version, &client, &nonce) {
                     let text = "the key is not this server's";
-                    return refuse(Refusal::Key, Duration::ZERO, text);
+                    return refuse(ServerRefusal::Key, Duration::ZERO, text);
                 }
                 let id = u64::from_be_bytes(random()?);
                 let session_key = key.session(&client, &nonce);
                 let secret = u64::from_be_bytes(random()?);
-                let session = Arc::new(Session {
+                let session = Arc::new(ServerSession {
                     id,
                     from,
                     dscp,
-                    responder: Mutex::new(Responder::new(id, session_key.clone(), secret)),
+                    responder: Mutex::new(UdpResponder::new(id, session_key.clone(), secret)),
                     key: session_key,
                     writer,
                     began: Instant::now(),
@@ -395,21 +407,21 @@ impl Shared<'_> {
                     given_up: Mutex::new(None),
                     listening: Mutex::new(None),
                     is_streaming: AtomicBool::new(false),
-                    heard: Heard::new(),
+                    heard: LastHeard::new(),
                     joining: Mutex::new(None),
                 });
                 if let Some(left) = self.enter(&session) {
                     let retry = left.as_secs();
                     let text = format!("another test is running, for {retry} s more at most");
-                    let _ = session.writer.send(&Message::Refused {
-                        reason: Refusal::Busy,
+                    let _ = session.writer.send(&ControlMessage::Refused {
+                        reason: ServerRefusal::Busy,
                         retry: left,
                         text: text.clone(),
                     });
                     bail!("{text}");
                 }
                 drop(stranger);
-                let proof = key.prove(Role::Server, version, &client, &nonce);
+                let proof = key.prove(SessionRole::Server, version, &client, &nonce);
                 self.serve_session(&session, reader, proof);
                 Ok(())
             }
@@ -418,7 +430,7 @@ impl Shared<'_> {
     }
 
     /// Takes the one place, or says for how long it is taken at most.
-    fn enter(&self, session: &Arc<Session>) -> Option<Duration> {
+    fn enter(&self, session: &Arc<ServerSession>) -> Option<Duration> {
         let mut place = lock(&self.session);
         if let Some(other) = &*place {
             let left = self.server.limits.session;
@@ -428,12 +440,12 @@ impl Shared<'_> {
         None
     }
 
-    fn join(&self, stream: TcpStream, joining: Joining, nonce: &Nonce) -> Result<()> {
+    fn join(&self, stream: TcpStream, joining: JoinMessage, nonce: &SessionNonce) -> Result<()> {
         let session = self
             .current()
             .filter(|session| session.id == joining.session)
             .context("a connection for a test that is not running")?;
-        let Joining {
+        let JoinMessage {
             order, connection, ..
         } = joining;
         ensure!(
@@ -454,9 +466,14 @@ impl Shared<'_> {
             .context("a connection for a run that is over")
     }
 
-    fn serve_session(&self, session: &Arc<Session>, mut reader: Reader, proof: [u8; 32]) {
+    fn serve_session(
+        &self,
+        session: &Arc<ServerSession>,
+        mut reader: MessageReader,
+        proof: [u8; 32],
+    ) {
         // Free again whatever becomes of this thread.
-        let place = Place(&self.session);
+        let place = TestSlot(&self.session);
         (self.tell)(ServerEvent::Began(session.from));
         let ended = std::thread::scope(|scope| {
             let ended = self.converse(session, &mut reader, proof, scope);
@@ -473,15 +490,15 @@ impl Shared<'_> {
 
     fn converse<'scope>(
         &'scope self,
-        session: &Arc<Session>,
-        reader: &mut Reader,
+        session: &Arc<ServerSession>,
+        reader: &mut MessageReader,
         proof: [u8; 32],
         scope: &'scope std::thread::Scope<'scope, '_>,
     ) -> Result<()> {
         // Answers to probes as well as streams; the test before this one had another mark.
         system::mark(&self.server.udp, session.dscp)?;
         session.writer.mark(session.dscp)?;
-        session.writer.send(&Message::Welcome {
+        session.writer.send(&ControlMessage::Welcome {
             proof,
             session: session.id,
             limits: self.server.limits,
@@ -492,7 +509,7 @@ impl Shared<'_> {
             let message = reader.next(LOOK_EVERY)?;
             if said.elapsed() >= ALIVE_EVERY && !session.is_measuring() {
                 said = Instant::now();
-                session.writer.send(&Message::Alive)?;
+                session.writer.send(&ControlMessage::Alive)?;
             }
             ensure!(
                 reader.silence().min(session.heard.silence()) < SILENCE_MAX,
@@ -502,26 +519,26 @@ impl Shared<'_> {
             ensure!(!self.stop.load(Ordering::Relaxed), "the server is stopped");
             if session.began.elapsed() > self.server.limits.session {
                 let text = "the time that this server gives a test is up".to_owned();
-                let _ = session.writer.send(&Message::Refused {
-                    reason: Refusal::TimeUp,
+                let _ = session.writer.send(&ControlMessage::Refused {
+                    reason: ServerRefusal::TimeUp,
                     retry: Duration::ZERO,
                     text: text.clone(),
                 });
                 bail!("{text}");
             }
             match message {
-                None | Some(Message::Alive) => {}
-                Some(Message::Bye) => return Ok(()),
-                Some(Message::Stop { order }) => *lock(&session.given_up) = Some(order),
+                None | Some(ControlMessage::Alive) => {}
+                Some(ControlMessage::Bye) => return Ok(()),
+                Some(ControlMessage::Stop { order }) => *lock(&session.given_up) = Some(order),
                 // A thread each, and never more than one of either: a client may say it again and again.
-                Some(Message::StreamSent { order, datagrams }) => {
+                Some(ControlMessage::StreamSent { order, datagrams }) => {
                     if !session.is_reporting.swap(true, Ordering::AcqRel) {
                         let session = session.clone();
                         let udp = &self.server.udp;
                         scope.spawn(move || session.report_arrivals(order, datagrams, udp));
                     }
                 }
-                Some(Message::Stream(order)) => {
+                Some(ControlMessage::Stream(order)) => {
                     if session.claim(order.order) {
                         let session = session.clone();
                         scope.spawn(move || {
@@ -529,7 +546,7 @@ impl Shared<'_> {
                         });
                     }
                 }
-                Some(Message::Run(order)) => {
+                Some(ControlMessage::Run(order)) => {
                     if session.claim(order.order) {
                         let session = session.clone();
                         scope.spawn(move || {
@@ -542,7 +559,7 @@ impl Shared<'_> {
         }
     }
 
-    fn stream(&self, session: &Session, order: StreamOrder) -> Result<()> {
+    fn stream(&self, session: &ServerSession, order: StreamOrder) -> Result<()> {
         let limits = &self.server.limits;
         ensure!(
             order.rate <= limits.rate && order.duration <= limits.order,
@@ -561,32 +578,32 @@ impl Shared<'_> {
         let to = lock(&session.responder)
             .client()
             .context("no UDP of the client's has come yet")?;
-        if order.direction == Direction::Up {
-            *lock(&session.listening) = Some(Listening {
+        if order.direction == TestDirection::Up {
+            *lock(&session.listening) = Some(StreamListener {
                 order: order.order,
                 log: ArrivalLog::new(self.clock.now()),
-                no_room: NoRoom::begin(&self.server.udp),
+                no_room: SocketDropCounter::begin(&self.server.udp),
                 last: Instant::now(),
-                told: Instant::now(),
+                reported_at: Instant::now(),
             });
             session
                 .writer
-                .send(&Message::Ready { order: order.order })?;
+                .send(&ControlMessage::Ready { order: order.order })?;
             return Ok(());
         }
         session
             .writer
-            .send(&Message::Ready { order: order.order })?;
+            .send(&ControlMessage::Ready { order: order.order })?;
         let headers = super::udp_headers(to.ip());
         let plan = StreamPlan {
             rate: order.rate,
             duration: order.duration,
             ip_bytes: order.payload_bytes.saturating_add(headers),
         };
-        let sender = Sender {
+        let sender = StreamSender {
             socket: &self.server.udp,
             to: Some(to),
-            role: Role::Server,
+            role: SessionRole::Server,
             key: &session.key,
             session: session.id,
             order: order.order,
@@ -596,14 +613,14 @@ impl Shared<'_> {
         let sent = sender.send(plan, headers, self.clock, &is_over, &mut |_| {});
         session.is_streaming.store(false, Ordering::Relaxed);
         let datagrams = sent.context("sending the stream")?;
-        session.writer.send(&Message::StreamSent {
+        session.writer.send(&ControlMessage::StreamSent {
             order: order.order,
             datagrams,
         })?;
         Ok(())
     }
 
-    fn run(&self, session: &Session, order: &RunOrder) -> Result<()> {
+    fn run(&self, session: &ServerSession, order: &RunOrder) -> Result<()> {
         let limits = &self.server.limits;
         let [up, down] = order.connections;
         ensure!(
@@ -617,13 +634,13 @@ impl Shared<'_> {
         let (channel, joined) = channel();
         *lock(&session.joining) = Some((order.order, channel));
         // Before they connect: the window scale, and so the grain of all windows, follows from it.
-        let window = order.windows[Direction::Up as usize];
+        let window = order.windows[TestDirection::Up as usize];
         if up > 0 && window.bytes() > 0 {
             system::clamp_window(&self.server.listener, scaled(window))?;
         }
         session
             .writer
-            .send(&Message::Ready { order: order.order })?;
+            .send(&ControlMessage::Ready { order: order.order })?;
         let connections = session.wait_for(order, &joined);
         *lock(&session.joining) = None;
         system::clamp_window(&self.server.listener, NO_CLAMP)?;
@@ -636,17 +653,17 @@ impl Shared<'_> {
             .unwrap_or_default();
         session
             .writer
-            .send(&Message::Ready { order: order.order })?;
-        let busy = local_limits::Busy::begin();
+            .send(&ControlMessage::Ready { order: order.order })?;
+        let busy = local_limits::ProcessorUsage::begin();
         let is_over = || session.is_given_up(order.order);
-        let Transferred { samples, .. } = transfers.run(&is_over, &mut |_| ());
+        let TransferResult { samples, .. } = transfers.run(&is_over, &mut |_| ());
         for some in samples.chunks(SAMPLES_EACH) {
-            session.writer.send(&Message::Samples {
+            session.writer.send(&ControlMessage::Samples {
                 order: order.order,
                 samples: some.to_vec(),
             })?;
         }
-        session.writer.send(&Message::RunEnded {
+        session.writer.send(&ControlMessage::RunEnded {
             order: order.order,
             congestion_control,
             busy_permille: busy.permille(),
@@ -656,21 +673,21 @@ impl Shared<'_> {
 }
 
 /// The one test's place.
-struct Place<'a>(&'a Mutex<Option<Arc<Session>>>);
+struct TestSlot<'a>(&'a Mutex<Option<Arc<ServerSession>>>);
 
-impl Drop for Place<'_> {
+impl Drop for TestSlot<'_> {
     fn drop(&mut self) {
         *lock(self.0) = None;
     }
 }
 
 /// One that has not shown who it is, as long as this is held.
-struct Stranger<'a> {
+struct UnauthenticatedClient<'a> {
     place: IpAddr,
     all: &'a Mutex<Vec<IpAddr>>,
 }
 
-impl Drop for Stranger<'_> {
+impl Drop for UnauthenticatedClient<'_> {
     fn drop(&mut self) {
         let mut all = lock(self.all);
         if let Some(at) = all.iter().position(|other| *other == self.place) {
@@ -689,8 +706,8 @@ fn place_of(address: IpAddr) -> IpAddr {
 
 /// What a server gives where nobody says otherwise.
 #[must_use]
-pub fn default_limits() -> Limits {
-    Limits {
+pub fn default_limits() -> ServerLimits {
+    ServerLimits {
         rate: Bitrate::from_bits_per_second(1_000_000_000),
         order: Duration::from_secs(60),
         session: Duration::from_secs(30 * 60),

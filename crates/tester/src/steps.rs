@@ -7,23 +7,25 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use measure::procedure::BaselineRtt;
-use measure::steps::{FRAME_OVERHEAD, Service, ServicePlan, Streams, Throughput, ThroughputPlan};
-use measure::turn_up::{Profile, Thresholds};
-use measure::wire::{Direction, Message};
+use measure::steps::{
+    FRAME_OVERHEAD, ServicePlan, ServiceProcedure, StreamTest, ThroughputPlan, ThroughputProcedure,
+};
+use measure::turn_up::{TestProfile, TestThresholds};
+use measure::wire::{ControlMessage, TestDirection};
 use vocab::Bitrate;
 
-use super::client::Test;
-use super::finished::Unmeasured;
+use super::client::TwoEndedTest;
+use super::finished::MeasurementFailure;
 use super::observation::without_room;
 use super::options::RunOptions;
-use host::progress::Progress;
+use host::progress::ProgressReporter;
 
 /// Before each stream: queues empty.
 const REST: Duration = Duration::from_millis(200);
 
 /// A test of streams that is over, or as far as it came.
 #[derive(Debug)]
-pub struct Stepped<T> {
+pub struct SteppedTest<T> {
     /// What was found.
     pub found: T,
     /// The server's address.
@@ -44,8 +46,8 @@ pub fn service(
     options: &RunOptions,
     mut plan: ServicePlan,
     is_over: &(dyn Fn() -> bool + Sync),
-    progress: &dyn Progress,
-) -> Result<Stepped<Service>, Unmeasured> {
+    progress: &dyn ProgressReporter,
+) -> Result<SteppedTest<ServiceProcedure>, MeasurementFailure> {
     let most = plan
         .committed
         .bits_per_second()
@@ -62,7 +64,7 @@ pub fn service(
         check_frames(&plan.frames, test.interface_mtu)?;
         plan.stream_max = test.limits.order;
         test.note(test.limits.shortens("--step", plan.step));
-        Ok(Service::new(plan, baseline))
+        Ok(ServiceProcedure::new(plan, baseline))
     })
 }
 
@@ -74,14 +76,14 @@ pub fn throughput(
     options: &RunOptions,
     mut plan: ThroughputPlan,
     is_over: &(dyn Fn() -> bool + Sync),
-    progress: &dyn Progress,
-) -> Result<Stepped<Throughput>, Unmeasured> {
+    progress: &dyn ProgressReporter,
+) -> Result<SteppedTest<ThroughputProcedure>, MeasurementFailure> {
     stepped(options, is_over, progress, |test, baseline| {
         check_frames(&plan.frames, test.interface_mtu)?;
         plan.max_rate = plan.max_rate.min(test.limits.rate);
         plan.stream_max = test.limits.order;
         test.note(test.limits.shortens("--trial", plan.goal.trial));
-        Ok(Throughput::new(plan, baseline))
+        Ok(ThroughputProcedure::new(plan, baseline))
     })
 }
 
@@ -96,17 +98,18 @@ fn check_frames(frames: &[u16], interface_mtu: u16) -> Result<()> {
     }
 }
 
-fn stepped<T: Streams>(
+fn stepped<T: StreamTest>(
     options: &RunOptions,
     is_over: &(dyn Fn() -> bool + Sync),
-    progress: &dyn Progress,
-    begin: impl FnOnce(&mut Test<'_>, Option<Duration>) -> Result<T>,
-) -> Result<Stepped<T>, Unmeasured> {
+    progress: &dyn ProgressReporter,
+    begin: impl FnOnce(&mut TwoEndedTest<'_>, Option<Duration>) -> Result<T>,
+) -> Result<SteppedTest<T>, MeasurementFailure> {
     let began = Instant::now();
-    let mut test = Test::begin(options, no_profile(), is_over, progress).map_err(Unmeasured)?;
+    let mut test = TwoEndedTest::begin(options, no_profile(), is_over, progress)
+        .map_err(MeasurementFailure)?;
     let mut found = measure_baseline(&test)
         .and_then(|baseline| begin(&mut test, baseline))
-        .map_err(Unmeasured)?;
+        .map_err(MeasurementFailure)?;
     let mut no_room = [0_u64; 2];
     while let Some((direction, plan)) = found.next_stream() {
         progress.step(found.progress(), &found.describe());
@@ -121,7 +124,7 @@ fn stepped<T: Streams>(
             Err(error) => found.give_up(format!("the test ended before its time: {error:#}")),
         }
     }
-    for (direction, packets) in Direction::BOTH.into_iter().zip(no_room) {
+    for (direction, packets) in TestDirection::BOTH.into_iter().zip(no_room) {
         test.note((packets > 0).then(|| {
             format!(
                 "{}: {}. They do not count as lost by the path; no burst counts of which some did",
@@ -130,9 +133,9 @@ fn stepped<T: Streams>(
             )
         }));
     }
-    let _ = test.writer.send(&Message::Bye);
+    let _ = test.writer.send(&ControlMessage::Bye);
     test.line.is_over.store(true, Ordering::Relaxed);
-    Ok(Stepped {
+    Ok(SteppedTest {
         found,
         server: test.server,
         local: test.local,
@@ -141,7 +144,7 @@ fn stepped<T: Streams>(
     })
 }
 
-fn measure_baseline(test: &Test<'_>) -> Result<Option<Duration>> {
+fn measure_baseline(test: &TwoEndedTest<'_>) -> Result<Option<Duration>> {
     ensure!(
         !test.turn_up.is_tcp_alone(),
         "{}",
@@ -158,9 +161,9 @@ fn measure_baseline(test: &Test<'_>) -> Result<Option<Duration>> {
 }
 
 /// What a turn-up test would measure, of which nothing is used here.
-fn no_profile() -> Profile {
-    Profile {
-        directions: Direction::BOTH.to_vec(),
+fn no_profile() -> TestProfile {
+    TestProfile {
+        directions: TestDirection::BOTH.to_vec(),
         walk_percent: Vec::new(),
         windows: Vec::new(),
         connections: 1,
@@ -169,6 +172,6 @@ fn no_profile() -> Profile {
         max_rate: Bitrate::from_bits_per_second(u64::MAX),
         tcp_headers: 0,
         target: None,
-        thresholds: Thresholds::default(),
+        thresholds: TestThresholds::default(),
     }
 }

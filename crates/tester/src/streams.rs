@@ -4,23 +4,23 @@ use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, UdpSocket};
 use std::time::Duration;
 
-use measure::procedure::{Departures, StreamPlan};
-use measure::wire::{Datagram, Kind, Role, SessionKey};
+use measure::procedure::{DepartureSchedule, StreamPlan};
+use measure::wire::{DatagramHeader, DatagramKind, SessionKey, SessionRole};
 
 use host::stamped_sockets::sharpen_timers;
-use host::tester_sockets::{Clock, is_word_of_path};
+use host::tester_sockets::{TesterClock, is_icmp_error};
 
 /// Between two looks whether to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Who sends a stream, and in what.
-pub(super) struct Sender<'a> {
+pub(super) struct StreamSender<'a> {
     /// Connected, or with `to`.
     pub(super) socket: &'a UdpSocket,
     /// Where to, if the socket is not connected.
     pub(super) to: Option<SocketAddr>,
     /// Whose tag.
-    pub(super) role: Role,
+    pub(super) role: SessionRole,
     /// The session's.
     pub(super) key: &'a SessionKey,
     /// The session.
@@ -29,7 +29,7 @@ pub(super) struct Sender<'a> {
     pub(super) order: u32,
 }
 
-impl Sender<'_> {
+impl StreamSender<'_> {
     /// Sends a stream, each packet at its time, and hands its stamp to `note`; returns how many went out.
     /// `headers` are those of IP and UDP, which the plan counts.
     ///
@@ -39,15 +39,15 @@ impl Sender<'_> {
         &self,
         plan: StreamPlan,
         headers: u16,
-        clock: Clock,
+        clock: TesterClock,
         is_over: &dyn Fn() -> bool,
         note: &mut dyn FnMut(u64),
     ) -> io::Result<u64> {
         let length = usize::from(plan.ip_bytes.saturating_sub(headers));
         let mut bytes = Vec::new();
         pace(plan, clock, is_over, &mut |number, stamp| {
-            let head = Datagram {
-                kind: Kind::Data,
+            let head = DatagramHeader {
+                kind: DatagramKind::Data,
                 session: self.session,
                 order: self.order,
                 number,
@@ -68,12 +68,12 @@ impl Sender<'_> {
 /// When `each` fails.
 pub(super) fn pace(
     plan: StreamPlan,
-    clock: Clock,
+    clock: TesterClock,
     is_over: &dyn Fn() -> bool,
     each: &mut dyn FnMut(u64, u64) -> io::Result<()>,
 ) -> io::Result<u64> {
     sharpen_timers();
-    let mut departures = Departures::new(clock.now(), plan);
+    let mut departures = DepartureSchedule::new(clock.now(), plan);
     let mut looked = clock.now();
     while let Some(due) = departures.poll_timeout() {
         let now = clock.now();
@@ -106,7 +106,7 @@ pub(super) fn put(socket: &UdpSocket, to: Option<SocketAddr>, bytes: &[u8]) -> i
     match sent {
         Ok(_) => Ok(()),
         Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => Ok(()),
-        Err(error) if is_word_of_path(&error) => Ok(()),
+        Err(error) if is_icmp_error(&error) => Ok(()),
         Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
             Ok(())
         }

@@ -21,8 +21,8 @@ use measure::wire::RunSample;
 use socket2::SockRef;
 use vocab::ByteCount;
 
-use host::stamped_sockets::leave_without_farewell;
-use host::tester_sockets::{Buffer, clamp_window, set_buffer, tcp_info};
+use host::stamped_sockets::reset_on_close;
+use host::tester_sockets::{SocketBuffer, clamp_window, set_buffer, tcp_info};
 
 /// Between two samples.
 const SAMPLE_EVERY: Duration = Duration::from_millis(100);
@@ -43,7 +43,7 @@ const LATE_MAX: Duration = Duration::from_secs(8);
 
 /// The connections of a run at this end.
 #[derive(Debug, Default)]
-pub(super) struct Transfers {
+pub(super) struct RunTransfers {
     /// Each with its number.
     pub(super) sending: Vec<(u16, TcpStream)>,
     /// Each with its number.
@@ -58,7 +58,7 @@ pub(super) struct Transfers {
 
 /// What happened at this end.
 #[derive(Debug, Default)]
-pub(super) struct Transferred {
+pub(super) struct TransferResult {
     /// Of the connections that sent.
     pub(super) samples: Vec<RunSample>,
     /// What all receivers had read, several times a second.
@@ -71,7 +71,7 @@ pub(super) fn prepare_sender(socket: &impl std::os::fd::AsFd, window: ByteCount)
         // A kernel that gives less is seen in the counters (limited by the send buffer).
         let _ = set_buffer(
             socket,
-            Buffer::Send,
+            SocketBuffer::Send,
             window.bytes().saturating_mul(2).max(SEND_BUFFER_MIN),
         );
     }
@@ -87,7 +87,7 @@ pub(super) fn prepare_receiver(socket: &impl std::os::fd::AsFd, window: ByteCoun
     }
     // Four times the window holds it whatever the packets' overhead is.
     let room = window.bytes().saturating_mul(4).max(SEND_BUFFER_MIN);
-    let _ = set_buffer(socket, Buffer::Receive, room);
+    let _ = set_buffer(socket, SocketBuffer::Receive, room);
     let _ = clamp_window(socket, scaled(window));
 }
 
@@ -99,18 +99,18 @@ pub(super) fn scaled(window: ByteCount) -> u64 {
     window.bytes().max(SCALE_OF_ONE)
 }
 
-impl Transfers {
+impl RunTransfers {
     /// Runs them to their end, or until `is_over` says so. `tick` is told the seconds that have passed.
     pub(super) fn run(
         self,
         is_over: &(dyn Fn() -> bool + Sync),
         tick: &mut dyn FnMut(f64),
-    ) -> Transferred {
+    ) -> TransferResult {
         let began = Instant::now();
         let until = began + self.duration;
         let stop = AtomicBool::new(false);
         let read = AtomicU64::new(0);
-        let mut done = Transferred::default();
+        let mut done = TransferResult::default();
         std::thread::scope(|scope| {
             let writers: Vec<_> = self
                 .sending
@@ -164,7 +164,7 @@ impl Transfers {
         });
         for (_, stream) in &self.sending {
             // What is still unsent is of no use to anybody.
-            let _ = leave_without_farewell(stream);
+            let _ = reset_on_close(stream);
         }
         done
     }
@@ -188,9 +188,9 @@ fn write_until(stream: &TcpStream, until: Instant, window: ByteCount, stop: &Ato
     let _ = stream.set_write_timeout(Some(LOOK_EVERY));
     // Nothing on the way can make it smaller.
     let mut chunk = vec![0; CHUNK_BYTES];
-    vocab::Random::from_seed(0x7474).fill(&mut chunk);
+    vocab::SeededRandom::from_seed(0x7474).fill(&mut chunk);
     let mut written = 0;
-    let mut piece = Piece::default();
+    let mut piece = SendPiece::default();
     // What is left of a piece that the kernel took in part: the next ones begin at segments again.
     let mut rest = 0;
     let mut looked: Option<Instant> = None;
@@ -198,7 +198,7 @@ fn write_until(stream: &TcpStream, until: Instant, window: ByteCount, stop: &Ato
         // The path's segments and round trips are not known at once.
         if looked.is_none_or(|at| at.elapsed() >= SAMPLE_EVERY) {
             looked = Some(Instant::now());
-            piece = tcp_info(stream).map_or(piece, |info| Piece::of(window, &info));
+            piece = tcp_info(stream).map_or(piece, |info| SendPiece::of(window, &info));
         }
         let length = if rest > 0 { rest } else { piece.bytes };
         let sent = SockRef::from(stream).send_with_flags(&chunk[..length], piece.flags);
@@ -216,12 +216,12 @@ fn write_until(stream: &TcpStream, until: Instant, window: ByteCount, stop: &Ato
 
 /// What is handed to the kernel at once, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Piece {
+struct SendPiece {
     bytes: usize,
     flags: libc::c_int,
 }
 
-impl Default for Piece {
+impl Default for SendPiece {
     /// As much as it takes, joined as it likes.
     fn default() -> Self {
         Self {
@@ -231,7 +231,7 @@ impl Default for Piece {
     }
 }
 
-impl Piece {
+impl SendPiece {
     /// Few segments at once, so that their bursts do not count, and so many pieces that they fill the window:
     /// of whole segments alone up to one would not fit and stay behind.
     fn of(window: ByteCount, info: &TcpInfo) -> Self {
@@ -317,15 +317,15 @@ mod tests {
     #[test]
     fn a_bounded_window_goes_out_in_small_pieces_that_fill_it() {
         let long = path(1_448, Duration::from_millis(20));
-        let piece = |window, info: &TcpInfo| Piece::of(ByteCount::new(window), info);
+        let piece = |window, info: &TcpInfo| SendPiece::of(ByteCount::new(window), info);
         // 23 pieces of 1,391 bytes fill 32,000; 22 full segments would leave 144 over.
         assert_eq!(piece(32_000, &long).bytes, 1_391);
         assert_eq!(piece(128_000, &long).bytes, 1_438);
         assert_eq!(piece(1_000_000, &long).bytes, 8_620);
         assert_eq!(piece(1_000, &long).bytes, 1_000);
         assert_ne!(piece(1_000_000, &long).flags & libc::MSG_EOR, 0);
-        assert_eq!(piece(0, &long), Piece::default());
-        assert_eq!(piece(100_000_000, &long), Piece::default());
+        assert_eq!(piece(0, &long), SendPiece::default());
+        assert_eq!(piece(100_000_000, &long), SendPiece::default());
         // A short path: 50 us of 500 us are a tenth.
         let short = path(1_448, Duration::from_micros(500));
         assert_eq!(piece(100_000, &short).bytes, 8_333);

@@ -1,6 +1,6 @@
 //! One direction of a reliable, ordered byte pipe: what TLS over TCP looks like to the node.
 //!
-//! Bytes are cut into segments and sent through an [`emulate::Direction`] that loses nothing. So
+//! Bytes are cut into segments and sent through an [`emulate::LinkDirection`] that loses nothing. So
 //! they take the time that they would on the line, headers included. A small write is a segment
 //! of its own. [`BytePipe::writable`] is the room in the socket's send buffer; it stays what it is
 //! until bytes have left for the line, and so gives back-pressure.
@@ -13,7 +13,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use emulate::{Delivery, Direction, DirectionConfig, Fate, Line};
+use emulate::{DirectionConfig, EnqueueOutcome, LineConfig, LinkDirection, PacketDelivery};
 use vocab::{Bitrate, ByteCount, Time};
 
 use crate::schedule::earliest;
@@ -49,15 +49,15 @@ impl Default for PipeConfig {
 /// One direction of a byte pipe.
 #[derive(Debug)]
 pub struct BytePipe {
-    direction: Direction,
+    direction: LinkDirection,
     config: PipeConfig,
-    state: State,
+    state: PipeState,
     /// The latest moment that any caller named.
     now: Time,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum PipeState {
     Open,
     Blocked,
     Dead,
@@ -69,9 +69,9 @@ impl BytePipe {
     pub fn new(config: PipeConfig) -> Self {
         // Nothing in it is left to chance.
         Self {
-            direction: Direction::new(direction_config(&config, config.rate), SEED),
+            direction: LinkDirection::new(direction_config(&config, config.rate), SEED),
             config,
-            state: State::Open,
+            state: PipeState::Open,
             now: Time::ZERO,
         }
     }
@@ -79,7 +79,7 @@ impl BytePipe {
     /// How many bytes the send buffer takes now.
     pub fn writable(&mut self, now: Time) -> usize {
         self.now = self.now.max(now);
-        if self.state == State::Dead {
+        if self.state == PipeState::Dead {
             return 0;
         }
         let unsent = self.direction.queued(self.now).bytes;
@@ -96,13 +96,13 @@ impl BytePipe {
     /// When the pipe holds half a gigabyte: the test does not heed its back-pressure.
     pub fn send(&mut self, now: Time, mut bytes: Bytes) {
         self.now = self.now.max(now);
-        if self.state == State::Dead {
+        if self.state == PipeState::Dead {
             return;
         }
         while !bytes.is_empty() {
             let segment = bytes.split_to(bytes.len().min(SEGMENT_BYTES));
             let fate = self.direction.handle(self.now, segment);
-            assert_eq!(fate, Fate::Queued, "a byte pipe was overfilled");
+            assert_eq!(fate, EnqueueOutcome::Queued, "a byte pipe was overfilled");
         }
     }
 
@@ -110,11 +110,11 @@ impl BytePipe {
     pub fn poll(&mut self, now: Time) -> Option<Bytes> {
         self.now = self.now.max(now);
         match self.state {
-            State::Open => {
-                let Delivery { packet, .. } = self.direction.poll_output(self.now)?;
+            PipeState::Open => {
+                let PacketDelivery { packet, .. } = self.direction.poll_output(self.now)?;
                 Some(packet)
             }
-            State::Blocked | State::Dead => None,
+            PipeState::Blocked | PipeState::Dead => None,
         }
     }
 
@@ -122,17 +122,17 @@ impl BytePipe {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         match self.state {
-            State::Open => earliest([self.direction.poll_timeout(), self.direction.room_at()]),
-            State::Blocked | State::Dead => None,
+            PipeState::Open => earliest([self.direction.poll_timeout(), self.direction.room_at()]),
+            PipeState::Blocked | PipeState::Dead => None,
         }
     }
 
     /// Begins or ends an outage, as of the latest moment that this pipe was told.
     pub fn set_blocked(&mut self, blocked: bool) {
         let (state, rate) = match (self.state, blocked) {
-            (State::Dead, _) => return,
-            (_, true) => (State::Blocked, Bitrate::default()),
-            (_, false) => (State::Open, self.config.rate),
+            (PipeState::Dead, _) => return,
+            (_, true) => (PipeState::Blocked, Bitrate::default()),
+            (_, false) => (PipeState::Open, self.config.rate),
         };
         self.state = state;
         self.direction
@@ -141,13 +141,13 @@ impl BytePipe {
 
     /// Ends the pipe for good: what it holds is lost and nothing comes out any more.
     pub fn kill(&mut self) {
-        self.state = State::Dead;
+        self.state = PipeState::Dead;
     }
 
     /// Whether [`BytePipe::kill`] was called.
     #[must_use]
     pub fn is_dead(&self) -> bool {
-        self.state == State::Dead
+        self.state == PipeState::Dead
     }
 }
 
@@ -156,7 +156,7 @@ const SEED: u64 = 0;
 
 fn direction_config(config: &PipeConfig, rate: Bitrate) -> DirectionConfig {
     DirectionConfig {
-        line: Line::Rate(rate),
+        line: LineConfig::Rate(rate),
         delay: config.delay,
         // The send buffer bounds what is written, not the network's queue.
         queue: ByteCount::new(u64::MAX).into(),

@@ -5,7 +5,7 @@
 //!             ◄──receive──                                             ◄──transmit──
 //! ```
 //!
-//! Nothing sleeps. [`Pair`] jumps from one due moment to the next ([`earliest`], [`Clock`]), so
+//! Nothing sleeps. [`MachinePair`] jumps from one due moment to the next ([`earliest`], [`VirtualClock`]), so
 //! an hour on a slow link passes in milliseconds, and always in the same way. A test whose world
 //! has more than two machines drives [`BytePipe`]s and [`emulate::Link`]s itself by the same
 //! contract: drain every `poll` to `None`, then let the clock go to the earliest `poll_timeout`.
@@ -20,5 +20,5 @@ mod pair;
 mod schedule;
 
 pub use byte_pipe::{BytePipe, PipeConfig, SEGMENT_BYTES};
-pub use pair::{Machine, Outcome, Pair, Path};
-pub use schedule::{Clock, earliest};
+pub use pair::{MachinePair, MachinePath, RunOutcome, TestMachine};
+pub use schedule::{VirtualClock, earliest};

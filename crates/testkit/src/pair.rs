@@ -7,15 +7,15 @@ use emulate::Link;
 use vocab::Time;
 
 use crate::byte_pipe::{BytePipe, PipeConfig};
-use crate::schedule::{Clock, earliest};
+use crate::schedule::{VirtualClock, earliest};
 
 /// One end: a core, as a test wraps it. The methods are the drain contract of every core.
-pub trait Machine {
+pub trait TestMachine {
     /// Takes in what arrived: some bytes of a pipe, or one packet.
     fn receive(&mut self, now: Time, bytes: Bytes);
     /// What to send next, of at most `max` bytes; `None` when there is nothing.
     fn transmit(&mut self, now: Time, max: usize) -> Option<Bytes>;
-    /// When it wants [`Machine::handle_timeout`].
+    /// When it wants [`TestMachine::handle_timeout`].
     fn poll_timeout(&self) -> Option<Time>;
     /// Does what has become due.
     fn handle_timeout(&mut self, now: Time);
@@ -23,38 +23,38 @@ pub trait Machine {
 
 /// What lies between two machines.
 #[derive(Debug)]
-pub enum Path {
+pub enum MachinePath {
     /// A reliable byte pipe: from A to B and back.
     Bytes(Box<[BytePipe; 2]>),
     /// Packets, which may be lost. A is at the link's end A.
     Packets(Box<Link>),
 }
 
-impl Path {
+impl MachinePath {
     /// The same byte pipe both ways.
     #[must_use]
     pub fn bytes(config: PipeConfig) -> Self {
-        Path::Bytes(Box::new([BytePipe::new(config), BytePipe::new(config)]))
+        MachinePath::Bytes(Box::new([BytePipe::new(config), BytePipe::new(config)]))
     }
 
     /// A packet link.
     #[must_use]
     pub fn packets(link: Link) -> Self {
-        Path::Packets(Box::new(link))
+        MachinePath::Packets(Box::new(link))
     }
 
     /// How much one write to the path may hold: the send buffer's room, or one packet.
     fn room(&mut self, now: Time, way: usize) -> usize {
         match self {
-            Path::Bytes(pipes) => pipes[way].writable(now),
-            Path::Packets(_) => PACKET_BYTES,
+            MachinePath::Bytes(pipes) => pipes[way].writable(now),
+            MachinePath::Packets(_) => PACKET_BYTES,
         }
     }
 
     fn send(&mut self, now: Time, way: usize, bytes: Bytes) {
         match self {
-            Path::Bytes(pipes) => pipes[way].send(now, bytes),
-            Path::Packets(link) => {
+            MachinePath::Bytes(pipes) => pipes[way].send(now, bytes),
+            MachinePath::Packets(link) => {
                 // A packet that the queue drops is what the test is about.
                 let _ = direction(link, way).handle(now, bytes);
             }
@@ -63,20 +63,20 @@ impl Path {
 
     fn poll(&mut self, now: Time, way: usize) -> Option<Bytes> {
         match self {
-            Path::Bytes(pipes) => pipes[way].poll(now),
-            Path::Packets(link) => Some(direction(link, way).poll_output(now)?.packet),
+            MachinePath::Bytes(pipes) => pipes[way].poll(now),
+            MachinePath::Packets(link) => Some(direction(link, way).poll_output(now)?.packet),
         }
     }
 
     fn poll_timeout(&self) -> Option<Time> {
         match self {
-            Path::Bytes(pipes) => earliest(pipes.iter().map(BytePipe::poll_timeout)),
-            Path::Packets(link) => link.poll_timeout(),
+            MachinePath::Bytes(pipes) => earliest(pipes.iter().map(BytePipe::poll_timeout)),
+            MachinePath::Packets(link) => link.poll_timeout(),
         }
     }
 }
 
-fn direction(link: &mut Link, way: usize) -> &mut emulate::Direction {
+fn direction(link: &mut Link, way: usize) -> &mut emulate::LinkDirection {
     if way == FORWARD {
         &mut link.forward
     } else {
@@ -96,21 +96,21 @@ const ROOM_MIN: usize = 1_448;
 
 /// Two machines over a path.
 #[derive(Debug)]
-pub struct Pair<A, B> {
+pub struct MachinePair<A, B> {
     /// One end.
     pub a: A,
     /// The other.
     pub b: B,
     /// What lies between; a test may block or kill its pipes between two runs.
-    pub path: Path,
+    pub path: MachinePath,
     /// What time it is for both.
-    pub clock: Clock,
+    pub clock: VirtualClock,
 }
 
 /// How a run ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
-pub enum Outcome {
+pub enum RunOutcome {
     /// What was waited for has come.
     Reached,
     /// It had not come when the time was up.
@@ -119,14 +119,14 @@ pub enum Outcome {
     Idle,
 }
 
-impl<A: Machine, B: Machine> Pair<A, B> {
+impl<A: TestMachine, B: TestMachine> MachinePair<A, B> {
     /// Both machines at the clock's epoch.
-    pub fn new(a: A, b: B, path: Path) -> Self {
+    pub fn new(a: A, b: B, path: MachinePath) -> Self {
         Self {
             a,
             b,
             path,
-            clock: Clock::new(),
+            clock: VirtualClock::new(),
         }
     }
 
@@ -135,12 +135,12 @@ impl<A: Machine, B: Machine> Pair<A, B> {
         &mut self,
         at_most: Duration,
         mut reached: impl FnMut(&mut A, &mut B) -> bool,
-    ) -> Outcome {
+    ) -> RunOutcome {
         let end = self.clock.now() + at_most;
         loop {
             self.settle();
             if reached(&mut self.a, &mut self.b) {
-                return Outcome::Reached;
+                return RunOutcome::Reached;
             }
             let timers = [
                 self.a.poll_timeout(),
@@ -149,11 +149,11 @@ impl<A: Machine, B: Machine> Pair<A, B> {
             ];
             let Some(next) = earliest(timers) else {
                 self.clock.jump_to(end);
-                return Outcome::Idle;
+                return RunOutcome::Idle;
             };
             if next > end {
                 self.clock.jump_to(end);
-                return Outcome::TimedOut;
+                return RunOutcome::TimedOut;
             }
             self.clock.jump_to(next);
         }
@@ -187,8 +187,8 @@ impl<A: Machine, B: Machine> Pair<A, B> {
 /// Hands a machine what has arrived for it, then takes what it sends; says whether anything moved.
 fn exchange(
     now: Time,
-    machine: &mut impl Machine,
-    path: &mut Path,
+    machine: &mut impl TestMachine,
+    path: &mut MachinePath,
     out: usize,
     back: usize,
 ) -> bool {
@@ -212,20 +212,20 @@ fn exchange(
 
 #[cfg(test)]
 mod tests {
-    use emulate::{DirectionConfig, Line, LinkConfig};
+    use emulate::{DirectionConfig, LineConfig, LinkConfig};
     use vocab::{Bitrate, ByteCount, Probability};
 
     use super::*;
 
     /// Sends a number of bytes, counts what comes.
     #[derive(Default)]
-    struct Counter {
+    struct ByteCounter {
         unsent: usize,
         received: usize,
         last: Time,
     }
 
-    impl Machine for Counter {
+    impl TestMachine for ByteCounter {
         fn receive(&mut self, now: Time, bytes: Bytes) {
             self.received += bytes.len();
             self.last = now;
@@ -244,19 +244,19 @@ mod tests {
         fn handle_timeout(&mut self, _now: Time) {}
     }
 
-    fn sender(bytes: usize) -> Counter {
-        Counter {
+    fn sender(bytes: usize) -> ByteCounter {
+        ByteCounter {
             unsent: bytes,
-            ..Counter::default()
+            ..ByteCounter::default()
         }
     }
 
     #[test]
     fn a_byte_pipe_carries_a_megabyte_at_the_goodput_of_tcp() {
-        let path = Path::bytes(PipeConfig::default());
-        let mut pair = Pair::new(sender(1_448_000), Counter::default(), path);
+        let path = MachinePath::bytes(PipeConfig::default());
+        let mut pair = MachinePair::new(sender(1_448_000), ByteCounter::default(), path);
         let outcome = pair.run_until(Duration::from_secs(60), |_, b| b.received == 1_448_000);
-        assert_eq!(outcome, Outcome::Reached);
+        assert_eq!(outcome, RunOutcome::Reached);
         // 1,000 full packets at 10 Mbit/s and the way of the last one. Where the send buffer's
         // edge cut a segment in two, one more header.
         let seconds = pair.clock.now().since(Time::ZERO).as_secs_f64();
@@ -265,13 +265,13 @@ mod tests {
 
     #[test]
     fn a_small_send_buffer_keeps_a_long_path_full() {
-        let path = Path::bytes(PipeConfig {
+        let path = MachinePath::bytes(PipeConfig {
             delay: Duration::from_millis(600),
             ..PipeConfig::default()
         });
-        let mut pair = Pair::new(sender(1_448_000), Counter::default(), path);
+        let mut pair = MachinePair::new(sender(1_448_000), ByteCounter::default(), path);
         let outcome = pair.run_until(Duration::from_secs(60), |_, b| b.received == 1_448_000);
-        assert_eq!(outcome, Outcome::Reached);
+        assert_eq!(outcome, RunOutcome::Reached);
         let seconds = pair.clock.now().since(Time::ZERO).as_secs_f64();
         assert!((1.8..1.805).contains(&seconds), "{seconds}");
     }
@@ -279,16 +279,16 @@ mod tests {
     #[test]
     fn a_packet_path_keeps_rate_and_loss() {
         let way = DirectionConfig {
-            line: Line::Rate(Bitrate::from_bits_per_second(10_000_000)),
+            line: LineConfig::Rate(Bitrate::from_bits_per_second(10_000_000)),
             delay: Duration::from_millis(15),
             loss: Probability::from_fraction(0.1).unwrap().into(),
             queue: ByteCount::mebibytes(16).into(),
             ..DirectionConfig::default()
         };
-        let path = Path::packets(Link::new(LinkConfig::symmetric(way, 1)));
-        let mut pair = Pair::new(sender(1_500_000), Counter::default(), path);
+        let path = MachinePath::packets(Link::new(LinkConfig::symmetric(way, 1)));
+        let mut pair = MachinePair::new(sender(1_500_000), ByteCounter::default(), path);
         let outcome = pair.run_until(Duration::from_secs(60), |_, _| false);
-        assert_eq!(outcome, Outcome::Idle);
+        assert_eq!(outcome, RunOutcome::Idle);
         let packets = pair.b.received / 1_500;
         assert!((868..=932).contains(&packets), "{packets} of 1,000");
         assert!(pair.b.last <= Time::from_epoch(Duration::from_millis(1_215)));
@@ -296,8 +296,8 @@ mod tests {
 
     #[test]
     fn time_passes_even_when_nothing_happens() {
-        let path = Path::bytes(PipeConfig::default());
-        let mut pair = Pair::new(Counter::default(), Counter::default(), path);
+        let path = MachinePath::bytes(PipeConfig::default());
+        let mut pair = MachinePair::new(ByteCounter::default(), ByteCounter::default(), path);
         pair.run_for(Duration::from_secs(5));
         assert_eq!(pair.clock.now(), Time::from_epoch(Duration::from_secs(5)));
     }

@@ -16,12 +16,12 @@ const JUMPS_AT_ONE_MOMENT_MAX: u32 = 100_000;
 
 /// Virtual time: it stands still until it is told where to go, and never goes back.
 #[derive(Clone, Debug, Default)]
-pub struct Clock {
+pub struct VirtualClock {
     now: Time,
     jumps_here: u32,
 }
 
-impl Clock {
+impl VirtualClock {
     /// A clock at its epoch.
     #[must_use]
     pub fn new() -> Self {
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn a_clock_never_goes_back() {
-        let mut clock = Clock::new();
+        let mut clock = VirtualClock::new();
         clock.jump_to(Time::from_nanos(5));
         assert_eq!(clock.jump_to(Time::from_nanos(3)), Time::from_nanos(5));
     }
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "time stands still")]
     fn a_timer_that_stays_due_is_a_fault() {
-        let mut clock = Clock::new();
+        let mut clock = VirtualClock::new();
         loop {
             clock.jump_to(Time::ZERO);
         }

@@ -9,7 +9,7 @@ use std::io::Write;
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
-use emulator::calibrate::{self, BenchFigures, BenchReport, Device, LimitedBy, Search};
+use emulator::calibrate::{self, BenchFigures, BenchReport, CapacitySearch, DeviceKind, LimitedBy};
 use host::{kernel, rootless};
 use serde_json::{Map, Value, json};
 
@@ -21,21 +21,21 @@ use crate::bench_session::BenchSession;
 use crate::bench_smb::BenchSmb;
 use crate::bench_turn_up::BenchTurnUp;
 use crate::environment::environment;
-use crate::output::Output;
+use crate::output::StandardOutput;
 use crate::progress::progress;
 
 /// Finds what a part of Trunkline can do on this machine.
 #[derive(Debug, Args)]
-pub(crate) struct Bench {
+pub(crate) struct BenchArguments {
     #[command(subcommand)]
-    part: Part,
+    part: BenchPart,
 }
 
 #[derive(Debug, Subcommand)]
-enum Part {
+enum BenchPart {
     /// The link emulator: the highest load of which at most 0.01 % is lost outside its model, and
     /// the delay that it adds.
-    Emulator(Emulator),
+    Emulator(EmulatorArguments),
     /// The emulator's policer and shaper beside the kernel's (nft limit, tbf) on the same packets.
     EmulatorPeers(EmulatorPeers),
     /// A WAN session on emulated paths: what of the line its flows get, with and without forward
@@ -58,10 +58,10 @@ enum Part {
 }
 
 #[derive(Debug, Args)]
-struct Emulator {
+struct EmulatorArguments {
     /// How the emulator is joined to the ends: tun, packet, xdp, or all of them.
     #[arg(long, default_value = "tun", value_parser = devices)]
-    device: Devices,
+    device: DeviceList,
     /// Prints one JSON object.
     #[arg(long)]
     json: bool,
@@ -69,44 +69,44 @@ struct Emulator {
 
 /// What `--device` names.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Devices(Vec<Device>);
+struct DeviceList(Vec<DeviceKind>);
 
-fn devices(text: &str) -> Result<Devices, String> {
+fn devices(text: &str) -> Result<DeviceList, String> {
     match text {
-        "all" => Ok(Devices(Device::ALL.to_vec())),
+        "all" => Ok(DeviceList(DeviceKind::ALL.to_vec())),
         one => one
             .parse()
-            .map(|device| Devices(vec![device]))
+            .map(|device| DeviceList(vec![device]))
             .map_err(|error| format!("{error}, or all")),
     }
 }
 
-impl Bench {
+impl BenchArguments {
     /// Runs the chosen part's.
     ///
     /// # Errors
     /// When it cannot be measured; the message says what to do.
     pub(crate) fn run(self) -> Result<()> {
         match self.part {
-            Part::Emulator(emulator) => emulator.run(),
-            Part::EmulatorPeers(peers) => peers.run(),
-            Part::Session(session) => session.run(),
-            Part::Reduction(reduction) => reduction.run(),
-            Part::ReductionKill(kill) => kill.run(),
-            Part::Diagnosis(diagnosis) => diagnosis.run(),
-            Part::TurnUp(turn_up) => turn_up.run(),
-            Part::Smb(smb) => smb.run(),
-            Part::ReductionEnd(end) => end.run(),
+            BenchPart::Emulator(emulator) => emulator.run(),
+            BenchPart::EmulatorPeers(peers) => peers.run(),
+            BenchPart::Session(session) => session.run(),
+            BenchPart::Reduction(reduction) => reduction.run(),
+            BenchPart::ReductionKill(kill) => kill.run(),
+            BenchPart::Diagnosis(diagnosis) => diagnosis.run(),
+            BenchPart::TurnUp(turn_up) => turn_up.run(),
+            BenchPart::Smb(smb) => smb.run(),
+            BenchPart::ReductionEnd(end) => end.run(),
         }
     }
 }
 
-impl Emulator {
+impl EmulatorArguments {
     fn run(self) -> Result<()> {
         kernel::catch_interruptions();
         let environment = environment()?;
         let privileges = rootless::obtain(&environment)?;
-        let Devices(devices) = &self.device;
+        let DeviceList(devices) = &self.device;
         let display = progress();
         let mut reports = Vec::new();
         let mut failures = Map::new();
@@ -123,7 +123,7 @@ impl Emulator {
         let Some(first) = reports.first() else {
             bail!("no device could be measured: {}", Value::Object(failures));
         };
-        let mut out = Output::new();
+        let mut out = StandardOutput::new();
         if self.json {
             let mut document = document(first);
             if devices.len() > 1 {
@@ -189,63 +189,63 @@ fn one(figures: &BenchFigures) -> Value {
 }
 
 /// A figure: its key, its name in the table, and where it stands.
-struct Row {
+struct FigureRow {
     key: &'static str,
     title: &'static str,
     value: fn(&BenchFigures) -> f64,
-    search: Option<fn(&BenchFigures) -> &Search>,
+    search: Option<fn(&BenchFigures) -> &CapacitySearch>,
 }
 
-const ROWS: [Row; 9] = [
-    Row {
+const ROWS: [FigureRow; 9] = [
+    FigureRow {
         key: "gbit_s",
         title: "UDP, 1500-byte packets, Gbit/s",
         value: |figures| figures.full.gbit_s(),
         search: Some(|figures| &figures.full),
     },
-    Row {
+    FigureRow {
         key: "kpps",
         title: "UDP, 64-byte packets, thousands/s",
         value: |figures| figures.small.packets_per_second / 1e3,
         search: Some(|figures| &figures.small),
     },
-    Row {
+    FigureRow {
         key: "gbit_s_offloaded",
         title: "the same by segmentation offload, Gbit/s",
         value: |figures| figures.full_offloaded.gbit_s(),
         search: Some(|figures| &figures.full_offloaded),
     },
-    Row {
+    FigureRow {
         key: "kpps_offloaded",
         title: "the same by segmentation offload, thousands/s",
         value: |figures| figures.small_offloaded.packets_per_second / 1e3,
         search: Some(|figures| &figures.small_offloaded),
     },
-    Row {
+    FigureRow {
         key: "tcp_gbit_s",
         title: "one TCP connection, Gbit/s",
         value: |figures| figures.tcp_gbit_s,
         search: None,
     },
-    Row {
+    FigureRow {
         key: "added_delay_us_p50",
         title: "added delay at 10,000 packets/s, median, us",
         value: |figures| figures.added_delay_us.p50,
         search: None,
     },
-    Row {
+    FigureRow {
         key: "added_delay_us_p99",
         title: "added delay, 99 of 100, us",
         value: |figures| figures.added_delay_us.p99,
         search: None,
     },
-    Row {
+    FigureRow {
         key: "added_delay_us_p99_9",
         title: "added delay, 999 of 1000, us",
         value: |figures| figures.added_delay_us.p99_9,
         search: None,
     },
-    Row {
+    FigureRow {
         key: "added_delay_us_max",
         title: "added delay, worst, us",
         value: |figures| figures.added_delay_us.max,
@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn devices_are_one_or_all() {
         assert_eq!(devices("all").unwrap().0.len(), 3);
-        assert_eq!(devices("xdp").unwrap().0, [Device::Xdp]);
+        assert_eq!(devices("xdp").unwrap().0, [DeviceKind::Xdp]);
         assert!(devices("usb").unwrap_err().contains("or all"));
     }
 }

@@ -10,18 +10,18 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use ::measure::diagnosis::{Score, Share};
+use ::measure::diagnosis::{DiagnosisScore, ScoreShare};
 use anyhow::{Context, Result, bail, ensure};
-use bench::labelled::{self, CAPTURE_LOSSES_MIN, Case, Outcome};
+use bench::labelled::{self, CAPTURE_LOSSES_MIN, CaseOutcome, PathCase};
 use clap::Args;
-use host::machine::Machine;
-use host::progress::Progress;
+use host::machine::MachineInfo;
+use host::progress::ProgressReporter;
 use host::{kernel, rootless};
-use lab::preflight::{self, Captures, Interception, Needs};
+use lab::preflight::{self, CaptureMode, InterceptionMode, LabRequirements};
 use serde_json::{Value, json};
 
 use crate::environment::environment;
-use crate::output::Output;
+use crate::output::StandardOutput;
 use crate::progress::progress;
 
 /// A case that could not be measured is tried again so often: a busy machine can be too slow for one.
@@ -77,11 +77,11 @@ impl BenchDiagnosis {
             std::fs::create_dir_all(keep).with_context(|| format!("making {}", keep.display()))?;
         }
         let privileges = rootless::obtain(&environment)?;
-        let needs = Needs {
+        let needs = LabRequirements {
             servers: vec![],
             clients: vec![],
-            interception: Interception::None,
-            captures: Captures::Taken,
+            interception: InterceptionMode::None,
+            captures: CaptureMode::Taken,
         };
         preflight::check(&needs, privileges)?;
         let mut known = match &self.results {
@@ -110,7 +110,7 @@ impl BenchDiagnosis {
                 let keep = self.keep.as_deref();
                 scope.spawn(move || {
                     while let Some(index) = next(missing) {
-                        let case = Case::draw(seed, index);
+                        let case = PathCase::draw(seed, index);
                         if sender.send(measured(environment, &case, keep)).is_err() {
                             return;
                         }
@@ -145,18 +145,18 @@ impl BenchDiagnosis {
             "no case could be measured: {}",
             failures.join("; ")
         );
-        self.print(&Report::of(seed, known, failures, all))
+        self.print(&DiagnosisReport::of(seed, known, failures, all))
     }
 
     /// Whether a case's capture is where it is to be kept.
     fn is_kept(&self, seed: u64, index: u32) -> bool {
         self.keep
             .as_deref()
-            .is_none_or(|keep| labelled::kept_capture(keep, &Case::draw(seed, index)).exists())
+            .is_none_or(|keep| labelled::kept_capture(keep, &PathCase::draw(seed, index)).exists())
     }
 
     /// Judges kept captures again. What two ends found stays as it was measured.
-    fn judge_again(&self, environment: &host::Environment) -> Result<()> {
+    fn judge_again(&self, environment: &host::ProgramEnvironment) -> Result<()> {
         let (Some(results), Some(keep)) = (&self.results, &self.keep) else {
             bail!("--again needs the results and the captures of a run: --results FILE --keep DIR");
         };
@@ -188,11 +188,11 @@ impl BenchDiagnosis {
             keep.display(),
             failures.join("; ")
         );
-        self.print(&Report::of(seed, known, failures, all))
+        self.print(&DiagnosisReport::of(seed, known, failures, all))
     }
 
-    fn print(&self, report: &Report) -> Result<()> {
-        let mut out = Output::new();
+    fn print(&self, report: &DiagnosisReport) -> Result<()> {
+        let mut out = StandardOutput::new();
         match self.json {
             true => writeln!(out, "{}", report.document())?,
             false => write!(out, "{}", report.text())?,
@@ -200,7 +200,7 @@ impl BenchDiagnosis {
         Ok(())
     }
 
-    fn seed(&self, known: &BTreeMap<u32, Outcome>) -> Result<u64> {
+    fn seed(&self, known: &BTreeMap<u32, CaseOutcome>) -> Result<u64> {
         let of_results = known.values().next().map(|outcome| outcome.case.seed);
         if let (Some(asked), Some(there)) = (self.seed, of_results)
             && asked != there
@@ -230,7 +230,11 @@ fn next(missing: &Mutex<VecDeque<u32>>) -> Option<u32> {
     missing.pop_front()
 }
 
-fn measured(environment: &host::Environment, case: &Case, keep: Option<&Path>) -> Result<Outcome> {
+fn measured(
+    environment: &host::ProgramEnvironment,
+    case: &PathCase,
+    keep: Option<&Path>,
+) -> Result<CaseOutcome> {
     let mut attempt = 1;
     loop {
         match labelled::measure(environment, case, keep) {
@@ -240,14 +244,14 @@ fn measured(environment: &host::Environment, case: &Case, keep: Option<&Path>) -
     }
 }
 
-fn read(path: &Path) -> Result<BTreeMap<u32, Outcome>> {
+fn read(path: &Path) -> Result<BTreeMap<u32, CaseOutcome>> {
     let Ok(file) = File::open(path) else {
         return Ok(BTreeMap::new());
     };
     let mut known = BTreeMap::new();
     for line in BufReader::new(file).lines() {
         // The last line of a run that was killed may be half a line.
-        if let Ok(outcome) = serde_json::from_str::<Outcome>(&line?) {
+        if let Ok(outcome) = serde_json::from_str::<CaseOutcome>(&line?) {
             known.insert(outcome.case.index, outcome);
         }
     }
@@ -263,25 +267,25 @@ fn appended(path: &Path) -> Result<File> {
 }
 
 /// All that is known, judged.
-struct Report {
+struct DiagnosisReport {
     seed: u64,
-    outcomes: BTreeMap<u32, Outcome>,
+    outcomes: BTreeMap<u32, CaseOutcome>,
     failures: Vec<String>,
     wanted: usize,
-    two_ended: Score,
-    captures: Score,
+    two_ended: DiagnosisScore,
+    captures: DiagnosisScore,
     wrong: Vec<u32>,
     wrong_captures: Vec<u32>,
 }
 
-impl Report {
+impl DiagnosisReport {
     fn of(
         seed: u64,
-        outcomes: BTreeMap<u32, Outcome>,
+        outcomes: BTreeMap<u32, CaseOutcome>,
         failures: Vec<String>,
         wanted: usize,
     ) -> Self {
-        let (mut two_ended, mut captures) = (Score::default(), Score::default());
+        let (mut two_ended, mut captures) = (DiagnosisScore::default(), DiagnosisScore::default());
         let (mut wrong, mut wrong_captures) = (Vec::new(), Vec::new());
         for (index, outcome) in &outcomes {
             if !two_ended.count(&outcome.causes(), outcome.truth(), &outcome.answers()) {
@@ -306,7 +310,7 @@ impl Report {
     }
 
     fn document(&self) -> Value {
-        let share = |share: Share| {
+        let share = |share: ScoreShare| {
             let (low, high) = share.interval();
             json!({
                 "right": share.right,
@@ -315,7 +319,7 @@ impl Report {
                 "high_95_percent": (share.all > 0).then_some(high * 100.0),
             })
         };
-        let shares = |score: &Score| {
+        let shares = |score: &DiagnosisScore| {
             json!({
                 "all_causes": share(score.exact),
                 "policer_or_shaper": share(score.bucket),
@@ -336,7 +340,7 @@ impl Report {
             "wrong": self.wrong,
             "wrong_captures": self.wrong_captures,
             "cases": self.outcomes.values().collect::<Vec<_>>(),
-            "machine": Machine::describe(&["nft", "tc"]),
+            "machine": MachineInfo::describe(&["nft", "tc"]),
         })
     }
 

@@ -11,7 +11,7 @@ use host::kernel;
 use serde_json::{Value, json};
 
 use crate::bench_reduction::process;
-use crate::output::Output;
+use crate::output::StandardOutput;
 use crate::progress::progress;
 
 /// Kills a process that writes a dictionary at random points, and looks at what it left.
@@ -55,7 +55,7 @@ impl BenchKill {
         let report = reduction::kill(&plan, &display);
         display.finish();
         let (report, took_s) = (report?, began.elapsed().as_secs_f64());
-        let mut out = Output::new();
+        let mut out = StandardOutput::new();
         match self.json {
             true => writeln!(out, "{}", document(&report, took_s))?,
             false => write!(out, "{}", summary(&report, took_s))?,

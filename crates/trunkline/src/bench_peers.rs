@@ -7,13 +7,13 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::Result;
-use bench::peers::{self, NotCompared, PeersReport, Row};
+use bench::peers::{self, ComparisonRow, PeersReport, SkippedPeer};
 use clap::Args;
 use host::{kernel, rootless};
 use serde_json::{Value, json};
 
 use crate::environment::environment;
-use crate::output::Output;
+use crate::output::StandardOutput;
 use crate::progress::progress;
 
 #[derive(Debug, Args)]
@@ -34,7 +34,7 @@ impl EmulatorPeers {
         let display = progress();
         let report = peers::measure(&environment, self.raw.as_deref(), &display)?;
         display.finish();
-        let mut out = Output::new();
+        let mut out = StandardOutput::new();
         if self.json {
             writeln!(out, "{}", document(&report))?;
         } else {
@@ -71,13 +71,13 @@ fn table(report: &PeersReport) -> String {
         }
         text += &line(row);
     }
-    for NotCompared { peer, reason } in &report.not_compared {
+    for SkippedPeer { peer, reason } in &report.not_compared {
         text += &format!("\nnot compared: {peer}: {reason}");
     }
     text + "\n"
 }
 
-fn line(row: &Row) -> String {
+fn line(row: &ComparisonRow) -> String {
     let figure = |value: f64| {
         if value.fract() == 0.0 {
             format!("{value:.0}")
@@ -110,7 +110,7 @@ mod tests {
 
     fn report() -> PeersReport {
         PeersReport {
-            rows: vec![Row {
+            rows: vec![ComparisonRow {
                 peer: "tbf",
                 quantity: "rate",
                 setting: "1 Mbit/s".to_owned(),
@@ -123,12 +123,12 @@ mod tests {
                 trunkline_error_percent: Some(0.000_1),
                 packets: 500,
             }],
-            not_compared: vec![NotCompared {
+            not_compared: vec![SkippedPeer {
                 peer: "codel",
                 reason: "not in this kernel".to_owned(),
             }],
             date: "today".to_owned(),
-            machine: host::machine::Machine::default(),
+            machine: host::machine::MachineInfo::default(),
         }
     }
 

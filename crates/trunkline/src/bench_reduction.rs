@@ -6,17 +6,17 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use ::estimate::{Disk, FRAMING};
+use ::estimate::{DictionaryDisk, FRAMING};
 use anyhow::{Context, Result, ensure};
-use bench::reduction::{self, EndTask, Part, Plan, Report, Role};
+use bench::reduction::{self, EndTask, ProcessRole, ReductionPart, ReductionPlan, ReductionReport};
 use clap::Args;
 use host::kernel;
-use host::machine::Machine;
+use host::machine::MachineInfo;
 use serde_json::{Value, json};
 use vocab::ByteCount;
 
 use crate::estimate;
-use crate::output::Output;
+use crate::output::StandardOutput;
 use crate::progress::progress;
 
 /// The most text that is read in place of the bench's own: more than any tree of one project.
@@ -30,7 +30,7 @@ const MOST_TEXT: u64 = 1 << 30;
 pub(crate) struct BenchReduction {
     /// Only these: repeat, edit, text, idle, warm, reopen.
     #[arg(long, value_name = "PART,...", value_delimiter = ',', value_parser = part)]
-    parts: Vec<Part>,
+    parts: Vec<ReductionPart>,
     /// Measures everything so many times; figures are medians.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
     repeat: u64,
@@ -49,11 +49,11 @@ pub(crate) struct BenchReduction {
     json: bool,
 }
 
-fn part(text: &str) -> Result<Part, String> {
-    let found = Part::ALL.iter().find(|(name, _)| *name == text);
+fn part(text: &str) -> Result<ReductionPart, String> {
+    let found = ReductionPart::ALL.iter().find(|(name, _)| *name == text);
     found
         .map(|(_, part)| *part)
-        .ok_or_else(|| Part::ALL.map(|(name, _)| name).join(", "))
+        .ok_or_else(|| ReductionPart::ALL.map(|(name, _)| name).join(", "))
 }
 
 impl BenchReduction {
@@ -69,7 +69,7 @@ impl BenchReduction {
         let report = reduction::bench(&plan, &display);
         display.finish();
         let report = report?;
-        let mut out = Output::new();
+        let mut out = StandardOutput::new();
         if self.json {
             let mut document = document(&report);
             document["text"] = match &self.text {
@@ -79,7 +79,7 @@ impl BenchReduction {
             document["memory_bytes"] = json!(self.memory.bytes());
             document["repeat"] = json!(self.repeat);
             document["took_s"] = json!(began.elapsed().as_secs_f64());
-            document["machine"] = json!(Machine::describe(&[]));
+            document["machine"] = json!(MachineInfo::describe(&[]));
             writeln!(out, "{document}")?;
         } else {
             write!(out, "{}", table(&report))?;
@@ -93,11 +93,11 @@ impl BenchReduction {
         Ok(())
     }
 
-    fn plan(&self) -> Result<Plan> {
+    fn plan(&self) -> Result<ReductionPlan> {
         let program = std::env::current_exe().context("finding this program")?;
-        Ok(Plan {
+        Ok(ReductionPlan {
             parts: match self.parts.is_empty() {
-                true => Part::ALL.map(|(_, part)| part).to_vec(),
+                true => ReductionPart::ALL.map(|(_, part)| part).to_vec(),
                 false => self.parts.clone(),
             },
             repeat: self.repeat as usize,
@@ -124,7 +124,7 @@ fn read_text(path: &Path) -> Result<bytes::Bytes> {
     Ok(text.into())
 }
 
-fn disk(directory: &Path) -> Result<Disk> {
+fn disk(directory: &Path) -> Result<DictionaryDisk> {
     estimate::disk(directory, &directory.with_extension("key"))
 }
 
@@ -148,7 +148,7 @@ pub(crate) fn process(program: &Path, task: &EndTask, directory: &Path) -> Comma
 #[derive(Debug, Args)]
 pub(crate) struct ReductionEnd {
     #[arg(value_parser = role)]
-    role: Role,
+    role: ProcessRole,
     #[arg(long)]
     directory: PathBuf,
     #[arg(long)]
@@ -163,11 +163,11 @@ pub(crate) struct ReductionEnd {
     result: PathBuf,
 }
 
-fn role(text: &str) -> Result<Role, String> {
-    let found = Role::ALL.iter().find(|(name, _)| *name == text);
+fn role(text: &str) -> Result<ProcessRole, String> {
+    let found = ProcessRole::ALL.iter().find(|(name, _)| *name == text);
     found
         .map(|(_, role)| *role)
-        .ok_or_else(|| Role::ALL.map(|(name, _)| name).join(", "))
+        .ok_or_else(|| ProcessRole::ALL.map(|(name, _)| name).join(", "))
 }
 
 impl ReductionEnd {
@@ -188,7 +188,7 @@ impl ReductionEnd {
     }
 }
 
-fn document(report: &Report) -> Value {
+fn document(report: &ReductionReport) -> Value {
     json!({
         "bench": "reduction",
         "figures": report.figures,
@@ -204,9 +204,9 @@ fn document(report: &Report) -> Value {
 }
 
 /// A figure in the table: its name, what it is for the reader, and how it is written.
-struct Row {
+struct ReductionRow {
     title: &'static str,
-    value: fn(&Report) -> Option<String>,
+    value: fn(&ReductionReport) -> Option<String>,
 }
 
 fn bytes(value: Option<u64>) -> Option<String> {
@@ -217,66 +217,66 @@ fn number(value: Option<f64>) -> Option<String> {
     value.map(|number| format!("{number:.2}"))
 }
 
-const ROWS: [Row; 14] = [
-    Row {
+const ROWS: [ReductionRow; 14] = [
+    ReductionRow {
         title: "16 MiB repeated, bytes on the wire",
         value: |report| bytes(report.figures.repeat_16mib_wire_bytes),
     },
-    Row {
+    ReductionRow {
         title: "... a byte inserted about every 64 KiB",
         value: |report| bytes(report.figures.edit64k_wire_bytes),
     },
-    Row {
+    ReductionRow {
         title: "... 8 bytes inserted about every 4 KiB",
         value: |report| bytes(report.figures.edit4k_wire_bytes),
     },
-    Row {
+    ReductionRow {
         title: "16 MiB of source text, cold",
         value: |report| bytes(report.figures.text_cold_wire_bytes),
     },
-    Row {
+    ReductionRow {
         title: "... by zstd -3",
         value: |report| bytes(report.figures.text_zstd3_bytes),
     },
-    Row {
+    ReductionRow {
         title: "1 GiB repeated after a restart",
         value: |report| bytes(report.figures.warm_1gib_wire_bytes),
     },
-    Row {
+    ReductionRow {
         title: "... resident memory of an end, bytes",
         value: |report| bytes(report.figures.warm_1gib_resident_bytes),
     },
-    Row {
+    ReductionRow {
         title: "... Gbit/s, read from disk",
         value: |report| number(report.figures.warm_1gib_gbit_s),
     },
-    Row {
+    ReductionRow {
         title: "Random bytes, cold, Gbit/s",
         value: |report| number(report.figures.cold_random_gbit_s),
     },
-    Row {
+    ReductionRow {
         title: "Source text, cold, Gbit/s",
         value: |report| number(report.figures.cold_text_gbit_s),
     },
-    Row {
+    ReductionRow {
         title: "Random bytes, warm, Gbit/s",
         value: |report| number(report.figures.warm_gbit_s),
     },
-    Row {
+    ReductionRow {
         title: "Index in memory, bytes for each GiB on disk",
         value: |report| bytes(report.figures.index_bytes_per_stored_gib),
     },
-    Row {
+    ReductionRow {
         title: "Opening 10 GiB after kill -9, s",
         value: |report| number(report.figures.reopen_10gib_s),
     },
-    Row {
+    ReductionRow {
         title: "A lone small write is held for, us",
         value: |report| number(report.figures.idle_write_delay_us),
     },
 ];
 
-fn table(report: &Report) -> String {
+fn table(report: &ReductionReport) -> String {
     let mut text = String::new();
     for row in &ROWS {
         let value = (row.value)(report).unwrap_or("-".to_owned());
@@ -322,13 +322,13 @@ fn table(report: &Report) -> String {
 
 #[cfg(test)]
 mod tests {
-    use bench::reduction::Figures;
+    use bench::reduction::ReductionFigures;
 
     use super::*;
 
     #[test]
     fn the_figures_have_the_promised_names() {
-        let document = document(&Report::default());
+        let document = document(&ReductionReport::default());
         let figures = document["figures"].as_object().unwrap();
         for key in [
             "repeat_16mib_wire_bytes",
@@ -350,13 +350,13 @@ mod tests {
 
     #[test]
     fn the_table_fits_eighty_columns() {
-        let report = Report {
-            figures: Figures {
+        let report = ReductionReport {
+            figures: ReductionFigures {
                 warm_1gib_resident_bytes: Some(1 << 40),
                 idle_write_delay_us: Some(1e9),
-                ..Figures::default()
+                ..ReductionFigures::default()
             },
-            ..Report::default()
+            ..ReductionReport::default()
         };
         for line in table(&report).lines() {
             assert!(line.len() <= 80, "{line}");

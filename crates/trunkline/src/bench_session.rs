@@ -13,19 +13,19 @@ use std::time::Instant;
 
 use anyhow::{Result, anyhow, bail};
 use bench::sessions::{
-    self, CellResult, Choice, Cost, Exchanges, FirstByte, Measurement, NotMeasured, Report, Rival,
-    SmallFlow,
+    self, ExchangeTimes, FailedRun, FirstByte, FlowCost, PathCellResult, RivalController,
+    SessionMeasurement, SessionReport, SessionSelection, SmallFlow,
 };
 use clap::Args;
-use emulator::link::Refused;
+use emulator::link::InvalidRequest;
 use host::kernel;
-use host::machine::Machine;
+use host::machine::MachineInfo;
 use serde_json::{Value, json};
-use tunnel::fec::Mode;
+use tunnel::fec::RepairMode;
 
 use crate::environment::environment;
-use crate::output::Output;
-use crate::progress::{Display, progress};
+use crate::output::StandardOutput;
+use crate::progress::{ProgressDisplay, progress};
 
 /// A WAN session on emulated paths.
 #[derive(Debug, Args)]
@@ -41,7 +41,7 @@ pub(crate) struct BenchSession {
     /// Modes of forward error correction on the paths [default: off,auto in virtual time, else
     /// auto].
     #[arg(long, value_name = "MODE,...", value_delimiter = ',', value_parser = mode)]
-    fec: Vec<Mode>,
+    fec: Vec<RepairMode>,
     /// Measures everything with so many seeds; figures are medians [default: 10 in virtual time,
     /// else 1].
     #[arg(long, alias = "pairs", value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000))]
@@ -54,11 +54,11 @@ pub(crate) struct BenchSession {
     json: bool,
 }
 
-fn mode(text: &str) -> Result<Mode, String> {
+fn mode(text: &str) -> Result<RepairMode, String> {
     match text {
-        "off" => Ok(Mode::Off),
-        "on" => Ok(Mode::On),
-        "auto" => Ok(Mode::Auto),
+        "off" => Ok(RepairMode::Off),
+        "on" => Ok(RepairMode::On),
+        "auto" => Ok(RepairMode::Auto),
         _ => Err("off, on or auto".to_owned()),
     }
 }
@@ -67,7 +67,7 @@ impl BenchSession {
     /// Measures and prints.
     ///
     /// # Errors
-    /// When a word chooses nothing ([`Refused`]), the result cannot be written, or something was not
+    /// When a word chooses nothing ([`InvalidRequest`]), the result cannot be written, or something was not
     /// measured; what was is printed then all the same.
     pub(crate) fn run(self) -> Result<()> {
         let choice = self.choice(self.chosen()?);
@@ -78,13 +78,13 @@ impl BenchSession {
             false => in_real_time(&choice, &display)?,
         };
         display.finish();
-        let mut out = Output::new();
+        let mut out = StandardOutput::new();
         if self.json {
             let mut document = document(&report, self.r#virtual);
             document["seed"] = json!(choice.seed);
             document["repeat"] = json!(choice.repeat);
             document["took_s"] = json!(began.elapsed().as_secs_f64());
-            document["machine"] = json!(Machine::describe(&[]));
+            document["machine"] = json!(MachineInfo::describe(&[]));
             if !self.r#virtual {
                 document["certificate"] = json!(crate::emulate::calibrate::citation());
             }
@@ -105,13 +105,13 @@ impl BenchSession {
         }
     }
 
-    fn choice(&self, measurements: Vec<Measurement>) -> Choice {
+    fn choice(&self, measurements: Vec<SessionMeasurement>) -> SessionSelection {
         let modes = match (self.fec.is_empty(), self.r#virtual) {
             (false, _) => self.fec.clone(),
-            (true, true) => vec![Mode::Off, Mode::Auto],
-            (true, false) => vec![Mode::Auto],
+            (true, true) => vec![RepairMode::Off, RepairMode::Auto],
+            (true, false) => vec![RepairMode::Auto],
         };
-        Choice {
+        SessionSelection {
             measurements,
             modes,
             repeat: self.repeat.unwrap_or(if self.r#virtual { 10 } else { 1 }),
@@ -120,9 +120,9 @@ impl BenchSession {
     }
 
     /// Each in its place, however many words it is meant by.
-    fn chosen(&self) -> Result<Vec<Measurement>> {
-        let all = Measurement::all();
-        let names: Vec<String> = all.iter().map(Measurement::name).collect();
+    fn chosen(&self) -> Result<Vec<SessionMeasurement>> {
+        let all = SessionMeasurement::all();
+        let names: Vec<String> = all.iter().map(SessionMeasurement::name).collect();
         let mut is_chosen = vec![self.cells.is_empty(); all.len()];
         for word in &self.cells {
             // A path's name is the beginning of its variations' names.
@@ -132,7 +132,7 @@ impl BenchSession {
                 false => name.contains(word.as_str()),
             };
             if !names.iter().any(is_meant) {
-                return Err(Refused::because(anyhow!(
+                return Err(InvalidRequest::because(anyhow!(
                     "no measurement is called `{word}` or has it in its name; there are: {}",
                     names.join(", ")
                 )));
@@ -148,16 +148,18 @@ impl BenchSession {
 
 /// Measures with nodes, and adds from virtual time what is counted there alone: exchanges by the
 /// thousand, and many sessions on one path.
-fn in_real_time(choice: &Choice, display: &Display) -> Result<Report> {
+fn in_real_time(choice: &SessionSelection, display: &ProgressDisplay) -> Result<SessionReport> {
     kernel::catch_interruptions();
     let mut report = sessions::measure_in_real_time(&environment()?, choice, display)?;
-    let of_virtual_time = |measurement: &Measurement| {
+    let of_virtual_time = |measurement: &SessionMeasurement| {
         matches!(
             measurement,
-            Measurement::Exchanges | Measurement::SmallFlow | Measurement::Sessions
+            SessionMeasurement::Exchanges
+                | SessionMeasurement::SmallFlow
+                | SessionMeasurement::Sessions
         )
     };
-    let others = Choice {
+    let others = SessionSelection {
         measurements: choice
             .measurements
             .iter()
@@ -193,7 +195,7 @@ fn rivals(is_virtual: bool) -> [&'static str; 2] {
     }
 }
 
-fn document(report: &Report, is_virtual: bool) -> Value {
+fn document(report: &SessionReport, is_virtual: bool) -> Value {
     let shares = |rival| {
         json!({
             "1_bdp": report.share_beside(rival, 1.0),
@@ -215,9 +217,9 @@ fn document(report: &Report, is_virtual: bool) -> Value {
             "cpu_gbit_s": report.cpu_gbit_s(),
             "jain_16_sessions": report.jain_16_sessions(),
             "small_flow_ratio": report.small_flow_ratio(),
-            "share_vs_cubic": shares(Rival::Cubic),
-            "share_vs_bbr": shares(Rival::Bbr),
-            "share_vs_bbr_v1": shares(Rival::BbrV1),
+            "share_vs_cubic": shares(RivalController::Cubic),
+            "share_vs_bbr": shares(RivalController::Bbr),
+            "share_vs_bbr_v1": shares(RivalController::BbrV1),
             // What rivals leave each other, with nothing of ours in the queue.
             "reference_cubic_vs_bbr": {
                 "1_bdp": report.cubic_beside_bbr(1.0),
@@ -243,7 +245,7 @@ fn document(report: &Report, is_virtual: bool) -> Value {
     })
 }
 
-fn table(report: &Report, is_virtual: bool) -> String {
+fn table(report: &SessionReport, is_virtual: bool) -> String {
     let mut text = String::new();
     if !report.cells.is_empty() {
         cells(&mut text, &report.cells);
@@ -279,7 +281,7 @@ fn table(report: &Report, is_virtual: bool) -> String {
     text
 }
 
-fn cells(text: &mut String, cells: &[CellResult]) {
+fn cells(text: &mut String, cells: &[PathCellResult]) {
     let _ = writeln!(
         text,
         "{:<28}{:>5}{:>9}{:>8}{:>8}{:>8}{:>7}{:>7}\n{:<28}{:>5}{:>9}{:>8}{:>8}{:>8}{:>7}{:>7}",
@@ -335,7 +337,7 @@ fn first_byte(text: &mut String, times: &FirstByte) {
     );
 }
 
-fn exchanges(text: &mut String, report: &Report, all: &[Exchanges]) {
+fn exchanges(text: &mut String, report: &SessionReport, all: &[ExchangeTimes]) {
     let _ = writeln!(
         text,
         "\nExchanges of 100 B and 64 KiB on 20 Mbit/s, 100 ms\n  \
@@ -381,7 +383,7 @@ fn small_flow(text: &mut String, times: &SmallFlow, ratio: f64) {
     );
 }
 
-fn shares(text: &mut String, report: &Report, rivals: [&str; 2]) {
+fn shares(text: &mut String, report: &SessionReport, rivals: [&str; 2]) {
     let _ = writeln!(
         text,
         "\nTwo flows on 20 Mbit/s, 100 ms\n  {:<16}{:>9}{:>12}{:>9}{:>9}{:>12}",
@@ -426,7 +428,7 @@ fn wrapped(text: &mut String, sentence: &str) {
     let _ = writeln!(text, "{line}");
 }
 
-fn costs(text: &mut String, all: &[Cost]) {
+fn costs(text: &mut String, all: &[FlowCost]) {
     let _ = writeln!(
         text,
         "\nClient, server and both nodes on these processors, no emulator\n  \
@@ -454,9 +456,9 @@ fn costs(text: &mut String, all: &[Cost]) {
     let _ = writeln!(text, "  near to server: processor seconds for 10^9 bytes");
 }
 
-fn not_measured(text: &mut String, all: &[NotMeasured]) {
+fn not_measured(text: &mut String, all: &[FailedRun]) {
     let _ = writeln!(text, "\nNot measured");
-    for NotMeasured {
+    for FailedRun {
         measurement,
         run,
         why,
@@ -468,8 +470,8 @@ fn not_measured(text: &mut String, all: &[NotMeasured]) {
 
 #[cfg(test)]
 mod tests {
-    use bench::sessions::{Latencies, Together, all_cells};
-    use host::progress::Silent;
+    use bench::sessions::{FlowPair, LatencyQuantiles, all_cells};
+    use host::progress::SilentProgress;
 
     use super::*;
 
@@ -484,35 +486,35 @@ mod tests {
         }
     }
 
-    fn report() -> Report {
-        let choice = Choice {
-            measurements: vec![Measurement::FirstByte],
-            modes: vec![Mode::Auto],
+    fn report() -> SessionReport {
+        let choice = SessionSelection {
+            measurements: vec![SessionMeasurement::FirstByte],
+            modes: vec![RepairMode::Auto],
             repeat: 1,
             seed: 1,
         };
-        let mut report = sessions::measure(&choice, &Silent);
+        let mut report = sessions::measure(&choice, &SilentProgress);
         let longest_name = all_cells().into_iter().max_by_key(|cell| cell.name().len());
-        report.cells = vec![CellResult {
+        report.cells = vec![PathCellResult {
             cell: longest_name.unwrap(),
             fec: "auto",
             goodput_mbit_s: 12_345.678,
             queueing_p95_ms: Some(12_345.6),
             lost_share: 1.0,
             r#virtual: true,
-            ..CellResult::default()
+            ..PathCellResult::default()
         }];
-        let latencies = Latencies {
+        let latencies = LatencyQuantiles {
             count: 20_000,
             median_ms: 1_234.5,
             p99_ms: 12_345.6,
             longest_ms: 60_000.0,
-            ..Latencies::default()
+            ..LatencyQuantiles::default()
         };
         report.exchanges = ["off", "on", "auto"]
             .into_iter()
             .flat_map(|fec| [0.0, 0.01].map(|loss| (fec, loss)))
-            .map(|(fec, loss)| Exchanges {
+            .map(|(fec, loss)| ExchangeTimes {
                 fec,
                 loss,
                 latencies,
@@ -524,7 +526,7 @@ mod tests {
             beside_bulk: latencies,
         });
         report.jain_16_sessions = vec![0.95];
-        let shares = |rival: Rival, queue_bdp, share| sessions::Shares {
+        let shares = |rival: RivalController, queue_bdp, share| sessions::QueueShares {
             rival: rival.name(),
             queue_bdp,
             share,
@@ -532,17 +534,21 @@ mod tests {
             greatest: 0.6,
             used: 0.95,
             shares: vec![share],
-            runs: vec![Together::default()],
+            runs: vec![FlowPair::default()],
         };
-        let rivals = [(Rival::Cubic, 0.5), (Rival::Bbr, 0.5), (Rival::BbrV1, 0.2)];
+        let rivals = [
+            (RivalController::Cubic, 0.5),
+            (RivalController::Bbr, 0.5),
+            (RivalController::BbrV1, 0.2),
+        ];
         report.shares = rivals
             .into_iter()
             .flat_map(|(rival, share)| [1.0, 4.0].map(|queue| shares(rival, queue, share)))
             .collect();
         report.references = [1.0, 4.0]
-            .map(|queue| shares(Rival::BbrV1, queue, 0.1))
+            .map(|queue| shares(RivalController::BbrV1, queue, 0.1))
             .to_vec();
-        report.costs = vec![Cost {
+        report.costs = vec![FlowCost {
             is_reduced: false,
             gbit_s: 1.5,
             path: "udp".to_owned(),
@@ -564,7 +570,7 @@ mod tests {
             ..bench(&[])
         }
         .choice(vec![]);
-        assert_eq!((choice.repeat, choice.modes), (1, vec![Mode::Auto]));
+        assert_eq!((choice.repeat, choice.modes), (1, vec![RepairMode::Auto]));
     }
 
     #[test]
@@ -628,7 +634,7 @@ mod tests {
 
     fn chosen(words: &[&str]) -> Vec<String> {
         let chosen = bench(words).chosen().unwrap();
-        chosen.iter().map(Measurement::name).collect()
+        chosen.iter().map(SessionMeasurement::name).collect()
     }
 
     #[test]
@@ -636,12 +642,15 @@ mod tests {
         assert_eq!(chosen(&["policer"]), ["20Mbit-100ms-policer"]);
         assert_eq!(chosen(&["beside", "first"]).len(), 5);
         assert_eq!(chosen(&["first", "first-byte"]), ["first-byte"]);
-        assert_eq!(chosen(&[]).len(), Measurement::all().len());
+        assert_eq!(chosen(&[]).len(), SessionMeasurement::all().len());
     }
 
     #[test]
     fn a_whole_name_chooses_that_measurement_alone() {
-        for name in Measurement::all().iter().map(Measurement::name) {
+        for name in SessionMeasurement::all()
+            .iter()
+            .map(SessionMeasurement::name)
+        {
             assert_eq!(chosen(&[&name]), [name]);
         }
     }
@@ -649,7 +658,7 @@ mod tests {
     #[test]
     fn a_word_in_no_name_is_refused_with_all_names() {
         let error = bench(&["policer", "exchnges"]).chosen().unwrap_err();
-        assert!(Refused::is_why(&error));
+        assert!(InvalidRequest::is_cause_of(&error));
         let text = error.to_string();
         for part in ["`exchnges`", "20Mbit-100ms-policer", "exchanges", "cpu"] {
             assert!(text.contains(part), "{part} in {text}");
@@ -659,7 +668,7 @@ mod tests {
     #[test]
     fn what_is_missing_is_named_beside_what_there_is() {
         let mut report = report();
-        report.not_measured = vec![NotMeasured {
+        report.not_measured = vec![FailedRun {
             measurement: "beside-bbr".to_owned(),
             run: "queue of 4 BDP, seed 1".to_owned(),
             why: "a node ended".to_owned(),

@@ -10,13 +10,16 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
-use bench::smb::{self, Cell, CellResult, Choice, Clients, DocumentTimes, LinkKind, Mode, Report};
+use bench::smb::{
+    self, AccelerationMode, ClientPython, DocumentTimes, LinkKind, SmbCell, SmbCellResult,
+    SmbReport, SmbSelection,
+};
 use clap::Args;
-use host::machine::Machine;
+use host::machine::MachineInfo;
 use serde_json::{Value, json};
 
 use crate::environment::environment;
-use crate::output::Output;
+use crate::output::StandardOutput;
 use crate::progress::progress;
 
 /// The environment variable that names a Python with smbprotocol.
@@ -55,19 +58,19 @@ impl BenchSmb {
             !choice.cells.is_empty() || !choice.document_modes.is_empty(),
             "nothing is called so; a cell is called as {}, the documents `documents` and the cell \
              without a key `without-key`",
-            Cell::of_default()[0].name()
+            SmbCell::of_default()[0].name()
         );
-        let clients = Clients::find(&python()?)?;
+        let clients = ClientPython::find(&python()?)?;
         let display = progress();
         let began = Instant::now();
         let report = smb::measure(&environment()?, &clients, &choice, &display)?;
         display.finish();
         let took = began.elapsed().as_secs_f64();
-        let mut out = Output::new();
+        let mut out = StandardOutput::new();
         if self.json {
             let mut document = document(&report);
             document["took_s"] = json!(took);
-            document["machine"] = json!(Machine::describe(&["smbd", "smbclient"]));
+            document["machine"] = json!(MachineInfo::describe(&["smbd", "smbclient"]));
             document["certificate"] = json!(crate::emulate::calibrate::citation());
             writeln!(out, "{document}")?;
         } else {
@@ -76,21 +79,25 @@ impl BenchSmb {
         Ok(())
     }
 
-    fn choice(&self) -> Choice {
+    fn choice(&self) -> SmbSelection {
         let has = |name: &str| self.cells.iter().any(|word| word == name);
-        let chosen = |cell: &Cell| self.cells.iter().any(|word| cell.is_chosen_by(word));
+        let chosen = |cell: &SmbCell| self.cells.iter().any(|word| cell.is_chosen_by(word));
         let all = self.cells.is_empty();
         let cells = match (all, self.full) {
-            (true, false) => Cell::of_default(),
-            (true, true) => Cell::every(),
-            (false, _) => Cell::every().into_iter().filter(chosen).collect(),
+            (true, false) => SmbCell::of_default(),
+            (true, true) => SmbCell::every(),
+            (false, _) => SmbCell::every().into_iter().filter(chosen).collect(),
         };
         let document_modes = match (all || has("documents"), self.full) {
             (false, _) => vec![],
-            (true, false) => vec![Mode::Baseline, Mode::Application],
-            (true, true) => vec![Mode::Baseline, Mode::Tcp, Mode::Application],
+            (true, false) => vec![AccelerationMode::Baseline, AccelerationMode::Application],
+            (true, true) => vec![
+                AccelerationMode::Baseline,
+                AccelerationMode::Tcp,
+                AccelerationMode::Application,
+            ],
         };
-        Choice {
+        SmbSelection {
             cells,
             document_modes,
             is_full: self.full,
@@ -113,7 +120,7 @@ pub(crate) fn python() -> Result<PathBuf> {
     Ok(cache.join("smb-clients/bin/python3"))
 }
 
-fn document(report: &Report) -> Value {
+fn document(report: &SmbReport) -> Value {
     json!({
         "bench": "smb",
         "figures": {
@@ -131,7 +138,7 @@ fn document(report: &Report) -> Value {
     })
 }
 
-fn table(report: &Report) -> String {
+fn table(report: &SmbReport) -> String {
     let mut text = String::new();
     rates(&mut text, &report.cells);
     small(&mut text, &report.cells);
@@ -164,10 +171,10 @@ fn table(report: &Report) -> String {
 }
 
 /// Cells that are rates, a line for each with its modes side by side.
-fn rates(text: &mut String, cells: &[CellResult]) {
+fn rates(text: &mut String, cells: &[SmbCellResult]) {
     let published = smb::rates();
     for link in [LinkKind::T1, LinkKind::Oc1] {
-        let of_link: Vec<&CellResult> = cells
+        let of_link: Vec<&SmbCellResult> = cells
             .iter()
             .filter(|result| result.cell.link == link && result.cell.client.is_bulk())
             .collect();
@@ -190,10 +197,10 @@ fn rates(text: &mut String, cells: &[CellResult]) {
             "of rate",
             "trips",
         );
-        let mut seen: Vec<Cell> = Vec::new();
+        let mut seen: Vec<SmbCell> = Vec::new();
         for result in &of_link {
-            let row = Cell {
-                mode: Mode::Baseline,
+            let row = SmbCell {
+                mode: AccelerationMode::Baseline,
                 ..result.cell
             };
             if seen.contains(&row) {
@@ -218,18 +225,18 @@ fn rates(text: &mut String, cells: &[CellResult]) {
     }
 }
 
-fn line(text: &mut String, row: &Cell, results: &[&CellResult]) {
+fn line(text: &mut String, row: &SmbCell, results: &[&SmbCellResult]) {
     let of_mode = |mode| {
         results
             .iter()
-            .find(|result| result.cell == Cell { mode, ..*row })
+            .find(|result| result.cell == SmbCell { mode, ..*row })
             .copied()
     };
     let figure = |mode| match of_mode(mode) {
         Some(result) => format!("{:.1}", result.goodput_kb_s),
         None => "-".to_owned(),
     };
-    let best = Mode::ALL.into_iter().rev().find_map(of_mode);
+    let best = AccelerationMode::ALL.into_iter().rev().find_map(of_mode);
     let trips = best
         .and_then(|result| result.wan_round_trips)
         .map_or_else(|| "-".to_owned(), |trips| format!("{trips:.1}"));
@@ -239,16 +246,16 @@ fn line(text: &mut String, row: &Cell, results: &[&CellResult]) {
         row.client.name(),
         row.one_way_delay_ms,
         row.protection.name(),
-        figure(Mode::Baseline),
-        figure(Mode::Tcp),
-        figure(Mode::Application),
+        figure(AccelerationMode::Baseline),
+        figure(AccelerationMode::Tcp),
+        figure(AccelerationMode::Application),
         best.map_or(0.0, |result| result.of_payload_rate * 100.0),
         trips,
     );
 }
 
 /// Cells that are counts.
-fn small(text: &mut String, cells: &[CellResult]) {
+fn small(text: &mut String, cells: &[SmbCellResult]) {
     let mut few = cells
         .iter()
         .filter(|result| !result.cell.client.is_bulk())
@@ -304,7 +311,7 @@ fn documents(text: &mut String, times: &[DocumentTimes]) {
 }
 
 /// What nodes said of the flows that they should have accelerated.
-fn answers(text: &mut String, cells: &[CellResult]) {
+fn answers(text: &mut String, cells: &[SmbCellResult]) {
     let mut known = Vec::new();
     for result in cells
         .iter()
@@ -371,18 +378,20 @@ mod tests {
     #[test]
     fn an_empty_word_is_none_and_does_not_stand_for_all() {
         #[derive(clap::Parser)]
-        struct Line {
+        struct BenchSmbCommandLine {
             #[command(flatten)]
             bench: BenchSmb,
         }
-        let parse = |words: &str| <Line as clap::Parser>::try_parse_from(["it", "--cells", words]);
+        let parse = |words: &str| {
+            <BenchSmbCommandLine as clap::Parser>::try_parse_from(["it", "--cells", words])
+        };
         assert!(parse("").is_err() && parse("listing,").is_err());
         assert_eq!(parse("listing,T1").unwrap().bench.cells, ["listing", "T1"]);
     }
 
     #[test]
     fn an_empty_report_has_the_agreed_keys() {
-        let document = document(&Report::default());
+        let document = document(&SmbReport::default());
         assert_eq!(document["bench"], "smb");
         assert!(document["figures"]["cells"].is_array());
         let published = document["figures"]["published"]["wx_cifs"].as_array();

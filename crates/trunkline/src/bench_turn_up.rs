@@ -9,16 +9,16 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use bench::known_links::{self, BufferFound, RateFound, RoundTripFound, StreamFound, WindowsFound};
 use clap::{Args, ValueEnum};
-use host::machine::Machine;
-use host::progress::Progress;
+use host::machine::MachineInfo;
+use host::progress::ProgressReporter;
 use host::terminal::write_hanging;
-use host::{Environment, kernel, rootless};
-use lab::preflight::{self, Captures, Interception, Needs};
+use host::{ProgramEnvironment, kernel, rootless};
+use lab::preflight::{self, CaptureMode, InterceptionMode, LabRequirements};
 use serde_json::json;
 use vocab::{Bitrate, ByteCount, parse_duration};
 
 use crate::environment::environment;
-use crate::output::Output;
+use crate::output::StandardOutput;
 use crate::progress::progress;
 
 /// Lines and delays behind which the baseline RTT is measured.
@@ -37,7 +37,7 @@ const ROUND_TRIPS: [(u64, Duration); 3] = [
 pub(crate) struct BenchTurnUp {
     /// Only these parts.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PART,...")]
-    only: Vec<Part>,
+    only: Vec<TurnUpPart>,
     /// Rates of tbf; IP packets of 1,500 bytes get 1500/1514 of them.
     #[arg(
         long,
@@ -64,7 +64,7 @@ pub(crate) struct BenchTurnUp {
 
 /// A part of the bench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Part {
+enum TurnUpPart {
     /// The bottleneck rate behind tbf.
     Rates,
     /// The baseline RTT.
@@ -77,7 +77,7 @@ enum Part {
 
 /// What was found.
 #[derive(Debug, Default)]
-struct Found {
+struct TurnUpFindings {
     rates: Vec<RateFound>,
     round_trips: Vec<RoundTripFound>,
     windows: Option<WindowsFound>,
@@ -86,7 +86,7 @@ struct Found {
     failures: Vec<String>,
 }
 
-impl Found {
+impl TurnUpFindings {
     fn has_any(&self) -> bool {
         !self.rates.is_empty()
             || !self.round_trips.is_empty()
@@ -100,11 +100,11 @@ impl BenchTurnUp {
         kernel::catch_interruptions();
         let environment = environment()?;
         let privileges = rootless::obtain(&environment)?;
-        let needs = Needs {
+        let needs = LabRequirements {
             servers: vec![],
             clients: vec!["tc"],
-            interception: Interception::None,
-            captures: Captures::None,
+            interception: InterceptionMode::None,
+            captures: CaptureMode::None,
         };
         preflight::check(&needs, privileges)?;
         let display = progress();
@@ -115,8 +115,8 @@ impl BenchTurnUp {
             "nothing could be measured: {}",
             found.failures.join("; ")
         );
-        let machine = Machine::describe(&["tc"]);
-        let mut out = Output::new();
+        let machine = MachineInfo::describe(&["tc"]);
+        let mut out = StandardOutput::new();
         match self.json {
             true => writeln!(
                 out,
@@ -137,17 +137,21 @@ impl BenchTurnUp {
     }
 
     /// Whether this part was asked for, and nobody has interrupted.
-    fn has(&self, part: Part) -> bool {
+    fn has(&self, part: TurnUpPart) -> bool {
         !kernel::interrupted() && (self.only.is_empty() || self.only.contains(&part))
     }
 
-    fn measure(&self, environment: &Environment, display: &dyn Progress) -> Found {
-        let mut found = Found::default();
+    fn measure(
+        &self,
+        environment: &ProgramEnvironment,
+        display: &dyn ProgressReporter,
+    ) -> TurnUpFindings {
+        let mut found = TurnUpFindings::default();
         let mut failures = Vec::new();
         let mut keep = |what: String, error: anyhow::Error| {
             failures.push(format!("{what}: {error:#}"));
         };
-        if self.has(Part::Rates) {
+        if self.has(TurnUpPart::Rates) {
             for (place, rate) in self.rates.iter().enumerate() {
                 let what = format!("tbf at {rate}");
                 display.step(0.5 * place as f64 / self.rates.len() as f64, &what);
@@ -160,7 +164,7 @@ impl BenchTurnUp {
                 }
             }
         }
-        if self.has(Part::RoundTrips) {
+        if self.has(TurnUpPart::RoundTrips) {
             for (bits, delay) in ROUND_TRIPS {
                 let what = format!("{} ms each way", delay.as_secs_f64() * 1e3);
                 display.step(0.5, &what);
@@ -174,7 +178,7 @@ impl BenchTurnUp {
                 }
             }
         }
-        if self.has(Part::Windows) {
+        if self.has(TurnUpPart::Windows) {
             let what = "windows of 32 to 256 kB".to_owned();
             display.step(0.65, &what);
             match known_links::windows(environment, self.duration) {
@@ -182,7 +186,7 @@ impl BenchTurnUp {
                 Err(error) => keep(what, error),
             }
         }
-        if self.has(Part::Buffers) {
+        if self.has(TurnUpPart::Buffers) {
             for queue in self
                 .buffers
                 .iter()
@@ -205,14 +209,14 @@ impl BenchTurnUp {
     }
 }
 
-fn text(found: &Found) -> String {
+fn text(found: &TurnUpFindings) -> String {
     let mut out = String::new();
     // Writing to a string does not fail.
     let _ = write_all(&mut out, found);
     out
 }
 
-fn write_all(out: &mut String, found: &Found) -> std::fmt::Result {
+fn write_all(out: &mut String, found: &TurnUpFindings) -> std::fmt::Result {
     let number = |value: Option<f64>, digits: usize| {
         value.map_or("–".to_owned(), |value| format!("{value:.digits$}"))
     };
@@ -333,13 +337,13 @@ fn write_all(out: &mut String, found: &Found) -> std::fmt::Result {
 
 #[cfg(test)]
 mod tests {
-    use bench::peers::LostOutside;
+    use bench::peers::HostLosses;
 
     use super::*;
 
     #[test]
     fn the_table_holds_what_was_found_beside_what_was_set() {
-        let found = Found {
+        let found = TurnUpFindings {
             rates: vec![RateFound {
                 set_bit_s: 10_000_000,
                 expected_bit_s: 9_907_529.7,
@@ -359,14 +363,14 @@ mod tests {
                     lost_packets: 62_700,
                 }],
                 causes: vec!["shallow-buffer".to_owned()],
-                spoilt: vec![LostOutside {
+                spoilt: vec![HostLosses {
                     emulator_packets: 4_874,
-                    ..LostOutside::default()
+                    ..HostLosses::default()
                 }],
                 remarks: vec!["up: a long remark that has to be cut into two lines, as it is longer than eighty".to_owned()],
             }],
             failures: vec!["tbf at 1Gbit: no tc".to_owned()],
-            ..Found::default()
+            ..TurnUpFindings::default()
         };
         let text = text(&found);
         for words in [

@@ -3,25 +3,30 @@
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
-use crate::output::Output;
+use crate::output::StandardOutput;
 
 /// Prints a completion script for a shell.
 #[derive(Debug, Args)]
 #[command(after_help = "For bash:  trunkline completions bash > \
     ~/.local/share/bash-completion/completions/trunkline")]
-pub(crate) struct Completions {
+pub(crate) struct CompletionsArguments {
     /// The shell to complete for.
     shell: Shell,
 }
 
-impl Completions {
+impl CompletionsArguments {
     /// Prints the script on standard output.
     ///
     /// # Errors
     /// None today; every subcommand returns a result.
     pub(crate) fn run(self) -> anyhow::Result<()> {
-        let mut command = crate::Arguments::command();
-        clap_complete::generate(self.shell, &mut command, "trunkline", &mut Output::new());
+        let mut command = crate::ProgramArguments::command();
+        clap_complete::generate(
+            self.shell,
+            &mut command,
+            "trunkline",
+            &mut StandardOutput::new(),
+        );
         Ok(())
     }
 }

@@ -8,9 +8,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use lab::campaign::{self, Link, Options, Pass, Plan, Results, Seeds, Test, WorkloadName};
+use lab::campaign::{
+    self, CampaignOptions, CampaignPlan, CampaignResults, CampaignSeeds, LabLink, PassKind,
+    PlanTest, WorkloadName,
+};
 use lab::report;
-use lab::workload::Workload;
+use lab::workload::WorkloadKind;
 
 use crate::environment::environment;
 use crate::progress::progress;
@@ -23,7 +26,7 @@ use crate::progress::progress;
 /// Trunkline, with empty dictionaries, again, and with 1 % of each file changed. Everything that
 /// was made is removed at the end. It needs root, or unprivileged user namespaces.
 #[derive(Debug, Args)]
-pub(crate) struct Demo {
+pub(crate) struct DemoArguments {
     /// The link, each way, where it is to differ from rate=10Mbit,delay=15ms,queue=125kB,loss=0%;
     /// rate_back= and so on for the direction from server to client alone.
     #[arg(
@@ -32,7 +35,7 @@ pub(crate) struct Demo {
         default_value = "",
         hide_default_value = true
     )]
-    link: Link,
+    link: LabLink,
     /// The seed of the files' contents and of the link [default: from the clock].
     #[arg(long)]
     seed: Option<u64>,
@@ -41,20 +44,20 @@ pub(crate) struct Demo {
     repeat: u32,
     /// Only these workloads.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = workload())]
-    workload: Vec<Workload>,
+    workload: Vec<WorkloadKind>,
     /// Only these files of the set, 2M.doc and 50K.xls for example.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     files: Vec<String>,
     /// Only these passes: baseline, cold, warm, edited.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = pass)]
-    passes: Vec<Pass>,
+    passes: Vec<PassKind>,
     #[command(flatten)]
-    output: Output,
+    output: OutputArguments,
 }
 
 /// Where results go.
 #[derive(Debug, Args)]
-pub(crate) struct Output {
+pub(crate) struct OutputArguments {
     /// Writes the results as JSON to FILE, or to standard output in place of the table.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
@@ -67,39 +70,39 @@ pub(crate) struct Output {
 }
 
 /// Takes the name of a workload; the help lists all names.
-fn workload() -> impl TypedValueParser<Value = Workload> {
-    PossibleValuesParser::new(Workload::ALL.map(Workload::name))
+fn workload() -> impl TypedValueParser<Value = WorkloadKind> {
+    PossibleValuesParser::new(WorkloadKind::ALL.map(WorkloadKind::name))
         .map(|name| name.parse().expect("every name is parsed back"))
 }
 
-fn pass(text: &str) -> Result<Pass> {
-    let Some(pass) = Pass::ALL.into_iter().find(|pass| pass.name() == text) else {
+fn pass(text: &str) -> Result<PassKind> {
+    let Some(pass) = PassKind::ALL.into_iter().find(|pass| pass.name() == text) else {
         bail!("`{text}` is not a pass; there are baseline, cold, warm, edited");
     };
     Ok(pass)
 }
 
-impl Demo {
+impl DemoArguments {
     /// Runs the demo.
     ///
     /// # Errors
     /// When something is missing or fails, or a file did not arrive identical.
     pub(crate) fn run(self) -> Result<()> {
         let workloads = match self.workload.is_empty() {
-            true => Workload::ALL.to_vec(),
+            true => WorkloadKind::ALL.to_vec(),
             false => self.workload,
         };
-        let plan = Plan {
+        let plan = CampaignPlan {
             title: "Two sites over an emulated WAN, with and without Trunkline".to_owned(),
             repeats: self.repeat,
             passes: match self.passes.is_empty() {
-                true => Pass::ALL.to_vec(),
-                false => Pass::ALL
+                true => PassKind::ALL.to_vec(),
+                false => PassKind::ALL
                     .into_iter()
                     .filter(|pass| self.passes.contains(pass))
                     .collect(),
             },
-            tests: vec![Test {
+            tests: vec![PlanTest {
                 link: self.link,
                 workloads: workloads.into_iter().map(WorkloadName).collect(),
                 files: self.files,
@@ -110,16 +113,20 @@ impl Demo {
 }
 
 /// Runs a plan and puts its results where they are wanted.
-pub(crate) fn measure(plan: &Plan, seed: Option<u64>, output: &Output) -> Result<()> {
+pub(crate) fn measure(
+    plan: &CampaignPlan,
+    seed: Option<u64>,
+    output: &OutputArguments,
+) -> Result<()> {
     host::kernel::catch_interruptions();
     let clock = clock();
-    let seeds = Seeds {
+    let seeds = CampaignSeeds {
         files: seed.unwrap_or(clock),
         edits: clock,
         link: seed.unwrap_or(clock),
     };
     let progress = progress();
-    let options = Options {
+    let options = CampaignOptions {
         seeds,
         keep: output.keep.clone(),
         certificate: crate::emulate::calibrate::citation(),
@@ -136,7 +143,7 @@ pub(crate) fn measure(plan: &Plan, seed: Option<u64>, output: &Output) -> Result
 }
 
 /// Writes table, JSON and HTML.
-pub(crate) fn write(results: &Results, output: &Output) -> Result<()> {
+pub(crate) fn write(results: &CampaignResults, output: &OutputArguments) -> Result<()> {
     let to_standard_output = output.json.as_deref() == Some(Path::new("-"));
     if let Some(path) = &output.json {
         let text = serde_json::to_string_pretty(&report::json(results))?;

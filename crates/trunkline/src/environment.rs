@@ -1,17 +1,17 @@
 //! What shells need to know of this process.
 
 use anyhow::{Context, Result};
-use host::Environment;
-use host::rootless::{INSIDE_VARIABLE, Inside};
+use host::ProgramEnvironment;
+use host::rootless::{INSIDE_VARIABLE, UserNamespaceMembership};
 
 /// What the lab needs to know of this process.
-pub(crate) fn environment() -> Result<Environment> {
-    Ok(Environment {
+pub(crate) fn environment() -> Result<ProgramEnvironment> {
+    Ok(ProgramEnvironment {
         program: std::env::current_exe().context("finding this program")?,
         arguments: std::env::args_os().skip(1).collect(),
         user_namespace: match std::env::var_os(INSIDE_VARIABLE) {
-            Some(_) => Inside::Yes,
-            None => Inside::No,
+            Some(_) => UserNamespaceMembership::Yes,
+            None => UserNamespaceMembership::No,
         },
     })
 }

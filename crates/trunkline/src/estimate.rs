@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use estimate::{
-    self, CaptureNotes, Disk, Estimate as Outcome, FRAMING, Input, Item, Pair, PairConfig,
-    Recognition, Side, Skipped, Tally,
+    self, CaptureNotes, CaptureRecognition, DictionaryDisk, EstimateItem, FRAMING, InputSource,
+    NodePair, PairConfig, PairSide, ReductionEstimate as Outcome, SkippedInput, TrafficTally,
 };
 use host::kernel;
 use node::{SegmentFiles, StateLock, dictionary_key};
 use serde_json::{Value, json};
 use vocab::ByteCount;
 
-use crate::output::Output;
+use crate::output::StandardOutput;
 use crate::progress::progress;
 
 /// Rows of the table beyond which only the largest are shown.
@@ -42,7 +42,7 @@ const SEED: u64 = 1;
 /// Exit code: 0 all was sent; 1 some of what was named could not be read, or not whole (it is named),
 /// or the program failed; 2 what was asked for is not to be had, and nothing was begun.
 #[derive(Debug, Args)]
-pub(crate) struct Estimate {
+pub(crate) struct EstimateArguments {
     /// Files, directories, captures; - is standard input.
     #[arg(value_name = "FILE|DIR|PCAP", required = true)]
     inputs: Vec<PathBuf>,
@@ -67,14 +67,18 @@ pub(crate) struct Estimate {
     json: bool,
 }
 
-impl Estimate {
+impl EstimateArguments {
     /// Sends everything and prints.
     ///
     /// # Errors
     /// When something could not be read, or it cannot be done at all.
     pub(crate) fn run(self) -> Result<()> {
         kernel::catch_interruptions();
-        let inputs: Vec<Input> = self.inputs.iter().map(|path| Input::named(path)).collect();
+        let inputs: Vec<InputSource> = self
+            .inputs
+            .iter()
+            .map(|path| InputSource::named(path))
+            .collect();
         estimate::check(&inputs)?;
         let (disks, _lock) = match &self.dictionary {
             Some(directory) => {
@@ -88,21 +92,21 @@ impl Estimate {
             None => ByteCount::new(0),
         };
         let config = PairConfig::shipped(self.memory, disk, SEED);
-        let mut pair = Pair::open(&config, disks)?;
+        let mut pair = NodePair::open(&config, disks)?;
         let recognition = match self.as_files {
-            true => Recognition::FilesOnly,
-            false => Recognition::Captures,
+            true => CaptureRecognition::FilesOnly,
+            false => CaptureRecognition::Captures,
         };
         let display = progress();
         let excluded = self.dictionary.as_deref();
         let outcome = estimate::estimate(&mut pair, &inputs, recognition, excluded, &display);
         display.finish();
         let outcome = outcome?;
-        let unwritten: u64 = [Side::Near, Side::Far]
+        let unwritten: u64 = [PairSide::Near, PairSide::Far]
             .map(|side| pair.statistics(side).unwritten_chunks)
             .iter()
             .sum();
-        let mut out = Output::new();
+        let mut out = StandardOutput::new();
         match self.json {
             true => {
                 let mut document = document(&outcome);
@@ -127,7 +131,7 @@ impl Estimate {
 }
 
 /// Both ends' disks in `directory`, and the lock that keeps another process out.
-fn disks(directory: &Path) -> Result<([Disk; 2], StateLock)> {
+fn disks(directory: &Path) -> Result<([DictionaryDisk; 2], StateLock)> {
     DirBuilder::new()
         .recursive(true)
         .mode(0o700)
@@ -141,10 +145,10 @@ fn disks(directory: &Path) -> Result<([Disk; 2], StateLock)> {
 
 /// A dictionary's files in `directory`, sealed with the key in a file of its own, which is made where
 /// there is none.
-pub(crate) fn disk(directory: &Path, key_file: &Path) -> Result<Disk> {
+pub(crate) fn disk(directory: &Path, key_file: &Path) -> Result<DictionaryDisk> {
     let mut files = SegmentFiles::new(directory.to_owned());
     let (key, _) = dictionary_key::load_or_make(key_file)?;
-    Ok(Disk {
+    Ok(DictionaryDisk {
         execute: Box::new(move |request| files.complete(request)),
         key,
         seed: dictionary_key::fresh_seed().context("cannot get random numbers")?,
@@ -173,7 +177,7 @@ fn document(outcome: &Outcome) -> Value {
     })
 }
 
-fn item(item: &Item) -> Value {
+fn item(item: &EstimateItem) -> Value {
     json!({
         "path": item.path,
         "bytes": item.tally.bytes,
@@ -187,7 +191,7 @@ fn item(item: &Item) -> Value {
     })
 }
 
-fn skipped(skipped: &Skipped) -> Value {
+fn skipped(skipped: &SkippedInput) -> Value {
     json!({ "path": skipped.path, "reason": skipped.reason, "is_loss": skipped.is_loss })
 }
 
@@ -235,7 +239,7 @@ fn table(outcome: &Outcome, all: bool) -> String {
         row(&mut text, &item.path, &item.tally);
     }
     if !rest.is_empty() {
-        let mut smaller = Tally::default();
+        let mut smaller = TrafficTally::default();
         for index in rest {
             smaller.add(&outcome.items[*index].tally);
         }
@@ -265,7 +269,7 @@ fn table(outcome: &Outcome, all: bool) -> String {
     text
 }
 
-fn row(text: &mut String, name: &str, tally: &Tally) {
+fn row(text: &mut String, name: &str, tally: &TrafficTally) {
     let percent = match tally.bytes {
         0 => "-".to_owned(),
         _ => format!("{:.2}", tally.ratio() * 100.0),
@@ -328,13 +332,13 @@ mod tests {
 
     #[test]
     fn a_table_fits_eighty_columns_and_shows_the_largest() {
-        let item = |number: u64| Item {
+        let item = |number: u64| EstimateItem {
             path: format!("/a/long/way/{}/to/the/file-{number}\n", "x".repeat(60)),
-            tally: Tally {
+            tally: TrafficTally {
                 bytes: 10_000_000_000 + number,
                 forward_wire_bytes: 10_000_000_000,
                 encoding: std::time::Duration::from_secs(10),
-                ..Tally::default()
+                ..TrafficTally::default()
             },
         };
         let mut outcome = Outcome {
@@ -343,11 +347,11 @@ mod tests {
         };
         outcome.captures.push(CaptureNotes {
             path: "a.pcap".to_owned(),
-            counts: capture::Counts {
+            counts: capture::StreamCounts {
                 gaps: 1_000_000,
                 missing_bytes: 1_000_000_000,
                 cut_bytes: 1_000_000_000,
-                ..capture::Counts::default()
+                ..capture::StreamCounts::default()
             },
         });
         let text = table(&outcome, false);
@@ -370,13 +374,13 @@ mod tests {
     #[test]
     fn the_document_has_the_promised_keys() {
         let outcome = Outcome {
-            items: vec![Item {
+            items: vec![EstimateItem {
                 path: "x".to_owned(),
-                tally: Tally {
+                tally: TrafficTally {
                     bytes: 10,
                     forward_wire_bytes: 4,
                     backward_wire_bytes: 2,
-                    ..Tally::default()
+                    ..TrafficTally::default()
                 },
             }],
             ..Outcome::default()

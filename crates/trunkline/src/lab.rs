@@ -4,31 +4,31 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use lab::campaign::{Link, Plan, Results};
+use lab::campaign::{CampaignPlan, CampaignResults, LabLink};
 
-use crate::demo::{self, Output};
+use crate::demo::{self, OutputArguments};
 use crate::environment::environment;
 use crate::progress::progress;
 
 /// Builds the lab, runs plans in it, and reports.
 #[derive(Debug, Args)]
-pub(crate) struct Lab {
+pub(crate) struct LabArguments {
     #[command(subcommand)]
-    action: Action,
+    action: LabAction,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum LabAction {
     /// Builds both sites, servers, nodes and the link, and keeps them until Ctrl-C.
-    Up(Up),
+    Up(UpArguments),
     /// Runs a plan and reports.
-    Run(Run),
+    Run(LabRunArguments),
     /// Makes table, JSON and HTML again from what a run has kept.
-    Report(Report),
+    Report(ReportArguments),
 }
 
 #[derive(Debug, Args)]
-struct Up {
+struct UpArguments {
     /// The link, as for `trunkline demo`.
     #[arg(
         long,
@@ -36,14 +36,14 @@ struct Up {
         default_value = "",
         hide_default_value = true
     )]
-    link: Link,
+    link: LabLink,
     /// Leaves the nodes out.
     #[arg(long)]
     without_nodes: bool,
 }
 
 #[derive(Debug, Args)]
-struct Run {
+struct LabRunArguments {
     /// The plan (TOML), such as scenarios/waas-3g.toml.
     #[arg(value_name = "PLAN")]
     plan: PathBuf,
@@ -51,39 +51,39 @@ struct Run {
     #[arg(long)]
     seed: Option<u64>,
     #[command(flatten)]
-    output: Output,
+    output: OutputArguments,
 }
 
 #[derive(Debug, Args)]
-struct Report {
+struct ReportArguments {
     /// A directory that `--keep` has left.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     #[command(flatten)]
-    output: Output,
+    output: OutputArguments,
 }
 
-impl Lab {
+impl LabArguments {
     /// Runs the chosen action.
     ///
     /// # Errors
     /// When it fails; the message says what to do.
     pub(crate) fn run(self) -> Result<()> {
         match self.action {
-            Action::Up(up) => up.run(),
-            Action::Run(run) => {
-                let plan = Plan::read(&run.plan)?;
+            LabAction::Up(up) => up.run(),
+            LabAction::Run(run) => {
+                let plan = CampaignPlan::read(&run.plan)?;
                 demo::measure(&plan, run.seed, &run.output)
             }
-            Action::Report(report) => {
-                let results = Results::read(&report.directory.join("results.json"))?;
+            LabAction::Report(report) => {
+                let results = CampaignResults::read(&report.directory.join("results.json"))?;
                 demo::write(&results, &report.output)
             }
         }
     }
 }
 
-impl Up {
+impl UpArguments {
     fn run(self) -> Result<()> {
         host::kernel::catch_interruptions();
         let progress = progress();

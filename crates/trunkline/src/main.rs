@@ -1,7 +1,7 @@
 //! The one binary: a file per subcommand, and nothing else.
 //!
 //! A subcommand is a clap struct in a file of its own with `run(self) -> anyhow::Result<()>`;
-//! here stand only its name in [`Command`] and its line in [`Command::run`]. This crate alone
+//! here stand only its name in [`ProgramCommand`] and its line in [`ProgramCommand::run`]. This crate alone
 //! reads the environment (`TRUNKLINE_LOG`, in tracing's filter syntax) and prints.
 //!
 //! Exit codes, whoever it is that finds out: 0 done, 1 it failed, 2 what was asked for is not to be
@@ -43,7 +43,7 @@ use std::ffi::OsString;
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
 
-use ::emulator::link::Refused;
+use ::emulator::link::InvalidRequest;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Parser, Subcommand, ValueEnum};
 use tracing_subscriber::EnvFilter;
@@ -51,12 +51,12 @@ use tracing_subscriber::EnvFilter;
 /// Makes a long, slow or lossy network path feel like a LAN, and proves it.
 #[derive(Debug, Parser)]
 #[command(name = "trunkline", version, about, propagate_version = true)]
-struct Arguments {
+struct ProgramArguments {
     /// How the log on standard error is written.
     #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
     #[command(subcommand)]
-    command: Command,
+    command: ProgramCommand,
 }
 
 /// How the log is written.
@@ -69,49 +69,49 @@ enum LogFormat {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum ProgramCommand {
     /// Shows two sites over an emulated WAN, with and without Trunkline.
-    Demo(demo::Demo),
+    Demo(demo::DemoArguments),
     /// Builds the lab behind the demo, runs plans in it, and reports.
-    Lab(lab::Lab),
+    Lab(lab::LabArguments),
     /// Prints a completion script for a shell.
-    Completions(completions::Completions),
+    Completions(completions::CompletionsArguments),
     /// Writes the manual pages.
-    Man(man::Man),
+    Man(man::ManArguments),
     /// Runs a node, checks its configuration, asks a running one.
-    Node(node::Node),
+    Node(node::NodeArguments),
     /// Pairs two nodes with a one-time token, lists and removes pins.
-    Peer(peer::Peer),
+    Peer(peer::PeerArguments),
     // Its own text says more.
-    Estimate(estimate::Estimate),
+    Estimate(estimate::EstimateArguments),
     /// Finds what a part of Trunkline can do on this machine.
-    Bench(bench::Bench),
+    Bench(bench::BenchArguments),
     /// Emulates a WAN link between two network devices.
-    Emulate(emulate::Emulate),
+    Emulate(emulate::EmulateArguments),
     /// Measures a circuit by RFC 6349, from end to end.
-    Measure(measure::Measure),
+    Measure(measure::MeasureArguments),
 }
 
-impl Command {
+impl ProgramCommand {
     fn run(self) -> anyhow::Result<()> {
         match self {
-            Command::Demo(command) => command.run(),
-            Command::Lab(command) => command.run(),
-            Command::Completions(command) => command.run(),
-            Command::Man(command) => command.run(),
-            Command::Node(command) => command.run(),
-            Command::Peer(command) => command.run(),
-            Command::Estimate(command) => command.run(),
-            Command::Bench(command) => command.run(),
-            Command::Emulate(command) => command.run(),
-            Command::Measure(command) => command.run(),
+            ProgramCommand::Demo(command) => command.run(),
+            ProgramCommand::Lab(command) => command.run(),
+            ProgramCommand::Completions(command) => command.run(),
+            ProgramCommand::Man(command) => command.run(),
+            ProgramCommand::Node(command) => command.run(),
+            ProgramCommand::Peer(command) => command.run(),
+            ProgramCommand::Estimate(command) => command.run(),
+            ProgramCommand::Bench(command) => command.run(),
+            ProgramCommand::Emulate(command) => command.run(),
+            ProgramCommand::Measure(command) => command.run(),
         }
     }
 }
 
 fn main() -> ExitCode {
     let words = with_negative_values(std::env::args_os());
-    let arguments = Arguments::try_parse_from(&words)
+    let arguments = ProgramArguments::try_parse_from(&words)
         .unwrap_or_else(|error| with_unit_hint(error, &words).exit());
     start_log(arguments.log_format);
     match arguments.command.run() {
@@ -130,7 +130,7 @@ const REFUSED: u8 = 2;
 
 /// The exit code of an error; a refusal's is the same wherever it was found.
 fn failure_code(error: &anyhow::Error, failed: u8) -> u8 {
-    if Refused::is_why(error) {
+    if InvalidRequest::is_cause_of(error) {
         REFUSED
     } else {
         failed

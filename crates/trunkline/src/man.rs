@@ -9,12 +9,12 @@ use clap::{Args, CommandFactory};
 /// Writes the manual pages, one for each subcommand.
 #[derive(Debug, Args)]
 #[command(after_help = "To read one at once:  man -l DIR/trunkline-node.1")]
-pub(crate) struct Man {
+pub(crate) struct ManArguments {
     /// The folder to write into; it is made where it does not exist.
     folder: PathBuf,
 }
 
-impl Man {
+impl ManArguments {
     /// Writes `trunkline.1`, `trunkline-node.1` and so on.
     ///
     /// # Errors
@@ -22,7 +22,7 @@ impl Man {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let folder = self.folder.display();
         fs::create_dir_all(&self.folder).with_context(|| format!("{folder} cannot be made"))?;
-        clap_mangen::generate_to(crate::Arguments::command(), &self.folder)
+        clap_mangen::generate_to(crate::ProgramArguments::command(), &self.folder)
             .with_context(|| format!("the pages cannot be written to {folder}"))
     }
 }

@@ -9,18 +9,18 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use ::measure::metrics::WALK_PERCENT;
-use ::measure::turn_up::{Profile, Thresholds, Verdict};
+use ::measure::turn_up::{TestProfile, TestThresholds, TurnUpVerdict};
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
 use host::kernel;
-use tester::{self, PORT, RunOptions, Server, ServerEvent, ServerOptions, default_limits};
+use tester::{self, PORT, RunOptions, ServerEvent, ServerOptions, TestServer, default_limits};
 use vocab::{Bitrate, ByteCount, parse_duration};
 
-use crate::measure_arguments::{Ways, dscp, far_end, percent, percent_of_whole};
-use crate::measure_diagnose::Diagnose;
+use crate::measure_arguments::{DirectionOption, dscp, far_end, percent, percent_of_whole};
+use crate::measure_diagnose::DiagnoseArguments;
 use crate::measure_key::{key, needed_key};
 use crate::measure_steps::{ServiceTest, ThroughputTest};
-use crate::output::Output;
+use crate::output::StandardOutput;
 use crate::page_file::PageFile;
 use crate::progress::progress;
 
@@ -35,48 +35,48 @@ const REST_MAX: Duration = Duration::from_secs(60);
 
 /// Measures a circuit by RFC 6349, from end to end.
 #[derive(Debug, Args)]
-pub(crate) struct Measure {
+pub(crate) struct MeasureArguments {
     #[command(subcommand)]
-    action: Action,
+    action: MeasureAction,
 }
 
 #[derive(Debug, Subcommand)]
-enum Action {
+enum MeasureAction {
     /// Serves tests: the far end.
     ///
     /// It listens at one port, TCP and UDP, and serves one client at a time, who must know the key. It
     /// sends nothing to anybody else, and stops sending 5 s after the client's last word.
-    Server(Serve),
+    Server(ServeArguments),
     /// Tests the circuit to a server: path MTU, baseline RTT, bottleneck rate, TCP with several windows.
     ///
     /// Exit codes: 0 every stated threshold was kept, 1 one was not, 2 it could not be measured.
-    Run(Box<Run>),
+    Run(Box<MeasureRunArguments>),
     // Their own texts say more.
     Service(Box<ServiceTest>),
     Throughput(Box<ThroughputTest>),
     // Its own text says more.
-    Diagnose(Diagnose),
+    Diagnose(DiagnoseArguments),
 }
 
-impl Measure {
+impl MeasureArguments {
     /// Runs the chosen action.
     ///
     /// # Errors
     /// When the action fails; the message says what to do.
     pub(crate) fn run(self) -> Result<()> {
         match self.action {
-            Action::Server(serve) => serve.run(),
-            Action::Run(run) => run.run(),
-            Action::Service(test) => test.run(),
-            Action::Throughput(test) => test.run(),
-            Action::Diagnose(diagnose) => diagnose.run(),
+            MeasureAction::Server(serve) => serve.run(),
+            MeasureAction::Run(run) => run.run(),
+            MeasureAction::Service(test) => test.run(),
+            MeasureAction::Throughput(test) => test.run(),
+            MeasureAction::Diagnose(diagnose) => diagnose.run(),
         }
     }
 }
 
 /// What `trunkline measure server` is told.
 #[derive(Debug, Args)]
-struct Serve {
+struct ServeArguments {
     /// The address to listen at [default: all].
     #[arg(long, value_name = "ADDRESS")]
     bind: Option<IpAddr>,
@@ -98,7 +98,7 @@ struct Serve {
     max_test: Duration,
 }
 
-impl Serve {
+impl ServeArguments {
     fn run(self) -> Result<()> {
         let given = key(self.key_file.as_deref())?;
         // Only now: who types the key, or waits for it at a pipe, must be able to stop.
@@ -116,7 +116,7 @@ impl Serve {
         limits.rate = self.max_rate;
         limits.order = self.max_duration;
         limits.session = self.max_test;
-        let server = Server::bind(&ServerOptions {
+        let server = TestServer::bind(&ServerOptions {
             bind: self.bind,
             port: self.port,
             words,
@@ -139,7 +139,7 @@ impl Serve {
 
 /// What `trunkline measure run` is told.
 #[derive(Debug, Args)]
-struct Run {
+struct MeasureRunArguments {
     /// The server's name or address, or HOST:PORT, or [ADDRESS]:PORT.
     host: String,
     /// Its port, TCP and UDP [default: 6349].
@@ -174,8 +174,8 @@ struct Run {
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
     duration: Duration,
     /// Which way; with both, TCP is then run both ways at once, too.
-    #[arg(long, value_enum, default_value_t = Ways::Both)]
-    direction: Ways,
+    #[arg(long, value_enum, default_value_t = DirectionOption::Both)]
+    direction: DirectionOption,
     /// The shares of the BDP to walk through, in percent; none with 0.
     #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_values_t = WALK_PERCENT)]
     walk: Vec<u64>,
@@ -212,13 +212,13 @@ struct Run {
     html: Option<PathBuf>,
     // Last: what follows stands below its heading.
     #[command(flatten)]
-    limits: Limits,
+    limits: ThresholdArguments,
 }
 
 /// What must be kept to pass. RFC 6349 has no thresholds; what is not stated is not judged.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Thresholds")]
-struct Limits {
+struct ThresholdArguments {
     /// The least bottleneck rate of IP packets.
     #[arg(long, value_name = "RATE")]
     min_rate: Option<Bitrate>,
@@ -247,7 +247,7 @@ fn threshold(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "a threshold is a number, zero or more".to_owned())
 }
 
-impl Run {
+impl MeasureRunArguments {
     fn run(self) -> Result<()> {
         let code = match self.measure() {
             Ok(code) => code,
@@ -299,7 +299,7 @@ impl Run {
         let finished = test(&options, profile, &kernel::interrupted, &display);
         display.finish();
         let finished = finished?;
-        let mut out = Output::new();
+        let mut out = StandardOutput::new();
         match self.json {
             true => writeln!(out, "{}", tester::json(&finished))?,
             false => write!(out, "{}", tester::text(&finished))?,
@@ -310,9 +310,9 @@ impl Run {
             page.write(&tester::html(&finished)?)?;
         }
         Ok(match finished.turn_up.verdict() {
-            Verdict::Passed(_) => 0,
-            Verdict::Failed(_) => 1,
-            Verdict::NotMeasured(_) => 2,
+            TurnUpVerdict::Passed(_) => 0,
+            TurnUpVerdict::Failed(_) => 1,
+            TurnUpVerdict::NotMeasured(_) => 2,
         })
     }
 
@@ -326,8 +326,8 @@ impl Run {
         }
     }
 
-    fn profile(&self) -> Profile {
-        Profile {
+    fn profile(&self) -> TestProfile {
+        TestProfile {
             directions: self.direction.each(),
             walk_percent: self.walk.iter().copied().filter(|one| *one > 0).collect(),
             windows: self.window.clone(),
@@ -338,7 +338,7 @@ impl Run {
             // By the server's address, once it is known.
             tcp_headers: ::measure::metrics::HEADERS_IPV4,
             target: self.target,
-            thresholds: Thresholds {
+            thresholds: TestThresholds {
                 rate_min: self.limits.min_rate,
                 transfer_time_ratio_max: self.limits.max_transfer_time_ratio,
                 efficiency_percent_min: self.limits.min_efficiency,

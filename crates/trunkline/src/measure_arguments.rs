@@ -2,7 +2,7 @@
 //! directions. What may
 //! mean two things is refused, with both.
 
-use ::measure::wire::Direction;
+use ::measure::wire::TestDirection;
 use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
 
@@ -115,7 +115,7 @@ pub(crate) fn far_end(host: &str, port: Option<u16>, usual: u16) -> Result<(Stri
 
 /// Which directions are tested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Ways {
+pub(crate) enum DirectionOption {
     /// Up, then down.
     Both,
     /// From here to the server.
@@ -124,13 +124,13 @@ pub(crate) enum Ways {
     Down,
 }
 
-impl Ways {
+impl DirectionOption {
     /// The directions, each by itself.
-    pub(crate) fn each(self) -> Vec<Direction> {
+    pub(crate) fn each(self) -> Vec<TestDirection> {
         match self {
-            Ways::Both => Direction::BOTH.to_vec(),
-            Ways::Up => vec![Direction::Up],
-            Ways::Down => vec![Direction::Down],
+            DirectionOption::Both => TestDirection::BOTH.to_vec(),
+            DirectionOption::Up => vec![TestDirection::Up],
+            DirectionOption::Down => vec![TestDirection::Down],
         }
     }
 }

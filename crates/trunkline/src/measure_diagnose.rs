@@ -4,15 +4,15 @@ use std::fs::File;
 use std::io::{self, BufReader, Cursor, Read, Write};
 use std::path::{Path, PathBuf};
 
-use ::measure::diagnosis::{Finding, Segment, Transfer, diagnose_capture};
+use ::measure::diagnosis::{DiagnosisFinding, TcpSegment, TransferDiagnosis, diagnose_capture};
 use anyhow::{Context, Result, anyhow, bail};
-use capture::{Damage, Frames};
+use capture::{CaptureError, CaptureReader};
 use clap::Args;
-use emulator::link::Refused;
+use emulator::link::InvalidRequest;
 use serde_json::{Value, json};
 use vocab::Time;
 
-use crate::output::Output;
+use crate::output::StandardOutput;
 
 /// Segments that are held at once, with what is made of them up to a kilobyte each. What follows is not read,
 /// and said.
@@ -43,7 +43,7 @@ const LONGEST_MAGIC: u64 = 6;
 /// Exit code: 0 there was something to say; 1 the capture could not be read to its end (what was read is
 /// judged) or held no transfer; 2 there is no such file, or it is no capture.
 #[derive(Debug, Args)]
-pub(crate) struct Diagnose {
+pub(crate) struct DiagnoseArguments {
     /// The capture; - is standard input.
     #[arg(value_name = "FILE")]
     file: PathBuf,
@@ -56,14 +56,14 @@ pub(crate) struct Diagnose {
 }
 
 /// What a file held.
-struct Held {
-    segments: Vec<Segment>,
+struct CaptureContent {
+    segments: Vec<TcpSegment>,
     frames: u64,
     /// Why it was not read to its end.
     cut: Option<String>,
 }
 
-impl Diagnose {
+impl DiagnoseArguments {
     /// Reads, judges and prints.
     ///
     /// # Errors
@@ -72,7 +72,7 @@ impl Diagnose {
         let name = self.file.display().to_string();
         let held = read(&self.file)?;
         let transfers = diagnose_capture(&held.segments);
-        let mut output = Output::new();
+        let mut output = StandardOutput::new();
         if self.json {
             writeln!(output, "{}", document(&name, &held, &transfers))?;
         } else {
@@ -96,14 +96,14 @@ impl Diagnose {
     }
 }
 
-fn read(path: &Path) -> Result<Held> {
+fn read(path: &Path) -> Result<CaptureContent> {
     let name = path.display();
     let input: Box<dyn Read> = match path.as_os_str() == "-" {
         true => Box::new(io::stdin()),
         false => {
             let file = File::open(path)
                 .with_context(|| format!("cannot read {name}"))
-                .map_err(Refused::because)?;
+                .map_err(InvalidRequest::because)?;
             Box::new(file)
         }
     };
@@ -114,15 +114,17 @@ fn read(path: &Path) -> Result<Held> {
         .take(LONGEST_MAGIC)
         .read_to_end(&mut first)
         .with_context(|| format!("cannot read {name}"))
-        .map_err(Refused::because)?;
+        .map_err(InvalidRequest::because)?;
     if let Some(what) = what_instead(&first, &name.to_string()) {
-        return Err(Refused::because(anyhow!("{name} is no capture: {what}")));
+        return Err(InvalidRequest::because(anyhow!(
+            "{name} is no capture: {what}"
+        )));
     }
     let whole = Cursor::new(first).chain(input);
-    let mut frames = Frames::open(whole)
+    let mut frames = CaptureReader::open(whole)
         .with_context(|| format!("{name} is no capture"))
-        .map_err(Refused::because)?;
-    let mut held = Held {
+        .map_err(InvalidRequest::because)?;
+    let mut held = CaptureContent {
         segments: Vec::new(),
         frames: 0,
         cut: None,
@@ -132,16 +134,16 @@ fn read(path: &Path) -> Result<Held> {
             Ok(Some(frame)) => {
                 held.frames += 1;
                 let segment = frame.network().and_then(|(packet, wire_bytes)| {
-                    Segment::parse(Time::from_epoch(frame.at), packet, wire_bytes)
+                    TcpSegment::parse(Time::from_epoch(frame.at), packet, wire_bytes)
                 });
                 held.segments.extend(segment);
             }
             Ok(None) => break,
             Err(
-                damage @ (Damage::NoCapture
-                | Damage::Cut { .. }
-                | Damage::Nonsense { .. }
-                | Damage::Io(_)),
+                damage @ (CaptureError::NoCapture
+                | CaptureError::Cut { .. }
+                | CaptureError::Nonsense { .. }
+                | CaptureError::Io(_)),
             ) => {
                 held.cut = Some(damage.to_string());
                 break;
@@ -171,7 +173,7 @@ fn what_instead(first: &[u8], name: &str) -> Option<String> {
     ))
 }
 
-fn document(name: &str, held: &Held, transfers: &[Transfer]) -> Value {
+fn document(name: &str, held: &CaptureContent, transfers: &[TransferDiagnosis]) -> Value {
     let transfers: Vec<Value> = transfers
         .iter()
         .map(|transfer| {
@@ -199,7 +201,7 @@ fn document(name: &str, held: &Held, transfers: &[Transfer]) -> Value {
 }
 
 /// A finding as `--json` has it, here and in a turn-up test.
-pub(crate) fn finding(finding: &Finding) -> Value {
+pub(crate) fn finding(finding: &DiagnosisFinding) -> Value {
     let parameters: serde_json::Map<String, Value> = finding
         .parameters
         .named()

@@ -5,16 +5,18 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ::measure::steps::{Criteria, FRAME_MIN, Goal, ServicePlan, ThroughputPlan, Verdict};
+use ::measure::steps::{
+    FRAME_MIN, SearchGoal, ServiceCriteria, ServicePlan, ServiceVerdict, ThroughputPlan,
+};
 use anyhow::{Result, ensure};
 use clap::Args;
 use host::kernel;
 use tester::{self, PORT, RunOptions};
 use vocab::{Bitrate, Probability, parse_duration};
 
-use crate::measure_arguments::{Ways, dscp, far_end};
+use crate::measure_arguments::{DirectionOption, dscp, far_end};
 use crate::measure_key::needed_key;
-use crate::output::Output;
+use crate::output::StandardOutput;
 use crate::page_file::PageFile;
 use crate::progress::progress;
 
@@ -27,7 +29,7 @@ const FRAMES: [u16; 6] = [128, 256, 512, 1_024, 1_280, FRAME_FULL];
 
 /// The far end, and how to get there.
 #[derive(Debug, Args)]
-struct Way {
+struct FarEndArguments {
     /// The name or address of a host that runs `trunkline measure server`, or HOST:PORT, or [ADDRESS]:PORT.
     host: String,
     /// Its port, TCP and UDP [default: 6349].
@@ -48,8 +50,8 @@ struct Way {
     #[arg(long, value_name = "CLASS", default_value_t = 0, value_parser = dscp)]
     dscp: u8,
     /// Which way; both are tested one after the other.
-    #[arg(long, value_enum, default_value_t = Ways::Both)]
-    direction: Ways,
+    #[arg(long, value_enum, default_value_t = DirectionOption::Both)]
+    direction: DirectionOption,
     /// How long the path rests before each stream, so that buckets are full again: bucket / rate.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "500ms")]
     rest: Duration,
@@ -61,7 +63,7 @@ struct Way {
     html: Option<PathBuf>,
 }
 
-impl Way {
+impl FarEndArguments {
     fn options(&self) -> Result<RunOptions> {
         let (host, port) = far_end(&self.host, self.port, PORT)?;
         Ok(RunOptions {
@@ -92,7 +94,7 @@ impl Way {
 #[derive(Debug, Args)]
 pub(crate) struct ServiceTest {
     #[command(flatten)]
-    way: Way,
+    way: FarEndArguments,
     /// The committed information rate.
     #[arg(long, value_name = "RATE")]
     cir: Bitrate,
@@ -148,7 +150,7 @@ impl ServiceTest {
             performance: self.performance,
             // By what the server gives, once it is known.
             stream_max: self.step,
-            criteria: Criteria {
+            criteria: ServiceCriteria {
                 loss_ratio_max: self.flr.map(Probability::as_fraction),
                 round_trip_max: self.ftd,
                 variation_max: self.fdv,
@@ -172,9 +174,9 @@ impl ServiceTest {
             page.write(&tester::service_html(&stepped)?)?;
         }
         Ok(match stepped.found.verdict() {
-            Verdict::Passed(_) => 0,
-            Verdict::Failed(_) => 1,
-            Verdict::NotMeasured(_) => 2,
+            ServiceVerdict::Passed(_) => 0,
+            ServiceVerdict::Failed(_) => 1,
+            ServiceVerdict::NotMeasured(_) => 2,
         })
     }
 }
@@ -190,7 +192,7 @@ impl ServiceTest {
 #[derive(Debug, Args)]
 pub(crate) struct ThroughputTest {
     #[command(flatten)]
-    way: Way,
+    way: FarEndArguments,
     /// Sizes of Ethernet frames, check sum included.
     #[arg(long, value_name = "BYTES,...", value_delimiter = ',', default_values_t = FRAMES, value_parser = frame)]
     frame_sizes: Vec<u16>,
@@ -243,7 +245,7 @@ impl ThroughputTest {
             max_rate: self.max_rate,
             // By what the server gives, once it is known.
             stream_max: self.trial,
-            goal: Goal {
+            goal: SearchGoal {
                 loss_ratio: self.loss_ratio.as_fraction(),
                 trial: self.trial,
                 duration_sum: self.duration_sum,
@@ -278,7 +280,7 @@ impl ThroughputTest {
 }
 
 fn print(text: String) -> Result<()> {
-    let mut out = Output::new();
+    let mut out = StandardOutput::new();
     write!(out, "{text}")?;
     out.flush()?;
     Ok(())

@@ -6,42 +6,42 @@ use std::path::PathBuf;
 
 use anyhow::{Context, ensure};
 use clap::{Args, Subcommand};
-use node::admin::{self, Request, tables};
+use node::admin::{self, AdminRequest, tables};
 use node::config::NodeConfig;
-use node::preflight::Findings;
+use node::preflight::CheckFindings;
 
 const DEFAULT_CONFIG: &str = "/etc/trunkline/node.toml";
 
 /// Runs a node, checks its configuration, asks a running one.
 #[derive(Debug, Args)]
-pub(crate) struct Node {
+pub(crate) struct NodeArguments {
     #[command(subcommand)]
-    command: Command,
+    command: NodeCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum NodeCommand {
     /// Runs a node until it is told to stop (SIGTERM; SIGHUP reads the configuration again).
-    Run(Run),
+    Run(NodeRunArguments),
     /// Checks a configuration and says what a node would do with it, here and now.
-    Check(Check),
+    Check(CheckArguments),
     /// Shows the state of a running node.
-    Status(Ask),
+    Status(NodeTarget),
     /// Lists the flows of a running node.
-    Flows(Ask),
+    Flows(NodeTarget),
     /// Says what was done with a flow, what that saved, and if nothing, why not.
-    Why(Why),
+    Why(WhyArguments),
     /// Tells a running node to read its configuration and its pins again.
-    Reload(Reload),
+    Reload(ReloadArguments),
     /// Empties the dictionary of a running node, or removes what one of its accelerators keeps.
-    Purge(Purge),
+    Purge(PurgeArguments),
     /// Watches a node and takes its rules away when it cannot. Started by the node itself.
     #[command(hide = true)]
-    Watchdog(Watchdog),
+    Watchdog(WatchdogArguments),
 }
 
 #[derive(Debug, Args)]
-struct Run {
+struct NodeRunArguments {
     /// The node's configuration.
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
@@ -51,7 +51,7 @@ struct Run {
 }
 
 #[derive(Debug, Args)]
-struct Check {
+struct CheckArguments {
     /// The configuration.
     #[arg(value_name = "FILE", default_value = DEFAULT_CONFIG)]
     file: PathBuf,
@@ -59,7 +59,7 @@ struct Check {
 
 /// Which running node, and how it answers.
 #[derive(Debug, Args)]
-struct Ask {
+struct NodeTarget {
     /// The node's configuration, which names its administration socket.
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
@@ -72,7 +72,7 @@ struct Ask {
 }
 
 #[derive(Debug, Args)]
-struct Reload {
+struct ReloadArguments {
     /// Takes the configuration even if it removes peers that have flows, or seems to be cut off in front of peers.
     #[arg(long)]
     remove_peers: bool,
@@ -80,11 +80,11 @@ struct Reload {
     #[arg(long)]
     remove_restrictions: bool,
     #[command(flatten)]
-    ask: Ask,
+    ask: NodeTarget,
 }
 
 #[derive(Debug, Args)]
-struct Purge {
+struct PurgeArguments {
     /// The accelerator whose content is removed, such as `http`; without it the dictionary is emptied.
     #[arg(value_name = "ACCELERATOR")]
     accelerator: Option<String>,
@@ -92,19 +92,19 @@ struct Purge {
     #[arg(value_name = "PREFIX", requires = "accelerator")]
     prefix: Option<String>,
     #[command(flatten)]
-    ask: Ask,
+    ask: NodeTarget,
 }
 
 #[derive(Debug, Args)]
-struct Why {
+struct WhyArguments {
     /// The flow's number, as `trunkline node flows` shows it.
     flow: u64,
     #[command(flatten)]
-    ask: Ask,
+    ask: NodeTarget,
 }
 
 #[derive(Debug, Args)]
-struct Watchdog {
+struct WatchdogArguments {
     /// The node whose rules are to be taken away.
     #[arg(long)]
     intercepting: Option<String>,
@@ -115,22 +115,24 @@ struct Watchdog {
     restart: Vec<OsString>,
 }
 
-impl Node {
+impl NodeArguments {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self.command {
-            Command::Run(command) => command.run(),
-            Command::Check(command) => command.run(),
-            Command::Status(ask) => ask.print(Request::Status, tables::status),
-            Command::Flows(ask) => ask.print(Request::Flows, tables::flows),
-            Command::Why(Why { flow, ask }) => ask.print(Request::Why { flow }, tables::why),
-            Command::Reload(command) => command.run(),
-            Command::Purge(command) => command.run(),
-            Command::Watchdog(command) => command.run(),
+            NodeCommand::Run(command) => command.run(),
+            NodeCommand::Check(command) => command.run(),
+            NodeCommand::Status(ask) => ask.print(AdminRequest::Status, tables::status),
+            NodeCommand::Flows(ask) => ask.print(AdminRequest::Flows, tables::flows),
+            NodeCommand::Why(WhyArguments { flow, ask }) => {
+                ask.print(AdminRequest::Why { flow }, tables::why)
+            }
+            NodeCommand::Reload(command) => command.run(),
+            NodeCommand::Purge(command) => command.run(),
+            NodeCommand::Watchdog(command) => command.run(),
         }
     }
 }
 
-impl Run {
+impl NodeRunArguments {
     fn run(self) -> anyhow::Result<()> {
         let config = self.config.clone();
         let watchdog_arguments = move |intercepting: Option<&str>| {
@@ -170,11 +172,11 @@ fn is_restarted_at(argument: &OsString) -> bool {
 
 const RESTARTED_AT: &str = "--restarted-at";
 
-impl Check {
+impl CheckArguments {
     fn run(self) -> anyhow::Result<()> {
         let config = NodeConfig::load(&self.file)?;
         show!("{}", node::preflight::describe(&config));
-        let Findings {
+        let CheckFindings {
             mut obstacles,
             warnings,
         } = node::preflight::look(&config);
@@ -202,7 +204,7 @@ impl Check {
     }
 }
 
-impl Ask {
+impl NodeTarget {
     fn socket(&self) -> anyhow::Result<PathBuf> {
         match &self.socket {
             Some(socket) => Ok(socket.clone()),
@@ -212,7 +214,7 @@ impl Ask {
 
     fn print(
         &self,
-        request: Request,
+        request: AdminRequest,
         table: fn(&serde_json::Value) -> String,
     ) -> anyhow::Result<()> {
         let answer = admin::ask(&self.socket()?, request)?;
@@ -224,7 +226,7 @@ impl Ask {
         Ok(())
     }
 
-    fn order(&self, request: Request) -> anyhow::Result<serde_json::Value> {
+    fn order(&self, request: AdminRequest) -> anyhow::Result<serde_json::Value> {
         let answer = admin::ask(&self.socket()?, request)?;
         if self.json {
             say!("{answer}");
@@ -233,9 +235,9 @@ impl Ask {
     }
 }
 
-impl Reload {
+impl ReloadArguments {
     fn run(self) -> anyhow::Result<()> {
-        let answer = self.ask.order(Request::Reload {
+        let answer = self.ask.order(AdminRequest::Reload {
             remove_peers: self.remove_peers,
             remove_restrictions: self.remove_restrictions,
         })?;
@@ -258,12 +260,12 @@ impl Reload {
     }
 }
 
-impl Purge {
+impl PurgeArguments {
     fn run(self) -> anyhow::Result<()> {
         let Some(accelerator) = self.accelerator else {
-            return self.ask.order(Request::ClearDictionary).map(drop);
+            return self.ask.order(AdminRequest::ClearDictionary).map(drop);
         };
-        let answer = self.ask.order(Request::Purge {
+        let answer = self.ask.order(AdminRequest::Purge {
             accelerator,
             prefix: self.prefix.unwrap_or_default(),
         })?;
@@ -275,7 +277,7 @@ impl Purge {
     }
 }
 
-impl Watchdog {
+impl WatchdogArguments {
     fn run(self) -> anyhow::Result<()> {
         node::watch(node::WatchdogOptions {
             intercepting_node: self.intercepting,

@@ -41,19 +41,19 @@ pub(crate) fn write_line(out: &mut impl Write, line: std::fmt::Arguments<'_>) {
 
 /// Standard output, of which somebody may have read enough.
 #[derive(Debug)]
-pub(crate) struct Output<W = io::Stdout> {
+pub(crate) struct StandardOutput<W = io::Stdout> {
     out: W,
     is_read: bool,
 }
 
-impl Output {
+impl StandardOutput {
     /// Standard output.
     pub(crate) fn new() -> Self {
         Self::over(io::stdout())
     }
 }
 
-impl<W> Output<W> {
+impl<W> StandardOutput<W> {
     fn over(out: W) -> Self {
         Self { out, is_read: true }
     }
@@ -74,7 +74,7 @@ impl<W> Output<W> {
     }
 }
 
-impl<W: Write> Write for Output<W> {
+impl<W: Write> Write for StandardOutput<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if !self.is_read {
             return Ok(bytes.len());
@@ -97,9 +97,9 @@ mod tests {
     use super::*;
 
     /// Takes so many bytes, then fails so.
-    struct Pipe(usize, io::ErrorKind);
+    struct FailingPipe(usize, io::ErrorKind);
 
-    impl Write for Pipe {
+    impl Write for FailingPipe {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             let taken = bytes.len().min(self.0);
             self.0 -= taken;
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_reader_who_has_gone_is_no_failure_and_is_known() {
-        let mut out = Output::over(Pipe(3, io::ErrorKind::BrokenPipe));
+        let mut out = StandardOutput::over(FailingPipe(3, io::ErrorKind::BrokenPipe));
         out.write_all(b"abc").unwrap();
         assert!(out.is_read());
         out.write_all(b"defgh").unwrap();
@@ -126,7 +126,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_is_a_failure() {
-        let mut out = Output::over(Pipe(3, io::ErrorKind::StorageFull));
+        let mut out = StandardOutput::over(FailingPipe(3, io::ErrorKind::StorageFull));
         assert!(out.write_all(b"abcd").is_err());
     }
 }

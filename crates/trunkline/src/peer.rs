@@ -6,10 +6,10 @@ use std::time::SystemTime;
 
 use anyhow::{Context, bail, ensure};
 use clap::{Args, Subcommand};
-use node::admin::{self, AskError, Request};
+use node::admin::{self, AdminRequest, AskError};
 use node::config::NodeConfig;
-use node::identity::Identity;
-use node::pairing::{self, Invitations, LoadedPins, Pins, Token};
+use node::identity::NodeIdentity;
+use node::pairing::{self, InvitationDirectory, InvitationToken, LoadedPins, PinDirectory};
 use serde_json::Value;
 use vocab::NodeId;
 
@@ -19,25 +19,25 @@ const LONGEST_INPUT: u64 = 4096;
 
 /// Pairs two nodes with a one-time token, lists and removes pins.
 #[derive(Debug, Args)]
-pub(crate) struct Peer {
+pub(crate) struct PeerArguments {
     #[command(subcommand)]
-    command: Command,
+    command: PeerCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum PeerCommand {
     /// Prints a one-time token; whoever joins with it within 15 minutes becomes a peer.
-    Invite(Invite),
+    Invite(InviteArguments),
     /// Joins the node that printed the token, which is read from standard input.
-    Join(Join),
+    Join(JoinArguments),
     /// Lists the paired nodes.
-    List(List),
+    List(ListArguments),
     /// Removes a paired node; a running node drops its session at once.
-    Remove(Remove),
+    Remove(RemoveArguments),
 }
 
 #[derive(Debug, Args)]
-struct Invite {
+struct InviteArguments {
     /// This node's configuration.
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
@@ -50,7 +50,7 @@ struct Invite {
 }
 
 #[derive(Debug, Args)]
-struct Join {
+struct JoinArguments {
     /// This node's configuration.
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
@@ -60,7 +60,7 @@ struct Join {
 }
 
 #[derive(Debug, Args)]
-struct List {
+struct ListArguments {
     /// This node's configuration.
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
@@ -70,7 +70,7 @@ struct List {
 }
 
 #[derive(Debug, Args)]
-struct Remove {
+struct RemoveArguments {
     /// The peer's name.
     name: String,
     /// This node's configuration.
@@ -78,18 +78,18 @@ struct Remove {
     config: PathBuf,
 }
 
-impl Peer {
+impl PeerArguments {
     pub(crate) fn run(self) -> anyhow::Result<()> {
         match self.command {
-            Command::Invite(command) => command.run(),
-            Command::Join(command) => command.run(),
-            Command::List(command) => command.run(),
-            Command::Remove(command) => command.run(),
+            PeerCommand::Invite(command) => command.run(),
+            PeerCommand::Join(command) => command.run(),
+            PeerCommand::List(command) => command.run(),
+            PeerCommand::Remove(command) => command.run(),
         }
     }
 }
 
-impl Invite {
+impl InviteArguments {
     fn run(self) -> anyhow::Result<()> {
         let config = NodeConfig::load(&self.config)?;
         let Some(listen) = config.wan.listen else {
@@ -109,16 +109,16 @@ impl Invite {
             node::config::is_host_and_port(&address),
             "`{address}` is not HOST:PORT; write \"198.51.100.7:4433\" or \"[2001:db8::7]:4433\""
         );
-        let identity = Identity::load_or_create(&config.state_directory)?;
+        let identity = NodeIdentity::load_or_create(&config.state_directory)?;
         if let Some(name) = &self.name {
             warn_unless_configured(&config, name);
-            let pins = Pins::new(&config.state_directory).load()?;
+            let pins = PinDirectory::new(&config.state_directory).load()?;
             ensure!(
                 !pins.contains_key(name),
                 "`{name}` is paired already; run `trunkline peer remove {name}` first to pair it anew"
             );
         }
-        let token = Invitations::new(&config.state_directory).invite(
+        let token = InvitationDirectory::new(&config.state_directory).invite(
             SystemTime::now(),
             identity.node(),
             &config.name,
@@ -130,7 +130,7 @@ impl Invite {
             "Good once, for 15 minutes. On the other node: trunkline peer join --name {} --config FILE",
             config.name
         );
-        match admin::ask(&config.admin_socket, Request::Status) {
+        match admin::ask(&config.admin_socket, AdminRequest::Status) {
             Ok(_) => {}
             Err(AskError::NotRunning { .. }) => {
                 remark!("This node is not running; start it before the other one joins.");
@@ -143,7 +143,7 @@ impl Invite {
     }
 }
 
-impl Join {
+impl JoinArguments {
     fn run(self) -> anyhow::Result<()> {
         let config = NodeConfig::load(&self.config)?;
         warn_unless_configured(&config, &self.name);
@@ -152,9 +152,9 @@ impl Join {
             .take(LONGEST_INPUT)
             .read_to_string(&mut text)
             .context("cannot read the token from standard input")?;
-        let token = Token::parse(&text)?;
-        let identity = Identity::load_or_create(&config.state_directory)?;
-        let pins = Pins::new(&config.state_directory);
+        let token = InvitationToken::parse(&text)?;
+        let identity = NodeIdentity::load_or_create(&config.state_directory)?;
+        let pins = PinDirectory::new(&config.state_directory);
         let paired = pairing::join_blocking(&identity, &pins, &config.name, &self.name, &token)?;
         say!(
             "Paired with {} ({}), which calls itself {}.",
@@ -168,10 +168,10 @@ impl Join {
     }
 }
 
-impl List {
+impl ListArguments {
     fn run(self) -> anyhow::Result<()> {
         let config = NodeConfig::load(&self.config)?;
-        let LoadedPins { pins, damaged } = Pins::new(&config.state_directory).load_all()?;
+        let LoadedPins { pins, damaged } = PinDirectory::new(&config.state_directory).load_all()?;
         for error in damaged.values() {
             remark!("warning: {error}");
         }
@@ -203,10 +203,10 @@ impl List {
     }
 }
 
-impl Remove {
+impl RemoveArguments {
     fn run(self) -> anyhow::Result<()> {
         let config = NodeConfig::load(&self.config)?;
-        Pins::new(&config.state_directory).remove(&self.name)?;
+        PinDirectory::new(&config.state_directory).remove(&self.name)?;
         say!("Removed {}.", self.name);
         tell_running_node(&config.admin_socket, &self.name, None);
         Ok(())
@@ -225,7 +225,7 @@ fn warn_unless_configured(config: &NodeConfig, name: &str) {
 /// Has a running node read its pins again, and asks it whether this peer is then the one that it should
 /// be: this identity, or nobody.
 fn tell_running_node(socket: &Path, name: &str, expected: Option<NodeId>) {
-    let reload = Request::Reload {
+    let reload = AdminRequest::Reload {
         remove_peers: false,
         remove_restrictions: false,
     };
@@ -235,7 +235,7 @@ fn tell_running_node(socket: &Path, name: &str, expected: Option<NodeId>) {
         reloaded => reloaded.map(|_| None),
     };
     let told = refused.and_then(|refused| {
-        let status = admin::ask(socket, Request::Status)?;
+        let status = admin::ask(socket, AdminRequest::Status)?;
         Ok((what_it_knows(&status, name, expected), refused))
     });
     match told {

@@ -4,11 +4,11 @@ use std::cell::RefCell;
 use std::io::IsTerminal;
 use std::time::Instant;
 
-use host::progress::Progress;
+use host::progress::ProgressReporter;
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// A bar where somebody watches, plain lines on standard error where nobody does.
-pub(crate) fn progress() -> Display {
+pub(crate) fn progress() -> ProgressDisplay {
     let bar = std::io::stderr().is_terminal().then(|| {
         let bar = ProgressBar::new(1000);
         let style = ProgressStyle::with_template("{elapsed_precise} [{bar:24}] {wide_msg}");
@@ -16,7 +16,7 @@ pub(crate) fn progress() -> Display {
         bar.enable_steady_tick(std::time::Duration::from_millis(250));
         bar
     });
-    Display {
+    ProgressDisplay {
         bar,
         began: Instant::now(),
         last: RefCell::default(),
@@ -24,13 +24,13 @@ pub(crate) fn progress() -> Display {
 }
 
 /// Shows the lab's progress.
-pub(crate) struct Display {
+pub(crate) struct ProgressDisplay {
     bar: Option<ProgressBar>,
     began: Instant,
     last: RefCell<String>,
 }
 
-impl Display {
+impl ProgressDisplay {
     /// Takes the bar away.
     pub(crate) fn finish(&self) {
         if let Some(bar) = &self.bar {
@@ -39,7 +39,7 @@ impl Display {
     }
 }
 
-impl Progress for Display {
+impl ProgressReporter for ProgressDisplay {
     fn step(&self, done: f64, text: &str) {
         let text = &vocab::printable(text);
         match &self.bar {

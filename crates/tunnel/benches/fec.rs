@@ -9,7 +9,7 @@
 use std::hint::black_box;
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use tunnel::fec::{Decoder, Encoder, RepairSymbol};
+use tunnel::fec::{FecDecoder, FecEncoder, RepairSymbol};
 
 const PAYLOAD: usize = 1_200;
 
@@ -17,7 +17,7 @@ fn payload(number: u64) -> Vec<u8> {
     vec![number as u8; PAYLOAD]
 }
 
-fn repairs(encoder: &mut Encoder, count: u64) -> Vec<RepairSymbol> {
+fn repairs(encoder: &mut FecEncoder, count: u64) -> Vec<RepairSymbol> {
     let run = encoder.outstanding();
     (0..count)
         .map(|_| encoder.repair(run.clone()).unwrap())
@@ -28,7 +28,7 @@ fn correction(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("fec");
     for (sources, count) in [(10, 2), (20, 4), (50, 10), (100, 20)] {
         group.throughput(Throughput::Bytes(sources * PAYLOAD as u64));
-        let mut encoder = Encoder::default();
+        let mut encoder = FecEncoder::default();
         group.bench_function(format!("encode {sources}+{count}"), |bencher| {
             bencher.iter(|| {
                 for number in 0..sources {
@@ -45,7 +45,7 @@ fn correction(criterion: &mut Criterion) {
             };
             group.bench_function(name, |bencher| {
                 let arrive = || {
-                    let (mut encoder, mut decoder) = (Encoder::default(), Decoder::default());
+                    let (mut encoder, mut decoder) = (FecEncoder::default(), FecDecoder::default());
                     for number in 0..sources {
                         encoder.source(&payload(number));
                         if number >= lost {

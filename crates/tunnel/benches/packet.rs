@@ -8,8 +8,8 @@ use std::hint::black_box;
 use bytes::BytesMut;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use tunnel::packet::{
-    ConnectionId, ConnectionIds, KeyContext, KeyLimits, OVERHEAD, Opener, PathSecret, Role, Sealer,
-    Suite,
+    CipherSuite, ConnectionId, ConnectionIds, KeyContext, KeyLimits, OVERHEAD, PacketOpener,
+    PacketSealer, PathSecret, TlsRole,
 };
 use vocab::{NodeId, Time};
 
@@ -19,7 +19,7 @@ const PACKET: usize = 1_400;
 /// Packets of one batch, as GSO takes them.
 const BATCH: usize = 32;
 
-fn end(suite: Suite, role: Role) -> (Sealer, Opener) {
+fn end(suite: CipherSuite, role: TlsRole) -> (PacketSealer, PacketOpener) {
     let context = KeyContext {
         version: 1,
         suite,
@@ -42,10 +42,10 @@ fn end(suite: Suite, role: Role) -> (Sealer, Opener) {
 }
 
 /// Fills and seals a batch of packets one behind the other.
-fn seal(sealer: &mut Sealer, batch: &mut BytesMut) {
+fn seal(sealer: &mut PacketSealer, batch: &mut BytesMut) {
     batch.clear();
     for _ in 0..BATCH {
-        let start = Sealer::begin(batch);
+        let start = PacketSealer::begin(batch);
         batch.resize(batch.len() + PACKET - OVERHEAD, 0x5a);
         let number = sealer.seal(Time::ZERO, batch, start).unwrap();
         sealer.acknowledged(Time::ZERO, number);
@@ -55,17 +55,17 @@ fn seal(sealer: &mut Sealer, batch: &mut BytesMut) {
 fn packets(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("packet");
     group.throughput(Throughput::Elements(BATCH as u64));
-    for suite in [Suite::Aes256Gcm, Suite::ChaCha20Poly1305] {
+    for suite in [CipherSuite::Aes256Gcm, CipherSuite::ChaCha20Poly1305] {
         let name = format!("{suite:?}");
         let mut batch = BytesMut::with_capacity(BATCH * PACKET);
-        let (mut sealer, _) = end(suite, Role::Dialler);
+        let (mut sealer, _) = end(suite, TlsRole::Dialler);
         sealer.set_probe_timeout(std::time::Duration::ZERO);
         group.bench_function(BenchmarkId::new("seal", &name), |bencher| {
             bencher.iter(|| seal(&mut sealer, black_box(&mut batch)));
         });
-        let (mut sealer, _) = end(suite, Role::Dialler);
+        let (mut sealer, _) = end(suite, TlsRole::Dialler);
         sealer.set_probe_timeout(std::time::Duration::ZERO);
-        let (_, mut opener) = end(suite, Role::Listener);
+        let (_, mut opener) = end(suite, TlsRole::Listener);
         group.bench_function(BenchmarkId::new("seal_and_open", &name), |bencher| {
             bencher.iter(|| {
                 seal(&mut sealer, &mut batch);

@@ -11,41 +11,44 @@ use std::time::Duration;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use path::RttEstimator;
-use tunnel::packet::Acknowledgement;
-use tunnel::recovery::{Arrival, Asks, Codepoint, Kind, Outgoing, Received, SentPackets};
-use vocab::{Random, Time};
+use tunnel::packet::PacketAck;
+use tunnel::recovery::{
+    AckRequest, EcnMarking, OutgoingPacket, PacketKind, ReceivedPacket, ReceivedPackets,
+    SentPackets,
+};
+use vocab::{SeededRandom, Time};
 
 /// What a transport keeps with each packet.
-type Content = [u64; 16];
+type BenchContent = [u64; 16];
 
 const LOSS: f64 = 0.02;
 const INTERVAL: Duration = Duration::from_micros(8);
 
-struct Ends {
+struct BenchPath {
     now: Time,
-    sender: SentPackets<Content>,
-    receiver: Received,
+    sender: SentPackets<BenchContent>,
+    receiver: ReceivedPackets,
     /// Packets on the way there and acknowledgements on the way back, by the time they arrive.
     there: VecDeque<(Time, u64)>,
-    back: VecDeque<(Time, Acknowledgement)>,
+    back: VecDeque<(Time, PacketAck)>,
     one_way: Duration,
     next: u64,
-    random: Random,
+    random: SeededRandom,
 }
 
-impl Ends {
+impl BenchPath {
     fn new(under_way: u64) -> Self {
         let now = Time::ZERO;
         let one_way = INTERVAL * u32::try_from(under_way / 2).unwrap_or(u32::MAX);
         let mut ends = Self {
             now,
             sender: SentPackets::new(now, RttEstimator::new(one_way * 2)),
-            receiver: Received::new(now, one_way * 2),
+            receiver: ReceivedPackets::new(now, one_way * 2),
             there: VecDeque::new(),
             back: VecDeque::new(),
             one_way,
             next: 0,
-            random: Random::from_seed(1),
+            random: SeededRandom::from_seed(1),
         };
         for _ in 0..under_way * 3 {
             ends.step();
@@ -59,10 +62,10 @@ impl Ends {
         let now = self.now;
         self.sender.sent(
             now,
-            Outgoing {
+            OutgoingPacket {
                 number: self.next,
                 bytes: 1_500,
-                kind: Kind::Eliciting,
+                kind: PacketKind::Eliciting,
                 is_marked: false,
                 symbol: None,
                 content: [self.next; 16],
@@ -76,17 +79,17 @@ impl Ends {
             let Some((_, number)) = self.there.pop_front() else {
                 break;
             };
-            let arrival = Arrival {
+            let arrival = ReceivedPacket {
                 number,
-                asks: Asks::Acknowledgement,
-                codepoint: Codepoint::NotEct,
+                asks: AckRequest::Acknowledgement,
+                codepoint: EcnMarking::NotEct,
             };
             self.receiver.on_packet(now, arrival);
         }
         if self.receiver.poll_timeout().is_some_and(|due| due <= now)
-            && let Some(telling) = self.receiver.telling(now, 256)
+            && let Some(telling) = self.receiver.pending_ack(now, 256)
         {
-            self.receiver.told(now, &telling);
+            self.receiver.on_ack_sent(now, &telling);
             let acknowledgement = telling.acknowledgement;
             self.back.push_back((now + self.one_way, acknowledgement));
         }
@@ -106,7 +109,7 @@ fn sent_and_acknowledged(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("recovery");
     group.throughput(Throughput::Elements(1));
     for under_way in [64, 4_096, 65_536] {
-        let mut ends = Ends::new(under_way);
+        let mut ends = BenchPath::new(under_way);
         assert!(
             ends.sender.statistics().spurious == 0,
             "nothing is reordered"

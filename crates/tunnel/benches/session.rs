@@ -4,17 +4,17 @@
 
 use bytes::Bytes;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
-use tunnel::{Answer, Config, Event, LinkId, Open, Session};
-use vocab::{FlowId, NodeId, Random, Time};
+use tunnel::{LinkId, OpenAnswer, OpenRequest, Session, SessionConfig, SessionEvent};
+use vocab::{FlowId, NodeId, SeededRandom, Time};
 
 const LINK: LinkId = LinkId(0);
 
 fn pair() -> [Session; 2] {
     let ids = [NodeId([1; 32]), NodeId([2; 32])];
     let session = |side: usize| {
-        let random = Random::from_seed(side as u64);
+        let random = SeededRandom::from_seed(side as u64);
         Session::new(
-            Config::default(),
+            SessionConfig::default(),
             ids[side],
             ids[1 - side],
             random,
@@ -48,7 +48,7 @@ fn carry(pair: &mut [Session; 2]) -> bool {
 }
 
 fn open(session: &mut Session) -> FlowId {
-    let open = Open {
+    let open = OpenRequest {
         client: "198.18.1.2:40000".parse().unwrap(),
         server: "198.18.2.2:80".parse().unwrap(),
         accelerator: 0,
@@ -70,7 +70,7 @@ fn bulk(pair: &mut [Session; 2], flows: &[FlowId], block: &Bytes, total: usize) 
         }
         carry(pair);
         while let Some(event) = pair[1].poll_event() {
-            if let Event::Readable { flow } = event {
+            if let SessionEvent::Readable { flow } = event {
                 while pair[1].read(flow, usize::MAX).is_some() {}
                 let received = pair[1].flow_statistics(flow).unwrap().received_bytes;
                 pair[1].consumed(flow, received);
@@ -96,17 +96,17 @@ fn exchange(pair: &mut [Session; 2]) {
         for side in [0, 1] {
             while let Some(event) = pair[side].poll_event() {
                 match event {
-                    Event::Opened { flow, .. } => {
-                        pair[side].answer(flow, Answer::Connected);
+                    SessionEvent::Opened { flow, .. } => {
+                        pair[side].answer(flow, OpenAnswer::Connected);
                         pair[side].write(flow, Bytes::from_static(&[8; 1000]));
                         pair[side].finish(flow);
                     }
-                    Event::Readable { flow } => {
+                    SessionEvent::Readable { flow } => {
                         while pair[side].read(flow, usize::MAX).is_some() {}
                         let received = pair[side].flow_statistics(flow).unwrap().received_bytes;
                         pair[side].consumed(flow, received);
                     }
-                    Event::Closed { .. } => closed += 1,
+                    SessionEvent::Closed { .. } => closed += 1,
                     _ => {}
                 }
             }

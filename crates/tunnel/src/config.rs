@@ -9,7 +9,7 @@ use crate::limits::FLOW_LIMIT;
 
 /// What may be set about a session. The defaults are meant to be right.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct SessionConfig {
     /// Credit that each new flow of the peer starts with.
     pub flow_window: ByteCount,
     /// What a flow's window may grow to when its reader keeps up with a long fat path. Where packets
@@ -29,12 +29,12 @@ pub struct Config {
     /// flows must survive, and time to find out and to dial again.
     pub give_up_after: Duration,
     /// Whether data leaves packets for the link where that delivers more.
-    pub compare_ways: bool,
+    pub compare_paths: bool,
     /// Flows that the peer may have open towards us; further ones are reset.
     pub flow_limit: usize,
 }
 
-impl Default for Config {
+impl Default for SessionConfig {
     fn default() -> Self {
         Self {
             flow_window: ByteCount::new(FLOW_WINDOW),
@@ -44,7 +44,7 @@ impl Default for Config {
             ping_interval: Duration::from_secs(1),
             silent_after: Duration::from_secs(5),
             give_up_after: Duration::from_secs(45),
-            compare_ways: true,
+            compare_paths: true,
             flow_limit: FLOW_LIMIT,
         }
     }

@@ -51,23 +51,23 @@ const GROWTH: u64 = 3;
 
 /// The total credit as it stands.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pool {
+pub(crate) struct CreditPool {
     window: u64,
     left: u64,
 }
 
 /// What one flow has of it.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Holding {
+pub(crate) struct FlowCredit {
     /// Written and not consumed by the peer.
     pub(crate) committed: u64,
     /// Received by the peer and not consumed.
     pub(crate) behind: u64,
-    /// What its reader has shown to take, see [`Pool::proven`].
+    /// What its reader has shown to take, see [`CreditPool::proven`].
     pub(crate) proven: u64,
 }
 
-impl Pool {
+impl CreditPool {
     /// The peer's total window, of which so much is committed.
     pub(crate) fn new(window: u64, committed: u64) -> Self {
         let headroom = RECORD.min(window / 8);
@@ -95,7 +95,7 @@ impl Pool {
     }
 
     /// Bytes that the flow may write now.
-    pub(crate) fn room(&self, flow: Holding) -> u64 {
+    pub(crate) fn room(&self, flow: FlowCredit) -> u64 {
         let share = self.share();
         let by_share = share.saturating_sub(flow.committed);
         // A reader that has stopped consumes nothing, so `proven` itself would never fall.
@@ -114,13 +114,13 @@ impl Pool {
 
     /// Encoded bytes of one record at most, so that what has arrived of it does not look like a
     /// reader that has fallen behind.
-    pub(crate) fn record_room(&self, flow: Holding) -> u64 {
+    pub(crate) fn record_room(&self, flow: FlowCredit) -> u64 {
         self.room(flow).min(self.share() / 2)
     }
 
     /// What a reader has shown to take, after it took so many bytes more. When it has fallen behind
     /// by a share, it is what it took just now and nothing from before.
-    pub(crate) fn proven(&self, flow: Holding, consumed: u64) -> u64 {
+    pub(crate) fn proven(&self, flow: FlowCredit, consumed: u64) -> u64 {
         let grown = GROWTH.saturating_mul(consumed);
         if flow.behind >= self.share() {
             return grown.min(flow.proven / 2);
@@ -136,11 +136,11 @@ mod tests {
     /// Lets flows write until none may, each with a reader that has stopped; gives what is left.
     fn left_beside(stalled: usize, record: u64) -> u64 {
         let mut committed = 0;
-        let mut flows = vec![Holding::default(); stalled];
+        let mut flows = vec![FlowCredit::default(); stalled];
         loop {
             let before = committed;
             for flow in &mut flows {
-                let room = Pool::new(TOTAL_WINDOW, committed).room(*flow);
+                let room = CreditPool::new(TOTAL_WINDOW, committed).room(*flow);
                 if room > 0 && flow.committed < FLOW_WINDOW {
                     let written = room.min(record);
                     flow.committed += written;
@@ -149,7 +149,7 @@ mod tests {
                 }
             }
             if committed == before {
-                return Pool::new(TOTAL_WINDOW, committed).left();
+                return CreditPool::new(TOTAL_WINDOW, committed).left();
             }
         }
     }
@@ -170,12 +170,12 @@ mod tests {
         const WINDOW: u64 = 4 << 20;
         let mut committed = 0;
         for _ in 0..60 {
-            let mut flow = Holding {
+            let mut flow = FlowCredit {
                 proven: TOTAL_WINDOW,
-                ..Holding::default()
+                ..FlowCredit::default()
             };
             loop {
-                let room = Pool::new(TOTAL_WINDOW, committed).room(flow);
+                let room = CreditPool::new(TOTAL_WINDOW, committed).room(flow);
                 if room == 0 || flow.committed >= WINDOW {
                     break;
                 }
@@ -185,7 +185,7 @@ mod tests {
                 committed += written;
             }
         }
-        let left = Pool::new(TOTAL_WINDOW, committed).left();
+        let left = CreditPool::new(TOTAL_WINDOW, committed).left();
         assert!(left >= 20 << 20, "60 stopped readers leave {left} bytes");
     }
 
@@ -194,16 +194,16 @@ mod tests {
         const { assert!(LEAST_WINDOW >= RECORD && FLOW_WINDOW >= 2 * RECORD) }
         const { assert!(FLOW_WINDOW_LIMIT + RECORD < TOTAL_WINDOW) }
         const { assert!(LEAST_SHARE >= 128 && LEAST_SHARE * FLOW_LIMIT as u64 <= TOTAL_WINDOW / 8) }
-        let empty = Pool::new(TOTAL_WINDOW, 0);
+        let empty = CreditPool::new(TOTAL_WINDOW, 0);
         assert!(empty.share() >= FLOW_WINDOW);
-        assert!(empty.record_room(Holding::default()) >= RECORD);
+        assert!(empty.record_room(FlowCredit::default()) >= RECORD);
     }
 
     #[test]
     fn a_record_that_was_begun_fits_the_window() {
         for committed in (0..TOTAL_WINDOW).step_by(100_003) {
-            let pool = Pool::new(TOTAL_WINDOW, committed);
-            if pool.room(Holding::default()) > 0 {
+            let pool = CreditPool::new(TOTAL_WINDOW, committed);
+            if pool.room(FlowCredit::default()) > 0 {
                 assert!(committed + RECORD <= TOTAL_WINDOW);
             }
         }
@@ -211,9 +211,9 @@ mod tests {
 
     #[test]
     fn a_flow_that_is_alone_gets_half_the_window() {
-        let mut flow = Holding::default();
+        let mut flow = FlowCredit::default();
         loop {
-            let room = Pool::new(TOTAL_WINDOW, flow.committed).room(flow);
+            let room = CreditPool::new(TOTAL_WINDOW, flow.committed).room(flow);
             if room == 0 {
                 break;
             }
@@ -225,8 +225,8 @@ mod tests {
 
     #[test]
     fn a_reader_that_falls_behind_has_shown_nothing() {
-        let pool = Pool::new(TOTAL_WINDOW, TOTAL_WINDOW / 2);
-        let mut flow = Holding::default();
+        let pool = CreditPool::new(TOTAL_WINDOW, TOTAL_WINDOW / 2);
+        let mut flow = FlowCredit::default();
         flow.proven = pool.proven(flow, 1_000);
         assert_eq!(flow.proven, 3_000);
         flow.behind = pool.share();

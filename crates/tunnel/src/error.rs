@@ -1,11 +1,11 @@
 //! What can go wrong in a session, and whose fault it is.
 
 use thiserror::Error;
-use vocab::{FlowId, NodeId, Truncated};
+use vocab::{FlowId, NodeId, TruncatedInput};
 
 /// Why the link has to be closed. The flows stay and go on over the next link.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-pub enum Error {
+pub enum SessionError {
     /// Bytes that are no frame of this protocol.
     #[error("the peer sent bytes that are no frame: {0}; is something else on that port?")]
     InvalidMessage(&'static str),
@@ -39,8 +39,8 @@ pub enum Error {
     },
 }
 
-impl From<Truncated> for Error {
-    fn from(_: Truncated) -> Self {
+impl From<TruncatedInput> for SessionError {
+    fn from(_: TruncatedInput) -> Self {
         Self::InvalidMessage("a frame ends in the middle of a field")
     }
 }

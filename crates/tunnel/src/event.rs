@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 use vocab::FlowId;
 
-use crate::packet::{ConnectionIds, KeyContext, Role};
+use crate::packet::{ConnectionIds, KeyContext, TlsRole};
 use crate::transport::SuspendReason;
 
 /// A link, numbered by the shell; numbers are not used again.
@@ -23,7 +23,7 @@ pub enum LinkEnd {
 
 /// What the far side needs to open the server's connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Open {
+pub struct OpenRequest {
     /// The client's own address.
     pub client: SocketAddr,
     /// The server the client wanted.
@@ -64,7 +64,7 @@ pub enum ConnectFailure {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatagramAgreement {
     /// Which end of the TLS connection this node is; the dialler sends first.
-    pub role: Role,
+    pub role: TlsRole,
     /// What the keys are made of, beside the secret of the TLS connection.
     pub context: KeyContext,
     /// What packets each way begin with.
@@ -75,7 +75,7 @@ pub struct DatagramAgreement {
 
 /// What became of an open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Answer {
+pub enum OpenAnswer {
     /// The server's connection stands.
     Connected,
     /// It does not; the flow ends with this answer.
@@ -113,7 +113,7 @@ pub enum ResetReason {
 
 /// What a session tells the engine. Drain with [`crate::Session::poll_event`] after every call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum SessionEvent {
     /// Both sides have agreed on this link and frames flow.
     LinkAttached {
         /// The link.
@@ -154,14 +154,14 @@ pub enum Event {
         /// The flow.
         flow: FlowId,
         /// What is wanted.
-        open: Open,
+        open: OpenRequest,
     },
-    /// What became of a flow we opened. After [`Answer::Failed`] only `Closed` follows.
+    /// What became of a flow we opened. After [`OpenAnswer::Failed`] only `Closed` follows.
     Answered {
         /// The flow.
         flow: FlowId,
         /// The answer.
-        answer: Answer,
+        answer: OpenAnswer,
     },
     /// Bytes can be read. Not said again until [`crate::Session::read`] has returned all.
     Readable {
@@ -202,17 +202,17 @@ pub enum Event {
         /// The message.
         bytes: Bytes,
     },
-    /// Nothing was heard for [`crate::Config::silent_after`]: dial a fresh link, take the
+    /// Nothing was heard for [`crate::SessionConfig::silent_after`]: dial a fresh link, take the
     /// interception rules away.
     Silent,
     /// The peer was heard again after `Silent`.
     Heard,
-    /// The peer is given up. Each of its flows gets a `Reset` as well.
+    /// The peer is given up. Each of its flows gets a `ResetFrame` as well.
     PeerLost {
         /// How many flows there were.
         flows: usize,
     },
-    /// The peer is another incarnation than before. Each of its flows gets a `Reset` as well.
+    /// The peer is another incarnation than before. Each of its flows gets a `ResetFrame` as well.
     PeerRestarted,
     /// The peer takes no new flows.
     GoAway,

@@ -33,10 +33,11 @@ mod statistics;
 pub mod transport;
 pub mod wire;
 
-pub use config::Config;
-pub use error::{Error, OpenError};
+pub use config::SessionConfig;
+pub use error::{OpenError, SessionError};
 pub use event::{
-    Answer, ConnectFailure, DatagramAgreement, Event, LinkEnd, LinkId, Open, ResetReason,
+    ConnectFailure, DatagramAgreement, LinkEnd, LinkId, OpenAnswer, OpenRequest, ResetReason,
+    SessionEvent,
 };
-pub use session::{Carried, Session};
-pub use statistics::{FlowStatistics, Statistics};
+pub use session::{CarriedFrame, Session};
+pub use statistics::{FlowStatistics, SessionStatistics};

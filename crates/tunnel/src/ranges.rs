@@ -8,13 +8,13 @@ use std::ops::Range;
 
 /// A set of numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Ranges {
+pub(crate) struct RangeSet {
     /// End of each range by its start; neither empty nor touching.
     ends: BTreeMap<u64, u64>,
     total: u64,
 }
 
-impl Ranges {
+impl RangeSet {
     pub(crate) fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
@@ -159,7 +159,7 @@ mod tests {
             steps in prop::collection::vec((any::<bool>(), 0_u64..60, 0_u64..20), 1..60),
             asked in (0_u64..60, 0_u64..30),
         ) {
-            let mut ranges = Ranges::default();
+            let mut ranges = RangeSet::default();
             let mut reference = BTreeSet::new();
             for (adds, start, length) in steps {
                 let range = start..start + length;

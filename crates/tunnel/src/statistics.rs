@@ -5,7 +5,7 @@ use std::time::Duration;
 /// What a session has done since it was made. Bytes are those handed to and taken from links,
 /// without what TLS and TCP add.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
+pub struct SessionStatistics {
     /// Bytes given to links.
     pub sent_bytes: u64,
     /// Bytes taken from links.

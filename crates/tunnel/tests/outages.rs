@@ -14,13 +14,15 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use proptest::prelude::*;
-use tunnel::wire::{Frame, split_frame};
-use tunnel::{Answer, Carried, Config, Event, LinkEnd, LinkId, Open, Session};
-use vocab::{ByteCount, FlowId, NodeId, Random, Time, Writer};
+use tunnel::wire::{SessionFrame, split_frame};
+use tunnel::{
+    CarriedFrame, LinkEnd, LinkId, OpenAnswer, OpenRequest, Session, SessionConfig, SessionEvent,
+};
+use vocab::{ByteCount, ByteWriter, FlowId, NodeId, SeededRandom, Time};
 
 /// One direction of a flow, as one side sees its own and the other's half of it.
 #[derive(Debug, Default)]
-struct Stream {
+struct FlowDirection {
     length: u64,
     written: u64,
     finished: bool,
@@ -33,14 +35,14 @@ struct Stream {
 #[derive(Debug, Default)]
 struct FlowModel {
     /// By writing side.
-    streams: [Stream; 2],
+    streams: [FlowDirection; 2],
     opened_far: u32,
     answered: u32,
     closed: [u32; 2],
 }
 
-struct World {
-    random: Random,
+struct OutageSimulation {
+    random: SeededRandom,
     now: Time,
     sessions: [Session; 2],
     link: Option<LinkId>,
@@ -49,22 +51,22 @@ struct World {
     wire: [Vec<u8>; 2],
     with_packets: bool,
     /// Packets under way to each side, in no order.
-    packets: [Vec<Packet>; 2],
+    packets: [Vec<TestPacket>; 2],
     /// What each side will be told of its packets, in no order.
-    reports: [Vec<(Fate, Vec<Carried>)>; 2],
+    reports: [Vec<(PacketFate, Vec<CarriedFrame>)>; 2],
     packets_sent: u64,
     flows: BTreeMap<FlowId, (usize, FlowModel)>,
     window: u64,
 }
 
 #[derive(Clone)]
-struct Packet {
+struct TestPacket {
     payload: Bytes,
-    carried: Vec<Carried>,
+    carried: Vec<CarriedFrame>,
 }
 
 #[derive(Clone, Copy)]
-enum Fate {
+enum PacketFate {
     Arrived,
     Lost,
 }
@@ -77,8 +79,8 @@ fn byte_at(flow: FlowId, writer: usize, offset: u64) -> u8 {
     (mixed >> 56) as u8
 }
 
-fn open() -> Open {
-    Open {
+fn open() -> OpenRequest {
+    OpenRequest {
         client: "198.18.1.2:40000".parse().unwrap(),
         server: "198.18.2.2:80".parse().unwrap(),
         accelerator: 1,
@@ -88,19 +90,19 @@ fn open() -> Open {
     }
 }
 
-impl World {
+impl OutageSimulation {
     fn new(seed: u64) -> Self {
-        let mut random = Random::from_seed(seed);
+        let mut random = SeededRandom::from_seed(seed);
         let window = 4_096 << random.below(6);
-        let config = Config {
+        let config = SessionConfig {
             flow_window: ByteCount::new(window),
             total_window: ByteCount::new(window * 8),
             flow_window_limit: ByteCount::new(window * 4),
-            ..Config::default()
+            ..SessionConfig::default()
         };
         let ids = [NodeId([1; 32]), NodeId([2; 32])];
         let mut session = |side: usize| {
-            let own = Random::from_seed(random.next_u64());
+            let own = SeededRandom::from_seed(random.next_u64());
             Session::new(config.clone(), ids[side], ids[1 - side], own, Time::ZERO)
         };
         let sessions = [session(0), session(1)];
@@ -173,49 +175,49 @@ impl World {
     fn drain(&mut self, side: usize) {
         while let Some(event) = self.sessions[side].poll_event() {
             match event {
-                Event::Opened { flow, open: got } => {
+                SessionEvent::Opened { flow, open: got } => {
                     assert_eq!(got, open());
                     let (opener, model) = self.flows.get_mut(&flow).unwrap();
                     assert_eq!(*opener, 1 - side);
                     model.opened_far += 1;
-                    self.sessions[side].answer(flow, Answer::Connected);
+                    self.sessions[side].answer(flow, OpenAnswer::Connected);
                 }
-                Event::Answered { flow, answer } => {
-                    assert_eq!(answer, Answer::Connected);
+                SessionEvent::Answered { flow, answer } => {
+                    assert_eq!(answer, OpenAnswer::Connected);
                     self.flows.get_mut(&flow).unwrap().1.answered += 1;
                 }
-                Event::Finished { flow } => {
+                SessionEvent::Finished { flow } => {
                     let stream = &mut self.flows.get_mut(&flow).unwrap().1.streams[1 - side];
                     assert!(!stream.end_seen, "an end is told once");
                     assert_eq!(stream.read, stream.length);
                     stream.end_seen = true;
                 }
-                Event::Consumed { flow, offset } => {
+                SessionEvent::Consumed { flow, offset } => {
                     let stream = &mut self.flows.get_mut(&flow).unwrap().1.streams[side];
                     // The end of the direction is news as well, at the same offset.
                     assert!(offset >= stream.peer_consumed && offset <= stream.consumed);
                     stream.peer_consumed = offset;
                 }
-                Event::Closed { flow } => {
+                SessionEvent::Closed { flow } => {
                     self.flows.get_mut(&flow).unwrap().1.closed[side] += 1;
                 }
-                Event::Reset { flow, reason } => panic!("flow {flow} was reset: {reason:?}"),
-                Event::PeerRestarted => panic!("nobody restarted"),
-                Event::PeerLost { .. } => panic!("nobody was given up"),
-                Event::LinkAttached { .. }
-                | Event::LinkReplaced { .. }
-                | Event::LinkLost { .. }
-                | Event::Hello { .. }
-                | Event::Readable { .. }
-                | Event::Writable { .. }
-                | Event::Message { .. }
-                | Event::Silent
-                | Event::Heard
-                | Event::GoAway
-                | Event::DatagramsAgreed { .. }
-                | Event::DatagramsUp
-                | Event::DatagramsDown { .. }
-                | Event::Drained => {}
+                SessionEvent::Reset { flow, reason } => panic!("flow {flow} was reset: {reason:?}"),
+                SessionEvent::PeerRestarted => panic!("nobody restarted"),
+                SessionEvent::PeerLost { .. } => panic!("nobody was given up"),
+                SessionEvent::LinkAttached { .. }
+                | SessionEvent::LinkReplaced { .. }
+                | SessionEvent::LinkLost { .. }
+                | SessionEvent::Hello { .. }
+                | SessionEvent::Readable { .. }
+                | SessionEvent::Writable { .. }
+                | SessionEvent::Message { .. }
+                | SessionEvent::Silent
+                | SessionEvent::Heard
+                | SessionEvent::GoAway
+                | SessionEvent::DatagramsAgreed { .. }
+                | SessionEvent::DatagramsUp
+                | SessionEvent::DatagramsDown { .. }
+                | SessionEvent::Drained => {}
             }
         }
     }
@@ -245,7 +247,7 @@ impl World {
                 }
                 let session = &mut self.sessions[side];
                 let random = &mut self.random;
-                let part = |random: &mut Random, most: u64| {
+                let part = |random: &mut SeededRandom, most: u64| {
                     if everything {
                         most
                     } else {
@@ -319,7 +321,7 @@ impl World {
         }
         let under_way = self.packets[1 - side].drain(..);
         let unreported = self.reports[side].drain(..).map(|(_, carried)| carried);
-        let lost: Vec<Vec<Carried>> = under_way
+        let lost: Vec<Vec<CarriedFrame>> = under_way
             .map(|packet| packet.carried)
             .chain(unreported)
             .collect();
@@ -336,7 +338,7 @@ impl World {
         for side in [0, 1] {
             let most = self.random.below(4);
             for _ in 0..most {
-                let (mut out, mut carried) = (Writer::new(), Vec::new());
+                let (mut out, mut carried) = (ByteWriter::new(), Vec::new());
                 let room = 120 + self.random.below(1_300) as usize;
                 self.sessions[side].poll_packet(self.now, room, &mut out, &mut carried);
                 assert!(out.len() <= room, "a packet has a length");
@@ -346,7 +348,7 @@ impl World {
                 }
                 self.packets_sent += 1;
                 let payload = out.finish();
-                self.packets[1 - side].push(Packet { payload, carried });
+                self.packets[1 - side].push(TestPacket { payload, carried });
             }
         }
         for side in [0, 1] {
@@ -366,8 +368,8 @@ impl World {
                 let (fate, carried) = self.reports[side].swap_remove(place);
                 for carried in &carried {
                     match fate {
-                        Fate::Arrived => self.sessions[side].packet_arrived(carried),
-                        Fate::Lost => self.sessions[side].packet_lost(self.now, carried),
+                        PacketFate::Arrived => self.sessions[side].packet_arrived(carried),
+                        PacketFate::Lost => self.sessions[side].packet_lost(self.now, carried),
                     }
                 }
             }
@@ -376,20 +378,20 @@ impl World {
     }
 
     /// One packet reaches a side, or not.
-    fn arrive(&mut self, side: usize, packet: Packet) {
+    fn arrive(&mut self, side: usize, packet: TestPacket) {
         let sender = 1 - side;
         let (copies, fate) = match self.random.below(20) {
-            0..=2 => (0, Fate::Lost),
-            3 => (2, Fate::Arrived),
+            0..=2 => (0, PacketFate::Lost),
+            3 => (2, PacketFate::Arrived),
             // The sender does not hear of it, and takes it for lost.
-            4 => (1, Fate::Lost),
-            _ => (1, Fate::Arrived),
+            4 => (1, PacketFate::Lost),
+            _ => (1, PacketFate::Arrived),
         };
         for _ in 0..copies {
             let mut payload = BytesMut::from(&packet.payload[..]);
             while let Some(frame) = split_frame(&mut payload).unwrap() {
                 self.sessions[side]
-                    .handle_packet_frame(self.now, Frame::parse(&frame).unwrap())
+                    .handle_packet_frame(self.now, SessionFrame::parse(&frame).unwrap())
                     .unwrap();
             }
             assert!(payload.is_empty());
@@ -453,8 +455,8 @@ impl World {
     }
 }
 
-fn run(seed: u64, steps: u32) -> World {
-    let mut world = World::new(seed);
+fn run(seed: u64, steps: u32) -> OutageSimulation {
+    let mut world = OutageSimulation::new(seed);
     world.dial();
     for _ in 0..steps {
         world.step();
@@ -504,7 +506,7 @@ proptest! {
         noise in prop::collection::vec(any::<u8>(), 0..2_000),
         flips in prop::collection::vec((any::<u16>(), any::<u8>()), 0..4),
     ) {
-        let mut world = World::new(7);
+        let mut world = OutageSimulation::new(7);
         world.dial();
         for _ in 0..60 {
             world.carry();

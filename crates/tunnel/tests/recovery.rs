@@ -8,26 +8,30 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use bytes::Bytes;
-use emulate::{Direction, DirectionConfig, Distribution, GilbertElliott, Jitter, Loss, Order};
+use emulate::{
+    DirectionConfig, GilbertElliott, JitterConfig, JitterDistribution, LinkDirection, LossModel,
+    PacketOrder,
+};
 use path::RttEstimator;
 use proptest::prelude::*;
-use tunnel::fec::{Cause, LossEstimate};
-use tunnel::packet::Acknowledgement;
+use tunnel::fec::{LossCause, LossEstimate};
+use tunnel::packet::PacketAck;
 use tunnel::recovery::{
-    AckOutcome, Arrival, Asks, Codepoint, Kind, Outgoing, Received, Sent, SentPackets, Timeout,
+    AckOutcome, AckRequest, EcnMarking, OutgoingPacket, PacketKind, ReceivedPacket,
+    ReceivedPackets, RecoveryTimeout, SentPacket, SentPackets,
 };
 use vocab::{Probability, Time};
 
 const PACKET: u64 = 1_500;
 
 /// One direction's traffic and what became of it.
-struct World {
+struct RecoverySimulation {
     now: Time,
     sender: SentPackets<u64>,
-    receiver: Received,
-    there: Direction,
-    back: Direction,
-    acknowledgements: Vec<Acknowledgement>,
+    receiver: ReceivedPackets,
+    there: LinkDirection,
+    back: LinkDirection,
+    acknowledgements: Vec<PacketAck>,
     /// Those among them that ask to be confirmed, and the newest that got here.
     asking: BTreeSet<u64>,
     to_confirm: Option<u64>,
@@ -45,7 +49,7 @@ struct World {
 }
 
 /// How a run ended.
-struct Report {
+struct RecoveryReport {
     sent: u64,
     arrived: BTreeSet<u64>,
     /// How long after sending lost packets were declared so.
@@ -59,16 +63,16 @@ struct Report {
     acknowledged_by: f64,
 }
 
-impl World {
+impl RecoverySimulation {
     fn new(there: DirectionConfig, back: DirectionConfig, seed: u64) -> Self {
         let now = Time::ZERO;
         let guess = there.delay + back.delay;
         Self {
             now,
             sender: SentPackets::new(now, RttEstimator::new(guess)),
-            receiver: Received::new(now, guess),
-            there: Direction::new(there, seed),
-            back: Direction::new(back, seed ^ 1),
+            receiver: ReceivedPackets::new(now, guess),
+            there: LinkDirection::new(there, seed),
+            back: LinkDirection::new(back, seed ^ 1),
             acknowledgements: Vec::new(),
             asking: BTreeSet::new(),
             to_confirm: None,
@@ -87,10 +91,10 @@ impl World {
     fn send(&mut self) {
         self.sender.sent(
             self.now,
-            Outgoing {
+            OutgoingPacket {
                 number: self.next,
                 bytes: PACKET,
-                kind: Kind::Eliciting,
+                kind: PacketKind::Eliciting,
                 is_marked: false,
                 symbol: None,
                 content: self.next,
@@ -104,10 +108,10 @@ impl World {
         self.tracked_max = self.tracked_max.max(self.sender.tracked());
     }
 
-    fn declare(&mut self, mut lost: Vec<Sent<u64>>) {
+    fn declare(&mut self, mut lost: Vec<SentPacket<u64>>) {
         lost.sort_unstable_by_key(|packet| packet.number);
         for packet in lost {
-            self.losses.lost(packet.number, Cause::Unknown);
+            self.losses.lost(packet.number, LossCause::Unknown);
             assert!(
                 !self.acked.contains(&packet.number),
                 "acknowledged, then lost"
@@ -140,10 +144,10 @@ impl World {
         while let Some(delivery) = self.there.poll_output(now) {
             let number = u64::from_be_bytes(delivery.packet[..8].try_into().unwrap());
             self.arrived.insert(number);
-            let arrival = Arrival {
+            let arrival = ReceivedPacket {
                 number,
-                asks: Asks::Acknowledgement,
-                codepoint: Codepoint::NotEct,
+                asks: AckRequest::Acknowledgement,
+                codepoint: EcnMarking::NotEct,
             };
             self.receiver.on_packet(now, arrival);
             let confirmed = u64::from_be_bytes(delivery.packet[8..].try_into().unwrap());
@@ -152,13 +156,13 @@ impl World {
             }
         }
         if self.receiver.poll_timeout().is_some_and(|due| due <= now) {
-            let telling = self.receiver.telling(now, 256).unwrap();
-            self.receiver.told(now, &telling);
+            let telling = self.receiver.pending_ack(now, 256).unwrap();
+            self.receiver.on_ack_sent(now, &telling);
             let acknowledgement = telling.acknowledgement;
             let index = self.acknowledgements.len() as u64;
             self.acknowledgements.push(acknowledgement);
             if self.receiver.wants_confirmation(now, 0) {
-                self.receiver.asked_for_confirmation(now);
+                self.receiver.on_confirmation_requested(now);
                 self.asking.insert(index);
             }
             self.back
@@ -178,8 +182,8 @@ impl World {
         if self.sender.poll_timeout().is_some_and(|due| due <= now) {
             while let Some(timeout) = self.sender.handle_timeout(now) {
                 match timeout {
-                    Timeout::Lost(lost) => self.declare(lost),
-                    Timeout::Probe { .. } => {
+                    RecoveryTimeout::Lost(lost) => self.declare(lost),
+                    RecoveryTimeout::Probe { .. } => {
                         self.probes += 1;
                         self.send();
                     }
@@ -221,7 +225,7 @@ impl World {
 
     /// Sends a packet every `interval` for `span`, then some more, by which the peer can tell what
     /// came of the last ones, then probes until all is settled.
-    fn run(mut self, interval: Duration, span: Duration) -> Report {
+    fn run(mut self, interval: Duration, span: Duration) -> RecoveryReport {
         self.send_until(Time::ZERO + span, interval);
         let sent = self.next;
         let more = interval.min(ms(1));
@@ -254,7 +258,7 @@ impl World {
             .filter(|(number, _)| **number < sent)
             .map(|(number, at)| (*number, at.since(self.sent_at[*number as usize])))
             .collect();
-        Report {
+        RecoveryReport {
             sent,
             acknowledged_by: self.acknowledgements.len() as f64 / self.next as f64,
             arrived: self.arrived,
@@ -268,7 +272,7 @@ impl World {
     }
 }
 
-impl Report {
+impl RecoveryReport {
     /// Wrong verdicts among packets sent after `warm_up`, as a share of them.
     fn wrong(&self, warm_up: u64) -> f64 {
         let wrong = self.verdicts.iter();
@@ -291,11 +295,11 @@ fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
-fn loss(fraction: f64) -> Loss {
+fn loss(fraction: f64) -> LossModel {
     Probability::from_fraction(fraction).unwrap().into()
 }
 
-fn way(delay: Duration, loss: Loss) -> DirectionConfig {
+fn way(delay: Duration, loss: LossModel) -> DirectionConfig {
     DirectionConfig {
         delay,
         loss,
@@ -303,10 +307,10 @@ fn way(delay: Duration, loss: Loss) -> DirectionConfig {
     }
 }
 
-fn jitter(spread: Duration) -> Option<Jitter> {
-    Some(Jitter {
-        distribution: Distribution::Uniform { spread },
-        order: Order::Free,
+fn jitter(spread: Duration) -> Option<JitterConfig> {
+    Some(JitterConfig {
+        distribution: JitterDistribution::Uniform { spread },
+        order: PacketOrder::Free,
     })
 }
 
@@ -319,7 +323,7 @@ const WARM_UP: u64 = 6_666;
 fn a_path_in_order_has_no_wrong_verdict_and_quick_right_ones() {
     for (seed, rate) in [(1, 0.001), (2, 0.01), (3, 0.1)] {
         let way = way(ms(50), loss(rate));
-        let report = World::new(way.clone(), way, seed).run(INTERVAL, ms(20_000));
+        let report = RecoverySimulation::new(way.clone(), way, seed).run(INTERVAL, ms(20_000));
         assert_eq!(report.wrong(0), 0.0, "{rate}");
         assert!(report.spurious.is_empty());
         // A round trip, what the receiver waits, acknowledgements that are lost in a row, and no
@@ -338,7 +342,7 @@ fn jitter_that_reorders_gives_few_wrong_verdicts() {
             jitter: jitter(ms(50)),
             ..way(ms(50), loss(rate))
         };
-        let report = World::new(way.clone(), way, seed).run(INTERVAL, ms(30_000));
+        let report = RecoverySimulation::new(way.clone(), way, seed).run(INTERVAL, ms(30_000));
         let wrong = report.wrong(WARM_UP);
         assert!(wrong < 0.005, "{wrong} at {rate}");
         // Each way takes up to 100 ms, and the window is what all but one in 500 keep to.
@@ -359,8 +363,9 @@ fn jitter_that_reorders_gives_few_wrong_verdicts() {
 #[test]
 fn bursts_are_told_by_their_length() {
     let model = GilbertElliott::from_rate_and_burst(Probability::from_fraction(0.02).unwrap(), 8.0);
-    let there = way(ms(50), Loss::GilbertElliott(model.unwrap()));
-    let report = World::new(there, way(ms(50), Loss::None), 5).run(INTERVAL, ms(60_000));
+    let there = way(ms(50), LossModel::GilbertElliott(model.unwrap()));
+    let report =
+        RecoverySimulation::new(there, way(ms(50), LossModel::None), 5).run(INTERVAL, ms(60_000));
     let losses = &report.losses;
     let rate = losses.probability();
     assert!((0.01..0.03).contains(&rate), "{rate}");
@@ -371,7 +376,8 @@ fn bursts_are_told_by_their_length() {
 #[test]
 fn random_losses_are_told_from_bursts() {
     let there = way(ms(50), loss(0.05));
-    let report = World::new(there, way(ms(50), Loss::None), 5).run(INTERVAL, ms(60_000));
+    let report =
+        RecoverySimulation::new(there, way(ms(50), LossModel::None), 5).run(INTERVAL, ms(60_000));
     let rate = report.losses.probability();
     assert!((0.04..0.06).contains(&rate), "{rate}");
     assert!(report.losses.mean_run() < 1.2, "{:?}", report.losses);
@@ -380,12 +386,12 @@ fn random_losses_are_told_from_bursts() {
 /// RFC 9000 §13.2.2: the way back is spared where packets are many.
 #[test]
 fn acknowledgements_are_few_beside_packets() {
-    let clean = || way(ms(50), Loss::None);
-    let report = World::new(clean(), clean(), 1).run(INTERVAL, ms(10_000));
+    let clean = || way(ms(50), LossModel::None);
+    let report = RecoverySimulation::new(clean(), clean(), 1).run(INTERVAL, ms(10_000));
     let share = report.acknowledged_by;
     assert!((0.05..0.15).contains(&share), "{share}");
     // 40 packets/s: two, or an eighth of the round trip later.
-    let report = World::new(clean(), clean(), 1).run(ms(25), ms(10_000));
+    let report = RecoverySimulation::new(clean(), clean(), 1).run(ms(25), ms(10_000));
     let share = report.acknowledged_by;
     assert!(share <= 1.0, "{share}");
 }
@@ -394,7 +400,8 @@ fn acknowledgements_are_few_beside_packets() {
 fn a_long_fat_path_stays_within_its_memory() {
     // 100,000 packets a second over 250 ms each way, for two seconds.
     let way = way(ms(250), loss(0.02));
-    let report = World::new(way.clone(), way, 1).run(Duration::from_micros(10), ms(2_000));
+    let report =
+        RecoverySimulation::new(way.clone(), way, 1).run(Duration::from_micros(10), ms(2_000));
     assert_eq!(report.wrong(0), 0.0);
     // A round trip and a half under way, and those remembered that were lost in the last seconds.
     assert!(report.tracked_max <= 210_000, "{}", report.tracked_max);
@@ -424,11 +431,11 @@ proptest! {
         let there = DirectionConfig {
             duplication,
             jitter: (spread > 0).then(|| jitter(ms(spread)).unwrap()),
-            reordering: Some(emulate::Reordering {
+            reordering: Some(emulate::ReorderingConfig {
                 probability: Probability::from_fraction(late).unwrap(),
                 late_by: ms(delay),
             }),
-            ..way(ms(delay), Loss::GilbertElliott(model.unwrap()))
+            ..way(ms(delay), LossModel::GilbertElliott(model.unwrap()))
         };
         let back = DirectionConfig {
             duplication,
@@ -436,7 +443,7 @@ proptest! {
             ..way(ms(delay), loss(back_rate))
         };
         let span = Duration::from_micros(interval) * 3_000;
-        let report = World::new(there, back, seed).run(Duration::from_micros(interval), span);
+        let report = RecoverySimulation::new(there, back, seed).run(Duration::from_micros(interval), span);
         // What a packet may take, what it may be late by, probes in between for a path with few
         // packets, of which some are lost on the way: ten probe timeouts.
         let round_trip = ms(2 * delay + 2 * spread + 2 * delay);

@@ -1,28 +1,28 @@
 //! Chance by number: what happens to the n-th of something, whatever happened to the others.
 //!
-//! [`Random`](crate::Random) is a sequence, so each number depends on how many were drawn before.
+//! [`SeededRandom`](crate::SeededRandom) is a sequence, so each number depends on how many were drawn before.
 //! Where an outcome must depend on a seed and on an index alone (whether packet 17 is lost, however
 //! many packets a queue dropped before it), the index itself is mixed with a key. The mixing is
 //! SplitMix64's (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", 2014):
 //! its n-th output for a seed, computed without the ones before. It is not for secrets.
 
-use crate::{Probability, Random};
+use crate::{Probability, SeededRandom};
 
 /// The golden ratio's odd fraction, by which SplitMix64 steps.
 const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// A source of chance that is asked by number; not for keys or tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Chance {
+pub struct IndexedRandom {
     key: u64,
 }
 
-impl Chance {
+impl IndexedRandom {
     /// A source for one kind of event, independent of those for other `stream` numbers.
     #[must_use]
     pub fn for_stream(seed: u64, stream: u64) -> Self {
         Self {
-            key: Random::for_stream(seed, stream).next_u64(),
+            key: SeededRandom::for_stream(seed, stream).next_u64(),
         }
     }
 
@@ -64,7 +64,7 @@ mod tests {
     #[test]
     fn is_split_mix_64_asked_by_number() {
         // The outputs for seed 1234567 that SplitMix64's implementations are compared by.
-        let chance = Chance { key: 1_234_567 };
+        let chance = IndexedRandom { key: 1_234_567 };
         let first: Vec<u64> = (0..3).map(|number| chance.bits(number)).collect();
         assert_eq!(
             first,
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn an_event_happens_as_often_as_its_probability_says() {
-        let chance = Chance::for_stream(1, 2);
+        let chance = IndexedRandom::for_stream(1, 2);
         let probability = Probability::from_fraction(0.01).unwrap();
         let count = (0..1_000_000)
             .filter(|number| chance.happens(*number, probability))

@@ -9,15 +9,15 @@ use thiserror::Error;
 /// The bytes end before the value does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("the message ends in the middle of a value")]
-pub struct Truncated;
+pub struct TruncatedInput;
 
 /// Reads values from the front of a byte slice.
 #[derive(Clone, Debug)]
-pub struct Reader<'a> {
+pub struct ByteReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ByteReader<'a> {
     /// A cursor at the start of `bytes`.
     #[must_use]
     pub fn new(bytes: &'a [u8]) -> Self {
@@ -39,9 +39,9 @@ impl<'a> Reader<'a> {
     /// The next `count` bytes.
     ///
     /// # Errors
-    /// [`Truncated`] when fewer are left; nothing is consumed then.
-    pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], Truncated> {
-        let (taken, rest) = self.rest.split_at_checked(count).ok_or(Truncated)?;
+    /// [`TruncatedInput`] when fewer are left; nothing is consumed then.
+    pub fn bytes(&mut self, count: usize) -> Result<&'a [u8], TruncatedInput> {
+        let (taken, rest) = self.rest.split_at_checked(count).ok_or(TruncatedInput)?;
         self.rest = rest;
         Ok(taken)
     }
@@ -49,9 +49,9 @@ impl<'a> Reader<'a> {
     /// The next `N` bytes as an array.
     ///
     /// # Errors
-    /// [`Truncated`] when fewer are left.
-    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Truncated> {
-        let (taken, rest) = self.rest.split_first_chunk().ok_or(Truncated)?;
+    /// [`TruncatedInput`] when fewer are left.
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], TruncatedInput> {
+        let (taken, rest) = self.rest.split_first_chunk().ok_or(TruncatedInput)?;
         self.rest = rest;
         Ok(*taken)
     }
@@ -59,41 +59,41 @@ impl<'a> Reader<'a> {
     /// One byte.
     ///
     /// # Errors
-    /// [`Truncated`] at the end.
-    pub fn u8(&mut self) -> Result<u8, Truncated> {
+    /// [`TruncatedInput`] at the end.
+    pub fn u8(&mut self) -> Result<u8, TruncatedInput> {
         self.array().map(|[byte]| byte)
     }
 
     /// Two bytes, big-endian.
     ///
     /// # Errors
-    /// [`Truncated`] when fewer are left.
-    pub fn u16(&mut self) -> Result<u16, Truncated> {
+    /// [`TruncatedInput`] when fewer are left.
+    pub fn u16(&mut self) -> Result<u16, TruncatedInput> {
         self.array().map(u16::from_be_bytes)
     }
 
     /// Four bytes, big-endian.
     ///
     /// # Errors
-    /// [`Truncated`] when fewer are left.
-    pub fn u32(&mut self) -> Result<u32, Truncated> {
+    /// [`TruncatedInput`] when fewer are left.
+    pub fn u32(&mut self) -> Result<u32, TruncatedInput> {
         self.array().map(u32::from_be_bytes)
     }
 
     /// Eight bytes, big-endian.
     ///
     /// # Errors
-    /// [`Truncated`] when fewer are left.
-    pub fn u64(&mut self) -> Result<u64, Truncated> {
+    /// [`TruncatedInput`] when fewer are left.
+    pub fn u64(&mut self) -> Result<u64, TruncatedInput> {
         self.array().map(u64::from_be_bytes)
     }
 
     /// A variable-length integer (RFC 9000 §16), below 2^62.
     ///
     /// # Errors
-    /// [`Truncated`] when its bytes are not all there; nothing is consumed then.
-    pub fn varint(&mut self) -> Result<u64, Truncated> {
-        let first = *self.rest.first().ok_or(Truncated)?;
+    /// [`TruncatedInput`] when its bytes are not all there; nothing is consumed then.
+    pub fn varint(&mut self) -> Result<u64, TruncatedInput> {
+        let first = *self.rest.first().ok_or(TruncatedInput)?;
         let length = 1 << (first >> 6);
         let bytes = self.bytes(length)?;
         let value = bytes
@@ -105,20 +105,20 @@ impl<'a> Reader<'a> {
     /// A byte string with its length before it as a variable-length integer.
     ///
     /// # Errors
-    /// [`Truncated`] when it is longer than what is left.
-    pub fn prefixed(&mut self) -> Result<&'a [u8], Truncated> {
+    /// [`TruncatedInput`] when it is longer than what is left.
+    pub fn prefixed(&mut self) -> Result<&'a [u8], TruncatedInput> {
         let length = self.varint()?;
-        self.bytes(usize::try_from(length).map_err(|_| Truncated)?)
+        self.bytes(usize::try_from(length).map_err(|_| TruncatedInput)?)
     }
 }
 
 /// Appends values to a growing buffer.
 #[derive(Clone, Debug, Default)]
-pub struct Writer {
+pub struct ByteWriter {
     buffer: BytesMut,
 }
 
-impl Writer {
+impl ByteWriter {
     /// An empty buffer.
     #[must_use]
     pub fn new() -> Self {
@@ -212,7 +212,7 @@ impl Writer {
     }
 }
 
-/// The number of bytes that [`Writer::varint`] uses for `value`.
+/// The number of bytes that [`ByteWriter::varint`] uses for `value`.
 ///
 /// # Panics
 /// When `value` is 2^62 or more.
@@ -245,8 +245,8 @@ mod tests {
             (&[0x25], 37),
         ];
         for (bytes, value) in samples {
-            assert_eq!(Reader::new(bytes).varint(), Ok(value));
-            let mut writer = Writer::new();
+            assert_eq!(ByteReader::new(bytes).varint(), Ok(value));
+            let mut writer = ByteWriter::new();
             writer.varint(value);
             assert_eq!(&writer.finish()[..], bytes);
         }
@@ -254,16 +254,16 @@ mod tests {
 
     #[test]
     fn a_cut_value_is_truncated_and_consumes_nothing() {
-        let mut reader = Reader::new(&[0x7b]);
-        assert_eq!(reader.varint(), Err(Truncated));
+        let mut reader = ByteReader::new(&[0x7b]);
+        assert_eq!(reader.varint(), Err(TruncatedInput));
         assert_eq!(reader.remaining(), 1);
-        assert_eq!(Reader::new(&[5, 1, 2]).prefixed(), Err(Truncated));
-        assert_eq!(Reader::new(&[]).u8(), Err(Truncated));
+        assert_eq!(ByteReader::new(&[5, 1, 2]).prefixed(), Err(TruncatedInput));
+        assert_eq!(ByteReader::new(&[]).u8(), Err(TruncatedInput));
     }
 
     #[test]
     fn what_is_written_reads_back() {
-        let mut writer = Writer::new();
+        let mut writer = ByteWriter::new();
         writer
             .u8(1)
             .u16(2)
@@ -272,7 +272,7 @@ mod tests {
             .varint(1 << 40)
             .prefixed(b"name");
         let bytes = writer.finish();
-        let mut reader = Reader::new(&bytes);
+        let mut reader = ByteReader::new(&bytes);
         assert_eq!(reader.u8(), Ok(1));
         assert_eq!(reader.u16(), Ok(2));
         assert_eq!(reader.u32(), Ok(3));

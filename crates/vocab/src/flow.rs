@@ -80,14 +80,14 @@ pub enum SegmentKind {
 
 /// A run of bytes of one kind on its way from one half of an accelerator to the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Segment {
+pub struct FlowSegment {
     /// What the bytes are.
     pub kind: SegmentKind,
     /// The bytes; never empty for payload and control.
     pub bytes: Bytes,
 }
 
-impl Segment {
+impl FlowSegment {
     /// A segment of user data.
     #[must_use]
     pub fn payload(bytes: Bytes) -> Self {

@@ -2,8 +2,8 @@
 //!
 //! Quantities are types with units ([`Bitrate`], [`ByteCount`], [`Probability`]), written and
 //! read as iperf3's and tc's users write them (`"51.84Mbit"`, `"64KiB"`, `"0.1%"`, `"250ms"`).
-//! Time ([`Time`]) and chance ([`Random`]) are values that a shell hands in, so that the cores
-//! need neither a clock nor a global generator. [`Reader`] and [`Writer`] are the one pair of
+//! Time ([`Time`]) and chance ([`SeededRandom`]) are values that a shell hands in, so that the cores
+//! need neither a clock nor a global generator. [`ByteReader`] and [`ByteWriter`] are the one pair of
 //! cursors that the wire formats are built on.
 //!
 //! It holds no protocol and does no I/O.
@@ -18,10 +18,10 @@ mod text;
 mod time;
 mod units;
 
-pub use chance::Chance;
-pub use cursor::{Reader, Truncated, Writer, varint_length};
-pub use flow::{FlowId, NodeId, ParseNodeIdError, Segment, SegmentKind};
-pub use random::Random;
+pub use chance::IndexedRandom;
+pub use cursor::{ByteReader, ByteWriter, TruncatedInput, varint_length};
+pub use flow::{FlowId, FlowSegment, NodeId, ParseNodeIdError, SegmentKind};
+pub use random::SeededRandom;
 pub use text::printable;
 pub use time::Time;
 pub use units::{

@@ -9,11 +9,11 @@ use crate::Probability;
 
 /// A seeded generator of pseudo-random numbers; not for keys or tokens.
 #[derive(Clone, Debug)]
-pub struct Random {
+pub struct SeededRandom {
     state: [u64; 4],
 }
 
-impl Random {
+impl SeededRandom {
     /// A generator whose whole future is fixed by `seed`.
     #[must_use]
     pub fn from_seed(seed: u64) -> Self {
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn agrees_with_the_authors_reference() {
         // The published vector for state {1, 2, 3, 4}.
-        let mut random = Random {
+        let mut random = SeededRandom {
             state: [1, 2, 3, 4],
         };
         let first: Vec<u64> = (0..5).map(|_| random.next_u64()).collect();
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn fractions_and_bounds_stay_in_range() {
-        let mut random = Random::from_seed(7);
+        let mut random = SeededRandom::from_seed(7);
         for _ in 0..10_000 {
             let fraction = random.next_f64();
             assert!((0.0..1.0).contains(&fraction));
@@ -113,8 +113,8 @@ mod tests {
 
     #[test]
     fn streams_of_one_seed_differ() {
-        let mut one = Random::for_stream(1, 0);
-        let mut two = Random::for_stream(1, 1);
+        let mut one = SeededRandom::for_stream(1, 0);
+        let mut two = SeededRandom::for_stream(1, 1);
         assert_ne!(one.next_u64(), two.next_u64());
     }
 }

@@ -6,8 +6,8 @@
 //!  read    Read{handle, range} ──► Piece … ─► Ended         └ or Gone, at any time
 //!             └─ StopReading
 //! ```
-//! A half asks by [`Output::Content`](super::Output::Content) and is answered by
-//! [`Input::Content`](super::Input::Content). Each store and each read has an id that the half chooses; it is
+//! A half asks by [`AcceleratorOutput::Content`](super::AcceleratorOutput::Content) and is answered by
+//! [`AcceleratorInput::Content`](super::AcceleratorInput::Content). Each store and each read has an id that the half chooses; it is
 //! taken from the request that begins until the report that ends, or until the half gives up.
 //!
 //! - **What is stored.** The half hands in the bytes that it has, a piece of a segment without its head, say;

@@ -1,6 +1,6 @@
 //! The contract between an accelerator and the engine that runs it.
 //!
-//! The engine calls [`Accelerator::handle`] and then drains [`Accelerator::poll_output`] to
+//! The engine calls [`AcceleratorHalf::handle`] and then drains [`AcceleratorHalf::poll_output`] to
 //! `None` before it calls `handle` again. Order is kept: what a half puts out is delivered to
 //! the other half, or to its host, in that order and exactly once.
 //!
@@ -20,20 +20,20 @@ pub use content::{
     MAX_CONTENT_READS, MAX_CONTENT_STORES,
 };
 pub use letting_go::LettingGo;
-pub use opening::Opening;
-pub use reason::{Explanation, ReasonCode, ReasonSource};
+pub use opening::FlowOpening;
+pub use reason::{ReasonCode, ReasonExplanation, ReasonSource};
 pub use server_connection::{ServerCommand, ServerConnection, ServerEvent, ServerFailure};
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use vocab::{Segment, Time};
+use vocab::{FlowSegment, Time};
 
 use crate::claims::ClaimKey;
 
 /// The end of the WAN at which one half of an accelerator stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Half {
+pub enum WanEnd {
     /// Beside the client, which thinks it talks to the server.
     Near,
     /// Beside the server, which thinks it talks to the client.
@@ -42,7 +42,7 @@ pub enum Half {
 
 /// An event that the engine reports to a half.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Input {
+pub enum AcceleratorInput {
     /// The flow begins. The first input of every half; for a far half the server's connection is
     /// not open yet.
     Start,
@@ -51,20 +51,20 @@ pub enum Input {
     /// That host will send no more.
     LanFinished,
     /// The other half sent a segment.
-    Wan(Segment),
+    Wan(FlowSegment),
     /// The other half will send no more.
     WanFinished,
     /// The WAN has been silent for this long: what depends on the other half being reachable
     /// (a lease it holds, say) may no longer be relied on.
     WanSilent(Duration),
-    /// The moment that [`Accelerator::poll_timeout`] named has come.
+    /// The moment that [`AcceleratorHalf::poll_timeout`] named has come.
     Timeout,
     /// Something happened to a further connection to the server. Far halves only.
     Server(ServerConnection, ServerEvent),
-    /// The flow holds the claim that it made by [`Output::Claim`].
+    /// The flow holds the claim that it made by [`AcceleratorOutput::Claim`].
     ClaimGranted,
     /// Another flow claims the same key. The half stops what it did under the claim, and then says
-    /// [`Output::ClaimReleased`].
+    /// [`AcceleratorOutput::ClaimReleased`].
     ClaimRevoked,
     /// The flow's claim is not granted, because another flow claims the same key.
     ClaimDenied,
@@ -77,35 +77,35 @@ pub enum Input {
 
 /// An action that a half asks the engine for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Output {
+pub enum AcceleratorOutput {
     /// Open the connection to the server. Far halves only, once.
     OpenServer,
     /// Do something with a further connection to the server. Far halves only.
     Server(ServerConnection, ServerCommand),
-    /// Open the flow at the far node now, if it is not open yet. Near halves only ([`Opening::ByNearHalf`]).
+    /// Open the flow at the far node now, if it is not open yet. Near halves only ([`FlowOpening::ByNearHalf`]).
     OpenFlow,
     /// The half has answered so many bytes of its client itself, the first of those that it has not named
-    /// before, and has put out the whole answer. Near halves only ([`Opening::ByNearHalf`]): if the flow goes
+    /// before, and has put out the whole answer. Near halves only ([`FlowOpening::ByNearHalf`]): if the flow goes
     /// directly later, the server gets what follows these bytes.
     AnsweredHere(usize),
     /// Write to the host on this half's LAN side.
     ToLan(Bytes),
     /// End the stream towards that host cleanly, after all that was put out before.
     FinishLan,
-    /// Send a segment to the other half, at any time before [`Output::FinishWan`]: it need not be an answer.
-    ToWan(Segment),
+    /// Send a segment to the other half, at any time before [`AcceleratorOutput::FinishWan`]: it need not be an answer.
+    ToWan(FlowSegment),
     /// With the payload for the other half that was put out so far, a body ends. Content is then cut at its
     /// ends, so that the body is found again whatever stands around it, and the other node can store it without
     /// a second copy ([`ContentRequest::Store`]). Worth it for bodies that are likely to be seen again.
     EndBody,
     /// End the stream towards the other half, after all that was put out before.
     FinishWan,
-    /// Claim this key for the flow alone; [`Input::ClaimGranted`] or [`Input::ClaimDenied`] follows.
+    /// Claim this key for the flow alone; [`AcceleratorInput::ClaimGranted`] or [`AcceleratorInput::ClaimDenied`] follows.
     /// At most once.
     Claim(ClaimKey),
-    /// After [`Input::ClaimRevoked`]: the half no longer relies on its claim.
+    /// After [`AcceleratorInput::ClaimRevoked`]: the half no longer relies on its claim.
     ClaimReleased,
-    /// Store a body in the node's dictionary, or read one back; [`Input::Content`] follows.
+    /// Store a body in the node's dictionary, or read one back; [`AcceleratorInput::Content`] follows.
     Content(ContentRequest),
     /// Stop helping.
     LettingGo(LettingGo),
@@ -143,14 +143,14 @@ impl FrameKind {
 }
 
 /// One half of an accelerator, for one flow.
-pub trait Accelerator: Send {
+pub trait AcceleratorHalf: Send {
     /// Takes what happened; never fails: what it cannot understand it lets go.
-    fn handle(&mut self, now: Time, input: Input);
+    fn handle(&mut self, now: Time, input: AcceleratorInput);
 
     /// The next thing to do, or `None` when there is nothing until the next input.
-    fn poll_output(&mut self) -> Option<Output>;
+    fn poll_output(&mut self) -> Option<AcceleratorOutput>;
 
-    /// When the half wants [`Input::Timeout`]; not later than `now` while output waits.
+    /// When the half wants [`AcceleratorInput::Timeout`]; not later than `now` while output waits.
     fn poll_timeout(&self) -> Option<Time> {
         None
     }

@@ -13,10 +13,10 @@
 //! to its server with all that its client has sent and that was not answered here, or, where the
 //! client has a part of an answer, it is reset.
 //!
-//! A near half with [`Opening::ByNearHalf`] keeps three duties:
-//! - After it has put out the whole answer to a request, it says [`crate::Output::AnsweredHere`] with the length of
+//! A near half with [`FlowOpening::ByNearHalf`] keeps three duties:
+//! - After it has put out the whole answer to a request, it says [`crate::AcceleratorOutput::AnsweredHere`] with the length of
 //!   that request. Without it the flow cannot go directly any more.
-//! - Where a server may speak first, it puts out [`crate::Output::OpenFlow`] when its client stays silent; nobody else
+//! - Where a server may speak first, it puts out [`crate::AcceleratorOutput::OpenFlow`] when its client stays silent; nobody else
 //!   opens the flow then. A timer of a second is enough.
 //! - It puts out what it held before it lets go, as every half does.
 //!
@@ -25,7 +25,7 @@
 
 /// Who decides when a flow is opened at the far node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Opening {
+pub enum FlowOpening {
     /// The engine, when the client connects. The open saves a round trip while the client speaks.
     #[default]
     AtOnce,

@@ -82,66 +82,66 @@ impl ReasonCode {
 
     /// The meaning of a common code, in words that hold for every protocol; `None` for any other code.
     #[must_use]
-    pub fn common_explanation(self) -> Option<Explanation> {
+    pub fn common_explanation(self) -> Option<ReasonExplanation> {
         let explanation = match self {
             Self::NO_ACCELERATOR => {
-                Explanation::new("no accelerator for this protocol; bytes pass as they are")
+                ReasonExplanation::new("no accelerator for this protocol; bytes pass as they are")
             }
-            Self::ENCRYPTED => Explanation::new("the content is encrypted and no key was delegated")
+            Self::ENCRYPTED => ReasonExplanation::new("the content is encrypted and no key was delegated")
                 .with_remedy(DELEGATE)
                 .recurring(),
-            Self::SIGNED => Explanation::new("the content is signed and no key was delegated")
+            Self::SIGNED => ReasonExplanation::new("the content is signed and no key was delegated")
                 .with_remedy(DELEGATE)
                 .recurring(),
             Self::UNSUPPORTED => {
-                Explanation::new("a dialect or command the accelerator does not know")
+                ReasonExplanation::new("a dialect or command the accelerator does not know")
                     .with_remedy("a release that knows it")
             }
-            Self::VIOLATION => Explanation::new("the hosts broke the protocol's rules"),
-            Self::LIMIT => Explanation::new("a limit of the accelerator was reached")
+            Self::VIOLATION => ReasonExplanation::new("the hosts broke the protocol's rules"),
+            Self::LIMIT => ReasonExplanation::new("a limit of the accelerator was reached")
                 .with_remedy("raise the limit that the log names"),
-            Self::POLICY => Explanation::new("the policy says not to")
+            Self::POLICY => ReasonExplanation::new("the policy says not to")
                 .with_remedy("change [policy] in the configuration"),
-            Self::UNKNOWN_ACCOUNT => Explanation::new(
+            Self::UNKNOWN_ACCOUNT => ReasonExplanation::new(
                 "the content is signed or encrypted, and its account was not delegated",
             )
             .with_remedy(
                 "add the account to the file that accounts names in [credentials] of the node beside the server",
             )
             .recurring(),
-            Self::WRONG_KEY => Explanation::new(
+            Self::WRONG_KEY => ReasonExplanation::new(
                 "the content is signed or encrypted, and not with the secret that was delegated",
             )
             .with_remedy(
                 "renew the account's secret in the file that accounts names, or the service's in that of keytab, in [credentials] of the node beside the server",
             )
             .recurring(),
-            Self::MECHANISM => Explanation::new(
+            Self::MECHANISM => ReasonExplanation::new(
                 "the content is signed or encrypted, and its key was agreed in a way that is not followed",
             )
             .with_remedy(
                 "log in by Kerberos, with keys for AES or RC4, or by NTLM version 2; these are followed",
             )
             .recurring(),
-            Self::FORGED => Explanation::new(
+            Self::FORGED => ReasonExplanation::new(
                 "a signature or an encrypted message is not valid; it was not acted upon",
             )
             .with_remedy("look for what alters messages on one of the LANs"),
-            Self::NO_KEYTAB => Explanation::new(
+            Self::NO_KEYTAB => ReasonExplanation::new(
                 "the content is signed or encrypted by a Kerberos session, and no keytab was delegated",
             )
             .with_remedy(
                 "name the service's keytab as keytab in [credentials] of the node beside the server",
             )
             .recurring(),
-            Self::UNKNOWN_TICKET => Explanation::new(
+            Self::UNKNOWN_TICKET => ReasonExplanation::new(
                 "the content is signed or encrypted by a Kerberos session, whose ticket no key of the keytab opens",
             )
             .with_remedy(
                 "add the service's present key to the file that keytab names in [credentials] of the node beside the server",
             )
             .recurring(),
-            Self::UNCONFIRMED => Explanation::new(
+            Self::UNCONFIRMED => ReasonExplanation::new(
                 "the server did not take what was answered in its place, and the client's next connection waited for that",
             )
             .with_remedy("look for what keeps the server, or its LAN, from answering"),
@@ -156,7 +156,7 @@ const DELEGATE: &str = "name an account file as accounts, or for Kerberos the se
 
 /// The meaning of a reason, for the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Explanation {
+pub struct ReasonExplanation {
     /// The event, as a clause.
     pub text: Cow<'static, str>,
     /// The operator's action that would change it; `None` where nothing would.
@@ -166,7 +166,7 @@ pub struct Explanation {
     pub recurs: bool,
 }
 
-impl Explanation {
+impl ReasonExplanation {
     /// An explanation without a remedy, of a reason that does not recur.
     #[must_use]
     pub fn new(text: impl Into<Cow<'static, str>>) -> Self {

@@ -86,18 +86,18 @@ pub enum AccountsError {
 
 /// Accounts whose sessions the far half can derive the keys of.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Accounts {
+pub struct DelegatedAccounts {
     /// By the user's name in upper case: domains in upper case (`None` for any) and hashes.
     users: HashMap<String, Vec<(Option<String>, NtHash)>>,
 }
 
-impl fmt::Debug for Accounts {
+impl fmt::Debug for DelegatedAccounts {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Accounts({} users, not shown)", self.users.len())
     }
 }
 
-impl Accounts {
+impl DelegatedAccounts {
     /// Reads the text of an account file.
     ///
     /// # Errors
@@ -190,7 +190,7 @@ mod tests {
     fn accounts_are_found_by_domain_and_user_in_any_case() {
         let text = "# ours\n\nCORP\\Anna:nt:a4f49c406510bdcab6824ee7c30fd852\r\n\
                     *\\anna:password:other: one \n\\local user:password:x\n";
-        let accounts = Accounts::parse(text).unwrap();
+        let accounts = DelegatedAccounts::parse(text).unwrap();
         let found = |domain, user| accounts.find(domain, user).cloned().collect::<Vec<_>>();
         let (corp, any) = (
             NtHash::of_password("Password"),
@@ -214,13 +214,13 @@ mod tests {
             "CORP\\anna secret",
         ];
         for line in bad {
-            let error = Accounts::parse(&format!("#\n{line}")).unwrap_err();
+            let error = DelegatedAccounts::parse(&format!("#\n{line}")).unwrap_err();
             assert_eq!(error, AccountsError::Line { line: 2 });
             assert!(!error.to_string().contains("secret"));
         }
         let twice = "A\\b:password:1\na\\B:password:2";
         let error = AccountsError::Twice { line: 2 };
-        assert_eq!(Accounts::parse(twice), Err(error));
+        assert_eq!(DelegatedAccounts::parse(twice), Err(error));
     }
 
     #[test]
@@ -234,7 +234,8 @@ mod tests {
 
     #[test]
     fn nothing_shows_a_hash() {
-        let accounts = Accounts::parse("A\\b:nt:000102030405060708090a0b0c0d0e0f").unwrap();
+        let accounts =
+            DelegatedAccounts::parse("A\\b:nt:000102030405060708090a0b0c0d0e0f").unwrap();
         assert_eq!(format!("{accounts:?}"), "Accounts(1 users, not shown)");
         let hash = accounts.find("A", "b").next();
         assert_eq!(format!("{hash:?}"), "Some(NtHash(not shown))");

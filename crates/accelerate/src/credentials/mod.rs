@@ -23,15 +23,15 @@ pub(crate) mod testing;
 
 use std::sync::Arc;
 
-pub use accounts::{Accounts, AccountsError};
+pub use accounts::{AccountsError, DelegatedAccounts};
 pub use kerberos::{Keytab, KeytabError};
 pub(crate) use session_key::SessionKey;
 
 /// The keys that an operator has delegated to a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Delegated {
+pub struct DelegatedKeys {
     /// The accounts whose sessions this node may work on.
-    pub accounts: Option<Arc<Accounts>>,
+    pub accounts: Option<Arc<DelegatedAccounts>>,
     /// The keys of services behind this node.
     pub keytab: Option<Arc<Keytab>>,
 }

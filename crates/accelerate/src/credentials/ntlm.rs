@@ -32,11 +32,11 @@ const NAME_MAX: usize = 512;
 
 /// The server's CHALLENGE ([MS-NLMP] §2.2.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Challenge {
+pub(crate) struct NtlmChallenge {
     pub(crate) challenge: [u8; 8],
 }
 
-impl Challenge {
+impl NtlmChallenge {
     /// Finds one in a security token.
     pub(crate) fn find(token: &[u8]) -> Option<Self> {
         let message = find(token, 2)?;
@@ -47,7 +47,7 @@ impl Challenge {
 
 /// The client's AUTHENTICATE ([MS-NLMP] §2.2.1.3).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Authenticate {
+pub(crate) struct NtlmAuthenticate {
     /// As they were sent: in UTF-16.
     domain: Vec<u16>,
     user: Vec<u16>,
@@ -56,14 +56,14 @@ pub(crate) struct Authenticate {
 }
 
 /// What an AUTHENTICATE and an account give.
-pub(crate) enum Derived {
+pub(crate) enum DerivedKeys {
     /// The session key: usually the first; some clients say that they exchange a key and do not.
     Keys(Vec<Zeroizing<[u8; 16]>>),
     /// The proof was not made with this account's password.
     WrongPassword,
 }
 
-impl Authenticate {
+impl NtlmAuthenticate {
     /// Finds one in a security token.
     pub(crate) fn find(token: &[u8]) -> Option<Self> {
         Self::parse(find(token, 3)?)
@@ -109,15 +109,15 @@ impl Authenticate {
     }
 
     /// What the server derived, if this is the account's hash.
-    pub(crate) fn derive(&self, hash: &NtHash, challenge: &Challenge) -> Derived {
+    pub(crate) fn derive(&self, hash: &NtHash, challenge: &NtlmChallenge) -> DerivedKeys {
         let Some((proof, rest)) = self.response.split_first_chunk::<PROOF_LENGTH>() else {
-            return Derived::WrongPassword;
+            return DerivedKeys::WrongPassword;
         };
         // [MS-NLMP] §3.3.2 (NTLM v2 Authentication): NTOWFv2, NTProofStr, SessionBaseKey.
         let response_key = keyed(&hash.0, &[&upper_bytes(&self.user), &bytes(&self.domain)]);
         let own = keyed(&response_key, &[&challenge.challenge, rest]);
         if !bool::from(own.ct_eq(proof)) {
-            return Derived::WrongPassword;
+            return DerivedKeys::WrongPassword;
         }
         let base = keyed(&response_key, &[proof]);
         let mut keys = Vec::with_capacity(2);
@@ -130,7 +130,7 @@ impl Authenticate {
             keys.push(exported);
         }
         keys.push(base);
-        Derived::Keys(keys)
+        DerivedKeys::Keys(keys)
     }
 }
 
@@ -211,14 +211,14 @@ mod tests {
 
     /// [MS-NLMP] §4.2.4 (NTLMv2 Authentication): user, domain, password, challenges and what comes
     /// of them.
-    fn example() -> (Authenticate, Challenge) {
+    fn example() -> (NtlmAuthenticate, NtlmChallenge) {
         let temp = hexadecimal(
             "01010000000000000000000000000000aaaaaaaaaaaaaaaa00000000\
              02000c0044006f006d00610069006e0001000c005300650072007600650072000000000000000000",
         );
         let mut response = hexadecimal("68cd0ab851e51c96aabc927bebef6a1c");
         response.extend(temp);
-        let message = Authenticate {
+        let message = NtlmAuthenticate {
             domain: "Domain".encode_utf16().collect(),
             user: "User".encode_utf16().collect(),
             response,
@@ -228,7 +228,7 @@ mod tests {
                     .unwrap(),
             ),
         };
-        let challenge = Challenge {
+        let challenge = NtlmChallenge {
             challenge: [0x01, 0x23, 0x45, 0x67, 0x89, 0xab, 0xcd, 0xef],
         };
         (message, challenge)
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn the_published_session_keys_come_out() {
         let (message, challenge) = example();
-        let Derived::Keys(keys) = message.derive(&NtHash::of_password("Password"), &challenge)
+        let DerivedKeys::Keys(keys) = message.derive(&NtHash::of_password("Password"), &challenge)
         else {
             panic!("the password is right");
         };
@@ -252,7 +252,7 @@ mod tests {
         let (message, challenge) = example();
         for password in ["password", "Password ", ""] {
             let derived = message.derive(&NtHash::of_password(password), &challenge);
-            assert!(matches!(derived, Derived::WrongPassword));
+            assert!(matches!(derived, DerivedKeys::WrongPassword));
         }
     }
 
@@ -261,7 +261,7 @@ mod tests {
         let message = authenticate("CORP", "anna", &[9; 40], Some([3; 16]));
         let mut token = b"\xa1\x82\x01\xcb0\x82 wrapping ".to_vec();
         token.extend(&message);
-        let found = Authenticate::find(&token).unwrap();
+        let found = NtlmAuthenticate::find(&token).unwrap();
         assert_eq!(
             (found.domain(), found.user()),
             ("CORP".into(), "anna".into())
@@ -269,8 +269,8 @@ mod tests {
         assert_eq!(found.encrypted_key, Some([3; 16]));
         for cut in 0..token.len() {
             // Its fields lie to the end, so no beginning of it is one.
-            assert_eq!(Authenticate::find(&token[..cut]), None);
+            assert_eq!(NtlmAuthenticate::find(&token[..cut]), None);
         }
-        assert_eq!(Challenge::find(&token), None);
+        assert_eq!(NtlmChallenge::find(&token), None);
     }
 }

@@ -4,19 +4,19 @@ use std::sync::Arc;
 
 use super::config::Settings;
 use super::shared::HttpState;
-use crate::Opening;
-use crate::detect::{Detection, Protocol};
-use crate::registry::Entry;
-use crate::settings::{AcceleratorSettings, Parsed, Table, TableReader};
+use crate::FlowOpening;
+use crate::detect::{DetectedProtocol, ProtocolDetection};
+use crate::registry::AcceleratorEntry;
+use crate::settings::{AcceleratorSettings, ParsedSettings, SettingsTable, TableReader};
 use crate::shared::{SharedState, StartContext};
 
 /// The accelerator in the registry.
-pub static ENTRY: Entry = Entry {
+pub static ENTRY: AcceleratorEntry = AcceleratorEntry {
     number: 2,
     name: "http",
     ports: &[80],
-    detection: Some(Detection {
-        by_port: Protocol::HTTP,
+    detection: Some(ProtocolDetection {
+        by_port: DetectedProtocol::HTTP,
         by_first_bytes: detect,
     }),
     parse,
@@ -29,7 +29,7 @@ pub static ENTRY: Entry = Entry {
 const MODES: &[(&str, bool)] = &[("off", false), ("on", true)];
 
 /// A request line's method, or a response's version.
-fn detect(bytes: &[u8]) -> Option<Protocol> {
+fn detect(bytes: &[u8]) -> Option<DetectedProtocol> {
     const BEGINNINGS: [&[u8]; 9] = [
         b"GET ",
         b"HEAD ",
@@ -43,10 +43,10 @@ fn detect(bytes: &[u8]) -> Option<Protocol> {
     ];
     let mut beginnings = BEGINNINGS.iter();
     let is_http = beginnings.any(|beginning| bytes.starts_with(beginning));
-    is_http.then_some(Protocol::HTTP)
+    is_http.then_some(DetectedProtocol::HTTP)
 }
 
-fn parse(table: &Table) -> Parsed {
+fn parse(table: &SettingsTable) -> ParsedSettings {
     let mut reader = TableReader::new(table);
     let is_on = reader.choice("mode", MODES)?.unwrap_or(false);
     let caches = reader.switch("cache")?.unwrap_or(true);
@@ -59,11 +59,11 @@ impl AcceleratorSettings for Settings {
         self.is_on
     }
 
-    fn opening(&self) -> Opening {
+    fn opening(&self) -> FlowOpening {
         // What is answered here opens no flow.
         match self.caches {
-            true => Opening::ByNearHalf,
-            false => Opening::AtOnce,
+            true => FlowOpening::ByNearHalf,
+            false => FlowOpening::AtOnce,
         }
     }
 

@@ -6,10 +6,10 @@
 use std::collections::VecDeque;
 
 use bytes::Bytes;
-use vocab::{Segment, SegmentKind, Time};
+use vocab::{FlowSegment, SegmentKind, Time};
 
 use super::wire::{Expectation, Fault, Requests, Responses, What};
-use crate::{Accelerator, Input, Output};
+use crate::{AcceleratorHalf, AcceleratorInput, AcceleratorOutput};
 
 /// The far half.
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(super) struct Far {
     follows: bool,
     /// The response has had payload.
     has_body: bool,
-    outputs: VecDeque<Output>,
+    outputs: VecDeque<AcceleratorOutput>,
 }
 
 impl Far {
@@ -57,50 +57,51 @@ impl Far {
             let run = bytes.split_to(step.length);
             self.has_body |= matches!(step.what, What::Payload);
             let segment = match step.what {
-                What::PartOfHead | What::Head(..) | What::Control => Segment::control(run),
-                What::Payload | What::Opaque => Segment::payload(run),
+                What::PartOfHead | What::Head(..) | What::Control => FlowSegment::control(run),
+                What::Payload | What::Opaque => FlowSegment::payload(run),
             };
-            self.outputs.push_back(Output::ToWan(segment));
+            self.outputs.push_back(AcceleratorOutput::ToWan(segment));
             if step.is_end && std::mem::take(&mut self.has_body) {
-                self.outputs.push_back(Output::EndBody);
+                self.outputs.push_back(AcceleratorOutput::EndBody);
             }
         }
         if !bytes.is_empty() {
             self.outputs
-                .push_back(Output::ToWan(Segment::payload(bytes)));
+                .push_back(AcceleratorOutput::ToWan(FlowSegment::payload(bytes)));
         }
     }
 }
 
-impl Accelerator for Far {
-    fn handle(&mut self, _now: Time, input: Input) {
+impl AcceleratorHalf for Far {
+    fn handle(&mut self, _now: Time, input: AcceleratorInput) {
         match input {
-            Input::Start => self.outputs.push_back(Output::OpenServer),
-            Input::Lan(bytes) => self.send(bytes),
-            Input::LanFinished => self.outputs.push_back(Output::FinishWan),
-            Input::Wan(segment) => match segment.kind {
+            AcceleratorInput::Start => self.outputs.push_back(AcceleratorOutput::OpenServer),
+            AcceleratorInput::Lan(bytes) => self.send(bytes),
+            AcceleratorInput::LanFinished => self.outputs.push_back(AcceleratorOutput::FinishWan),
+            AcceleratorInput::Wan(segment) => match segment.kind {
                 SegmentKind::Payload | SegmentKind::Control => {
                     if self.follows && self.follow_requests(&segment.bytes).is_err() {
                         self.follows = false;
                     }
-                    self.outputs.push_back(Output::ToLan(segment.bytes));
+                    self.outputs
+                        .push_back(AcceleratorOutput::ToLan(segment.bytes));
                 }
                 // The near half of this release sends none.
                 SegmentKind::Frame => {}
             },
-            Input::WanFinished => self.outputs.push_back(Output::FinishLan),
-            Input::WanSilent(_)
-            | Input::Timeout
-            | Input::Server(..)
-            | Input::ClaimGranted
-            | Input::ClaimRevoked
-            | Input::ClaimDenied
-            | Input::Content(_)
-            | Input::Woken => {}
+            AcceleratorInput::WanFinished => self.outputs.push_back(AcceleratorOutput::FinishLan),
+            AcceleratorInput::WanSilent(_)
+            | AcceleratorInput::Timeout
+            | AcceleratorInput::Server(..)
+            | AcceleratorInput::ClaimGranted
+            | AcceleratorInput::ClaimRevoked
+            | AcceleratorInput::ClaimDenied
+            | AcceleratorInput::Content(_)
+            | AcceleratorInput::Woken => {}
         }
     }
 
-    fn poll_output(&mut self) -> Option<Output> {
+    fn poll_output(&mut self) -> Option<AcceleratorOutput> {
         self.outputs.pop_front()
     }
 

@@ -1,6 +1,6 @@
 //! Reasons for letting go that only HTTP has, and what common reasons mean for it.
 
-use crate::{Explanation, ReasonCode, ReasonSource};
+use crate::{ReasonCode, ReasonExplanation, ReasonSource};
 
 /// The connection no longer carries HTTP/1: CONNECT, or an upgrade such as to WebSocket.
 pub(crate) const UPGRADED: ReasonCode = ReasonCode::new(64);
@@ -9,25 +9,25 @@ pub(crate) const UPGRADED: ReasonCode = ReasonCode::new(64);
 pub(crate) const CONTENT_GONE: ReasonCode = ReasonCode::new(65);
 
 /// The meaning of a code for HTTP; `None` where the common explanation holds, or there is none.
-pub(crate) fn explain(code: ReasonCode, source: ReasonSource<'_>) -> Option<Explanation> {
+pub(crate) fn explain(code: ReasonCode, source: ReasonSource<'_>) -> Option<ReasonExplanation> {
     let explanation = match code {
-        UPGRADED => Explanation::new(
+        UPGRADED => ReasonExplanation::new(
             "the hosts speak another protocol on this connection since a CONNECT or an upgrade",
         ),
-        CONTENT_GONE => Explanation::new(
+        CONTENT_GONE => ReasonExplanation::new(
             "the dictionary lost the content of a stored response while it was being sent",
         ),
-        ReasonCode::VIOLATION => Explanation::new(
+        ReasonCode::VIOLATION => ReasonExplanation::new(
             "a message that can be understood in two ways, or that is not HTTP/1; it passes as it is",
         ),
         ReasonCode::UNSUPPORTED => {
-            Explanation::new("a transfer coding other than chunked; it passes as it is")
+            ReasonExplanation::new("a transfer coding other than chunked; it passes as it is")
         }
-        ReasonCode::LIMIT => Explanation::new(
+        ReasonCode::LIMIT => ReasonExplanation::new(
             "a head of more than 64 KiB or 256 fields, more than 1,024 requests under way, or a mebibyte sent without waiting for answers",
         ),
         ReasonCode::NO_ACCELERATOR | ReasonCode::POLICY => {
-            Explanation::new(format!("acceleration of HTTP is switched off on {source}"))
+            ReasonExplanation::new(format!("acceleration of HTTP is switched off on {source}"))
         }
         _ => return None,
     };

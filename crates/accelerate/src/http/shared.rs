@@ -13,9 +13,9 @@ use super::far::Far;
 use super::near::Near;
 use crate::settings::AcceleratorSettings;
 use crate::shared::{
-    HalfContext, Purged, SharedHandle, SharedInput, SharedOutput, SharedState, StartContext,
+    HalfContext, PurgeCount, SharedHandle, SharedInput, SharedOutput, SharedState, StartContext,
 };
-use crate::{Accelerator, ContentHandle, Half};
+use crate::{AcceleratorHalf, ContentHandle, WanEnd};
 
 /// The shared state of HTTP in one engine.
 pub(super) struct HttpState {
@@ -38,9 +38,9 @@ impl HttpState {
         }
     }
 
-    fn purge(&self, prefix: &str) -> Purged {
+    fn purge(&self, prefix: &str) -> PurgeCount {
         let Some(cache) = &self.cache else {
-            return Purged::default();
+            return PurgeCount::default();
         };
         cache.with(|shared| shared.index.purge(prefix.as_bytes()))
     }
@@ -66,14 +66,14 @@ impl SharedState for HttpState {
         cache.with(|shared| shared.calendar = clock);
     }
 
-    fn build(&mut self, half: Half, context: HalfContext) -> Box<dyn Accelerator> {
+    fn build(&mut self, half: WanEnd, context: HalfContext) -> Box<dyn AcceleratorHalf> {
         match half {
-            Half::Near => {
+            WanEnd::Near => {
                 let cache = self.cache.as_ref();
                 let cache = cache.map(|cache| cache.for_server(context.server));
                 Box::new(Near::new(cache))
             }
-            Half::Far => Box::new(Far::new()),
+            WanEnd::Far => Box::new(Far::new()),
         }
     }
 

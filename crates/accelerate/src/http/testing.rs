@@ -1,10 +1,10 @@
 //! What tests of other crates need: a conversation, and the framing under any bytes.
 
 use bytes::Bytes;
-use vocab::{Random, Segment};
+use vocab::{FlowSegment, SeededRandom};
 
 use super::wire::{Expectation, Reader, Requests, Responses, What};
-use crate::Input;
+use crate::AcceleratorInput;
 
 /// What a client sends on one connection: pipelined requests, one with a body in chunks.
 pub const REQUESTS: &[u8] =
@@ -24,17 +24,17 @@ pub const RESPONSES: &[u8] = b"HTTP/1.1 103 Early Hints\r\nLink: </s.css>; rel=p
 
 /// What each half hears in that conversation.
 #[must_use]
-pub fn conversation() -> [Vec<Input>; 2] {
+pub fn conversation() -> [Vec<AcceleratorInput>; 2] {
     let (asked, answered) = (Bytes::from_static(REQUESTS), Bytes::from_static(RESPONSES));
     let near = vec![
-        Input::Lan(asked.clone()),
-        Input::Wan(Segment::control(answered.clone())),
-        Input::WanFinished,
+        AcceleratorInput::Lan(asked.clone()),
+        AcceleratorInput::Wan(FlowSegment::control(answered.clone())),
+        AcceleratorInput::WanFinished,
     ];
     let far = vec![
-        Input::Wan(Segment::control(asked)),
-        Input::Lan(answered),
-        Input::LanFinished,
+        AcceleratorInput::Wan(FlowSegment::control(asked)),
+        AcceleratorInput::Lan(answered),
+        AcceleratorInput::LanFinished,
     ];
     [near, far]
 }
@@ -52,7 +52,7 @@ pub fn framing(bytes: &[u8]) {
         }
         follow(reader, pieces)
     };
-    let mut random = Random::from_seed(bytes.len() as u64);
+    let mut random = SeededRandom::from_seed(bytes.len() as u64);
     let mut pieces = Vec::new();
     let mut rest = bytes;
     while !rest.is_empty() {

@@ -5,7 +5,7 @@ mod caching;
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
-use vocab::{Random, SegmentKind, Time};
+use vocab::{SeededRandom, SegmentKind, Time};
 
 use super::far::Far;
 use super::near::Near;
@@ -13,8 +13,8 @@ use super::reasons;
 use super::shared::SharedCache;
 use super::testing::{REQUESTS, RESPONSES};
 use crate::{
-    Accelerator, ContentAbsence, ContentHandle, ContentId, ContentReport, ContentRequest, Half,
-    Input, LettingGo, Output, ReasonCode,
+    AcceleratorHalf, AcceleratorInput, AcceleratorOutput, ContentAbsence, ContentHandle, ContentId,
+    ContentReport, ContentRequest, LettingGo, ReasonCode, WanEnd,
 };
 
 /// Both halves, and what the hosts have got.
@@ -98,70 +98,78 @@ impl Pair {
             contents: Contents::default(),
             now: Time::ZERO,
         };
-        pair.tell(Half::Near, Input::Start);
-        pair.tell(Half::Far, Input::Start);
+        pair.tell(WanEnd::Near, AcceleratorInput::Start);
+        pair.tell(WanEnd::Far, AcceleratorInput::Start);
         pair
     }
 
-    fn say(&mut self, half: Half, bytes: &[u8]) {
-        self.tell(half, Input::Lan(Bytes::copy_from_slice(bytes)));
+    fn say(&mut self, half: WanEnd, bytes: &[u8]) {
+        self.tell(half, AcceleratorInput::Lan(Bytes::copy_from_slice(bytes)));
     }
 
     /// Does what an engine does, for both nodes and without a path between them.
-    fn tell(&mut self, half: Half, input: Input) {
+    fn tell(&mut self, half: WanEnd, input: AcceleratorInput) {
         let Some((near, far)) = &mut self.halves else {
             return match (half, input) {
-                (Half::Near, Input::Lan(bytes)) => self.to_server.extend_from_slice(&bytes),
-                (Half::Far, Input::Lan(bytes)) => self.to_client.extend_from_slice(&bytes),
+                (WanEnd::Near, AcceleratorInput::Lan(bytes)) => {
+                    self.to_server.extend_from_slice(&bytes)
+                }
+                (WanEnd::Far, AcceleratorInput::Lan(bytes)) => {
+                    self.to_client.extend_from_slice(&bytes)
+                }
                 (_, other) => panic!("{other:?} after both have let go"),
             };
         };
         match half {
-            Half::Near => near.handle(self.now, input),
-            Half::Far => far.handle(self.now, input),
+            WanEnd::Near => near.handle(self.now, input),
+            WanEnd::Far => far.handle(self.now, input),
         }
         let mut let_go = false;
         loop {
             if let Some(output) = near.poll_output() {
                 assert!(!let_go, "{output:?} after letting go");
                 match output {
-                    Output::ToWan(segment) => {
+                    AcceleratorOutput::ToWan(segment) => {
                         if segment.kind == SegmentKind::Payload {
                             self.payload[0].extend_from_slice(&segment.bytes);
                         }
-                        far.handle(self.now, Input::Wan(segment));
+                        far.handle(self.now, AcceleratorInput::Wan(segment));
                     }
-                    Output::FinishWan => far.handle(self.now, Input::WanFinished),
-                    Output::ToLan(bytes) => self.to_client.extend_from_slice(&bytes),
-                    Output::FinishLan => self.client_finished = true,
-                    Output::Content(request) => self.contents.take(request),
-                    Output::OpenFlow | Output::AnsweredHere(_) => {}
-                    Output::LettingGo(LettingGo::LetGo { reason }) => {
+                    AcceleratorOutput::FinishWan => {
+                        far.handle(self.now, AcceleratorInput::WanFinished)
+                    }
+                    AcceleratorOutput::ToLan(bytes) => self.to_client.extend_from_slice(&bytes),
+                    AcceleratorOutput::FinishLan => self.client_finished = true,
+                    AcceleratorOutput::Content(request) => self.contents.take(request),
+                    AcceleratorOutput::OpenFlow | AcceleratorOutput::AnsweredHere(_) => {}
+                    AcceleratorOutput::LettingGo(LettingGo::LetGo { reason }) => {
                         let_go = true;
                         self.let_go = Some(reason);
                     }
-                    Output::LettingGo(LettingGo::Close { reason }) => {
+                    AcceleratorOutput::LettingGo(LettingGo::Close { reason }) => {
                         self.closed = Some(reason);
                     }
                     other => panic!("{other:?}"),
                 }
             } else if let Some(report) = self.contents.reports.pop_front() {
-                near.handle(self.now, Input::Content(report));
+                near.handle(self.now, AcceleratorInput::Content(report));
             } else if let Some(output) = far.poll_output() {
                 match output {
-                    Output::ToWan(segment) => {
+                    AcceleratorOutput::ToWan(segment) => {
                         if segment.kind == SegmentKind::Payload {
                             self.payload[1].extend_from_slice(&segment.bytes);
                         }
                         match let_go {
                             true => self.to_client.extend_from_slice(&segment.bytes),
-                            false => near.handle(self.now, Input::Wan(segment)),
+                            false => near.handle(self.now, AcceleratorInput::Wan(segment)),
                         }
                     }
-                    Output::FinishWan => near.handle(self.now, Input::WanFinished),
-                    Output::ToLan(bytes) => self.to_server.extend_from_slice(&bytes),
-                    Output::FinishLan => self.server_finished = true,
-                    Output::OpenServer | Output::EndBody => {}
+                    AcceleratorOutput::FinishWan => {
+                        near.handle(self.now, AcceleratorInput::WanFinished)
+                    }
+                    AcceleratorOutput::ToLan(bytes) => self.to_server.extend_from_slice(&bytes),
+                    AcceleratorOutput::FinishLan => self.server_finished = true,
+                    AcceleratorOutput::OpenServer | AcceleratorOutput::EndBody => {}
                     other => panic!("{other:?}"),
                 }
             } else {
@@ -174,7 +182,7 @@ impl Pair {
     }
 }
 
-fn pieces<'a>(mut bytes: &'a [u8], random: &mut Random) -> Vec<&'a [u8]> {
+fn pieces<'a>(mut bytes: &'a [u8], random: &mut SeededRandom) -> Vec<&'a [u8]> {
     let mut pieces = Vec::new();
     while !bytes.is_empty() {
         let most = bytes.len().min(60) as u64;
@@ -187,16 +195,16 @@ fn pieces<'a>(mut bytes: &'a [u8], random: &mut Random) -> Vec<&'a [u8]> {
 
 #[test]
 fn a_conversation_passes_unchanged_with_bodies_as_payload() {
-    let mut random = Random::from_seed(1);
+    let mut random = SeededRandom::from_seed(1);
     for _ in 0..200 {
         let mut pair = Pair::new();
         for piece in pieces(REQUESTS, &mut random) {
-            pair.say(Half::Near, piece);
+            pair.say(WanEnd::Near, piece);
         }
         for piece in pieces(RESPONSES, &mut random) {
-            pair.say(Half::Far, piece);
+            pair.say(WanEnd::Far, piece);
         }
-        pair.tell(Half::Far, Input::LanFinished);
+        pair.tell(WanEnd::Far, AcceleratorInput::LanFinished);
         assert_eq!(pair.to_server, REQUESTS);
         assert_eq!(pair.to_client, RESPONSES);
         assert!(pair.client_finished && !pair.server_finished);
@@ -209,11 +217,11 @@ fn a_conversation_passes_unchanged_with_bodies_as_payload() {
 #[test]
 fn a_response_is_passed_on_before_it_is_whole() {
     let mut pair = Pair::new();
-    pair.say(Half::Near, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    pair.say(WanEnd::Near, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     let begin = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\ndata: 1\n\n";
-    pair.say(Half::Far, begin);
+    pair.say(WanEnd::Far, begin);
     assert_eq!(pair.to_client, begin);
-    pair.say(Half::Far, b"d");
+    pair.say(WanEnd::Far, b"d");
     assert_eq!(pair.to_client.len(), begin.len() + 1);
 }
 
@@ -222,16 +230,16 @@ fn an_ambiguous_request_is_let_go_when_the_responses_before_it_have_ended() {
     let first = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n";
     let second = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab";
     let mut pair = Pair::new();
-    pair.say(Half::Near, &[&first[..], second].concat());
+    pair.say(WanEnd::Near, &[&first[..], second].concat());
     assert_eq!(pair.to_server, [&first[..], second].concat());
     assert_eq!(pair.let_go, None);
-    pair.say(Half::Near, b"more");
+    pair.say(WanEnd::Near, b"more");
     pair.say(
-        Half::Far,
+        WanEnd::Far,
         b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 400 x\r\n",
     );
     assert_eq!(pair.let_go, Some(ReasonCode::VIOLATION));
-    pair.say(Half::Far, b"\r\n");
+    pair.say(WanEnd::Far, b"\r\n");
     assert_eq!(pair.to_server, [&first[..], second, b"more"].concat());
     let answered = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 400 x\r\n\r\n";
     assert_eq!(pair.to_client, answered);
@@ -241,7 +249,7 @@ fn an_ambiguous_request_is_let_go_when_the_responses_before_it_have_ended() {
 fn tunnels_and_upgrades_are_let_go() {
     let mut pair = Pair::new();
     pair.say(
-        Half::Near,
+        WanEnd::Near,
         b"CONNECT a:443 HTTP/1.1\r\nHost: a:443\r\n\r\n\x16\x03",
     );
     assert_eq!(pair.let_go, Some(reasons::UPGRADED));
@@ -251,10 +259,10 @@ fn tunnels_and_upgrades_are_let_go() {
     );
 
     let mut pair = Pair::new();
-    pair.say(Half::Near, b"GET /ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n\r\n");
+    pair.say(WanEnd::Near, b"GET /ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: keep-alive, Upgrade\r\n\r\n");
     assert_eq!(pair.let_go, None);
     let switched = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\r\n\x81\x05hello";
-    pair.say(Half::Far, switched);
+    pair.say(WanEnd::Far, switched);
     assert_eq!(pair.let_go, Some(reasons::UPGRADED));
     assert_eq!(pair.to_client, switched);
 }
@@ -265,13 +273,13 @@ fn a_declined_upgrade_goes_on_as_http() {
     let request = b"GET / HTTP/1.1\r\nHost: a\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n";
     let response = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
     for _ in 0..2 {
-        pair.say(Half::Near, request);
-        pair.say(Half::Far, response);
+        pair.say(WanEnd::Near, request);
+        pair.say(WanEnd::Far, response);
     }
     assert_eq!(pair.let_go, None);
     // A client that does not wait for the answer is not understood.
-    pair.say(Half::Near, &[&request[..], request].concat());
-    pair.say(Half::Far, &[&response[..], response].concat());
+    pair.say(WanEnd::Near, &[&request[..], request].concat());
+    pair.say(WanEnd::Far, &[&response[..], response].concat());
     assert_eq!(pair.let_go, Some(reasons::UPGRADED));
     assert_eq!(pair.to_server, request.repeat(4));
     assert_eq!(pair.to_client, response.repeat(4));
@@ -280,9 +288,9 @@ fn a_declined_upgrade_goes_on_as_http() {
 #[test]
 fn a_server_that_speaks_no_http_is_let_go() {
     let mut pair = Pair::new();
-    pair.say(Half::Near, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    pair.say(WanEnd::Near, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     for piece in [&b"HT"[..], b"TP/1.1 2", b"x nonsense\r\nand more"] {
-        pair.say(Half::Far, piece);
+        pair.say(WanEnd::Far, piece);
     }
     assert_eq!(pair.let_go, Some(ReasonCode::VIOLATION));
     assert_eq!(pair.to_client, b"HTTP/1.1 2x nonsense\r\nand more");
@@ -291,8 +299,8 @@ fn a_server_that_speaks_no_http_is_let_go() {
 #[test]
 fn a_head_that_never_ends_is_put_out_at_the_end_of_the_stream() {
     let mut pair = Pair::new();
-    pair.say(Half::Near, b"GET / HT");
-    pair.tell(Half::Near, Input::LanFinished);
+    pair.say(WanEnd::Near, b"GET / HT");
+    pair.tell(WanEnd::Near, AcceleratorInput::LanFinished);
     assert_eq!(pair.to_server, b"GET / HT");
     assert!(pair.server_finished);
 }
@@ -300,7 +308,7 @@ fn a_head_that_never_ends_is_put_out_at_the_end_of_the_stream() {
 /// Bent conversations: whatever the hosts say arrives, byte for byte.
 #[test]
 fn bent_streams_pass_unchanged() {
-    let mut random = Random::from_seed(28);
+    let mut random = SeededRandom::from_seed(28);
     let mut let_go = 0;
     for _ in 0..3_000 {
         let (asked, answered) = (bent(REQUESTS, &mut random), bent(RESPONSES, &mut random));
@@ -310,12 +318,12 @@ fn bent_streams_pass_unchanged() {
         while said.iter().any(|said| !said.is_empty()) {
             let side = random.below(2) as usize;
             if let Some(piece) = said[side].pop() {
-                pair.say([Half::Near, Half::Far][side], piece);
+                pair.say([WanEnd::Near, WanEnd::Far][side], piece);
             }
         }
         if pair.halves.is_some() {
-            pair.tell(Half::Near, Input::LanFinished);
-            pair.tell(Half::Far, Input::LanFinished);
+            pair.tell(WanEnd::Near, AcceleratorInput::LanFinished);
+            pair.tell(WanEnd::Far, AcceleratorInput::LanFinished);
         }
         assert!(pair.to_server == asked && pair.to_client == answered);
         let_go += usize::from(pair.let_go.is_some());
@@ -323,7 +331,7 @@ fn bent_streams_pass_unchanged() {
     assert!(let_go > 500, "{let_go}");
 }
 
-fn bent(stream: &[u8], random: &mut Random) -> Vec<u8> {
+fn bent(stream: &[u8], random: &mut SeededRandom) -> Vec<u8> {
     let mut bent = stream.to_vec();
     for _ in 0..random.below(3) {
         let at = random.below(bent.len() as u64) as usize;

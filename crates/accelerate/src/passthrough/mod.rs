@@ -15,22 +15,22 @@ use std::collections::VecDeque;
 
 use std::sync::Arc;
 
-use vocab::{Segment, SegmentKind, Time};
+use vocab::{FlowSegment, SegmentKind, Time};
 
-use crate::registry::{Entry, PASSTHROUGH};
+use crate::registry::{AcceleratorEntry, PASSTHROUGH};
 use crate::settings::{AcceleratorSettings, TableReader};
-use crate::shared::{SharedState, StartContext, Unshared};
-use crate::{Accelerator, Half, Input, Output};
+use crate::shared::{SharedState, StartContext, UnsharedState};
+use crate::{AcceleratorHalf, AcceleratorInput, AcceleratorOutput, WanEnd};
 
 /// The accelerator in the registry.
-pub static ENTRY: Entry = Entry {
+pub static ENTRY: AcceleratorEntry = AcceleratorEntry {
     number: PASSTHROUGH,
     name: "passthrough",
     ports: &[],
     detection: None,
     parse: |table| {
         TableReader::new(table).finish()?;
-        Ok(Arc::new(Settings))
+        Ok(Arc::new(PassthroughSettings))
     },
     moved_keys: &[],
     uses_delegated: false,
@@ -40,9 +40,9 @@ pub static ENTRY: Entry = Entry {
 
 /// There is nothing to set.
 #[derive(Clone, Copy, Debug)]
-struct Settings;
+struct PassthroughSettings;
 
-impl AcceleratorSettings for Settings {
+impl AcceleratorSettings for PassthroughSettings {
     fn is_on(&self) -> bool {
         true
     }
@@ -52,7 +52,7 @@ impl AcceleratorSettings for Settings {
     }
 
     fn start(&self, _: StartContext) -> Box<dyn SharedState> {
-        Box::new(Unshared::new(*self, |_, half, _| {
+        Box::new(UnsharedState::new(*self, |_, half, _| {
             Box::new(Passthrough::new(half))
         }))
     }
@@ -61,14 +61,14 @@ impl AcceleratorSettings for Settings {
 /// Both halves: they differ only in who opens the server's connection.
 #[derive(Debug)]
 pub struct Passthrough {
-    half: Half,
-    outputs: VecDeque<Output>,
+    half: WanEnd,
+    outputs: VecDeque<AcceleratorOutput>,
 }
 
 impl Passthrough {
     /// A half that has not started.
     #[must_use]
-    pub fn new(half: Half) -> Self {
+    pub fn new(half: WanEnd) -> Self {
         Self {
             half,
             outputs: VecDeque::new(),
@@ -76,37 +76,38 @@ impl Passthrough {
     }
 }
 
-impl Accelerator for Passthrough {
-    fn handle(&mut self, _now: Time, input: Input) {
+impl AcceleratorHalf for Passthrough {
+    fn handle(&mut self, _now: Time, input: AcceleratorInput) {
         match input {
-            Input::Start => match self.half {
-                Half::Near => {}
-                Half::Far => self.outputs.push_back(Output::OpenServer),
+            AcceleratorInput::Start => match self.half {
+                WanEnd::Near => {}
+                WanEnd::Far => self.outputs.push_back(AcceleratorOutput::OpenServer),
             },
-            Input::Lan(bytes) => self
+            AcceleratorInput::Lan(bytes) => self
                 .outputs
-                .push_back(Output::ToWan(Segment::payload(bytes))),
-            Input::LanFinished => self.outputs.push_back(Output::FinishWan),
-            Input::Wan(segment) => match segment.kind {
+                .push_back(AcceleratorOutput::ToWan(FlowSegment::payload(bytes))),
+            AcceleratorInput::LanFinished => self.outputs.push_back(AcceleratorOutput::FinishWan),
+            AcceleratorInput::Wan(segment) => match segment.kind {
                 SegmentKind::Payload | SegmentKind::Control => {
-                    self.outputs.push_back(Output::ToLan(segment.bytes));
+                    self.outputs
+                        .push_back(AcceleratorOutput::ToLan(segment.bytes));
                 }
                 // This half never sends a frame and so has no meaning for one.
                 SegmentKind::Frame => {}
             },
-            Input::WanFinished => self.outputs.push_back(Output::FinishLan),
-            Input::WanSilent(_)
-            | Input::Timeout
-            | Input::Server(..)
-            | Input::ClaimGranted
-            | Input::ClaimRevoked
-            | Input::ClaimDenied
-            | Input::Content(_)
-            | Input::Woken => {}
+            AcceleratorInput::WanFinished => self.outputs.push_back(AcceleratorOutput::FinishLan),
+            AcceleratorInput::WanSilent(_)
+            | AcceleratorInput::Timeout
+            | AcceleratorInput::Server(..)
+            | AcceleratorInput::ClaimGranted
+            | AcceleratorInput::ClaimRevoked
+            | AcceleratorInput::ClaimDenied
+            | AcceleratorInput::Content(_)
+            | AcceleratorInput::Woken => {}
         }
     }
 
-    fn poll_output(&mut self) -> Option<Output> {
+    fn poll_output(&mut self) -> Option<AcceleratorOutput> {
         self.outputs.pop_front()
     }
 }

@@ -3,7 +3,7 @@
 //! An engine starts one [`SharedState`] of each accelerator from its settings and has it build the
 //! halves of every flow. A half reaches what is shared by a handle of the accelerator's own (an
 //! [`SharedHandle`]) that it was built with; the engine knows neither the handle nor its type. An
-//! accelerator whose flows share nothing is [`Unshared`].
+//! accelerator whose flows share nothing is [`UnsharedState`].
 //!
 //! ```text
 //!   half of flow 7 ─┐                       ┌─► Wake(9): the engine gives the half Input::Woken
@@ -25,11 +25,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use vocab::{Random, Time};
+use vocab::{SeededRandom, Time};
 
-use crate::credentials::Delegated;
+use crate::credentials::DelegatedKeys;
 use crate::settings::AcceleratorSettings;
-use crate::{Accelerator, Half};
+use crate::{AcceleratorHalf, WanEnd};
 
 pub use files::{
     FILE_NAME_MAX, FileAnswer, FileCompletion, FileFault, FileListing, FileName, FileOperation,
@@ -43,7 +43,7 @@ pub struct StartContext {
     /// flows need the memory.
     pub memory_max: usize,
     /// Chance that no other accelerator has.
-    pub chance: Random,
+    pub random: SeededRandom,
 }
 
 /// The flow for which a half is built, and the keys it may use.
@@ -56,9 +56,9 @@ pub struct HalfContext {
     /// The server's address.
     pub server: SocketAddr,
     /// The keys that the operator has delegated to this node.
-    pub delegated: Delegated,
+    pub delegated: DelegatedKeys,
     /// Chance that no other flow has.
-    pub chance: Random,
+    pub random: SeededRandom,
 }
 
 /// An event that the engine reports to a shared state.
@@ -94,20 +94,20 @@ pub enum SharedInput {
 pub enum SharedOutput {
     /// Do this with a file; [`SharedInput::File`] with its id follows.
     File(FileRequest),
-    /// Give the half of this flow [`Input::Woken`](crate::Input::Woken). Nothing happens if the flow has ended.
+    /// Give the half of this flow [`AcceleratorInput::Woken`](crate::AcceleratorInput::Woken). Nothing happens if the flow has ended.
     Wake(u64),
     /// An operator's request has ended.
     Purged {
         /// The number of the request.
         id: u64,
         /// The count of removed entries, or the cause for which none was removed.
-        result: Result<Purged, String>,
+        result: Result<PurgeCount, String>,
     },
 }
 
 /// The count of entries and bytes that a purge removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Purged {
+pub struct PurgeCount {
     /// Entries.
     pub entries: u64,
     /// Bytes of content in them.
@@ -126,7 +126,7 @@ pub trait SharedState: Send {
     }
 
     /// Builds one half for one flow.
-    fn build(&mut self, half: Half, context: HalfContext) -> Box<dyn Accelerator>;
+    fn build(&mut self, half: WanEnd, context: HalfContext) -> Box<dyn AcceleratorHalf>;
 
     /// Takes what happened.
     fn handle(&mut self, now: Time, input: SharedInput) {
@@ -158,27 +158,27 @@ pub trait SharedState: Send {
 }
 
 /// A function that builds a half of an accelerator whose flows share nothing.
-pub type BuildHalf<S> = fn(&S, Half, HalfContext) -> Box<dyn Accelerator>;
+pub type BuildHalf<S> = fn(&S, WanEnd, HalfContext) -> Box<dyn AcceleratorHalf>;
 
 /// The shared state of an accelerator whose flows share nothing: its settings.
-pub struct Unshared<S> {
+pub struct UnsharedState<S> {
     settings: S,
     build: BuildHalf<S>,
 }
 
-impl<S: AcceleratorSettings + Clone> Unshared<S> {
+impl<S: AcceleratorSettings + Clone> UnsharedState<S> {
     /// Builds halves by `build`, with these settings.
     pub fn new(settings: S, build: BuildHalf<S>) -> Self {
         Self { settings, build }
     }
 }
 
-impl<S: AcceleratorSettings + Clone> SharedState for Unshared<S> {
+impl<S: AcceleratorSettings + Clone> SharedState for UnsharedState<S> {
     fn configure(&mut self, settings: &Arc<dyn AcceleratorSettings>) {
         self.settings = settings.expect::<S>().clone();
     }
 
-    fn build(&mut self, half: Half, context: HalfContext) -> Box<dyn Accelerator> {
+    fn build(&mut self, half: WanEnd, context: HalfContext) -> Box<dyn AcceleratorHalf> {
         (self.build)(&self.settings, half, context)
     }
 }

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::credentials::{Accounts, Keytab};
+use crate::credentials::{DelegatedAccounts, Keytab};
 
 /// Which answers may be given in the server's place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Consistency {
+pub enum ConsistencyMode {
     /// None: flows to file servers are reduced and carried like any other.
     #[default]
     Off,
@@ -15,21 +15,21 @@ pub enum Consistency {
     /// oplock that makes every other client wait until it is given back.
     Strict,
     /// Files that a client goes through may be opened ahead of it, and what the server said to that is
-    /// told for no longer than this; all else as under [`Consistency::Strict`] (docs/decisions/0061).
+    /// told for no longer than this; all else as under [`ConsistencyMode::Strict`] (docs/decisions/0061).
     Relaxed {
         /// How old at most.
         staleness: Duration,
     },
 }
 
-impl Consistency {
+impl ConsistencyMode {
     /// How old what is told may be where the operator says nothing else.
     pub const STALENESS: Duration = Duration::from_secs(1);
 }
 
 /// What a client is told that asks over which addresses it could have further channels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Channels {
+pub enum ChannelPolicy {
     /// What the server says. From then on nothing is answered here for that session.
     #[default]
     Several,
@@ -40,11 +40,11 @@ pub enum Channels {
 
 /// What the operator decides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
-    /// See [`Consistency`].
-    pub consistency: Consistency,
+pub struct SmbSettings {
+    /// See [`ConsistencyMode`].
+    pub consistency: ConsistencyMode,
     /// The accounts whose signed and encrypted sessions the half beside the server may work on.
-    pub accounts: Option<Arc<Accounts>>,
+    pub accounts: Option<Arc<DelegatedAccounts>>,
     /// The keys of the services beside that half whose sessions by Kerberos it may work on.
     pub keytab: Option<Arc<Keytab>>,
     /// Sessions signed by AES-GMAC are worked on too, though a message that is signed again uses the
@@ -52,19 +52,19 @@ pub struct Settings {
     pub may_resign_gmac: bool,
     /// What came encrypted and was opened may enter the dictionaries (docs/decisions/0062).
     pub may_store_decrypted: bool,
-    /// See [`Channels`].
-    pub channels: Channels,
+    /// See [`ChannelPolicy`].
+    pub channels: ChannelPolicy,
 }
 
-impl Settings {
+impl SmbSettings {
     /// Switched on, as it is meant to be used.
     pub const STRICT: Self = Self {
-        consistency: Consistency::Strict,
+        consistency: ConsistencyMode::Strict,
         accounts: None,
         keytab: None,
         may_resign_gmac: false,
         may_store_decrypted: false,
-        channels: Channels::Several,
+        channels: ChannelPolicy::Several,
     };
 }
 

@@ -4,28 +4,28 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::build;
-use super::config::{Channels, Consistency, Settings};
-use crate::detect::{Detection, Protocol};
-use crate::registry::{Entry, MovedKey};
-use crate::settings::{AcceleratorSettings, Parsed, Table, TableReader};
-use crate::shared::{SharedState, StartContext, Unshared};
+use super::config::{ChannelPolicy, ConsistencyMode, SmbSettings};
+use crate::detect::{DetectedProtocol, ProtocolDetection};
+use crate::registry::{AcceleratorEntry, MovedKey};
+use crate::settings::{AcceleratorSettings, ParsedSettings, SettingsTable, TableReader};
+use crate::shared::{SharedState, StartContext, UnsharedState};
 
 /// For how long licences are used without word from the far node.
 const GREATEST_STALENESS: Duration = Duration::from_secs(10);
 
 /// SMB 2 or 3 ([MS-SMB2]).
-const SMB2: Protocol = Protocol::clear("smb2");
+const SMB2: DetectedProtocol = DetectedProtocol::clear("smb2");
 /// SMB 1 ([MS-CIFS]).
-const SMB1: Protocol = Protocol::clear("smb1");
+const SMB1: DetectedProtocol = DetectedProtocol::clear("smb1");
 /// SMB 3 encrypted ([MS-SMB2] §2.2.41, SMB2 TRANSFORM_HEADER).
-const ENCRYPTED: Protocol = Protocol::encrypted("smb3-encrypted");
+const ENCRYPTED: DetectedProtocol = DetectedProtocol::encrypted("smb3-encrypted");
 
 /// The accelerator in the registry.
-pub static ENTRY: Entry = Entry {
+pub static ENTRY: AcceleratorEntry = AcceleratorEntry {
     number: 1,
     name: "smb",
     ports: &[445],
-    detection: Some(Detection {
+    detection: Some(ProtocolDetection {
         by_port: SMB2,
         by_first_bytes: detect,
     }),
@@ -55,22 +55,25 @@ const fn moved(was: &'static str, to: &'static str, is: &'static str) -> MovedKe
 
 /// The values of `mode`.
 #[derive(Clone, Copy)]
-enum Mode {
+enum ModeSetting {
     Off,
     Strict,
     Relaxed,
 }
 
-const MODES: &[(&str, Mode)] = &[
-    ("off", Mode::Off),
-    ("strict", Mode::Strict),
-    ("relaxed", Mode::Relaxed),
+const MODES: &[(&str, ModeSetting)] = &[
+    ("off", ModeSetting::Off),
+    ("strict", ModeSetting::Strict),
+    ("relaxed", ModeSetting::Relaxed),
 ];
 
-const CHANNELS: &[(&str, Channels)] = &[("several", Channels::Several), ("one", Channels::One)];
+const CHANNELS: &[(&str, ChannelPolicy)] = &[
+    ("several", ChannelPolicy::Several),
+    ("one", ChannelPolicy::One),
+];
 
 /// Direct TCP transport: a zero byte and three of length ([MS-SMB2] §2.1, Transport).
-fn detect(bytes: &[u8]) -> Option<Protocol> {
+fn detect(bytes: &[u8]) -> Option<DetectedProtocol> {
     match bytes {
         [0, _, _, _, 0xfe, b'S', b'M', b'B', ..] => Some(SMB2),
         [0, _, _, _, 0xff, b'S', b'M', b'B', ..] => Some(SMB1),
@@ -79,20 +82,20 @@ fn detect(bytes: &[u8]) -> Option<Protocol> {
     }
 }
 
-fn parse(table: &Table) -> Parsed {
+fn parse(table: &SettingsTable) -> ParsedSettings {
     let mut reader = TableReader::new(table);
-    let mode = reader.choice("mode", MODES)?.unwrap_or(Mode::Off);
+    let mode = reader.choice("mode", MODES)?.unwrap_or(ModeSetting::Off);
     let staleness = reader.duration(
         "relaxed_staleness",
         GREATEST_STALENESS,
         "nothing is told for longer than 10 s without word from the server",
     )?;
-    let settings = Settings {
+    let settings = SmbSettings {
         consistency: match mode {
-            Mode::Off => Consistency::Off,
-            Mode::Strict => Consistency::Strict,
-            Mode::Relaxed => Consistency::Relaxed {
-                staleness: staleness.unwrap_or(Consistency::STALENESS),
+            ModeSetting::Off => ConsistencyMode::Off,
+            ModeSetting::Strict => ConsistencyMode::Strict,
+            ModeSetting::Relaxed => ConsistencyMode::Relaxed {
+                staleness: staleness.unwrap_or(ConsistencyMode::STALENESS),
             },
         },
         accounts: None,
@@ -105,25 +108,25 @@ fn parse(table: &Table) -> Parsed {
     Ok(Arc::new(settings))
 }
 
-impl AcceleratorSettings for Settings {
+impl AcceleratorSettings for SmbSettings {
     fn is_on(&self) -> bool {
-        self.consistency != Consistency::Off
+        self.consistency != ConsistencyMode::Off
     }
 
     fn lines(&self) -> Vec<(&'static str, String)> {
         let mode = match self.consistency {
-            Consistency::Off => "off",
-            Consistency::Strict => "strict",
-            Consistency::Relaxed { .. } => "relaxed",
+            ConsistencyMode::Off => "off",
+            ConsistencyMode::Strict => "strict",
+            ConsistencyMode::Relaxed { .. } => "relaxed",
         };
         let mut lines = vec![("mode", format!("{mode:?}"))];
-        if let Consistency::Relaxed { staleness } = self.consistency {
+        if let ConsistencyMode::Relaxed { staleness } = self.consistency {
             let staleness = vocab::format_duration(staleness);
             lines.push(("relaxed_staleness", format!("{staleness:?}")));
         }
         let channels = match self.channels {
-            Channels::Several => "several",
-            Channels::One => "one",
+            ChannelPolicy::Several => "several",
+            ChannelPolicy::One => "one",
         };
         lines.push(("channels", format!("{channels:?}")));
         lines.push(("store_decrypted", self.may_store_decrypted.to_string()));
@@ -132,7 +135,7 @@ impl AcceleratorSettings for Settings {
     }
 
     fn remarks(&self, delegates: bool) -> Vec<String> {
-        if self.channels != Channels::One {
+        if self.channels != ChannelPolicy::One {
             return Vec::new();
         }
         let needs = match (self.is_on(), delegates) {
@@ -152,33 +155,33 @@ impl AcceleratorSettings for Settings {
                 keytab: context.delegated.keytab,
                 ..settings.clone()
             };
-            build(half, settings, context.chance)
+            build(half, settings, context.random)
         };
-        Box::new(Unshared::new(self.clone(), build))
+        Box::new(UnsharedState::new(self.clone(), build))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::settings::{Located, Setting, Value};
+    use crate::settings::{LocatedValue, SettingValue, TableSetting};
 
-    fn parsed(settings: &[(&str, Value)]) -> Parsed {
-        let settings = settings.iter().map(|(key, value)| Setting {
+    fn parsed(settings: &[(&str, SettingValue)]) -> ParsedSettings {
+        let settings = settings.iter().map(|(key, value)| TableSetting {
             key: (*key).to_owned(),
             key_span: 0..1,
-            value: Located {
+            value: LocatedValue {
                 value: value.clone(),
                 span: 2..3,
             },
         });
-        parse(&Table {
+        parse(&SettingsTable {
             settings: settings.collect(),
         })
     }
 
-    fn text(text: &str) -> Value {
-        Value::Text(text.to_owned())
+    fn text(text: &str) -> SettingValue {
+        SettingValue::Text(text.to_owned())
     }
 
     #[test]
@@ -197,7 +200,7 @@ mod tests {
             ("mode", text("relaxed")),
             ("relaxed_staleness", text("250ms")),
             ("channels", text("one")),
-            ("store_decrypted", Value::Switch(true)),
+            ("store_decrypted", SettingValue::Switch(true)),
         ]);
         let settings = settings.unwrap();
         let lines = settings.lines();
@@ -216,19 +219,19 @@ mod tests {
             ]
         );
         let staleness = Duration::from_millis(250);
-        let expected = Settings {
-            consistency: Consistency::Relaxed { staleness },
-            channels: Channels::One,
+        let expected = SmbSettings {
+            consistency: ConsistencyMode::Relaxed { staleness },
+            channels: ChannelPolicy::One,
             may_store_decrypted: true,
-            ..Settings::default()
+            ..SmbSettings::default()
         };
-        assert_eq!(settings.expect::<Settings>(), &expected);
+        assert_eq!(settings.expect::<SmbSettings>(), &expected);
     }
 
     #[test]
     fn an_empty_table_gives_the_defaults() {
         let settings = parsed(&[]).unwrap();
-        assert_eq!(settings.expect::<Settings>(), &Settings::default());
+        assert_eq!(settings.expect::<SmbSettings>(), &SmbSettings::default());
         assert!(!settings.is_on());
     }
 

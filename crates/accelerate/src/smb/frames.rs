@@ -11,17 +11,19 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use vocab::{Reader, Segment, Truncated, Writer};
+use vocab::{ByteReader, ByteWriter, FlowSegment, TruncatedInput};
 use zeroize::Zeroizing;
 
-use super::keys::{Algorithm, CHANCE, Cipher, SealingKey, SealingKeys, SigningKey};
-use super::listing::Query;
+use super::keys::{
+    EncryptionCipher, NONCE_SEED_LENGTH, SealingKey, SealingKeys, SigningAlgorithm, SigningKey,
+};
+use super::listing::DirectoryQuery;
 use super::wire::FileId;
-use super::wire::header::{self, Guard, Header};
+use super::wire::header::{self, MessageProtection, Smb2Header};
 use super::wire::lease::LeaseKey;
 use super::wire::transfer::ReadRequest;
 
-/// The version of these frames, said once in [`Frame::Engaged`].
+/// The version of these frames, said once in [`HalfFrame::Engaged`].
 pub(crate) const VERSION: u8 = 1;
 
 const ENGAGED: u8 = 1;
@@ -48,7 +50,7 @@ const TOOK: u8 = 23;
 const FILE_SYSTEM: u8 = 24;
 const LEASE: u8 = 25;
 
-/// What [`Frame::Speaks`] says of a near half that takes keys. One that says nothing takes none.
+/// What [`HalfFrame::Speaks`] says of a near half that takes keys. One that says nothing takes none.
 pub(crate) const TAKES_KEYS: u8 = 2;
 /// The same of one that takes those for encryption, too.
 pub(crate) const TAKES_SEALING: u8 = 3;
@@ -60,7 +62,7 @@ pub(crate) const TAKES_LEASES: u8 = 5;
 
 /// What the near half may answer for one open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Licence {
+pub(crate) struct OpenLicence {
     pub(crate) file: FileId,
     pub(crate) session: u64,
     pub(crate) tree: u32,
@@ -71,7 +73,7 @@ pub(crate) struct Licence {
     /// A CLOSE before the server has, if nothing was changed through this open.
     pub(crate) may_close: bool,
     /// What vouched for the request that opened the file; what is vouched for by less is not its own.
-    pub(crate) guard: Guard,
+    pub(crate) guard: MessageProtection,
     /// The longest READ and WRITE that the server takes, in bytes.
     pub(crate) read_max: u32,
     pub(crate) write_max: u32,
@@ -80,14 +82,14 @@ pub(crate) struct Licence {
 /// One frame. A position counts the client's frames since the flow began: data is out of date
 /// when it was read before a later message of the client's changed the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Frame {
+pub(crate) enum HalfFrame {
     /// The far half has begun to alter what hosts say and will never let go without closing.
     Engaged {
         /// See [`VERSION`].
         version: u8,
     },
     /// An open may be served.
-    Licence(Licence),
+    Licence(OpenLicence),
     /// `length` bytes of payload follow: the file's contents from `offset` on.
     Ahead {
         file: FileId,
@@ -105,16 +107,16 @@ pub(crate) enum Frame {
     Settled { message_id: u64 },
     /// Nothing may be answered for this open any more.
     Revoke { file: FileId },
-    /// All up to this [`Frame::Beat`] was heard.
+    /// All up to this [`HalfFrame::Beat`] was heard.
     Heard { number: u64 },
     /// Numbered, so that the near half knows how fresh its licences are.
     Beat { number: u64 },
-    /// Bytes of [`Frame::Ahead`] payload that have arrived, in all.
+    /// Bytes of [`HalfFrame::Ahead`] payload that have arrived, in all.
     Received { bytes: u64 },
     /// What was to answer this READ is not there any more; ask the server.
     Again {
         /// The READ as the client sent it.
-        header: Header,
+        header: Smb2Header,
         request: ReadRequest,
     },
     /// Nothing is answered for this open any more, and all that was answered stands before this.
@@ -124,7 +126,7 @@ pub(crate) enum Frame {
     Listed {
         file: FileId,
         position: u64,
-        query: Query,
+        query: DirectoryQuery,
         /// They are the directory's first, read as it was opened.
         is_fresh: bool,
         length: u32,
@@ -143,7 +145,7 @@ pub(crate) enum Frame {
     Sealing {
         session: u64,
         keys: SealingKeys,
-        chance: [u8; CHANCE],
+        nonce_seed: [u8; NONCE_SEED_LENGTH],
         /// What is opened may enter the dictionaries.
         may_store: bool,
     },
@@ -173,13 +175,13 @@ pub(crate) enum Frame {
     Lease { file: FileId, key: LeaseKey },
 }
 
-impl Frame {
+impl HalfFrame {
     /// The frame as a segment.
-    pub(crate) fn emit(&self) -> Segment {
-        let mut writer = Writer::with_capacity(48);
+    pub(crate) fn emit(&self) -> FlowSegment {
+        let mut writer = ByteWriter::with_capacity(48);
         match self.clone() {
-            Frame::Engaged { version } => writer.u8(ENGAGED).u8(version),
-            Frame::Licence(licence) => writer
+            HalfFrame::Engaged { version } => writer.u8(ENGAGED).u8(version),
+            HalfFrame::Licence(licence) => writer
                 .u8(LICENCE)
                 .bytes(&licence.file.0)
                 .u64(licence.session)
@@ -187,11 +189,11 @@ impl Frame {
                 .u8(u8::from(licence.may_read)
                     | u8::from(licence.may_write) << 1
                     | u8::from(licence.may_close) << 2
-                    | u8::from(licence.guard == Guard::Signed) << 3
-                    | u8::from(licence.guard == Guard::Sealed) << 4)
+                    | u8::from(licence.guard == MessageProtection::Signed) << 3
+                    | u8::from(licence.guard == MessageProtection::Sealed) << 4)
                 .u32(licence.read_max)
                 .u32(licence.write_max),
-            Frame::Ahead {
+            HalfFrame::Ahead {
                 file,
                 position,
                 offset,
@@ -202,7 +204,7 @@ impl Frame {
                 .u64(position)
                 .u64(offset)
                 .u32(length),
-            Frame::EndOfFile {
+            HalfFrame::EndOfFile {
                 file,
                 position,
                 offset,
@@ -211,20 +213,20 @@ impl Frame {
                 .bytes(&file.0)
                 .u64(position)
                 .u64(offset),
-            Frame::Settled { message_id } => writer.u8(SETTLED).u64(message_id),
-            Frame::Revoke { file } => writer.u8(REVOKE).bytes(&file.0),
-            Frame::Heard { number } => writer.u8(HEARD).u64(number),
-            Frame::Beat { number } => writer.u8(BEAT).u64(number),
-            Frame::Received { bytes } => writer.u8(RECEIVED).u64(bytes),
-            Frame::Again { header, request } => writer
+            HalfFrame::Settled { message_id } => writer.u8(SETTLED).u64(message_id),
+            HalfFrame::Revoke { file } => writer.u8(REVOKE).bytes(&file.0),
+            HalfFrame::Heard { number } => writer.u8(HEARD).u64(number),
+            HalfFrame::Beat { number } => writer.u8(BEAT).u64(number),
+            HalfFrame::Received { bytes } => writer.u8(RECEIVED).u64(bytes),
+            HalfFrame::Again { header, request } => writer
                 .u8(match header.is_sealed {
                     true => AGAIN_SEALED,
                     false => AGAIN,
                 })
                 .bytes(&header.emit())
                 .bytes(&request.emit()),
-            Frame::Revoked { file } => writer.u8(REVOKED).bytes(&file.0),
-            Frame::Listed {
+            HalfFrame::Revoked { file } => writer.u8(REVOKED).bytes(&file.0),
+            HalfFrame::Listed {
                 file,
                 position,
                 query,
@@ -239,17 +241,17 @@ impl Frame {
                 .u8(query.class)
                 .u8(query.pattern().len() as u8)
                 .bytes(query.pattern()),
-            Frame::Forgot { file } => writer.u8(FORGOT).bytes(&file.0),
-            Frame::Speaks { version } => writer.u8(SPEAKS).u8(version),
-            Frame::Key { session, key } => writer
+            HalfFrame::Forgot { file } => writer.u8(FORGOT).bytes(&file.0),
+            HalfFrame::Speaks { version } => writer.u8(SPEAKS).u8(version),
+            HalfFrame::Key { session, key } => writer
                 .u8(KEY)
                 .u64(session)
                 .u8(key.algorithm().number())
                 .bytes(key.key()),
-            Frame::Sealing {
+            HalfFrame::Sealing {
                 session,
                 keys,
-                chance,
+                nonce_seed: chance,
                 may_store,
             } => writer
                 .u8(SEALING)
@@ -259,9 +261,9 @@ impl Frame {
                 .bytes(keys.server.key())
                 .bytes(&chance)
                 .u8(u8::from(may_store)),
-            Frame::Sealed { session } => writer.u8(SEALED).u64(session),
-            Frame::Forget { session } => writer.u8(FORGET).u64(session),
-            Frame::Offer {
+            HalfFrame::Sealed { session } => writer.u8(SEALED).u64(session),
+            HalfFrame::Forget { session } => writer.u8(FORGET).u64(session),
+            HalfFrame::Offer {
                 file,
                 position,
                 staleness,
@@ -276,8 +278,8 @@ impl Frame {
                 .bytes(&request)
                 .u16(answer.len() as u16)
                 .bytes(&answer),
-            Frame::Took { file } => writer.u8(TOOK).bytes(&file.0),
-            Frame::FileSystem {
+            HalfFrame::Took { file } => writer.u8(TOOK).bytes(&file.0),
+            HalfFrame::FileSystem {
                 file,
                 position,
                 class,
@@ -289,26 +291,26 @@ impl Frame {
                 .u8(class)
                 .u8(answer.len() as u8)
                 .bytes(&answer),
-            Frame::Lease { file, key } => writer.u8(LEASE).bytes(&file.0).bytes(&key.0),
+            HalfFrame::Lease { file, key } => writer.u8(LEASE).bytes(&file.0).bytes(&key.0),
         };
-        Segment::frame(writer.finish())
+        FlowSegment::frame(writer.finish())
     }
 
     /// Reads a frame segment; `None` for a kind that this release does not know.
     ///
     /// # Errors
     /// When a known frame ends early.
-    pub(crate) fn parse(bytes: &[u8]) -> Result<Option<Self>, Truncated> {
-        let mut reader = Reader::new(bytes);
-        let file = |reader: &mut Reader<'_>| reader.array().map(FileId);
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Option<Self>, TruncatedInput> {
+        let mut reader = ByteReader::new(bytes);
+        let file = |reader: &mut ByteReader<'_>| reader.array().map(FileId);
         let frame = match reader.u8()? {
-            ENGAGED => Frame::Engaged {
+            ENGAGED => HalfFrame::Engaged {
                 version: reader.u8()?,
             },
             LICENCE => {
                 let (file, session, tree) = (file(&mut reader)?, reader.u64()?, reader.u32()?);
                 let rights = reader.u8()?;
-                Frame::Licence(Licence {
+                HalfFrame::Licence(OpenLicence {
                     file,
                     session,
                     tree,
@@ -316,56 +318,58 @@ impl Frame {
                     may_write: rights & 2 != 0,
                     may_close: rights & 4 != 0,
                     guard: match rights & 24 {
-                        0 => Guard::Nothing,
-                        8 => Guard::Signed,
-                        _ => Guard::Sealed,
+                        0 => MessageProtection::Nothing,
+                        8 => MessageProtection::Signed,
+                        _ => MessageProtection::Sealed,
                     },
                     read_max: reader.u32()?,
                     write_max: reader.u32()?,
                 })
             }
-            AHEAD => Frame::Ahead {
+            AHEAD => HalfFrame::Ahead {
                 file: file(&mut reader)?,
                 position: reader.u64()?,
                 offset: reader.u64()?,
                 length: reader.u32()?,
             },
-            END_OF_FILE => Frame::EndOfFile {
+            END_OF_FILE => HalfFrame::EndOfFile {
                 file: file(&mut reader)?,
                 position: reader.u64()?,
                 offset: reader.u64()?,
             },
-            SETTLED => Frame::Settled {
+            SETTLED => HalfFrame::Settled {
                 message_id: reader.u64()?,
             },
-            REVOKE => Frame::Revoke {
+            REVOKE => HalfFrame::Revoke {
                 file: file(&mut reader)?,
             },
-            HEARD => Frame::Heard {
+            HEARD => HalfFrame::Heard {
                 number: reader.u64()?,
             },
-            BEAT => Frame::Beat {
+            BEAT => HalfFrame::Beat {
                 number: reader.u64()?,
             },
-            RECEIVED => Frame::Received {
+            RECEIVED => HalfFrame::Received {
                 bytes: reader.u64()?,
             },
-            kind @ (AGAIN | AGAIN_SEALED) => Frame::Again {
-                header: Header {
+            kind @ (AGAIN | AGAIN_SEALED) => HalfFrame::Again {
+                header: Smb2Header {
                     is_sealed: kind == AGAIN_SEALED,
-                    ..Header::parse(reader.bytes(header::LENGTH)?).map_err(|_| Truncated)?
+                    ..Smb2Header::parse(reader.bytes(header::LENGTH)?)
+                        .map_err(|_| TruncatedInput)?
                 },
-                request: ReadRequest::parse(reader.bytes(49)?).map_err(|_| Truncated)?,
+                request: ReadRequest::parse(reader.bytes(49)?).map_err(|_| TruncatedInput)?,
             },
-            REVOKED => Frame::Revoked {
+            REVOKED => HalfFrame::Revoked {
                 file: file(&mut reader)?,
             },
             LISTED => {
                 let (file, position) = (file(&mut reader)?, reader.u64()?);
                 let (is_fresh, length) = (reader.u8()? != 0, reader.u32()?);
                 let (class, pattern) = (reader.u8()?, usize::from(reader.u8()?));
-                let query = Query::new(class, reader.bytes(pattern)?).ok_or(Truncated)?;
-                Frame::Listed {
+                let query =
+                    DirectoryQuery::new(class, reader.bytes(pattern)?).ok_or(TruncatedInput)?;
+                HalfFrame::Listed {
                     file,
                     position,
                     query,
@@ -373,35 +377,36 @@ impl Frame {
                     length,
                 }
             }
-            FORGOT => Frame::Forgot {
+            FORGOT => HalfFrame::Forgot {
                 file: file(&mut reader)?,
             },
-            SPEAKS => Frame::Speaks {
+            SPEAKS => HalfFrame::Speaks {
                 version: reader.u8()?,
             },
             KEY => {
                 let (session, number) = (reader.u64()?, reader.u8()?);
                 let key = Zeroizing::new(reader.array()?);
-                let algorithm = Algorithm::from_number(number.into()).ok_or(Truncated)?;
+                let algorithm =
+                    SigningAlgorithm::from_number(number.into()).ok_or(TruncatedInput)?;
                 let key = SigningKey::new(algorithm, &key);
-                Frame::Key { session, key }
+                HalfFrame::Key { session, key }
             }
             SEALING => {
                 let (session, number) = (reader.u64()?, reader.u8()?);
-                let cipher = Cipher::from_number(number.into()).ok_or(Truncated)?;
+                let cipher = EncryptionCipher::from_number(number.into()).ok_or(TruncatedInput)?;
                 let client = SealingKey::new(cipher, reader.bytes(cipher.key_length())?);
                 let server = SealingKey::new(cipher, reader.bytes(cipher.key_length())?);
-                Frame::Sealing {
+                HalfFrame::Sealing {
                     session,
                     keys: SealingKeys { client, server },
-                    chance: reader.array()?,
+                    nonce_seed: reader.array()?,
                     may_store: reader.u8()? != 0,
                 }
             }
-            SEALED => Frame::Sealed {
+            SEALED => HalfFrame::Sealed {
                 session: reader.u64()?,
             },
-            FORGET => Frame::Forget {
+            FORGET => HalfFrame::Forget {
                 session: reader.u64()?,
             },
             OFFER => {
@@ -411,7 +416,7 @@ impl Frame {
                 let request = Bytes::copy_from_slice(reader.bytes(length)?);
                 let length = usize::from(reader.u16()?);
                 let answer = Bytes::copy_from_slice(reader.bytes(length)?);
-                Frame::Offer {
+                HalfFrame::Offer {
                     file,
                     position,
                     staleness,
@@ -419,20 +424,20 @@ impl Frame {
                     answer,
                 }
             }
-            TOOK => Frame::Took {
+            TOOK => HalfFrame::Took {
                 file: file(&mut reader)?,
             },
             FILE_SYSTEM => {
                 let (file, position) = (file(&mut reader)?, reader.u64()?);
                 let (class, length) = (reader.u8()?, usize::from(reader.u8()?));
-                Frame::FileSystem {
+                HalfFrame::FileSystem {
                     file,
                     position,
                     class,
                     answer: Bytes::copy_from_slice(reader.bytes(length)?),
                 }
             }
-            LEASE => Frame::Lease {
+            LEASE => HalfFrame::Lease {
                 file: file(&mut reader)?,
                 key: LeaseKey(reader.array()?),
             },
@@ -446,57 +451,57 @@ impl Frame {
 mod tests {
     use super::*;
 
-    fn every() -> Vec<Frame> {
+    fn every() -> Vec<HalfFrame> {
         let file = FileId([5; 16]);
         vec![
-            Frame::Took { file },
-            Frame::FileSystem {
+            HalfFrame::Took { file },
+            HalfFrame::FileSystem {
                 file,
                 position: 4,
                 class: 3,
                 answer: Bytes::from_static(b"space"),
             },
-            Frame::Lease {
+            HalfFrame::Lease {
                 file,
                 key: LeaseKey([6; 16]),
             },
-            Frame::Offer {
+            HalfFrame::Offer {
                 file,
                 position: 3,
                 staleness: Duration::from_millis(1_500),
                 request: Bytes::from_static(b"create"),
                 answer: Bytes::from_static(b"created"),
             },
-            Frame::Engaged { version: VERSION },
-            Frame::Licence(Licence {
+            HalfFrame::Engaged { version: VERSION },
+            HalfFrame::Licence(OpenLicence {
                 file,
                 session: 7,
                 tree: 3,
                 may_read: false,
                 may_write: true,
                 may_close: true,
-                guard: Guard::Sealed,
+                guard: MessageProtection::Sealed,
                 read_max: 65_536,
                 write_max: 1 << 20,
             }),
-            Frame::Ahead {
+            HalfFrame::Ahead {
                 file,
                 position: 9,
                 offset: 1 << 33,
                 length: 65_536,
             },
-            Frame::EndOfFile {
+            HalfFrame::EndOfFile {
                 file,
                 position: 9,
                 offset: 12,
             },
-            Frame::Settled { message_id: 4 },
-            Frame::Revoke { file },
-            Frame::Heard { number: 1 },
-            Frame::Beat { number: 2 },
-            Frame::Received { bytes: 3 },
-            Frame::Again {
-                header: Header::request(header::command::READ, 5, 1, 1),
+            HalfFrame::Settled { message_id: 4 },
+            HalfFrame::Revoke { file },
+            HalfFrame::Heard { number: 1 },
+            HalfFrame::Beat { number: 2 },
+            HalfFrame::Received { bytes: 3 },
+            HalfFrame::Again {
+                header: Smb2Header::request(header::command::READ, 5, 1, 1),
                 request: ReadRequest {
                     flags: 0,
                     length: 10,
@@ -506,10 +511,10 @@ mod tests {
                     channel: 0,
                 },
             },
-            Frame::Again {
-                header: Header {
+            HalfFrame::Again {
+                header: Smb2Header {
                     is_sealed: true,
-                    ..Header::request(header::command::READ, 5, 1, 1)
+                    ..Smb2Header::request(header::command::READ, 5, 1, 1)
                 },
                 request: ReadRequest {
                     flags: 0,
@@ -520,33 +525,33 @@ mod tests {
                     channel: 0,
                 },
             },
-            Frame::Revoked { file },
-            Frame::Listed {
+            HalfFrame::Revoked { file },
+            HalfFrame::Listed {
                 file,
                 position: 9,
-                query: Query::usual(),
+                query: DirectoryQuery::usual(),
                 is_fresh: true,
                 length: 1 << 16,
             },
-            Frame::Forgot { file },
-            Frame::Speaks {
+            HalfFrame::Forgot { file },
+            HalfFrame::Speaks {
                 version: TAKES_KEYS,
             },
-            Frame::Key {
+            HalfFrame::Key {
                 session: 9,
-                key: SigningKey::new(Algorithm::AesCmac, &[4; 16]),
+                key: SigningKey::new(SigningAlgorithm::AesCmac, &[4; 16]),
             },
-            Frame::Sealing {
+            HalfFrame::Sealing {
                 session: 9,
                 keys: SealingKeys {
-                    client: SealingKey::new(Cipher::Aes256Gcm, &[5; 32]),
-                    server: SealingKey::new(Cipher::Aes256Gcm, &[6; 32]),
+                    client: SealingKey::new(EncryptionCipher::Aes256Gcm, &[5; 32]),
+                    server: SealingKey::new(EncryptionCipher::Aes256Gcm, &[6; 32]),
                 },
-                chance: [7; CHANCE],
+                nonce_seed: [7; NONCE_SEED_LENGTH],
                 may_store: true,
             },
-            Frame::Sealed { session: 9 },
-            Frame::Forget { session: 9 },
+            HalfFrame::Sealed { session: 9 },
+            HalfFrame::Forget { session: 9 },
         ]
     }
 
@@ -554,15 +559,15 @@ mod tests {
     fn frames_read_back_as_written_and_cut_ones_are_errors() {
         for frame in every() {
             let bytes = frame.emit().bytes;
-            assert_eq!(Frame::parse(&bytes), Ok(Some(frame)));
+            assert_eq!(HalfFrame::parse(&bytes), Ok(Some(frame)));
             for cut in 0..bytes.len() {
-                assert_eq!(Frame::parse(&bytes[..cut]), Err(Truncated));
+                assert_eq!(HalfFrame::parse(&bytes[..cut]), Err(TruncatedInput));
             }
         }
     }
 
     #[test]
     fn a_frame_of_a_later_release_is_nothing() {
-        assert_eq!(Frame::parse(&[200, 1, 2]), Ok(None));
+        assert_eq!(HalfFrame::parse(&[200, 1, 2]), Ok(None));
     }
 }

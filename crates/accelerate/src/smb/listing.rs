@@ -7,14 +7,14 @@
 //! ```
 
 use super::wire::directory::{QueryDirectoryRequest, flag};
-use super::wire::header::{Header, command};
+use super::wire::header::{Smb2Header, command};
 
 /// The longest pattern that is gone ahead of, in bytes of UTF-16: what the head of a message holds.
 pub(crate) const PATTERN_MAX: usize = 56;
 
 /// What names are asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Query {
+pub(crate) struct DirectoryQuery {
     pub(crate) class: u8,
     pattern: [u8; PATTERN_MAX],
     pattern_length: u8,
@@ -25,7 +25,7 @@ pub(crate) struct Query {
 /// (smbtorture's dir.many does, with 4 KiB).
 const LEAST_LENGTH: u32 = 16_384;
 
-impl Query {
+impl DirectoryQuery {
     /// What file managers and stock clients ask first: FileIdBothDirectoryInformation ([MS-FSCC]
     /// §2.4.17) of every name.
     pub(crate) fn usual() -> Self {
@@ -78,7 +78,7 @@ impl Query {
 
 /// Whether a request may change what a directory holds: then a listing from before it is not given
 /// to the client that made it.
-pub(crate) fn may_change_names(header: &Header) -> bool {
+pub(crate) fn may_change_names(header: &Smb2Header) -> bool {
     !matches!(
         header.command,
         command::READ

@@ -53,25 +53,29 @@ pub mod testing;
 mod tests;
 mod wire;
 
-pub use config::{Channels, Consistency, Settings};
+pub use config::{ChannelPolicy, ConsistencyMode, SmbSettings};
 pub use entry::ENTRY;
 
-use far::Far;
-use near::Near;
-use nt1::choice::{Choice, Other};
+use far::Smb2FarHalf;
+use near::Smb2NearHalf;
+use nt1::choice::{DialectSelector, Smb1Alternative};
 
-use vocab::Random;
+use vocab::SeededRandom;
 
-use crate::{Accelerator, Half};
+use crate::{AcceleratorHalf, WanEnd};
 
 /// One half, for one flow, with chance that no other flow has.
 #[must_use]
-pub fn build(half: Half, settings: Settings, chance: Random) -> Box<dyn Accelerator> {
+pub fn build(
+    half: WanEnd,
+    settings: SmbSettings,
+    chance: SeededRandom,
+) -> Box<dyn AcceleratorHalf> {
     let choice = match half {
-        Half::Near => Choice::new(Box::new(Near::new()), Other::Near),
-        Half::Far => {
-            let other = Other::Far(settings.clone());
-            Choice::new(Box::new(Far::new(settings, chance)), other)
+        WanEnd::Near => DialectSelector::new(Box::new(Smb2NearHalf::new()), Smb1Alternative::Near),
+        WanEnd::Far => {
+            let other = Smb1Alternative::Far(settings.clone());
+            DialectSelector::new(Box::new(Smb2FarHalf::new(settings, chance)), other)
         }
     };
     Box::new(choice)

@@ -1,12 +1,12 @@
 //! Which frames end all offers of opens, and which names a listing tells. Both halves ask the first of
 //! every frame in the same order, and so agree.
 
-use super::wire::header::{Header, command};
+use super::wire::header::{Smb2Header, command};
 use super::wire::u32_at;
 
 /// Whether a request may change what a path leads to, without being an open of what lies there: an
 /// open that was made before it is not given to the client that asked for it.
-pub(crate) fn drops_offers(header: &Header) -> bool {
+pub(crate) fn drops_offers(header: &Smb2Header) -> bool {
     !matches!(
         header.command,
         command::CREATE

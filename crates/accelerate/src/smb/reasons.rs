@@ -3,7 +3,7 @@
 //! The codes are older than the rule that an accelerator's own begin at 64. They are 10 and 14 on the wire
 //! (docs/formats/accelerator-frames.md).
 
-use crate::{Explanation, ReasonCode, ReasonSource};
+use crate::{ReasonCode, ReasonExplanation, ReasonSource};
 
 /// The session is signed by AES-GMAC, which the policy does not allow to sign again (docs/decisions/0059).
 pub(crate) const GMAC: ReasonCode = ReasonCode::new(10);
@@ -12,16 +12,16 @@ pub(crate) const GMAC: ReasonCode = ReasonCode::new(10);
 pub(crate) const SIGNED_BY_SMB1: ReasonCode = ReasonCode::new(14);
 
 /// What a code means for file shares; `None` where the common explanation holds, or there is none.
-pub(crate) fn explain(code: ReasonCode, source: ReasonSource<'_>) -> Option<Explanation> {
+pub(crate) fn explain(code: ReasonCode, source: ReasonSource<'_>) -> Option<ReasonExplanation> {
     let explanation = match code {
-        GMAC => Explanation::new(
+        GMAC => ReasonExplanation::new(
             "the content is signed by AES-GMAC, which the policy keeps from renewing",
         )
         .with_remedy(
             "sign by AES-CMAC, or set resign_gmac = true in [smb] of the node beside the server and accept what it risks",
         )
         .recurring(),
-        SIGNED_BY_SMB1 => Explanation::new(
+        SIGNED_BY_SMB1 => ReasonExplanation::new(
             "the content is signed by SMB 1, whose signatures leave no room for further messages",
         )
         .with_remedy(
@@ -34,7 +34,7 @@ pub(crate) fn explain(code: ReasonCode, source: ReasonSource<'_>) -> Option<Expl
             common.with_remedy(format!("{delegate}; or leave encryption off for this share"))
         }
         // The node beside the client offers the accelerator or does not, the one beside the server declines it.
-        ReasonCode::NO_ACCELERATOR | ReasonCode::POLICY => Explanation::new(format!(
+        ReasonCode::NO_ACCELERATOR | ReasonCode::POLICY => ReasonExplanation::new(format!(
             "acceleration of file shares (SMB) is switched off on {source}: mode in [smb]"
         ))
         .with_remedy("set mode = \"strict\" in [smb] of both nodes"),

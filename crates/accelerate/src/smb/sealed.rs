@@ -3,8 +3,8 @@
 use bytes::Bytes;
 
 use super::wire::frame::frame_header;
-use super::wire::header::{Header, UNASKED, flag};
-use super::wire::split::{Piece, Splitter};
+use super::wire::header::{Smb2Header, UNASKED, flag};
+use super::wire::split::{Smb2Splitter, SplitterPiece};
 
 /// What the session of a message of a compound is when it is that of the message before it ([MS-SMB2]
 /// §3.2.4.1.4, Sending Compounded Requests).
@@ -12,26 +12,26 @@ pub(crate) const SAME_SESSION: u64 = u64::MAX;
 
 /// The pieces of a frame of these messages, every head marked as sealed; `None` when they are not whole
 /// messages of this session: another's, encrypted or compressed once more, or nothing of the kind.
-pub(crate) fn pieces(session: u64, messages: &[u8]) -> Option<Vec<Piece>> {
+pub(crate) fn pieces(session: u64, messages: &[u8]) -> Option<Vec<SplitterPiece>> {
     if messages.len() >= 1 << 24 {
         return None;
     }
     let mut frame = frame_header(messages.len()).to_vec();
     frame.extend_from_slice(messages);
-    let mut splitter = Splitter::new();
+    let mut splitter = Smb2Splitter::new();
     splitter.push(Bytes::from(frame));
     let mut pieces = Vec::new();
     loop {
         match splitter.next().ok()?? {
-            Piece::Head(mut head) => {
+            SplitterPiece::Head(mut head) => {
                 if !is_of(session, &head.header) {
                     return None;
                 }
                 head.header.is_sealed = true;
-                pieces.push(Piece::Head(head));
+                pieces.push(SplitterPiece::Head(head));
             }
-            Piece::End => {
-                pieces.push(Piece::End);
+            SplitterPiece::End => {
+                pieces.push(SplitterPiece::End);
                 return splitter.at_boundary().then_some(pieces);
             }
             piece => pieces.push(piece),
@@ -42,7 +42,7 @@ pub(crate) fn pieces(session: u64, messages: &[u8]) -> Option<Vec<Piece>> {
 /// Whether a message may stand in what is sealed for this session ([MS-SMB2] §3.3.5.2.1, Decrypting the
 /// Message). What a server sends unasked names none (§3.3.4.6, Object Store Indicates an Oplock Break), and
 /// one that says it goes on with what was before it stands in this session, even if nothing was.
-pub(crate) fn is_of(session: u64, header: &Header) -> bool {
+pub(crate) fn is_of(session: u64, header: &Smb2Header) -> bool {
     let is_unasked = header.has(flag::FROM_SERVER) && header.message_id == UNASKED;
     matches!(header.session, of if of == session || of == SAME_SESSION)
         || is_unasked && header.session == 0
@@ -67,7 +67,7 @@ mod tests {
         for second in [7, SAME_SESSION] {
             let pieces = pieces(7, &compound(second)).unwrap();
             let sealed = pieces.iter().filter(|piece| match piece {
-                Piece::Head(head) => head.header.is_sealed,
+                SplitterPiece::Head(head) => head.header.is_sealed,
                 _ => false,
             });
             assert_eq!(sealed.count(), 2);

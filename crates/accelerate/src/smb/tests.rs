@@ -20,8 +20,8 @@ mod writing;
 
 use std::time::Duration;
 
-use super::testing::messages::{self, Create};
-use super::testing::world::World;
+use super::testing::messages::{self, Smb2CreateParameters};
+use super::testing::world::Smb2World;
 use super::wire::FileId;
 
 /// One way of the path: 100 ms round trip.
@@ -35,20 +35,20 @@ fn contents(length: usize) -> Vec<u8> {
 }
 
 /// A world whose client is connected, with one file of that many bytes.
-fn world_with(length: usize) -> World {
-    let mut world = World::new(DELAY);
+fn world_with(length: usize) -> Smb2World {
+    let mut world = Smb2World::new(DELAY);
     world.server.files.insert("a".to_owned(), contents(length));
     world.set_up(0);
     world
 }
 
 /// Opens the file "a".
-fn open(world: &mut World, who: usize) -> FileId {
-    world.create(who, &Create::open("a"))
+fn open(world: &mut Smb2World, who: usize) -> FileId {
+    world.create(who, &Smb2CreateParameters::open("a"))
 }
 
 /// Reads one block; its data, empty at the file's end.
-fn read(world: &mut World, who: usize, file: FileId, offset: u64, length: u32) -> Vec<u8> {
+fn read(world: &mut Smb2World, who: usize, file: FileId, offset: u64, length: u32) -> Vec<u8> {
     let answer = world.ask(who, &messages::read(file, offset, length));
     match answer.header.status {
         super::wire::header::status::END_OF_FILE => Vec::new(),

@@ -14,14 +14,17 @@ use std::time::Duration;
 
 use crate::claims::ClaimKey;
 use crate::passthrough::Passthrough;
-use crate::registry::Entry;
+use crate::registry::AcceleratorEntry;
 use crate::settings::AcceleratorSettings;
-use crate::shared::{SharedState, StartContext, Unshared};
-use crate::{Accelerator, Half, Input, LettingGo, Opening, Output, ReasonCode};
+use crate::shared::{SharedState, StartContext, UnsharedState};
+use crate::{
+    AcceleratorHalf, AcceleratorInput, AcceleratorOutput, FlowOpening, LettingGo, ReasonCode,
+    WanEnd,
+};
 use bytes::Bytes;
-use vocab::{Segment, Time};
+use vocab::{FlowSegment, Time};
 
-use super::{Lines, after};
+use super::{LineBuffer, after};
 
 /// The port of its servers.
 pub const PORT: u16 = 7_001;
@@ -29,12 +32,12 @@ pub const PORT: u16 = 7_001;
 pub const SPEAKS_FIRST: Duration = Duration::from_secs(1);
 
 /// The accelerator in a registry.
-pub static ENTRY: Entry = Entry {
+pub static ENTRY: AcceleratorEntry = AcceleratorEntry {
     number: 201,
     name: "cache-test",
     ports: &[PORT],
     detection: None,
-    parse: |_| Ok(Arc::new(Settings)),
+    parse: |_| Ok(Arc::new(TestCacheSettings)),
     moved_keys: &[],
     uses_delegated: false,
     switch_on: None,
@@ -42,15 +45,15 @@ pub static ENTRY: Entry = Entry {
 };
 
 #[derive(Clone, Copy, Debug)]
-struct Settings;
+struct TestCacheSettings;
 
-impl AcceleratorSettings for Settings {
+impl AcceleratorSettings for TestCacheSettings {
     fn is_on(&self) -> bool {
         true
     }
 
-    fn opening(&self) -> Opening {
-        Opening::ByNearHalf
+    fn opening(&self) -> FlowOpening {
+        FlowOpening::ByNearHalf
     }
 
     fn lines(&self) -> Vec<(&'static str, String)> {
@@ -58,42 +61,46 @@ impl AcceleratorSettings for Settings {
     }
 
     fn start(&self, _: StartContext) -> Box<dyn SharedState> {
-        Box::new(Unshared::new(*self, |_, half, _| match half {
-            Half::Near => Box::new(Near::default()),
-            Half::Far => Box::new(Passthrough::new(half)),
+        Box::new(UnsharedState::new(*self, |_, half, _| match half {
+            WanEnd::Near => Box::new(TestCacheNearHalf::default()),
+            WanEnd::Far => Box::new(Passthrough::new(half)),
         }))
     }
 }
 
 #[derive(Default)]
-struct Near {
-    lines: Lines,
-    outputs: VecDeque<Output>,
+struct TestCacheNearHalf {
+    lines: LineBuffer,
+    outputs: VecDeque<AcceleratorOutput>,
     opens_at: Option<Time>,
     answered: u64,
     asked_far: bool,
 }
 
-impl Near {
+impl TestCacheNearHalf {
     fn line(&mut self, line: Bytes) -> bool {
         if let Some(word) = after(&line, "LOCAL ") {
             let answer = format!("local {word}\n");
-            self.outputs.push_back(Output::ToLan(answer.into()));
-            self.outputs.push_back(Output::AnsweredHere(line.len()));
+            self.outputs
+                .push_back(AcceleratorOutput::ToLan(answer.into()));
+            self.outputs
+                .push_back(AcceleratorOutput::AnsweredHere(line.len()));
             self.answered += 1;
         } else if let Some(word) = after(&line, "PART ") {
             let part = format!("part {word} ");
-            self.outputs.push_back(Output::ToLan(part.into()));
+            self.outputs
+                .push_back(AcceleratorOutput::ToLan(part.into()));
             self.ask_far(line);
         } else if after(&line, "FAR ").is_some() {
             self.ask_far(line);
         } else if after(&line, "CLAIM").is_some() {
-            let claim = Output::Claim(ClaimKey([7; 32]));
+            let claim = AcceleratorOutput::Claim(ClaimKey([7; 32]));
             self.outputs.push_back(claim);
-            self.outputs.push_back(Output::AnsweredHere(line.len()));
+            self.outputs
+                .push_back(AcceleratorOutput::AnsweredHere(line.len()));
         } else {
             self.outputs
-                .push_back(Output::ToWan(Segment::payload(line)));
+                .push_back(AcceleratorOutput::ToWan(FlowSegment::payload(line)));
             return false;
         }
         true
@@ -102,7 +109,7 @@ impl Near {
     fn ask_far(&mut self, bytes: Bytes) {
         self.asked_far = true;
         self.outputs
-            .push_back(Output::ToWan(Segment::payload(bytes)));
+            .push_back(AcceleratorOutput::ToWan(FlowSegment::payload(bytes)));
     }
 
     fn let_go(&mut self) {
@@ -112,20 +119,20 @@ impl Near {
         }
         let reason = ReasonCode::UNSUPPORTED;
         self.outputs
-            .push_back(Output::LettingGo(LettingGo::LetGo { reason }));
+            .push_back(AcceleratorOutput::LettingGo(LettingGo::LetGo { reason }));
     }
 
     fn tell(&mut self, text: &'static str) {
         let text = Bytes::from_static(text.as_bytes());
-        self.outputs.push_back(Output::ToLan(text));
+        self.outputs.push_back(AcceleratorOutput::ToLan(text));
     }
 }
 
-impl Accelerator for Near {
-    fn handle(&mut self, now: Time, input: Input) {
+impl AcceleratorHalf for TestCacheNearHalf {
+    fn handle(&mut self, now: Time, input: AcceleratorInput) {
         match input {
-            Input::Start => self.opens_at = Some(now + SPEAKS_FIRST),
-            Input::Lan(bytes) => {
+            AcceleratorInput::Start => self.opens_at = Some(now + SPEAKS_FIRST),
+            AcceleratorInput::Lan(bytes) => {
                 self.opens_at = None;
                 self.lines.push(&bytes);
                 while let Some(line) = self.lines.next() {
@@ -134,31 +141,37 @@ impl Accelerator for Near {
                     }
                 }
             }
-            Input::LanFinished => {
+            AcceleratorInput::LanFinished => {
                 let rest = self.lines.rest();
                 if !rest.is_empty() {
                     self.ask_far(rest);
                 }
-                self.outputs.push_back(Output::FinishWan);
+                self.outputs.push_back(AcceleratorOutput::FinishWan);
                 if !self.asked_far {
-                    self.outputs.push_back(Output::FinishLan);
+                    self.outputs.push_back(AcceleratorOutput::FinishLan);
                 }
             }
-            Input::Wan(segment) => self.outputs.push_back(Output::ToLan(segment.bytes)),
-            Input::WanFinished => self.outputs.push_back(Output::FinishLan),
-            Input::WanSilent(_) | Input::Content(_) | Input::Woken => {}
-            Input::Timeout => {
+            AcceleratorInput::Wan(segment) => self
+                .outputs
+                .push_back(AcceleratorOutput::ToLan(segment.bytes)),
+            AcceleratorInput::WanFinished => self.outputs.push_back(AcceleratorOutput::FinishLan),
+            AcceleratorInput::WanSilent(_)
+            | AcceleratorInput::Content(_)
+            | AcceleratorInput::Woken => {}
+            AcceleratorInput::Timeout => {
                 self.opens_at = None;
-                self.outputs.push_back(Output::OpenFlow);
+                self.outputs.push_back(AcceleratorOutput::OpenFlow);
             }
-            Input::ClaimGranted => self.tell("granted\n"),
-            Input::ClaimRevoked => self.outputs.push_back(Output::ClaimReleased),
-            Input::ClaimDenied => self.tell("denied\n"),
-            Input::Server(..) => panic!("a near half has no connections to the server"),
+            AcceleratorInput::ClaimGranted => self.tell("granted\n"),
+            AcceleratorInput::ClaimRevoked => {
+                self.outputs.push_back(AcceleratorOutput::ClaimReleased)
+            }
+            AcceleratorInput::ClaimDenied => self.tell("denied\n"),
+            AcceleratorInput::Server(..) => panic!("a near half has no connections to the server"),
         }
     }
 
-    fn poll_output(&mut self) -> Option<Output> {
+    fn poll_output(&mut self) -> Option<AcceleratorOutput> {
         self.outputs.pop_front()
     }
 

@@ -18,16 +18,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::passthrough::Passthrough;
-use crate::registry::Entry;
+use crate::registry::AcceleratorEntry;
 use crate::settings::AcceleratorSettings;
-use crate::shared::{SharedState, StartContext, Unshared};
+use crate::shared::{SharedState, StartContext, UnsharedState};
 use crate::{
-    Accelerator, Half, Input, Output, ServerCommand, ServerConnection, ServerEvent, ServerFailure,
+    AcceleratorHalf, AcceleratorInput, AcceleratorOutput, ServerCommand, ServerConnection,
+    ServerEvent, ServerFailure, WanEnd,
 };
 use bytes::Bytes;
-use vocab::{Segment, Time};
+use vocab::{FlowSegment, Time};
 
-use super::{Lines, after};
+use super::{LineBuffer, after};
 
 /// The port of its servers.
 pub const PORT: u16 = 7_002;
@@ -39,17 +40,17 @@ const DRUNK_FROM: ServerConnection = ServerConnection(101);
 const LATER: Duration = Duration::from_secs(1);
 
 /// The accelerator in a registry.
-pub static ENTRY: Entry = entry(&[PORT]);
+pub static ENTRY: AcceleratorEntry = entry(&[PORT]);
 
 /// The same for servers on other ports.
 #[must_use]
-pub const fn entry(ports: &'static [u16]) -> Entry {
-    Entry {
+pub const fn entry(ports: &'static [u16]) -> AcceleratorEntry {
+    AcceleratorEntry {
         number: 202,
         name: "fan-test",
         ports,
         detection: None,
-        parse: |_| Ok(Arc::new(Settings)),
+        parse: |_| Ok(Arc::new(TestFanSettings)),
         moved_keys: &[],
         uses_delegated: false,
         switch_on: None,
@@ -58,9 +59,9 @@ pub const fn entry(ports: &'static [u16]) -> Entry {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Settings;
+struct TestFanSettings;
 
-impl AcceleratorSettings for Settings {
+impl AcceleratorSettings for TestFanSettings {
     fn is_on(&self) -> bool {
         true
     }
@@ -70,17 +71,17 @@ impl AcceleratorSettings for Settings {
     }
 
     fn start(&self, _: StartContext) -> Box<dyn SharedState> {
-        Box::new(Unshared::new(*self, |_, half, _| match half {
-            Half::Near => Box::new(Passthrough::new(half)),
-            Half::Far => Box::new(Far::default()),
+        Box::new(UnsharedState::new(*self, |_, half, _| match half {
+            WanEnd::Near => Box::new(Passthrough::new(half)),
+            WanEnd::Far => Box::new(TestFanFarHalf::default()),
         }))
     }
 }
 
 #[derive(Default)]
-struct Far {
-    lines: Lines,
-    outputs: VecDeque<Output>,
+struct TestFanFarHalf {
+    lines: LineBuffer,
+    outputs: VecDeque<AcceleratorOutput>,
     /// Answers of connections that FAN opened, by number; whole ones are marked.
     parts: BTreeMap<u8, (Vec<u8>, bool)>,
     /// Those that are asked and not sent yet.
@@ -92,14 +93,15 @@ struct Far {
     pushes_at: Option<Time>,
 }
 
-impl Far {
+impl TestFanFarHalf {
     fn say(&mut self, text: impl Into<Bytes>) {
-        let segment = Segment::payload(text.into());
-        self.outputs.push_back(Output::ToWan(segment));
+        let segment = FlowSegment::payload(text.into());
+        self.outputs.push_back(AcceleratorOutput::ToWan(segment));
     }
 
     fn command(&mut self, connection: ServerConnection, command: ServerCommand) {
-        self.outputs.push_back(Output::Server(connection, command));
+        self.outputs
+            .push_back(AcceleratorOutput::Server(connection, command));
     }
 
     fn line(&mut self, line: Bytes) {
@@ -137,7 +139,7 @@ impl Far {
                 self.command(ServerConnection(number), ServerCommand::Reset);
             }
         } else {
-            self.outputs.push_back(Output::ToLan(line));
+            self.outputs.push_back(AcceleratorOutput::ToLan(line));
         }
     }
 
@@ -208,39 +210,39 @@ impl Far {
     }
 }
 
-impl Accelerator for Far {
-    fn handle(&mut self, now: Time, input: Input) {
+impl AcceleratorHalf for TestFanFarHalf {
+    fn handle(&mut self, now: Time, input: AcceleratorInput) {
         match input {
-            Input::Start => {
-                self.outputs.push_back(Output::OpenServer);
+            AcceleratorInput::Start => {
+                self.outputs.push_back(AcceleratorOutput::OpenServer);
                 self.say("welcome\n");
             }
-            Input::Lan(bytes) => self.say(bytes),
-            Input::LanFinished => {}
-            Input::Wan(segment) => {
+            AcceleratorInput::Lan(bytes) => self.say(bytes),
+            AcceleratorInput::LanFinished => {}
+            AcceleratorInput::Wan(segment) => {
                 self.lines.push(&segment.bytes);
                 while let Some(line) = self.lines.next() {
                     self.line(line);
                 }
             }
-            Input::WanFinished => self.pushes_at = Some(now + LATER),
-            Input::Timeout => {
+            AcceleratorInput::WanFinished => self.pushes_at = Some(now + LATER),
+            AcceleratorInput::Timeout => {
                 self.pushes_at = None;
                 self.say("late\n");
-                self.outputs.push_back(Output::FinishLan);
-                self.outputs.push_back(Output::FinishWan);
+                self.outputs.push_back(AcceleratorOutput::FinishLan);
+                self.outputs.push_back(AcceleratorOutput::FinishWan);
             }
-            Input::Server(connection, event) => self.event(connection, event),
-            Input::WanSilent(_)
-            | Input::Content(_)
-            | Input::Woken
-            | Input::ClaimGranted
-            | Input::ClaimRevoked
-            | Input::ClaimDenied => {}
+            AcceleratorInput::Server(connection, event) => self.event(connection, event),
+            AcceleratorInput::WanSilent(_)
+            | AcceleratorInput::Content(_)
+            | AcceleratorInput::Woken
+            | AcceleratorInput::ClaimGranted
+            | AcceleratorInput::ClaimRevoked
+            | AcceleratorInput::ClaimDenied => {}
         }
     }
 
-    fn poll_output(&mut self) -> Option<Output> {
+    fn poll_output(&mut self) -> Option<AcceleratorOutput> {
         self.outputs.pop_front()
     }
 

@@ -10,9 +10,9 @@ use bytes::{Bytes, BytesMut};
 
 /// Bytes that have come and are no whole line yet.
 #[derive(Default)]
-struct Lines(BytesMut);
+struct LineBuffer(BytesMut);
 
-impl Lines {
+impl LineBuffer {
     fn push(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }

@@ -9,9 +9,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use measure::diagnosis::{Cause, Truth};
+use measure::diagnosis::{BucketTruth, DiagnosisCause};
 use serde::{Deserialize, Serialize};
-use vocab::{ByteCount, Random};
+use vocab::{ByteCount, SeededRandom};
 
 /// The Ethernet header that tbf counts with each packet.
 const ETHERNET_BYTES: u64 = 14;
@@ -25,7 +25,7 @@ const SHALLOW: f64 = 0.5;
 /// What holds packets back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Device {
+pub enum BottleneckDevice {
     /// `nft limit rate over N/second burst N packets drop`.
     NftPackets {
         /// Packets a second.
@@ -58,13 +58,13 @@ pub enum Device {
 
 /// A path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Case {
+pub struct PathCase {
     /// What it was drawn from.
     pub seed: u64,
     /// Its number among those of the seed.
     pub index: u32,
     /// The bottleneck.
-    pub device: Device,
+    pub device: BottleneckDevice,
     /// Both delays together.
     pub rtt_ms: f64,
     /// The share of packets lost on the way there by chance, in percent.
@@ -75,11 +75,11 @@ pub struct Case {
     pub connections: u16,
 }
 
-impl Case {
+impl PathCase {
     /// Draws the case of this number: five rates in six from 1 to 40 Mbit/s, RTT 5 to 300 ms.
     #[must_use]
     pub fn draw(seed: u64, index: u32) -> Self {
-        let mut random = Random::for_stream(seed, u64::from(index));
+        let mut random = SeededRandom::for_stream(seed, u64::from(index));
         let rate = log_uniform(&mut random, 1e6, 40e6);
         let rtt = log_uniform(&mut random, 0.005, 0.3);
         let mtu = (random.below(12) == 0).then(|| 1_300 + random.below(150) as u16);
@@ -101,25 +101,25 @@ impl Case {
         };
         let on_ethernet =
             |bytes: f64| (bytes * (1.0 + ETHERNET_BYTES as f64 / packet as f64)) as u64;
-        let tbf = |burst_bytes, queue_packets| Device::Tbf {
+        let tbf = |burst_bytes, queue_packets| BottleneckDevice::Tbf {
             rate_bit_s: on_ethernet(rate),
             burst_bytes,
             queue_packets,
         };
         let device = match random.below(20) {
-            0..6 => Device::NftPackets {
+            0..6 => BottleneckDevice::NftPackets {
                 per_second: in_packets(rate / 8.0).max(40),
                 packets: in_packets(burst).max(6),
             },
             // What is left over in a bucket of a second and more is much to send at high rates.
-            6..8 => Device::NftBytes {
+            6..8 => BottleneckDevice::NftBytes {
                 kbytes_per_second: (rate.min(8e6) / 8_192.0) as u64,
                 kbytes: 5 + random.below(80),
             },
             8..10 => tbf(on_ethernet(burst), 2),
             10..17 => tbf(on_ethernet(burst), queue),
             17..19 => tbf(packet + ETHERNET_BYTES, queue),
-            _ => Device::Open {
+            _ => BottleneckDevice::Open {
                 max_rate_bit_s: rate as u64,
             },
         };
@@ -145,33 +145,33 @@ impl Case {
 
     /// Rate and bucket, counted on IP packets of full size.
     #[must_use]
-    pub fn truth(&self) -> Truth {
+    pub fn truth(&self) -> BucketTruth {
         let packet = self.packet();
         let on_ip = packet as f64 / (packet + ETHERNET_BYTES) as f64;
         match self.device {
-            Device::NftPackets {
+            BottleneckDevice::NftPackets {
                 per_second,
                 packets,
-            } => Truth {
+            } => BucketTruth {
                 rate: (per_second * packet * 8) as f64,
                 burst: Some((packets * packet) as f64),
             },
-            Device::NftBytes {
+            BottleneckDevice::NftBytes {
                 kbytes_per_second,
                 kbytes,
-            } => Truth {
+            } => BucketTruth {
                 rate: (kbytes_per_second * 8_192) as f64,
                 burst: Some(((kbytes_per_second + kbytes) * 1_024) as f64),
             },
-            Device::Tbf {
+            BottleneckDevice::Tbf {
                 rate_bit_s,
                 burst_bytes,
                 ..
-            } => Truth {
+            } => BucketTruth {
                 rate: rate_bit_s as f64 * on_ip,
                 burst: Some(burst_bytes as f64 * on_ip),
             },
-            Device::Open { max_rate_bit_s } => Truth {
+            BottleneckDevice::Open { max_rate_bit_s } => BucketTruth {
                 rate: max_rate_bit_s as f64,
                 burst: None,
             },
@@ -181,53 +181,55 @@ impl Case {
     /// Bytes of IP packets that find room behind the bucket.
     fn queue(&self) -> u64 {
         match self.device {
-            Device::Tbf { queue_packets, .. } => queue_packets * self.packet(),
-            Device::NftPackets { .. } | Device::NftBytes { .. } | Device::Open { .. } => 0,
+            BottleneckDevice::Tbf { queue_packets, .. } => queue_packets * self.packet(),
+            BottleneckDevice::NftPackets { .. }
+            | BottleneckDevice::NftBytes { .. }
+            | BottleneckDevice::Open { .. } => 0,
         }
     }
 
     /// The causes that are in it, as docs/guides/diagnosis.md defines them.
     #[must_use]
-    pub fn causes(&self) -> BTreeSet<Cause> {
+    pub fn causes(&self) -> BTreeSet<DiagnosisCause> {
         let truth = self.truth();
         let is_shallow = (self.queue() as f64) < SHALLOW * self.bdp();
         let mut causes = BTreeSet::new();
         match self.device {
-            Device::NftPackets { .. } | Device::NftBytes { .. } => {
-                causes.insert(Cause::Policer);
+            BottleneckDevice::NftPackets { .. } | BottleneckDevice::NftBytes { .. } => {
+                causes.insert(DiagnosisCause::Policer);
             }
-            Device::Tbf {
+            BottleneckDevice::Tbf {
                 queue_packets: 0..=2,
                 ..
             } => {
-                causes.insert(Cause::Policer);
+                causes.insert(DiagnosisCause::Policer);
             }
-            Device::Tbf { .. } => {
+            BottleneckDevice::Tbf { .. } => {
                 let is_bucket = truth.burst.unwrap_or_default() > 2.0 * self.packet() as f64;
                 if is_bucket {
-                    causes.insert(Cause::Shaper);
+                    causes.insert(DiagnosisCause::Shaper);
                 }
                 if is_shallow {
-                    causes.insert(Cause::ShallowBuffer);
+                    causes.insert(DiagnosisCause::ShallowBuffer);
                 } else if !is_bucket {
-                    causes.insert(Cause::DropTailQueue);
+                    causes.insert(DiagnosisCause::DropTailQueue);
                 }
             }
-            Device::Open { .. } => {}
+            BottleneckDevice::Open { .. } => {}
         }
         // TCP is told no rate, and nothing on such a path stops it: it gets what its window allows in a round
         // trip, whatever streams were told. Losses hold it back before that.
-        if matches!(self.device, Device::Open { .. }) && self.loss_percent == 0.0 {
-            causes.insert(Cause::HostWindow);
+        if matches!(self.device, BottleneckDevice::Open { .. }) && self.loss_percent == 0.0 {
+            causes.insert(DiagnosisCause::HostWindow);
         }
         if self.loss_percent > 0.0 {
-            causes.insert(Cause::RandomLoss);
+            causes.insert(DiagnosisCause::RandomLoss);
         }
         if self.mtu.is_some() {
-            causes.insert(Cause::MtuBlackHole);
+            causes.insert(DiagnosisCause::MtuBlackHole);
         }
         if causes.is_empty() {
-            causes.insert(Cause::None);
+            causes.insert(DiagnosisCause::None);
         }
         causes
     }
@@ -263,19 +265,19 @@ impl Case {
     /// The rule of nft in the way there.
     pub(super) fn rule(&self) -> Option<String> {
         let policer = match self.device {
-            Device::NftPackets {
+            BottleneckDevice::NftPackets {
                 per_second,
                 packets,
             } => Some(format!(
                 "limit rate over {per_second}/second burst {packets} packets drop"
             )),
-            Device::NftBytes {
+            BottleneckDevice::NftBytes {
                 kbytes_per_second,
                 kbytes,
             } => Some(format!(
                 "limit rate over {kbytes_per_second} kbytes/second burst {kbytes} kbytes drop"
             )),
-            Device::Tbf { .. } | Device::Open { .. } => None,
+            BottleneckDevice::Tbf { .. } | BottleneckDevice::Open { .. } => None,
         };
         // What vanishes in the black hole has not been counted by the policer.
         let hole = self.mtu.map(|mtu| format!("ip length > {mtu} drop"));
@@ -290,7 +292,7 @@ impl Case {
     /// The queueing discipline before the server.
     pub(super) fn discipline(&self) -> Option<String> {
         match self.device {
-            Device::Tbf {
+            BottleneckDevice::Tbf {
                 rate_bit_s,
                 burst_bytes,
                 queue_packets,
@@ -300,20 +302,24 @@ impl Case {
                     "tbf rate {rate_bit_s}bit burst {burst_bytes} limit {limit}"
                 ))
             }
-            Device::NftPackets { .. } | Device::NftBytes { .. } | Device::Open { .. } => None,
+            BottleneckDevice::NftPackets { .. }
+            | BottleneckDevice::NftBytes { .. }
+            | BottleneckDevice::Open { .. } => None,
         }
     }
 
     /// No stream may be faster.
     pub(super) fn max_rate(&self) -> Option<u64> {
         match self.device {
-            Device::Open { max_rate_bit_s } => Some(max_rate_bit_s),
-            Device::NftPackets { .. } | Device::NftBytes { .. } | Device::Tbf { .. } => None,
+            BottleneckDevice::Open { max_rate_bit_s } => Some(max_rate_bit_s),
+            BottleneckDevice::NftPackets { .. }
+            | BottleneckDevice::NftBytes { .. }
+            | BottleneckDevice::Tbf { .. } => None,
         }
     }
 }
 
-fn log_uniform(random: &mut Random, least: f64, most: f64) -> f64 {
+fn log_uniform(random: &mut SeededRandom, least: f64, most: f64) -> f64 {
     least * (most / least).powf(random.next_f64())
 }
 
@@ -323,23 +329,25 @@ mod tests {
 
     #[test]
     fn cases_follow_from_their_seed_and_hold_every_kind_of_device() {
-        let drawn: Vec<Case> = (0..120).map(|index| Case::draw(7, index)).collect();
-        assert_eq!(drawn[3], Case::draw(7, 3));
-        assert_ne!(drawn[3].rtt_ms, Case::draw(8, 3).rtt_ms);
+        let drawn: Vec<PathCase> = (0..120).map(|index| PathCase::draw(7, index)).collect();
+        assert_eq!(drawn[3], PathCase::draw(7, 3));
+        assert_ne!(drawn[3].rtt_ms, PathCase::draw(8, 3).rtt_ms);
         let count = |cause| {
             drawn
                 .iter()
                 .filter(|case| case.causes().contains(&cause))
                 .count()
         };
-        assert!(count(Cause::Policer) >= 30 && count(Cause::Shaper) >= 25);
-        assert!(count(Cause::RandomLoss) >= 15 && count(Cause::MtuBlackHole) >= 3);
-        assert!(count(Cause::ShallowBuffer) >= 10);
+        assert!(count(DiagnosisCause::Policer) >= 30 && count(DiagnosisCause::Shaper) >= 25);
+        assert!(
+            count(DiagnosisCause::RandomLoss) >= 15 && count(DiagnosisCause::MtuBlackHole) >= 3
+        );
+        assert!(count(DiagnosisCause::ShallowBuffer) >= 10);
     }
 
     #[test]
     fn what_a_device_is_set_to_is_what_it_is_called() {
-        let case = |device| Case {
+        let case = |device| PathCase {
             seed: 1,
             index: 0,
             device,
@@ -348,29 +356,32 @@ mod tests {
             mtu: None,
             connections: 1,
         };
-        let bytes = case(Device::NftBytes {
+        let bytes = case(BottleneckDevice::NftBytes {
             kbytes_per_second: 100,
             kbytes: 20,
         });
         // A second's worth of the rate and the burst, kbytes of 1,024.
         assert_eq!(bytes.truth().burst, Some(120.0 * 1_024.0));
         assert_eq!(bytes.truth().rate, 819_200.0);
-        let tbf = case(Device::Tbf {
+        let tbf = case(BottleneckDevice::Tbf {
             rate_bit_s: 1_514_000,
             burst_bytes: 15_140,
             queue_packets: 2,
         });
         assert_eq!(tbf.truth().rate.round(), 1_500_000.0);
-        assert_eq!(tbf.causes(), BTreeSet::from([Cause::Policer]));
+        assert_eq!(tbf.causes(), BTreeSet::from([DiagnosisCause::Policer]));
         assert_eq!(
             tbf.discipline().as_deref(),
             Some("tbf rate 1514000bit burst 15140 limit 3028")
         );
-        let line = case(Device::Tbf {
+        let line = case(BottleneckDevice::Tbf {
             rate_bit_s: 1_514_000,
             burst_bytes: 1_514,
             queue_packets: 40,
         });
-        assert_eq!(line.causes(), BTreeSet::from([Cause::DropTailQueue]));
+        assert_eq!(
+            line.causes(),
+            BTreeSet::from([DiagnosisCause::DropTailQueue])
+        );
     }
 }

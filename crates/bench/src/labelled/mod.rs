@@ -5,7 +5,7 @@
 //!  client ── near ══ emulator (delay, loss) ══ far ─(nft limit | tbf)── server
 //!    └ trunkline measure run, tcpdump            trunkline measure server ┘
 //! ```
-//! Every case is drawn from a seed ([`Case::draw`]), built in namespaces of its own, measured by the
+//! Every case is drawn from a seed ([`PathCase::draw`]), built in namespaces of its own, measured by the
 //! program itself from end to end, and judged against what was set up. A capture of its TCP runs at the
 //! client is judged too, one-ended. The path's delay and random losses are the emulator's, since many
 //! kernels have no netem; the bottleneck never is.
@@ -20,13 +20,13 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use measure::diagnosis::{Answer, Cause, Truth};
+use measure::diagnosis::{BucketTruth, DiagnosisCause, JudgedFinding};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use host::Environment;
+use host::ProgramEnvironment;
 
-pub use case::{Case, Device};
+pub use case::{BottleneckDevice, PathCase};
 
 /// Packets that must have been sent again for a capture to tell what drops, as in Flach et al., SIGCOMM
 /// 2016, §3.
@@ -34,15 +34,15 @@ pub const CAPTURE_LOSSES_MIN: u64 = 15;
 
 /// A case that was measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct CaseOutcome {
     /// What was built.
-    pub case: Case,
+    pub case: PathCase,
     /// The causes that are in it, by their names.
     pub there: Vec<String>,
     /// What two ends found.
-    pub found: Vec<Found>,
+    pub found: Vec<NamedCause>,
     /// What the capture at the client shows; nothing where it holds no transfer.
-    pub captured: Vec<Found>,
+    pub captured: Vec<NamedCause>,
     /// Bytes that TCP sent again.
     pub retransmitted_bytes: u64,
     /// What else the tester said.
@@ -53,7 +53,7 @@ pub struct Outcome {
 
 /// A cause that was named.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Found {
+pub struct NamedCause {
     /// Its name.
     pub cause: String,
     /// Bits of IP packets per second.
@@ -64,7 +64,7 @@ pub struct Found {
     pub evidence: Vec<String>,
 }
 
-impl Found {
+impl NamedCause {
     /// Reads the list of causes out of a document of the program.
     fn of(list: &Value) -> Vec<Self> {
         let number = |finding: &Value, name: &str| finding["parameters"][name].as_f64();
@@ -88,55 +88,61 @@ impl Found {
         Self::of(&document["transfers"][0]["diagnosis"])
     }
 
-    fn answer(&self) -> Option<Answer> {
-        Some(Answer {
-            cause: Cause::named(&self.cause)?,
+    fn answer(&self) -> Option<JudgedFinding> {
+        Some(JudgedFinding {
+            cause: DiagnosisCause::named(&self.cause)?,
             rate: self.rate_bit_s,
             burst: self.burst_bytes,
         })
     }
 }
 
-impl Outcome {
+impl CaseOutcome {
     /// The causes that are there.
     #[must_use]
-    pub fn causes(&self) -> BTreeSet<Cause> {
+    pub fn causes(&self) -> BTreeSet<DiagnosisCause> {
         let named = self.there.iter();
-        named.filter_map(|name| Cause::named(name)).collect()
+        named
+            .filter_map(|name| DiagnosisCause::named(name))
+            .collect()
     }
 
     /// What is known of the bucket.
     #[must_use]
-    pub fn truth(&self) -> Truth {
+    pub fn truth(&self) -> BucketTruth {
         self.case.truth()
     }
 
     /// What two ends found.
     #[must_use]
-    pub fn answers(&self) -> Vec<Answer> {
-        self.found.iter().filter_map(Found::answer).collect()
+    pub fn answers(&self) -> Vec<JudgedFinding> {
+        self.found.iter().filter_map(NamedCause::answer).collect()
     }
 
     /// What the capture shows, and what a capture can show of what is there; [`None`] where it met the
     /// bottleneck too rarely.
     #[must_use]
-    pub fn capture(&self) -> Option<(BTreeSet<Cause>, Truth, Vec<Answer>)> {
+    pub fn capture(&self) -> Option<(BTreeSet<DiagnosisCause>, BucketTruth, Vec<JudgedFinding>)> {
         let mtu = self.case.mtu.map_or(1_500, u64::from);
         let has_losses = self.retransmitted_bytes >= CAPTURE_LOSSES_MIN * mtu;
         let mut causes = self.causes();
-        causes.remove(&Cause::MtuBlackHole);
-        let truth = Truth {
+        causes.remove(&DiagnosisCause::MtuBlackHole);
+        let truth = BucketTruth {
             burst: None,
             ..self.truth()
         };
-        let answers = self.captured.iter().filter_map(Found::answer).collect();
+        let answers = self
+            .captured
+            .iter()
+            .filter_map(NamedCause::answer)
+            .collect();
         has_losses.then_some((causes, truth, answers))
     }
 }
 
 /// The file of a case's capture in a directory of kept ones.
 #[must_use]
-pub fn kept_capture(directory: &Path, case: &Case) -> PathBuf {
+pub fn kept_capture(directory: &Path, case: &PathCase) -> PathBuf {
     directory.join(format!("case-{}-{}.pcap", case.seed, case.index))
 }
 
@@ -144,9 +150,13 @@ pub fn kept_capture(directory: &Path, case: &Case) -> PathBuf {
 ///
 /// # Errors
 /// When it cannot be built, the tester could not measure, or the capture cannot be kept.
-pub fn measure(environment: &Environment, case: &Case, keep: Option<&Path>) -> Result<Outcome> {
+pub fn measure(
+    environment: &ProgramEnvironment,
+    case: &PathCase,
+    keep: Option<&Path>,
+) -> Result<CaseOutcome> {
     let began = Instant::now();
-    let path = path::Path::build(environment, case)
+    let path = path::CasePath::build(environment, case)
         .with_context(|| format!("building case {}", case.index))?;
     let measured = path
         .measure(
@@ -157,15 +167,15 @@ pub fn measure(environment: &Environment, case: &Case, keep: Option<&Path>) -> R
         .with_context(|| format!("measuring case {}", case.index))?;
     let runs = measured.test["directions"]["up"]["runs"].as_array();
     let resent = runs.into_iter().flatten();
-    Ok(Outcome {
+    Ok(CaseOutcome {
         case: case.clone(),
         there: case
             .causes()
             .into_iter()
             .map(|cause| cause.name().to_owned())
             .collect(),
-        found: Found::of(&measured.test["diagnosis"]),
-        captured: Found::in_capture(&measured.capture),
+        found: NamedCause::of(&measured.test["diagnosis"]),
+        captured: NamedCause::in_capture(&measured.capture),
         retransmitted_bytes: resent
             .filter_map(|run| run["retransmitted_bytes"].as_u64())
             .sum(),
@@ -182,10 +192,14 @@ pub fn measure(environment: &Environment, case: &Case, keep: Option<&Path>) -> R
 ///
 /// # Errors
 /// When there is no such capture, or it cannot be judged.
-pub fn judge_again(environment: &Environment, outcome: &mut Outcome, kept: &Path) -> Result<()> {
+pub fn judge_again(
+    environment: &ProgramEnvironment,
+    outcome: &mut CaseOutcome,
+    kept: &Path,
+) -> Result<()> {
     let file = kept_capture(kept, &outcome.case);
     let document = path::diagnose(&environment.program, &file)
         .with_context(|| format!("judging case {} again", outcome.case.index))?;
-    outcome.captured = Found::in_capture(&document);
+    outcome.captured = NamedCause::in_capture(&document);
     Ok(())
 }

@@ -8,12 +8,12 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde_json::Value;
 
-use super::case::Case;
-use host::kernel::{self, Signal};
-use host::process::{Launch, Process};
-use host::run::Run;
-use host::{Environment, command};
-use lab::topology::{HOST_CONGESTION_CONTROL, LinkArguments, Site, Topology};
+use super::case::PathCase;
+use host::kernel::{self, ProcessSignal};
+use host::process::{LaunchConfig, RunningProcess};
+use host::run::LabRun;
+use host::{ProgramEnvironment, command};
+use lab::topology::{HOST_CONGESTION_CONTROL, LabSite, LabTopology, LinkArguments};
 
 /// How long a program may take to start.
 const START_LIMIT: Duration = Duration::from_secs(20);
@@ -24,7 +24,7 @@ const SNAPSHOT_BYTES: &str = "96";
 const WRITE_DOWN: Duration = Duration::from_secs(2);
 
 /// What a case said.
-pub(super) struct Measured {
+pub(super) struct CaseDocuments {
     /// The document of `trunkline measure run --json`.
     pub(super) test: Value,
     /// That of `trunkline measure diagnose --json` on the capture of its TCP.
@@ -32,22 +32,22 @@ pub(super) struct Measured {
 }
 
 /// A case's path, standing. Fields are dropped in this order: what runs goes before what it runs in.
-pub(super) struct Path {
-    _server: Process,
-    _emulator: Process,
-    topology: Topology,
+pub(super) struct CasePath {
+    _server: RunningProcess,
+    _emulator: RunningProcess,
+    topology: LabTopology,
     logs: PathBuf,
     key: PathBuf,
-    run: Run,
+    run: LabRun,
 }
 
-impl Path {
-    pub(super) fn build(environment: &Environment, case: &Case) -> Result<Self> {
-        let run = Run::create(environment)?;
+impl CasePath {
+    pub(super) fn build(environment: &ProgramEnvironment, case: &PathCase) -> Result<Self> {
+        let run = LabRun::create(environment)?;
         let logs = run.subdirectory("logs")?;
-        let topology = Topology::create(&run, &[Site::Near, Site::Far])?;
+        let topology = LabTopology::create(&run, &[LabSite::Near, LabSite::Far])?;
         let emulator = topology.start_emulator(&run, &logs, &link(case))?;
-        let far = topology.namespace(Site::Far.node());
+        let far = topology.namespace(LabSite::Far.node());
         if let Some(rule) = case.rule() {
             let ruleset = format!(
                 "table inet labelled {{\nchain way {{\ntype filter hook forward priority filter;\n{rule}\n}}\n}}\n"
@@ -63,15 +63,15 @@ impl Path {
         }
         let key = run.directory().join("key");
         fs::write(&key, format!("case {} of {}\n", case.index, case.seed))?;
-        let launch = Launch {
+        let launch = LaunchConfig {
             name: "measure-server",
-            namespace: &topology.namespace(Site::Far.host()),
+            namespace: &topology.namespace(LabSite::Far.host()),
             program: &run.environment().program,
             logs: &logs,
         };
         let arguments = ["measure", "server", "--key-file"].map(OsStr::new);
         let arguments = arguments.into_iter().chain([key.as_os_str()]);
-        let mut server = Process::start(&run, &launch, arguments)?;
+        let mut server = RunningProcess::start(&run, &launch, arguments)?;
         let log = server.log().to_owned();
         server.wait_ready(START_LIMIT, "to print \"ready\"", || {
             let text = fs::read_to_string(&log).unwrap_or_default();
@@ -88,7 +88,11 @@ impl Path {
     }
 
     /// Measures; the capture is kept as `keep`, where that is asked for.
-    pub(super) fn measure(&self, case: &Case, keep: Option<&FilePath>) -> Result<Measured> {
+    pub(super) fn measure(
+        &self,
+        case: &PathCase,
+        keep: Option<&FilePath>,
+    ) -> Result<CaseDocuments> {
         let file = self.run.directory().join("transfer.pcap");
         let mut capture = self.capture(&file)?;
         let key = self.key.display().to_string();
@@ -97,7 +101,7 @@ impl Path {
         let mut arguments = vec![
             "measure".to_owned(),
             "run".to_owned(),
-            Site::Far.host_address().to_string(),
+            LabSite::Far.host_address().to_string(),
             "--json".to_owned(),
             "--direction=up".to_owned(),
             "--walk=0".to_owned(),
@@ -116,25 +120,25 @@ impl Path {
         }
         let mut client = command::new(&self.run.environment().program);
         client.args(&arguments);
-        let namespace = self.topology.namespace_file(Site::Near.host());
+        let namespace = self.topology.namespace_file(LabSite::Near.host());
         kernel::prepare_child(&mut client, Some(&namespace))?;
         let text = command::finish("trunkline measure run", &mut client, None)?;
         let test = serde_json::from_str(&text).context("what the tester printed")?;
         std::thread::sleep(WRITE_DOWN);
-        capture.stop(Signal::Interrupt)?;
+        capture.stop(ProcessSignal::Interrupt)?;
         if let Some(keep) = keep {
             fs::copy(&file, keep).with_context(|| format!("keeping {}", keep.display()))?;
         }
         let capture = diagnose(&self.run.environment().program, &file)?;
-        Ok(Measured { test, capture })
+        Ok(CaseDocuments { test, capture })
     }
 
     /// Writes down the headers of TCP at the client.
-    fn capture(&self, file: &FilePath) -> Result<Process> {
+    fn capture(&self, file: &FilePath) -> Result<RunningProcess> {
         let path = file.display().to_string();
-        let launch = Launch {
+        let launch = LaunchConfig {
             name: "tcpdump",
-            namespace: &self.topology.namespace(Site::Near.host()),
+            namespace: &self.topology.namespace(LabSite::Near.host()),
             program: FilePath::new("tcpdump"),
             logs: &self.logs,
         };
@@ -156,7 +160,7 @@ impl Path {
             &path,
             "tcp",
         ];
-        let mut process = Process::start(&self.run, &launch, arguments)?;
+        let mut process = RunningProcess::start(&self.run, &launch, arguments)?;
         let log = process.log().to_owned();
         process.wait_ready(START_LIMIT, "to listen", || {
             let text = fs::read_to_string(&log).unwrap_or_default();
@@ -174,7 +178,7 @@ pub(super) fn diagnose(program: &FilePath, capture: &FilePath) -> Result<Value> 
     serde_json::from_str(&text).context("what the diagnosis printed")
 }
 
-fn link(case: &Case) -> LinkArguments {
+fn link(case: &PathCase) -> LinkArguments {
     let arguments = [
         format!("--delay={:.3}ms", case.rtt_ms / 2.0),
         format!("--loss={}%", case.loss_percent),

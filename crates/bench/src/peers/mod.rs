@@ -23,18 +23,18 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use serde::Serialize;
 
-use host::Environment;
-use host::machine::Machine;
-use host::progress::Progress;
+use host::ProgramEnvironment;
+use host::machine::MachineInfo;
+use host::progress::ProgressReporter;
 use host::wait;
 
-pub use policer::{Policing, burst_passed};
-pub(crate) use room::Room;
-pub use room::{LostOutside, Side};
+pub use policer::{PolicerSettings, burst_passed};
+pub(crate) use room::MeasuringNamespaces;
+pub use room::{HostLosses, LimiterOwner};
 
 /// One quantity of one setting, of both sides.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Row {
+pub struct ComparisonRow {
     /// The kernel's program.
     pub peer: &'static str,
     /// What was measured.
@@ -60,7 +60,7 @@ pub struct Row {
     pub packets: u64,
 }
 
-impl Row {
+impl ComparisonRow {
     /// A row whose difference is that of its figures.
     fn new(peer: &'static str, quantity: &'static str, setting: &str, unit: &'static str) -> Self {
         Self {
@@ -96,7 +96,7 @@ impl Row {
 
 /// A peer that was not measured beside the emulator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct NotCompared {
+pub struct SkippedPeer {
     /// The kernel's program.
     pub peer: &'static str,
     /// Why.
@@ -109,11 +109,11 @@ pub struct PeersReport {
     /// When.
     pub date: String,
     /// Where.
-    pub machine: Machine,
+    pub machine: MachineInfo,
     /// What.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ComparisonRow>,
     /// What not.
-    pub not_compared: Vec<NotCompared>,
+    pub not_compared: Vec<SkippedPeer>,
 }
 
 /// Seconds that [`measure()`] takes, about.
@@ -124,11 +124,11 @@ pub const EXPECTED_S: f64 = 75.0;
 /// # Errors
 /// When a side cannot be set up, or the machine is too busy for a burst to be one.
 pub fn measure(
-    environment: &Environment,
+    environment: &ProgramEnvironment,
     raw: Option<&Path>,
-    progress: &dyn Progress,
+    progress: &dyn ProgressReporter,
 ) -> Result<PeersReport> {
-    let raw = Raw::new(raw)?;
+    let raw = RawSamples::new(raw)?;
     let date = jiff::Timestamp::now().to_string();
     let mut rows = Vec::new();
     let steps = (policer::SETTINGS.len() + shaper::SETTINGS.len()) as f64;
@@ -145,14 +145,14 @@ pub fn measure(
     }
     Ok(PeersReport {
         date,
-        machine: Machine::describe(&["nft", "tc"]),
+        machine: MachineInfo::describe(&["nft", "tc"]),
         rows,
         not_compared: disciplines(environment)?,
     })
 }
 
 /// Which of the kernel's disciplines are there.
-fn disciplines(environment: &Environment) -> Result<Vec<NotCompared>> {
+fn disciplines(environment: &ProgramEnvironment) -> Result<Vec<SkippedPeer>> {
     const DISCIPLINES: [(&str, &str); 3] = [
         ("codel", "codel"),
         ("pie", "pie"),
@@ -161,10 +161,10 @@ fn disciplines(environment: &Environment) -> Result<Vec<NotCompared>> {
             "red limit 400000 min 30000 max 90000 avpkt 1000 burst 55 bandwidth 10mbit",
         ),
     ];
-    let room = Room::create(environment, Side::Kernel)?;
+    let room = MeasuringNamespaces::create(environment, LimiterOwner::Kernel)?;
     Ok(DISCIPLINES
         .into_iter()
-        .map(|(peer, settings)| NotCompared {
+        .map(|(peer, settings)| SkippedPeer {
             peer,
             reason: match room.replace_discipline(settings) {
                 Ok(()) => "in this kernel; the model is held to vectors instead".to_owned(),
@@ -181,9 +181,9 @@ fn cause(message: &str) -> &str {
 }
 
 /// Where raw samples go, if anywhere.
-struct Raw(Option<PathBuf>);
+struct RawSamples(Option<PathBuf>);
 
-impl Raw {
+impl RawSamples {
     fn new(directory: Option<&Path>) -> Result<Self> {
         if let Some(directory) = directory {
             fs::create_dir_all(directory)
@@ -193,7 +193,7 @@ impl Raw {
     }
 
     /// Writes a line for each packet.
-    fn keep(&self, name: &str, side: Side, heading: &str, rows: &[String]) -> Result<()> {
+    fn keep(&self, name: &str, side: LimiterOwner, heading: &str, rows: &[String]) -> Result<()> {
         let Some(directory) = &self.0 else {
             return Ok(());
         };
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_row_tells_both_errors_and_the_difference() {
-        let row = Row::new("tbf", "rate", "r", "bit/s")
+        let row = ComparisonRow::new("tbf", "rate", "r", "bit/s")
             .figures(99.0, 102.0, 7)
             .against(100.0);
         assert_eq!(row.difference, 3.0);
@@ -228,15 +228,15 @@ mod tests {
     #[test]
     fn raw_samples_stand_in_a_file_for_each_side() {
         let folder = tempfile::tempdir().unwrap();
-        let raw = Raw::new(Some(&folder.path().join("raw"))).unwrap();
+        let raw = RawSamples::new(Some(&folder.path().join("raw"))).unwrap();
         let rows = ["0,5".to_owned(), "1,9".to_owned()];
-        raw.keep("tbf-1", Side::Kernel, "number,received_ns", &rows)
+        raw.keep("tbf-1", LimiterOwner::Kernel, "number,received_ns", &rows)
             .unwrap();
         let text = fs::read_to_string(folder.path().join("raw/tbf-1-kernel.csv")).unwrap();
         assert_eq!(text, "number,received_ns\n0,5\n1,9\n");
-        Raw::new(None)
+        RawSamples::new(None)
             .unwrap()
-            .keep("x", Side::Kernel, "", &[])
+            .keep("x", LimiterOwner::Kernel, "", &[])
             .unwrap();
     }
 }

@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use super::room::{Room, Side};
-use super::traffic::{self, Load, Outcome};
-use super::{Raw, Row};
-use host::Environment;
+use super::room::{LimiterOwner, MeasuringNamespaces};
+use super::traffic::{self, PacketLoad, TrafficOutcome};
+use super::{ComparisonRow, RawSamples};
+use host::ProgramEnvironment;
 
 const PEER: &str = "nft limit";
 
@@ -34,34 +34,34 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// How long the overload lasts.
 const OVERLOAD_S: u64 = 10;
 
-pub(super) const SETTINGS: [Policing; 2] = [
-    Policing {
+pub(super) const SETTINGS: [PolicerSettings; 2] = [
+    PolicerSettings {
         packets: 100,
-        per: Per::Second,
+        per: RateUnit::Second,
         burst: 20,
     },
-    Policing {
+    PolicerSettings {
         packets: 200,
-        per: Per::Second,
+        per: RateUnit::Second,
         burst: 200,
     },
 ];
 
 /// What a policer is set to, in packets of one length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Policing {
+pub struct PolicerSettings {
     packets: u64,
-    per: Per,
+    per: RateUnit,
     burst: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Per {
+enum RateUnit {
     Second,
     Hour,
 }
 
-impl fmt::Display for Policing {
+impl fmt::Display for PolicerSettings {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let per = self.per.name();
         let Self { packets, burst, .. } = self;
@@ -72,29 +72,29 @@ impl fmt::Display for Policing {
     }
 }
 
-impl Per {
+impl RateUnit {
     fn name(self) -> &'static str {
         match self {
-            Per::Second => "second",
-            Per::Hour => "hour",
+            RateUnit::Second => "second",
+            RateUnit::Hour => "hour",
         }
     }
 
     fn seconds(self) -> u64 {
         match self {
-            Per::Second => 1,
-            Per::Hour => 3_600,
+            RateUnit::Second => 1,
+            RateUnit::Hour => 3_600,
         }
     }
 }
 
-impl Policing {
+impl PolicerSettings {
     /// So slow that no packet passes but the burst.
     #[must_use]
     pub fn burst_only(burst: u64) -> Self {
         Self {
             packets: 5,
-            per: Per::Hour,
+            per: RateUnit::Hour,
             burst,
         }
     }
@@ -121,8 +121,8 @@ impl Policing {
         format!("rate={bits}bit,burst={}B", self.burst * IP_LENGTH)
     }
 
-    fn load(&self, paced: u64) -> Load {
-        Load {
+    fn load(&self, paced: u64) -> PacketLoad {
+        PacketLoad {
             ip_length: IP_LENGTH as usize,
             burst: self.burst + SURPLUS,
             paced,
@@ -132,7 +132,7 @@ impl Policing {
     }
 
     /// How much of the burst passed; `None` when it took so long that a packet more may have.
-    fn passed(&self, outcome: &Outcome) -> Option<u64> {
+    fn passed(&self, outcome: &TrafficOutcome) -> Option<u64> {
         let gained = self.rate() * outcome.burst_took.as_secs_f64();
         let sent = self.burst + SURPLUS;
         let passed = outcome.arrived.iter().filter(|number| **number < sent);
@@ -140,7 +140,7 @@ impl Policing {
     }
 
     /// What a bucket lets pass that is full as the first packet comes.
-    fn expected(&self, outcome: &Outcome) -> f64 {
+    fn expected(&self, outcome: &TrafficOutcome) -> f64 {
         self.burst as f64 + self.rate() * outcome.sending_took.as_secs_f64()
     }
 }
@@ -151,9 +151,9 @@ impl Policing {
 /// # Errors
 /// When the side cannot be set up, or the receiver lost packets each time.
 pub fn burst_passed(
-    environment: &Environment,
-    side: Side,
-    policing: &Policing,
+    environment: &ProgramEnvironment,
+    side: LimiterOwner,
+    policing: &PolicerSettings,
 ) -> Result<Vec<u64>> {
     for _ in 0..ATTEMPTS {
         let (outcome, receiver_dropped) = send_through(environment, side, policing, 0)?;
@@ -165,14 +165,14 @@ pub fn burst_passed(
 }
 
 pub(super) fn compare(
-    environment: &Environment,
-    policing: &Policing,
-    raw: &Raw,
-) -> Result<[Row; 3]> {
-    let kernel = measure(environment, Side::Kernel, policing, raw)?;
-    let trunkline = measure(environment, Side::Trunkline, policing, raw)?;
+    environment: &ProgramEnvironment,
+    policing: &PolicerSettings,
+    raw: &RawSamples,
+) -> Result<[ComparisonRow; 3]> {
+    let kernel = measure(environment, LimiterOwner::Kernel, policing, raw)?;
+    let trunkline = measure(environment, LimiterOwner::Trunkline, policing, raw)?;
     let setting = policing.to_string();
-    let row = |quantity, unit| Row::new(PEER, quantity, &setting, unit);
+    let row = |quantity, unit| ComparisonRow::new(PEER, quantity, &setting, unit);
     let packets = (kernel.sent + trunkline.sent) as usize;
     Ok([
         row("burst_passed", "packets")
@@ -192,7 +192,7 @@ pub(super) fn compare(
     ])
 }
 
-struct Measured {
+struct PolicerMeasurement {
     sent: u64,
     burst: u64,
     passed: u64,
@@ -200,11 +200,11 @@ struct Measured {
 }
 
 fn measure(
-    environment: &Environment,
-    side: Side,
-    policing: &Policing,
-    raw: &Raw,
-) -> Result<Measured> {
+    environment: &ProgramEnvironment,
+    side: LimiterOwner,
+    policing: &PolicerSettings,
+    raw: &RawSamples,
+) -> Result<PolicerMeasurement> {
     let paced = policing.packets * OVERLOAD * OVERLOAD_S;
     for _ in 0..ATTEMPTS {
         let (outcome, receiver_dropped) = send_through(environment, side, policing, paced)?;
@@ -214,7 +214,7 @@ fn measure(
         let name = format!("nft-limit-{}-{}", policing.packets, policing.burst);
         let rows: Vec<String> = outcome.arrived.iter().map(u64::to_string).collect();
         raw.keep(&name, side, "number", &rows)?;
-        return Ok(Measured {
+        return Ok(PolicerMeasurement {
             sent: policing.burst + SURPLUS + paced,
             burst,
             passed: outcome.arrived.len() as u64,
@@ -228,15 +228,15 @@ fn measure(
 
 /// Returns what became of a burst and so many paced packets, and what the receiver had no room for.
 fn send_through(
-    environment: &Environment,
-    side: Side,
-    policing: &Policing,
+    environment: &ProgramEnvironment,
+    side: LimiterOwner,
+    policing: &PolicerSettings,
     paced: u64,
-) -> Result<(Outcome, u64)> {
-    let mut room = Room::create(environment, side)?;
+) -> Result<(TrafficOutcome, u64)> {
+    let mut room = MeasuringNamespaces::create(environment, side)?;
     match side {
-        Side::Kernel => room.filter(&policing.rule())?,
-        Side::Trunkline => room.emulate(&["--police", &policing.words()])?,
+        LimiterOwner::Kernel => room.filter(&policing.rule())?,
+        LimiterOwner::Trunkline => room.emulate(&["--police", &policing.words()])?,
     }
     let (sender, receiver) = room.sockets()?;
     let outcome = traffic::run(&sender, &receiver, &policing.load(paced))?;
@@ -248,8 +248,8 @@ fn send_through(
 mod tests {
     use super::*;
 
-    fn outcome(burst_ms: u64, arrived: Vec<u64>) -> Outcome {
-        Outcome {
+    fn outcome(burst_ms: u64, arrived: Vec<u64>) -> TrafficOutcome {
+        TrafficOutcome {
             burst_took: Duration::from_millis(burst_ms),
             sending_took: Duration::from_secs(10),
             slowest_pace: Duration::ZERO,
@@ -265,7 +265,7 @@ mod tests {
             "limit rate over 100/second burst 20 packets drop"
         );
         assert_eq!(policing.words(), "rate=160000bit,burst=4000B");
-        let slow = Policing::burst_only(50);
+        let slow = PolicerSettings::burst_only(50);
         assert_eq!(slow.rule(), "limit rate over 5/hour burst 50 packets drop");
         assert_eq!(slow.words(), "rate=2bit,burst=10000B");
     }

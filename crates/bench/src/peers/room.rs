@@ -12,13 +12,13 @@ use serde::Serialize;
 use serde_json::Value;
 
 use super::traffic;
-use capture::{self, Packet};
+use capture::{self, CapturedPacket};
 use emulator::calibrate::lost_by_the_host;
 use host::kernel::udp_counter;
-use host::kernel::{self, Signal};
-use host::process::{Launch, Process};
-use host::run::{Run, namespace_path};
-use host::{Environment, command, wait};
+use host::kernel::{self, ProcessSignal};
+use host::process::{LaunchConfig, RunningProcess};
+use host::run::{LabRun, namespace_path};
+use host::{ProgramEnvironment, command, wait};
 
 /// The ends' addresses, from the range for benchmarks (RFC 2544 appendix C.2.2), and between them
 /// those of the kernel that forwards.
@@ -41,41 +41,41 @@ const WRITE_LIMIT: Duration = Duration::from_secs(20);
 
 /// Whose policer or shaper stands in the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Side {
+pub enum LimiterOwner {
     /// The kernel's.
     Kernel,
     /// The emulator's.
     Trunkline,
 }
 
-impl Side {
+impl LimiterOwner {
     /// Its name in files.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Side::Kernel => "kernel",
-            Side::Trunkline => "trunkline",
+            LimiterOwner::Kernel => "kernel",
+            LimiterOwner::Trunkline => "trunkline",
         }
     }
 }
 
 /// The namespaces of one measurement; dropping it removes them.
-pub(crate) struct Room {
+pub(crate) struct MeasuringNamespaces {
     // Before `run`, which deletes the namespaces: fields are dropped in this order.
-    emulator: Option<Process>,
-    side: Side,
+    emulator: Option<RunningProcess>,
+    side: LimiterOwner,
     sending: String,
     middle: String,
     receiving: String,
     logs: PathBuf,
-    run: Run,
+    run: LabRun,
 }
 
-impl Room {
+impl MeasuringNamespaces {
     /// Makes the namespaces; the kernel's way leads through at once, the emulator's once
-    /// [`Room::emulate`] has been called.
-    pub(crate) fn create(environment: &Environment, side: Side) -> Result<Self> {
-        let run = Run::create(environment)?;
+    /// [`MeasuringNamespaces::emulate`] has been called.
+    pub(crate) fn create(environment: &ProgramEnvironment, side: LimiterOwner) -> Result<Self> {
+        let run = LabRun::create(environment)?;
         let room = Self {
             emulator: None,
             side,
@@ -92,7 +92,7 @@ impl Room {
             })
             .with_context(|| format!("keeping {name} quiet"))?;
         }
-        if side == Side::Kernel {
+        if side == LimiterOwner::Kernel {
             room.connect_through_kernel()?;
         }
         Ok(room)
@@ -182,7 +182,7 @@ impl Room {
     }
 
     fn start_emulator(&mut self, devices: &[&str], settings: &[&str]) -> Result<()> {
-        let launch = Launch {
+        let launch = LaunchConfig {
             name: "emulator",
             namespace: &self.middle,
             program: &self.run.environment().program,
@@ -190,7 +190,7 @@ impl Room {
         };
         let arguments = ["emulate", "run", "--json"];
         let arguments = arguments.iter().chain(devices).chain(settings);
-        let mut emulator = Process::start(&self.run, &launch, arguments)?;
+        let mut emulator = RunningProcess::start(&self.run, &launch, arguments)?;
         let log = emulator.log().to_owned();
         emulator.wait_ready(START_LIMIT, "to print \"ready\"", || {
             let text = fs::read_to_string(&log).unwrap_or_default();
@@ -226,10 +226,10 @@ impl Room {
     }
 
     /// Stops the emulator and says what was lost beside its model, by this host and not by the link.
-    pub(crate) fn lost_outside(&mut self) -> Result<LostOutside> {
-        let mut lost = LostOutside {
+    pub(crate) fn lost_outside(&mut self) -> Result<HostLosses> {
+        let mut lost = HostLosses {
             socket_packets: self.receiver_dropped()?,
-            ..LostOutside::default()
+            ..HostLosses::default()
         };
         for name in [&self.sending, &self.middle, &self.receiving] {
             let text = in_namespace(name, || fs::read_to_string("/proc/thread-self/net/dev"))?;
@@ -238,7 +238,7 @@ impl Room {
         let Some(mut emulator) = self.emulator.take() else {
             return Ok(lost);
         };
-        emulator.stop(Signal::Terminate)?;
+        emulator.stop(ProcessSignal::Terminate)?;
         let log = fs::read_to_string(emulator.log()).context("reading the emulator's log")?;
         let account = log
             .lines()
@@ -259,14 +259,14 @@ impl Room {
     }
 
     /// Starts this program with these arguments at the receiving end.
-    pub(crate) fn start_receiving(&self, name: &str, arguments: &[&str]) -> Result<Process> {
-        let launch = Launch {
+    pub(crate) fn start_receiving(&self, name: &str, arguments: &[&str]) -> Result<RunningProcess> {
+        let launch = LaunchConfig {
             name,
             namespace: &self.receiving,
             program: &self.run.environment().program,
             logs: &self.logs,
         };
-        Process::start(&self.run, &launch, arguments)
+        RunningProcess::start(&self.run, &launch, arguments)
     }
 
     /// This program at the sending end, not yet started.
@@ -278,7 +278,7 @@ impl Room {
 
     /// The emulator must still run.
     pub(super) fn check(&mut self) -> Result<()> {
-        self.emulator.as_mut().map_or(Ok(()), Process::check)
+        self.emulator.as_mut().map_or(Ok(()), RunningProcess::check)
     }
 
     /// Two sockets, the first connected to the second.
@@ -304,14 +304,14 @@ impl Room {
     }
 
     /// Begins to write down what arrives at the receiving end.
-    pub(super) fn capture(&self) -> Result<Capture> {
+    pub(super) fn capture(&self) -> Result<PacketCapture> {
         let file = self.run.directory().join("arrivals.pcap");
         let path = file.display().to_string();
         let device = match self.side {
-            Side::Kernel => "end",
-            Side::Trunkline => "end-b",
+            LimiterOwner::Kernel => "end",
+            LimiterOwner::Trunkline => "end-b",
         };
-        let launch = Launch {
+        let launch = LaunchConfig {
             name: "tcpdump",
             namespace: &self.receiving,
             program: Path::new("tcpdump"),
@@ -322,13 +322,13 @@ impl Room {
             "-i {device} -n -U --immediate-mode -p -Q in -B 16384 -s 64 -Z root \
              --time-stamp-precision=nano -w {path} udp"
         );
-        let mut process = Process::start(&self.run, &launch, arguments.split_whitespace())?;
+        let mut process = RunningProcess::start(&self.run, &launch, arguments.split_whitespace())?;
         let log = process.log().to_owned();
         process.wait_ready(START_LIMIT, "to listen", || {
             let text = fs::read_to_string(&log).unwrap_or_default();
             Ok(text.contains("listening on"))
         })?;
-        Ok(Capture { process, file })
+        Ok(PacketCapture { process, file })
     }
 }
 
@@ -338,7 +338,7 @@ fn in_namespace<T: Send>(name: &str, work: impl FnOnce() -> io::Result<T> + Send
 
 /// Packets that a host lost beside the emulated link; a measurement over it says something about the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct LostOutside {
+pub struct HostLosses {
     /// By the emulator: not read in time, or not taken by the kernel.
     pub emulator_packets: u64,
     /// By devices that had no room, before the emulator or behind it.
@@ -347,7 +347,7 @@ pub struct LostOutside {
     pub socket_packets: u64,
 }
 
-impl LostOutside {
+impl HostLosses {
     /// All of them.
     #[must_use]
     pub fn packets(&self) -> u64 {
@@ -371,14 +371,18 @@ fn dropped_by_devices(text: &str) -> u64 {
 }
 
 /// A capture that runs.
-pub(super) struct Capture {
-    process: Process,
+pub(super) struct PacketCapture {
+    process: RunningProcess,
     file: PathBuf,
 }
 
-impl Capture {
+impl PacketCapture {
     /// Waits until so many datagrams of `ip_length` have been written down and returns them.
-    pub(super) fn finish(mut self, datagrams: usize, ip_length: usize) -> Result<Vec<Arrival>> {
+    pub(super) fn finish(
+        mut self,
+        datagrams: usize,
+        ip_length: usize,
+    ) -> Result<Vec<DatagramArrival>> {
         let mut all = Vec::new();
         let mut size = 0;
         let written = wait::until(WRITE_LIMIT, "the capture to be written", || {
@@ -390,7 +394,7 @@ impl Capture {
             }
             Ok((all.len() >= datagrams).then_some(()))
         });
-        self.process.stop(Signal::Interrupt)?;
+        self.process.stop(ProcessSignal::Interrupt)?;
         written.with_context(|| {
             let log = self.process.log_end();
             format!(
@@ -404,7 +408,7 @@ impl Capture {
 
 /// A datagram at the receiving end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Arrival {
+pub(super) struct DatagramArrival {
     /// The kernel's stamp, since the Unix epoch.
     pub(super) stamp_ns: u64,
     pub(super) number: u64,
@@ -412,7 +416,7 @@ pub(super) struct Arrival {
 
 /// The numbered datagrams of a capture. What came to the device as one for the kernel to cut up
 /// (segmentation offload) is several of the same instant, whose numbers follow each other.
-fn arrivals(packets: &[Packet], ip_length: usize) -> Vec<Arrival> {
+fn arrivals(packets: &[CapturedPacket], ip_length: usize) -> Vec<DatagramArrival> {
     let payload = (ip_length - traffic::HEADERS) as u64;
     packets
         .iter()
@@ -420,7 +424,7 @@ fn arrivals(packets: &[Packet], ip_length: usize) -> Vec<Arrival> {
         .flat_map(|(packet, first)| {
             let stamp_ns = u64::try_from(packet.at.as_nanos()).unwrap_or(u64::MAX);
             let together = packet.ip_bytes.saturating_sub(traffic::HEADERS as u64) / payload;
-            (first..first + together).map(move |number| Arrival { stamp_ns, number })
+            (first..first + together).map(move |number| DatagramArrival { stamp_ns, number })
         })
         .collect()
 }
@@ -428,16 +432,16 @@ fn arrivals(packets: &[Packet], ip_length: usize) -> Vec<Arrival> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use capture::Transport;
+    use capture::TransportHeader;
 
     #[test]
     fn datagrams_that_came_as_one_are_several() {
-        let packet = |milliseconds, number: u64, datagrams: u64| Packet {
+        let packet = |milliseconds, number: u64, datagrams: u64| CapturedPacket {
             at: Duration::from_millis(milliseconds),
             source: ([198, 18, 22, 1], 1).into(),
             destination: ([198, 18, 22, 6], 2).into(),
             ip_bytes: 28 + 1_472 * datagrams,
-            transport: Transport::Udp,
+            transport: TransportHeader::Udp,
             is_fragment: false,
             payload: number.to_be_bytes().to_vec(),
         };

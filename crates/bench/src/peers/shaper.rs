@@ -12,10 +12,10 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use super::room::{Room, Side};
-use super::traffic::{self, Load};
-use super::{Raw, Row};
-use host::Environment;
+use super::room::{LimiterOwner, MeasuringNamespaces};
+use super::traffic::{self, PacketLoad};
+use super::{ComparisonRow, RawSamples};
+use host::ProgramEnvironment;
 
 const PEER: &str = "tbf";
 
@@ -37,16 +37,16 @@ const ATTEMPTS: u32 = 8;
 /// Nothing is on its way any longer when nothing has come for this long.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-pub(super) const SETTINGS: [Shaping; 3] = [
-    Shaping {
+pub(super) const SETTINGS: [ShaperSettings; 3] = [
+    ShaperSettings {
         mbit_s: 1,
         burst: 5,
     },
-    Shaping {
+    ShaperSettings {
         mbit_s: 10,
         burst: 10,
     },
-    Shaping {
+    ShaperSettings {
         mbit_s: 50,
         burst: 100,
     },
@@ -54,12 +54,12 @@ pub(super) const SETTINGS: [Shaping; 3] = [
 
 /// What a shaper is set to; the burst in packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Shaping {
+pub(super) struct ShaperSettings {
     mbit_s: u64,
     burst: u64,
 }
 
-impl fmt::Display for Shaping {
+impl fmt::Display for ShaperSettings {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             out,
@@ -70,7 +70,7 @@ impl fmt::Display for Shaping {
     }
 }
 
-impl Shaping {
+impl ShaperSettings {
     fn bits_per_second(self) -> u64 {
         self.mbit_s * 1_000_000
     }
@@ -109,9 +109,9 @@ impl Shaping {
         [flag_s, shaper, flag_o, overhead, flag_q, queue]
     }
 
-    fn load(self) -> Load {
+    fn load(self) -> PacketLoad {
         let burst = self.burst * AT_ONCE;
-        Load {
+        PacketLoad {
             ip_length: IP_LENGTH as usize,
             burst,
             paced: self.packets() - burst,
@@ -123,7 +123,7 @@ impl Shaping {
 
 /// What the stamps of all packets, in the order of their numbers, say.
 #[derive(Clone, Debug, PartialEq)]
-struct Departures {
+struct DepartureStatistics {
     /// The most that has come ahead of the rate, counted from the first packet: the depth of the
     /// bucket, in packets, but for how late the first one is. A pause within the burst does not
     /// matter, nor does what the bucket gains meanwhile.
@@ -134,9 +134,9 @@ struct Departures {
     late_us: Vec<f64>,
 }
 
-impl Departures {
+impl DepartureStatistics {
     /// `None` of too few packets to have a rate.
-    fn of(stamps_ns: &[u64], shaping: Shaping) -> Option<Self> {
+    fn of(stamps_ns: &[u64], shaping: ShaperSettings) -> Option<Self> {
         let packet_time = shaping.packet_time_ns();
         let start = *stamps_ns.first()?;
         let ahead = (1_u32..)
@@ -172,12 +172,16 @@ fn quantile(mut samples: Vec<f64>, share: f64) -> f64 {
     samples.get(place).copied().unwrap_or_default()
 }
 
-pub(super) fn compare(environment: &Environment, shaping: &Shaping, raw: &Raw) -> Result<[Row; 4]> {
-    let kernel = measure(environment, Side::Kernel, *shaping, raw)?;
-    let trunkline = measure(environment, Side::Trunkline, *shaping, raw)?;
+pub(super) fn compare(
+    environment: &ProgramEnvironment,
+    shaping: &ShaperSettings,
+    raw: &RawSamples,
+) -> Result<[ComparisonRow; 4]> {
+    let kernel = measure(environment, LimiterOwner::Kernel, *shaping, raw)?;
+    let trunkline = measure(environment, LimiterOwner::Trunkline, *shaping, raw)?;
     let setting = shaping.to_string();
     let packets = kernel.late_us.len();
-    let row = |quantity, unit| Row::new(PEER, quantity, &setting, unit);
+    let row = |quantity, unit| ComparisonRow::new(PEER, quantity, &setting, unit);
     let apart: Vec<f64> = kernel
         .late_us
         .iter()
@@ -206,11 +210,11 @@ pub(super) fn compare(environment: &Environment, shaping: &Shaping, raw: &Raw) -
 }
 
 fn measure(
-    environment: &Environment,
-    side: Side,
-    shaping: Shaping,
-    raw: &Raw,
-) -> Result<Departures> {
+    environment: &ProgramEnvironment,
+    side: LimiterOwner,
+    shaping: ShaperSettings,
+    raw: &RawSamples,
+) -> Result<DepartureStatistics> {
     for _ in 0..ATTEMPTS {
         let Some(stamps_ns) = send_through(environment, side, shaping)? else {
             continue;
@@ -222,7 +226,7 @@ fn measure(
             .collect();
         let name = format!("tbf-{}-{}", shaping.mbit_s, shaping.burst);
         raw.keep(&name, side, "number,received_ns", &rows)?;
-        if let Some(departures) = Departures::of(&stamps_ns, shaping) {
+        if let Some(departures) = DepartureStatistics::of(&stamps_ns, shaping) {
             return Ok(departures);
         }
     }
@@ -235,14 +239,14 @@ fn measure(
 /// The kernel's stamp of each packet by number; `None` when not every one came, in order, or when
 /// the sender was slower than the shaper.
 fn send_through(
-    environment: &Environment,
-    side: Side,
-    shaping: Shaping,
+    environment: &ProgramEnvironment,
+    side: LimiterOwner,
+    shaping: ShaperSettings,
 ) -> Result<Option<Vec<u64>>> {
-    let mut room = Room::create(environment, side)?;
+    let mut room = MeasuringNamespaces::create(environment, side)?;
     match side {
-        Side::Kernel => room.replace_discipline(&shaping.discipline())?,
-        Side::Trunkline => room.emulate(&shaping.words().each_ref().map(String::as_str))?,
+        LimiterOwner::Kernel => room.replace_discipline(&shaping.discipline())?,
+        LimiterOwner::Trunkline => room.emulate(&shaping.words().each_ref().map(String::as_str))?,
     }
     let (sender, receiver) = room.sockets()?;
     let capture = room.capture()?;
@@ -258,7 +262,7 @@ fn send_through(
 mod tests {
     use super::*;
 
-    const SHAPING: Shaping = Shaping {
+    const SHAPING: ShaperSettings = ShaperSettings {
         mbit_s: 1,
         burst: 5,
     };
@@ -275,7 +279,8 @@ mod tests {
 
     #[test]
     fn departures_are_held_against_a_bucket_with_the_earliest_on_time() {
-        let departures = Departures::of(&stamps([50, 70, 30, 40, 130, 50]), SHAPING).unwrap();
+        let departures =
+            DepartureStatistics::of(&stamps([50, 70, 30, 40, 130, 50]), SHAPING).unwrap();
         // The third after the bucket's depth was the earliest, 30 µs after its instant.
         assert!((departures.burst - (5.0 - 30.0 / 12_112.0)).abs() < 1e-9);
         assert_eq!(departures.late_us, [20.0, 40.0, 0.0, 10.0, 100.0, 20.0]);
@@ -286,8 +291,11 @@ mod tests {
 
     #[test]
     fn too_few_packets_have_no_rate() {
-        assert_eq!(Departures::of(&stamps([0; 6])[..16], SHAPING), None);
-        assert_eq!(Departures::of(&[], SHAPING), None);
+        assert_eq!(
+            DepartureStatistics::of(&stamps([0; 6])[..16], SHAPING),
+            None
+        );
+        assert_eq!(DepartureStatistics::of(&[], SHAPING), None);
         assert_eq!(quantile(Vec::new(), 0.5), 0.0);
     }
 

@@ -18,7 +18,7 @@ const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(20);
 
 /// What is sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Load {
+pub(super) struct PacketLoad {
     /// From the first byte of the IP header.
     pub(super) ip_length: usize,
     /// At once, at the beginning.
@@ -34,7 +34,7 @@ pub(super) struct Load {
 
 /// What became of it.
 #[derive(Clone, Debug)]
-pub(super) struct Outcome {
+pub(super) struct TrafficOutcome {
     /// How long the burst took to send.
     pub(super) burst_took: Duration,
     /// From the first packet to the last.
@@ -46,7 +46,11 @@ pub(super) struct Outcome {
 }
 
 /// Sends a load and waits until no more of it comes.
-pub(super) fn run(sender: &UdpSocket, receiver: &UdpSocket, load: &Load) -> Result<Outcome> {
+pub(super) fn run(
+    sender: &UdpSocket,
+    receiver: &UdpSocket,
+    load: &PacketLoad,
+) -> Result<TrafficOutcome> {
     receiver.set_read_timeout(Some(LOOK_AGAIN_AFTER))?;
     let sent_all = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -56,12 +60,12 @@ pub(super) fn run(sender: &UdpSocket, receiver: &UdpSocket, load: &Load) -> Resu
         let arrived = receiving
             .join()
             .unwrap_or_else(|_| Err(anyhow!("the receiving thread panicked")))?;
-        let Sent {
+        let SendTimes {
             burst_took,
             sending_took,
             slowest_pace,
         } = sent?;
-        Ok(Outcome {
+        Ok(TrafficOutcome {
             burst_took,
             sending_took,
             slowest_pace,
@@ -70,13 +74,13 @@ pub(super) fn run(sender: &UdpSocket, receiver: &UdpSocket, load: &Load) -> Resu
     })
 }
 
-struct Sent {
+struct SendTimes {
     burst_took: Duration,
     sending_took: Duration,
     slowest_pace: Duration,
 }
 
-fn send(socket: &UdpSocket, load: &Load) -> Result<Sent> {
+fn send(socket: &UdpSocket, load: &PacketLoad) -> Result<SendTimes> {
     let mut payload = vec![0; load.ip_length - HEADERS];
     let mut send = |number: u64| {
         payload[..8].copy_from_slice(&number.to_be_bytes());
@@ -103,14 +107,14 @@ fn send(socket: &UdpSocket, load: &Load) -> Result<Sent> {
         send(load.burst + number)?;
         look(load.burst + number);
     }
-    Ok(Sent {
+    Ok(SendTimes {
         burst_took,
         sending_took: start.elapsed(),
         slowest_pace,
     })
 }
 
-fn receive(socket: &UdpSocket, load: &Load, sent_all: &AtomicBool) -> Result<Vec<u64>> {
+fn receive(socket: &UdpSocket, load: &PacketLoad, sent_all: &AtomicBool) -> Result<Vec<u64>> {
     let mut buffer = vec![0; load.ip_length];
     let mut arrived = Vec::new();
     let mut quiet_since = Instant::now();
@@ -160,7 +164,7 @@ mod tests {
         let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
         sender.connect(receiver.local_addr().unwrap()).unwrap();
-        let load = Load {
+        let load = PacketLoad {
             ip_length: 100,
             burst: 20,
             paced: 30,

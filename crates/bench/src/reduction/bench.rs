@@ -17,17 +17,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
-use reduce::Encoder;
+use reduce::FlowEncoder;
 use serde::Serialize;
-use vocab::{ByteCount, Segment, Time};
+use vocab::{ByteCount, FlowSegment, Time};
 
-use super::data::{Noise, edited, source};
-use super::ends::{EndResult, EndTask, Role};
+use super::data::{RandomBytes, edited, source};
+use super::ends::{EndResult, EndTask, ProcessRole};
 use crate::sessions::captured_bytes;
-use estimate::pair::{Disk, End, Pair, PairConfig, Side, Tally};
-use host::kernel::{self, Signal};
+use estimate::pair::{DictionaryDisk, NodeEnd, NodePair, PairConfig, PairSide, TrafficTally};
+use host::kernel::{self, ProcessSignal};
 use host::median::median;
-use host::progress::Progress;
+use host::progress::ProgressReporter;
 use host::wait;
 
 /// Bytes of the small data.
@@ -50,7 +50,7 @@ const FILL_LIMIT: Duration = Duration::from_secs(3_600);
 
 /// A part of the bench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum ReductionPart {
     /// 16 MiB of random bytes: cold, repeated, and with a byte inserted about every 64 KiB.
     Repeat,
     /// ... with 8 bytes inserted about every 4 KiB.
@@ -65,7 +65,7 @@ pub enum Part {
     Idle,
 }
 
-impl Part {
+impl ReductionPart {
     /// The parts by name, in the order in which they are measured.
     pub const ALL: [(&'static str, Self); 6] = [
         ("repeat", Self::Repeat),
@@ -88,15 +88,15 @@ impl Part {
 }
 
 /// Makes the command of a process for one end, from its task and its dictionary's directory.
-pub type Starter = Box<dyn Fn(&EndTask, &Path) -> Command>;
+pub type ProcessStarter = Box<dyn Fn(&EndTask, &Path) -> Command>;
 
 /// Makes what keeps a dictionary in a directory.
-pub type Opener = Box<dyn Fn(&Path) -> Result<Disk>>;
+pub type DictionaryOpener = Box<dyn Fn(&Path) -> Result<DictionaryDisk>>;
 
 /// What is to be measured.
-pub struct Plan {
+pub struct ReductionPlan {
     /// Which parts.
-    pub parts: Vec<Part>,
+    pub parts: Vec<ReductionPart>,
     /// Everything so many times; figures are medians.
     pub repeat: usize,
     /// Where dictionaries are while they are measured; what is made there is removed.
@@ -106,14 +106,14 @@ pub struct Plan {
     /// Text to be taken instead of that of the bench.
     pub text: Option<Bytes>,
     /// Starts ends that are processes of their own.
-    pub process: Starter,
+    pub process: ProcessStarter,
     /// Keeps the dictionaries of this process.
-    pub disk: Opener,
+    pub disk: DictionaryOpener,
 }
 
 /// The figures, by the names under which they are asked for; `None` was not measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Figures {
+pub struct ReductionFigures {
     /// 16 MiB of random bytes that both ends have.
     pub repeat_16mib_wire_bytes: Option<u64>,
     /// The same with a byte inserted about every 64 KiB.
@@ -147,21 +147,21 @@ pub struct Figures {
 
 /// What was measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Report {
+pub struct ReductionReport {
     /// Medians.
-    pub figures: Figures,
+    pub figures: ReductionFigures,
     /// Bytes of all packets, IP headers included, of a session that carries as many encoded bytes.
-    pub captured: Captured,
+    pub captured: CapturedBytes,
     /// Both ends' speeds, medians.
-    pub speeds: Speeds,
+    pub speeds: SpeedTable,
     /// All runs.
-    pub runs: Runs,
+    pub runs: ReductionRuns,
 }
 
 /// By what was sent; see [`captured_bytes`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[expect(missing_docs, reason = "the names are those of the figures")]
-pub struct Captured {
+pub struct CapturedBytes {
     pub repeat_16mib_captured_bytes: Option<u64>,
     pub edit64k_captured_bytes: Option<u64>,
     pub edit4k_captured_bytes: Option<u64>,
@@ -171,14 +171,14 @@ pub struct Captured {
 
 /// Bits of data for each second of processor time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Speed {
+pub struct CodecSpeed {
     /// At the sending end.
     pub encode_gbit_s: f64,
     /// At the receiving end.
     pub decode_gbit_s: f64,
 }
 
-impl Speed {
+impl CodecSpeed {
     fn least(self) -> f64 {
         self.encode_gbit_s.min(self.decode_gbit_s)
     }
@@ -187,18 +187,18 @@ impl Speed {
 /// By what was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[expect(missing_docs, reason = "the names are those of the figures")]
-pub struct Speeds {
-    pub cold_random: Option<Speed>,
-    pub cold_text: Option<Speed>,
-    pub warm: Option<Speed>,
-    pub warm_1gib: Option<Speed>,
+pub struct SpeedTable {
+    pub cold_random: Option<CodecSpeed>,
+    pub cold_text: Option<CodecSpeed>,
+    pub warm: Option<CodecSpeed>,
+    pub warm_1gib: Option<CodecSpeed>,
 }
 
 /// What the figures are the medians of.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Runs {
+pub struct ReductionRuns {
     /// Transfers of 16 MiB.
-    pub small: Vec<Small>,
+    pub small: Vec<SmallTransfer>,
     /// Sender and receiver of 1 GiB that nobody had.
     pub large_cold: Vec<[EndResult; 2]>,
     /// ... and of the same after a restart.
@@ -213,7 +213,7 @@ pub struct Runs {
 
 /// A transfer of 16 MiB.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Small {
+pub struct SmallTransfer {
     /// What was sent.
     pub what: &'static str,
     /// Bytes of it.
@@ -225,14 +225,14 @@ pub struct Small {
     /// Repairs asked for.
     pub repairs: u64,
     /// Its speed.
-    pub speed: Speed,
+    pub speed: CodecSpeed,
 }
 
 /// A bench under way.
-struct Bench<'a> {
-    plan: &'a Plan,
-    progress: &'a dyn Progress,
-    report: Report,
+struct ReductionBench<'a> {
+    plan: &'a ReductionPlan,
+    progress: &'a dyn ProgressReporter,
+    report: ReductionReport,
     done: f64,
 }
 
@@ -241,14 +241,14 @@ struct Bench<'a> {
 /// # Errors
 /// When an end fails, the disk is full, or on Ctrl-C. What was made in the plan's directory is gone
 /// then, too.
-pub fn bench(plan: &Plan, progress: &dyn Progress) -> Result<Report> {
-    let mut bench = Bench {
+pub fn bench(plan: &ReductionPlan, progress: &dyn ProgressReporter) -> Result<ReductionReport> {
+    let mut bench = ReductionBench {
         plan,
         progress,
-        report: Report::default(),
+        report: ReductionReport::default(),
         done: 0.0,
     };
-    for (name, part) in Part::ALL {
+    for (name, part) in ReductionPart::ALL {
         if plan.parts.contains(&part) {
             bench.measure(name, part)?;
         }
@@ -257,12 +257,12 @@ pub fn bench(plan: &Plan, progress: &dyn Progress) -> Result<Report> {
     Ok(bench.report)
 }
 
-impl Bench<'_> {
-    fn measure(&mut self, name: &str, part: Part) -> Result<()> {
+impl ReductionBench<'_> {
+    fn measure(&mut self, name: &str, part: ReductionPart) -> Result<()> {
         let whole: f64 = self.plan.parts.iter().map(|part| part.weight()).sum();
         let times = match part {
             // One dictionary is filled, and opened as often.
-            Part::Reopen => 1,
+            ReductionPart::Reopen => 1,
             _ => self.plan.repeat,
         };
         for _ in 0..times {
@@ -270,40 +270,41 @@ impl Bench<'_> {
                 bail!("interrupted");
             }
             self.progress.step(self.done / whole, name);
-            let place = Place::new(&self.plan.directory)?;
+            let place = WorkDirectory::new(&self.plan.directory)?;
             match part {
-                Part::Repeat => self.repeat(&place)?,
-                Part::Edit => self.edit(&place)?,
-                Part::Text => self.text(&place)?,
-                Part::Idle => self.idle(&place)?,
-                Part::Warm => self.warm(&place)?,
-                Part::Reopen => self.reopen(&place)?,
+                ReductionPart::Repeat => self.repeat(&place)?,
+                ReductionPart::Edit => self.edit(&place)?,
+                ReductionPart::Text => self.text(&place)?,
+                ReductionPart::Idle => self.idle(&place)?,
+                ReductionPart::Warm => self.warm(&place)?,
+                ReductionPart::Reopen => self.reopen(&place)?,
             }
             self.done += part.weight() / times as f64;
         }
         Ok(())
     }
 
-    fn pair(&self, place: &Place) -> Result<Pair> {
-        let [near, far] = [Side::Near, Side::Far].map(|side| (self.plan.disk)(&place.end(side)));
+    fn pair(&self, place: &WorkDirectory) -> Result<NodePair> {
+        let [near, far] =
+            [PairSide::Near, PairSide::Far].map(|side| (self.plan.disk)(&place.end(side)));
         let config = PairConfig::shipped(self.plan.memory, ByteCount::new(SPARE), 1);
-        Pair::open(&config, Some([near?, far?]))
+        NodePair::open(&config, Some([near?, far?]))
     }
 
-    fn transfer(&mut self, pair: &mut Pair, what: &'static str, data: &Bytes) -> Result<()> {
-        let mut stream = pair.start(Side::Near);
+    fn transfer(&mut self, pair: &mut NodePair, what: &'static str, data: &Bytes) -> Result<()> {
+        let mut stream = pair.start(PairSide::Near);
         for start in (0..data.len()).step_by(PIECE) {
             let end = data.len().min(start + PIECE);
             pair.send(&mut stream, data.slice(start..end))?;
         }
-        let tally: Tally = pair.finish(stream)?;
-        self.report.runs.small.push(Small {
+        let tally: TrafficTally = pair.finish(stream)?;
+        self.report.runs.small.push(SmallTransfer {
             what,
             bytes: tally.bytes,
             wire_bytes: tally.wire_bytes(),
             encoded_bytes: tally.encoded_bytes,
             repairs: tally.repairs,
-            speed: Speed {
+            speed: CodecSpeed {
                 encode_gbit_s: tally.encode_gbit_s(),
                 decode_gbit_s: tally.decode_gbit_s(),
             },
@@ -311,22 +312,22 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn repeat(&mut self, place: &Place) -> Result<()> {
-        let data = Noise::new(1).next(SMALL);
+    fn repeat(&mut self, place: &WorkDirectory) -> Result<()> {
+        let data = RandomBytes::new(1).next(SMALL);
         let mut pair = self.pair(place)?;
         self.transfer(&mut pair, COLD_RANDOM, &data)?;
         self.transfer(&mut pair, REPEAT, &data)?;
         self.transfer(&mut pair, EDIT_64K, &edited(&data, 65_536, 1))
     }
 
-    fn edit(&mut self, place: &Place) -> Result<()> {
-        let data = Noise::new(1).next(SMALL);
+    fn edit(&mut self, place: &WorkDirectory) -> Result<()> {
+        let data = RandomBytes::new(1).next(SMALL);
         let mut pair = self.pair(place)?;
         self.transfer(&mut pair, COLD_RANDOM, &data)?;
         self.transfer(&mut pair, EDIT_4K, &edited(&data, 4_096, 8))
     }
 
-    fn text(&mut self, place: &Place) -> Result<()> {
+    fn text(&mut self, place: &WorkDirectory) -> Result<()> {
         let made;
         let text = match &self.plan.text {
             Some(text) => text,
@@ -345,12 +346,12 @@ impl Bench<'_> {
     }
 
     /// The time until a small write's bytes come out, the time that it is held back included.
-    fn idle(&mut self, place: &Place) -> Result<()> {
+    fn idle(&mut self, place: &WorkDirectory) -> Result<()> {
         let config = PairConfig::shipped(self.plan.memory, ByteCount::new(SPARE), 1);
-        let disk = (self.plan.disk)(&place.end(Side::Near))?;
-        let mut end = End::open(&config, Side::Near, Some(disk))?;
-        let mut encoder = Encoder::new(config.encoder, end.peer);
-        let mut noise = Noise::new(3);
+        let disk = (self.plan.disk)(&place.end(PairSide::Near))?;
+        let mut end = NodeEnd::open(&config, PairSide::Near, Some(disk))?;
+        let mut encoder = FlowEncoder::new(config.encoder, end.peer);
+        let mut noise = RandomBytes::new(3);
         let mut now = Time::ZERO;
         let mut encoded = 0;
         let mut delays = Vec::with_capacity(WRITES);
@@ -359,7 +360,7 @@ impl Bench<'_> {
             let written_at = now;
             let bytes = noise.next(WRITE);
             let began = Instant::now();
-            encoder.push(now, Segment::payload(bytes));
+            encoder.push(now, FlowSegment::payload(bytes));
             let mut first = encoder.poll_encoded(now, &mut end.dictionary, PIECE);
             while first.is_none() {
                 now = encoder
@@ -379,7 +380,7 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn warm(&mut self, place: &Place) -> Result<()> {
+    fn warm(&mut self, place: &WorkDirectory) -> Result<()> {
         let cold = self.send_large(place)?;
         self.report.runs.large_cold.push(cold);
         place.forget_cached()?;
@@ -389,8 +390,8 @@ impl Bench<'_> {
     }
 
     /// Sends 1 GiB from one process to another.
-    fn send_large(&self, place: &Place) -> Result<[EndResult; 2]> {
-        let task = |role: Role| EndTask {
+    fn send_large(&self, place: &WorkDirectory) -> Result<[EndResult; 2]> {
+        let task = |role: ProcessRole| EndTask {
             role,
             bytes: LARGE,
             seed: 4,
@@ -398,13 +399,13 @@ impl Bench<'_> {
             disk: ByteCount::new(LARGE + SPARE),
             result: place.result(role),
         };
-        let [send, receive] = [Role::Send, Role::Receive].map(task);
-        let mut receiver = self.start(&receive, &place.end(Side::Far), |command| {
+        let [send, receive] = [ProcessRole::Send, ProcessRole::Receive].map(task);
+        let mut receiver = self.start(&receive, &place.end(PairSide::Far), |command| {
             command.stdin(Stdio::piped()).stdout(Stdio::piped())
         })?;
         let to = receiver.0.stdin.take().context("the receiver's input")?;
         let from = receiver.0.stdout.take().context("the receiver's output")?;
-        let mut sender = self.start(&send, &place.end(Side::Near), |command| {
+        let mut sender = self.start(&send, &place.end(PairSide::Near), |command| {
             command.stdin(Stdio::from(from)).stdout(Stdio::from(to))
         })?;
         let results = [sender.result(&send)?, receiver.result(&receive)?];
@@ -419,9 +420,9 @@ impl Bench<'_> {
         Ok(results)
     }
 
-    fn reopen(&mut self, place: &Place) -> Result<()> {
-        let directory = place.end(Side::Near);
-        let task = |role: Role| EndTask {
+    fn reopen(&mut self, place: &WorkDirectory) -> Result<()> {
+        let directory = place.end(PairSide::Near);
+        let task = |role: ProcessRole| EndTask {
             role,
             bytes: STORED,
             seed: 5,
@@ -429,7 +430,7 @@ impl Bench<'_> {
             disk: ByteCount::new(STORED + SPARE),
             result: place.result(role),
         };
-        let fill = task(Role::Fill);
+        let fill = task(ProcessRole::Fill);
         let mut filling = self.start(&fill, &directory, |command| command)?;
         wait::until(FILL_LIMIT, "a dictionary to hold 10 GiB", || {
             if let Some(status) = filling.0.try_wait()? {
@@ -438,12 +439,12 @@ impl Bench<'_> {
             Ok(fill.result.exists().then_some(()))
         })?;
         // It goes on writing: this is kill -9 in the middle of it.
-        kernel::send_signal(filling.0.id(), Signal::Kill)?;
+        kernel::send_signal(filling.0.id(), ProcessSignal::Kill)?;
         filling.0.wait()?;
         self.report.runs.fill.push(read_result(&fill)?);
         for _ in 0..self.plan.repeat {
             place.forget_cached()?;
-            let reopen = task(Role::Reopen);
+            let reopen = task(ProcessRole::Reopen);
             let mut process = self.start(&reopen, &directory, |command| command)?;
             let result = process.result(&reopen)?;
             ensure!(
@@ -461,20 +462,22 @@ impl Bench<'_> {
         task: &EndTask,
         directory: &Path,
         prepare: impl FnOnce(&mut Command) -> &mut Command,
-    ) -> Result<Running> {
+    ) -> Result<RunningProcess> {
         let _ = fs::remove_file(&task.result);
         let mut command = (self.plan.process)(task, directory);
         command.stdin(Stdio::null()).stdout(Stdio::null());
         kernel::prepare_child(&mut command, None)?;
         let child = prepare(&mut command).spawn();
-        Ok(Running(child.context("starting an end of a transfer")?))
+        Ok(RunningProcess(
+            child.context("starting an end of a transfer")?,
+        ))
     }
 }
 
 /// A process that does not outlive its measurement.
-struct Running(Child);
+struct RunningProcess(Child);
 
-impl Running {
+impl RunningProcess {
     fn result(&mut self, task: &EndTask) -> Result<EndResult> {
         let status = self.0.wait()?;
         ensure!(
@@ -486,7 +489,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningProcess {
     fn drop(&mut self) {
         // It may have ended by itself, which is as good.
         let _ = self.0.kill();
@@ -500,9 +503,9 @@ fn read_result(task: &EndTask) -> Result<EndResult> {
 }
 
 /// A directory of our own for one measurement.
-struct Place(PathBuf);
+struct WorkDirectory(PathBuf);
 
-impl Place {
+impl WorkDirectory {
     fn new(within: &Path) -> Result<Self> {
         let path = within.join(format!("trunkline-bench-{}", std::process::id()));
         let failed = || format!("cannot use {}", path.display());
@@ -510,20 +513,20 @@ impl Place {
         Ok(Self(path))
     }
 
-    fn end(&self, side: Side) -> PathBuf {
+    fn end(&self, side: PairSide) -> PathBuf {
         self.0.join(match side {
-            Side::Near => "near",
-            Side::Far => "far",
+            PairSide::Near => "near",
+            PairSide::Far => "far",
         })
     }
 
-    fn result(&self, role: Role) -> PathBuf {
+    fn result(&self, role: ProcessRole) -> PathBuf {
         self.0.join(format!("{}.json", role.name()))
     }
 
     /// As after a restart of the machine: nothing of the dictionaries' files is in memory.
     fn forget_cached(&self) -> Result<()> {
-        for side in [Side::Near, Side::Far] {
+        for side in [PairSide::Near, PairSide::Far] {
             let Ok(entries) = fs::read_dir(self.end(side)) else {
                 continue;
             };
@@ -538,7 +541,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for WorkDirectory {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -550,7 +553,7 @@ const EDIT_64K: &str = "edit64k";
 const EDIT_4K: &str = "edit4k";
 const COLD_TEXT: &str = "text_cold";
 
-impl Report {
+impl ReductionReport {
     fn conclude(&mut self) {
         let runs = &self.runs;
         let bytes = |what| of_small(runs, what, |run| run.wire_bytes as f64).map(whole);
@@ -559,7 +562,7 @@ impl Report {
             captured_bytes(encoded as u64)
         };
         let speed = |what| {
-            Some(Speed {
+            Some(CodecSpeed {
                 encode_gbit_s: of_small(runs, what, |run| run.speed.encode_gbit_s)?,
                 decode_gbit_s: of_small(runs, what, |run| run.speed.decode_gbit_s)?,
             })
@@ -567,18 +570,18 @@ impl Report {
         let large =
             |figure: &dyn Fn(&[EndResult; 2]) -> f64| median(runs.large_warm.iter().map(figure));
         let opened = |figure: &dyn Fn(&EndResult) -> f64| median(runs.reopen.iter().map(figure));
-        self.speeds = Speeds {
+        self.speeds = SpeedTable {
             cold_random: speed(COLD_RANDOM),
             cold_text: speed(COLD_TEXT),
             warm: speed(REPEAT),
             warm_1gib: large(&|ends| gbit_s(&ends[0]))
                 .zip(large(&|ends| gbit_s(&ends[1])))
-                .map(|(encode_gbit_s, decode_gbit_s)| Speed {
+                .map(|(encode_gbit_s, decode_gbit_s)| CodecSpeed {
                     encode_gbit_s,
                     decode_gbit_s,
                 }),
         };
-        self.captured = Captured {
+        self.captured = CapturedBytes {
             repeat_16mib_captured_bytes: captured(REPEAT),
             edit64k_captured_bytes: captured(EDIT_64K),
             edit4k_captured_bytes: captured(EDIT_4K),
@@ -596,8 +599,8 @@ impl Report {
                 .saturating_sub(end.resident_before_bytes);
             index as f64 / (end.disk_bytes as f64 / (1 << 30) as f64)
         };
-        let least = |speed: Option<Speed>| speed.map(Speed::least);
-        self.figures = Figures {
+        let least = |speed: Option<CodecSpeed>| speed.map(CodecSpeed::least);
+        self.figures = ReductionFigures {
             repeat_16mib_wire_bytes: bytes(REPEAT),
             edit64k_wire_bytes: bytes(EDIT_64K),
             edit4k_wire_bytes: bytes(EDIT_4K),
@@ -617,7 +620,11 @@ impl Report {
 }
 
 /// The median over the transfers of this kind.
-fn of_small(runs: &Runs, what: &str, figure: impl Fn(&Small) -> f64) -> Option<f64> {
+fn of_small(
+    runs: &ReductionRuns,
+    what: &str,
+    figure: impl Fn(&SmallTransfer) -> f64,
+) -> Option<f64> {
     let of_kind = runs.small.iter().filter(|run| run.what == what);
     median(of_kind.map(figure))
 }
@@ -634,14 +641,14 @@ fn whole(value: f64) -> u64 {
 mod tests {
     use super::*;
 
-    fn small(what: &'static str, wire_bytes: u64, encode_gbit_s: f64) -> Small {
-        Small {
+    fn small(what: &'static str, wire_bytes: u64, encode_gbit_s: f64) -> SmallTransfer {
+        SmallTransfer {
             what,
             bytes: SMALL as u64,
             wire_bytes,
             encoded_bytes: wire_bytes,
             repairs: 0,
-            speed: Speed {
+            speed: CodecSpeed {
                 encode_gbit_s,
                 decode_gbit_s: 5.0,
             },
@@ -650,7 +657,7 @@ mod tests {
 
     #[test]
     fn figures_are_medians_and_of_the_slower_end() {
-        let mut report = Report::default();
+        let mut report = ReductionReport::default();
         report.runs.small = vec![
             small(REPEAT, 30, 9.0),
             small(REPEAT, 10, 4.0),
@@ -669,7 +676,7 @@ mod tests {
 
     #[test]
     fn an_index_is_counted_for_each_gibibyte_stored() {
-        let mut report = Report::default();
+        let mut report = ReductionReport::default();
         report.runs.reopen = vec![EndResult {
             resident_before_bytes: 10 << 20,
             resident_open_bytes: 50 << 20,

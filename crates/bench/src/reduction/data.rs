@@ -8,15 +8,15 @@
 //! gains as much on either (0.73 and 0.71 of that). `bench reduction --text` takes found text.
 
 use bytes::Bytes;
-use vocab::Random;
+use vocab::SeededRandom;
 
 /// Random bytes without end.
 #[derive(Clone, Debug)]
-pub(super) struct Noise(Random);
+pub(super) struct RandomBytes(SeededRandom);
 
-impl Noise {
+impl RandomBytes {
     pub(super) fn new(seed: u64) -> Self {
-        Self(Random::from_seed(seed))
+        Self(SeededRandom::from_seed(seed))
     }
 
     /// The next so many; a multiple of eight, or the last ones.
@@ -32,18 +32,18 @@ pub(super) const BLOCK: u64 = 1 << 20;
 
 /// Random bytes without end that can be had from any block on: each has a seed of its own.
 #[derive(Clone, Debug)]
-pub(super) struct Blocks {
+pub(super) struct SeededBlocks {
     next: u64,
-    noise: Noise,
+    noise: RandomBytes,
     left: usize,
 }
 
-impl Blocks {
+impl SeededBlocks {
     /// From the block of this number on.
     pub(super) fn new(number: u64) -> Self {
         Self {
             next: number,
-            noise: Noise::new(number),
+            noise: RandomBytes::new(number),
             left: 0,
         }
     }
@@ -51,7 +51,7 @@ impl Blocks {
     /// The next so many, which has to divide a block.
     pub(super) fn next(&mut self, length: usize) -> Bytes {
         if self.left == 0 {
-            self.noise = Noise::new(self.next);
+            self.noise = RandomBytes::new(self.next);
             self.next += 1;
             self.left = BLOCK as usize;
         }
@@ -62,7 +62,7 @@ impl Blocks {
 
 /// The data with random bytes inserted about every `period` bytes.
 pub(super) fn edited(data: &Bytes, period: u64, inserted: usize) -> Bytes {
-    let mut random = Random::from_seed(period);
+    let mut random = SeededRandom::from_seed(period);
     let mut out = Vec::with_capacity(data.len() / 10 * 11);
     let mut rest = &data[..];
     while !rest.is_empty() {
@@ -79,7 +79,7 @@ pub(super) fn edited(data: &Bytes, period: u64, inserted: usize) -> Bytes {
 
 /// Program source of so many bytes.
 pub(super) fn source(seed: u64, length: usize) -> Bytes {
-    let mut author = Author::new(seed);
+    let mut author = TextGenerator::new(seed);
     let mut out = String::with_capacity(length + 64 * 1024);
     while out.len() < length {
         author.write_file(&mut out);
@@ -110,8 +110,8 @@ const TYPES: [&str; 12] = [
     "Duration",
 ];
 
-struct Author {
-    random: Random,
+struct TextGenerator {
+    random: SeededRandom,
     words: Vec<String>,
     names: Vec<String>,
     licence: String,
@@ -119,9 +119,9 @@ struct Author {
     local: Vec<usize>,
 }
 
-impl Author {
+impl TextGenerator {
     fn new(seed: u64) -> Self {
-        let mut random = Random::from_seed(seed);
+        let mut random = SeededRandom::from_seed(seed);
         let words: Vec<String> = (0..WORDS).map(|_| word(&mut random)).collect();
         let names = (0..NAMES)
             .map(|_| {
@@ -239,11 +239,11 @@ impl Author {
 }
 
 /// A number below `bound`, small ones far more often, as words are used.
-fn rank(random: &mut Random, bound: u64) -> u64 {
+fn rank(random: &mut SeededRandom, bound: u64) -> u64 {
     random.below(bound) * random.below(bound) / bound * random.below(bound) / bound
 }
 
-fn word(random: &mut Random) -> String {
+fn word(random: &mut SeededRandom) -> String {
     const BEGINNINGS: &[u8] = b"bcdfghlmnprstvw";
     const MIDDLES: &[u8] = b"aeiou";
     const ENDS: [&str; 8] = ["", "n", "r", "st", "ck", "t", "ing", "ed"];
@@ -262,7 +262,7 @@ mod tests {
     #[test]
     fn the_data_are_the_same_for_everybody() {
         let hash = |bytes: &[u8]| blake3::hash(bytes).to_hex()[..16].to_owned();
-        let noise = Noise::new(1).next(100_000);
+        let noise = RandomBytes::new(1).next(100_000);
         assert_eq!(hash(&noise), "d261cbf3342af62f");
         assert_eq!(hash(&edited(&noise, 4_096, 8)), "4d40baca611ce110");
         assert_eq!(hash(&source(2, 100_000)), "297f8795a9e8d642");
@@ -270,8 +270,8 @@ mod tests {
 
     #[test]
     fn noise_in_pieces_is_the_noise_at_once() {
-        let mut pieces = Noise::new(7);
+        let mut pieces = RandomBytes::new(7);
         let joined = [pieces.next(64), pieces.next(1_000)].concat();
-        assert_eq!(joined, Noise::new(7).next(1_064));
+        assert_eq!(joined, RandomBytes::new(7).next(1_064));
     }
 }

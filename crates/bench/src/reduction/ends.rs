@@ -6,7 +6,7 @@
 //!         ◄─ Ack, Repair, Done ──   again and compares. One message at a time: each Data is answered
 //!         ── Answer ─►              with all that it gives rise to, and then with Done.
 //! ```
-//! What is counted as bytes on the wire are the same frames as in a [`estimate::Pair`].
+//! What is counted as bytes on the wire are the same frames as in a [`estimate::NodePair`].
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -15,15 +15,15 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
-use reduce::{Decoded, Decoder, DecoderConfig, Encoder};
+use reduce::{DecoderConfig, DecoderOutput, FlowDecoder, FlowEncoder};
 use serde::{Deserialize, Serialize};
-use tunnel::wire::{Data, Frame, MessageAck};
-use vocab::{ByteCount, FlowId, Segment, Time};
+use tunnel::wire::{DataFrame, MessageAck, SessionFrame};
+use vocab::{ByteCount, FlowId, FlowSegment, Time};
 
-use super::data::{Blocks, Noise};
+use super::data::{RandomBytes, SeededBlocks};
 use estimate::pair::{
-    ACKNOWLEDGED_AT_ONCE, BYTE_TIME, Disk, End, PairConfig, READ_AHEAD, Side, acknowledgement,
-    length_of, message,
+    ACKNOWLEDGED_AT_ONCE, BYTE_TIME, DictionaryDisk, NodeEnd, PairConfig, PairSide, READ_AHEAD,
+    acknowledgement, length_of, message,
 };
 use host::kernel;
 
@@ -33,7 +33,7 @@ const FLOW: FlowId = FlowId(1);
 
 /// What a process is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum ProcessRole {
     /// Encodes; its standard output is the receiver's input, and the other way round.
     Send,
     /// Decodes and compares.
@@ -47,7 +47,7 @@ pub enum Role {
     Reopen,
 }
 
-impl Role {
+impl ProcessRole {
     /// The roles by name.
     pub const ALL: [(&'static str, Self); 5] = [
         ("send", Self::Send),
@@ -69,7 +69,7 @@ impl Role {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndTask {
     /// What for.
-    pub role: Role,
+    pub role: ProcessRole,
     /// How much data.
     pub bytes: u64,
     /// Of the data.
@@ -117,16 +117,16 @@ pub struct EndResult {
 ///
 /// # Errors
 /// When something else comes out than was sent, or the other end is gone.
-pub fn run_end(task: &EndTask, disk: Disk) -> Result<()> {
+pub fn run_end(task: &EndTask, disk: DictionaryDisk) -> Result<()> {
     let config = PairConfig::shipped(task.memory, task.disk, 1);
     let side = match task.role {
-        Role::Receive | Role::Survive => Side::Far,
-        Role::Send | Role::Fill | Role::Reopen => Side::Near,
+        ProcessRole::Receive | ProcessRole::Survive => PairSide::Far,
+        ProcessRole::Send | ProcessRole::Fill | ProcessRole::Reopen => PairSide::Near,
     };
     let resident_before_bytes = resident("VmRSS:")?;
     let began = Instant::now();
-    let end = End::open(&config, side, Some(disk))?;
-    let mut process = Process {
+    let end = NodeEnd::open(&config, side, Some(disk))?;
+    let mut process = EndProcess {
         result: EndResult {
             open_s: began.elapsed().as_secs_f64(),
             resident_before_bytes,
@@ -141,18 +141,24 @@ pub fn run_end(task: &EndTask, disk: Disk) -> Result<()> {
     };
     let began = Instant::now();
     match task.role {
-        Role::Send => process.send(task)?,
-        Role::Receive => process.receive(task, &mut Expected::Noise(Noise::new(task.seed)))?,
-        Role::Survive => process.receive(task, &mut Expected::Blocks(Blocks::new(task.seed)))?,
-        Role::Fill => process.fill(task)?,
-        Role::Reopen => {}
+        ProcessRole::Send => process.send(task)?,
+        ProcessRole::Receive => process.receive(
+            task,
+            &mut ExpectedContent::Noise(RandomBytes::new(task.seed)),
+        )?,
+        ProcessRole::Survive => process.receive(
+            task,
+            &mut ExpectedContent::Blocks(SeededBlocks::new(task.seed)),
+        )?,
+        ProcessRole::Fill => process.fill(task)?,
+        ProcessRole::Reopen => {}
     }
     process.result.elapsed_s = began.elapsed().as_secs_f64();
     process.conclude(&task.result)
 }
 
-struct Process {
-    end: End,
+struct EndProcess {
+    end: NodeEnd,
     config: PairConfig,
     now: Time,
     input: BufReader<io::Stdin>,
@@ -170,14 +176,14 @@ pub(super) mod kind {
     pub(in super::super) const END: u8 = 6;
 }
 
-impl Process {
+impl EndProcess {
     fn send(&mut self, task: &EndTask) -> Result<()> {
-        let mut sender = Sender {
-            encoder: Encoder::new(self.config.encoder, self.end.peer),
+        let mut sender = EncodingSender {
+            encoder: FlowEncoder::new(self.config.encoder, self.end.peer),
             encoded: 0,
             messages: 0,
         };
-        let mut noise = Noise::new(task.seed);
+        let mut noise = RandomBytes::new(task.seed);
         let mut left = task.bytes;
         while left > 0 {
             let length = left.min(PIECE as u64);
@@ -197,7 +203,7 @@ impl Process {
     }
 
     /// Does something in counted time.
-    fn counting<T>(&mut self, work: impl FnOnce(&mut End) -> T) -> T {
+    fn counting<T>(&mut self, work: impl FnOnce(&mut NodeEnd) -> T) -> T {
         let began = kernel::thread_time();
         let done = work(&mut self.end);
         self.end.serve();
@@ -205,22 +211,22 @@ impl Process {
         done
     }
 
-    fn push(&mut self, encoder: &mut Encoder, bytes: Bytes) {
+    fn push(&mut self, encoder: &mut FlowEncoder, bytes: Bytes) {
         self.now += BYTE_TIME * bytes.len() as u32;
         let now = self.now;
-        self.counting(|_| encoder.push(now, Segment::payload(bytes)));
+        self.counting(|_| encoder.push(now, FlowSegment::payload(bytes)));
     }
 
-    fn poll(&mut self, encoder: &mut Encoder) -> Option<Bytes> {
+    fn poll(&mut self, encoder: &mut FlowEncoder) -> Option<Bytes> {
         let now = self.now;
         self.counting(|end| end.encode(now, encoder))
     }
 
-    fn pump(&mut self, sender: &mut Sender) -> Result<()> {
+    fn pump(&mut self, sender: &mut EncodingSender) -> Result<()> {
         loop {
             match self.poll(&mut sender.encoder) {
                 Some(encoded) => {
-                    self.result.wire_bytes += length_of(&Frame::Data(Data {
+                    self.result.wire_bytes += length_of(&SessionFrame::Data(DataFrame {
                         flow: FLOW,
                         offset: sender.encoded,
                         bytes: encoded.clone(),
@@ -237,12 +243,12 @@ impl Process {
         }
     }
 
-    fn is_stalled(&self, encoder: &Encoder) -> bool {
+    fn is_stalled(&self, encoder: &FlowEncoder) -> bool {
         encoder.retained() >= self.config.encoder.retained.as_usize()
     }
 
     /// Says something to the receiver and does what it answers.
-    fn exchange(&mut self, sender: &mut Sender, kind: u8, bytes: &[u8]) -> Result<()> {
+    fn exchange(&mut self, sender: &mut EncodingSender, kind: u8, bytes: &[u8]) -> Result<()> {
         self.say(kind, bytes)?;
         loop {
             let (kind, bytes) = self.hear()?;
@@ -262,8 +268,8 @@ impl Process {
                     for frame in [
                         message(FLOW, sender.messages, &bytes),
                         message(FLOW, sender.messages, &answer),
-                        Frame::MessageAck(MessageAck { next }),
-                        Frame::MessageAck(MessageAck { next }),
+                        SessionFrame::MessageAck(MessageAck { next }),
+                        SessionFrame::MessageAck(MessageAck { next }),
                     ] {
                         self.result.wire_bytes += length_of(&frame);
                     }
@@ -276,8 +282,8 @@ impl Process {
         }
     }
 
-    fn receive(&mut self, task: &EndTask, data: &mut Expected) -> Result<()> {
-        let mut decoder = Decoder::new(DecoderConfig::default(), self.end.peer);
+    fn receive(&mut self, task: &EndTask, data: &mut ExpectedContent) -> Result<()> {
+        let mut decoder = FlowDecoder::new(DecoderConfig::default(), self.end.peer);
         let mut expected = Bytes::new();
         let mut left = task.bytes;
         let mut acknowledged = 0;
@@ -312,7 +318,7 @@ impl Process {
                 || kind != kind::DATA && consumed > acknowledged
             {
                 acknowledged = consumed;
-                if task.role == Role::Survive {
+                if task.role == ProcessRole::Survive {
                     self.end.write_down(&mut self.now);
                 }
                 self.say(kind::ACKNOWLEDGE, &consumed.to_le_bytes())?;
@@ -327,28 +333,30 @@ impl Process {
     }
 
     /// What the decoder gives next; `None` when it needs more.
-    fn restore(&mut self, decoder: &mut Decoder) -> Result<Option<Bytes>> {
+    fn restore(&mut self, decoder: &mut FlowDecoder) -> Result<Option<Bytes>> {
         loop {
             let decoded = self.counting(|end| decoder.poll(&mut end.dictionary))?;
             match decoded {
-                Decoded::Segment(segment) => return Ok(Some(segment.bytes)),
-                Decoded::NeedMore => return Ok(None),
+                DecoderOutput::Segment(segment) => return Ok(Some(segment.bytes)),
+                DecoderOutput::NeedMore => return Ok(None),
                 // Its disk work is done by the time that it is asked again.
-                Decoded::WaitForDisk => {}
-                Decoded::NeedRepair(request) => {
+                DecoderOutput::WaitForDisk => {}
+                DecoderOutput::NeedRepair(request) => {
                     self.say(kind::REPAIR, &request)?;
                     let (kind, answer) = self.hear()?;
                     ensure!(kind == kind::ANSWER, "the sender says {kind}");
                     self.counting(|_| decoder.handle_repair(&answer))?;
                 }
-                Decoded::WaitForRepair => bail!("a decoder waits for a repair that it was given"),
+                DecoderOutput::WaitForRepair => {
+                    bail!("a decoder waits for a repair that it was given")
+                }
             }
         }
     }
 
     fn fill(&mut self, task: &EndTask) -> Result<()> {
-        let mut encoder = Encoder::new(self.config.encoder, self.end.peer);
-        let mut noise = Noise::new(task.seed);
+        let mut encoder = FlowEncoder::new(self.config.encoder, self.end.peer);
+        let mut noise = RandomBytes::new(task.seed);
         let mut encoded = 0;
         let mut is_told = false;
         loop {
@@ -410,12 +418,12 @@ impl Process {
 }
 
 /// What a receiver is to receive.
-enum Expected {
-    Noise(Noise),
-    Blocks(Blocks),
+enum ExpectedContent {
+    Noise(RandomBytes),
+    Blocks(SeededBlocks),
 }
 
-impl Expected {
+impl ExpectedContent {
     fn next(&mut self, length: usize) -> Bytes {
         match self {
             Self::Noise(noise) => noise.next(length),
@@ -425,8 +433,8 @@ impl Expected {
 }
 
 /// An encoder and where its stream is.
-struct Sender {
-    encoder: Encoder,
+struct EncodingSender {
+    encoder: FlowEncoder,
     encoded: u64,
     messages: u64,
 }

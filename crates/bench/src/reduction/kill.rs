@@ -23,17 +23,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use bytes::Bytes;
-use reduce::{Encoder, RepairRequest, RepairScope};
+use reduce::{FlowEncoder, RepairRequest, RepairScope};
 use serde::Serialize;
-use vocab::{ByteCount, Random, Segment, Time};
+use vocab::{ByteCount, FlowSegment, SeededRandom, Time};
 
-use super::bench::Starter;
-use super::data::{BLOCK, Blocks};
-use super::ends::{EndTask, Role, kind};
-use estimate::pair::{BYTE_TIME, End, PairConfig, READ_AHEAD, Side};
+use super::bench::ProcessStarter;
+use super::data::{BLOCK, SeededBlocks};
+use super::ends::{EndTask, ProcessRole, kind};
+use estimate::pair::{BYTE_TIME, NodeEnd, PairConfig, PairSide, READ_AHEAD};
 use host::kernel;
 use host::median::median;
-use host::progress::Progress;
+use host::progress::ProgressReporter;
 
 /// Bytes pushed at once.
 const PIECE: usize = 64 * 1024;
@@ -65,7 +65,7 @@ pub struct KillPlan {
     /// Where dictionaries are meanwhile; what is made in it is removed.
     pub directory: PathBuf,
     /// Starts a life.
-    pub process: Starter,
+    pub process: ProcessStarter,
 }
 
 /// What was found.
@@ -101,33 +101,33 @@ pub struct KillReport {
 /// # Errors
 /// When acknowledged data is lost, when a life finds other bytes than were sent or ends by itself, or on
 /// Ctrl-C.
-pub fn kill(plan: &KillPlan, progress: &dyn Progress) -> Result<KillReport> {
+pub fn kill(plan: &KillPlan, progress: &dyn ProgressReporter) -> Result<KillReport> {
     let place = plan
         .directory
         .join(format!("trunkline-kill-{}", std::process::id()));
     fs::create_dir(&place).with_context(|| format!("cannot use {}", place.display()))?;
-    let killed = Killer::new(plan, &place).run(progress);
+    let killed = KillTest::new(plan, &place).run(progress);
     let removed = fs::remove_dir_all(&place);
     let report = killed?;
     removed.with_context(|| format!("cannot remove {}", place.display()))?;
     Ok(report)
 }
 
-struct Killer<'a> {
+struct KillTest<'a> {
     plan: &'a KillPlan,
     place: &'a Path,
-    random: Random,
+    random: SeededRandom,
     report: KillReport,
     opened_s: Vec<f64>,
 }
 
 /// A dictionary through its lives.
-struct Epoch {
+struct DictionaryEpoch {
     directory: PathBuf,
     seed: u64,
     disk: ByteCount,
     /// The other end, which knows what was acknowledged.
-    end: End,
+    end: NodeEnd,
     config: PairConfig,
     now: Time,
     /// Bytes from the beginning that were acknowledged in some life.
@@ -135,24 +135,24 @@ struct Epoch {
 }
 
 /// When a life ends.
-enum Point {
+enum KillPoint {
     Opening(Duration),
     /// After so many pieces have been done with, so long after the next was handed over.
     Piece(u64, Duration),
 }
 
-impl<'a> Killer<'a> {
+impl<'a> KillTest<'a> {
     fn new(plan: &'a KillPlan, place: &'a Path) -> Self {
         Self {
             plan,
             place,
-            random: Random::from_seed(plan.seed),
+            random: SeededRandom::from_seed(plan.seed),
             report: KillReport::default(),
             opened_s: Vec::new(),
         }
     }
 
-    fn run(mut self, progress: &dyn Progress) -> Result<KillReport> {
+    fn run(mut self, progress: &dyn ProgressReporter) -> Result<KillReport> {
         let mut epoch = self.epoch()?;
         while self.report.points < self.plan.points {
             if kernel::interrupted() {
@@ -176,28 +176,28 @@ impl<'a> Killer<'a> {
     }
 
     /// A dictionary that nobody has used.
-    fn epoch(&mut self) -> Result<Epoch> {
+    fn epoch(&mut self) -> Result<DictionaryEpoch> {
         let config = PairConfig::shipped(ByteCount::mebibytes(256), ByteCount::new(0), 1);
         self.report.dictionaries += 1;
         let number = self.report.dictionaries;
-        Ok(Epoch {
+        Ok(DictionaryEpoch {
             directory: self.place.join(number.to_string()),
             seed: self.random.next_u64() >> 1,
             disk: if number % 2 == 1 { ROOMY } else { TIGHT },
-            end: End::open(&config, Side::Near, None)?,
+            end: NodeEnd::open(&config, PairSide::Near, None)?,
             config,
             now: Time::ZERO,
             acknowledged: 0,
         })
     }
 
-    fn point(&mut self, known: u64) -> Point {
+    fn point(&mut self, known: u64) -> KillPoint {
         if self.random.below(OPENING) == 0 {
-            return Point::Opening(self.below(LONGEST_OPENING));
+            return KillPoint::Opening(self.below(LONGEST_OPENING));
         }
         // Some half a MiB of references is a piece.
         let pieces = self.random.below(MOST_PIECES + known / (BLOCK / 2));
-        Point::Piece(pieces, self.below(LONGEST_PIECE))
+        KillPoint::Piece(pieces, self.below(LONGEST_PIECE))
     }
 
     fn below(&mut self, longest: Duration) -> Duration {
@@ -205,14 +205,14 @@ impl<'a> Killer<'a> {
     }
 
     /// One life, up to its end.
-    fn live(&mut self, epoch: &mut Epoch) -> Result<()> {
+    fn live(&mut self, epoch: &mut DictionaryEpoch) -> Result<()> {
         let first_block = match epoch.disk {
             ROOMY => 0,
             _ => (epoch.acknowledged / BLOCK).saturating_sub(NEWEST_BLOCKS),
         };
         let point = self.point(epoch.acknowledged - first_block * BLOCK);
         let task = EndTask {
-            role: Role::Survive,
+            role: ProcessRole::Survive,
             bytes: u64::MAX,
             seed: epoch.seed + first_block,
             memory: MEMORY,
@@ -224,15 +224,15 @@ impl<'a> Killer<'a> {
         kernel::prepare_child(&mut command, None)?;
         let began = Instant::now();
         let child = command.spawn().context("starting a life")?;
-        let mut life = Life::new(child)?;
+        let mut life = KilledProcess::new(child)?;
         match point {
-            Point::Opening(after) => {
+            KillPoint::Opening(after) => {
                 thread::sleep(after);
                 life.kill()?;
                 self.report.while_opening += 1;
                 Ok(())
             }
-            Point::Piece(pieces, after) => {
+            KillPoint::Piece(pieces, after) => {
                 // Answered when the dictionary is ready.
                 life.say(kind::ACKNOWLEDGE, &[])?;
                 ensure!(life.hear()?.0 == kind::DONE, "a life speaks out of turn");
@@ -245,19 +245,19 @@ impl<'a> Killer<'a> {
     /// Sends everything again and then more, and kills the life after so many pieces.
     fn write(
         &mut self,
-        epoch: &mut Epoch,
-        mut life: Life,
+        epoch: &mut DictionaryEpoch,
+        mut life: KilledProcess,
         first_block: u64,
         pieces: u64,
         after: Duration,
     ) -> Result<()> {
-        let mut encoder = Encoder::new(epoch.config.encoder, epoch.end.peer);
-        let mut blocks = Blocks::new(epoch.seed + first_block);
+        let mut encoder = FlowEncoder::new(epoch.config.encoder, epoch.end.peer);
+        let mut blocks = SeededBlocks::new(epoch.seed + first_block);
         let (mut done, mut found) = (0, 0);
         loop {
             while encoder.pending() < READ_AHEAD {
                 epoch.now += BYTE_TIME * PIECE as u32;
-                encoder.push(epoch.now, Segment::payload(blocks.next(PIECE)));
+                encoder.push(epoch.now, FlowSegment::payload(blocks.next(PIECE)));
             }
             while let Some(encoded) = epoch.end.encode(epoch.now, &mut encoder) {
                 life.say(kind::DATA, &encoded)?;
@@ -282,7 +282,7 @@ impl<'a> Killer<'a> {
     }
 
     /// Takes note of what has been acknowledged.
-    fn count(&mut self, epoch: &mut Epoch, encoder: &Encoder, first_block: u64) {
+    fn count(&mut self, epoch: &mut DictionaryEpoch, encoder: &FlowEncoder, first_block: u64) {
         let statistics = encoder.statistics();
         let encoded = statistics.referenced_bytes + statistics.literal_bytes;
         let there = first_block * BLOCK + encoded - encoder.retained() as u64;
@@ -291,7 +291,12 @@ impl<'a> Killer<'a> {
     }
 
     /// Does what the life says, until it has done what it was told.
-    fn listen(&mut self, epoch: &mut Epoch, life: &mut Life, encoder: &mut Encoder) -> Result<()> {
+    fn listen(
+        &mut self,
+        epoch: &mut DictionaryEpoch,
+        life: &mut KilledProcess,
+        encoder: &mut FlowEncoder,
+    ) -> Result<()> {
         loop {
             let (kind, bytes) = life.hear()?;
             match kind {
@@ -331,13 +336,13 @@ impl<'a> Killer<'a> {
 }
 
 /// A process that is going to be killed.
-struct Life {
+struct KilledProcess {
     child: Child,
     input: BufWriter<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
 
-impl Life {
+impl KilledProcess {
     fn new(mut child: Child) -> Result<Self> {
         let input = child.stdin.take().context("a life's input")?;
         let output = child.stdout.take().context("a life's output")?;
@@ -395,7 +400,7 @@ impl Life {
     }
 }
 
-impl Drop for Life {
+impl Drop for KilledProcess {
     fn drop(&mut self) {
         // Most have been killed by now.
         let _ = self.child.kill();

@@ -9,7 +9,8 @@ mod ends;
 mod kill;
 
 pub use bench::{
-    Captured, Figures, Opener, Part, Plan, Report, Runs, Small, Speed, Speeds, Starter, bench,
+    CapturedBytes, CodecSpeed, DictionaryOpener, ProcessStarter, ReductionFigures, ReductionPart,
+    ReductionPlan, ReductionReport, ReductionRuns, SmallTransfer, SpeedTable, bench,
 };
-pub use ends::{EndResult, EndTask, Role, run_end};
+pub use ends::{EndResult, EndTask, ProcessRole, run_end};
 pub use kill::{KillPlan, KillReport, kill};

@@ -10,57 +10,59 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use tunnel::fec::Mode;
+use tunnel::fec::RepairMode;
 
-use super::cells::Cell;
-use super::exchanges::{self, Exchanges, FirstByte, Latencies, SmallFlow};
-use super::measurement::{Choice, EXCHANGE_LOSS, Measurement};
+use super::cells::PathCell;
+use super::exchanges::{self, ExchangeTimes, FirstByte, LatencyQuantiles, SmallFlow};
+use super::measurement::{EXCHANGE_LOSS, SessionMeasurement, SessionSelection};
 use super::mode_name;
 use super::real;
-use super::report::{NotMeasured, Report};
-use super::series::Together;
-use super::shares::{self, QUEUES, Rival, Shares};
-use super::transfers::{CellResult, run_cell};
+use super::report::{FailedRun, SessionReport};
+use super::series::FlowPair;
+use super::shares::{self, QUEUES, QueueShares, RivalController};
+use super::transfers::{PathCellResult, run_cell};
 use host::kernel;
 use host::median::median;
-use host::progress::Progress;
+use host::progress::ProgressReporter;
 
 /// One run.
 #[derive(Clone, Copy, Debug)]
-enum Job {
-    Cell(Cell, Mode),
+enum SessionJob {
+    Cell(PathCell, RepairMode),
     FirstByte,
-    Exchanges(f64, Mode),
+    Exchanges(f64, RepairMode),
     SmallFlow,
     Sessions,
-    Beside(Rival, f64),
+    Beside(RivalController, f64),
     Reference(f64),
 }
 
 /// What came of one.
-enum Outcome {
-    Cell(Box<CellResult>),
+enum JobOutcome {
+    Cell(Box<PathCellResult>),
     FirstByte(FirstByte),
     Exchanges((Vec<Duration>, f64)),
     SmallFlow([Vec<Duration>; 2]),
     Jain(f64),
-    Together(Together),
+    Together(FlowPair),
 }
 
-impl Job {
-    fn run(self, seed: u64) -> Outcome {
+impl SessionJob {
+    fn run(self, seed: u64) -> JobOutcome {
         match self {
-            Self::Cell(cell, mode) => Outcome::Cell(Box::new(run_cell(cell, mode, seed))),
-            Self::FirstByte => Outcome::FirstByte(exchanges::first_byte(seed)),
+            Self::Cell(cell, mode) => JobOutcome::Cell(Box::new(run_cell(cell, mode, seed))),
+            Self::FirstByte => JobOutcome::FirstByte(exchanges::first_byte(seed)),
             Self::Exchanges(loss, mode) => {
-                Outcome::Exchanges(exchanges::exchanges(loss, mode, seed))
+                JobOutcome::Exchanges(exchanges::exchanges(loss, mode, seed))
             }
-            Self::SmallFlow => Outcome::SmallFlow(exchanges::small_flow(seed)),
-            Self::Sessions => Outcome::Jain(shares::jain(seed)),
+            Self::SmallFlow => JobOutcome::SmallFlow(exchanges::small_flow(seed)),
+            Self::Sessions => JobOutcome::Jain(shares::jain(seed)),
             Self::Beside(rival, queue_bdp) => {
-                Outcome::Together(shares::beside(rival, queue_bdp, seed))
+                JobOutcome::Together(shares::run_beside_rival(rival, queue_bdp, seed))
             }
-            Self::Reference(queue_bdp) => Outcome::Together(shares::rivals_alone(queue_bdp, seed)),
+            Self::Reference(queue_bdp) => {
+                JobOutcome::Together(shares::rivals_alone(queue_bdp, seed))
+            }
         }
     }
 
@@ -93,20 +95,25 @@ impl Job {
     }
 }
 
-impl Measurement {
-    fn jobs(&self, modes: &[Mode]) -> Vec<Job> {
+impl SessionMeasurement {
+    fn jobs(&self, modes: &[RepairMode]) -> Vec<SessionJob> {
         match self {
-            Self::Cell(cell) => modes.iter().map(|mode| Job::Cell(*cell, *mode)).collect(),
-            Self::FirstByte => vec![Job::FirstByte],
+            Self::Cell(cell) => modes
+                .iter()
+                .map(|mode| SessionJob::Cell(*cell, *mode))
+                .collect(),
+            Self::FirstByte => vec![SessionJob::FirstByte],
             Self::Exchanges => {
-                let modes = [Mode::Off, Mode::On, Mode::Auto];
-                let with = |loss| modes.map(|mode| Job::Exchanges(loss, mode));
+                let modes = [RepairMode::Off, RepairMode::On, RepairMode::Auto];
+                let with = |loss| modes.map(|mode| SessionJob::Exchanges(loss, mode));
                 [with(0.0), with(EXCHANGE_LOSS)].concat()
             }
-            Self::SmallFlow => vec![Job::SmallFlow],
-            Self::Sessions => vec![Job::Sessions],
-            Self::Beside(rival) => QUEUES.map(|queue| Job::Beside(*rival, queue)).to_vec(),
-            Self::Reference => QUEUES.map(Job::Reference).to_vec(),
+            Self::SmallFlow => vec![SessionJob::SmallFlow],
+            Self::Sessions => vec![SessionJob::Sessions],
+            Self::Beside(rival) => QUEUES
+                .map(|queue| SessionJob::Beside(*rival, queue))
+                .to_vec(),
+            Self::Reference => QUEUES.map(SessionJob::Reference).to_vec(),
             // Virtual time has no processor.
             Self::Cpu => vec![],
         }
@@ -116,16 +123,16 @@ impl Measurement {
 /// Measures all that was chosen, until the lab is interrupted: what was begun is then finished, and
 /// the rest named in the report.
 #[must_use]
-pub fn measure(choice: &Choice, progress: &dyn Progress) -> Report {
+pub fn measure(choice: &SessionSelection, progress: &dyn ProgressReporter) -> SessionReport {
     measure_until(choice, progress, &kernel::interrupted)
 }
 
 fn measure_until(
-    choice: &Choice,
-    progress: &dyn Progress,
+    choice: &SessionSelection,
+    progress: &dyn ProgressReporter,
     is_over: &(dyn Fn() -> bool + Sync),
-) -> Report {
-    let variants: Vec<(String, Job)> = choice
+) -> SessionReport {
+    let variants: Vec<(String, SessionJob)> = choice
         .measurements
         .iter()
         .flat_map(|measurement| {
@@ -138,17 +145,17 @@ fn measure_until(
         .flat_map(|variant| seeds.clone().map(move |seed| (variant, seed)))
         .collect();
     let outcomes = run_all(&variants, &runs, progress, is_over);
-    let mut report = Report::default();
+    let mut report = SessionReport::default();
     let mut rest = outcomes.into_iter();
     for (name, job) in &variants {
         let mut measured = Vec::new();
         for (seed, outcome) in seeds.clone().zip(&mut rest) {
             match outcome {
                 Some(outcome) => measured.push(outcome),
-                None => report.not_measured.push(NotMeasured {
+                None => report.not_measured.push(FailedRun {
                     measurement: name.clone(),
                     run: job.run_name(seed),
-                    why: NotMeasured::INTERRUPTED.to_owned(),
+                    why: FailedRun::INTERRUPTED.to_owned(),
                 }),
             }
         }
@@ -160,18 +167,18 @@ fn measure_until(
 
 /// The outcomes of all runs, in their order; `None` of those that were not begun.
 fn run_all(
-    variants: &[(String, Job)],
+    variants: &[(String, SessionJob)],
     runs: &[(usize, u64)],
-    progress: &dyn Progress,
+    progress: &dyn ProgressReporter,
     is_over: &(dyn Fn() -> bool + Sync),
-) -> Vec<Option<Outcome>> {
+) -> Vec<Option<JobOutcome>> {
     let weight = |run: usize| variants[runs[run].0].1.weight();
     let mut order: Vec<usize> = (0..runs.len()).collect();
     order.sort_by(|a, b| weight(*b).total_cmp(&weight(*a)));
     let whole: f64 = order.iter().map(|run| weight(*run)).sum();
     let next = AtomicUsize::new(0);
     let threads = thread::available_parallelism().map_or(1, NonZero::get);
-    let mut outcomes: Vec<Option<Outcome>> = runs.iter().map(|_| None).collect();
+    let mut outcomes: Vec<Option<JobOutcome>> = runs.iter().map(|_| None).collect();
     thread::scope(|scope| {
         let (done, results) = mpsc::channel();
         for _ in 0..threads {
@@ -197,8 +204,8 @@ fn run_all(
     outcomes
 }
 
-impl Report {
-    fn take(&mut self, job: Job, outcomes: Vec<Outcome>) {
+impl SessionReport {
+    fn take(&mut self, job: SessionJob, outcomes: Vec<JobOutcome>) {
         if outcomes.is_empty() {
             return;
         }
@@ -207,43 +214,45 @@ impl Report {
         let mut runs = Vec::new();
         for outcome in outcomes {
             match outcome {
-                Outcome::Cell(result) => self.runs.push(*result),
-                Outcome::FirstByte(times) => self.take_first_byte(times),
-                Outcome::Exchanges((times, repairs)) => {
+                JobOutcome::Cell(result) => self.runs.push(*result),
+                JobOutcome::FirstByte(times) => self.take_first_byte(times),
+                JobOutcome::Exchanges((times, repairs)) => {
                     waits[0].extend(times);
                     repair_shares.push(repairs);
                 }
-                Outcome::SmallFlow(times) => {
+                JobOutcome::SmallFlow(times) => {
                     for (all, times) in waits.iter_mut().zip(times) {
                         all.extend(times);
                     }
                 }
-                Outcome::Jain(index) => self.jain_16_sessions.push(index),
-                Outcome::Together(run) => runs.push(run),
+                JobOutcome::Jain(index) => self.jain_16_sessions.push(index),
+                JobOutcome::Together(run) => runs.push(run),
             }
         }
         let [first, second] = waits;
         match job {
-            Job::Exchanges(loss, mode) => self.exchanges.push(Exchanges {
+            SessionJob::Exchanges(loss, mode) => self.exchanges.push(ExchangeTimes {
                 fec: mode_name(mode),
                 loss,
-                latencies: Latencies::of(first),
+                latencies: LatencyQuantiles::of(first),
                 repair_share: median(repair_shares).unwrap_or_default(),
             }),
-            Job::SmallFlow => {
+            SessionJob::SmallFlow => {
                 self.small_flow = Some(SmallFlow {
-                    alone: Latencies::of(first),
-                    beside_bulk: Latencies::of(second),
+                    alone: LatencyQuantiles::of(first),
+                    beside_bulk: LatencyQuantiles::of(second),
                 });
             }
-            Job::Beside(rival, queue_bdp) => {
-                self.shares.push(Shares::of(rival.name(), queue_bdp, runs));
+            SessionJob::Beside(rival, queue_bdp) => {
+                self.shares
+                    .push(QueueShares::of(rival.name(), queue_bdp, runs));
             }
-            Job::Reference(queue_bdp) => {
-                let rival = Rival::BbrV1.name();
-                self.references.push(Shares::of(rival, queue_bdp, runs));
+            SessionJob::Reference(queue_bdp) => {
+                let rival = RivalController::BbrV1.name();
+                self.references
+                    .push(QueueShares::of(rival, queue_bdp, runs));
             }
-            Job::Cell(..) | Job::FirstByte | Job::Sessions => {}
+            SessionJob::Cell(..) | SessionJob::FirstByte | SessionJob::Sessions => {}
         }
     }
 
@@ -258,15 +267,15 @@ impl Report {
     }
 
     pub(super) fn set_medians(&mut self) {
-        let mut left: Vec<&CellResult> = self.runs.iter().collect();
+        let mut left: Vec<&PathCellResult> = self.runs.iter().collect();
         while let Some(first) = left.first().copied() {
-            let of = |fec: &str| -> Vec<&CellResult> {
+            let of = |fec: &str| -> Vec<&PathCellResult> {
                 self.runs
                     .iter()
                     .filter(|run| run.cell == first.cell && run.fec == fec)
                     .collect()
             };
-            let median = CellResult::median_of(&of(first.fec), &of(mode_name(Mode::Off)));
+            let median = PathCellResult::median_of(&of(first.fec), &of(mode_name(RepairMode::Off)));
             self.cells.extend(median);
             left.retain(|run| run.cell != first.cell || run.fec != first.fec);
         }
@@ -276,7 +285,7 @@ impl Report {
     /// nothing is lost, with the mode that is fastest there.
     #[must_use]
     pub fn exchange_p99_ratio(&self, fec: &str) -> Option<f64> {
-        let (lossy, loss_free): (Vec<&Exchanges>, Vec<&Exchanges>) =
+        let (lossy, loss_free): (Vec<&ExchangeTimes>, Vec<&ExchangeTimes>) =
             self.exchanges.iter().partition(|times| times.loss > 0.0);
         let medians = loss_free.iter().map(|times| times.latencies.median_ms);
         let least = medians.min_by(f64::total_cmp)?;
@@ -305,7 +314,7 @@ impl Report {
 
     /// Our share beside this rival in a queue of so many BDP.
     #[must_use]
-    pub fn share_beside(&self, rival: Rival, queue_bdp: f64) -> Option<f64> {
+    pub fn share_beside(&self, rival: RivalController, queue_bdp: f64) -> Option<f64> {
         let name = rival.name();
         let both = self
             .shares
@@ -326,16 +335,16 @@ impl Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use host::progress::Silent;
+    use host::progress::SilentProgress;
 
-    fn exchanges(fec: &'static str, loss: f64, median_ms: f64, p99_ms: f64) -> Exchanges {
-        Exchanges {
+    fn exchanges(fec: &'static str, loss: f64, median_ms: f64, p99_ms: f64) -> ExchangeTimes {
+        ExchangeTimes {
             fec,
             loss,
-            latencies: Latencies {
+            latencies: LatencyQuantiles {
                 median_ms,
                 p99_ms,
-                ..Latencies::default()
+                ..LatencyQuantiles::default()
             },
             repair_share: 0.0,
         }
@@ -343,13 +352,13 @@ mod tests {
 
     #[test]
     fn exchanges_are_held_against_the_best_that_the_path_does_without_loss() {
-        let report = Report {
+        let report = SessionReport {
             exchanges: vec![
                 exchanges("off", 0.0, 140.0, 150.0),
                 exchanges("auto", 0.0, 125.0, 150.0),
                 exchanges("off", 0.01, 140.0, 250.0),
             ],
-            ..Report::default()
+            ..SessionReport::default()
         };
         assert_eq!(report.exchange_p99_ratio("off"), Some(2.0));
         assert_eq!(report.exchange_p99_ratio("auto"), None);
@@ -357,13 +366,13 @@ mod tests {
 
     #[test]
     fn what_was_not_begun_when_it_was_interrupted_is_named() {
-        let choice = Choice {
-            measurements: vec![Measurement::FirstByte, Measurement::Exchanges],
+        let choice = SessionSelection {
+            measurements: vec![SessionMeasurement::FirstByte, SessionMeasurement::Exchanges],
             modes: vec![],
             repeat: 2,
             seed: 5,
         };
-        let report = measure_until(&choice, &Silent, &|| true);
+        let report = measure_until(&choice, &SilentProgress, &|| true);
         let names: Vec<String> = report
             .not_measured
             .iter()
@@ -372,25 +381,25 @@ mod tests {
         assert_eq!(names.len(), 2 + 2 * 6);
         assert_eq!(names[1], "first-byte: seed 6: interrupted");
         assert_eq!(names[13], "exchanges: auto, 1% loss, seed 6: interrupted");
-        let nothing = Report {
+        let nothing = SessionReport {
             not_measured: report.not_measured.clone(),
-            ..Report::default()
+            ..SessionReport::default()
         };
         assert_eq!(report, nothing, "no figure of no runs");
     }
 
-    fn run(fec: &'static str, seed: u64, goodput_mbit_s: f64) -> CellResult {
-        CellResult {
+    fn run(fec: &'static str, seed: u64, goodput_mbit_s: f64) -> PathCellResult {
+        PathCellResult {
             fec,
             goodput_mbit_s,
             seeds: vec![seed],
-            ..CellResult::default()
+            ..PathCellResult::default()
         }
     }
 
     #[test]
     fn pairs_are_of_one_seed_and_medians_of_each_figure() {
-        let mut report = Report {
+        let mut report = SessionReport {
             runs: vec![
                 run("off", 1, 10.0),
                 run("off", 2, 20.0),
@@ -399,7 +408,7 @@ mod tests {
                 run("auto", 1, 9.0),
                 run("auto", 2, 24.0),
             ],
-            ..Report::default()
+            ..SessionReport::default()
         };
         report.set_medians();
         let [off, auto] = &report.cells[..] else {
@@ -414,16 +423,16 @@ mod tests {
 
     #[test]
     fn threads_change_no_figure() {
-        let choice = Choice {
-            measurements: vec![Measurement::FirstByte],
+        let choice = SessionSelection {
+            measurements: vec![SessionMeasurement::FirstByte],
             modes: vec![],
             repeat: 4,
             seed: 5,
         };
-        let mut alone = Report::default();
+        let mut alone = SessionReport::default();
         for seed in 5..9 {
-            alone.take(Job::FirstByte, vec![Job::FirstByte.run(seed)]);
+            alone.take(SessionJob::FirstByte, vec![SessionJob::FirstByte.run(seed)]);
         }
-        assert_eq!(measure(&choice, &Silent), alone);
+        assert_eq!(measure(&choice, &SilentProgress), alone);
     }
 }

@@ -7,16 +7,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emulate::{
-    Change, DirectionConfig, Distribution, GilbertElliott, Jitter, Line, LinkConfig, Loss, Order,
-    Schedule, Step, TokenBucket,
+    DirectionConfig, GilbertElliott, JitterConfig, JitterDistribution, LineConfig, LinkConfig,
+    LinkSchedule, LossModel, PacketOrder, ScheduleStep, SettingsChange, TokenBucket,
 };
 use serde::Serialize;
-use vocab::{Bitrate, ByteCount, Probability, Random};
+use vocab::{Bitrate, ByteCount, Probability, SeededRandom};
 
 /// What is special about a path, beside rate, delay, loss and jitter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Shape {
+pub enum PathShape {
     /// Nothing: a drop-tail queue of one BDP.
     #[default]
     Plain,
@@ -30,7 +30,7 @@ pub enum Shape {
 
 /// One path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Cell {
+pub struct PathCell {
     /// The line's rate.
     pub rate_mbit_s: f64,
     /// Round-trip time without queues.
@@ -42,48 +42,52 @@ pub struct Cell {
     /// Half the width of a uniform jitter that reorders, each way.
     pub jitter_ms: f64,
     /// What else.
-    pub shape: Shape,
+    pub shape: PathShape,
 }
 
 /// The path that most others are a variation of.
-pub const PLAIN: Cell = Cell {
+pub const PLAIN: PathCell = PathCell {
     rate_mbit_s: 20.0,
     rtt_ms: 100.0,
     loss: 0.0,
     burst: 1.0,
     jitter_ms: 0.0,
-    shape: Shape::Plain,
+    shape: PathShape::Plain,
 };
 
 const OC_1_MBIT_S: f64 = 51.84;
 
 /// Every path of the bench. A path without loss loses none in bursts, so there is no such one.
 #[must_use]
-pub fn all_cells() -> Vec<Cell> {
+pub fn all_cells() -> Vec<PathCell> {
     let losses = [0.0, 0.01, 0.05, 0.10];
-    let random = losses.map(|loss| Cell { loss, ..PLAIN });
-    let bursts = [0.01, 0.05, 0.10].map(|loss| Cell {
+    let random = losses.map(|loss| PathCell { loss, ..PLAIN });
+    let bursts = [0.01, 0.05, 0.10].map(|loss| PathCell {
         loss,
         burst: 8.0,
         ..PLAIN
     });
-    let jitter = losses.map(|loss| Cell {
+    let jitter = losses.map(|loss| PathCell {
         loss,
         jitter_ms: 50.0,
         ..PLAIN
     });
-    let far = [0.0, 30.0, 100.0, 250.0].map(|one_way: f64| Cell {
+    let far = [0.0, 30.0, 100.0, 250.0].map(|one_way: f64| PathCell {
         rate_mbit_s: OC_1_MBIT_S,
         rtt_ms: 2.0 * one_way,
         ..PLAIN
     });
-    let fat = [0.0, 0.01].map(|loss| Cell {
+    let fat = [0.0, 0.01].map(|loss| PathCell {
         rate_mbit_s: 500.0,
         loss,
         ..PLAIN
     });
-    let shapes =
-        [Shape::Trace, Shape::Policer, Shape::ShallowQueue].map(|shape| Cell { shape, ..PLAIN });
+    let shapes = [
+        PathShape::Trace,
+        PathShape::Policer,
+        PathShape::ShallowQueue,
+    ]
+    .map(|shape| PathCell { shape, ..PLAIN });
     [&random[..], &bursts, &jitter, &far, &fat, &shapes].concat()
 }
 
@@ -100,7 +104,7 @@ const TRACE_STEPS: u32 = 60;
 /// The seed of the trace's rates. A path's own seed says where in the trace it begins.
 const TRACE_SEED: u64 = 99;
 
-impl Cell {
+impl PathCell {
     /// A name for a person and for `--cells`.
     #[must_use]
     pub fn name(&self) -> String {
@@ -115,10 +119,10 @@ impl Cell {
             name += &format!("-jitter{}ms", self.jitter_ms);
         }
         match self.shape {
-            Shape::Plain => {}
-            Shape::Trace => name += "-trace",
-            Shape::Policer => name += "-policer",
-            Shape::ShallowQueue => name += "-shallow",
+            PathShape::Plain => {}
+            PathShape::Trace => name += "-trace",
+            PathShape::Policer => name += "-policer",
+            PathShape::ShallowQueue => name += "-shallow",
         }
         name
     }
@@ -138,7 +142,7 @@ impl Cell {
     /// What the policer lets through, where there is one.
     #[must_use]
     pub fn policed_mbit_s(&self) -> Option<f64> {
-        (self.shape == Shape::Policer).then_some(self.rate_mbit_s / 2.0)
+        (self.shape == PathShape::Policer).then_some(self.rate_mbit_s / 2.0)
     }
 
     /// When goodput counts, from the transfer's start.
@@ -157,8 +161,8 @@ impl Cell {
     pub fn rate_integral_mbit(&self) -> f64 {
         let (from, to) = self.steady();
         let rate = match self.shape {
-            Shape::Trace => self.trace_rates().iter().sum::<f64>() / f64::from(TRACE_STEPS),
-            Shape::Plain | Shape::Policer | Shape::ShallowQueue => self.rate_mbit_s,
+            PathShape::Trace => self.trace_rates().iter().sum::<f64>() / f64::from(TRACE_STEPS),
+            PathShape::Plain | PathShape::Policer | PathShape::ShallowQueue => self.rate_mbit_s,
         };
         rate * (to - from).as_secs_f64()
     }
@@ -172,8 +176,8 @@ impl Cell {
     /// Its queue.
     pub(super) fn queue_bdp(&self) -> f64 {
         match self.shape {
-            Shape::ShallowQueue => 0.1,
-            Shape::Plain | Shape::Trace | Shape::Policer => 1.0,
+            PathShape::ShallowQueue => 0.1,
+            PathShape::Plain | PathShape::Trace | PathShape::Policer => 1.0,
         }
     }
 
@@ -183,25 +187,25 @@ impl Cell {
         let rate = self.rate();
         let queue = (rate.bytes_in(self.rtt()).bytes() as f64 * queue_bdp) as u64;
         let queue = match self.shape {
-            Shape::ShallowQueue => queue,
-            Shape::Plain | Shape::Trace | Shape::Policer => queue.max(QUEUE_MIN),
+            PathShape::ShallowQueue => queue,
+            PathShape::Plain | PathShape::Trace | PathShape::Policer => queue.max(QUEUE_MIN),
         };
         let probability = Probability::from_fraction(self.loss).unwrap_or_default();
         let loss = if self.burst > 1.0 && self.loss > 0.0 {
             GilbertElliott::from_rate_and_burst(probability, self.burst)
-                .map_or(Loss::None, Loss::GilbertElliott)
+                .map_or(LossModel::None, LossModel::GilbertElliott)
         } else {
-            Loss::from(probability)
+            LossModel::from(probability)
         };
         let spread = Duration::from_secs_f64(self.jitter_ms / 1e3);
         let direction = DirectionConfig {
-            line: Line::Rate(rate),
+            line: LineConfig::Rate(rate),
             queue: ByteCount::new(queue).into(),
             loss,
             delay: self.rtt() / 2,
-            jitter: (self.jitter_ms > 0.0).then_some(Jitter {
-                distribution: Distribution::Uniform { spread },
-                order: Order::Free,
+            jitter: (self.jitter_ms > 0.0).then_some(JitterConfig {
+                distribution: JitterDistribution::Uniform { spread },
+                order: PacketOrder::Free,
             }),
             policer: self.policed_mbit_s().map(|rate| {
                 let rate = Bitrate::from_bits_per_second((rate * 1e6) as u64);
@@ -211,7 +215,7 @@ impl Cell {
                     peak: None,
                 }
             }),
-            schedule: (self.shape == Shape::Trace).then(|| Arc::new(self.trace(seed))),
+            schedule: (self.shape == PathShape::Trace).then(|| Arc::new(self.trace(seed))),
             ..DirectionConfig::default()
         };
         LinkConfig::symmetric(direction, seed)
@@ -219,24 +223,24 @@ impl Cell {
 
     /// The trace's rates, in Mbit/s.
     fn trace_rates(&self) -> Vec<f64> {
-        let mut random = Random::from_seed(TRACE_SEED);
+        let mut random = SeededRandom::from_seed(TRACE_SEED);
         (0..TRACE_STEPS)
             .map(|_| self.rate_mbit_s * (0.25 + 0.75 * random.next_f64()))
             .collect()
     }
 
     /// The changing rate, from a place in it that depends on the seed.
-    fn trace(&self, seed: u64) -> Schedule {
+    fn trace(&self, seed: u64) -> LinkSchedule {
         let mut rates = self.trace_rates();
         rates.rotate_left((seed % u64::from(TRACE_STEPS)) as usize);
-        let steps = (0..).zip(rates).map(|(index, rate)| Step {
+        let steps = (0..).zip(rates).map(|(index, rate)| ScheduleStep {
             at: index * TRACE_STEP,
-            change: Change {
+            change: SettingsChange {
                 rate: Some(Bitrate::from_bits_per_second((rate * 1e6) as u64)),
-                ..Change::default()
+                ..SettingsChange::default()
             },
         });
-        Schedule::new(steps.collect(), Some(TRACE_STEPS * TRACE_STEP))
+        LinkSchedule::new(steps.collect(), Some(TRACE_STEPS * TRACE_STEP))
             .expect("steps rise and end before they repeat")
     }
 }
@@ -249,14 +253,14 @@ mod tests {
 
     #[test]
     fn every_path_has_a_name_of_its_own() {
-        let names: BTreeSet<String> = all_cells().iter().map(Cell::name).collect();
+        let names: BTreeSet<String> = all_cells().iter().map(PathCell::name).collect();
         assert_eq!(names.len(), all_cells().len());
     }
 
     #[test]
     fn a_trace_carries_the_same_in_the_steady_part_from_every_seed() {
-        let cell = Cell {
-            shape: Shape::Trace,
+        let cell = PathCell {
+            shape: PathShape::Trace,
             ..PLAIN
         };
         let (from, to) = cell.steady();

@@ -7,13 +7,13 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tunnel::fec::Mode;
+use tunnel::fec::RepairMode;
 use vocab::{FlowId, Time};
 
-use super::cells::{Cell, PLAIN};
+use super::cells::{PLAIN, PathCell};
 use super::transfers::share_of_sent;
-use super::work::Work;
-use super::world::World;
+use super::work::FlowScript;
+use super::world::SessionSimulation;
 use super::{FAR, NEAR, quantile};
 
 const QUESTION: u64 = 100;
@@ -33,7 +33,7 @@ pub(super) const EXCHANGES: usize = 2_000;
 
 /// How long hosts waited, each time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Latencies {
+pub struct LatencyQuantiles {
     /// Times.
     pub count: usize,
     /// Half of them were no longer.
@@ -48,7 +48,7 @@ pub struct Latencies {
     pub longest_ms: f64,
 }
 
-impl Latencies {
+impl LatencyQuantiles {
     pub(super) fn of(mut times: Vec<Duration>) -> Self {
         let mut at = |share: f64| quantile(&mut times, share).as_secs_f64() * 1e3;
         Self {
@@ -84,7 +84,7 @@ pub struct FirstByte {
 /// Measures first bytes.
 pub(super) fn first_byte(seed: u64) -> FirstByte {
     const OPENS: usize = 20;
-    let mut world = World::new(PLAIN.plan(seed, Mode::Auto, None));
+    let mut world = SessionSimulation::new(PLAIN.plan(seed, RepairMode::Auto, None));
     let new_session_rtt = in_rtt(one(&mut world, 1));
     let mut times = Vec::new();
     let mut of_short_answers = Duration::ZERO;
@@ -112,11 +112,11 @@ fn in_rtt(span: Duration) -> f64 {
 
 /// How long exchanges took, one after the other in one flow, and the share of packets that were
 /// repairs.
-pub(super) fn exchanges(loss: f64, fec: Mode, seed: u64) -> (Vec<Duration>, f64) {
-    let cell = Cell { loss, ..PLAIN };
-    let mut world = World::new(cell.plan(seed, fec, None));
+pub(super) fn exchanges(loss: f64, fec: RepairMode, seed: u64) -> (Vec<Duration>, f64) {
+    let cell = PathCell { loss, ..PLAIN };
+    let mut world = SessionSimulation::new(cell.plan(seed, fec, None));
     let before = world.status(FAR);
-    let flow = world.start(Work::Exchanges {
+    let flow = world.start(FlowScript::Exchanges {
         question: QUESTION,
         answer: ANSWER,
         count: EXCHANGES,
@@ -135,14 +135,14 @@ pub(super) fn exchanges(loss: f64, fec: Mode, seed: u64) -> (Vec<Duration>, f64)
 
 /// How long exchanges took, by the mode of correction.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Exchanges {
+pub struct ExchangeTimes {
     /// `"off"`, `"on"` or `"auto"`.
     pub fec: &'static str,
     /// The share of packets lost, each way.
     pub loss: f64,
     /// How long they took.
     #[serde(flatten)]
-    pub latencies: Latencies,
+    pub latencies: LatencyQuantiles,
     /// The far side's packets that were repairs.
     pub repair_share: f64,
 }
@@ -152,9 +152,9 @@ pub struct Exchanges {
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SmallFlow {
     /// Alone.
-    pub alone: Latencies,
+    pub alone: LatencyQuantiles,
     /// Beside them.
-    pub beside_bulk: Latencies,
+    pub beside_bulk: LatencyQuantiles,
 }
 
 /// Measures small flows.
@@ -162,8 +162,8 @@ pub(super) fn small_flow(seed: u64) -> [Vec<Duration>; 2] {
     const FLOWS: usize = 20;
     const BULK: usize = 16;
     let pause = Duration::from_millis(730);
-    let mut world = World::new(PLAIN.plan(seed, Mode::Auto, None));
-    let warm_up = world.start(Work::Download(Some(WARM_UP)));
+    let mut world = SessionSimulation::new(PLAIN.plan(seed, RepairMode::Auto, None));
+    let warm_up = world.start(FlowScript::Download(Some(WARM_UP)));
     wait(&mut world, warm_up, WARM_UP);
     let alone = (0..FLOWS)
         .map(|_| {
@@ -172,7 +172,7 @@ pub(super) fn small_flow(seed: u64) -> [Vec<Duration>; 2] {
         })
         .collect();
     for _ in 0..BULK {
-        world.start(Work::Download(None));
+        world.start(FlowScript::Download(None));
     }
     world.run(Duration::from_secs(5));
     let beside = (0..FLOWS)
@@ -185,13 +185,13 @@ pub(super) fn small_flow(seed: u64) -> [Vec<Duration>; 2] {
 }
 
 /// Opens a flow and waits for the first bytes of its answer of 64 KiB.
-fn one(world: &mut World, bytes: u64) -> Duration {
+fn one(world: &mut SessionSimulation, bytes: u64) -> Duration {
     exchange(world, ANSWER, bytes)
 }
 
 /// Opens a flow and waits for all of its answer; gives how long the first bytes took.
-fn exchange(world: &mut World, answer: u64, bytes: u64) -> Duration {
-    let flow = world.start(Work::Exchanges {
+fn exchange(world: &mut SessionSimulation, answer: u64, bytes: u64) -> Duration {
+    let flow = world.start(FlowScript::Exchanges {
         question: QUESTION,
         answer,
         count: 1,
@@ -202,7 +202,7 @@ fn exchange(world: &mut World, answer: u64, bytes: u64) -> Duration {
 }
 
 /// Waits until so many bytes of a flow have come since it was opened.
-fn wait(world: &mut World, flow: FlowId, bytes: u64) -> Duration {
+fn wait(world: &mut SessionSimulation, flow: FlowId, bytes: u64) -> Duration {
     let opened = world.transfer(flow).opened_at;
     let end: Time = world.now() + LIMIT;
     world.run_until(end, |world| world.transfer(flow).received(NEAR) >= bytes);

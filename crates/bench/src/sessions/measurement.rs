@@ -1,18 +1,18 @@
 //! What can be measured of sessions, in virtual time or in real time, and what was chosen of it.
 
-use tunnel::fec::Mode;
+use tunnel::fec::RepairMode;
 
-use super::cells::{Cell, all_cells};
-use super::shares::Rival;
+use super::cells::{PathCell, all_cells};
+use super::shares::RivalController;
 
 /// The loss of the path on which exchanges are measured, each way.
 pub(super) const EXCHANGE_LOSS: f64 = 0.01;
 
 /// Something that can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Measurement {
+pub enum SessionMeasurement {
     /// A bulk flow on one path.
-    Cell(Cell),
+    Cell(PathCell),
     /// When the first byte of an answer comes.
     FirstByte,
     /// Short exchanges where packets are lost.
@@ -22,7 +22,7 @@ pub enum Measurement {
     /// Sixteen sessions on one path.
     Sessions,
     /// A session beside another one with another controller.
-    Beside(Rival),
+    Beside(RivalController),
     /// CUBIC and BBR beside each other, with nothing of ours: what they leave whom they share a
     /// queue with is theirs.
     Reference,
@@ -30,7 +30,7 @@ pub enum Measurement {
     Cpu,
 }
 
-impl Measurement {
+impl SessionMeasurement {
     /// All there are.
     #[must_use]
     pub fn all() -> Vec<Self> {
@@ -40,9 +40,9 @@ impl Measurement {
             Self::Exchanges,
             Self::SmallFlow,
             Self::Sessions,
-            Self::Beside(Rival::Cubic),
-            Self::Beside(Rival::Bbr),
-            Self::Beside(Rival::BbrV1),
+            Self::Beside(RivalController::Cubic),
+            Self::Beside(RivalController::Bbr),
+            Self::Beside(RivalController::BbrV1),
             Self::Reference,
             Self::Cpu,
         ]);
@@ -67,11 +67,11 @@ impl Measurement {
 
 /// What is to be measured.
 #[derive(Clone, Debug)]
-pub struct Choice {
+pub struct SessionSelection {
     /// What.
-    pub measurements: Vec<Measurement>,
+    pub measurements: Vec<SessionMeasurement>,
     /// With which modes of correction the paths are measured.
-    pub modes: Vec<Mode>,
+    pub modes: Vec<RepairMode>,
     /// With how many seeds each.
     pub repeat: u64,
     /// The first of them; the others follow it.

@@ -8,7 +8,7 @@
 //! In virtual time two sessions meet over a byte pipe (the link, as TLS over TCP is) and over
 //! packets that go through [`emulate`]'s model, with scripted hosts at both ends. They are the same
 //! sessions as in a node, without sockets: what is measured is what the protocol can do, however
-//! little the machine can. A [`World`] is a function of its [`Plan`] and its seed; it may hold
+//! little the machine can. A [`SessionSimulation`] is a function of its [`SimulationPlan`] and its seed; it may hold
 //! several pairs of sessions on one path.
 //!
 //! `cells.rs` has the paths, `transfers.rs` one bulk flow on each, `exchanges.rs` what short flows
@@ -31,20 +31,20 @@ mod work;
 mod world;
 
 pub use bench::measure;
-pub use cells::{Cell, PLAIN, Shape, all_cells};
-pub use exchanges::{Exchanges, FirstByte, Latencies, SmallFlow};
-pub use measurement::{Choice, Measurement};
-pub use pair::{Datagrams, Pair, Passage};
+pub use cells::{PLAIN, PathCell, PathShape, all_cells};
+pub use exchanges::{ExchangeTimes, FirstByte, LatencyQuantiles, SmallFlow};
+pub use measurement::{SessionMeasurement, SessionSelection};
+pub use pair::{DatagramFilter, DatagramSupport, SessionPair};
 pub use real::measure as measure_in_real_time;
-pub use report::{Cost, NotMeasured, Report};
-pub use series::{FlowStep, Step, Together};
-pub use shares::{Rival, Shares};
-pub use transfers::{CellResult, captured_bytes, run_cell};
-pub use verdict::Verdict;
-pub use work::{Transfer, Work};
-pub use world::{Plan, World};
+pub use report::{FailedRun, FlowCost, SessionReport};
+pub use series::{FlowPair, FlowStep, SeriesStep};
+pub use shares::{QueueShares, RivalController};
+pub use transfers::{PathCellResult, captured_bytes, run_cell};
+pub use verdict::FairnessVerdict;
+pub use work::{FlowScript, FlowTransfer};
+pub use world::{SessionSimulation, SimulationPlan};
 
-use tunnel::fec::Mode;
+use tunnel::fec::RepairMode;
 
 /// The side whose hosts open flows.
 const NEAR: usize = 0;
@@ -53,11 +53,11 @@ const FAR: usize = 1;
 
 /// The word for a mode of forward error correction.
 #[must_use]
-pub fn mode_name(fec: Mode) -> &'static str {
+pub fn mode_name(fec: RepairMode) -> &'static str {
     match fec {
-        Mode::Off => "off",
-        Mode::On => "on",
-        Mode::Auto => "auto",
+        RepairMode::Off => "off",
+        RepairMode::On => "on",
+        RepairMode::Auto => "auto",
     }
 }
 

@@ -5,14 +5,17 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use tunnel::packet::{ChallengeSeed, ConnectionId, KeyLimits, PathSecret, Suite};
-use tunnel::transport::{Codepoint, Keys, Settings, Status, Transport};
+use tunnel::packet::{ChallengeSeed, CipherSuite, ConnectionId, KeyLimits, PathSecret};
+use tunnel::transport::{DatagramTransport, EcnMarking, PathKeys, PathSettings, TransportStatus};
 use tunnel::wire::{DATAGRAM_VERSION, DatagramOffer};
-use tunnel::{Answer, Config, DatagramAgreement, Event, LinkEnd, LinkId, Open, Session};
-use vocab::{Bitrate, ByteCount, FlowId, NodeId, Random, Time};
+use tunnel::{
+    DatagramAgreement, LinkEnd, LinkId, OpenAnswer, OpenRequest, Session, SessionConfig,
+    SessionEvent,
+};
+use vocab::{Bitrate, ByteCount, FlowId, NodeId, SeededRandom, Time};
 
-use super::pipe::Pipe;
-use super::work::{self, Transfer, Work};
+use super::pipe::EmulatedPipe;
+use super::work::{self, FlowScript, FlowTransfer};
 
 /// IP and UDP headers of a packet.
 pub(super) const HEADERS: ByteCount = ByteCount::new(28);
@@ -25,7 +28,7 @@ const SOCKET: usize = 4 << 20;
 
 /// Whether there is a datagram path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Datagrams {
+pub enum DatagramSupport {
     /// Nodes offer none.
     Absent,
     /// Nodes offer one.
@@ -34,7 +37,7 @@ pub enum Datagrams {
 
 /// Which datagrams of a side get to the other at all, whatever the path's model says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Passage {
+pub enum DatagramFilter {
     /// Every one.
     Open,
     /// Those whose IP packets are no longer than so many bytes. Of others nobody hears.
@@ -43,7 +46,7 @@ pub enum Passage {
     Blocked,
 }
 
-impl Passage {
+impl DatagramFilter {
     fn lets_through(self, payload: usize) -> bool {
         match self {
             Self::Open => true,
@@ -57,24 +60,24 @@ impl Passage {
 #[derive(Clone, Debug)]
 pub(super) struct PairPlan {
     pub(super) link: (Bitrate, Duration),
-    pub(super) datagrams: Datagrams,
-    pub(super) transport: Settings,
-    pub(super) session: Config,
+    pub(super) datagrams: DatagramSupport,
+    pub(super) transport: PathSettings,
+    pub(super) session: SessionConfig,
     /// Of all chance in it.
     pub(super) seed: u64,
 }
 
 /// One session, seen from both of its ends.
-pub struct Pair {
+pub struct SessionPair {
     plan: PairPlan,
     sessions: [Session; 2],
-    pipes: [Pipe; 2],
+    pipes: [EmulatedPipe; 2],
     link: LinkId,
     /// By the side that sends.
-    passages: [Passage; 2],
+    passages: [DatagramFilter; 2],
     /// What came for a side that does not run at present.
     asleep: [Option<VecDeque<Bytes>>; 2],
-    flows: BTreeMap<FlowId, Transfer>,
+    flows: BTreeMap<FlowId, FlowTransfer>,
     source: Bytes,
     buffer: BytesMut,
     changes: Vec<(Time, usize, bool)>,
@@ -84,20 +87,23 @@ pub struct Pair {
     due: Time,
 }
 
-impl Pair {
+impl SessionPair {
     pub(super) fn new(plan: PairPlan) -> Self {
         let ids = [NodeId([1; 32]), NodeId([2; 32])];
         let session = |side: usize| {
-            let random = Random::for_stream(plan.seed, 10 + side as u64);
+            let random = SeededRandom::for_stream(plan.seed, 10 + side as u64);
             let config = plan.session.clone();
             Session::new(config, ids[side], ids[1 - side], random, Time::ZERO)
         };
         let (rate, delay) = plan.link;
         let mut pair = Self {
             sessions: [session(0), session(1)],
-            pipes: [Pipe::new(rate, delay), Pipe::new(rate, delay)],
+            pipes: [
+                EmulatedPipe::new(rate, delay),
+                EmulatedPipe::new(rate, delay),
+            ],
             link: LinkId(1),
-            passages: [Passage::Open; 2],
+            passages: [DatagramFilter::Open; 2],
             asleep: [None, None],
             flows: BTreeMap::new(),
             source: work::source(),
@@ -116,12 +122,12 @@ impl Pair {
     /// # Panics
     /// When it was never opened here.
     #[must_use]
-    pub fn transfer(&self, flow: FlowId) -> &Transfer {
+    pub fn transfer(&self, flow: FlowId) -> &FlowTransfer {
         &self.flows[&flow]
     }
 
     /// All flows so far.
-    pub fn transfers(&self) -> impl Iterator<Item = (&FlowId, &Transfer)> {
+    pub fn transfers(&self) -> impl Iterator<Item = (&FlowId, &FlowTransfer)> {
         self.flows.iter()
     }
 
@@ -133,7 +139,7 @@ impl Pair {
 
     /// A side's datagram path.
     #[must_use]
-    pub fn status(&self, side: usize) -> Option<Status> {
+    pub fn status(&self, side: usize) -> Option<TransportStatus> {
         self.sessions[side].datagram_status()
     }
 
@@ -145,14 +151,14 @@ impl Pair {
 
     /// Whether both sides have met, and send packets if they are to.
     pub(super) fn is_ready(&self) -> bool {
-        let in_packets = self.plan.datagrams == Datagrams::Offered;
+        let in_packets = self.plan.datagrams == DatagramSupport::Offered;
         let is_ready =
             |session: &Session| session.is_up() && (!in_packets || session.is_in_packets());
         self.sessions.iter().all(is_ready)
     }
 
-    pub(super) fn start(&mut self, now: Time, work: Work) -> FlowId {
-        let open = Open {
+    pub(super) fn start(&mut self, now: Time, work: FlowScript) -> FlowId {
+        let open = OpenRequest {
             client: SocketAddr::from(([198, 18, 1, 2], 40_000)),
             server: SocketAddr::from(([198, 18, 2, 2], 80)),
             accelerator: 0,
@@ -163,13 +169,13 @@ impl Pair {
         let id = self.sessions[0]
             .open(now, open)
             .expect("the sessions have met");
-        self.flows.insert(id, Transfer::new(now, work));
+        self.flows.insert(id, FlowTransfer::new(now, work));
         self.write(0, id);
         self.is_stirred = true;
         id
     }
 
-    pub(super) fn set_passage(&mut self, side: usize, passage: Passage) {
+    pub(super) fn set_passage(&mut self, side: usize, passage: DatagramFilter) {
         self.passages[side] = passage;
     }
 
@@ -208,9 +214,12 @@ impl Pair {
         self.link_up(now);
     }
 
-    fn new_pipes(&self) -> [Pipe; 2] {
+    fn new_pipes(&self) -> [EmulatedPipe; 2] {
         let (rate, delay) = self.plan.link;
-        [Pipe::new(rate, delay), Pipe::new(rate, delay)]
+        [
+            EmulatedPipe::new(rate, delay),
+            EmulatedPipe::new(rate, delay),
+        ]
     }
 
     fn link_up(&mut self, now: Time) {
@@ -261,7 +270,7 @@ impl Pair {
         self.is_stirred = true;
         let datagram = BytesMut::from(datagram);
         self.sessions[to]
-            .handle_datagram(now, address(1 - to), Codepoint::NotEct, datagram)
+            .handle_datagram(now, address(1 - to), EcnMarking::NotEct, datagram)
             .expect("sessions keep the rules in packets");
         self.settle_events(now, to);
     }
@@ -280,7 +289,10 @@ impl Pair {
         let timers = (awake.iter()).filter_map(|side| self.sessions[*side].poll_timeout());
         // A side that sleeps takes nothing from the link, which stops when it is full.
         let both = (awake.len() == 2).then_some(&self.pipes);
-        let pipes = both.into_iter().flatten().filter_map(Pipe::poll_timeout);
+        let pipes = both
+            .into_iter()
+            .flatten()
+            .filter_map(EmulatedPipe::poll_timeout);
         self.due = timers.chain(pipes).min().unwrap_or(Time::NEVER);
     }
 
@@ -324,49 +336,51 @@ impl Pair {
         }
     }
 
-    fn on_event(&mut self, now: Time, side: usize, event: Event) {
+    fn on_event(&mut self, now: Time, side: usize, event: SessionEvent) {
         match event {
-            Event::LinkAttached { link } => {
-                if self.plan.datagrams == Datagrams::Offered {
+            SessionEvent::LinkAttached { link } => {
+                if self.plan.datagrams == DatagramSupport::Offered {
                     self.sessions[side].offer_datagrams(now, link, offer(side));
                 }
             }
-            Event::DatagramsAgreed { link, agreement } => self.agreed(now, side, link, agreement),
-            Event::DatagramsUp => self.changes.push((now, side, true)),
-            Event::DatagramsDown { .. } => self.changes.push((now, side, false)),
-            Event::Opened { flow, .. } => {
-                self.sessions[side].answer(flow, Answer::Connected);
+            SessionEvent::DatagramsAgreed { link, agreement } => {
+                self.agreed(now, side, link, agreement)
+            }
+            SessionEvent::DatagramsUp => self.changes.push((now, side, true)),
+            SessionEvent::DatagramsDown { .. } => self.changes.push((now, side, false)),
+            SessionEvent::Opened { flow, .. } => {
+                self.sessions[side].answer(flow, OpenAnswer::Connected);
                 self.write(side, flow);
             }
-            Event::Readable { flow } => {
+            SessionEvent::Readable { flow } => {
                 self.read(now, side, flow);
                 self.write(side, flow);
             }
-            Event::Writable { flow } => self.write(side, flow),
-            Event::Finished { flow } => {
+            SessionEvent::Writable { flow } => self.write(side, flow),
+            SessionEvent::Finished { flow } => {
                 if let Some(transfer) = self.flows.get_mut(&flow) {
-                    transfer.saw_end(side);
+                    transfer.note_end(side);
                 }
             }
-            Event::Closed { flow } => self.closed(now, flow, false),
-            Event::Reset { flow, .. } => self.closed(now, flow, true),
-            Event::Hello { .. }
-            | Event::Answered { .. }
-            | Event::Consumed { .. }
-            | Event::Message { .. }
-            | Event::Silent
-            | Event::Heard
-            | Event::PeerRestarted
-            | Event::PeerLost { .. }
-            | Event::GoAway
-            | Event::LinkReplaced { .. }
-            | Event::LinkLost { .. }
-            | Event::Drained => {}
+            SessionEvent::Closed { flow } => self.closed(now, flow, false),
+            SessionEvent::Reset { flow, .. } => self.closed(now, flow, true),
+            SessionEvent::Hello { .. }
+            | SessionEvent::Answered { .. }
+            | SessionEvent::Consumed { .. }
+            | SessionEvent::Message { .. }
+            | SessionEvent::Silent
+            | SessionEvent::Heard
+            | SessionEvent::PeerRestarted
+            | SessionEvent::PeerLost { .. }
+            | SessionEvent::GoAway
+            | SessionEvent::LinkReplaced { .. }
+            | SessionEvent::LinkLost { .. }
+            | SessionEvent::Drained => {}
         }
     }
 
     fn agreed(&mut self, now: Time, side: usize, link: LinkId, agreement: DatagramAgreement) {
-        let settings = Settings {
+        let settings = PathSettings {
             seed: self.plan.seed ^ side as u64,
             ..self.plan.transport
         };
@@ -391,12 +405,12 @@ impl Pair {
                 .path(now, 0, connection_ids, KeyLimits::of(suite))
                 .expect("it is the first path");
             let challenges = ChallengeSeed::new(|room| random.fill(room));
-            let keys = Keys {
+            let keys = PathKeys {
                 sealer,
                 opener,
                 challenges,
             };
-            Transport::new(now, keys, peer, settings)
+            DatagramTransport::new(now, keys, peer, settings)
         });
     }
 
@@ -426,7 +440,7 @@ fn address(side: usize) -> SocketAddr {
 fn offer(side: usize) -> DatagramOffer {
     DatagramOffer {
         version: DATAGRAM_VERSION,
-        suite: Suite::Aes256Gcm,
+        suite: CipherSuite::Aes256Gcm,
         connection_id: ConnectionId([side as u8; 8]),
         nonce: [side as u8; 16],
         port: 4_000,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use emulate::{Direction, DirectionConfig, Line};
+use emulate::{DirectionConfig, LineConfig, LinkDirection};
 use vocab::{Bitrate, ByteCount, Time};
 
 /// A full TCP segment, and its headers.
@@ -17,14 +17,14 @@ const LEAST_ROOM: u64 = BUFFER / 3;
 
 /// Bytes on their way.
 #[derive(Debug)]
-pub(super) struct Pipe {
-    direction: Direction,
+pub(super) struct EmulatedPipe {
+    direction: LinkDirection,
 }
 
-impl Pipe {
+impl EmulatedPipe {
     pub(super) fn new(rate: Bitrate, delay: Duration) -> Self {
         let config = DirectionConfig {
-            line: Line::Rate(rate),
+            line: LineConfig::Rate(rate),
             delay,
             // The socket's buffer is the limit.
             queue: ByteCount::mebibytes(64).into(),
@@ -32,7 +32,7 @@ impl Pipe {
             ..DirectionConfig::default()
         };
         Self {
-            direction: Direction::new(config, 0),
+            direction: LinkDirection::new(config, 0),
         }
     }
 

@@ -2,40 +2,40 @@
 
 use serde::Serialize;
 
-use super::exchanges::{Exchanges, FirstByte, SmallFlow};
-use super::shares::Shares;
-use super::transfers::CellResult;
+use super::exchanges::{ExchangeTimes, FirstByte, SmallFlow};
+use super::shares::QueueShares;
+use super::transfers::PathCellResult;
 
 /// What came of it. What was not asked for is `None` or empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Report {
+pub struct SessionReport {
     /// Each path and mode, medians over seeds.
-    pub cells: Vec<CellResult>,
+    pub cells: Vec<PathCellResult>,
     /// What those are the medians of.
-    pub runs: Vec<CellResult>,
+    pub runs: Vec<PathCellResult>,
     /// First bytes.
     pub first_byte: Option<FirstByte>,
     /// Exchanges, by mode: without loss, then with.
-    pub exchanges: Vec<Exchanges>,
+    pub exchanges: Vec<ExchangeTimes>,
     /// Those that nodes were measured with.
-    pub exchanges_in_real_time: Vec<Exchanges>,
+    pub exchanges_in_real_time: Vec<ExchangeTimes>,
     /// Small flows.
     pub small_flow: Option<SmallFlow>,
     /// Jain's index of sixteen sessions, by seed.
     pub jain_16_sessions: Vec<f64>,
     /// By rival and queue.
-    pub shares: Vec<Shares>,
+    pub shares: Vec<QueueShares>,
     /// By queue: CUBIC's share beside BBR.
-    pub references: Vec<Shares>,
+    pub references: Vec<QueueShares>,
     /// What flows cost, by run.
-    pub costs: Vec<Cost>,
+    pub costs: Vec<FlowCost>,
     /// What was asked for and gave nothing.
-    pub not_measured: Vec<NotMeasured>,
+    pub not_measured: Vec<FailedRun>,
 }
 
 /// A run that gave no figure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct NotMeasured {
+pub struct FailedRun {
     /// The measurement's name.
     pub measurement: String,
     /// Which of its runs: `auto, seed 3`.
@@ -44,14 +44,14 @@ pub struct NotMeasured {
     pub why: String,
 }
 
-impl NotMeasured {
+impl FailedRun {
     /// Why nothing more was begun.
     pub const INTERRUPTED: &str = "interrupted";
 }
 
 /// What one flow costs, client and server on the same processors, with no emulator between.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Cost {
+pub struct FlowCost {
     /// Whether the flow was reduced.
     pub is_reduced: bool,
     /// Application bytes.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::Value;
-use tunnel::transport::Status;
+use tunnel::transport::TransportStatus;
 
 use host::median::median;
 
@@ -16,7 +16,7 @@ pub(super) const STEP: Duration = Duration::from_secs(1);
 
 /// One step of two flows.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Step {
+pub struct SeriesStep {
     /// Its end, in seconds since the first flow began.
     pub at_s: f64,
     /// Packets that the queue dropped in it, of whichever flow.
@@ -52,7 +52,7 @@ pub struct FlowStep {
 
 impl FlowStep {
     /// How a session in virtual time is.
-    pub(super) fn of_session(status: &Status) -> Self {
+    pub(super) fn of_session(status: &TransportStatus) -> Self {
         let mbit = |rate: vocab::Bitrate| rate.bits_per_second() as f64 / 1e6;
         let millis = |span: Duration| span.as_secs_f64() * 1e3;
         Self {
@@ -124,18 +124,18 @@ impl FlowStep {
 
 /// Two flows on one path.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Together {
+pub struct FlowPair {
     /// Bytes of each in the time that counts.
     pub bytes: [u64; 2],
     /// What each did, from the first flow's beginning.
-    pub steps: Vec<Step>,
+    pub steps: Vec<SeriesStep>,
     #[serde(skip)]
     before: [u64; 2],
     #[serde(skip)]
     dropped_before: u64,
 }
 
-impl Together {
+impl FlowPair {
     /// Adds what has come since the last step: `received` and `dropped` are counted from the
     /// beginning.
     pub(super) fn add(
@@ -151,7 +151,7 @@ impl Together {
         for ((flow, now), before) in flows.iter_mut().zip(received).zip(self.before) {
             flow.mbit_s = now.saturating_sub(before) as f64 * 8.0 / 1e6 / span_s;
         }
-        self.steps.push(Step {
+        self.steps.push(SeriesStep {
             at_s,
             queue_dropped_packets: dropped.saturating_sub(self.dropped_before),
             flows,
@@ -161,7 +161,7 @@ impl Together {
     }
 
     /// The steps from this moment on.
-    fn counted(&self, from: Duration) -> &[Step] {
+    fn counted(&self, from: Duration) -> &[SeriesStep] {
         let from_s = from.as_secs_f64();
         let begin = self.steps.partition_point(|step| step.at_s <= from_s);
         &self.steps[begin..]
@@ -242,7 +242,7 @@ mod tests {
             window_packets,
             ..FlowStep::default()
         };
-        let mut run = Together::default();
+        let mut run = FlowPair::default();
         for second in 1..=5_u64 {
             let received = [second * 1_000_000, second * 500_000];
             let flows = [flow(0, 10), flow(second * 3, 100 + second)];

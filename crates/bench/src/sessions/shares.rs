@@ -7,14 +7,14 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tunnel::congestion::Algorithm;
-use tunnel::fec::Mode;
-use tunnel::transport::Settings;
+use tunnel::congestion::CongestionAlgorithm;
+use tunnel::fec::RepairMode;
+use tunnel::transport::PathSettings;
 
 use super::cells::PLAIN;
-use super::series::{FlowStep, STEP, Together};
-use super::work::Work;
-use super::world::World;
+use super::series::{FlowPair, FlowStep, STEP};
+use super::work::FlowScript;
+use super::world::SessionSimulation;
 use super::{FAR, NEAR};
 use host::median::median;
 
@@ -33,7 +33,7 @@ const SESSIONS: usize = 16;
 /// correction: what is other is the controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Rival {
+pub enum RivalController {
     /// CUBIC by RFC 9438, of this project or of this kernel.
     Cubic,
     /// The project's own BBR, or the kernel's.
@@ -42,7 +42,7 @@ pub enum Rival {
     BbrV1,
 }
 
-impl Rival {
+impl RivalController {
     /// Its name in results, and the kernel's word for it where it has one.
     #[must_use]
     pub fn name(self) -> &'static str {
@@ -53,18 +53,18 @@ impl Rival {
         }
     }
 
-    fn algorithm(self) -> Algorithm {
+    fn algorithm(self) -> CongestionAlgorithm {
         match self {
-            Rival::Cubic => Algorithm::Cubic,
-            Rival::Bbr => Algorithm::Bbr,
-            Rival::BbrV1 => Algorithm::BbrV1,
+            RivalController::Cubic => CongestionAlgorithm::Cubic,
+            RivalController::Bbr => CongestionAlgorithm::Bbr,
+            RivalController::BbrV1 => CongestionAlgorithm::BbrV1,
         }
     }
 }
 
 /// What each of two got.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Shares {
+pub struct QueueShares {
     /// Who the other is.
     pub rival: &'static str,
     /// The queue.
@@ -81,29 +81,29 @@ pub struct Shares {
     /// By seed.
     pub shares: Vec<f64>,
     /// By seed, too: what both did in each second.
-    pub runs: Vec<Together>,
+    pub runs: Vec<FlowPair>,
 }
 
 /// The bytes that each session got, and what the first two did.
-fn together(transports: &[Settings], queue_bdp: f64, seed: u64) -> (Vec<u64>, Together) {
-    let mut plan = PLAIN.plan(seed, Mode::Auto, None);
+fn together(transports: &[PathSettings], queue_bdp: f64, seed: u64) -> (Vec<u64>, FlowPair) {
+    let mut plan = PLAIN.plan(seed, RepairMode::Auto, None);
     plan.packets = PLAIN.link_with_queue(queue_bdp, seed);
-    let mut world = World::shared(plan, transports);
+    let mut world = SessionSimulation::shared(plan, transports);
     let start = world.now();
     let flows: Vec<_> = (0..transports.len())
         .map(|pair| {
-            let flow = world.start_in(pair, Work::Download(None));
+            let flow = world.start_in(pair, FlowScript::Download(None));
             world.run(STAGGER);
             flow
         })
         .collect();
-    let received = |world: &World| -> Vec<u64> {
+    let received = |world: &SessionSimulation| -> Vec<u64> {
         (0..)
             .zip(&flows)
             .map(|(pair, flow)| world.pair(pair).transfer(*flow).received(NEAR))
             .collect()
     };
-    let mut run = Together::default();
+    let mut run = FlowPair::default();
     let mut at_from = Vec::new();
     let mut at = Duration::ZERO;
     while at < FROM + SPAN {
@@ -127,35 +127,38 @@ fn together(transports: &[Settings], queue_bdp: f64, seed: u64) -> (Vec<u64>, To
 }
 
 /// A session of this project's.
-fn ours() -> Settings {
-    Settings {
+fn ours() -> PathSettings {
+    PathSettings {
         datagram_max: 1_472,
-        ..Settings::default()
+        ..PathSettings::default()
     }
 }
 
 /// A session that behaves as this rival.
-fn theirs(rival: Rival) -> Settings {
-    Settings {
-        fec: Mode::Off,
+fn theirs(rival: RivalController) -> PathSettings {
+    PathSettings {
+        fec: RepairMode::Off,
         algorithm: rival.algorithm(),
         ..ours()
     }
 }
 
 /// What a session of ours and its rival got.
-pub(super) fn beside(rival: Rival, queue_bdp: f64, seed: u64) -> Together {
+pub(super) fn run_beside_rival(rival: RivalController, queue_bdp: f64, seed: u64) -> FlowPair {
     together(&[ours(), theirs(rival)], queue_bdp, seed).1
 }
 
 /// What CUBIC and BBR version 1 leave each other, with nothing of ours beside them.
-pub(super) fn rivals_alone(queue_bdp: f64, seed: u64) -> Together {
-    let both = [theirs(Rival::Cubic), theirs(Rival::BbrV1)];
+pub(super) fn rivals_alone(queue_bdp: f64, seed: u64) -> FlowPair {
+    let both = [
+        theirs(RivalController::Cubic),
+        theirs(RivalController::BbrV1),
+    ];
     together(&both, queue_bdp, seed).1
 }
 
-impl Shares {
-    pub(super) fn of(rival: &'static str, queue_bdp: f64, runs: Vec<Together>) -> Self {
+impl QueueShares {
+    pub(super) fn of(rival: &'static str, queue_bdp: f64, runs: Vec<FlowPair>) -> Self {
         let shares: Vec<f64> = runs
             .iter()
             .map(|run| {

@@ -3,26 +3,26 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use tunnel::Config;
-use tunnel::congestion::Remembered;
-use tunnel::fec::Mode;
-use tunnel::transport::{Settings, Status};
+use tunnel::SessionConfig;
+use tunnel::congestion::RememberedPath;
+use tunnel::fec::RepairMode;
+use tunnel::transport::{PathSettings, TransportStatus};
 use vocab::{ByteCount, Time};
 
-use super::cells::{Cell, PLAIN};
-use super::pair::Datagrams;
+use super::cells::{PLAIN, PathCell};
+use super::pair::DatagramSupport;
 use super::pair::HEADERS;
-use super::work::Work;
-use super::world::{Plan, World};
+use super::work::FlowScript;
+use super::world::{SessionSimulation, SimulationPlan};
 use super::{FAR, NEAR, mode_name, quantile};
 use host::median::median;
 
 /// What was measured on one path.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct CellResult {
+pub struct PathCellResult {
     /// The path.
     #[serde(flatten)]
-    pub cell: Cell,
+    pub cell: PathCell,
     /// Forward error correction: `"off"`, `"on"` or `"auto"`.
     pub fec: &'static str,
     /// Application bytes in the steady part.
@@ -62,7 +62,7 @@ pub struct CellResult {
     pub seeds: Vec<u64>,
 }
 
-impl CellResult {
+impl PathCellResult {
     /// The median of each figure of runs that differ in their seeds, beside those without
     /// correction.
     pub(super) fn median_of(runs: &[&Self], off: &[&Self]) -> Option<Self> {
@@ -80,7 +80,7 @@ impl CellResult {
                 let pair = off.iter().find(|off| off.seeds == run.seeds)?;
                 Some(figure(run) / figure(pair).max(1e-9))
             });
-            median(ratios).filter(|_| first.fec != mode_name(Mode::Off))
+            median(ratios).filter(|_| first.fec != mode_name(RepairMode::Off))
         };
         Some(Self {
             goodput_mbit_s: of(|run| run.goodput_mbit_s),
@@ -110,14 +110,14 @@ const WHOLE_LIMIT: Duration = Duration::from_secs(600);
 /// does not get them through.
 #[must_use]
 pub fn captured_bytes(encoded: u64) -> Option<u64> {
-    let mut world = World::new(PLAIN.plan(1, Mode::Auto, None));
-    let captured = |world: &World| {
+    let mut world = SessionSimulation::new(PLAIN.plan(1, RepairMode::Auto, None));
+    let captured = |world: &SessionSimulation| {
         let packets = world.packets();
         let [forward, back] = [&packets.forward, &packets.back].map(|way| way.counters().offered);
         forward.bytes + back.bytes + (forward.packets + back.packets) * HEADERS.bytes()
     };
     let before = captured(&world);
-    let flow = world.start(Work::Upload(Some(encoded)));
+    let flow = world.start(FlowScript::Upload(Some(encoded)));
     let end = world.now() + WHOLE_LIMIT;
     let is_through = world.run_until(end, |world| world.transfer(flow).is_complete());
     is_through.then(|| captured(&world) - before)
@@ -126,24 +126,29 @@ pub fn captured_bytes(encoded: u64) -> Option<u64> {
 /// How often the queue is looked at.
 const QUEUE_LOOK: Duration = Duration::from_millis(20);
 
-impl Cell {
+impl PathCell {
     /// Two nodes with their defaults on this path.
-    pub(super) fn plan(&self, seed: u64, fec: Mode, remembered: Option<Remembered>) -> Plan {
+    pub(super) fn plan(
+        &self,
+        seed: u64,
+        fec: RepairMode,
+        remembered: Option<RememberedPath>,
+    ) -> SimulationPlan {
         let packets = self.link(seed);
-        Plan {
+        SimulationPlan {
             link: (self.rate(), packets.forward.delay),
             packets,
-            datagrams: Datagrams::Offered,
-            transport: Settings {
+            datagrams: DatagramSupport::Offered,
+            transport: PathSettings {
                 fec,
                 remembered,
                 datagram_max: 1_472,
-                ..Settings::default()
+                ..PathSettings::default()
             },
-            session: Config {
+            session: SessionConfig {
                 // Links here have a line of their own, so that there is always more to be had.
-                compare_ways: false,
-                ..Config::default()
+                compare_paths: false,
+                ..SessionConfig::default()
             },
         }
     }
@@ -151,12 +156,12 @@ impl Cell {
 
 /// Measures one path in virtual time.
 #[must_use]
-pub fn run_cell(cell: Cell, fec: Mode, seed: u64) -> CellResult {
+pub fn run_cell(cell: PathCell, fec: RepairMode, seed: u64) -> PathCellResult {
     let (whole, remembered) = whole_transfer(cell, fec, seed, None);
     let (again, _) = whole_transfer(cell, fec, seed, remembered);
     let steady = steady(cell, fec, seed);
     let (from, to) = cell.steady();
-    CellResult {
+    PathCellResult {
         cell,
         fec: mode_name(fec),
         goodput_mbit_s: steady.goodput_mbit_s,
@@ -179,7 +184,7 @@ pub fn run_cell(cell: Cell, fec: Mode, seed: u64) -> CellResult {
     }
 }
 
-struct Steady {
+struct SteadyFigures {
     goodput_mbit_s: f64,
     path: &'static str,
     queueing_p95: Duration,
@@ -188,10 +193,10 @@ struct Steady {
     spurious_share: f64,
 }
 
-fn steady(cell: Cell, fec: Mode, seed: u64) -> Steady {
-    let mut world = World::new(cell.plan(seed, fec, None));
+fn steady(cell: PathCell, fec: RepairMode, seed: u64) -> SteadyFigures {
+    let mut world = SessionSimulation::new(cell.plan(seed, fec, None));
     let start = world.now();
-    let flow = world.start(Work::Download(None));
+    let flow = world.start(FlowScript::Download(None));
     let (from, to) = cell.steady();
     world.run_until(start + from, |_| false);
     let received_before = world.transfer(flow).received(NEAR);
@@ -211,7 +216,7 @@ fn steady(cell: Cell, fec: Mode, seed: u64) -> Steady {
     });
     let dropped = dropped[0] - dropped[1];
     let share = |count| share_of_sent(status_before.as_ref(), status.as_ref(), count);
-    Steady {
+    SteadyFigures {
         goodput_mbit_s: mbit(received) / (to - from).as_secs_f64(),
         path: match world.session(FAR).is_in_packets() {
             true => "udp",
@@ -226,9 +231,9 @@ fn steady(cell: Cell, fec: Mode, seed: u64) -> Steady {
 
 /// What a count came to between two looks, of the packets that were sent.
 pub(super) fn share_of_sent(
-    before: Option<&Status>,
-    after: Option<&Status>,
-    count: fn(&Status) -> u64,
+    before: Option<&TransportStatus>,
+    after: Option<&TransportStatus>,
+    count: fn(&TransportStatus) -> u64,
 ) -> f64 {
     let (Some(before), Some(after)) = (before, after) else {
         return 0.0;
@@ -238,7 +243,7 @@ pub(super) fn share_of_sent(
 }
 
 /// How long the line works on what waits before it, towards the near side.
-fn queueing_delay(world: &World) -> Duration {
+fn queueing_delay(world: &SessionSimulation) -> Duration {
     let direction = &world.packets().back;
     let queued = ByteCount::new(direction.counters().queued.bytes);
     direction
@@ -250,14 +255,14 @@ fn queueing_delay(world: &World) -> Duration {
 
 /// The rate of a transfer in Mbit/s, and what it has found out about the path.
 fn whole_transfer(
-    cell: Cell,
-    fec: Mode,
+    cell: PathCell,
+    fec: RepairMode,
     seed: u64,
-    remembered: Option<Remembered>,
-) -> (f64, Option<Remembered>) {
-    let mut world = World::new(cell.plan(seed, fec, remembered));
+    remembered: Option<RememberedPath>,
+) -> (f64, Option<RememberedPath>) {
+    let mut world = SessionSimulation::new(cell.plan(seed, fec, remembered));
     let start = world.now();
-    let flow = world.start(Work::Download(Some(WHOLE)));
+    let flow = world.start(FlowScript::Download(Some(WHOLE)));
     world.run_until(start + WHOLE_LIMIT, |world| {
         world.transfer(flow).received(NEAR) == WHOLE
     });

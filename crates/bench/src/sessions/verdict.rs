@@ -7,15 +7,15 @@ use std::ops::RangeInclusive;
 
 use serde::Serialize;
 
-use super::report::Report;
-use super::shares::{FROM, Rival, Shares};
+use super::report::SessionReport;
+use super::shares::{FROM, QueueShares, RivalController};
 
 /// What each of two is to get.
 const FAIR: RangeInclusive<f64> = 0.35..=0.65;
 
 /// Of one rival and queue.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Verdict {
+pub struct FairnessVerdict {
     /// Who the other is.
     pub rival: &'static str,
     /// The queue.
@@ -26,18 +26,18 @@ pub struct Verdict {
     pub why: String,
 }
 
-impl Report {
+impl SessionReport {
     /// A verdict for each rival and queue.
     #[must_use]
-    pub fn verdicts(&self) -> Vec<Verdict> {
+    pub fn verdicts(&self) -> Vec<FairnessVerdict> {
         let shares = self.shares.iter();
         shares.map(|shares| self.verdict(shares)).collect()
     }
 
-    fn verdict(&self, shares: &Shares) -> Verdict {
+    fn verdict(&self, shares: &QueueShares) -> FairnessVerdict {
         let is_fair = FAIR.contains(&shares.share);
         let (rival, share) = (shares.rival, percent(shares.share));
-        let is_bbr = rival != Rival::Cubic.name();
+        let is_bbr = rival != RivalController::Cubic.name();
         let reference = self.cubic_beside_bbr(shares.queue_bdp);
         let why = if is_fair {
             format!("each side gets its part: ours is {share}")
@@ -58,7 +58,7 @@ impl Report {
                 None => format!("ours gives way, and gets {share}: {}", evidence(shares)),
             }
         };
-        Verdict {
+        FairnessVerdict {
             rival,
             queue_bdp: shares.queue_bdp,
             is_fair,
@@ -68,7 +68,7 @@ impl Report {
 }
 
 /// What the series show, of the run whose share is nearest to the median.
-fn evidence(shares: &Shares) -> String {
+fn evidence(shares: &QueueShares) -> String {
     let distance = |share: &f64| (share - shares.share).abs();
     let runs = shares.shares.iter().zip(&shares.runs);
     let Some((_, run)) = runs.min_by(|a, b| distance(a.0).total_cmp(&distance(b.0))) else {
@@ -91,11 +91,11 @@ fn percent(share: f64) -> String {
 mod tests {
     use std::time::Duration;
 
-    use super::super::series::{FlowStep, Together};
+    use super::super::series::{FlowPair, FlowStep};
     use super::*;
 
-    fn shares(rival: &'static str, ours: u64, window: u64) -> Shares {
-        let mut run = Together::default();
+    fn shares(rival: &'static str, ours: u64, window: u64) -> QueueShares {
+        let mut run = FlowPair::default();
         run.bytes = [ours, 100 - ours];
         for second in 1..=80 {
             let flows = [10, window].map(|window_packets| FlowStep {
@@ -107,14 +107,14 @@ mod tests {
             });
             run.add(Duration::from_secs(second), [0, 0], 0, flows);
         }
-        Shares::of(rival, 1.0, vec![run])
+        QueueShares::of(rival, 1.0, vec![run])
     }
 
-    fn verdict(ours: Shares, references: Vec<Shares>) -> Verdict {
-        let report = Report {
+    fn verdict(ours: QueueShares, references: Vec<QueueShares>) -> FairnessVerdict {
+        let report = SessionReport {
             shares: vec![ours],
             references,
-            ..Report::default()
+            ..SessionReport::default()
         };
         report.verdicts().remove(0)
     }

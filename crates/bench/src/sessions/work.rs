@@ -8,7 +8,7 @@ use vocab::{FlowId, Time};
 
 /// A flow's script. The near host opens it; both ends run the same script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum FlowScript {
     /// The far host sends; so many bytes, or as many as go.
     Download(Option<u64>),
     /// The near host sends.
@@ -26,9 +26,9 @@ pub enum Work {
 
 /// A flow of a world, and what has come of it.
 #[derive(Clone, Debug)]
-pub struct Transfer {
+pub struct FlowTransfer {
     /// What its hosts do.
-    pub work: Work,
+    pub work: FlowScript,
     /// When the near host opened it.
     pub opened_at: Time,
     /// When it had ended on both sides.
@@ -39,14 +39,14 @@ pub struct Transfer {
     pub exchanges: Vec<Duration>,
     /// The longest time in which nothing came to either host while the flow was open.
     pub longest_stall: Duration,
-    ends: [End; 2],
+    ends: [HostEnd; 2],
     asked_at: Time,
     progressed_at: Time,
 }
 
 /// One host's side.
 #[derive(Clone, Copy, Debug, Default)]
-struct End {
+struct HostEnd {
     written: u64,
     finished: bool,
     read: u64,
@@ -63,8 +63,8 @@ const PIECE: usize = 16 << 10;
 /// What hosts write has this period, so that a byte in the wrong place shows.
 const PERIOD: usize = 65_521;
 
-impl Transfer {
-    pub(super) fn new(now: Time, work: Work) -> Self {
+impl FlowTransfer {
+    pub(super) fn new(now: Time, work: FlowScript) -> Self {
         Self {
             work,
             opened_at: now,
@@ -72,7 +72,7 @@ impl Transfer {
             was_reset: false,
             exchanges: Vec::new(),
             longest_stall: Duration::ZERO,
-            ends: [End::default(); 2],
+            ends: [HostEnd::default(); 2],
             asked_at: now,
             progressed_at: now,
         }
@@ -99,10 +99,10 @@ impl Transfer {
     /// How far this side may have written by now; `None` when there is no end.
     fn may_write(&self, side: usize) -> Option<u64> {
         match (self.work, side) {
-            (Work::Download(total), FAR) | (Work::Upload(total), NEAR) => total,
-            (Work::Download(_) | Work::Upload(_), _) => Some(0),
+            (FlowScript::Download(total), FAR) | (FlowScript::Upload(total), NEAR) => total,
+            (FlowScript::Download(_) | FlowScript::Upload(_), _) => Some(0),
             (
-                Work::Exchanges {
+                FlowScript::Exchanges {
                     question,
                     answer,
                     count,
@@ -113,7 +113,7 @@ impl Transfer {
                 Some(question * (answered + 1).min(count as u64))
             }
             (
-                Work::Exchanges {
+                FlowScript::Exchanges {
                     question, answer, ..
                 },
                 _,
@@ -125,20 +125,20 @@ impl Transfer {
     fn writes_in_all(&self, side: usize) -> Option<u64> {
         match (self.work, side) {
             (
-                Work::Exchanges {
+                FlowScript::Exchanges {
                     question, count, ..
                 },
                 NEAR,
             ) => Some(question * count as u64),
-            (Work::Exchanges { answer, count, .. }, _) => Some(answer * count as u64),
-            (Work::Download(_) | Work::Upload(_), _) => self.may_write(side),
+            (FlowScript::Exchanges { answer, count, .. }, _) => Some(answer * count as u64),
+            (FlowScript::Download(_) | FlowScript::Upload(_), _) => self.may_write(side),
         }
     }
 
     /// Writes what the script and the session allow.
     pub(super) fn write(&mut self, session: &mut Session, side: usize, id: FlowId, source: &Bytes) {
         loop {
-            let End {
+            let HostEnd {
                 written, finished, ..
             } = self.ends[side];
             if finished {
@@ -188,7 +188,7 @@ impl Transfer {
             end.read += bytes.len() as u64;
             session.consumed(id, end.read);
         }
-        if let (Work::Exchanges { answer, .. }, NEAR) = (self.work, side)
+        if let (FlowScript::Exchanges { answer, .. }, NEAR) = (self.work, side)
             && self.ends[NEAR].read >= answer * (self.exchanges.len() as u64 + 1)
         {
             self.exchanges.push(now.since(self.asked_at));
@@ -208,7 +208,7 @@ impl Transfer {
         self.progressed_at = now;
     }
 
-    pub(super) fn saw_end(&mut self, side: usize) {
+    pub(super) fn note_end(&mut self, side: usize) {
         let end = &mut self.ends[side];
         assert!(!end.saw_end, "an end is told once");
         end.saw_end = true;

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use emulate::{Delivery, Direction, Link, LinkConfig};
-use tunnel::transport::{Settings, Status};
-use tunnel::{Config, Session};
+use emulate::{Link, LinkConfig, LinkDirection, PacketDelivery};
+use tunnel::transport::{PathSettings, TransportStatus};
+use tunnel::{Session, SessionConfig};
 use vocab::{Bitrate, FlowId, Time};
 
-use super::pair::{Datagrams, HEADERS, Pair, PairPlan, Passage};
-use super::work::{Transfer, Work};
+use super::pair::{DatagramFilter, DatagramSupport, HEADERS, PairPlan, SessionPair};
+use super::work::{FlowScript, FlowTransfer};
 
 /// Turns without time passing after which something is wrong.
 const IDLE_ROUNDS_MAX: u32 = 10_000;
@@ -19,43 +19,43 @@ const MEETING: Duration = Duration::from_secs(2);
 
 /// What a world is made of.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct SimulationPlan {
     /// What packets meet; its seed is the world's. The overhead is set to what IP and UDP add.
     pub packets: LinkConfig,
     /// Rate and delay of each pair's link, each way.
     pub link: (Bitrate, Duration),
     /// Whether nodes offer datagrams.
-    pub datagrams: Datagrams,
+    pub datagrams: DatagramSupport,
     /// Of the datagram path.
-    pub transport: Settings,
+    pub transport: PathSettings,
     /// Of both sessions.
-    pub session: Config,
+    pub session: SessionConfig,
 }
 
 /// Pairs of sessions and what is between them.
-pub struct World {
+pub struct SessionSimulation {
     now: Time,
     packets: Link,
     /// Whose each packet is, by its number in its direction.
     owners: [Vec<u16>; 2],
-    pairs: Vec<Pair>,
+    pairs: Vec<SessionPair>,
 }
 
-impl World {
+impl SessionSimulation {
     /// A world of one session that has met its peer, and whose datagram path carries if it can
     /// within two seconds.
     #[must_use]
-    pub fn new(plan: Plan) -> Self {
+    pub fn new(plan: SimulationPlan) -> Self {
         let transport = plan.transport;
         Self::shared(plan, &[transport])
     }
 
     /// A world of as many sessions as there are settings, whose packets share one path.
     #[must_use]
-    pub fn shared(plan: Plan, transports: &[Settings]) -> Self {
+    pub fn shared(plan: SimulationPlan, transports: &[PathSettings]) -> Self {
         let seed = plan.packets.seed;
-        let pair = |(index, transport): (u64, &Settings)| {
-            Pair::new(PairPlan {
+        let pair = |(index, transport): (u64, &PathSettings)| {
+            SessionPair::new(PairPlan {
                 link: plan.link,
                 datagrams: plan.datagrams,
                 transport: *transport,
@@ -70,7 +70,7 @@ impl World {
             pairs: (0..).zip(transports).map(pair).collect(),
         };
         world.run_until(Time::ZERO + MEETING, |world| {
-            world.pairs.iter().all(Pair::is_ready)
+            world.pairs.iter().all(SessionPair::is_ready)
         });
         world
     }
@@ -83,7 +83,7 @@ impl World {
 
     /// One of the sessions.
     #[must_use]
-    pub fn pair(&self, index: usize) -> &Pair {
+    pub fn pair(&self, index: usize) -> &SessionPair {
         &self.pairs[index]
     }
 
@@ -91,7 +91,7 @@ impl World {
     ///
     /// # Panics
     /// When the session opens none.
-    pub fn start(&mut self, work: Work) -> FlowId {
+    pub fn start(&mut self, work: FlowScript) -> FlowId {
         self.start_in(0, work)
     }
 
@@ -99,18 +99,18 @@ impl World {
     ///
     /// # Panics
     /// When the session opens none.
-    pub fn start_in(&mut self, pair: usize, work: Work) -> FlowId {
+    pub fn start_in(&mut self, pair: usize, work: FlowScript) -> FlowId {
         self.pairs[pair].start(self.now, work)
     }
 
     /// What has come of a flow of the first session.
     #[must_use]
-    pub fn transfer(&self, flow: FlowId) -> &Transfer {
+    pub fn transfer(&self, flow: FlowId) -> &FlowTransfer {
         self.pairs[0].transfer(flow)
     }
 
     /// All flows of the first session so far.
-    pub fn transfers(&self) -> impl Iterator<Item = (&FlowId, &Transfer)> {
+    pub fn transfers(&self) -> impl Iterator<Item = (&FlowId, &FlowTransfer)> {
         self.pairs[0].transfers()
     }
 
@@ -122,7 +122,7 @@ impl World {
 
     /// The first session's datagram path, as a side sees it.
     #[must_use]
-    pub fn status(&self, side: usize) -> Option<Status> {
+    pub fn status(&self, side: usize) -> Option<TransportStatus> {
         self.pairs[0].status(side)
     }
 
@@ -144,7 +144,7 @@ impl World {
     }
 
     /// Lets only these datagrams of a side through from now on.
-    pub fn set_passage(&mut self, side: usize, passage: Passage) {
+    pub fn set_passage(&mut self, side: usize, passage: DatagramFilter) {
         for pair in &mut self.pairs {
             pair.set_passage(side, passage);
         }
@@ -187,14 +187,14 @@ impl World {
     ///
     /// # Panics
     /// When time stands still: a session says that something is due and does not do it.
-    pub fn run_until(&mut self, end: Time, is_enough: impl Fn(&World) -> bool) -> bool {
+    pub fn run_until(&mut self, end: Time, is_enough: impl Fn(&SessionSimulation) -> bool) -> bool {
         let mut idle_rounds = 0;
         loop {
             self.settle();
             if is_enough(self) {
                 return true;
             }
-            let pairs = self.pairs.iter().map(Pair::due).min();
+            let pairs = self.pairs.iter().map(SessionPair::due).min();
             let packets = self.packets.poll_timeout();
             let next = [pairs, packets].into_iter().flatten().min();
             let next = next.unwrap_or(Time::NEVER);
@@ -222,7 +222,7 @@ impl World {
     fn arrive(&mut self) {
         for from in [0, 1] {
             while let Some(delivery) = direction(&mut self.packets, from).poll_output(self.now) {
-                let Delivery { index, packet, .. } = delivery;
+                let PacketDelivery { index, packet, .. } = delivery;
                 let owner = self.owners[from][index as usize];
                 self.pairs[usize::from(owner)].handle_datagram(self.now, 1 - from, &packet);
             }
@@ -241,7 +241,7 @@ impl World {
 }
 
 /// The way of packets that come from this side.
-fn direction(packets: &mut Link, from: usize) -> &mut Direction {
+fn direction(packets: &mut Link, from: usize) -> &mut LinkDirection {
     match from {
         0 => &mut packets.forward,
         _ => &mut packets.back,

@@ -6,22 +6,22 @@ use serde::Serialize;
 
 /// One figure of the bench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cell {
+pub struct SmbCell {
     /// Who asks.
-    pub client: Client,
+    pub client: SmbClientKind,
     /// Over which line.
     pub link: LinkKind,
     /// Each way, in milliseconds.
     pub one_way_delay_ms: u32,
     /// What protects the session.
-    pub protection: Protection,
+    pub protection: SmbProtection,
     /// With what of Trunkline.
-    pub mode: Mode,
+    pub mode: AccelerationMode,
 }
 
 /// A client and what it does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Client {
+pub enum SmbClientKind {
     /// smbprotocol, one READ of 61,440 bytes after the other: as much as Windows XP's Explorer
     /// asks for at once.
     SerialGet,
@@ -56,7 +56,7 @@ pub enum LinkKind {
 
 /// What protects the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Protection {
+pub enum SmbProtection {
     /// Nothing; smbprotocol by SMB 2.1, stock clients by 3.1.1, which signs its TREE_CONNECT alone.
     Off,
     /// SMB 2.1, every message signed by HMAC-SHA256.
@@ -71,7 +71,7 @@ pub enum Protection {
 
 /// With what of Trunkline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Mode {
+pub enum AccelerationMode {
     /// No node runs.
     Baseline,
     /// Both nodes, without an accelerator for SMB: transport and reduction.
@@ -94,7 +94,7 @@ pub(super) const SMALL_FILE_BYTES: usize = 10_000;
 /// trips without Trunkline.
 pub(super) const SMALL_FILES_OF_DEFAULT: usize = 100;
 
-impl Client {
+impl SmbClientKind {
     /// All of them.
     pub const ALL: [Self; 10] = [
         Self::SerialGet,
@@ -226,7 +226,7 @@ impl LinkKind {
     }
 }
 
-impl Protection {
+impl SmbProtection {
     /// All of them.
     pub const ALL: [Self; 5] = [
         Self::Off,
@@ -270,7 +270,7 @@ impl Protection {
     }
 }
 
-impl Mode {
+impl AccelerationMode {
     /// All of them.
     pub const ALL: [Self; 4] = [Self::Baseline, Self::Tcp, Self::Application, Self::Relaxed];
 
@@ -306,20 +306,23 @@ impl Mode {
     }
 }
 
-impl Cell {
+impl SmbCell {
     /// What a run without options measures.
     #[must_use]
     pub fn of_default() -> Vec<Self> {
         Self::every()
             .into_iter()
             .filter(|cell| {
-                let is_serial_bulk = matches!(cell.client, Client::SerialGet | Client::SerialPut);
+                let is_serial_bulk = matches!(
+                    cell.client,
+                    SmbClientKind::SerialGet | SmbClientKind::SerialPut
+                );
                 let is_there =
                     is_serial_bulk || (cell.link == LinkKind::Oc1 && cell.one_way_delay_ms == 100);
                 is_there
                     && !cell.client.is_of_nt1()
-                    && matches!(cell.protection, Protection::Off | Protection::Hmac)
-                    && cell.mode != Mode::Tcp
+                    && matches!(cell.protection, SmbProtection::Off | SmbProtection::Hmac)
+                    && cell.mode != AccelerationMode::Tcp
             })
             .collect()
     }
@@ -330,9 +333,9 @@ impl Cell {
         let mut cells = Vec::new();
         for link in [LinkKind::T1, LinkKind::Oc1] {
             for one_way_delay_ms in DELAYS_MS {
-                for mode in Mode::ALL {
-                    for client in Client::ALL {
-                        for protection in Protection::ALL {
+                for mode in AccelerationMode::ALL {
+                    for client in SmbClientKind::ALL {
+                        for protection in SmbProtection::ALL {
                             let cell = Self {
                                 client,
                                 link,
@@ -354,18 +357,22 @@ impl Cell {
     /// Whether it differs from all others: `relaxed` alters what is done with small files that are
     /// read, of sessions that are not encrypted; sessions of SMB 1 are not protected.
     fn is_of_its_own(&self) -> bool {
-        if self.client.is_of_nt1() && self.protection != Protection::Off {
+        if self.client.is_of_nt1() && self.protection != SmbProtection::Off {
             return false;
         }
-        self.mode != Mode::Relaxed
-            || self.client == Client::SmallRead && self.protection != Protection::Encrypted
+        self.mode != AccelerationMode::Relaxed
+            || self.client == SmbClientKind::SmallRead
+                && self.protection != SmbProtection::Encrypted
     }
 
     /// A name for a person and for `--cells`.
     #[must_use]
     pub fn name(&self) -> String {
         let client = match self.client {
-            Client::SmallRead | Client::SmallWrite | Client::Nt1Get | Client::Nt1Put => {
+            SmbClientKind::SmallRead
+            | SmbClientKind::SmallWrite
+            | SmbClientKind::Nt1Get
+            | SmbClientKind::Nt1Put => {
                 format!("{}-{}", self.client.name(), self.client.operation())
             }
             _ => self.client.name().to_owned(),
@@ -400,24 +407,26 @@ impl Cell {
     pub(super) fn is_light(&self) -> bool {
         match (self.link, self.mode) {
             (LinkKind::T1, _) => true,
-            (LinkKind::Oc1, Mode::Baseline | Mode::Tcp) => {
+            (LinkKind::Oc1, AccelerationMode::Baseline | AccelerationMode::Tcp) => {
                 self.client.is_serial() && self.one_way_delay_ms >= 30
             }
-            (LinkKind::Oc1, Mode::Application | Mode::Relaxed) => false,
+            (LinkKind::Oc1, AccelerationMode::Application | AccelerationMode::Relaxed) => false,
         }
     }
 
     /// Whether a second client writes beside it, and what: in half of the cells, spread over all kinds.
     #[must_use]
-    pub(super) fn beside(&self) -> Beside {
-        if self.mode == Mode::Relaxed {
-            return Beside::ChangesItsFiles;
+    pub(super) fn beside(&self) -> SecondClientAction {
+        if self.mode == AccelerationMode::Relaxed {
+            return SecondClientAction::ChangesItsFiles;
         }
-        let client = Client::ALL.iter().position(|each| *each == self.client);
+        let client = SmbClientKind::ALL
+            .iter()
+            .position(|each| *each == self.client);
         let delay = DELAYS_MS
             .iter()
             .position(|each| *each == self.one_way_delay_ms);
-        let protection = Protection::ALL
+        let protection = SmbProtection::ALL
             .iter()
             .position(|each| *each == self.protection);
         let link = usize::from(self.link == LinkKind::Oc1);
@@ -426,15 +435,15 @@ impl Cell {
             + protection.unwrap_or_default()
             + link;
         match sum % 2 {
-            0 => Beside::Nobody,
-            _ => Beside::Writes,
+            0 => SecondClientAction::Nobody,
+            _ => SecondClientAction::Writes,
         }
     }
 }
 
 /// What a second client does beside a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Beside {
+pub(super) enum SecondClientAction {
     Nobody,
     /// It writes files of its own.
     Writes,
@@ -442,7 +451,7 @@ pub(super) enum Beside {
     ChangesItsFiles,
 }
 
-impl Serialize for Cell {
+impl Serialize for SmbCell {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         use serde::ser::SerializeStruct;
         let mut fields = serializer.serialize_struct("Cell", 8)?;
@@ -466,13 +475,16 @@ mod tests {
 
     #[test]
     fn every_cell_has_a_name_of_its_own_and_the_default_is_the_agreed_choice() {
-        let every = Cell::every();
-        let names: BTreeSet<String> = every.iter().map(Cell::name).collect();
+        let every = SmbCell::every();
+        let names: BTreeSet<String> = every.iter().map(SmbCell::name).collect();
         assert_eq!(names.len(), every.len());
-        let default = Cell::of_default();
-        let serial = default
-            .iter()
-            .filter(|cell| matches!(cell.client, Client::SerialGet | Client::SerialPut));
+        let default = SmbCell::of_default();
+        let serial = default.iter().filter(|cell| {
+            matches!(
+                cell.client,
+                SmbClientKind::SerialGet | SmbClientKind::SerialPut
+            )
+        });
         // Two clients, two links, four delays, two protections, two modes.
         assert_eq!(serial.count(), 64);
         assert!(default.iter().all(|cell| {
@@ -483,23 +495,25 @@ mod tests {
 
     #[test]
     fn half_of_the_cells_of_each_client_have_a_writer_beside_them() {
-        for client in [Client::SerialGet, Client::SerialPut] {
-            let cells: Vec<Cell> = Cell::of_default()
+        for client in [SmbClientKind::SerialGet, SmbClientKind::SerialPut] {
+            let cells: Vec<SmbCell> = SmbCell::of_default()
                 .into_iter()
                 .filter(|cell| cell.client == client)
                 .collect();
-            let beside = cells.iter().filter(|cell| cell.beside() == Beside::Writes);
+            let beside = cells
+                .iter()
+                .filter(|cell| cell.beside() == SecondClientAction::Writes);
             assert_eq!(beside.count() * 2, cells.len());
         }
     }
 
     #[test]
     fn small_files_are_read_under_both_policies_and_nothing_else_is() {
-        let relaxed: Vec<Cell> = Cell::of_default()
+        let relaxed: Vec<SmbCell> = SmbCell::of_default()
             .into_iter()
-            .filter(|cell| cell.mode == Mode::Relaxed)
+            .filter(|cell| cell.mode == AccelerationMode::Relaxed)
             .collect();
-        let names: Vec<String> = relaxed.iter().map(Cell::name).collect();
+        let names: Vec<String> = relaxed.iter().map(SmbCell::name).collect();
         assert_eq!(
             names,
             [
@@ -508,17 +522,17 @@ mod tests {
             ]
         );
         assert!(!relaxed[0].is_chosen_by("small-files-read+application"));
-        let strict = Cell {
-            mode: Mode::Application,
+        let strict = SmbCell {
+            mode: AccelerationMode::Application,
             ..relaxed[0]
         };
-        let value = |cell: &Cell| serde_json::to_value(cell).expect("a cell is plain data");
+        let value = |cell: &SmbCell| serde_json::to_value(cell).expect("a cell is plain data");
         for (cell, consistency) in [(&relaxed[0], "relaxed"), (&strict, "strict")] {
             assert_eq!(value(cell)["mode"], "application");
             assert_eq!(value(cell)["consistency"], consistency);
         }
-        let baseline = Cell {
-            mode: Mode::Baseline,
+        let baseline = SmbCell {
+            mode: AccelerationMode::Baseline,
             ..strict
         };
         assert!(value(&baseline)["consistency"].is_null());
@@ -526,12 +540,12 @@ mod tests {
 
     #[test]
     fn words_choose_by_all_their_parts() {
-        let cell = Cell {
-            client: Client::SerialGet,
+        let cell = SmbCell {
+            client: SmbClientKind::SerialGet,
             link: LinkKind::T1,
             one_way_delay_ms: 30,
-            protection: Protection::Hmac,
-            mode: Mode::Tcp,
+            protection: SmbProtection::Hmac,
+            mode: AccelerationMode::Tcp,
         };
         assert_eq!(cell.name(), "serial-64k/T1/30ms/hmac/tcp");
         assert!(cell.is_chosen_by("serial+T1/30ms+tcp"));

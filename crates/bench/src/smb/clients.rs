@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::server::{PASSWORD, SHARE, USER};
 use host::{command, kernel, wait};
-use lab::topology::{Site, Topology};
+use lab::topology::{LabSite, LabTopology};
 
 const SCRIPT: &str = include_str!("clients.py");
 
@@ -27,13 +27,13 @@ const END_LIMIT: Duration = Duration::from_secs(30);
 
 /// The Python that clients run in.
 #[derive(Clone, Debug)]
-pub struct Clients {
+pub struct ClientPython {
     python: PathBuf,
 }
 
 /// What a client says of what it did.
 #[derive(Clone, Debug, Deserialize)]
-pub(super) struct Outcome {
+pub(super) struct ClientOutcome {
     pub(super) bytes: u64,
     pub(super) seconds: f64,
     #[serde(default)]
@@ -47,7 +47,7 @@ pub(super) struct Outcome {
     pub(super) save_seconds: f64,
 }
 
-impl Clients {
+impl ClientPython {
     /// Checks that this Python has what the clients need.
     ///
     /// # Errors
@@ -75,22 +75,22 @@ impl Clients {
     /// When the client fails; the message holds the end of what it wrote.
     pub(super) fn run<T>(
         &self,
-        place: &Place<'_>,
+        place: &ClientPlace<'_>,
         order: &Value,
-        look: impl FnOnce(&Outcome) -> Result<T>,
-    ) -> Result<(Outcome, T)> {
+        look: impl FnOnce(&ClientOutcome) -> Result<T>,
+    ) -> Result<(ClientOutcome, T)> {
         let name = order["do"].as_str().unwrap_or_default().to_owned();
         let (mut command, log) = self.command(place, order)?;
         let child = command
             .stdin(Stdio::piped())
             .spawn()
             .with_context(|| format!("starting the client {name}"))?;
-        let mut running = Running {
+        let mut running = RunningClient {
             child,
             output: place.output(),
         };
         let said = running.wait_for_a_line(&name, &log)?;
-        let outcome: Outcome =
+        let outcome: ClientOutcome =
             serde_json::from_str(&said).with_context(|| format!("{name} said: {said}"))?;
         let seen = look(&outcome)?;
         running.finish(&name)?;
@@ -101,10 +101,14 @@ impl Clients {
     ///
     /// # Errors
     /// When it does not begin.
-    pub(super) fn write_beside(&self, place: &Place<'_>, order: &Value) -> Result<SecondClient> {
+    pub(super) fn write_beside(
+        &self,
+        place: &ClientPlace<'_>,
+        order: &Value,
+    ) -> Result<SecondClient> {
         let (mut command, log) = self.command(place, order)?;
         let child = command.stdin(Stdio::piped()).spawn()?;
-        let mut running = Running {
+        let mut running = RunningClient {
             child,
             output: place.output(),
         };
@@ -112,7 +116,7 @@ impl Clients {
         Ok(SecondClient(running))
     }
 
-    fn command(&self, place: &Place<'_>, order: &Value) -> Result<(Command, PathBuf)> {
+    fn command(&self, place: &ClientPlace<'_>, order: &Value) -> Result<(Command, PathBuf)> {
         let script = place.directory.join("clients.py");
         fs::write(&script, SCRIPT)?;
         let log = place.directory.join(format!("{}.log", place.host));
@@ -136,20 +140,20 @@ impl Clients {
 
 /// Where a client runs.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Place<'a> {
-    pub(super) topology: &'a Topology,
+pub(super) struct ClientPlace<'a> {
+    pub(super) topology: &'a LabTopology,
     /// The host's role, `client` or `server`.
     pub(super) host: &'a str,
     /// A directory of the client's own.
     pub(super) directory: &'a Path,
 }
 
-impl Place<'_> {
+impl ClientPlace<'_> {
     /// What every order holds.
     pub(super) fn order(&self, doing: &str, protection: &str, path: &str) -> Value {
         json!({
             "do": doing,
-            "server": Site::Far.host_address().to_string(),
+            "server": LabSite::Far.host_address().to_string(),
             "share": SHARE,
             "user": USER,
             "password": PASSWORD,
@@ -165,12 +169,12 @@ impl Place<'_> {
 
 /// A client at work; dropping it ends it.
 #[derive(Debug)]
-struct Running {
+struct RunningClient {
     child: Child,
     output: PathBuf,
 }
 
-impl Running {
+impl RunningClient {
     /// Waits until the client has written a line, and returns it.
     fn wait_for_a_line(&mut self, name: &str, log: &Path) -> Result<String> {
         wait::until(LIMIT, name, || {
@@ -197,7 +201,7 @@ impl Running {
     }
 }
 
-impl Drop for Running {
+impl Drop for RunningClient {
     fn drop(&mut self) {
         // It may have ended already.
         let _ = self.child.kill();
@@ -207,7 +211,7 @@ impl Drop for Running {
 
 /// The second client; dropping it ends it.
 #[derive(Debug)]
-pub(super) struct SecondClient(Running);
+pub(super) struct SecondClient(RunningClient);
 
 impl SecondClient {
     /// Ends it, and says how often it has written.

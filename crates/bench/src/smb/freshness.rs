@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 
 /// What came of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Freshness {
+pub struct FreshnessResult {
     /// Changes that the second client made while the first read.
     pub changes: usize,
     /// Of these, how many were of contents.
@@ -40,7 +40,7 @@ pub struct Freshness {
 /// What a file holds that is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "snake_case")]
-enum Kind {
+enum ChangeKind {
     Time,
     Contents,
 }
@@ -48,9 +48,9 @@ enum Kind {
 /// A line of the second client's: the version that stands from now on, and the seconds in which it
 /// was asked for and answered.
 #[derive(Clone, Debug, Deserialize)]
-struct Change {
+struct FileChange {
     file: String,
-    kind: Kind,
+    kind: ChangeKind,
     version: u64,
     began: f64,
     ended: f64,
@@ -58,16 +58,16 @@ struct Change {
 
 /// A line of the first client's.
 #[derive(Clone, Debug, Deserialize)]
-struct Told {
+struct ReportedVersion {
     file: String,
-    kind: Kind,
+    kind: ChangeKind,
     /// The oldest one of which anything was told.
     version: u64,
     asked: f64,
     answered: f64,
 }
 
-impl Freshness {
+impl FreshnessResult {
     /// Reads what both clients wrote down.
     ///
     /// # Errors
@@ -76,8 +76,8 @@ impl Freshness {
         Self::judge(&lines(changer)?, &lines(reader)?, bound_ms)
     }
 
-    fn judge(changes: &[Change], told: &[Told], bound_ms: f64) -> Result<Self> {
-        let mut versions: HashMap<(&str, Kind, u64), &Change> = HashMap::new();
+    fn judge(changes: &[FileChange], told: &[ReportedVersion], bound_ms: f64) -> Result<Self> {
+        let mut versions: HashMap<(&str, ChangeKind, u64), &FileChange> = HashMap::new();
         for change in changes {
             versions.insert((&change.file, change.kind, change.version), change);
         }
@@ -88,9 +88,9 @@ impl Freshness {
         };
         let began = told.iter().map(|told| told.asked).fold(f64::MAX, f64::min);
         let ended = told.iter().map(|told| told.answered).fold(0.0, f64::max);
-        let meanwhile = |change: &&Change| change.ended >= began && change.began <= ended;
-        let made: Vec<&Change> = changes.iter().filter(meanwhile).collect();
-        let of_contents = made.iter().filter(|made| made.kind == Kind::Contents);
+        let meanwhile = |change: &&FileChange| change.ended >= began && change.began <= ended;
+        let made: Vec<&FileChange> = changes.iter().filter(meanwhile).collect();
+        let of_contents = made.iter().filter(|made| made.kind == ChangeKind::Contents);
         (found.changes, found.changed_contents) = (made.len(), of_contents.count());
         for told in told {
             let of = |version| versions.get(&(&told.file[..], told.kind, version));
@@ -107,11 +107,11 @@ impl Freshness {
             let age_ms = (told.asked - next.ended) * 1e3;
             match told.kind {
                 _ if age_ms <= 0.0 => {}
-                Kind::Time => {
+                ChangeKind::Time => {
                     found.outdated_times += 1;
                     found.oldest_time_ms = found.oldest_time_ms.max(age_ms);
                 }
-                Kind::Contents => found.outdated_contents += 1,
+                ChangeKind::Contents => found.outdated_contents += 1,
             }
         }
         Ok(found)
@@ -155,8 +155,8 @@ fn lines<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Vec<T>> {
 mod tests {
     use super::*;
 
-    fn change(kind: Kind, version: u64, began: f64, ended: f64) -> Change {
-        Change {
+    fn change(kind: ChangeKind, version: u64, began: f64, ended: f64) -> FileChange {
+        FileChange {
             file: "a".to_owned(),
             kind,
             version,
@@ -165,8 +165,8 @@ mod tests {
         }
     }
 
-    fn told(kind: Kind, version: u64, asked: f64, answered: f64) -> Told {
-        Told {
+    fn told(kind: ChangeKind, version: u64, asked: f64, answered: f64) -> ReportedVersion {
+        ReportedVersion {
             file: "a".to_owned(),
             kind,
             version,
@@ -175,17 +175,17 @@ mod tests {
         }
     }
 
-    fn judge(changes: &[Change], told: &[Told]) -> Freshness {
-        Freshness::judge(changes, told, 1_000.0).expect("versions that were made")
+    fn judge(changes: &[FileChange], told: &[ReportedVersion]) -> FreshnessResult {
+        FreshnessResult::judge(changes, told, 1_000.0).expect("versions that were made")
     }
 
     #[test]
     fn what_was_replaced_before_the_question_is_as_old_as_that() {
         let changes = [
-            change(Kind::Time, 0, 0.0, 0.1),
-            change(Kind::Time, 1, 5.0, 5.25),
+            change(ChangeKind::Time, 0, 0.0, 0.1),
+            change(ChangeKind::Time, 1, 5.0, 5.25),
         ];
-        let found = judge(&changes, &[told(Kind::Time, 0, 6.0, 6.1)]);
+        let found = judge(&changes, &[told(ChangeKind::Time, 0, 6.0, 6.1)]);
         assert_eq!(found.outdated_times, 1);
         assert!((found.oldest_time_ms - 750.0).abs() < 1e-6);
         assert!(
@@ -193,26 +193,26 @@ mod tests {
                 .faults()
                 .contains(&"the second client changed no file's times".to_owned())
         );
-        let late = judge(&changes, &[told(Kind::Time, 0, 6.5, 6.6)]);
+        let late = judge(&changes, &[told(ChangeKind::Time, 0, 6.5, 6.6)]);
         assert!(late.faults().iter().any(|fault| fault.contains("1250 ms")));
     }
 
     #[test]
     fn contents_that_were_replaced_before_are_a_fault_and_a_change_under_way_is_none() {
         let mut changes = vec![
-            change(Kind::Contents, 0, 0.0, 0.1),
-            change(Kind::Contents, 1, 5.0, 6.0),
+            change(ChangeKind::Contents, 0, 0.0, 0.1),
+            change(ChangeKind::Contents, 1, 5.0, 6.0),
         ];
-        let under_way = judge(&changes, &[told(Kind::Contents, 0, 5.5, 5.6)]);
+        let under_way = judge(&changes, &[told(ChangeKind::Contents, 0, 5.5, 5.6)]);
         assert_eq!(
             under_way.faults(),
             ["the second client changed no file's times"]
         );
-        changes.push(change(Kind::Time, 1, 5.5, 5.55));
-        let under_way = judge(&changes, &[told(Kind::Contents, 0, 5.5, 5.6)]);
+        changes.push(change(ChangeKind::Time, 1, 5.5, 5.55));
+        let under_way = judge(&changes, &[told(ChangeKind::Contents, 0, 5.5, 5.6)]);
         assert_eq!(under_way.faults(), Vec::<String>::new());
         assert_eq!((under_way.changes, under_way.changed_contents), (2, 1));
-        let late = judge(&changes, &[told(Kind::Contents, 0, 6.1, 6.2)]);
+        let late = judge(&changes, &[told(ChangeKind::Contents, 0, 6.1, 6.2)]);
         assert_eq!(late.outdated_contents, 1);
         // And nothing changed while it was asked for.
         assert_eq!(late.faults().len(), 3);
@@ -222,11 +222,11 @@ mod tests {
     #[test]
     fn a_run_without_a_change_of_contents_is_a_fault() {
         let changes = [
-            change(Kind::Time, 0, 0.0, 0.1),
-            change(Kind::Contents, 1, 1.0, 1.1),
-            change(Kind::Time, 1, 5.5, 5.6),
+            change(ChangeKind::Time, 0, 0.0, 0.1),
+            change(ChangeKind::Contents, 1, 1.0, 1.1),
+            change(ChangeKind::Time, 1, 5.5, 5.6),
         ];
-        let found = judge(&changes, &[told(Kind::Time, 0, 5.0, 6.0)]);
+        let found = judge(&changes, &[told(ChangeKind::Time, 0, 5.0, 6.0)]);
         assert_eq!((found.changes, found.changed_contents), (1, 0));
         assert_eq!(
             found.faults(),
@@ -236,9 +236,9 @@ mod tests {
 
     #[test]
     fn a_version_that_nobody_made_is_an_error() {
-        let changes = [change(Kind::Time, 0, 0.0, 0.1)];
-        let judge = |told| Freshness::judge(&changes, &[told], 1_000.0);
-        assert!(judge(told(Kind::Time, 1, 1.0, 1.1)).is_err());
-        assert!(judge(told(Kind::Contents, 0, 1.0, 1.1)).is_err());
+        let changes = [change(ChangeKind::Time, 0, 0.0, 0.1)];
+        let judge = |told| FreshnessResult::judge(&changes, &[told], 1_000.0);
+        assert!(judge(told(ChangeKind::Time, 1, 1.0, 1.1)).is_err());
+        assert!(judge(told(ChangeKind::Contents, 0, 1.0, 1.1)).is_err());
     }
 }

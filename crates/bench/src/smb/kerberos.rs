@@ -16,15 +16,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use vocab::Random;
+use vocab::SeededRandom;
 
-use super::stand::{WhyAccelerated, newest_why};
-use host::process::{Launch, Process};
-use host::run::Run;
-use host::{Environment, command, kernel, wait};
-use lab::nodes::{Extras, Nodes};
+use super::stand::{AccelerationReason, newest_why};
+use host::process::{LaunchConfig, RunningProcess};
+use host::run::LabRun;
+use host::{ProgramEnvironment, command, kernel, wait};
+use lab::nodes::{ExtraConfiguration, LabNodes};
 use lab::servers::{SMB_PORT, smbd};
-use lab::topology::{LinkArguments, Offloads, Site, Topology};
+use lab::topology::{LabSite, LabTopology, LinkArguments, OffloadMode};
 
 /// The realm, and the server's name in it.
 const REALM: &str = "LAB.TEST";
@@ -51,7 +51,7 @@ const REREAD_LIMIT: Duration = Duration::from_secs(30);
 
 /// What a client of one transfer is told beyond who it is.
 #[derive(Clone, Copy, Debug)]
-pub struct Protection {
+pub struct KerberosProtection {
     /// For people.
     pub name: &'static str,
     /// Options of smbclient.
@@ -59,26 +59,26 @@ pub struct Protection {
 }
 
 /// Signed by every algorithm, and encrypted with a key of either length.
-pub const PROTECTIONS: [Protection; 4] = [
-    Protection {
+pub const PROTECTIONS: [KerberosProtection; 4] = [
+    KerberosProtection {
         name: "signed by HMAC-SHA256",
         options: &["--max-protocol=SMB2_10", "--client-protection=sign"],
     },
-    Protection {
+    KerberosProtection {
         name: "signed by AES-CMAC",
         options: &[
             "--client-protection=sign",
             "--option=clientsmb3signingalgorithms=AES-128-CMAC",
         ],
     },
-    Protection {
+    KerberosProtection {
         name: "encrypted by AES-256-GCM",
         options: &[
             "--client-protection=encrypt",
             "--option=clientsmb3encryptionalgorithms=AES-256-GCM",
         ],
     },
-    Protection {
+    KerberosProtection {
         name: "encrypted by AES-128-GCM",
         options: &["--client-protection=encrypt"],
     },
@@ -86,40 +86,41 @@ pub const PROTECTIONS: [Protection; 4] = [
 
 /// How a file that went there and back fared.
 #[derive(Clone, Debug)]
-pub struct Transfer {
+pub struct KerberosTransfer {
     /// What arrived at the client, and at the server, is what was sent.
     pub is_identical: bool,
     /// What the near node says of the flow.
-    pub accelerate: WhyAccelerated,
+    pub accelerate: AccelerationReason,
 }
 
 /// A realm with a file server in it, at the far site, and a pair of nodes.
-pub struct Stand {
+pub struct KerberosTestBed {
     // In the order in which they have to go.
-    nodes: Nodes,
-    _emulator: Process,
-    _smbd: Process,
-    _kdc: Process,
-    topology: Topology,
+    nodes: LabNodes,
+    _emulator: RunningProcess,
+    _smbd: RunningProcess,
+    _kdc: RunningProcess,
+    topology: LabTopology,
     logs: PathBuf,
     /// What the realm's programs and smbd's are told through their environment.
     environment: Vec<(&'static str, PathBuf)>,
     home: PathBuf,
     files: PathBuf,
-    random: Random,
-    _run: Run,
+    random: SeededRandom,
+    _run: LabRun,
 }
 
-impl Stand {
+impl KerberosTestBed {
     /// Starts all of it. The node beside the server gets the service's first keys.
     ///
     /// # Errors
     /// When something does not come up; the message shows the end of its log.
-    pub fn create(environment: &Environment) -> Result<Self> {
-        let run = Run::create(environment)?;
+    pub fn create(environment: &ProgramEnvironment) -> Result<Self> {
+        let run = LabRun::create(environment)?;
         let logs = run.subdirectory("logs")?;
         let home = run.subdirectory("realm")?;
-        let topology = Topology::create_with(&run, &[Site::Near, Site::Far], Offloads::Kept)?;
+        let topology =
+            LabTopology::create_with(&run, &[LabSite::Near, LabSite::Far], OffloadMode::Kept)?;
         let environment = configure(&home)?;
         let kdc = start_kdc(&run, &topology, &logs, &home, &environment)?;
         let files = home.join(SHARE);
@@ -128,14 +129,14 @@ impl Stand {
         let smbd = start_smbd(&run, &topology, &logs, &home, &environment)?;
         let words = LinkArguments(LINK.map(str::to_owned).to_vec());
         let emulator = topology.start_emulator(&run, &logs, &words)?;
-        let mut nodes = Nodes::prepare(&run, &topology, &logs)?;
+        let mut nodes = LabNodes::prepare(&run, &topology, &logs)?;
         let keytab = home.join("node.keytab");
         delegate(&home)?;
-        let extras = Extras {
+        let extras = ExtraConfiguration {
             node: vec!["grace = \"1s\"".to_owned()],
             credentials: vec![format!("keytab = \"{}\"", keytab.display())],
             accelerators: vec!["[smb]".to_owned(), "mode = \"strict\"".to_owned()],
-            ..Extras::default()
+            ..ExtraConfiguration::default()
         };
         nodes.configure(&topology, &extras)?;
         nodes.start(&run)?;
@@ -149,7 +150,7 @@ impl Stand {
             environment,
             home,
             files,
-            random: Random::from_seed(u64::from(std::process::id())),
+            random: SeededRandom::from_seed(u64::from(std::process::id())),
             _run: run,
         })
     }
@@ -158,7 +159,7 @@ impl Stand {
     ///
     /// # Errors
     /// When the client fails, or the node knows no such flow.
-    pub fn transfer(&mut self, protection: Protection) -> Result<Transfer> {
+    pub fn transfer(&mut self, protection: KerberosProtection) -> Result<KerberosTransfer> {
         let local = self.home.join("client");
         fs::create_dir_all(&local)?;
         let published = random_file(&mut self.random, &self.files.join(GOT))?;
@@ -166,7 +167,7 @@ impl Stand {
         let mut client = command::new("smbclient");
         client
             .arg(format!("//{HOST}/{SHARE}"))
-            .args(["-I", &Site::Far.host_address().to_string()])
+            .args(["-I", &LabSite::Far.host_address().to_string()])
             .args(["-U", &format!("{USER}@{REALM}%{PASSWORD}")])
             .arg("--use-kerberos=required")
             // Nothing of the machine's own configuration.
@@ -178,7 +179,7 @@ impl Stand {
             .args(["-c", &format!("get {GOT}; put {PUT}; ls")])
             .current_dir(&local)
             .envs(self.environment.iter().map(|(name, value)| (name, value)));
-        let namespace = self.topology.namespace_file(Site::Near.host());
+        let namespace = self.topology.namespace_file(LabSite::Near.host());
         kernel::prepare_child(&mut client, Some(&namespace))?;
         command::finish("smbclient", &mut client, None).with_context(|| {
             format!(
@@ -190,7 +191,7 @@ impl Stand {
         let is_identical =
             fs::read(local.join(GOT))? == published && fs::read(self.files.join(PUT))? == sent;
         fs::remove_file(self.files.join(PUT))?;
-        Ok(Transfer {
+        Ok(KerberosTransfer {
             is_identical,
             accelerate: newest_why(&self.nodes)?,
         })
@@ -212,7 +213,7 @@ impl Stand {
     /// # Errors
     /// When it does not.
     pub fn delegate_again(&mut self) -> Result<()> {
-        let log = self.nodes.process(Site::Far)?.log().to_owned();
+        let log = self.nodes.process(LabSite::Far)?.log().to_owned();
         delegate(&self.home)?;
         wait::until(REREAD_LIMIT, "the node to read its keytab again", || {
             let text = fs::read_to_string(&log)?;
@@ -226,7 +227,7 @@ impl Stand {
     /// When a log cannot be read.
     pub fn node_logs(&mut self) -> Result<String> {
         let mut logs = String::new();
-        for site in [Site::Near, Site::Far] {
+        for site in [LabSite::Near, LabSite::Far] {
             logs += &fs::read_to_string(self.nodes.process(site)?.log())?;
         }
         Ok(logs)
@@ -235,7 +236,7 @@ impl Stand {
 
 /// Writes the realm's configuration; what points to it.
 fn configure(home: &Path) -> Result<Vec<(&'static str, PathBuf)>> {
-    let kdc = Site::Far.host_address();
+    let kdc = LabSite::Far.host_address();
     let krb5 = format!(
         "[libdefaults]
     default_realm = {REALM}
@@ -291,11 +292,11 @@ fn kadmin(environment: &[(&'static str, PathBuf)], query: &str) -> Result<()> {
 
 /// Starts a program of the realm's, with its environment.
 fn start<A: AsRef<OsStr>>(
-    run: &Run,
-    launch: &Launch<'_>,
+    run: &LabRun,
+    launch: &LaunchConfig<'_>,
     environment: &[(&'static str, PathBuf)],
     arguments: impl IntoIterator<Item = A>,
-) -> Result<Process> {
+) -> Result<RunningProcess> {
     let program = command::find(&launch.program.display().to_string())
         .with_context(|| format!("there is no {}", launch.program.display()))?;
     let variables = environment
@@ -305,21 +306,21 @@ fn start<A: AsRef<OsStr>>(
         .into_iter()
         .map(|argument| argument.as_ref().to_owned());
     let all = variables.chain([program.into_os_string()]).chain(arguments);
-    let launch = Launch {
+    let launch = LaunchConfig {
         program: Path::new("env"),
         ..*launch
     };
-    Process::start(run, &launch, all)
+    RunningProcess::start(run, &launch, all)
 }
 
 /// Makes the realm's database with both principals, and starts its KDC at the far site's host.
 fn start_kdc(
-    run: &Run,
-    topology: &Topology,
+    run: &LabRun,
+    topology: &LabTopology,
     logs: &Path,
     home: &Path,
     environment: &[(&'static str, PathBuf)],
-) -> Result<Process> {
+) -> Result<RunningProcess> {
     let mut create = command::new("kdb5_util");
     create
         .args(["create", "-s", "-r", REALM, "-P", "of-no-use"])
@@ -329,9 +330,9 @@ fn start_kdc(
     kadmin(environment, &format!("addprinc -randkey {SERVICE}"))?;
     let keytab = home.join("smbd.keytab").display().to_string();
     kadmin(environment, &format!("ktadd -k {keytab} {SERVICE}"))?;
-    let launch = Launch {
+    let launch = LaunchConfig {
         name: "krb5kdc",
-        namespace: &topology.namespace(Site::Far.host()),
+        namespace: &topology.namespace(LabSite::Far.host()),
         program: Path::new("krb5kdc"),
         logs,
     };
@@ -341,13 +342,13 @@ fn start_kdc(
 }
 
 fn start_smbd(
-    run: &Run,
-    topology: &Topology,
+    run: &LabRun,
+    topology: &LabTopology,
     logs: &Path,
     home: &Path,
     environment: &[(&'static str, PathBuf)],
-) -> Result<Process> {
-    let site = Site::Far;
+) -> Result<RunningProcess> {
+    let site = LabSite::Far;
     // READs of 64 KiB, of which there are many; and no guests, so that a session which was stripped of its identity is
     // seen.
     let configuration = format!(
@@ -369,7 +370,7 @@ fn start_smbd(
     );
     let path = home.join("smb.conf");
     fs::write(&path, configuration).with_context(|| format!("writing {}", path.display()))?;
-    let launch = Launch {
+    let launch = LaunchConfig {
         name: "smbd",
         namespace: &topology.namespace(site.host()),
         program: Path::new("smbd"),
@@ -380,9 +381,9 @@ fn start_smbd(
     Ok(process)
 }
 
-fn wait_for_port(topology: &Topology, process: &mut Process, port: u16) -> Result<()> {
-    let address = std::net::SocketAddr::from((Site::Far.host_address(), port));
-    let namespace = topology.namespace_file(Site::Far.host());
+fn wait_for_port(topology: &LabTopology, process: &mut RunningProcess, port: u16) -> Result<()> {
+    let address = std::net::SocketAddr::from((LabSite::Far.host_address(), port));
+    let namespace = topology.namespace_file(LabSite::Far.host());
     process.wait_ready(START_LIMIT, "to accept connections", || {
         Ok(kernel::in_network_namespace(&namespace, || {
             std::net::TcpStream::connect_timeout(&address, Duration::from_secs(1)).map(drop)
@@ -391,7 +392,7 @@ fn wait_for_port(topology: &Topology, process: &mut Process, port: u16) -> Resul
     })
 }
 
-fn random_file(random: &mut Random, path: &Path) -> Result<Vec<u8>> {
+fn random_file(random: &mut SeededRandom, path: &Path) -> Result<Vec<u8>> {
     let mut bytes = vec![0; BYTES];
     random.fill(&mut bytes);
     fs::write(path, &bytes).with_context(|| format!("writing {}", path.display()))?;

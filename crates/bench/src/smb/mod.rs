@@ -5,7 +5,7 @@
 //!  lane ── ...                                       ├─► Report, beside the published figures
 //!  lane ── ...                                       ┘
 //! ```
-//! [`Cell`] says what is measured, `schedule` in which order and what beside what, `stand` is one
+//! [`SmbCell`] says what is measured, `schedule` in which order and what beside what, `stand` is one
 //! lane's place, `server` its smbd with the account and the audit that prove whom the server saw,
 //! `clients` runs the client programs (`clients.py`), `freshness` judges what they were told while
 //! another changed it, [`protected`] tries every protection, [`torture`] holds the same pair of nodes
@@ -26,9 +26,9 @@ mod server;
 mod stand;
 pub mod torture;
 
-pub use cells::{Cell, Client, LinkKind, Mode, Protection};
-pub use clients::Clients;
-pub use freshness::Freshness;
+pub use cells::{AccelerationMode, LinkKind, SmbCell, SmbClientKind, SmbProtection};
+pub use clients::ClientPython;
+pub use freshness::FreshnessResult;
 pub use published::{PublishedDocument, PublishedRate, documents, rates};
-pub use schedule::{Choice, NotMeasured, Report, measure};
-pub use stand::{CellResult, Document, DocumentTimes, WhyAccelerated};
+pub use schedule::{FailedCell, SmbReport, SmbSelection, measure};
+pub use stand::{AccelerationReason, DocumentTimes, OfficeDocument, SmbCellResult};

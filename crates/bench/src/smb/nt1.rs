@@ -19,12 +19,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::cells::Mode;
+use super::cells::AccelerationMode;
 use super::server::{PASSWORD, SHARE, USER};
-use super::stand::{Lane, NT1_OPTIONS, WhyAccelerated};
+use super::stand::{AccelerationReason, NT1_OPTIONS, SmbLane};
 use super::torture::LINK;
-use host::{Environment, wait};
-use lab::topology::Site;
+use host::{ProgramEnvironment, wait};
+use lab::topology::LabSite;
 
 /// Some fifty READs.
 const FILE_BYTES: u64 = 3_000_000;
@@ -43,21 +43,21 @@ const BREAK_LIMIT: Duration = Duration::from_secs(11);
 
 /// What came of one session.
 #[derive(Clone, Debug)]
-pub struct Exchange {
+pub struct LegacyExchange {
     /// Files arrived as they were sent, here and beside the server.
     pub is_identical: bool,
     /// What the near node says of its flow.
-    pub accelerate: WhyAccelerated,
+    pub accelerate: AccelerationReason,
 }
 
 /// Lets a session get and put a file, while another client reads what the first has open, and then one by IPv6.
 ///
 /// # Errors
 /// When the lab does not come up, or a client fails.
-pub fn exchange(environment: &Environment) -> Result<[Exchange; 2]> {
-    let mut lane = Lane::create(environment, None)?;
+pub fn exchange(environment: &ProgramEnvironment) -> Result<[LegacyExchange; 2]> {
+    let mut lane = SmbLane::create(environment, None)?;
     lane.set_words(LINK.map(str::to_owned).to_vec())?;
-    lane.start_nodes_alone(Mode::Application)?;
+    lane.start_nodes_alone(AccelerationMode::Application)?;
     let in_directory = |name: &str| lane.directory().join(name);
     let (there, back, beside) = (
         in_directory("there"),
@@ -78,8 +78,8 @@ pub fn exchange(environment: &Environment) -> Result<[Exchange; 2]> {
         opened = opened.display(),
         read = read.display(),
     );
-    let server = IpAddr::from(Site::Far.host_address());
-    let mut first = Session::start(&lane, Site::Near, server, &commands)?;
+    let server = IpAddr::from(LabSite::Far.host_address());
+    let mut first = SmbclientSession::start(&lane, LabSite::Near, server, &commands)?;
     wait::until(SESSION_LIMIT, "a file that is open", || {
         ensure!(
             first.child.try_wait()?.is_none(),
@@ -89,7 +89,7 @@ pub fn exchange(environment: &Environment) -> Result<[Exchange; 2]> {
         Ok(opened.exists().then_some(()))
     })?;
     let commands = format!("get {UPLOAD} {}\n", beside.display());
-    Session::start(&lane, Site::Far, server, &commands)?
+    SmbclientSession::start(&lane, LabSite::Far, server, &commands)?
         .finish(BREAK_LIMIT)
         .context("beside the server")?;
     fs::write(&read, "")?;
@@ -101,7 +101,7 @@ pub fn exchange(environment: &Environment) -> Result<[Exchange; 2]> {
         && fs::read(&beside)? == fs::read(&there)?;
     let accelerate = lane.why()?;
     Ok([
-        Exchange {
+        LegacyExchange {
             is_identical,
             accelerate,
         },
@@ -110,33 +110,33 @@ pub fn exchange(environment: &Environment) -> Result<[Exchange; 2]> {
 }
 
 /// The same without the second client, by IPv6: `get` of what the first session has left, and `put`.
-fn exchange_by_ipv6(lane: &mut Lane) -> Result<Exchange> {
+fn exchange_by_ipv6(lane: &mut SmbLane) -> Result<LegacyExchange> {
     let back = lane.directory().join("back-by-ipv6");
     let commands = format!(
         "get {UPLOAD} {back}\nput {back} {UPLOAD_BY_IPV6}\n",
         back = back.display(),
     );
-    let server = Site::Far.host_address_v6().into();
-    Session::start(lane, Site::Near, server, &commands)?
+    let server = LabSite::Far.host_address_v6().into();
+    SmbclientSession::start(lane, LabSite::Near, server, &commands)?
         .finish(SESSION_LIMIT)
         .context("by IPv6")?;
     lane.check()?;
     let [first, second] = [UPLOAD, UPLOAD_BY_IPV6].map(|name| fs::read(lane.files().join(name)));
     let first = first?;
-    Ok(Exchange {
+    Ok(LegacyExchange {
         is_identical: first == fs::read(&back)? && first == second?,
         accelerate: lane.why()?,
     })
 }
 
 /// A running smbclient; dropping it ends it.
-struct Session {
+struct SmbclientSession {
     child: Child,
     log: std::path::PathBuf,
 }
 
-impl Session {
-    fn start(lane: &Lane, site: Site, server: IpAddr, commands: &str) -> Result<Self> {
+impl SmbclientSession {
+    fn start(lane: &SmbLane, site: LabSite, server: IpAddr, commands: &str) -> Result<Self> {
         let log = lane.logs().join(format!("smbclient-{}.log", site.host()));
         let output = fs::File::create(&log)?;
         let mut smbclient: Command = lane.at(site, "smbclient")?;
@@ -171,7 +171,7 @@ impl Session {
     }
 }
 
-impl Drop for Session {
+impl Drop for SmbclientSession {
     fn drop(&mut self) {
         // It may have ended already.
         let _ = self.child.kill();

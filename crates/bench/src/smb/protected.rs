@@ -15,13 +15,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::cells::{Cell, Client, LinkKind, Mode, Protection};
-use super::clients::Clients;
+use super::cells::{AccelerationMode, LinkKind, SmbCell, SmbClientKind, SmbProtection};
+use super::clients::ClientPython;
 use super::server::{ENCRYPTED_SHARE, PASSWORD, SHARE, USER};
-use super::stand::{CellResult, Lane, WhyAccelerated};
+use super::stand::{AccelerationReason, SmbCellResult, SmbLane};
 use super::torture::LINK;
-use host::{Environment, wait};
-use lab::topology::Site;
+use host::{ProgramEnvironment, wait};
+use lab::topology::LabSite;
 
 /// A few READs ahead, and small beside what debug builds encrypt in a second.
 const FILE_BYTES: u64 = 3_000_000;
@@ -38,9 +38,9 @@ const SERIAL_SECONDS: f64 = 0.5;
 
 /// What a session of smbclient is protected with: a name, a share, and smbclient's options.
 const SESSIONS: [(&str, &str, &[&str]); 9] = [
-    ("HMAC-SHA256", SHARE, Protection::Hmac.stock_options()),
-    ("AES-CMAC", SHARE, Protection::Cmac.stock_options()),
-    ("AES-GMAC", SHARE, Protection::Gmac.stock_options()),
+    ("HMAC-SHA256", SHARE, SmbProtection::Hmac.stock_options()),
+    ("AES-CMAC", SHARE, SmbProtection::Cmac.stock_options()),
+    ("AES-GMAC", SHARE, SmbProtection::Gmac.stock_options()),
     (
         "AES-128-CCM by SMB 3.0",
         SHARE,
@@ -84,20 +84,20 @@ const ENCRYPT: &str = "--client-protection=encrypt";
 
 /// What came of one session of smbclient.
 #[derive(Clone, Debug)]
-pub struct Exchange {
+pub struct ProtectedExchange {
     /// What protected it.
     pub protection: &'static str,
     /// Both files arrived as they were sent.
     pub is_identical: bool,
     /// What the near node says of its flow.
-    pub accelerate: WhyAccelerated,
+    pub accelerate: AccelerationReason,
 }
 
 /// Lets a session of smbclient for each algorithm and cipher get and put a file.
 ///
 /// # Errors
 /// When the lab does not come up, or smbclient fails.
-pub fn exchange(environment: &Environment) -> Result<Vec<Exchange>> {
+pub fn exchange(environment: &ProgramEnvironment) -> Result<Vec<ProtectedExchange>> {
     let mut lane = stand(environment, None)?;
     let (there, back) = (
         lane.directory().join("there"),
@@ -119,7 +119,7 @@ pub fn exchange(environment: &Environment) -> Result<Vec<Exchange>> {
         let files = lane.files();
         let is_identical = fs::read(files.join(FILE))? == fs::read(&back)?
             && fs::read(files.join(UPLOAD))? == fs::read(&there)?;
-        exchanges.push(Exchange {
+        exchanges.push(ProtectedExchange {
             protection,
             is_identical,
             accelerate: lane.why()?,
@@ -135,30 +135,33 @@ pub fn exchange(environment: &Environment) -> Result<Vec<Exchange>> {
 ///
 /// # Errors
 /// As [`exchange`].
-pub fn exchange_serially(environment: &Environment, clients: &Clients) -> Result<Vec<CellResult>> {
+pub fn exchange_serially(
+    environment: &ProgramEnvironment,
+    clients: &ClientPython,
+) -> Result<Vec<SmbCellResult>> {
     let mut lane = stand(environment, Some(clients))?;
     lane.publish_bulk(FILE_BYTES)?;
     let mut results = Vec::new();
     let ways = [
-        (Protection::Hmac, false),
-        (Protection::Cmac, false),
-        (Protection::Gmac, false),
-        (Protection::Encrypted, false),
-        (Protection::Off, true),
-        (Protection::Cmac, true),
-        (Protection::Encrypted, true),
+        (SmbProtection::Hmac, false),
+        (SmbProtection::Cmac, false),
+        (SmbProtection::Gmac, false),
+        (SmbProtection::Encrypted, false),
+        (SmbProtection::Off, true),
+        (SmbProtection::Cmac, true),
+        (SmbProtection::Encrypted, true),
     ];
     for (protection, holds_leases) in ways {
         if holds_leases {
             lane.hold_leases();
         }
-        for client in [Client::SerialGet, Client::SerialPut] {
-            let cell = Cell {
+        for client in [SmbClientKind::SerialGet, SmbClientKind::SerialPut] {
+            let cell = SmbCell {
                 client,
                 link: LinkKind::Oc1,
                 one_way_delay_ms: 0,
                 protection,
-                mode: Mode::Application,
+                mode: AccelerationMode::Application,
             };
             results.push(lane.measure(&cell, SERIAL_SECONDS, 0)?);
         }
@@ -166,20 +169,20 @@ pub fn exchange_serially(environment: &Environment, clients: &Clients) -> Result
     Ok(results)
 }
 
-fn stand(environment: &Environment, clients: Option<&Clients>) -> Result<Lane> {
-    let mut lane = Lane::create(environment, clients)?;
+fn stand(environment: &ProgramEnvironment, clients: Option<&ClientPython>) -> Result<SmbLane> {
+    let mut lane = SmbLane::create(environment, clients)?;
     lane.set_words(LINK.map(str::to_owned).to_vec())?;
     lane.delegate_key(true);
-    lane.start_nodes_alone(Mode::Application)?;
+    lane.start_nodes_alone(AccelerationMode::Application)?;
     Ok(lane)
 }
 
-fn smbclient(lane: &Lane, share: &str, options: &[&str], commands: &str) -> Result<()> {
+fn smbclient(lane: &SmbLane, share: &str, options: &[&str], commands: &str) -> Result<()> {
     let log = lane.logs().join("smbclient.log");
     let output = fs::File::create(&log)?;
     let mut smbclient = lane.at_the_client("smbclient")?;
     smbclient
-        .arg(format!("//{}/{share}", Site::Far.host_address()))
+        .arg(format!("//{}/{share}", LabSite::Far.host_address()))
         .args(["-U", &format!("{USER}%{PASSWORD}"), "-s", "/dev/null"])
         .args(options)
         .args(["-c", commands])

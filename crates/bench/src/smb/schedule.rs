@@ -15,13 +15,16 @@ use std::thread;
 use anyhow::{Result, ensure};
 use serde::Serialize;
 
-use super::cells::{Cell, Client, LinkKind, Mode, Protection, SMALL_FILES, SMALL_FILES_OF_DEFAULT};
-use super::clients::Clients;
+use super::cells::{
+    AccelerationMode, LinkKind, SMALL_FILES, SMALL_FILES_OF_DEFAULT, SmbCell, SmbClientKind,
+    SmbProtection,
+};
+use super::clients::ClientPython;
 use super::published;
-use super::stand::{CellResult, Document, DocumentTimes, Lane};
-use host::progress::Progress;
-use host::{Environment, kernel, rootless};
-use lab::preflight::{self, Captures, Interception, Needs};
+use super::stand::{DocumentTimes, OfficeDocument, SmbCellResult, SmbLane};
+use host::progress::ProgressReporter;
+use host::{ProgramEnvironment, kernel, rootless};
+use lab::preflight::{self, CaptureMode, InterceptionMode, LabRequirements};
 
 /// How many light lanes run at once: six T1 take a twentieth of one processor's time.
 const LIGHT_LANES: usize = 6;
@@ -34,21 +37,21 @@ const DOCUMENT_LINK: (LinkKind, u32) = (LinkKind::T1, 75);
 const DEFAULT_DOCUMENTS: [&str; 3] = ["50K.doc", "500K.doc", "2M.doc"];
 
 /// The signed cell that is measured once more without the key.
-const WITHOUT_KEY: Cell = Cell {
-    client: Client::SerialGet,
+const WITHOUT_KEY: SmbCell = SmbCell {
+    client: SmbClientKind::SerialGet,
     link: LinkKind::Oc1,
     one_way_delay_ms: 100,
-    protection: Protection::Hmac,
-    mode: Mode::Application,
+    protection: SmbProtection::Hmac,
+    mode: AccelerationMode::Application,
 };
 
 /// What is to be measured.
 #[derive(Clone, Debug)]
-pub struct Choice {
+pub struct SmbSelection {
     /// Which cells.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<SmbCell>,
     /// Modes in which documents are opened and saved; empty for none.
-    pub document_modes: Vec<Mode>,
+    pub document_modes: Vec<AccelerationMode>,
     /// Every document and every small file, instead of some.
     pub is_full: bool,
     /// Whether the signed cell is measured without the key, too.
@@ -57,24 +60,24 @@ pub struct Choice {
 
 /// What came of it.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Report {
+pub struct SmbReport {
     /// In the order in which they were asked for.
-    pub cells: Vec<CellResult>,
+    pub cells: Vec<SmbCellResult>,
     /// Cells without delay that round trips were counted against.
-    pub references: Vec<CellResult>,
+    pub references: Vec<SmbCellResult>,
     /// Documents opened and saved.
     pub documents: Vec<DocumentTimes>,
     /// The signed cell without the key.
-    pub without_key: Option<CellResult>,
+    pub without_key: Option<SmbCellResult>,
     /// What failed, and why.
-    pub not_measured: Vec<NotMeasured>,
+    pub not_measured: Vec<FailedCell>,
     /// Whether somebody ended it early.
     pub is_interrupted: bool,
 }
 
 /// A cell that failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct NotMeasured {
+pub struct FailedCell {
     /// Its name.
     pub cell: String,
     /// Why.
@@ -83,28 +86,28 @@ pub struct NotMeasured {
 
 /// One thing to measure.
 #[derive(Clone, Debug, PartialEq)]
-enum Job {
-    Cell(Cell),
-    Reference(Cell),
-    WithoutKey(Cell),
-    Document(Document),
+enum SmbJob {
+    Cell(SmbCell),
+    Reference(SmbCell),
+    WithoutKey(SmbCell),
+    Document(OfficeDocument),
 }
 
 /// Jobs that share a link and nodes.
 #[derive(Clone, Debug)]
-struct Group {
+struct JobGroup {
     link: LinkKind,
     one_way_delay_ms: u32,
-    mode: Mode,
+    mode: AccelerationMode,
     is_light: bool,
     has_key: bool,
-    jobs: Vec<Job>,
+    jobs: Vec<SmbJob>,
 }
 
 /// What a lane tells.
-enum Event {
+enum LaneEvent {
     Begins(String),
-    Measured(Job, Box<CellResult>),
+    Measured(SmbJob, Box<SmbCellResult>),
     Opened(Vec<DocumentTimes>),
     Failed(String, String),
     Behind(f64),
@@ -115,18 +118,18 @@ enum Event {
 /// # Errors
 /// When something is missing that all of it needs.
 pub fn measure(
-    environment: &Environment,
-    clients: &Clients,
-    choice: &Choice,
-    progress: &dyn Progress,
-) -> Result<Report> {
+    environment: &ProgramEnvironment,
+    clients: &ClientPython,
+    choice: &SmbSelection,
+    progress: &dyn ProgressReporter,
+) -> Result<SmbReport> {
     let privileges = rootless::obtain(environment)?;
     progress.note(privileges.explain());
-    let needs = Needs {
-        servers: vec![lab::servers::Kind::Smb],
+    let needs = LabRequirements {
+        servers: vec![lab::servers::ServerKind::Smb],
         clients: programs(&choice.cells),
-        interception: Interception::Transparent,
-        captures: Captures::None,
+        interception: InterceptionMode::Transparent,
+        captures: CaptureMode::None,
     };
     preflight::check(&needs, privileges)?;
     ensure!(
@@ -138,19 +141,19 @@ pub fn measure(
         .iter()
         .flat_map(|group| group.jobs.iter().map(|job| weight(job, choice, group)))
         .sum();
-    let mut report = Report::default();
+    let mut report = SmbReport::default();
     let mut behind = 0.0;
-    let (light, heavy): (Vec<Group>, Vec<Group>) =
+    let (light, heavy): (Vec<JobGroup>, Vec<JobGroup>) =
         groups.into_iter().partition(|group| group.is_light);
     for (groups, lanes) in [(light, LIGHT_LANES), (heavy, 1)] {
-        let bench = Bench {
+        let bench = SmbBench {
             environment,
             clients,
             choice,
         };
         bench.run(groups, lanes, |event| match event {
-            Event::Begins(name) => progress.step(behind / whole, &name),
-            Event::Behind(weight) => behind += weight,
+            LaneEvent::Begins(name) => progress.step(behind / whole, &name),
+            LaneEvent::Behind(weight) => behind += weight,
             event => report.take(event),
         });
     }
@@ -159,27 +162,30 @@ pub fn measure(
     Ok(report)
 }
 
-fn programs(cells: &[Cell]) -> Vec<&'static str> {
+fn programs(cells: &[SmbCell]) -> Vec<&'static str> {
     // A path is made known by it.
     let mut programs = vec!["smbclient"];
-    if cells.iter().any(|cell| cell.client == Client::Smbnetfs) {
+    if cells
+        .iter()
+        .any(|cell| cell.client == SmbClientKind::Smbnetfs)
+    {
         programs.push("smbnetfs");
     }
     programs
 }
 
 /// The jobs of a choice by link and nodes, those that take longest first.
-fn groups(choice: &Choice) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
+fn groups(choice: &SmbSelection) -> Vec<JobGroup> {
+    let mut groups: Vec<JobGroup> = Vec::new();
     let mut add = |link, one_way_delay_ms, mode, is_light, job| {
-        let has_key = !matches!(job, Job::WithoutKey(_));
+        let has_key = !matches!(job, SmbJob::WithoutKey(_));
         let found = groups.iter_mut().find(|group| {
             (group.link, group.one_way_delay_ms) == (link, one_way_delay_ms)
                 && (group.mode, group.is_light, group.has_key) == (mode, is_light, has_key)
         });
         match found {
             Some(group) => group.jobs.push(job),
-            None => groups.push(Group {
+            None => groups.push(JobGroup {
                 link,
                 one_way_delay_ms,
                 mode,
@@ -189,7 +195,7 @@ fn groups(choice: &Choice) -> Vec<Group> {
             }),
         }
     };
-    let mut add_cell = |cell: Cell, job| {
+    let mut add_cell = |cell: SmbCell, job| {
         add(
             cell.link,
             cell.one_way_delay_ms,
@@ -199,27 +205,27 @@ fn groups(choice: &Choice) -> Vec<Group> {
         );
     };
     for cell in &choice.cells {
-        add_cell(*cell, Job::Cell(*cell));
+        add_cell(*cell, SmbJob::Cell(*cell));
     }
-    let mut references: Vec<Cell> = Vec::new();
+    let mut references: Vec<SmbCell> = Vec::new();
     for cell in &choice.cells {
         let reference = cell.without_delay();
         if !choice.cells.contains(&reference) && !references.contains(&reference) {
             references.push(reference);
-            add_cell(reference, Job::Reference(reference));
+            add_cell(reference, SmbJob::Reference(reference));
         }
     }
     if choice.with_withheld_key {
-        add_cell(WITHOUT_KEY, Job::WithoutKey(WITHOUT_KEY));
+        add_cell(WITHOUT_KEY, SmbJob::WithoutKey(WITHOUT_KEY));
     }
     let (link, delay) = DOCUMENT_LINK;
     for mode in &choice.document_modes {
         for document in documents(choice.is_full) {
-            add(link, delay, *mode, true, Job::Document(document));
+            add(link, delay, *mode, true, SmbJob::Document(document));
         }
     }
     groups.sort_by(|a, b| {
-        let seconds = |group: &Group| -> f64 {
+        let seconds = |group: &JobGroup| -> f64 {
             group
                 .jobs
                 .iter()
@@ -231,11 +237,11 @@ fn groups(choice: &Choice) -> Vec<Group> {
     groups
 }
 
-fn documents(is_full: bool) -> Vec<Document> {
+fn documents(is_full: bool) -> Vec<OfficeDocument> {
     published::documents()
         .into_iter()
         .filter(|document| is_full || DEFAULT_DOCUMENTS.contains(&document.file.as_str()))
-        .map(|document| Document {
+        .map(|document| OfficeDocument {
             file: document.file,
             bytes: (document.size_kb * 1e3) as u64,
         })
@@ -243,46 +249,46 @@ fn documents(is_full: bool) -> Vec<Document> {
 }
 
 /// How long a transfer goes on, in seconds.
-fn span(job: &Job, link: LinkKind) -> f64 {
+fn span(job: &SmbJob, link: LinkKind) -> f64 {
     let whole = link.span().as_secs_f64();
     match job {
-        Job::Cell(_) | Job::WithoutKey(_) | Job::Document(_) => whole,
-        Job::Reference(_) => whole / 3.0,
+        SmbJob::Cell(_) | SmbJob::WithoutKey(_) | SmbJob::Document(_) => whole,
+        SmbJob::Reference(_) => whole / 3.0,
     }
 }
 
-fn files(client: Client, is_full: bool) -> usize {
+fn files(client: SmbClientKind, is_full: bool) -> usize {
     match client {
-        Client::SmallRead | Client::SmallWrite if !is_full => SMALL_FILES_OF_DEFAULT,
+        SmbClientKind::SmallRead | SmbClientKind::SmallWrite if !is_full => SMALL_FILES_OF_DEFAULT,
         _ => SMALL_FILES,
     }
 }
 
 /// How long a job takes, in seconds, roughly.
-fn weight(job: &Job, choice: &Choice, group: &Group) -> f64 {
+fn weight(job: &SmbJob, choice: &SmbSelection, group: &JobGroup) -> f64 {
     let rtt = 2.0 * f64::from(group.one_way_delay_ms) / 1e3;
     match job {
-        Job::Cell(cell) | Job::Reference(cell) | Job::WithoutKey(cell) => {
+        SmbJob::Cell(cell) | SmbJob::Reference(cell) | SmbJob::WithoutKey(cell) => {
             let work = match cell.client {
                 client if client.is_bulk() => span(job, cell.link),
-                Client::Listing => 8.0 * rtt,
+                SmbClientKind::Listing => 8.0 * rtt,
                 client => {
                     // What the modes are held to is 0.2 and 2.1 at most.
                     let round_trips = match cell.mode {
-                        Mode::Relaxed => 1.0,
-                        Mode::Application => 2.2,
-                        Mode::Baseline | Mode::Tcp => 3.0,
+                        AccelerationMode::Relaxed => 1.0,
+                        AccelerationMode::Application => 2.2,
+                        AccelerationMode::Baseline | AccelerationMode::Tcp => 3.0,
                     };
                     files(client, choice.is_full) as f64 * (round_trips * rtt + 0.01)
                 }
             };
             work + 10.0 * rtt + 3.0
         }
-        Job::Document(document) => 2.0 * document.bytes as f64 / 8_192.0 * rtt,
+        SmbJob::Document(document) => 2.0 * document.bytes as f64 / 8_192.0 * rtt,
     }
 }
 
-impl Job {
+impl SmbJob {
     fn name(&self) -> String {
         match self {
             Self::Cell(cell) => cell.name(),
@@ -293,15 +299,15 @@ impl Job {
     }
 }
 
-struct Bench<'a> {
-    environment: &'a Environment,
-    clients: &'a Clients,
-    choice: &'a Choice,
+struct SmbBench<'a> {
+    environment: &'a ProgramEnvironment,
+    clients: &'a ClientPython,
+    choice: &'a SmbSelection,
 }
 
-impl Bench<'_> {
+impl SmbBench<'_> {
     /// Runs groups on so many lanes at once, and hands on what they tell.
-    fn run(&self, mut groups: Vec<Group>, lanes: usize, mut take: impl FnMut(Event)) {
+    fn run(&self, mut groups: Vec<JobGroup>, lanes: usize, mut take: impl FnMut(LaneEvent)) {
         groups.reverse();
         let lanes = lanes.min(groups.len());
         let left = Arc::new(Mutex::new(groups));
@@ -327,7 +333,12 @@ impl Bench<'_> {
         });
     }
 
-    fn run_group(&self, group: &Group, lane: &mut Option<Lane>, tell: &mpsc::Sender<Event>) {
+    fn run_group(
+        &self,
+        group: &JobGroup,
+        lane: &mut Option<SmbLane>,
+        tell: &mpsc::Sender<LaneEvent>,
+    ) {
         // Nobody listens any more only when the listener has panicked.
         let say = |event| drop(tell.send(event));
         let mut is_ready = false;
@@ -335,7 +346,7 @@ impl Bench<'_> {
             if kernel::interrupted() {
                 return;
             }
-            say(Event::Begins(job.name()));
+            say(LaneEvent::Begins(job.name()));
             let outcome = self
                 .prepare(group, lane, &mut is_ready)
                 .and_then(|lane| self.run_job(job, group, lane));
@@ -343,31 +354,31 @@ impl Bench<'_> {
                 Ok(event) => say(event),
                 Err(_) if kernel::interrupted() => return,
                 Err(error) => {
-                    say(Event::Failed(job.name(), format!("{error:#}")));
+                    say(LaneEvent::Failed(job.name(), format!("{error:#}")));
                     // Whatever broke shall not break the next.
                     *lane = None;
                     is_ready = false;
                 }
             }
-            say(Event::Behind(weight(job, self.choice, group)));
+            say(LaneEvent::Behind(weight(job, self.choice, group)));
         }
     }
 
     /// Brings a lane into the state that the group's jobs need.
     fn prepare<'l>(
         &self,
-        group: &Group,
-        lane: &'l mut Option<Lane>,
+        group: &JobGroup,
+        lane: &'l mut Option<SmbLane>,
         is_ready: &mut bool,
-    ) -> Result<&'l mut Lane> {
+    ) -> Result<&'l mut SmbLane> {
         if lane.is_none() {
-            *lane = Some(Lane::create(self.environment, Some(self.clients))?);
+            *lane = Some(SmbLane::create(self.environment, Some(self.clients))?);
             *is_ready = false;
         }
         let lane = lane.as_mut().expect("it was made above");
         if !*is_ready {
             lane.set_link(group.link, group.one_way_delay_ms)?;
-            if group.mode != Mode::Baseline {
+            if group.mode != AccelerationMode::Baseline {
                 lane.delegate_key(group.has_key);
                 lane.start_nodes(group.mode)?;
             }
@@ -376,35 +387,39 @@ impl Bench<'_> {
         Ok(lane)
     }
 
-    fn run_job(&self, job: &Job, group: &Group, lane: &mut Lane) -> Result<Event> {
+    fn run_job(&self, job: &SmbJob, group: &JobGroup, lane: &mut SmbLane) -> Result<LaneEvent> {
         match job {
-            Job::Cell(cell) | Job::Reference(cell) | Job::WithoutKey(cell) => {
+            SmbJob::Cell(cell) | SmbJob::Reference(cell) | SmbJob::WithoutKey(cell) => {
                 let files = files(cell.client, self.choice.is_full);
                 let result = lane.measure(cell, span(job, cell.link), files)?;
-                Ok(Event::Measured(job.clone(), Box::new(result)))
+                Ok(LaneEvent::Measured(job.clone(), Box::new(result)))
             }
-            Job::Document(document) => Ok(Event::Opened(lane.open_and_save(document, group.mode)?)),
+            SmbJob::Document(document) => {
+                Ok(LaneEvent::Opened(lane.open_and_save(document, group.mode)?))
+            }
         }
     }
 }
 
-impl Report {
-    fn take(&mut self, event: Event) {
+impl SmbReport {
+    fn take(&mut self, event: LaneEvent) {
         match event {
-            Event::Measured(Job::Reference(_), result) => self.references.push(*result),
-            Event::Measured(Job::WithoutKey(_), result) => self.without_key = Some(*result),
-            Event::Measured(Job::Cell(_) | Job::Document(_), result) => self.cells.push(*result),
-            Event::Opened(times) => self.documents.extend(times),
-            Event::Failed(cell, reason) => self.not_measured.push(NotMeasured { cell, reason }),
-            Event::Begins(_) | Event::Behind(_) => {}
+            LaneEvent::Measured(SmbJob::Reference(_), result) => self.references.push(*result),
+            LaneEvent::Measured(SmbJob::WithoutKey(_), result) => self.without_key = Some(*result),
+            LaneEvent::Measured(SmbJob::Cell(_) | SmbJob::Document(_), result) => {
+                self.cells.push(*result)
+            }
+            LaneEvent::Opened(times) => self.documents.extend(times),
+            LaneEvent::Failed(cell, reason) => self.not_measured.push(FailedCell { cell, reason }),
+            LaneEvent::Begins(_) | LaneEvent::Behind(_) => {}
         }
     }
 
     /// Puts cells into the order in which they were asked for, and counts their round trips.
-    fn finish(&mut self, asked: &[Cell]) {
-        let place = |cell: &Cell| asked.iter().position(|each| each == cell);
+    fn finish(&mut self, asked: &[SmbCell]) {
+        let place = |cell: &SmbCell| asked.iter().position(|each| each == cell);
         self.cells.sort_by_key(|result| place(&result.cell));
-        let without_delay: Vec<CellResult> = self
+        let without_delay: Vec<SmbCellResult> = self
             .cells
             .iter()
             .chain(&self.references)
@@ -422,12 +437,12 @@ impl Report {
 
 #[cfg(test)]
 mod tests {
-    use super::super::clients::Outcome;
+    use super::super::clients::ClientOutcome;
     use super::super::stand::result_of;
     use super::*;
 
-    fn choice(cells: Vec<Cell>) -> Choice {
-        Choice {
+    fn choice(cells: Vec<SmbCell>) -> SmbSelection {
+        SmbSelection {
             cells,
             document_modes: vec![],
             is_full: false,
@@ -436,8 +451,8 @@ mod tests {
     }
 
     /// A measured cell of so many seconds for a megabyte, or for so many files.
-    fn result(cell: Cell, seconds: f64, files: usize) -> CellResult {
-        let outcome = Outcome {
+    fn result(cell: SmbCell, seconds: f64, files: usize) -> SmbCellResult {
+        let outcome = ClientOutcome {
             bytes: 1_000_000,
             seconds,
             files,
@@ -452,8 +467,8 @@ mod tests {
 
     #[test]
     fn the_default_run_fits_its_limit() {
-        let mut choice = choice(Cell::of_default());
-        choice.document_modes = vec![Mode::Baseline, Mode::Application];
+        let mut choice = choice(SmbCell::of_default());
+        choice.document_modes = vec![AccelerationMode::Baseline, AccelerationMode::Application];
         choice.with_withheld_key = true;
         let (mut light, mut heavy, mut starts) = (0.0, 0.0, 0.0);
         for group in groups(&choice) {
@@ -477,37 +492,37 @@ mod tests {
 
     #[test]
     fn what_has_no_counterpart_without_delay_gets_a_reference() {
-        let with_delay = Cell {
+        let with_delay = SmbCell {
             one_way_delay_ms: 100,
             ..WITHOUT_KEY
         };
-        let jobs = |cells: Vec<Cell>| -> Vec<Job> {
+        let jobs = |cells: Vec<SmbCell>| -> Vec<SmbJob> {
             let groups = groups(&choice(cells));
             groups.into_iter().flat_map(|group| group.jobs).collect()
         };
         let alone = jobs(vec![with_delay]);
-        assert!(alone.contains(&Job::Reference(with_delay.without_delay())));
+        assert!(alone.contains(&SmbJob::Reference(with_delay.without_delay())));
         let both = jobs(vec![with_delay, with_delay.without_delay()]);
-        assert!(both.iter().all(|job| matches!(job, Job::Cell(_))));
+        assert!(both.iter().all(|job| matches!(job, SmbJob::Cell(_))));
     }
 
     #[test]
     fn round_trips_are_what_delay_adds_by_the_rtt() {
-        let cell = Cell {
+        let cell = SmbCell {
             one_way_delay_ms: 100,
             ..WITHOUT_KEY
         };
-        let small = Cell {
-            client: Client::SmallRead,
+        let small = SmbCell {
+            client: SmbClientKind::SmallRead,
             ..cell
         };
-        let mut report = Report {
+        let mut report = SmbReport {
             cells: vec![result(cell, 5.0, 0), result(small, 62.0, 100)],
             references: vec![
                 result(cell.without_delay(), 1.0, 0),
                 result(small.without_delay(), 20.0, 1_000),
             ],
-            ..Report::default()
+            ..SmbReport::default()
         };
         report.finish(&[small, cell]);
         let [first, second] = &report.cells[..] else {

@@ -15,11 +15,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use host::process::{Launch, Process};
-use host::run::Run;
+use host::process::{LaunchConfig, RunningProcess};
+use host::run::LabRun;
 use host::{command, kernel, wait};
 use lab::servers::{SMB_PORT, smbd};
-use lab::topology::{Site, Topology};
+use lab::topology::{LabSite, LabTopology};
 
 /// The account that clients use.
 pub(super) const USER: &str = "alice";
@@ -49,14 +49,14 @@ const AUDIT_LIMIT: Duration = Duration::from_secs(10);
 
 /// The running smbd.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct SmbServer {
     files: PathBuf,
-    process: Process,
+    process: RunningProcess,
 }
 
 /// What smbd saw of one client.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Witness {
+pub(super) struct ServerObservation {
     /// Files and directories opened.
     pub(super) opens: usize,
     /// ... and closed.
@@ -65,13 +65,13 @@ pub(super) struct Witness {
     pub(super) others: usize,
 }
 
-impl Server {
+impl SmbServer {
     /// Starts smbd at the far site.
     ///
     /// # Errors
     /// When it does not come up; the message shows the end of its log.
-    pub(super) fn start(run: &Run, topology: &Topology, logs: &Path) -> Result<Self> {
-        let site = Site::Far;
+    pub(super) fn start(run: &LabRun, topology: &LabTopology, logs: &Path) -> Result<Self> {
+        let site = LabSite::Far;
         let home = run.subdirectory("smb-server")?;
         let files = directory(&home, SHARE)?;
         let map = home.join("users");
@@ -132,13 +132,13 @@ impl Server {
             &format!("{PASSWORD}\n{PASSWORD}\n"),
         )
         .context("making the account of the bench")?;
-        let launch = Launch {
+        let launch = LaunchConfig {
             name: "smbd",
             namespace: &topology.namespace(site.host()),
             program: Path::new("smbd"),
             logs,
         };
-        let mut process = Process::start(run, &launch, smbd::arguments(&path))?;
+        let mut process = RunningProcess::start(run, &launch, smbd::arguments(&path))?;
         let address = std::net::SocketAddr::from((site.host_address(), SMB_PORT));
         let namespace = topology.namespace_file(site.host());
         process.wait_ready(START_LIMIT, "to accept connections", || {
@@ -173,7 +173,7 @@ impl Server {
     ///
     /// # Errors
     /// When the lab is interrupted.
-    pub(super) fn account(&self, mark: usize, closes: usize) -> Result<Witness> {
+    pub(super) fn account(&self, mark: usize, closes: usize) -> Result<ServerObservation> {
         let began = std::time::Instant::now();
         loop {
             wait::not_interrupted()?;
@@ -204,8 +204,8 @@ fn directory(home: &Path, name: &str) -> Result<PathBuf> {
 ///
 /// smbd opens and closes files for reasons of its own, too: a file counts as closed as often as it
 /// was both opened by a client and closed.
-fn witness(log: &str) -> Witness {
-    let client = Site::Near.host_address().to_string();
+fn witness(log: &str) -> ServerObservation {
+    let client = LabSite::Near.host_address().to_string();
     let mut others = 0;
     let mut files: BTreeMap<&str, [usize; 2]> = BTreeMap::new();
     for line in log.lines() {
@@ -230,7 +230,7 @@ fn witness(log: &str) -> Witness {
             _ => {}
         }
     }
-    Witness {
+    ServerObservation {
         opens: files.values().map(|[opens, _]| opens).sum(),
         closes: files
             .values()
@@ -259,7 +259,7 @@ audit|nobody|198.18.1.2|create_file|ok|0x80|file|open|/x/a.bin
 ";
         assert_eq!(
             witness(log),
-            Witness {
+            ServerObservation {
                 opens: 2,
                 closes: 1,
                 others: 1

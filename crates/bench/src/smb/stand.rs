@@ -16,22 +16,23 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use serde::Serialize;
 use serde_json::{Value, json};
-use vocab::Random;
+use vocab::SeededRandom;
 
 use super::cells::{
-    Beside, Cell, Client, LinkKind, Mode, Protection, SMALL_FILE_BYTES, SMALL_FILES,
+    AccelerationMode, LinkKind, SMALL_FILE_BYTES, SMALL_FILES, SecondClientAction, SmbCell,
+    SmbClientKind, SmbProtection,
 };
-use super::clients::{Clients, Place, SecondClient};
-use super::freshness::Freshness;
-use super::server::{PASSWORD, Server, USER, torture_shares};
-use host::kernel::Signal;
+use super::clients::{ClientPlace, ClientPython, SecondClient};
+use super::freshness::FreshnessResult;
+use super::server::{PASSWORD, SmbServer, USER, torture_shares};
+use host::kernel::ProcessSignal;
 use host::machine::ProcessorTime;
-use host::process::Process;
-use host::run::Run;
-use host::{Environment, command, kernel};
-use lab::nodes::{Extras, Nodes};
+use host::process::RunningProcess;
+use host::run::LabRun;
+use host::{ProgramEnvironment, command, kernel};
+use lab::nodes::{ExtraConfiguration, LabNodes};
 use lab::servers::SMB_PORT;
-use lab::topology::{LinkArguments, Offloads, Site, Topology};
+use lab::topology::{LabSite, LabTopology, LinkArguments, OffloadMode};
 
 /// What makes smbclient speak NT1, which it does not by itself.
 pub(super) const NT1_OPTIONS: [&str; 4] = [
@@ -68,13 +69,13 @@ const SMALL_UPLOADS: &str = "small-uploads";
 const DOCUMENTS: &str = "documents";
 
 /// One lane.
-pub(super) struct Lane {
+pub(super) struct SmbLane {
     // In the order in which they have to go.
-    nodes: Nodes,
-    emulator: Option<Process>,
-    server: Server,
-    clients: Option<Clients>,
-    topology: Topology,
+    nodes: LabNodes,
+    emulator: Option<RunningProcess>,
+    server: SmbServer,
+    clients: Option<ClientPython>,
+    topology: LabTopology,
     logs: PathBuf,
     directory: PathBuf,
     link: Option<LinkKind>,
@@ -82,15 +83,15 @@ pub(super) struct Lane {
     is_key_delegated: bool,
     /// Clients with code of their own ask for a lease with each file.
     clients_hold_leases: bool,
-    run: Run,
+    run: LabRun,
 }
 
 /// What came of a cell.
 #[derive(Clone, Debug, Serialize)]
-pub struct CellResult {
+pub struct SmbCellResult {
     /// What was measured.
     #[serde(flatten)]
-    pub cell: Cell,
+    pub cell: SmbCell,
     /// Payload over time; 1 kB is 1,000 bytes.
     #[serde(rename = "goodput_kB_s")]
     pub goodput_kb_s: f64,
@@ -113,9 +114,9 @@ pub struct CellResult {
     /// How often a second client has written beside it.
     pub writes_beside: Option<u64>,
     /// How old what the client was told was, where the second one changed what it read.
-    pub freshness: Option<Freshness>,
+    pub freshness: Option<FreshnessResult>,
     /// What the near node says of the flow; none without nodes.
-    pub accelerate: Option<WhyAccelerated>,
+    pub accelerate: Option<AccelerationReason>,
     /// The share of time in which this machine's processors were busy, in percent.
     pub cpu_busy_percent: f64,
     /// Processes that waited for a processor, on average over the minute before.
@@ -126,7 +127,7 @@ pub struct CellResult {
 
 /// The accelerate stage of `trunkline node why`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct WhyAccelerated {
+pub struct AccelerationReason {
     /// The accelerator, in the node's words.
     pub did: String,
     /// How many requests it has answered on this side of the WAN.
@@ -139,7 +140,7 @@ pub struct WhyAccelerated {
 
 /// An office document: its published size.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Document {
+pub struct OfficeDocument {
     /// Its name.
     pub file: String,
     /// Its size.
@@ -162,21 +163,25 @@ pub struct DocumentTimes {
     /// To save it.
     pub save_seconds: f64,
     /// What the near node says of the flow; none without nodes.
-    pub accelerate: Option<WhyAccelerated>,
+    pub accelerate: Option<AccelerationReason>,
 }
 
-impl Lane {
+impl SmbLane {
     /// Builds both sites and starts smbd; no node runs yet. Cells need clients.
     ///
     /// # Errors
     /// When the kernel refuses or smbd does not start.
-    pub(super) fn create(environment: &Environment, clients: Option<&Clients>) -> Result<Self> {
-        let run = Run::create(environment)?;
+    pub(super) fn create(
+        environment: &ProgramEnvironment,
+        clients: Option<&ClientPython>,
+    ) -> Result<Self> {
+        let run = LabRun::create(environment)?;
         let logs = run.subdirectory("logs")?;
         let directory = run.subdirectory("smb-clients")?;
-        let topology = Topology::create_with(&run, &[Site::Near, Site::Far], Offloads::Kept)?;
-        let server = Server::start(&run, &topology, &logs)?;
-        let nodes = Nodes::prepare(&run, &topology, &logs)?;
+        let topology =
+            LabTopology::create_with(&run, &[LabSite::Near, LabSite::Far], OffloadMode::Kept)?;
+        let server = SmbServer::start(&run, &topology, &logs)?;
+        let nodes = LabNodes::prepare(&run, &topology, &logs)?;
         let lane = Self {
             nodes,
             emulator: None,
@@ -201,7 +206,7 @@ impl Lane {
 
     /// Fills the directory of small files, which the account may change.
     fn publish_small(&self) -> Result<()> {
-        let mut random = Random::from_seed(u64::from(std::process::id()));
+        let mut random = SeededRandom::from_seed(u64::from(std::process::id()));
         let mut content = vec![0; SMALL_FILE_BYTES];
         for number in 0..SMALL_FILES {
             random.fill(&mut content);
@@ -241,7 +246,7 @@ impl Lane {
     pub(super) fn set_words(&mut self, words: Vec<String>) -> Result<()> {
         self.nodes.stop()?;
         if let Some(mut emulator) = self.emulator.take() {
-            emulator.stop(Signal::Terminate)?;
+            emulator.stop(ProcessSignal::Terminate)?;
         }
         let words = LinkArguments(words);
         let emulator = self
@@ -255,7 +260,7 @@ impl Lane {
     ///
     /// # Errors
     /// When they do not start, or the bulk data do not arrive.
-    pub(super) fn start_nodes(&mut self, mode: Mode) -> Result<()> {
+    pub(super) fn start_nodes(&mut self, mode: AccelerationMode) -> Result<()> {
         self.start_nodes_alone(mode)?;
         for doing in ["smbclient", "smbclient-put"] {
             self.warm_up(doing)?;
@@ -277,7 +282,7 @@ impl Lane {
     ///
     /// # Errors
     /// When they do not start.
-    pub(super) fn start_nodes_alone(&mut self, mode: Mode) -> Result<()> {
+    pub(super) fn start_nodes_alone(&mut self, mode: AccelerationMode) -> Result<()> {
         self.nodes.stop()?;
         let mut credentials = Vec::new();
         let mut accelerators = table(mode);
@@ -285,12 +290,12 @@ impl Lane {
             credentials.push(self.account_file()?);
             accelerators.push("resign_gmac = true".to_owned());
         }
-        let extras = Extras {
+        let extras = ExtraConfiguration {
             // A flow that ended a moment before its nodes keeps the one that goes last waiting.
             node: vec!["grace = \"1s\"".to_owned()],
             credentials,
             accelerators,
-            ..Extras::default()
+            ..ExtraConfiguration::default()
         };
         self.nodes.configure(&self.topology, &extras)?;
         self.nodes.start(&self.run)
@@ -320,8 +325,8 @@ impl Lane {
             }
             _ => WARM_UP,
         };
-        let place = self.place(Site::Near);
-        let mut order = place.order(doing, Protection::Off.name(), path);
+        let place = self.place(LabSite::Near);
+        let mut order = place.order(doing, SmbProtection::Off.name(), path);
         order["local"] = json!(local);
         order["truth"] = json!(self.server.files().join(path));
         self.clients()?
@@ -337,11 +342,11 @@ impl Lane {
     /// When a client fails, something ends by itself, or the lab is interrupted.
     pub(super) fn measure(
         &mut self,
-        cell: &Cell,
+        cell: &SmbCell,
         seconds: f64,
         files: usize,
-    ) -> Result<CellResult> {
-        if cell.mode != Mode::Baseline {
+    ) -> Result<SmbCellResult> {
+        if cell.mode != AccelerationMode::Baseline {
             self.nodes.empty_dictionaries()?;
         }
         let order = self.order(cell, seconds, files)?;
@@ -351,7 +356,7 @@ impl Lane {
         let before = ProcessorTime::now()?;
         let (outcome, (cpu_busy_percent, witness)) = self
             .clients()?
-            .run(&self.place(Site::Near), &order, |outcome| {
+            .run(&self.place(LabSite::Near), &order, |outcome| {
                 let busy = ProcessorTime::now()?.busy_since(before) * 100.0;
                 Ok((busy, self.server.account(mark, outcome.closes)?))
             })
@@ -359,15 +364,17 @@ impl Lane {
         let writes_beside = beside.map(SecondClient::finish).transpose()?;
         self.check()?;
         let accelerate = match cell.mode {
-            Mode::Baseline => None,
-            Mode::Tcp | Mode::Application | Mode::Relaxed => Some(self.why()?),
+            AccelerationMode::Baseline => None,
+            AccelerationMode::Tcp | AccelerationMode::Application | AccelerationMode::Relaxed => {
+                Some(self.why()?)
+            }
         };
         let mut faults = Vec::new();
         let freshness = match cell.beside() {
-            Beside::Nobody | Beside::Writes => None,
-            Beside::ChangesItsFiles => Some(self.freshness()?),
+            SecondClientAction::Nobody | SecondClientAction::Writes => None,
+            SecondClientAction::ChangesItsFiles => Some(self.freshness()?),
         };
-        faults.extend(freshness.iter().flat_map(Freshness::faults));
+        faults.extend(freshness.iter().flat_map(FreshnessResult::faults));
         if !outcome.is_identical {
             faults.push("what arrived is not what was sent".to_owned());
         }
@@ -391,7 +398,7 @@ impl Lane {
         }
         self.clear_uploads()?;
         let goodput_kb_s = outcome.bytes as f64 / 1e3 / outcome.seconds.max(1e-9);
-        Ok(CellResult {
+        Ok(SmbCellResult {
             cell: *cell,
             goodput_kb_s,
             seconds: outcome.seconds,
@@ -412,16 +419,18 @@ impl Lane {
     }
 
     /// Starts the second client of a cell, if it has one.
-    fn start_beside(&self, cell: &Cell, files: usize) -> Result<Option<SecondClient>> {
-        let place = self.place(Site::Far);
+    fn start_beside(&self, cell: &SmbCell, files: usize) -> Result<Option<SecondClient>> {
+        let place = self.place(LabSite::Far);
         let order = match cell.beside() {
-            Beside::Nobody => return Ok(None),
-            Beside::Writes => place.order("beside", Protection::Hmac.name(), "beside"),
-            Beside::ChangesItsFiles => {
+            SecondClientAction::Nobody => return Ok(None),
+            SecondClientAction::Writes => {
+                place.order("beside", SmbProtection::Hmac.name(), "beside")
+            }
+            SecondClientAction::ChangesItsFiles => {
                 let watch = self.watch();
                 let _ = fs::remove_dir_all(&watch);
                 fs::create_dir_all(&watch)?;
-                let mut order = place.order("change", Protection::Hmac.name(), SMALL);
+                let mut order = place.order("change", SmbProtection::Hmac.name(), SMALL);
                 order["leases"] = json!(self.clients_hold_leases);
                 order["files"] = json!(files);
                 order["file_bytes"] = json!(SMALL_FILE_BYTES);
@@ -433,9 +442,9 @@ impl Lane {
     }
 
     /// What two clients that watched the same files say, which then are as they were again.
-    fn freshness(&self) -> Result<Freshness> {
+    fn freshness(&self) -> Result<FreshnessResult> {
         let (changes, told) = (self.watch().join("changes"), self.watch().join("told"));
-        let found = Freshness::of(&changes, &told, f64::from(STALENESS_MS))?;
+        let found = FreshnessResult::of(&changes, &told, f64::from(STALENESS_MS))?;
         self.publish_small()?;
         Ok(found)
     }
@@ -446,29 +455,29 @@ impl Lane {
     }
 
     /// What the client of a cell is told.
-    fn order(&self, cell: &Cell, seconds: f64, files: usize) -> Result<Value> {
+    fn order(&self, cell: &SmbCell, seconds: f64, files: usize) -> Result<Value> {
         let (doing, path) = match cell.client {
-            Client::SerialGet | Client::Smbprotocol => ("serial-get", BULK),
-            Client::SerialPut => ("serial-put", UPLOAD),
-            Client::Smbclient => ("smbclient", BULK),
-            Client::Smbnetfs => ("smbnetfs", BULK),
-            Client::SmallRead => ("small-read", SMALL),
-            Client::SmallWrite => ("small-write", SMALL_UPLOADS),
-            Client::Listing => ("listing", SMALL),
-            Client::Nt1Get => ("smbclient", NT1),
-            Client::Nt1Put => ("smbclient-put", UPLOAD),
+            SmbClientKind::SerialGet | SmbClientKind::Smbprotocol => ("serial-get", BULK),
+            SmbClientKind::SerialPut => ("serial-put", UPLOAD),
+            SmbClientKind::Smbclient => ("smbclient", BULK),
+            SmbClientKind::Smbnetfs => ("smbnetfs", BULK),
+            SmbClientKind::SmallRead => ("small-read", SMALL),
+            SmbClientKind::SmallWrite => ("small-write", SMALL_UPLOADS),
+            SmbClientKind::Listing => ("listing", SMALL),
+            SmbClientKind::Nt1Get => ("smbclient", NT1),
+            SmbClientKind::Nt1Put => ("smbclient-put", UPLOAD),
         };
-        let place = self.place(Site::Near);
+        let place = self.place(LabSite::Near);
         let mut order = place.order(doing, cell.protection.name(), path);
         if cell.client.is_of_nt1() {
             order["options"] = json!(NT1_OPTIONS);
         }
-        if cell.client == Client::Nt1Put {
+        if cell.client == SmbClientKind::Nt1Put {
             let local = self.directory.join("fetched.bin");
             fs::copy(self.server.files().join(NT1), local)?;
         }
         order["block"] = json!(match cell.client {
-            Client::Smbprotocol => LARGE_BLOCK,
+            SmbClientKind::Smbprotocol => LARGE_BLOCK,
             _ => SERIAL_BLOCK,
         });
         order["seconds"] = json!(seconds);
@@ -477,7 +486,7 @@ impl Lane {
         order["file_bytes"] = json!(SMALL_FILE_BYTES);
         order["truth"] = json!(self.server.files().join(path));
         order["local"] = json!(self.directory.join("fetched.bin"));
-        if cell.beside() == Beside::ChangesItsFiles {
+        if cell.beside() == SecondClientAction::ChangesItsFiles {
             order["watch"] = json!(self.watch());
         }
         let home = self.directory.join("home");
@@ -492,22 +501,24 @@ impl Lane {
     /// As [`Self::measure`].
     pub(super) fn open_and_save(
         &mut self,
-        document: &Document,
-        mode: Mode,
+        document: &OfficeDocument,
+        mode: AccelerationMode,
     ) -> Result<Vec<DocumentTimes>> {
         let path = format!("{DOCUMENTS}/{}", document.file);
         self.publish(&path, document.bytes, 3)?;
-        if mode != Mode::Baseline {
+        if mode != AccelerationMode::Baseline {
             self.nodes.empty_dictionaries()?;
         }
         let caches: &[&'static str] = match mode {
-            Mode::Baseline => &["none"],
-            Mode::Tcp | Mode::Application | Mode::Relaxed => &["cold", "warm"],
+            AccelerationMode::Baseline => &["none"],
+            AccelerationMode::Tcp | AccelerationMode::Application | AccelerationMode::Relaxed => {
+                &["cold", "warm"]
+            }
         };
         let mut times = Vec::new();
         for cache in caches {
-            let place = self.place(Site::Near);
-            let mut order = place.order("office", Protection::Off.name(), "");
+            let place = self.place(LabSite::Near);
+            let mut order = place.order("office", SmbProtection::Off.name(), "");
             order["path"] = json!(path.replace('/', "\\"));
             order["truth"] = json!(self.server.files().join(&path));
             let (outcome, ()) = self
@@ -521,8 +532,10 @@ impl Lane {
                 document.file
             );
             let accelerate = match mode {
-                Mode::Baseline => None,
-                Mode::Tcp | Mode::Application | Mode::Relaxed => Some(self.why()?),
+                AccelerationMode::Baseline => None,
+                AccelerationMode::Tcp
+                | AccelerationMode::Application
+                | AccelerationMode::Relaxed => Some(self.why()?),
             };
             times.push(DocumentTimes {
                 file: document.file.clone(),
@@ -541,7 +554,7 @@ impl Lane {
     ///
     /// # Errors
     /// When the node does not answer or has seen no such flow: it passed by.
-    pub(super) fn why(&self) -> Result<WhyAccelerated> {
+    pub(super) fn why(&self) -> Result<AccelerationReason> {
         newest_why(&self.nodes)
     }
 
@@ -549,7 +562,7 @@ impl Lane {
     ///
     /// # Errors
     /// When the node does not answer.
-    pub(super) fn all_whys(&self) -> Result<Vec<WhyAccelerated>> {
+    pub(super) fn all_whys(&self) -> Result<Vec<AccelerationReason>> {
         let flows = flows_to_smbd(&self.nodes)?;
         let whys = flows.into_iter().map(|flow| why_of(&self.nodes, flow));
         whys.collect()
@@ -561,7 +574,7 @@ impl Lane {
         if !self.nodes.are_running() {
             return Ok(0);
         }
-        let flows = self.nodes.flows(Site::Near)?;
+        let flows = self.nodes.flows(LabSite::Near)?;
         let flows = flows.iter().filter(|flow| {
             let client = flow["client"].as_str().unwrap_or_default();
             let port = client
@@ -580,7 +593,7 @@ impl Lane {
     pub(super) fn torture_arguments(lane: usize) -> [String; 2] {
         let [share, plain] = torture_shares(lane);
         [
-            format!("//{}/{share}", Site::Far.host_address()),
+            format!("//{}/{share}", LabSite::Far.host_address()),
             format!("--option=torture:share2={plain}"),
         ]
     }
@@ -590,14 +603,14 @@ impl Lane {
     /// # Errors
     /// When the namespace cannot be entered.
     pub(super) fn at_the_client(&self, program: &str) -> Result<Command> {
-        self.at(Site::Near, program)
+        self.at(LabSite::Near, program)
     }
 
     /// The same in the namespace of a site's host.
     ///
     /// # Errors
     /// As [`Self::at_the_client`].
-    pub(super) fn at(&self, site: Site, program: &str) -> Result<Command> {
+    pub(super) fn at(&self, site: LabSite, program: &str) -> Result<Command> {
         let mut command = command::new(program);
         command.current_dir(&self.directory);
         std::os::unix::process::CommandExt::process_group(&mut command, 0);
@@ -621,12 +634,12 @@ impl Lane {
         &self.directory
     }
 
-    fn clients(&self) -> Result<&Clients> {
+    fn clients(&self) -> Result<&ClientPython> {
         self.clients.as_ref().context("this lane has no clients")
     }
 
-    fn place(&self, site: Site) -> Place<'_> {
-        Place {
+    fn place(&self, site: LabSite) -> ClientPlace<'_> {
+        ClientPlace {
             topology: &self.topology,
             host: site.host(),
             directory: &self.directory,
@@ -664,7 +677,7 @@ impl Lane {
         let mut file =
             fs::File::create(&path).with_context(|| format!("writing {}", path.display()))?;
         // No two runs share a byte, so that nothing a dictionary might keep can help.
-        let mut random = Random::for_stream(u64::from(std::process::id()), seed);
+        let mut random = SeededRandom::for_stream(u64::from(std::process::id()), seed);
         let mut block = vec![0; 1 << 20];
         let mut left = bytes;
         while left > 0 {
@@ -688,15 +701,15 @@ impl Lane {
 ///
 /// # Errors
 /// When the node does not answer or has seen no such flow: it passed by.
-pub(super) fn newest_why(nodes: &Nodes) -> Result<WhyAccelerated> {
+pub(super) fn newest_why(nodes: &LabNodes) -> Result<AccelerationReason> {
     let flow = flows_to_smbd(nodes)?.into_iter().max();
     let flow = flow.context("no flow to smbd went through the near node")?;
     why_of(nodes, flow)
 }
 
-fn flows_to_smbd(nodes: &Nodes) -> Result<Vec<u64>> {
+fn flows_to_smbd(nodes: &LabNodes) -> Result<Vec<u64>> {
     let port = format!(":{SMB_PORT}");
-    let flows = nodes.flows(Site::Near)?;
+    let flows = nodes.flows(LabSite::Near)?;
     Ok(flows
         .iter()
         .filter(|flow| {
@@ -708,27 +721,27 @@ fn flows_to_smbd(nodes: &Nodes) -> Result<Vec<u64>> {
         .collect())
 }
 
-fn why_of(nodes: &Nodes, flow: u64) -> Result<WhyAccelerated> {
-    let why = nodes.why(Site::Near, flow)?;
+fn why_of(nodes: &LabNodes, flow: u64) -> Result<AccelerationReason> {
+    let why = nodes.why(LabSite::Near, flow)?;
     let stages = why["stages"].as_array();
     let stage = stages
         .into_iter()
         .flatten()
         .find(|stage| stage["stage"] == "accelerate");
-    Ok(stage.map(WhyAccelerated::of).unwrap_or_default())
+    Ok(stage.map(AccelerationReason::of).unwrap_or_default())
 }
 
 /// What the nodes are told of SMB.
-fn table(mode: Mode) -> Vec<String> {
+fn table(mode: AccelerationMode) -> Vec<String> {
     let mode_line = format!("mode = \"{}\"", mode.consistency().unwrap_or("off"));
     let mut lines = vec!["[smb]".to_owned(), mode_line];
-    if mode == Mode::Relaxed {
+    if mode == AccelerationMode::Relaxed {
         lines.push(format!("relaxed_staleness = \"{STALENESS_MS}ms\""));
     }
     lines
 }
 
-impl WhyAccelerated {
+impl AccelerationReason {
     /// Reads the stage: `smb: 12 requests answered on this side of the WAN`, or a name alone.
     fn of(stage: &Value) -> Self {
         let text = |key: &str| stage[key].as_str().map(str::to_owned);
@@ -758,7 +771,7 @@ fn load_average() -> f64 {
     first.and_then(|word| word.parse().ok()).unwrap_or_default()
 }
 
-impl CellResult {
+impl SmbCellResult {
     /// Counts round trips against the same cell without delay.
     pub(super) fn count_round_trips(&mut self, without_delay: &Self) {
         let rtt = 2.0 * f64::from(self.cell.one_way_delay_ms) / 1e3;
@@ -772,7 +785,7 @@ impl CellResult {
         };
         let trips = (self.seconds - without_delay.seconds * share) / rtt;
         self.wan_round_trips = Some(trips);
-        if self.files > 0 && self.cell.client != Client::Listing {
+        if self.files > 0 && self.cell.client != SmbClientKind::Listing {
             self.wan_round_trips_per_file = Some(trips / self.files as f64);
         }
     }
@@ -780,9 +793,9 @@ impl CellResult {
 
 /// A result for tests.
 #[cfg(test)]
-pub(super) fn result_of(cell: Cell, outcome: &super::clients::Outcome) -> CellResult {
+pub(super) fn result_of(cell: SmbCell, outcome: &super::clients::ClientOutcome) -> SmbCellResult {
     let goodput_kb_s = outcome.bytes as f64 / 1e3 / outcome.seconds;
-    CellResult {
+    SmbCellResult {
         cell,
         goodput_kb_s,
         seconds: outcome.seconds,
@@ -809,9 +822,9 @@ mod tests {
     #[test]
     fn the_stage_tells_what_was_answered() {
         let stage = json!({ "did": "smb: 12 requests answered on this side of the WAN" });
-        let why = WhyAccelerated::of(&stage);
+        let why = AccelerationReason::of(&stage);
         assert_eq!((&why.did[..], why.answered), ("smb", 12));
-        let why = WhyAccelerated::of(&json!({ "did": "passthrough", "why_not": "signed" }));
+        let why = AccelerationReason::of(&json!({ "did": "passthrough", "why_not": "signed" }));
         assert_eq!((&why.did[..], why.answered), ("passthrough", 0));
         assert_eq!(why.why_not.as_deref(), Some("signed"));
     }

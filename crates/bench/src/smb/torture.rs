@@ -16,11 +16,11 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
-use super::cells::{Mode, Protection};
+use super::cells::{AccelerationMode, SmbProtection};
 use super::server::{PASSWORD, TORTURE_LANES, USER};
-use super::stand::{Lane, WhyAccelerated};
+use super::stand::{AccelerationReason, SmbLane};
 use anyhow::{Context, Result};
-use host::{Environment, wait};
+use host::{ProgramEnvironment, wait};
 
 /// The suites of `smb2` that take half a minute together on a LAN.
 pub const QUICK: [&str; 15] = [
@@ -62,10 +62,12 @@ const COMPOUND_WITHOUT_KEY: [&str; 14] = [
 
 /// Suites, without what smbtorture itself cannot do in such a session.
 #[must_use]
-pub fn possible(suites: &[&'static str], session: Session) -> Vec<&'static str> {
+pub fn possible(suites: &[&'static str], session: TortureSession) -> Vec<&'static str> {
     let compound: &[&str] = match session {
-        Session::PlainOfNobody | Session::Nobody => &COMPOUND_WITHOUT_KEY,
-        Session::Account | Session::Delegated(_) | Session::Nt1 => &["compound"],
+        TortureSession::PlainOfNobody | TortureSession::Nobody => &COMPOUND_WITHOUT_KEY,
+        TortureSession::Account | TortureSession::Delegated(_) | TortureSession::Nt1 => {
+            &["compound"]
+        }
     };
     let parts = |suite: &&'static str| match *suite {
         "compound" => compound.to_vec(),
@@ -148,7 +150,7 @@ pub const LONG_LIMIT: Duration = Duration::from_secs(600);
 /// Samba's clients sign each TREE_CONNECT of a session that has a key, and their check of what was
 /// negotiated, whatever signing they were told to use; sessions of nobody have no key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Session {
+pub enum TortureSession {
     /// Nobody, by SMB 2.1: nothing is signed, which a node accelerates without a key.
     PlainOfNobody,
     /// Nobody, by the newest dialect that both sides know; nothing is signed either.
@@ -156,12 +158,12 @@ pub enum Session {
     /// The bench's account, by the newest dialect, with what both sides sign by themselves.
     Account,
     /// The bench's account, whose key the nodes have.
-    Delegated(Protection),
+    Delegated(SmbProtection),
     /// Nobody, by SMB 1: the suites of [`NT1`].
     Nt1,
 }
 
-impl Session {
+impl TortureSession {
     fn options(self) -> Vec<String> {
         let account = format!("{USER}%{PASSWORD}");
         let words: &[&str] = match self {
@@ -206,7 +208,7 @@ impl Session {
 
 /// How one test of smbtorture ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum TestVerdict {
     /// It passed.
     Success,
     /// It failed, or could not be carried out.
@@ -216,17 +218,17 @@ pub enum Verdict {
 }
 
 /// What each test of the suites gave, by `suite.test`.
-pub type Verdicts = BTreeMap<String, Verdict>;
+pub type TestVerdicts = BTreeMap<String, TestVerdict>;
 
 /// Both runs.
 #[derive(Clone, Debug, Default)]
-pub struct Comparison {
+pub struct SuiteComparison {
     /// Without nodes.
-    pub direct: Verdicts,
+    pub direct: TestVerdicts,
     /// Through a pair of nodes.
-    pub through: Verdicts,
+    pub through: TestVerdicts,
     /// What the near node said of each of its flows.
-    pub accelerate: Vec<WhyAccelerated>,
+    pub accelerate: Vec<AccelerationReason>,
     /// How many requests of each suite the near node answered: at least, for connections that came and went
     /// between two looks are not counted.
     pub answered: BTreeMap<String, u64>,
@@ -236,23 +238,24 @@ pub struct Comparison {
 
 /// What came of one suite.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tally {
+pub struct SuiteTally {
     /// Which.
     pub suite: String,
     /// Tests that passed direct.
     pub direct: usize,
     /// Those of them that passed through.
     pub through: usize,
-    /// See [`Comparison::answered`].
+    /// See [`SuiteComparison::answered`].
     pub answered: u64,
 }
 
-impl Comparison {
+impl SuiteComparison {
     /// Tests that passed direct and did not pass through, but for those that tell of the last access.
     #[must_use]
     pub fn broken(&self) -> Vec<&str> {
-        let passed =
-            |verdicts: &Verdicts, name: &str| verdicts.get(name).copied() == Some(Verdict::Success);
+        let passed = |verdicts: &TestVerdicts, name: &str| {
+            verdicts.get(name).copied() == Some(TestVerdict::Success)
+        };
         self.direct
             .keys()
             .filter(|name| passed(&self.direct, name) && !passed(&self.through, name))
@@ -263,16 +266,17 @@ impl Comparison {
 
     /// What came of each suite.
     #[must_use]
-    pub fn tallies(&self, suites: &[&str]) -> Vec<Tally> {
-        let passed =
-            |verdicts: &Verdicts, name: &str| verdicts.get(name).copied() == Some(Verdict::Success);
+    pub fn tallies(&self, suites: &[&str]) -> Vec<SuiteTally> {
+        let passed = |verdicts: &TestVerdicts, name: &str| {
+            verdicts.get(name).copied() == Some(TestVerdict::Success)
+        };
         let of = |suite: &&str| {
             let prefix = format!("{suite}.");
             let names = self.direct.keys();
             let names: Vec<_> = names
                 .filter(|name| name.starts_with(&prefix) && passed(&self.direct, name))
                 .collect();
-            Tally {
+            SuiteTally {
                 suite: (*suite).to_owned(),
                 direct: names.len(),
                 through: names
@@ -290,7 +294,7 @@ impl Comparison {
     pub fn passed_direct(&self) -> usize {
         let verdicts = self.direct.values();
         verdicts
-            .filter(|verdict| **verdict == Verdict::Success)
+            .filter(|verdict| **verdict == TestVerdict::Success)
             .count()
     }
 }
@@ -300,25 +304,25 @@ impl Comparison {
 /// # Errors
 /// When a lab does not come up, or smbtorture cannot be started.
 pub fn compare(
-    environment: &Environment,
+    environment: &ProgramEnvironment,
     suites: &[&str],
-    session: Session,
+    session: TortureSession,
     limit: Duration,
-) -> Result<Comparison> {
+) -> Result<SuiteComparison> {
     thread::scope(|scope| {
         let direct = scope.spawn(|| {
             let mut lane = stand(environment)?;
             Ok::<_, anyhow::Error>(run_all(&mut lane, suites, session, limit)?.0)
         });
         let mut lane = stand(environment)?;
-        lane.delegate_key(matches!(session, Session::Delegated(_)));
-        lane.start_nodes_alone(Mode::Application)?;
+        lane.delegate_key(matches!(session, TortureSession::Delegated(_)));
+        lane.start_nodes_alone(AccelerationMode::Application)?;
         let (through, answered) = run_all(&mut lane, suites, session, limit)?;
         let accelerate = lane.all_whys()?;
         let direct = direct
             .join()
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-        let mut comparison = Comparison {
+        let mut comparison = SuiteComparison {
             direct,
             through,
             accelerate,
@@ -330,9 +334,11 @@ pub fn compare(
             let (verdicts, _) = run(&lane, 0, &test, session, limit)?;
             if verdicts
                 .values()
-                .any(|verdict| *verdict == Verdict::Success)
+                .any(|verdict| *verdict == TestVerdict::Success)
             {
-                comparison.through.insert(test.clone(), Verdict::Success);
+                comparison
+                    .through
+                    .insert(test.clone(), TestVerdict::Success);
                 comparison.at_second_try.push(test);
             }
         }
@@ -340,23 +346,23 @@ pub fn compare(
     })
 }
 
-fn stand(environment: &Environment) -> Result<Lane> {
-    let mut lane = Lane::create(environment, None)?;
+fn stand(environment: &ProgramEnvironment) -> Result<SmbLane> {
+    let mut lane = SmbLane::create(environment, None)?;
     lane.set_words(LINK.map(str::to_owned).to_vec())?;
     Ok(lane)
 }
 
 /// Runs suites, as many at a time as there are shares for them.
 fn run_all(
-    lane: &mut Lane,
+    lane: &mut SmbLane,
     suites: &[&str],
-    session: Session,
+    session: TortureSession,
     limit: Duration,
-) -> Result<(Verdicts, BTreeMap<String, u64>)> {
+) -> Result<(TestVerdicts, BTreeMap<String, u64>)> {
     let left = Mutex::new(suites.iter());
     let next = || left.lock().unwrap_or_else(|lock| lock.into_inner()).next();
-    let work = |share: usize, lane: &Lane| -> Result<_> {
-        let (mut verdicts, mut answered) = (Verdicts::new(), BTreeMap::new());
+    let work = |share: usize, lane: &SmbLane| -> Result<_> {
+        let (mut verdicts, mut answered) = (TestVerdicts::new(), BTreeMap::new());
         while let Some(suite) = next() {
             let (of_suite, ports) = run(lane, share, suite, session, limit)?;
             verdicts.extend(of_suite);
@@ -364,9 +370,9 @@ fn run_all(
         }
         Ok((verdicts, answered))
     };
-    let (mut verdicts, mut answered) = (Verdicts::new(), BTreeMap::new());
+    let (mut verdicts, mut answered) = (TestVerdicts::new(), BTreeMap::new());
     thread::scope(|scope| -> Result<()> {
-        let shared: &Lane = lane;
+        let shared: &SmbLane = lane;
         let work = &work;
         let threads: Vec<_> = (0..TORTURE_LANES)
             .map(|share| scope.spawn(move || work(share, shared)))
@@ -385,16 +391,16 @@ fn run_all(
 
 /// Runs a suite, or a test of one; how its tests ended, and the ports that it connected from.
 fn run(
-    lane: &Lane,
+    lane: &SmbLane,
     share: usize,
     suite: &str,
-    session: Session,
+    session: TortureSession,
     limit: Duration,
-) -> Result<(Verdicts, BTreeSet<u16>)> {
+) -> Result<(TestVerdicts, BTreeSet<u16>)> {
     let log = lane.logs().join(format!("smbtorture-{suite}.log"));
     let mut smbtorture = lane.at_the_client("smbtorture")?;
     smbtorture
-        .args(Lane::torture_arguments(share))
+        .args(SmbLane::torture_arguments(share))
         .args(session.options())
         .arg(session.suite(suite))
         .stdin(Stdio::null())
@@ -454,14 +460,14 @@ fn local_ports(table: &str, sockets: &BTreeSet<String>) -> BTreeSet<u16> {
 }
 
 /// Reads the lines in which smbtorture tells how tests ended (the subunit protocol, version 1).
-fn verdicts(suite: &str, text: &str) -> Verdicts {
+fn verdicts(suite: &str, text: &str) -> TestVerdicts {
     text.lines()
         .filter_map(|line| {
             let (word, rest) = line.split_once(": ")?;
             let verdict = match word {
-                "success" => Verdict::Success,
-                "failure" | "error" => Verdict::Failure,
-                "skip" => Verdict::Skip,
+                "success" => TestVerdict::Success,
+                "failure" | "error" => TestVerdict::Failure,
+                "skip" => TestVerdict::Skip,
                 _ => return None,
             };
             let test = rest.trim_end_matches('[').trim();
@@ -492,25 +498,25 @@ error: access [
 ";
         let found = verdicts("read", text);
         assert_eq!(found.len(), 4);
-        assert_eq!(found["read.eof"], Verdict::Success);
-        assert_eq!(found["read.position"], Verdict::Failure);
-        assert_eq!(found["read.dir"], Verdict::Skip);
-        assert_eq!(found["read.access"], Verdict::Failure);
+        assert_eq!(found["read.eof"], TestVerdict::Success);
+        assert_eq!(found["read.position"], TestVerdict::Failure);
+        assert_eq!(found["read.dir"], TestVerdict::Skip);
+        assert_eq!(found["read.access"], TestVerdict::Failure);
     }
 
     #[test]
     fn a_suite_is_told_by_its_tests_that_pass_direct() {
-        let success = |names: &[&str]| -> Verdicts {
+        let success = |names: &[&str]| -> TestVerdicts {
             let names = names.iter().map(|name| (*name).to_owned());
-            names.map(|name| (name, Verdict::Success)).collect()
+            names.map(|name| (name, TestVerdict::Success)).collect()
         };
-        let comparison = Comparison {
+        let comparison = SuiteComparison {
             direct: success(&["dir.a", "dir.b", "dirlease.a"]),
             through: success(&["dir.b", "dir.c", "dirlease.a"]),
             answered: BTreeMap::from([("dir".to_owned(), 7)]),
-            ..Comparison::default()
+            ..SuiteComparison::default()
         };
-        let tally = |suite: &str, direct, through, answered| Tally {
+        let tally = |suite: &str, direct, through, answered| SuiteTally {
             suite: suite.to_owned(),
             direct,
             through,
@@ -534,20 +540,20 @@ error: access [
 
     #[test]
     fn a_test_is_broken_when_it_passes_direct_alone() {
-        let verdicts = |list: &[(&str, Verdict)]| -> Verdicts {
+        let verdicts = |list: &[(&str, TestVerdict)]| -> TestVerdicts {
             list.iter()
                 .map(|(name, verdict)| ((*name).to_owned(), *verdict))
                 .collect()
         };
-        let comparison = Comparison {
+        let comparison = SuiteComparison {
             direct: verdicts(&[
-                ("a", Verdict::Success),
-                ("b", Verdict::Success),
-                ("c", Verdict::Failure),
-                ("d", Verdict::Success),
+                ("a", TestVerdict::Success),
+                ("b", TestVerdict::Success),
+                ("c", TestVerdict::Failure),
+                ("d", TestVerdict::Success),
             ]),
-            through: verdicts(&[("a", Verdict::Success), ("b", Verdict::Failure)]),
-            ..Comparison::default()
+            through: verdicts(&[("a", TestVerdict::Success), ("b", TestVerdict::Failure)]),
+            ..SuiteComparison::default()
         };
         assert_eq!(comparison.broken(), ["b", "d"]);
         assert_eq!(comparison.passed_direct(), 3);

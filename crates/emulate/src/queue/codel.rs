@@ -13,8 +13,8 @@
 //! ```
 //!
 //! The RFC's `dequeue()` drops in a loop. Here each turn of the loop is a call of
-//! [`CoDel::on_dequeue`]: after [`Verdict::Drop`] the caller asks again, at the same instant, about
-//! the next packet; [`Round`] remembers where the loop was left. Where the RFC drops, an
+//! [`CoDelState::on_dequeue`]: after [`QueueVerdict::Drop`] the caller asks again, at the same instant, about
+//! the next packet; [`DequeueOutcome`] remembers where the loop was left. Where the RFC drops, an
 //! ECN-capable packet is marked instead if the settings say so; it goes on to the line and ends the
 //! loop, as in Linux. It holds no packets, and `interval / √count` is cut to whole nanoseconds.
 
@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use vocab::Time;
 
-use super::Verdict;
-use crate::config::{CoDelConfig, Ecn};
+use super::QueueVerdict;
+use crate::config::{CoDelConfig, EcnMode};
 
 /// How many intervals after it stopped dropping the former rate of dropping is still a good
 /// start; RFC 8289 §5.5 (Dequeue Routine).
@@ -32,7 +32,7 @@ const REMEMBERED_INTERVALS: u32 = 16;
 
 /// The state of one queue: RFC 8289 §5.2 (Per-Queue State).
 #[derive(Clone, Debug)]
-pub(crate) struct CoDel {
+pub(crate) struct CoDelState {
     config: CoDelConfig,
     /// Nothing is dropped while this much or less waits: RFC 8289 §5.3 (Constants) says that
     /// `maxpacket` should be the interface's MTU. It is counted as the line counts.
@@ -45,12 +45,12 @@ pub(crate) struct CoDel {
     /// What `count` began with.
     last_count: u32,
     dropping: bool,
-    round: Round,
+    round: DequeueOutcome,
 }
 
 /// What became of the packet before, if the line takes out several at one instant.
 #[derive(Clone, Copy, Debug)]
-enum Round {
+enum DequeueOutcome {
     /// There was none, or it went to the line.
     New,
     /// It was dropped as dropping began: this one passes in any case.
@@ -59,7 +59,7 @@ enum Round {
     Dropped,
 }
 
-impl CoDel {
+impl CoDelState {
     pub(crate) fn new(config: CoDelConfig, max_packet: u64) -> Self {
         Self {
             config,
@@ -69,7 +69,7 @@ impl CoDel {
             count: 0,
             last_count: 0,
             dropping: false,
-            round: Round::New,
+            round: DequeueOutcome::New,
         }
     }
 
@@ -83,24 +83,24 @@ impl CoDel {
     /// `backlog_after` are the bytes that still wait behind it, `ect` says whether its sender can
     /// read a mark.
     ///
-    /// After [`Verdict::Drop`] the caller asks about the next packet, or, when there is none,
-    /// calls [`CoDel::on_empty`].
+    /// After [`QueueVerdict::Drop`] the caller asks about the next packet, or, when there is none,
+    /// calls [`CoDelState::on_empty`].
     pub(crate) fn on_dequeue(
         &mut self,
         now: Time,
         sojourn: Duration,
         backlog_after: u64,
         ect: bool,
-    ) -> Verdict {
+    ) -> QueueVerdict {
         let ok_to_drop = self.is_ok_to_drop(now, sojourn, backlog_after);
-        match mem::replace(&mut self.round, Round::New) {
-            Round::New if self.dropping => {
+        match mem::replace(&mut self.round, DequeueOutcome::New) {
+            DequeueOutcome::New if self.dropping => {
                 self.dropping = ok_to_drop;
                 self.drop_if_due(now, ect)
             }
-            Round::New if ok_to_drop => self.enter(now, ect),
-            Round::New | Round::Entered => Verdict::Pass,
-            Round::Dropped => {
+            DequeueOutcome::New if ok_to_drop => self.enter(now, ect),
+            DequeueOutcome::New | DequeueOutcome::Entered => QueueVerdict::Pass,
+            DequeueOutcome::Dropped => {
                 self.dropping = ok_to_drop;
                 if ok_to_drop {
                     self.drop_next = self.control_law(self.drop_next);
@@ -114,7 +114,7 @@ impl CoDel {
     pub(crate) fn on_empty(&mut self) {
         self.first_above = None;
         self.dropping = false;
-        self.round = Round::New;
+        self.round = DequeueOutcome::New;
     }
 
     /// RFC 8289 §5.6 (Helper Routines), `dodequeue()`: above the target for an interval.
@@ -133,21 +133,21 @@ impl CoDel {
     }
 
     /// The loop of RFC 8289 §5.5 (Dequeue Routine), one turn.
-    fn drop_if_due(&mut self, now: Time, ect: bool) -> Verdict {
+    fn drop_if_due(&mut self, now: Time, ect: bool) -> QueueVerdict {
         if !self.dropping || now < self.drop_next {
-            return Verdict::Pass;
+            return QueueVerdict::Pass;
         }
         self.count = self.count.saturating_add(1);
         if self.marks(ect) {
             self.drop_next = self.control_law(self.drop_next);
-            return Verdict::Mark;
+            return QueueVerdict::Mark;
         }
-        self.round = Round::Dropped;
-        Verdict::Drop
+        self.round = DequeueOutcome::Dropped;
+        QueueVerdict::Drop
     }
 
     /// The first drop: RFC 8289 §5.5 (Dequeue Routine), from "enter drop state" on.
-    fn enter(&mut self, now: Time, ect: bool) -> Verdict {
+    fn enter(&mut self, now: Time, ect: bool) -> QueueVerdict {
         self.dropping = true;
         // If the waiting time rose above the target soon after it last sank below it, the rate of
         // dropping that controlled the queue then is a good one to begin with.
@@ -157,14 +157,14 @@ impl CoDel {
         self.last_count = self.count;
         self.drop_next = self.control_law(now);
         if self.marks(ect) {
-            return Verdict::Mark;
+            return QueueVerdict::Mark;
         }
-        self.round = Round::Entered;
-        Verdict::Drop
+        self.round = DequeueOutcome::Entered;
+        QueueVerdict::Drop
     }
 
     fn marks(&self, ect: bool) -> bool {
-        ect && self.config.ecn == Ecn::Mark
+        ect && self.config.ecn == EcnMode::Mark
     }
 
     /// RFC 8289 §5.6 (Helper Routines): when to drop next after `from`.
@@ -187,10 +187,10 @@ mod tests {
     }
 
     /// Takes one packet to the line each millisecond; says when packets were dropped.
-    fn drops(codel: &mut CoDel, from: u64, until: u64, sojourn: Duration) -> Vec<u64> {
+    fn drops(codel: &mut CoDelState, from: u64, until: u64, sojourn: Duration) -> Vec<u64> {
         let mut dropped = Vec::new();
         for now in from..until {
-            while codel.on_dequeue(at(now), sojourn, 50_000, false) == Verdict::Drop {
+            while codel.on_dequeue(at(now), sojourn, 50_000, false) == QueueVerdict::Drop {
                 dropped.push(now);
             }
         }
@@ -199,14 +199,14 @@ mod tests {
 
     #[test]
     fn drops_come_faster_while_packets_wait_too_long() {
-        let mut codel = CoDel::new(CoDelConfig::default(), MAX_PACKET);
+        let mut codel = CoDelState::new(CoDelConfig::default(), MAX_PACKET);
         // From 100 ms on, each after 100 ms / √count.
         assert_eq!(drops(&mut codel, 0, 420, LONG), [100, 200, 271, 329, 379]);
     }
 
     #[test]
     fn a_wait_below_the_target_ends_it_at_once() {
-        let mut codel = CoDel::new(CoDelConfig::default(), MAX_PACKET);
+        let mut codel = CoDelState::new(CoDelConfig::default(), MAX_PACKET);
         drops(&mut codel, 0, 250, LONG);
         let short = Duration::from_micros(4_999);
         assert!(drops(&mut codel, 250, 260, short).is_empty());
@@ -215,23 +215,23 @@ mod tests {
 
     #[test]
     fn a_queue_of_one_packet_is_never_too_long() {
-        let mut codel = CoDel::new(CoDelConfig::default(), MAX_PACKET);
+        let mut codel = CoDelState::new(CoDelConfig::default(), MAX_PACKET);
         for now in 0..500 {
             let verdict = codel.on_dequeue(at(now), LONG, MAX_PACKET, false);
-            assert_eq!(verdict, Verdict::Pass);
+            assert_eq!(verdict, QueueVerdict::Pass);
         }
     }
 
     #[test]
     fn only_a_packet_whose_sender_reads_marks_is_marked() {
         let marking = CoDelConfig {
-            ecn: Ecn::Mark,
+            ecn: EcnMode::Mark,
             ..CoDelConfig::default()
         };
-        let mut codel = CoDel::new(marking, MAX_PACKET);
+        let mut codel = CoDelState::new(marking, MAX_PACKET);
         assert!(drops(&mut codel, 0, 100, LONG).is_empty());
         let marked = codel.on_dequeue(at(100), LONG, 50_000, true);
-        assert_eq!(marked, Verdict::Mark);
+        assert_eq!(marked, QueueVerdict::Mark);
         assert_eq!(drops(&mut codel, 101, 201, LONG), [200]);
     }
 }

@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use vocab::Time;
 
-use crate::config::Discipline;
-use codel::CoDel;
-use pie::Pie;
-use red::Red;
+use crate::config::QueueDiscipline;
+use codel::CoDelState;
+use pie::PieState;
+use red::RedState;
 
 /// What a discipline says of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum QueueVerdict {
     /// Let it be.
     Pass,
     /// Let it be, marked "congestion experienced".
@@ -30,7 +30,7 @@ pub(crate) enum Verdict {
 
 /// A packet as it comes to the queue.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Newcomer {
+pub(crate) struct ArrivingPacket {
     /// What the queue holds without it, the packet on the line included.
     pub(crate) occupancy: u64,
     /// Whether its sender can read a mark.
@@ -41,7 +41,7 @@ pub(crate) struct Newcomer {
 
 /// A packet as it is taken out for the line.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Head {
+pub(crate) struct DequeuedPacket {
     /// How long it waited.
     pub(crate) sojourn: Duration,
     /// What still waits behind it.
@@ -52,53 +52,61 @@ pub(crate) struct Head {
 
 /// A discipline at work.
 #[derive(Debug)]
-pub(crate) enum Manager {
+pub(crate) enum QueueManager {
     /// Only the limit counts.
     DropTail,
     /// Only the limit counts, at the other end.
     DropHead,
-    CoDel(CoDel),
-    Pie(Pie),
-    Red(Red),
+    CoDel(CoDelState),
+    Pie(PieState),
+    Red(RedState),
 }
 
-impl Manager {
+impl QueueManager {
     /// `full_packet` is what a packet of Ethernet's usual size counts as, in bytes.
-    pub(crate) fn new(discipline: Discipline, full_packet: u64) -> Self {
+    pub(crate) fn new(discipline: QueueDiscipline, full_packet: u64) -> Self {
         match discipline {
-            Discipline::DropTail => Manager::DropTail,
-            Discipline::DropHead => Manager::DropHead,
-            Discipline::CoDel(config) => Manager::CoDel(CoDel::new(config, full_packet)),
-            Discipline::Pie(config) => Manager::Pie(Pie::new(config, full_packet)),
-            Discipline::Red(config) => Manager::Red(Red::new(config)),
+            QueueDiscipline::DropTail => QueueManager::DropTail,
+            QueueDiscipline::DropHead => QueueManager::DropHead,
+            QueueDiscipline::CoDel(config) => {
+                QueueManager::CoDel(CoDelState::new(config, full_packet))
+            }
+            QueueDiscipline::Pie(config) => QueueManager::Pie(PieState::new(config, full_packet)),
+            QueueDiscipline::Red(config) => QueueManager::Red(RedState::new(config)),
         }
     }
 
     /// Takes other settings; a discipline that stays what it is keeps what it has learned.
-    pub(crate) fn set(&mut self, now: Time, discipline: Discipline, full_packet: u64) {
+    pub(crate) fn set(&mut self, now: Time, discipline: QueueDiscipline, full_packet: u64) {
         match (self, discipline) {
-            (Manager::CoDel(codel), Discipline::CoDel(config)) => codel.set(config, full_packet),
-            (Manager::Pie(pie), Discipline::Pie(config)) => pie.set(now, config, full_packet),
-            (Manager::Red(red), Discipline::Red(config)) => red.set(config),
-            (manager, discipline) => *manager = Manager::new(discipline, full_packet),
+            (QueueManager::CoDel(codel), QueueDiscipline::CoDel(config)) => {
+                codel.set(config, full_packet)
+            }
+            (QueueManager::Pie(pie), QueueDiscipline::Pie(config)) => {
+                pie.set(now, config, full_packet)
+            }
+            (QueueManager::Red(red), QueueDiscipline::Red(config)) => red.set(config),
+            (manager, discipline) => *manager = QueueManager::new(discipline, full_packet),
         }
     }
 
     /// Whether it asks what a packet's sender can read, so that it need not be looked up else.
     pub(crate) fn is_active(&self) -> bool {
-        !matches!(self, Manager::DropTail | Manager::DropHead)
+        !matches!(self, QueueManager::DropTail | QueueManager::DropHead)
     }
 
     /// Judges a packet as it comes, before it is held against the limit.
-    pub(crate) fn on_arrival(&mut self, now: Time, newcomer: Newcomer) -> Verdict {
+    pub(crate) fn on_arrival(&mut self, now: Time, newcomer: ArrivingPacket) -> QueueVerdict {
         match self {
-            Manager::DropTail | Manager::DropHead | Manager::CoDel(_) => Verdict::Pass,
-            Manager::Pie(pie) => pie.on_enqueue(
+            QueueManager::DropTail | QueueManager::DropHead | QueueManager::CoDel(_) => {
+                QueueVerdict::Pass
+            }
+            QueueManager::Pie(pie) => pie.on_enqueue(
                 newcomer.occupancy,
                 newcomer.is_ecn_capable,
                 newcomer.uniform,
             ),
-            Manager::Red(red) => red.on_enqueue(
+            QueueManager::Red(red) => red.on_enqueue(
                 now,
                 newcomer.occupancy,
                 newcomer.is_ecn_capable,
@@ -109,21 +117,23 @@ impl Manager {
 
     /// Learns that a packet that it let pass did not fit.
     pub(crate) fn on_full(&mut self) {
-        if let Manager::Pie(pie) = self {
+        if let QueueManager::Pie(pie) = self {
             pie.on_full();
         }
     }
 
     /// Judges the packet at the head as it is taken out for the line.
-    pub(crate) fn on_departure(&mut self, now: Time, head: Head) -> Verdict {
+    pub(crate) fn on_departure(&mut self, now: Time, head: DequeuedPacket) -> QueueVerdict {
         match self {
-            Manager::DropTail | Manager::DropHead | Manager::Red(_) => Verdict::Pass,
-            Manager::CoDel(codel) => {
+            QueueManager::DropTail | QueueManager::DropHead | QueueManager::Red(_) => {
+                QueueVerdict::Pass
+            }
+            QueueManager::CoDel(codel) => {
                 codel.on_dequeue(now, head.sojourn, head.backlog, head.is_ecn_capable)
             }
-            Manager::Pie(pie) => {
+            QueueManager::Pie(pie) => {
                 pie.on_dequeue(head.sojourn, head.backlog);
-                Verdict::Pass
+                QueueVerdict::Pass
             }
         }
     }
@@ -131,23 +141,26 @@ impl Manager {
     /// Learns that the last bit has left and nothing waits.
     pub(crate) fn on_idle(&mut self, now: Time) {
         match self {
-            Manager::CoDel(codel) => codel.on_empty(),
-            Manager::Red(red) => red.on_idle(now),
-            Manager::DropTail | Manager::DropHead | Manager::Pie(_) => {}
+            QueueManager::CoDel(codel) => codel.on_empty(),
+            QueueManager::Red(red) => red.on_idle(now),
+            QueueManager::DropTail | QueueManager::DropHead | QueueManager::Pie(_) => {}
         }
     }
 
-    /// When [`Manager::update`] is to be called next.
+    /// When [`QueueManager::update`] is to be called next.
     pub(crate) fn next_update(&self) -> Option<Time> {
         match self {
-            Manager::Pie(pie) => pie.next_update(),
-            Manager::DropTail | Manager::DropHead | Manager::CoDel(_) | Manager::Red(_) => None,
+            QueueManager::Pie(pie) => pie.next_update(),
+            QueueManager::DropTail
+            | QueueManager::DropHead
+            | QueueManager::CoDel(_)
+            | QueueManager::Red(_) => None,
         }
     }
 
     /// Does all the updates up to and including `until`.
     pub(crate) fn update(&mut self, until: Time) {
-        if let Manager::Pie(pie) = self {
+        if let QueueManager::Pie(pie) = self {
             pie.update(until);
         }
     }

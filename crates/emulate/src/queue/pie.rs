@@ -23,8 +23,8 @@ use std::time::Duration;
 
 use vocab::Time;
 
-use super::Verdict;
-use crate::config::{Ecn, PieConfig};
+use super::QueueVerdict;
+use crate::config::{EcnMode, PieConfig};
 
 /// RFC 8033 appendix A: weight of the distance from the target, in 1/s, for [`UPDATE`].
 const ALPHA: f64 = 0.125;
@@ -46,12 +46,12 @@ const ACCUMULATED_HIGH: f64 = 8.5;
 
 /// The state of one queue.
 #[derive(Clone, Debug)]
-pub(crate) struct Pie {
+pub(crate) struct PieState {
     config: PieConfig,
     /// The `MEAN_PKTSIZE` of RFC 8033 §4.1, twice which in the queue is never too long. A full-size
     /// packet as the line counts it: the largest that a mean can be, as Linux takes the MTU.
     mean_packet: u64,
-    weights: Weights,
+    weights: PieCoefficients,
     next_update: Time,
     burst_allowance: Duration,
     drop_probability: f64,
@@ -63,12 +63,12 @@ pub(crate) struct Pie {
     delay_before: f64,
 }
 
-impl Pie {
+impl PieState {
     /// A controller whose first update is one period after the start of time.
     pub(crate) fn new(config: PieConfig, mean_packet: u64) -> Self {
         Self {
             mean_packet,
-            weights: Weights::of(&config),
+            weights: PieCoefficients::of(&config),
             next_update: Time::ZERO + config.update,
             burst_allowance: Duration::ZERO,
             drop_probability: 0.0,
@@ -85,7 +85,7 @@ impl Pie {
         if config.update != self.config.update {
             self.next_update = now + config.update;
         }
-        self.weights = Weights::of(&config);
+        self.weights = PieCoefficients::of(&config);
         self.config = config;
     }
 
@@ -94,19 +94,19 @@ impl Pie {
     /// number of chance in `0.0..1.0`.
     ///
     /// Every update up to now must have been made.
-    pub(crate) fn on_enqueue(&mut self, backlog: u64, ect: bool, uniform: f64) -> Verdict {
+    pub(crate) fn on_enqueue(&mut self, backlog: u64, ect: bool, uniform: f64) -> QueueVerdict {
         let was_short = self.weights.is_short(self.delay_before);
         if self.drop_probability == 0.0 && self.weights.is_short(self.delay) && was_short {
             self.burst_allowance = self.config.burst;
         }
         if !self.burst_allowance.is_zero() || !self.drops_early(backlog, uniform) {
-            return Verdict::Pass;
+            return QueueVerdict::Pass;
         }
         self.accumulated = 0.0;
-        if ect && self.config.ecn == Ecn::Mark && self.drop_probability < MARK_BELOW {
-            Verdict::Mark
+        if ect && self.config.ecn == EcnMode::Mark && self.drop_probability < MARK_BELOW {
+            QueueVerdict::Mark
         } else {
-            Verdict::Drop
+            QueueVerdict::Drop
         }
     }
 
@@ -162,7 +162,7 @@ impl Pie {
     /// RFC 8033 appendix A, `calculate_drop_prob()`, with §5.5 (Cap Drop Adjustment) as in
     /// appendix B.
     fn update_once(&mut self) {
-        let Weights {
+        let PieCoefficients {
             alpha,
             beta,
             target,
@@ -194,13 +194,13 @@ impl Pie {
 
 /// The settings as the arithmetic needs them, in seconds.
 #[derive(Clone, Copy, Debug)]
-struct Weights {
+struct PieCoefficients {
     alpha: f64,
     beta: f64,
     target: f64,
 }
 
-impl Weights {
+impl PieCoefficients {
     /// RFC 8033 §4.2: when the period is halved, alpha is halved and beta grows by a quarter of
     /// the former alpha; in general alpha goes with the period and beta + alpha/2 stays.
     fn of(config: &PieConfig) -> Self {
@@ -247,8 +247,8 @@ mod tests {
     }
 
     /// A queue that has kept packets waiting for 100 ms, for so long.
-    fn congested(milliseconds: u64) -> Pie {
-        let mut pie = Pie::new(PieConfig::default(), MEAN_PACKET);
+    fn congested(milliseconds: u64) -> PieState {
+        let mut pie = PieState::new(PieConfig::default(), MEAN_PACKET);
         pie.on_dequeue(Duration::from_millis(100), 50_000);
         pie.update(at(milliseconds));
         pie
@@ -256,17 +256,17 @@ mod tests {
 
     #[test]
     fn the_first_burst_passes_whole() {
-        let mut pie = Pie::new(PieConfig::default(), MEAN_PACKET);
+        let mut pie = PieState::new(PieConfig::default(), MEAN_PACKET);
         pie.on_enqueue(0, false, 0.0);
         pie.on_dequeue(Duration::from_millis(100), 50_000);
         pie.update(at(149));
         // Nine updates have passed, and the tenth ends the 150 ms.
         for _ in 0..1_000 {
-            assert_eq!(pie.on_enqueue(50_000, false, 0.0), Verdict::Pass);
+            assert_eq!(pie.on_enqueue(50_000, false, 0.0), QueueVerdict::Pass);
         }
         pie.update(at(2_000));
         let dropped = (0..1_000)
-            .filter(|_| pie.on_enqueue(50_000, false, 0.0) == Verdict::Drop)
+            .filter(|_| pie.on_enqueue(50_000, false, 0.0) == QueueVerdict::Drop)
             .count();
         assert!(dropped > 0);
     }
@@ -275,11 +275,14 @@ mod tests {
     fn two_packets_are_never_too_many() {
         let mut pie = congested(60_000);
         for _ in 0..1_000 {
-            assert_eq!(pie.on_enqueue(2 * MEAN_PACKET, false, 0.0), Verdict::Pass);
+            assert_eq!(
+                pie.on_enqueue(2 * MEAN_PACKET, false, 0.0),
+                QueueVerdict::Pass
+            );
         }
         assert_eq!(
             pie.on_enqueue(2 * MEAN_PACKET + 1, false, 0.0),
-            Verdict::Drop
+            QueueVerdict::Drop
         );
     }
 
@@ -309,7 +312,7 @@ mod tests {
 
     #[test]
     fn updates_that_are_left_out_keep_the_beat() {
-        let mut pie = Pie::new(PieConfig::default(), MEAN_PACKET);
+        let mut pie = PieState::new(PieConfig::default(), MEAN_PACKET);
         pie.update(at(15 * 1_000_000 + 7));
         assert_eq!(pie.next_update(), Some(at(15 * 1_000_001)));
         pie.update(at(15 * 1_000_001));
@@ -319,7 +322,7 @@ mod tests {
     #[test]
     fn the_weights_stay_above_zero_up_to_the_longest_period() {
         let weights = |milliseconds| {
-            Weights::of(&PieConfig {
+            PieCoefficients::of(&PieConfig {
                 update: Duration::from_millis(milliseconds),
                 ..PieConfig::default()
             })
@@ -330,7 +333,7 @@ mod tests {
 
     #[test]
     fn half_the_period_has_the_weights_that_the_rfc_names() {
-        let half = Weights::of(&PieConfig {
+        let half = PieCoefficients::of(&PieConfig {
             update: UPDATE / 2,
             ..PieConfig::default()
         });

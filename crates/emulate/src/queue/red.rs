@@ -22,12 +22,12 @@
 
 use vocab::Time;
 
-use super::Verdict;
-use crate::config::{Ecn, RedConfig};
+use super::QueueVerdict;
+use crate::config::{EcnMode, RedConfig};
 
 /// The state of one queue.
 #[derive(Clone, Debug)]
-pub(crate) struct Red {
+pub(crate) struct RedState {
     config: RedConfig,
     /// The average length of the queue in bytes.
     average: f64,
@@ -38,7 +38,7 @@ pub(crate) struct Red {
     idle_since: Time,
 }
 
-impl Red {
+impl RedState {
     /// An average of a queue that has been empty since the start of time.
     pub(crate) fn new(config: RedConfig) -> Self {
         Self {
@@ -63,22 +63,22 @@ impl Red {
         occupancy: u64,
         ect: bool,
         uniform: f64,
-    ) -> Verdict {
+    ) -> QueueVerdict {
         self.take_into_average(now, occupancy);
         let Some(base) = self.base_probability() else {
             self.since_last = None;
-            return Verdict::Pass;
+            return QueueVerdict::Pass;
         };
         let since_last = self.since_last.map_or(0, |packets| packets + 1);
         if uniform >= spread_probability(base, since_last) {
             self.since_last = Some(since_last);
-            return Verdict::Pass;
+            return QueueVerdict::Pass;
         }
         self.since_last = Some(0);
-        if ect && self.config.ecn == Ecn::Mark {
-            Verdict::Mark
+        if ect && self.config.ecn == EcnMode::Mark {
+            QueueVerdict::Mark
         } else {
-            Verdict::Drop
+            QueueVerdict::Drop
         }
     }
 
@@ -155,20 +155,20 @@ mod tests {
             weight: 1.0,
             packet_time: Duration::from_millis(1),
             gentle: false,
-            ecn: Ecn::Drop,
+            ecn: EcnMode::Drop,
         }
     }
 
     #[test]
     fn drops_are_spread_evenly() {
-        let mut red = Red::new(config());
+        let mut red = RedState::new(config());
         // A chance of 0.05 makes runs of up to 20 packets, each as likely; the middle number of
         // chance lands in their middle.
-        let verdicts: Vec<Verdict> = (0..200)
+        let verdicts: Vec<QueueVerdict> = (0..200)
             .map(|_| red.on_enqueue(Time::ZERO, 20_000, false, 0.5))
             .collect();
         let dropped: Vec<usize> = (0..200)
-            .filter(|index| verdicts[*index] == Verdict::Drop)
+            .filter(|index| verdicts[*index] == QueueVerdict::Drop)
             .collect();
         assert!(dropped.len() > 10);
         let gaps: Vec<usize> = dropped.windows(2).map(|two| two[1] - two[0]).collect();
@@ -176,26 +176,26 @@ mod tests {
     }
 
     /// What becomes of the first packet of all, whose number of chance is as high as one can be.
-    fn lucky(config: RedConfig, occupancy: u64) -> Verdict {
-        Red::new(config).on_enqueue(Time::ZERO, occupancy, false, 1.0 - f64::EPSILON)
+    fn lucky(config: RedConfig, occupancy: u64) -> QueueVerdict {
+        RedState::new(config).on_enqueue(Time::ZERO, occupancy, false, 1.0 - f64::EPSILON)
     }
 
     #[test]
     fn everything_above_the_maximum_is_dropped_unless_it_is_gentle() {
-        assert_eq!(lucky(config(), 29_999), Verdict::Pass);
-        assert_eq!(lucky(config(), 30_000), Verdict::Drop);
+        assert_eq!(lucky(config(), 29_999), QueueVerdict::Pass);
+        assert_eq!(lucky(config(), 30_000), QueueVerdict::Drop);
         let gentle = RedConfig {
             gentle: true,
             ..config()
         };
-        assert_eq!(lucky(gentle, 30_000), Verdict::Pass);
-        assert_eq!(lucky(gentle, 59_999), Verdict::Pass);
-        assert_eq!(lucky(gentle, 60_000), Verdict::Drop);
+        assert_eq!(lucky(gentle, 30_000), QueueVerdict::Pass);
+        assert_eq!(lucky(gentle, 59_999), QueueVerdict::Pass);
+        assert_eq!(lucky(gentle, 60_000), QueueVerdict::Drop);
     }
 
     #[test]
     fn an_idle_queue_forgets_a_packet_at_a_time() {
-        let mut red = Red::new(RedConfig {
+        let mut red = RedState::new(RedConfig {
             weight: 0.5,
             ..config()
         });

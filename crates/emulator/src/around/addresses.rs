@@ -17,7 +17,7 @@ use anyhow::{Context, Result};
 
 /// The addresses of both ends of one link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Addresses {
+pub struct LinkAddresses {
     /// The gateway's end, which is also where the host's own services are reached.
     pub gateway: Ipv4Addr,
     /// The command's end.
@@ -41,7 +41,7 @@ const RANGES: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 19, 0, 0), Ipv4Addr::new(100, 
 /// The first subnet of 2001:2:0::/48 that is used here; the laboratory uses low ones.
 const FIRST_SUBNET_V6: u16 = 0x8000;
 
-impl Addresses {
+impl LinkAddresses {
     fn piece(range: Ipv4Addr, number: u16) -> Self {
         let first = u32::from(range) + u32::from(number) * 4;
         let v6 = |host| Ipv6Addr::new(0x2001, 2, 0, FIRST_SUBNET_V6 + number, 0, 0, 0, host);
@@ -62,9 +62,9 @@ impl Addresses {
         let mut taken = Vec::new();
         let mut taken_v6 = Vec::new();
         for line in routes.lines() {
-            match Route::parse(line) {
-                Some(Route::V4(network, prefix)) => taken.push((network, prefix)),
-                Some(Route::V6(network, prefix)) => taken_v6.push((network, prefix)),
+            match RoutePrefix::parse(line) {
+                Some(RoutePrefix::V4(network, prefix)) => taken.push((network, prefix)),
+                Some(RoutePrefix::V6(network, prefix)) => taken_v6.push((network, prefix)),
                 None => {}
             }
         }
@@ -94,12 +94,12 @@ impl Addresses {
 
 /// Where a line of `ip route` leads, unless that is everywhere.
 #[derive(Debug, PartialEq, Eq)]
-enum Route {
+enum RoutePrefix {
     V4(Ipv4Addr, u8),
     V6(Ipv6Addr, u8),
 }
 
-impl Route {
+impl RoutePrefix {
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.split_whitespace().peekable();
         // "local 127.0.0.1 dev lo ...", "unreachable 10.0.0.0/8 ..."; a plain one has no type.
@@ -132,8 +132,8 @@ pub(super) fn leads_somewhere_v6(routes: &str) -> bool {
     routes.lines().any(|line| {
         line.starts_with("default ")
             || matches!(
-                Route::parse(line),
-                Some(Route::V6(network, prefix))
+                RoutePrefix::parse(line),
+                Some(RoutePrefix::V6(network, prefix))
                     if prefix < 128
                         && line.starts_with(|letter: char| letter.is_ascii_hexdigit())
                         // Link-local and multicast are no way to anywhere.
@@ -152,7 +152,7 @@ mod tests {
         let routes = "default via 192.0.2.1 dev eth0 \n192.0.2.0/24 dev eth0 proto kernel\n\
                       local 127.0.0.1 dev lo table local\nbroadcast 192.0.2.255 dev eth0\n\
                       default via fe80::1 dev eth0 metric 1024 pref medium\n::1 dev lo\n";
-        let chosen = Addresses::choose(routes).unwrap();
+        let chosen = LinkAddresses::choose(routes).unwrap();
         assert_eq!(chosen.gateway, Ipv4Addr::new(198, 19, 0, 1));
         assert_eq!(chosen.command, Ipv4Addr::new(198, 19, 0, 2));
         assert_eq!(chosen.command_v6.to_string(), "2001:2:0:8000::2");
@@ -160,17 +160,17 @@ mod tests {
 
     #[test]
     fn what_a_route_leads_to_is_passed_over() {
-        let one = Addresses::choose("198.19.0.0/30 dev tlw-1 proto kernel").unwrap();
+        let one = LinkAddresses::choose("198.19.0.0/30 dev tlw-1 proto kernel").unwrap();
         assert_eq!(one.gateway, Ipv4Addr::new(198, 19, 0, 5));
         assert_eq!(one.gateway_v6.to_string(), "2001:2:0:8001::1");
-        let six = Addresses::choose("2001:2:0:8000::/63 dev x metric 256").unwrap();
+        let six = LinkAddresses::choose("2001:2:0:8000::/63 dev x metric 256").unwrap();
         assert_eq!(six.gateway, Ipv4Addr::new(198, 19, 0, 9));
-        let host = Addresses::choose("local 198.19.0.6 dev x table local").unwrap();
+        let host = LinkAddresses::choose("local 198.19.0.6 dev x table local").unwrap();
         assert_eq!(host.gateway, Ipv4Addr::new(198, 19, 0, 1));
-        let range = Addresses::choose("unreachable 198.18.0.0/15 metric 1").unwrap();
+        let range = LinkAddresses::choose("unreachable 198.18.0.0/15 metric 1").unwrap();
         assert_eq!(range.gateway, Ipv4Addr::new(100, 115, 0, 1));
-        assert!(Addresses::choose("198.18.0.0/15 dev a\n100.64.0.0/10 dev b").is_err());
-        assert!(Addresses::choose("2001:2::/48 dev a").is_err());
+        assert!(LinkAddresses::choose("198.18.0.0/15 dev a\n100.64.0.0/10 dev b").is_err());
+        assert!(LinkAddresses::choose("2001:2::/48 dev a").is_err());
     }
 
     #[test]

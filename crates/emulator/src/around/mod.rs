@@ -6,9 +6,9 @@
 //!   command ── tlc-N ═══ the link ═══ tlw-N ── NAT ── pasta or slirp4netns          (else)
 //!   its own namespace                 the host's, or one for the gateway
 //! ```
-//! Forward is what the command sends. The caller makes the link between [`Around::devices`], then
-//! [`Around::connect`] gives both ends addresses (`addresses.rs`), a way on (`nat.rs`,
-//! `user_gateway.rs`) and names (`resolver.rs`), and [`Around::run`] starts the command and waits.
+//! Forward is what the command sends. The caller makes the link between [`CommandNetwork::devices`], then
+//! [`CommandNetwork::connect`] gives both ends addresses (`addresses.rs`), a way on (`nat.rs`,
+//! `user_gateway.rs`) and names (`resolver.rs`), and [`CommandNetwork::run`] starts the command and waits.
 //!
 //! The command keeps the caller's user, group, directory, environment, files and terminal. Its
 //! mounts are the host's but for `/etc/resolv.conf` where that must be another, and it sees its
@@ -34,19 +34,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-pub use addresses::Addresses;
-use host::first_process::{self as kernel, Arrived, Mount, PassedOn, Unshare};
-use nat::{Nat, Services, Turn};
-use resolver::{Forwarder, Resolvers};
-use room::Room;
+pub use addresses::LinkAddresses;
+use host::first_process::{
+    self as kernel, ArrivedSignal, MountKind, PassedCapabilities, UnshareScope,
+};
+use nat::{GatewayServices, HostLock, NatRules};
+use resolver::{DnsForwarder, ResolverConfig};
+use room::NamespaceThread;
 use user_gateway::UserGateway;
 
-use crate::link::Endpoint;
+use crate::link::LinkEndpoint;
 use host::command;
 
 /// How the command's packets get from the link into the host's network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Gateway {
+pub enum GatewayChoice {
     /// By NAT where this process may configure the host's network, else by a program.
     #[default]
     Automatic,
@@ -58,7 +60,7 @@ pub enum Gateway {
 
 /// How the command ended.
 #[derive(Debug)]
-pub enum Ended {
+pub enum CommandOutcome {
     /// With this exit code; 128 and the signal's number if a signal ended it.
     Code(u8),
     /// It could not be started.
@@ -69,30 +71,30 @@ pub enum Ended {
 
 /// Where the link's far end is.
 #[derive(Debug)]
-enum Outside {
+enum FarEndPlace {
     /// In the host's network namespace.
     Host,
     /// In a namespace of its own, behind a gateway program.
-    Behind(UserGateway, Room),
+    Behind(UserGateway, NamespaceThread),
 }
 
 /// A command's surroundings; dropping them removes all that was made.
 #[derive(Debug)]
-pub struct Around {
-    forwarder: Option<Forwarder>,
-    nat: Option<Nat>,
+pub struct CommandNetwork {
+    forwarder: Option<DnsForwarder>,
+    nat: Option<NatRules>,
     resolv_conf: Option<String>,
-    passed_on: PassedOn,
-    inside: Room,
-    outside: Outside,
-    addresses: Option<Addresses>,
+    passed_on: PassedCapabilities,
+    inside: NamespaceThread,
+    outside: FarEndPlace,
+    addresses: Option<LinkAddresses>,
 }
 
-impl Drop for Around {
+impl Drop for CommandNetwork {
     fn drop(&mut self) {
         drop(self.forwarder.take());
-        if let (Some(nat), Outside::Host) = (self.nat.take(), &self.outside) {
-            nat.remove(&Turn::wait());
+        if let (Some(nat), FarEndPlace::Host) = (self.nat.take(), &self.outside) {
+            nat.remove(&HostLock::wait());
         }
         // All else is in namespaces that go with the fields.
     }
@@ -106,14 +108,14 @@ const DRAIN_LIMIT: Duration = Duration::from_secs(5);
 /// Between two looks whether they have.
 const DRAIN_PAUSE: Duration = Duration::from_millis(2);
 
-impl Around {
+impl CommandNetwork {
     /// Makes the namespaces. To be called before this process starts any thread: as an ordinary
-    /// user it moves into a user namespace. The signals that [`Around::run`] passes on are blocked
+    /// user it moves into a user namespace. The signals that [`CommandNetwork::run`] passes on are blocked
     /// from now on. `search_path` is the caller's PATH, for the gateway program.
     ///
     /// # Errors
     /// When the system does not allow it or lacks a program; the message says what to do.
-    pub fn prepare(gateway: Gateway, search_path: Option<&OsString>) -> Result<Self> {
+    pub fn prepare(gateway: GatewayChoice, search_path: Option<&OsString>) -> Result<Self> {
         kernel::block_signals().context("cannot block signals")?;
         for (program, package) in [("ip", "iproute2"), ("nft", "nftables")] {
             if command::find(program).is_none() {
@@ -122,32 +124,32 @@ impl Around {
         }
         let is_privileged = user_namespace::is_privileged();
         let is_by_program = match gateway {
-            Gateway::Automatic => !is_privileged,
-            Gateway::Nat if !is_privileged => bail!(
+            GatewayChoice::Automatic => !is_privileged,
+            GatewayChoice::Nat if !is_privileged => bail!(
                 "--gateway nat changes the host's network, which takes root (CAP_NET_ADMIN and CAP_SYS_ADMIN); leave it out to use a gateway program"
             ),
-            Gateway::Nat => false,
-            Gateway::User => true,
+            GatewayChoice::Nat => false,
+            GatewayChoice::User => true,
         };
         let program = is_by_program
             .then(|| UserGateway::prepare(search_path))
             .transpose()?;
         let passed_on = if is_privileged {
-            PassedOn::AsFound
+            PassedCapabilities::AsFound
         } else {
             user_namespace::enter()?;
-            PassedOn::NetAdmin
+            PassedCapabilities::NetAdmin
         };
         let outside = match program {
-            Some(program) => Outside::Behind(program, Room::open("gateway")?),
-            None => Outside::Host,
+            Some(program) => FarEndPlace::Behind(program, NamespaceThread::open("gateway")?),
+            None => FarEndPlace::Host,
         };
         Ok(Self {
             forwarder: None,
             nat: None,
             resolv_conf: None,
             passed_on,
-            inside: Room::open("command")?,
+            inside: NamespaceThread::open("command")?,
             outside,
             addresses: None,
         })
@@ -156,17 +158,17 @@ impl Around {
     /// The devices to make the link between: the command's, and the world's. Their names are
     /// unique on this host.
     #[must_use]
-    pub fn devices(&self) -> (Endpoint, Endpoint) {
+    pub fn devices(&self) -> (LinkEndpoint, LinkEndpoint) {
         let number = std::process::id();
-        let near = Endpoint {
+        let near = LinkEndpoint {
             device: format!("tlc-{number}"),
             namespace: Some(self.inside.namespace()),
         };
-        let far = Endpoint {
+        let far = LinkEndpoint {
             device: format!("{}{number}", nat::DEVICE),
             namespace: match &self.outside {
-                Outside::Host => None,
-                Outside::Behind(_, room) => Some(room.namespace()),
+                FarEndPlace::Host => None,
+                FarEndPlace::Behind(_, room) => Some(room.namespace()),
             },
         };
         (near, far)
@@ -180,12 +182,12 @@ impl Around {
         let (near, far) = self.devices();
         let local = local_resolvers();
         let is_needed = !local.local.is_empty();
-        if let Outside::Behind(program, room) = &mut self.outside {
+        if let FarEndPlace::Behind(program, room) = &mut self.outside {
             program.start(room, addresses::leads_somewhere_v6(&routes("-6")))?;
         }
-        let is_host = matches!(self.outside, Outside::Host);
+        let is_host = matches!(self.outside, FarEndPlace::Host);
         let world = self.outside.run(move || {
-            let turn = Turn::wait();
+            let turn = HostLock::wait();
             if is_host {
                 nat::sweep(&turn)?;
             }
@@ -201,7 +203,7 @@ impl Around {
         self.addresses = Some(addresses);
         if let (Some(upstream), Some(listening)) = (local.local.first(), world.listening) {
             self.forwarder =
-                Some(Forwarder::start(listening, upstream).context("cannot forward names")?);
+                Some(DnsForwarder::start(listening, upstream).context("cannot forward names")?);
         }
         if is_needed {
             self.resolv_conf = Some(local.text_with(addresses.gateway));
@@ -211,14 +213,14 @@ impl Around {
 
     /// The addresses of both ends, once connected.
     #[must_use]
-    pub fn addresses(&self) -> Option<Addresses> {
+    pub fn addresses(&self) -> Option<LinkAddresses> {
         self.addresses
     }
 
     /// What may keep the command's packets from getting through the host, in words to be shown.
     #[must_use]
     pub fn obstacles(&self) -> Option<String> {
-        if !matches!(self.outside, Outside::Host) {
+        if !matches!(self.outside, FarEndPlace::Host) {
             return None;
         }
         let chains = nat::obstacles();
@@ -235,12 +237,16 @@ impl Around {
     ///
     /// # Errors
     /// When the namespaces cannot be completed.
-    pub fn run(&mut self, command: &[OsString], link_runs: impl Fn() -> bool) -> Result<Ended> {
+    pub fn run(
+        &mut self,
+        command: &[OsString],
+        link_runs: impl Fn() -> bool,
+    ) -> Result<CommandOutcome> {
         let terminal = File::open("/dev/tty").ok();
         let foreground = terminal.as_ref().and_then(kernel::foreground);
         let mut child = match self.start(command)? {
             Ok(child) => child,
-            Err(error) => return Ok(Ended::NotStarted(error)),
+            Err(error) => return Ok(CommandOutcome::NotStarted(error)),
         };
         let mut ended = None;
         let status = loop {
@@ -248,12 +254,12 @@ impl Around {
                 break status;
             }
             if ended.is_none() && !link_runs() {
-                ended = Some(Ended::WithoutLink);
+                ended = Some(CommandOutcome::WithoutLink);
                 pass_on(&child, libc::SIGTERM);
             }
             match kernel::wait_for_signal(LOOK_AGAIN_AFTER) {
-                Arrived::FromProcess(signal) => pass_on(&child, signal),
-                Arrived::FromTerminal(_) | Arrived::Child | Arrived::Nothing => {}
+                ArrivedSignal::FromProcess(signal) => pass_on(&child, signal),
+                ArrivedSignal::FromTerminal(_) | ArrivedSignal::Child | ArrivedSignal::Nothing => {}
             }
         };
         // A shell that had the terminal knows no number of a group out here to give it back to.
@@ -264,7 +270,9 @@ impl Around {
         }
         // Only a signal from outside its namespace ends the first process without a code.
         let code = status.code().and_then(|code| u8::try_from(code).ok());
-        Ok(ended.unwrap_or(Ended::Code(code.unwrap_or(128 + libc::SIGKILL as u8))))
+        Ok(ended.unwrap_or(CommandOutcome::Code(
+            code.unwrap_or(128 + libc::SIGKILL as u8),
+        )))
     }
 
     /// Waits until the link holds nothing that the command sent, as `is_empty` tells, for a few
@@ -277,8 +285,8 @@ impl Around {
         while looks_empty < 2 && start.elapsed() < DRAIN_LIMIT {
             looks_empty = if is_empty() { looks_empty + 1 } else { 0 };
             match kernel::wait_for_signal(DRAIN_PAUSE) {
-                Arrived::Nothing | Arrived::Child => {}
-                Arrived::FromTerminal(_) | Arrived::FromProcess(_) => return,
+                ArrivedSignal::Nothing | ArrivedSignal::Child => {}
+                ArrivedSignal::FromTerminal(_) | ArrivedSignal::FromProcess(_) => return,
             }
         }
     }
@@ -293,10 +301,10 @@ impl Around {
         kernel::start_behind_first_process(&mut command, starter, self.passed_on);
         let resolv_conf = self.resolv_conf.clone();
         self.inside.run(move || {
-            kernel::unshare(Unshare::MountsAndProcesses)
+            kernel::unshare(UnshareScope::MountsAndProcesses)
                 .map_err(user_namespace::explain_refusal)
                 .context("cannot make a mount and a process namespace")?;
-            kernel::mount(Mount::KeepToOurselves, OsStr::new("/"))
+            kernel::mount(MountKind::KeepToOurselves, OsStr::new("/"))
                 .context("cannot keep mounts private")?;
             if let Some(text) = resolv_conf {
                 put_over_resolv_conf(&text).context("cannot replace /etc/resolv.conf")?;
@@ -306,31 +314,31 @@ impl Around {
     }
 }
 
-impl Outside {
+impl FarEndPlace {
     /// Does something where the link's far end is.
     fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {
         match self {
-            Outside::Host => work(),
-            Outside::Behind(_, room) => room.run(work),
+            FarEndPlace::Host => work(),
+            FarEndPlace::Behind(_, room) => room.run(work),
         }
     }
 }
 
 /// What was made at the link's far end.
-struct World {
-    addresses: Addresses,
-    nat: Nat,
+struct FarEndSetup {
+    addresses: LinkAddresses,
+    nat: NatRules,
     leads_v6: bool,
-    listening: Option<resolver::Listening>,
+    listening: Option<resolver::ForwarderSockets>,
 }
 
 /// Configures the far end, in its namespace.
-fn connect_world(turn: &Turn, device: &str, is_host: bool, names: bool) -> Result<World> {
+fn connect_world(turn: &HostLock, device: &str, is_host: bool, names: bool) -> Result<FarEndSetup> {
     let routes_v6 = routes("-6");
-    let addresses = Addresses::choose(&(routes("-4") + &routes_v6))?;
+    let addresses = LinkAddresses::choose(&(routes("-4") + &routes_v6))?;
     address(
         device,
         addresses.gateway.into(),
@@ -345,19 +353,19 @@ fn connect_world(turn: &Turn, device: &str, is_host: bool, names: bool) -> Resul
         other => other.and_then(Result::ok),
     };
     let services = if is_host {
-        Services {
+        GatewayServices {
             v4: Some(Ipv4Addr::LOCALHOST),
             names: listening.is_some(),
         }
     } else {
         // The gateway programs take their own router's address for the host's loopback.
-        Services {
+        GatewayServices {
             v4: default_gateway(&routes("-4")),
             names: listening.is_some(),
         }
     };
-    let nat = Nat::set_up(turn, device, &addresses, &services)?;
-    Ok(World {
+    let nat = NatRules::set_up(turn, device, &addresses, &services)?;
+    Ok(FarEndSetup {
         addresses,
         nat,
         leads_v6: addresses::leads_somewhere_v6(&routes_v6),
@@ -366,7 +374,7 @@ fn connect_world(turn: &Turn, device: &str, is_host: bool, names: bool) -> Resul
 }
 
 /// Configures the command's end, in its namespace.
-fn connect_command(device: &str, addresses: &Addresses, leads_v6: bool) -> Result<()> {
+fn connect_command(device: &str, addresses: &LinkAddresses, leads_v6: bool) -> Result<()> {
     command::run("ip", ["link", "set", "lo", "up"])?;
     address(
         device,
@@ -420,8 +428,8 @@ fn default_gateway(routes: &str) -> Option<Ipv4Addr> {
     line.split_whitespace().nth(2)?.parse().ok()
 }
 
-fn local_resolvers() -> Resolvers {
-    Resolvers::parse(&fs::read_to_string(RESOLV_CONF).unwrap_or_default())
+fn local_resolvers() -> ResolverConfig {
+    ResolverConfig::parse(&fs::read_to_string(RESOLV_CONF).unwrap_or_default())
 }
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
@@ -435,14 +443,14 @@ fn put_over_resolv_conf(text: &str) -> Result<()> {
     // It may be a link to a file below the directory that is covered.
     let target = fs::canonicalize(RESOLV_CONF)?;
     let target_file = File::open(&target)?;
-    kernel::mount(Mount::Memory, OsStr::new(COVERED))?;
+    kernel::mount(MountKind::Memory, OsStr::new(COVERED))?;
     let put = || -> Result<()> {
         fs::write(&file, text)?;
         let target = format!(
             "/proc/thread-self/fd/{}",
             std::os::fd::AsRawFd::as_raw_fd(&target_file.as_fd())
         );
-        kernel::mount(Mount::Bind(file.as_os_str()), OsStr::new(&target))?;
+        kernel::mount(MountKind::Bind(file.as_os_str()), OsStr::new(&target))?;
         Ok(())
     };
     let done = put();

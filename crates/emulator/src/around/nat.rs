@@ -6,7 +6,7 @@
 //! only what a link sent or waits for, so the host does not become a router for its neighbours.
 //!
 //! What has been changed is noted in the table itself, as comments of the rules of a chain that
-//! nothing runs, before it is changed: "forwarding of eth0 was 0". [`Nat::remove`] puts it back. When
+//! nothing runs, before it is changed: "forwarding of eth0 was 0". [`NatRules::remove`] puts it back. When
 //! a process is killed its device goes but the table stays; the next start finds a table without
 //! its device, takes over what it owes, and removes it. Of several links at once the last one to
 //! end puts back what the first one changed. The notes are in the network namespace that they
@@ -21,7 +21,7 @@ use std::str::FromStr;
 
 use anyhow::{Context, Result, anyhow};
 
-use super::addresses::Addresses;
+use super::addresses::LinkAddresses;
 use host::command;
 
 /// What the names of all tables begin with; the device's name follows.
@@ -35,9 +35,9 @@ const LOCK: &str = "/run/trunkline-emulate.lock";
 
 /// Keeps other links from changing the host until it is dropped.
 #[derive(Debug)]
-pub(super) struct Turn(Option<File>);
+pub(super) struct HostLock(Option<File>);
 
-impl Turn {
+impl HostLock {
     /// Waits until no other link is being set up or removed.
     pub(super) fn wait() -> Self {
         let lock = || {
@@ -58,7 +58,7 @@ impl Turn {
     }
 }
 
-impl Drop for Turn {
+impl Drop for HostLock {
     fn drop(&mut self) {
         if let Some(file) = &self.0 {
             // Closing it has the same effect.
@@ -69,7 +69,7 @@ impl Drop for Turn {
 
 /// A setting of the kernel that was changed for a device, and what it was.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Debt {
+struct SavedSysctl {
     /// "ipv4" or "ipv6".
     family: String,
     /// The device, or "all".
@@ -79,21 +79,21 @@ struct Debt {
     was: String,
 }
 
-impl Debt {
+impl SavedSysctl {
     fn path(&self) -> PathBuf {
         setting(SETTINGS, &self.family, &self.device, &self.setting)
     }
 
     /// Whether the whole host has been made a router since: what this device is set to is then
     /// whoever did that's.
-    fn is_forgiven(&self) -> bool {
+    fn is_obsolete(&self) -> bool {
         self.setting == "forwarding"
             && self.device != "all"
             && read(&setting(SETTINGS, &self.family, "all", "forwarding")).as_deref() == Some("1")
     }
 }
 
-impl fmt::Display for Debt {
+impl fmt::Display for SavedSysctl {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             family,
@@ -105,7 +105,7 @@ impl fmt::Display for Debt {
     }
 }
 
-impl FromStr for Debt {
+impl FromStr for SavedSysctl {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
@@ -144,7 +144,7 @@ fn read(path: &Path) -> Option<String> {
 
 /// What the gateway's own address answers with.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Services {
+pub(super) struct GatewayServices {
     /// Where TCP and UDP to the gateway's address go instead.
     pub(super) v4: Option<std::net::Ipv4Addr>,
     /// Whether questions for names stay at the gateway.
@@ -153,17 +153,17 @@ pub(super) struct Services {
 
 /// One link's rules and changed settings.
 #[derive(Debug)]
-pub(super) struct Nat {
+pub(super) struct NatRules {
     device: String,
 }
 
-impl Nat {
+impl NatRules {
     /// Makes rules for what comes from `device` of this thread's network namespace.
     pub(super) fn set_up(
-        turn: &Turn,
+        turn: &HostLock,
         device: &str,
-        addresses: &Addresses,
-        services: &Services,
+        addresses: &LinkAddresses,
+        services: &GatewayServices,
     ) -> Result<Self> {
         let nat = Self {
             device: device.to_owned(),
@@ -172,10 +172,11 @@ impl Nat {
         done.inspect_err(|_| nat.remove(turn)).map(|()| nat)
     }
 
-    fn make(&self, addresses: &Addresses, services: &Services) -> Result<()> {
+    fn make(&self, addresses: &LinkAddresses, services: &GatewayServices) -> Result<()> {
         let device = &self.device;
         let tables = all_tables()?;
-        let mut debts: BTreeSet<Debt> = tables.into_iter().flat_map(|table| table.debts).collect();
+        let mut debts: BTreeSet<SavedSysctl> =
+            tables.into_iter().flat_map(|table| table.debts).collect();
         let changes = changes(SETTINGS);
         debts.extend(changes.iter().map(|(debt, _)| debt.clone()));
         nft(&rules(device, addresses, services, &debts)).map_err(|error| {
@@ -205,7 +206,7 @@ impl Nat {
     }
 
     /// Takes back all that was made, in this thread's network namespace.
-    pub(super) fn remove(&self, _turn: &Turn) {
+    pub(super) fn remove(&self, _turn: &HostLock) {
         if let Err(error) = settle(|table| table.device == self.device) {
             tracing::warn!(
                 table = format!("{TABLE}{}", self.device),
@@ -217,7 +218,7 @@ impl Nat {
 }
 
 /// Removes what killed processes have left in this thread's network namespace.
-pub(super) fn sweep(_turn: &Turn) -> Result<()> {
+pub(super) fn sweep(_turn: &HostLock) -> Result<()> {
     let devices = fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();
     let exists = |device: &str| {
         devices
@@ -229,12 +230,13 @@ pub(super) fn sweep(_turn: &Turn) -> Result<()> {
 }
 
 /// Removes the chosen tables, and puts back what no other table still needs.
-fn settle(is_chosen: impl Fn(&Table) -> bool) -> Result<()> {
-    let (chosen, others): (Vec<Table>, Vec<Table>) = all_tables()?.into_iter().partition(is_chosen);
+fn settle(is_chosen: impl Fn(&NatTable) -> bool) -> Result<()> {
+    let (chosen, others): (Vec<NatTable>, Vec<NatTable>) =
+        all_tables()?.into_iter().partition(is_chosen);
     for table in &chosen {
         for debt in &table.debts {
             let is_needed = others.iter().any(|other| other.debts.contains(debt));
-            if is_needed || debt.is_forgiven() {
+            if is_needed || debt.is_obsolete() {
                 continue;
             }
             if let Err(error) = fs::write(debt.path(), &debt.was) {
@@ -249,21 +251,22 @@ fn settle(is_chosen: impl Fn(&Table) -> bool) -> Result<()> {
 
 /// A table of a link, this one's or another's.
 #[derive(Debug)]
-struct Table {
+struct NatTable {
     device: String,
-    debts: BTreeSet<Debt>,
+    debts: BTreeSet<SavedSysctl>,
 }
 
 /// The tables of all links in this network namespace.
-fn all_tables() -> Result<Vec<Table>> {
+fn all_tables() -> Result<Vec<NatTable>> {
     let list = command::run("nft", ["--json", "list", "tables", "inet"])?;
     let mut tables = Vec::new();
     for device in parse_tables(&list)? {
         let name = format!("{TABLE}{device}");
         let chain = command::run("nft", ["--json", "list", "chain", "inet", &name, "debts"]);
         // Without that chain it is not complete, and nothing had been changed yet.
-        let debts = chain.map_or_else(|_| Ok(BTreeSet::new()), |text| parse_debts(&text))?;
-        tables.push(Table { device, debts });
+        let debts =
+            chain.map_or_else(|_| Ok(BTreeSet::new()), |text| parse_saved_sysctls(&text))?;
+        tables.push(NatTable { device, debts });
     }
     Ok(tables)
 }
@@ -278,7 +281,7 @@ fn parse_tables(json: &str) -> Result<Vec<String>> {
         .collect())
 }
 
-fn parse_debts(json: &str) -> Result<BTreeSet<Debt>> {
+fn parse_saved_sysctls(json: &str) -> Result<BTreeSet<SavedSysctl>> {
     let list: serde_json::Value = serde_json::from_str(json).context("nft's list of rules")?;
     let items = list["nftables"].as_array().map_or(&[][..], Vec::as_slice);
     Ok(items
@@ -293,7 +296,7 @@ fn nft(rules: &str) -> Result<()> {
 
 /// The settings that have to be changed for this namespace to forward, and what to, in the order
 /// in which to change them. A host that is a router already stays as it is.
-fn changes(root: &str) -> Vec<(Debt, &'static str)> {
+fn changes(root: &str) -> Vec<(SavedSysctl, &'static str)> {
     let mut changes = Vec::new();
     for family in ["ipv4", "ipv6"] {
         if read(&setting(root, family, "all", "forwarding")).as_deref() != Some("0") {
@@ -301,7 +304,7 @@ fn changes(root: &str) -> Vec<(Debt, &'static str)> {
         }
         let mut want = |device: &str, name: &str, from: &str, to| {
             if read(&setting(root, family, device, name)).as_deref() == Some(from) {
-                let debt = Debt {
+                let debt = SavedSysctl {
                     family: family.to_owned(),
                     device: device.to_owned(),
                     setting: name.to_owned(),
@@ -364,11 +367,11 @@ fn is_plain(name: &str) -> bool {
 /// The text of a link's table.
 fn rules(
     device: &str,
-    addresses: &Addresses,
-    services: &Services,
-    debts: &BTreeSet<Debt>,
+    addresses: &LinkAddresses,
+    services: &GatewayServices,
+    debts: &BTreeSet<SavedSysctl>,
 ) -> String {
-    let Addresses {
+    let LinkAddresses {
         gateway,
         command,
         command_v6,
@@ -456,7 +459,7 @@ fn parse_obstacles(json: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn debt(text: &str) -> Debt {
+    fn debt(text: &str) -> SavedSysctl {
         text.parse().unwrap()
     }
 
@@ -478,7 +481,7 @@ mod tests {
             "ipv4 eth0 ../forwarding was 0",
             "ipv4 a-name-too-long-for-any forwarding was 0",
         ] {
-            assert!(text.parse::<Debt>().is_err(), "{text}");
+            assert!(text.parse::<SavedSysctl>().is_err(), "{text}");
         }
         assert_eq!(
             debt("ipv6 eth0.10 accept_ra was 1").path(),
@@ -488,12 +491,12 @@ mod tests {
 
     #[test]
     fn a_newly_switched_device_forwards_for_links_alone() {
-        let addresses = Addresses::choose("").unwrap();
+        let addresses = LinkAddresses::choose("").unwrap();
         let debts = BTreeSet::from([
             debt("ipv4 eth0 forwarding was 0"),
             debt("ipv4 wlan0 forwarding was 0"),
         ]);
-        let text = rules("tlw-7", &addresses, &Services::default(), &debts);
+        let text = rules("tlw-7", &addresses, &GatewayServices::default(), &debts);
         assert!(text.contains(
             "meta nfproto ipv4 iifname { \"eth0\", \"wlan0\" } oifname != \"tlw-*\" drop"
         ));
@@ -589,7 +592,7 @@ mod tests {
         let json =
             r#"{"nftables":[{"rule":{"comment":"ipv4 eth0 forwarding was 0"}},{"rule":{}}]}"#;
         assert_eq!(
-            parse_debts(json).unwrap(),
+            parse_saved_sysctls(json).unwrap(),
             BTreeSet::from([debt("ipv4 eth0 forwarding was 0")])
         );
     }

@@ -39,13 +39,13 @@ const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(200);
 
 /// What resolv.conf says of where names are resolved.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Resolvers {
+pub(super) struct ResolverConfig {
     /// The host's own, which the command cannot reach, as they are written there.
     pub(super) local: Vec<String>,
     rest: Vec<String>,
 }
 
-impl Resolvers {
+impl ResolverConfig {
     /// Reads resolv.conf(5).
     pub(super) fn parse(text: &str) -> Self {
         let mut local = Vec::new();
@@ -93,14 +93,14 @@ fn is_local(address: &str) -> bool {
 
 /// The sockets of a forwarder, bound on the gateway's side.
 #[derive(Debug)]
-pub(super) struct Listening {
+pub(super) struct ForwarderSockets {
     questions: UdpSocket,
     connections: TcpListener,
 }
 
 /// Takes the gateway's port; to be called where the gateway is.
-pub(super) fn listen(gateway: Ipv4Addr) -> io::Result<Listening> {
-    Ok(Listening {
+pub(super) fn listen(gateway: Ipv4Addr) -> io::Result<ForwarderSockets> {
+    Ok(ForwarderSockets {
         questions: UdpSocket::bind((gateway, PORT))?,
         connections: TcpListener::bind((gateway, PORT))?,
     })
@@ -108,21 +108,21 @@ pub(super) fn listen(gateway: Ipv4Addr) -> io::Result<Listening> {
 
 /// Passes questions to the host's resolver until dropped.
 #[derive(Debug)]
-pub(super) struct Forwarder {
+pub(super) struct DnsForwarder {
     is_wanted: Arc<AtomicBool>,
     threads: Vec<thread::JoinHandle<()>>,
 }
 
-impl Forwarder {
+impl DnsForwarder {
     /// Starts passing on what arrives to the resolver at `upstream`; to be called where that is.
-    pub(super) fn start(listening: Listening, upstream: &str) -> io::Result<Self> {
+    pub(super) fn start(listening: ForwarderSockets, upstream: &str) -> io::Result<Self> {
         // An address may carry the device that it is meant on, which std leaves to the system.
         let upstream = (upstream, PORT).to_socket_addrs()?.next();
         Self::start_towards(listening, upstream.ok_or(io::ErrorKind::InvalidInput)?)
     }
 
-    fn start_towards(listening: Listening, upstream: SocketAddr) -> io::Result<Self> {
-        let Listening {
+    fn start_towards(listening: ForwarderSockets, upstream: SocketAddr) -> io::Result<Self> {
+        let ForwarderSockets {
             questions,
             connections,
         } = listening;
@@ -144,7 +144,7 @@ impl Forwarder {
     }
 }
 
-impl Drop for Forwarder {
+impl Drop for DnsForwarder {
     fn drop(&mut self) {
         self.is_wanted.store(false, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
@@ -155,9 +155,9 @@ impl Drop for Forwarder {
 }
 
 /// One of [`QUESTIONS_MAX`] places, given back when dropped.
-struct Place(Arc<AtomicUsize>);
+struct QuestionPermit(Arc<AtomicUsize>);
 
-impl Place {
+impl QuestionPermit {
     fn take(taken: &Arc<AtomicUsize>) -> Option<Self> {
         let before = taken.fetch_add(1, Ordering::Relaxed);
         let place = Self(Arc::clone(taken));
@@ -165,7 +165,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for QuestionPermit {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }
@@ -178,7 +178,7 @@ fn pass_questions(questions: Arc<UdpSocket>, upstream: SocketAddr, is_wanted: &A
         let Ok((length, asker)) = questions.recv_from(&mut buffer) else {
             continue;
         };
-        let Some(place) = Place::take(&taken) else {
+        let Some(place) = QuestionPermit::take(&taken) else {
             continue;
         };
         let question = buffer[..length].to_vec();
@@ -218,7 +218,7 @@ fn pass_connections(connections: &TcpListener, upstream: SocketAddr, is_wanted: 
             thread::sleep(LOOK_AGAIN_AFTER / 10);
             continue;
         };
-        let Some(place) = Place::take(&taken) else {
+        let Some(place) = QuestionPermit::take(&taken) else {
             continue;
         };
         let _ = thread::Builder::new()
@@ -263,7 +263,7 @@ mod tests {
 
     #[test]
     fn a_resolver_that_the_link_reaches_is_left_alone() {
-        let resolvers = Resolvers::parse("search example\nnameserver 192.0.2.53\n");
+        let resolvers = ResolverConfig::parse("search example\nnameserver 192.0.2.53\n");
         assert!(resolvers.local.is_empty());
     }
 
@@ -271,7 +271,7 @@ mod tests {
     fn the_hosts_own_resolver_is_replaced_by_the_gateway() {
         let text = "# made by hand\nnameserver 127.0.0.53\nnameserver fe80::1%eth0\n\
                     nameserver 192.0.2.53\noptions edns0\n";
-        let resolvers = Resolvers::parse(text);
+        let resolvers = ResolverConfig::parse(text);
         assert_eq!(resolvers.local, ["127.0.0.53", "fe80::1%eth0"]);
         assert_eq!(
             resolvers.text_with(GATEWAY),
@@ -284,13 +284,13 @@ mod tests {
         let resolver = UdpSocket::bind("127.0.0.1:0").unwrap();
         let upstream = resolver.local_addr().unwrap();
         let resolver_tcp = TcpListener::bind(upstream).unwrap();
-        let listening = Listening {
+        let listening = ForwarderSockets {
             questions: UdpSocket::bind("127.0.0.1:0").unwrap(),
             connections: TcpListener::bind("127.0.0.1:0").unwrap(),
         };
         let udp = listening.questions.local_addr().unwrap();
         let tcp = listening.connections.local_addr().unwrap();
-        let _forwarder = Forwarder::start_towards(listening, upstream).unwrap();
+        let _forwarder = DnsForwarder::start_towards(listening, upstream).unwrap();
 
         let asker = UdpSocket::bind("127.0.0.1:0").unwrap();
         asker.send_to(b"question", udp).unwrap();

@@ -9,28 +9,28 @@ use std::thread;
 
 use anyhow::{Context, Result, anyhow};
 
-use crate::link::Namespace;
-use host::first_process::{self as kernel, Unshare};
+use crate::link::NetworkNamespace;
+use host::first_process::{self as kernel, UnshareScope};
 
-type Job = Box<dyn FnOnce() + Send>;
+type NamespaceJob = Box<dyn FnOnce() + Send>;
 
 /// A namespace and its thread; dropping it ends both.
 #[derive(Debug)]
-pub(super) struct Room {
-    jobs: Option<mpsc::Sender<Job>>,
+pub(super) struct NamespaceThread {
+    jobs: Option<mpsc::Sender<NamespaceJob>>,
     thread: Option<thread::JoinHandle<()>>,
     thread_id: u32,
 }
 
-impl Room {
+impl NamespaceThread {
     /// Makes a namespace with nothing in it but a loopback device that is down.
     pub(super) fn open(name: &str) -> Result<Self> {
-        let (jobs, inbox) = mpsc::channel::<Job>();
+        let (jobs, inbox) = mpsc::channel::<NamespaceJob>();
         let (opened, opening) = mpsc::channel();
         let thread = thread::Builder::new()
             .name(name.to_owned())
             .spawn(move || {
-                let made = kernel::unshare(Unshare::Network).map(|()| kernel::thread_id());
+                let made = kernel::unshare(UnshareScope::Network).map(|()| kernel::thread_id());
                 let is_made = made.is_ok();
                 if opened.send(made).is_ok() && is_made {
                     for job in inbox {
@@ -57,7 +57,7 @@ impl Room {
         work: impl FnOnce() -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let (answer, answers) = mpsc::channel();
-        let job: Job = Box::new(move || {
+        let job: NamespaceJob = Box::new(move || {
             // Whoever asked waits for it.
             let _ = answer.send(work());
         });
@@ -76,12 +76,12 @@ impl Room {
     }
 
     /// The namespace as the link takes it.
-    pub(super) fn namespace(&self) -> Namespace {
-        Namespace::new(self.path())
+    pub(super) fn namespace(&self) -> NetworkNamespace {
+        NetworkNamespace::new(self.path())
     }
 }
 
-impl Drop for Room {
+impl Drop for NamespaceThread {
     fn drop(&mut self) {
         drop(self.jobs.take());
         if let Some(thread) = self.thread.take() {

@@ -19,8 +19,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::room::Room;
-use host::first_process::{self as kernel, Forked};
+use super::room::NamespaceThread;
+use host::first_process::{self as kernel, ForkSide};
 use host::{command, rootless, wait};
 
 /// How long the program may take to configure its device; it takes some milliseconds.
@@ -34,7 +34,7 @@ pub(super) const DEVICE: &str = "gateway0";
 
 /// The programs that can do it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum GatewayProgram {
     /// Of passt: IPv4 and IPv6, ping.
     Pasta,
     /// IPv4.
@@ -44,7 +44,7 @@ enum Kind {
 /// A program to be started, or running.
 #[derive(Debug)]
 pub(super) struct UserGateway {
-    kind: Kind,
+    kind: GatewayProgram,
     /// The process that starts and ends it.
     keeper: u32,
     /// Open as long as it is wanted.
@@ -60,12 +60,12 @@ impl UserGateway {
         let messages = kernel::memory_file().context("cannot make a file in memory")?;
         let (reader, writer) = std::io::pipe().context("cannot make a pipe")?;
         match kernel::fork().context("cannot start a process for the gateway")? {
-            Forked::Child => {
+            ForkSide::Child => {
                 drop(writer);
                 keep(kind, &program, reader, &messages);
                 kernel::exit_now(0)
             }
-            Forked::Parent(keeper) => Ok(Self {
+            ForkSide::Parent(keeper) => Ok(Self {
                 kind,
                 keeper,
                 wanted: Some(writer),
@@ -76,7 +76,7 @@ impl UserGateway {
 
     /// Starts the program in `room`, and waits until it has made its device and a default route.
     /// `host_leads_v6` says whether the host has a way into IPv6 to share.
-    pub(super) fn start(&mut self, room: &Room, host_leads_v6: bool) -> Result<()> {
+    pub(super) fn start(&mut self, room: &NamespaceThread, host_leads_v6: bool) -> Result<()> {
         let user = format!("/proc/{}/ns/user", std::process::id());
         let line = format!("{user}\n{}\n", room.path());
         if let Some(pipe) = &mut self.wanted {
@@ -104,7 +104,7 @@ impl UserGateway {
             )
         })?;
         // pasta configures IPv6 a moment after IPv4, and not on every host that has it.
-        if host_leads_v6 && self.kind == Kind::Pasta {
+        if host_leads_v6 && self.kind == GatewayProgram::Pasta {
             let v6 = wait::until(V6_LIMIT, "the gateway's IPv6 route", || {
                 room.run(|| {
                     let routes = std::fs::read_to_string("/proc/thread-self/net/ipv6_route")?;
@@ -126,18 +126,18 @@ impl Drop for UserGateway {
     }
 }
 
-impl Kind {
+impl GatewayProgram {
     fn name(self) -> &'static str {
         match self {
-            Kind::Pasta => "pasta",
-            Kind::Slirp4netns => "slirp4netns",
+            GatewayProgram::Pasta => "pasta",
+            GatewayProgram::Slirp4netns => "slirp4netns",
         }
     }
 
     fn arguments(self, user: &str, network: &str) -> Vec<String> {
         let words: Vec<&str> = match self {
             // No port of the host leads to the command, and none of the command's loopback out.
-            Kind::Pasta => vec![
+            GatewayProgram::Pasta => vec![
                 "--foreground",
                 "--quiet",
                 "--config-net",
@@ -156,7 +156,7 @@ impl Kind {
                 "--netns",
                 network,
             ],
-            Kind::Slirp4netns => vec![
+            GatewayProgram::Slirp4netns => vec![
                 "--configure",
                 "--mtu=1500",
                 "--netns-type=path",
@@ -171,15 +171,15 @@ impl Kind {
 }
 
 /// The program to use, and where it is.
-fn find(search_path: Option<&OsString>) -> Result<(Kind, PathBuf)> {
+fn find(search_path: Option<&OsString>) -> Result<(GatewayProgram, PathBuf)> {
     // Started by the host's root, pasta becomes nobody, who may not enter root's namespaces. The
     // root of a user namespace, which maps part of all users only, stays who it is.
     let is_root =
         host::kernel::effective_user() == 0 && rootless::mapped_user_ids() >= u64::from(u32::MAX);
-    let candidates: &[Kind] = if is_root {
-        &[Kind::Slirp4netns]
+    let candidates: &[GatewayProgram] = if is_root {
+        &[GatewayProgram::Slirp4netns]
     } else {
-        &[Kind::Pasta, Kind::Slirp4netns]
+        &[GatewayProgram::Pasta, GatewayProgram::Slirp4netns]
     };
     for kind in candidates {
         if let Some(path) = find_program(kind.name(), search_path) {
@@ -207,7 +207,7 @@ pub(super) fn find_program(name: &str, search_path: Option<&OsString>) -> Option
 }
 
 /// The life of the process that starts and ends the program.
-fn keep(kind: Kind, program: &Path, pipe: std::io::PipeReader, messages: &File) {
+fn keep(kind: GatewayProgram, program: &Path, pipe: std::io::PipeReader, messages: &File) {
     let mut lines = BufReader::new(pipe);
     let mut line = || {
         let mut text = String::new();

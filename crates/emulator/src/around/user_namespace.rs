@@ -9,7 +9,7 @@ use std::io;
 
 use anyhow::{Context, Result, anyhow};
 
-use host::first_process::{self as kernel, CAP_NET_ADMIN, CAP_SYS_ADMIN, Unshare};
+use host::first_process::{self as kernel, CAP_NET_ADMIN, CAP_SYS_ADMIN, UnshareScope};
 
 /// Whether this process can make namespaces, and configure the network that it is in.
 pub(super) fn is_privileged() -> bool {
@@ -23,7 +23,7 @@ pub(super) fn is_privileged() -> bool {
 /// Moves this process, which has a single thread, into a user namespace of its own.
 pub(super) fn enter() -> Result<()> {
     let (user, group) = kernel::user_and_group();
-    kernel::unshare(Unshare::User)
+    kernel::unshare(UnshareScope::User)
         .map_err(explain_refusal)
         .context("cannot make a user namespace, which a link without root takes")?;
     let map = |path: &str, text: &str| {
@@ -33,7 +33,7 @@ pub(super) fn enter() -> Result<()> {
     // Linux 3.19 and later: without root a group may be mapped only once none can be dropped.
     map("/proc/self/setgroups", "deny\n")?;
     map("/proc/self/gid_map", &format!("{group} {group} 1\n"))?;
-    kernel::stay_visible().context("cannot stay visible to the gateway program")?;
+    kernel::make_dumpable().context("cannot stay visible to the gateway program")?;
     kernel::pass_on_net_admin().map_err(explain_refusal)?;
     Ok(())
 }

@@ -9,14 +9,14 @@
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use emulate::{DirectionConfig, Line, LinkConfig, RATE_MAX};
+use emulate::{DirectionConfig, LineConfig, LinkConfig, RATE_MAX};
 use serde::Serialize;
 use vocab::{Bitrate, ByteCount};
 
-use super::certificate::Capacity;
-use super::stand::{Stamped, Stand, Way};
+use super::certificate::HostCapacity;
+use super::stand::{CellDirection, StampMode, TestBed};
 use super::tcp;
-use super::traffic::{self, Keep, Load, Outcome, Pace, Sending};
+use super::traffic::{self, LoadOutcome, ReceiverRecording, SendMode, SendingPace, TrafficLoad};
 
 /// Full-size packets and the shortest that are usual, in IP bytes.
 pub(super) const FULL: u16 = 1_500;
@@ -61,7 +61,7 @@ const PATIENCE: Duration = Duration::from_millis(300);
 
 /// A load and what became of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Trial {
+pub struct LoadTrial {
     /// What was aimed at.
     pub aimed_packets_per_second: f64,
     /// What the sender reached.
@@ -86,8 +86,8 @@ pub enum LimitedBy {
     Processors,
 }
 
-impl Trial {
-    fn of(aimed: f64, outcome: &Outcome) -> Self {
+impl LoadTrial {
+    fn of(aimed: f64, outcome: &LoadOutcome) -> Self {
         let reached = outcome.sent as f64 / outcome.sending_took.as_secs_f64().max(1e-9);
         Self {
             aimed_packets_per_second: aimed,
@@ -112,7 +112,7 @@ impl Trial {
 
 /// What a search found.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Search {
+pub struct CapacitySearch {
     /// The highest load carried, as it was confirmed.
     pub packets_per_second: f64,
     /// The IP length of its packets.
@@ -120,10 +120,10 @@ pub struct Search {
     /// Why no more could be offered; `None` where more was offered, and lost.
     pub limited_by: Option<LimitedBy>,
     /// Every trial, in order.
-    pub trials: Vec<Trial>,
+    pub trials: Vec<LoadTrial>,
 }
 
-impl Search {
+impl CapacitySearch {
     /// In IP bits.
     #[must_use]
     pub fn gbit_s(&self) -> f64 {
@@ -139,15 +139,19 @@ fn gbit_s(packets_per_second: f64, ip_length: u16) -> f64 {
 ///
 /// # Errors
 /// When a socket fails, or nothing at all is carried.
-pub(super) fn highest_load(stand: &Stand, ip_length: u16, sending: Sending) -> Result<Search> {
-    let (sender, receiver) = stand.sockets(Way::Forward, Stamped::Nothing)?;
+pub(super) fn highest_load(
+    stand: &TestBed,
+    ip_length: u16,
+    sending: SendMode,
+) -> Result<CapacitySearch> {
+    let (sender, receiver) = stand.sockets(CellDirection::Forward, StampMode::Nothing)?;
     let mut trials = Vec::new();
     let start = window_rate(stand, ip_length, sending, Duration::from_millis(300))?;
     let found = search(start, |per_second, span| {
-        let load = Load {
+        let load = TrafficLoad {
             packets: (per_second * span.as_secs_f64()) as u64,
             ip_length,
-            pace: Pace::Even {
+            pace: SendingPace::Even {
                 per_second,
                 head_start: 1,
                 debt_max: DEBT_MAX,
@@ -155,12 +159,18 @@ pub(super) fn highest_load(stand: &Stand, ip_length: u16, sending: Sending) -> R
             },
             sending,
         };
-        let outcome = traffic::run(&sender, &receiver, &load, Keep::Numbers, PATIENCE)?;
-        let trial = Trial::of(per_second, &outcome);
+        let outcome = traffic::run(
+            &sender,
+            &receiver,
+            &load,
+            ReceiverRecording::Numbers,
+            PATIENCE,
+        )?;
+        let trial = LoadTrial::of(per_second, &outcome);
         trials.push(trial);
         Ok(trial)
     })?;
-    Ok(Search {
+    Ok(CapacitySearch {
         packets_per_second: found.sent_packets_per_second,
         ip_length,
         limited_by: found.limited_by,
@@ -170,16 +180,19 @@ pub(super) fn highest_load(stand: &Stand, ip_length: u16, sending: Sending) -> R
 
 /// Steps from `start` to a load that is carried and one that is not, halves between them, and
 /// confirms; returns the confirmed trial.
-fn search(start: f64, mut attempt: impl FnMut(f64, Duration) -> Result<Trial>) -> Result<Trial> {
+fn search(
+    start: f64,
+    mut attempt: impl FnMut(f64, Duration) -> Result<LoadTrial>,
+) -> Result<LoadTrial> {
     // A load that fails, or a sender that stays behind, may have met a hiccup of the host; it has to
     // happen twice.
-    let mut twice = |load: f64, span: Duration| -> Result<Trial> {
+    let mut twice = |load: f64, span: Duration| -> Result<LoadTrial> {
         let first = attempt(load, span)?;
         if first.carried() && first.limited_by.is_none() {
             return Ok(first);
         }
         let second = attempt(load, span)?;
-        let merit = |trial: &Trial| (trial.carried(), trial.sent_packets);
+        let merit = |trial: &LoadTrial| (trial.carried(), trial.sent_packets);
         Ok(if merit(&second) >= merit(&first) {
             second
         } else {
@@ -222,18 +235,24 @@ fn search(start: f64, mut attempt: impl FnMut(f64, Duration) -> Result<Trial>) -
 }
 
 /// Packets in a second with a window under way.
-fn window_rate(stand: &Stand, ip_length: u16, sending: Sending, span: Duration) -> Result<f64> {
-    let (sender, receiver) = stand.sockets(Way::Forward, Stamped::Nothing)?;
-    let mut load = Load {
+fn window_rate(stand: &TestBed, ip_length: u16, sending: SendMode, span: Duration) -> Result<f64> {
+    let (sender, receiver) = stand.sockets(CellDirection::Forward, StampMode::Nothing)?;
+    let mut load = TrafficLoad {
         packets: 2_000,
         ip_length,
-        pace: Pace::Window(WINDOW),
+        pace: SendingPace::Window(WINDOW),
         sending,
     };
     let mut rate = 0.0;
     // The first go tells how many packets the second one needs to take as long as it should.
     for _ in 0..2 {
-        let outcome = traffic::run(&sender, &receiver, &load, Keep::Numbers, PATIENCE)?;
+        let outcome = traffic::run(
+            &sender,
+            &receiver,
+            &load,
+            ReceiverRecording::Numbers,
+            PATIENCE,
+        )?;
         rate = outcome.received as f64 / outcome.receiving_took.as_secs_f64().max(1e-6);
         if outcome.received == 0 {
             bail!("nothing came through the emulator");
@@ -247,19 +266,19 @@ fn window_rate(stand: &Stand, ip_length: u16, sending: Sending, span: Duration) 
 ///
 /// # Errors
 /// When nothing does.
-pub(super) fn carried(stand: &mut Stand, span: Duration) -> Result<Capacity> {
+pub(super) fn carried(stand: &mut TestBed, span: Duration) -> Result<HostCapacity> {
     stand.start(&[])?;
     let rate = |ip_length, sending| window_rate(stand, ip_length, sending, span);
-    let capacity = Capacity {
-        gbit_s: gbit_s(rate(FULL, Sending::Plain)?, FULL),
-        kpps: rate(SMALL, Sending::Plain)? / 1e3,
-        gbit_s_offloaded: gbit_s(rate(FULL, Sending::Offloaded)?, FULL),
-        kpps_offloaded: rate(SMALL, Sending::Offloaded)? / 1e3,
+    let capacity = HostCapacity {
+        gbit_s: gbit_s(rate(FULL, SendMode::Plain)?, FULL),
+        kpps: rate(SMALL, SendMode::Plain)? / 1e3,
+        gbit_s_offloaded: gbit_s(rate(FULL, SendMode::Offloaded)?, FULL),
+        kpps_offloaded: rate(SMALL, SendMode::Offloaded)? / 1e3,
         tcp_gbit_s: tcp::rate(stand, span)? / 1e9,
         line_gbit_s: 0.0,
     };
     stand.stop()?;
-    Ok(Capacity {
+    Ok(HostCapacity {
         line_gbit_s: through_any_line(stand)? / 1e9,
         ..capacity
     })
@@ -269,7 +288,7 @@ pub(super) fn carried(stand: &mut Stand, span: Duration) -> Result<Capacity> {
 ///
 /// # Errors
 /// When nothing comes through.
-fn through_any_line(stand: &mut Stand) -> Result<f64> {
+fn through_any_line(stand: &mut TestBed) -> Result<f64> {
     // On a line of more than any host carries packets are due in crowds, which go on together for
     // less than they cost one by one; so what comes through is only where the search begins.
     let mut line = through_a_line(stand, RATE_MAX)?;
@@ -297,14 +316,14 @@ const LINES_MAX: usize = 4;
 ///
 /// # Errors
 /// When nothing does.
-pub(super) fn through_a_line(stand: &mut Stand, rate: Bitrate) -> Result<f64> {
+pub(super) fn through_a_line(stand: &mut TestBed, rate: Bitrate) -> Result<f64> {
     let direction = DirectionConfig {
-        line: Line::Rate(rate),
+        line: LineConfig::Rate(rate),
         queue: ByteCount::mebibytes(64).into(),
         ..DirectionConfig::default()
     };
     let mut best: f64 = 0.0;
-    for sending in [Sending::Plain, Sending::Offloaded] {
+    for sending in [SendMode::Plain, SendMode::Offloaded] {
         // Each look ends before a link that is driven to its limit would complain, after a second.
         stand.start_within(LinkConfig::symmetric(direction.clone(), 1))?;
         best = best.max(window_rate(stand, FULL, sending, LOOK)?);
@@ -318,12 +337,12 @@ mod tests {
     use super::*;
 
     /// A link that carries `capacity` and loses all above, with a sender that reaches `reach`.
-    fn link(capacity: f64, reach: f64) -> impl FnMut(f64, Duration) -> Result<Trial> {
+    fn link(capacity: f64, reach: f64) -> impl FnMut(f64, Duration) -> Result<LoadTrial> {
         move |load, span| {
             let reached = load.min(reach);
             let sent = (reached * span.as_secs_f64()) as u64;
             let lost = ((reached - capacity).max(0.0) * span.as_secs_f64()) as u64;
-            Ok(Trial {
+            Ok(LoadTrial {
                 aimed_packets_per_second: load,
                 sent_packets_per_second: reached,
                 sent_packets: sent,

@@ -13,9 +13,9 @@ use anyhow::{Context, Result, bail};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::measuring_host::Host;
-use super::stand::{Device, Protocol};
-use super::statistics::{CONFIDENCE, Interval};
+use super::measuring_host::MeasuringHost;
+use super::stand::{DeviceKind, IpVersion};
+use super::statistics::{CONFIDENCE, ConfidenceInterval};
 
 /// The version of the file's format.
 pub const FORMAT_VERSION: u32 = 1;
@@ -26,7 +26,7 @@ pub const FILE_NAME: &str = "emulator-certificate.json";
 /// What a cell is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Quantity {
+pub enum MeasuredQuantity {
     /// The line's rate.
     Rate,
     /// The one-way delay.
@@ -43,40 +43,40 @@ pub enum Quantity {
     Seeds,
 }
 
-impl Quantity {
+impl MeasuredQuantity {
     /// Every one, in the order in which they are measured.
-    pub const ALL: [Quantity; 7] = [
-        Quantity::Rate,
-        Quantity::Delay,
-        Quantity::Jitter,
-        Quantity::Loss,
-        Quantity::Burst,
-        Quantity::Queue,
-        Quantity::Seeds,
+    pub const ALL: [MeasuredQuantity; 7] = [
+        MeasuredQuantity::Rate,
+        MeasuredQuantity::Delay,
+        MeasuredQuantity::Jitter,
+        MeasuredQuantity::Loss,
+        MeasuredQuantity::Burst,
+        MeasuredQuantity::Queue,
+        MeasuredQuantity::Seeds,
     ];
 
     /// Its name in the file and on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Quantity::Rate => "rate",
-            Quantity::Delay => "delay",
-            Quantity::Jitter => "jitter",
-            Quantity::Loss => "loss",
-            Quantity::Burst => "burst",
-            Quantity::Queue => "queue",
-            Quantity::Seeds => "seeds",
+            MeasuredQuantity::Rate => "rate",
+            MeasuredQuantity::Delay => "delay",
+            MeasuredQuantity::Jitter => "jitter",
+            MeasuredQuantity::Loss => "loss",
+            MeasuredQuantity::Burst => "burst",
+            MeasuredQuantity::Queue => "queue",
+            MeasuredQuantity::Seeds => "seeds",
         }
     }
 }
 
-impl fmt::Display for Quantity {
+impl fmt::Display for MeasuredQuantity {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(self.name())
     }
 }
 
-impl FromStr for Quantity {
+impl FromStr for MeasuredQuantity {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -90,9 +90,9 @@ impl FromStr for Quantity {
 
 /// One setting and what was measured of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Cell {
+pub struct CertificateCell {
     /// What it is about.
-    pub quantity: Quantity,
+    pub quantity: MeasuredQuantity,
     /// What was asked for, in `unit`.
     pub configured: f64,
     /// The unit of `configured`, `measured` and `interval`.
@@ -102,7 +102,7 @@ pub struct Cell {
     /// (measured − configured) / configured; null where that is 0.
     pub error_percent: Option<f64>,
     /// Where the true value lies with `confidence`.
-    pub interval: Interval,
+    pub interval: ConfidenceInterval,
     /// 0 to 1.
     pub confidence: f64,
     /// Packets, or events, that it rests on.
@@ -112,7 +112,7 @@ pub struct Cell {
     /// Whether all of `bars` hold.
     pub within_bars: bool,
     /// What had to hold, and whether it did.
-    pub bars: Vec<Bar>,
+    pub bars: Vec<PassCriterion>,
     /// Further figures; each name ends in its unit.
     pub figures: BTreeMap<String, f64>,
     /// The options of `trunkline emulate run`.
@@ -125,7 +125,7 @@ pub struct Cell {
 
 /// What all the tests of one certificate say together.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Verdict {
+pub struct CertificateVerdict {
     /// How often a right emulator fails, at most.
     pub level: f64,
     /// Bars that chance alone may break.
@@ -142,7 +142,7 @@ pub struct Verdict {
 
 /// Something that has to hold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Bar {
+pub struct PassCriterion {
     /// What, in words.
     pub what: String,
     /// Whether it does.
@@ -153,12 +153,12 @@ pub struct Bar {
     pub chance_p: Option<f64>,
 }
 
-impl Cell {
+impl CertificateCell {
     pub(super) fn new(
-        quantity: Quantity,
+        quantity: MeasuredQuantity,
         (configured, unit): (f64, &str),
         measured: f64,
-        interval: Interval,
+        interval: ConfidenceInterval,
         samples: u64,
     ) -> Self {
         let error_percent =
@@ -195,7 +195,7 @@ impl Cell {
     pub(super) fn must(mut self, what: impl Into<String>, holds: bool) -> Self {
         let what = what.into();
         self.within_bars &= holds;
-        self.bars.push(Bar {
+        self.bars.push(PassCriterion {
             what,
             holds,
             chance_p: None,
@@ -228,7 +228,7 @@ impl Cell {
 
 /// What the machine carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Capacity {
+pub struct HostCapacity {
     /// 1500-byte UDP packets, each handed over as a packet of its own.
     pub gbit_s: f64,
     /// 64-byte UDP packets, likewise; thousands in a second.
@@ -246,7 +246,7 @@ pub struct Capacity {
 
 /// All of one calibration.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Certificate {
+pub struct CalibrationCertificate {
     /// [`FORMAT_VERSION`].
     pub format_version: u32,
     /// When it began (RFC 3339).
@@ -256,25 +256,25 @@ pub struct Certificate {
     /// Whether it was the short form, with fewer and shorter cells.
     pub quick: bool,
     /// How the emulator was joined to the measuring ends.
-    pub device: Device,
+    pub device: DeviceKind,
     /// Of the packets that measured; IPv4 in older files, which do not say.
     #[serde(default)]
-    pub protocol: Protocol,
+    pub protocol: IpVersion,
     /// All chance follows from it.
     pub seed: u64,
     /// The machine, and how it behaved meanwhile.
-    pub host: Host,
+    pub host: MeasuringHost,
     /// What the machine carries, at most a window of packets under way and none lost.
-    pub capacity: Option<Capacity>,
+    pub capacity: Option<HostCapacity>,
     /// Every cell that was measured.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<CertificateCell>,
     /// Whether all cells are within their bars, but for what chance alone explains (`chance`), and
     /// none failed.
     pub within_bars: bool,
     /// Whether chance explains the bars that it may break and that were missed. Null in files that
     /// are older than this.
     #[serde(default)]
-    pub chance: Option<Verdict>,
+    pub chance: Option<CertificateVerdict>,
     /// Cells that could not be measured, and why.
     pub failures: Vec<String>,
     /// Forced rates that this host was not seen to carry, as text. Empty in older
@@ -285,7 +285,7 @@ pub struct Certificate {
     pub raw: Option<String>,
 }
 
-impl Certificate {
+impl CalibrationCertificate {
     /// Reads one.
     ///
     /// # Errors
@@ -307,10 +307,10 @@ impl Certificate {
     /// When it is not a certificate of this version.
     pub fn parse(text: &str) -> Result<Self> {
         #[derive(Deserialize)]
-        struct Head {
+        struct CertificateHead {
             format_version: u32,
         }
-        let head: Head = serde_json::from_str(text)?;
+        let head: CertificateHead = serde_json::from_str(text)?;
         if head.format_version != FORMAT_VERSION {
             bail!(
                 "it is of format {}, and this program reads {FORMAT_VERSION}",
@@ -340,14 +340,14 @@ impl Certificate {
     }
 
     /// Cells that miss a bar.
-    pub fn missed(&self) -> impl Iterator<Item = &Cell> {
+    pub fn missed(&self) -> impl Iterator<Item = &CertificateCell> {
         self.cells.iter().filter(|cell| !cell.within_bars)
     }
 
     /// One sentence for a report that rests on this emulator.
     #[must_use]
     pub fn citation(&self) -> String {
-        let worst = |quantity: Quantity| {
+        let worst = |quantity: MeasuredQuantity| {
             self.cells
                 .iter()
                 .filter(|cell| cell.quantity == quantity)
@@ -357,10 +357,14 @@ impl Certificate {
                     Some(worst.map_or(error, |worst| worst.max(error)))
                 })
         };
-        let worsts: Vec<String> = [Quantity::Rate, Quantity::Delay, Quantity::Loss]
-            .into_iter()
-            .filter_map(|quantity| Some(format!("{quantity} {:.3} %", worst(quantity)?)))
-            .collect();
+        let worsts: Vec<String> = [
+            MeasuredQuantity::Rate,
+            MeasuredQuantity::Delay,
+            MeasuredQuantity::Loss,
+        ]
+        .into_iter()
+        .filter_map(|quantity| Some(format!("{quantity} {:.3} %", worst(quantity)?)))
+        .collect();
         let missed = self.missed().count();
         format!(
             "{} over {}, {} ({} × {}, Linux {}); largest errors: {}; {}",
@@ -401,9 +405,9 @@ impl Certificate {
 pub(super) mod tests {
     use super::*;
 
-    pub(in crate::calibrate) fn sample() -> Certificate {
-        let rate = Cell::new(
-            Quantity::Rate,
+    pub(in crate::calibrate) fn sample() -> CalibrationCertificate {
+        let rate = CertificateCell::new(
+            MeasuredQuantity::Rate,
             (64.0, "kbit/s"),
             64.001,
             [63.999, 64.003],
@@ -411,8 +415,8 @@ pub(super) mod tests {
         )
         .must("within 0.02 %", true)
         .figure("lateness_p99_us", 12.0);
-        let loss = Cell::new(
-            Quantity::Loss,
+        let loss = CertificateCell::new(
+            MeasuredQuantity::Loss,
             (0.05, "percent"),
             0.06,
             [0.055, 0.065],
@@ -420,16 +424,16 @@ pub(super) mod tests {
         )
         .under("bursts of 5")
         .must("0.05 inside the 99.9 % interval", false);
-        Certificate {
+        CalibrationCertificate {
             format_version: FORMAT_VERSION,
             date: "2026-11-21T12:00:00+00:00".to_owned(),
             took_s: 61.5,
             quick: true,
-            device: Device::Tun,
-            protocol: Protocol::V4,
+            device: DeviceKind::Tun,
+            protocol: IpVersion::V4,
             seed: 7,
-            host: Host::default(),
-            capacity: Some(Capacity {
+            host: MeasuringHost::default(),
+            capacity: Some(HostCapacity {
                 gbit_s: 1.5,
                 kpps: 140.0,
                 gbit_s_offloaded: 3.0,
@@ -451,7 +455,7 @@ pub(super) mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("deep/down/certificate.json");
         sample().write(&path).unwrap();
-        assert_eq!(Certificate::read(&path).unwrap(), sample());
+        assert_eq!(CalibrationCertificate::read(&path).unwrap(), sample());
     }
 
     #[test]
@@ -473,14 +477,14 @@ pub(super) mod tests {
         let path = folder.path().join("c.json");
         for text in ["", "{}", "[1,2]", r#"{"format_version":1}"#, "\u{0}"] {
             fs::write(&path, text).unwrap();
-            let error = Certificate::read(&path).unwrap_err();
+            let error = CalibrationCertificate::read(&path).unwrap_err();
             assert!(error.to_string().contains("emulate calibrate"), "{error}");
         }
-        let newer = serde_json::to_string(&Certificate {
+        let newer = serde_json::to_string(&CalibrationCertificate {
             format_version: 99,
             ..sample()
         });
-        let error = Certificate::parse(&newer.unwrap()).unwrap_err();
+        let error = CalibrationCertificate::parse(&newer.unwrap()).unwrap_err();
         assert!(error.to_string().contains("format 99"), "{error}");
     }
 
@@ -492,7 +496,7 @@ pub(super) mod tests {
             text.ends_with("1 of 2 cells miss a bar, 0 could not be measured"),
             "{text}"
         );
-        let excused = Certificate {
+        let excused = CalibrationCertificate {
             within_bars: true,
             ..sample()
         };

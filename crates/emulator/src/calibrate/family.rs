@@ -13,18 +13,19 @@
 //!
 //! Bars that chance has no part in, such as a median's limit, are excused by nothing.
 
-use super::certificate::{Bar, Cell, Verdict};
+use super::certificate::{CertificateCell, CertificateVerdict, PassCriterion};
 use super::statistics::{CONFIDENCE, at_least_p};
 
 /// How often a right emulator's certificate fails by chance: as often as one cell's interval
 /// misses.
 const LEVEL: f64 = 0.001;
 
-impl Verdict {
+impl CertificateVerdict {
     /// Judges all the cells of a certificate.
-    pub(super) fn of(cells: &[Cell]) -> Self {
-        let tests_of = |cell: &Cell| tests(cell).count() as u32;
-        let tested: Vec<&Cell> = cells.iter().filter(|cell| tests_of(cell) > 0).collect();
+    pub(super) fn of(cells: &[CertificateCell]) -> Self {
+        let tests_of = |cell: &CertificateCell| tests(cell).count() as u32;
+        let tested: Vec<&CertificateCell> =
+            cells.iter().filter(|cell| tests_of(cell) > 0).collect();
         let count: u32 = tested.iter().copied().map(tests_of).sum();
         let smallest_p = tested
             .iter()
@@ -57,7 +58,7 @@ impl Verdict {
     }
 
     /// Whether every bar of these cells holds, but for those that chance explains.
-    pub(super) fn all_within(&self, cells: &[Cell]) -> bool {
+    pub(super) fn all_within(&self, cells: &[CertificateCell]) -> bool {
         let mut certain = cells
             .iter()
             .flat_map(|cell| &cell.bars)
@@ -67,41 +68,42 @@ impl Verdict {
 }
 
 /// The bars that chance alone may break.
-fn tests(cell: &Cell) -> impl Iterator<Item = &Bar> {
+fn tests(cell: &CertificateCell) -> impl Iterator<Item = &PassCriterion> {
     cell.bars.iter().filter(|bar| bar.chance_p.is_some())
 }
 
 #[cfg(test)]
 mod tests {
-    use vocab::Random;
+    use vocab::SeededRandom;
 
-    use super::super::certificate::Quantity;
+    use super::super::certificate::MeasuredQuantity;
     use super::super::statistics::share_p;
     use super::*;
 
     /// A cell with tests that came out with these.
-    fn cell(ps: &[f64]) -> Cell {
-        let cell = Cell::new(Quantity::Loss, (5.0, "percent"), 5.0, [4.9, 5.1], 1);
+    fn cell(ps: &[f64]) -> CertificateCell {
+        let cell =
+            CertificateCell::new(MeasuredQuantity::Loss, (5.0, "percent"), 5.0, [4.9, 5.1], 1);
         ps.iter()
             .fold(cell, |cell, p| cell.must_by_chance("test", *p > LEVEL, *p))
     }
 
-    fn is_within(cells: &[Cell]) -> bool {
-        Verdict::of(cells).all_within(cells)
+    fn is_within(cells: &[CertificateCell]) -> bool {
+        CertificateVerdict::of(cells).all_within(cells)
     }
 
     /// A full certificate's worth of cells, of which the first came out with these.
-    fn certificate(first: &[f64]) -> Vec<Cell> {
+    fn certificate(first: &[f64]) -> Vec<CertificateCell> {
         let of_one = |at: usize| cell(&[first.get(at).copied().unwrap_or(0.5)]);
         (0..50).map(of_one).collect()
     }
 
     #[test]
     fn a_right_emulator_fails_as_seldom_as_the_level_says() {
-        let mut random = Random::from_seed(23);
+        let mut random = SeededRandom::from_seed(23);
         let (mut with_a_miss, mut failed) = (0, 0);
         for _ in 0..20_000 {
-            let cells: Vec<Cell> = (0..25)
+            let cells: Vec<CertificateCell> = (0..25)
                 .map(|_| cell(&[random.next_f64(), random.next_f64()]))
                 .collect();
             with_a_miss += u32::from(cells.iter().any(|cell| !cell.within_bars));
@@ -140,10 +142,16 @@ mod tests {
 
     #[test]
     fn without_tests_only_the_other_bars_count() {
-        let verdict = Verdict::of(&[]);
+        let verdict = CertificateVerdict::of(&[]);
         assert_eq!((verdict.tests, verdict.smallest_p), (0, 1.0));
         assert!(verdict.explains);
-        let rate = Cell::new(Quantity::Rate, (64.0, "kbit/s"), 64.0, [63.9, 64.1], 1);
+        let rate = CertificateCell::new(
+            MeasuredQuantity::Rate,
+            (64.0, "kbit/s"),
+            64.0,
+            [63.9, 64.1],
+            1,
+        );
         assert!(is_within(&[rate.clone().must("within 0.02 %", true)]));
         assert!(!is_within(&[rate.must("within 0.02 %", false)]));
     }

@@ -12,7 +12,7 @@
 //! for. For an hour after a refusal (`notes.rs`) it takes `LOOKS_AFTER_REFUSAL` probes in a row that
 //! carry the rate, so that a host at its limit does not change its answer with each probe. A link
 //! that runs is never disturbed by a probe ([`check_live`]). Whoever wants a refused rate all the same
-//! can force it ([`Refusal::forced`]).
+//! can force it ([`SettingRefusal::forced`]).
 //!
 //! What a direction would hold in memory follows from the setting alone (`memory.rs`). What is
 //! advised in place of what is refused passes the same checks (`nearest.rs`).
@@ -28,18 +28,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use bytes::Bytes;
-use emulate::{Direction, DirectionConfig, HELD_BYTES_MAX, Line, LinkConfig};
+use emulate::{DirectionConfig, HELD_BYTES_MAX, LineConfig, LinkConfig, LinkDirection};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use vocab::{Bitrate, ByteCount, Time};
 
-use super::stand::{Device, Protocol, Stand};
+use super::stand::{DeviceKind, IpVersion, TestBed};
 use super::{capacity, now};
-use crate::link::settings::Way;
-use host::Environment;
-pub use memory::{Held, Overfull};
-use nearest::Asked;
-use notes::{Known, Notes, Refused};
+use crate::link::settings::SettingDirection;
+use host::ProgramEnvironment;
+pub use memory::{HeldBytes, OverfullDirection};
+use nearest::RefusedConfig;
+use notes::{KnownCapacity, NoteFiles, RefusedRate};
 
 /// Rates up to this are held by whatever runs this program, so that no slow link waits for a
 /// probe.
@@ -70,15 +70,15 @@ const FULL_PACKET: u64 = 1_500;
 
 /// Why a setting is refused, with the nearest that would work.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Refusal {
+pub enum SettingRefusal {
     /// Faster than this host is.
     Rate {
         /// What was asked for.
         asked: Bitrate,
         /// The most that this host has been seen to carry.
-        seen: Seen,
+        seen: ObservedCapacity,
         /// How the link is joined.
-        device: Device,
+        device: DeviceKind,
         /// When it was refused before, within the hour.
         since: Option<String>,
         /// What would work.
@@ -89,31 +89,31 @@ pub enum Refusal {
         /// What was asked for.
         asked: Bitrate,
         /// The most that this host has been seen to carry.
-        seen: Option<Seen>,
+        seen: Option<ObservedCapacity>,
         /// How the link is joined.
-        device: Device,
+        device: DeviceKind,
         /// What would work.
         nearest: String,
     },
     /// More under way, or waiting, than a direction holds.
     Memory {
         /// The ways, with what they would hold.
-        full: Vec<Overfull>,
+        full: Vec<OverfullDirection>,
         /// What would work.
         nearest: String,
     },
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for SettingRefusal {}
 
-impl Refusal {
+impl SettingRefusal {
     /// Text that marks a link that is started all the same: what was asked for and what the host
     /// was seen to carry. `None` for what cannot be forced: the model drops what it cannot hold in
     /// memory.
     #[must_use]
     pub fn forced(&self) -> Option<String> {
         match self {
-            Refusal::Rate {
+            SettingRefusal::Rate {
                 asked,
                 seen,
                 device,
@@ -123,7 +123,7 @@ impl Refusal {
                 rounded_down(seen.rate),
                 seen.origin(*device)
             )),
-            Refusal::Unseen {
+            SettingRefusal::Unseen {
                 asked,
                 seen,
                 device,
@@ -138,15 +138,15 @@ impl Refusal {
                     format!("{asked} forced; what this host carries over {device} was not known")
                 }
             }),
-            Refusal::Memory { .. } => None,
+            SettingRefusal::Memory { .. } => None,
         }
     }
 
     /// With this as what would work.
     fn advising(mut self, words: String) -> Self {
-        let (Refusal::Rate { nearest, .. }
-        | Refusal::Unseen { nearest, .. }
-        | Refusal::Memory { nearest, .. }) = &mut self;
+        let (SettingRefusal::Rate { nearest, .. }
+        | SettingRefusal::Unseen { nearest, .. }
+        | SettingRefusal::Memory { nearest, .. }) = &mut self;
         *nearest = words;
         self
     }
@@ -155,10 +155,10 @@ impl Refusal {
 /// How a refused rate is set all the same.
 const FORCE: &str = "; --force sets it all the same and marks the link as forced";
 
-impl fmt::Display for Refusal {
+impl fmt::Display for SettingRefusal {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::Rate {
+            SettingRefusal::Rate {
                 asked,
                 seen,
                 device,
@@ -179,7 +179,7 @@ impl fmt::Display for Refusal {
                 }
                 out.write_str(FORCE)
             }
-            Refusal::Unseen {
+            SettingRefusal::Unseen {
                 asked,
                 seen,
                 device,
@@ -202,14 +202,14 @@ impl fmt::Display for Refusal {
                 )?;
                 out.write_str(FORCE)
             }
-            Refusal::Memory { full, nearest } => {
+            SettingRefusal::Memory { full, nearest } => {
                 let alike = full.len() == 2 && full[0].held == full[1].held;
-                for (place, Overfull { way, held }) in full.iter().enumerate() {
+                for (place, OverfullDirection { way, held }) in full.iter().enumerate() {
                     let way = match way {
-                        Way::Forward if alike => "each way",
-                        Way::Back if alike => break,
-                        Way::Forward => "forward",
-                        Way::Back => "back",
+                        SettingDirection::Forward if alike => "each way",
+                        SettingDirection::Back if alike => break,
+                        SettingDirection::Forward => "forward",
+                        SettingDirection::Back => "back",
                     };
                     write!(
                         out,
@@ -227,27 +227,31 @@ impl fmt::Display for Refusal {
 
 /// What a host has been seen to carry.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Seen {
+pub struct ObservedCapacity {
     /// How much.
     pub rate: Bitrate,
     /// When (RFC 3339).
     pub date: String,
     /// How.
-    pub by: By,
+    pub by: CapacitySource,
     /// How many probes were made for it.
     pub probes: u32,
 }
 
-impl Seen {
-    fn origin(&self, device: Device) -> String {
+impl ObservedCapacity {
+    fn origin(&self, device: DeviceKind) -> String {
         let probes = match self.probes {
             1 => "a probe".to_owned(),
             count => format!("{count} probes"),
         };
         match self.by {
-            By::Certificate => format!("over {device}, by its certificate of {}", self.date),
-            By::Probe => format!("over {device}, by {probes}, {}", self.date),
-            By::Models => format!("in the link's models alone, by {probes}, {}", self.date),
+            CapacitySource::Certificate => {
+                format!("over {device}, by its certificate of {}", self.date)
+            }
+            CapacitySource::Probe => format!("over {device}, by {probes}, {}", self.date),
+            CapacitySource::Models => {
+                format!("in the link's models alone, by {probes}, {}", self.date)
+            }
         }
     }
 }
@@ -255,7 +259,7 @@ impl Seen {
 /// How a capacity was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum By {
+pub enum CapacitySource {
     /// By a calibration.
     Certificate,
     /// By a probe over the same devices.
@@ -271,12 +275,12 @@ pub enum By {
 /// What cannot be held, what was measured, and the nearest that would work.
 pub fn check(
     config: &LinkConfig,
-    device: Device,
-    environment: &Environment,
+    device: DeviceKind,
+    environment: &ProgramEnvironment,
     state: &Path,
-) -> Result<(), Refusal> {
-    let notes = Notes::at(state, device);
-    let mut prober = Prober {
+) -> Result<(), SettingRefusal> {
+    let notes = NoteFiles::at(state, device);
+    let mut prober = CapacityProber {
         environment,
         device,
         stand: None,
@@ -294,16 +298,16 @@ pub fn check(
 /// is known then, if it looked.
 fn check_by(
     config: &LinkConfig,
-    device: Device,
-    known: impl FnOnce() -> Known,
-    look: impl FnMut(Bitrate) -> Look,
-) -> (Option<Known>, Result<(), Refusal>) {
+    device: DeviceKind,
+    known: impl FnOnce() -> KnownCapacity,
+    look: impl FnMut(Bitrate) -> ProbeResult,
+) -> (Option<KnownCapacity>, Result<(), SettingRefusal>) {
     let full = memory::overfull(None, config);
     let asked = fastest_of(config);
     if full.is_empty() && asked <= UNASKED {
         return (None, Ok(()));
     }
-    let link = Asked::new(None, config);
+    let link = RefusedConfig::new(None, config);
     // What is refused in any case is looked at for what to advise.
     let wanted = if full.is_empty() {
         asked
@@ -327,7 +331,7 @@ fn check_by(
         verdict.map_err(|refusal| refusal.advising(advice()))
     } else {
         let nearest = advice();
-        Err(Refusal::Memory { full, nearest })
+        Err(SettingRefusal::Memory { full, nearest })
     };
     (learnt, verdict)
 }
@@ -341,55 +345,55 @@ fn check_by(
 pub fn check_live(
     present: &LinkConfig,
     next: &LinkConfig,
-    device: Device,
+    device: DeviceKind,
     state: &Path,
-) -> Result<(), Refusal> {
+) -> Result<(), SettingRefusal> {
     let full = memory::overfull(Some(present), next);
     let asked = fastest_of(next);
     let unasked = UNASKED.max(fastest_of(present));
     if full.is_empty() && asked <= unasked {
         return Ok(());
     }
-    let known = Notes::at(state, device).read(Timestamp::now());
+    let known = NoteFiles::at(state, device).read(Timestamp::now());
     if full.is_empty() && asked <= known.most() {
         return Ok(());
     }
     let most = to_type(known.most().max(unasked), asked);
-    let nearest = Asked::new(Some(present), next).advice(most);
+    let nearest = RefusedConfig::new(Some(present), next).advice(most);
     Err(if full.is_empty() {
-        Refusal::Unseen {
+        SettingRefusal::Unseen {
             asked,
             seen: known.seen.into_iter().max_by_key(|seen| seen.rate),
             device,
             nearest,
         }
     } else {
-        Refusal::Memory { full, nearest }
+        SettingRefusal::Memory { full, nearest }
     })
 }
 
 /// What a line let through.
 #[derive(Clone, Copy, Debug)]
-struct Look {
+struct ProbeResult {
     came: Bitrate,
     is_kept: bool,
-    by: By,
+    by: CapacitySource,
 }
 
 /// Looks before it refuses what is not known to be held; says what is known then.
 fn judge(
     asked: Bitrate,
-    device: Device,
-    mut known: Known,
-    mut look: impl FnMut(Bitrate) -> Look,
-) -> (Known, Result<(), Refusal>) {
+    device: DeviceKind,
+    mut known: KnownCapacity,
+    mut look: impl FnMut(Bitrate) -> ProbeResult,
+) -> (KnownCapacity, Result<(), SettingRefusal>) {
     let mut probes = 0;
     let mut look = |line: Bitrate| {
         probes += 1;
         let found = look(line);
         (found, probes)
     };
-    let seen = |rate, by, probes| Seen {
+    let seen = |rate, by, probes| ObservedCapacity {
         rate,
         date: now(),
         by,
@@ -431,12 +435,12 @@ fn judge(
     // due in crowds go on together for less than they cost one by one.
     let refused = refused
         .filter(|refused| refused.rate <= asked)
-        .unwrap_or_else(|| Refused {
+        .unwrap_or_else(|| RefusedRate {
             rate: asked,
             date: now(),
         });
     let mut below = of_percent(most.min(refused.rate), 95);
-    let mut by = By::Probe;
+    let mut by = CapacitySource::Probe;
     let mut probes = 0;
     for _ in 0..LOOKS_BELOW {
         let found;
@@ -451,7 +455,7 @@ fn judge(
     known.refused = Some(refused);
     let best = known.seen.iter().max_by_key(|seen| seen.rate).cloned();
     let seen = best.expect("one was pushed");
-    let verdict = Err(Refusal::Rate {
+    let verdict = Err(SettingRefusal::Rate {
         asked,
         nearest: format!("use --rate {}", rounded_down(seen.rate)),
         seen,
@@ -479,7 +483,7 @@ fn fastest_of(config: &LinkConfig) -> Bitrate {
 /// line is as fast as it is at best for the time by which a link is judged.
 fn fastest(direction: &DirectionConfig) -> Option<Bitrate> {
     let line = match &direction.line {
-        Line::Trace(trace) => {
+        LineConfig::Trace(trace) => {
             let bits = u128::from(trace.most_within(JUDGED_BY)) * 8 * 1_000 / JUDGED_BY.as_millis();
             let bits = u64::try_from(bits).unwrap_or(u64::MAX);
             Some(Bitrate::from_bits_per_second(bits))
@@ -512,27 +516,27 @@ fn rounded_down(rate: Bitrate) -> Bitrate {
 
 /// Looks at what comes through a line, over devices of the same kind, or, where none can be made,
 /// through the models.
-struct Prober<'a> {
-    environment: &'a Environment,
-    device: Device,
-    stand: Option<Stand>,
+struct CapacityProber<'a> {
+    environment: &'a ProgramEnvironment,
+    device: DeviceKind,
+    stand: Option<TestBed>,
     /// What the models carry, once they had to be asked.
     models: OnceCell<f64>,
 }
 
-impl Prober<'_> {
-    fn look(&mut self, line: Bitrate) -> Look {
+impl CapacityProber<'_> {
+    fn look(&mut self, line: Bitrate) -> ProbeResult {
         let (came, by) = match self.over_devices(line) {
-            Ok(came) => (came, By::Probe),
+            Ok(came) => (came, CapacitySource::Probe),
             Err(error) => {
                 tracing::debug!(
                     error = format!("{error:#}"),
                     "no devices to probe with; looking at the models alone"
                 );
-                (*self.models.get_or_init(models), By::Models)
+                (*self.models.get_or_init(models), CapacitySource::Models)
             }
         };
-        Look {
+        ProbeResult {
             came: Bitrate::from_bits_per_second(came as u64),
             is_kept: capacity::is_kept(line, came),
             by,
@@ -546,9 +550,11 @@ impl Prober<'_> {
         }
         let stand = match &mut self.stand {
             Some(stand) => stand,
-            None => self
-                .stand
-                .insert(Stand::create(self.environment, self.device, Protocol::V4)?),
+            None => self.stand.insert(TestBed::create(
+                self.environment,
+                self.device,
+                IpVersion::V4,
+            )?),
         };
         capacity::through_a_line(stand, line)
     }
@@ -558,7 +564,7 @@ impl Prober<'_> {
 /// any device will bring.
 fn models() -> f64 {
     const ROUND: u64 = 1_000;
-    let mut direction = Direction::new(DirectionConfig::default(), 1);
+    let mut direction = LinkDirection::new(DirectionConfig::default(), 1);
     let packet = Bytes::from(vec![0x45; FULL_PACKET as usize]);
     let start = Instant::now();
     let mut packets = 0;

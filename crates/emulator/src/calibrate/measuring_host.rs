@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use super::statistics::quantile;
-use host::machine::{Machine, ProcessorTime};
-use host::stamped_sockets::{self as system, Clock};
+use host::machine::{MachineInfo, ProcessorTime};
+use host::stamped_sockets::{self as system, SystemClock};
 
 /// The machine and its manners.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Host {
+pub struct MeasuringHost {
     /// The kernel's release.
     pub kernel: String,
     /// The system's name and version.
@@ -29,7 +29,7 @@ pub struct Host {
     /// How the privileges were got.
     pub privileges: String,
     /// How late a thread that sleeps 1 ms wakes up, before anything else runs.
-    pub bare_timer_lateness_us: Lateness,
+    pub bare_timer_lateness_us: LatenessStatistics,
     /// The share of processor time that the host below this one took while measuring.
     pub stolen_percent: f64,
     /// The share of processor time in use just before measuring: above a few, the machine was
@@ -41,7 +41,7 @@ pub struct Host {
 
 /// How late something was, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Lateness {
+pub struct LatenessStatistics {
     /// Half was no later.
     pub p50: f64,
     /// 99 of 100 were no later.
@@ -54,7 +54,7 @@ pub struct Lateness {
     pub samples: usize,
 }
 
-impl Lateness {
+impl LatenessStatistics {
     /// Of lateness values in any order.
     pub(super) fn of(mut values_us: Vec<f64>) -> Self {
         values_us.sort_by(f64::total_cmp);
@@ -69,22 +69,22 @@ impl Lateness {
 }
 
 /// Watches the machine while something is measured.
-pub(super) struct Watch {
-    host: Host,
+pub(super) struct HostWatch {
+    host: MeasuringHost,
     processors: ProcessorTime,
     real_ns: i128,
     raw_ns: i128,
 }
 
-impl Watch {
+impl HostWatch {
     /// Describes the machine, listens to its timers for `timer_samples` milliseconds, and begins.
     pub(super) fn begin(privileges: &str, timer_samples: usize) -> Self {
-        let machine = Machine::describe(&[]);
+        let machine = MachineInfo::describe(&[]);
         let before = processor_time();
         let lateness = bare_timer_lateness(timer_samples);
         let after = processor_time();
         Self {
-            host: Host {
+            host: MeasuringHost {
                 kernel: machine.kernel,
                 system: machine.system,
                 processor_model: machine.processor_model,
@@ -97,15 +97,15 @@ impl Watch {
                 clock_drift_ppm: 0.0,
             },
             processors: after,
-            real_ns: system::clock_ns(Clock::Real),
-            raw_ns: system::clock_ns(Clock::Raw),
+            real_ns: system::clock_ns(SystemClock::Real),
+            raw_ns: system::clock_ns(SystemClock::Raw),
         }
     }
 
     /// The machine as it was meanwhile.
-    pub(super) fn end(mut self) -> Host {
-        let raw = (system::clock_ns(Clock::Raw) - self.raw_ns).max(1);
-        let real = system::clock_ns(Clock::Real) - self.real_ns;
+    pub(super) fn end(mut self) -> MeasuringHost {
+        let raw = (system::clock_ns(SystemClock::Raw) - self.raw_ns).max(1);
+        let real = system::clock_ns(SystemClock::Real) - self.real_ns;
         self.host.clock_drift_ppm = (real - raw) as f64 / raw as f64 * 1e6;
         self.host.stolen_percent = processor_time().stolen_since(self.processors) * 100.0;
         self.host
@@ -118,7 +118,7 @@ pub(super) fn processor_time() -> ProcessorTime {
 }
 
 /// Sleeps 1 ms again and again on a thread with sharp timers.
-fn bare_timer_lateness(samples: usize) -> Lateness {
+fn bare_timer_lateness(samples: usize) -> LatenessStatistics {
     const SLEEP: Duration = Duration::from_millis(1);
     let listen = move || {
         system::sharpen_timers();
@@ -130,7 +130,7 @@ fn bare_timer_lateness(samples: usize) -> Lateness {
             })
             .collect()
     };
-    Lateness::of(thread::spawn(listen).join().unwrap_or_default())
+    LatenessStatistics::of(thread::spawn(listen).join().unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn lateness_is_sorted_first() {
-        let lateness = Lateness::of(vec![5.0, 1.0, 3.0]);
+        let lateness = LatenessStatistics::of(vec![5.0, 1.0, 3.0]);
         assert_eq!((lateness.p50, lateness.max), (3.0, 5.0));
         assert_eq!(lateness.samples, 3);
     }

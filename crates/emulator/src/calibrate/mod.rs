@@ -8,7 +8,7 @@
 //! the emulator runs as a process of its own, as its users run it. What it says of itself stands
 //! beside a cell and is never a figure of it. All chance follows from one seed, which is printed.
 //!
-//! [`calibrate()`] makes a [`Certificate`], [`bench()`] finds what the emulator carries, and
+//! [`calibrate()`] makes a [`CalibrationCertificate`], [`bench()`] finds what the emulator carries, and
 //! [`holds`] judges by both whether this host can hold a setting.
 
 mod capacity;
@@ -32,41 +32,42 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
-use vocab::{Bitrate, Probability, Random};
+use vocab::{Bitrate, Probability, SeededRandom};
 
-pub use capacity::{LimitedBy, Search, Trial};
+pub use capacity::{CapacitySearch, LimitedBy, LoadTrial};
 pub use cells::lost_by_the_host;
 pub use certificate::{
-    Bar, Capacity, Cell, Certificate, FILE_NAME, FORMAT_VERSION, Quantity, Verdict,
+    CalibrationCertificate, CertificateCell, CertificateVerdict, FILE_NAME, FORMAT_VERSION,
+    HostCapacity, MeasuredQuantity, PassCriterion,
 };
-pub use measuring_host::{Host, Lateness};
-pub use stand::{Device, Protocol};
+pub use measuring_host::{LatenessStatistics, MeasuringHost};
+pub use stand::{DeviceKind, IpVersion};
 pub use table::table;
 
 use cells::{
-    Bench, Beside, DelayCell, JitterCell, LossCell, Pattern, QueueCell, QueueUnit, RateCell,
-    SeedsCell, Shape, Task,
+    CellTask, CompetingTraffic, DelayCell, JitterCell, JitterShape, LossCell, LossPattern,
+    MeasurementBench, QueueCell, QueueUnit, RateCell, SeedsCell,
 };
-use host::progress::Progress;
-use host::rootless::Privileges;
+use host::progress::ProgressReporter;
+use host::rootless::PrivilegeSource;
 use host::stamped_sockets as system;
-use host::{Environment, wait};
-use measuring_host::Watch;
-use raw::Raw;
-use stand::Stand;
-use traffic::Sending;
+use host::{ProgramEnvironment, wait};
+use measuring_host::HostWatch;
+use raw::RawSampleWriter;
+use stand::TestBed;
+use traffic::SendMode;
 
 /// What is to be measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct CalibrationOptions {
     /// How the emulator is joined to the measuring ends.
-    pub device: Device,
+    pub device: DeviceKind,
     /// Of the packets that measure.
-    pub protocol: Protocol,
+    pub protocol: IpVersion,
     /// Fewer and shorter cells, in about a minute.
     pub quick: bool,
     /// Only these; all when empty.
-    pub only: Vec<Quantity>,
+    pub only: Vec<MeasuredQuantity>,
     /// All chance follows from it.
     pub seed: u64,
     /// How many seeds the last cells try; `None` is the form's own number.
@@ -86,8 +87,8 @@ pub fn fresh_seed() -> u64 {
 
 /// Seconds that [`calibrate`] takes, about.
 #[must_use]
-pub fn expected_s(options: &Options) -> f64 {
-    let tasks: f64 = plan(options).iter().map(Task::expected_s).sum();
+pub fn expected_s(options: &CalibrationOptions) -> f64 {
+    let tasks: f64 = plan(options).iter().map(CellTask::expected_s).sum();
     tasks + STARTING_S
 }
 
@@ -107,22 +108,22 @@ const CARRIED_SPAN: Duration = Duration::from_millis(800);
 /// # Errors
 /// When the namespaces cannot be made, nothing can be measured, or the lab is interrupted.
 pub fn calibrate(
-    environment: &Environment,
-    privileges: Privileges,
-    options: &Options,
-    progress: &dyn Progress,
-) -> Result<Certificate> {
+    environment: &ProgramEnvironment,
+    privileges: PrivilegeSource,
+    options: &CalibrationOptions,
+    progress: &dyn ProgressReporter,
+) -> Result<CalibrationCertificate> {
     let began = Instant::now();
     let tasks = plan(options);
-    let whole: f64 = tasks.iter().map(Task::expected_s).sum::<f64>() + STARTING_S;
+    let whole: f64 = tasks.iter().map(CellTask::expected_s).sum::<f64>() + STARTING_S;
     progress.step(0.0, "listening to this host's timers");
     let samples = if options.quick {
         QUICK_TIMER_SAMPLES
     } else {
         TIMER_SAMPLES
     };
-    let watch = Watch::begin(privileges.explain(), samples);
-    let mut certificate = Certificate {
+    let watch = HostWatch::begin(privileges.explain(), samples);
+    let mut certificate = CalibrationCertificate {
         format_version: FORMAT_VERSION,
         date: now(),
         took_s: 0.0,
@@ -130,7 +131,7 @@ pub fn calibrate(
         device: options.device,
         protocol: options.protocol,
         seed: options.seed,
-        host: Host::default(),
+        host: MeasuringHost::default(),
         capacity: None,
         cells: Vec::new(),
         within_bars: false,
@@ -139,8 +140,12 @@ pub fn calibrate(
         forced: Vec::new(),
         raw: options.raw.as_ref().map(|path| path.display().to_string()),
     };
-    let mut raw = options.raw.as_deref().map(Raw::into).transpose()?;
-    let mut stand = Stand::create(environment, options.device, options.protocol)?;
+    let mut raw = options
+        .raw
+        .as_deref()
+        .map(RawSampleWriter::into)
+        .transpose()?;
+    let mut stand = TestBed::create(environment, options.device, options.protocol)?;
     stand.force = options.force;
     // An emulator that cannot be started at all is one error, and not one for each cell.
     stand.start(&[])?;
@@ -156,10 +161,10 @@ pub fn calibrate(
     for (index, task) in tasks.iter().enumerate() {
         wait::not_interrupted()?;
         progress.step(done / whole, &task.title());
-        let mut bench = Bench {
+        let mut bench = MeasurementBench {
             stand: &mut stand,
             raw: raw.as_mut(),
-            chance: Random::for_stream(options.seed, index as u64),
+            random: SeededRandom::for_stream(options.seed, index as u64),
         };
         match task.measure(&mut bench) {
             Ok(cells) => certificate.cells.extend(
@@ -169,7 +174,7 @@ pub fn calibrate(
             ),
             Err(error) => {
                 wait::not_interrupted()?;
-                if raw.as_ref().is_some_and(Raw::has_failed) {
+                if raw.as_ref().is_some_and(RawSampleWriter::has_failed) {
                     // A disk that is full stays so, and the rest would be measured for nothing.
                     return Err(error.context("no certificate is made"));
                 }
@@ -190,14 +195,14 @@ pub fn calibrate(
     certificate.forced = stand.forced.iter().cloned().collect();
     certificate.host = watch.end();
     certificate.took_s = began.elapsed().as_secs_f64();
-    let verdict = Verdict::of(&certificate.cells);
+    let verdict = CertificateVerdict::of(&certificate.cells);
     certificate.within_bars =
         certificate.failures.is_empty() && verdict.all_within(&certificate.cells);
     certificate.chance = Some(verdict);
     Ok(certificate)
 }
 
-fn wanted(options: &Options, quantities: &[Quantity]) -> bool {
+fn wanted(options: &CalibrationOptions, quantities: &[MeasuredQuantity]) -> bool {
     options.only.is_empty() || quantities.iter().any(|one| options.only.contains(one))
 }
 
@@ -208,7 +213,7 @@ fn now() -> String {
         .map_or_else(|_| String::new(), |now| now.to_string())
 }
 
-fn plan(options: &Options) -> Vec<Task> {
+fn plan(options: &CalibrationOptions) -> Vec<CellTask> {
     let mut tasks = match options.quick {
         true => quick_plan(),
         false => full_plan(),
@@ -217,8 +222,8 @@ fn plan(options: &Options) -> Vec<Task> {
         .seeds
         .unwrap_or(if options.quick { 0 } else { SEEDS });
     if seeds > 0 {
-        for pattern in [Pattern::Random, Pattern::Bursts(BURST)] {
-            tasks.push(Task::Seeds(SeedsCell { seeds, pattern }));
+        for pattern in [LossPattern::Random, LossPattern::Bursts(BURST)] {
+            tasks.push(CellTask::Seeds(SeedsCell { seeds, pattern }));
         }
     }
     tasks.retain(|task| wanted(options, task.quantities()));
@@ -234,15 +239,20 @@ const SEEDS: u32 = 200;
 const KILOBIT: u64 = 1_000;
 const MEGABIT: u64 = 1_000_000;
 
-fn rate(bits_per_second: u64, seconds: u64) -> Task {
-    Task::Rate(RateCell {
+fn rate(bits_per_second: u64, seconds: u64) -> CellTask {
+    CellTask::Rate(RateCell {
         rate: Bitrate::from_bits_per_second(bits_per_second),
         span: Duration::from_secs(seconds),
     })
 }
 
-fn delay(milliseconds: u64, packets_per_second: f64, seconds: u64, beside: Beside) -> Task {
-    Task::Delay(DelayCell {
+fn delay(
+    milliseconds: u64,
+    packets_per_second: f64,
+    seconds: u64,
+    beside: CompetingTraffic,
+) -> CellTask {
+    CellTask::Delay(DelayCell {
         delay: Duration::from_millis(milliseconds),
         packets_per_second,
         span: Duration::from_secs(seconds),
@@ -250,15 +260,15 @@ fn delay(milliseconds: u64, packets_per_second: f64, seconds: u64, beside: Besid
     })
 }
 
-fn loss(percent: f64, pattern: Pattern) -> Task {
-    Task::Loss(LossCell {
+fn loss(percent: f64, pattern: LossPattern) -> CellTask {
+    CellTask::Loss(LossCell {
         loss: Probability::from_fraction(percent / 100.0).expect("the plans stay below 100 %"),
         pattern,
     })
 }
 
-fn queue(limit: u64, unit: QueueUnit, ip_length: u16) -> Task {
-    Task::Queue(QueueCell {
+fn queue(limit: u64, unit: QueueUnit, ip_length: u16) -> CellTask {
+    CellTask::Queue(QueueCell {
         limit,
         unit,
         ip_length,
@@ -267,8 +277,8 @@ fn queue(limit: u64, unit: QueueUnit, ip_length: u16) -> Task {
 
 /// All settings of the published calibration, those that a WAN has beside, and each of the
 /// emulator's promises.
-fn full_plan() -> Vec<Task> {
-    let mut tasks: Vec<Task> = [
+fn full_plan() -> Vec<CellTask> {
+    let mut tasks: Vec<CellTask> = [
         64 * KILOBIT,
         256 * KILOBIT,
         1_024 * KILOBIT,
@@ -284,17 +294,22 @@ fn full_plan() -> Vec<Task> {
     .collect();
     for milliseconds in [0, 2, 10, 40, 100, 200, 2_000] {
         for packets_per_second in [100.0, 10_000.0] {
-            tasks.push(delay(milliseconds, packets_per_second, 10, Beside::Nothing));
+            tasks.push(delay(
+                milliseconds,
+                packets_per_second,
+                10,
+                CompetingTraffic::Nothing,
+            ));
         }
     }
-    tasks.push(delay(10, 1_000.0, 20, Beside::Tcp));
-    for shape in [Shape::Normal, Shape::Uniform] {
-        tasks.push(Task::Jitter(JitterCell {
+    tasks.push(delay(10, 1_000.0, 20, CompetingTraffic::Tcp));
+    for shape in [JitterShape::Normal, JitterShape::Uniform] {
+        tasks.push(CellTask::Jitter(JitterCell {
             shape,
             packets: 10_000,
         }));
     }
-    for pattern in [Pattern::Random, Pattern::Bursts(BURST)] {
+    for pattern in [LossPattern::Random, LossPattern::Bursts(BURST)] {
         for percent in [0.05, 0.1, 0.5, 1.0, 5.0, 10.0] {
             tasks.push(loss(percent, pattern));
         }
@@ -313,30 +328,30 @@ fn full_plan() -> Vec<Task> {
 }
 
 /// A minute's worth of the same.
-fn quick_plan() -> Vec<Task> {
+fn quick_plan() -> Vec<CellTask> {
     vec![
         rate(256 * KILOBIT, 3),
         rate(10 * MEGABIT, 3),
         rate(51_840 * KILOBIT, 3),
         rate(155_520 * KILOBIT, 3),
         rate(1_000 * MEGABIT, 3),
-        delay(0, 10_000.0, 2, Beside::Nothing),
-        delay(10, 10_000.0, 2, Beside::Nothing),
-        delay(200, 100.0, 3, Beside::Nothing),
-        delay(10, 1_000.0, 3, Beside::Tcp),
-        Task::Jitter(JitterCell {
-            shape: Shape::Normal,
+        delay(0, 10_000.0, 2, CompetingTraffic::Nothing),
+        delay(10, 10_000.0, 2, CompetingTraffic::Nothing),
+        delay(200, 100.0, 3, CompetingTraffic::Nothing),
+        delay(10, 1_000.0, 3, CompetingTraffic::Tcp),
+        CellTask::Jitter(JitterCell {
+            shape: JitterShape::Normal,
             packets: 2_000,
         }),
-        Task::Jitter(JitterCell {
-            shape: Shape::Uniform,
+        CellTask::Jitter(JitterCell {
+            shape: JitterShape::Uniform,
             packets: 2_000,
         }),
-        loss(1.0, Pattern::Random),
-        loss(5.0, Pattern::Random),
-        loss(10.0, Pattern::Random),
-        loss(5.0, Pattern::Bursts(BURST)),
-        loss(10.0, Pattern::Bursts(BURST)),
+        loss(1.0, LossPattern::Random),
+        loss(5.0, LossPattern::Random),
+        loss(10.0, LossPattern::Random),
+        loss(5.0, LossPattern::Bursts(BURST)),
+        loss(10.0, LossPattern::Bursts(BURST)),
         queue(30_000, QueueUnit::Bytes, 750),
         queue(10, QueueUnit::Packets, 1_500),
     ]
@@ -348,9 +363,9 @@ pub struct BenchReport {
     /// When it began (RFC 3339).
     pub date: String,
     /// How the emulator was joined to the measuring ends.
-    pub device: Device,
+    pub device: DeviceKind,
     /// The machine, and how it behaved meanwhile.
-    pub host: Host,
+    pub host: MeasuringHost,
     /// With every processor of this machine.
     pub all_cores: BenchFigures,
     /// With one processor for emulator, sender and receiver together.
@@ -361,17 +376,17 @@ pub struct BenchReport {
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct BenchFigures {
     /// The highest loads, each datagram handed over as one.
-    pub full: Search,
+    pub full: CapacitySearch,
     /// The same of short packets.
-    pub small: Search,
+    pub small: CapacitySearch,
     /// The highest loads, handed over by segmentation offload.
-    pub full_offloaded: Search,
+    pub full_offloaded: CapacitySearch,
     /// The same of short packets.
-    pub small_offloaded: Search,
+    pub small_offloaded: CapacitySearch,
     /// One TCP connection's payload.
     pub tcp_gbit_s: f64,
     /// What the emulator adds at 10,000 packets a second.
-    pub added_delay_us: Lateness,
+    pub added_delay_us: LatenessStatistics,
 }
 
 /// How long TCP, and the added delay, are looked at.
@@ -382,14 +397,14 @@ const BENCH_SPAN: Duration = Duration::from_secs(5);
 /// # Errors
 /// When the namespaces cannot be made, the emulator does not start, or the host is too busy.
 pub fn bench(
-    environment: &Environment,
-    privileges: Privileges,
-    device: Device,
-    progress: &dyn Progress,
+    environment: &ProgramEnvironment,
+    privileges: PrivilegeSource,
+    device: DeviceKind,
+    progress: &dyn ProgressReporter,
 ) -> Result<BenchReport> {
     let date = now();
-    let watch = Watch::begin(privileges.explain(), QUICK_TIMER_SAMPLES);
-    let mut stand = Stand::create(environment, device, Protocol::V4)?;
+    let watch = HostWatch::begin(privileges.explain(), QUICK_TIMER_SAMPLES);
+    let mut stand = TestBed::create(environment, device, IpVersion::V4)?;
     let processors = system::processors().context("asking for this process's processors")?;
     let all_cores = figures(&mut stand, progress, 0.0, "all cores")?;
     // What is started from here on stays on one; threads and processes inherit it.
@@ -406,8 +421,8 @@ pub fn bench(
 }
 
 fn figures(
-    stand: &mut Stand,
-    progress: &dyn Progress,
+    stand: &mut TestBed,
+    progress: &dyn ProgressReporter,
     done: f64,
     cores: &str,
 ) -> Result<BenchFigures> {
@@ -417,17 +432,17 @@ fn figures(
     };
     stand.start(&[])?;
     step(0.0, "full-size packets");
-    let full = capacity::highest_load(stand, capacity::FULL, Sending::Plain)?;
+    let full = capacity::highest_load(stand, capacity::FULL, SendMode::Plain)?;
     step(0.22, "short packets");
-    let small = capacity::highest_load(stand, capacity::SMALL, Sending::Plain)?;
+    let small = capacity::highest_load(stand, capacity::SMALL, SendMode::Plain)?;
     step(0.44, "full-size packets by offload");
-    let full_offloaded = capacity::highest_load(stand, capacity::FULL, Sending::Offloaded)?;
+    let full_offloaded = capacity::highest_load(stand, capacity::FULL, SendMode::Offloaded)?;
     step(0.66, "short packets by offload");
-    let small_offloaded = capacity::highest_load(stand, capacity::SMALL, Sending::Offloaded)?;
+    let small_offloaded = capacity::highest_load(stand, capacity::SMALL, SendMode::Offloaded)?;
     step(0.88, "TCP");
     let tcp_gbit_s = tcp::rate(stand, BENCH_SPAN)? / 1e9;
     step(0.95, "added delay");
-    let added_delay_us = Lateness::of(cells::added_delay(stand, BENCH_SPAN)?);
+    let added_delay_us = LatenessStatistics::of(cells::added_delay(stand, BENCH_SPAN)?);
     Ok(BenchFigures {
         full,
         small,
@@ -442,10 +457,10 @@ fn figures(
 mod tests {
     use super::*;
 
-    fn options(quick: bool, only: &[Quantity]) -> Options {
-        Options {
-            device: Device::Tun,
-            protocol: Protocol::V4,
+    fn options(quick: bool, only: &[MeasuredQuantity]) -> CalibrationOptions {
+        CalibrationOptions {
+            device: DeviceKind::Tun,
+            protocol: IpVersion::V4,
             quick,
             only: only.to_vec(),
             seed: 1,
@@ -465,14 +480,14 @@ mod tests {
     #[test]
     fn the_full_form_measures_all_that_was_published() {
         let tasks = plan(&options(false, &[]));
-        for quantity in Quantity::ALL {
+        for quantity in MeasuredQuantity::ALL {
             assert!(
                 tasks
                     .iter()
                     .any(|task| task.quantities().contains(&quantity))
             );
         }
-        let titles: Vec<String> = tasks.iter().map(Task::title).collect();
+        let titles: Vec<String> = tasks.iter().map(CellTask::title).collect();
         for title in ["rate 51.84Mbit", "loss 0.05%, random", "rate 1Gbit"] {
             assert!(titles.iter().any(|found| found == title), "{titles:?}");
         }
@@ -480,12 +495,12 @@ mod tests {
 
     #[test]
     fn a_choice_of_quantities_is_kept_to() {
-        let tasks = plan(&options(true, &[Quantity::Burst]));
+        let tasks = plan(&options(true, &[MeasuredQuantity::Burst]));
         assert!(!tasks.is_empty());
         assert!(
             tasks
                 .iter()
-                .all(|task| task.quantities().contains(&Quantity::Burst))
+                .all(|task| task.quantities().contains(&MeasuredQuantity::Burst))
         );
     }
 

@@ -1,13 +1,13 @@
 //! The published calibration that ours stands beside, transcribed from the 2006 evaluation of the
 //! Juniper WX, section on the calibration of its link emulator.
 
-use super::certificate::{Cell, Quantity};
+use super::certificate::{CertificateCell, MeasuredQuantity};
 
 const TABLE: &str = include_str!("published/wx_emulator_calibration.csv");
 
 /// What was published of one setting.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Published {
+pub(super) struct PublishedResult {
     quantity: String,
     configured: f64,
     unit: String,
@@ -15,7 +15,7 @@ pub(super) struct Published {
     pub(super) measured: f64,
 }
 
-impl Published {
+impl PublishedResult {
     /// In percent of the setting, beside ours; absent where the setting is 0.
     pub(super) fn error_percent(&self) -> Option<f64> {
         (self.configured != 0.0)
@@ -23,14 +23,14 @@ impl Published {
     }
 }
 
-fn rows() -> impl Iterator<Item = Published> {
+fn rows() -> impl Iterator<Item = PublishedResult> {
     let number = |text: &str| text.parse().expect("the table in the source is numbers");
     TABLE
         .lines()
         .skip(1)
         .map(|line| line.split(',').collect::<Vec<_>>())
         .filter(|row| row.len() == 5)
-        .map(move |row| Published {
+        .map(move |row| PublishedResult {
             quantity: row[0].to_owned(),
             configured: number(row[1]),
             unit: row[2].to_owned(),
@@ -39,12 +39,16 @@ fn rows() -> impl Iterator<Item = Published> {
 }
 
 /// What was published of this cell's setting, if anything; losses there were random.
-pub(super) fn beside(cell: &Cell) -> Option<Published> {
+pub(super) fn beside(cell: &CertificateCell) -> Option<PublishedResult> {
     let quantity = match cell.quantity {
-        Quantity::Rate => "bandwidth",
-        Quantity::Delay => "delay",
-        Quantity::Loss if cell.condition == "random" => "loss",
-        Quantity::Loss | Quantity::Jitter | Quantity::Burst | Quantity::Queue | Quantity::Seeds => {
+        MeasuredQuantity::Rate => "bandwidth",
+        MeasuredQuantity::Delay => "delay",
+        MeasuredQuantity::Loss if cell.condition == "random" => "loss",
+        MeasuredQuantity::Loss
+        | MeasuredQuantity::Jitter
+        | MeasuredQuantity::Burst
+        | MeasuredQuantity::Queue
+        | MeasuredQuantity::Seeds => {
             return None;
         }
     };
@@ -59,8 +63,8 @@ pub(super) fn beside(cell: &Cell) -> Option<Published> {
 mod tests {
     use super::*;
 
-    fn cell(quantity: Quantity, configured: f64, unit: &str) -> Cell {
-        Cell::new(quantity, (configured, unit), 1.0, [0.0, 2.0], 1)
+    fn cell(quantity: MeasuredQuantity, configured: f64, unit: &str) -> CertificateCell {
+        CertificateCell::new(quantity, (configured, unit), 1.0, [0.0, 2.0], 1)
     }
 
     #[test]
@@ -70,14 +74,17 @@ mod tests {
 
     #[test]
     fn cells_find_their_published_twin() {
-        let rate = beside(&cell(Quantity::Rate, 51.84, "Mbit/s")).unwrap();
+        let rate = beside(&cell(MeasuredQuantity::Rate, 51.84, "Mbit/s")).unwrap();
         assert!((rate.measured - 49.112).abs() < 1e-9);
         assert!((rate.error_percent().unwrap() + 5.262).abs() < 1e-2);
-        let none = beside(&cell(Quantity::Delay, 0.0, "ms")).unwrap();
+        let none = beside(&cell(MeasuredQuantity::Delay, 0.0, "ms")).unwrap();
         assert_eq!(none.error_percent(), None);
-        let loss = cell(Quantity::Loss, 0.05, "percent");
+        let loss = cell(MeasuredQuantity::Loss, 0.05, "percent");
         assert_eq!(beside(&loss), None);
         assert!(beside(&loss.under("random")).is_some());
-        assert_eq!(beside(&cell(Quantity::Rate, 155.52, "Mbit/s")), None);
+        assert_eq!(
+            beside(&cell(MeasuredQuantity::Rate, 155.52, "Mbit/s")),
+            None
+        );
     }
 }

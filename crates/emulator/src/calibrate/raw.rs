@@ -10,13 +10,13 @@ use anyhow::{Context, Result};
 
 /// Where raw samples go.
 #[derive(Debug)]
-pub(super) struct Raw {
+pub(super) struct RawSampleWriter {
     directory: PathBuf,
     files: u32,
     has_failed: bool,
 }
 
-impl Raw {
+impl RawSampleWriter {
     /// Into this directory, which is made, and from which the raw samples of an earlier
     /// certificate are removed.
     ///
@@ -89,7 +89,7 @@ impl Raw {
     }
 }
 
-/// Whether this is a name that [`Raw::write`] gives.
+/// Whether this is a name that [`RawSampleWriter::write`] gives.
 fn is_ours(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let digits = name.chars().take_while(char::is_ascii_digit).count();
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn samples_are_written_whole_or_not_at_all() {
         let folder = tempfile::tempdir().unwrap();
-        let mut raw = Raw::into(folder.path()).unwrap();
+        let mut raw = RawSampleWriter::into(folder.path()).unwrap();
         raw.write("queue", "a", ["1"]).unwrap();
         assert!(!raw.has_failed());
         // What stands in the file's place is as good as a full disk.
@@ -117,13 +117,13 @@ mod tests {
     #[test]
     fn an_earlier_certificates_samples_go_and_other_files_stay() {
         let folder = tempfile::tempdir().unwrap();
-        let mut raw = Raw::into(folder.path()).unwrap();
+        let mut raw = RawSampleWriter::into(folder.path()).unwrap();
         let name = raw.write("rate 64 kbit/s", "a,b", ["1,2", "3,4"]).unwrap();
         assert_eq!(name, "001-rate-64-kbit-s.csv");
         let path = folder.path().join(name);
         assert_eq!(fs::read_to_string(&path).unwrap(), "a,b\n1,2\n3,4\n");
         fs::write(folder.path().join("notes.csv"), "mine").unwrap();
-        Raw::into(folder.path()).unwrap();
+        RawSampleWriter::into(folder.path()).unwrap();
         assert!(!path.exists());
         assert!(folder.path().join("notes.csv").exists());
     }

@@ -21,12 +21,14 @@ use emulate::LinkConfig;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::link::{BridgeEnd, BridgeIo, Devices, Endpoint, LinkHandle, Namespace, Offloads};
-use host::kernel::{self, Signal};
-use host::process::{Launch, Process};
-use host::run::{Run, namespace_path};
-use host::stamped_sockets::{self as system, Stamps};
-use host::{Environment, command, wait};
+use crate::link::{
+    BridgeEnd, BridgeIo, LinkDevices, LinkEndpoint, LinkHandle, NetworkNamespace, OffloadSetting,
+};
+use host::kernel::{self, ProcessSignal};
+use host::process::{LaunchConfig, RunningProcess};
+use host::run::{LabRun, namespace_path};
+use host::stamped_sockets::{self as system, StampedDirection};
+use host::{ProgramEnvironment, command, wait};
 
 /// The ends' addresses, from the ranges for benchmarks (RFC 2544 appendix C.2.2, RFC 5180 §8).
 const ENDS_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 21, 1), Ipv4Addr::new(198, 18, 21, 2)];
@@ -63,7 +65,7 @@ const START_LIMIT: Duration = Duration::from_secs(10);
 /// How the emulator is joined to the two ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Device {
+pub enum DeviceKind {
     /// Two TUN devices.
     #[default]
     Tun,
@@ -73,24 +75,24 @@ pub enum Device {
     Xdp,
 }
 
-impl Device {
+impl DeviceKind {
     /// Every one.
-    pub const ALL: [Device; 3] = [Device::Tun, Device::Packet, Device::Xdp];
+    pub const ALL: [DeviceKind; 3] = [DeviceKind::Tun, DeviceKind::Packet, DeviceKind::Xdp];
 
     /// Its name on the command line.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Device::Tun => "tun",
-            Device::Packet => "packet",
-            Device::Xdp => "xdp",
+            DeviceKind::Tun => "tun",
+            DeviceKind::Packet => "packet",
+            DeviceKind::Xdp => "xdp",
         }
     }
 }
 
 /// The protocol of the packets that measure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Protocol {
+pub enum IpVersion {
     /// IPv4.
     #[default]
     #[serde(rename = "IPv4")]
@@ -100,26 +102,26 @@ pub enum Protocol {
     V6,
 }
 
-impl fmt::Display for Protocol {
+impl fmt::Display for IpVersion {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
-            Protocol::V4 => "IPv4",
-            Protocol::V6 => "IPv6",
+            IpVersion::V4 => "IPv4",
+            IpVersion::V6 => "IPv6",
         })
     }
 }
 
-impl fmt::Display for Device {
+impl fmt::Display for DeviceKind {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(match self {
-            Device::Tun => "TUN",
-            Device::Packet => "AF_PACKET",
-            Device::Xdp => "AF_XDP",
+            DeviceKind::Tun => "TUN",
+            DeviceKind::Packet => "AF_PACKET",
+            DeviceKind::Xdp => "AF_XDP",
         })
     }
 }
 
-impl FromStr for Device {
+impl FromStr for DeviceKind {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -132,12 +134,12 @@ impl FromStr for Device {
 
 /// The namespaces, and the emulator between them while it runs.
 #[derive(Debug)]
-pub(super) struct Stand {
+pub(super) struct TestBed {
     // Before `run`, which deletes the namespaces: fields are dropped in this order.
-    emulator: Option<Process>,
+    emulator: Option<RunningProcess>,
     within: Option<LinkHandle>,
-    device: Device,
-    protocol: Protocol,
+    device: DeviceKind,
+    protocol: IpVersion,
     sending: String,
     middle: String,
     receiving: String,
@@ -149,20 +151,20 @@ pub(super) struct Stand {
     pub(super) forced: BTreeSet<String>,
     /// The kernel stamps packets only while some socket wants it, and takes its time to begin.
     _stamping: UdpSocket,
-    run: Run,
+    run: LabRun,
 }
 
-impl Stand {
+impl TestBed {
     /// Makes the namespaces.
     ///
     /// # Errors
     /// When the kernel refuses.
     pub(super) fn create(
-        environment: &Environment,
-        device: Device,
-        protocol: Protocol,
+        environment: &ProgramEnvironment,
+        device: DeviceKind,
+        protocol: IpVersion,
     ) -> Result<Self> {
-        let run = Run::create(environment)?;
+        let run = LabRun::create(environment)?;
         let [sending, middle, receiving] = [
             run.make_namespace("sending")?,
             run.make_namespace("middle")?,
@@ -172,7 +174,7 @@ impl Stand {
             // Neighbour discovery would cross the measured link.
             let is_end = *name != middle;
             let settings = match protocol {
-                Protocol::V6 if is_end => &QUIET_V6[..],
+                IpVersion::V6 if is_end => &QUIET_V6[..],
                 _ => &[("disable_ipv6", "1")],
             };
             kernel::in_network_namespace(&namespace_path(name), || {
@@ -181,7 +183,7 @@ impl Stand {
                 })
             })
             .with_context(|| format!("keeping {name} quiet"))?;
-            if protocol == Protocol::V6 && is_end {
+            if protocol == IpVersion::V6 && is_end {
                 let nft = ["netns", "exec", name, "nft", "-f", "-"];
                 command::run_with_input("ip", nft, SILENCE_V6)
                     .with_context(|| format!("keeping {name} quiet"))?;
@@ -207,14 +209,14 @@ impl Stand {
             _stamping: stamping,
             run,
         };
-        if device != Device::Tun {
+        if device != DeviceKind::Tun {
             stand.connect_bridge()?;
         }
         Ok(stand)
     }
 
     /// Where the emulator is joined.
-    pub(super) fn device(&self) -> Device {
+    pub(super) fn device(&self) -> DeviceKind {
         self.device
     }
 
@@ -264,8 +266,8 @@ impl Stand {
             ('b', &self.receiving, receiving),
         ];
         let prefix = match self.protocol {
-            Protocol::V4 => "/30",
-            Protocol::V6 => "/64",
+            IpVersion::V4 => "/30",
+            IpVersion::V6 => "/64",
         };
         for (end, namespace, address) in ends {
             let name = self.device_name(end);
@@ -287,7 +289,7 @@ impl Stand {
         let (a, b) = (self.device_name('a'), self.device_name('b'));
         let mut arguments: Vec<String> = ["emulate", "run", "--json"].map(str::to_owned).to_vec();
         match self.device {
-            Device::Tun => {
+            DeviceKind::Tun => {
                 let ends = [
                     ("--device-a", a),
                     ("--namespace-a", self.sending.clone()),
@@ -299,7 +301,7 @@ impl Stand {
                         .flat_map(|(key, end)| [key.to_owned(), end]),
                 );
             }
-            Device::Packet | Device::Xdp => {
+            DeviceKind::Packet | DeviceKind::Xdp => {
                 let io = self.device.name().to_owned();
                 arguments.extend(["--bridge".to_owned(), format!("{a},{b}")]);
                 arguments.extend(["--io".to_owned(), io]);
@@ -309,20 +311,20 @@ impl Stand {
         if self.force {
             arguments.push("--force".to_owned());
         }
-        let launch = Launch {
+        let launch = LaunchConfig {
             name: &name,
             namespace: &self.middle,
             program: &self.run.environment().program,
             logs: &self.logs,
         };
-        let mut emulator = Process::start(&self.run, &launch, arguments)?;
+        let mut emulator = RunningProcess::start(&self.run, &launch, arguments)?;
         let log = emulator.log().to_owned();
         emulator.wait_ready(START_LIMIT, "to print \"ready\"", || {
             let text = std::fs::read_to_string(&log).unwrap_or_default();
             Ok(text.lines().any(|line| line.trim_end() == "ready"))
         })?;
         self.emulator = Some(emulator);
-        if self.device == Device::Tun {
+        if self.device == DeviceKind::Tun {
             self.address_ends()?;
         }
         Ok(())
@@ -337,27 +339,27 @@ impl Stand {
         self.stop()?;
         let (a, b) = (self.device_name('a'), self.device_name('b'));
         let devices = match self.device {
-            Device::Tun => {
-                let end = |device, namespace: &String| Endpoint {
+            DeviceKind::Tun => {
+                let end = |device, namespace: &String| LinkEndpoint {
                     device,
-                    namespace: Some(Namespace::new(namespace)),
+                    namespace: Some(NetworkNamespace::new(namespace)),
                 };
-                Devices::Tun {
+                LinkDevices::Tun {
                     a: end(a, &self.sending),
                     b: end(b, &self.receiving),
-                    offloads: Offloads::default(),
+                    offloads: OffloadSetting::default(),
                 }
             }
-            Device::Packet | Device::Xdp => {
+            DeviceKind::Packet | DeviceKind::Xdp => {
                 let end = |interface| BridgeEnd {
                     interface,
-                    namespace: Some(Namespace::new(&self.middle)),
+                    namespace: Some(NetworkNamespace::new(&self.middle)),
                 };
                 let io = match self.device {
-                    Device::Xdp => BridgeIo::Xdp,
-                    Device::Tun | Device::Packet => BridgeIo::Packet,
+                    DeviceKind::Xdp => BridgeIo::Xdp,
+                    DeviceKind::Tun | DeviceKind::Packet => BridgeIo::Packet,
                 };
-                Devices::Bridge {
+                LinkDevices::Bridge {
                     a: end(a),
                     b: end(b),
                     io,
@@ -365,7 +367,7 @@ impl Stand {
             }
         };
         self.within = Some(LinkHandle::start(&devices, config)?);
-        if self.device == Device::Tun {
+        if self.device == DeviceKind::Tun {
             self.address_ends()?;
         }
         Ok(())
@@ -383,7 +385,7 @@ impl Stand {
             return Ok(Value::Null);
         };
         emulator.check()?;
-        emulator.stop(Signal::Terminate)?;
+        emulator.stop(ProcessSignal::Terminate)?;
         let text = std::fs::read_to_string(emulator.log()).unwrap_or_default();
         let account = text
             .lines()
@@ -401,7 +403,11 @@ impl Stand {
     ///
     /// # Errors
     /// When a socket cannot be made.
-    pub(super) fn sockets(&self, way: Way, stamped: Stamped) -> Result<(UdpSocket, UdpSocket)> {
+    pub(super) fn sockets(
+        &self,
+        way: CellDirection,
+        stamped: StampMode,
+    ) -> Result<(UdpSocket, UdpSocket)> {
         let ((from, from_address), (to, to_address)) = self.ends(way);
         let receiver =
             kernel::in_network_namespace(&namespace_path(to), || UdpSocket::bind((to_address, 0)))
@@ -413,11 +419,12 @@ impl Stand {
             Ok(socket)
         })
         .context("opening the sending socket")?;
-        if matches!(stamped, Stamped::Arrivals | Stamped::Both) {
-            system::stamp(&receiver, Stamps::Received).context("stamping what arrives")?;
+        if matches!(stamped, StampMode::Arrivals | StampMode::Both) {
+            system::stamp(&receiver, StampedDirection::Received)
+                .context("stamping what arrives")?;
         }
-        if stamped == Stamped::Both {
-            system::stamp(&sender, Stamps::Sent).context("stamping what leaves")?;
+        if stamped == StampMode::Both {
+            system::stamp(&sender, StampedDirection::Sent).context("stamping what leaves")?;
         }
         Ok((sender, receiver))
     }
@@ -426,7 +433,7 @@ impl Stand {
     ///
     /// # Errors
     /// When it does not come about.
-    pub(super) fn connection(&self, way: Way) -> Result<(TcpStream, TcpStream)> {
+    pub(super) fn connection(&self, way: CellDirection) -> Result<(TcpStream, TcpStream)> {
         let ((from, _), (to, to_address)) = self.ends(way);
         let listener = kernel::in_network_namespace(&namespace_path(to), || {
             TcpListener::bind((to_address, 0))
@@ -453,27 +460,27 @@ impl Stand {
     /// Of the sending end and of the receiving one.
     fn addresses(&self) -> [IpAddr; 2] {
         match self.protocol {
-            Protocol::V4 => ENDS_V4.map(IpAddr::from),
-            Protocol::V6 => ENDS_V6.map(IpAddr::from),
+            IpVersion::V4 => ENDS_V4.map(IpAddr::from),
+            IpVersion::V6 => ENDS_V6.map(IpAddr::from),
         }
     }
 
-    fn ends(&self, way: Way) -> ((&str, IpAddr), (&str, IpAddr)) {
+    fn ends(&self, way: CellDirection) -> ((&str, IpAddr), (&str, IpAddr)) {
         let [sending, receiving] = self.addresses();
         let (a, b) = (
             (self.sending.as_str(), sending),
             (self.receiving.as_str(), receiving),
         );
         match way {
-            Way::Forward => (a, b),
-            Way::Back => (b, a),
+            CellDirection::Forward => (a, b),
+            CellDirection::Back => (b, a),
         }
     }
 }
 
 /// A direction of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum CellDirection {
     /// From end A to end B.
     Forward,
     /// From end B to end A.
@@ -482,7 +489,7 @@ pub(super) enum Way {
 
 /// What the kernel stamps; each stamp costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stamped {
+pub(super) enum StampMode {
     /// Nothing.
     Nothing,
     /// What arrives.

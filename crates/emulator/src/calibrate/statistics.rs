@@ -8,7 +8,7 @@
 //! It knows nothing of links; the cells say what is counted.
 
 /// An interval, lower end first.
-pub(super) type Interval = [f64; 2];
+pub(super) type ConfidenceInterval = [f64; 2];
 
 /// How sure a certificate's intervals are.
 pub(super) const CONFIDENCE: f64 = 0.999;
@@ -93,7 +93,7 @@ fn inverse(target: f64, function: impl Fn(f64) -> f64) -> f64 {
 
 /// The exact interval for a share of which `hits` in `trials` were seen (Clopper and Pearson
 /// 1934).
-pub(super) fn share_interval(hits: u64, trials: u64, confidence: f64) -> Interval {
+pub(super) fn share_interval(hits: u64, trials: u64, confidence: f64) -> ConfidenceInterval {
     let tail = (1.0 - confidence) / 2.0;
     let (k, n) = (hits as f64, trials as f64);
     let low = match hits {
@@ -131,7 +131,7 @@ fn two_sided(one: f64, other: f64) -> f64 {
 /// The exact interval for the mean of a geometric distribution from one up, of which `runs`
 /// values add up to `total`: sampling went on until the `runs`-th end of a run, so the share of
 /// ends has the inverse-sampling form of the interval above.
-pub(super) fn mean_run_interval(runs: u64, total: u64, confidence: f64) -> Interval {
+pub(super) fn mean_run_interval(runs: u64, total: u64, confidence: f64) -> ConfidenceInterval {
     let tail = (1.0 - confidence) / 2.0;
     let (k, n) = (runs as f64, total as f64);
     let low = inverse(tail, |p| beta_share(k, n - k + 1.0, p));
@@ -166,7 +166,7 @@ pub(super) fn chain_share_interval(
     trials: u64,
     memory: f64,
     confidence: f64,
-) -> Interval {
+) -> ConfidenceInterval {
     let half =
         normal_quantile(0.5 + confidence / 2.0) * chain_share_deviation(share, trials, memory);
     [(share - half).max(0.0), (share + half).min(1.0)]
@@ -337,7 +337,7 @@ pub(super) fn kolmogorov_p(distance: f64, count: usize) -> f64 {
 
 /// Mean and standard deviation.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Moments {
+pub(super) struct SampleMoments {
     pub(super) mean: f64,
     pub(super) deviation: f64,
     count: f64,
@@ -345,7 +345,7 @@ pub(super) struct Moments {
     kurtosis: f64,
 }
 
-impl Moments {
+impl SampleMoments {
     /// Of at least two samples.
     pub(super) fn of(samples: &[f64]) -> Self {
         let count = samples.len() as f64;
@@ -371,7 +371,7 @@ impl Moments {
     }
 
     /// For the mean, normal: the cells have thousands of samples.
-    pub(super) fn mean_interval(&self, confidence: f64) -> Interval {
+    pub(super) fn mean_interval(&self, confidence: f64) -> ConfidenceInterval {
         let half = normal_quantile(0.5 + confidence / 2.0) * self.deviation / self.count.sqrt();
         [self.mean - half, self.mean + half]
     }
@@ -396,7 +396,7 @@ impl Moments {
     }
 
     /// For the deviation, by the large-sample variance of a variance, (kurtosis − 1)/n.
-    pub(super) fn deviation_interval(&self, confidence: f64) -> Interval {
+    pub(super) fn deviation_interval(&self, confidence: f64) -> ConfidenceInterval {
         let z = normal_quantile(0.5 + confidence / 2.0);
         let relative = z * ((self.kurtosis - 1.0).max(0.0) / self.count).sqrt();
         [
@@ -408,9 +408,9 @@ impl Moments {
 
 /// The interval of a mean from ten batches: Student's t with nine degrees of freedom, two-sided
 /// 99.9 %.
-pub(super) fn batch_mean_interval(batches: &[f64; 10]) -> Interval {
+pub(super) fn batch_mean_interval(batches: &[f64; 10]) -> ConfidenceInterval {
     const T_NINE: f64 = 4.780_913;
-    let moments = Moments::of(batches);
+    let moments = SampleMoments::of(batches);
     let half = T_NINE * moments.deviation / 10.0_f64.sqrt();
     [moments.mean - half, moments.mean + half]
 }
@@ -426,7 +426,7 @@ pub(super) fn quantile(sorted: &[f64], share: f64) -> f64 {
 
 /// The interval for the median between two order statistics, by the normal approximation of the
 /// binomial.
-pub(super) fn median_interval(sorted: &[f64], confidence: f64) -> Interval {
+pub(super) fn median_interval(sorted: &[f64], confidence: f64) -> ConfidenceInterval {
     let count = sorted.len() as f64;
     let half = normal_quantile(0.5 + confidence / 2.0) * count.sqrt() / 2.0;
     let at = |rank: f64| quantile(sorted, (rank / count).clamp(0.0, 1.0));
@@ -436,7 +436,7 @@ pub(super) fn median_interval(sorted: &[f64], confidence: f64) -> Interval {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vocab::Random;
+    use vocab::SeededRandom;
 
     fn near(found: f64, expected: f64, within: f64) {
         assert!(
@@ -484,12 +484,12 @@ mod tests {
 
     #[test]
     fn a_p_is_below_one_in_a_thousand_exactly_where_the_interval_ends() {
-        let agree = |interval: Interval, p: f64, set: f64| {
+        let agree = |interval: ConfidenceInterval, p: f64, set: f64| {
             let inside = (interval[0]..=interval[1]).contains(&set);
             assert_eq!(inside, p > 1.0 - CONFIDENCE, "{set} in {interval:?}, p {p}");
         };
         let wave: Vec<f64> = (0..10_000).map(|at| f64::from(at % 100)).collect();
-        let moments = Moments::of(&wave);
+        let moments = SampleMoments::of(&wave);
         for step in 0..400 {
             let set = 0.03 + f64::from(step) * 0.000_1;
             agree(
@@ -529,7 +529,7 @@ mod tests {
 
     #[test]
     fn mean_run_interval_holds_the_true_mean_as_often_as_it_says() {
-        let mut random = Random::from_seed(3);
+        let mut random = SeededRandom::from_seed(3);
         let mut inside = 0;
         for _ in 0..400 {
             let total: u64 = (0..50).map(|_| geometric(&mut random, 0.2)).sum();
@@ -541,7 +541,7 @@ mod tests {
 
     #[test]
     fn geometric_runs_pass_and_others_do_not() {
-        let mut random = Random::from_seed(5);
+        let mut random = SeededRandom::from_seed(5);
         let runs: Vec<u64> = (0..2_000).map(|_| geometric(&mut random, 0.2)).collect();
         assert!(geometric_p(&runs, 0.2).unwrap() > 0.001);
         assert!(geometric_p(&runs, 0.25).unwrap() < 0.001);
@@ -555,7 +555,7 @@ mod tests {
 
     #[test]
     fn kolmogorov_tells_a_uniform_from_a_normal() {
-        let mut random = Random::from_seed(9);
+        let mut random = SeededRandom::from_seed(9);
         let mut samples: Vec<f64> = (0..5_000).map(|_| random.next_f64()).collect();
         samples.sort_by(f64::total_cmp);
         assert!(kolmogorov_distance(&samples, |x| x) < kolmogorov_bar(5_000));
@@ -578,7 +578,7 @@ mod tests {
     #[test]
     fn moments_and_their_intervals() {
         let samples: Vec<f64> = (0..10_000).map(|at| f64::from(at % 100)).collect();
-        let moments = Moments::of(&samples);
+        let moments = SampleMoments::of(&samples);
         near(moments.mean, 49.5, 1e-9);
         near(moments.deviation, 28.867_513, 1e-2);
         let [low, high] = moments.mean_interval(0.999);
@@ -590,7 +590,7 @@ mod tests {
         near(high, 1.0, 1e-12);
     }
 
-    fn geometric(random: &mut Random, end: f64) -> u64 {
+    fn geometric(random: &mut SeededRandom, end: f64) -> u64 {
         1 + ((1.0 - random.next_f64()).ln() / (1.0 - end).ln()) as u64
     }
 }

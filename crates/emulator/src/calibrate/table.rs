@@ -2,13 +2,13 @@
 
 use std::fmt::Write;
 
-use super::certificate::{Cell, Certificate, Quantity};
+use super::certificate::{CalibrationCertificate, CertificateCell, MeasuredQuantity};
 use super::published;
 use host::terminal::{WIDTH, write_wrapped};
 
 /// The whole certificate as text of at most 80 columns.
 #[must_use]
-pub fn table(certificate: &Certificate) -> String {
+pub fn table(certificate: &CalibrationCertificate) -> String {
     let mut out = String::new();
     let host = &certificate.host;
     let timers = host.bare_timer_lateness_us;
@@ -52,7 +52,7 @@ pub fn table(certificate: &Certificate) -> String {
         "set", "measured", "error %", "99.9 % interval", "2006 err%"
     );
     let mut heading = None;
-    for quantity in Quantity::ALL {
+    for quantity in MeasuredQuantity::ALL {
         for cell in certificate
             .cells
             .iter()
@@ -86,7 +86,7 @@ pub fn table(certificate: &Certificate) -> String {
     out
 }
 
-fn write_cell(out: &mut String, cell: &Cell) {
+fn write_cell(out: &mut String, cell: &CertificateCell) {
     let percent = |error: Option<f64>, digits: usize| {
         error.map_or("-".to_owned(), |error| match error.abs() {
             small if small < 1_000.0 => format!("{error:+.digits$}"),
@@ -113,7 +113,7 @@ fn write_cell(out: &mut String, cell: &Cell) {
     );
     let figure = |name: &str| cell.figures.get(name).copied();
     match cell.quantity {
-        Quantity::Rate => {
+        MeasuredQuantity::Rate => {
             if let (Some(share), Some(p99), Some(max)) = (
                 figure("departures_within_200us_percent"),
                 figure("departure_lateness_p99_us"),
@@ -125,7 +125,7 @@ fn write_cell(out: &mut String, cell: &Cell) {
                 );
             }
         }
-        Quantity::Delay => {
+        MeasuredQuantity::Delay => {
             let [p50, p99, p99_9, max] = [
                 "excess_p50_us",
                 "excess_p99_us",
@@ -138,8 +138,11 @@ fn write_cell(out: &mut String, cell: &Cell) {
                 "    over it: median {p50:.0} us, p99 {p99:.0}, p99.9 {p99_9:.0}, worst {max:.0} us"
             );
         }
-        Quantity::Jitter | Quantity::Loss | Quantity::Burst | Quantity::Queue | Quantity::Seeds => {
-        }
+        MeasuredQuantity::Jitter
+        | MeasuredQuantity::Loss
+        | MeasuredQuantity::Burst
+        | MeasuredQuantity::Queue
+        | MeasuredQuantity::Seeds => {}
     }
     if let (Some(stolen), Some(attempts)) = (figure("stolen_percent"), figure("attempts"))
         && attempts > 1.0
@@ -151,7 +154,7 @@ fn write_cell(out: &mut String, cell: &Cell) {
     }
 }
 
-fn write_verdict(out: &mut String, certificate: &Certificate) {
+fn write_verdict(out: &mut String, certificate: &CalibrationCertificate) {
     for cell in certificate.missed() {
         for bar in cell.bars.iter().filter(|bar| !bar.holds) {
             write_wrapped(out, &format!("! {}: not {}", cell.title(), bar.what));
@@ -201,7 +204,7 @@ fn number(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::certificate::Verdict;
+    use super::super::certificate::CertificateVerdict;
     use super::super::certificate::tests::sample;
     use super::*;
 
@@ -210,8 +213,8 @@ mod tests {
         let mut certificate = sample();
         certificate.host.processor_model = "A Processor With A Long Name (R) 9999".to_owned();
         certificate.failures.push("word ".repeat(40));
-        let wide = Cell::new(
-            Quantity::Rate,
+        let wide = CertificateCell::new(
+            MeasuredQuantity::Rate,
             (999_999.125, "kbit/s"),
             123_456_789.123,
             [12_345_678.9, 123_456_789.9],
@@ -238,13 +241,19 @@ mod tests {
         let mut certificate = sample();
         let right = |at: u32| {
             let at = f64::from(at);
-            Cell::new(Quantity::Loss, (at, "percent"), at, [at, at], 1)
+            CertificateCell::new(MeasuredQuantity::Loss, (at, "percent"), at, [at, at], 1)
                 .must_by_chance("inside", true, 0.5)
         };
         certificate.cells = (1..50).map(right).collect();
-        certificate.cells[0] = Cell::new(Quantity::Loss, (0.05, "percent"), 0.06, [0.0, 0.1], 1)
-            .must_by_chance("0.05 inside the 99.9 % interval", false, 0.000_9);
-        let verdict = Verdict::of(&certificate.cells);
+        certificate.cells[0] = CertificateCell::new(
+            MeasuredQuantity::Loss,
+            (0.05, "percent"),
+            0.06,
+            [0.0, 0.1],
+            1,
+        )
+        .must_by_chance("0.05 inside the 99.9 % interval", false, 0.000_9);
+        let verdict = CertificateVerdict::of(&certificate.cells);
         certificate.within_bars = verdict.all_within(&certificate.cells);
         certificate.chance = Some(verdict);
         let text = table(&certificate);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
-use super::stand::{Stand, Way};
+use super::stand::{CellDirection, TestBed};
 use host::stamped_sockets as system;
 
 /// One write, and the room of one read.
@@ -25,16 +25,16 @@ const STANDSTILL: Duration = Duration::from_secs(5);
 ///
 /// # Errors
 /// When the connection does not come about or brings nothing, or `work` fails.
-pub(super) fn beside<T>(
-    stand: &Stand,
+pub(super) fn run_beside_tcp<T>(
+    stand: &TestBed,
     lead: Duration,
     work: impl FnOnce() -> Result<T>,
 ) -> Result<(T, f64)> {
-    let (mut sender, mut receiver) = stand.connection(Way::Forward)?;
+    let (mut sender, mut receiver) = stand.connection(CellDirection::Forward)?;
     for end in [&sender, &receiver] {
         end.set_read_timeout(Some(STANDSTILL))?;
         end.set_write_timeout(Some(STANDSTILL))?;
-        system::leave_without_farewell(end).context("setting a connection's end")?;
+        system::reset_on_close(end).context("setting a connection's end")?;
     }
     let stop = AtomicBool::new(false);
     let received = AtomicU64::new(0);
@@ -73,8 +73,8 @@ pub(super) fn beside<T>(
 ///
 /// # Errors
 /// As [`beside`].
-pub(super) fn rate(stand: &Stand, span: Duration) -> Result<f64> {
-    let (_, rate) = beside(stand, SLOW_START, || {
+pub(super) fn rate(stand: &TestBed, span: Duration) -> Result<f64> {
+    let (_, rate) = run_beside_tcp(stand, SLOW_START, || {
         thread::sleep(span);
         Ok(())
     })?;

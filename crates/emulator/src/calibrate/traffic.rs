@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 
-use host::stamped_sockets::{self as system, Clock, ReceiveBatch, Received, SendBatch};
+use host::stamped_sockets::{
+    self as system, ReceiveBatch, ReceivedDatagram, SendBatch, SystemClock,
+};
 use host::wait;
 
 /// A UDP header, behind an IPv4 header without options, and behind an IPv6 header without any
@@ -50,20 +52,20 @@ const SOCKET_BUFFER_BYTES: i32 = 64 << 20;
 
 /// What is sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Load {
+pub(super) struct TrafficLoad {
     /// How many packets.
     pub(super) packets: u64,
     /// The length of each, from its first IP header byte.
     pub(super) ip_length: u16,
     /// When.
-    pub(super) pace: Pace,
+    pub(super) pace: SendingPace,
     /// How they are handed to the kernel.
-    pub(super) sending: Sending,
+    pub(super) sending: SendMode,
 }
 
 /// When packets are sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Pace {
+pub(super) enum SendingPace {
     /// `per_second`, `head_start` of them at once at the beginning. A sender that was held up
     /// makes up for at most `debt_max` packets.
     Even {
@@ -87,26 +89,26 @@ const RECEIVER_NAP: Duration = Duration::from_micros(200);
 
 /// How packets are handed to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sending {
+pub(super) enum SendMode {
     /// Each as a datagram of its own.
     Plain,
     /// Some 60 kB at once, for whoever comes after to cut into datagrams.
     Offloaded,
 }
 
-impl Sending {
+impl SendMode {
     /// Datagrams handed over as one, at most 64 (`UDP_MAX_SEGMENTS` before Linux 6.9).
     fn segments(self, payload: usize) -> usize {
         match self {
-            Sending::Plain => 1,
-            Sending::Offloaded => (60_000 / payload).clamp(1, 64),
+            SendMode::Plain => 1,
+            SendMode::Offloaded => (60_000 / payload).clamp(1, 64),
         }
     }
 }
 
 /// What the receiver keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Keep {
+pub(super) enum ReceiverRecording {
     /// Every arrival with its stamp.
     Arrivals,
     /// Which numbers have arrived; the kernel may hand over datagrams that follow each other as one.
@@ -115,7 +117,7 @@ pub(super) enum Keep {
 
 /// What became of a load.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Outcome {
+pub(super) struct LoadOutcome {
     /// Handed to the kernel.
     pub(super) sent: u64,
     /// How long that took.
@@ -124,10 +126,10 @@ pub(super) struct Outcome {
     pub(super) sender_busy: f64,
     /// When each left, by number, where the socket stamps; zero for those without a stamp.
     pub(super) left_ns: Vec<u64>,
-    /// In the order of their arrival; only with [`Keep::Arrivals`].
-    pub(super) arrivals: Vec<Received>,
-    /// By number; only with [`Keep::Numbers`].
-    pub(super) numbers: Numbers,
+    /// In the order of their arrival; only with [`ReceiverRecording::Arrivals`].
+    pub(super) arrivals: Vec<ReceivedDatagram>,
+    /// By number; only with [`ReceiverRecording::Numbers`].
+    pub(super) numbers: NumberSet,
     /// All that came.
     pub(super) received: u64,
     /// What the receiver's own socket had no room for.
@@ -140,11 +142,11 @@ pub(super) struct Outcome {
 
 /// A set of numbers.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Numbers {
+pub(super) struct NumberSet {
     words: Vec<u64>,
 }
 
-impl Numbers {
+impl NumberSet {
     fn up_to(count: u64) -> Self {
         Self {
             words: vec![0; usize::try_from(count.div_ceil(64)).unwrap_or(usize::MAX)],
@@ -190,13 +192,13 @@ impl Numbers {
 pub(super) fn prepare(
     sender: &UdpSocket,
     receiver: &UdpSocket,
-    load: &Load,
-    keep: Keep,
+    load: &TrafficLoad,
+    keep: ReceiverRecording,
 ) -> Result<()> {
     for socket in [sender, receiver] {
         system::enlarge_buffers(socket, SOCKET_BUFFER_BYTES).context("enlarging socket buffers")?;
     }
-    if load.sending == Sending::Offloaded {
+    if load.sending == SendMode::Offloaded {
         system::segment(sender, load.ip_length - headers(sender)?)
             .context("UDP segmentation offload (Linux 4.18)")?;
     }
@@ -207,8 +209,8 @@ pub(super) fn prepare(
     Ok(())
 }
 
-fn is_coalesced(load: &Load, keep: Keep) -> bool {
-    load.sending == Sending::Offloaded || keep == Keep::Numbers
+fn is_coalesced(load: &TrafficLoad, keep: ReceiverRecording) -> bool {
+    load.sending == SendMode::Offloaded || keep == ReceiverRecording::Numbers
 }
 
 /// Sends a load and waits until all of it has come or nothing has for `patience`.
@@ -218,14 +220,14 @@ fn is_coalesced(load: &Load, keep: Keep) -> bool {
 pub(super) fn run(
     sender: &UdpSocket,
     receiver: &UdpSocket,
-    load: &Load,
-    keep: Keep,
+    load: &TrafficLoad,
+    keep: ReceiverRecording,
     patience: Duration,
-) -> Result<Outcome> {
+) -> Result<LoadOutcome> {
     prepare(sender, receiver, load, keep)?;
-    let shared = Shared::default();
+    let shared = TrafficProgress::default();
     let drops_before = system::receive_drops(receiver)?;
-    let mut outcome = thread::scope(|scope| -> Result<Outcome> {
+    let mut outcome = thread::scope(|scope| -> Result<LoadOutcome> {
         let receiving = scope.spawn(|| receive(receiver, load, keep, patience, &shared));
         let sending = scope.spawn(|| {
             let result = send(sender, load, &shared);
@@ -253,34 +255,34 @@ fn join<T>(thread: thread::ScopedJoinHandle<'_, Result<T>>) -> Result<T> {
 }
 
 #[derive(Default)]
-struct Shared {
+struct TrafficProgress {
     /// One more than the highest number that has arrived.
     arrived: AtomicU64,
     sent: AtomicU64,
     sent_all: AtomicBool,
 }
 
-struct Sent {
+struct SendResult {
     sent: u64,
     took: Duration,
     busy: f64,
     left_ns: Vec<u64>,
 }
 
-fn send(socket: &UdpSocket, load: &Load, shared: &Shared) -> Result<Sent> {
+fn send(socket: &UdpSocket, load: &TrafficLoad, shared: &TrafficProgress) -> Result<SendResult> {
     system::sharpen_timers();
     let payload = usize::from(load.ip_length - headers(socket)?);
     let mut batch = SendBatch::new(payload, load.sending.segments(payload));
-    let mut stamps = Stamps::new(load.packets);
+    let mut stamps = DepartureStamps::new(load.packets);
     let start = Instant::now();
-    let busy_before = system::clock_ns(Clock::Thread);
+    let busy_before = system::clock_ns(SystemClock::Thread);
     let mut next = 0;
     let mut forgiven = 0;
     let mut sign_of_life = (0, start);
     while next < load.packets {
         wait::not_interrupted()?;
         let may = match load.pace {
-            Pace::Even {
+            SendingPace::Even {
                 per_second,
                 head_start,
                 debt_max,
@@ -291,7 +293,7 @@ fn send(socket: &UdpSocket, load: &Load, shared: &Shared) -> Result<Sent> {
                 forgiven += debt.saturating_sub(debt_max.max(head_start));
                 debt.min(debt_max.max(head_start))
             }
-            Pace::Window(window) => {
+            SendingPace::Window(window) => {
                 let arrived = shared.arrived.load(Ordering::Acquire);
                 if arrived > sign_of_life.0 {
                     sign_of_life = (arrived, Instant::now());
@@ -317,9 +319,9 @@ fn send(socket: &UdpSocket, load: &Load, shared: &Shared) -> Result<Sent> {
         }
     }
     let took = start.elapsed();
-    let busy_ns = system::clock_ns(Clock::Thread) - busy_before;
+    let busy_ns = system::clock_ns(SystemClock::Thread) - busy_before;
     stamps.collect_rest(socket, next)?;
-    Ok(Sent {
+    Ok(SendResult {
         sent: next,
         took,
         busy: busy_ns as f64 / (took.as_nanos() as f64).max(1.0),
@@ -328,9 +330,9 @@ fn send(socket: &UdpSocket, load: &Load, shared: &Shared) -> Result<Sent> {
 }
 
 /// Sleeps until the packet with this count may be sent.
-fn pause(pace: Pace, start: Instant, count: u64) {
+fn pause(pace: SendingPace, start: Instant, count: u64) {
     match pace {
-        Pace::Even {
+        SendingPace::Even {
             per_second,
             head_start,
             together,
@@ -342,19 +344,19 @@ fn pause(pace: Pace, start: Instant, count: u64) {
                 thread::sleep(left);
             }
         }
-        Pace::Window(_) => thread::sleep(WINDOW_PAUSE),
+        SendingPace::Window(_) => thread::sleep(WINDOW_PAUSE),
     }
 }
 
 /// The moments at which packets left, as they come back.
-struct Stamps {
+struct DepartureStamps {
     batch: ReceiveBatch,
     left_ns: Vec<u64>,
     packets: u64,
     found: u64,
 }
 
-impl Stamps {
+impl DepartureStamps {
     fn new(packets: u64) -> Self {
         Self {
             batch: ReceiveBatch::new(64),
@@ -392,22 +394,22 @@ impl Stamps {
 
 fn receive(
     socket: &UdpSocket,
-    load: &Load,
-    keep: Keep,
+    load: &TrafficLoad,
+    keep: ReceiverRecording,
     patience: Duration,
-    shared: &Shared,
-) -> Result<Outcome> {
+    shared: &TrafficProgress,
+) -> Result<LoadOutcome> {
     system::sharpen_timers();
     let mut batch = ReceiveBatch::new(if is_coalesced(load, keep) {
         65_536
     } else {
         2_048
     });
-    let naps = keep == Keep::Numbers && matches!(load.pace, Pace::Even { .. });
-    let mut outcome = Outcome::default();
+    let naps = keep == ReceiverRecording::Numbers && matches!(load.pace, SendingPace::Even { .. });
+    let mut outcome = LoadOutcome::default();
     match keep {
-        Keep::Arrivals => outcome.arrivals.reserve(load.packets as usize),
-        Keep::Numbers => outcome.numbers = Numbers::up_to(load.packets),
+        ReceiverRecording::Arrivals => outcome.arrivals.reserve(load.packets as usize),
+        ReceiverRecording::Numbers => outcome.numbers = NumberSet::up_to(load.packets),
     }
     let mut highest = 0;
     let mut first = None;
@@ -418,8 +420,8 @@ fn receive(
             .receive(socket, |one| {
                 highest = highest.max(one.number + 1);
                 match keep {
-                    Keep::Arrivals => outcome.arrivals.push(one),
-                    Keep::Numbers => outcome.numbers.insert(one.number),
+                    ReceiverRecording::Arrivals => outcome.arrivals.push(one),
+                    ReceiverRecording::Numbers => outcome.numbers.insert(one.number),
                 }
             })
             .context("receiving measuring packets")?;
@@ -465,8 +467,8 @@ mod tests {
         (sender, receiver)
     }
 
-    fn load(packets: u64, pace: Pace, sending: Sending) -> Load {
-        Load {
+    fn load(packets: u64, pace: SendingPace, sending: SendMode) -> TrafficLoad {
+        TrafficLoad {
             packets,
             ip_length: 128,
             pace,
@@ -476,11 +478,18 @@ mod tests {
 
     #[test]
     fn a_window_loses_nothing_and_every_number_is_seen() {
-        for sending in [Sending::Plain, Sending::Offloaded] {
+        for sending in [SendMode::Plain, SendMode::Offloaded] {
             let (sender, receiver) = pair();
-            let load = load(5_000, Pace::Window(500), sending);
+            let load = load(5_000, SendingPace::Window(500), sending);
             let patience = Duration::from_secs(5);
-            let outcome = run(&sender, &receiver, &load, Keep::Numbers, patience).unwrap();
+            let outcome = run(
+                &sender,
+                &receiver,
+                &load,
+                ReceiverRecording::Numbers,
+                patience,
+            )
+            .unwrap();
             assert_eq!((outcome.sent, outcome.received), (5_000, 5_000));
             assert_eq!(outcome.numbers.len_below(5_000), 5_000);
             assert_eq!(outcome.numbers.missing_runs(5_002), [(5_000, 2)]);
@@ -491,9 +500,16 @@ mod tests {
     fn a_packet_is_as_long_as_it_is_to_be_over_either_protocol() {
         for (address, payload) in [("127.0.0.1:0", 100), ("[::1]:0", 80)] {
             let (sender, receiver) = pair_at(address);
-            let load = load(10, Pace::Window(10), Sending::Plain);
+            let load = load(10, SendingPace::Window(10), SendMode::Plain);
             let patience = Duration::from_secs(5);
-            let outcome = run(&sender, &receiver, &load, Keep::Arrivals, patience).unwrap();
+            let outcome = run(
+                &sender,
+                &receiver,
+                &load,
+                ReceiverRecording::Arrivals,
+                patience,
+            )
+            .unwrap();
             let lengths: Vec<u32> = outcome.arrivals.iter().map(|one| one.length).collect();
             assert_eq!(lengths, [payload; 10], "{address}");
             assert_eq!(payload + u32::from(outcome.headers), 128);
@@ -509,17 +525,24 @@ mod tests {
 
     fn stamps_both_ends((sender, receiver): (UdpSocket, UdpSocket)) {
         let _stamping = system::begin_stamping().unwrap();
-        system::stamp(&sender, system::Stamps::Sent).unwrap();
-        system::stamp(&receiver, system::Stamps::Received).unwrap();
-        let pace = Pace::Even {
+        system::stamp(&sender, system::StampedDirection::Sent).unwrap();
+        system::stamp(&receiver, system::StampedDirection::Received).unwrap();
+        let pace = SendingPace::Even {
             per_second: 2_000.0,
             head_start: 10,
             debt_max: 1_000,
             together: 1,
         };
-        let load = load(200, pace, Sending::Plain);
+        let load = load(200, pace, SendMode::Plain);
         let patience = Duration::from_secs(5);
-        let outcome = run(&sender, &receiver, &load, Keep::Arrivals, patience).unwrap();
+        let outcome = run(
+            &sender,
+            &receiver,
+            &load,
+            ReceiverRecording::Arrivals,
+            patience,
+        )
+        .unwrap();
         assert_eq!(outcome.received, 200);
         assert!(outcome.sending_took >= Duration::from_millis(90));
         for one in &outcome.arrivals {
@@ -530,7 +553,7 @@ mod tests {
 
     #[test]
     fn missing_numbers_are_runs() {
-        let mut numbers = Numbers::up_to(200);
+        let mut numbers = NumberSet::up_to(200);
         for number in (0..200).filter(|number| ![0, 63, 64, 65, 199].contains(number)) {
             numbers.insert(number);
         }

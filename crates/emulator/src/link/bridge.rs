@@ -13,13 +13,13 @@
 
 use anyhow::{Result, anyhow, bail};
 
-use host::packets::device::Device;
-use host::packets::interface::Interface;
-use host::packets::interface_system::Feature;
-use host::packets::namespace::Namespace;
+use host::packets::device::LinkDevice;
+use host::packets::interface::ClaimedInterface;
+use host::packets::interface_system::OffloadFeature;
+use host::packets::namespace::NetworkNamespace;
 use host::packets::packet_socket::PacketSocket;
 use host::packets::xdp::XdpSocket;
-use host::refused::Refused;
+use host::refused::InvalidRequest;
 
 /// One end of a bridge: an interface that is there already.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct BridgeEnd {
     /// The interface's name.
     pub interface: String,
     /// Where it is; `None` is the namespace of the calling thread.
-    pub namespace: Option<Namespace>,
+    pub namespace: Option<NetworkNamespace>,
 }
 
 impl BridgeEnd {
@@ -56,11 +56,11 @@ pub enum BridgeIo {
 ///
 /// # Errors
 /// When one cannot be bridged; nothing has been changed then, or it has been put back.
-pub(super) fn open(a: &BridgeEnd, b: &BridgeEnd, io: BridgeIo) -> Result<[Box<dyn Device>; 2]> {
-    let find = |end: &BridgeEnd| Interface::find(&end.interface, end.namespace.as_ref());
+pub(super) fn open(a: &BridgeEnd, b: &BridgeEnd, io: BridgeIo) -> Result<[Box<dyn LinkDevice>; 2]> {
+    let find = |end: &BridgeEnd| ClaimedInterface::find(&end.interface, end.namespace.as_ref());
     let (first, second) = (find(a)?, find(b)?);
     if first.is_same_as(&second) {
-        return Err(Refused::because(anyhow!(
+        return Err(InvalidRequest::because(anyhow!(
             "both ends of the bridge are {}; name two different interfaces",
             first.name()
         )));
@@ -85,17 +85,20 @@ pub(super) fn open(a: &BridgeEnd, b: &BridgeEnd, io: BridgeIo) -> Result<[Box<dy
 }
 
 fn open_one(
-    mut interface: Interface,
-    namespace: Option<&Namespace>,
+    mut interface: ClaimedInterface,
+    namespace: Option<&NetworkNamespace>,
     io: BridgeIo,
-) -> Result<Box<dyn Device>> {
+) -> Result<Box<dyn LinkDevice>> {
     match io {
         BridgeIo::Packet => {
-            interface.take(namespace, &[Feature::LargeReceive])?;
+            interface.take(namespace, &[OffloadFeature::LargeReceive])?;
             Ok(Box::new(PacketSocket::open(interface, namespace)?))
         }
         BridgeIo::Xdp => {
-            interface.take(namespace, &[Feature::LargeReceive, Feature::GenericReceive])?;
+            interface.take(
+                namespace,
+                &[OffloadFeature::LargeReceive, OffloadFeature::GenericReceive],
+            )?;
             Ok(Box::new(XdpSocket::open(interface, namespace)?))
         }
     }

@@ -5,7 +5,7 @@
 //! ```
 //! One request a connection: a line of JSON, answered by a line of JSON, with the key `error` when
 //! it failed, and `refused` beside it when what was asked for is not to be had. A link is set as
-//! if it had been started with the words laid over one another ([`Settings::change`]), and keeps
+//! if it had been started with the words laid over one another ([`LinkSettings::change`]), and keeps
 //! every packet. The socket itself is `socket.rs`.
 
 mod socket;
@@ -15,28 +15,28 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use anyhow::{Result, anyhow};
-use emulate::{Framing, LinkConfig};
+use emulate::{LinkConfig, LinkFraming};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use super::packet_log::{LogFiles, LogHead, LogReports, PacketLog};
 use super::report::LinkReport;
-use super::settings::{Settings, Way};
-use super::{Devices, LinkHandle};
-use crate::calibrate::holds::Refusal;
-use host::refused::Refused;
-pub use socket::{ControlSocket, Found, ask, look_for_links, name_at, socket_in};
+use super::settings::{LinkSettings, SettingDirection};
+use super::{LinkDevices, LinkHandle};
+use crate::calibrate::holds::SettingRefusal;
+use host::refused::InvalidRequest;
+pub use socket::{ControlSocket, FoundLinks, ask, look_for_links, name_at, socket_in};
 
 /// What can be asked of a running link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Request {
+pub enum ControlRequest {
     /// How it is.
     Status,
     /// To be otherwise.
     Set {
         /// What is named here replaces what was set, and a preset all of it.
-        settings: Settings,
+        settings: LinkSettings,
         /// Treatment of a rate that this host was not seen to carry.
         #[serde(default, skip_serializing_if = "UnprovenRate::is_refused")]
         unheld: UnprovenRate,
@@ -64,10 +64,10 @@ impl UnprovenRate {
         let Err(error) = verdict else {
             return Ok(None);
         };
-        let refusal = error.downcast_ref::<Refusal>();
-        match refusal.and_then(Refusal::forced) {
+        let refusal = error.downcast_ref::<SettingRefusal>();
+        match refusal.and_then(SettingRefusal::forced) {
             Some(forced) if self == UnprovenRate::Force => Ok(Some(forced)),
-            Some(_) | None => Err(Refused::because(error)),
+            Some(_) | None => Err(InvalidRequest::because(error)),
         }
     }
 }
@@ -80,11 +80,11 @@ pub type HostCheck = Box<dyn Fn(Option<&LinkConfig>, &LinkConfig) -> Result<()> 
 /// What a controlled link is started with.
 pub struct LinkStart {
     /// Between what.
-    pub devices: Devices,
+    pub devices: LinkDevices,
     /// What the ends are called.
     pub ends: [String; 2],
     /// What is set.
-    pub settings: Settings,
+    pub settings: LinkSettings,
     /// Where to log packets.
     pub log: LogFiles,
     /// Judges each configuration before it is used.
@@ -97,7 +97,7 @@ pub struct LinkStart {
 pub struct ControlledLink {
     /// `None` once it was stopped.
     link: Mutex<Option<LinkHandle>>,
-    told: Mutex<Told>,
+    applied: Mutex<AppliedSettings>,
     log: Mutex<Option<PacketLog>>,
     ends: [String; 2],
     started: Instant,
@@ -107,8 +107,8 @@ pub struct ControlledLink {
 }
 
 /// What the link was told.
-struct Told {
-    settings: Settings,
+struct AppliedSettings {
+    settings: LinkSettings,
     config: LinkConfig,
     /// All that it is set to thereby, in words.
     in_force: Value,
@@ -120,11 +120,11 @@ impl ControlledLink {
     /// Starts the link, and its log if one is asked for.
     ///
     /// # Errors
-    /// When the settings contradict themselves or the host does not hold them ([`Refused`]), when
+    /// When the settings contradict themselves or the host does not hold them ([`InvalidRequest`]), when
     /// a device or a file cannot be made.
     pub fn start(start: LinkStart) -> Result<Self> {
-        let resolved = start.settings.resolve().map_err(Refused::because)?;
-        resolved.config.check().map_err(Refused::because)?;
+        let resolved = start.settings.resolve().map_err(InvalidRequest::because)?;
+        resolved.config.check().map_err(InvalidRequest::because)?;
         let verdict = (start.host_check)(None, &resolved.config);
         let forced = start.unheld.judge(verdict)?;
         let framing = start.devices.framing();
@@ -148,7 +148,7 @@ impl ControlledLink {
         }
         Ok(Self {
             link: Mutex::new(Some(link)),
-            told: Mutex::new(Told {
+            applied: Mutex::new(AppliedSettings {
                 settings: start.settings,
                 config,
                 in_force,
@@ -175,14 +175,14 @@ impl ControlledLink {
 
     /// What is set.
     #[must_use]
-    pub fn settings(&self) -> Settings {
-        lock(&self.told).settings.clone()
+    pub fn settings(&self) -> LinkSettings {
+        lock(&self.applied).settings.clone()
     }
 
     /// Forced rates that this host was not seen to carry, as text.
     #[must_use]
     pub fn forced(&self) -> Option<String> {
-        lock(&self.told).forced.clone()
+        lock(&self.applied).forced.clone()
     }
 
     /// Whether it still relays.
@@ -196,20 +196,20 @@ impl ControlledLink {
     /// Lays other settings over the present ones. No packet is lost by it.
     ///
     /// # Errors
-    /// When they contradict each other or the host does not hold them ([`Refused`]), or the link
+    /// When they contradict each other or the host does not hold them ([`InvalidRequest`]), or the link
     /// has ended; then nothing changes.
-    pub fn set(&self, changes: Settings, unheld: UnprovenRate) -> Result<()> {
-        let mut told = lock(&self.told);
+    pub fn set(&self, changes: LinkSettings, unheld: UnprovenRate) -> Result<()> {
+        let mut told = lock(&self.applied);
         let mut next = told.settings.clone();
         next.change(changes);
         if next.seed() != told.settings.seed() {
-            return Err(Refused::because(anyhow!(
+            return Err(InvalidRequest::because(anyhow!(
                 "the seed is {} for as long as the link runs, because all that chance has done so far follows from it; start another link for another seed",
                 told.settings.seed()
             )));
         }
-        let resolved = next.resolve().map_err(Refused::because)?;
-        resolved.config.check().map_err(Refused::because)?;
+        let resolved = next.resolve().map_err(InvalidRequest::because)?;
+        resolved.config.check().map_err(InvalidRequest::because)?;
         let verdict = (self.host_check)(Some(&told.config), &resolved.config);
         let forced = unheld.judge(verdict)?.or_else(|| told.forced.clone());
         let link = lock(&self.link);
@@ -221,7 +221,7 @@ impl ControlledLink {
             log.announce(&next, &resolved, forced.as_deref())?;
         }
         link.set_config(resolved.config)?;
-        *told = Told {
+        *told = AppliedSettings {
             settings: next,
             config,
             in_force,
@@ -236,8 +236,8 @@ impl ControlledLink {
     /// When it has ended.
     pub fn status(&self) -> Result<Value> {
         let (settings, in_force, forced) = {
-            let told = lock(&self.told);
-            let Told {
+            let told = lock(&self.applied);
+            let AppliedSettings {
                 settings, in_force, ..
             } = &*told;
             (settings.clone(), in_force.clone(), told.forced.clone())
@@ -277,32 +277,34 @@ impl ControlledLink {
         let report = link.stop();
         let log = lock(&self.log).take().map(PacketLog::finish);
         let report = LinkReport {
-            forced: lock(&self.told).forced.clone(),
+            forced: lock(&self.applied).forced.clone(),
             ..report?
         };
         Ok((report, log.unwrap_or_default()))
     }
 
     fn answer(&self, line: &str) -> Value {
-        let answered = match serde_json::from_str::<Request>(line) {
-            Err(error) => Err(Refused::because(anyhow!("this is not a request: {error}"))),
-            Ok(Request::Status) => self.status(),
-            Ok(Request::Set { settings, .. }) if settings.is_empty() => {
-                Err(Refused::because(anyhow!(
+        let answered = match serde_json::from_str::<ControlRequest>(line) {
+            Err(error) => Err(InvalidRequest::because(anyhow!(
+                "this is not a request: {error}"
+            ))),
+            Ok(ControlRequest::Status) => self.status(),
+            Ok(ControlRequest::Set { settings, .. }) if settings.is_empty() => {
+                Err(InvalidRequest::because(anyhow!(
                     "nothing is named that should be otherwise; name a setting, as in `--rate 5Mbit`"
                 )))
             }
-            Ok(Request::Set { settings, unheld }) => {
+            Ok(ControlRequest::Set { settings, unheld }) => {
                 self.set(settings, unheld).and_then(|()| self.status())
             }
         };
         answered.unwrap_or_else(
-            |error| json!({ "error": format!("{error:#}"), "refused": Refused::is_why(&error) }),
+            |error| json!({ "error": format!("{error:#}"), "refused": InvalidRequest::is_cause_of(&error) }),
         )
     }
 }
 
-fn in_words(settings: &Settings, config: &LinkConfig) -> Result<Value> {
+fn in_words(settings: &LinkSettings, config: &LinkConfig) -> Result<Value> {
     let words = |way, direction| -> Result<Map<String, Value>> {
         let words = settings.in_force(way, direction)?.into_iter();
         Ok(words
@@ -310,18 +312,18 @@ fn in_words(settings: &Settings, config: &LinkConfig) -> Result<Value> {
             .collect())
     };
     Ok(json!({
-        "forward": words(Way::Forward, &config.forward)?,
-        "back": words(Way::Back, &config.back)?,
+        "forward": words(SettingDirection::Forward, &config.forward)?,
+        "back": words(SettingDirection::Back, &config.back)?,
     }))
 }
 
-impl Devices {
+impl LinkDevices {
     /// What packets begin with.
     #[must_use]
-    pub fn framing(&self) -> Framing {
+    pub fn framing(&self) -> LinkFraming {
         match self {
-            Devices::Tun { .. } => Framing::Ip,
-            Devices::Bridge { .. } => Framing::Ethernet,
+            LinkDevices::Tun { .. } => LinkFraming::Ip,
+            LinkDevices::Bridge { .. } => LinkFraming::Ethernet,
         }
     }
 }

@@ -20,16 +20,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use emulate::{Direction, Link, LinkConfig};
+use emulate::{Link, LinkConfig, LinkDirection};
 use vocab::Time;
 
-use super::pace::{GATHER, Pace, Priority};
-use super::processor::Processor;
-use super::record::{Heading, LinkRecord, RecordSink};
-use super::report::{DirectionReport, Lateness, LinkReport};
-use super::watch::{Observed, Watch};
-use host::packets::device::{Device, Received};
-use host::packets::system::{self, Waker};
+use super::pace::{GATHER, ThreadPriority, WakeupEstimator};
+use super::processor::ThreadPlacement;
+use super::record::{LinkRecord, PacketDirection, RecordSink};
+use super::report::{DeliveryLateness, DirectionReport, LinkReport};
+use super::watch::{LinkWatch, WatchCounters};
+use host::packets::device::{LinkDevice, ReceivedPacket};
+use host::packets::system::{self, ThreadWaker};
 
 /// Packets read from one device, or written to one, before the other side has its turn: some
 /// 0.1 ms of system calls.
@@ -50,20 +50,20 @@ const WAIT_MAX: Duration = Duration::from_millis(5);
 const HELD_AT_MOST: Duration = Duration::from_secs(3_600);
 
 /// What the handle asks of the thread.
-pub(super) enum Command {
+pub(super) enum DriverCommand {
     Configure(Box<LinkConfig>),
     Report(mpsc::Sender<LinkReport>),
     Stop,
 }
 
 /// All that the thread owns.
-pub(super) struct Driver {
+pub(super) struct LinkDriver {
     link: Link,
-    relays: [Relay; 2],
+    relays: [DirectionRelay; 2],
     /// At end A, where what goes forward comes from, and at end B.
-    devices: [Box<dyn Device>; 2],
-    commands: mpsc::Receiver<Command>,
-    waker: Waker,
+    devices: [Box<dyn LinkDevice>; 2],
+    commands: mpsc::Receiver<DriverCommand>,
+    waker: ThreadWaker,
     start: Instant,
     records: Option<Box<dyn RecordSink>>,
     /// When to look after the link; `None` while nothing passes.
@@ -71,23 +71,23 @@ pub(super) struct Driver {
 }
 
 /// What one direction has beside the model.
-struct Relay {
-    heading: Heading,
-    lateness: Lateness,
+struct DirectionRelay {
+    heading: PacketDirection,
+    lateness: DeliveryLateness,
     failed_writes: u64,
     unread: u64,
     unrecorded: u64,
-    watch: Watch,
+    watch: LinkWatch,
 }
 
-enum Flow {
+enum LoopControl {
     Continue,
     Stop,
 }
 
 /// What to do until the next packet is due.
 #[derive(Clone, Copy)]
-enum Rest {
+enum WaitMode {
     /// Only look whether something came.
     Awake,
     /// Look after a moment, whatever comes.
@@ -97,18 +97,18 @@ enum Rest {
     Idle(Option<Duration>),
 }
 
-impl Driver {
+impl LinkDriver {
     /// `start` is the moment that the link's time counts from.
     pub(super) fn new(
-        devices: [Box<dyn Device>; 2],
+        devices: [Box<dyn LinkDevice>; 2],
         config: LinkConfig,
-        commands: mpsc::Receiver<Command>,
-        waker: Waker,
+        commands: mpsc::Receiver<DriverCommand>,
+        waker: ThreadWaker,
         start: Instant,
     ) -> Self {
         Self {
             link: Link::new(framed(config, &devices)),
-            relays: [Heading::Forward, Heading::Back].map(Relay::new),
+            relays: [PacketDirection::Forward, PacketDirection::Back].map(DirectionRelay::new),
             devices,
             commands,
             waker,
@@ -136,19 +136,19 @@ impl Driver {
     fn relay(&mut self) -> Result<LinkReport> {
         system::sharpen_timers();
         let priority = match system::raise_priority() {
-            Ok(()) => Priority::Raised,
+            Ok(()) => ThreadPriority::Raised,
             Err(error) => {
                 tracing::debug!(%error, "link runs at ordinary priority; packets are later beside other work");
-                Priority::Ordinary
+                ThreadPriority::Ordinary
             }
         };
         if let Err(error) = system::raise_session() {
             tracing::debug!(%error, "link's session runs at ordinary priority");
         }
-        let mut processor = Processor::new();
+        let mut processor = ThreadPlacement::new();
         let [a, b] = &self.devices;
         tracing::debug!(a = a.name(), b = b.name(), "link relays");
-        let mut pace = Pace::new(priority);
+        let mut pace = WakeupEstimator::new(priority);
         let mut received = Vec::with_capacity(2 * BATCH_PACKETS);
         let mut now = self.now();
         loop {
@@ -157,11 +157,11 @@ impl Driver {
             let before = now;
             now = self.now();
             match rest {
-                Rest::Awake => pace.looked(now, now.since(before)),
-                Rest::Asleep(span) if !(from_a || from_b || commanded) => {
-                    pace.woke(now.since(before + span));
+                WaitMode::Awake => pace.looked(now, now.since(before)),
+                WaitMode::Asleep(span) if !(from_a || from_b || commanded) => {
+                    pace.record_wakeup(now.since(before + span));
                 }
-                Rest::Asleep(_) | Rest::Idle(_) | Rest::Gathering => {}
+                WaitMode::Asleep(_) | WaitMode::Idle(_) | WaitMode::Gathering => {}
             }
             for (index, has_come) in [from_a, from_b].into_iter().enumerate() {
                 if has_come {
@@ -171,17 +171,17 @@ impl Driver {
                     processor.came(now, packets);
                 }
             }
-            if commanded && matches!(self.obey(now), Flow::Stop) {
+            if commanded && matches!(self.handle_commands(now), LoopControl::Stop) {
                 self.look_last();
                 return Ok(self.report());
             }
             now = self.deliver_due(0, now);
             now = self.deliver_due(1, now);
             if self.watch_at.is_some_and(|at| at <= now) {
-                self.look_after(now);
+                self.check_directions(now);
                 processor.came(now, 0);
                 if processor.is_settled() {
-                    self.watch_at = Some(now + Watch::INTERVAL);
+                    self.watch_at = Some(now + LinkWatch::INTERVAL);
                 }
             }
         }
@@ -191,31 +191,33 @@ impl Driver {
         Time::from_epoch(self.start.elapsed())
     }
 
-    fn rest(&self, now: Time, pace: &mut Pace) -> Rest {
+    fn rest(&self, now: Time, pace: &mut WakeupEstimator) -> WaitMode {
         let prefer_many = self.devices.iter().any(|device| device.prefers_many());
         if prefer_many && pace.gathers(now) {
-            return Rest::Gathering;
+            return WaitMode::Gathering;
         }
         let rest = match self.link.poll_timeout() {
-            Some(due) => Rest::Asleep(due.since(now).saturating_sub(pace.margin()).min(WAIT_MAX)),
-            None => Rest::Idle(self.watch_at.map(|at| at.since(now))),
+            Some(due) => {
+                WaitMode::Asleep(due.since(now).saturating_sub(pace.margin()).min(WAIT_MAX))
+            }
+            None => WaitMode::Idle(self.watch_at.map(|at| at.since(now))),
         };
         match rest {
-            Rest::Asleep(Duration::ZERO) => Rest::Awake,
-            _ if pace.lingers(now) => Rest::Awake,
+            WaitMode::Asleep(Duration::ZERO) => WaitMode::Awake,
+            _ if pace.lingers(now) => WaitMode::Awake,
             rest => rest,
         }
     }
 
-    fn wait(&self, rest: Rest) -> Result<[bool; 3]> {
+    fn wait(&self, rest: WaitMode) -> Result<[bool; 3]> {
         let span = match rest {
-            Rest::Awake => Some(Duration::ZERO),
-            Rest::Gathering => {
+            WaitMode::Awake => Some(Duration::ZERO),
+            WaitMode::Gathering => {
                 thread::sleep(GATHER);
                 Some(Duration::ZERO)
             }
-            Rest::Asleep(span) => Some(span),
-            Rest::Idle(span) => span,
+            WaitMode::Asleep(span) => Some(span),
+            WaitMode::Idle(span) => span,
         };
         let [a, b] = &self.devices;
         system::wait_readable([a.file(), b.file(), self.waker.as_fd()], span)
@@ -224,7 +226,11 @@ impl Driver {
 
     /// Hands to the model what has come to the device at this end; returns how many packets that
     /// were and when it was done.
-    fn take_in(&mut self, index: usize, received: &mut Vec<Received>) -> Result<(usize, Time)> {
+    fn take_in(
+        &mut self,
+        index: usize,
+        received: &mut Vec<ReceivedPacket>,
+    ) -> Result<(usize, Time)> {
         self.devices[index].receive(BATCH_PACKETS, received)?;
         let now = self.now();
         let packets = received.len();
@@ -232,13 +238,13 @@ impl Driver {
             return Ok((0, now));
         }
         let direction = direction(&mut self.link, index);
-        for Received { packet, came } in received.drain(..) {
+        for ReceivedPacket { packet, came } in received.drain(..) {
             let arrived = came.map_or(now, |came| {
                 now.min(Time::from_epoch(came.saturating_duration_since(self.start)))
             });
             direction.handle(arrived, packet);
         }
-        self.watch_at.get_or_insert(now + Watch::INTERVAL);
+        self.watch_at.get_or_insert(now + LinkWatch::INTERVAL);
         self.hand_out_records(index);
         Ok((packets, now))
     }
@@ -288,7 +294,7 @@ impl Driver {
             );
         }
         relay.failed_writes += refused;
-        self.watch_at.get_or_insert(written + Watch::INTERVAL);
+        self.watch_at.get_or_insert(written + LinkWatch::INTERVAL);
         self.hand_out_records(index);
         (count, written)
     }
@@ -307,15 +313,17 @@ impl Driver {
         }
     }
 
-    fn obey(&mut self, now: Time) -> Flow {
+    fn handle_commands(&mut self, now: Time) -> LoopControl {
         self.waker.clear();
         loop {
             match self.commands.try_recv() {
-                Ok(Command::Configure(config)) => self.configure(now, *config),
+                Ok(DriverCommand::Configure(config)) => self.configure(now, *config),
                 // Whoever asked may have given up waiting.
-                Ok(Command::Report(sender)) => drop(sender.send(self.report())),
-                Ok(Command::Stop) | Err(mpsc::TryRecvError::Disconnected) => return Flow::Stop,
-                Err(mpsc::TryRecvError::Empty) => return Flow::Continue,
+                Ok(DriverCommand::Report(sender)) => drop(sender.send(self.report())),
+                Ok(DriverCommand::Stop) | Err(mpsc::TryRecvError::Disconnected) => {
+                    return LoopControl::Stop;
+                }
+                Err(mpsc::TryRecvError::Empty) => return LoopControl::Continue,
             }
         }
     }
@@ -368,7 +376,7 @@ impl Driver {
     }
 
     /// Compares each direction with what it was set to, since the last look.
-    fn look_after(&mut self, now: Time) {
+    fn check_directions(&mut self, now: Time) {
         self.watch_at = None;
         for index in [0, 1] {
             let observed = self.observe(index);
@@ -385,11 +393,11 @@ impl Driver {
         }
     }
 
-    fn observe(&mut self, index: usize) -> Observed {
+    fn observe(&mut self, index: usize) -> WatchCounters {
         let counters = direction(&mut self.link, index).counters();
         let relay = &mut self.relays[index];
         relay.unread = self.devices[index].unread_packets();
-        Observed {
+        WatchCounters {
             departures: relay.lateness.count(),
             late_departures: relay.lateness.over_200us(),
             unread: relay.unread,
@@ -418,21 +426,21 @@ impl Driver {
     }
 }
 
-impl Relay {
-    fn new(heading: Heading) -> Self {
+impl DirectionRelay {
+    fn new(heading: PacketDirection) -> Self {
         Self {
             heading,
-            lateness: Lateness::new(),
+            lateness: DeliveryLateness::new(),
             failed_writes: 0,
             unread: 0,
             unrecorded: 0,
-            watch: Watch::default(),
+            watch: LinkWatch::default(),
         }
     }
 }
 
 /// The direction of what comes from the device with this index.
-fn direction(link: &mut Link, index: usize) -> &mut Direction {
+fn direction(link: &mut Link, index: usize) -> &mut LinkDirection {
     match index {
         0 => &mut link.forward,
         _ => &mut link.back,
@@ -440,7 +448,7 @@ fn direction(link: &mut Link, index: usize) -> &mut Direction {
 }
 
 /// The settings as they are for the packets of these devices.
-fn framed(mut config: LinkConfig, devices: &[Box<dyn Device>; 2]) -> LinkConfig {
+fn framed(mut config: LinkConfig, devices: &[Box<dyn LinkDevice>; 2]) -> LinkConfig {
     config.forward.framing = devices[0].framing();
     config.back.framing = devices[1].framing();
     config

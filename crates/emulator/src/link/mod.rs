@@ -47,32 +47,32 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, anyhow};
-pub use emulate::{DirectionConfig, Line, LinkConfig, Loss};
-use host::packets::device::Device;
-pub use host::packets::namespace::Namespace;
+pub use emulate::{DirectionConfig, LineConfig, LinkConfig, LossModel};
+use host::packets::device::LinkDevice;
+pub use host::packets::namespace::NetworkNamespace;
 pub use host::packets::offload;
-use host::packets::system::{self, Waker};
-use host::packets::tun::Tun;
-pub use host::packets::{Endpoint, Offloads};
-pub use host::refused::Refused;
+use host::packets::system::{self, ThreadWaker};
+use host::packets::tun::TunDevice;
+pub use host::packets::{LinkEndpoint, OffloadSetting};
+pub use host::refused::InvalidRequest;
 
 pub use bridge::{BridgeEnd, BridgeIo};
-use driver::{Command, Driver};
-pub use record::{Heading, LinkRecord, RecordSink};
+use driver::{DriverCommand, LinkDriver};
+pub use record::{LinkRecord, PacketDirection, RecordSink};
 pub use report::{DirectionReport, LinkReport};
 pub use signals::StopSignals;
 
 /// What a link carries packets between.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Devices {
+pub enum LinkDevices {
     /// Two new TUN devices: packets of the network layer.
     Tun {
         /// One end.
-        a: Endpoint,
+        a: LinkEndpoint,
         /// The other.
-        b: Endpoint,
+        b: LinkEndpoint,
         /// Whether packets may come and go in runs.
-        offloads: Offloads,
+        offloads: OffloadSetting,
     },
     /// Two interfaces that are there already: frames of the link layer.
     Bridge {
@@ -85,14 +85,14 @@ pub enum Devices {
     },
 }
 
-impl Devices {
-    fn open(&self) -> Result<[Box<dyn Device>; 2]> {
+impl LinkDevices {
+    fn open(&self) -> Result<[Box<dyn LinkDevice>; 2]> {
         match self {
-            Devices::Tun { a, b, offloads } => Ok([
-                Box::new(Tun::create(a, *offloads)?),
-                Box::new(Tun::create(b, *offloads)?),
+            LinkDevices::Tun { a, b, offloads } => Ok([
+                Box::new(TunDevice::create(a, *offloads)?),
+                Box::new(TunDevice::create(b, *offloads)?),
             ]),
-            Devices::Bridge { a, b, io } => bridge::open(a, b, *io),
+            LinkDevices::Bridge { a, b, io } => bridge::open(a, b, *io),
         }
     }
 }
@@ -101,7 +101,7 @@ impl Devices {
 /// process that is there for the link alone, before it starts one. Nothing happens where a
 /// terminal's keys are meant for this process, which would no longer reach it.
 pub fn stand_apart() {
-    if !system::stand_apart() {
+    if !system::start_own_session() {
         tracing::debug!("the link shares its part of the processors with its session");
     }
 }
@@ -109,8 +109,8 @@ pub fn stand_apart() {
 /// A running link; dropping it stops it and removes its devices.
 #[derive(Debug)]
 pub struct LinkHandle {
-    commands: mpsc::Sender<Command>,
-    waker: Waker,
+    commands: mpsc::Sender<DriverCommand>,
+    waker: ThreadWaker,
     started_at: SystemTime,
     thread: Option<thread::JoinHandle<Result<LinkReport>>>,
 }
@@ -121,7 +121,7 @@ impl LinkHandle {
     /// # Errors
     /// When the settings are out of bounds, or the devices cannot be made; the message says what
     /// is missing and what to do.
-    pub fn start(devices: &Devices, config: LinkConfig) -> Result<Self> {
+    pub fn start(devices: &LinkDevices, config: LinkConfig) -> Result<Self> {
         Self::start_recorded(devices, config, None)
     }
 
@@ -130,16 +130,16 @@ impl LinkHandle {
     /// # Errors
     /// As [`LinkHandle::start`].
     pub fn start_recorded(
-        devices: &Devices,
+        devices: &LinkDevices,
         config: LinkConfig,
         records: Option<Box<dyn RecordSink>>,
     ) -> Result<Self> {
         config.check()?;
         let devices = devices.open()?;
-        let waker = Waker::new().context("cannot create an eventfd")?;
+        let waker = ThreadWaker::new().context("cannot create an eventfd")?;
         let (commands, receiver) = mpsc::channel();
         let (start, started_at) = (Instant::now(), SystemTime::now());
-        let mut driver = Driver::new(devices, config, receiver, waker.try_clone()?, start);
+        let mut driver = LinkDriver::new(devices, config, receiver, waker.try_clone()?, start);
         driver.record(records);
         let thread = thread::Builder::new()
             .name("link".to_owned())
@@ -159,7 +159,7 @@ impl LinkHandle {
     /// When the link has ended by itself; [`LinkHandle::stop`] says why.
     pub fn report(&self) -> Result<LinkReport> {
         let (sender, receiver) = mpsc::channel();
-        self.send(Command::Report(sender))?;
+        self.send(DriverCommand::Report(sender))?;
         receiver
             .recv_timeout(ANSWER_WITHIN)
             .context("the link does not answer")
@@ -171,7 +171,7 @@ impl LinkHandle {
     /// When the settings are out of bounds or the link has ended by itself.
     pub fn set_config(&self, config: LinkConfig) -> Result<()> {
         config.check()?;
-        self.send(Command::Configure(Box::new(config)))
+        self.send(DriverCommand::Configure(Box::new(config)))
     }
 
     /// The time of day at which the link's own time began: the zero of a record's times.
@@ -198,7 +198,7 @@ impl LinkHandle {
             .unwrap_or_else(|| Err(anyhow!("the link was stopped before")))
     }
 
-    fn send(&self, command: Command) -> Result<()> {
+    fn send(&self, command: DriverCommand) -> Result<()> {
         self.commands
             .send(command)
             .map_err(|_| anyhow!("the link has ended; stop it to learn why"))?;
@@ -209,7 +209,7 @@ impl LinkHandle {
     fn end(&mut self) -> Option<Result<LinkReport>> {
         let thread = self.thread.take()?;
         // It fails only when the thread has ended, which is what it is for.
-        let _ = self.send(Command::Stop);
+        let _ = self.send(DriverCommand::Stop);
         Some(
             thread
                 .join()

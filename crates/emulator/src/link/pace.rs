@@ -65,7 +65,7 @@ const FEW_AT_A_LOOK: usize = 8;
 
 /// Whether the thread goes before others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Priority {
+pub(super) enum ThreadPriority {
     /// It does, and may stay awake as long as it helps.
     Raised,
     /// It does not: what it uses while awake it will have to wait for later.
@@ -74,7 +74,7 @@ pub(super) enum Priority {
 
 /// What was learned of this machine's wake-ups.
 #[derive(Debug)]
-pub(super) struct Pace {
+pub(super) struct WakeupEstimator {
     margin: Duration,
     most: Duration,
     /// Since when time awake is counted, how much it was, and whether it was little before.
@@ -85,25 +85,25 @@ pub(super) struct Pace {
     /// How many sleeps to go before lingering is tried again, and how many the last time.
     sleeps_left: u32,
     sleeps: u32,
-    gathering: Gathering,
+    gathering: GatheringState,
 }
 
 /// What has come since when, and whether it is worth to wait for more.
 #[derive(Debug, Default)]
-struct Gathering {
+struct GatheringState {
     from: Time,
     packets: usize,
     looks: usize,
     is_on: bool,
 }
 
-impl Pace {
-    pub(super) fn new(priority: Priority) -> Self {
+impl WakeupEstimator {
+    pub(super) fn new(priority: ThreadPriority) -> Self {
         Self {
             margin: MARGIN_AT_FIRST,
             most: match priority {
-                Priority::Raised => Duration::from_micros(150),
-                Priority::Ordinary => MARGIN_AT_FIRST,
+                ThreadPriority::Raised => Duration::from_micros(150),
+                ThreadPriority::Ordinary => MARGIN_AT_FIRST,
             },
             counted_from: Time::ZERO,
             awake: Duration::ZERO,
@@ -111,7 +111,7 @@ impl Pace {
             linger_until: None,
             sleeps_left: 0,
             sleeps: 0,
-            gathering: Gathering::default(),
+            gathering: GatheringState::default(),
         }
     }
 
@@ -121,7 +121,7 @@ impl Pace {
     }
 
     /// Takes in how late a sleep ended that nothing cut short.
-    pub(super) fn woke(&mut self, late: Duration) {
+    pub(super) fn record_wakeup(&mut self, late: Duration) {
         let (most, steps_back) = if self.is_frugal {
             (MARGIN_MAX_FRUGAL, STEPS_BACK_FRUGAL)
         } else {
@@ -187,7 +187,7 @@ impl Pace {
     }
 }
 
-impl Gathering {
+impl GatheringState {
     fn look(&mut self, now: Time) {
         let span = now.since(self.from);
         if span < GATHER_SPAN {
@@ -207,18 +207,18 @@ impl Gathering {
 
 #[cfg(test)]
 mod tests {
-    use vocab::Random;
+    use vocab::SeededRandom;
 
     use super::*;
 
     #[test]
     fn the_margin_settles_where_few_wake_late() {
-        let mut pace = Pace::new(Priority::Raised);
-        let mut random = Random::from_seed(1);
+        let mut pace = WakeupEstimator::new(ThreadPriority::Raised);
+        let mut random = SeededRandom::from_seed(1);
         for _ in 0..100_000 {
             // Nine of ten wake-ups are up to 30 µs late, every tenth up to 100 µs.
             let most = if random.below(10) == 0 { 100 } else { 30 };
-            pace.woke(Duration::from_micros(random.below(most)));
+            pace.record_wakeup(Duration::from_micros(random.below(most)));
         }
         // One of fifty is later than 80 µs.
         let margin = pace.margin().as_micros();
@@ -227,7 +227,7 @@ mod tests {
 
     /// How often a link lingers in vain while packets come with this gap.
     fn lingered_in_vain(gap: Duration, packets: u32) -> u32 {
-        let mut pace = Pace::new(Priority::Raised);
+        let mut pace = WakeupEstimator::new(ThreadPriority::Raised);
         let mut now = Time::ZERO;
         let mut in_vain = 0;
         for _ in 0..packets {
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn lingers_again_once_it_pays() {
-        let mut pace = Pace::new(Priority::Raised);
+        let mut pace = WakeupEstimator::new(ThreadPriority::Raised);
         let mut now = Time::ZERO;
         for _ in 0..10_000 {
             pace.came(now, 1);
@@ -263,7 +263,12 @@ mod tests {
     }
 
     /// How many of 100 ms a link gathers while so many packets come at a look, with this gap.
-    fn gathered(pace: &mut Pace, now: &mut Time, packets: usize, gap: Duration) -> usize {
+    fn gathered(
+        pace: &mut WakeupEstimator,
+        now: &mut Time,
+        packets: usize,
+        gap: Duration,
+    ) -> usize {
         let looks = (Duration::from_millis(100).as_nanos() / gap.as_nanos()) as usize;
         let gathered = (0..looks).filter(|_| {
             *now += gap;
@@ -275,7 +280,7 @@ mod tests {
 
     #[test]
     fn gathers_where_many_packets_come_few_at_a_time() {
-        let mut pace = Pace::new(Priority::Raised);
+        let mut pace = WakeupEstimator::new(ThreadPriority::Raised);
         let mut now = Time::ZERO;
         let mut gathered =
             |packets, micros| gathered(&mut pace, &mut now, packets, Duration::from_micros(micros));
@@ -290,7 +295,7 @@ mod tests {
 
     #[test]
     fn gathers_no_longer_once_nothing_comes() {
-        let mut pace = Pace::new(Priority::Raised);
+        let mut pace = WakeupEstimator::new(ThreadPriority::Raised);
         let mut now = Time::ZERO;
         gathered(&mut pace, &mut now, 1, Duration::from_micros(5));
         assert!(pace.gathers(now));
@@ -299,12 +304,12 @@ mod tests {
 
     #[test]
     fn a_link_of_few_packets_may_be_awake_for_longer() {
-        let mut pace = Pace::new(Priority::Raised);
+        let mut pace = WakeupEstimator::new(ThreadPriority::Raised);
         let mut now = Time::ZERO;
-        let mut cycle = |pace: &mut Pace, gap: Duration| {
+        let mut cycle = |pace: &mut WakeupEstimator, gap: Duration| {
             for _ in 0..3_000 {
                 now += gap;
-                pace.woke(Duration::from_millis(10));
+                pace.record_wakeup(Duration::from_millis(10));
                 pace.looked(now, Duration::from_micros(90));
             }
             pace.margin()
@@ -319,18 +324,18 @@ mod tests {
 
     #[test]
     fn the_margin_is_bounded() {
-        let mut pace = Pace::new(Priority::Raised);
+        let mut pace = WakeupEstimator::new(ThreadPriority::Raised);
         for _ in 0..1_000 {
-            pace.woke(Duration::from_millis(10));
+            pace.record_wakeup(Duration::from_millis(10));
         }
         assert_eq!(pace.margin(), Duration::from_micros(150));
         for _ in 0..1_000 {
             pace.looked(Time::ZERO, Duration::from_millis(10));
         }
         assert_eq!(pace.margin(), MARGIN_MIN);
-        let mut pace = Pace::new(Priority::Ordinary);
+        let mut pace = WakeupEstimator::new(ThreadPriority::Ordinary);
         for _ in 0..1_000 {
-            pace.woke(Duration::from_millis(10));
+            pace.record_wakeup(Duration::from_millis(10));
         }
         assert_eq!(pace.margin(), MARGIN_AT_FIRST);
     }

@@ -23,14 +23,14 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
-use emulate::{DropReason, Ending, Framing, Record};
+use emulate::{DropReason, LinkFraming, PacketOutcome, PacketRecord};
 use serde::{Deserialize, Serialize};
 use vocab::Time;
 
-use super::pcapng::{self, Interface, LinkType, Pcapng};
-use super::record::{Heading, LinkRecord, RecordSink};
-use super::settings::{Resolved, Settings, UsedFile};
-use record_file::{Failure, RecordFile, WrittenOut};
+use super::pcapng::{self, CaptureInterface, LinkType, PcapngWriter};
+use super::record::{LinkRecord, PacketDirection, RecordSink};
+use super::settings::{LinkSettings, ResolvedSettings, UsedFile};
+use record_file::{RecordFile, WriteFailure, WriteOutcome};
 
 /// The records that wait for the writer: 0.3 s of 100,000 packets per second, some 50 MB if they
 /// are of full size.
@@ -74,9 +74,9 @@ pub struct LogHead {
     /// What the ends are called.
     pub ends: [String; 2],
     /// What packets begin with.
-    pub framing: Framing,
+    pub framing: LinkFraming,
     /// What the link was started with.
-    pub settings: Settings,
+    pub settings: LinkSettings,
     /// The files among the settings.
     pub files: Vec<UsedFile>,
     /// Forced rates of the link's start that this host was not seen to carry.
@@ -119,24 +119,24 @@ const CAPTURE: &str = "capture";
 #[derive(Debug)]
 pub struct PacketLog {
     head: mpsc::Sender<LogHead>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedLogState>,
     writer: thread::JoinHandle<()>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    log: Option<Account>,
-    capture: Option<Account>,
+struct SharedLogState {
+    log: Option<LogFileCounters>,
+    capture: Option<LogFileCounters>,
     /// Records that found no room on their way to the writer.
     missed: AtomicU64,
-    changes: Mutex<Changes>,
+    changes: Mutex<PendingChanges>,
     /// Is told when changes were written.
     room: Condvar,
 }
 
 /// What is in a file, and what is not.
 #[derive(Debug)]
-struct Account {
+struct LogFileCounters {
     name: &'static str,
     path: PathBuf,
     written: AtomicU64,
@@ -146,7 +146,7 @@ struct Account {
 
 /// Changes of settings on their way.
 #[derive(Debug, Default)]
-struct Changes {
+struct PendingChanges {
     /// Sent to the link and not in force yet.
     announced: VecDeque<SettingsRow>,
     /// In force and not written yet.
@@ -161,7 +161,7 @@ pub(super) struct SettingsRow {
     /// The numbers of the next packets, forward and back.
     pub(super) next: [u64; 2],
     /// All settings from then on.
-    pub(super) settings: Settings,
+    pub(super) settings: LinkSettings,
     /// The files among them.
     pub(super) files: Vec<UsedFile>,
     /// Rates that the link was forced to so far, although this host was not seen to carry them.
@@ -185,12 +185,13 @@ impl PacketLog {
         };
         let outs = [create(&files.csv)?, create(&files.pcapng)?];
         let account = |name, path: &Option<PathBuf>| {
-            path.as_ref().map(|path| Account::new(name, path.clone()))
+            path.as_ref()
+                .map(|path| LogFileCounters::new(name, path.clone()))
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedLogState {
             log: account(LOG, &files.csv),
             capture: account(CAPTURE, &files.pcapng),
-            ..Shared::default()
+            ..SharedLogState::default()
         });
         let (records, received) = mpsc::sync_channel(WAITING_MAX);
         let (head, heads) = mpsc::channel();
@@ -226,8 +227,8 @@ impl PacketLog {
     /// When so many changes wait for the writer that none can be taken.
     pub fn announce(
         &self,
-        settings: &Settings,
-        resolved: &Resolved,
+        settings: &LinkSettings,
+        resolved: &ResolvedSettings,
         forced: Option<&str>,
     ) -> Result<()> {
         // A capture shows no settings.
@@ -240,7 +241,7 @@ impl PacketLog {
             forced: forced.map(str::to_owned),
             ..SettingsRow::default()
         };
-        let is_full = |changes: &mut Changes| {
+        let is_full = |changes: &mut PendingChanges| {
             changes.announced.len() + changes.in_force.len() >= CHANGES_WAITING_MAX
         };
         let (mut changes, waited) = self
@@ -275,14 +276,14 @@ impl PacketLog {
     }
 }
 
-impl Shared {
-    fn accounts(&self) -> impl Iterator<Item = &Account> {
+impl SharedLogState {
+    fn accounts(&self) -> impl Iterator<Item = &LogFileCounters> {
         self.log.iter().chain(&self.capture)
     }
 
     fn report(&self) -> LogReports {
         let missed = self.missed.load(Ordering::Relaxed);
-        let report = |account: &Account| account.report(missed);
+        let report = |account: &LogFileCounters| account.report(missed);
         LogReports {
             log: self.log.as_ref().map(report),
             capture: self.capture.as_ref().map(report),
@@ -290,7 +291,7 @@ impl Shared {
     }
 }
 
-impl Account {
+impl LogFileCounters {
     fn new(name: &'static str, path: PathBuf) -> Self {
         Self {
             name,
@@ -328,7 +329,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 struct LogSink {
     records: mpsc::SyncSender<LinkRecord>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedLogState>,
 }
 
 impl RecordSink for LogSink {
@@ -359,19 +360,19 @@ fn write_all(
     [log, capture]: [Option<RecordFile<File>>; 2],
     heads: &mpsc::Receiver<LogHead>,
     records: &mpsc::Receiver<LinkRecord>,
-    shared: &Shared,
+    shared: &SharedLogState,
 ) {
     // Without a head the link did not start, and there is nothing to write.
     let Ok(head) = heads.recv() else {
         return;
     };
-    let log = log.map(|file| Form::rows(file, &head));
-    let capture = capture.map(|file| Form::capture(file, &head));
+    let log = log.map(|file| LogOutput::rows(file, &head));
+    let capture = capture.map(|file| LogOutput::capture(file, &head));
     let files = [(log, &shared.log), (capture, &shared.capture)]
         .into_iter()
         .filter_map(|(form, account)| Some((form?, account.as_ref()?)))
         .map(|(form, account)| LogFile::begin(form, account));
-    let mut writer = Writer {
+    let mut writer = LogWriter {
         files: files.collect(),
         shared,
         unflushed: 0,
@@ -397,15 +398,15 @@ fn write_all(
 }
 
 /// The writer's thread: the files, and how much is in none of them for certain yet.
-struct Writer<'a> {
+struct LogWriter<'a> {
     files: Vec<LogFile<'a>>,
-    shared: &'a Shared,
+    shared: &'a SharedLogState,
     unflushed: u64,
     /// When the oldest of those has waited long enough.
     flush_at: Option<Instant>,
 }
 
-impl Writer<'_> {
+impl LogWriter<'_> {
     fn write(&mut self, record: &LinkRecord) {
         for file in &mut self.files {
             file.write(record);
@@ -446,12 +447,12 @@ impl Writer<'_> {
 
 /// One of the files, until it cannot be written.
 struct LogFile<'a> {
-    form: Option<Form>,
-    account: &'a Account,
+    form: Option<LogOutput>,
+    account: &'a LogFileCounters,
 }
 
 impl<'a> LogFile<'a> {
-    fn begin(form: io::Result<Form>, account: &'a Account) -> Self {
+    fn begin(form: io::Result<LogOutput>, account: &'a LogFileCounters) -> Self {
         let form = form
             .inspect_err(|error| account.fail(error.to_string()))
             .ok();
@@ -494,9 +495,9 @@ impl<'a> LogFile<'a> {
         let Some(form) = &mut self.form else {
             return;
         };
-        let WrittenOut { records, failure } = form.file().write_out();
+        let WriteOutcome { records, failure } = form.file().write_out();
         self.account.written.fetch_add(records, Ordering::Relaxed);
-        if let Some(Failure { error, lost, whole }) = failure {
+        if let Some(WriteFailure { error, lost, whole }) = failure {
             self.account.lost.fetch_add(lost, Ordering::Relaxed);
             // What cannot be cut, as a pipe, ends in the middle of a record.
             let _ = form.file().out().set_len(whole);
@@ -515,20 +516,20 @@ impl<'a> LogFile<'a> {
 }
 
 /// What is written into a file.
-enum Form {
+enum LogOutput {
     Rows(RecordFile<File>),
     Capture {
-        capture: Pcapng<RecordFile<File>>,
+        capture: PcapngWriter<RecordFile<File>>,
         /// Nanoseconds from 1970 to the link's start.
         epoch: u64,
     },
 }
 
-impl Form {
+impl LogOutput {
     fn rows(mut file: RecordFile<File>, head: &LogHead) -> io::Result<Self> {
         write_head(&mut file, head)?;
         file.end_part();
-        Ok(Form::Rows(file))
+        Ok(LogOutput::Rows(file))
     }
 
     fn capture(file: RecordFile<File>, head: &LogHead) -> io::Result<Self> {
@@ -538,20 +539,20 @@ impl Form {
             settings.push_str(forced);
         }
         let link_type = match head.framing {
-            Framing::Ip => LinkType::Raw,
-            Framing::Ethernet => LinkType::Ethernet,
+            LinkFraming::Ip => LinkType::Raw,
+            LinkFraming::Ethernet => LinkType::Ethernet,
         };
         let [a, b] = &head.ends;
-        let end = |name: &String, end: &str| Interface {
+        let end = |name: &String, end: &str| CaptureInterface {
             name: name.clone(),
             description: format!("end {end} of an emulated link"),
             link_type,
         };
         let ends = [end(a, "A"), end(b, "B")];
-        let mut capture = Pcapng::begin(file, PROGRAM, &settings, &ends)?;
+        let mut capture = PcapngWriter::begin(file, PROGRAM, &settings, &ends)?;
         capture.out().end_part();
         let since = head.started.duration_since(UNIX_EPOCH).unwrap_or_default();
-        Ok(Form::Capture {
+        Ok(LogOutput::Capture {
             capture,
             epoch: u64::try_from(since.as_nanos()).unwrap_or(0),
         })
@@ -559,22 +560,24 @@ impl Form {
 
     fn file(&mut self) -> &mut RecordFile<File> {
         match self {
-            Form::Rows(file) => file,
-            Form::Capture { capture, .. } => capture.out(),
+            LogOutput::Rows(file) => file,
+            LogOutput::Capture { capture, .. } => capture.out(),
         }
     }
 
     fn packet(&mut self, LinkRecord { heading, record }: &LinkRecord) -> io::Result<()> {
         match self {
-            Form::Rows(file) => write_row(file, *heading, record)?,
-            Form::Capture { capture, epoch } => capture_record(capture, *epoch, *heading, record)?,
+            LogOutput::Rows(file) => write_row(file, *heading, record)?,
+            LogOutput::Capture { capture, epoch } => {
+                capture_record(capture, *epoch, *heading, record)?
+            }
         }
         self.file().end_record();
         Ok(())
     }
 
     fn changed(&mut self, row: &SettingsRow) -> io::Result<()> {
-        if let Form::Rows(file) = self {
+        if let LogOutput::Rows(file) = self {
             writeln!(file, "# set: {}", serde_json::to_string(row)?)?;
             file.end_part();
         }
@@ -582,7 +585,7 @@ impl Form {
     }
 
     fn end(&mut self, report: &LogReport) -> io::Result<()> {
-        if let Form::Rows(file) = self {
+        if let LogOutput::Rows(file) = self {
             writeln!(file, "# end: {}", serde_json::to_string(report)?)?;
             file.end_part();
         }
@@ -611,14 +614,18 @@ fn write_head(out: &mut impl Write, head: &LogHead) -> io::Result<()> {
     writeln!(out, "{COLUMNS}")
 }
 
-pub(super) fn framing_name(framing: Framing) -> &'static str {
+pub(super) fn framing_name(framing: LinkFraming) -> &'static str {
     match framing {
-        Framing::Ip => "ip",
-        Framing::Ethernet => "ethernet",
+        LinkFraming::Ip => "ip",
+        LinkFraming::Ethernet => "ethernet",
     }
 }
 
-fn write_row(out: &mut impl Write, heading: Heading, record: &Record) -> io::Result<()> {
+fn write_row(
+    out: &mut impl Write,
+    heading: PacketDirection,
+    record: &PacketRecord,
+) -> io::Result<()> {
     let (fate, at, flags) = fate(&record.ending);
     writeln!(
         out,
@@ -632,17 +639,17 @@ fn write_row(out: &mut impl Write, heading: Heading, record: &Record) -> io::Res
     )
 }
 
-pub(super) fn heading_name(heading: Heading) -> &'static str {
+pub(super) fn heading_name(heading: PacketDirection) -> &'static str {
     match heading {
-        Heading::Forward => "forward",
-        Heading::Back => "back",
+        PacketDirection::Forward => "forward",
+        PacketDirection::Back => "back",
     }
 }
 
 /// What a fate is called, when it was certain, and what else is to be said of it.
-pub(super) fn fate(ending: &Ending) -> (&'static str, Time, &'static str) {
+pub(super) fn fate(ending: &PacketOutcome) -> (&'static str, Time, &'static str) {
     match ending {
-        Ending::Delivered {
+        PacketOutcome::Delivered {
             at,
             corrupted,
             marked,
@@ -652,8 +659,8 @@ pub(super) fn fate(ending: &Ending) -> (&'static str, Time, &'static str) {
                 usize::from(*corrupted) | usize::from(*marked) << 1 | usize::from(*is_copy) << 2;
             (DELIVERED, *at, FLAGS[place])
         }
-        Ending::Dropped { at, reason } => (reason_name(*reason), *at, ""),
-        Ending::Held { at, is_copy } => (HELD, *at, FLAGS[usize::from(*is_copy) << 2]),
+        PacketOutcome::Dropped { at, reason } => (reason_name(*reason), *at, ""),
+        PacketOutcome::Held { at, is_copy } => (HELD, *at, FLAGS[usize::from(*is_copy) << 2]),
     }
 }
 
@@ -710,14 +717,14 @@ fn reason_name(reason: DropReason) -> &'static str {
 
 /// The packet where it came in, with its fate, and where it went out.
 fn capture_record(
-    capture: &mut Pcapng<impl Write>,
+    capture: &mut PcapngWriter<impl Write>,
     epoch: u64,
-    heading: Heading,
-    record: &Record,
+    heading: PacketDirection,
+    record: &PacketRecord,
 ) -> io::Result<()> {
     let (near, far) = match heading {
-        Heading::Forward => (0, 1),
-        Heading::Back => (1, 0),
+        PacketDirection::Forward => (0, 1),
+        PacketDirection::Back => (1, 0),
     };
     let (fate, at, flags) = fate(&record.ending);
     let number = record.index;
@@ -730,12 +737,12 @@ fn capture_record(
         capture.packet(
             near,
             epoch.saturating_add(record.arrived.as_nanos()),
-            pcapng::Heading::Inbound,
+            pcapng::CaptureDirection::Inbound,
             &record.packet,
             comment.trim_end(),
         )?;
     }
-    if matches!(record.ending, Ending::Delivered { .. }) {
+    if matches!(record.ending, PacketOutcome::Delivered { .. }) {
         let comment = format!(
             "{} {number}: came in {took} ns before {flags}",
             heading_name(heading)
@@ -743,7 +750,7 @@ fn capture_record(
         capture.packet(
             far,
             epoch.saturating_add(at.as_nanos()),
-            pcapng::Heading::Outbound,
+            pcapng::CaptureDirection::Outbound,
             &record.packet,
             comment.trim_end(),
         )?;

@@ -41,7 +41,7 @@ pub(super) enum LinkType {
 
 /// Which way a packet went, seen from the interface; §4.3.1 (Enhanced Packet Block Flags Word).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Heading {
+pub(super) enum CaptureDirection {
     /// Out of the interface's host into the link.
     Inbound = 1,
     /// Out of the link.
@@ -50,25 +50,25 @@ pub(super) enum Heading {
 
 /// One end of the link.
 #[derive(Clone, Debug)]
-pub(super) struct Interface {
+pub(super) struct CaptureInterface {
     pub(super) name: String,
     pub(super) description: String,
     pub(super) link_type: LinkType,
 }
 
 /// A capture being written.
-pub(super) struct Pcapng<W> {
+pub(super) struct PcapngWriter<W> {
     out: W,
     block: Vec<u8>,
 }
 
-impl<W: Write> Pcapng<W> {
+impl<W: Write> PcapngWriter<W> {
     /// Writes the section and its interfaces.
     pub(super) fn begin(
         out: W,
         program: &str,
         comment: &str,
-        interfaces: &[Interface],
+        interfaces: &[CaptureInterface],
     ) -> io::Result<Self> {
         let mut capture = Self {
             out,
@@ -102,7 +102,7 @@ impl<W: Write> Pcapng<W> {
         &mut self,
         interface: u32,
         at: u64,
-        heading: Heading,
+        heading: CaptureDirection,
         packet: &[u8],
         comment: &str,
     ) -> io::Result<()> {
@@ -163,8 +163,8 @@ impl<W: Write> Pcapng<W> {
 mod tests {
     use super::*;
 
-    fn end(name: &str) -> Interface {
-        Interface {
+    fn end(name: &str) -> CaptureInterface {
+        CaptureInterface {
             name: name.to_owned(),
             description: "an end".to_owned(),
             link_type: LinkType::Raw,
@@ -174,10 +174,17 @@ mod tests {
     #[test]
     fn blocks_frame_each_other_to_the_end() {
         let mut bytes = Vec::new();
-        let mut capture = Pcapng::begin(&mut bytes, "test", "{}", &[end("a"), end("bb")]).unwrap();
+        let mut capture =
+            PcapngWriter::begin(&mut bytes, "test", "{}", &[end("a"), end("bb")]).unwrap();
         let at = 1_700_000_000_123_456_789;
         capture
-            .packet(1, at, Heading::Outbound, &[0x45, 0, 0, 0, 1], "delivered")
+            .packet(
+                1,
+                at,
+                CaptureDirection::Outbound,
+                &[0x45, 0, 0, 0, 1],
+                "delivered",
+            )
             .unwrap();
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
         let (mut position, mut kinds) = (0, Vec::new());
@@ -221,7 +228,7 @@ mod tests {
     /// A link's capture has each packet that came through twice, at either end, and a lost one once.
     #[test]
     fn what_hosts_sent_over_a_link_is_read_out_of_its_capture_once() {
-        use capture::{Event, Frames, Packet, Streams};
+        use capture::{CaptureReader, CapturedPacket, StreamEvent, StreamReassembler};
         const FIN_ACK: u8 = 0x11;
         const SYN: u8 = 2;
         const ACK: u8 = 16;
@@ -245,35 +252,42 @@ mod tests {
         packets.push((303, segment(back.0, back.1, 5_101, ACK, b""), true));
 
         let mut bytes = Vec::new();
-        let mut capture = Pcapng::begin(&mut bytes, "test", "{}", &[end("a"), end("b")]).unwrap();
+        let mut capture =
+            PcapngWriter::begin(&mut bytes, "test", "{}", &[end("a"), end("b")]).unwrap();
         for (at_ms, packet, came_through) in &packets {
             let at = 1_700_000_000_000_000_000 + at_ms * 1_000_000;
             let into = u32::from(packet[15] == 2);
             capture
-                .packet(into, at, Heading::Inbound, packet, "forward 1")
+                .packet(into, at, CaptureDirection::Inbound, packet, "forward 1")
                 .unwrap();
             if *came_through {
                 capture
-                    .packet(1 - into, at + 150_000_000, Heading::Outbound, packet, "")
+                    .packet(
+                        1 - into,
+                        at + 150_000_000,
+                        CaptureDirection::Outbound,
+                        packet,
+                        "",
+                    )
                     .unwrap();
             }
         }
 
-        let mut streams = Streams::default();
-        let mut frames = Frames::open(&bytes[..]).unwrap();
+        let mut streams = StreamReassembler::default();
+        let mut frames = CaptureReader::open(&bytes[..]).unwrap();
         while let Some(frame) = frames.next_frame().unwrap() {
-            streams.handle(Packet::of(&frame));
+            streams.handle(CapturedPacket::of(&frame));
         }
         streams.finish();
         let (mut asked, mut answered) = (Vec::new(), Vec::new());
         while let Some(event) = streams.poll_event() {
-            if let Event::Data {
+            if let StreamEvent::Data {
                 direction, bytes, ..
             } = event
             {
                 match direction {
-                    capture::Direction::FromClient => asked.extend_from_slice(&bytes),
-                    capture::Direction::FromServer => answered.extend_from_slice(&bytes),
+                    capture::StreamDirection::FromClient => asked.extend_from_slice(&bytes),
+                    capture::StreamDirection::FromServer => answered.extend_from_slice(&bytes),
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! Links that people know by name, with their numbers and where each number comes from.
 //!
-//! A preset is words of [`Settings`] and nothing else, so that any of them can be set otherwise
+//! A preset is words of [`LinkSettings`] and nothing else, so that any of them can be set otherwise
 //! beside it. Forward is up, from the subscriber or the smaller site; back is down. Round trips
 //! are halved. A number that no source was found for is ours and says "chosen"; one that was read
 //! only where another quotes it says where.
@@ -11,34 +11,34 @@ use std::fmt::Write as _;
 
 use anyhow::{Result, anyhow};
 
-use super::settings::{Key, Name, Settings, Way};
+use super::settings::{LinkSettings, SettingDirection, SettingKey, SettingName};
 
 /// A link with a name.
 #[derive(Clone, Copy, Debug)]
-pub struct Preset {
+pub struct LinkPreset {
     /// What to call it by.
     pub name: &'static str,
     /// What it is.
     pub title: &'static str,
     /// What is set both ways, or forward (up) where `down` says otherwise.
-    pub up: &'static [(Key, &'static str)],
+    pub up: &'static [(SettingKey, &'static str)],
     /// What is set back (down) alone.
-    pub down: &'static [(Key, &'static str)],
+    pub down: &'static [(SettingKey, &'static str)],
     /// Where each number comes from.
-    pub sources: &'static [Source],
+    pub sources: &'static [PresetSource],
 }
 
 /// Where numbers come from.
 #[derive(Clone, Copy, Debug)]
-pub struct Source {
+pub struct PresetSource {
     /// Which numbers.
     pub of: &'static str,
     /// From where, or "chosen" and why.
     pub from: &'static str,
 }
 
-const fn source(of: &'static str, from: &'static str) -> Source {
-    Source { of, from }
+const fn source(of: &'static str, from: &'static str) -> PresetSource {
+    PresetSource { of, from }
 }
 
 const DEFAULT_QUEUE: &str = "chosen: rate times round trip, at least 15 kB, as without a preset";
@@ -52,11 +52,11 @@ const ERRANT: &str = "Trevisan et al., \"ERRANT: Realistic Emulation of Radio Ac
 const OOKLA_STARLINK: &str = "Ookla, \"How Starlink's Satellite Internet Stacks Up Against HughesNet and Viasat around the Globe\", Speedtest data of the United States, second quarter of 2021: median 97.23 Mbit/s down, 13.89 Mbit/s up, round trip 45 ms";
 
 /// All presets, from the slowest age to the fastest.
-pub const PRESETS: [Preset; 12] = [
-    Preset {
+pub const PRESETS: [LinkPreset; 12] = [
+    LinkPreset {
         name: "t1",
         title: "T1 leased line",
-        up: &[(Key::Rate, "1.544Mbit"), (Key::Delay, "10ms")],
+        up: &[(SettingKey::Rate, "1.544Mbit"), (SettingKey::Delay, "10ms")],
         down: &[],
         sources: &[
             source(
@@ -68,10 +68,10 @@ pub const PRESETS: [Preset; 12] = [
             source("queue", DEFAULT_QUEUE),
         ],
     },
-    Preset {
+    LinkPreset {
         name: "oc1",
         title: "OC-1 leased line",
-        up: &[(Key::Rate, "51.84Mbit"), (Key::Delay, "10ms")],
+        up: &[(SettingKey::Rate, "51.84Mbit"), (SettingKey::Delay, "10ms")],
         down: &[],
         sources: &[
             source(
@@ -83,15 +83,15 @@ pub const PRESETS: [Preset; 12] = [
             source("queue", DEFAULT_QUEUE),
         ],
     },
-    Preset {
+    LinkPreset {
         name: "3g-waas",
         title: "3G as the WAAS test saw it",
         up: &[
-            (Key::Rate, "112kbit"),
-            (Key::Delay, "73ms"),
-            (Key::Queue, "14kB"),
+            (SettingKey::Rate, "112kbit"),
+            (SettingKey::Delay, "73ms"),
+            (SettingKey::Queue, "14kB"),
         ],
-        down: &[(Key::Rate, "1.55Mbit"), (Key::Queue, "193kB")],
+        down: &[(SettingKey::Rate, "1.55Mbit"), (SettingKey::Queue, "193kB")],
         sources: &[
             source(
                 "rate",
@@ -109,16 +109,19 @@ pub const PRESETS: [Preset; 12] = [
             ),
         ],
     },
-    Preset {
+    LinkPreset {
         name: "lte",
         title: "LTE in Scandinavia, before 2020",
         up: &[
-            (Key::Rate, "10.57Mbit"),
-            (Key::Delay, "42.4ms"),
-            (Key::Jitter, "5ms,normal"),
-            (Key::Queue, "1321kB"),
+            (SettingKey::Rate, "10.57Mbit"),
+            (SettingKey::Delay, "42.4ms"),
+            (SettingKey::Jitter, "5ms,normal"),
+            (SettingKey::Queue, "1321kB"),
         ],
-        down: &[(Key::Rate, "27.12Mbit"), (Key::Queue, "3390kB")],
+        down: &[
+            (SettingKey::Rate, "27.12Mbit"),
+            (SettingKey::Queue, "3390kB"),
+        ],
         sources: &[
             source("rate, delay", ERRANT),
             source("jitter", RADIO_ORDER),
@@ -129,16 +132,19 @@ pub const PRESETS: [Preset; 12] = [
             ),
         ],
     },
-    Preset {
+    LinkPreset {
         name: "5g",
         title: "5G",
         up: &[
-            (Key::Rate, "21.08Mbit"),
-            (Key::Delay, "9.5ms"),
-            (Key::Jitter, "3ms,normal"),
-            (Key::Queue, "659kB"),
+            (SettingKey::Rate, "21.08Mbit"),
+            (SettingKey::Delay, "9.5ms"),
+            (SettingKey::Jitter, "3ms,normal"),
+            (SettingKey::Queue, "659kB"),
         ],
-        down: &[(Key::Rate, "166.13Mbit"), (Key::Queue, "5192kB")],
+        down: &[
+            (SettingKey::Rate, "166.13Mbit"),
+            (SettingKey::Queue, "5192kB"),
+        ],
         sources: &[
             source(
                 "rate",
@@ -153,15 +159,15 @@ pub const PRESETS: [Preset; 12] = [
             source("queue", "chosen: 250 ms of the rate"),
         ],
     },
-    Preset {
+    LinkPreset {
         name: "adsl",
         title: "ADSL2+",
         up: &[
-            (Key::Rate, "1.4Mbit"),
-            (Key::Delay, "18.5ms"),
-            (Key::Queue, "88kB"),
+            (SettingKey::Rate, "1.4Mbit"),
+            (SettingKey::Delay, "18.5ms"),
+            (SettingKey::Queue, "88kB"),
         ],
-        down: &[(Key::Rate, "24Mbit"), (Key::Queue, "300kB")],
+        down: &[(SettingKey::Rate, "24Mbit"), (SettingKey::Queue, "300kB")],
         sources: &[
             source(
                 "rate",
@@ -175,15 +181,15 @@ pub const PRESETS: [Preset; 12] = [
             source("jitter, loss", NO_LOSS),
         ],
     },
-    Preset {
+    LinkPreset {
         name: "vdsl",
         title: "VDSL2",
         up: &[
-            (Key::Rate, "10Mbit"),
-            (Key::Delay, "12ms"),
-            (Key::Queue, "250kB"),
+            (SettingKey::Rate, "10Mbit"),
+            (SettingKey::Delay, "12ms"),
+            (SettingKey::Queue, "250kB"),
         ],
-        down: &[(Key::Rate, "40Mbit"), (Key::Queue, "500kB")],
+        down: &[(SettingKey::Rate, "40Mbit"), (SettingKey::Queue, "500kB")],
         sources: &[
             source(
                 "rate",
@@ -194,16 +200,16 @@ pub const PRESETS: [Preset; 12] = [
             source("jitter, loss", NO_LOSS),
         ],
     },
-    Preset {
+    LinkPreset {
         name: "cable",
         title: "Cable, DOCSIS 3",
         up: &[
-            (Key::Rate, "20Mbit"),
-            (Key::Delay, "4ms"),
-            (Key::Jitter, "1ms,exponential"),
-            (Key::Queue, "625kB"),
+            (SettingKey::Rate, "20Mbit"),
+            (SettingKey::Delay, "4ms"),
+            (SettingKey::Jitter, "1ms,exponential"),
+            (SettingKey::Queue, "625kB"),
         ],
-        down: &[(Key::Rate, "100Mbit"), (Key::Queue, "1250kB")],
+        down: &[(SettingKey::Rate, "100Mbit"), (SettingKey::Queue, "1250kB")],
         sources: &[
             source(
                 "rate",
@@ -220,13 +226,13 @@ pub const PRESETS: [Preset; 12] = [
             source("loss", NO_LOSS),
         ],
     },
-    Preset {
+    LinkPreset {
         name: "wifi",
         title: "Wi-Fi, busy campus",
         up: &[
-            (Key::Rate, "100Mbit"),
-            (Key::Jitter, "1ms,lognormal,sigma=1.7"),
-            (Key::Queue, "1MB"),
+            (SettingKey::Rate, "100Mbit"),
+            (SettingKey::Jitter, "1ms,lognormal,sigma=1.7"),
+            (SettingKey::Queue, "1MB"),
         ],
         down: &[],
         sources: &[
@@ -239,10 +245,13 @@ pub const PRESETS: [Preset; 12] = [
             source("queue", "chosen: 80 ms of the rate"),
         ],
     },
-    Preset {
+    LinkPreset {
         name: "transatlantic",
         title: "New York to London",
-        up: &[(Key::Rate, "155.52Mbit"), (Key::Delay, "32.5ms")],
+        up: &[
+            (SettingKey::Rate, "155.52Mbit"),
+            (SettingKey::Delay, "32.5ms"),
+        ],
         down: &[],
         sources: &[
             source("rate", "chosen: OC-3, three times OC-1"),
@@ -254,15 +263,15 @@ pub const PRESETS: [Preset; 12] = [
             source("queue", DEFAULT_QUEUE),
         ],
     },
-    Preset {
+    LinkPreset {
         name: "geo",
         title: "Geostationary satellite",
         up: &[
-            (Key::Rate, "10Mbit"),
-            (Key::Delay, "300ms"),
-            (Key::Queue, "750kB"),
+            (SettingKey::Rate, "10Mbit"),
+            (SettingKey::Delay, "300ms"),
+            (SettingKey::Queue, "750kB"),
         ],
-        down: &[(Key::Rate, "100Mbit"), (Key::Queue, "7500kB")],
+        down: &[(SettingKey::Rate, "100Mbit"), (SettingKey::Queue, "7500kB")],
         sources: &[
             source(
                 "rate",
@@ -276,17 +285,20 @@ pub const PRESETS: [Preset; 12] = [
             source("queue", "chosen: rate times round trip"),
         ],
     },
-    Preset {
+    LinkPreset {
         name: "leo",
         title: "Starlink",
         up: &[
-            (Key::Rate, "13.89Mbit"),
-            (Key::Delay, "22.5ms"),
-            (Key::Jitter, "4.2ms,normal"),
-            (Key::Loss, "0.5%,burst=10"),
-            (Key::Queue, "347kB"),
+            (SettingKey::Rate, "13.89Mbit"),
+            (SettingKey::Delay, "22.5ms"),
+            (SettingKey::Jitter, "4.2ms,normal"),
+            (SettingKey::Loss, "0.5%,burst=10"),
+            (SettingKey::Queue, "347kB"),
         ],
-        down: &[(Key::Rate, "97.23Mbit"), (Key::Queue, "2431kB")],
+        down: &[
+            (SettingKey::Rate, "97.23Mbit"),
+            (SettingKey::Queue, "2431kB"),
+        ],
         sources: &[
             source("rate, delay", OOKLA_STARLINK),
             source(
@@ -306,7 +318,7 @@ pub const PRESETS: [Preset; 12] = [
 ///
 /// # Errors
 /// When there is none; the message lists those there are.
-pub fn find(name: &str) -> Result<&'static Preset> {
+pub fn find(name: &str) -> Result<&'static LinkPreset> {
     PRESETS
         .iter()
         .find(|preset| preset.name.eq_ignore_ascii_case(name))
@@ -319,15 +331,18 @@ pub fn find(name: &str) -> Result<&'static Preset> {
         })
 }
 
-impl Preset {
+impl LinkPreset {
     /// Its words as settings.
     #[must_use]
-    pub fn settings(&self) -> Settings {
-        let mut settings = Settings::default();
-        for (way, words) in [(Way::Forward, self.up), (Way::Back, self.down)] {
+    pub fn settings(&self) -> LinkSettings {
+        let mut settings = LinkSettings::default();
+        for (way, words) in [
+            (SettingDirection::Forward, self.up),
+            (SettingDirection::Back, self.down),
+        ] {
             for (key, word) in words {
                 settings
-                    .set(Name { key: *key, way }, word)
+                    .set(SettingName { key: *key, way }, word)
                     .expect("a test reads every word of every preset");
             }
         }
@@ -336,24 +351,24 @@ impl Preset {
 
     /// What one setting is, up and down; `None` where it is not set.
     #[must_use]
-    pub fn word(&self, way: Way, key: Key) -> Option<&'static str> {
-        let find = |words: &[(Key, &'static str)]| {
+    pub fn word(&self, way: SettingDirection, key: SettingKey) -> Option<&'static str> {
+        let find = |words: &[(SettingKey, &'static str)]| {
             words
                 .iter()
                 .find(|(other, _)| *other == key)
                 .map(|(_, word)| *word)
         };
         match way {
-            Way::Forward => find(self.up),
-            Way::Back => find(self.down).or_else(|| find(self.up)),
+            SettingDirection::Forward => find(self.up),
+            SettingDirection::Back => find(self.down).or_else(|| find(self.up)),
         }
     }
 
     /// Both ways of one setting in a cell: `6Mbit / 13Mbit`, or once where they are the same.
     #[must_use]
-    pub fn cell(&self, key: Key) -> String {
-        let up = self.word(Way::Forward, key).unwrap_or("–");
-        let down = self.word(Way::Back, key).unwrap_or("–");
+    pub fn cell(&self, key: SettingKey) -> String {
+        let up = self.word(SettingDirection::Forward, key).unwrap_or("–");
+        let down = self.word(SettingDirection::Back, key).unwrap_or("–");
         if up == down {
             up.to_owned()
         } else {
@@ -363,12 +378,12 @@ impl Preset {
 }
 
 /// The columns of the tables of presets.
-pub const COLUMNS: [(&str, Key); 5] = [
-    ("rate up / down", Key::Rate),
-    ("delay", Key::Delay),
-    ("jitter", Key::Jitter),
-    ("loss", Key::Loss),
-    ("queue up / down", Key::Queue),
+pub const COLUMNS: [(&str, SettingKey); 5] = [
+    ("rate up / down", SettingKey::Rate),
+    ("delay", SettingKey::Delay),
+    ("jitter", SettingKey::Jitter),
+    ("loss", SettingKey::Loss),
+    ("queue up / down", SettingKey::Queue),
 ];
 
 /// The table of presets and the list of their sources, as they stand in the guide.
@@ -385,7 +400,7 @@ pub fn markdown_table() -> String {
         let _ = write!(text, "| `{}` | {} |", preset.name, preset.title);
         for (_, key) in COLUMNS {
             let cell = match (key, preset.cell(key)) {
-                (Key::Queue, cell) if cell == "–" => "rate × round trip".to_owned(),
+                (SettingKey::Queue, cell) if cell == "–" => "rate × round trip".to_owned(),
                 (_, cell) => cell,
             };
             let _ = write!(text, " {cell} |");
@@ -395,7 +410,7 @@ pub fn markdown_table() -> String {
     text.push('\n');
     for preset in &PRESETS {
         let _ = writeln!(text, "- `{}`", preset.name);
-        for Source { of, from } in preset.sources {
+        for PresetSource { of, from } in preset.sources {
             let _ = writeln!(text, "  - {of}: {from}");
         }
     }
@@ -405,7 +420,7 @@ pub fn markdown_table() -> String {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
-    use emulate::{Direction, Link};
+    use emulate::{Link, LinkDirection};
     use vocab::Time;
 
     use super::*;
@@ -413,7 +428,7 @@ mod tests {
     #[test]
     fn every_preset_is_a_link_that_the_models_hold() {
         for preset in &PRESETS {
-            let mut settings = Settings::default();
+            let mut settings = LinkSettings::default();
             settings.set_preset(preset.name).unwrap();
             let resolved = settings.resolve();
             assert!(resolved.is_ok(), "{}: {resolved:?}", preset.name);
@@ -447,7 +462,7 @@ mod tests {
     /// share of them that is lost.
     fn pings(name: &str) -> (Vec<f64>, f64) {
         const PINGS: u32 = 20_000;
-        let mut settings = Settings::default();
+        let mut settings = LinkSettings::default();
         settings.set_preset(name).unwrap();
         let mut link = Link::new(settings.resolve().unwrap().config);
         let mut round_trips = Vec::new();
@@ -463,7 +478,7 @@ mod tests {
     }
 
     /// When a ping of 28 bytes arrives, if it does.
-    fn pass(direction: &mut Direction, now: Time) -> Option<Time> {
+    fn pass(direction: &mut LinkDirection, now: Time) -> Option<Time> {
         direction.handle(now, Bytes::from_static(&[0; 28]));
         let mut due = None;
         while let Some(next) = direction.poll_timeout() {

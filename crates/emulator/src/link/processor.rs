@@ -35,11 +35,11 @@ const TRY_AGAIN: Duration = Duration::from_secs(1);
 
 /// Where the thread that made it runs.
 #[derive(Debug)]
-pub(super) struct Processor {
+pub(super) struct ThreadPlacement {
     /// Where it may; not more than one, if there is nothing to choose.
     allowed: Vec<usize>,
-    claims: Claims,
-    taken: Option<Taken>,
+    claims: ProcessorClaims,
+    taken: Option<ClaimedProcessor>,
     try_at: Time,
     /// When counting began, and how many packets have come since.
     from: Time,
@@ -48,23 +48,23 @@ pub(super) struct Processor {
 
 /// Where links say to each other which processors they have.
 #[derive(Debug)]
-struct Claims(PathBuf);
+struct ProcessorClaims(PathBuf);
 
 /// A processor that no other link has.
 #[derive(Debug)]
-struct Taken {
+struct ClaimedProcessor {
     /// Locked as long as it is open.
     _claim: File,
     number: usize,
 }
 
-impl Processor {
+impl ThreadPlacement {
     /// The calling thread's, which roams.
     pub(super) fn new() -> Self {
-        Self::with(Claims::of_this_user())
+        Self::with(ProcessorClaims::of_this_user())
     }
 
-    fn with(claims: Claims) -> Self {
+    fn with(claims: ProcessorClaims) -> Self {
         Self {
             allowed: system::allowed_processors().unwrap_or_default(),
             claims,
@@ -136,7 +136,7 @@ impl Processor {
     }
 }
 
-impl Claims {
+impl ProcessorClaims {
     /// Of the whole machine for root, who alone can make a directory there; else of a user, and of
     /// what is root in a user namespace of his.
     fn of_this_user() -> Self {
@@ -149,7 +149,7 @@ impl Claims {
     }
 
     /// Takes a processor; `None` if another link has it, or nobody could tell.
-    fn claim(&self, number: usize) -> Option<Taken> {
+    fn claim(&self, number: usize) -> Option<ClaimedProcessor> {
         if !is_private(&self.0) {
             return None;
         }
@@ -162,7 +162,7 @@ impl Claims {
             .open(self.0.join(format!("processor-{number}.lock")))
             .ok()?;
         claim.try_lock().ok()?;
-        Some(Taken {
+        Some(ClaimedProcessor {
             _claim: claim,
             number,
         })
@@ -194,13 +194,13 @@ mod tests {
     /// `None` where there is nothing to choose, with the reason on standard error.
     fn on_a_thread<T: Send>(
         test: &str,
-        work: impl FnOnce(&mut Processor, &[usize]) -> T + Send,
+        work: impl FnOnce(&mut ThreadPlacement, &[usize]) -> T + Send,
     ) -> Option<T> {
         let directory = tempfile::tempdir().unwrap();
-        let claims = Claims(directory.path().join("claims"));
+        let claims = ProcessorClaims(directory.path().join("claims"));
         std::thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                let mut processor = Processor::with(claims);
+                let mut processor = ThreadPlacement::with(claims);
                 let allowed = processor.allowed.clone();
                 if allowed.len() < 2 {
                     // Past the test harness, which hides what passing tests print.
@@ -214,7 +214,7 @@ mod tests {
         })
     }
 
-    fn come(processor: &mut Processor, now: &mut Time, gap: Duration, packets: u32) {
+    fn come(processor: &mut ThreadPlacement, now: &mut Time, gap: Duration, packets: u32) {
         for _ in 0..packets {
             *now += gap;
             processor.came(*now, 1);
@@ -293,11 +293,11 @@ mod tests {
     #[test]
     fn one_processor_is_taken_by_one_link() {
         let directory = tempfile::tempdir().unwrap();
-        let claims = Claims(directory.path().join("claims"));
+        let claims = ProcessorClaims(directory.path().join("claims"));
         let taken = claims.claim(7);
         assert!(taken.is_some());
         assert!(claims.claim(7).is_none());
-        assert!(Claims(claims.0.clone()).claim(7).is_none());
+        assert!(ProcessorClaims(claims.0.clone()).claim(7).is_none());
         assert!(claims.claim(8).is_some());
         drop(taken);
         assert!(claims.claim(7).is_some());
@@ -309,10 +309,10 @@ mod tests {
         let open = directory.path().join("open");
         fs::create_dir(&open).unwrap();
         fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();
-        assert!(Claims(open.clone()).claim(0).is_none());
+        assert!(ProcessorClaims(open.clone()).claim(0).is_none());
         let elsewhere = directory.path().join("elsewhere");
         symlink(directory.path(), &elsewhere).unwrap();
-        assert!(Claims(elsewhere).claim(0).is_none());
+        assert!(ProcessorClaims(elsewhere).claim(0).is_none());
         // Nor is a lock that leads elsewhere.
         fs::set_permissions(&open, fs::Permissions::from_mode(0o700)).unwrap();
         symlink(
@@ -320,7 +320,7 @@ mod tests {
             open.join("processor-0.lock"),
         )
         .unwrap();
-        assert!(Claims(open).claim(0).is_none());
+        assert!(ProcessorClaims(open).claim(0).is_none());
         assert!(!directory.path().join("victim").exists());
     }
 }

@@ -4,12 +4,12 @@
 //! gone. The arrivals in the records are those that the model was told, so that they are all it
 //! takes, with settings and seed, to have every fate again.
 
-use emulate::Record;
+use emulate::PacketRecord;
 use vocab::Time;
 
 /// Which way a packet went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heading {
+pub enum PacketDirection {
     /// From end A to end B.
     Forward,
     /// From end B to end A.
@@ -20,11 +20,11 @@ pub enum Heading {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkRecord {
     /// Which way it went; its number counts for this way alone.
-    pub heading: Heading,
+    pub heading: PacketDirection,
     /// The model's record; its times count from [`LinkHandle::started_at`].
     ///
     /// [`LinkHandle::started_at`]: super::LinkHandle::started_at
-    pub record: Record,
+    pub record: PacketRecord,
 }
 
 /// Where records go.

@@ -23,14 +23,14 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use emulate::{Direction, DirectionConfig, Framing, Link, LinkConfig, Record};
+use emulate::{DirectionConfig, Link, LinkConfig, LinkDirection, LinkFraming, PacketRecord};
 use serde::Serialize;
 use vocab::Time;
 
 use super::packet_log::{SettingsRow, UNTAKEN, fate};
-use super::record::Heading;
-use files::Files;
-use log::{Log, PACKET_MAX, Row};
+use super::record::PacketDirection;
+use files::ReplayFiles;
+use log::{LogRow, PACKET_MAX, ReplayLog};
 
 /// Differences that are told one by one; the others are counted.
 const TOLD_MAX: usize = 20;
@@ -39,9 +39,9 @@ const TOLD_MAX: usize = 20;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ReplayReport {
     /// Forward.
-    pub forward: WayReport,
+    pub forward: ReplayedDirection,
     /// Back.
-    pub back: WayReport,
+    pub back: ReplayedDirection,
     /// The first differences, in words.
     pub differences: Vec<String>,
     /// What was not compared and the log itself accounts for, in words.
@@ -52,7 +52,7 @@ pub struct ReplayReport {
 
 /// What came of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct WayReport {
+pub struct ReplayedDirection {
     /// Packets handed in.
     pub packets: u64,
     /// Fates that are the same in all: what, when, how.
@@ -83,11 +83,11 @@ impl ReplayReport {
 /// # Errors
 /// When it cannot be read, is no log, or names files that are no longer what they were.
 pub fn replay(path: &Path) -> Result<ReplayReport> {
-    let read = || Log::read(BufReader::with_capacity(1 << 20, File::open(path)?));
+    let read = || ReplayLog::read(BufReader::with_capacity(1 << 20, File::open(path)?));
     let log = read().with_context(|| path.display().to_string())?;
     let missing = log.missing();
     let mut report = ReplayReport::default();
-    let mut files = Files::beside(path);
+    let mut files = ReplayFiles::for_log(path);
     let mut configs = Vec::new();
     for row in &log.changes {
         configs.push(config(row, log.framing, &mut files)?);
@@ -97,12 +97,12 @@ pub fn replay(path: &Path) -> Result<ReplayReport> {
     };
     let link = Link::new(first.clone());
     let [forward_rows, back_rows] = log.rows;
-    let of = |way: usize| -> Vec<Change> {
+    let of = |way: usize| -> Vec<ReplayedChange> {
         log.changes
             .iter()
             .zip(&configs)
             .skip(1)
-            .map(|(row, config)| Change {
+            .map(|(row, config)| ReplayedChange {
                 at: Time::from_nanos(row.at_ns),
                 next: row.next[way],
                 config: match way {
@@ -113,7 +113,7 @@ pub fn replay(path: &Path) -> Result<ReplayReport> {
             .collect()
     };
     let replay = |direction, rows, changes, heading, report: &mut ReplayReport| {
-        Replay {
+        DirectionReplay {
             direction,
             framing: log.framing,
             heading,
@@ -126,10 +126,16 @@ pub fn replay(path: &Path) -> Result<ReplayReport> {
         link.forward,
         forward_rows,
         of(0),
-        Heading::Forward,
+        PacketDirection::Forward,
         &mut report,
     );
-    report.back = replay(link.back, back_rows, of(1), Heading::Back, &mut report);
+    report.back = replay(
+        link.back,
+        back_rows,
+        of(1),
+        PacketDirection::Back,
+        &mut report,
+    );
     report.missing.extend(missing);
     Ok(report)
 }
@@ -140,11 +146,11 @@ pub fn replay(path: &Path) -> Result<ReplayReport> {
 /// The first line that is none of a log's.
 pub fn rewritten(log: &[u8]) -> Result<Vec<u8>> {
     let mut written = Vec::new();
-    Log::read(log)?.write(&mut written)?;
+    ReplayLog::read(log)?.write(&mut written)?;
     Ok(written)
 }
 
-fn config(row: &SettingsRow, framing: Framing, files: &mut Files) -> Result<LinkConfig> {
+fn config(row: &SettingsRow, framing: LinkFraming, files: &mut ReplayFiles) -> Result<LinkConfig> {
     let mut config = files.settings(row)?.resolve()?.config;
     config.forward.framing = framing;
     config.back.framing = framing;
@@ -152,26 +158,31 @@ fn config(row: &SettingsRow, framing: Framing, files: &mut Files) -> Result<Link
 }
 
 /// A change of settings, seen from one way.
-struct Change {
+struct ReplayedChange {
     at: Time,
     next: u64,
     config: DirectionConfig,
 }
 
 /// One direction being replayed.
-struct Replay {
-    direction: Direction,
-    framing: Framing,
-    heading: Heading,
+struct DirectionReplay {
+    direction: LinkDirection,
+    framing: LinkFraming,
+    heading: PacketDirection,
     /// Whether the log lacks no row by what it says of itself.
     is_whole: bool,
     /// The longest packet of each code point, of which others are the beginning.
     headers: HashMap<u8, Bytes>,
 }
 
-impl Replay {
-    fn run(mut self, rows: Vec<Row>, changes: Vec<Change>, report: &mut ReplayReport) -> WayReport {
-        let mut way = WayReport::default();
+impl DirectionReplay {
+    fn run(
+        mut self,
+        rows: Vec<LogRow>,
+        changes: Vec<ReplayedChange>,
+        report: &mut ReplayReport,
+    ) -> ReplayedDirection {
+        let mut way = ReplayedDirection::default();
         let arrivals = arrivals(&rows);
         let name = super::packet_log::heading_name(self.heading);
         let whole = arrivals
@@ -192,7 +203,7 @@ impl Replay {
             Some(last) if !is_whole => arrivals[last].arrived,
             _ => u64::MAX,
         };
-        let known = Known {
+        let known = LogCoverage {
             packets: whole as u64,
             until,
             is_whole,
@@ -205,7 +216,12 @@ impl Replay {
     }
 
     /// Hands everything in and collects every record.
-    fn play(&mut self, arrivals: &[&Row], changes: &[Change], last_at: u64) -> Vec<Record> {
+    fn play(
+        &mut self,
+        arrivals: &[&LogRow],
+        changes: &[ReplayedChange],
+        last_at: u64,
+    ) -> Vec<PacketRecord> {
         let mut made = Vec::new();
         self.direction.keep_records(true);
         let mut changes = changes.iter().peekable();
@@ -237,12 +253,12 @@ impl Replay {
         made
     }
 
-    fn change(&mut self, change: &Change, made: &mut Vec<Record>) {
+    fn change(&mut self, change: &ReplayedChange, made: &mut Vec<PacketRecord>) {
         self.direction.set_config(change.at, change.config.clone());
         self.drain(change.at, made);
     }
 
-    fn drain(&mut self, now: Time, made: &mut Vec<Record>) {
+    fn drain(&mut self, now: Time, made: &mut Vec<PacketRecord>) {
         while self.direction.poll_output(now).is_some() {}
         while let Some(record) = self.direction.poll_record() {
             made.push(record);
@@ -250,7 +266,7 @@ impl Replay {
     }
 
     /// An IPv4 header as far as the models look, and zeros.
-    fn packet(&mut self, row: &Row) -> Bytes {
+    fn packet(&mut self, row: &LogRow) -> Bytes {
         let ecn = row.ecn;
         let framing = self.framing;
         let make = || {
@@ -272,8 +288,8 @@ impl Replay {
 }
 
 /// One row for each packet, by number.
-fn arrivals(rows: &[Row]) -> Vec<&Row> {
-    let mut arrivals: Vec<&Row> = rows.iter().filter(|row| !row.fate.is_copy()).collect();
+fn arrivals(rows: &[LogRow]) -> Vec<&LogRow> {
+    let mut arrivals: Vec<&LogRow> = rows.iter().filter(|row| !row.fate.is_copy()).collect();
     arrivals.sort_by_key(|row| row.index);
     // A copy that was not taken out is not told from its original.
     arrivals.dedup_by_key(|row| row.index);
@@ -281,7 +297,7 @@ fn arrivals(rows: &[Row]) -> Vec<&Row> {
 }
 
 /// What a log tells of one way.
-struct Known {
+struct LogCoverage {
     /// The packets that it has without a gap.
     packets: u64,
     /// Until when no packet that it lacks can have changed anything.
@@ -293,14 +309,15 @@ struct Known {
 /// Compares each fate by number, and the deliveries by order.
 fn compare(
     name: &str,
-    rows: &[Row],
-    made: &[Record],
-    known: &Known,
-    way: &mut WayReport,
+    rows: &[LogRow],
+    made: &[PacketRecord],
+    known: &LogCoverage,
+    way: &mut ReplayedDirection,
     report: &mut ReplayReport,
 ) {
     let key = |index: u64, is_copy: bool| (index, is_copy);
-    let mut again: HashMap<(u64, bool), (&Record, usize)> = HashMap::with_capacity(made.len());
+    let mut again: HashMap<(u64, bool), (&PacketRecord, usize)> =
+        HashMap::with_capacity(made.len());
     let mut place = 0;
     for record in made {
         let (what, _, flags) = fate(&record.ending);
@@ -369,7 +386,7 @@ fn compare(
     }
     // What the replay has beyond the log: a copy, for instance, that the log does not know.
     let last = rows.iter().map(|row| row.at).max().unwrap_or(0);
-    let is_compared = |record: &Record| {
+    let is_compared = |record: &PacketRecord| {
         let (_, at, flags) = fate(&record.ending);
         // Of two a log that is not whole may lack the copy, which leaves no gap.
         let may_lack = !known.is_whole && flags.ends_with("copy");

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use emulate::Counters;
+use emulate::DirectionCounters;
 use serde::Serialize;
 
-use super::watch::Observed;
+use super::watch::WatchCounters;
 
 /// The account of a whole link.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
@@ -111,7 +111,11 @@ impl DirectionReport {
             + self.failed_writes_packets
     }
 
-    pub(super) fn new(counters: &Counters, lateness: &Lateness, observed: &Observed) -> Self {
+    pub(super) fn new(
+        counters: &DirectionCounters,
+        lateness: &DeliveryLateness,
+        observed: &WatchCounters,
+    ) -> Self {
         Self {
             offered_packets: counters.offered.packets,
             offered_bytes: counters.offered.bytes,
@@ -162,7 +166,7 @@ const STEPS: usize = FINE_STEPS + 100;
 
 /// How late packets were delivered.
 #[derive(Clone, Debug)]
-pub(super) struct Lateness {
+pub(super) struct DeliveryLateness {
     steps: [u64; STEPS],
     count: u64,
     over_200us: u64,
@@ -170,7 +174,7 @@ pub(super) struct Lateness {
     max: Duration,
 }
 
-impl Lateness {
+impl DeliveryLateness {
     pub(super) fn new() -> Self {
         Self {
             steps: [0; STEPS],
@@ -236,7 +240,7 @@ mod tests {
 
     #[test]
     fn quantiles_are_upper_edges_and_late_ones_are_counted() {
-        let mut lateness = Lateness::new();
+        let mut lateness = DeliveryLateness::new();
         for _ in 0..98 {
             lateness.add(Duration::from_micros(15));
         }

@@ -22,7 +22,7 @@ const SILENCE: Duration = Duration::from_secs(10);
 
 /// Counts from the start of the link on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Observed {
+pub(super) struct WatchCounters {
     /// Packets written.
     pub(super) departures: u64,
     /// Those written more than 0.2 ms after their moment.
@@ -37,14 +37,14 @@ pub(super) struct Observed {
 
 /// What was found so far.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
-    last: Observed,
+pub(super) struct LinkWatch {
+    last: WatchCounters,
     reason: Option<String>,
     seconds: u64,
     warned_at: Option<Time>,
 }
 
-impl Watch {
+impl LinkWatch {
     /// How often to look.
     pub(super) const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -59,7 +59,7 @@ impl Watch {
     }
 
     /// Judges what happened since the last look; `from` is the device that packets came from.
-    pub(super) fn look(&mut self, now: Time, observed: Observed, from: &str) {
+    pub(super) fn look(&mut self, now: Time, observed: WatchCounters, from: &str) {
         let Some(reason) = self.judge(observed, DEPARTURES_MIN) else {
             return;
         };
@@ -71,12 +71,12 @@ impl Watch {
 
     /// Judges what no look has judged yet, however few departures that were. It gives no warning:
     /// the account that follows says it.
-    pub(super) fn look_last(&mut self, observed: Observed) {
+    pub(super) fn look_last(&mut self, observed: WatchCounters) {
         self.judge(observed, 0);
     }
 
     /// Why the link was not what it was set to since the last look, if it was not.
-    fn judge(&mut self, observed: Observed, departures_min: u64) -> Option<String> {
+    fn judge(&mut self, observed: WatchCounters, departures_min: u64) -> Option<String> {
         let last = self.last;
         let departures = observed.departures - last.departures;
         let late = observed.late_departures - last.late_departures;
@@ -137,17 +137,17 @@ mod tests {
         Time::from_epoch(Duration::from_secs(seconds))
     }
 
-    fn departures(departures: u64, late_departures: u64) -> Observed {
-        Observed {
+    fn departures(departures: u64, late_departures: u64) -> WatchCounters {
+        WatchCounters {
             departures,
             late_departures,
-            ..Observed::default()
+            ..WatchCounters::default()
         }
     }
 
     #[test]
     fn more_than_one_late_of_a_hundred_is_not_held() {
-        let mut watch = Watch::default();
+        let mut watch = LinkWatch::default();
         watch.look(at(1), departures(10_000, 100), "a");
         assert_eq!(watch.reason(), None);
         watch.look(at(2), departures(20_000, 201), "a");
@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn few_departures_are_gathered() {
-        let mut watch = Watch::default();
+        let mut watch = LinkWatch::default();
         watch.look(at(1), departures(60, 1), "a");
         assert_eq!(watch.reason(), None);
         watch.look(at(2), departures(120, 2), "a");
@@ -173,7 +173,7 @@ mod tests {
 
     #[test]
     fn the_last_look_judges_the_departures_that_are_left() {
-        let mut watch = Watch::default();
+        let mut watch = LinkWatch::default();
         watch.look(at(1), departures(60, 2), "a");
         assert_eq!(watch.reason(), None);
         watch.look_last(departures(70, 2));
@@ -183,7 +183,7 @@ mod tests {
         );
         assert_eq!(watch.seconds(), 1);
 
-        let mut watch = Watch::default();
+        let mut watch = LinkWatch::default();
         watch.look_last(departures(5, 1));
         assert_eq!(watch.reason(), None, "one of a few");
         watch.look_last(departures(5, 1));
@@ -193,12 +193,12 @@ mod tests {
 
     #[test]
     fn each_loss_outside_the_model_is_named() {
-        let mut watch = Watch::default();
-        let lost = Observed {
+        let mut watch = LinkWatch::default();
+        let lost = WatchCounters {
             unread: 3,
             refused: 1,
             over_memory: 2,
-            ..Observed::default()
+            ..WatchCounters::default()
         };
         watch.look(at(1), lost, "a");
         assert_eq!(

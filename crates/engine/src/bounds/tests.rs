@@ -5,13 +5,13 @@ use super::*;
 use reduce::DictionaryConfig;
 use vocab::NodeId;
 
-use crate::config::{Limits, Policy};
+use crate::config::{EngineLimits, FlowPolicy};
 
-fn prefix(text: &str) -> Prefix {
+fn prefix(text: &str) -> IpPrefix {
     text.parse().unwrap()
 }
 
-fn prefixes(texts: &[&str]) -> Vec<Prefix> {
+fn prefixes(texts: &[&str]) -> Vec<IpPrefix> {
     texts.iter().map(|text| prefix(text)).collect()
 }
 
@@ -23,29 +23,29 @@ fn peer(texts: &[&str]) -> PeerConfig {
     }
 }
 
-fn config(serve: Option<&[&str]>) -> Config {
-    Config {
+fn config(serve: Option<&[&str]>) -> EngineConfig {
+    EngineConfig {
         local: NodeId([2; 32]),
         peers: vec![peer(&["10.10.0.0/16", "2001:2:0:1::/64"])],
         serve: serve.map(prefixes),
         serve_peers_without_prefixes: false,
-        limits: Limits::default(),
-        policy: Policy::default(),
+        limits: EngineLimits::default(),
+        policy: FlowPolicy::default(),
         dictionary: DictionaryConfig::default(),
         dictionary_key: None,
-        tunnel: tunnel::Config::default(),
-        datagrams: tunnel::transport::Settings::default(),
+        tunnel: tunnel::SessionConfig::default(),
+        datagrams: tunnel::transport::PathSettings::default(),
     }
 }
 
-fn bounds(lan: &[&str], other: &[&str], own: &[&str]) -> Bounds {
-    let routes = |texts: &[&str], side| -> Vec<Route> {
-        let route = |to| Route { to, side };
+fn bounds(lan: &[&str], other: &[&str], own: &[&str]) -> AddressBounds {
+    let routes = |texts: &[&str], side| -> Vec<NetworkRoute> {
+        let route = |to| NetworkRoute { to, side };
         prefixes(texts).into_iter().map(route).collect()
     };
-    let mut all = routes(other, Side::Other);
-    all.extend(routes(lan, Side::Lan));
-    Bounds::new(&Surroundings {
+    let mut all = routes(other, RouteSide::Other);
+    all.extend(routes(lan, RouteSide::Lan));
+    AddressBounds::new(&NetworkSurroundings {
         routes: all,
         own: prefixes(own),
     })
@@ -53,7 +53,7 @@ fn bounds(lan: &[&str], other: &[&str], own: &[&str]) -> Bounds {
 
 /// A data centre's gateway: servers beside it and behind a router of its LAN, the branch and the
 /// Internet on its WAN side.
-fn gateway() -> Bounds {
+fn gateway() -> AddressBounds {
     bounds(
         &[
             "10.20.0.0/16",
@@ -76,7 +76,7 @@ fn gateway() -> Bounds {
     )
 }
 
-fn server(bounds: &Bounds, serve: Option<&[&str]>, server: &str) -> Result<(), Refusal> {
+fn server(bounds: &AddressBounds, serve: Option<&[&str]>, server: &str) -> Result<(), OpenRefusal> {
     bounds.check_server(&config(serve), server.parse().unwrap())
 }
 
@@ -99,7 +99,7 @@ fn by_default_the_networks_behind_lan_interfaces_are_served_and_no_others() {
         "2001:2:0:1::9", // likewise
         "2001:db8::1",   // no route at all
     ] {
-        let refused = Err(Refusal::ServerNotServed);
+        let refused = Err(OpenRefusal::ServerNotServed);
         assert_eq!(server(&gateway, None, outside), refused, "{outside}");
     }
 }
@@ -151,7 +151,7 @@ fn what_a_translator_reaches_on_the_wan_side_is_not_served() {
     let gateway = gateway();
     assert_eq!(server(&gateway, None, "64:ff9b::10.20.0.9"), Ok(()));
     let wan = server(&gateway, None, "64:ff9b::10.99.1.1");
-    assert_eq!(wan, Err(Refusal::ServerNotServed));
+    assert_eq!(wan, Err(OpenRefusal::ServerNotServed));
 }
 
 #[test]
@@ -169,7 +169,7 @@ fn a_default_route_puts_nothing_on_the_lan_side_in_one_piece_or_two() {
         &[],
     );
     for outside in ["203.0.113.1", "10.30.0.1", "2001:db8::1"] {
-        let refused = Err(Refusal::ServerNotServed);
+        let refused = Err(OpenRefusal::ServerNotServed);
         assert_eq!(server(&one_armed, None, outside), refused, "{outside}");
     }
     assert_eq!(server(&one_armed, None, "10.20.0.9"), Ok(()));
@@ -178,7 +178,7 @@ fn a_default_route_puts_nothing_on_the_lan_side_in_one_piece_or_two() {
 #[test]
 fn of_two_routes_to_one_network_the_one_to_the_wan_counts() {
     let twice = bounds(&["10.20.0.0/16"], &["10.20.0.0/16"], &[]);
-    let refused = Err(Refusal::ServerNotServed);
+    let refused = Err(OpenRefusal::ServerNotServed);
     assert_eq!(server(&twice, None, "10.20.0.9"), refused);
 }
 
@@ -188,7 +188,7 @@ fn a_list_is_all_that_is_served() {
     let serve: Option<&[&str]> = Some(&["10.20.4.0/24", "198.51.100.0/24"]);
     assert_eq!(server(&gateway, serve, "10.20.4.9"), Ok(()));
     assert_eq!(server(&gateway, serve, "198.51.100.9"), Ok(()));
-    let refused = Err(Refusal::ServerNotListed);
+    let refused = Err(OpenRefusal::ServerNotListed);
     assert_eq!(server(&gateway, serve, "10.20.5.9"), refused);
     assert_eq!(server(&gateway, Some(&[]), "10.20.5.9"), refused);
 }
@@ -197,7 +197,7 @@ fn a_list_is_all_that_is_served() {
 fn this_node_is_served_only_where_the_list_names_it() {
     let gateway = gateway();
     let around: Option<&[&str]> = Some(&["10.20.0.0/16", "0.0.0.0/0"]);
-    let refused = Err(Refusal::ServerIsThisNode);
+    let refused = Err(OpenRefusal::ServerIsThisNode);
     assert_eq!(server(&gateway, around, "10.20.0.1"), refused);
     assert_eq!(server(&gateway, Some(&["10.20.0.1"]), "10.20.0.1"), Ok(()));
     let loopback: Option<&[&str]> = Some(&["127.0.0.0/8"]);
@@ -212,10 +212,10 @@ fn clients_are_those_behind_the_peer() {
         let peer = &config.peers[0];
         gateway.check_client(&config, peer, client.parse().unwrap(), true)
     };
-    assert_eq!(check("10.10.3.4"), Ok(Source::Client));
-    assert_eq!(check("::ffff:10.10.3.4"), Ok(Source::Client));
-    assert_eq!(check("2001:2:0:1::7"), Ok(Source::Client));
-    assert_eq!(check("192.0.2.9"), Err(Refusal::ClientNotOfPeer));
+    assert_eq!(check("10.10.3.4"), Ok(SourceAddress::Client));
+    assert_eq!(check("::ffff:10.10.3.4"), Ok(SourceAddress::Client));
+    assert_eq!(check("2001:2:0:1::7"), Ok(SourceAddress::Client));
+    assert_eq!(check("192.0.2.9"), Err(OpenRefusal::ClientNotOfPeer));
     for here in [
         "10.20.0.9",
         "10.30.0.9",
@@ -224,7 +224,7 @@ fn clients_are_those_behind_the_peer() {
         "::1",
         "::ffff:10.20.0.1",
     ] {
-        assert_eq!(check(here), Err(Refusal::ClientIsHere), "{here}");
+        assert_eq!(check(here), Err(OpenRefusal::ClientIsHere), "{here}");
     }
 }
 
@@ -237,9 +237,9 @@ fn a_wide_prefix_of_a_peer_does_not_lend_it_addresses_of_this_site() {
         let peer = &config.peers[0];
         gateway.check_client(&config, peer, client.parse().unwrap(), true)
     };
-    assert_eq!(check("10.20.0.9"), Err(Refusal::ClientIsHere));
-    assert_eq!(check("10.20.0.1"), Err(Refusal::ClientIsHere));
-    assert_eq!(check("10.77.0.9"), Ok(Source::Client));
+    assert_eq!(check("10.20.0.9"), Err(OpenRefusal::ClientIsHere));
+    assert_eq!(check("10.20.0.1"), Err(OpenRefusal::ClientIsHere));
+    assert_eq!(check("10.77.0.9"), Ok(SourceAddress::Client));
 }
 
 #[test]
@@ -247,18 +247,18 @@ fn a_peer_without_prefixes_is_served_where_the_policy_says_so() {
     let gateway = gateway();
     let nobody = peer(&[]);
     let client: IpAddr = "10.10.3.4".parse().unwrap();
-    let check = |config: &Config, keep| gateway.check_client(config, &nobody, client, keep);
-    let refused = Err(Refusal::PeerWithoutPrefixes);
+    let check = |config: &EngineConfig, keep| gateway.check_client(config, &nobody, client, keep);
+    let refused = Err(OpenRefusal::PeerWithoutPrefixes);
     let mut config = config(None);
     assert_eq!(check(&config, true), refused);
     assert_eq!(check(&config, false), refused);
     config.serve = Some(prefixes(&["10.20.0.0/16"]));
     assert_eq!(check(&config, true), refused);
-    assert_eq!(check(&config, false), Ok(Source::Node));
+    assert_eq!(check(&config, false), Ok(SourceAddress::Node));
     config.serve = None;
     config.serve_peers_without_prefixes = true;
-    assert_eq!(check(&config, true), Ok(Source::Node));
-    assert_eq!(check(&config, false), Ok(Source::Node));
+    assert_eq!(check(&config, true), Ok(SourceAddress::Node));
+    assert_eq!(check(&config, false), Ok(SourceAddress::Node));
 }
 
 #[test]
@@ -267,7 +267,7 @@ fn a_proxy_uses_the_nodes_own_address_whatever_its_clients_is() {
     let config = config(None);
     let client = "127.0.0.1".parse().unwrap();
     let checked = gateway.check_client(&config, &config.peers[0], client, false);
-    assert_eq!(checked, Ok(Source::Node));
+    assert_eq!(checked, Ok(SourceAddress::Node));
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn rules_narrow_by_port_client_and_server_and_the_first_that_matches_decides() {
     ];
     let check = |client: &str, source, server: &str| {
         let (client, server) = (client.parse().unwrap(), server.parse().unwrap());
-        Bounds::check_rules(&config, client, source, server).is_ok()
+        AddressBounds::check_rules(&config, client, source, server).is_ok()
     };
     for (client, server, is_accepted) in [
         ("10.10.1.7", "10.20.0.5:80", true),
@@ -310,20 +310,20 @@ fn rules_narrow_by_port_client_and_server_and_the_first_that_matches_decides() {
         ("10.10.2.7", "10.30.0.5:8080", true),
         ("::ffff:10.10.1.7", "[::ffff:10.20.0.5]:22", true),
     ] {
-        let accepted = check(client, Source::Client, server);
+        let accepted = check(client, SourceAddress::Client, server);
         assert_eq!(accepted, is_accepted, "{client} to {server}");
     }
     // A client that may be any is none that is accepted, and one that is refused.
-    assert!(!check("10.10.1.7", Source::Node, "10.20.0.5:22"));
-    assert!(check("10.10.1.7", Source::Node, "10.20.0.5:443"));
+    assert!(!check("10.10.1.7", SourceAddress::Node, "10.20.0.5:22"));
+    assert!(check("10.10.1.7", SourceAddress::Node, "10.20.0.5:443"));
     config.policy.serve_rules.remove(4);
     let check = |source, server: &str| {
         let (client, server) = ("10.10.1.7".parse().unwrap(), server.parse().unwrap());
-        Bounds::check_rules(&config, client, source, server).is_ok()
+        AddressBounds::check_rules(&config, client, source, server).is_ok()
     };
-    assert!(!check(Source::Node, "10.20.0.5:25"));
-    assert!(check(Source::Client, "10.20.0.5:25"));
+    assert!(!check(SourceAddress::Node, "10.20.0.5:25"));
+    assert!(check(SourceAddress::Client, "10.20.0.5:25"));
     // What a translator would make of it is refused too, and is not accepted.
-    assert!(!check(Source::Client, "[64:ff9b::10.20.9.5]:80"));
-    assert!(check(Source::Client, "[64:ff9b::10.20.9.5]:8080"));
+    assert!(!check(SourceAddress::Client, "[64:ff9b::10.20.9.5]:80"));
+    assert!(check(SourceAddress::Client, "[64:ff9b::10.20.9.5]:8080"));
 }

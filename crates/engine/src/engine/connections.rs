@@ -4,29 +4,31 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use accelerate::shared::HalfContext;
-use accelerate::{Half, registry};
+use accelerate::{WanEnd, registry};
 use bytes::Bytes;
-use reduce::{Decoder, DecoderConfig, Encoder, EncoderConfig, Storing};
-use tunnel::{Answer, Open};
-use vocab::{FlowId, NodeId, Random, Time};
+use reduce::{DecoderConfig, EncoderConfig, FlowDecoder, FlowEncoder, StoragePolicy};
+use tunnel::{OpenAnswer, OpenRequest};
+use vocab::{FlowId, NodeId, SeededRandom, Time};
 
 use super::{Engine, PASSING_MAX, REFUSALS_TOLD_EVERY, UNREACHABLE_AFTER};
-use crate::bounds::{Bounds, Refusal, Source};
+use crate::bounds::{AddressBounds, OpenRefusal, SourceAddress};
 use crate::config::AcceptMode;
-use crate::direct::{Direct, DirectReason};
-use crate::flow::{Birth, ClientState, Flow, Happened, Registration, Turn, message};
-use crate::io::{ConnectFailure, ConnectionId, Event, Output, Via};
-use crate::peer::Peer;
-use crate::shares::{self, DIRECT_BEYOND_LIMIT, Kind, SOURCE_PASSES_FOR, source_of};
+use crate::direct::{DirectConnection, DirectReason};
+use crate::flow::{
+    ClientState, ConnectionEvent, Flow, FlowParameters, FlowRegistration, FlowTurn, message,
+};
+use crate::io::{ArrivalMethod, ConnectFailure, ConnectionId, EngineEvent, EngineOutput};
+use crate::peer::PeerState;
+use crate::shares::{self, ConnectionKind, DIRECT_BEYOND_LIMIT, SOURCE_PASSES_FOR, source_of};
 use crate::why;
 
 /// A client's connection, before it is known which way it goes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Caller {
+pub(crate) struct PendingClient {
     pub(crate) connection: ConnectionId,
     pub(crate) client: SocketAddr,
     pub(crate) server: SocketAddr,
-    pub(crate) via: Via,
+    pub(crate) via: ArrivalMethod,
     pub(crate) state: ClientState,
 }
 
@@ -37,9 +39,9 @@ impl Engine {
         connection: ConnectionId,
         client: SocketAddr,
         server: SocketAddr,
-        via: Via,
+        via: ArrivalMethod,
     ) {
-        let caller = Caller {
+        let caller = PendingClient {
             connection,
             client,
             server,
@@ -56,7 +58,7 @@ impl Engine {
         connection: ConnectionId,
         client: SocketAddr,
         server: SocketAddr,
-        via: Via,
+        via: ArrivalMethod,
     ) {
         let at_once = match self.config.policy.accept_mode(client.ip(), server) {
             AcceptMode::AtOnce => true,
@@ -68,9 +70,9 @@ impl Engine {
             false => ClientState::Asks,
         };
         if at_once {
-            self.outputs.push_back(Output::Admit { connection });
+            self.outputs.push_back(EngineOutput::Admit { connection });
         }
-        let caller = Caller {
+        let caller = PendingClient {
             connection,
             client,
             server,
@@ -80,7 +82,7 @@ impl Engine {
         self.connect_caller(now, caller);
     }
 
-    fn connect_caller(&mut self, now: Time, caller: Caller) {
+    fn connect_caller(&mut self, now: Time, caller: PendingClient) {
         let client = caller.client.ip();
         match self.choose_peer(client, caller.server.ip(), caller.via) {
             Ok(node) => self.open_flow(now, node, caller),
@@ -97,7 +99,7 @@ impl Engine {
     }
 
     /// Has the next connections of a client pass by.
-    fn source_is_at_share(&mut self, now: Time, client: IpAddr, via: Via) {
+    fn source_is_at_share(&mut self, now: Time, client: IpAddr, via: ArrivalMethod) {
         self.sources.at_share_total += 1;
         let clients = shares::network_of(source_of(client));
         self.passing.retain(|_, until| now < *until);
@@ -109,9 +111,10 @@ impl Engine {
         self.passing
             .insert(clients, now + lasting + Duration::from_secs(1));
         let open = self.sources.open_of(client);
-        self.event(Event::SourceAtShare { clients, open });
-        if via == Via::Transparent {
-            self.outputs.push_back(Output::PassBy { clients, lasting });
+        self.event(EngineEvent::SourceAtShare { clients, open });
+        if via == ArrivalMethod::Transparent {
+            self.outputs
+                .push_back(EngineOutput::PassBy { clients, lasting });
         }
     }
 
@@ -121,7 +124,7 @@ impl Engine {
     }
 
     /// How many flows the peer may have now; where it is the only one, no fewer than the node.
-    pub(super) fn share_of(&self, peer: &Peer) -> usize {
+    pub(super) fn share_of(&self, peer: &PeerState) -> usize {
         let limits = &self.config.limits;
         let percent = match self.peers.len() {
             0 | 1 => 100,
@@ -132,7 +135,7 @@ impl Engine {
     }
 
     /// A flow that a peer opened towards a server beside this node.
-    pub(super) fn opened(&mut self, now: Time, node: NodeId, id: FlowId, open: Open) {
+    pub(super) fn opened(&mut self, now: Time, node: NodeId, id: FlowId, open: OpenRequest) {
         let accelerators = &self.config.policy.accelerators;
         let failure = match accelerators.by_number(open.accelerator) {
             _ if self.is_full() || self.is_peer_full(node) => ConnectFailure::Exhausted,
@@ -143,7 +146,7 @@ impl Engine {
             None => ConnectFailure::Other,
         };
         if let Some(peer) = self.peers.get_mut(&node) {
-            peer.session.answer(id, Answer::Failed(failure));
+            peer.session.answer(id, OpenAnswer::Failed(failure));
         }
     }
 
@@ -187,20 +190,20 @@ impl Engine {
         &mut self,
         now: Time,
         (node, id): (NodeId, FlowId),
-        accelerator: &'static registry::Entry,
-        open: &Open,
+        accelerator: &'static registry::AcceleratorEntry,
+        open: &OpenRequest,
     ) {
         let connection = self.next_opened();
-        let registered = (node, Registration::Opened(id));
-        let birth = self.birth(now, registered, Half::Far, connection, accelerator, open);
+        let registered = (node, FlowRegistration::Opened(id));
+        let birth = self.birth(now, registered, WanEnd::Far, connection, accelerator, open);
         let birth = match self.check_open(node, open) {
-            Ok(source) => Birth {
-                keep_client_address: source == Source::Client,
+            Ok(source) => FlowParameters {
+                keep_client_address: source == SourceAddress::Client,
                 ..birth
             },
             Err(refusal) => {
                 self.count_refusal(now, node, open, refusal);
-                Birth {
+                FlowParameters {
                     refusal: Some(refusal),
                     ..birth
                 }
@@ -213,19 +216,19 @@ impl Engine {
         self.start_flow(now, birth);
     }
 
-    fn check_open(&self, node: NodeId, open: &Open) -> Result<Source, Refusal> {
-        let Open { client, server, .. } = open;
+    fn check_open(&self, node: NodeId, open: &OpenRequest) -> Result<SourceAddress, OpenRefusal> {
+        let OpenRequest { client, server, .. } = open;
         self.bounds.check_server(&self.config, server.ip())?;
         let peer = &self.peers[&node].config;
         let keep = open.keep_client_address;
         let source = self
             .bounds
             .check_client(&self.config, peer, client.ip(), keep)?;
-        Bounds::check_rules(&self.config, client.ip(), source, *server)?;
+        AddressBounds::check_rules(&self.config, client.ip(), source, *server)?;
         Ok(source)
     }
 
-    fn count_refusal(&mut self, now: Time, node: NodeId, open: &Open, refusal: Refusal) {
+    fn count_refusal(&mut self, now: Time, node: NodeId, open: &OpenRequest, refusal: OpenRefusal) {
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
@@ -236,7 +239,7 @@ impl Engine {
         let opens = peer.refused_by_policy - peer.refusals_told;
         peer.refusals_told = peer.refused_by_policy;
         peer.refusals_tellable_at = Some(now + REFUSALS_TOLD_EVERY);
-        self.event(Event::OpensRefused {
+        self.event(EngineEvent::OpensRefused {
             peer: node,
             opens,
             reason: refusal.text(),
@@ -257,7 +260,7 @@ impl Engine {
             && let Some(peer) = self.peers.get_mut(&flow.peer)
         {
             if let Some(id) = flow.id() {
-                peer.session.answer(id, Answer::Failed(failure));
+                peer.session.answer(id, OpenAnswer::Failed(failure));
             }
             self.touched.insert(flow.peer);
         }
@@ -267,20 +270,20 @@ impl Engine {
     pub(super) fn birth(
         &mut self,
         now: Time,
-        (node, registration): (NodeId, Registration),
-        half: Half,
+        (node, registration): (NodeId, FlowRegistration),
+        half: WanEnd,
         connection: ConnectionId,
-        accelerator: &'static registry::Entry,
-        open: &Open,
-    ) -> Birth {
+        accelerator: &'static registry::AcceleratorEntry,
+        open: &OpenRequest,
+    ) -> FlowParameters {
         let slot = self.peers[&node].slot;
         let carry_only = self.config.policy.carry_only(open.server);
         // What either node's policy keeps out of the dictionary stays out of both.
         let may_store = open.may_store && self.config.policy.may_store(open.server);
         let encoder = EncoderConfig {
             storing: match may_store && !carry_only {
-                true => Storing::Remember,
-                false => Storing::Never,
+                true => StoragePolicy::Remember,
+                false => StoragePolicy::Never,
             },
             ..EncoderConfig::default()
         };
@@ -292,9 +295,9 @@ impl Engine {
             client: open.client,
             server: open.server,
             delegated: self.config.policy.accelerators.delegated.clone(),
-            chance: Random::from_seed(self.flow_chance.next_u64()),
+            random: SeededRandom::from_seed(self.flow_random.next_u64()),
         };
-        Birth {
+        FlowParameters {
             number,
             peer: node,
             registration,
@@ -309,18 +312,18 @@ impl Engine {
             accelerator,
             registered: registered.unwrap_or(accelerator),
             machine: self.accelerator_states.build(accelerator, half, context),
-            encoder: Encoder::new(encoder, slot),
-            decoder: Decoder::new(DecoderConfig::default(), slot),
+            encoder: FlowEncoder::new(encoder, slot),
+            decoder: FlowDecoder::new(DecoderConfig::default(), slot),
             carry_only,
             may_store,
-            left_alone: self
-                .left_alone
-                .because(now, open.client.ip(), open.server)
+            passthrough: self
+                .passthrough_pairs
+                .reason_for(now, open.client.ip(), open.server)
                 .filter(|because| because.reason.accelerator == accelerator),
         }
     }
 
-    pub(super) fn start_flow(&mut self, now: Time, birth: Birth) {
+    pub(super) fn start_flow(&mut self, now: Time, birth: FlowParameters) {
         let (number, node, connection) = (birth.number, birth.peer, birth.connection);
         let id = birth.registration.id();
         let budget = self.budget();
@@ -329,7 +332,7 @@ impl Engine {
             .peers
             .get_mut(&node)
             .expect("flows are born of known peers");
-        let mut turn = Turn {
+        let mut turn = FlowTurn {
             now,
             session: &mut peer.session,
             dictionary: &mut self.dictionary,
@@ -345,7 +348,7 @@ impl Engine {
             Ok(mut flow) => {
                 self.totals.flows += 1;
                 if flow.via.is_some() {
-                    self.sources.opened(flow.client.ip(), Kind::Flow);
+                    self.sources.opened(flow.client.ip(), ConnectionKind::Flow);
                 }
                 if let Some(id) = id {
                     peer.flows.insert(id, number);
@@ -367,7 +370,7 @@ impl Engine {
                 if let Some(id) = id {
                     peer.session.reset(id, broken.reset);
                 }
-                self.outputs.push_back(Output::Reset { connection });
+                self.outputs.push_back(EngineOutput::Reset { connection });
                 if broken.is_peers_fault() {
                     self.misbehaved(now, node, broken.text);
                 }
@@ -379,23 +382,25 @@ impl Engine {
     pub(super) fn open_direct(
         &mut self,
         now: Time,
-        caller: Caller,
+        caller: PendingClient,
         queued: usize,
         reason: DirectReason,
     ) {
         let (accepted, client) = (caller.connection, caller.client.ip());
         let (limits, open) = (&self.config.limits, self.open_in_all());
         let is_too_many = open >= limits.flows + DIRECT_BEYOND_LIMIT
-            || self.sources.is_at_share(limits, open, client, Kind::Direct);
+            || self
+                .sources
+                .is_at_share(limits, open, client, ConnectionKind::Direct);
         if is_too_many || self.stopped {
-            self.outputs.push_back(Output::Reset {
+            self.outputs.push_back(EngineOutput::Reset {
                 connection: accepted,
             });
             return;
         }
         let number = self.next_number();
         let opened = self.next_opened();
-        let direct = Direct::open(
+        let direct = DirectConnection::open(
             now,
             number,
             caller,
@@ -405,7 +410,7 @@ impl Engine {
             &mut self.outputs,
         );
         self.totals.directs += 1;
-        self.sources.opened(client, Kind::Direct);
+        self.sources.opened(client, ConnectionKind::Direct);
         for connection in direct.connections() {
             self.connections.insert(connection, number);
         }
@@ -425,7 +430,7 @@ impl Engine {
         self.turn(now, number, |flow, turn| {
             match flow.connection() == connection {
                 true => flow.received(turn, bytes),
-                false => flow.further_happened(turn, connection, Happened::Received(bytes)),
+                false => flow.further_happened(turn, connection, ConnectionEvent::Received(bytes)),
             }
         });
     }
@@ -443,7 +448,7 @@ impl Engine {
         self.turn(now, number, |flow, turn| {
             match flow.connection() == connection {
                 true => flow.lan_finished(turn),
-                false => flow.further_happened(turn, connection, Happened::Finished),
+                false => flow.further_happened(turn, connection, ConnectionEvent::Finished),
             }
         });
     }
@@ -461,7 +466,7 @@ impl Engine {
         self.turn(now, number, |flow, turn| {
             match flow.connection() == connection {
                 true => flow.written(turn, bytes),
-                false => flow.further_happened(turn, connection, Happened::Written(bytes)),
+                false => flow.further_happened(turn, connection, ConnectionEvent::Written(bytes)),
             }
         });
     }
@@ -479,7 +484,7 @@ impl Engine {
         self.turn(now, number, |flow, turn| {
             match flow.connection() == connection {
                 true => flow.lan_failed(turn),
-                false => flow.further_happened(turn, connection, Happened::Failing),
+                false => flow.further_happened(turn, connection, ConnectionEvent::Failing),
             }
         });
     }
@@ -497,7 +502,7 @@ impl Engine {
         self.turn(now, number, |flow, turn| {
             match flow.connection() == connection {
                 true => flow.lan_aborted(turn),
-                false => flow.further_happened(turn, connection, Happened::Gone),
+                false => flow.further_happened(turn, connection, ConnectionEvent::Gone),
             }
         });
     }
@@ -511,7 +516,7 @@ impl Engine {
         let Some(number) = self.connections.get(&connection).copied() else {
             // The flow ended while the connection was being opened.
             if result.is_ok() {
-                self.outputs.push_back(Output::Reset { connection });
+                self.outputs.push_back(EngineOutput::Reset { connection });
             }
             return;
         };
@@ -519,7 +524,7 @@ impl Engine {
             let server = direct.server;
             match result {
                 Ok(()) => {
-                    self.turn_direct(now, number, Direct::connected);
+                    self.turn_direct(now, number, DirectConnection::connected);
                     self.server_answered_directly(server);
                 }
                 Err(failure) => self.server_failed(now, number, failure),
@@ -535,7 +540,7 @@ impl Engine {
         }
         let is_further = |flow: &Flow| flow.connection() != connection;
         if self.flows.get(&number).is_some_and(|flow| is_further(flow)) {
-            let happened = Happened::Connected(result);
+            let happened = ConnectionEvent::Connected(result);
             return self.turn(now, number, |flow, turn| {
                 flow.further_happened(turn, connection, happened)
             });
@@ -550,7 +555,7 @@ impl Engine {
         match result {
             Ok(()) => {
                 if let Some(id) = flow.id() {
-                    peer.session.answer(id, Answer::Connected);
+                    peer.session.answer(id, OpenAnswer::Connected);
                 }
                 self.turn(now, number, Flow::connected);
             }

@@ -5,22 +5,22 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use tunnel::congestion::Remembered;
+use tunnel::congestion::RememberedPath;
 use tunnel::{LinkId, ResetReason, Session};
-use vocab::{FlowId, NodeId, Random, Time};
+use vocab::{FlowId, NodeId, SeededRandom, Time};
 
 use super::Engine;
-use crate::config::{Config, PeerConfig};
-use crate::io::{Event, Output};
-use crate::peer::{Peer, PeerFilter, Reach};
-use crate::unreachable_servers::Fault;
+use crate::config::{EngineConfig, PeerConfig};
+use crate::io::{EngineEvent, EngineOutput};
+use crate::peer::{PeerFilter, PeerReachability, PeerState};
+use crate::unreachable_servers::FaultOrigin;
 
 /// Flows that were refused and whose peer has not confirmed it: as many as a busy peer opens in the
 /// round trip in which it hears of a limit.
 const UNACKNOWLEDGED_OPENS: usize = 1_024;
 
 impl Engine {
-    pub(super) fn configure(&mut self, now: Time, config: Config) {
+    pub(super) fn configure(&mut self, now: Time, config: EngineConfig) {
         let gone: Vec<NodeId> = self
             .peers
             .keys()
@@ -46,10 +46,10 @@ impl Engine {
         let new = &self.config;
         let outdated = self.unreachable_servers.forget(|server, fault| {
             let server = server.ip();
-            fault == Fault::Peer || new.peer_for(server) != old.peer_for(server)
+            fault == FaultOrigin::Peer || new.peer_for(server) != old.peer_for(server)
         });
         self.readmit(outdated);
-        self.left_alone.forget();
+        self.passthrough_pairs.forget();
         // Whoever changes this may have changed the peer's packet filter, too.
         for peer in self.peers.values_mut() {
             peer.filter.passed();
@@ -70,26 +70,26 @@ impl Engine {
         }
         let config = &self.config;
         let outdated = self.unreachable_servers.forget(|server, fault| {
-            fault == Fault::Peer && config.peer_for(server.ip()) == Some(node)
+            fault == FaultOrigin::Peer && config.peer_for(server.ip()) == Some(node)
         });
         self.readmit(outdated);
-        self.event(Event::PeerRestarted { peer: node });
+        self.event(EngineEvent::PeerRestarted { peer: node });
     }
 
     fn readmit(&mut self, servers: Vec<SocketAddr>) {
         let readmitted = servers.into_iter();
-        let readmitted = readmitted.map(|server| Output::Readmit { server });
+        let readmitted = readmitted.map(|server| EngineOutput::Readmit { server });
         self.outputs.extend(readmitted);
     }
 
     pub(super) fn add_peer(&mut self, now: Time, config: PeerConfig) {
         let node = config.node;
         let slot = self.dictionary.peer(node);
-        let random = Random::from_seed(self.random.next_u64());
+        let random = SeededRandom::from_seed(self.random.next_u64());
         // What it opens beyond its flows is answered; a peer that takes no note of the answers is not
         // given memory for more of them.
         let flow_limit = self.config.limits.flows + UNACKNOWLEDGED_OPENS;
-        let settings = tunnel::Config {
+        let settings = tunnel::SessionConfig {
             flow_limit: self.config.tunnel.flow_limit.min(flow_limit),
             ..self.config.tunnel.clone()
         };
@@ -99,17 +99,17 @@ impl Engine {
         }
         self.peers.insert(
             node,
-            Peer {
+            PeerState {
                 config,
                 session,
                 slot,
-                reach: Reach::Down,
+                reach: PeerReachability::Down,
                 link: None,
                 full_until: None,
                 filter: PeerFilter::default(),
                 is_offered: false,
                 fallbacks: 0,
-                violations: crate::violations::Violations::default(),
+                violations: crate::violations::ViolationCount::default(),
                 remembered: None,
                 is_at_share: false,
                 refused_at_share: 0,
@@ -123,14 +123,14 @@ impl Engine {
     }
 
     /// Has the next datagram path to a peer start from what an earlier one was like.
-    pub fn remember_path(&mut self, node: NodeId, path: Remembered) {
+    pub fn remember_path(&mut self, node: NodeId, path: RememberedPath) {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.remembered = Some(path);
         }
     }
 
     /// What the datagram paths that there are now are like, as far as is known.
-    pub fn measured_paths(&self) -> impl Iterator<Item = (NodeId, Remembered)> {
+    pub fn measured_paths(&self) -> impl Iterator<Item = (NodeId, RememberedPath)> {
         self.peers
             .iter()
             .filter_map(|(node, peer)| Some((*node, peer.session.datagrams_remembered()?)))
@@ -151,7 +151,8 @@ impl Engine {
         let link = peer.link;
         let last = peer.session.take_leave(now, ResetReason::PeerRemoved);
         if let (Some(link), Some(bytes)) = (link, last) {
-            self.outputs.push_back(Output::SendLast { link, bytes });
+            self.outputs
+                .push_back(EngineOutput::SendLast { link, bytes });
         }
         let of_peer = self.flows.values().filter(|flow| flow.peer == node);
         let numbers: Vec<u64> = of_peer.map(|flow| flow.number).collect();
@@ -169,7 +170,7 @@ impl Engine {
         for link in links {
             self.links.remove(&link);
             self.offers.remove(&link);
-            self.outputs.push_back(Output::CloseLink {
+            self.outputs.push_back(EngineOutput::CloseLink {
                 link,
                 reason: "the peer was taken out of the configuration".to_owned(),
             });

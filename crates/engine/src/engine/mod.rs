@@ -24,26 +24,28 @@ use std::time::Duration;
 use accelerate::claims::ClaimTable;
 use bytes::{Bytes, BytesMut};
 use reduce::Dictionary;
-use tunnel::transport::Transmit;
+use tunnel::transport::TransmitBatch;
 use tunnel::wire::DatagramOffer;
 use tunnel::{LinkId, ResetReason};
-use vocab::{NodeId, Random, Time};
+use vocab::{NodeId, SeededRandom, Time};
 
 use crate::accelerator_states::{AcceleratorStates, StateOutput};
 use crate::asymmetric_routes::AsymmetricRoutes;
-use crate::bounds::Bounds;
-use crate::config::{Config, Limits, Prefix};
-use crate::connecting::Connecting;
-use crate::direct::Direct;
-use crate::flow::{Broken, Flow};
-use crate::io::{ConnectFailure, ConnectionId, Event, Input, Output, Via};
+use crate::bounds::AddressBounds;
+use crate::config::{EngineConfig, EngineLimits, IpPrefix};
+use crate::connecting::ConnectionAttempts;
+use crate::direct::DirectConnection;
+use crate::flow::{Flow, FlowFailure};
+use crate::io::{
+    ArrivalMethod, ConnectFailure, ConnectionId, EngineEvent, EngineInput, EngineOutput,
+};
 use crate::kept_contents::KeptContents;
-use crate::left_alone::LeftAlone;
-use crate::memory::Budget;
-use crate::peer::{Peer, Reach};
+use crate::left_alone::PassthroughPairs;
+use crate::memory::MemoryBudget;
+use crate::peer::{PeerReachability, PeerState};
 use crate::reached_servers::ReachedServers;
-use crate::report::{FlowReport, Status, Why};
-use crate::shares::Sources;
+use crate::report::{FlowExplanation, FlowReport, NodeStatus};
+use crate::shares::SourceShares;
 use crate::unreachable_servers::UnreachableServers;
 use crate::why;
 
@@ -66,12 +68,12 @@ const REFUSALS_TOLD_EVERY: Duration = Duration::from_secs(60);
 
 /// One node without its input and output.
 pub struct Engine {
-    config: Config,
-    random: Random,
+    config: EngineConfig,
+    random: SeededRandom,
     /// What flows draw theirs from.
-    flow_chance: Random,
+    flow_random: SeededRandom,
     dictionary: Dictionary,
-    peers: BTreeMap<NodeId, Peer>,
+    peers: BTreeMap<NodeId, PeerState>,
     links: BTreeMap<LinkId, NodeId>,
     /// Where this node takes packets beside a link that the session has not agreed on yet.
     offers: BTreeMap<LinkId, DatagramOffer>,
@@ -81,7 +83,7 @@ pub struct Engine {
     claims: ClaimTable,
     /// The bodies that accelerators want kept.
     kept_contents: KeptContents,
-    directs: BTreeMap<u64, Direct>,
+    directs: BTreeMap<u64, DirectConnection>,
     /// Connections to servers that flows have beside their own.
     further_connections: usize,
     /// Whose connection it is: the number of a flow or a direct connection.
@@ -92,22 +94,22 @@ pub struct Engine {
     asymmetric_routes: AsymmetricRoutes,
     /// Flows and direct connections whose server failed them, until its bypass is in place.
     waiting_for_bypass: BTreeMap<SocketAddr, Vec<(u64, ConnectFailure)>>,
-    left_alone: LeftAlone,
+    passthrough_pairs: PassthroughPairs,
     /// Where peers may go, and as whom.
-    bounds: Bounds,
+    bounds: AddressBounds,
     /// The connections that are being opened for peers.
-    connecting: Connecting,
+    connecting: ConnectionAttempts,
     /// When connections for peers fail that are not open by then: their servers are out of reach, or
     /// are to look so, or they wait for their turn to connect.
     unreachable: BTreeSet<(Time, ConnectionId)>,
     /// What each client has open here.
-    sources: Sources,
+    sources: SourceShares,
     /// Clients at their share, whose connections are to pass by until then.
-    passing: BTreeMap<Prefix, Time>,
-    outputs: VecDeque<Output>,
+    passing: BTreeMap<IpPrefix, Time>,
+    outputs: VecDeque<EngineOutput>,
     /// Peers whose sessions may have something to say or to send.
     touched: BTreeSet<NodeId>,
-    closed: VecDeque<Why>,
+    closed: VecDeque<FlowExplanation>,
     intercepted: Option<Vec<NodeId>>,
     /// The next number of failed disk requests that is worth telling.
     next_fault_told: u64,
@@ -121,7 +123,7 @@ pub struct Engine {
     buffered: usize,
     /// Bytes that the sessions hold.
     session_memory: usize,
-    totals: Totals,
+    totals: EngineTotals,
     flow_limit_reached: bool,
     memory_limit_reached: bool,
     stop_at: Option<Time>,
@@ -130,7 +132,7 @@ pub struct Engine {
 
 /// Counts since the start, of what is gone as well as of what goes on.
 #[derive(Clone, Copy, Debug, Default)]
-struct Totals {
+struct EngineTotals {
     flows: u64,
     directs: u64,
     failed: u64,
@@ -144,10 +146,10 @@ const FLOW_CHANCE: u64 = 1;
 impl Engine {
     /// An engine with no links; the dictionary begins to recover what the disk holds.
     #[must_use]
-    pub fn new(config: Config, now: Time, mut random: Random) -> Self {
+    pub fn new(config: EngineConfig, now: Time, mut random: SeededRandom) -> Self {
         let seed = random.clone().next_u64();
-        let flow_chance = Random::for_stream(seed, FLOW_CHANCE);
-        let chance = Random::from_seed(random.next_u64());
+        let flow_chance = SeededRandom::for_stream(seed, FLOW_CHANCE);
+        let chance = SeededRandom::from_seed(random.next_u64());
         let mut dictionary = match config.dictionary_key.clone() {
             Some(key) => Dictionary::with_key(config.dictionary, key, chance),
             None => Dictionary::new(config.dictionary, chance),
@@ -174,11 +176,11 @@ impl Engine {
             reached_servers: ReachedServers::default(),
             asymmetric_routes: AsymmetricRoutes::default(),
             waiting_for_bypass: BTreeMap::new(),
-            left_alone: LeftAlone::default(),
-            bounds: Bounds::default(),
-            connecting: Connecting::default(),
+            passthrough_pairs: PassthroughPairs::default(),
+            bounds: AddressBounds::default(),
+            connecting: ConnectionAttempts::default(),
             unreachable: BTreeSet::new(),
-            sources: Sources::default(),
+            sources: SourceShares::default(),
             passing: BTreeMap::new(),
             outputs: VecDeque::new(),
             touched: BTreeSet::new(),
@@ -191,13 +193,13 @@ impl Engine {
             next_opened: 1,
             buffered: 0,
             session_memory: 0,
-            totals: Totals::default(),
+            totals: EngineTotals::default(),
             flow_limit_reached: false,
             memory_limit_reached: false,
             stop_at: None,
             stopped: false,
             dictionary,
-            flow_chance,
+            flow_random: flow_chance,
             random,
             config,
         };
@@ -209,72 +211,78 @@ impl Engine {
     }
 
     /// Takes what happened.
-    pub fn handle(&mut self, now: Time, input: Input) {
+    pub fn handle(&mut self, now: Time, input: EngineInput) {
         match input {
-            Input::Accepted {
+            EngineInput::Accepted {
                 connection,
                 client,
                 server,
                 via,
             } => self.accepted(now, connection, client, server, via),
-            Input::Asked {
+            EngineInput::Asked {
                 connection,
                 client,
                 server,
                 via,
             } => self.asked(now, connection, client, server, via),
-            Input::Received { connection, bytes } => self.received(now, connection, bytes),
-            Input::Finished { connection } => self.finished(now, connection),
-            Input::Failed { connection } => self.connection_failed(now, connection),
-            Input::Aborted { connection } => self.aborted(now, connection),
-            Input::Written { connection, bytes } => self.written(now, connection, bytes),
-            Input::Connected { connection, result } => self.connected(now, connection, result),
-            Input::LinkUp {
+            EngineInput::Received { connection, bytes } => self.received(now, connection, bytes),
+            EngineInput::Finished { connection } => self.finished(now, connection),
+            EngineInput::Failed { connection } => self.connection_failed(now, connection),
+            EngineInput::Aborted { connection } => self.aborted(now, connection),
+            EngineInput::Written { connection, bytes } => self.written(now, connection, bytes),
+            EngineInput::Connected { connection, result } => {
+                self.connected(now, connection, result)
+            }
+            EngineInput::LinkUp {
                 link,
                 peer,
                 dialed_by_us,
                 offer,
             } => self.link_up(now, link, peer, dialed_by_us, offer),
-            Input::DatagramsReady {
+            EngineInput::DatagramsReady {
                 link,
                 keys,
                 peer,
                 datagram_max,
             } => self.datagrams_ready(now, link, *keys, peer, datagram_max),
-            Input::Datagrams {
+            EngineInput::Datagrams {
                 link,
                 from,
                 codepoint,
                 segment,
                 bytes,
             } => self.datagrams(now, link, from, codepoint, segment, bytes),
-            Input::LinkReceived { link, bytes } => self.link_received(now, link, &bytes),
-            Input::LinkDown { link, end } => self.link_down(now, link, end),
-            Input::RefusedByPeer { peer } => self.removed_by_peer(now, peer),
-            Input::Disk(completion) => self.disk(now, completion),
-            Input::Avoided { server } => self.avoided(now, server),
-            Input::BypassedServerAnswered { server } => self.server_answered_directly(server),
-            Input::ClearDictionary { key } => {
+            EngineInput::LinkReceived { link, bytes } => self.link_received(now, link, &bytes),
+            EngineInput::LinkDown { link, end } => self.link_down(now, link, end),
+            EngineInput::RefusedByPeer { peer } => self.removed_by_peer(now, peer),
+            EngineInput::Disk(completion) => self.disk(now, completion),
+            EngineInput::Avoided { server } => self.avoided(now, server),
+            EngineInput::BypassedServerAnswered { server } => self.server_answered_directly(server),
+            EngineInput::ClearDictionary { key } => {
                 self.kept_contents.clear();
                 self.dictionary.clear(key);
             }
-            Input::AcceleratorFile {
+            EngineInput::AcceleratorFile {
                 accelerator,
                 completion,
             } => (self.accelerator_states).file_completed(now, accelerator, completion),
-            Input::PurgeAccelerator { id, name, prefix } => {
+            EngineInput::PurgeAccelerator { id, name, prefix } => {
                 self.purge_accelerator(now, id, &name, prefix);
             }
-            Input::Surroundings(surroundings) => self.bounds = Bounds::new(&surroundings),
-            Input::Calendar { since_1970 } => self.accelerator_states.set_calendar(now, since_1970),
-            Input::Configure(config) => self.configure(now, *config),
-            Input::Stop { grace } => self.stop(now, grace),
+            EngineInput::Surroundings(surroundings) => {
+                self.bounds = AddressBounds::new(&surroundings)
+            }
+            EngineInput::Calendar { since_1970 } => {
+                self.accelerator_states.set_calendar(now, since_1970)
+            }
+            EngineInput::Configure(config) => self.configure(now, *config),
+            EngineInput::Stop { grace } => self.stop(now, grace),
         }
         self.settle(now);
     }
 
     /// The next thing to do, or `None` until the next call of another method.
-    pub fn poll_output(&mut self) -> Option<Output> {
+    pub fn poll_output(&mut self) -> Option<EngineOutput> {
         self.outputs.pop_front()
     }
 
@@ -299,7 +307,7 @@ impl Engine {
         link: LinkId,
         packets_max: usize,
         out: &mut BytesMut,
-    ) -> Option<Transmit> {
+    ) -> Option<TransmitBatch> {
         let node = self.owner(link)?;
         let peer = self.peers.get_mut(&node)?;
         let path = peer.session.datagram_link();
@@ -314,7 +322,7 @@ impl Engine {
 
     /// Whose link this is, or was while the end of its path is still to be told.
     pub(super) fn owner(&self, link: LinkId) -> Option<NodeId> {
-        let ends = |peer: &&Peer| peer.session.ending_link() == Some(link);
+        let ends = |peer: &&PeerState| peer.session.ending_link() == Some(link);
         let former = || self.peers.values().find(ends).map(|peer| peer.config.node);
         self.links.get(&link).copied().or_else(former)
     }
@@ -393,7 +401,7 @@ impl Engine {
 
     /// The node's state.
     #[must_use]
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> NodeStatus {
         let intercepted = self.intercepted.clone().unwrap_or_default();
         let mut peers: Vec<_> = self
             .peers
@@ -425,7 +433,7 @@ impl Engine {
                 wan + flow.sent_wan_bytes + flow.received_wan_bytes,
             )
         });
-        Status {
+        NodeStatus {
             node: self.config.local.to_string(),
             flows: self.flows.len(),
             direct: self.directs.len(),
@@ -480,7 +488,7 @@ impl Engine {
 
     /// What each stage did with the flow of this number, while it is known.
     #[must_use]
-    pub fn why(&self, now: Time, number: u64) -> Option<Why> {
+    pub fn why(&self, now: Time, number: u64) -> Option<FlowExplanation> {
         if let Some(flow) = self.flows.get(&number) {
             let peer = self.peers.get(&flow.peer)?;
             return Some(why::explain(now, flow, peer, "open"));
@@ -521,19 +529,21 @@ impl Engine {
         self.tell_generation(&mut to_transmit);
         self.kept_contents.pin_on(&mut self.dictionary);
         while let Some(request) = self.dictionary.poll_disk() {
-            self.outputs.push_back(Output::Disk(request));
+            self.outputs.push_back(EngineOutput::Disk(request));
         }
         for node in to_transmit {
             let peer = self.peers.get(&node);
             if let Some(link) = peer.and_then(|peer| peer.session.wants_transmit()) {
-                self.outputs.push_back(Output::Transmit { link });
+                self.outputs.push_back(EngineOutput::Transmit { link });
             }
-            let ending = peer.filter(|peer| peer.session.has_last_word());
+            let ending = peer.filter(|peer| peer.session.is_close_due());
             if let Some(link) = ending.and_then(|peer| peer.session.ending_link()) {
-                self.outputs.push_back(Output::TransmitDatagrams { link });
+                self.outputs
+                    .push_back(EngineOutput::TransmitDatagrams { link });
             }
             if let Some(link) = peer.and_then(|peer| peer.session.datagram_link()) {
-                self.outputs.push_back(Output::TransmitDatagrams { link });
+                self.outputs
+                    .push_back(EngineOutput::TransmitDatagrams { link });
             }
         }
         self.count_session_memory();
@@ -552,12 +562,12 @@ impl Engine {
             self.stop_at = None;
             self.accelerator_states.stop(now);
             self.drain_accelerator_states(now);
-            self.dictionary.write_down();
+            self.dictionary.request_flush();
             while let Some(request) = self.dictionary.poll_disk() {
-                self.outputs.push_back(Output::Disk(request));
+                self.outputs.push_back(EngineOutput::Disk(request));
             }
             self.close_paths(now);
-            self.outputs.push_back(Output::Stopped);
+            self.outputs.push_back(EngineOutput::Stopped);
         }
     }
 
@@ -566,7 +576,7 @@ impl Engine {
         while let Some(output) = self.accelerator_states.poll_output() {
             match output {
                 StateOutput::File(accelerator, request) => {
-                    self.outputs.push_back(Output::AcceleratorFile {
+                    self.outputs.push_back(EngineOutput::AcceleratorFile {
                         accelerator,
                         request,
                     });
@@ -576,7 +586,7 @@ impl Engine {
                 }
                 StateOutput::Purged { id, result } => {
                     self.outputs
-                        .push_back(Output::AcceleratorPurged { id, result });
+                        .push_back(EngineOutput::AcceleratorPurged { id, result });
                 }
             }
         }
@@ -586,7 +596,7 @@ impl Engine {
         if let Err(error) = self.accelerator_states.purge(now, id, name, prefix) {
             let result = Err(error);
             self.outputs
-                .push_back(Output::AcceleratorPurged { id, result });
+                .push_back(EngineOutput::AcceleratorPurged { id, result });
         }
     }
 
@@ -609,7 +619,7 @@ impl Engine {
 
     pub(super) fn watch_limits(&mut self) {
         let flows = self.open_in_all();
-        let Limits {
+        let EngineLimits {
             flows: limit,
             comfortable_flows,
             ..
@@ -641,15 +651,15 @@ impl Engine {
                 peer.is_at_share = reached;
             }
             self.event(match reached {
-                true => Event::PeerAtShare { peer: node, flows },
-                false => Event::PeerBelowShare { peer: node },
+                true => EngineEvent::PeerAtShare { peer: node, flows },
+                false => EngineEvent::PeerBelowShare { peer: node },
             });
         }
     }
 
     /// What the node holds for its flows, and may hold.
-    pub(super) fn budget(&self) -> Budget {
-        Budget {
+    pub(super) fn budget(&self) -> MemoryBudget {
+        MemoryBudget {
             limit: self.config.limits.memory.as_usize(),
             held: self.buffered
                 + self.session_memory
@@ -684,7 +694,7 @@ impl Engine {
         while self.budget().excess() > 0
             && let Some((_, _, number)) = flows.pop()
         {
-            let broken = Broken {
+            let broken = FlowFailure {
                 recurs: None,
                 reset: ResetReason::Limit,
                 text: "the node's limit of memory was exceeded, and this flow held most".to_owned(),
@@ -702,8 +712,8 @@ impl Engine {
 
     pub(super) fn limit_event(&mut self, limit: &'static str, reached: bool) {
         self.event(match reached {
-            true => Event::LimitReached { limit },
-            false => Event::LimitCleared { limit },
+            true => EngineEvent::LimitReached { limit },
+            false => EngineEvent::LimitCleared { limit },
         });
     }
 
@@ -720,12 +730,13 @@ impl Engine {
             .collect();
         if self.intercepted.as_ref() != Some(&wanted) {
             self.intercepted = Some(wanted.clone());
-            self.outputs.push_back(Output::Intercept { peers: wanted });
+            self.outputs
+                .push_back(EngineOutput::Intercept { peers: wanted });
         }
     }
 
     /// Whether the peer has a link, without which it stays down.
-    pub(super) fn set_reach(&mut self, node: NodeId, reach: Reach) -> bool {
+    pub(super) fn set_reach(&mut self, node: NodeId, reach: PeerReachability) -> bool {
         let peer = self.peers.get_mut(&node);
         let Some(peer) = peer.filter(|peer| peer.link.is_some()) else {
             return false;
@@ -750,17 +761,20 @@ impl Engine {
             (None, None) => return,
         };
         if self.reached_servers.failed(server) {
-            self.outputs.push_back(Output::AcceptAfterServer { server });
+            self.outputs
+                .push_back(EngineOutput::AcceptAfterServer { server });
         }
-        if via != Some(Via::Transparent) {
+        if via != Some(ArrivalMethod::Transparent) {
             return self.end_failed(now, number, failure);
         }
         let bypass = (self.unreachable_servers).failed(now, client.ip(), server, failure.into());
         if let Some(server) = bypass.displaced {
-            self.outputs.push_back(Output::Readmit { server });
+            self.outputs.push_back(EngineOutput::Readmit { server });
         }
         match bypass.lasting {
-            Some(lasting) => self.outputs.push_back(Output::Avoid { server, lasting }),
+            Some(lasting) => self
+                .outputs
+                .push_back(EngineOutput::Avoid { server, lasting }),
             None if self.waiting_for_bypass.contains_key(&server) => {}
             None => return self.end_failed(now, number, failure),
         }
@@ -774,14 +788,14 @@ impl Engine {
     /// A connection that does not go through a peer succeeded.
     pub(super) fn server_answered_directly(&mut self, server: SocketAddr) {
         if self.unreachable_servers.answered_directly(server) {
-            self.outputs.push_back(Output::Readmit { server });
+            self.outputs.push_back(EngineOutput::Readmit { server });
         }
     }
 
     /// A connection to the server succeeded; its back-off starts anew.
     pub(super) fn server_succeeded(&mut self, server: SocketAddr) {
         if self.unreachable_servers.succeeded(server) {
-            self.outputs.push_back(Output::Readmit { server });
+            self.outputs.push_back(EngineOutput::Readmit { server });
         }
     }
 
@@ -790,11 +804,12 @@ impl Engine {
         self.server_succeeded(server);
         let reached = self.reached_servers.succeeded(now, server);
         if let Some(server) = reached.displaced {
-            self.outputs.push_back(Output::AcceptAfterServer { server });
+            self.outputs
+                .push_back(EngineOutput::AcceptAfterServer { server });
         }
         if let Some(lasting) = reached.lasting {
             self.outputs
-                .push_back(Output::AcceptAtOnce { server, lasting });
+                .push_back(EngineOutput::AcceptAtOnce { server, lasting });
         }
     }
 
@@ -808,13 +823,13 @@ impl Engine {
         let prefixes = peer.map(|peer| peer.config.prefixes.as_slice());
         let configured = prefixes.unwrap_or_default().iter();
         let configured = configured.filter(|prefix| prefix.contains(server)).copied();
-        let configured = configured.max_by_key(Prefix::length);
+        let configured = configured.max_by_key(IpPrefix::length);
         let found = (self.asymmetric_routes).found(now, client, server, configured);
         let Some(((clients, servers), lasting)) = found else {
             return;
         };
         self.put_out_bypassed_routes();
-        self.event(Event::AsymmetricRoute {
+        self.event(EngineEvent::AsymmetricRoute {
             peer: node,
             clients,
             servers,
@@ -824,7 +839,8 @@ impl Engine {
 
     pub(super) fn put_out_bypassed_routes(&mut self) {
         let routes = self.asymmetric_routes.bypassed();
-        self.outputs.push_back(Output::BypassRoutes { routes });
+        self.outputs
+            .push_back(EngineOutput::BypassRoutes { routes });
     }
 
     fn avoided(&mut self, now: Time, server: SocketAddr) {
@@ -846,7 +862,7 @@ impl Engine {
             let Some(connection) = flow.map(|flow| flow.connection()) else {
                 return self.fail_flow(now, number, reason);
             };
-            self.outputs.push_back(Output::Decline {
+            self.outputs.push_back(EngineOutput::Decline {
                 connection,
                 failure,
             });
@@ -854,8 +870,8 @@ impl Engine {
         }
     }
 
-    pub(super) fn event(&mut self, event: Event) {
-        self.outputs.push_back(Output::Event(event));
+    pub(super) fn event(&mut self, event: EngineEvent) {
+        self.outputs.push_back(EngineOutput::Event(event));
     }
 
     pub(super) fn peer_name(&self, node: NodeId) -> &str {

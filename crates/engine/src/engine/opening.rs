@@ -1,24 +1,24 @@
 //! Which peer a client's connection goes to, when its flow is opened there, and how it goes on without.
 //!
 //! Most flows are opened when the client connects. Where the settings of the accelerator say that its near half decides
-//! ([`accelerate::Opening::ByNearHalf`]), the flow begins here, at this node alone, and is opened when its near half
+//! ([`accelerate::FlowOpening::ByNearHalf`]), the flow begins here, at this node alone, and is opened when its near half
 //! wants it: what an open is checked for is checked then. A peer that cannot be reached refuses the open
 //! and not the flow, which may be answered here all the same.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use accelerate::{Half, Opening, passthrough, registry};
-use tunnel::{Open, OpenError, ResetReason};
+use accelerate::{FlowOpening, WanEnd, passthrough, registry};
+use tunnel::{OpenError, OpenRequest, ResetReason};
 use vocab::{FlowId, NodeId, Time};
 
 use super::Engine;
-use super::connections::Caller;
+use super::connections::PendingClient;
 use crate::direct::DirectReason;
-use crate::flow::{Birth, ClientState, Flow, Registration, UnansweredBytes};
-use crate::io::{Event, Via};
-use crate::peer::{Peer, Reach};
-use crate::shares::Kind;
+use crate::flow::{ClientState, Flow, FlowParameters, FlowRegistration, UnansweredBytes};
+use crate::io::{ArrivalMethod, EngineEvent};
+use crate::peer::{PeerReachability, PeerState};
+use crate::shares::ConnectionKind;
 use crate::why;
 
 impl Engine {
@@ -27,7 +27,7 @@ impl Engine {
         &self,
         client: IpAddr,
         server: IpAddr,
-        via: Via,
+        via: ArrivalMethod,
     ) -> Result<NodeId, DirectReason> {
         let peer = self.serving_peer(server)?;
         self.takes_open(peer, via)?;
@@ -36,14 +36,14 @@ impl Engine {
         Ok(peer.config.node)
     }
 
-    fn serving_peer(&self, server: IpAddr) -> Result<&Peer, DirectReason> {
+    fn serving_peer(&self, server: IpAddr) -> Result<&PeerState, DirectReason> {
         let serving = self.config.peer_for(server);
         let peer = serving.and_then(|node| self.peers.get(&node));
         peer.ok_or(DirectReason::NoPeerServes)
     }
 
     /// Whether a flow can be opened at the peer now.
-    fn takes_open(&self, peer: &Peer, via: Via) -> Result<(), DirectReason> {
+    fn takes_open(&self, peer: &PeerState, via: ArrivalMethod) -> Result<(), DirectReason> {
         if self.stop_at.is_some() {
             return Err(DirectReason::Stopping);
         }
@@ -51,7 +51,7 @@ impl Engine {
             return Err(DirectReason::PeerNotUp);
         }
         // Who comes by a proxy is not spoken for with its own address.
-        if via == Via::Transparent && !peer.takes_intercepted() {
+        if via == ArrivalMethod::Transparent && !peer.takes_intercepted() {
             return Err(DirectReason::PeerFiltered);
         }
         Ok(())
@@ -66,13 +66,16 @@ impl Engine {
         if self.memory_limit_reached {
             return Err(DirectReason::MemoryLimit);
         }
-        if self.sources.is_at_share(limits, open, client, Kind::Flow) {
+        if self
+            .sources
+            .is_at_share(limits, open, client, ConnectionKind::Flow)
+        {
             return Err(DirectReason::SourceShare);
         }
         Ok(())
     }
 
-    fn has_share(&self, peer: &Peer) -> Result<(), DirectReason> {
+    fn has_share(&self, peer: &PeerState) -> Result<(), DirectReason> {
         match peer.is_at_share || peer.open() >= self.share_of(peer) {
             true => Err(DirectReason::PeerShare),
             false => Ok(()),
@@ -81,7 +84,11 @@ impl Engine {
 
     /// The peer of a flow that begins although nothing can be opened there now, because its near half may
     /// answer the client without.
-    pub(super) fn peer_of_unopened(&self, caller: Caller, reason: DirectReason) -> Option<NodeId> {
+    pub(super) fn peer_of_unopened(
+        &self,
+        caller: PendingClient,
+        reason: DirectReason,
+    ) -> Option<NodeId> {
         match reason {
             DirectReason::PeerNotUp | DirectReason::PeerFiltered | DirectReason::PeerShare => {}
             DirectReason::NoPeerServes
@@ -93,12 +100,12 @@ impl Engine {
         }
         let is_late = self.opening_of(caller, self.accelerator_for(caller.server));
         let may_begin =
-            is_late == Opening::ByNearHalf && self.takes_one_more(caller.client.ip()).is_ok();
+            is_late == FlowOpening::ByNearHalf && self.takes_one_more(caller.client.ip()).is_ok();
         let peer = self.serving_peer(caller.server.ip()).ok();
         peer.filter(|_| may_begin).map(|peer| peer.config.node)
     }
 
-    fn accelerator_for(&self, server: SocketAddr) -> &'static registry::Entry {
+    fn accelerator_for(&self, server: SocketAddr) -> &'static registry::AcceleratorEntry {
         match self.config.policy.carry_only(server) {
             true => &passthrough::ENTRY,
             false => self.config.policy.accelerators.for_port(server.port()),
@@ -106,15 +113,19 @@ impl Engine {
     }
 
     /// Who decides when the flow is opened. A client that is not accepted waits for its server.
-    fn opening_of(&self, caller: Caller, accelerator: &registry::Entry) -> Opening {
+    fn opening_of(
+        &self,
+        caller: PendingClient,
+        accelerator: &registry::AcceleratorEntry,
+    ) -> FlowOpening {
         match caller.state {
             ClientState::Accepted => self.config.policy.accelerators.opening_of(accelerator),
-            ClientState::Asks => Opening::AtOnce,
+            ClientState::Asks => FlowOpening::AtOnce,
         }
     }
 
-    pub(super) fn open_flow(&mut self, now: Time, node: NodeId, caller: Caller) {
-        let Caller {
+    pub(super) fn open_flow(&mut self, now: Time, node: NodeId, caller: PendingClient) {
+        let PendingClient {
             connection,
             client,
             server,
@@ -123,31 +134,38 @@ impl Engine {
         } = caller;
         let carry_only = self.config.policy.carry_only(server);
         let accelerator = self.accelerator_for(server);
-        let open = Open {
+        let open = OpenRequest {
             client,
             server,
             accelerator: accelerator.number,
-            keep_client_address: via == Via::Transparent,
+            keep_client_address: via == ArrivalMethod::Transparent,
             // What is only carried is not reduced by the peer either.
             may_store: self.config.policy.may_store(server) && !carry_only,
             dscp: 0,
         };
         let registration = match self.opening_of(caller, accelerator) {
-            Opening::ByNearHalf => Registration::Unopened(Box::new(open.clone())),
-            Opening::AtOnce => {
+            FlowOpening::ByNearHalf => FlowRegistration::Unopened(Box::new(open.clone())),
+            FlowOpening::AtOnce => {
                 let peer = self
                     .peers
                     .get_mut(&node)
                     .expect("choose_peer returns known peers");
                 match peer.session.open(now, open.clone()) {
-                    Ok(id) => Registration::Opened(id),
+                    Ok(id) => FlowRegistration::Opened(id),
                     Err(_) => return self.open_direct(now, caller, 0, DirectReason::FlowLimit),
                 }
             }
         };
         let registered = (node, registration);
-        let birth = self.birth(now, registered, Half::Near, connection, accelerator, &open);
-        let birth = Birth {
+        let birth = self.birth(
+            now,
+            registered,
+            WanEnd::Near,
+            connection,
+            accelerator,
+            &open,
+        );
+        let birth = FlowParameters {
             via: Some(via),
             client_state: state,
             ..birth
@@ -157,7 +175,7 @@ impl Engine {
         if self
             .peers
             .get(&node)
-            .is_some_and(|peer| peer.reach != Reach::Up)
+            .is_some_and(|peer| peer.reach != PeerReachability::Up)
         {
             self.turn(now, number, |flow, turn| {
                 flow.wan_silent(turn, Duration::ZERO)
@@ -170,7 +188,7 @@ impl Engine {
         let Some(flow) = self.flows.get(&number) else {
             return;
         };
-        let (node, via) = (flow.peer, flow.via.unwrap_or(Via::Transparent));
+        let (node, via) = (flow.peer, flow.via.unwrap_or(ArrivalMethod::Transparent));
         let Some(open) = flow.unopened().cloned() else {
             return;
         };
@@ -185,7 +203,7 @@ impl Engine {
                 self.turn(now, number, Flow::pump);
             }
             Err(reason) => {
-                if self.go_on_directly(now, number, reason) == GoneOn::Not {
+                if self.go_on_directly(now, number, reason) == DirectTransition::Not {
                     self.fail_flow(now, number, reason.text());
                 }
             }
@@ -197,8 +215,8 @@ impl Engine {
         &mut self,
         now: Time,
         node: NodeId,
-        via: Via,
-        open: Open,
+        via: ArrivalMethod,
+        open: OpenRequest,
     ) -> Result<FlowId, DirectReason> {
         let peer = self.peers.get(&node).ok_or(DirectReason::PeerNotUp)?;
         self.takes_open(peer, via)?;
@@ -229,22 +247,22 @@ impl Engine {
         };
         let is_unanswered = |number: &u64| {
             let flow = self.flows.get(number);
-            flow.is_some_and(|flow| flow.half == Half::Near && !flow.is_answered())
+            flow.is_some_and(|flow| flow.half == WanEnd::Near && !flow.is_answered())
         };
         let unanswered: Vec<u64> = peer.flows.values().copied().filter(is_unanswered).collect();
         let (mut direct, mut reset) = (0, 0);
         for number in unanswered {
             match self.go_on_directly(now, number, DirectReason::PeerSilent) {
-                GoneOn::Directly => direct += 1,
-                GoneOn::Reset => reset += 1,
-                GoneOn::Not => {
+                DirectTransition::Directly => direct += 1,
+                DirectTransition::Reset => reset += 1,
+                DirectTransition::Not => {
                     reset += 1;
                     self.fail_flow(now, number, why::UNANSWERED);
                 }
             }
         }
         if direct + reset > 0 {
-            self.event(Event::UnansweredFlowsEnded {
+            self.event(EngineEvent::UnansweredFlowsEnded {
                 peer: node,
                 direct,
                 reset,
@@ -254,12 +272,12 @@ impl Engine {
 
     /// Ends a flow at the peer and has its client go on directly with what it has sent and was not answered, if
     /// nobody else may have taken that. Otherwise the flow stays, and is to be failed.
-    fn go_on_directly(&mut self, now: Time, number: u64, reason: DirectReason) -> GoneOn {
+    fn go_on_directly(&mut self, now: Time, number: u64, reason: DirectReason) -> DirectTransition {
         let Some(flow) = self.flows.get_mut(&number) else {
-            return GoneOn::Not;
+            return DirectTransition::Not;
         };
         let Some(peer) = self.peers.get_mut(&flow.peer) else {
-            return GoneOn::Not;
+            return DirectTransition::Not;
         };
         let unanswered = flow.take_unanswered(&peer.session);
         if let Some(id) = flow.id() {
@@ -267,9 +285,9 @@ impl Engine {
         }
         self.touched.insert(flow.peer);
         let (Some(unanswered), Some(via)) = (unanswered, flow.via) else {
-            return GoneOn::Not;
+            return DirectTransition::Not;
         };
-        let caller = Caller {
+        let caller = PendingClient {
             connection: flow.connection(),
             client: flow.client,
             server: flow.server,
@@ -284,9 +302,9 @@ impl Engine {
         self.forget_flow(now, number, &state);
         self.open_direct(now, caller, queued, reason);
         let gone_on = match self.connections.contains_key(&caller.connection) {
-            true => GoneOn::Directly,
+            true => DirectTransition::Directly,
             // At a limit of direct connections.
-            false => GoneOn::Reset,
+            false => DirectTransition::Reset,
         };
         let UnansweredBytes { bytes, is_finished } = unanswered;
         for bytes in bytes {
@@ -301,7 +319,7 @@ impl Engine {
 
 /// What became of a flow that was to go directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum GoneOn {
+enum DirectTransition {
     Directly,
     /// It was reset instead.
     Reset,

@@ -5,8 +5,8 @@ use std::net::IpAddr;
 use vocab::{NodeId, Time};
 
 use super::{Engine, UNREACHABLE_AFTER};
-use crate::connecting::{Attempt, WAIT_MAX};
-use crate::flow::{Flow, FurtherEnd, Happened};
+use crate::connecting::{AttemptState, WAIT_MAX};
+use crate::flow::{ConnectionEvent, Flow, FurtherEnd};
 use crate::io::{ConnectFailure, ConnectionId};
 use crate::why;
 
@@ -37,16 +37,16 @@ impl Engine {
             let (is_connected, wanted_at) = flow.attempt(connection);
             let failure = match self.connecting.state(server, connection) {
                 _ if is_connected => continue,
-                Attempt::None => ConnectFailure::Unreachable,
+                AttemptState::None => ConnectFailure::Unreachable,
                 _ if self.connecting.is_out_of_reach(server, connection) => {
                     ConnectFailure::Unreachable
                 }
-                Attempt::UnderWay => continue,
-                Attempt::Waiting if now < wanted_at + WAIT_MAX => continue,
-                Attempt::Waiting => ConnectFailure::TimedOut,
+                AttemptState::UnderWay => continue,
+                AttemptState::Waiting if now < wanted_at + WAIT_MAX => continue,
+                AttemptState::Waiting => ConnectFailure::TimedOut,
             };
             if is_further {
-                let happened = Happened::Connected(Err(failure));
+                let happened = ConnectionEvent::Connected(Err(failure));
                 self.turn(now, number, |flow, turn| {
                     flow.further_happened(turn, connection, happened)
                 });
@@ -76,8 +76,8 @@ impl Engine {
             return;
         }
         match self.connecting.begin(flow.server.ip(), connection) {
-            Attempt::UnderWay => self.outputs.push_back(flow.connect(connection)),
-            Attempt::Waiting | Attempt::None => {
+            AttemptState::UnderWay => self.outputs.push_back(flow.connect(connection)),
+            AttemptState::Waiting | AttemptState::None => {
                 self.unreachable.insert((now + WAIT_MAX, connection));
             }
         }

@@ -4,15 +4,15 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use tunnel::transport::{Codepoint, Keys, Settings, SuspendReason, Transport};
+use tunnel::transport::{DatagramTransport, EcnMarking, PathKeys, PathSettings, SuspendReason};
 use tunnel::wire::DatagramOffer;
-use tunnel::{Answer, LinkEnd, LinkId, ResetReason};
+use tunnel::{LinkEnd, LinkId, OpenAnswer, ResetReason};
 use vocab::{FlowId, NodeId, Time};
 
 use super::{Engine, PEER_FULL_FOR};
 use crate::flow::{Flow, message};
-use crate::io::{ConnectFailure, Event, Output, Via};
-use crate::peer::Reach;
+use crate::io::{ArrivalMethod, ConnectFailure, EngineEvent, EngineOutput};
+use crate::peer::PeerReachability;
 use crate::why;
 
 impl Engine {
@@ -25,7 +25,7 @@ impl Engine {
         offer: Option<DatagramOffer>,
     ) {
         let Some(peer) = self.peers.get_mut(&node) else {
-            self.outputs.push_back(Output::CloseLink {
+            self.outputs.push_back(EngineOutput::CloseLink {
                 link,
                 reason: "the peer is no longer in the configuration".to_owned(),
             });
@@ -49,7 +49,7 @@ impl Engine {
         self.touched.insert(node);
         if let Err(error) = peer.session.handle(now, link, bytes) {
             self.misbehaved(now, node, error.to_string());
-            self.outputs.push_back(Output::CloseLink {
+            self.outputs.push_back(EngineOutput::CloseLink {
                 link,
                 reason: error.to_string(),
             });
@@ -62,7 +62,11 @@ impl Engine {
     pub(super) fn misbehaved(&mut self, now: Time, peer: NodeId, what: String) {
         let state = self.peers.get_mut(&peer);
         if let Some(untold) = state.and_then(|state| state.violations.add(now)) {
-            self.event(Event::PeerMisbehaved { peer, what, untold });
+            self.event(EngineEvent::PeerMisbehaved {
+                peer,
+                what,
+                unlogged: untold,
+            });
         }
     }
 
@@ -82,13 +86,14 @@ impl Engine {
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
         };
-        let outlives = peer.session.outlives_link() && peer.session.datagram_link() == Some(link);
+        let outlives =
+            peer.session.is_path_without_link() && peer.session.datagram_link() == Some(link);
         if !outlives {
             return self.link_lost(node, link);
         }
         // It is known in a round trip whether the peer lives; new flows pass by until then.
-        if self.set_reach(node, Reach::Silent) {
-            self.event(Event::LinkBroken { peer: node });
+        if self.set_reach(node, PeerReachability::Silent) {
+            self.event(EngineEvent::LinkBroken { peer: node });
         }
     }
 
@@ -116,7 +121,7 @@ impl Engine {
         }
         if !numbers.is_empty() {
             let flows = numbers.len();
-            self.event(Event::RefusedByPeer { peer: node, flows });
+            self.event(EngineEvent::RefusedByPeer { peer: node, flows });
         }
     }
 
@@ -127,19 +132,19 @@ impl Engine {
             && peer.link == Some(link)
         {
             peer.link = None;
-            peer.reach = Reach::Down;
-            self.event(Event::PeerDown { peer: node });
+            peer.reach = PeerReachability::Down;
+            self.event(EngineEvent::PeerDown { peer: node });
         }
     }
 
-    pub(super) fn session_event(&mut self, now: Time, node: NodeId, event: tunnel::Event) {
-        use tunnel::Event as Said;
+    pub(super) fn session_event(&mut self, now: Time, node: NodeId, event: tunnel::SessionEvent) {
+        use tunnel::SessionEvent as Said;
         match event {
             Said::LinkAttached { link } => self.link_attached(now, node, link),
             Said::LinkReplaced { link } => {
                 self.links.remove(&link);
                 self.offers.remove(&link);
-                self.outputs.push_back(Output::CloseLink {
+                self.outputs.push_back(EngineOutput::CloseLink {
                     link,
                     reason: "a newer link took its place".to_owned(),
                 });
@@ -191,32 +196,32 @@ impl Engine {
                 let since = self.config.tunnel.silent_after;
                 self.tell_silent(now, node, since);
                 // Without a link its loss was told already.
-                if self.set_reach(node, Reach::Silent) {
-                    self.event(Event::PeerSilent { peer: node });
+                if self.set_reach(node, PeerReachability::Silent) {
+                    self.event(EngineEvent::PeerSilent { peer: node });
                 }
                 self.end_unanswered_flows(now, node);
             }
             Said::PeerLost { flows } => {
                 if flows > 0 {
-                    self.event(Event::PeerLost { peer: node, flows });
+                    self.event(EngineEvent::PeerLost { peer: node, flows });
                 }
             }
             Said::Heard => {
-                self.set_reach(node, Reach::Up);
-                self.event(Event::PeerHeard { peer: node });
+                self.set_reach(node, PeerReachability::Up);
+                self.event(EngineEvent::PeerHeard { peer: node });
             }
             Said::PeerRestarted => self.peer_restarted(node),
             // A peer that is going away takes no new flows; its open ones may end.
             Said::GoAway => {
-                self.set_reach(node, Reach::Silent);
+                self.set_reach(node, PeerReachability::Silent);
             }
             Said::Drained => {}
             Said::DatagramsAgreed { link, agreement } => {
                 let agreement = Box::new(agreement);
                 self.outputs
-                    .push_back(Output::StartDatagrams { link, agreement });
+                    .push_back(EngineOutput::StartDatagrams { link, agreement });
             }
-            Said::DatagramsUp => self.event(Event::DatagramsUp { peer: node }),
+            Said::DatagramsUp => self.event(EngineEvent::DatagramsUp { peer: node }),
             // This node stops: that is no fallback.
             Said::DatagramsDown {
                 reason: SuspendReason::ClosedHere,
@@ -226,7 +231,7 @@ impl Engine {
                     peer.remember_path();
                     peer.fallbacks += 1;
                 }
-                self.event(Event::DatagramsDown { peer: node, reason });
+                self.event(EngineEvent::DatagramsDown { peer: node, reason });
             }
         }
     }
@@ -236,20 +241,20 @@ impl Engine {
         if let Some(peer) = self.peers.get_mut(&node) {
             // The session leaves the old link's path behind without another word.
             peer.link = Some(link);
-            peer.reach = Reach::Up;
+            peer.reach = PeerReachability::Up;
             peer.is_offered = offer.is_some();
             if let Some(offer) = offer {
                 peer.session.offer_datagrams(now, link, offer);
             }
         }
-        self.event(Event::PeerUp { peer: node, link });
+        self.event(EngineEvent::PeerUp { peer: node, link });
     }
 
     pub(super) fn datagrams_ready(
         &mut self,
         now: Time,
         link: LinkId,
-        keys: Keys,
+        keys: PathKeys,
         to: Option<SocketAddr>,
         datagram_max: u16,
     ) {
@@ -263,13 +268,13 @@ impl Engine {
         let remembered = peer.remembered;
         let settings = self.config.datagrams;
         peer.session.start_datagrams(now, link, |now, random| {
-            let settings = Settings {
+            let settings = PathSettings {
                 remembered,
                 datagram_max,
                 seed: random.next_u64(),
                 ..settings
             };
-            Transport::new(now, keys, to, settings)
+            DatagramTransport::new(now, keys, to, settings)
         });
         self.touched.insert(peer.config.node);
     }
@@ -280,7 +285,7 @@ impl Engine {
         now: Time,
         link: LinkId,
         from: SocketAddr,
-        codepoint: Codepoint,
+        codepoint: EcnMarking,
         segment: usize,
         mut bytes: BytesMut,
     ) {
@@ -299,7 +304,7 @@ impl Engine {
             if let Err(error) = handled {
                 let node = peer.config.node;
                 self.misbehaved(now, node, error.to_string());
-                self.outputs.push_back(Output::CloseLink {
+                self.outputs.push_back(EngineOutput::CloseLink {
                     link,
                     reason: error.to_string(),
                 });
@@ -319,12 +324,12 @@ impl Engine {
         self.dictionary.peer_generation(peer.slot, generation);
     }
 
-    pub(super) fn answered(&mut self, now: Time, node: NodeId, id: FlowId, answer: Answer) {
+    pub(super) fn answered(&mut self, now: Time, node: NodeId, id: FlowId, answer: OpenAnswer) {
         let Some(number) = self.flow_number(node, id) else {
             return;
         };
         match answer {
-            Answer::Connected => {
+            OpenAnswer::Connected => {
                 let Some(flow) = self.flows.get_mut(&number) else {
                     return;
                 };
@@ -339,32 +344,32 @@ impl Engine {
                 // A reset of the host beside this node may have waited for that.
                 self.turn(now, number, Flow::pump);
                 let flow = self.flows.get(&number);
-                if flow.is_some_and(|flow| flow.via == Some(Via::Transparent))
+                if flow.is_some_and(|flow| flow.via == Some(ArrivalMethod::Transparent))
                     && let Some(peer) = self.peers.get_mut(&node)
                 {
                     peer.filter.passed();
                 }
             }
             // No server is to blame, and all others would fail alike.
-            Answer::Failed(ConnectFailure::Filtered) => {
+            OpenAnswer::Failed(ConnectFailure::Filtered) => {
                 if let Some(peer) = self.peers.get_mut(&node)
                     && peer.filter.dropped(now)
                 {
-                    self.event(Event::PeerFiltered { peer: node });
+                    self.event(EngineEvent::PeerFiltered { peer: node });
                 }
                 self.server_failed(now, number, ConnectFailure::Filtered);
             }
             // The server is not to blame: the peer is full or stopping, and what would go to it
             // passes by until it has had time to empty.
-            Answer::Failed(ConnectFailure::Exhausted) => {
+            OpenAnswer::Failed(ConnectFailure::Exhausted) => {
                 self.peer_is_full(now, node);
                 self.end_failed(now, number, ConnectFailure::Exhausted);
             }
-            Answer::Failed(failure @ ConnectFailure::AnswersElsewhere) => {
+            OpenAnswer::Failed(failure @ ConnectFailure::AnswersElsewhere) => {
                 self.route_is_asymmetric(now, node, number);
                 self.server_failed(now, number, failure);
             }
-            Answer::Failed(failure) => self.server_failed(now, number, failure),
+            OpenAnswer::Failed(failure) => self.server_failed(now, number, failure),
         }
     }
 
@@ -379,7 +384,7 @@ impl Engine {
     fn admit(&mut self, now: Time, number: u64) {
         let flow = self.flows.get(&number).filter(|flow| flow.asks());
         if let Some(connection) = flow.map(|flow| flow.connection()) {
-            self.outputs.push_back(Output::Admit { connection });
+            self.outputs.push_back(EngineOutput::Admit { connection });
             self.turn(now, number, Flow::connected);
         }
     }
@@ -390,7 +395,7 @@ impl Engine {
         if self.dictionary.is_ready() && !self.rejected_told {
             self.rejected_told = true;
             if statistics.rejected_segments > 0 {
-                self.event(Event::DictionaryRejected {
+                self.event(EngineEvent::DictionaryRejected {
                     segments: statistics.rejected_segments,
                     outdated: statistics.outdated_segments,
                     sealed: statistics.sealed_segments,
@@ -400,7 +405,7 @@ impl Engine {
         let faults_total = statistics.disk_faults;
         if faults_total >= self.next_fault_told {
             self.next_fault_told = 2 * faults_total;
-            self.event(Event::DictionaryFault { faults_total });
+            self.event(EngineEvent::DictionaryFault { faults_total });
         }
         let waiting: Vec<u64> = self
             .flows

@@ -6,11 +6,11 @@ use vocab::{FlowId, NodeId, Time};
 use std::collections::VecDeque;
 
 use super::{CLOSED_KEPT, Engine};
-use crate::direct::Direct;
-use crate::flow::{Broken, Flow, FlowEnd, FurtherEnd, Turn};
-use crate::io::{Event, Output};
-use crate::report::Why;
-use crate::shares::Kind;
+use crate::direct::DirectConnection;
+use crate::flow::{Flow, FlowEnd, FlowFailure, FlowTurn, FurtherEnd};
+use crate::io::{EngineEvent, EngineOutput};
+use crate::report::FlowExplanation;
+use crate::shares::ConnectionKind;
 use crate::why;
 
 impl Engine {
@@ -23,7 +23,7 @@ impl Engine {
         now: Time,
         node: NodeId,
         id: FlowId,
-        work: impl FnOnce(&mut Flow, &mut Turn<'_>) -> Result<(), Broken>,
+        work: impl FnOnce(&mut Flow, &mut FlowTurn<'_>) -> Result<(), FlowFailure>,
     ) {
         if let Some(number) = self.flow_number(node, id) {
             self.turn(now, number, work);
@@ -35,7 +35,7 @@ impl Engine {
         &mut self,
         now: Time,
         number: u64,
-        work: impl FnOnce(&mut Flow, &mut Turn<'_>) -> Result<(), Broken>,
+        work: impl FnOnce(&mut Flow, &mut FlowTurn<'_>) -> Result<(), FlowFailure>,
     ) {
         let budget = self.budget();
         let Some(peer) = self.flows.get(&number).map(|flow| flow.peer) else {
@@ -48,7 +48,7 @@ impl Engine {
         let Some(peer) = self.peers.get_mut(&flow.peer) else {
             return;
         };
-        let mut turn = Turn {
+        let mut turn = FlowTurn {
             now,
             session: &mut peer.session,
             dictionary: &mut self.dictionary,
@@ -78,7 +78,7 @@ impl Engine {
                 }
                 Some(FlowEnd::Closed) => {
                     let connection = flow.connection();
-                    self.outputs.push_back(Output::Close { connection });
+                    self.outputs.push_back(EngineOutput::Close { connection });
                     flow.end_further_connections(&mut self.outputs, FurtherEnd::Close);
                     self.forget_flow(now, number, "closed");
                 }
@@ -103,7 +103,7 @@ impl Engine {
                 let (node, is_peers_fault) = (flow.peer, broken.is_peers_fault());
                 if let Some(because) = broken.recurs {
                     let (client, server) = (flow.client.ip(), flow.server);
-                    self.left_alone.closed(now, client, server, because);
+                    self.passthrough_pairs.closed(now, client, server, because);
                 }
                 if is_peers_fault {
                     self.misbehaved(now, node, broken.text.clone());
@@ -139,14 +139,14 @@ impl Engine {
             return;
         };
         let connection = flow.connection();
-        self.outputs.push_back(Output::Reset { connection });
+        self.outputs.push_back(EngineOutput::Reset { connection });
         self.forget_failed_flow(now, number, reason);
     }
 
     /// Forgets a flow whose host was told of its end.
     pub(super) fn forget_failed_flow(&mut self, now: Time, number: u64, reason: &str) {
         self.totals.failed += 1;
-        self.event(Event::FlowFailed {
+        self.event(EngineEvent::FlowFailed {
             flow: number,
             reason: reason.to_owned(),
         });
@@ -162,7 +162,7 @@ impl Engine {
         self.attempt_ended(flow.server.ip(), flow.connection());
         self.forget_further_connections(&mut flow);
         if flow.via.is_some() {
-            self.sources.closed(flow.client.ip(), Kind::Flow);
+            self.sources.closed(flow.client.ip(), ConnectionKind::Flow);
         }
         self.buffered -= flow.accounted;
         if let Some(at) = flow.timer {
@@ -185,7 +185,7 @@ impl Engine {
         &mut self,
         now: Time,
         number: u64,
-        work: impl FnOnce(&mut Direct, &mut VecDeque<Output>),
+        work: impl FnOnce(&mut DirectConnection, &mut VecDeque<EngineOutput>),
     ) {
         let Some(direct) = self.directs.get_mut(&number) else {
             return;
@@ -218,7 +218,8 @@ impl Engine {
         let Some(direct) = self.directs.remove(&number) else {
             return;
         };
-        self.sources.closed(direct.client.ip(), Kind::Direct);
+        self.sources
+            .closed(direct.client.ip(), ConnectionKind::Direct);
         if let Some(at) = direct.timer {
             self.timers.remove(&(at, number));
         }
@@ -229,7 +230,7 @@ impl Engine {
         self.remember_closed(why);
     }
 
-    pub(super) fn remember_closed(&mut self, why: Why) {
+    pub(super) fn remember_closed(&mut self, why: FlowExplanation) {
         if self.closed.len() == CLOSED_KEPT {
             self.closed.pop_front();
         }

@@ -14,15 +14,17 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use accelerate::{
-    ContentAbsence, ContentHandle, ContentId, ContentRefusal, ContentReport, ContentRequest, Input,
-    MAX_CONTENT_READS, MAX_CONTENT_STORES,
+    AcceleratorInput, ContentAbsence, ContentHandle, ContentId, ContentRefusal, ContentReport,
+    ContentRequest, MAX_CONTENT_READS, MAX_CONTENT_STORES,
 };
-use reduce::{Absence, ContentRead, ContentReader, ContentWriter, Dictionary, StoreError};
+use reduce::{
+    ContentRead, ContentReader, ContentUnavailable, ContentWriter, Dictionary, StoreError,
+};
 use vocab::Time;
 
 use super::lan::{HostState, READ_AHEAD, WRITE_AHEAD};
-use super::stage::Stage;
-use super::{Broken, Flow, Turn};
+use super::stage::FlowStage;
+use super::{Flow, FlowFailure, FlowTurn};
 
 /// Bytes that are read of bodies in one turn at most: some milliseconds of hashing.
 const TURN_BYTES: usize = 1024 * 1024;
@@ -31,7 +33,7 @@ const OVERHEAD: usize = 256;
 
 /// All of them, of one half.
 #[derive(Default)]
-pub(super) struct Contents {
+pub(super) struct ContentTransfers {
     storing: BTreeMap<ContentId, ContentWriter>,
     /// The one whose turn it is is in front.
     reading: VecDeque<(ContentId, ContentReader)>,
@@ -43,7 +45,7 @@ pub(super) struct Contents {
     feeds_peer: bool,
 }
 
-impl Contents {
+impl ContentTransfers {
     /// Bytes of memory that they hold.
     pub(super) fn held(&self) -> usize {
         let storing: usize = self.storing.values().map(ContentWriter::held).sum();
@@ -145,11 +147,11 @@ impl Contents {
                     continue;
                 }
                 ContentRead::Done => ContentReport::Ended { id },
-                ContentRead::Gone(Absence::Gone) => ContentReport::Gone {
+                ContentRead::Gone(ContentUnavailable::Gone) => ContentReport::Gone {
                     id,
                     absence: ContentAbsence::Gone,
                 },
-                ContentRead::Gone(Absence::NotYet) => ContentReport::Gone {
+                ContentRead::Gone(ContentUnavailable::NotYet) => ContentReport::Gone {
                     id,
                     absence: ContentAbsence::NotYet,
                 },
@@ -163,11 +165,11 @@ impl Contents {
 impl Flow {
     /// Whether the payload of the flow may be stored, by what either node's policy says of it.
     fn may_store_contents(&self) -> bool {
-        self.may_store && !self.carry_only && !self.decoder.brought_unstorable()
+        self.may_store && !self.carry_only && !self.decoder.has_received_unstorable()
     }
 
     /// Does what the half asks of the node's content.
-    pub(super) fn handle_content(&mut self, turn: &mut Turn<'_>, request: ContentRequest) {
+    pub(super) fn handle_content(&mut self, turn: &mut FlowTurn<'_>, request: ContentRequest) {
         let number = self.accelerator.number;
         let parse = |handle: &ContentHandle| reduce::ContentHandle::parse(handle.to_bytes());
         if let ContentRequest::Keep { handle } = &request
@@ -186,12 +188,12 @@ impl Flow {
     }
 
     /// Tells the half what became of its bodies, and gives it pieces while they find takers.
-    pub(super) fn read_contents(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+    pub(super) fn read_contents(&mut self, turn: &mut FlowTurn<'_>) -> Result<(), FlowFailure> {
         self.contents.resumes = None;
         let mut read = 0;
-        while matches!(self.stage, Stage::Running(_)) {
+        while matches!(self.stage, FlowStage::Running(_)) {
             if let Some(report) = self.contents.reports.pop_front() {
-                self.accelerate(turn, Input::Content(report))?;
+                self.accelerate(turn, AcceleratorInput::Content(report))?;
                 continue;
             }
             if self.lan.host != HostState::Standing && !self.contents.feeds_peer {
@@ -216,16 +218,16 @@ impl Flow {
             };
             read += bytes.len();
             let before = self.encoder.pending();
-            self.accelerate(turn, Input::Content(report))?;
+            self.accelerate(turn, AcceleratorInput::Content(report))?;
             self.contents.feeds_peer = self.encoder.pending() > before;
         }
         // A half that was let go asks for nothing any more.
-        self.contents = Contents::default();
+        self.contents = ContentTransfers::default();
         Ok(())
     }
 
     /// Whether little enough waits for the host, and for the peer if the last piece went there.
-    fn takes_pieces(&self, turn: &Turn<'_>) -> bool {
+    fn takes_pieces(&self, turn: &FlowTurn<'_>) -> bool {
         let share = turn.budget.share();
         let for_peer = self.encoder.pending() + self.encoder.pending_overhead();
         let peer_takes = !self.contents.feeds_peer || for_peer < READ_AHEAD.min(share);

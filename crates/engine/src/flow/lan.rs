@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use accelerate::Input;
+use accelerate::AcceleratorInput;
 use accelerate::detect;
 use bytes::Bytes;
 use vocab::Time;
 
-use super::{Broken, Flow, PeerHost, Turn};
-use crate::io::{ConnectionId, OnBehalf, Output};
+use super::{Flow, FlowFailure, FlowTurn, PeerHost};
+use crate::io::{ConnectionId, ConnectionOwner, EngineOutput};
 
 /// Raw bytes that may wait for the encoder, read credit included: what 1 Gbit/s brings in a
 /// millisecond, which is more than an engine's loop takes to come round.
@@ -29,7 +29,7 @@ const WRITE_OVERHEAD: usize = 128;
 const COPY_BELOW: usize = 4 * 1024;
 
 /// The LAN side of a flow.
-pub(super) struct Lan {
+pub(super) struct LanSide {
     pub(super) connection: ConnectionId,
     pub(super) connected: bool,
     /// Bytes that the shell may still read.
@@ -47,7 +47,7 @@ pub(super) struct Lan {
     pub(super) waiting_bytes: usize,
     /// The host has sent its last byte.
     pub(super) finished: bool,
-    pub(super) finish: Finish,
+    pub(super) finish: StreamFinish,
     pub(super) host: HostState,
 }
 
@@ -64,14 +64,14 @@ pub(super) enum HostState {
 
 /// Where the clean end of a direction stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Finish {
+pub(super) enum StreamFinish {
     Open,
     /// It follows when what was put out before it has gone.
     Wanted,
     Done,
 }
 
-impl Lan {
+impl LanSide {
     pub(super) fn new(connection: ConnectionId, connected: bool) -> Self {
         Self {
             connection,
@@ -84,7 +84,7 @@ impl Lan {
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             finished: false,
-            finish: Finish::Open,
+            finish: StreamFinish::Open,
             host: HostState::Standing,
         }
     }
@@ -97,7 +97,7 @@ impl Lan {
 
     /// Both directions have ended in good order, and what was written was taken.
     pub(super) fn is_over(&self) -> bool {
-        self.finished && self.finish == Finish::Done && self.queued == 0
+        self.finished && self.finish == StreamFinish::Done && self.queued == 0
     }
 
     pub(super) fn note_written(&mut self, bytes: usize) {
@@ -129,7 +129,7 @@ impl Lan {
     }
 
     /// Gives bytes to the shell, small ones together with those that follow.
-    pub(super) fn write(&mut self, outputs: &mut VecDeque<Output>, bytes: Bytes) {
+    pub(super) fn write(&mut self, outputs: &mut VecDeque<EngineOutput>, bytes: Bytes) {
         self.queued += bytes.len();
         if bytes.len() >= COPY_BELOW {
             self.flush(outputs);
@@ -143,16 +143,16 @@ impl Lan {
 
     /// Gives the shell the small pieces that were gathered: before anything else is told about the
     /// host, and at the end of a turn.
-    pub(super) fn flush(&mut self, outputs: &mut VecDeque<Output>) {
+    pub(super) fn flush(&mut self, outputs: &mut VecDeque<EngineOutput>) {
         if !self.gathered.is_empty() {
             let bytes = Bytes::from(std::mem::take(&mut self.gathered));
             self.put_write(outputs, bytes);
         }
     }
 
-    fn put_write(&mut self, outputs: &mut VecDeque<Output>, bytes: Bytes) {
+    fn put_write(&mut self, outputs: &mut VecDeque<EngineOutput>, bytes: Bytes) {
         self.writes.push_back(bytes.len());
-        outputs.push_back(Output::Write {
+        outputs.push_back(EngineOutput::Write {
             connection: self.connection,
             bytes,
         });
@@ -168,13 +168,13 @@ impl Lan {
     }
 
     /// Lets the shell read, so that it may read `ahead` bytes in all.
-    pub(super) fn grant(&mut self, outputs: &mut VecDeque<Output>, ahead: usize) {
+    pub(super) fn grant(&mut self, outputs: &mut VecDeque<EngineOutput>, ahead: usize) {
         let room = ahead.saturating_sub(self.credit);
         if room < LEAST_CREDIT {
             return;
         }
         self.credit += room;
-        outputs.push_back(Output::ReadCredit {
+        outputs.push_back(EngineOutput::ReadCredit {
             connection: self.connection,
             bytes: room,
         });
@@ -182,7 +182,7 @@ impl Lan {
 }
 
 impl Flow {
-    pub(crate) fn connected(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+    pub(crate) fn connected(&mut self, turn: &mut FlowTurn<'_>) -> Result<(), FlowFailure> {
         for bytes in self.lan.connected() {
             self.write_lan(turn, bytes);
         }
@@ -190,7 +190,11 @@ impl Flow {
         self.pump(turn)
     }
 
-    pub(crate) fn received(&mut self, turn: &mut Turn<'_>, bytes: Bytes) -> Result<(), Broken> {
+    pub(crate) fn received(
+        &mut self,
+        turn: &mut FlowTurn<'_>,
+        bytes: Bytes,
+    ) -> Result<(), FlowFailure> {
         self.lan.credit = self.lan.credit.saturating_sub(bytes.len());
         if self.is_reset_by_peer() {
             // The host that these bytes are for is gone.
@@ -202,20 +206,24 @@ impl Flow {
             self.look(&bytes);
         }
         self.sent_lan_bytes += bytes.len() as u64;
-        self.accelerate(turn, Input::Lan(bytes))?;
+        self.accelerate(turn, AcceleratorInput::Lan(bytes))?;
         self.pump(turn)
     }
 
-    pub(crate) fn lan_finished(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+    pub(crate) fn lan_finished(&mut self, turn: &mut FlowTurn<'_>) -> Result<(), FlowFailure> {
         self.lan.finished = true;
         if self.is_reset_by_peer() {
             return Ok(());
         }
-        self.accelerate(turn, Input::LanFinished)?;
+        self.accelerate(turn, AcceleratorInput::LanFinished)?;
         self.pump(turn)
     }
 
-    pub(crate) fn written(&mut self, turn: &mut Turn<'_>, bytes: usize) -> Result<(), Broken> {
+    pub(crate) fn written(
+        &mut self,
+        turn: &mut FlowTurn<'_>,
+        bytes: usize,
+    ) -> Result<(), FlowFailure> {
         self.lan.note_written(bytes);
         self.note_progress(turn.now);
         self.pump(turn)
@@ -223,7 +231,7 @@ impl Flow {
 
     /// The host's connection has failed: nothing can be written to it, and there is still something to
     /// read of it.
-    pub(crate) fn lan_failed(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+    pub(crate) fn lan_failed(&mut self, turn: &mut FlowTurn<'_>) -> Result<(), FlowFailure> {
         if self.lan.host == HostState::Standing {
             self.lan.host = HostState::Failed;
             self.lan.drop_writes();
@@ -233,7 +241,7 @@ impl Flow {
     }
 
     /// The host's connection is gone, and all that it sent was read.
-    pub(crate) fn lan_aborted(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+    pub(crate) fn lan_aborted(&mut self, turn: &mut FlowTurn<'_>) -> Result<(), FlowFailure> {
         if self.is_host_gone() {
             return Ok(());
         }
@@ -248,7 +256,7 @@ impl Flow {
         }
         if !self.lan.finished {
             self.lan.finished = true;
-            self.accelerate(turn, Input::LanFinished)?;
+            self.accelerate(turn, AcceleratorInput::LanFinished)?;
         }
         self.pump(turn)
     }
@@ -264,21 +272,21 @@ impl Flow {
     }
 
     /// What opens this connection to the server: the flow's own, or a further one.
-    pub(crate) fn connect(&self, connection: ConnectionId) -> Output {
+    pub(crate) fn connect(&self, connection: ConnectionId) -> EngineOutput {
         let mut client = self.client;
         if connection != self.lan.connection {
             // The port belongs to the flow's own connection.
             client.set_port(0);
         }
-        Output::Connect {
+        EngineOutput::Connect {
             connection,
             client: self.keep_client_address.then_some(client),
             server: self.server,
-            on_behalf: OnBehalf::Peer,
+            on_behalf: ConnectionOwner::Peer,
         }
     }
 
-    pub(super) fn write_lan(&mut self, turn: &mut Turn<'_>, bytes: Bytes) {
+    pub(super) fn write_lan(&mut self, turn: &mut FlowTurn<'_>, bytes: Bytes) {
         if bytes.is_empty() || self.lan.host != HostState::Standing {
             return;
         }
@@ -293,21 +301,21 @@ impl Flow {
         self.lan.write(turn.outputs, bytes);
     }
 
-    /// See [`Lan::flush`].
-    pub(super) fn flush_lan(&mut self, turn: &mut Turn<'_>) {
+    /// See [`LanSide::flush`].
+    pub(super) fn flush_lan(&mut self, turn: &mut FlowTurn<'_>) {
         self.lan.flush(turn.outputs);
         self.server_connections.flush(turn.outputs);
     }
 
-    pub(super) fn finish_lan(&mut self, turn: &mut Turn<'_>) {
-        if self.lan.finish == Finish::Open {
-            self.lan.finish = Finish::Wanted;
+    pub(super) fn finish_lan(&mut self, turn: &mut FlowTurn<'_>) {
+        if self.lan.finish == StreamFinish::Open {
+            self.lan.finish = StreamFinish::Wanted;
         }
         self.end_lan_when_possible(turn);
     }
 
     /// Ends the stream towards the host, by a FIN or by a reset behind what was written.
-    pub(super) fn end_lan_when_possible(&mut self, turn: &mut Turn<'_>) {
+    pub(super) fn end_lan_when_possible(&mut self, turn: &mut FlowTurn<'_>) {
         if !self.lan.connected || self.lan.host != HostState::Standing {
             return;
         }
@@ -315,23 +323,24 @@ impl Flow {
         let connection = self.lan.connection;
         match self.peer_host {
             PeerHost::Standing => {
-                if self.lan.finish == Finish::Wanted {
-                    self.lan.finish = Finish::Done;
-                    turn.outputs.push_back(Output::FinishWrite { connection });
+                if self.lan.finish == StreamFinish::Wanted {
+                    self.lan.finish = StreamFinish::Done;
+                    turn.outputs
+                        .push_back(EngineOutput::FinishWrite { connection });
                 }
             }
             PeerHost::Reset => {
-                if self.lan.finish != Finish::Open && self.lan.queued == 0 {
+                if self.lan.finish != StreamFinish::Open && self.lan.queued == 0 {
                     self.peer_host = PeerHost::ResetPassedOn;
                     turn.outputs
-                        .push_back(Output::ResetWhenDelivered { connection });
+                        .push_back(EngineOutput::ResetWhenDelivered { connection });
                 }
             }
             PeerHost::ResetPassedOn => {}
         }
     }
 
-    pub(super) fn grant_read_credit(&mut self, turn: &mut Turn<'_>) {
+    pub(super) fn grant_read_credit(&mut self, turn: &mut FlowTurn<'_>) {
         self.end_lan_when_possible(turn);
         if self.is_reset_by_peer() {
             return;

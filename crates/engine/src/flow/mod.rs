@@ -34,40 +34,40 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use accelerate::claims::ClaimTable;
-use accelerate::detect::{self, Protocol};
-use accelerate::{Accelerator, Half, Input, registry};
+use accelerate::detect::{self, DetectedProtocol};
+use accelerate::{AcceleratorHalf, AcceleratorInput, WanEnd, registry};
 use bytes::Bytes;
-use reduce::{Decoder, Dictionary, Encoder};
+use reduce::{Dictionary, FlowDecoder, FlowEncoder};
 use tunnel::{ResetReason, Session};
 use vocab::{NodeId, Time};
 
-use crate::bounds::Refusal;
-use crate::io::{ConnectFailure, ConnectionId, Output, Via};
+use crate::bounds::OpenRefusal;
+use crate::io::{ArrivalMethod, ConnectFailure, ConnectionId, EngineOutput};
 use crate::kept_contents::KeptContents;
-use crate::left_alone::Because;
-use crate::memory::Budget;
+use crate::left_alone::PassthroughReason;
+use crate::memory::MemoryBudget;
 
-use self::contents::Contents;
+use self::contents::ContentTransfers;
 pub(crate) use self::lan::DELIVERY_STALL_LIMIT;
-use self::lan::{Finish, HostState, Lan};
-use self::opening::Unsent;
-pub(crate) use self::opening::{Registration, UnansweredBytes};
+use self::lan::{HostState, LanSide, StreamFinish};
+use self::opening::UnsentBytes;
+pub(crate) use self::opening::{FlowRegistration, UnansweredBytes};
 use self::server_connections::ServerConnections;
-pub(crate) use self::server_connections::{FurtherEnd, Happened};
-use self::stage::Stage;
+pub(crate) use self::server_connections::{ConnectionEvent, FurtherEnd};
+use self::stage::FlowStage;
 use self::wan::REPAIR_REQUEST_MEMORY;
 pub(crate) use self::wan::message;
 
 /// What a flow's stages work on, lent by the engine for one turn.
-pub(crate) struct Turn<'a> {
+pub(crate) struct FlowTurn<'a> {
     pub(crate) now: Time,
     pub(crate) session: &'a mut Session,
     pub(crate) dictionary: &'a mut Dictionary,
     pub(crate) claims: &'a mut ClaimTable,
     pub(crate) kept: &'a mut KeptContents,
-    pub(crate) outputs: &'a mut VecDeque<Output>,
+    pub(crate) outputs: &'a mut VecDeque<EngineOutput>,
     /// What the node holds, and may hold.
-    pub(crate) budget: Budget,
+    pub(crate) budget: MemoryBudget,
     /// The number of the next connection that this node opens.
     pub(crate) next_opened: &'a mut u64,
     /// Further connections to servers that there is room for.
@@ -76,14 +76,14 @@ pub(crate) struct Turn<'a> {
 
 /// Why a flow cannot go on.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Broken {
+pub(crate) struct FlowFailure {
     pub(crate) reset: ResetReason,
     pub(crate) text: String,
     /// Why the next flow between the same hosts would break, too.
-    pub(crate) recurs: Option<Because>,
+    pub(crate) recurs: Option<PassthroughReason>,
 }
 
-impl Broken {
+impl FlowFailure {
     /// Whether the peer sent what no encoder sends: data that cannot be restored, or repairs that
     /// nobody asked for.
     pub(crate) fn is_peers_fault(&self) -> bool {
@@ -115,23 +115,23 @@ enum PeerHost {
 pub(crate) struct Flow {
     pub(crate) number: u64,
     pub(crate) peer: NodeId,
-    registration: Registration,
-    pub(crate) half: Half,
+    registration: FlowRegistration,
+    pub(crate) half: WanEnd,
     pub(crate) client: SocketAddr,
     pub(crate) server: SocketAddr,
-    pub(crate) via: Option<Via>,
+    pub(crate) via: Option<ArrivalMethod>,
     /// As it was when the flow began.
     pub(crate) client_state: ClientState,
     /// Why the server's connection could not be opened.
     pub(crate) connect_failure: Option<ConnectFailure>,
     pub(crate) keep_client_address: bool,
     /// The policy forbids its connection to the server, so none is opened.
-    pub(crate) refusal: Option<Refusal>,
+    pub(crate) refusal: Option<OpenRefusal>,
     pub(crate) started: Time,
-    pub(crate) protocol: Protocol,
-    pub(crate) accelerator: &'static registry::Entry,
+    pub(crate) protocol: DetectedProtocol,
+    pub(crate) accelerator: &'static registry::AcceleratorEntry,
     /// The accelerator that is registered for the server's port, be it on or off; where there is none, as above.
-    registered: &'static registry::Entry,
+    registered: &'static registry::AcceleratorEntry,
     /// Why the accelerator does not help, once a half has said so.
     letting_go: Option<stage::GivenReason>,
     /// What the accelerator had to say beside that.
@@ -151,22 +151,22 @@ pub(crate) struct Flow {
     pub(crate) waits_for_disk: bool,
     /// The peer has answered its open, or sent bytes of it.
     is_answered: bool,
-    unsent: Unsent,
+    unsent: UnsentBytes,
     /// Something has stood for the far half, or the near half said so, while the flow was not open.
     wants_opening: bool,
     /// The engine is to open the server's connection.
     wants_server: bool,
-    stage: Stage,
+    stage: FlowStage,
     /// The bodies that the accelerator stores and reads.
-    contents: Contents,
-    lan: Lan,
+    contents: ContentTransfers,
+    lan: LanSide,
     server_connections: ServerConnections,
-    encoder: Encoder,
-    decoder: Decoder,
+    encoder: FlowEncoder,
+    decoder: FlowDecoder,
     /// Requests for repairs that wait for room among the session's messages.
     unanswered: VecDeque<Bytes>,
     /// Our direction over the WAN.
-    finish_wan: Finish,
+    finish_wan: StreamFinish,
     /// The peer's direction has ended and all of it can be read.
     wan_finished: bool,
     /// ... and the accelerator was told.
@@ -191,36 +191,39 @@ pub(crate) enum FlowEnd {
 }
 
 /// What a flow is born with.
-pub(crate) struct Birth {
+pub(crate) struct FlowParameters {
     pub(crate) number: u64,
     pub(crate) peer: NodeId,
-    pub(crate) registration: Registration,
-    pub(crate) half: Half,
+    pub(crate) registration: FlowRegistration,
+    pub(crate) half: WanEnd,
     pub(crate) client: SocketAddr,
     pub(crate) server: SocketAddr,
-    pub(crate) via: Option<Via>,
+    pub(crate) via: Option<ArrivalMethod>,
     /// Of a near flow.
     pub(crate) client_state: ClientState,
     pub(crate) keep_client_address: bool,
     /// The policy forbids its connection to the server.
-    pub(crate) refusal: Option<Refusal>,
+    pub(crate) refusal: Option<OpenRefusal>,
     pub(crate) connection: ConnectionId,
-    pub(crate) accelerator: &'static registry::Entry,
+    pub(crate) accelerator: &'static registry::AcceleratorEntry,
     /// The accelerator that is registered for the server's port, be it on or off; where there is none, as above.
-    pub(crate) registered: &'static registry::Entry,
+    pub(crate) registered: &'static registry::AcceleratorEntry,
     /// The accelerator's half.
-    pub(crate) machine: Box<dyn Accelerator>,
-    pub(crate) encoder: Encoder,
-    pub(crate) decoder: Decoder,
+    pub(crate) machine: Box<dyn AcceleratorHalf>,
+    pub(crate) encoder: FlowEncoder,
+    pub(crate) decoder: FlowDecoder,
     pub(crate) carry_only: bool,
     pub(crate) may_store: bool,
     /// No accelerator works on it, because one had to close another between the same hosts.
-    pub(crate) left_alone: Option<Because>,
+    pub(crate) passthrough: Option<PassthroughReason>,
 }
 
 impl Flow {
     /// Begins a flow; a far one puts out the connection to its server.
-    pub(crate) fn start(birth: Birth, turn: &mut Turn<'_>) -> Result<Self, Broken> {
+    pub(crate) fn start(
+        birth: FlowParameters,
+        turn: &mut FlowTurn<'_>,
+    ) -> Result<Self, FlowFailure> {
         let mut flow = Self {
             number: birth.number,
             peer: birth.peer,
@@ -250,20 +253,20 @@ impl Flow {
             timer: None,
             waits_for_disk: false,
             is_answered: false,
-            unsent: Unsent::new(birth.half),
+            unsent: UnsentBytes::new(birth.half),
             wants_opening: false,
             wants_server: false,
-            stage: Stage::Running(birth.machine),
-            contents: Contents::default(),
-            lan: Lan::new(
+            stage: FlowStage::Running(birth.machine),
+            contents: ContentTransfers::default(),
+            lan: LanSide::new(
                 birth.connection,
-                birth.half == Half::Near && birth.client_state == ClientState::Accepted,
+                birth.half == WanEnd::Near && birth.client_state == ClientState::Accepted,
             ),
             server_connections: ServerConnections::default(),
             encoder: birth.encoder,
             decoder: birth.decoder,
             unanswered: VecDeque::new(),
-            finish_wan: Finish::Open,
+            finish_wan: StreamFinish::Open,
             wan_finished: false,
             wan_finish_told: false,
             session_closed: false,
@@ -271,8 +274,8 @@ impl Flow {
             delivery_until: None,
             consumed_told: 0,
         };
-        match birth.left_alone {
-            None => flow.accelerate(turn, Input::Start)?,
+        match birth.passthrough {
+            None => flow.accelerate(turn, AcceleratorInput::Start)?,
             Some(because) => flow.leave_alone(turn, &because)?,
         }
         flow.pump(turn)?;
@@ -306,16 +309,16 @@ impl Flow {
             + self.server_connections.held()
             + self.unanswered.len() * REPAIR_REQUEST_MEMORY
             + match &self.stage {
-                Stage::Running(accelerator) => accelerator.buffered(),
-                Stage::Released => 0,
+                FlowStage::Running(accelerator) => accelerator.buffered(),
+                FlowStage::Released => 0,
             }
     }
 
     /// When a stage wants to be woken.
     pub(crate) fn timeout(&self) -> Option<Time> {
         let accelerator = match &self.stage {
-            Stage::Running(accelerator) => accelerator.poll_timeout(),
-            Stage::Released => None,
+            FlowStage::Running(accelerator) => accelerator.poll_timeout(),
+            FlowStage::Released => None,
         };
         let encoder = match self.peer_host {
             PeerHost::Standing => self.encoder.poll_timeout(),
@@ -340,7 +343,7 @@ impl Flow {
         }
         if self.is_host_gone() {
             let is_known_to_peer = self.session_closed
-                || (self.finish_wan == Finish::Done && session.is_delivered(id));
+                || (self.finish_wan == StreamFinish::Done && session.is_delivered(id));
             return is_known_to_peer.then_some(FlowEnd::HostReset);
         }
         (self.session_closed && self.lan.is_over()).then_some(FlowEnd::Closed)
@@ -359,9 +362,9 @@ impl Flow {
         self.encoder.statistics()
     }
 
-    pub(crate) fn timer_fired(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+    pub(crate) fn timer_fired(&mut self, turn: &mut FlowTurn<'_>) -> Result<(), FlowFailure> {
         if self.delivery_until.is_some_and(|until| until <= turn.now) {
-            return Err(Broken {
+            return Err(FlowFailure {
                 recurs: None,
                 // Unlike a host's reset, this one does not wait over there.
                 reset: ResetReason::Limit,
@@ -369,19 +372,19 @@ impl Flow {
             });
         }
         let due = match &self.stage {
-            Stage::Running(accelerator) => {
+            FlowStage::Running(accelerator) => {
                 accelerator.poll_timeout().is_some_and(|at| at <= turn.now)
             }
-            Stage::Released => false,
+            FlowStage::Released => false,
         };
         if due {
-            self.accelerate(turn, Input::Timeout)?;
+            self.accelerate(turn, AcceleratorInput::Timeout)?;
         }
         self.pump(turn)
     }
 
     /// Moves what can be moved, in both directions, until nothing more can.
-    pub(crate) fn pump(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+    pub(crate) fn pump(&mut self, turn: &mut FlowTurn<'_>) -> Result<(), FlowFailure> {
         self.restore(turn)?;
         self.read_contents(turn)?;
         self.flush_lan(turn);

@@ -9,27 +9,27 @@
 
 use std::collections::VecDeque;
 
-use accelerate::Half;
+use accelerate::WanEnd;
 use bytes::Bytes;
-use tunnel::{Open, Session};
-use vocab::{FlowId, Segment};
+use tunnel::{OpenRequest, Session};
+use vocab::{FlowId, FlowSegment};
 
-use super::lan::{Finish, HostState};
-use super::{Flow, FlowEnd, Turn};
+use super::lan::{HostState, StreamFinish};
+use super::{Flow, FlowEnd, FlowTurn};
 
 /// The client's bytes that are kept in case that they go directly: what a client sends while the link is full.
 const UNSENT_MAX: usize = 256 * 1024;
 
 /// What the session knows of a flow.
 #[derive(Clone, Debug)]
-pub(crate) enum Registration {
+pub(crate) enum FlowRegistration {
     /// Nothing. It is opened as this when its near half wants it.
-    Unopened(Box<Open>),
+    Unopened(Box<OpenRequest>),
     /// It is known by this id.
     Opened(FlowId),
 }
 
-impl Registration {
+impl FlowRegistration {
     /// What the session calls the flow, if it knows it.
     pub(crate) fn id(&self) -> Option<FlowId> {
         match self {
@@ -49,18 +49,18 @@ pub(crate) struct UnansweredBytes {
 
 /// What the client has sent while the open had not left this node.
 #[derive(Debug)]
-pub(super) struct Unsent {
+pub(super) struct UnsentBytes {
     /// `None` once that is not all.
     bytes: Option<VecDeque<Bytes>>,
     held: usize,
-    /// The client was sent bytes that belong to no [`Unsent::note_answered`] yet.
+    /// The client was sent bytes that belong to no [`UnsentBytes::note_answered`] yet.
     is_answer_begun: bool,
 }
 
-impl Unsent {
-    pub(super) fn new(half: Half) -> Self {
+impl UnsentBytes {
+    pub(super) fn new(half: WanEnd) -> Self {
         Self {
-            bytes: (half == Half::Near).then(VecDeque::new),
+            bytes: (half == WanEnd::Near).then(VecDeque::new),
             held: 0,
             is_answer_begun: false,
         }
@@ -125,28 +125,28 @@ impl Flow {
     }
 
     /// How the flow is to be opened, if it is not.
-    pub(crate) fn unopened(&self) -> Option<&Open> {
+    pub(crate) fn unopened(&self) -> Option<&OpenRequest> {
         match &self.registration {
-            Registration::Unopened(open) => Some(open),
-            Registration::Opened(_) => None,
+            FlowRegistration::Unopened(open) => Some(open),
+            FlowRegistration::Opened(_) => None,
         }
     }
 
     /// The flow is open by this id; what was put out for the peer follows at the next pump.
     pub(crate) fn opened(&mut self, id: FlowId) {
-        self.registration = Registration::Opened(id);
+        self.registration = FlowRegistration::Opened(id);
     }
 
     /// Whether the flow is to be opened and is not. The end of the client's stream alone opens it as well,
     /// unless the half has ended the other direction: the server may have something to say to that.
     pub(crate) fn take_wish_for_opening(&mut self) -> bool {
         let is_server_waited_for =
-            self.finish_wan != Finish::Open && self.lan.finish == Finish::Open;
+            self.finish_wan != StreamFinish::Open && self.lan.finish == StreamFinish::Open;
         let is_wanted = std::mem::take(&mut self.wants_opening) || is_server_waited_for;
         is_wanted && self.unopened().is_some()
     }
 
-    pub(super) fn send_to_peer(&mut self, turn: &Turn<'_>, segment: Segment) {
+    pub(super) fn send_to_peer(&mut self, turn: &FlowTurn<'_>, segment: FlowSegment) {
         self.wants_opening = true;
         self.encoder.push(turn.now, segment);
     }
@@ -176,7 +176,7 @@ impl Flow {
     pub(crate) fn take_unanswered(&mut self, session: &Session) -> Option<UnansweredBytes> {
         let is_untouched = !self.is_open_sent(session)
             && self.lan.host == HostState::Standing
-            && self.lan.finish == Finish::Open;
+            && self.lan.finish == StreamFinish::Open;
         let bytes = self.unsent.take().filter(|_| is_untouched);
         Some(UnansweredBytes {
             bytes: bytes?,

@@ -9,14 +9,16 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use accelerate::{Half, Input, ServerCommand, ServerConnection, ServerEvent, ServerFailure};
+use accelerate::{
+    AcceleratorInput, ServerCommand, ServerConnection, ServerEvent, ServerFailure, WanEnd,
+};
 use bytes::Bytes;
 use vocab::Time;
 
-use super::lan::{Finish, HostState, Lan};
-use super::stage::Stage;
-use super::{Broken, Flow, Turn};
-use crate::io::{ConnectFailure, ConnectionId, Output};
+use super::lan::{HostState, LanSide, StreamFinish};
+use super::stage::FlowStage;
+use super::{Flow, FlowFailure, FlowTurn};
+use crate::io::{ConnectFailure, ConnectionId, EngineOutput};
 
 /// Memory of one beside its bytes, about.
 const CONNECTION_MEMORY: usize = 512;
@@ -24,7 +26,7 @@ const CONNECTION_MEMORY: usize = 512;
 /// The further connections of one flow.
 #[derive(Default)]
 pub(super) struct ServerConnections {
-    open: BTreeMap<ServerConnection, Further>,
+    open: BTreeMap<ServerConnection, FurtherConnection>,
     /// What the half is to be told, in this order.
     events: VecDeque<(ServerConnection, ServerEvent)>,
     /// The engine is to have these opened.
@@ -34,24 +36,24 @@ pub(super) struct ServerConnections {
     opened_total: u64,
 }
 
-struct Further {
-    lan: Lan,
+struct FurtherConnection {
+    lan: LanSide,
     wanted_at: Time,
     is_paused: bool,
 }
 
-impl Further {
+impl FurtherConnection {
     fn can_be_written(&self) -> bool {
-        self.lan.host == HostState::Standing && self.lan.finish == Finish::Open
+        self.lan.host == HostState::Standing && self.lan.finish == StreamFinish::Open
     }
 
     /// Sends the end of our direction once the connection is open.
-    fn finish_when_possible(&mut self, outputs: &mut VecDeque<Output>) {
+    fn finish_when_possible(&mut self, outputs: &mut VecDeque<EngineOutput>) {
         let stands = self.lan.connected && self.lan.host == HostState::Standing;
-        if stands && self.lan.finish == Finish::Wanted {
+        if stands && self.lan.finish == StreamFinish::Wanted {
             self.lan.flush(outputs);
-            self.lan.finish = Finish::Done;
-            outputs.push_back(Output::FinishWrite {
+            self.lan.finish = StreamFinish::Done;
+            outputs.push_back(EngineOutput::FinishWrite {
                 connection: self.lan.connection,
             });
         }
@@ -65,14 +67,14 @@ impl ServerConnections {
         held.sum::<usize>() + self.open.len() * CONNECTION_MEMORY
     }
 
-    pub(super) fn flush(&mut self, outputs: &mut VecDeque<Output>) {
+    pub(super) fn flush(&mut self, outputs: &mut VecDeque<EngineOutput>) {
         for further in self.open.values_mut() {
             further.lan.flush(outputs);
         }
     }
 
     /// Lets the shell read of each, as long as the encoder has room for `ahead` more bytes.
-    pub(super) fn grant(&mut self, outputs: &mut VecDeque<Output>, ahead: usize) {
+    pub(super) fn grant(&mut self, outputs: &mut VecDeque<EngineOutput>, ahead: usize) {
         let ahead = ahead.min(ServerConnection::READ_AHEAD);
         for further in self.open.values_mut() {
             let lan = &mut further.lan;
@@ -83,16 +85,16 @@ impl ServerConnections {
     }
 
     /// Resets all of them; nobody is told.
-    pub(super) fn reset_all(&mut self, outputs: &mut VecDeque<Output>) {
+    pub(super) fn reset_all(&mut self, outputs: &mut VecDeque<EngineOutput>) {
         for (_, further) in std::mem::take(&mut self.open) {
             self.reset(outputs, &further.lan);
         }
         self.events.clear();
     }
 
-    fn reset(&mut self, outputs: &mut VecDeque<Output>, lan: &Lan) {
+    fn reset(&mut self, outputs: &mut VecDeque<EngineOutput>, lan: &LanSide) {
         let connection = lan.connection;
-        outputs.push_back(Output::Reset { connection });
+        outputs.push_back(EngineOutput::Reset { connection });
         self.gone.push(connection);
     }
 
@@ -107,7 +109,7 @@ impl ServerConnections {
     }
 
     /// Closes a connection whose directions have both ended.
-    fn close_if_over(&mut self, outputs: &mut VecDeque<Output>, which: ServerConnection) {
+    fn close_if_over(&mut self, outputs: &mut VecDeque<EngineOutput>, which: ServerConnection) {
         let Some(connection) = self
             .open
             .get(&which)
@@ -117,7 +119,7 @@ impl ServerConnections {
             return;
         };
         self.open.remove(&which);
-        outputs.push_back(Output::Close { connection });
+        outputs.push_back(EngineOutput::Close { connection });
         self.gone.push(connection);
         self.tell(which, ServerEvent::Closed);
     }
@@ -132,13 +134,13 @@ pub(crate) enum FurtherEnd {
 }
 
 /// What the shell says of a further connection.
-pub(crate) enum Happened {
+pub(crate) enum ConnectionEvent {
     Connected(Result<(), ConnectFailure>),
     Received(Bytes),
     Finished,
-    /// See [`crate::Input::Failed`].
+    /// See [`crate::AcceleratorInput::Failed`].
     Failing,
-    /// See [`crate::Input::Aborted`].
+    /// See [`crate::AcceleratorInput::Aborted`].
     Gone,
     Written(usize),
 }
@@ -172,18 +174,18 @@ impl Flow {
     /// Ends all further connections.
     pub(crate) fn end_further_connections(
         &mut self,
-        outputs: &mut VecDeque<Output>,
+        outputs: &mut VecDeque<EngineOutput>,
         end: FurtherEnd,
     ) {
         let connections = &mut self.server_connections;
         if end == FurtherEnd::Close {
-            let standing = |_: &ServerConnection, further: &mut Further| {
+            let standing = |_: &ServerConnection, further: &mut FurtherConnection| {
                 further.lan.connected && further.lan.host == HostState::Standing
             };
             connections.flush(outputs);
             for (_, further) in connections.open.extract_if(.., standing) {
                 let connection = further.lan.connection;
-                outputs.push_back(Output::Close { connection });
+                outputs.push_back(EngineOutput::Close { connection });
                 connections.gone.push(connection);
             }
         }
@@ -192,7 +194,7 @@ impl Flow {
 
     pub(super) fn command_server(
         &mut self,
-        turn: &mut Turn<'_>,
+        turn: &mut FlowTurn<'_>,
         which: ServerConnection,
         command: ServerCommand,
     ) {
@@ -224,8 +226,8 @@ impl Flow {
                 }
             }
             ServerCommand::Finish => {
-                if further.lan.finish == Finish::Open {
-                    further.lan.finish = Finish::Wanted;
+                if further.lan.finish == StreamFinish::Open {
+                    further.lan.finish = StreamFinish::Wanted;
                 }
                 further.finish_when_possible(turn.outputs);
                 connections.close_if_over(turn.outputs, which);
@@ -241,14 +243,14 @@ impl Flow {
         }
     }
 
-    fn open_further(&mut self, turn: &mut Turn<'_>, which: ServerConnection) {
+    fn open_further(&mut self, turn: &mut FlowTurn<'_>, which: ServerConnection) {
         let connections = &mut self.server_connections;
         // The half has lost count: it may use the number again after this.
         let former = connections.open.remove(&which);
         if let Some(former) = &former {
             connections.reset(turn.outputs, &former.lan);
         }
-        let is_refused = self.half == Half::Near
+        let is_refused = self.half == WanEnd::Near
             || former.is_some()
             || connections.open.len() >= ServerConnection::MAX_PER_FLOW
             || turn.connections_left == 0;
@@ -259,8 +261,8 @@ impl Flow {
         turn.connections_left -= 1;
         let connection = ConnectionId::Opened(*turn.next_opened);
         *turn.next_opened += 1;
-        let further = Further {
-            lan: Lan::new(connection, false),
+        let further = FurtherConnection {
+            lan: LanSide::new(connection, false),
             wanted_at: turn.now,
             is_paused: false,
         };
@@ -272,10 +274,10 @@ impl Flow {
     /// Something happened to a further connection.
     pub(crate) fn further_happened(
         &mut self,
-        turn: &mut Turn<'_>,
+        turn: &mut FlowTurn<'_>,
         connection: ConnectionId,
-        happened: Happened,
-    ) -> Result<(), Broken> {
+        happened: ConnectionEvent,
+    ) -> Result<(), FlowFailure> {
         let connections = &mut self.server_connections;
         let Some(which) = connections.by_id(connection) else {
             return Ok(());
@@ -285,38 +287,38 @@ impl Flow {
         };
         let lan = &mut further.lan;
         match happened {
-            Happened::Connected(Ok(())) => {
+            ConnectionEvent::Connected(Ok(())) => {
                 for bytes in lan.connected() {
                     lan.write(turn.outputs, bytes);
                 }
                 further.finish_when_possible(turn.outputs);
                 connections.tell(which, ServerEvent::Connected);
             }
-            Happened::Connected(Err(failure)) => {
+            ConnectionEvent::Connected(Err(failure)) => {
                 connections.open.remove(&which);
                 connections.gone.push(connection);
                 connections.tell(which, ServerEvent::ConnectFailed(server_failure(failure)));
             }
-            Happened::Received(bytes) => {
+            ConnectionEvent::Received(bytes) => {
                 lan.credit = lan.credit.saturating_sub(bytes.len());
                 self.sent_lan_bytes += bytes.len() as u64;
                 connections.tell(which, ServerEvent::Received(bytes));
             }
-            Happened::Finished => {
+            ConnectionEvent::Finished => {
                 lan.finished = true;
                 connections.tell(which, ServerEvent::Finished);
                 connections.close_if_over(turn.outputs, which);
             }
-            Happened::Failing => {
+            ConnectionEvent::Failing => {
                 lan.host = HostState::Failed;
                 lan.drop_writes();
             }
-            Happened::Gone => {
+            ConnectionEvent::Gone => {
                 connections.open.remove(&which);
                 connections.gone.push(connection);
                 connections.tell(which, ServerEvent::Failed);
             }
-            Happened::Written(bytes) => {
+            ConnectionEvent::Written(bytes) => {
                 lan.note_written(bytes);
                 connections.tell(which, ServerEvent::Taken(bytes));
                 connections.close_if_over(turn.outputs, which);
@@ -328,13 +330,16 @@ impl Flow {
     }
 
     /// Tells the half what happened to its further connections, in order.
-    pub(super) fn tell_server_events(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+    pub(super) fn tell_server_events(
+        &mut self,
+        turn: &mut FlowTurn<'_>,
+    ) -> Result<(), FlowFailure> {
         while let Some((which, event)) = self.server_connections.events.pop_front() {
-            let Stage::Running(accelerator) = &mut self.stage else {
+            let FlowStage::Running(accelerator) = &mut self.stage else {
                 self.server_connections.events.clear();
                 break;
             };
-            accelerator.handle(turn.now, Input::Server(which, event));
+            accelerator.handle(turn.now, AcceleratorInput::Server(which, event));
             self.drain_accelerator(turn)?;
         }
         Ok(())

@@ -3,18 +3,20 @@
 use std::time::Duration;
 
 use accelerate::passthrough;
-use accelerate::registry::Reason;
-use accelerate::{Accelerator, FrameKind, Half, Input, LettingGo, ReasonCode, ReasonSource};
+use accelerate::registry::AcceleratorReason;
+use accelerate::{
+    AcceleratorHalf, AcceleratorInput, FrameKind, LettingGo, ReasonCode, ReasonSource, WanEnd,
+};
 use bytes::Bytes;
 use tunnel::ResetReason;
-use vocab::{Segment, SegmentKind};
+use vocab::{FlowSegment, SegmentKind};
 
-use super::{Broken, Flow, PeerHost, Turn};
-use crate::left_alone::Because;
+use super::{Flow, FlowFailure, FlowTurn, PeerHost};
+use crate::left_alone::PassthroughReason;
 
 /// Who handles the bytes between host and reduction.
-pub(super) enum Stage {
-    Running(Box<dyn Accelerator>),
+pub(super) enum FlowStage {
+    Running(Box<dyn AcceleratorHalf>),
     /// Bytes pass untouched, for ever.
     Released,
 }
@@ -22,18 +24,18 @@ pub(super) enum Stage {
 /// Why a flow is not accelerated, and which node's half says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GivenReason {
-    pub(crate) reason: Reason,
-    pub(crate) by: Half,
+    pub(crate) reason: AcceleratorReason,
+    pub(crate) by: WanEnd,
 }
 
 impl Flow {
     /// Lets go before anything has passed.
     pub(super) fn leave_alone(
         &mut self,
-        turn: &mut Turn<'_>,
-        because: &Because,
-    ) -> Result<(), Broken> {
-        if self.half == Half::Far {
+        turn: &mut FlowTurn<'_>,
+        because: &PassthroughReason,
+    ) -> Result<(), FlowFailure> {
+        if self.half == WanEnd::Far {
             self.wants_server = true;
         }
         self.letting_go_note = Some(because.text());
@@ -44,26 +46,26 @@ impl Flow {
     /// Requests of its host that the accelerator has answered on this side.
     pub(crate) fn answered_here(&self) -> u64 {
         match &self.stage {
-            Stage::Running(accelerator) => accelerator.answered(),
-            Stage::Released => 0,
+            FlowStage::Running(accelerator) => accelerator.answered(),
+            FlowStage::Released => 0,
         }
     }
 
     /// What the accelerator has, or had, to say to the operator.
     pub(crate) fn note(&self) -> Option<String> {
         match &self.stage {
-            Stage::Running(accelerator) => accelerator.note(),
-            Stage::Released => self.letting_go_note.clone(),
+            FlowStage::Running(accelerator) => accelerator.note(),
+            FlowStage::Released => self.letting_go_note.clone(),
         }
     }
 
     /// The peer may not be there any more.
     pub(crate) fn wan_silent(
         &mut self,
-        turn: &mut Turn<'_>,
+        turn: &mut FlowTurn<'_>,
         since: Duration,
-    ) -> Result<(), Broken> {
-        self.accelerate(turn, Input::WanSilent(since))?;
+    ) -> Result<(), FlowFailure> {
+        self.accelerate(turn, AcceleratorInput::WanSilent(since))?;
         self.read_contents(turn)?;
         self.flush_lan(turn);
         Ok(())
@@ -72,55 +74,63 @@ impl Flow {
     /// The flow's claim was granted, revoked or denied.
     pub(crate) fn claim_decided(
         &mut self,
-        turn: &mut Turn<'_>,
-        decision: Input,
-    ) -> Result<(), Broken> {
+        turn: &mut FlowTurn<'_>,
+        decision: AcceleratorInput,
+    ) -> Result<(), FlowFailure> {
         self.accelerate(turn, decision)?;
         self.pump(turn)
     }
 
     /// What the accelerator's flows share has woken this one.
-    pub(crate) fn woken(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
-        self.accelerate(turn, Input::Woken)?;
+    pub(crate) fn woken(&mut self, turn: &mut FlowTurn<'_>) -> Result<(), FlowFailure> {
+        self.accelerate(turn, AcceleratorInput::Woken)?;
         self.pump(turn)
     }
 
-    pub(super) fn deliver(&mut self, turn: &mut Turn<'_>, segment: Segment) -> Result<(), Broken> {
+    pub(super) fn deliver(
+        &mut self,
+        turn: &mut FlowTurn<'_>,
+        segment: FlowSegment,
+    ) -> Result<(), FlowFailure> {
         let released = segment.kind == SegmentKind::Frame
             && FrameKind::of(&segment.bytes) == Some(FrameKind::Released);
         if !released {
-            return self.accelerate(turn, Input::Wan(segment));
+            return self.accelerate(turn, AcceleratorInput::Wan(segment));
         }
         // The other half has let go; this one puts out what it still holds and goes too.
         self.drain_accelerator(turn)?;
         self.release(turn);
         if let Some(&byte) = segment.bytes.get(1) {
             let by = match self.half {
-                Half::Near => Half::Far,
-                Half::Far => Half::Near,
+                WanEnd::Near => WanEnd::Far,
+                WanEnd::Far => WanEnd::Near,
             };
             self.letting_go = Some(self.given_reason(ReasonCode::new(byte), by));
         }
         Ok(())
     }
 
-    pub(super) fn accelerate(&mut self, turn: &mut Turn<'_>, input: Input) -> Result<(), Broken> {
+    pub(super) fn accelerate(
+        &mut self,
+        turn: &mut FlowTurn<'_>,
+        input: AcceleratorInput,
+    ) -> Result<(), FlowFailure> {
         match &mut self.stage {
-            Stage::Running(accelerator) => {
+            FlowStage::Running(accelerator) => {
                 accelerator.handle(turn.now, input);
                 self.drain_accelerator(turn)?;
                 self.tell_server_events(turn)
             }
-            Stage::Released => {
+            FlowStage::Released => {
                 self.pass(turn, input);
                 Ok(())
             }
         }
     }
 
-    pub(super) fn drain_accelerator(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
-        use accelerate::Output as Wish;
-        while let Stage::Running(accelerator) = &mut self.stage {
+    pub(super) fn drain_accelerator(&mut self, turn: &mut FlowTurn<'_>) -> Result<(), FlowFailure> {
+        use accelerate::AcceleratorOutput as Wish;
+        while let FlowStage::Running(accelerator) = &mut self.stage {
             let Some(wish) = accelerator.poll_output() else {
                 break;
             };
@@ -150,23 +160,23 @@ impl Flow {
 
     pub(super) fn let_go(
         &mut self,
-        turn: &mut Turn<'_>,
+        turn: &mut FlowTurn<'_>,
         letting_go: LettingGo,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), FlowFailure> {
         let given = self.given_reason(letting_go.reason(), self.half);
         self.letting_go = Some(given);
         match letting_go {
             LettingGo::LetGo { reason } => {
                 let released = [FrameKind::Released.to_byte(), reason.to_byte()];
                 let frame = Bytes::copy_from_slice(&released);
-                self.send_to_peer(turn, Segment::frame(frame));
+                self.send_to_peer(turn, FlowSegment::frame(frame));
                 self.release(turn);
                 Ok(())
             }
             LettingGo::Close { .. } => {
                 let explanation = given.reason.explanation(ReasonSource::ThisNode);
-                Err(Broken {
-                    recurs: explanation.recurs.then(|| Because {
+                Err(FlowFailure {
+                    recurs: explanation.recurs.then(|| PassthroughReason {
                         reason: given.reason,
                         note: self.letting_go_note.clone(),
                     }),
@@ -178,31 +188,31 @@ impl Flow {
     }
 
     /// No accelerator handles the flow any more, and what it held beside the flow goes with it.
-    fn release(&mut self, turn: &mut Turn<'_>) {
-        self.stage = Stage::Released;
+    fn release(&mut self, turn: &mut FlowTurn<'_>) {
+        self.stage = FlowStage::Released;
         turn.claims.released(self.number);
         self.server_connections.reset_all(turn.outputs);
     }
 
     /// What happens to bytes that no accelerator handles any more.
-    pub(super) fn pass(&mut self, turn: &mut Turn<'_>, input: Input) {
+    pub(super) fn pass(&mut self, turn: &mut FlowTurn<'_>, input: AcceleratorInput) {
         match input {
-            Input::Lan(bytes) => self.send_to_peer(turn, Segment::payload(bytes)),
-            Input::LanFinished => self.finish_wan(),
-            Input::Wan(segment) => match segment.kind {
+            AcceleratorInput::Lan(bytes) => self.send_to_peer(turn, FlowSegment::payload(bytes)),
+            AcceleratorInput::LanFinished => self.finish_wan(),
+            AcceleratorInput::Wan(segment) => match segment.kind {
                 SegmentKind::Payload | SegmentKind::Control => self.write_lan(turn, segment.bytes),
                 SegmentKind::Frame => {}
             },
-            Input::WanFinished => self.finish_lan(turn),
-            Input::ClaimRevoked => turn.claims.released(self.number),
-            Input::Start
-            | Input::WanSilent(_)
-            | Input::Timeout
-            | Input::Server(..)
-            | Input::ClaimGranted
-            | Input::ClaimDenied
-            | Input::Content(_)
-            | Input::Woken => {}
+            AcceleratorInput::WanFinished => self.finish_lan(turn),
+            AcceleratorInput::ClaimRevoked => turn.claims.released(self.number),
+            AcceleratorInput::Start
+            | AcceleratorInput::WanSilent(_)
+            | AcceleratorInput::Timeout
+            | AcceleratorInput::Server(..)
+            | AcceleratorInput::ClaimGranted
+            | AcceleratorInput::ClaimDenied
+            | AcceleratorInput::Content(_)
+            | AcceleratorInput::Woken => {}
         }
     }
 
@@ -211,9 +221,9 @@ impl Flow {
         std::mem::take(&mut self.wants_server)
     }
 
-    fn given_reason(&self, code: ReasonCode, by: Half) -> GivenReason {
+    fn given_reason(&self, code: ReasonCode, by: WanEnd) -> GivenReason {
         let accelerator = self.accelerator;
-        let reason = Reason { accelerator, code };
+        let reason = AcceleratorReason { accelerator, code };
         GivenReason { reason, by }
     }
 
@@ -223,12 +233,12 @@ impl Flow {
         if self.letting_go.is_some() || *self.accelerator != passthrough::ENTRY {
             return self.letting_go;
         }
-        let reason = Reason {
+        let reason = AcceleratorReason {
             accelerator: self.registered,
             code: ReasonCode::NO_ACCELERATOR,
         };
         // The near node chooses the accelerator.
-        let by = Half::Near;
+        let by = WanEnd::Near;
         Some(GivenReason { reason, by })
     }
 }

@@ -1,12 +1,12 @@
 //! The peer's side of a flow: what is encoded for it, what it sends, repairs, and its ends.
 
-use accelerate::Input;
+use accelerate::AcceleratorInput;
 use bytes::Bytes;
-use reduce::Decoded;
+use reduce::DecoderOutput;
 use tunnel::ResetReason;
 
-use super::lan::{Finish, HostState, WRITE_AHEAD};
-use super::{Broken, Flow, PeerHost, Turn};
+use super::lan::{HostState, StreamFinish, WRITE_AHEAD};
+use super::{Flow, FlowFailure, FlowTurn, PeerHost};
 
 /// Encoded bytes taken from the session at a time.
 const SESSION_READ: usize = 64 * 1024;
@@ -42,7 +42,11 @@ impl Flow {
         self.is_answered
     }
 
-    pub(crate) fn consumed(&mut self, turn: &mut Turn<'_>, offset: u64) -> Result<(), Broken> {
+    pub(crate) fn consumed(
+        &mut self,
+        turn: &mut FlowTurn<'_>,
+        offset: u64,
+    ) -> Result<(), FlowFailure> {
         self.encoder.acknowledged(offset, turn.dictionary);
         self.note_progress(turn.now);
         self.pump(turn)
@@ -50,7 +54,7 @@ impl Flow {
 
     /// The peer's host has reset its connection, and the session has forgotten the flow. What arrived of
     /// it is delivered, then this host's connection is reset.
-    pub(crate) fn wan_reset(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+    pub(crate) fn wan_reset(&mut self, turn: &mut FlowTurn<'_>) -> Result<(), FlowFailure> {
         self.peer_host = PeerHost::Reset;
         self.wan_finished = true;
         self.unanswered.clear();
@@ -58,7 +62,7 @@ impl Flow {
         self.pump(turn)
     }
 
-    pub(crate) fn wan_finished(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+    pub(crate) fn wan_finished(&mut self, turn: &mut FlowTurn<'_>) -> Result<(), FlowFailure> {
         self.wan_finished = true;
         self.pump(turn)
     }
@@ -69,15 +73,15 @@ impl Flow {
 
     pub(crate) fn message(
         &mut self,
-        turn: &mut Turn<'_>,
+        turn: &mut FlowTurn<'_>,
         kind: u8,
         bytes: Bytes,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), FlowFailure> {
         match kind {
             message::REPAIR_REQUEST => {
                 let is_long = bytes.len() > reduce::MAX_REPAIR_REQUEST;
                 if is_long || self.unanswered.len() >= REPAIRS_ASKED {
-                    return Err(Broken {
+                    return Err(FlowFailure {
                         recurs: None,
                         reset: ResetReason::Reduction,
                         text: "the peer asks for more repairs than it can use".to_owned(),
@@ -99,7 +103,7 @@ impl Flow {
     }
 
     /// Answers requests for repairs while answers have room.
-    pub(super) fn repair(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+    pub(super) fn repair(&mut self, turn: &mut FlowTurn<'_>) -> Result<(), FlowFailure> {
         let Some(id) = self.id() else {
             return Ok(());
         };
@@ -114,7 +118,7 @@ impl Flow {
     }
 
     /// LAN to WAN: encodes as much as the session can take.
-    pub(super) fn encode(&mut self, turn: &mut Turn<'_>) {
+    pub(super) fn encode(&mut self, turn: &mut FlowTurn<'_>) {
         // What the encoder holds waits for the open.
         let Some(id) = self.id() else {
             return;
@@ -141,8 +145,8 @@ impl Flow {
             }
         }
         self.waits_for_disk |= self.encoder.waits_for_disk();
-        if self.finish_wan == Finish::Wanted && self.encoder.pending() == 0 {
-            self.finish_wan = Finish::Done;
+        if self.finish_wan == StreamFinish::Wanted && self.encoder.pending() == 0 {
+            self.finish_wan = StreamFinish::Done;
             // A reset is no end in good order; the peer is told of it once it has consumed all bytes.
             if self.lan.host != (HostState::Gone { finished: false }) {
                 turn.session.finish(id);
@@ -151,7 +155,7 @@ impl Flow {
     }
 
     /// WAN to LAN: decodes as much as the host takes.
-    pub(super) fn restore(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+    pub(super) fn restore(&mut self, turn: &mut FlowTurn<'_>) -> Result<(), FlowFailure> {
         self.waits_for_disk = false;
         let Some(id) = self.id() else {
             return Ok(());
@@ -160,8 +164,8 @@ impl Flow {
         self.decoder.limit_ahead(share);
         while self.lan.held() < WRITE_AHEAD.min(share) {
             match self.decoder.poll(turn.dictionary) {
-                Ok(Decoded::Segment(segment)) => self.deliver(turn, segment)?,
-                Ok(Decoded::NeedMore) => {
+                Ok(DecoderOutput::Segment(segment)) => self.deliver(turn, segment)?,
+                Ok(DecoderOutput::NeedMore) => {
                     let Some(encoded) = turn.session.read(id, SESSION_READ) else {
                         self.end_of_wan(turn)?;
                         break;
@@ -170,16 +174,16 @@ impl Flow {
                     self.is_answered = true;
                     self.decoder.push(encoded);
                 }
-                Ok(Decoded::WaitForDisk) => {
+                Ok(DecoderOutput::WaitForDisk) => {
                     self.waits_for_disk = true;
                     break;
                 }
-                Ok(Decoded::NeedRepair(request)) => {
+                Ok(DecoderOutput::NeedRepair(request)) => {
                     self.repairs_asked += 1;
                     turn.session
                         .send_message(id, message::REPAIR_REQUEST, request);
                 }
-                Ok(Decoded::WaitForRepair) => {
+                Ok(DecoderOutput::WaitForRepair) => {
                     if self.is_reset_by_peer() {
                         // No repair comes of a flow that the session has forgotten.
                         self.end_of_wan(turn)?;
@@ -187,7 +191,7 @@ impl Flow {
                     break;
                 }
                 Err(error) => {
-                    return Err(Broken {
+                    return Err(FlowFailure {
                         recurs: None,
                         reset: ResetReason::Reduction,
                         text: format!("the peer's data cannot be restored: {error}"),
@@ -205,31 +209,31 @@ impl Flow {
     }
 
     /// Ends the stream towards the host once the peer's has ended and all of it was delivered.
-    pub(super) fn end_of_wan(&mut self, turn: &mut Turn<'_>) -> Result<(), Broken> {
+    pub(super) fn end_of_wan(&mut self, turn: &mut FlowTurn<'_>) -> Result<(), FlowFailure> {
         if !self.wan_finished || self.wan_finish_told {
             return Ok(());
         }
         self.wan_finish_told = true;
         if !self.decoder.is_at_boundary() && !self.is_reset_by_peer() {
-            return Err(Broken {
+            return Err(FlowFailure {
                 recurs: None,
                 reset: ResetReason::Reduction,
                 text: "the peer's data ends in the middle of a record".to_owned(),
             });
         }
-        self.accelerate(turn, Input::WanFinished)
+        self.accelerate(turn, AcceleratorInput::WanFinished)
     }
 
     pub(super) fn finish_wan(&mut self) {
-        if self.finish_wan == Finish::Open {
-            self.finish_wan = Finish::Wanted;
+        if self.finish_wan == StreamFinish::Open {
+            self.finish_wan = StreamFinish::Wanted;
             self.encoder.finish();
         }
     }
 }
 
-fn failed_repair(error: reduce::Error) -> Broken {
-    Broken {
+fn failed_repair(error: reduce::ReductionError) -> FlowFailure {
+    FlowFailure {
         recurs: None,
         reset: ResetReason::Reduction,
         text: format!("repair failed: {error}"),

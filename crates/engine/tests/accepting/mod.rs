@@ -3,16 +3,18 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::{AcceptMode, AcceptRule, ConnectFailure, Event, Input, Policy, Via};
+use engine::{
+    AcceptMode, AcceptRule, ArrivalMethod, ConnectFailure, EngineEvent, EngineInput, FlowPolicy,
+};
 
-use super::world::{FAR, NEAR, Script, Setting, World, server};
+use super::world::{FAR, NEAR, ServerScript, TwoNodeWorld, WorldSettings, server};
 use super::{PATIENCE, REQUEST, ROUND_TRIP, answering, download, world_with};
 
 #[test]
 fn the_bypass_of_a_server_doubles_until_a_connection_succeeds() {
-    let mut world = world_with([(81, Script::Refuse)]);
+    let mut world = world_with([(81, ServerScript::Refuse)]);
     let minute = Duration::from_secs(60);
-    let refused = |world: &mut World, lasting: Duration| {
+    let refused = |world: &mut TwoNodeWorld, lasting: Duration| {
         let connection = world.accept(81);
         world.run_until(|world| world.client_host(connection).was_reset, PATIENCE);
         assert_eq!(world.nodes[NEAR].avoided.get(&server(81)), Some(&lasting));
@@ -25,19 +27,19 @@ fn the_bypass_of_a_server_doubles_until_a_connection_succeeds() {
     world.servers.insert(81, answering(&answer));
     download(&mut world, 81, &answer);
     assert!(world.nodes[NEAR].avoided.is_empty());
-    world.servers.insert(81, Script::Refuse);
+    world.servers.insert(81, ServerScript::Refuse);
     refused(&mut world, minute);
     // The client's own connection to the server is seen to succeed.
     let server = server(81);
-    world.input(NEAR, Input::BypassedServerAnswered { server });
+    world.input(NEAR, EngineInput::BypassedServerAnswered { server });
     assert!(world.nodes[NEAR].avoided.is_empty());
     refused(&mut world, minute);
 }
 
 #[test]
 fn the_server_of_a_proxys_client_is_not_bypassed() {
-    let mut world = world_with([(81, Script::Refuse)]);
-    let connection = world.accept_via(81, Via::Socks5);
+    let mut world = world_with([(81, ServerScript::Refuse)]);
+    let connection = world.accept_via(81, ArrivalMethod::Socks5);
     world.run_until(|world| world.client_host(connection).was_reset, PATIENCE);
     assert!(world.nodes[NEAR].avoided.is_empty());
 }
@@ -46,7 +48,7 @@ fn the_server_of_a_proxys_client_is_not_bypassed() {
 fn a_client_that_asks_is_admitted_when_the_server_has_accepted() {
     let answer = Bytes::from_static(b"hello");
     let mut world = world_with([(80, answering(&answer))]);
-    for via in [Via::Transparent, Via::Socks5] {
+    for via in [ArrivalMethod::Transparent, ArrivalMethod::Socks5] {
         let begun = world.now;
         let connection = world.ask_via(80, via);
         world.run_until(
@@ -59,7 +61,7 @@ fn a_client_that_asks_is_admitted_when_the_server_has_accepted() {
             .unwrap()
             .since(begun);
         let expected = match via {
-            Via::Transparent => ROUND_TRIP,
+            ArrivalMethod::Transparent => ROUND_TRIP,
             // By now the server is known to answer.
             _ => Duration::ZERO,
         };
@@ -74,8 +76,8 @@ fn a_client_that_asks_is_admitted_when_the_server_has_accepted() {
 #[test]
 fn a_server_that_speaks_first_is_heard_after_the_admission() {
     let greeting = Bytes::from_static(b"220 ready\r\n");
-    let mut world = world_with([(21, Script::GreetAndEcho { greeting })]);
-    let connection = world.ask_via(21, Via::Transparent);
+    let mut world = world_with([(21, ServerScript::GreetAndEcho { greeting })]);
+    let connection = world.ask_via(21, ArrivalMethod::Transparent);
     world.run_until(
         |world| world.client_host(connection).received.len() == 11,
         PATIENCE,
@@ -88,8 +90,12 @@ fn a_server_that_speaks_first_is_heard_after_the_admission() {
 
 #[test]
 fn a_client_that_asks_hears_how_the_server_failed_and_is_never_admitted() {
-    for via in [Via::Transparent, Via::Socks5, Via::HttpConnect] {
-        let mut world = world_with([(81, Script::Refuse)]);
+    for via in [
+        ArrivalMethod::Transparent,
+        ArrivalMethod::Socks5,
+        ArrivalMethod::HttpConnect,
+    ] {
+        let mut world = world_with([(81, ServerScript::Refuse)]);
         let connection = world.ask_via(81, via);
         world.run_until(
             |world| world.client_host(connection).declined.is_some(),
@@ -98,7 +104,7 @@ fn a_client_that_asks_hears_how_the_server_failed_and_is_never_admitted() {
         let host = world.client_host(connection);
         assert_eq!(host.declined, Some(ConnectFailure::Refused));
         assert_eq!(host.admitted_at, None);
-        let is_intercepted = via == Via::Transparent;
+        let is_intercepted = via == ArrivalMethod::Transparent;
         let avoided = &world.nodes[NEAR].avoided;
         assert_eq!(avoided.contains_key(&server(81)), is_intercepted);
     }
@@ -111,11 +117,11 @@ fn clients_are_accepted_at_once_from_a_servers_first_success_to_its_first_failur
     assert!(world.nodes[NEAR].accepted_at_once.is_empty());
     download(&mut world, 80, &answer);
     assert!(world.nodes[NEAR].accepted_at_once.contains(&server(80)));
-    world.servers.insert(80, Script::Refuse);
+    world.servers.insert(80, ServerScript::Refuse);
     let connection = world.accept(80);
     world.run_until(|world| world.client_host(connection).was_reset, PATIENCE);
     assert!(world.nodes[NEAR].accepted_at_once.is_empty());
-    let connection = world.ask_via(80, Via::Socks5);
+    let connection = world.ask_via(80, ArrivalMethod::Socks5);
     world.run_until(
         |world| world.client_host(connection).declined.is_some(),
         PATIENCE,
@@ -130,24 +136,24 @@ fn the_policy_says_when_clients_are_accepted() {
         ports: vec![port..=port],
         mode,
     };
-    let policy = Policy {
+    let policy = FlowPolicy {
         accept_rules: vec![
             rule(80, AcceptMode::AfterServer),
             rule(81, AcceptMode::AtOnce),
         ],
-        ..Policy::default()
+        ..FlowPolicy::default()
     };
     let answer = Bytes::from_static(b"hello");
-    let mut world = World::new(Setting {
+    let mut world = TwoNodeWorld::new(WorldSettings {
         policy,
-        ..Setting::default()
+        ..WorldSettings::default()
     });
     world.servers.insert(80, answering(&answer));
     download(&mut world, 80, &answer);
-    let connection = world.ask_via(80, Via::Socks5);
+    let connection = world.ask_via(80, ArrivalMethod::Socks5);
     assert_eq!(world.client_host(connection).admitted_at, None);
-    world.servers.insert(81, Script::Refuse);
-    let connection = world.ask_via(81, Via::Socks5);
+    world.servers.insert(81, ServerScript::Refuse);
+    let connection = world.ask_via(81, ArrivalMethod::Socks5);
     assert!(world.client_host(connection).admitted_at.is_some());
     world.run_until(|world| world.client_host(connection).was_reset, PATIENCE);
 }
@@ -155,11 +161,11 @@ fn the_policy_says_when_clients_are_accepted() {
 #[test]
 fn a_client_that_asks_a_silent_peer_does_not_wait_for_ever() {
     let greeting = Bytes::from_static(b"hello");
-    let mut world = world_with([(7, Script::GreetAndEcho { greeting })]);
+    let mut world = world_with([(7, ServerScript::GreetAndEcho { greeting })]);
     world.set_blocked(true);
-    for via in [Via::Transparent, Via::Socks5] {
+    for via in [ArrivalMethod::Transparent, ArrivalMethod::Socks5] {
         let connection = world.ask_via(7, via);
-        let has_heard = |world: &World| {
+        let has_heard = |world: &TwoNodeWorld| {
             let host = world.client_host(connection);
             host.was_reset || host.declined.is_some() || host.admitted_at.is_some()
         };
@@ -172,15 +178,18 @@ fn a_client_that_asks_a_silent_peer_does_not_wait_for_ever() {
 #[test]
 fn a_client_that_asks_and_goes_directly_hears_the_same() {
     let greeting = Bytes::from_static(b"direct");
-    let scripts = [(7, Script::GreetAndEcho { greeting }), (81, Script::Refuse)];
+    let scripts = [
+        (7, ServerScript::GreetAndEcho { greeting }),
+        (81, ServerScript::Refuse),
+    ];
     let mut world = world_with(scripts);
     world.cut();
-    let connection = world.ask_via(7, Via::Socks5);
+    let connection = world.ask_via(7, ArrivalMethod::Socks5);
     assert!(world.client_host(connection).admitted_at.is_some());
     world.send(connection, b"!", true);
     world.run_until(|world| world.client_host(connection).was_closed, PATIENCE);
     assert_eq!(&world.client_host(connection).received[..], b"direct!");
-    let connection = world.ask_via(81, Via::Socks5);
+    let connection = world.ask_via(81, ArrivalMethod::Socks5);
     let host = world.client_host(connection);
     assert_eq!(host.declined, Some(ConnectFailure::Refused));
     assert!(!host.was_reset && host.admitted_at.is_none());
@@ -188,11 +197,11 @@ fn a_client_that_asks_and_goes_directly_hears_the_same() {
 
 #[test]
 fn networks_with_an_asymmetric_route_are_bypassed_with_a_back_off_and_why_names_the_remedy() {
-    let mut world = world_with([(80, Script::Fail(ConnectFailure::AnswersElsewhere))]);
+    let mut world = world_with([(80, ServerScript::Fail(ConnectFailure::AnswersElsewhere))]);
     let minute = Duration::from_secs(60);
     let networks = ["198.18.1.0/24 to 198.18.2.0/24"];
     for minutes in [1, 2] {
-        let connection = world.ask_via(80, Via::Transparent);
+        let connection = world.ask_via(80, ArrivalMethod::Transparent);
         world.run_until(
             |world| world.client_host(connection).declined.is_some(),
             PATIENCE,
@@ -204,7 +213,7 @@ fn networks_with_an_asymmetric_route_are_bypassed_with_a_back_off_and_why_names_
         world.run_for(Duration::from_secs(1));
         assert!(world.nodes[NEAR].bypassed_routes.is_empty());
     }
-    let told = |event: &Event| matches!(event, Event::AsymmetricRoute { lasting, .. } if *lasting == 2 * minute);
+    let told = |event: &EngineEvent| matches!(event, EngineEvent::AsymmetricRoute { lasting, .. } if *lasting == 2 * minute);
     assert!(world.nodes[NEAR].events.iter().any(told));
     let last = world.nodes[NEAR].engine.flows(world.now).pop().unwrap();
     let why = world.nodes[NEAR].engine.why(world.now, last.flow).unwrap();
@@ -223,7 +232,7 @@ fn networks_with_an_asymmetric_route_are_bypassed_with_a_back_off_and_why_names_
     download(&mut world, 80, &answer);
     world
         .servers
-        .insert(80, Script::Fail(ConnectFailure::AnswersElsewhere));
+        .insert(80, ServerScript::Fail(ConnectFailure::AnswersElsewhere));
     let connection = world.accept(80);
     world.run_until(|world| world.client_host(connection).was_reset, PATIENCE);
     world.run_for(minute);
@@ -232,10 +241,10 @@ fn networks_with_an_asymmetric_route_are_bypassed_with_a_back_off_and_why_names_
 
 /// A world in which the packet filter of the peer's machine dropped the connection to one server, and another
 /// server has refused one.
-fn world_with_back_offs() -> World {
+fn world_with_back_offs() -> TwoNodeWorld {
     let scripts = [
-        (80, Script::Fail(ConnectFailure::Filtered)),
-        (81, Script::Refuse),
+        (80, ServerScript::Fail(ConnectFailure::Filtered)),
+        (81, ServerScript::Refuse),
     ];
     let mut world = world_with(scripts);
     for port in [81, 80] {
@@ -247,7 +256,7 @@ fn world_with_back_offs() -> World {
     world
 }
 
-fn bypassed(world: &World) -> Vec<u16> {
+fn bypassed(world: &TwoNodeWorld) -> Vec<u16> {
     let avoided = world.nodes[NEAR].avoided.keys();
     avoided.map(std::net::SocketAddr::port).collect()
 }
@@ -275,7 +284,7 @@ fn a_reload_that_gives_servers_another_peer_ends_all_their_back_offs() {
 #[test]
 fn a_peer_that_was_started_anew_ends_back_offs_that_the_servers_did_not_cause() {
     let mut world = world_with_back_offs();
-    world.restart(FAR, &Setting::default());
+    world.restart(FAR, &WorldSettings::default());
     world.connect();
     assert_eq!(bypassed(&world), [81]);
     assert_eq!(world.nodes[NEAR].intercepted, [world.id(FAR)]);

@@ -4,10 +4,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use engine::{Event, ServeAction, ServeRule, Via};
+use engine::{ArrivalMethod, EngineEvent, ServeAction, ServeRule};
 use vocab::Time;
 
-use super::world::{FAR, NEAR, Script, Setting, World, client};
+use super::world::{FAR, NEAR, ServerScript, TwoNodeWorld, WorldSettings, client};
 use super::{PATIENCE, REQUEST, answering};
 use bytes::Bytes;
 
@@ -16,25 +16,30 @@ fn address(text: &str) -> SocketAddr {
 }
 
 /// How a connection between these ended, at the near node.
-struct Ending {
+struct ConnectionOutcome {
     after: Duration,
     was_reset: bool,
     reason: String,
     wan_bytes: u64,
 }
 
-fn try_between(world: &mut World, client: SocketAddr, server: SocketAddr, via: Via) -> Ending {
+fn try_between(
+    world: &mut TwoNodeWorld,
+    client: SocketAddr,
+    server: SocketAddr,
+    via: ArrivalMethod,
+) -> ConnectionOutcome {
     let begun = world.now;
     let before: u64 = world.wan_bytes.iter().sum();
     let connection = world.accept_between(client, server, via);
     world.send(connection, REQUEST, true);
-    let over = |world: &World| {
+    let over = |world: &TwoNodeWorld| {
         let host = world.client_host(connection);
         host.was_reset || host.was_closed
     };
     world.run_until(over, PATIENCE);
     let flows = world.nodes[NEAR].engine.flows(world.now);
-    Ending {
+    ConnectionOutcome {
         after: world.now.since(begun),
         was_reset: world.client_host(connection).was_reset,
         reason: flows.last().unwrap().state.clone(),
@@ -42,22 +47,22 @@ fn try_between(world: &mut World, client: SocketAddr, server: SocketAddr, via: V
     }
 }
 
-fn refused_total(world: &World) -> u64 {
+fn refused_total(world: &TwoNodeWorld) -> u64 {
     world.nodes[FAR].engine.status().peers[0].refused_by_policy_total
 }
 
 #[test]
 fn a_forbidden_server_and_one_out_of_reach_look_alike() {
-    let mut world = World::new(Setting::default());
+    let mut world = TwoNodeWorld::new(WorldSettings::default());
     world
         .servers
         .insert(80, answering(&Bytes::from_static(b"secret")));
-    world.servers.insert(81, Script::Unreachable);
+    world.servers.insert(81, ServerScript::Unreachable);
     let out_of_reach = try_between(
         &mut world,
         client(),
         address("198.18.2.2:81"),
-        Via::Transparent,
+        ArrivalMethod::Transparent,
     );
     assert!(out_of_reach.was_reset);
     for (from, to) in [
@@ -71,7 +76,12 @@ fn a_forbidden_server_and_one_out_of_reach_look_alike() {
         let refused = refused_total(&world);
         // The near node is one that its owner has turned against the far one.
         world.widen_prefixes(NEAR, &["198.18.0.0/24", "198.18.2.0/24", "127.0.0.0/8"]);
-        let forbidden = try_between(&mut world, address(from), address(to), Via::Transparent);
+        let forbidden = try_between(
+            &mut world,
+            address(from),
+            address(to),
+            ArrivalMethod::Transparent,
+        );
         assert_eq!(refused_total(&world), refused + 1, "{from} to {to}");
         assert!(forbidden.was_reset);
         assert_eq!(forbidden.reason, out_of_reach.reason, "{from} to {to}");
@@ -87,19 +97,19 @@ fn a_forbidden_server_and_one_out_of_reach_look_alike() {
 
 #[test]
 fn a_refused_open_is_explained_beside_the_server_and_told_once_a_minute() {
-    let mut world = World::new(Setting::default());
+    let mut world = TwoNodeWorld::new(WorldSettings::default());
     world.widen_prefixes(NEAR, &["198.18.0.0/24"]);
     for _ in 0..5 {
         try_between(
             &mut world,
             client(),
             address("198.18.0.9:80"),
-            Via::Transparent,
+            ArrivalMethod::Transparent,
         );
     }
-    let told = |world: &World| -> Vec<u64> {
-        let opens = |event: &Event| match event {
-            Event::OpensRefused { opens, .. } => Some(*opens),
+    let told = |world: &TwoNodeWorld| -> Vec<u64> {
+        let opens = |event: &EngineEvent| match event {
+            EngineEvent::OpensRefused { opens, .. } => Some(*opens),
             _ => None,
         };
         world.nodes[FAR].events.iter().filter_map(opens).collect()
@@ -110,7 +120,7 @@ fn a_refused_open_is_explained_beside_the_server_and_told_once_a_minute() {
         &mut world,
         client(),
         address("198.18.0.9:80"),
-        Via::Transparent,
+        ArrivalMethod::Transparent,
     );
     assert_eq!(told(&world), [1, 5]);
     let flows = world.nodes[FAR].engine.flows(world.now);
@@ -130,29 +140,34 @@ fn a_refused_open_is_explained_beside_the_server_and_told_once_a_minute() {
 
 #[test]
 fn routes_that_change_change_what_is_served() {
-    let mut world = World::new(Setting::default());
+    let mut world = TwoNodeWorld::new(WorldSettings::default());
     world
         .servers
         .insert(80, answering(&Bytes::from_static(b"hello")));
     world.widen_prefixes(NEAR, &["198.18.2.0/24", "198.18.7.0/24"]);
     let server = address("198.18.7.9:80");
-    let before = try_between(&mut world, client(), server, Via::Transparent);
+    let before = try_between(&mut world, client(), server, ArrivalMethod::Transparent);
     assert!(before.was_reset);
     world.add_lan_route(FAR, "198.18.7.0/24");
-    let after = try_between(&mut world, client(), server, Via::Transparent);
+    let after = try_between(&mut world, client(), server, ArrivalMethod::Transparent);
     assert!(!after.was_reset);
     world.look_around(FAR);
-    assert!(try_between(&mut world, client(), server, Via::Transparent).was_reset);
+    assert!(try_between(&mut world, client(), server, ArrivalMethod::Transparent).was_reset);
 }
 
 #[test]
 fn a_proxys_client_may_have_any_address() {
-    let mut world = World::new(Setting::default());
+    let mut world = TwoNodeWorld::new(WorldSettings::default());
     world
         .servers
         .insert(80, answering(&Bytes::from_static(b"hello")));
     let from = address("127.0.0.1:1");
-    let ending = try_between(&mut world, from, address("198.18.2.2:80"), Via::Socks5);
+    let ending = try_between(
+        &mut world,
+        from,
+        address("198.18.2.2:80"),
+        ArrivalMethod::Socks5,
+    );
     assert!(!ending.was_reset, "{}", ending.reason);
     let seen: Vec<_> = world.server_hosts().map(|host| host.seen_client).collect();
     assert_eq!(seen, [None], "the server sees the far node");
@@ -167,12 +182,12 @@ fn a_port_that_a_rule_refuses_looks_like_a_server_out_of_reach() {
         ports: ports.to_vec(),
         action,
     };
-    let mut setting = Setting::default();
+    let mut setting = WorldSettings::default();
     setting.far_policy.serve_rules = vec![
         rule(&[80..=80], ServeAction::Accept),
         rule(&[], ServeAction::Refuse),
     ];
-    let mut world = World::new(setting);
+    let mut world = TwoNodeWorld::new(setting);
     for port in [80, 22] {
         let secret = Bytes::from_static(b"secret");
         world.servers.insert(port, answering(&secret));
@@ -181,10 +196,10 @@ fn a_port_that_a_rule_refuses_looks_like_a_server_out_of_reach() {
         &mut world,
         client(),
         address("198.18.2.2:80"),
-        Via::Transparent,
+        ArrivalMethod::Transparent,
     );
     assert!(!served.was_reset);
-    for via in [Via::Transparent, Via::Socks5] {
+    for via in [ArrivalMethod::Transparent, ArrivalMethod::Socks5] {
         let refused = try_between(&mut world, client(), address("198.18.2.2:22"), via);
         assert!(refused.was_reset);
         assert!(refused.after >= Duration::from_millis(3_200));
@@ -194,7 +209,7 @@ fn a_port_that_a_rule_refuses_looks_like_a_server_out_of_reach() {
     assert_eq!(world.server_hosts().count(), 1, "no connection was opened");
     let told = world.nodes[FAR].events.iter();
     let told = told.filter(|event| {
-        matches!(event, Event::OpensRefused { reason, .. } if reason.contains("serve_rule"))
+        matches!(event, EngineEvent::OpensRefused { reason, .. } if reason.contains("serve_rule"))
     });
     assert_eq!(told.count(), 1);
 }

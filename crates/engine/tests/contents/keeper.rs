@@ -16,28 +16,28 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use accelerate::registry::Entry;
+use accelerate::registry::AcceleratorEntry;
 use accelerate::settings::AcceleratorSettings;
-use accelerate::shared::{SharedState, StartContext, Unshared};
+use accelerate::shared::{SharedState, StartContext, UnsharedState};
 use accelerate::{
-    Accelerator, ContentAbsence, ContentHandle, ContentId, ContentRefusal, ContentReport,
-    ContentRequest, Half, Input, Output,
+    AcceleratorHalf, AcceleratorInput, AcceleratorOutput, ContentAbsence, ContentHandle, ContentId,
+    ContentRefusal, ContentReport, ContentRequest, WanEnd,
 };
 use bytes::{Bytes, BytesMut};
-use engine::Policy;
-use vocab::{Segment, SegmentKind, Time};
+use engine::FlowPolicy;
+use vocab::{FlowSegment, SegmentKind, Time};
 
 /// Bytes of a request.
 pub(crate) const REQUEST: usize = 24;
 /// The server ports that it serves.
 pub(crate) const PORTS: [u16; 3] = [7_000, 7_001, 7_002];
 
-static ENTRY: Entry = Entry {
+static ENTRY: AcceleratorEntry = AcceleratorEntry {
     number: 250,
     name: "keeper",
     ports: &PORTS,
     detection: None,
-    parse: |_| Ok(Arc::new(Keeper::default())),
+    parse: |_| Ok(Arc::new(KeeperSettings::default())),
     moved_keys: &[],
     uses_delegated: false,
     switch_on: None,
@@ -46,7 +46,7 @@ static ENTRY: Entry = Entry {
 
 /// What the near node knows of bodies, and what became of its requests.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Index {
+pub(crate) struct BodyIndex {
     /// The serialised handle of each body.
     pub(crate) handles: BTreeMap<u64, Bytes>,
     pub(crate) stored: usize,
@@ -60,18 +60,18 @@ pub(crate) struct Index {
 
 /// The accelerator's settings: its index, which the test looks at.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Keeper {
-    pub(crate) index: Arc<Mutex<Index>>,
+pub(crate) struct KeeperSettings {
+    pub(crate) index: Arc<Mutex<BodyIndex>>,
 }
 
-impl Keeper {
-    pub(crate) fn index(&self) -> Index {
+impl KeeperSettings {
+    pub(crate) fn index(&self) -> BodyIndex {
         self.index.lock().unwrap().clone()
     }
 
     /// A policy with this accelerator.
-    pub(crate) fn policy(&self) -> Policy {
-        let mut policy = Policy::default();
+    pub(crate) fn policy(&self) -> FlowPolicy {
+        let mut policy = FlowPolicy::default();
         policy.accelerators.set(&ENTRY, Arc::new(self.clone()));
         policy
     }
@@ -85,7 +85,7 @@ pub(crate) fn request(key: u64, range: Range<u64>) -> Vec<u8> {
         .collect()
 }
 
-impl AcceleratorSettings for Keeper {
+impl AcceleratorSettings for KeeperSettings {
     fn is_on(&self) -> bool {
         true
     }
@@ -95,19 +95,22 @@ impl AcceleratorSettings for Keeper {
     }
 
     fn start(&self, _: StartContext) -> Box<dyn SharedState> {
-        Box::new(Unshared::new(self.clone(), |keeper, half, _| match half {
-            Half::Near => Box::new(Near::new(Arc::clone(&keeper.index))),
-            Half::Far => Box::new(Far::default()),
-        }))
+        Box::new(UnsharedState::new(
+            self.clone(),
+            |keeper, half, _| match half {
+                WanEnd::Near => Box::new(KeeperNearHalf::new(Arc::clone(&keeper.index))),
+                WanEnd::Far => Box::new(KeeperFarHalf::default()),
+            },
+        ))
     }
 }
 
 /// The id of the only store or read of a flow.
 const ID: ContentId = ContentId(1);
 
-struct Near {
-    index: Arc<Mutex<Index>>,
-    outputs: VecDeque<Output>,
+struct KeeperNearHalf {
+    index: Arc<Mutex<BodyIndex>>,
+    outputs: VecDeque<AcceleratorOutput>,
     request: BytesMut,
     key: u64,
     range: Range<u64>,
@@ -117,8 +120,8 @@ struct Near {
     has_ended: bool,
 }
 
-impl Near {
-    fn new(index: Arc<Mutex<Index>>) -> Self {
+impl KeeperNearHalf {
+    fn new(index: Arc<Mutex<BodyIndex>>) -> Self {
         Self {
             index,
             outputs: VecDeque::new(),
@@ -152,14 +155,14 @@ impl Near {
 
     fn ask_server(&mut self) {
         let request = self.request.clone().freeze();
-        let segment = Segment::control(request);
-        self.outputs.push_back(Output::ToWan(segment));
+        let segment = FlowSegment::control(request);
+        self.outputs.push_back(AcceleratorOutput::ToWan(segment));
         self.is_storing = true;
         self.content(ContentRequest::Store { id: ID });
     }
 
     fn content(&mut self, request: ContentRequest) {
-        self.outputs.push_back(Output::Content(request));
+        self.outputs.push_back(AcceleratorOutput::Content(request));
     }
 
     /// Bytes of the server's body: all are stored, and those of the range go to the client.
@@ -170,7 +173,7 @@ impl Near {
         let piece = within(self.range.start) as usize..within(self.range.end) as usize;
         if piece.start < piece.end {
             let piece = bytes.slice(piece);
-            self.outputs.push_back(Output::ToLan(piece));
+            self.outputs.push_back(AcceleratorOutput::ToLan(piece));
         }
         if self.is_storing {
             self.content(ContentRequest::Append { id: ID, bytes });
@@ -196,7 +199,7 @@ impl Near {
             }
             ContentReport::Piece { bytes, .. } => {
                 self.range.start += bytes.len() as u64;
-                self.outputs.push_back(Output::ToLan(bytes));
+                self.outputs.push_back(AcceleratorOutput::ToLan(bytes));
             }
             ContentReport::Ended { .. } => {
                 index.hits += 1;
@@ -214,65 +217,67 @@ impl Near {
 
     fn end(&mut self) {
         self.has_ended = true;
-        self.outputs.push_back(Output::FinishLan);
-        self.outputs.push_back(Output::FinishWan);
+        self.outputs.push_back(AcceleratorOutput::FinishLan);
+        self.outputs.push_back(AcceleratorOutput::FinishWan);
     }
 }
 
-impl Accelerator for Near {
-    fn handle(&mut self, _: Time, input: Input) {
+impl AcceleratorHalf for KeeperNearHalf {
+    fn handle(&mut self, _: Time, input: AcceleratorInput) {
         match input {
-            Input::Lan(bytes) => {
+            AcceleratorInput::Lan(bytes) => {
                 self.request.extend_from_slice(&bytes);
                 if self.request.len() == REQUEST {
                     self.asked();
                 }
             }
-            Input::Wan(segment) if segment.kind == SegmentKind::Payload => self.body(segment.bytes),
-            Input::WanFinished if self.is_storing => {
+            AcceleratorInput::Wan(segment) if segment.kind == SegmentKind::Payload => {
+                self.body(segment.bytes)
+            }
+            AcceleratorInput::WanFinished if self.is_storing => {
                 self.content(ContentRequest::Finish { id: ID });
             }
             // It was refused, and nothing reports the end.
-            Input::WanFinished if self.came > 0 => self.end(),
+            AcceleratorInput::WanFinished if self.came > 0 => self.end(),
             // The client leaves before it has everything.
-            Input::LanFinished if !self.has_ended => {
+            AcceleratorInput::LanFinished if !self.has_ended => {
                 self.content(ContentRequest::StopReading { id: ID });
                 self.content(ContentRequest::Abandon { id: ID });
                 self.end();
             }
-            Input::Content(report) => self.report(report),
+            AcceleratorInput::Content(report) => self.report(report),
             _ => {}
         }
     }
 
-    fn poll_output(&mut self) -> Option<Output> {
+    fn poll_output(&mut self) -> Option<AcceleratorOutput> {
         self.outputs.pop_front()
     }
 }
 
 /// Passes requests on, and calls what the server answers payload.
 #[derive(Default)]
-struct Far {
-    outputs: VecDeque<Output>,
+struct KeeperFarHalf {
+    outputs: VecDeque<AcceleratorOutput>,
 }
 
-impl Accelerator for Far {
-    fn handle(&mut self, _: Time, input: Input) {
+impl AcceleratorHalf for KeeperFarHalf {
+    fn handle(&mut self, _: Time, input: AcceleratorInput) {
         let output = match input {
-            Input::Start => Output::OpenServer,
-            Input::Wan(segment) => Output::ToLan(segment.bytes),
-            Input::WanFinished => Output::FinishLan,
-            Input::Lan(bytes) => Output::ToWan(Segment::payload(bytes)),
-            Input::LanFinished => {
-                self.outputs.push_back(Output::EndBody);
-                Output::FinishWan
+            AcceleratorInput::Start => AcceleratorOutput::OpenServer,
+            AcceleratorInput::Wan(segment) => AcceleratorOutput::ToLan(segment.bytes),
+            AcceleratorInput::WanFinished => AcceleratorOutput::FinishLan,
+            AcceleratorInput::Lan(bytes) => AcceleratorOutput::ToWan(FlowSegment::payload(bytes)),
+            AcceleratorInput::LanFinished => {
+                self.outputs.push_back(AcceleratorOutput::EndBody);
+                AcceleratorOutput::FinishWan
             }
             _ => return,
         };
         self.outputs.push_back(output);
     }
 
-    fn poll_output(&mut self) -> Option<Output> {
+    fn poll_output(&mut self) -> Option<AcceleratorOutput> {
         self.outputs.pop_front()
     }
 }

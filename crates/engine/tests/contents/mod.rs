@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use accelerate::{ContentAbsence, ContentRefusal};
 use bytes::Bytes;
-use engine::{ConnectionId, Input};
+use engine::{ConnectionId, EngineInput};
 use reduce::DictionaryConfig;
-use vocab::{Bitrate, ByteCount, Random};
+use vocab::{Bitrate, ByteCount, SeededRandom};
 
-use super::world::{FAR, NEAR, Path, Script, Setting, World};
+use super::world::{FAR, NEAR, ServerScript, TestPath, TwoNodeWorld, WorldSettings};
 use super::{PATIENCE, random_bytes};
-use keeper::{Index, Keeper, PORTS, REQUEST};
+use keeper::{BodyIndex, KeeperSettings, PORTS, REQUEST};
 
 const PORT: u16 = PORTS[0];
 /// What the flow's open, its answer and its end take on the WAN, and what is acknowledged of it: more
@@ -22,31 +22,31 @@ const PORT: u16 = PORTS[0];
 const FLOW_WITHOUT_PAYLOAD: u64 = 1_000;
 
 /// Two nodes of which the near one keeps bodies.
-struct Kept {
-    world: World,
-    setting: Setting,
-    keeper: Keeper,
+struct ContentWorld {
+    world: TwoNodeWorld,
+    setting: WorldSettings,
+    keeper: KeeperSettings,
 }
 
-impl Kept {
+impl ContentWorld {
     fn new(dictionary: DictionaryConfig) -> Self {
         Self::with(|setting| setting.dictionary = dictionary)
     }
 
-    fn with(change: impl FnOnce(&mut Setting)) -> Self {
-        let keeper = Keeper::default();
-        let mut setting = Setting {
+    fn with(change: impl FnOnce(&mut WorldSettings)) -> Self {
+        let keeper = KeeperSettings::default();
+        let mut setting = WorldSettings {
             policy: keeper.policy(),
-            far_policy: Keeper::default().policy(),
-            path: Path {
+            far_policy: KeeperSettings::default().policy(),
+            path: TestPath {
                 rate: Bitrate::from_bits_per_second(100_000_000),
-                ..Path::default()
+                ..TestPath::default()
             },
-            ..Setting::default()
+            ..WorldSettings::default()
         };
         change(&mut setting);
         Self {
-            world: World::new(setting.clone()),
+            world: TwoNodeWorld::new(setting.clone()),
             setting,
             keeper,
         }
@@ -56,13 +56,13 @@ impl Kept {
         Self::with(|_| {})
     }
 
-    fn index(&self) -> Index {
+    fn index(&self) -> BodyIndex {
         self.keeper.index()
     }
 
     /// The server answers with this from here on.
     fn serve(&mut self, body: &Bytes) {
-        let script = Script::Answer {
+        let script = ServerScript::Answer {
             after: REQUEST,
             answer: body.clone(),
         };
@@ -97,7 +97,7 @@ impl Kept {
     }
 
     fn finish(&mut self, connection: ConnectionId) {
-        let is_over = |world: &World| world.client_host(connection).peer_finished;
+        let is_over = |world: &TwoNodeWorld| world.client_host(connection).peer_finished;
         self.world.run_until(is_over, PATIENCE);
         self.world.send(connection, &[], true);
     }
@@ -130,7 +130,7 @@ fn small() -> DictionaryConfig {
 
 #[test]
 fn a_second_client_is_answered_without_payload_on_the_wan() {
-    let mut kept = Kept::roomy();
+    let mut kept = ContentWorld::roomy();
     let body = random_bytes(1, 1_000_000);
     kept.serve(&body);
     let (first, wan) = kept.get(7, 0..u64::MAX);
@@ -152,12 +152,12 @@ fn a_second_client_is_answered_without_payload_on_the_wan() {
 
 #[test]
 fn a_range_is_read_without_the_rest() {
-    let mut kept = Kept::roomy();
+    let mut kept = ContentWorld::roomy();
     let body = random_bytes(1, 700_000);
     kept.serve(&body);
     let (part, _) = kept.get(7, 100_000..300_000);
     assert!(part == body[100_000..300_000]);
-    let mut random = Random::from_seed(2);
+    let mut random = SeededRandom::from_seed(2);
     for _ in 0..20 {
         let start = random.below(700_001);
         let end = start + random.below(200_000);
@@ -171,7 +171,7 @@ fn a_range_is_read_without_the_rest() {
 
 #[test]
 fn an_evicted_body_is_fetched_again_and_is_the_same() {
-    let mut kept = Kept::new(small());
+    let mut kept = ContentWorld::new(small());
     let body = random_bytes(1, 300_000);
     kept.serve(&body);
     kept.get(1, 0..u64::MAX);
@@ -193,7 +193,7 @@ fn an_evicted_body_is_fetched_again_and_is_the_same() {
 #[test]
 fn a_body_that_is_to_be_kept_outlives_others_and_the_limits_hold() {
     for wanted in [1..2, 1..40] {
-        let mut kept = Kept::new(small());
+        let mut kept = ContentWorld::new(small());
         kept.keeper.index.lock().unwrap().wanted = wanted.clone().collect();
         let body = random_bytes(1, 200_000);
         kept.serve(&body);
@@ -209,7 +209,8 @@ fn a_body_that_is_to_be_kept_outlives_others_and_the_limits_hold() {
             "{wanted:?} {wan}"
         );
         // What is emptied is not kept.
-        kept.world.input(NEAR, Input::ClearDictionary { key: None });
+        kept.world
+            .input(NEAR, EngineInput::ClearDictionary { key: None });
         kept.serve(&body);
         let (again, wan) = kept.get(1, 0..u64::MAX);
         assert!(again == body && wan > 1_000, "{wanted:?} {wan}");
@@ -218,7 +219,7 @@ fn a_body_that_is_to_be_kept_outlives_others_and_the_limits_hold() {
 
 #[test]
 fn a_body_is_read_from_disk_after_a_restart() {
-    let mut kept = Kept::roomy();
+    let mut kept = ContentWorld::roomy();
     let body = random_bytes(1, 2_000_000);
     kept.serve(&body);
     kept.get(7, 0..u64::MAX);
@@ -234,7 +235,7 @@ fn a_body_is_read_from_disk_after_a_restart() {
 
 #[test]
 fn a_damaged_record_on_disk_is_a_miss_and_the_client_gets_the_right_bytes() {
-    let mut kept = Kept::roomy();
+    let mut kept = ContentWorld::roomy();
     let body = random_bytes(1, 2_000_000);
     kept.serve(&body);
     kept.get(7, 0..u64::MAX);
@@ -258,7 +259,7 @@ fn a_damaged_record_on_disk_is_a_miss_and_the_client_gets_the_right_bytes() {
 
 #[test]
 fn a_damaged_handle_is_a_miss() {
-    let mut kept = Kept::roomy();
+    let mut kept = ContentWorld::roomy();
     let body = random_bytes(1, 100_000);
     kept.serve(&body);
     kept.get(7, 0..u64::MAX);
@@ -276,11 +277,12 @@ fn a_damaged_handle_is_a_miss() {
 
 #[test]
 fn an_emptied_dictionary_answers_nothing() {
-    let mut kept = Kept::roomy();
+    let mut kept = ContentWorld::roomy();
     let body = random_bytes(1, 100_000);
     kept.serve(&body);
     kept.get(7, 0..u64::MAX);
-    kept.world.input(NEAR, Input::ClearDictionary { key: None });
+    kept.world
+        .input(NEAR, EngineInput::ClearDictionary { key: None });
     let (again, wan) = kept.get(7, 0..u64::MAX);
     assert!(again == body && wan > 100_000);
     assert_eq!(kept.index().absences, [ContentAbsence::Gone]);
@@ -289,9 +291,9 @@ fn an_emptied_dictionary_answers_nothing() {
 /// Many bodies, of which few fit, asked for at random.
 #[test]
 fn many_handles_over_a_small_dictionary_give_right_bodies_or_none() {
-    let mut kept = Kept::new(small());
+    let mut kept = ContentWorld::new(small());
     let length = |key: u64| 20_000 + 7_919 * key as usize;
-    let mut random = Random::from_seed(1);
+    let mut random = SeededRandom::from_seed(1);
     for _ in 0..150 {
         let key = random.below(40);
         let body = random_bytes(key, length(key));
@@ -307,7 +309,7 @@ fn many_handles_over_a_small_dictionary_give_right_bodies_or_none() {
 #[test]
 fn what_either_policy_keeps_out_of_the_dictionary_is_refused() {
     for far in [false, true] {
-        let mut kept = Kept::with(|setting| {
+        let mut kept = ContentWorld::with(|setting| {
             let policy = match far {
                 false => &mut setting.policy,
                 true => &mut setting.far_policy,
@@ -330,7 +332,7 @@ fn what_either_policy_keeps_out_of_the_dictionary_is_refused() {
 
 #[test]
 fn a_client_that_does_not_read_holds_little_and_stops_no_other() {
-    let mut kept = Kept::roomy();
+    let mut kept = ContentWorld::roomy();
     let body = random_bytes(1, 8_000_000);
     kept.serve(&body);
     kept.get(7, 0..u64::MAX);
@@ -352,7 +354,7 @@ fn a_client_that_does_not_read_holds_little_and_stops_no_other() {
 
 #[test]
 fn a_client_that_leaves_ends_its_read() {
-    let mut kept = Kept::roomy();
+    let mut kept = ContentWorld::roomy();
     let body = random_bytes(1, 4_000_000);
     kept.serve(&body);
     kept.get(7, 0..u64::MAX);
@@ -366,7 +368,7 @@ fn a_client_that_leaves_ends_its_read() {
 
 /// Stores and reads a body of this length, and says how much the near node held at most.
 fn held_for(length: usize) -> u64 {
-    let mut kept = Kept::with(|setting| {
+    let mut kept = ContentWorld::with(|setting| {
         setting.path.rate = Bitrate::from_bits_per_second(1_000_000_000);
         setting.dictionary.disk = ByteCount::mebibytes(1024);
     });
@@ -375,7 +377,7 @@ fn held_for(length: usize) -> u64 {
     let most = Cell::new(0);
     for _ in 0..2 {
         let connection = kept.ask(7, 0..u64::MAX);
-        let is_over = |world: &World| {
+        let is_over = |world: &TwoNodeWorld| {
             let status = world.nodes[NEAR].engine.status();
             most.set(most.get().max(status.buffered_bytes));
             world.client_host(connection).peer_finished

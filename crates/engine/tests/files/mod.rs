@@ -7,19 +7,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use accelerate::smb;
-use accelerate::smb::testing::{FileClient, FileServer, Question};
-use engine::{ConnectionId, Event, Policy};
+use accelerate::smb::testing::{ClientStep, FileClient, FileServer};
+use engine::{ConnectionId, EngineEvent, FlowPolicy};
 
-use super::world::{FAR, NEAR, Script, Setting, World};
+use super::world::{FAR, NEAR, ServerScript, TwoNodeWorld, WorldSettings};
 use super::{PATIENCE, random_bytes};
 
 const LENGTH: usize = 300_000;
 const BLOCK: u32 = 1_000;
 
 /// A client with a file of the server's open.
-struct Share {
-    world: World,
-    setting: Setting,
+struct FileShare {
+    world: TwoNodeWorld,
+    setting: WorldSettings,
     server: Rc<RefCell<FileServer>>,
     client: FileClient,
     connection: ConnectionId,
@@ -29,24 +29,26 @@ struct Share {
     read: u64,
 }
 
-impl Share {
+impl FileShare {
     fn new() -> Self {
-        Self::opened_by(Question::Open)
+        Self::opened_by(ClientStep::Open)
     }
 
-    fn opened_by(question: Question) -> Self {
-        let mut policy = Policy::default();
-        let settings = Arc::new(smb::Settings::STRICT);
+    fn opened_by(question: ClientStep) -> Self {
+        let mut policy = FlowPolicy::default();
+        let settings = Arc::new(smb::SmbSettings::STRICT);
         policy.accelerators.set(&smb::ENTRY, settings);
-        let setting = Setting {
+        let setting = WorldSettings {
             policy: policy.clone(),
             far_policy: policy,
-            ..Setting::default()
+            ..WorldSettings::default()
         };
         let contents = random_bytes(17, LENGTH).to_vec();
         let server = Rc::new(RefCell::new(FileServer::new(contents)));
-        let mut world = World::new(setting.clone());
-        world.servers.insert(445, Script::Files(Rc::clone(&server)));
+        let mut world = TwoNodeWorld::new(setting.clone());
+        world
+            .servers
+            .insert(445, ServerScript::Files(Rc::clone(&server)));
         let connection = world.accept(445);
         let mut share = Self {
             world,
@@ -61,8 +63,12 @@ impl Share {
         share
     }
 
-    fn set_up(&mut self, opens: Question) {
-        for question in [Question::Negotiate, Question::SetUp, Question::Connect] {
+    fn set_up(&mut self, opens: ClientStep) {
+        for question in [
+            ClientStep::Negotiate,
+            ClientStep::SetUp,
+            ClientStep::Connect,
+        ] {
             self.ask(question);
         }
         self.ask(opens);
@@ -72,12 +78,12 @@ impl Share {
     fn connect_again(&mut self) {
         let contents = self.server.borrow().contents().to_vec();
         self.server = Rc::new(RefCell::new(FileServer::new(contents)));
-        let script = Script::Files(Rc::clone(&self.server));
+        let script = ServerScript::Files(Rc::clone(&self.server));
         self.world.servers.insert(445, script);
         self.client = FileClient::default();
         self.connection = self.world.accept(445);
         (self.heard, self.read) = (0, 0);
-        self.set_up(Question::Open);
+        self.set_up(ClientStep::Open);
     }
 
     /// What both nodes say of why the last flow is not accelerated.
@@ -96,13 +102,13 @@ impl Share {
     }
 
     /// The answer, if it takes no time.
-    fn ask_at_once(&mut self, question: Question) -> Option<Vec<u8>> {
+    fn ask_at_once(&mut self, question: ClientStep) -> Option<Vec<u8>> {
         let bytes = self.client.ask(question);
         self.world.send(self.connection, &bytes, false);
         self.hear()
     }
 
-    fn ask(&mut self, question: Question) -> Vec<u8> {
+    fn ask(&mut self, question: ClientStep) -> Vec<u8> {
         match self.ask_at_once(question) {
             Some(answer) => answer,
             None => self.wait(),
@@ -120,7 +126,7 @@ impl Share {
     fn wait(&mut self) -> Vec<u8> {
         loop {
             let (connection, heard) = (self.connection, self.heard);
-            let comes = |world: &World| world.client_host(connection).received.len() > heard;
+            let comes = |world: &TwoNodeWorld| world.client_host(connection).received.len() > heard;
             self.world.run_until(comes, PATIENCE);
             if let Some(answer) = self.hear() {
                 return answer;
@@ -128,10 +134,10 @@ impl Share {
         }
     }
 
-    fn next_block(&mut self) -> Question {
+    fn next_block(&mut self) -> ClientStep {
         let offset = self.read * u64::from(BLOCK);
         self.read += 1;
-        Question::Read {
+        ClientStep::Read {
             offset,
             length: BLOCK,
         }
@@ -160,13 +166,13 @@ impl Share {
     }
 }
 
-fn is_silent(event: &Event) -> bool {
-    matches!(event, Event::PeerSilent { .. })
+fn is_silent(event: &EngineEvent) -> bool {
+    matches!(event, EngineEvent::PeerSilent { .. })
 }
 
 #[test]
 fn nothing_is_answered_for_a_server_whose_link_has_broken() {
-    let mut share = Share::new();
+    let mut share = FileShare::new();
     share.settle();
     // Its client's node hears of it; the server's does not, or is gone.
     share.world.lose_link(NEAR);
@@ -180,13 +186,13 @@ fn nothing_is_answered_for_a_server_whose_link_has_broken() {
 
 #[test]
 fn nothing_is_answered_for_a_server_behind_a_link_that_is_silent() {
-    let mut share = Share::new();
+    let mut share = FileShare::new();
     share.settle();
     share.world.set_blocked(true);
     share.world.run_for(Duration::from_secs(1));
     assert!(share.reads_at_once());
     // Sooner than after the ten seconds for which what it heard last would do.
-    let falls_silent = |world: &World| world.nodes[NEAR].events.iter().any(is_silent);
+    let falls_silent = |world: &TwoNodeWorld| world.nodes[NEAR].events.iter().any(is_silent);
     share.world.run_until(falls_silent, Duration::from_secs(5));
     assert!(!share.reads_at_once());
     share.world.run_for(Duration::from_secs(1));
@@ -199,22 +205,22 @@ fn nothing_is_answered_for_a_server_behind_a_link_that_is_silent() {
 
 #[test]
 fn what_was_answered_and_is_lost_with_the_servers_node_is_told_by_a_reset() {
-    let mut share = Share::new();
+    let mut share = FileShare::new();
     share.settle();
     let before = share.server.borrow().contents().to_vec();
-    let write = |offset, byte| Question::Write {
+    let write = |offset, byte| ClientStep::Write {
         offset,
         data: vec![byte; 1_000],
     };
     share.ask(write(0, 1));
-    share.ask(Question::Flush);
+    share.ask(ClientStep::Flush);
     assert!(share.ask_at_once(write(1_000, 2)).is_some());
     let setting = share.setting.clone();
     share.world.restart(FAR, &setting);
     share.server.borrow_mut().disconnect();
     share.world.connect();
     let connection = share.connection;
-    let is_reset = |world: &World| world.client_host(connection).was_reset;
+    let is_reset = |world: &TwoNodeWorld| world.client_host(connection).was_reset;
     share.world.run_until(is_reset, PATIENCE);
     // No end that could be taken for a good one.
     assert!(!share.world.client_host(connection).peer_finished);
@@ -225,17 +231,17 @@ fn what_was_answered_and_is_lost_with_the_servers_node_is_told_by_a_reset() {
 
 #[test]
 fn what_was_flushed_outlives_the_clients_node_and_its_opens_end() {
-    let mut share = Share::new();
+    let mut share = FileShare::new();
     share.settle();
     for (offset, byte) in [(0, 1), (1_000, 2)] {
         let data = vec![byte; 1_000];
         assert!(
             share
-                .ask_at_once(Question::Write { offset, data })
+                .ask_at_once(ClientStep::Write { offset, data })
                 .is_some()
         );
     }
-    share.ask(Question::Flush);
+    share.ask(ClientStep::Flush);
     let setting = share.setting.clone();
     share.world.restart(NEAR, &setting);
     share.world.connect();
@@ -249,14 +255,14 @@ fn what_was_flushed_outlives_the_clients_node_and_its_opens_end() {
 /// A signed request on a session that goes unsigned, and whose key nobody has.
 #[test]
 fn hosts_whose_flow_was_closed_for_want_of_a_key_are_left_alone_for_some_minutes() {
-    let mut share = Share::new();
+    let mut share = FileShare::new();
     share.settle();
     assert_eq!(share.whys_not(), [None, None]);
-    let mut signed = share.client.ask(Question::Flush);
+    let mut signed = share.client.ask(ClientStep::Flush);
     signed[4 + 16] |= 8;
     share.world.send(share.connection, &signed, false);
     let connection = share.connection;
-    let is_reset = |world: &World| world.client_host(connection).was_reset;
+    let is_reset = |world: &TwoNodeWorld| world.client_host(connection).was_reset;
     share.world.run_until(is_reset, PATIENCE);
     share.connect_again();
     for _ in 0..10 {
@@ -280,9 +286,9 @@ fn hosts_whose_flow_was_closed_for_want_of_a_key_are_left_alone_for_some_minutes
 /// that somebody else has.
 #[test]
 fn a_second_connection_of_a_client_ends_what_is_done_under_its_leases() {
-    let mut share = Share::opened_by(Question::OpenLeased);
+    let mut share = FileShare::opened_by(ClientStep::OpenLeased);
     share.settle();
-    let write = |byte| Question::Write {
+    let write = |byte| ClientStep::Write {
         offset: 0,
         data: vec![byte; 1_000],
     };

@@ -4,53 +4,53 @@ use std::time::Duration;
 
 use accelerate::testing::cache;
 use bytes::Bytes;
-use engine::{AcceptMode, ConnectionId, Event, Input, Limits, Via};
+use engine::{AcceptMode, ArrivalMethod, ConnectionId, EngineEvent, EngineInput, EngineLimits};
 
-use super::world::{FAR, NEAR, Script, Setting, World, server};
+use super::world::{FAR, NEAR, ServerScript, TwoNodeWorld, WorldSettings, server};
 use super::{PATIENCE, ROUND_TRIP, random_bytes, setting_with};
 
 const PORT: u16 = cache::PORT;
 
-fn setting() -> Setting {
+fn setting() -> WorldSettings {
     setting_with(&cache::ENTRY)
 }
 
-fn world() -> World {
+fn world() -> TwoNodeWorld {
     world_of(setting())
 }
 
-fn world_of(setting: Setting) -> World {
-    let mut world = World::new(setting);
+fn world_of(setting: WorldSettings) -> TwoNodeWorld {
+    let mut world = TwoNodeWorld::new(setting);
     let greeting = Bytes::new();
     world
         .servers
-        .insert(PORT, Script::GreetAndEcho { greeting });
+        .insert(PORT, ServerScript::GreetAndEcho { greeting });
     world
 }
 
-fn ask(world: &mut World, connection: ConnectionId, line: &str) {
+fn ask(world: &mut TwoNodeWorld, connection: ConnectionId, line: &str) {
     world.send(connection, line.as_bytes(), false);
 }
 
-fn received(world: &World, connection: ConnectionId) -> &[u8] {
+fn received(world: &TwoNodeWorld, connection: ConnectionId) -> &[u8] {
     &world.client_host(connection).received
 }
 
-fn wait_for(world: &mut World, connection: ConnectionId, answer: &str) {
-    let came = |world: &World| received(world, connection) == answer.as_bytes();
+fn wait_for(world: &mut TwoNodeWorld, connection: ConnectionId, answer: &str) {
+    let came = |world: &TwoNodeWorld| received(world, connection) == answer.as_bytes();
     world.run_until(came, PATIENCE);
 }
 
-fn flows(world: &World, own: usize) -> usize {
+fn flows(world: &TwoNodeWorld, own: usize) -> usize {
     world.nodes[own].engine.status().flows
 }
 
-fn directs(world: &World) -> usize {
+fn directs(world: &TwoNodeWorld) -> usize {
     world.nodes[NEAR].engine.status().direct
 }
 
 /// What the near node says of its last flow: the stages' texts, and the state.
-fn why(world: &World) -> (Vec<String>, String) {
+fn why(world: &TwoNodeWorld) -> (Vec<String>, String) {
     let engine = &world.nodes[NEAR].engine;
     let flows = engine.flows(world.now);
     let last = flows.last().unwrap();
@@ -59,11 +59,11 @@ fn why(world: &World) -> (Vec<String>, String) {
     (stages.collect(), last.state.clone())
 }
 
-fn silence(world: &mut World) {
+fn silence(world: &mut TwoNodeWorld) {
     world.freeze(FAR);
-    let silent = |world: &World| {
+    let silent = |world: &TwoNodeWorld| {
         let mut events = world.nodes[NEAR].events.iter();
-        events.any(|event| matches!(event, Event::PeerSilent { .. }))
+        events.any(|event| matches!(event, EngineEvent::PeerSilent { .. }))
     };
     world.run_until(silent, Duration::from_secs(10));
 }
@@ -142,7 +142,7 @@ fn a_server_that_speaks_first_is_heard_when_the_client_is_silent() {
     let greeting = Bytes::from_static(b"220 ready\n");
     world
         .servers
-        .insert(PORT, Script::GreetAndEcho { greeting });
+        .insert(PORT, ServerScript::GreetAndEcho { greeting });
     let begun = world.now;
     let connection = world.accept(PORT);
     wait_for(&mut world, connection, "220 ready\n");
@@ -178,7 +178,7 @@ fn a_client_that_resets_before_the_open_is_heard_of_by_nobody() {
 #[test]
 fn what_a_client_sent_before_its_reset_opens_the_flow_and_reaches_the_server() {
     let mut world = world();
-    world.servers.insert(PORT, Script::Swallow);
+    world.servers.insert(PORT, ServerScript::Swallow);
     let connection = world.accept(PORT);
     world.send_and_reset(connection, b"LOCAL one\nFAR two\n");
     world.run_until(
@@ -237,7 +237,7 @@ fn bytes_on_their_way_to_the_client_do_not_upset_a_flow_that_goes_directly() {
     ask(&mut world, connection, "AL one\n");
     let bytes = random_bytes(3, 200_000);
     world.send(connection, &bytes, true);
-    let all = |world: &World| received(world, connection).len() == 10 + bytes.len();
+    let all = |world: &TwoNodeWorld| received(world, connection).len() == 10 + bytes.len();
     world.run_until(all, PATIENCE);
     assert!(!world.client_host(connection).was_closed);
     world.take(connection, usize::MAX);
@@ -257,7 +257,7 @@ fn a_flow_that_was_opened_late_is_not_left_to_a_peer_that_never_answers() {
         .events
         .iter()
         .find_map(|event| match event {
-            Event::UnansweredFlowsEnded { direct, reset, .. } => Some((*direct, *reset)),
+            EngineEvent::UnansweredFlowsEnded { direct, reset, .. } => Some((*direct, *reset)),
             _ => None,
         });
     // The open was handed to the link.
@@ -267,7 +267,7 @@ fn a_flow_that_was_opened_late_is_not_left_to_a_peer_that_never_answers() {
 #[test]
 fn a_server_that_refuses_a_late_flow_is_bypassed_as_any_other() {
     let mut world = world();
-    world.servers.insert(PORT, Script::Refuse);
+    world.servers.insert(PORT, ServerScript::Refuse);
     let connection = world.accept(PORT);
     ask(&mut world, connection, "LOCAL one\nFAR two\n");
     world.run_until(|world| world.client_host(connection).was_reset, PATIENCE);
@@ -277,11 +277,11 @@ fn a_server_that_refuses_a_late_flow_is_bypassed_as_any_other() {
 
 #[test]
 fn flows_that_are_not_open_count_in_the_nodes_limit() {
-    let limits = Limits {
+    let limits = EngineLimits {
         flows: 2,
-        ..Limits::default()
+        ..EngineLimits::default()
     };
-    let mut world = world_of(Setting {
+    let mut world = world_of(WorldSettings {
         limits,
         ..setting()
     });
@@ -297,13 +297,13 @@ fn flows_that_are_not_open_count_in_the_nodes_limit() {
 
 #[test]
 fn a_peer_at_its_share_gets_no_late_flow() {
-    let limits = Limits {
+    let limits = EngineLimits {
         flows: 40,
         peer_flows_percent: 10,
         source_flows_percent: 100,
-        ..Limits::default()
+        ..EngineLimits::default()
     };
-    let mut world = world_of(Setting {
+    let mut world = world_of(WorldSettings {
         limits,
         has_other_peer: true,
         ..setting()
@@ -324,9 +324,9 @@ fn the_flow_of_a_client_that_waits_for_its_server_is_opened_at_once() {
     let mut setting = setting();
     setting.policy.accept = AcceptMode::AfterServer;
     let mut world = world_of(setting);
-    for via in [Via::Transparent, Via::Socks5] {
+    for via in [ArrivalMethod::Transparent, ArrivalMethod::Socks5] {
         let connection = world.ask_via(PORT, via);
-        let admitted = |world: &World| world.client_host(connection).admitted_at.is_some();
+        let admitted = |world: &TwoNodeWorld| world.client_host(connection).admitted_at.is_some();
         world.run_until(admitted, PATIENCE);
         assert!(flows(&world, FAR) > 0);
         ask(&mut world, connection, "LOCAL one\n");
@@ -337,8 +337,8 @@ fn the_flow_of_a_client_that_waits_for_its_server_is_opened_at_once() {
 #[test]
 fn what_a_client_that_asks_learned_lets_the_next_one_be_answered_here() {
     let mut world = world();
-    let first = world.ask_via(PORT, Via::Transparent);
-    let admitted = |world: &World| world.client_host(first).admitted_at.is_some();
+    let first = world.ask_via(PORT, ArrivalMethod::Transparent);
+    let admitted = |world: &TwoNodeWorld| world.client_host(first).admitted_at.is_some();
     world.run_until(admitted, PATIENCE);
     world.send(first, b"", true);
     world.run_until(
@@ -346,7 +346,7 @@ fn what_a_client_that_asks_learned_lets_the_next_one_be_answered_here() {
         PATIENCE,
     );
     let before = world.wan_bytes;
-    let second = world.ask_via(PORT, Via::Transparent);
+    let second = world.ask_via(PORT, ArrivalMethod::Transparent);
     world.send(second, b"LOCAL two\n", true);
     assert!(world.client_host(second).was_closed);
     assert_eq!(world.wan_bytes, before);
@@ -377,7 +377,7 @@ fn a_peer_that_is_removed_takes_its_unopened_flows_along_and_a_stop_waits_for_th
     let mut world = self::world();
     let [one, other] = [(); 2].map(|()| world.accept(PORT));
     let grace = Duration::from_secs(30);
-    world.input(NEAR, Input::Stop { grace });
+    world.input(NEAR, EngineInput::Stop { grace });
     ask(&mut world, one, "LOCAL one\n");
     world.send(one, b"", true);
     assert!(world.client_host(one).was_closed && !world.nodes[NEAR].stopped);

@@ -4,9 +4,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::{ConnectionId, Event, Input};
+use engine::{ConnectionId, EngineEvent, EngineInput};
 
-use crate::world::{FAR, NEAR, Script, World};
+use crate::world::{FAR, NEAR, ServerScript, TwoNodeWorld};
 use crate::{PATIENCE, REQUEST, random_bytes, world_with, world_with_packets};
 
 /// A port of no accelerator, and that of the SMB accelerator.
@@ -32,18 +32,18 @@ fn contents() -> [Bytes; 4] {
 }
 
 /// By TLS, and by UDP with a loss of 2 %.
-fn worlds() -> [World; 2] {
+fn worlds() -> [TwoNodeWorld; 2] {
     [world_with([]), world_with_packets(0.02, [])]
 }
 
-fn failed_flows(world: &World, node: usize) -> usize {
+fn failed_flows(world: &TwoNodeWorld, node: usize) -> usize {
     let events = world.nodes[node].events.iter();
     events
-        .filter(|event| matches!(event, Event::FlowFailed { .. }))
+        .filter(|event| matches!(event, EngineEvent::FlowFailed { .. }))
         .count()
 }
 
-fn flows_left(world: &World) -> usize {
+fn flows_left(world: &TwoNodeWorld) -> usize {
     let status = world.nodes.each_ref().map(|node| node.engine.status());
     status
         .iter()
@@ -56,7 +56,7 @@ fn what_a_server_sent_before_its_reset_reaches_the_client_first() {
     for mut world in worlds() {
         for port in PORTS {
             for answer in contents() {
-                let script = Script::AnswerAndReset {
+                let script = ServerScript::AnswerAndReset {
                     after: 5,
                     answer: answer.clone(),
                 };
@@ -79,10 +79,10 @@ fn what_a_client_sent_before_its_reset_reaches_the_server_first() {
     for mut world in worlds() {
         for port in PORTS {
             for request in contents() {
-                world.servers.insert(port, Script::Swallow);
+                world.servers.insert(port, ServerScript::Swallow);
                 let connection = world.accept(port);
                 world.send_and_reset(connection, &request);
-                let is_reset = |world: &World| {
+                let is_reset = |world: &TwoNodeWorld| {
                     world
                         .server_hosts()
                         .last()
@@ -103,11 +103,11 @@ fn what_a_client_sent_before_its_reset_reaches_the_server_first() {
 #[test]
 fn direct_connections_deliver_before_a_reset_too() {
     let answer = random_bytes(4, LONG);
-    let script = Script::AnswerAndReset {
+    let script = ServerScript::AnswerAndReset {
         after: 5,
         answer: answer.clone(),
     };
-    let mut world = world_with([(80, script), (81, Script::Swallow)]);
+    let mut world = world_with([(80, script), (81, ServerScript::Swallow)]);
     world.forget_peers(NEAR);
     let connection = world.accept(80);
     world.send(connection, REQUEST, false);
@@ -117,7 +117,8 @@ fn direct_connections_deliver_before_a_reset_too() {
 
     let connection = world.accept(81);
     world.send_and_reset(connection, &answer);
-    let is_reset = |world: &World| world.nodes[NEAR].hosts.values().last().unwrap().was_reset;
+    let is_reset =
+        |world: &TwoNodeWorld| world.nodes[NEAR].hosts.values().last().unwrap().was_reset;
     world.run_until(is_reset, PATIENCE);
     let server = world.nodes[NEAR].hosts.values().last().unwrap();
     assert!(server.received == answer && !server.peer_finished);
@@ -128,7 +129,7 @@ fn direct_connections_deliver_before_a_reset_too() {
 #[test]
 fn a_reset_waits_for_a_client_that_reads_slowly() {
     let answer = random_bytes(5, 100_000);
-    let script = Script::AnswerAndReset {
+    let script = ServerScript::AnswerAndReset {
         after: 5,
         answer: answer.clone(),
     };
@@ -155,7 +156,7 @@ fn a_reset_waits_for_a_client_that_reads_slowly() {
 #[test]
 fn a_client_that_never_reads_holds_a_dead_flow_for_a_minute() {
     for (direct, length) in [(false, 1_000), (false, LONG), (true, 1_000), (true, LONG)] {
-        let script = Script::AnswerAndReset {
+        let script = ServerScript::AnswerAndReset {
             after: 5,
             answer: random_bytes(6, length),
         };
@@ -171,23 +172,23 @@ fn a_client_that_never_reads_holds_a_dead_flow_for_a_minute() {
         world.run_for(Duration::from_secs(10));
         assert_eq!(flows_left(&world), 0, "{direct} {length}");
         assert!(world.client_host(connection).was_reset);
-        let buffered = |node: &crate::world::Node| node.engine.status().buffered_bytes;
+        let buffered = |node: &crate::world::TestNode| node.engine.status().buffered_bytes;
         assert_eq!(world.nodes.each_ref().map(buffered), [0, 0]);
     }
 }
 
 #[test]
 fn a_clean_end_comes_before_a_reset_that_follows_it() {
-    let script = Script::AnswerAndReset {
+    let script = ServerScript::AnswerAndReset {
         after: usize::MAX,
         answer: Bytes::new(),
     };
     let mut world = world_with([(80, script)]);
     let connection = world.accept(80);
     world.send(connection, b"the whole request", true);
-    world.input(NEAR, Input::Failed { connection });
+    world.input(NEAR, EngineInput::Failed { connection });
     world.abort(connection);
-    let is_reset = |world: &World| world.server_hosts().any(|host| host.was_reset);
+    let is_reset = |world: &TwoNodeWorld| world.server_hosts().any(|host| host.was_reset);
     world.run_until(is_reset, PATIENCE);
     let host = world.server_hosts().next().unwrap();
     assert!(host.peer_finished, "the client had ended its stream");
@@ -198,7 +199,7 @@ fn a_clean_end_comes_before_a_reset_that_follows_it() {
 #[test]
 fn resets_of_both_hosts_cross_each_other() {
     let both = random_bytes(7, 50_000);
-    let script = Script::AnswerAndReset {
+    let script = ServerScript::AnswerAndReset {
         after: 0,
         answer: both.clone(),
     };
@@ -216,7 +217,7 @@ fn resets_of_both_hosts_cross_each_other() {
 #[test]
 fn a_reset_is_still_ordered_when_the_link_breaks_before_it() {
     let answer = random_bytes(8, 500_000);
-    let script = Script::AnswerAndReset {
+    let script = ServerScript::AnswerAndReset {
         after: 5,
         answer: answer.clone(),
     };
@@ -236,7 +237,7 @@ fn a_reset_is_still_ordered_when_the_link_breaks_before_it() {
 
 /// What a host does to its connection.
 #[derive(Clone, Copy, Debug)]
-enum Ending {
+enum HostEnding {
     /// It reads on and sends nothing.
     None,
     /// It resets, and nothing of it is unread.
@@ -249,7 +250,7 @@ enum Ending {
     ResetBehindDataAndFinish,
 }
 
-impl Ending {
+impl HostEnding {
     const ALL: [Self; 5] = [
         Self::None,
         Self::Reset,
@@ -258,7 +259,7 @@ impl Ending {
         Self::ResetBehindDataAndFinish,
     ];
 
-    fn happen(self, world: &mut World, own: usize, connection: ConnectionId) {
+    fn happen(self, world: &mut TwoNodeWorld, own: usize, connection: ConnectionId) {
         let data = random_bytes(own as u64, LONG);
         let (bytes, finish) = match self {
             Self::None => return,
@@ -277,13 +278,13 @@ impl Ending {
 fn no_pair_of_endings_keeps_a_flow() {
     // From a crossing on the path to a time at which a part of the data has arrived.
     let delays = [0, 10, 400].map(Duration::from_millis);
-    let idle = Script::AnswerAndReset {
+    let idle = ServerScript::AnswerAndReset {
         after: usize::MAX,
         answer: Bytes::new(),
     };
-    let pairs = Ending::ALL.map(|one| Ending::ALL.map(|other| (one, other)));
+    let pairs = HostEnding::ALL.map(|one| HostEnding::ALL.map(|other| (one, other)));
     let pairs = pairs.into_iter().flatten();
-    let pairs = pairs.filter(|pair| !matches!(pair, (Ending::None, Ending::None)));
+    let pairs = pairs.filter(|pair| !matches!(pair, (HostEnding::None, HostEnding::None)));
     for ((client, server), delay, client_first, direct) in pairs.flat_map(|pair| {
         let cases = [(true, false), (false, false), (true, true), (false, true)];
         let cases = cases.into_iter();

@@ -8,39 +8,42 @@ use std::time::Duration;
 use accelerate::ServerConnection;
 use accelerate::testing::fan;
 use bytes::Bytes;
-use engine::{ConnectFailure, ConnectionId, Input, Limits};
+use engine::{ConnectFailure, ConnectionId, EngineInput, EngineLimits};
 
-use super::world::{FAR, NEAR, Script, Setting, World};
+use super::world::{FAR, NEAR, ServerScript, TwoNodeWorld, WorldSettings};
 use super::{PATIENCE, ROUND_TRIP, setting_with};
 
 const PORT: u16 = fan::PORT;
 
-fn echo() -> Script {
-    Script::GreetAndEcho {
+fn echo() -> ServerScript {
+    ServerScript::GreetAndEcho {
         greeting: Bytes::new(),
     }
 }
 
 /// A client whose flow's own connection to an echoing server stands; the next ones meet these servers.
-fn world_with_next(next: impl IntoIterator<Item = Script>) -> (World, ConnectionId) {
+fn world_with_next(next: impl IntoIterator<Item = ServerScript>) -> (TwoNodeWorld, ConnectionId) {
     world_of(setting_with(&fan::ENTRY), next)
 }
 
-fn world_of(setting: Setting, next: impl IntoIterator<Item = Script>) -> (World, ConnectionId) {
-    let mut world = World::new(setting);
-    let scripts: VecDeque<Script> = std::iter::once(echo()).chain(next).collect();
-    let scripts = Script::InTurn(Rc::new(RefCell::new(scripts)));
+fn world_of(
+    setting: WorldSettings,
+    next: impl IntoIterator<Item = ServerScript>,
+) -> (TwoNodeWorld, ConnectionId) {
+    let mut world = TwoNodeWorld::new(setting);
+    let scripts: VecDeque<ServerScript> = std::iter::once(echo()).chain(next).collect();
+    let scripts = ServerScript::InTurn(Rc::new(RefCell::new(scripts)));
     world.servers.insert(PORT, scripts);
     let connection = world.accept(PORT);
     wait_for(&mut world, connection, "welcome\n");
     (world, connection)
 }
 
-fn ask(world: &mut World, connection: ConnectionId, line: &str) {
+fn ask(world: &mut TwoNodeWorld, connection: ConnectionId, line: &str) {
     world.send(connection, line.as_bytes(), false);
 }
 
-fn wait_for(world: &mut World, connection: ConnectionId, answer: &str) {
+fn wait_for(world: &mut TwoNodeWorld, connection: ConnectionId, answer: &str) {
     world.run_until(
         |world| world.client_host(connection).received == answer.as_bytes(),
         PATIENCE,
@@ -48,7 +51,7 @@ fn wait_for(world: &mut World, connection: ConnectionId, answer: &str) {
 }
 
 /// Waits for these lines, whichever comes first.
-fn wait_for_lines(world: &mut World, connection: ConnectionId, lines: &[&str]) {
+fn wait_for_lines(world: &mut TwoNodeWorld, connection: ConnectionId, lines: &[&str]) {
     let sorted = |bytes: &[u8]| {
         let mut lines: Vec<_> = bytes
             .split(|byte| *byte == b'\n')
@@ -65,10 +68,10 @@ fn wait_for_lines(world: &mut World, connection: ConnectionId, lines: &[&str]) {
 }
 
 /// The client ends its stream and the flow ends in good order: no connection is left at the far node.
-fn finish(world: &mut World, connection: ConnectionId) {
+fn finish(world: &mut TwoNodeWorld, connection: ConnectionId) {
     world.send(connection, b"", true);
     world.run_until(|world| world.client_host(connection).was_closed, PATIENCE);
-    let is_over = |world: &World| {
+    let is_over = |world: &TwoNodeWorld| {
         let mut flows = world.nodes.iter().map(|node| node.engine.status().flows);
         flows.all(|flows| flows == 0)
     };
@@ -77,13 +80,13 @@ fn finish(world: &mut World, connection: ConnectionId) {
     assert_all_ended(world);
 }
 
-fn assert_all_ended(world: &World) {
+fn assert_all_ended(world: &TwoNodeWorld) {
     let mut hosts = world.server_hosts();
     assert!(hosts.all(|host| host.was_closed || host.was_reset));
     assert_eq!(world.nodes[FAR].engine.status().buffered_bytes, 0);
 }
 
-fn far_did(world: &World) -> String {
+fn far_did(world: &TwoNodeWorld) -> String {
     let engine = &world.nodes[FAR].engine;
     let flow = engine.flows(world.now).last().unwrap().flow;
     let why = engine.why(world.now, flow).unwrap();
@@ -115,9 +118,9 @@ fn one_request_is_asked_over_three_connections_and_the_answers_are_merged() {
 #[test]
 fn the_failures_of_further_connections_are_answers_and_no_failure_of_the_flow() {
     let next = [
-        Script::Refuse,
-        Script::ResetAfter { after: 7 },
-        Script::Unreachable,
+        ServerScript::Refuse,
+        ServerScript::ResetAfter { after: 7 },
+        ServerScript::Unreachable,
         echo(),
     ];
     let (mut world, connection) = world_with_next(next);
@@ -130,7 +133,7 @@ fn the_failures_of_further_connections_are_answers_and_no_failure_of_the_flow() 
 
 #[test]
 fn a_connection_whose_server_does_not_read_holds_up_no_other() {
-    let (mut world, connection) = world_with_next([Script::Stall, echo(), echo()]);
+    let (mut world, connection) = world_with_next([ServerScript::Stall, echo(), echo()]);
     ask(&mut world, connection, "FILL\nFAN 2\nown\n");
     let answers = ["welcome\n", "own\n", "part 1\n", "part 2\n"];
     wait_for_lines(&mut world, connection, &answers);
@@ -141,7 +144,7 @@ fn a_connection_whose_server_does_not_read_holds_up_no_other() {
     let bytes = ServerConnection::UNTAKEN_MAX;
     world.input(
         FAR,
-        Input::Written {
+        EngineInput::Written {
             connection: stalled,
             bytes,
         },
@@ -153,7 +156,7 @@ fn a_connection_whose_server_does_not_read_holds_up_no_other() {
 
 #[test]
 fn what_a_half_writes_beyond_the_limit_ends_that_connection_alone() {
-    let (mut world, connection) = world_with_next([Script::Stall, echo()]);
+    let (mut world, connection) = world_with_next([ServerScript::Stall, echo()]);
     ask(&mut world, connection, "FILL\nown\n");
     wait_for(&mut world, connection, "welcome\nown\n");
     ask(&mut world, connection, "SPILL\nFAN 1\n");
@@ -165,7 +168,7 @@ fn what_a_half_writes_beyond_the_limit_ends_that_connection_alone() {
 
 #[test]
 fn a_half_that_pauses_a_connection_gets_no_more_than_what_was_allowed() {
-    let (mut world, connection) = world_with_next([Script::Pour]);
+    let (mut world, connection) = world_with_next([ServerScript::Pour]);
     ask(&mut world, connection, "DRINK\n");
     wait_for(&mut world, connection, "welcome\npaused\n");
     world.run_for(Duration::from_secs(5));
@@ -194,13 +197,13 @@ fn a_far_half_sends_before_its_client_asks_and_after_its_client_has_ended() {
 
 #[test]
 fn the_end_of_a_flow_closes_its_further_connections_and_its_failure_resets_them() {
-    let (mut world, connection) = world_with_next([Script::Stall, Script::Swallow]);
+    let (mut world, connection) = world_with_next([ServerScript::Stall, ServerScript::Swallow]);
     ask(&mut world, connection, "HOLD 2\nown\n");
     wait_for(&mut world, connection, "welcome\nown\n");
     finish(&mut world, connection);
     assert!(world.server_hosts().skip(1).all(|host| host.was_closed));
 
-    let (mut world, connection) = world_with_next([Script::Stall, Script::Swallow]);
+    let (mut world, connection) = world_with_next([ServerScript::Stall, ServerScript::Swallow]);
     ask(&mut world, connection, "HOLD 2\nown\n");
     wait_for(&mut world, connection, "welcome\nown\n");
     world.abort(connection);
@@ -213,14 +216,14 @@ fn the_end_of_a_flow_closes_its_further_connections_and_its_failure_resets_them(
 
 #[test]
 fn a_connection_that_opens_after_its_flow_has_ended_is_reset() {
-    let (mut world, connection) = world_with_next([Script::Dead, Script::Dead]);
+    let (mut world, connection) = world_with_next([ServerScript::Dead, ServerScript::Dead]);
     ask(&mut world, connection, "HOLD 2\nown\n");
     wait_for(&mut world, connection, "welcome\nown\n");
     let attempts = world.nodes[FAR].attempts.clone();
     assert_eq!(attempts.len(), 2);
     ask(&mut world, connection, "DROP\nHOLD 0\nown\n");
     wait_for(&mut world, connection, "welcome\nown\nown\n");
-    let opened = |connection| Input::Connected {
+    let opened = |connection| EngineInput::Connected {
         connection,
         result: Ok(()),
     };
@@ -235,7 +238,7 @@ fn a_connection_that_opens_after_its_flow_has_ended_is_reset() {
 #[test]
 fn a_flow_has_so_many_further_connections_and_no_more() {
     let most = ServerConnection::MAX_PER_FLOW;
-    let (mut world, connection) = world_with_next((0..most).map(|_| Script::Swallow));
+    let (mut world, connection) = world_with_next((0..most).map(|_| ServerScript::Swallow));
     ask(&mut world, connection, &format!("HOLD {}\n", most + 1));
     wait_for(&mut world, connection, "welcome\nLimit\n");
     assert_eq!(world.server_hosts().count(), 1 + most);
@@ -244,15 +247,15 @@ fn a_flow_has_so_many_further_connections_and_no_more() {
 
 #[test]
 fn further_connections_take_half_of_what_flows_leave_and_give_it_back() {
-    let far_limits = Limits {
+    let far_limits = EngineLimits {
         flows: 8,
-        ..Limits::default()
+        ..EngineLimits::default()
     };
-    let setting = Setting {
+    let setting = WorldSettings {
         far_limits,
         ..setting_with(&fan::ENTRY)
     };
-    let next = (0..12).map(|_| Script::Swallow);
+    let next = (0..12).map(|_| ServerScript::Swallow);
     let (mut world, connection) = world_of(setting, next);
     ask(&mut world, connection, "HOLD 5\n");
     wait_for(&mut world, connection, "welcome\nLimit\nLimit\n");
@@ -281,13 +284,13 @@ fn further_connections_wait_for_their_turn_to_be_opened() {
     // So many attempts to one server may be under way.
     const ATTEMPTS: usize = 256;
     let flows = ATTEMPTS / ServerConnection::MAX_PER_FLOW + 1;
-    let mut world = World::new(setting_with(&fan::ENTRY));
+    let mut world = TwoNodeWorld::new(setting_with(&fan::ENTRY));
     world.servers.insert(PORT, echo());
     let clients: Vec<_> = (0..flows).map(|_| world.accept(PORT)).collect();
     for client in &clients {
         wait_for(&mut world, *client, "welcome\n");
     }
-    world.servers.insert(PORT, Script::Dead);
+    world.servers.insert(PORT, ServerScript::Dead);
     for client in &clients {
         ask(&mut world, *client, "HOLD 8\nown\n");
     }
@@ -296,7 +299,7 @@ fn further_connections_wait_for_their_turn_to_be_opened() {
     }
     assert_eq!(world.nodes[FAR].attempts.len(), ATTEMPTS);
     // The first attempt ends, and the next in turn begins.
-    let failed = Input::Connected {
+    let failed = EngineInput::Connected {
         connection: world.nodes[FAR].attempts[0],
         result: Err(ConnectFailure::TimedOut),
     };
@@ -311,12 +314,12 @@ fn further_connections_wait_for_their_turn_to_be_opened() {
     for client in clients {
         world.send(client, b"", true);
     }
-    let is_over = |world: &World| world.nodes[FAR].engine.status().flows == 0;
+    let is_over = |world: &TwoNodeWorld| world.nodes[FAR].engine.status().flows == 0;
     world.run_until(is_over, PATIENCE);
     assert_all_ended(&world);
 }
 
-fn server_host(world: &World, place: usize) -> (ConnectionId, &super::world::Host) {
+fn server_host(world: &TwoNodeWorld, place: usize) -> (ConnectionId, &super::world::TestHost) {
     let mut hosts = world.nodes[FAR].hosts.iter();
     let (connection, host) = hosts.nth(place).unwrap();
     (*connection, host)

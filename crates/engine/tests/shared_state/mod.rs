@@ -5,55 +5,55 @@ mod store;
 use std::sync::Arc;
 use std::time::Duration;
 
-use accelerate::shared::{FileOperation, Purged};
-use engine::{ConnectionId, Input, Limits, Policy, Via};
+use accelerate::shared::{FileOperation, PurgeCount};
+use engine::{ArrivalMethod, ConnectionId, EngineInput, EngineLimits, FlowPolicy};
 use vocab::ByteCount;
 
 use super::PATIENCE;
-use super::world::{NEAR, Script, Setting, World, client, server};
+use super::world::{NEAR, ServerScript, TwoNodeWorld, WorldSettings, client, server};
 use store::PORT;
 
 /// Both nodes have the accelerator.
-fn setting() -> Setting {
-    let mut policy = Policy::default();
+fn setting() -> WorldSettings {
+    let mut policy = FlowPolicy::default();
     policy
         .accelerators
-        .set(&store::ENTRY, Arc::new(store::Settings));
-    Setting {
+        .set(&store::ENTRY, Arc::new(store::StoreSettings));
+    WorldSettings {
         policy: policy.clone(),
         far_policy: policy,
-        ..Setting::default()
+        ..WorldSettings::default()
     }
 }
 
-fn world_with(setting: &Setting) -> World {
-    let mut world = World::new(setting.clone());
-    world.servers.insert(PORT, Script::Swallow);
+fn world_with(setting: &WorldSettings) -> TwoNodeWorld {
+    let mut world = TwoNodeWorld::new(setting.clone());
+    world.servers.insert(PORT, ServerScript::Swallow);
     world
 }
 
 /// A second client.
-fn other_client(world: &mut World) -> ConnectionId {
+fn other_client(world: &mut TwoNodeWorld) -> ConnectionId {
     let mut other = client();
     other.set_ip("198.18.1.3".parse().unwrap());
-    world.accept_between(other, server(PORT), Via::Transparent)
+    world.accept_between(other, server(PORT), ArrivalMethod::Transparent)
 }
 
 /// What the client has heard so far.
-fn heard(world: &World, connection: ConnectionId) -> String {
+fn heard(world: &TwoNodeWorld, connection: ConnectionId) -> String {
     String::from_utf8_lossy(&world.client_host(connection).received).into_owned()
 }
 
 /// The answer to one line, without time passing.
-fn ask(world: &mut World, connection: ConnectionId, line: &str) -> String {
+fn ask(world: &mut TwoNodeWorld, connection: ConnectionId, line: &str) -> String {
     let before = heard(world, connection).len();
     world.send(connection, format!("{line}\n").as_bytes(), false);
     heard(world, connection)[before..].to_owned()
 }
 
-fn purge(world: &mut World, name: &str, prefix: &str) -> Result<Purged, String> {
+fn purge(world: &mut TwoNodeWorld, name: &str, prefix: &str) -> Result<PurgeCount, String> {
     let id = world.nodes[NEAR].purged.len() as u64 + 1;
-    let purge = Input::PurgeAccelerator {
+    let purge = EngineInput::PurgeAccelerator {
         id,
         name: name.to_owned(),
         prefix: prefix.to_owned(),
@@ -77,7 +77,7 @@ fn flows_of_one_client_and_of_another_share_a_value() {
     for connection in [first, second, third] {
         world.send(connection, b"", true);
     }
-    let closed = |world: &World| {
+    let closed = |world: &TwoNodeWorld| {
         [first, second, third]
             .iter()
             .all(|connection| world.client_host(*connection).was_closed)
@@ -171,7 +171,7 @@ fn an_operator_purges_by_prefix_and_a_crash_brings_nothing_back() {
     let (entries, bytes) = (2, 13);
     assert_eq!(
         purge(&mut world, "store", "a."),
-        Ok(Purged { entries, bytes })
+        Ok(PurgeCount { entries, bytes })
     );
     assert_eq!(ask(&mut world, client, "GET a.one"), "NONE\n");
     world.nodes[NEAR].files.crash(0);
@@ -183,7 +183,7 @@ fn an_operator_purges_by_prefix_and_a_crash_brings_nothing_back() {
     let (entries, bytes) = (1, 8);
     assert_eq!(
         purge(&mut world, "store", ""),
-        Ok(Purged { entries, bytes })
+        Ok(PurgeCount { entries, bytes })
     );
     // A disk that fails is told, and an accelerator that keeps nothing.
     world.nodes[NEAR].files.is_full = true;
@@ -198,16 +198,16 @@ fn an_operator_purges_by_prefix_and_a_crash_brings_nothing_back() {
 #[test]
 fn memory_that_is_shared_counts_and_has_a_limit() {
     let memory = ByteCount::mebibytes(4);
-    let setting = Setting {
-        limits: Limits {
+    let setting = WorldSettings {
+        limits: EngineLimits {
             memory,
-            ..Limits::default()
+            ..EngineLimits::default()
         },
         ..setting()
     };
     let mut world = world_with(&setting);
     let client = world.accept(PORT);
-    let held = |world: &World| world.nodes[NEAR].engine.status().buffered_bytes;
+    let held = |world: &TwoNodeWorld| world.nodes[NEAR].engine.status().buffered_bytes;
     let before = held(&world);
     let value = "v".repeat(100_000);
     ask(&mut world, client, &format!("SET n0 {value}"));

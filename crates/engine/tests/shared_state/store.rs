@@ -12,13 +12,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use accelerate::registry::Entry;
+use accelerate::registry::AcceleratorEntry;
 use accelerate::settings::{AcceleratorSettings, TableReader};
 use accelerate::shared::{
     FileAnswer, FileCompletion, FileFault, FileName, FileOperation, FileRequest, HalfContext,
-    Purged, READ_MAX, SharedHandle, SharedInput, SharedOutput, SharedState, StartContext,
+    PurgeCount, READ_MAX, SharedHandle, SharedInput, SharedOutput, SharedState, StartContext,
 };
-use accelerate::{Accelerator, Half, Input, Output};
+use accelerate::{AcceleratorHalf, AcceleratorInput, AcceleratorOutput, WanEnd};
 use bytes::Bytes;
 use vocab::Time;
 
@@ -26,14 +26,14 @@ use vocab::Time;
 pub(crate) const PORT: u16 = 7_000;
 
 /// The accelerator. Its number is one that no release uses.
-pub(crate) static ENTRY: Entry = Entry {
+pub(crate) static ENTRY: AcceleratorEntry = AcceleratorEntry {
     number: 250,
     name: "store",
     ports: &[PORT],
     detection: None,
     parse: |table| {
         TableReader::new(table).finish()?;
-        Ok(Arc::new(Settings))
+        Ok(Arc::new(StoreSettings))
     },
     moved_keys: &[],
     uses_delegated: false,
@@ -42,9 +42,9 @@ pub(crate) static ENTRY: Entry = Entry {
 };
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Settings;
+pub(crate) struct StoreSettings;
 
-impl AcceleratorSettings for Settings {
+impl AcceleratorSettings for StoreSettings {
     fn is_on(&self) -> bool {
         true
     }
@@ -54,34 +54,34 @@ impl AcceleratorSettings for Settings {
     }
 
     fn start(&self, context: StartContext) -> Box<dyn SharedState> {
-        let store = Store {
+        let store = ValueStore {
             memory_max: context.memory_max,
-            ..Store::default()
+            ..ValueStore::default()
         };
-        Box::new(Shared(SharedHandle::new(store)))
+        Box::new(SharedStore(SharedHandle::new(store)))
     }
 }
 
 /// The handle that the engine has, and each near half.
 #[derive(Clone)]
-struct Shared(SharedHandle<Store>);
+struct SharedStore(SharedHandle<ValueStore>);
 
-impl SharedState for Shared {
+impl SharedState for SharedStore {
     fn configure(&mut self, settings: &Arc<dyn AcceleratorSettings>) {
-        let _: &Settings = settings.expect();
+        let _: &StoreSettings = settings.expect();
     }
 
-    fn build(&mut self, half: Half, context: HalfContext) -> Box<dyn Accelerator> {
+    fn build(&mut self, half: WanEnd, context: HalfContext) -> Box<dyn AcceleratorHalf> {
         let flow = context.flow;
         match half {
-            Half::Near => Box::new(Near {
+            WanEnd::Near => Box::new(StoreNearHalf {
                 shared: self.clone(),
                 flow,
                 line: Vec::new(),
                 waits_for: None,
                 outputs: VecDeque::new(),
             }),
-            Half::Far => Box::new(Far::default()),
+            WanEnd::Far => Box::new(StoreFarHalf::default()),
         }
     }
 
@@ -103,7 +103,7 @@ impl SharedState for Shared {
 }
 
 /// What a request for the log was made for.
-enum Purpose {
+enum LogRequestPurpose {
     Load,
     Append {
         length: u64,
@@ -115,13 +115,13 @@ enum Purpose {
     Repair,
     Replace {
         length: u64,
-        purge: Option<(u64, Purged)>,
+        purge: Option<(u64, PurgeCount)>,
     },
 }
 
 /// What the flows share.
 #[derive(Default)]
-struct Store {
+struct ValueStore {
     values: BTreeMap<String, String>,
     /// Names in the order in which they were set, for what has to go first.
     order: VecDeque<String>,
@@ -136,7 +136,7 @@ struct Store {
     /// The log's length, with what is being written.
     length: u64,
     loaded: Vec<u8>,
-    requests: BTreeMap<u64, Purpose>,
+    requests: BTreeMap<u64, LogRequestPurpose>,
     next_request: u64,
     outputs: VecDeque<SharedOutput>,
 }
@@ -145,7 +145,7 @@ fn log() -> FileName {
     "store.log".parse().expect("it is a file's name")
 }
 
-impl Store {
+impl ValueStore {
     fn handle(&mut self, input: SharedInput) {
         match input {
             SharedInput::Start => self.load(),
@@ -177,7 +177,7 @@ impl Store {
                 for name in &names {
                     self.forget(name);
                 }
-                let purged = Purged {
+                let purged = PurgeCount {
                     entries: names.len() as u64,
                     bytes: (before - self.held) as u64,
                 };
@@ -187,7 +187,7 @@ impl Store {
         }
     }
 
-    fn ask(&mut self, purpose: Purpose, operation: FileOperation) {
+    fn ask(&mut self, purpose: LogRequestPurpose, operation: FileOperation) {
         self.next_request += 1;
         let id = self.next_request;
         self.requests.insert(id, purpose);
@@ -201,19 +201,19 @@ impl Store {
             offset: self.loaded.len() as u64,
             length: READ_MAX,
         };
-        self.ask(Purpose::Load, read);
+        self.ask(LogRequestPurpose::Load, read);
     }
 
-    fn completed(&mut self, purpose: Purpose, result: Result<FileAnswer, FileFault>) {
+    fn completed(&mut self, purpose: LogRequestPurpose, result: Result<FileAnswer, FileFault>) {
         match (purpose, result) {
-            (Purpose::Load, Ok(FileAnswer::Bytes(bytes))) => {
+            (LogRequestPurpose::Load, Ok(FileAnswer::Bytes(bytes))) => {
                 self.loaded.extend_from_slice(&bytes);
                 match bytes.len() == READ_MAX as usize {
                     true => self.load(),
                     false => self.take_loaded(),
                 }
             }
-            (Purpose::Sync { flow, name }, Ok(_)) => {
+            (LogRequestPurpose::Sync { flow, name }, Ok(_)) => {
                 if let Some(value) = self.unconfirmed.remove(&(flow, name.clone())) {
                     self.set(&name, value);
                     self.forget_oldest(self.memory_max);
@@ -223,23 +223,23 @@ impl Store {
                     }
                 }
             }
-            (Purpose::Sync { flow, name }, Err(_)) => {
+            (LogRequestPurpose::Sync { flow, name }, Err(_)) => {
                 self.unconfirmed.remove(&(flow, name));
                 self.decide(flow, "FULL");
             }
             // A part may be there; what follows is written in its place.
-            (Purpose::Append { length }, Err(_)) => {
+            (LogRequestPurpose::Append { length }, Err(_)) => {
                 self.length = length;
                 let repair = FileOperation::Truncate {
                     file: log(),
                     length,
                 };
-                self.ask(Purpose::Repair, repair);
+                self.ask(LogRequestPurpose::Repair, repair);
                 for (flow, _) in std::mem::take(&mut self.unconfirmed).into_keys() {
                     self.decide(flow, "FULL");
                 }
             }
-            (Purpose::Replace { length, purge }, result) => {
+            (LogRequestPurpose::Replace { length, purge }, result) => {
                 let result = match result {
                     Ok(_) => {
                         self.length = length;
@@ -254,7 +254,12 @@ impl Store {
                 };
                 self.outputs.push_back(SharedOutput::Purged { id, result });
             }
-            (Purpose::Load | Purpose::Append { .. } | Purpose::Repair, _) => {}
+            (
+                LogRequestPurpose::Load
+                | LogRequestPurpose::Append { .. }
+                | LogRequestPurpose::Repair,
+                _,
+            ) => {}
         }
     }
 
@@ -275,7 +280,7 @@ impl Store {
                 file: log(),
                 length: self.length,
             };
-            self.ask(Purpose::Repair, cut);
+            self.ask(LogRequestPurpose::Repair, cut);
         }
         self.forget_oldest(self.memory_max);
     }
@@ -290,12 +295,12 @@ impl Store {
         };
         let length = self.length;
         self.length += record.len() as u64;
-        self.ask(Purpose::Append { length }, append);
+        self.ask(LogRequestPurpose::Append { length }, append);
         self.unconfirmed
             .insert((flow, name.to_owned()), value.to_owned());
         let name = name.to_owned();
         let sync = FileOperation::Sync { file: log() };
-        self.ask(Purpose::Sync { flow, name }, sync);
+        self.ask(LogRequestPurpose::Sync { flow, name }, sync);
     }
 
     fn decide(&mut self, flow: u64, outcome: &'static str) {
@@ -326,7 +331,7 @@ impl Store {
     }
 
     /// Writes the log anew, with what is there now.
-    fn replace(&mut self, purge: Option<(u64, Purged)>) {
+    fn replace(&mut self, purge: Option<(u64, PurgeCount)>) {
         let values = self.order.iter().map(|name| (name, &self.values[name]));
         let content: String = values
             .map(|(name, value)| format!("{name} {value}\n"))
@@ -334,40 +339,40 @@ impl Store {
         let length = content.len() as u64;
         let bytes = Bytes::from(content);
         let replace = FileOperation::Replace { file: log(), bytes };
-        self.ask(Purpose::Replace { length, purge }, replace);
+        self.ask(LogRequestPurpose::Replace { length, purge }, replace);
     }
 }
 
 /// Answers the client from the store.
-struct Near {
-    shared: Shared,
+struct StoreNearHalf {
+    shared: SharedStore,
     flow: u64,
     line: Vec<u8>,
     /// A name, or the outcome of what it set.
-    waits_for: Option<Wait>,
-    outputs: VecDeque<Output>,
+    waits_for: Option<StoreWait>,
+    outputs: VecDeque<AcceleratorOutput>,
 }
 
-enum Wait {
+enum StoreWait {
     Name(String),
     Outcome,
 }
 
-impl Near {
+impl StoreNearHalf {
     fn obey(&mut self, line: &str) {
         let mut words = line.split(' ');
         match (words.next(), words.next(), words.next()) {
             (Some("SET"), Some(name), Some(value)) => {
                 let flow = self.flow;
                 self.shared.0.with(|store| store.put(flow, name, value));
-                self.waits_for = Some(Wait::Outcome);
+                self.waits_for = Some(StoreWait::Outcome);
             }
             (Some("GET"), Some(name), None) => {
                 let value = self.shared.0.with(|store| store.values.get(name).cloned());
                 self.say(value.as_deref().unwrap_or("NONE"));
             }
             (Some("WAIT"), Some(name), None) => {
-                self.waits_for = Some(Wait::Name(name.to_owned()));
+                self.waits_for = Some(StoreWait::Name(name.to_owned()));
                 self.look();
             }
             _ => self.say("WHAT"),
@@ -379,8 +384,8 @@ impl Near {
         let flow = self.flow;
         let answer = self.shared.0.with(|store| match &self.waits_for {
             None => None,
-            Some(Wait::Outcome) => store.outcomes.remove(&flow).map(str::to_owned),
-            Some(Wait::Name(name)) => {
+            Some(StoreWait::Outcome) => store.outcomes.remove(&flow).map(str::to_owned),
+            Some(StoreWait::Name(name)) => {
                 let value = store.values.get(name).cloned();
                 if value.is_none() {
                     store.waiting.entry(name.clone()).or_default().push(flow);
@@ -396,14 +401,14 @@ impl Near {
 
     fn say(&mut self, line: &str) {
         let line = Bytes::from(format!("{line}\n"));
-        self.outputs.push_back(Output::ToLan(line));
+        self.outputs.push_back(AcceleratorOutput::ToLan(line));
     }
 }
 
-impl Accelerator for Near {
-    fn handle(&mut self, _: Time, input: Input) {
+impl AcceleratorHalf for StoreNearHalf {
+    fn handle(&mut self, _: Time, input: AcceleratorInput) {
         match input {
-            Input::Lan(bytes) => {
+            AcceleratorInput::Lan(bytes) => {
                 for byte in bytes {
                     match byte {
                         b'\n' => {
@@ -414,35 +419,35 @@ impl Accelerator for Near {
                     }
                 }
             }
-            Input::LanFinished => self.outputs.push_back(Output::FinishWan),
-            Input::WanFinished => self.outputs.push_back(Output::FinishLan),
-            Input::Woken => self.look(),
+            AcceleratorInput::LanFinished => self.outputs.push_back(AcceleratorOutput::FinishWan),
+            AcceleratorInput::WanFinished => self.outputs.push_back(AcceleratorOutput::FinishLan),
+            AcceleratorInput::Woken => self.look(),
             _ => {}
         }
     }
 
-    fn poll_output(&mut self) -> Option<Output> {
+    fn poll_output(&mut self) -> Option<AcceleratorOutput> {
         self.outputs.pop_front()
     }
 }
 
 /// Connects to the server and says nothing to it.
 #[derive(Default)]
-struct Far {
-    outputs: VecDeque<Output>,
+struct StoreFarHalf {
+    outputs: VecDeque<AcceleratorOutput>,
 }
 
-impl Accelerator for Far {
-    fn handle(&mut self, _: Time, input: Input) {
+impl AcceleratorHalf for StoreFarHalf {
+    fn handle(&mut self, _: Time, input: AcceleratorInput) {
         self.outputs.extend(match input {
-            Input::Start => Some(Output::OpenServer),
-            Input::LanFinished => Some(Output::FinishWan),
-            Input::WanFinished => Some(Output::FinishLan),
+            AcceleratorInput::Start => Some(AcceleratorOutput::OpenServer),
+            AcceleratorInput::LanFinished => Some(AcceleratorOutput::FinishWan),
+            AcceleratorInput::WanFinished => Some(AcceleratorOutput::FinishLan),
             _ => None,
         });
     }
 
-    fn poll_output(&mut self) -> Option<Output> {
+    fn poll_output(&mut self) -> Option<AcceleratorOutput> {
         self.outputs.pop_front()
     }
 }

@@ -4,34 +4,34 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use engine::{ConnectFailure, ConnectionId, Event, Input, Limits, Via};
+use engine::{ArrivalMethod, ConnectFailure, ConnectionId, EngineEvent, EngineInput, EngineLimits};
 
 use super::PATIENCE;
-use super::world::{FAR, NEAR, Script, Setting, World, client, server};
+use super::world::{FAR, NEAR, ServerScript, TwoNodeWorld, WorldSettings, client, server};
 
 /// A server that keeps its connections.
 const PORT: u16 = 9000;
 
-fn limits(flows: usize) -> Limits {
-    Limits {
+fn limits(flows: usize) -> EngineLimits {
+    EngineLimits {
         flows,
-        ..Limits::default()
+        ..EngineLimits::default()
     }
 }
 
-fn world(setting: Setting) -> World {
-    let mut world = World::new(setting);
-    world.servers.insert(PORT, Script::Swallow);
+fn world(setting: WorldSettings) -> TwoNodeWorld {
+    let mut world = TwoNodeWorld::new(setting);
+    world.servers.insert(PORT, ServerScript::Swallow);
     world
 }
 
-fn open(world: &mut World, client: &str, via: Via) -> ConnectionId {
+fn open(world: &mut TwoNodeWorld, client: &str, via: ArrivalMethod) -> ConnectionId {
     let client = SocketAddr::new(client.parse().unwrap(), 1);
     world.accept_between(client, server(PORT), via)
 }
 
 /// How many of the near node's open flows of a client go through the peer, and how many directly.
-fn counts(world: &World, client: &str) -> (usize, usize) {
+fn counts(world: &TwoNodeWorld, client: &str) -> (usize, usize) {
     let flows = world.nodes[NEAR].engine.flows(world.now);
     let of = |is_direct: bool| {
         let flows = flows.iter().filter(|flow| {
@@ -47,15 +47,15 @@ fn counts(world: &World, client: &str) -> (usize, usize) {
 
 #[test]
 fn one_client_leaves_half_of_all_flows_to_others_and_passes_by() {
-    let mut world = world(Setting {
+    let mut world = world(WorldSettings {
         limits: limits(40),
-        ..Setting::default()
+        ..WorldSettings::default()
     });
     let opened: Vec<_> = (0..24)
-        .map(|_| open(&mut world, "198.18.1.7", Via::Transparent))
+        .map(|_| open(&mut world, "198.18.1.7", ArrivalMethod::Transparent))
         .collect();
     assert_eq!(counts(&world, "198.18.1.7"), (20, 4));
-    let resets = |world: &World| {
+    let resets = |world: &TwoNodeWorld| {
         let hosts = opened.iter().map(|opened| world.client_host(*opened));
         hosts.filter(|host| host.was_reset).count()
     };
@@ -76,62 +76,62 @@ fn one_client_leaves_half_of_all_flows_to_others_and_passes_by() {
     assert!(reason.as_ref().unwrap().contains("share of the flows"));
     assert!(remedy.as_ref().unwrap().contains("source_flows_percent"));
 
-    open(&mut world, "198.18.1.8", Via::Transparent);
+    open(&mut world, "198.18.1.8", ArrivalMethod::Transparent);
     assert_eq!(counts(&world, "198.18.1.8"), (1, 0));
 }
 
 #[test]
 fn a_client_of_a_proxy_goes_directly_and_leaves_room_however_many_it_opens() {
-    let mut world = world(Setting {
+    let mut world = world(WorldSettings {
         limits: limits(40),
-        ..Setting::default()
+        ..WorldSettings::default()
     });
     for _ in 0..400 {
-        open(&mut world, "198.18.1.7", Via::Socks5);
+        open(&mut world, "198.18.1.7", ArrivalMethod::Socks5);
     }
     assert_eq!(counts(&world, "198.18.1.7"), (20, 10));
     assert_eq!(world.nodes[NEAR].passing, [], "no kernel could help");
-    open(&mut world, "198.18.1.8", Via::Socks5);
+    open(&mut world, "198.18.1.8", ArrivalMethod::Socks5);
     assert_eq!(counts(&world, "198.18.1.8"), (1, 0));
 }
 
 #[test]
 fn what_a_client_closes_it_may_open_again() {
-    let mut world = world(Setting {
+    let mut world = world(WorldSettings {
         limits: limits(16),
-        ..Setting::default()
+        ..WorldSettings::default()
     });
     let opened: Vec<_> = (0..8)
-        .map(|_| open(&mut world, "198.18.1.7", Via::Socks5))
+        .map(|_| open(&mut world, "198.18.1.7", ArrivalMethod::Socks5))
         .collect();
-    open(&mut world, "198.18.1.7", Via::Socks5);
+    open(&mut world, "198.18.1.7", ArrivalMethod::Socks5);
     assert_eq!(counts(&world, "198.18.1.7"), (8, 1));
     for connection in opened {
         world.abort(connection);
     }
     // A reset flow counts until the peer has all that its client sent.
-    let are_over = |world: &World| counts(world, "198.18.1.7") == (0, 1);
+    let are_over = |world: &TwoNodeWorld| counts(world, "198.18.1.7") == (0, 1);
     world.run_until(are_over, PATIENCE);
-    open(&mut world, "198.18.1.7", Via::Socks5);
+    open(&mut world, "198.18.1.7", ArrivalMethod::Socks5);
     assert_eq!(counts(&world, "198.18.1.7"), (1, 1));
 }
 
 #[test]
 fn one_of_several_peers_gets_half_of_the_flows_and_the_others_are_served() {
-    let all = || Limits {
+    let all = || EngineLimits {
         source_flows_percent: 100,
         ..limits(1_000)
     };
-    let mut world = world(Setting {
+    let mut world = world(WorldSettings {
         limits: all(),
         far_limits: limits(20),
         has_other_peer: true,
-        ..Setting::default()
+        ..WorldSettings::default()
     });
     let opened: Vec<_> = (0..12)
-        .map(|_| open(&mut world, "198.18.1.7", Via::Transparent))
+        .map(|_| open(&mut world, "198.18.1.7", ArrivalMethod::Transparent))
         .collect();
-    let resets = |world: &World| {
+    let resets = |world: &TwoNodeWorld| {
         let hosts = opened.iter().map(|opened| world.client_host(*opened));
         hosts.filter(|host| host.was_reset).count()
     };
@@ -144,7 +144,7 @@ fn one_of_several_peers_gets_half_of_the_flows_and_the_others_are_served() {
         ("near", 2)
     );
     assert_eq!(status.shares_reached, ["peer near with 10"]);
-    let told = |event: &Event| matches!(event, Event::PeerAtShare { flows: 10, .. });
+    let told = |event: &EngineEvent| matches!(event, EngineEvent::PeerAtShare { flows: 10, .. });
     assert_eq!(
         world.nodes[FAR]
             .events
@@ -162,19 +162,19 @@ fn one_of_several_peers_gets_half_of_the_flows_and_the_others_are_served() {
 
 #[test]
 fn connections_to_a_peer_at_its_share_pass_by() {
-    let mut world = world(Setting {
-        limits: Limits {
+    let mut world = world(WorldSettings {
+        limits: EngineLimits {
             source_flows_percent: 100,
             ..limits(20)
         },
         has_other_peer: true,
-        ..Setting::default()
+        ..WorldSettings::default()
     });
     for number in 0..12 {
         open(
             &mut world,
             &format!("198.18.1.{}", 10 + number),
-            Via::Transparent,
+            ArrivalMethod::Transparent,
         );
     }
     assert!(world.nodes[NEAR].intercepted.is_empty());
@@ -191,15 +191,19 @@ fn connections_to_a_peer_at_its_share_pass_by() {
 
 #[test]
 fn the_only_peer_gets_all_flows() {
-    let mut world = world(Setting {
-        limits: Limits {
+    let mut world = world(WorldSettings {
+        limits: EngineLimits {
             source_flows_percent: 100,
             ..limits(20)
         },
-        ..Setting::default()
+        ..WorldSettings::default()
     });
     for _ in 0..20 {
-        open(&mut world, &client().ip().to_string(), Via::Transparent);
+        open(
+            &mut world,
+            &client().ip().to_string(),
+            ArrivalMethod::Transparent,
+        );
     }
     assert_eq!(counts(&world, &client().ip().to_string()), (20, 0));
 }
@@ -207,12 +211,12 @@ fn the_only_peer_gets_all_flows() {
 /// A peer opens thousands of flows to a server that never answers.
 #[test]
 fn a_dead_server_keeps_few_sockets_and_its_flows_end_in_time() {
-    let mut world = world(Setting::default());
-    world.servers.insert(PORT + 1, Script::Dead);
+    let mut world = world(WorldSettings::default());
+    world.servers.insert(PORT + 1, ServerScript::Dead);
     let begun = world.now;
     let dead = SocketAddr::new(server(PORT).ip(), PORT + 1);
     for _ in 0..1_000 {
-        world.accept_between(client(), dead, Via::Transparent);
+        world.accept_between(client(), dead, ArrivalMethod::Transparent);
     }
     world.run_until(|world| world.nodes[FAR].attempts.len() == 256, PATIENCE);
     world.run_for(Duration::from_secs(5));
@@ -221,16 +225,16 @@ fn a_dead_server_keeps_few_sockets_and_its_flows_end_in_time() {
     let another = world.accept_between(
         client(),
         "198.18.2.3:9000".parse().unwrap(),
-        Via::Transparent,
+        ArrivalMethod::Transparent,
     );
     world.send(another, b"!", true);
     world.run_until(|world| world.client_host(another).was_closed, PATIENCE);
     // Who still waits for its turn fails after ten seconds, like an attempt.
-    let flows = |world: &World| world.nodes[FAR].engine.status().flows;
+    let flows = |world: &TwoNodeWorld| world.nodes[FAR].engine.status().flows;
     world.run_until(|world| flows(world) == 256, Duration::from_secs(6));
     for connection in std::mem::take(&mut world.nodes[FAR].attempts) {
         let result = Err(ConnectFailure::TimedOut);
-        world.input(FAR, Input::Connected { connection, result });
+        world.input(FAR, EngineInput::Connected { connection, result });
     }
     assert_eq!(flows(&world), 0);
     assert_eq!(world.nodes[FAR].attempts, []);
@@ -239,18 +243,18 @@ fn a_dead_server_keeps_few_sockets_and_its_flows_end_in_time() {
 
 #[test]
 fn flows_that_wait_for_a_busy_server_have_their_turn() {
-    let mut world = world(Setting::default());
-    world.servers.insert(PORT + 1, Script::Dead);
+    let mut world = world(WorldSettings::default());
+    world.servers.insert(PORT + 1, ServerScript::Dead);
     let slow = SocketAddr::new(server(PORT).ip(), PORT + 1);
     for _ in 0..300 {
-        world.accept_between(client(), slow, Via::Transparent);
+        world.accept_between(client(), slow, ArrivalMethod::Transparent);
     }
-    let flows = |world: &World| world.nodes[FAR].engine.status().flows;
+    let flows = |world: &TwoNodeWorld| world.nodes[FAR].engine.status().flows;
     world.run_until(|world| flows(world) == 300, PATIENCE);
     assert_eq!(world.nodes[FAR].attempts.len(), 256);
     for connection in std::mem::take(&mut world.nodes[FAR].attempts) {
         let result = Err(ConnectFailure::Refused);
-        world.input(FAR, Input::Connected { connection, result });
+        world.input(FAR, EngineInput::Connected { connection, result });
     }
     assert_eq!(world.nodes[FAR].attempts.len(), 44);
 }
@@ -259,17 +263,17 @@ fn flows_that_wait_for_a_busy_server_have_their_turn() {
 /// that many opens at once tell a peer nothing that one does not.
 #[test]
 fn all_flows_to_a_dead_host_are_told_that_it_is_out_of_reach_and_at_the_same_time() {
-    let mut world = world(Setting::default());
+    let mut world = world(WorldSettings::default());
     let host = server(PORT).ip();
     let ports = [PORT + 1, PORT + 2];
     for port in ports {
-        world.servers.insert(port, Script::Dead);
+        world.servers.insert(port, ServerScript::Dead);
     }
     let begun = world.now;
     let clients: Vec<ConnectionId> = (0..700)
         .map(|number| {
             let dead = SocketAddr::new(host, ports[number % 2]);
-            world.accept_between(client(), dead, Via::Transparent)
+            world.accept_between(client(), dead, ArrivalMethod::Transparent)
         })
         .collect();
     world.run_until(|world| world.nodes[FAR].attempts.len() == 256, PATIENCE);
@@ -277,8 +281,9 @@ fn all_flows_to_a_dead_host_are_told_that_it_is_out_of_reach_and_at_the_same_tim
     // The one probe that there was a place for.
     let connection = world.nodes[FAR].attempts.remove(100);
     let result = Err(ConnectFailure::Unreachable);
-    world.input(FAR, Input::Connected { connection, result });
-    let is_over = |world: &World, client: &ConnectionId| world.client_host(*client).was_reset;
+    world.input(FAR, EngineInput::Connected { connection, result });
+    let is_over =
+        |world: &TwoNodeWorld, client: &ConnectionId| world.client_host(*client).was_reset;
     world.run_until(
         |world| clients.iter().all(|client| is_over(world, client)),
         PATIENCE,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use vocab::{Bitrate, ByteCount};
 
-use super::world::{Path, Script, Setting, World};
+use super::world::{ServerScript, TestPath, TwoNodeWorld, WorldSettings};
 use super::{PATIENCE, REQUEST, answering, random_bytes};
 
 const ANSWERS: u16 = 80;
@@ -17,23 +17,23 @@ const FILLING: Duration = Duration::from_secs(60);
 
 /// Which way the bytes go that nobody reads, and those of the bulk flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Direction {
+enum StallDirection {
     Down,
     Up,
 }
 
 /// What a frame travels in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Carrier {
+enum FrameCarrier {
     Tls,
     Udp,
 }
 
 /// One case: so many stalled flows, whose readers take so many bytes each before they stop.
 #[derive(Clone, Copy, Debug)]
-struct Case {
-    carrier: Carrier,
-    direction: Direction,
+struct StallCase {
+    carrier: FrameCarrier,
+    direction: StallDirection,
     stalled: usize,
     read_before: usize,
     /// Bytes that the bulk flow carries.
@@ -44,9 +44,9 @@ struct Case {
 
 /// Sixty stalled downloads, small enough for every test run. For its window that is as much as 480
 /// flows are for the usual one.
-const SHORT: Case = Case {
-    carrier: Carrier::Tls,
-    direction: Direction::Down,
+const SHORT: StallCase = StallCase {
+    carrier: FrameCarrier::Tls,
+    direction: StallDirection::Down,
     stalled: 60,
     read_before: 0,
     bulk: 4 << 20,
@@ -54,24 +54,24 @@ const SHORT: Case = Case {
 };
 
 /// The same with the usual window.
-const USUAL: Case = Case {
+const USUAL: StallCase = StallCase {
     bulk: 8 << 20,
     total_window: ByteCount::mebibytes(64),
     ..SHORT
 };
 
-fn path() -> Path {
-    Path {
+fn path() -> TestPath {
+    TestPath {
         rate: Bitrate::from_bits_per_second(50_000_000),
         delay: Duration::from_millis(25),
     }
 }
 
-fn world(case: Case) -> World {
+fn world(case: StallCase) -> TwoNodeWorld {
     let carrier = case.carrier;
     let path = path();
     let direction = emulate::DirectionConfig {
-        line: emulate::Line::Rate(path.rate),
+        line: emulate::LineConfig::Rate(path.rate),
         delay: path.delay,
         ..emulate::DirectionConfig::default()
     };
@@ -80,40 +80,40 @@ fn world(case: Case) -> World {
         back: direction,
         seed: 7,
     };
-    let mut world = World::new(Setting {
+    let mut world = TwoNodeWorld::new(WorldSettings {
         path,
-        packets: (carrier == Carrier::Udp).then_some(packets),
-        tunnel: tunnel::Config {
+        packets: (carrier == FrameCarrier::Udp).then_some(packets),
+        tunnel: tunnel::SessionConfig {
             total_window: case.total_window,
-            ..tunnel::Config::default()
+            ..tunnel::SessionConfig::default()
         },
-        ..Setting::default()
+        ..WorldSettings::default()
     });
     let bulk = random_bytes(70, case.bulk);
     world.servers.extend([
         (ANSWERS, answering(&bulk)),
-        (SINK, Script::Swallow),
-        (POURS, Script::Pour),
-        (STALLS, Script::Stall),
+        (SINK, ServerScript::Swallow),
+        (POURS, ServerScript::Pour),
+        (STALLS, ServerScript::Stall),
     ]);
-    if carrier == Carrier::Udp {
+    if carrier == FrameCarrier::Udp {
         let carries =
-            |node: &super::world::Node| node.engine.status().peers[0].path.carries == "udp";
+            |node: &super::world::TestNode| node.engine.status().peers[0].path.carries == "udp";
         world.run_until(|world| world.nodes.iter().all(carries), PATIENCE);
     }
     world
 }
 
 /// How long the bulk flow takes beside the stalled ones.
-fn bulk_time(case: Case) -> Duration {
+fn bulk_time(case: StallCase) -> Duration {
     let mut world = world(case);
     for _ in 0..case.stalled {
         match case.direction {
-            Direction::Down => {
+            StallDirection::Down => {
                 let connection = world.accept(POURS);
                 world.read_at_most(connection, case.read_before);
             }
-            Direction::Up => {
+            StallDirection::Up => {
                 let connection = world.accept(STALLS);
                 world.pour(connection);
             }
@@ -122,13 +122,14 @@ fn bulk_time(case: Case) -> Duration {
     world.run_for(FILLING);
     let begun = world.now;
     match case.direction {
-        Direction::Down => {
+        StallDirection::Down => {
             let connection = world.accept(ANSWERS);
             world.send(connection, REQUEST, true);
-            let done = |world: &World| world.client_host(connection).received.len() == case.bulk;
+            let done =
+                |world: &TwoNodeWorld| world.client_host(connection).received.len() == case.bulk;
             world.run_until(done, PATIENCE);
         }
-        Direction::Up => {
+        StallDirection::Up => {
             let connection = world.accept(SINK);
             world.send(connection, &random_bytes(70, case.bulk), true);
             world.run_until(|world| world.client_host(connection).was_closed, PATIENCE);
@@ -145,8 +146,8 @@ fn bulk_time(case: Case) -> Duration {
 
 /// Beside any number of stalled flows the bulk flow takes at most a quarter longer: 80 % of the
 /// rate that it has alone.
-fn assert_share(case: Case) {
-    let alone = bulk_time(Case { stalled: 0, ..case });
+fn assert_share(case: StallCase) {
+    let alone = bulk_time(StallCase { stalled: 0, ..case });
     let beside = bulk_time(case);
     assert!(
         beside * 4 <= alone * 5,
@@ -161,9 +162,9 @@ fn stalled_downloads_leave_a_bulk_download_its_share_by_tls() {
 
 #[test]
 fn stalled_uploads_leave_a_bulk_upload_its_share_by_udp() {
-    assert_share(Case {
-        carrier: Carrier::Udp,
-        direction: Direction::Up,
+    assert_share(StallCase {
+        carrier: FrameCarrier::Udp,
+        direction: StallDirection::Up,
         ..SHORT
     });
 }
@@ -172,10 +173,10 @@ fn stalled_uploads_leave_a_bulk_upload_its_share_by_udp() {
 #[ignore = "long: 4 cases of 60 and 500 stalled flows with the usual windows, minutes"]
 fn any_number_of_stalled_flows_leaves_a_bulk_flow_its_share() {
     for stalled in [60, 500] {
-        assert_share(Case { stalled, ..USUAL });
-        assert_share(Case {
-            carrier: Carrier::Udp,
-            direction: Direction::Up,
+        assert_share(StallCase { stalled, ..USUAL });
+        assert_share(StallCase {
+            carrier: FrameCarrier::Udp,
+            direction: StallDirection::Up,
             stalled,
             ..USUAL
         });
@@ -185,7 +186,7 @@ fn any_number_of_stalled_flows_leaves_a_bulk_flow_its_share() {
 #[test]
 #[ignore = "long: readers that take a mebibyte each before they stop, a minute"]
 fn readers_that_stop_in_the_middle_leave_a_bulk_flow_its_share() {
-    assert_share(Case {
+    assert_share(StallCase {
         read_before: 1 << 20,
         ..USUAL
     });

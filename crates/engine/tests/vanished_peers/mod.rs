@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::{Event, Input, LinkEnd, Via};
+use engine::{ArrivalMethod, EngineEvent, EngineInput, LinkEnd};
 
-use crate::world::{FAR, Host, NEAR, Script, World};
+use crate::world::{FAR, NEAR, ServerScript, TestHost, TwoNodeWorld};
 use crate::{
     PATIENCE, REQUEST, ROUND_TRIP, answering, random_bytes, world_with, world_with_packets,
 };
@@ -13,20 +13,23 @@ use crate::{
 /// Both ends of every flow are gone one way of the path after the removal, in both directions, however many.
 #[test]
 fn a_removed_peer_resets_its_ends_of_the_flows_at_once() {
-    let mut by_link = world_with([(9, Script::Swallow)]);
-    let mut by_packets = world_with_packets(0.0, [(9, Script::Swallow)]);
+    let mut by_link = world_with([(9, ServerScript::Swallow)]);
+    let mut by_packets = world_with_packets(0.0, [(9, ServerScript::Swallow)]);
     for world in [&mut by_link, &mut by_packets] {
         let connections: Vec<_> = (0..300).map(|_| world.accept(9)).collect();
         for connection in &connections {
             world.send(*connection, b"hello", false);
         }
-        let received = |host: &Host| host.received.len() == 5;
-        let all = |world: &World| world.server_hosts().filter(|host| received(host)).count() == 300;
+        let received = |host: &TestHost| host.received.len() == 5;
+        let all = |world: &TwoNodeWorld| {
+            world.server_hosts().filter(|host| received(host)).count() == 300
+        };
         world.run_until(all, PATIENCE);
         let begun = world.now;
         world.forget_peers(FAR);
         assert!(world.server_hosts().all(|host| host.was_reset));
-        let are_reset = |world: &World| connections.iter().all(|c| world.client_host(*c).was_reset);
+        let are_reset =
+            |world: &TwoNodeWorld| connections.iter().all(|c| world.client_host(*c).was_reset);
         world.run_until(are_reset, PATIENCE);
         let took = world.now.since(begun);
         assert!(took < ROUND_TRIP, "{took:?}");
@@ -36,7 +39,7 @@ fn a_removed_peer_resets_its_ends_of_the_flows_at_once() {
 /// The peer was removed while the path was dark: the next dial is refused.
 #[test]
 fn a_refused_node_resets_the_flows_of_who_removed_it() {
-    let mut world = world_with([(9, Script::Swallow)]);
+    let mut world = world_with([(9, ServerScript::Swallow)]);
     let connection = world.accept(9);
     world.run_for(2 * ROUND_TRIP);
     assert_eq!(world.server_hosts().count(), 1);
@@ -45,16 +48,16 @@ fn a_refused_node_resets_the_flows_of_who_removed_it() {
     world.run_for(Duration::from_secs(10));
     assert!(!world.client_host(connection).was_reset);
     let peer = world.id(FAR);
-    world.input(NEAR, Input::RefusedByPeer { peer });
+    world.input(NEAR, EngineInput::RefusedByPeer { peer });
     assert!(world.client_host(connection).was_reset);
-    let told = Event::RefusedByPeer { peer, flows: 1 };
+    let told = EngineEvent::RefusedByPeer { peer, flows: 1 };
     assert!(world.nodes[NEAR].events.contains(&told));
 }
 
-fn unanswered(world: &World) -> Option<(usize, usize)> {
+fn unanswered(world: &TwoNodeWorld) -> Option<(usize, usize)> {
     let mut events = world.nodes[NEAR].events.iter();
     events.find_map(|event| match event {
-        Event::UnansweredFlowsEnded { direct, reset, .. } => Some((*direct, *reset)),
+        EngineEvent::UnansweredFlowsEnded { direct, reset, .. } => Some((*direct, *reset)),
         _ => None,
     })
 }
@@ -67,13 +70,13 @@ fn connections_that_a_hung_peer_never_confirmed_are_reset_when_it_counts_as_sile
     let greeting = Bytes::from_static(b"220 ready");
     let scripts = [
         (80, answering(&answer)),
-        (21, Script::GreetAndEcho { greeting }),
+        (21, ServerScript::GreetAndEcho { greeting }),
     ];
     let mut by_link = world_with(scripts.clone());
     let mut by_packets = world_with_packets(0.0, scripts);
     for world in [&mut by_link, &mut by_packets] {
         let established = world.accept(21);
-        let greeted = |world: &World| world.client_host(established).received.len() == 9;
+        let greeted = |world: &TwoNodeWorld| world.client_host(established).received.len() == 9;
         world.run_until(greeted, PATIENCE);
         world.freeze(FAR);
         let begun = world.now;
@@ -86,8 +89,8 @@ fn connections_that_a_hung_peer_never_confirmed_are_reset_when_it_counts_as_sile
             })
             .collect();
         // One that waits for the server before it is accepted: its SYN is let go and sent again.
-        let asking = world.ask_via(80, Via::Transparent);
-        let are_reset = |world: &World| {
+        let asking = world.ask_via(80, ArrivalMethod::Transparent);
+        let are_reset = |world: &TwoNodeWorld| {
             let mut all = hanging.iter().chain([&asking]);
             all.all(|c| world.client_host(*c).was_reset)
         };
@@ -119,7 +122,7 @@ fn connections_that_a_hung_peer_never_confirmed_are_reset_when_it_counts_as_sile
 #[test]
 fn an_open_that_never_left_goes_directly_with_all_its_bytes_and_nowhere_else() {
     let answer = random_bytes(22, 400_000);
-    let mut world = world_with([(80, answering(&answer)), (9, Script::Swallow)]);
+    let mut world = world_with([(80, answering(&answer)), (9, ServerScript::Swallow)]);
     let upload = world.accept(9);
     world.run_until(|world| world.server_hosts().count() == 1, PATIENCE);
     world.freeze(FAR);
@@ -128,7 +131,7 @@ fn an_open_that_never_left_goes_directly_with_all_its_bytes_and_nowhere_else() {
     let waiting: Vec<_> = (0..4)
         .map(|index| {
             let connection = match index {
-                0 => world.ask_via(80, Via::Socks5),
+                0 => world.ask_via(80, ArrivalMethod::Socks5),
                 _ => world.accept(80),
             };
             world.send(connection, REQUEST, true);
@@ -136,7 +139,8 @@ fn an_open_that_never_left_goes_directly_with_all_its_bytes_and_nowhere_else() {
         })
         .collect();
     let begun = world.now;
-    let are_served = |world: &World| waiting.iter().all(|c| world.client_host(*c).was_closed);
+    let are_served =
+        |world: &TwoNodeWorld| waiting.iter().all(|c| world.client_host(*c).was_closed);
     world.run_until(are_served, PATIENCE);
     assert!(world.now.since(begun) <= Duration::from_secs(5));
     for connection in &waiting {
@@ -165,14 +169,14 @@ fn an_open_that_never_left_goes_directly_with_all_its_bytes_and_nowhere_else() {
 /// Its files and locks are free for the client's next connection.
 #[test]
 fn a_dead_near_nodes_connections_to_servers_end_within_five_seconds() {
-    let mut by_link = world_with([(9, Script::Swallow)]);
-    let mut by_packets = world_with_packets(0.0, [(9, Script::Swallow)]);
+    let mut by_link = world_with([(9, ServerScript::Swallow)]);
+    let mut by_packets = world_with_packets(0.0, [(9, ServerScript::Swallow)]);
     for world in [&mut by_link, &mut by_packets] {
         for _ in 0..3 {
             let connection = world.accept(9);
             world.send(connection, b"hello", false);
         }
-        let received = |host: &Host| host.received.len() == 5;
+        let received = |host: &TestHost| host.received.len() == 5;
         world.run_until(
             |world| world.server_hosts().filter(|host| received(host)).count() == 3,
             PATIENCE,
@@ -186,7 +190,7 @@ fn a_dead_near_nodes_connections_to_servers_end_within_five_seconds() {
         let took = world.now.since(begun);
         assert!(took <= Duration::from_secs(5), "{took:?}");
         let peer = world.id(NEAR);
-        let told = Event::PeerLost { peer, flows: 3 };
+        let told = EngineEvent::PeerLost { peer, flows: 3 };
         assert!(world.nodes[FAR].events.contains(&told));
     }
 }

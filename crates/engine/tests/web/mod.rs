@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use accelerate::http;
-use accelerate::shared::Purged;
+use accelerate::shared::PurgeCount;
 use bytes::{Bytes, BytesMut};
-use engine::{ConnectionId, Input, Policy};
+use engine::{ConnectionId, EngineInput, FlowPolicy};
 
-use super::world::{NEAR, Script, Setting, World};
+use super::world::{NEAR, ServerScript, TwoNodeWorld, WorldSettings};
 use super::{PATIENCE, random_bytes};
 
 const PORT: u16 = 80;
@@ -56,23 +56,25 @@ impl WebServer {
 }
 
 /// Two sites and a web server at one of them.
-struct Web {
-    world: World,
+struct WebWorld {
+    world: TwoNodeWorld,
     server: Rc<RefCell<WebServer>>,
 }
 
-impl Web {
+impl WebWorld {
     fn new(settings: http::Settings) -> Self {
-        let mut policy = Policy::default();
+        let mut policy = FlowPolicy::default();
         policy.accelerators.set(&http::ENTRY, Arc::new(settings));
-        let setting = Setting {
+        let setting = WorldSettings {
             policy: policy.clone(),
             far_policy: policy,
-            ..Setting::default()
+            ..WorldSettings::default()
         };
-        let mut world = World::new(setting);
+        let mut world = TwoNodeWorld::new(setting);
         let server = Rc::new(RefCell::new(WebServer::default()));
-        world.servers.insert(PORT, Script::Web(Rc::clone(&server)));
+        world
+            .servers
+            .insert(PORT, ServerScript::Web(Rc::clone(&server)));
         Self { world, server }
     }
 
@@ -90,7 +92,7 @@ impl Web {
         let before = self.world.client_host(connection).received.len();
         let request = format!("GET {path} HTTP/1.1\r\nHost: web\r\n\r\n");
         self.world.send(connection, request.as_bytes(), false);
-        let is_whole = |world: &World| {
+        let is_whole = |world: &TwoNodeWorld| {
             let received = &world.client_host(connection).received[before..];
             let end = received.windows(4).position(|bytes| bytes == b"\r\n\r\n");
             end.is_some_and(|end| received.len() >= end + 4 + content.len())
@@ -114,7 +116,7 @@ const ON: http::Settings = http::Settings {
 
 #[test]
 fn a_page_that_is_stored_is_answered_at_once_and_without_the_server() {
-    let mut web = Web::new(ON);
+    let mut web = WebWorld::new(ON);
     let content = random_bytes(1, 40_000);
     web.page("/a", "Cache-Control: max-age=60\r\n", &content);
     let first = web.world.accept(PORT);
@@ -135,7 +137,7 @@ fn a_page_that_is_stored_is_answered_at_once_and_without_the_server() {
 
 #[test]
 fn a_stale_page_costs_a_conditional_request_and_no_content() {
-    let mut web = Web::new(ON);
+    let mut web = WebWorld::new(ON);
     let content = random_bytes(2, 40_000);
     web.page(
         "/a",
@@ -155,7 +157,7 @@ fn a_stale_page_costs_a_conditional_request_and_no_content() {
 
 #[test]
 fn an_operator_purges_stored_pages_by_url() {
-    let mut web = Web::new(ON);
+    let mut web = WebWorld::new(ON);
     let content = random_bytes(4, 40_000);
     for path in ["/a", "/b"] {
         web.page(path, "Cache-Control: max-age=60\r\n", &content);
@@ -163,14 +165,14 @@ fn an_operator_purges_stored_pages_by_url() {
         web.get(client, path, &content);
     }
     web.world.run_for(Duration::from_secs(2));
-    let purge = Input::PurgeAccelerator {
+    let purge = EngineInput::PurgeAccelerator {
         id: 1,
         name: "http".to_owned(),
         prefix: "http://web/a".to_owned(),
     };
     web.world.input(NEAR, purge);
     let (entries, bytes) = (1, 40_000);
-    let purged = vec![(1, Ok(Purged { entries, bytes }))];
+    let purged = vec![(1, Ok(PurgeCount { entries, bytes }))];
     assert_eq!(web.world.nodes[NEAR].purged, purged);
     for path in ["/a", "/b"] {
         let client = web.world.accept(PORT);
@@ -184,7 +186,7 @@ fn an_operator_purges_stored_pages_by_url() {
 /// Without a cache nothing is answered here, and the same content is a reference in spite of other heads.
 #[test]
 fn heads_that_change_do_not_keep_content_from_being_recognised() {
-    let mut web = Web::new(http::Settings {
+    let mut web = WebWorld::new(http::Settings {
         is_on: true,
         caches: false,
     });

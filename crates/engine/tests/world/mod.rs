@@ -4,7 +4,7 @@
 //!  scripted clients ── near engine ══ byte pipes with rate and delay ══ far engine ── scripted servers
 //! ```
 //!
-//! Nothing sleeps and nothing is random but by seed: [`World::run_until`] jumps from one due
+//! Nothing sleeps and nothing is random but by seed: [`TwoNodeWorld::run_until`] jumps from one due
 //! moment to the next until what the test waits for has come.
 
 use std::cell::RefCell;
@@ -13,23 +13,24 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use accelerate::registry::Entry;
+use accelerate::registry::AcceleratorEntry;
 use accelerate::shared::testing::MemoryFiles;
-use accelerate::shared::{FileRequest, Purged};
+use accelerate::shared::{FileRequest, PurgeCount};
 use accelerate::smb::testing::FileServer;
 use bytes::{Bytes, BytesMut};
 use engine::{
-    Config, ConnectFailure, ConnectionId, Engine, Event, Input, Limits, LinkEnd, LinkId, Output,
-    PeerConfig, Policy, Prefix, Route, Side, Surroundings, Via,
+    ArrivalMethod, ConnectFailure, ConnectionId, Engine, EngineConfig, EngineEvent, EngineInput,
+    EngineLimits, EngineOutput, FlowPolicy, IpPrefix, LinkEnd, LinkId, NetworkRoute,
+    NetworkSurroundings, PeerConfig, RouteSide,
 };
 use reduce::testing::MemoryDisk;
 use reduce::{DictionaryConfig, DictionaryKey, DiskCompletion};
 use testkit::{BytePipe, PipeConfig};
 use tunnel::DatagramAgreement;
-use tunnel::packet::{self, ChallengeSeed, KeyLimits, PathSecret, Suite};
-use tunnel::transport::{Codepoint, Keys};
+use tunnel::packet::{self, ChallengeSeed, CipherSuite, KeyLimits, PathSecret};
+use tunnel::transport::{EcnMarking, PathKeys};
 use tunnel::wire::{DATAGRAM_VERSION, DatagramOffer};
-use vocab::{Bitrate, ByteCount, NodeId, Random, Time};
+use vocab::{Bitrate, ByteCount, NodeId, SeededRandom, Time};
 
 use super::web::WebServer;
 
@@ -49,7 +50,7 @@ const POURED: u64 = 1 << 32;
 
 /// What the server on a port does.
 #[derive(Clone)]
-pub(crate) enum Script {
+pub(crate) enum ServerScript {
     /// Answers this after `after` bytes of request, then ends its stream.
     Answer { after: usize, answer: Bytes },
     /// Says this first, then sends back what it gets.
@@ -76,14 +77,14 @@ pub(crate) enum Script {
     /// Answers requests of HTTP.
     Web(Rc<RefCell<WebServer>>),
     /// Each connection meets the next of these; when none is left, it is refused.
-    InTurn(Rc<RefCell<VecDeque<Script>>>),
+    InTurn(Rc<RefCell<VecDeque<ServerScript>>>),
     /// Serves files.
     Files(Rc<RefCell<FileServer>>),
 }
 
 /// One host's end of one connection.
 #[derive(Default)]
-pub(crate) struct Host {
+pub(crate) struct TestHost {
     pub(crate) received: BytesMut,
     pub(crate) first_byte_at: Option<Time>,
     pub(crate) last_byte_at: Option<Time>,
@@ -103,19 +104,19 @@ pub(crate) struct Host {
     /// A reset follows what is to be sent, and a FIN where one is to follow as well.
     reset_after: bool,
     failure_told: bool,
-    script: Option<Script>,
+    script: Option<ServerScript>,
     script_done: bool,
     /// It reads so many bytes and then no more.
     reads_at_most: Option<usize>,
     unread: usize,
     /// What it sends without end.
-    pours: Option<Random>,
+    pours: Option<SeededRandom>,
 }
 
 /// One node with what a shell would keep around it.
-pub(crate) struct Node {
+pub(crate) struct TestNode {
     pub(crate) engine: Engine,
-    pub(crate) hosts: BTreeMap<ConnectionId, Host>,
+    pub(crate) hosts: BTreeMap<ConnectionId, TestHost>,
     pub(crate) intercepted: Vec<NodeId>,
     /// Servers that are bypassed, and for how long from the moment when that was said.
     pub(crate) avoided: BTreeMap<SocketAddr, Duration>,
@@ -126,8 +127,8 @@ pub(crate) struct Node {
     /// Connections to dead servers that are being opened.
     pub(crate) attempts: Vec<ConnectionId>,
     /// Clients that are to pass by.
-    pub(crate) passing: Vec<Prefix>,
-    pub(crate) events: Vec<Event>,
+    pub(crate) passing: Vec<IpPrefix>,
+    pub(crate) events: Vec<EngineEvent>,
     pub(crate) stopped: bool,
     /// Its process is stopped by a signal, or dead: it does nothing.
     is_frozen: bool,
@@ -136,9 +137,9 @@ pub(crate) struct Node {
     pub(crate) files: MemoryFiles,
     /// Requests for them stay, until the test says otherwise.
     pub(crate) holds_files: bool,
-    pub(crate) file_requests: VecDeque<(&'static Entry, FileRequest)>,
+    pub(crate) file_requests: VecDeque<(&'static AcceleratorEntry, FileRequest)>,
     /// How operators' purges ended.
-    pub(crate) purged: Vec<(u64, Result<Purged, String>)>,
+    pub(crate) purged: Vec<(u64, Result<PurgeCount, String>)>,
     link: Option<LinkId>,
     /// The link whose datagrams come and go, though it may have broken.
     path: Option<LinkId>,
@@ -147,17 +148,17 @@ pub(crate) struct Node {
 }
 
 /// Two nodes and the path between them.
-pub(crate) struct World {
+pub(crate) struct TwoNodeWorld {
     pub(crate) now: Time,
-    pub(crate) nodes: [Node; 2],
-    pub(crate) servers: BTreeMap<u16, Script>,
+    pub(crate) nodes: [TestNode; 2],
+    pub(crate) servers: BTreeMap<u16, ServerScript>,
     /// Bytes that each node put on the path.
     pub(crate) wan_bytes: [u64; 2],
     pipes: [BytePipe; 2],
     /// What datagrams meet; `None` where the nodes send none.
     packets: Option<emulate::Link>,
     packets_blocked: bool,
-    path: Path,
+    path: TestPath,
     links: u64,
     /// Hosts that have begun to send without end.
     poured: u64,
@@ -165,12 +166,12 @@ pub(crate) struct World {
 
 /// What a world's path is like.
 #[derive(Clone, Copy)]
-pub(crate) struct Path {
+pub(crate) struct TestPath {
     pub(crate) rate: Bitrate,
     pub(crate) delay: Duration,
 }
 
-impl Default for Path {
+impl Default for TestPath {
     fn default() -> Self {
         Self {
             rate: Bitrate::from_bits_per_second(10_000_000),
@@ -181,33 +182,33 @@ impl Default for Path {
 
 /// What a test may set of both nodes.
 #[derive(Clone)]
-pub(crate) struct Setting {
-    pub(crate) path: Path,
-    pub(crate) limits: Limits,
+pub(crate) struct WorldSettings {
+    pub(crate) path: TestPath,
+    pub(crate) limits: EngineLimits,
     /// The far node's, where they are to differ from the usual ones.
-    pub(crate) far_limits: Limits,
-    pub(crate) policy: Policy,
+    pub(crate) far_limits: EngineLimits,
+    pub(crate) policy: FlowPolicy,
     /// The far node's.
-    pub(crate) far_policy: Policy,
+    pub(crate) far_policy: FlowPolicy,
     /// Whether both have a second peer, which never comes.
     pub(crate) has_other_peer: bool,
     /// Where both serve their peers; by default their LANs.
-    pub(crate) serve: Option<Vec<Prefix>>,
+    pub(crate) serve: Option<Vec<IpPrefix>>,
     pub(crate) dictionary: DictionaryConfig,
     /// What datagrams meet; `None` where the nodes send none.
     pub(crate) packets: Option<emulate::LinkConfig>,
     /// The sessions' windows.
-    pub(crate) tunnel: tunnel::Config,
+    pub(crate) tunnel: tunnel::SessionConfig,
 }
 
-impl Default for Setting {
+impl Default for WorldSettings {
     fn default() -> Self {
         Self {
-            path: Path::default(),
-            limits: Limits::default(),
-            far_limits: Limits::default(),
-            policy: Policy::default(),
-            far_policy: Policy::default(),
+            path: TestPath::default(),
+            limits: EngineLimits::default(),
+            far_limits: EngineLimits::default(),
+            policy: FlowPolicy::default(),
+            far_policy: FlowPolicy::default(),
             has_other_peer: false,
             serve: None,
             dictionary: DictionaryConfig {
@@ -216,7 +217,7 @@ impl Default for Setting {
                 ..DictionaryConfig::default()
             },
             packets: None,
-            tunnel: tunnel::Config::default(),
+            tunnel: tunnel::SessionConfig::default(),
         }
     }
 }
@@ -229,9 +230,9 @@ pub(crate) fn server(port: u16) -> SocketAddr {
     SocketAddr::new("198.18.2.2".parse().unwrap(), port)
 }
 
-impl World {
+impl TwoNodeWorld {
     /// A world whose link is up.
-    pub(crate) fn new(setting: Setting) -> Self {
+    pub(crate) fn new(setting: WorldSettings) -> Self {
         let ids = [NodeId([1; 32]), NodeId([2; 32])];
         let pipe = || {
             BytePipe::new(PipeConfig {
@@ -240,11 +241,11 @@ impl World {
                 ..PipeConfig::default()
             })
         };
-        let node = |own: usize| Node {
+        let node = |own: usize| TestNode {
             engine: Engine::new(
                 config(&setting, &ids, own),
                 Time::ZERO,
-                Random::from_seed(own as u64),
+                SeededRandom::from_seed(own as u64),
             ),
             hosts: BTreeMap::new(),
             intercepted: Vec::new(),
@@ -281,7 +282,7 @@ impl World {
         for own in [NEAR, FAR] {
             world.look_around(own);
             let since_1970 = Duration::from_secs(1_767_225_600);
-            world.input(own, Input::Calendar { since_1970 });
+            world.input(own, EngineInput::Calendar { since_1970 });
         }
         world.connect();
         world
@@ -290,25 +291,25 @@ impl World {
     /// What each node's shell says of its machine: a LAN, a WAN, and an address in each.
     pub(crate) fn look_around(&mut self, own: usize) {
         let surroundings = surroundings(own);
-        self.input(own, Input::Surroundings(surroundings));
+        self.input(own, EngineInput::Surroundings(surroundings));
     }
 
     /// The shell says that there is one more network behind the LAN.
     pub(crate) fn add_lan_route(&mut self, own: usize, to: &str) {
         let mut surroundings = surroundings(own);
-        surroundings.routes.push(Route {
+        surroundings.routes.push(NetworkRoute {
             to: to.parse().unwrap(),
-            side: Side::Lan,
+            side: RouteSide::Lan,
         });
-        self.input(own, Input::Surroundings(surroundings));
+        self.input(own, EngineInput::Surroundings(surroundings));
     }
 
     /// The node's owner says that more lies behind its peer.
     pub(crate) fn widen_prefixes(&mut self, own: usize, prefixes: &[&str]) {
         let ids = [self.nodes[NEAR].id, self.nodes[FAR].id];
-        let mut config = config(&Setting::default(), &ids, own);
+        let mut config = config(&WorldSettings::default(), &ids, own);
         config.peers[0].prefixes = prefixes.iter().map(|text| text.parse().unwrap()).collect();
-        self.input(own, Input::Configure(Box::new(config)));
+        self.input(own, EngineInput::Configure(Box::new(config)));
     }
 
     /// A fresh link between the nodes, the near one dialling.
@@ -322,7 +323,7 @@ impl World {
             self.nodes[own].path = Some(link);
             self.input(
                 own,
-                Input::LinkUp {
+                EngineInput::LinkUp {
                     link,
                     peer,
                     dialed_by_us: own == NEAR,
@@ -330,7 +331,7 @@ impl World {
                 },
             );
         }
-        let up = |world: &World| world.nodes.iter().all(|node| node.intercepted.len() == 1);
+        let up = |world: &TwoNodeWorld| world.nodes.iter().all(|node| node.intercepted.len() == 1);
         self.run_until(up, Duration::from_secs(10));
     }
 
@@ -343,7 +344,7 @@ impl World {
     pub(crate) fn end_link(&mut self, end: LinkEnd) {
         for own in [NEAR, FAR] {
             if let Some(link) = self.nodes[own].link.take() {
-                self.input(own, Input::LinkDown { link, end });
+                self.input(own, EngineInput::LinkDown { link, end });
             }
         }
         self.pipes = [self.pipe(), self.pipe()];
@@ -357,7 +358,7 @@ impl World {
     fn lose_link_by(&mut self, own: usize, end: LinkEnd) {
         if let Some(link) = self.nodes[own].link.take() {
             let now = self.now;
-            let down = Input::LinkDown { link, end };
+            let down = EngineInput::LinkDown { link, end };
             self.nodes[own].engine.handle(now, down);
         }
         self.pipes = [self.pipe(), self.pipe()];
@@ -397,7 +398,7 @@ impl World {
     }
 
     /// The far node is killed and started again with an empty memory and the disk it had.
-    pub(crate) fn restart(&mut self, own: usize, setting: &Setting) {
+    pub(crate) fn restart(&mut self, own: usize, setting: &WorldSettings) {
         let ids = [self.nodes[NEAR].id, self.nodes[FAR].id];
         self.cut();
         let seed = 1000 + self.links;
@@ -405,7 +406,7 @@ impl World {
         node.engine = Engine::new(
             config(setting, &ids, own),
             self.now,
-            Random::from_seed(seed),
+            SeededRandom::from_seed(seed),
         );
         node.hosts.clear();
         node.file_requests.clear();
@@ -416,11 +417,11 @@ impl World {
 
     /// A client connects through the near node.
     pub(crate) fn accept(&mut self, port: u16) -> ConnectionId {
-        self.accept_between(client(), server(port), Via::Transparent)
+        self.accept_between(client(), server(port), ArrivalMethod::Transparent)
     }
 
     /// The same, by a proxy or intercepted.
-    pub(crate) fn accept_via(&mut self, port: u16, via: Via) -> ConnectionId {
+    pub(crate) fn accept_via(&mut self, port: u16, via: ArrivalMethod) -> ConnectionId {
         self.accept_between(client(), server(port), via)
     }
 
@@ -429,14 +430,14 @@ impl World {
         &mut self,
         mut client: SocketAddr,
         server: SocketAddr,
-        via: Via,
+        via: ArrivalMethod,
     ) -> ConnectionId {
         let node = &mut self.nodes[NEAR];
         node.accepted += 1;
         let connection = ConnectionId::Accepted(node.accepted);
-        node.hosts.insert(connection, Host::default());
+        node.hosts.insert(connection, TestHost::default());
         client.set_port(40_000 + (node.accepted % 20_000) as u16);
-        let accepted = Input::Accepted {
+        let accepted = EngineInput::Accepted {
             connection,
             client,
             server,
@@ -447,12 +448,12 @@ impl World {
     }
 
     /// A client asks for a connection and waits for the outcome.
-    pub(crate) fn ask_via(&mut self, port: u16, via: Via) -> ConnectionId {
+    pub(crate) fn ask_via(&mut self, port: u16, via: ArrivalMethod) -> ConnectionId {
         let (connection, client) = self.new_client();
         let server = server(port);
         self.input(
             NEAR,
-            Input::Asked {
+            EngineInput::Asked {
                 connection,
                 client,
                 server,
@@ -466,7 +467,7 @@ impl World {
         let node = &mut self.nodes[NEAR];
         node.accepted += 1;
         let connection = ConnectionId::Accepted(node.accepted);
-        node.hosts.insert(connection, Host::default());
+        node.hosts.insert(connection, TestHost::default());
         let mut client = client();
         client.set_port(40_000 + (node.accepted % 20_000) as u16);
         (connection, client)
@@ -492,7 +493,7 @@ impl World {
     pub(crate) fn pour(&mut self, connection: ConnectionId) {
         self.poured += 1;
         let host = self.nodes[NEAR].hosts.get_mut(&connection).unwrap();
-        host.pours = Some(Random::from_seed(POURED + self.poured));
+        host.pours = Some(SeededRandom::from_seed(POURED + self.poured));
         self.drain();
     }
 
@@ -500,12 +501,12 @@ impl World {
         self.nodes[own].id
     }
 
-    pub(crate) fn client_host(&self, connection: ConnectionId) -> &Host {
+    pub(crate) fn client_host(&self, connection: ConnectionId) -> &TestHost {
         &self.nodes[NEAR].hosts[&connection]
     }
 
     /// The servers' ends of all connections, in the order they were opened.
-    pub(crate) fn server_hosts(&self) -> impl Iterator<Item = &Host> {
+    pub(crate) fn server_hosts(&self) -> impl Iterator<Item = &TestHost> {
         self.nodes[FAR].hosts.values()
     }
 
@@ -537,21 +538,21 @@ impl World {
         let host = self.nodes[NEAR].hosts.get_mut(&connection).unwrap();
         let bytes = bytes.min(host.unread);
         host.unread -= bytes;
-        self.input(NEAR, Input::Written { connection, bytes });
+        self.input(NEAR, EngineInput::Written { connection, bytes });
     }
 
     /// The client resets its connection.
     pub(crate) fn abort(&mut self, connection: ConnectionId) {
-        self.input(NEAR, Input::Aborted { connection });
+        self.input(NEAR, EngineInput::Aborted { connection });
     }
 
-    pub(crate) fn input(&mut self, own: usize, input: Input) {
+    pub(crate) fn input(&mut self, own: usize, input: EngineInput) {
         self.nodes[own].engine.handle(self.now, input);
         self.drain();
     }
 
     /// Lets time pass until `done`, which must come within `patience` of virtual time.
-    pub(crate) fn run_until(&mut self, done: impl Fn(&World) -> bool, patience: Duration) {
+    pub(crate) fn run_until(&mut self, done: impl Fn(&TwoNodeWorld) -> bool, patience: Duration) {
         let deadline = self.now + patience;
         for _ in 0..STEP_LIMIT {
             if done(self) {
@@ -584,16 +585,16 @@ impl World {
     /// The configuration is read again and is what it was.
     pub(crate) fn reload(&mut self, own: usize) {
         let ids = [self.nodes[NEAR].id, self.nodes[FAR].id];
-        let config = config(&Setting::default(), &ids, own);
-        self.input(own, Input::Configure(Box::new(config)));
+        let config = config(&WorldSettings::default(), &ids, own);
+        self.input(own, EngineInput::Configure(Box::new(config)));
     }
 
     /// The configuration of a node that has no peer any longer.
     pub(crate) fn forget_peers(&mut self, own: usize) {
         let ids = [self.nodes[NEAR].id, self.nodes[FAR].id];
-        let mut config = config(&Setting::default(), &ids, own);
+        let mut config = config(&WorldSettings::default(), &ids, own);
         config.peers.clear();
-        self.input(own, Input::Configure(Box::new(config)));
+        self.input(own, EngineInput::Configure(Box::new(config)));
     }
 
     fn next_due(&self) -> Time {
@@ -620,17 +621,17 @@ impl World {
                 let Some(link) = self.nodes[own].link else {
                     continue;
                 };
-                let input = Input::LinkReceived { link, bytes };
+                let input = EngineInput::LinkReceived { link, bytes };
                 self.nodes[own].engine.handle(self.now, input);
             }
             while let Some(packet) = self.arrived_packet(own) {
                 let Some(link) = self.nodes[own].path else {
                     continue;
                 };
-                let input = Input::Datagrams {
+                let input = EngineInput::Datagrams {
                     link,
                     from: address(1 - own),
-                    codepoint: Codepoint::NotEct,
+                    codepoint: EcnMarking::NotEct,
                     segment: packet.len(),
                     bytes: BytesMut::from(&packet[..]),
                 };
@@ -722,12 +723,12 @@ impl World {
         let (sealer, opener) = secret
             .path(self.now, 0, connection_ids, KeyLimits::of(suite))
             .unwrap();
-        let keys = Keys {
+        let keys = PathKeys {
             sealer,
             opener,
             challenges: ChallengeSeed::new(|room| room.fill(own as u8)),
         };
-        let ready = Input::DatagramsReady {
+        let ready = EngineInput::DatagramsReady {
             link,
             keys: Box::new(keys),
             peer: (own == NEAR).then_some(address(FAR)),
@@ -753,14 +754,14 @@ impl World {
         sent
     }
 
-    fn output(&mut self, own: usize, output: Output) {
+    fn output(&mut self, own: usize, output: EngineOutput) {
         let now = self.now;
-        if let Output::StartDatagrams { link, agreement } = output {
+        if let EngineOutput::StartDatagrams { link, agreement } = output {
             return self.start_datagrams(own, link, *agreement);
         }
         let node = &mut self.nodes[own];
         match output {
-            Output::Write { connection, bytes } => {
+            EngineOutput::Write { connection, bytes } => {
                 let length = bytes.len();
                 if let Some(host) = node.hosts.get_mut(&connection) {
                     host.first_byte_at.get_or_insert(now);
@@ -776,14 +777,14 @@ impl World {
                 }
                 let bytes = length;
                 node.engine
-                    .handle(now, Input::Written { connection, bytes });
+                    .handle(now, EngineInput::Written { connection, bytes });
             }
-            Output::FinishWrite { connection } => {
+            EngineOutput::FinishWrite { connection } => {
                 if let Some(host) = node.hosts.get_mut(&connection) {
                     host.peer_finished = true;
                 }
             }
-            Output::Reset { connection } => {
+            EngineOutput::Reset { connection } => {
                 node.attempts.retain(|attempt| *attempt != connection);
                 if let Some(host) = node.hosts.get_mut(&connection) {
                     host.was_reset = true;
@@ -792,44 +793,44 @@ impl World {
                     host.received.truncate(taken);
                 }
             }
-            Output::ResetWhenDelivered { connection } => {
+            EngineOutput::ResetWhenDelivered { connection } => {
                 let host = node.hosts.get_mut(&connection);
                 let host = host.expect("the engine waits for the answer of the host's connection");
                 assert_eq!(host.unread, 0, "the engine waits until all is written");
                 host.was_reset = true;
-                node.engine.handle(now, Input::Aborted { connection });
+                node.engine.handle(now, EngineInput::Aborted { connection });
             }
-            Output::Close { connection } => {
+            EngineOutput::Close { connection } => {
                 if let Some(host) = node.hosts.get_mut(&connection) {
                     host.was_closed = true;
                 }
             }
-            Output::ReadCredit { connection, bytes } => {
+            EngineOutput::ReadCredit { connection, bytes } => {
                 if let Some(host) = node.hosts.get_mut(&connection) {
                     host.credit += bytes;
                 }
             }
-            Output::Connect {
+            EngineOutput::Connect {
                 connection,
                 client,
                 server,
                 ..
             } => self.open_server(own, connection, client, server),
-            Output::Transmit { .. }
-            | Output::TransmitDatagrams { .. }
-            | Output::StartDatagrams { .. } => {}
-            Output::SendLast { link, bytes } => {
+            EngineOutput::Transmit { .. }
+            | EngineOutput::TransmitDatagrams { .. }
+            | EngineOutput::StartDatagrams { .. } => {}
+            EngineOutput::SendLast { link, bytes } => {
                 if node.link == Some(link) {
                     self.wan_bytes[own] += bytes.len() as u64;
                     self.pipes[own].send(now, bytes);
                 }
             }
-            Output::CloseLink { link, .. } => {
+            EngineOutput::CloseLink { link, .. } => {
                 if node.link == Some(link) {
                     node.link = None;
                 }
             }
-            Output::AcceleratorFile {
+            EngineOutput::AcceleratorFile {
                 accelerator,
                 request,
             } => {
@@ -838,35 +839,35 @@ impl World {
                     self.complete_files(own);
                 }
             }
-            Output::AcceleratorPurged { id, result } => node.purged.push((id, result)),
-            Output::Disk(request) => {
+            EngineOutput::AcceleratorPurged { id, result } => node.purged.push((id, result)),
+            EngineOutput::Disk(request) => {
                 let completion: DiskCompletion = node.disk.execute(request);
-                node.engine.handle(now, Input::Disk(completion));
+                node.engine.handle(now, EngineInput::Disk(completion));
             }
-            Output::Avoid { server, lasting } => {
+            EngineOutput::Avoid { server, lasting } => {
                 node.avoided.insert(server, lasting);
-                node.engine.handle(now, Input::Avoided { server });
+                node.engine.handle(now, EngineInput::Avoided { server });
             }
-            Output::Readmit { server } => {
+            EngineOutput::Readmit { server } => {
                 node.avoided.remove(&server);
             }
-            Output::BypassRoutes { routes } => {
+            EngineOutput::BypassRoutes { routes } => {
                 let routes = routes.iter();
                 let texts = routes.map(|(clients, servers)| format!("{clients} to {servers}"));
                 node.bypassed_routes = texts.collect();
             }
-            Output::AcceptAtOnce { server, .. } => {
+            EngineOutput::AcceptAtOnce { server, .. } => {
                 node.accepted_at_once.insert(server);
             }
-            Output::AcceptAfterServer { server } => {
+            EngineOutput::AcceptAfterServer { server } => {
                 node.accepted_at_once.remove(&server);
             }
-            Output::Admit { connection } => {
+            EngineOutput::Admit { connection } => {
                 if let Some(host) = node.hosts.get_mut(&connection) {
                     host.admitted_at = Some(now);
                 }
             }
-            Output::Decline {
+            EngineOutput::Decline {
                 connection,
                 failure,
             } => {
@@ -874,10 +875,10 @@ impl World {
                     host.declined = Some(failure);
                 }
             }
-            Output::PassBy { clients, .. } => node.passing.push(clients),
-            Output::Intercept { peers } => node.intercepted = peers,
-            Output::Event(event) => node.events.push(event),
-            Output::Stopped => node.stopped = true,
+            EngineOutput::PassBy { clients, .. } => node.passing.push(clients),
+            EngineOutput::Intercept { peers } => node.intercepted = peers,
+            EngineOutput::Event(event) => node.events.push(event),
+            EngineOutput::Stopped => node.stopped = true,
         }
     }
 
@@ -886,7 +887,7 @@ impl World {
         let node = &mut self.nodes[own];
         while let Some((accelerator, request)) = node.file_requests.pop_front() {
             let completion = node.files.complete(request);
-            let completed = Input::AcceleratorFile {
+            let completed = EngineInput::AcceleratorFile {
                 accelerator,
                 completion,
             };
@@ -911,26 +912,27 @@ impl World {
         server: SocketAddr,
     ) {
         let script = match self.servers.get(&server.port()).cloned() {
-            Some(Script::InTurn(scripts)) => scripts.borrow_mut().pop_front(),
+            Some(ServerScript::InTurn(scripts)) => scripts.borrow_mut().pop_front(),
             script => script,
         };
         let node = &mut self.nodes[own];
         let result = match script {
-            None | Some(Script::Refuse) => Err(ConnectFailure::Refused),
-            Some(Script::Fail(failure)) => Err(failure),
-            Some(Script::Unreachable) => Err(ConnectFailure::Unreachable),
-            Some(Script::Dead) => return node.attempts.push(connection),
+            None | Some(ServerScript::Refuse) => Err(ConnectFailure::Refused),
+            Some(ServerScript::Fail(failure)) => Err(failure),
+            Some(ServerScript::Unreachable) => Err(ConnectFailure::Unreachable),
+            Some(ServerScript::Dead) => return node.attempts.push(connection),
             Some(script) => {
-                let mut host = Host {
+                let mut host = TestHost {
                     seen_client: client,
-                    reads_at_most: matches!(script, Script::Stall | Script::Pour).then_some(0),
-                    ..Host::default()
+                    reads_at_most: matches!(script, ServerScript::Stall | ServerScript::Pour)
+                        .then_some(0),
+                    ..TestHost::default()
                 };
-                if let Script::Pour = &script {
+                if let ServerScript::Pour = &script {
                     self.poured += 1;
-                    host.pours = Some(Random::from_seed(POURED + self.poured));
+                    host.pours = Some(SeededRandom::from_seed(POURED + self.poured));
                 }
-                if let Script::GreetAndEcho { greeting } = &script {
+                if let ServerScript::GreetAndEcho { greeting } = &script {
                     host.to_send.push_back(greeting.clone());
                 }
                 host.script = Some(script);
@@ -939,12 +941,14 @@ impl World {
             }
         };
         node.engine
-            .handle(self.now, Input::Connected { connection, result });
+            .handle(self.now, EngineInput::Connected { connection, result });
     }
 
     /// A server's end of a connection whose attempt succeeds after all; the test tells the engine so.
     pub(crate) fn add_server_host(&mut self, connection: ConnectionId) {
-        self.nodes[FAR].hosts.insert(connection, Host::default());
+        self.nodes[FAR]
+            .hosts
+            .insert(connection, TestHost::default());
     }
 
     /// Lets every host do what its script, its credit and its data allow.
@@ -954,23 +958,23 @@ impl World {
         let mut inputs = Vec::new();
         for (connection, host) in &mut node.hosts {
             if host.was_reset || host.was_closed {
-                if let Some(Script::Files(server)) = host.script.take() {
+                if let Some(ServerScript::Files(server)) = host.script.take() {
                     server.borrow_mut().disconnect();
                 }
                 continue;
             }
             host.follow_script();
-            if matches!(&host.script, Some(Script::ResetAfter { after }) if host.received.len() >= *after)
+            if matches!(&host.script, Some(ServerScript::ResetAfter { after }) if host.received.len() >= *after)
             {
                 host.was_reset = true;
-                inputs.push(Input::Aborted {
+                inputs.push(EngineInput::Aborted {
                     connection: *connection,
                 });
                 continue;
             }
             if host.reset_after && !host.failure_told && !host.to_send.is_empty() {
                 host.failure_told = true;
-                inputs.push(Input::Failed {
+                inputs.push(EngineInput::Failed {
                     connection: *connection,
                 });
             }
@@ -981,20 +985,20 @@ impl World {
                     host.to_send.push_front(bytes.split_off(host.credit));
                 }
                 host.credit -= bytes.len();
-                inputs.push(Input::Received {
+                inputs.push(EngineInput::Received {
                     connection: *connection,
                     bytes,
                 });
             }
             if host.finish_after && !host.finish_sent && host.to_send.is_empty() {
                 host.finish_sent = true;
-                inputs.push(Input::Finished {
+                inputs.push(EngineInput::Finished {
                     connection: *connection,
                 });
             }
             if host.reset_after && host.to_send.is_empty() {
                 host.was_reset = true;
-                inputs.push(Input::Aborted {
+                inputs.push(EngineInput::Aborted {
                     connection: *connection,
                 });
             }
@@ -1015,10 +1019,10 @@ impl World {
     }
 }
 
-impl Host {
+impl TestHost {
     fn follow_script(&mut self) {
         match &self.script {
-            Some(Script::Answer { after, answer }) => {
+            Some(ServerScript::Answer { after, answer }) => {
                 if !self.script_done && self.received.len() >= *after {
                     self.script_done = true;
                     for piece in answer.chunks(16 * 1024) {
@@ -1027,7 +1031,7 @@ impl Host {
                     self.finish_after = true;
                 }
             }
-            Some(Script::AnswerAndReset { after, answer }) => {
+            Some(ServerScript::AnswerAndReset { after, answer }) => {
                 if !self.script_done && self.received.len() >= *after {
                     self.script_done = true;
                     for piece in answer.chunks(16 * 1024) {
@@ -1036,14 +1040,14 @@ impl Host {
                     self.reset_after = true;
                 }
             }
-            Some(Script::GreetAndEcho { .. }) => {
+            Some(ServerScript::GreetAndEcho { .. }) => {
                 if !self.received.is_empty() {
                     self.to_send.push_back(self.received.split().freeze());
                 }
                 self.finish_after = self.peer_finished;
             }
-            Some(Script::Swallow) => self.finish_after = self.peer_finished,
-            Some(Script::Files(server)) => {
+            Some(ServerScript::Swallow) => self.finish_after = self.peer_finished,
+            Some(ServerScript::Files(server)) => {
                 if !self.received.is_empty() {
                     let answers = server.borrow_mut().hear(&self.received.split());
                     if !answers.is_empty() {
@@ -1052,7 +1056,7 @@ impl Host {
                 }
                 self.finish_after = self.peer_finished;
             }
-            Some(Script::Web(server)) => {
+            Some(ServerScript::Web(server)) => {
                 let answers = server.borrow_mut().hear(&mut self.received);
                 if !answers.is_empty() {
                     self.to_send.push_back(answers.into());
@@ -1060,14 +1064,14 @@ impl Host {
                 self.finish_after = self.peer_finished;
             }
             Some(
-                Script::Refuse
-                | Script::Fail(_)
-                | Script::Unreachable
-                | Script::Dead
-                | Script::InTurn(_)
-                | Script::ResetAfter { .. }
-                | Script::Stall
-                | Script::Pour,
+                ServerScript::Refuse
+                | ServerScript::Fail(_)
+                | ServerScript::Unreachable
+                | ServerScript::Dead
+                | ServerScript::InTurn(_)
+                | ServerScript::ResetAfter { .. }
+                | ServerScript::Stall
+                | ServerScript::Pour,
             )
             | None => {}
         }
@@ -1082,19 +1086,19 @@ impl Host {
     }
 }
 
-/// See [`World::look_around`].
-fn surroundings(own: usize) -> Surroundings {
-    let prefix = |text: &str| text.parse::<Prefix>().unwrap();
+/// See [`TwoNodeWorld::look_around`].
+fn surroundings(own: usize) -> NetworkSurroundings {
+    let prefix = |text: &str| text.parse::<IpPrefix>().unwrap();
     let lan = ["198.18.1.0/24", "198.18.2.0/24"][own];
-    let route = |to: &str, side| Route {
+    let route = |to: &str, side| NetworkRoute {
         to: prefix(to),
         side,
     };
-    Surroundings {
+    NetworkSurroundings {
         routes: vec![
-            route("0.0.0.0/0", Side::Other),
-            route("198.18.0.0/24", Side::Other),
-            route(lan, Side::Lan),
+            route("0.0.0.0/0", RouteSide::Other),
+            route("198.18.0.0/24", RouteSide::Other),
+            route(lan, RouteSide::Lan),
         ],
         own: ["127.0.0.0/8", "::1", ["198.18.1.1", "198.18.2.1"][own]]
             .map(prefix)
@@ -1112,7 +1116,7 @@ fn offer(own: usize, link: u64) -> DatagramOffer {
     nonce[8..].copy_from_slice(&link.to_be_bytes());
     DatagramOffer {
         version: DATAGRAM_VERSION,
-        suite: Suite::Aes256Gcm,
+        suite: CipherSuite::Aes256Gcm,
         connection_id: packet::ConnectionId([own as u8; 8]),
         nonce,
         port: 4433,
@@ -1120,7 +1124,7 @@ fn offer(own: usize, link: u64) -> DatagramOffer {
 }
 
 /// The configuration of one of the two nodes.
-pub(crate) fn config(setting: &Setting, ids: &[NodeId; 2], own: usize) -> Config {
+pub(crate) fn config(setting: &WorldSettings, ids: &[NodeId; 2], own: usize) -> EngineConfig {
     let prefix = |text: &str| text.parse().unwrap();
     let mut peers = vec![PeerConfig {
         node: ids[1 - own],
@@ -1134,7 +1138,7 @@ pub(crate) fn config(setting: &Setting, ids: &[NodeId; 2], own: usize) -> Config
             prefixes: vec![prefix("198.18.9.0/24")],
         });
     }
-    Config {
+    EngineConfig {
         local: ids[own],
         peers,
         serve: setting.serve.clone(),
@@ -1151,6 +1155,6 @@ pub(crate) fn config(setting: &Setting, ids: &[NodeId; 2], own: usize) -> Config
         dictionary: setting.dictionary,
         dictionary_key: Some(DictionaryKey::new([1; 32])),
         tunnel: setting.tunnel.clone(),
-        datagrams: tunnel::transport::Settings::default(),
+        datagrams: tunnel::transport::PathSettings::default(),
     }
 }

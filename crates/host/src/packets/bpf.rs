@@ -45,26 +45,26 @@ pub const STAMP_BYTES: usize = 8;
 
 /// Whether the driver runs the program, or the kernel in its stead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum XdpMode {
     /// In the driver, before the kernel makes anything of a frame.
     Native,
     /// In the kernel, for drivers that cannot.
     Generic,
 }
 
-impl Mode {
+impl XdpMode {
     /// `XDP_FLAGS_DRV_MODE` and `XDP_FLAGS_SKB_MODE`.
     const fn flag(self) -> u32 {
         match self {
-            Mode::Native => 1 << 2,
-            Mode::Generic => 1 << 1,
+            XdpMode::Native => 1 << 2,
+            XdpMode::Generic => 1 << 1,
         }
     }
 }
 
 /// Which way frames are going that a host is kept out of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum FilterDirection {
     /// From the wire to the host.
     In,
     /// From the host to the wire.
@@ -74,7 +74,7 @@ pub enum Way {
 /// One instruction, `struct bpf_insn`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
-struct Instruction {
+struct BpfInstruction {
     code: u8,
     registers: u8,
     offset: i16,
@@ -83,10 +83,16 @@ struct Instruction {
 
 /// Instructions by what they do; `to` and `from` are registers.
 mod assemble {
-    use super::Instruction;
+    use super::BpfInstruction;
 
-    const fn instruction(code: u8, to: u8, from: u8, offset: i16, immediate: i32) -> Instruction {
-        Instruction {
+    const fn instruction(
+        code: u8,
+        to: u8,
+        from: u8,
+        offset: i16,
+        immediate: i32,
+    ) -> BpfInstruction {
+        BpfInstruction {
             code,
             registers: if cfg!(target_endian = "little") {
                 to | from << 4
@@ -99,42 +105,42 @@ mod assemble {
     }
 
     /// `to = from`
-    pub(super) const fn copy(to: u8, from: u8) -> Instruction {
+    pub(super) const fn copy(to: u8, from: u8) -> BpfInstruction {
         instruction(0xbf, to, from, 0, 0)
     }
 
     /// `to = value`
-    pub(super) const fn set(to: u8, value: i32) -> Instruction {
+    pub(super) const fn set(to: u8, value: i32) -> BpfInstruction {
         instruction(0xb7, to, 0, 0, value)
     }
 
     /// `to += value`
-    pub(super) const fn add(to: u8, value: i32) -> Instruction {
+    pub(super) const fn add(to: u8, value: i32) -> BpfInstruction {
         instruction(0x07, to, 0, 0, value)
     }
 
     /// `to = *(u32 *)(from + offset)`
-    pub(super) const fn load(to: u8, from: u8, offset: i16) -> Instruction {
+    pub(super) const fn load(to: u8, from: u8, offset: i16) -> BpfInstruction {
         instruction(0x61, to, from, offset, 0)
     }
 
     /// `*(u64 *)to = from`
-    pub(super) const fn store(to: u8, from: u8) -> Instruction {
+    pub(super) const fn store(to: u8, from: u8) -> BpfInstruction {
         instruction(0x7b, to, from, 0, 0)
     }
 
     /// Skips `count` instructions if `left > right`.
-    pub(super) const fn skip_if_above(left: u8, right: u8, count: i16) -> Instruction {
+    pub(super) const fn skip_if_above(left: u8, right: u8, count: i16) -> BpfInstruction {
         instruction(0x2d, left, right, count, 0)
     }
 
     /// Skips `count` instructions unless `register` is zero.
-    pub(super) const fn skip_unless_zero(register: u8, count: i16) -> Instruction {
+    pub(super) const fn skip_unless_zero(register: u8, count: i16) -> BpfInstruction {
         instruction(0x55, register, 0, count, 0)
     }
 
     /// `to = map`, which takes two instructions (`BPF_PSEUDO_MAP_FD`).
-    pub(super) const fn map(to: u8, descriptor: i32) -> [Instruction; 2] {
+    pub(super) const fn map(to: u8, descriptor: i32) -> [BpfInstruction; 2] {
         [
             instruction(0x18, to, 1, 0, descriptor),
             instruction(0, 0, 0, 0, 0),
@@ -142,12 +148,12 @@ mod assemble {
     }
 
     /// `r0 = helper(r1, r2, …)`
-    pub(super) const fn call(helper: i32) -> Instruction {
+    pub(super) const fn call(helper: i32) -> BpfInstruction {
         instruction(0x85, 0, 0, 0, helper)
     }
 
     /// Returns r0.
-    pub(super) const fn exit() -> Instruction {
+    pub(super) const fn exit() -> BpfInstruction {
         instruction(0x95, 0, 0, 0, 0)
     }
 }
@@ -158,7 +164,7 @@ const DATA_META: i16 = 8;
 const RECEIVE_QUEUE: i16 = 16;
 
 /// Sends each frame to the socket of its queue, or on to the host if there is none.
-fn redirect(map: RawFd) -> Vec<Instruction> {
+fn redirect(map: RawFd) -> Vec<BpfInstruction> {
     use assemble::{call, exit, load, map as map_of, set};
     let [first, second] = map_of(1, map);
     vec![
@@ -172,7 +178,7 @@ fn redirect(map: RawFd) -> Vec<Instruction> {
 }
 
 /// The same, with the time of arrival in front of the frame where the driver leaves room for it.
-fn stamp_and_redirect(map: RawFd) -> Vec<Instruction> {
+fn stamp_and_redirect(map: RawFd) -> Vec<BpfInstruction> {
     use assemble::{add, call, copy, load, set, skip_if_above, skip_unless_zero, store};
     let mut program = vec![
         copy(6, 1),
@@ -201,14 +207,14 @@ impl SocketMap {
     pub fn new(queues: u32) -> io::Result<Self> {
         /// Of `union bpf_attr`, what MAP_CREATE reads.
         #[repr(C)]
-        struct Attributes {
+        struct MapCreateAttributes {
             kind: u32,
             key_bytes: u32,
             value_bytes: u32,
             entries: u32,
             flags: u32,
         }
-        let attributes = Attributes {
+        let attributes = MapCreateAttributes {
             kind: SOCKET_MAP,
             key_bytes: 4,
             value_bytes: 4,
@@ -222,7 +228,7 @@ impl SocketMap {
     pub fn insert(&self, queue: u32, socket: &impl AsRawFd) -> io::Result<()> {
         /// Of `union bpf_attr`, what MAP_UPDATE_ELEM reads.
         #[repr(C)]
-        struct Attributes {
+        struct MapUpdateAttributes {
             map: u32,
             padding: u32,
             key: u64,
@@ -230,7 +236,7 @@ impl SocketMap {
             flags: u64,
         }
         let descriptor = socket.as_raw_fd();
-        let attributes = Attributes {
+        let attributes = MapUpdateAttributes {
             map: self.0.as_raw_fd() as u32,
             padding: 0,
             key: address_of(&queue),
@@ -247,11 +253,11 @@ impl SocketMap {
     dead_code,
     reason = "holding the descriptor is what keeps the program attached"
 )]
-pub struct Attached(OwnedFd);
+pub struct AttachedProgram(OwnedFd);
 
 /// Leads the frames that come into an interface of the calling thread's namespace to the sockets
 /// of `map`.
-pub fn lead_to(map: &SocketMap, index: i32, mode: Mode) -> io::Result<Attached> {
+pub fn attach_redirect(map: &SocketMap, index: i32, mode: XdpMode) -> io::Result<AttachedProgram> {
     let map = map.0.as_raw_fd();
     // Linux before 5.8 keeps its clock for programs under the GPL.
     let program =
@@ -262,19 +268,19 @@ pub fn lead_to(map: &SocketMap, index: i32, mode: Mode) -> io::Result<Attached> 
 /// Keeps this host's network stack from what comes into an interface of the calling thread's
 /// namespace, or goes out of it. Packet sockets hear what comes in all the same, and send around
 /// the other as long as they bypass the queueing discipline.
-pub fn keep_host_out(index: i32, way: Way) -> io::Result<Attached> {
+pub fn attach_drop_filter(index: i32, way: FilterDirection) -> io::Result<AttachedProgram> {
     let program = load(CLASSIFIER, &[assemble::set(0, DROP), assemble::exit()])?;
     let at = match way {
-        Way::In => AT_INGRESS,
-        Way::Out => AT_EGRESS,
+        FilterDirection::In => AT_INGRESS,
+        FilterDirection::Out => AT_EGRESS,
     };
     attach(&program, index, at, 0)
 }
 
-fn load(kind: u32, program: &[Instruction]) -> io::Result<OwnedFd> {
+fn load(kind: u32, program: &[BpfInstruction]) -> io::Result<OwnedFd> {
     /// Of `union bpf_attr`, what PROG_LOAD reads.
     #[repr(C)]
-    struct Attributes {
+    struct ProgramLoadAttributes {
         kind: u32,
         instructions: u32,
         program: u64,
@@ -287,7 +293,7 @@ fn load(kind: u32, program: &[Instruction]) -> io::Result<OwnedFd> {
         name: [u8; 16],
     }
     let license = c"Apache-2.0";
-    let attributes = Attributes {
+    let attributes = ProgramLoadAttributes {
         kind,
         instructions: program.len() as u32,
         program: program.as_ptr() as u64,
@@ -302,10 +308,10 @@ fn load(kind: u32, program: &[Instruction]) -> io::Result<OwnedFd> {
     new_descriptor(PROGRAM_LOAD, &attributes)
 }
 
-fn attach(program: &OwnedFd, index: i32, at: u32, flags: u32) -> io::Result<Attached> {
+fn attach(program: &OwnedFd, index: i32, at: u32, flags: u32) -> io::Result<AttachedProgram> {
     /// Of `union bpf_attr`, what LINK_CREATE reads.
     #[repr(C)]
-    struct Attributes {
+    struct LinkCreateAttributes {
         program: u32,
         index: i32,
         at: u32,
@@ -314,7 +320,7 @@ fn attach(program: &OwnedFd, index: i32, at: u32, flags: u32) -> io::Result<Atta
         padding: u32,
         revision: u64,
     }
-    let attributes = Attributes {
+    let attributes = LinkCreateAttributes {
         program: program.as_raw_fd() as u32,
         index,
         at,
@@ -323,7 +329,7 @@ fn attach(program: &OwnedFd, index: i32, at: u32, flags: u32) -> io::Result<Atta
         padding: 0,
         revision: 0,
     };
-    new_descriptor(LINK_CREATE, &attributes).map(Attached)
+    new_descriptor(LINK_CREATE, &attributes).map(AttachedProgram)
 }
 
 fn address_of<T>(value: &T) -> u64 {
@@ -362,7 +368,7 @@ mod tests {
 
     #[test]
     fn an_instruction_is_eight_bytes() {
-        assert_eq!(mem::size_of::<Instruction>(), 8);
+        assert_eq!(mem::size_of::<BpfInstruction>(), 8);
     }
 
     #[test]

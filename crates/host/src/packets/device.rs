@@ -13,15 +13,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use bytes::Bytes;
-use emulate::{Delivery, Framing};
+use emulate::{LinkFraming, PacketDelivery};
 
 /// One end of the link.
-pub trait Device: Send {
+pub trait LinkDevice: Send {
     /// The name to call it by in messages.
     fn name(&self) -> &str;
 
     /// What its packets begin with.
-    fn framing(&self) -> Framing;
+    fn framing(&self) -> LinkFraming;
 
     /// What can be waited for: readable when packets wait.
     fn file(&self) -> BorrowedFd<'_>;
@@ -38,11 +38,11 @@ pub trait Device: Send {
     ///
     /// # Errors
     /// When the device is gone.
-    fn receive(&mut self, max: usize, into: &mut Vec<Received>) -> Result<()>;
+    fn receive(&mut self, max: usize, into: &mut Vec<ReceivedPacket>) -> Result<()>;
 
     /// Takes a packet to hand to the kernel; it may be kept back until the next
-    /// [`Device::flush`].
-    fn send(&mut self, delivery: Delivery);
+    /// [`LinkDevice::flush`].
+    fn send(&mut self, delivery: PacketDelivery);
 
     /// Hands all that was kept back to the kernel; returns how many packets were not taken since
     /// the last flush.
@@ -75,7 +75,7 @@ pub fn beside<T>(read: impl Fn() -> T) -> (T, Instant) {
 
 /// A packet from the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Received {
+pub struct ReceivedPacket {
     /// The packet as it would be on a wire, its check sums completed.
     pub packet: Bytes,
     /// When it came; `None` where the kernel does not say.

@@ -66,7 +66,7 @@ pub fn make_real(
     let Some(offload) = moved(offload, -(start as i32)) else {
         return false;
     };
-    offload::split(offload::Header::parse(offload), packet, |packet| {
+    offload::split(offload::VirtioNetHeader::parse(offload), packet, |packet| {
         let mut real = Vec::with_capacity(real_header.len() + packet.len());
         real.extend_from_slice(&real_header);
         real.extend_from_slice(&packet);
@@ -135,14 +135,14 @@ pub fn complete_checksum(frame: &mut [u8]) {
 }
 
 /// Where a check sum stands that lacks all but the pseudo header.
-struct Unfinished {
+struct PartialChecksum {
     /// Where the transport part begins, and where it ends.
     start: usize,
     end: usize,
     field: usize,
 }
 
-fn unfinished_checksum(frame: &[u8], start: usize) -> Option<Unfinished> {
+fn unfinished_checksum(frame: &[u8], start: usize) -> Option<PartialChecksum> {
     const TCP: u8 = 6;
     const UDP: u8 = 17;
     /// Options for each hop and for the destination (RFC 8200 §4.3 and §4.6), which the sum does
@@ -199,7 +199,7 @@ fn unfinished_checksum(frame: &[u8], start: usize) -> Option<Unfinished> {
     while sum > 0xffff {
         sum = (sum & 0xffff) + (sum >> 16);
     }
-    (sum as u16 == word(field)?).then_some(Unfinished {
+    (sum as u16 == word(field)?).then_some(PartialChecksum {
         start: begin,
         end,
         field,
@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     fn no_bytes_make_it_panic() {
-        let mut random = vocab::Random::from_seed(7);
+        let mut random = vocab::SeededRandom::from_seed(7);
         let mut bytes = [0; 80];
         for round in 0..20_000_usize {
             random.fill(&mut bytes);

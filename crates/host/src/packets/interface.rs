@@ -15,14 +15,14 @@ use std::os::unix::net::{SocketAddr, UnixListener};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-use super::bpf::{self, Attached, Way};
-use super::interface_system::{self as system, Feature};
+use super::bpf::{self, AttachedProgram, FilterDirection};
+use super::interface_system::{self as system, OffloadFeature};
 use super::interface_use;
-use super::namespace::{Namespace, within};
+use super::namespace::{NetworkNamespace, within};
 
 /// An interface in use; dropping it puts it back as it was.
 #[derive(Debug)]
-pub struct Interface {
+pub struct ClaimedInterface {
     name: String,
     index: i32,
     mtu: usize,
@@ -32,20 +32,20 @@ pub struct Interface {
     receive_queues: u32,
     socket: OwnedFd,
     was_up: bool,
-    switched_off: Vec<Feature>,
+    switched_off: Vec<OffloadFeature>,
     /// What keeps this host out, both ways.
-    hidden: Vec<Attached>,
+    hidden: Vec<AttachedProgram>,
     /// Says to other links that it is taken: a name that one process at a time can have in this
     /// network namespace, and that goes with the process.
     claim: Option<UnixListener>,
 }
 
-impl Interface {
+impl ClaimedInterface {
     /// Looks at an interface without changing it.
     ///
     /// # Errors
     /// When there is none of this name, or it cannot be an end of a bridge.
-    pub fn find(name: &str, namespace: Option<&Namespace>) -> Result<Self> {
+    pub fn find(name: &str, namespace: Option<&NetworkNamespace>) -> Result<Self> {
         in_namespace(namespace, || Self::find_here(name)).with_context(|| match namespace {
             Some(namespace) => format!("cannot bridge {name} in {namespace}"),
             None => format!("cannot bridge {name}"),
@@ -92,7 +92,11 @@ impl Interface {
     ///
     /// # Errors
     /// When another link has it, or the user may not.
-    pub fn take(&mut self, namespace: Option<&Namespace>, features: &[Feature]) -> Result<()> {
+    pub fn take(
+        &mut self,
+        namespace: Option<&NetworkNamespace>,
+        features: &[OffloadFeature],
+    ) -> Result<()> {
         let index = self.index;
         self.claim = Some(in_namespace(namespace, move || claim(index))?);
         // Before it comes up, so that this host announces no address of its own on it.
@@ -111,10 +115,10 @@ impl Interface {
         Ok(())
     }
 
-    fn hide(&mut self, namespace: Option<&Namespace>) {
+    fn hide(&mut self, namespace: Option<&NetworkNamespace>) {
         let index = self.index;
-        for way in [Way::In, Way::Out] {
-            match in_namespace(namespace, || Ok(bpf::keep_host_out(index, way)?)) {
+        for way in [FilterDirection::In, FilterDirection::Out] {
+            match in_namespace(namespace, || Ok(bpf::attach_drop_filter(index, way)?)) {
                 Ok(attached) => self.hidden.push(attached),
                 Err(error) => tracing::info!(
                     interface = self.name,
@@ -126,7 +130,7 @@ impl Interface {
         }
     }
 
-    fn switch_off(&mut self, feature: Feature) {
+    fn switch_off(&mut self, feature: OffloadFeature) {
         if !matches!(system::feature(&self.socket, &self.name, feature), Ok(true)) {
             return;
         }
@@ -171,7 +175,7 @@ impl Interface {
     /// Says whether large packets may be handed to it to be split.
     pub fn splits_large_packets(&self) -> bool {
         matches!(
-            system::feature(&self.socket, &self.name, Feature::TcpSegmentation),
+            system::feature(&self.socket, &self.name, OffloadFeature::TcpSegmentation),
             Ok(true)
         )
     }
@@ -180,7 +184,7 @@ impl Interface {
     ///
     /// # Errors
     /// When the interface is gone. One that is only down may come up again.
-    pub fn judge(&self, error: &io::Error) -> Result<()> {
+    pub fn check_socket_error(&self, error: &io::Error) -> Result<()> {
         if !system::exists(&self.socket, self.index) {
             bail!(
                 "the interface {} is gone ({error}); it was deleted or moved to another network namespace, and the link has ended",
@@ -192,7 +196,7 @@ impl Interface {
     }
 }
 
-impl Drop for Interface {
+impl Drop for ClaimedInterface {
     fn drop(&mut self) {
         if !system::exists(&self.socket, self.index) {
             return;
@@ -223,10 +227,10 @@ fn claim(index: i32) -> Result<UnixListener> {
 
 /// Runs `work` where the interface is.
 pub fn in_namespace<T: Send>(
-    namespace: Option<&Namespace>,
+    namespace: Option<&NetworkNamespace>,
     work: impl FnOnce() -> Result<T> + Send,
 ) -> Result<T> {
-    let file = namespace.map(Namespace::open).transpose()?;
+    let file = namespace.map(NetworkNamespace::open).transpose()?;
     within(file.as_ref().map(AsFd::as_fd), work)
 }
 
@@ -245,9 +249,9 @@ mod tests {
 
     #[test]
     fn what_cannot_be_bridged_is_refused_with_the_reason() {
-        let missing = Interface::find("no-such-device", None).unwrap_err();
+        let missing = ClaimedInterface::find("no-such-device", None).unwrap_err();
         assert!(format!("{missing:#}").contains("no such interface"));
-        let loopback = Interface::find("lo", None).unwrap_err();
+        let loopback = ClaimedInterface::find("lo", None).unwrap_err();
         assert!(format!("{loopback:#}").contains("loopback"));
     }
 }

@@ -23,7 +23,7 @@ const GET_CHANNELS: u32 = 0x3c;
 /// What a device may do to packets on its own, as ETHTOOL_G… and ETHTOOL_S… of linux/ethtool.h
 /// name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Feature {
+pub enum OffloadFeature {
     /// Joins received TCP packets in a way that cannot be undone.
     LargeReceive,
     /// Joins received packets in a way that can.
@@ -35,20 +35,20 @@ pub enum Feature {
 /// `ETH_FLAG_LRO`: large receive offload stands among the flags of ETHTOOL_GFLAGS.
 const LARGE_RECEIVE_FLAG: u32 = 1 << 15;
 
-impl Feature {
+impl OffloadFeature {
     /// The commands that read and set it, and its bits in the value they carry.
     const fn commands(self) -> (u32, u32, u32) {
         match self {
-            Feature::LargeReceive => (0x25, 0x26, LARGE_RECEIVE_FLAG),
-            Feature::GenericReceive => (0x2b, 0x2c, 1),
-            Feature::TcpSegmentation => (0x1e, 0x1f, 1),
+            OffloadFeature::LargeReceive => (0x25, 0x26, LARGE_RECEIVE_FLAG),
+            OffloadFeature::GenericReceive => (0x2b, 0x2c, 1),
+            OffloadFeature::TcpSegmentation => (0x1e, 0x1f, 1),
         }
     }
 }
 
 /// `struct ethtool_value`.
 #[repr(C)]
-struct Value {
+struct EthtoolValue {
     command: u32,
     data: u32,
 }
@@ -69,7 +69,7 @@ struct DriverInfo {
 /// `struct ethtool_channels`: four maxima, then what there is of receive, transmit, other and
 /// combined queues.
 #[repr(C)]
-struct Channels {
+struct EthtoolChannels {
     command: u32,
     most: [u32; 4],
     receive: u32,
@@ -189,23 +189,28 @@ pub fn driver(socket: &OwnedFd, device: &str) -> io::Result<String> {
 /// How many receive queues a device has in use.
 pub fn receive_queues(socket: &OwnedFd, device: &str) -> io::Result<u32> {
     // SAFETY: the structure is plain data, for which all zeros is a value.
-    let mut channels: Channels = unsafe { mem::zeroed() };
+    let mut channels: EthtoolChannels = unsafe { mem::zeroed() };
     channels.command = GET_CHANNELS;
     ethtool(socket.as_fd(), device, &mut channels)?;
     Ok(channels.receive + channels.combined)
 }
 
 /// Whether a feature is switched on.
-pub fn feature(socket: &OwnedFd, device: &str, feature: Feature) -> io::Result<bool> {
+pub fn feature(socket: &OwnedFd, device: &str, feature: OffloadFeature) -> io::Result<bool> {
     let (get, _, bits) = feature.commands();
     Ok(value(socket, device, get)? & bits != 0)
 }
 
 /// Switches a feature on or off.
-pub fn set_feature(socket: &OwnedFd, device: &str, feature: Feature, on: bool) -> io::Result<()> {
+pub fn set_feature(
+    socket: &OwnedFd,
+    device: &str,
+    feature: OffloadFeature,
+    on: bool,
+) -> io::Result<()> {
     let (get, set, bits) = feature.commands();
     let others = value(socket, device, get)? & !bits;
-    let mut value = Value {
+    let mut value = EthtoolValue {
         command: set,
         data: others | if on { bits } else { 0 },
     };
@@ -213,14 +218,14 @@ pub fn set_feature(socket: &OwnedFd, device: &str, feature: Feature, on: bool) -
 }
 
 fn value(socket: &OwnedFd, device: &str, command: u32) -> io::Result<u32> {
-    let mut value = Value { command, data: 0 };
+    let mut value = EthtoolValue { command, data: 0 };
     ethtool(socket.as_fd(), device, &mut value)?;
     Ok(value.data)
 }
 
 /// What rtnetlink(7) can be asked to list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Table {
+pub enum RtnetlinkTable {
     /// Interfaces (RTM_GETLINK).
     Links,
     /// Addresses of interfaces (RTM_GETADDR).
@@ -241,7 +246,7 @@ const MESSAGE_HEADER: usize = 16;
 ///
 /// # Errors
 /// When the kernel does not list it.
-pub fn dump(table: Table, mut each: impl FnMut(&[u8])) -> io::Result<()> {
+pub fn dump(table: RtnetlinkTable, mut each: impl FnMut(&[u8])) -> io::Result<()> {
     // SAFETY: no pointers are passed; a new descriptor is ours alone.
     let socket = unsafe {
         let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
@@ -252,9 +257,9 @@ pub fn dump(table: Table, mut each: impl FnMut(&[u8])) -> io::Result<()> {
         ))?)
     };
     let kind = match table {
-        Table::Links => libc::RTM_GETLINK,
-        Table::Addresses => libc::RTM_GETADDR,
-        Table::Routes => libc::RTM_GETROUTE,
+        RtnetlinkTable::Links => libc::RTM_GETLINK,
+        RtnetlinkTable::Addresses => libc::RTM_GETADDR,
+        RtnetlinkTable::Routes => libc::RTM_GETROUTE,
     };
     // Behind the header stands a family, of which 0 is all, in four bytes.
     let mut request = [0_u8; MESSAGE_HEADER + 4];
@@ -343,12 +348,12 @@ mod tests {
         let socket = question_socket().unwrap();
         let loopback = index(&socket, "lo").unwrap();
         let mut found = 0;
-        dump(Table::Links, |link| {
+        dump(RtnetlinkTable::Links, |link| {
             found += u32::from(link[4..8] == loopback.to_ne_bytes());
         })
         .unwrap();
         assert_eq!(found, 1);
-        for table in [Table::Addresses, Table::Routes] {
+        for table in [RtnetlinkTable::Addresses, RtnetlinkTable::Routes] {
             dump(table, |entry| assert!(entry.len() >= 8)).unwrap();
         }
     }

@@ -14,11 +14,11 @@
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::interface_system::{self as system, Table};
+use super::interface_system::{self as system, RtnetlinkTable};
 
 /// One use of an interface.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Use {
+pub enum InterfaceUse {
     /// It is a port of another interface of this kind.
     Port {
         /// Name of the other interface.
@@ -56,19 +56,19 @@ pub enum Use {
 ///
 /// # Errors
 /// When the kernel does not say.
-pub fn of_interface(index: i32) -> io::Result<Option<Use>> {
-    let mut uses = Uses::of(index);
-    system::dump(Table::Links, |message| uses.link(message))?;
-    system::dump(Table::Addresses, |message| uses.address(message))?;
-    system::dump(Table::Routes, |message| uses.route(message))?;
-    Ok(uses.gravest())
+pub fn of_interface(index: i32) -> io::Result<Option<InterfaceUse>> {
+    let mut uses = InterfaceUseSearch::of(index);
+    system::dump(RtnetlinkTable::Links, |message| uses.link(message))?;
+    system::dump(RtnetlinkTable::Addresses, |message| uses.address(message))?;
+    system::dump(RtnetlinkTable::Routes, |message| uses.route(message))?;
+    Ok(uses.most_severe())
 }
 
-impl Use {
+impl InterfaceUse {
     /// What it is and what to do, about the interface of this name.
     pub fn explain(&self, name: &str) -> String {
         match self {
-            Use::Port { master, kind } => {
+            InterfaceUse::Port { master, kind } => {
                 let (what, instead) = match kind.as_str() {
                     "bridge" | "openvswitch" => ("a port of the bridge", "name another interface"),
                     "bond" | "team" => ("part of the bond", "name the bond itself"),
@@ -79,16 +79,16 @@ impl Use {
                     "it is {what} {master}, which would get nothing from it any more; {instead}, or take it out: ip link set {name} nomaster"
                 )
             }
-            Use::DefaultRoute => format!(
+            InterfaceUse::DefaultRoute => format!(
                 "this host's default route leads through it, and a bridge there would cut the host off; name another interface, or remove the route: ip route del default dev {name}"
             ),
-            Use::Parent { child, kind } => format!(
+            InterfaceUse::Parent { child, kind } => format!(
                 "this host's {kind} interface {child} is stacked on it and would get nothing any more; name another interface, or remove that one: ip link del {child}"
             ),
-            Use::Address { address, prefix } => format!(
+            InterfaceUse::Address { address, prefix } => format!(
                 "this host has the address {address}/{prefix} on it, where nobody would reach it any more; name another interface, or remove the address: ip address del {address}/{prefix} dev {name}"
             ),
-            Use::Route { network, prefix } => {
+            InterfaceUse::Route { network, prefix } => {
                 let family = match network {
                     IpAddr::V4(_) => "",
                     IpAddr::V6(_) => "-6 ",
@@ -103,17 +103,17 @@ impl Use {
 
 /// What has been found so far.
 #[derive(Debug)]
-struct Uses {
+struct InterfaceUseSearch {
     index: i32,
     master: Option<i32>,
     /// Name and kind of those that others may be ports of; filled as they pass.
-    links: Vec<Link>,
-    found: Vec<Use>,
+    links: Vec<LinkMessage>,
+    found: Vec<InterfaceUse>,
 }
 
 /// What matters of an RTM_NEWLINK message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Link {
+struct LinkMessage {
     index: i32,
     name: String,
     /// Empty where the kernel names none: hardware.
@@ -126,7 +126,7 @@ struct Link {
 /// Two ends of a pair name each other as what they are stacked on.
 const PAIRS: [&str; 2] = ["veth", "netkit"];
 
-impl Uses {
+impl InterfaceUseSearch {
     fn of(index: i32) -> Self {
         Self {
             index,
@@ -137,13 +137,13 @@ impl Uses {
     }
 
     fn link(&mut self, message: &[u8]) {
-        let Some(link) = Link::parse(message) else {
+        let Some(link) = LinkMessage::parse(message) else {
             return;
         };
         if link.index == self.index {
             self.master = link.master;
         } else if link.lower == Some(self.index) && !PAIRS.contains(&link.kind.as_str()) {
-            self.found.push(Use::Parent {
+            self.found.push(InterfaceUse::Parent {
                 child: link.name.clone(),
                 kind: link.kind.clone(),
             });
@@ -169,7 +169,7 @@ impl Uses {
         let value = |kind| attributes(rest).find(|(found, _)| *found == kind);
         let address = value(LOCAL).or_else(|| value(ADDRESS));
         if let Some(address) = address.and_then(|(_, bytes)| ip_address(bytes)) {
-            self.found.push(Use::Address { address, prefix });
+            self.found.push(InterfaceUse::Address { address, prefix });
         }
     }
 
@@ -197,26 +197,26 @@ impl Uses {
             None => Some(Ipv4Addr::UNSPECIFIED.into()),
         };
         match network {
-            Some(_) if prefix == 0 => self.found.push(Use::DefaultRoute),
-            Some(network) => self.found.push(Use::Route { network, prefix }),
+            Some(_) if prefix == 0 => self.found.push(InterfaceUse::DefaultRoute),
+            Some(network) => self.found.push(InterfaceUse::Route { network, prefix }),
             None => {}
         }
     }
 
-    fn gravest(mut self) -> Option<Use> {
+    fn most_severe(mut self) -> Option<InterfaceUse> {
         if let Some(master) = self.master {
             let link = self.links.into_iter().find(|link| link.index == master);
-            let Link { name, kind, .. } = link.unwrap_or_else(|| Link {
+            let LinkMessage { name, kind, .. } = link.unwrap_or_else(|| LinkMessage {
                 name: format!("number {master}"),
-                ..Link::default()
+                ..LinkMessage::default()
             });
-            self.found.push(Use::Port { master: name, kind });
+            self.found.push(InterfaceUse::Port { master: name, kind });
         }
         self.found.into_iter().min()
     }
 }
 
-impl Link {
+impl LinkMessage {
     /// `struct ifinfomsg`: family, padding, type, index, flags, change.
     fn parse(message: &[u8]) -> Option<Self> {
         const HEADER: usize = 16;
@@ -374,10 +374,10 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn explained(fill: impl FnOnce(&mut Uses)) -> String {
-        let mut uses = Uses::of(INDEX);
+    fn explained(fill: impl FnOnce(&mut InterfaceUseSearch)) -> String {
+        let mut uses = InterfaceUseSearch::of(INDEX);
         fill(&mut uses);
-        uses.gravest()
+        uses.most_severe()
             .map(|found| found.explain("eth7"))
             .unwrap_or_default()
     }
@@ -487,7 +487,7 @@ mod tests {
 
     #[test]
     fn no_bytes_make_it_panic() {
-        let mut random = vocab::Random::from_seed(11);
+        let mut random = vocab::SeededRandom::from_seed(11);
         let mut bytes = [0; 96];
         for round in 0..20_000_usize {
             random.fill(&mut bytes);
@@ -498,11 +498,11 @@ mod tests {
             }
             bytes[4..8].copy_from_slice(&INDEX.to_ne_bytes());
             let message = &bytes[..round % bytes.len()];
-            let mut uses = Uses::of(INDEX);
+            let mut uses = InterfaceUseSearch::of(INDEX);
             uses.link(message);
             uses.address(message);
             uses.route(message);
-            uses.gravest();
+            uses.most_severe();
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   TUN device ──────┐
-//!   packet socket ───┼─► [`device::Device`] ─► the emulator's driver
+//!   packet socket ───┼─► [`device::LinkDevice`] ─► the emulator's driver
 //!   AF_XDP ──────────┘
 //! ```
 //! The files named `*_system.rs` and `bpf.rs` hold the system calls, each with its reason. The
@@ -23,18 +23,18 @@ pub mod tun;
 pub mod xdp;
 pub mod xdp_system;
 
-use namespace::Namespace;
+use namespace::NetworkNamespace;
 
 /// One end of the link: a device that the link creates.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Endpoint {
+pub struct LinkEndpoint {
     /// The device's name, 1 to 15 bytes.
     pub device: String,
     /// Where to create it; `None` is the namespace of the calling thread.
-    pub namespace: Option<Namespace>,
+    pub namespace: Option<NetworkNamespace>,
 }
 
-impl Endpoint {
+impl LinkEndpoint {
     /// A device in the namespace of the calling thread.
     #[must_use]
     pub fn here(device: impl Into<String>) -> Self {
@@ -48,7 +48,7 @@ impl Endpoint {
 /// Whether the kernel may hand a run of packets to a TUN device as one, and is handed such runs.
 /// The model sees the real packets either way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Offloads {
+pub enum OffloadSetting {
     /// It may, which saves most of the work.
     #[default]
     On,

@@ -12,9 +12,9 @@ use super::system;
 
 /// A network namespace: a name as `ip netns` knows it, or a path such as `/proc/1234/ns/net`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Namespace(String);
+pub struct NetworkNamespace(String);
 
-impl Namespace {
+impl NetworkNamespace {
     /// The namespace of this name, or at this path if there is a slash in it.
     #[must_use]
     pub fn new(name_or_path: impl Into<String>) -> Self {
@@ -41,7 +41,7 @@ impl Namespace {
     }
 }
 
-impl fmt::Display for Namespace {
+impl fmt::Display for NetworkNamespace {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(&self.0)
     }

@@ -15,13 +15,13 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use bytes::Bytes;
-use emulate::{Delivery, Framing};
+use emulate::{LinkFraming, PacketDelivery};
 
-use super::device::{Device, Received, beside};
+use super::device::{LinkDevice, ReceivedPacket, beside};
 use super::frame;
-use super::interface::{Interface, in_namespace};
-use super::namespace::Namespace;
-use super::offload::{Group, Merging, Refusals};
+use super::interface::{ClaimedInterface, in_namespace};
+use super::namespace::NetworkNamespace;
+use super::offload::{MergeOptions, PacketGroup, RunRefusals};
 use super::packet_system::{BATCH_FRAMES, FrameRing, FrameSender};
 
 /// A stamp that is further from now was made by a clock that has been set since.
@@ -42,22 +42,22 @@ pub struct PacketSocket {
     ring: FrameRing,
     sender: FrameSender,
     waiting: Vec<Bytes>,
-    run: Run,
-    merging: Merging,
+    run: FrameRun,
+    merging: MergeOptions,
     /// Of an interface that does not split this kind, though it says so of TCP, or whose other end
     /// has a full queue.
-    refusals: Refusals,
+    refusals: RunRefusals,
     /// Frames that the kernel showed and that could not be told apart.
     unsplittable: u64,
     failed: u64,
     empty_turns: u32,
     // Last, so that it is put back once the sockets are closed.
-    interface: Interface,
+    interface: ClaimedInterface,
 }
 
 /// The same moment on the clock of stamps and on the link's.
 #[derive(Clone, Copy, Debug)]
-struct Clocks {
+struct ClockPair {
     /// Since 1970, by CLOCK_REALTIME.
     stamp: Duration,
     instant: Instant,
@@ -65,11 +65,11 @@ struct Clocks {
 
 /// Frames that may go as one.
 #[derive(Debug, Default)]
-struct Run {
+struct FrameRun {
     /// The frames, whole.
     frames: Vec<Bytes>,
     /// The packets in them, of which each continues the one before.
-    packets: Group,
+    packets: PacketGroup,
     /// Where in a frame the packet begins.
     start: usize,
 }
@@ -79,7 +79,7 @@ impl PacketSocket {
     ///
     /// # Errors
     /// When the user may not.
-    pub fn open(interface: Interface, namespace: Option<&Namespace>) -> Result<Self> {
+    pub fn open(interface: ClaimedInterface, namespace: Option<&NetworkNamespace>) -> Result<Self> {
         let frame_bytes = interface.mtu() + frame::HEADER + frame::TAG;
         let index = interface.index();
         let (ring, sender) = in_namespace(namespace, || {
@@ -99,12 +99,12 @@ impl PacketSocket {
             ring,
             sender,
             waiting: Vec::with_capacity(BATCH_FRAMES),
-            run: Run::default(),
-            merging: Merging {
+            run: FrameRun::default(),
+            merging: MergeOptions {
                 tcp: splits,
                 udp: splits,
             },
-            refusals: Refusals::default(),
+            refusals: RunRefusals::default(),
             unsplittable: 0,
             failed: 0,
             empty_turns: 0,
@@ -119,7 +119,7 @@ impl PacketSocket {
         while sent < self.waiting.len() {
             match self.sender.send(&self.waiting[sent..]) {
                 Ok(count) => sent += count,
-                Err(error) if is_for_now(&error) && pauses < PAUSES_MAX => {
+                Err(error) if is_transient(&error) && pauses < PAUSES_MAX => {
                     pauses += 1;
                     thread::sleep(PAUSE);
                 }
@@ -166,19 +166,19 @@ impl PacketSocket {
         }
         self.empty_turns = 0;
         match self.ring.error()? {
-            Some(error) => self.interface.judge(&error),
+            Some(error) => self.interface.check_socket_error(&error),
             None => Ok(()),
         }
     }
 }
 
-impl Device for PacketSocket {
+impl LinkDevice for PacketSocket {
     fn name(&self) -> &str {
         self.interface.name()
     }
 
-    fn framing(&self) -> Framing {
-        Framing::Ethernet
+    fn framing(&self) -> LinkFraming {
+        LinkFraming::Ethernet
     }
 
     fn prefers_many(&self) -> bool {
@@ -189,15 +189,15 @@ impl Device for PacketSocket {
         self.ring.as_fd()
     }
 
-    fn receive(&mut self, max: usize, into: &mut Vec<Received>) -> Result<()> {
-        let clocks = Clocks::read();
+    fn receive(&mut self, max: usize, into: &mut Vec<ReceivedPacket>) -> Result<()> {
+        let clocks = ClockPair::read();
         let before = into.len();
         let unsplittable = &mut self.unsplittable;
         let mut found = false;
         while into.len() - before < max
             && self.ring.take(|shown| {
                 let came = clocks.instant(shown.stamp);
-                let each = |packet| into.push(Received { packet, came });
+                let each = |packet| into.push(ReceivedPacket { packet, came });
                 if !frame::make_real(shown.offload, shown.tag, shown.bytes, each) {
                     *unsplittable += 1;
                 }
@@ -212,7 +212,7 @@ impl Device for PacketSocket {
         self.look_for_error()
     }
 
-    fn send(&mut self, delivery: Delivery) {
+    fn send(&mut self, delivery: PacketDelivery) {
         let (frame, intact) = (delivery.packet, !delivery.corrupted);
         if self.refusals.keep_alone() {
             self.end_run();
@@ -243,7 +243,7 @@ impl Device for PacketSocket {
     }
 }
 
-impl Clocks {
+impl ClockPair {
     /// Reads both clocks anew: CLOCK_REALTIME may be set at any time.
     fn read() -> Self {
         let (stamp, instant) = beside(SystemTime::now);
@@ -263,8 +263,8 @@ impl Clocks {
     }
 }
 
-impl Run {
-    fn begin(&mut self, frame: Bytes, start: usize, intact: bool, merging: Merging) {
+impl FrameRun {
+    fn begin(&mut self, frame: Bytes, start: usize, intact: bool, merging: MergeOptions) {
         self.packets.begin(frame.slice(start..), intact, merging);
         self.start = start;
         self.frames.push(frame);
@@ -303,7 +303,7 @@ impl Run {
 }
 
 /// Whether the same frame may be taken a moment later.
-fn is_for_now(error: &io::Error) -> bool {
+fn is_transient(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(libc::ENOBUFS | libc::EAGAIN | libc::EBUSY)
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_stamp_is_the_same_moment_whenever_the_clocks_were_read() {
-        let clocks = Clocks {
+        let clocks = ClockPair {
             stamp: Duration::from_secs(1_000_000),
             instant: Instant::now() + AGE_MAX,
         };

@@ -96,7 +96,7 @@ fn bind(socket: &OwnedFd, index: i32, protocol: u16) -> io::Result<()> {
 }
 
 /// Makes the device hear what is meant for others, as long as the socket is open.
-fn hear_all(socket: &OwnedFd, index: i32) -> io::Result<()> {
+fn set_promiscuous(socket: &OwnedFd, index: i32) -> io::Result<()> {
     let request = libc::packet_mreq {
         mr_ifindex: index,
         mr_type: libc::PACKET_MR_PROMISC as libc::c_ushort,
@@ -131,9 +131,9 @@ fn pending_error(socket: &OwnedFd) -> io::Result<Option<io::Error>> {
 /// A socket that keeps a device promiscuous, receives nothing, and is in error once the device
 /// goes down or away.
 #[derive(Debug)]
-pub struct Guardian(OwnedFd);
+pub struct PromiscuousGuard(OwnedFd);
 
-impl Guardian {
+impl PromiscuousGuard {
     /// Opens the socket for the interface with this index.
     ///
     /// # Errors
@@ -159,7 +159,7 @@ impl Guardian {
             &1_i32,
         )?;
         bind(&socket, index, libc::ETH_P_LOOPBACK as u16)?;
-        hear_all(&socket, index)?;
+        set_promiscuous(&socket, index)?;
         Ok(Self(socket))
     }
 
@@ -169,7 +169,7 @@ impl Guardian {
     }
 }
 
-impl AsFd for Guardian {
+impl AsFd for PromiscuousGuard {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -177,7 +177,7 @@ impl AsFd for Guardian {
 
 /// A frame as the kernel hands it over.
 #[derive(Debug)]
-pub struct Frame<'a> {
+pub struct ReceivedFrame<'a> {
     /// The virtio_net_hdr.
     pub offload: [u8; OFFLOAD_HEADER],
     /// From the destination address on.
@@ -265,14 +265,14 @@ impl FrameRing {
             big: vec![0; OFFLOAD_HEADER + FRAME_MAX].into_boxed_slice(),
             dropped: 0,
         };
-        hear_all(&ring.socket, index)?;
+        set_promiscuous(&ring.socket, index)?;
         bind(&ring.socket, index, libc::ETH_P_ALL as u16)?;
         Ok(ring)
     }
 
     /// Takes the next frame if there is one; says whether there was. A frame that the kernel could
     /// not keep whole is counted as dropped and not shown.
-    pub fn take(&mut self, take: impl FnOnce(Frame<'_>)) -> bool {
+    pub fn take(&mut self, take: impl FnOnce(ReceivedFrame<'_>)) -> bool {
         // SAFETY: `next` is below the number of slots, so the header lies inside the mapping. Its
         // first field is the status word, which the kernel and we write by turns.
         let (slot, status_word) = unsafe {
@@ -300,7 +300,7 @@ impl FrameRing {
         if status & libc::TP_STATUS_COPY != 0 {
             if let Some(length) = receive(&self.socket, &mut self.big) {
                 let (offload, bytes) = self.big[..length].split_at(OFFLOAD_HEADER);
-                take(Frame {
+                take(ReceivedFrame {
                     offload: offload.try_into().expect("it was split there"),
                     bytes,
                     tag,
@@ -323,7 +323,7 @@ impl FrameRing {
                     slice::from_raw_parts(slot.add(start), held),
                 )
             };
-            take(Frame {
+            take(ReceivedFrame {
                 offload,
                 bytes,
                 tag,

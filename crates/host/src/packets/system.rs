@@ -231,7 +231,7 @@ pub fn this_processor() -> Option<usize> {
 /// Where Linux shares out processors by session (`sched_autogroup_enabled`), a thread's priority
 /// counts inside its session only: a link in the session of a busy program shares that one's
 /// part. Says whether this process now leads a session.
-pub fn stand_apart() -> bool {
+pub fn start_own_session() -> bool {
     if leads_its_session() {
         return true;
     }
@@ -341,9 +341,9 @@ fn timespec(span: Duration) -> libc::timespec {
 
 /// Wakes a thread out of [`wait_readable`]: an eventfd.
 #[derive(Debug)]
-pub struct Waker(File);
+pub struct ThreadWaker(File);
 
-impl Waker {
+impl ThreadWaker {
     /// Opens a new eventfd.
     ///
     /// # Errors
@@ -376,7 +376,7 @@ impl Waker {
     }
 }
 
-impl AsFd for Waker {
+impl AsFd for ThreadWaker {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -388,7 +388,7 @@ mod tests {
 
     #[test]
     fn a_waker_ends_a_wait_until_it_is_cleared() {
-        let waker = Waker::new().unwrap();
+        let waker = ThreadWaker::new().unwrap();
         assert_eq!(
             wait_readable([waker.as_fd()], Some(Duration::ZERO)).unwrap(),
             [false]

@@ -12,14 +12,16 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::OpenOptionsExt;
 
 use anyhow::{Context, Result, anyhow, bail};
-use emulate::{Delivery, Framing};
+use emulate::{LinkFraming, PacketDelivery};
 
-use super::device::{Device, Received};
+use super::device::{LinkDevice, ReceivedPacket};
 use super::namespace::within;
-use super::offload::{self, Group, HEADER_LENGTH, Header, Merging, Refusals};
+use super::offload::{
+    self, HEADER_LENGTH, MergeOptions, PacketGroup, RunRefusals, VirtioNetHeader,
+};
 use super::system::unfinished;
-use super::{Endpoint, Offloads, system};
-use crate::refused::Refused;
+use super::{LinkEndpoint, OffloadSetting, system};
+use crate::refused::InvalidRequest;
 
 /// What Ethernet's users expect of a WAN link.
 const MTU: u16 = 1_500;
@@ -35,23 +37,23 @@ const DEVICE_NODE: &str = "/dev/net/tun";
 
 /// An open TUN device.
 #[derive(Debug)]
-pub struct Tun {
+pub struct TunDevice {
     file: File,
     name: String,
     buffer: Vec<u8>,
     /// What is kept back until it cannot grow or is flushed.
-    group: Group,
-    merging: Merging,
-    refusals: Refusals,
+    group: PacketGroup,
+    merging: MergeOptions,
+    refusals: RunRefusals,
     not_taken: u64,
     unsplittable: u64,
     drops: DropCount,
 }
 
-impl Tun {
+impl TunDevice {
     /// Creates the device where the endpoint says and brings it up without an address.
-    pub fn create(endpoint: &Endpoint, offloads: Offloads) -> Result<Self> {
-        check_name(&endpoint.device).map_err(Refused::because)?;
+    pub fn create(endpoint: &LinkEndpoint, offloads: OffloadSetting) -> Result<Self> {
+        check_name(&endpoint.device).map_err(InvalidRequest::because)?;
         let namespace = match &endpoint.namespace {
             Some(namespace) => Some(namespace.open()?),
             None => None,
@@ -61,7 +63,7 @@ impl Tun {
             .with_context(|| format!("cannot create the device {}", endpoint.device))
     }
 
-    fn create_here(name: &str, offloads: Offloads) -> Result<Self> {
+    fn create_here(name: &str, offloads: OffloadSetting) -> Result<Self> {
         let file = OpenOptions::new()
             .read(true)
             .write(true)
@@ -70,18 +72,18 @@ impl Tun {
             .map_err(explain_open)?;
         system::attach_tun(&file, name).map_err(|error| explain_attach(name, error))?;
         let merging = match offloads {
-            Offloads::On => take_unfinished(&file),
-            Offloads::Off => Merging::NONE,
+            OffloadSetting::On => take_unfinished(&file),
+            OffloadSetting::Off => MergeOptions::NONE,
         };
-        keep_quiet(name);
+        disable_link_local_address(name);
         system::bring_up(name, MTU, QUEUE_PACKETS).context("cannot bring it up")?;
         Ok(Self {
             file,
             name: name.to_owned(),
             buffer: vec![0; READ_MAX],
-            group: Group::default(),
+            group: PacketGroup::default(),
             merging,
-            refusals: Refusals::default(),
+            refusals: RunRefusals::default(),
             not_taken: 0,
             unsplittable: 0,
             drops: DropCount::default(),
@@ -89,7 +91,7 @@ impl Tun {
     }
 
     /// Reads one packet or run of packets and appends what is in it; says whether there was one.
-    fn read(&mut self, into: &mut Vec<Received>) -> Result<bool> {
+    fn read(&mut self, into: &mut Vec<ReceivedPacket>) -> Result<bool> {
         let length = match (&self.file).read(&mut self.buffer) {
             Ok(length) => length,
             Err(error)
@@ -106,8 +108,8 @@ impl Tun {
         else {
             return Ok(true);
         };
-        let receive = |packet| into.push(Received { packet, came: None });
-        if let Err(error) = offload::split(Header::parse(*header), packet, receive) {
+        let receive = |packet| into.push(ReceivedPacket { packet, came: None });
+        if let Err(error) = offload::split(VirtioNetHeader::parse(*header), packet, receive) {
             if self.unsplittable == 0 {
                 tracing::warn!(device = self.name, %error, "a run of packets cannot be told apart and is lost");
             }
@@ -143,9 +145,9 @@ impl Tun {
 /// Writes a group and empties it: as one, or packet by packet if the kernel refuses it so; returns
 /// how many packets it did not take, and its last reason.
 fn write_out(
-    group: &mut Group,
-    refusals: &mut Refusals,
-    mut write: impl FnMut(&Group) -> io::Result<()>,
+    group: &mut PacketGroup,
+    refusals: &mut RunRefusals,
+    mut write: impl FnMut(&PacketGroup) -> io::Result<()>,
 ) -> Option<(u64, io::Error)> {
     let count = group.packets().len() as u64;
     let mut lost = None;
@@ -175,40 +177,40 @@ fn is_ip(packet: &[u8]) -> bool {
         .is_some_and(|first| matches!(first >> 4, 4 | 6))
 }
 
-fn write_group(file: &File, group: &Group) -> io::Result<()> {
+fn write_group(file: &File, group: &PacketGroup) -> io::Result<()> {
     let mut file = file;
     group
         .write(|pieces| file.write_vectored(pieces))
         .map(|_| ())
 }
 
-impl Device for Tun {
+impl LinkDevice for TunDevice {
     fn name(&self) -> &str {
         &self.name
     }
 
-    fn framing(&self) -> Framing {
-        Framing::Ip
+    fn framing(&self) -> LinkFraming {
+        LinkFraming::Ip
     }
 
     fn file(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
 
-    fn receive(&mut self, max: usize, into: &mut Vec<Received>) -> Result<()> {
+    fn receive(&mut self, max: usize, into: &mut Vec<ReceivedPacket>) -> Result<()> {
         let end = into.len() + max;
         while into.len() < end && self.read(into)? {}
         Ok(())
     }
 
-    fn send(&mut self, delivery: Delivery) {
+    fn send(&mut self, delivery: PacketDelivery) {
         let intact = !delivery.corrupted;
         if !intact && !is_ip(&delivery.packet) {
             // The kernel takes no packet whose version was damaged, and its receiver would drop it.
             return;
         }
         let merging = if self.refusals.keep_alone() {
-            Merging::NONE
+            MergeOptions::NONE
         } else {
             self.merging
         };
@@ -232,22 +234,22 @@ impl Device for Tun {
 }
 
 /// Asks for as much unfinished as this kernel has; says what may be handed to it in turn.
-fn take_unfinished(file: &File) -> Merging {
+fn take_unfinished(file: &File) -> MergeOptions {
     use unfinished::{CHECKSUM, TCP, UDP};
     let accepts = |kinds| system::set_tun_offload(file, kinds).is_ok();
     if accepts(CHECKSUM | TCP | UDP) {
-        Merging {
+        MergeOptions {
             tcp: true,
             udp: true,
         }
     } else if accepts(CHECKSUM | TCP) {
-        Merging {
+        MergeOptions {
             tcp: true,
             udp: false,
         }
     } else {
         tracing::debug!("this kernel's TUN devices have no offloads; packets pass one by one");
-        Merging::NONE
+        MergeOptions::NONE
     }
 }
 
@@ -337,7 +339,7 @@ fn explain_attach(name: &str, error: io::Error) -> anyhow::Error {
 
 /// Keeps the kernel from giving the device an IPv6 link-local address and announcing it, so that
 /// only the packets of those who use the link are in its counters.
-fn keep_quiet(name: &str) {
+fn disable_link_local_address(name: &str) {
     const NO_GENERATED_ADDRESS: &str = "1";
     let path = format!("/proc/sys/net/ipv6/conf/{name}/addr_gen_mode");
     if let Err(error) = fs::write(&path, NO_GENERATED_ADDRESS) {
@@ -399,13 +401,13 @@ mod tests {
 
     #[test]
     fn what_a_kernel_refuses_as_one_it_gets_one_by_one_and_a_later_run_as_one_again() {
-        let mut refusals = Refusals::default();
-        let both = Merging {
+        let mut refusals = RunRefusals::default();
+        let both = MergeOptions {
             tcp: true,
             udp: true,
         };
         let run = |first| {
-            let mut group = Group::default();
+            let mut group = PacketGroup::default();
             let mut packets = datagrams(first, 3).into_iter();
             group.begin(packets.next().unwrap(), true, both);
             for packet in packets {

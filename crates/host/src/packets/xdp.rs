@@ -21,15 +21,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use bytes::Bytes;
-use emulate::{Delivery, Framing};
+use emulate::{LinkFraming, PacketDelivery};
 
-use super::bpf::{self, Attached, Mode, SocketMap};
-use super::device::{Device, Received, beside};
+use super::bpf::{self, AttachedProgram, SocketMap, XdpMode};
+use super::device::{LinkDevice, ReceivedPacket, beside};
 use super::frame;
-use super::interface::{Interface, in_namespace};
-use super::namespace::Namespace;
-use super::packet_system::Guardian;
-use super::xdp_system::{self as system, Copying, FRAME_MAX, Gathering, QueueSocket};
+use super::interface::{ClaimedInterface, in_namespace};
+use super::namespace::NetworkNamespace;
+use super::packet_system::PromiscuousGuard;
+use super::xdp_system::{self as system, CopyMode, EpollSet, FRAME_MAX, QueueSocket};
 
 /// Pauses, and how many of them a batch may have, while the device takes nothing.
 const PAUSE: Duration = Duration::from_micros(20);
@@ -45,10 +45,10 @@ const AGE_MAX: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct XdpSocket {
     /// What a wait waits for: all sockets and the guardian.
-    gathering: Gathering,
-    guardian: Guardian,
+    gathering: EpollSet,
+    guardian: PromiscuousGuard,
     // The program goes before the sockets that it leads to.
-    _program: Attached,
+    _program: AttachedProgram,
     _map: SocketMap,
     queues: Vec<QueueSocket>,
     /// The queue to look at first, so that each has its turn.
@@ -58,7 +58,7 @@ pub struct XdpSocket {
     failed: u64,
     empty_turns: u32,
     // Last, so that it is put back once the sockets are closed.
-    interface: Interface,
+    interface: ClaimedInterface,
 }
 
 impl XdpSocket {
@@ -66,7 +66,7 @@ impl XdpSocket {
     ///
     /// # Errors
     /// When the user may not, the kernel has no AF_XDP, or the interface's frames are too long.
-    pub fn open(interface: Interface, namespace: Option<&Namespace>) -> Result<Self> {
+    pub fn open(interface: ClaimedInterface, namespace: Option<&NetworkNamespace>) -> Result<Self> {
         let frame_bytes = interface.mtu() + frame::HEADER + frame::TAG;
         if frame_bytes > FRAME_MAX {
             bail!(
@@ -98,24 +98,26 @@ impl XdpSocket {
         })
     }
 
-    fn open_here(interface: &Interface, frame_bytes: usize) -> Result<Parts> {
+    fn open_here(interface: &ClaimedInterface, frame_bytes: usize) -> Result<XdpParts> {
         let index = interface.index();
         let name = interface.name();
-        let guardian = Guardian::of(index).context("cannot make the interface hear all frames")?;
+        let guardian =
+            PromiscuousGuard::of(index).context("cannot make the interface hear all frames")?;
         let count = interface.receive_queues();
         let map = SocketMap::new(count).map_err(explain)?;
-        let (program, mode) = match bpf::lead_to(&map, index, Mode::Native) {
-            Ok(program) => (program, Mode::Native),
+        let (program, mode) = match bpf::attach_redirect(&map, index, XdpMode::Native) {
+            Ok(program) => (program, XdpMode::Native),
             Err(error) => {
                 tracing::debug!(interface = name, %error, "the driver runs no XDP program; the kernel does in its stead");
-                let program = bpf::lead_to(&map, index, Mode::Generic).map_err(explain)?;
+                let program =
+                    bpf::attach_redirect(&map, index, XdpMode::Generic).map_err(explain)?;
                 if interface.is_veth() {
                     tracing::warn!(
                         interface = name,
                         "large packets from the other end of this veth pair are lost unless they are off there (ethtool -K DEVICE tso off gso off), or use --io packet"
                     );
                 }
-                (program, Mode::Generic)
+                (program, XdpMode::Generic)
             }
         };
         let mut queues = Vec::new();
@@ -133,9 +135,9 @@ impl XdpSocket {
             queues.push(socket);
         }
         let files = queues.iter().map(AsFd::as_fd);
-        let gathering = Gathering::of(files.chain([guardian.as_fd()]))
+        let gathering = EpollSet::of(files.chain([guardian.as_fd()]))
             .context("cannot wait for several sockets")?;
-        Ok(Parts {
+        Ok(XdpParts {
             gathering,
             guardian,
             program,
@@ -158,7 +160,7 @@ impl XdpSocket {
         }
         self.empty_turns = 0;
         match self.guardian.error()? {
-            Some(error) => self.interface.judge(&error),
+            Some(error) => self.interface.check_socket_error(&error),
             None => Ok(()),
         }
     }
@@ -176,7 +178,7 @@ impl XdpSocket {
             if error.raw_os_error() == Some(libc::EBUSY) {
                 // The frame that it was at is lost.
                 self.count_failures(1, &error);
-            } else if !is_for_now(&error) {
+            } else if !is_transient(&error) {
                 // What is in the ring is sent once the interface is up again.
                 self.count_failures(0, &error);
                 return;
@@ -192,7 +194,7 @@ impl XdpSocket {
     }
 
     /// Tells the kernel once more of what it left in the ring.
-    fn push_what_is_left(&mut self) {
+    fn push_remaining(&mut self) {
         if self.queues[0].unsent() > 0 {
             self.push();
         }
@@ -200,20 +202,20 @@ impl XdpSocket {
 }
 
 /// What is made in the interface's namespace.
-struct Parts {
-    gathering: Gathering,
-    guardian: Guardian,
-    program: Attached,
+struct XdpParts {
+    gathering: EpollSet,
+    guardian: PromiscuousGuard,
+    program: AttachedProgram,
     map: SocketMap,
     queues: Vec<QueueSocket>,
 }
 
-fn bind(socket: &QueueSocket, index: i32, queue: u32, mode: Mode) -> io::Result<Copying> {
-    if mode == Mode::Native && socket.bind(index, queue, Copying::None).is_ok() {
-        return Ok(Copying::None);
+fn bind(socket: &QueueSocket, index: i32, queue: u32, mode: XdpMode) -> io::Result<CopyMode> {
+    if mode == XdpMode::Native && socket.bind(index, queue, CopyMode::None).is_ok() {
+        return Ok(CopyMode::None);
     }
-    socket.bind(index, queue, Copying::ByKernel)?;
-    Ok(Copying::ByKernel)
+    socket.bind(index, queue, CopyMode::ByKernel)?;
+    Ok(CopyMode::ByKernel)
 }
 
 fn explain(error: io::Error) -> anyhow::Error {
@@ -232,21 +234,21 @@ fn explain(error: io::Error) -> anyhow::Error {
     anyhow::anyhow!("cannot set up AF_XDP: {error}; {advice}")
 }
 
-impl Device for XdpSocket {
+impl LinkDevice for XdpSocket {
     fn name(&self) -> &str {
         self.interface.name()
     }
 
-    fn framing(&self) -> Framing {
-        Framing::Ethernet
+    fn framing(&self) -> LinkFraming {
+        LinkFraming::Ethernet
     }
 
     fn file(&self) -> BorrowedFd<'_> {
         self.gathering.as_fd()
     }
 
-    fn receive(&mut self, max: usize, into: &mut Vec<Received>) -> Result<()> {
-        self.push_what_is_left();
+    fn receive(&mut self, max: usize, into: &mut Vec<ReceivedPacket>) -> Result<()> {
+        self.push_remaining();
         let before = into.len();
         let (boot, now) = (self.boot, system::monotonic_ns());
         let count = self.queues.len();
@@ -259,7 +261,7 @@ impl Device for XdpSocket {
                 let came = boot
                     .filter(|_| is_stamped)
                     .and_then(|boot| boot.checked_add(Duration::from_nanos(arrived)));
-                into.push(Received {
+                into.push(ReceivedPacket {
                     packet: Bytes::copy_from_slice(frame),
                     came,
                 });
@@ -273,7 +275,7 @@ impl Device for XdpSocket {
         self.look_for_error()
     }
 
-    fn send(&mut self, delivery: Delivery) {
+    fn send(&mut self, delivery: PacketDelivery) {
         let mut pauses = 0;
         while !self.queues[0].put(&delivery.packet) {
             // All frames are with the kernel: it has to send some first.
@@ -295,13 +297,13 @@ impl Device for XdpSocket {
     }
 
     fn unread_packets(&mut self) -> u64 {
-        self.push_what_is_left();
+        self.push_remaining();
         self.queues.iter().map(QueueSocket::lost).sum()
     }
 }
 
 /// Whether the kernel may take more a moment later.
-fn is_for_now(error: &io::Error) -> bool {
+fn is_transient(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
         Some(libc::ENOBUFS | libc::EAGAIN | libc::EBUSY)

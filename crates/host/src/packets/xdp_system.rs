@@ -44,7 +44,7 @@ pub const FRAME_MAX: usize = SLOT_BYTES[1] - HEADROOM;
 
 /// How a socket is joined to its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Copying {
+pub enum CopyMode {
     /// The device reads and writes the frames' memory itself.
     None,
     /// The kernel copies between it and its own packets.
@@ -60,12 +60,12 @@ fn lost(statistics: &libc::xdp_statistics) -> u64 {
 #[derive(Debug)]
 pub struct QueueSocket {
     // The rings and the memory must not outlive the socket's mappings; all go together.
-    received: Ring<libc::xdp_desc>,
-    fill: Ring<u64>,
-    sending: Ring<libc::xdp_desc>,
-    completed: Ring<u64>,
+    received: XdpRing<libc::xdp_desc>,
+    fill: XdpRing<u64>,
+    sending: XdpRing<libc::xdp_desc>,
+    completed: XdpRing<u64>,
     free: Vec<u64>,
-    memory: Mapping,
+    memory: MemoryMapping,
     slot_bytes: usize,
     socket: OwnedFd,
 }
@@ -84,7 +84,7 @@ impl QueueSocket {
             .find(|bytes| HEADROOM + frame_bytes <= *bytes)
             .ok_or_else(|| io::Error::from_raw_os_error(libc::EMSGSIZE))?;
         let frames = RECEIVE_FRAMES + SEND_FRAMES;
-        let memory = Mapping::anonymous(frames as usize * slot_bytes)?;
+        let memory = MemoryMapping::anonymous(frames as usize * slot_bytes)?;
         let registration = libc::xdp_umem_reg {
             addr: memory.start as u64,
             len: memory.length as u64,
@@ -104,25 +104,25 @@ impl QueueSocket {
         let offsets: libc::xdp_mmap_offsets = option(&socket, libc::XDP_MMAP_OFFSETS)?;
         let descriptor = socket.as_raw_fd();
         let mut result = Self {
-            received: Ring::map(
+            received: XdpRing::map(
                 descriptor,
                 &offsets.rx,
                 RECEIVE_FRAMES,
                 libc::XDP_PGOFF_RX_RING,
             )?,
-            fill: Ring::map(
+            fill: XdpRing::map(
                 descriptor,
                 &offsets.fr,
                 RECEIVE_FRAMES,
                 libc::XDP_UMEM_PGOFF_FILL_RING as libc::off_t,
             )?,
-            sending: Ring::map(
+            sending: XdpRing::map(
                 descriptor,
                 &offsets.tx,
                 SEND_FRAMES,
                 libc::XDP_PGOFF_TX_RING,
             )?,
-            completed: Ring::map(
+            completed: XdpRing::map(
                 descriptor,
                 &offsets.cr,
                 SEND_FRAMES,
@@ -143,10 +143,10 @@ impl QueueSocket {
     }
 
     /// Joins it to a queue of a device; frames come once a program leads them here.
-    pub fn bind(&self, index: i32, queue: u32, copying: Copying) -> io::Result<()> {
+    pub fn bind(&self, index: i32, queue: u32, copying: CopyMode) -> io::Result<()> {
         let copying = match copying {
-            Copying::None => libc::XDP_ZEROCOPY,
-            Copying::ByKernel => libc::XDP_COPY,
+            CopyMode::None => libc::XDP_ZEROCOPY,
+            CopyMode::ByKernel => libc::XDP_COPY,
         };
         let address = libc::sockaddr_xdp {
             sxdp_family: libc::AF_XDP as u16,
@@ -305,9 +305,9 @@ impl AsRawFd for QueueSocket {
 
 /// Waits for any of several files as if they were one: readable when one of them is.
 #[derive(Debug)]
-pub struct Gathering(OwnedFd);
+pub struct EpollSet(OwnedFd);
 
-impl Gathering {
+impl EpollSet {
     /// Gathers these files in a new epoll instance.
     ///
     /// # Errors
@@ -335,7 +335,7 @@ impl Gathering {
     }
 }
 
-impl AsFd for Gathering {
+impl AsFd for EpollSet {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
@@ -354,8 +354,8 @@ pub fn monotonic_ns() -> u64 {
 
 /// One of the four rings; whoever produces owns what lies between `consumer` and `producer` less.
 #[derive(Debug)]
-struct Ring<T> {
-    _memory: Mapping,
+struct XdpRing<T> {
+    _memory: MemoryMapping,
     producer: *const AtomicU32,
     consumer: *const AtomicU32,
     flags: *const AtomicU32,
@@ -369,9 +369,9 @@ struct Ring<T> {
 
 // SAFETY: the pointers lead into a mapping that belongs to this value, and the words in it that
 // the kernel writes too are atomic.
-unsafe impl<T: Send> Send for Ring<T> {}
+unsafe impl<T: Send> Send for XdpRing<T> {}
 
-impl<T: Copy> Ring<T> {
+impl<T: Copy> XdpRing<T> {
     fn map(
         socket: RawFd,
         offsets: &libc::xdp_ring_offset,
@@ -379,7 +379,7 @@ impl<T: Copy> Ring<T> {
         at: libc::off_t,
     ) -> io::Result<Self> {
         let length = offsets.desc as usize + entries as usize * mem::size_of::<T>();
-        let memory = Mapping::of_socket(socket, length, at)?;
+        let memory = MemoryMapping::of_socket(socket, length, at)?;
         // SAFETY: the kernel has told these offsets of the mapping that was just made, whose
         // length covers them; the ring's words and entries are aligned there.
         unsafe {
@@ -449,15 +449,15 @@ impl<T: Copy> Ring<T> {
 
 /// Mapped memory, unmapped when it is dropped.
 #[derive(Debug)]
-struct Mapping {
+struct MemoryMapping {
     start: *mut u8,
     length: usize,
 }
 
 // SAFETY: the memory belongs to this value alone, on our side.
-unsafe impl Send for Mapping {}
+unsafe impl Send for MemoryMapping {}
 
-impl Mapping {
+impl MemoryMapping {
     fn anonymous(length: usize) -> io::Result<Self> {
         Self::map(-1, length, 0, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS)
     }
@@ -488,7 +488,7 @@ impl Mapping {
     }
 }
 
-impl Drop for Mapping {
+impl Drop for MemoryMapping {
     fn drop(&mut self) {
         // SAFETY: the mapping is ours, and nothing borrowed from it outlives this value.
         unsafe {

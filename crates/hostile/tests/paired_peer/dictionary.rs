@@ -3,16 +3,16 @@
 use bytes::Bytes;
 use reduce::testing::{ForgedOperation, ForgedSources, chunk_key, forged_record};
 use tunnel::ResetReason;
-use vocab::Random;
+use vocab::SeededRandom;
 
-use crate::site::{HONEST, HOSTILE, Site};
+use crate::site::{HONEST, HOSTILE, TestSite};
 
 /// Letters that a secret may be made of.
 const ALPHABET: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
 fn noise(seed: u64) -> Bytes {
     let mut bytes = vec![0; 20_000];
-    Random::from_seed(seed).fill(&mut bytes);
+    SeededRandom::from_seed(seed).fill(&mut bytes);
     bytes.into()
 }
 
@@ -26,7 +26,7 @@ fn secrets() -> [Bytes; 2] {
 }
 
 /// The peer sends these chunks, one after the other, to a server.
-fn upload(site: &mut Site, peer: usize, chunks: &[Bytes]) {
+fn upload(site: &mut TestSite, peer: usize, chunks: &[Bytes]) {
     let flow = site.open(peer);
     for chunk in chunks {
         let operation = ForgedOperation::NewChunk(chunk.clone());
@@ -43,7 +43,7 @@ fn upload(site: &mut Site, peer: usize, chunks: &[Bytes]) {
 }
 
 /// Sends a record in a flow of its own. Gives what the engine asked for and what the server got.
-fn try_record(site: &mut Site, peer: usize, record: &Bytes) -> (Vec<Bytes>, Vec<u8>) {
+fn try_record(site: &mut TestSite, peer: usize, record: &Bytes) -> (Vec<Bytes>, Vec<u8>) {
     let flow = site.open(peer);
     assert_eq!(site.write(peer, flow, record), record.len());
     let tried = (site.peers[peer].repair_requests(flow), site.written());
@@ -80,7 +80,7 @@ fn guess(key: u64, offset: usize, bytes: &[u8]) -> Bytes {
 
 #[test]
 fn the_dictionary_of_another_peer_cannot_be_read() {
-    let mut site = Site::new();
+    let mut site = TestSite::new();
     let (shared, [secret, absent]) = (noise(1), secrets());
     upload(&mut site, HONEST, &[shared.clone(), secret.clone()]);
     upload(&mut site, HOSTILE, std::slice::from_ref(&shared));
@@ -110,7 +110,7 @@ fn the_dictionary_of_another_peer_cannot_be_read() {
 /// 54 bytes were read so, one after the other, by 64 guesses each.
 #[test]
 fn a_secret_cannot_be_guessed_byte_by_byte() {
-    let mut site = Site::new();
+    let mut site = TestSite::new();
     let [secret, absent] = secrets();
     upload(&mut site, HONEST, &[noise(1), secret.clone()]);
     let key = chunk_key(&secret);

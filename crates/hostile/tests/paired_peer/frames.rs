@@ -2,14 +2,14 @@
 
 use bytes::Bytes;
 use reduce::testing::{ForgedOperation, ForgedSources, forged_record};
-use tunnel::wire::{Ack, Frame, Seen};
-use vocab::Random;
+use tunnel::wire::{FlowAck, ReceiptState, SessionFrame};
+use vocab::SeededRandom;
 
-use crate::site::{HOSTILE, Site};
+use crate::site::{HOSTILE, TestSite};
 
 fn noise(seed: u64, length: usize) -> Bytes {
     let mut bytes = vec![0; length];
-    Random::from_seed(seed).fill(&mut bytes);
+    SeededRandom::from_seed(seed).fill(&mut bytes);
     bytes.into()
 }
 
@@ -24,7 +24,7 @@ fn record_of(chunk: &Bytes) -> Bytes {
 
 #[test]
 fn a_record_in_frames_of_one_byte_arrives() {
-    let mut site = Site::new();
+    let mut site = TestSite::new();
     let flow = site.open(HOSTILE);
     let chunk = noise(1, 3_000);
     let record = record_of(&chunk);
@@ -39,7 +39,7 @@ fn a_record_in_frames_of_one_byte_arrives() {
 /// In each flow all of a long record but its last byte, a few bytes at a time.
 #[test]
 fn records_that_never_end_stay_within_the_limits() {
-    let mut site = Site::new();
+    let mut site = TestSite::new();
     let record = record_of(&noise(2, 60_000));
     let unfinished = record.slice(..record.len() - 1);
     for _ in 0..60 {
@@ -57,17 +57,17 @@ fn records_that_never_end_stay_within_the_limits() {
 #[test]
 fn an_acknowledgement_of_what_was_not_sent_ends_the_link() {
     for (received, consumed) in [(1 << 40, 0), (1 << 40, 1 << 40)] {
-        let mut site = Site::new();
+        let mut site = TestSite::new();
         let (connection, flow) = site.accept(HOSTILE);
         site.host_sends(connection, &noise(3, 10_000));
-        let ack = Ack {
+        let ack = FlowAck {
             flow,
             received,
             consumed,
             limit: 1 << 41,
-            finish: Seen::NotYet,
+            finish: ReceiptState::NotYet,
         };
-        site.send_frame(HOSTILE, &Frame::Ack(ack));
+        site.send_frame(HOSTILE, &SessionFrame::Ack(ack));
         assert_eq!(
             site.peers[HOSTILE].closed.len(),
             1,

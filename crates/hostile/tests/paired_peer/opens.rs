@@ -3,9 +3,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use tunnel::{Answer, ResetReason};
+use tunnel::{OpenAnswer, ResetReason};
 
-use crate::site::{FLOW_LIMIT, HOSTILE, SERVER, Site};
+use crate::site::{FLOW_LIMIT, HOSTILE, SERVER, TestSite};
 
 /// This machine, what is beside it, and what names no host.
 const NOT_SERVED: &[&str] = &[
@@ -30,12 +30,12 @@ const NOT_SERVED: &[&str] = &[
 
 #[test]
 fn nothing_is_connected_that_is_not_served() {
-    let mut site = Site::new();
+    let mut site = TestSite::new();
     let mut flows = Vec::new();
     for address in NOT_SERVED {
         let address: IpAddr = address.parse().unwrap();
         for port in [22, 80, 445] {
-            let open = Site::open_to(HOSTILE, SocketAddr::new(address, port));
+            let open = TestSite::open_to(HOSTILE, SocketAddr::new(address, port));
             let session = &mut site.peers[HOSTILE].session;
             flows.push((address, session.open(site.now, open).unwrap()));
             site.exchange();
@@ -47,7 +47,7 @@ fn nothing_is_connected_that_is_not_served() {
     let mut answers = Vec::new();
     for (address, flow) in flows {
         let answer = site.peers[HOSTILE].answers.get(&flow);
-        let is_refused = matches!(answer, Some(Answer::Failed(_)));
+        let is_refused = matches!(answer, Some(OpenAnswer::Failed(_)));
         assert!(is_refused, "{address}: {answer:?}");
         answers.extend(answer.copied());
     }
@@ -60,10 +60,10 @@ fn nothing_is_connected_that_is_not_served() {
 
 #[test]
 fn flows_beyond_the_limit_are_refused_and_leave_nothing_behind() {
-    let mut site = Site::new();
+    let mut site = TestSite::new();
     let mut flows = Vec::new();
     for port in 0..3 * FLOW_LIMIT as u16 {
-        let mut open = Site::open_to(HOSTILE, SERVER.into());
+        let mut open = TestSite::open_to(HOSTILE, SERVER.into());
         open.client.set_port(1024 + port);
         let session = &mut site.peers[HOSTILE].session;
         flows.push(session.open(site.now, open).unwrap());
@@ -76,7 +76,7 @@ fn flows_beyond_the_limit_are_refused_and_leave_nothing_behind() {
     let answers = &site.peers[HOSTILE].answers;
     let connected = answers
         .values()
-        .filter(|answer| **answer == Answer::Connected);
+        .filter(|answer| **answer == OpenAnswer::Connected);
     assert!(connected.count() <= FLOW_LIMIT);
     assert!(site.connects.len() <= FLOW_LIMIT);
     // All of them are answered, and when they are gone there is room again.

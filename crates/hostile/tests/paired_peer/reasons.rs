@@ -1,23 +1,23 @@
 //! The peer lets go of flows for every reason that a byte can name, those of later releases included.
 
-use accelerate::registry::Reason;
+use accelerate::registry::AcceleratorReason;
 use accelerate::{FrameKind, ReasonCode, ReasonSource, smb};
 use bytes::Bytes;
-use reduce::{Dictionary, DictionaryConfig, Encoder, EncoderConfig, PeerSlot};
+use reduce::{Dictionary, DictionaryConfig, EncoderConfig, FlowEncoder, PeerSlot};
 use tunnel::ResetReason;
-use vocab::{ByteCount, Random, Segment, Time};
+use vocab::{ByteCount, FlowSegment, SeededRandom, Time};
 
-use crate::site::{HOSTILE, SERVER, Site};
+use crate::site::{HOSTILE, SERVER, TestSite};
 
 /// The segments as an encoder sends them.
-fn encoded(segments: [Segment; 2]) -> Bytes {
+fn encoded(segments: [FlowSegment; 2]) -> Bytes {
     let now = Time::from_nanos(1);
     let dictionary = DictionaryConfig {
         memory: ByteCount::mebibytes(1),
         ..DictionaryConfig::default()
     };
-    let mut dictionary = Dictionary::new(dictionary, Random::from_seed(3));
-    let mut encoder = Encoder::new(EncoderConfig::default(), PeerSlot::UNTRACKED);
+    let mut dictionary = Dictionary::new(dictionary, SeededRandom::from_seed(3));
+    let mut encoder = FlowEncoder::new(EncoderConfig::default(), PeerSlot::UNTRACKED);
     for segment in segments {
         encoder.push(now, segment);
     }
@@ -30,20 +30,20 @@ fn encoded(segments: [Segment; 2]) -> Bytes {
 
 #[test]
 fn a_reason_that_no_release_knows_yet_is_shown_by_its_number_and_stops_no_byte() {
-    let mut site = Site::new();
+    let mut site = TestSite::new();
     let mut unknown = 0;
     for number in 0..=u8::MAX {
-        let open = tunnel::Open {
+        let open = tunnel::OpenRequest {
             accelerator: smb::ENTRY.number,
-            ..Site::open_to(HOSTILE, SERVER.into())
+            ..TestSite::open_to(HOSTILE, SERVER.into())
         };
         let flow = site.peers[HOSTILE].session.open(site.now, open).unwrap();
         site.exchange();
         let released = Bytes::copy_from_slice(&[FrameKind::Released.to_byte(), number]);
         let request = format!("request {number}");
         let segments = [
-            Segment::frame(released),
-            Segment::payload(Bytes::from(request.clone())),
+            FlowSegment::frame(released),
+            FlowSegment::payload(Bytes::from(request.clone())),
         ];
         let stream = encoded(segments);
         assert_eq!(site.write(HOSTILE, flow, &stream), stream.len());
@@ -51,7 +51,7 @@ fn a_reason_that_no_release_knows_yet_is_shown_by_its_number_and_stops_no_byte()
         assert!(connections.any(|at| at.written == request.as_bytes()));
 
         let code = ReasonCode::new(number);
-        let meaning = Reason {
+        let meaning = AcceleratorReason {
             accelerator: &smb::ENTRY,
             code,
         }
@@ -71,7 +71,7 @@ fn a_reason_that_no_release_knows_yet_is_shown_by_its_number_and_stops_no_byte()
 }
 
 /// What `why` says of the flow's accelerator.
-fn why_not(site: &Site, flow: u64) -> String {
+fn why_not(site: &TestSite, flow: u64) -> String {
     let why = site.engine.why(site.now, flow).expect("the flow is known");
     let mut stages = why.stages.into_iter();
     let stage = stages.find(|stage| stage.stage == "accelerate");

@@ -2,16 +2,16 @@
 
 use bytes::Bytes;
 use reduce::{MAX_RECORD_REPAIRS, RepairRequest, RepairScope};
-use vocab::Random;
+use vocab::SeededRandom;
 
-use crate::site::{HOSTILE, REPAIR_REQUEST, Site};
+use crate::site::{HOSTILE, REPAIR_REQUEST, TestSite};
 
 /// Requests in one flood.
 const FLOOD: usize = 5_000;
 
 fn noise(length: usize) -> Bytes {
     let mut bytes = vec![0; length];
-    Random::from_seed(3).fill(&mut bytes);
+    SeededRandom::from_seed(3).fill(&mut bytes);
     bytes.into()
 }
 
@@ -25,7 +25,7 @@ fn all_of(record_start: u64) -> Bytes {
 }
 
 /// A client sends the same file twice, so that the second time there are records to be repaired.
-fn flow_with_references(site: &mut Site, file: &Bytes) -> vocab::FlowId {
+fn flow_with_references(site: &mut TestSite, file: &Bytes) -> vocab::FlowId {
     for _ in 0..2 {
         let (connection, flow) = site.accept(HOSTILE);
         assert_eq!(site.host_sends(connection, file), file.len());
@@ -43,7 +43,7 @@ fn flow_with_references(site: &mut Site, file: &Bytes) -> vocab::FlowId {
 
 #[test]
 fn a_flood_of_repair_requests_costs_the_flow_and_little_else() {
-    let mut site = Site::new();
+    let mut site = TestSite::new();
     let file = noise(400_000);
     let flow = flow_with_references(&mut site, &file);
     let before = site.peers[HOSTILE].link_bytes;
@@ -78,7 +78,7 @@ fn a_repair_of_what_is_not_on_its_way_is_refused() {
         noise(10_000),
     ];
     for request in requests {
-        let mut site = Site::new();
+        let mut site = TestSite::new();
         let file = noise(100_000);
         let flow = flow_with_references(&mut site, &file);
         let (messages, before) = (

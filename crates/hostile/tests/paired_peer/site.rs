@@ -7,13 +7,14 @@ use std::time::Duration;
 use accelerate::shared::testing::MemoryFiles;
 use bytes::Bytes;
 use engine::{
-    Config, ConnectionId, Engine, Input, Limits, LinkEnd, LinkId, Output, PeerConfig, Policy, Via,
+    ArrivalMethod, ConnectionId, Engine, EngineConfig, EngineInput, EngineLimits, EngineOutput,
+    FlowPolicy, LinkEnd, LinkId, PeerConfig,
 };
 use reduce::testing::MemoryDisk;
 use reduce::{DictionaryConfig, DictionaryKey};
-use tunnel::wire::Frame;
-use tunnel::{Answer, Open, ResetReason, Session};
-use vocab::{ByteCount, FlowId, NodeId, Random, Time, Writer};
+use tunnel::wire::SessionFrame;
+use tunnel::{OpenAnswer, OpenRequest, ResetReason, Session};
+use vocab::{ByteCount, ByteWriter, FlowId, NodeId, SeededRandom, Time};
 
 /// Flows that the node may have.
 pub(crate) const FLOW_LIMIT: usize = 200;
@@ -34,13 +35,13 @@ const LINK_TURN: usize = 16_384;
 /// Turns of an exchange after which somebody goes round in a circle.
 const MOST_TURNS: usize = 100_000;
 
-pub(crate) struct Site {
+pub(crate) struct TestSite {
     pub(crate) now: Time,
     pub(crate) engine: Engine,
     pub(crate) disk: MemoryDisk,
     pub(crate) files: MemoryFiles,
-    pub(crate) peers: Vec<Peer>,
-    pub(crate) connections: BTreeMap<ConnectionId, Connection>,
+    pub(crate) peers: Vec<ScriptedPeer>,
+    pub(crate) connections: BTreeMap<ConnectionId, HostConnection>,
     /// Where the engine asked to be connected to since the start.
     pub(crate) connects: Vec<SocketAddr>,
     /// Whether servers and clients take what is written to them.
@@ -51,13 +52,13 @@ pub(crate) struct Site {
 }
 
 /// A peer: its own session, and what it saw.
-pub(crate) struct Peer {
+pub(crate) struct ScriptedPeer {
     node: NodeId,
     pub(crate) session: Session,
     pub(crate) link: LinkId,
     /// Flows that the engine opened to it.
     pub(crate) opened: VecDeque<FlowId>,
-    pub(crate) answers: BTreeMap<FlowId, Answer>,
+    pub(crate) answers: BTreeMap<FlowId, OpenAnswer>,
     pub(crate) resets: BTreeMap<FlowId, ResetReason>,
     /// Messages of the engine: the flow, the kind, the content.
     pub(crate) messages: Vec<(FlowId, u8, Bytes)>,
@@ -69,7 +70,7 @@ pub(crate) struct Peer {
 
 /// A connection of a host beside the node.
 #[derive(Debug, Default)]
-pub(crate) struct Connection {
+pub(crate) struct HostConnection {
     /// What the host was sent.
     pub(crate) written: Vec<u8>,
     /// What it was sent and has not taken.
@@ -78,13 +79,13 @@ pub(crate) struct Connection {
     pub(crate) credit: usize,
 }
 
-impl Peer {
+impl ScriptedPeer {
     fn new(number: usize, seed: u64, now: Time) -> Self {
         let node = NodeId([10 + number as u8; 32]);
-        let random = Random::from_seed(seed);
+        let random = SeededRandom::from_seed(seed);
         Self {
             node,
-            session: Session::new(tunnel::Config::default(), node, LOCAL, random, now),
+            session: Session::new(tunnel::SessionConfig::default(), node, LOCAL, random, now),
             link: LinkId(0),
             opened: VecDeque::new(),
             answers: BTreeMap::new(),
@@ -103,7 +104,7 @@ impl Peer {
     }
 }
 
-fn config() -> Config {
+fn config() -> EngineConfig {
     let peers = (0..2_u8).map(|number| PeerConfig {
         node: NodeId([10 + number; 32]),
         name: format!("peer {number}"),
@@ -113,35 +114,35 @@ fn config() -> Config {
                 .expect("a prefix"),
         ],
     });
-    Config {
+    EngineConfig {
         local: LOCAL,
         peers: peers.collect(),
         serve: Some(vec!["198.18.1.0/24".parse().expect("a prefix")]),
         serve_peers_without_prefixes: false,
-        limits: Limits {
+        limits: EngineLimits {
             flows: FLOW_LIMIT,
             memory: MEMORY_LIMIT,
-            ..Limits::default()
+            ..EngineLimits::default()
         },
-        policy: Policy::default(),
+        policy: FlowPolicy::default(),
         dictionary: DictionaryConfig {
             memory: ByteCount::mebibytes(8),
             disk: ByteCount::mebibytes(32),
             segment: ByteCount::mebibytes(1),
         },
         dictionary_key: Some(DictionaryKey::new([1; 32])),
-        tunnel: tunnel::Config::default(),
-        datagrams: tunnel::transport::Settings::default(),
+        tunnel: tunnel::SessionConfig::default(),
+        datagrams: tunnel::transport::PathSettings::default(),
     }
 }
 
-impl Site {
+impl TestSite {
     /// The node and its two peers, with a link to each.
     pub(crate) fn new() -> Self {
         let now = Time::from_nanos(1_000_000_000);
         let mut site = Self {
             now,
-            engine: Engine::new(config(), now, Random::from_seed(1)),
+            engine: Engine::new(config(), now, SeededRandom::from_seed(1)),
             disk: MemoryDisk::new(),
             files: MemoryFiles::default(),
             peers: Vec::new(),
@@ -158,14 +159,14 @@ impl Site {
 
     /// The node stops in an orderly way and starts again with what is on its disk; so do the peers.
     pub(crate) fn restart(&mut self) {
-        self.give(Input::Stop {
+        self.give(EngineInput::Stop {
             grace: Duration::ZERO,
         });
         for _ in 0..5 {
             self.wait(Duration::from_secs(1));
         }
         self.starts += 1;
-        self.engine = Engine::new(config(), self.now, Random::from_seed(self.starts));
+        self.engine = Engine::new(config(), self.now, SeededRandom::from_seed(self.starts));
         self.connections.clear();
         self.peers.clear();
         self.connect_peers();
@@ -175,7 +176,7 @@ impl Site {
         self.drain_engine();
         for number in 0..2 {
             let seed = 100 * self.starts + number as u64;
-            self.peers.push(Peer::new(number, seed, self.now));
+            self.peers.push(ScriptedPeer::new(number, seed, self.now));
             self.connect(number);
         }
         self.exchange();
@@ -188,7 +189,7 @@ impl Site {
         peer.link = LinkId(self.links);
         peer.session.link_up(self.now, peer.link, true);
         let (link, node) = (peer.link, peer.node);
-        self.give(Input::LinkUp {
+        self.give(EngineInput::LinkUp {
             link,
             peer: node,
             dialed_by_us: false,
@@ -197,8 +198,8 @@ impl Site {
     }
 
     /// An ordinary open of this peer's: one of its clients to a server beside the node.
-    pub(crate) fn open_to(number: usize, server: SocketAddr) -> Open {
-        Open {
+    pub(crate) fn open_to(number: usize, server: SocketAddr) -> OpenRequest {
+        OpenRequest {
             client: SocketAddr::from(([198, 18, 10 + number as u8, 5], 40_000)),
             server,
             accelerator: 0,
@@ -234,11 +235,11 @@ impl Site {
     }
 
     /// Sends a frame that the peer's session would not make.
-    pub(crate) fn send_frame(&mut self, number: usize, frame: &Frame) {
-        let mut out = Writer::new();
+    pub(crate) fn send_frame(&mut self, number: usize, frame: &SessionFrame) {
+        let mut out = ByteWriter::new();
         frame.emit(&mut out);
         let (link, bytes) = (self.peers[number].link, out.finish());
-        self.give(Input::LinkReceived { link, bytes });
+        self.give(EngineInput::LinkReceived { link, bytes });
         self.exchange();
     }
 
@@ -246,17 +247,20 @@ impl Site {
     pub(crate) fn accept(&mut self, number: usize) -> (ConnectionId, FlowId) {
         self.accepted += 1;
         let connection = ConnectionId::Accepted(self.accepted);
-        self.connections.insert(connection, Connection::default());
-        self.give(Input::Accepted {
+        self.connections
+            .insert(connection, HostConnection::default());
+        self.give(EngineInput::Accepted {
             connection,
             client: SocketAddr::from(([198, 18, 1, 9], 40_000)),
             server: SocketAddr::from(([198, 18, 10 + number as u8, 2], 80)),
-            via: Via::Transparent,
+            via: ArrivalMethod::Transparent,
         });
         self.exchange();
         let flow = self.peers[number].opened.pop_front();
         let flow = flow.expect("the peer saw the flow");
-        self.peers[number].session.answer(flow, Answer::Connected);
+        self.peers[number]
+            .session
+            .answer(flow, OpenAnswer::Connected);
         self.exchange();
         (connection, flow)
     }
@@ -275,7 +279,7 @@ impl Site {
             at.credit -= length;
             let bytes = bytes.slice(sent..sent + length);
             sent += length;
-            self.give(Input::Received { connection, bytes });
+            self.give(EngineInput::Received { connection, bytes });
             self.exchange();
         }
         sent
@@ -292,7 +296,7 @@ impl Site {
         let flow = self.open(HONEST);
         assert_eq!(
             self.peers[HONEST].answers.get(&flow),
-            Some(&Answer::Connected)
+            Some(&OpenAnswer::Connected)
         );
         let message = Bytes::from_static(b"an honest request");
         let operation = reduce::testing::ForgedOperation::NewChunk(message.clone());
@@ -338,7 +342,7 @@ impl Site {
             .poll_transmit(self.now, link, LINK_TURN);
         if let Some(bytes) = sent {
             moved = true;
-            self.give(Input::LinkReceived { link, bytes });
+            self.give(EngineInput::LinkReceived { link, bytes });
         }
         if let Some(bytes) = self.engine.transmit(self.now, link, LINK_TURN) {
             moved = true;
@@ -357,17 +361,17 @@ impl Site {
         let peer = &mut self.peers[number];
         while let Some(event) = peer.session.poll_event() {
             match event {
-                tunnel::Event::Opened { flow, .. } => peer.opened.push_back(flow),
-                tunnel::Event::Answered { flow, answer } => {
+                tunnel::SessionEvent::Opened { flow, .. } => peer.opened.push_back(flow),
+                tunnel::SessionEvent::Answered { flow, answer } => {
                     peer.answers.insert(flow, answer);
                 }
-                tunnel::Event::Reset { flow, reason } => {
+                tunnel::SessionEvent::Reset { flow, reason } => {
                     peer.resets.insert(flow, reason);
                 }
-                tunnel::Event::Message { flow, kind, bytes } => {
+                tunnel::SessionEvent::Message { flow, kind, bytes } => {
                     peer.messages.push((flow, kind, bytes));
                 }
-                tunnel::Event::Readable { flow } => {
+                tunnel::SessionEvent::Readable { flow } => {
                     while peer.session.read(flow, usize::MAX).is_some() {}
                 }
                 _ => {}
@@ -390,7 +394,7 @@ impl Site {
         self.exchange();
     }
 
-    pub(crate) fn give(&mut self, input: Input) {
+    pub(crate) fn give(&mut self, input: EngineInput) {
         self.engine.handle(self.now, input);
         self.drain_engine();
     }
@@ -405,56 +409,57 @@ impl Site {
         }
     }
 
-    fn carry_out(&mut self, output: Output) {
+    fn carry_out(&mut self, output: EngineOutput) {
         match output {
-            Output::Write { connection, bytes } => {
+            EngineOutput::Write { connection, bytes } => {
                 let at = self.connections.entry(connection).or_default();
                 at.written.extend_from_slice(&bytes);
                 at.untaken += bytes.len();
                 if self.hosts_read {
                     let bytes = std::mem::take(&mut at.untaken);
-                    let written = Input::Written { connection, bytes };
+                    let written = EngineInput::Written { connection, bytes };
                     self.engine.handle(self.now, written);
                 }
             }
-            Output::ResetWhenDelivered { connection } => {
+            EngineOutput::ResetWhenDelivered { connection } => {
                 self.connections.remove(&connection);
-                let aborted = Input::Aborted { connection };
+                let aborted = EngineInput::Aborted { connection };
                 self.engine.handle(self.now, aborted);
             }
-            Output::Reset { connection } | Output::Close { connection } => {
+            EngineOutput::Reset { connection } | EngineOutput::Close { connection } => {
                 self.connections.remove(&connection);
             }
-            Output::ReadCredit { connection, bytes } => {
+            EngineOutput::ReadCredit { connection, bytes } => {
                 if let Some(at) = self.connections.get_mut(&connection) {
                     at.credit += bytes;
                 }
             }
-            Output::Connect {
+            EngineOutput::Connect {
                 connection, server, ..
             } => {
                 self.connects.push(server);
-                self.connections.insert(connection, Connection::default());
+                self.connections
+                    .insert(connection, HostConnection::default());
                 let result = Ok(());
                 self.engine
-                    .handle(self.now, Input::Connected { connection, result });
+                    .handle(self.now, EngineInput::Connected { connection, result });
             }
-            Output::AcceleratorFile {
+            EngineOutput::AcceleratorFile {
                 accelerator,
                 request,
             } => {
                 let completion = self.files.complete(request);
-                let completed = Input::AcceleratorFile {
+                let completed = EngineInput::AcceleratorFile {
                     accelerator,
                     completion,
                 };
                 self.engine.handle(self.now, completed);
             }
-            Output::Disk(request) => {
+            EngineOutput::Disk(request) => {
                 let completion = self.disk.execute(request);
-                self.engine.handle(self.now, Input::Disk(completion));
+                self.engine.handle(self.now, EngineInput::Disk(completion));
             }
-            Output::CloseLink { link, reason } => {
+            EngineOutput::CloseLink { link, reason } => {
                 let peer = self.peers.iter_mut().find(|peer| peer.link == link);
                 if let Some(peer) = peer {
                     peer.closed.push(reason);
@@ -462,14 +467,15 @@ impl Site {
                 }
                 self.engine.handle(
                     self.now,
-                    Input::LinkDown {
+                    EngineInput::LinkDown {
                         link,
                         end: LinkEnd::Lost,
                     },
                 );
             }
-            Output::Avoid { server, .. } => {
-                self.engine.handle(self.now, Input::Avoided { server });
+            EngineOutput::Avoid { server, .. } => {
+                self.engine
+                    .handle(self.now, EngineInput::Avoided { server });
             }
             _ => {}
         }

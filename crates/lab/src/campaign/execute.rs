@@ -18,25 +18,27 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 
-use super::plan::{Pass, Plan, Test};
-use super::results::{FORMAT_VERSION, Results, Sample, Seeds, TestResults, WorkloadRun};
-use crate::nodes::Nodes;
-use crate::preflight::{self, Captures, Interception, Needs};
-use crate::recording::{self, Edge, MarkerPath, Recorder};
-use crate::servers::{HTTP_PORT, Kind, Servers};
-use crate::topology::{Site, Topology};
-use crate::workload::{Bench, FileSet, Way, Workload};
-use host::kernel::Signal;
-use host::machine::{Machine, ProcessorTime};
-use host::progress::Progress;
-use host::run::Run;
-use host::{Environment, rootless, wait};
+use super::plan::{CampaignPlan, PassKind, PlanTest};
+use super::results::{
+    CampaignResults, CampaignSeeds, FORMAT_VERSION, FileSample, TestResults, WorkloadRun,
+};
+use crate::nodes::LabNodes;
+use crate::preflight::{self, CaptureMode, InterceptionMode, LabRequirements};
+use crate::recording::{self, MarkerEdge, MarkerPath, PacketRecorder};
+use crate::servers::{HTTP_PORT, ServerKind, SiteServers};
+use crate::topology::{LabSite, LabTopology};
+use crate::workload::{FileSet, TransferDirection, WorkloadEnvironment, WorkloadKind};
+use host::kernel::ProcessSignal;
+use host::machine::{MachineInfo, ProcessorTime};
+use host::progress::ProgressReporter;
+use host::run::LabRun;
+use host::{ProgramEnvironment, rootless, wait};
 
 /// What a plan does not say.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Options {
+pub struct CampaignOptions {
     /// Every source of chance.
-    pub seeds: Seeds,
+    pub seeds: CampaignSeeds,
     /// Where captures, logs and results are left.
     pub keep: Option<PathBuf>,
     /// What certifies the emulator on this machine, in one sentence.
@@ -47,61 +49,61 @@ pub struct Options {
 ///
 /// # Errors
 /// When something is missing, does not start, or the lab is interrupted. A file that arrives
-/// damaged is no error here: [`Results::faults`] names it.
+/// damaged is no error here: [`CampaignResults::faults`] names it.
 pub fn execute(
-    environment: &Environment,
-    plan: &Plan,
-    options: &Options,
-    progress: &dyn Progress,
-) -> Result<Results> {
+    environment: &ProgramEnvironment,
+    plan: &CampaignPlan,
+    options: &CampaignOptions,
+    progress: &dyn ProgressReporter,
+) -> Result<CampaignResults> {
     plan.check()?;
     let privileges = rootless::obtain(environment)?;
     progress.note(privileges.explain());
     let needs = needs(plan);
     preflight::check(&needs, privileges)?;
-    let run = Run::create(environment)?;
-    let mut machine = Machine::describe(&preflight::programs_of(&needs));
+    let run = LabRun::create(environment)?;
+    let mut machine = MachineInfo::describe(&preflight::programs_of(&needs));
     machine.privileges = privileges.explain().to_owned();
-    let result = Campaign::prepare(&run, plan, options, progress, machine, &needs)
-        .and_then(Campaign::measure);
+    let result = RunningCampaign::prepare(&run, plan, options, progress, machine, &needs)
+        .and_then(RunningCampaign::measure);
     if let Some(directory) = &options.keep {
         keep(&run, directory, result.as_ref().ok())?;
     }
     result
 }
 
-fn needs(plan: &Plan) -> Needs {
+fn needs(plan: &CampaignPlan) -> LabRequirements {
     let workloads = plan.workloads();
     // nginx is always there: the congestion control is checked on a connection to it.
-    let mut servers: Vec<Kind> = workloads.iter().map(|each| each.server()).collect();
-    servers.push(Kind::Http);
+    let mut servers: Vec<ServerKind> = workloads.iter().map(|each| each.server()).collect();
+    servers.push(ServerKind::Http);
     servers.sort_unstable();
     servers.dedup();
     let mut clients: Vec<&'static str> = workloads.iter().map(|each| each.client()).collect();
     clients.sort_unstable();
     clients.dedup();
-    Needs {
+    LabRequirements {
         servers,
         clients,
         interception: if plan.needs_nodes() {
-            Interception::Transparent
+            InterceptionMode::Transparent
         } else {
-            Interception::None
+            InterceptionMode::None
         },
-        captures: Captures::Taken,
+        captures: CaptureMode::Taken,
     }
 }
 
-struct Campaign<'a> {
-    run: &'a Run,
-    plan: &'a Plan,
-    seeds: Seeds,
-    progress: &'a dyn Progress,
+struct RunningCampaign<'a> {
+    run: &'a LabRun,
+    plan: &'a CampaignPlan,
+    seeds: CampaignSeeds,
+    progress: &'a dyn ProgressReporter,
     began: Instant,
-    results: Results,
-    topology: Topology,
+    results: CampaignResults,
+    topology: LabTopology,
     markers: MarkerPath,
-    servers: Servers,
+    servers: SiteServers,
     logs: PathBuf,
     captures: PathBuf,
     client_directory: PathBuf,
@@ -111,41 +113,45 @@ struct Campaign<'a> {
 }
 
 /// What is transferred in one test: originals and edited ones, for either way.
-struct Contents {
+struct TestContents {
     download: FileSet,
     download_edited: FileSet,
     upload: FileSet,
     upload_edited: FileSet,
 }
 
-impl Contents {
-    fn of(&self, workload: Workload, pass: Pass) -> &FileSet {
+impl TestContents {
+    fn of(&self, workload: WorkloadKind, pass: PassKind) -> &FileSet {
         match (workload.way(), pass) {
-            (Way::Download, Pass::Edited) => &self.download_edited,
-            (Way::Download, Pass::Baseline | Pass::Cold | Pass::Warm) => &self.download,
-            (Way::Upload, Pass::Edited) => &self.upload_edited,
-            (Way::Upload, Pass::Baseline | Pass::Cold | Pass::Warm) => &self.upload,
+            (TransferDirection::Download, PassKind::Edited) => &self.download_edited,
+            (TransferDirection::Download, PassKind::Baseline | PassKind::Cold | PassKind::Warm) => {
+                &self.download
+            }
+            (TransferDirection::Upload, PassKind::Edited) => &self.upload_edited,
+            (TransferDirection::Upload, PassKind::Baseline | PassKind::Cold | PassKind::Warm) => {
+                &self.upload
+            }
         }
     }
 }
 
-impl<'a> Campaign<'a> {
+impl<'a> RunningCampaign<'a> {
     fn prepare(
-        run: &'a Run,
-        plan: &'a Plan,
-        options: &Options,
-        progress: &'a dyn Progress,
-        machine: Machine,
-        needs: &Needs,
+        run: &'a LabRun,
+        plan: &'a CampaignPlan,
+        options: &CampaignOptions,
+        progress: &'a dyn ProgressReporter,
+        machine: MachineInfo,
+        needs: &LabRequirements,
     ) -> Result<Self> {
         let began = Instant::now();
         let logs = run.subdirectory("logs")?;
         let captures = run.subdirectory("captures")?;
         let client_directory = run.subdirectory("client")?;
         progress.step(0.0, "building the network");
-        let topology = Topology::create(run, &[Site::Near, Site::Far])?;
+        let topology = LabTopology::create(run, &[LabSite::Near, LabSite::Far])?;
         progress.step(0.0, "starting the servers");
-        let servers = Servers::start(run, &topology, Site::Far, &logs, &needs.servers)?;
+        let servers = SiteServers::start(run, &topology, LabSite::Far, &logs, &needs.servers)?;
         let runs: usize = plan.tests.iter().map(|test| test.workloads.len()).sum();
         let all = runs as f64 * plan.passes.len() as f64 * f64::from(plan.repeats);
         Ok(Self {
@@ -154,7 +160,7 @@ impl<'a> Campaign<'a> {
             seeds: options.seeds,
             progress,
             began,
-            results: Results {
+            results: CampaignResults {
                 format_version: FORMAT_VERSION,
                 title: plan.title.clone(),
                 started: jiff::Zoned::now()
@@ -183,7 +189,7 @@ impl<'a> Campaign<'a> {
         })
     }
 
-    fn measure(mut self) -> Result<Results> {
+    fn measure(mut self) -> Result<CampaignResults> {
         for (index, test) in self.plan.tests.iter().enumerate() {
             let results = self
                 .measure_test(index, test)
@@ -198,7 +204,7 @@ impl<'a> Campaign<'a> {
         Ok(self.results)
     }
 
-    fn measure_test(&mut self, index: usize, test: &Test) -> Result<TestResults> {
+    fn measure_test(&mut self, index: usize, test: &PlanTest) -> Result<TestResults> {
         let contents = self.contents(test)?;
         let mut emulator = self.topology.start_emulator(
             self.run,
@@ -214,24 +220,24 @@ impl<'a> Campaign<'a> {
             runs: Vec::new(),
             samples: Vec::new(),
         };
-        let workloads: Vec<Workload> = test.workloads.iter().map(|name| name.0).collect();
-        let accelerated: Vec<Pass> = self
+        let workloads: Vec<WorkloadKind> = test.workloads.iter().map(|name| name.0).collect();
+        let accelerated: Vec<PassKind> = self
             .plan
             .passes
             .iter()
             .copied()
-            .filter(|pass| *pass != Pass::Baseline)
+            .filter(|pass| *pass != PassKind::Baseline)
             .collect();
         for repeat in 1..=self.plan.repeats {
-            if self.plan.passes.contains(&Pass::Baseline) {
+            if self.plan.passes.contains(&PassKind::Baseline) {
                 for workload in &workloads {
                     let name = format!("t{index}-baseline-{workload}-{repeat}");
-                    let scene = Scene {
+                    let scene = WorkloadTurn {
                         name: &name,
                         workload: *workload,
                         repeat,
                     };
-                    self.measure_passes(&scene, &[Pass::Baseline], &contents, &mut results)?;
+                    self.measure_passes(&scene, &[PassKind::Baseline], &contents, &mut results)?;
                 }
             }
             if accelerated.is_empty() {
@@ -239,14 +245,14 @@ impl<'a> Campaign<'a> {
             }
             self.progress
                 .step(self.done / self.all, "starting and pairing the nodes");
-            let mut nodes = Nodes::prepare(self.run, &self.topology, &self.logs)?;
+            let mut nodes = LabNodes::prepare(self.run, &self.topology, &self.logs)?;
             nodes.start(self.run)?;
             self.results.machine.nodes_congestion_control =
                 Some(nodes.congestion_control(&self.topology)?);
             for workload in &workloads {
                 nodes.empty_dictionaries()?;
                 let name = format!("t{index}-trunkline-{workload}-{repeat}");
-                let scene = Scene {
+                let scene = WorkloadTurn {
                     name: &name,
                     workload: *workload,
                     repeat,
@@ -256,18 +262,18 @@ impl<'a> Campaign<'a> {
             }
             nodes.stop()?;
         }
-        emulator.stop(Signal::Terminate)?;
+        emulator.stop(ProcessSignal::Terminate)?;
         results.emulator = last_json(emulator.log());
         Ok(results)
     }
 
-    fn contents(&self, test: &Test) -> Result<Contents> {
+    fn contents(&self, test: &PlanTest) -> Result<TestContents> {
         self.progress
             .step(self.done / self.all, "generating the files");
         let download = FileSet::generate(self.seeds.files, &test.files)?;
         // Uploads share nothing with downloads, so that an upload is as cold as it is called.
         let upload = FileSet::generate(self.seeds.files.wrapping_add(1), &test.files)?;
-        Ok(Contents {
+        Ok(TestContents {
             download_edited: download.edited(self.seeds.edits),
             upload_edited: upload.edited(self.seeds.edits.wrapping_add(1)),
             download,
@@ -278,18 +284,18 @@ impl<'a> Campaign<'a> {
     /// Runs one workload in `passes`, under one pair of captures, and reads them out.
     fn measure_passes(
         &mut self,
-        scene: &Scene<'_>,
-        passes: &[Pass],
-        contents: &Contents,
+        scene: &WorkloadTurn<'_>,
+        passes: &[PassKind],
+        contents: &TestContents,
         results: &mut TestResults,
     ) -> Result<()> {
-        let Scene {
+        let WorkloadTurn {
             name,
             workload,
             repeat,
         } = *scene;
         let mut recorder =
-            Recorder::start(self.run, &self.topology, &self.captures, &self.logs, name)?;
+            PacketRecorder::start(self.run, &self.topology, &self.captures, &self.logs, name)?;
         let mut outcomes = Vec::new();
         for pass in passes {
             wait::not_interrupted()?;
@@ -298,13 +304,13 @@ impl<'a> Campaign<'a> {
                 &format!("{workload}: {}", pass.name()),
             );
             let files = contents.of(workload, *pass);
-            if workload.way() == Way::Download {
+            if workload.way() == TransferDirection::Download {
                 files.write_to(self.servers.files())?;
             }
             let label = format!("{name}-{}", pass.name());
-            recorder.mark(&self.markers, Edge::Begin, &label)?;
+            recorder.mark(&self.markers, MarkerEdge::Begin, &label)?;
             let before = ProcessorTime::now()?;
-            let bench = Bench {
+            let bench = WorkloadEnvironment {
                 topology: &self.topology,
                 server_files: self.servers.files(),
                 client_directory: &self.client_directory,
@@ -312,7 +318,7 @@ impl<'a> Campaign<'a> {
             };
             let outcome = bench.run(workload, files, &label)?;
             let cpu_busy = ProcessorTime::now()?.busy_since(before);
-            recorder.mark(&self.markers, Edge::End, &label)?;
+            recorder.mark(&self.markers, MarkerEdge::End, &label)?;
             self.servers.check()?;
             self.done += 1.0;
             results.runs.push(WorkloadRun {
@@ -338,7 +344,7 @@ impl<'a> Campaign<'a> {
                 Err(error) => return Err(error),
             };
             for (transfer, arrival) in transfers.into_iter().zip(outcome.arrivals) {
-                results.samples.push(Sample {
+                results.samples.push(FileSample {
                     pass,
                     workload: workload.name().to_owned(),
                     repeat,
@@ -360,9 +366,9 @@ impl<'a> Campaign<'a> {
 }
 
 /// One workload's turn.
-struct Scene<'a> {
+struct WorkloadTurn<'a> {
     name: &'a str,
-    workload: Workload,
+    workload: WorkloadKind,
     repeat: u32,
 }
 
@@ -382,7 +388,7 @@ fn last_json(log: &Path) -> serde_json::Value {
 }
 
 /// Copies captures, logs and results to where the user wants them.
-fn keep(run: &Run, directory: &Path, results: Option<&Results>) -> Result<()> {
+fn keep(run: &LabRun, directory: &Path, results: Option<&CampaignResults>) -> Result<()> {
     std::fs::create_dir_all(directory)
         .with_context(|| format!("making {}", directory.display()))?;
     for name in ["captures", "logs"] {

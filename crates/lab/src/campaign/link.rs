@@ -2,7 +2,7 @@
 //!
 //! A link is written in one line, `rate=10Mbit,delay=15ms,queue=125kB,loss=0%`: settings of the
 //! emulator by their names, each also with `_back` for the way from server to client, and perhaps
-//! a preset, `preset=lte,loss=1%`. What is not named is as in [`Link::default`], or as in the
+//! a preset, `preset=lte,loss=1%`. What is not named is as in [`LabLink::default`], or as in the
 //! preset if one is named. A part without a setting's name belongs to the setting before it:
 //! `loss=1%,burst=5,delay=20ms`.
 
@@ -11,16 +11,16 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use anyhow::{Result, bail};
-use emulate::{DirectionConfig, Loss};
+use emulate::{DirectionConfig, LossModel};
 use serde::{Deserialize, Serialize};
 use vocab::{Bitrate, ByteCount};
 
 use crate::topology::LinkArguments;
-use emulator::link::settings::{Key, Name, Settings, Way};
+use emulator::link::settings::{LinkSettings, SettingDirection, SettingKey, SettingName};
 
 /// What a report says of one direction, in numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Direction {
+pub struct DirectionSummary {
     /// The rate at which IP packets leave; `None` without a limit.
     pub rate: Option<Bitrate>,
     /// The one-way delay behind the queue.
@@ -33,23 +33,23 @@ pub struct Direction {
 
 /// A link: forward from the client's side to the server's (uploads), and back.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Link(Settings);
+pub struct LabLink(LinkSettings);
 
 /// 10 Mbit/s and 15 ms: a small branch's line on which the whole demo takes three minutes.
-const DEFAULT: [(Key, &str); 4] = [
-    (Key::Rate, "10Mbit"),
-    (Key::Delay, "15ms"),
-    (Key::Queue, "125kB"),
-    (Key::Loss, "0%"),
+const DEFAULT: [(SettingKey, &str); 4] = [
+    (SettingKey::Rate, "10Mbit"),
+    (SettingKey::Delay, "15ms"),
+    (SettingKey::Queue, "125kB"),
+    (SettingKey::Loss, "0%"),
 ];
 
-impl Default for Link {
+impl Default for LabLink {
     fn default() -> Self {
-        let mut settings = Settings::default();
+        let mut settings = LinkSettings::default();
         for (key, word) in DEFAULT {
-            let name = Name {
+            let name = SettingName {
                 key,
-                way: Way::Forward,
+                way: SettingDirection::Forward,
             };
             settings
                 .set(name, word)
@@ -59,7 +59,7 @@ impl Default for Link {
     }
 }
 
-impl Link {
+impl LabLink {
     /// The arguments of `trunkline emulate run` for this link.
     #[must_use]
     pub fn arguments(&self, seed: u64) -> LinkArguments {
@@ -73,25 +73,25 @@ impl Link {
 
     /// One direction in numbers; `None` where the link comes from a file that is not here.
     #[must_use]
-    pub fn direction(&self, way: Way) -> Option<Direction> {
+    pub fn direction(&self, way: SettingDirection) -> Option<DirectionSummary> {
         let config = self.0.resolve().ok()?.config;
         Some(in_numbers(match way {
-            Way::Forward => &config.forward,
-            Way::Back => &config.back,
+            SettingDirection::Forward => &config.forward,
+            SettingDirection::Back => &config.back,
         }))
     }
 }
 
-fn in_numbers(config: &DirectionConfig) -> Direction {
-    Direction {
+fn in_numbers(config: &DirectionConfig) -> DirectionSummary {
+    DirectionSummary {
         rate: config.line.rate(),
         delay: config.delay,
         queue: config.queue.limit.bytes,
         loss: match &config.loss {
-            Loss::None => Some(0.0),
-            Loss::Random(rate) => Some(rate.as_fraction()),
-            Loss::GilbertElliott(states) => Some(states.loss_rate()),
-            Loss::List(_) => None,
+            LossModel::None => Some(0.0),
+            LossModel::Random(rate) => Some(rate.as_fraction()),
+            LossModel::GilbertElliott(states) => Some(states.loss_rate()),
+            LossModel::List(_) => None,
         },
     }
 }
@@ -99,7 +99,7 @@ fn in_numbers(config: &DirectionConfig) -> Direction {
 /// What stands before the name of a preset.
 const PRESET: &str = "preset";
 
-impl FromStr for Link {
+impl FromStr for LabLink {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
@@ -125,7 +125,7 @@ impl FromStr for Link {
                 ),
             }
         }
-        let mut named = Settings::default();
+        let mut named = LinkSettings::default();
         for (name, word) in &words {
             if name == "seed" {
                 bail!("a campaign has its own seeds; leave `seed` out of the link");
@@ -135,17 +135,17 @@ impl FromStr for Link {
         if named.preset().is_some() {
             return Ok(Self(named));
         }
-        let mut link = Link::default();
+        let mut link = LabLink::default();
         link.0.overlay(named);
         Ok(link)
     }
 }
 
 fn is_name(text: &str) -> bool {
-    text == PRESET || text.parse::<Name>().is_ok()
+    text == PRESET || text.parse::<SettingName>().is_ok()
 }
 
-impl fmt::Display for Link {
+impl fmt::Display for LabLink {
     /// In a fixed order, the way back behind the way forward.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
@@ -154,11 +154,16 @@ impl fmt::Display for Link {
             separator = ",";
         }
         let first = DEFAULT.map(|(key, _)| key);
-        let others = Key::ALL.into_iter().filter(|key| !first.contains(key));
-        let keys: Vec<Key> = first.into_iter().chain(others).collect();
-        for (way, suffix) in [(Way::Forward, ""), (Way::Back, "_back")] {
+        let others = SettingKey::ALL
+            .into_iter()
+            .filter(|key| !first.contains(key));
+        let keys: Vec<SettingKey> = first.into_iter().chain(others).collect();
+        for (way, suffix) in [
+            (SettingDirection::Forward, ""),
+            (SettingDirection::Back, "_back"),
+        ] {
             for key in &keys {
-                if let Some(word) = self.0.get(Name { key: *key, way }) {
+                if let Some(word) = self.0.get(SettingName { key: *key, way }) {
                     write!(out, "{separator}{}{suffix}={word}", key.name())?;
                     separator = ",";
                 }
@@ -168,13 +173,13 @@ impl fmt::Display for Link {
     }
 }
 
-impl Serialize for Link {
+impl Serialize for LabLink {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
-impl<'de> Deserialize<'de> for Link {
+impl<'de> Deserialize<'de> for LabLink {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         text.parse()
@@ -195,9 +200,9 @@ mod tests {
             "delay=15ms,queue=125kB,loss=0%,shaper=rate=1Mbit,burst=3kB",
             "preset=leo,loss=2%,burst=3,delay_back=30ms",
         ] {
-            assert_eq!(text.parse::<Link>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<LabLink>().unwrap().to_string(), text);
         }
-        assert_eq!("".parse::<Link>().unwrap(), Link::default());
+        assert_eq!("".parse::<LabLink>().unwrap(), LabLink::default());
     }
 
     #[test]
@@ -210,14 +215,14 @@ mod tests {
             ("rate=fast", "`fast` is not a rate"),
             ("rate", "KEY=VALUE"),
         ] {
-            let error = text.parse::<Link>().unwrap_err();
+            let error = text.parse::<LabLink>().unwrap_err();
             assert!(format!("{error:#}").contains(part), "{error:#}");
         }
     }
 
     #[test]
     fn the_emulator_is_told_every_word() {
-        let link: Link = "preset=lte,loss=1%,burst=5,rate_back=2Mbit"
+        let link: LabLink = "preset=lte,loss=1%,burst=5,rate_back=2Mbit"
             .parse()
             .unwrap();
         let LinkArguments(arguments) = link.arguments(7);
@@ -226,7 +231,7 @@ mod tests {
             told,
             "--preset lte --rate-back 2Mbit --loss 1%,burst=5 --seed 7 --json"
         );
-        let back = link.direction(Way::Back).unwrap();
+        let back = link.direction(SettingDirection::Back).unwrap();
         assert_eq!(back.rate, Some(Bitrate::from_bits_per_second(2_000_000)));
         assert!((back.loss.unwrap() - 0.01).abs() < 1e-9);
     }

@@ -1,11 +1,13 @@
-//! Campaigns: a plan says what to measure, [`execute`] does it, [`Results`] hold what came out.
+//! Campaigns: a plan says what to measure, [`execute`] does it, [`CampaignResults`] hold what came out.
 
 mod execute;
 mod link;
 mod plan;
 mod results;
 
-pub use execute::{Options, execute};
-pub use link::{Direction, Link};
-pub use plan::{Pass, Plan, Test, WorkloadName};
-pub use results::{FORMAT_VERSION, Results, Sample, Seeds, TestResults, WorkloadRun};
+pub use execute::{CampaignOptions, execute};
+pub use link::{DirectionSummary, LabLink};
+pub use plan::{CampaignPlan, PassKind, PlanTest, WorkloadName};
+pub use results::{
+    CampaignResults, CampaignSeeds, FORMAT_VERSION, FileSample, TestResults, WorkloadRun,
+};

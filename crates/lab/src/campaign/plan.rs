@@ -5,8 +5,8 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-use super::link::Link;
-use crate::workload::{FileSet, Workload};
+use super::link::LabLink;
+use crate::workload::{FileSet, WorkloadKind};
 
 /// More repeats than this is a mistake: a campaign of a hundred takes five hours on the demo's
 /// link.
@@ -15,7 +15,7 @@ const REPEATS_MOST: u32 = 100;
 /// One of the ways a workload is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Pass {
+pub enum PassKind {
     /// Without Trunkline: no node runs.
     Baseline,
     /// With both dictionaries empty.
@@ -26,18 +26,23 @@ pub enum Pass {
     Edited,
 }
 
-impl Pass {
+impl PassKind {
     /// All, in the order they are run.
-    pub const ALL: [Pass; 4] = [Pass::Baseline, Pass::Cold, Pass::Warm, Pass::Edited];
+    pub const ALL: [PassKind; 4] = [
+        PassKind::Baseline,
+        PassKind::Cold,
+        PassKind::Warm,
+        PassKind::Edited,
+    ];
 
     /// The name in tables and result files.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Pass::Baseline => "baseline",
-            Pass::Cold => "cold",
-            Pass::Warm => "warm",
-            Pass::Edited => "edited",
+            PassKind::Baseline => "baseline",
+            PassKind::Cold => "cold",
+            PassKind::Warm => "warm",
+            PassKind::Edited => "edited",
         }
     }
 }
@@ -45,7 +50,7 @@ impl Pass {
 /// A whole campaign.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Plan {
+pub struct CampaignPlan {
     /// What the report is headed with.
     pub title: String,
     /// How often everything is measured; tables show the median.
@@ -53,19 +58,19 @@ pub struct Plan {
     pub repeats: u32,
     /// Which passes are run; all by default.
     #[serde(default = "all_passes")]
-    pub passes: Vec<Pass>,
+    pub passes: Vec<PassKind>,
     /// What is measured.
     #[serde(rename = "test")]
-    pub tests: Vec<Test>,
+    pub tests: Vec<PlanTest>,
 }
 
 /// Some workloads over one link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Test {
+pub struct PlanTest {
     /// The link, as `--link` takes it.
     #[serde(default)]
-    pub link: Link,
+    pub link: LabLink,
     /// Which workloads; all by default.
     #[serde(default = "all_workloads")]
     pub workloads: Vec<WorkloadName>,
@@ -76,7 +81,7 @@ pub struct Test {
 
 /// A workload by its name in a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WorkloadName(pub Workload);
+pub struct WorkloadName(pub WorkloadKind);
 
 impl Serialize for WorkloadName {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -95,15 +100,15 @@ fn one() -> u32 {
     1
 }
 
-fn all_passes() -> Vec<Pass> {
-    Pass::ALL.to_vec()
+fn all_passes() -> Vec<PassKind> {
+    PassKind::ALL.to_vec()
 }
 
 fn all_workloads() -> Vec<WorkloadName> {
-    Workload::ALL.map(WorkloadName).to_vec()
+    WorkloadKind::ALL.map(WorkloadName).to_vec()
 }
 
-impl Plan {
+impl CampaignPlan {
     /// Reads a plan file.
     ///
     /// # Errors
@@ -139,8 +144,8 @@ impl Plan {
 
     /// All workloads of all tests, each once.
     #[must_use]
-    pub fn workloads(&self) -> Vec<Workload> {
-        let mut workloads: Vec<Workload> = self
+    pub fn workloads(&self) -> Vec<WorkloadKind> {
+        let mut workloads: Vec<WorkloadKind> = self
             .tests
             .iter()
             .flat_map(|test| &test.workloads)
@@ -154,7 +159,7 @@ impl Plan {
     /// Whether any pass needs nodes.
     #[must_use]
     pub fn needs_nodes(&self) -> bool {
-        self.passes.iter().any(|pass| *pass != Pass::Baseline)
+        self.passes.iter().any(|pass| *pass != PassKind::Baseline)
     }
 }
 
@@ -165,19 +170,20 @@ mod tests {
     #[test]
     fn the_plans_that_ship_can_be_read() {
         let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scenarios");
-        let plan = Plan::read(&directory.join("waas-3g.toml")).unwrap();
+        let plan = CampaignPlan::read(&directory.join("waas-3g.toml")).unwrap();
         assert_eq!(plan.workloads().len(), 5);
         assert!(plan.needs_nodes());
-        let plan = Plan::read(&directory.join("access-lines.toml")).unwrap();
+        let plan = CampaignPlan::read(&directory.join("access-lines.toml")).unwrap();
         assert_eq!(plan.workloads().len(), 1);
     }
 
     #[test]
     fn a_wrong_plan_is_pointed_at() {
-        let error = toml::from_str::<Plan>("title = 'x'\n[[test]]\nlink = 'rate=fast'\n");
+        let error = toml::from_str::<CampaignPlan>("title = 'x'\n[[test]]\nlink = 'rate=fast'\n");
         let text = error.unwrap_err().to_string();
         assert!(text.contains("line 3") && text.contains("fast"), "{text}");
-        let plan: Plan = toml::from_str("title = 'x'\n[[test]]\nfiles = ['x.doc']\n").unwrap();
+        let plan: CampaignPlan =
+            toml::from_str("title = 'x'\n[[test]]\nfiles = ['x.doc']\n").unwrap();
         assert!(plan.check().unwrap_err().to_string().contains("x.doc"));
     }
 }

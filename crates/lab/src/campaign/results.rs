@@ -6,9 +6,9 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::{Deserialize, Serialize};
 
-use super::link::Link;
-use super::plan::Pass;
-use host::machine::Machine;
+use super::link::LabLink;
+use super::plan::PassKind;
+use host::machine::MachineInfo;
 
 /// The version of the result file's format; a reader refuses others.
 pub const FORMAT_VERSION: u32 = 1;
@@ -18,7 +18,7 @@ const BUSY_LIMIT: f64 = 0.95;
 
 /// A campaign's results.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Results {
+pub struct CampaignResults {
     /// [`FORMAT_VERSION`].
     pub format_version: u32,
     /// The plan's title.
@@ -28,13 +28,13 @@ pub struct Results {
     /// How long it took, seconds.
     pub took_s: f64,
     /// The machine and the programs.
-    pub machine: Machine,
+    pub machine: MachineInfo,
     /// What the contents were generated from.
-    pub seeds: Seeds,
+    pub seeds: CampaignSeeds,
     /// How often everything was measured.
     pub repeats: u32,
     /// Which passes were run.
-    pub passes: Vec<Pass>,
+    pub passes: Vec<PassKind>,
     /// The plan's tests, in order.
     pub tests: Vec<TestResults>,
     /// What a reader must know: the host was the limit, something was not available.
@@ -43,7 +43,7 @@ pub struct Results {
 
 /// Every source of chance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seeds {
+pub struct CampaignSeeds {
     /// The contents of what is downloaded; the uploads' is this plus one.
     pub files: u64,
     /// Where the edited pass changes them, drawn from the clock.
@@ -56,20 +56,20 @@ pub struct Seeds {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TestResults {
     /// Its link.
-    pub link: Link,
+    pub link: LabLink,
     /// What the emulator counted, as it printed it.
     pub emulator: serde_json::Value,
     /// A line for each run of a workload.
     pub runs: Vec<WorkloadRun>,
     /// A line for each file of each run.
-    pub samples: Vec<Sample>,
+    pub samples: Vec<FileSample>,
 }
 
 /// One run of one workload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkloadRun {
     /// Which pass.
-    pub pass: Pass,
+    pub pass: PassKind,
     /// Which workload.
     pub workload: String,
     /// Which repeat, from 1.
@@ -84,9 +84,9 @@ pub struct WorkloadRun {
 
 /// One file of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Sample {
+pub struct FileSample {
     /// Which pass.
-    pub pass: Pass,
+    pub pass: PassKind,
     /// Which workload.
     pub workload: String,
     /// Which repeat, from 1.
@@ -109,7 +109,7 @@ pub struct Sample {
     pub found_hash: Option<String>,
 }
 
-impl Results {
+impl CampaignResults {
     /// Reads a result file back.
     ///
     /// # Errors
@@ -169,7 +169,7 @@ impl TestResults {
         let mut limits = Vec::new();
         let busy = || self.runs.iter().filter(|run| run.cpu_busy > BUSY_LIMIT);
         if let Some(most) = busy().map(|run| run.cpu_busy).max_by(f64::total_cmp) {
-            let passes: Vec<String> = Pass::ALL
+            let passes: Vec<String> = PassKind::ALL
                 .into_iter()
                 .filter_map(|pass| {
                     let names: BTreeSet<&str> = busy()

@@ -8,7 +8,7 @@ const PREFIX: &str = "trunkline-lab";
 
 /// Which end of a workload a marker stands at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Edge {
+pub enum MarkerEdge {
     /// Before its first packet.
     Begin,
     /// After its last packet.
@@ -17,21 +17,21 @@ pub enum Edge {
 
 /// A marker's meaning.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Marker {
+pub struct WorkloadMarker {
     /// Which end of the workload.
-    pub edge: Edge,
+    pub edge: MarkerEdge,
     /// The workload's label: pass, workload and repeat, without spaces.
     pub label: String,
 }
 
-impl Marker {
+impl WorkloadMarker {
     /// The UDP payload: `trunkline-lab begin cold-http-download-1`, with a stop so that no label is
     /// the start of another.
     #[must_use]
     pub fn payload(&self) -> String {
         let edge = match self.edge {
-            Edge::Begin => "begin",
-            Edge::End => "end",
+            MarkerEdge::Begin => "begin",
+            MarkerEdge::End => "end",
         };
         format!("{PREFIX} {edge} {}.", self.label)
     }
@@ -45,8 +45,8 @@ impl Marker {
             return None;
         }
         let edge = match words.next()? {
-            "begin" => Edge::Begin,
-            "end" => Edge::End,
+            "begin" => MarkerEdge::Begin,
+            "end" => MarkerEdge::End,
             _ => return None,
         };
         let label = words.next()?.to_owned();
@@ -60,12 +60,15 @@ mod tests {
 
     #[test]
     fn a_marker_reads_back() {
-        let marker = Marker {
-            edge: Edge::End,
+        let marker = WorkloadMarker {
+            edge: MarkerEdge::End,
             label: "cold-http-download-1".to_owned(),
         };
-        assert_eq!(Marker::parse(marker.payload().as_bytes()), Some(marker));
-        assert_eq!(Marker::parse(b"trunkline-lab end x"), None);
-        assert_eq!(Marker::parse(b"\xff"), None);
+        assert_eq!(
+            WorkloadMarker::parse(marker.payload().as_bytes()),
+            Some(marker)
+        );
+        assert_eq!(WorkloadMarker::parse(b"trunkline-lab end x"), None);
+        assert_eq!(WorkloadMarker::parse(b"\xff"), None);
     }
 }

@@ -1,12 +1,12 @@
 //! Captures on the client's and the WAN's interface, and what is read out of them.
 //!
-//! A [`Recorder`] runs two tcpdumps for a pass. Before and after each workload the client sends a
+//! A [`PacketRecorder`] runs two tcpdumps for a pass. Before and after each workload the client sends a
 //! *marker*: a UDP packet to the server's discard port whose payload says what begins or ends. It
 //! crosses both interfaces, so when a capture file holds the end marker it holds everything that
 //! came before it, and nothing has to be waited for; and the files explain themselves to whoever
 //! opens them later. Markers pass by the nodes (UDP is not intercepted) and are not counted.
 //!
-//! [`transfers`] turns the packets between two markers into one [`Transfer`] per file.
+//! [`transfers`] turns the packets between two markers into one [`FileTransfer`] per file.
 
 mod marker;
 mod transfers;
@@ -17,14 +17,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::topology::{Site, TUN_NEAR, Topology};
-use host::kernel::{self, Signal};
-use host::process::{Launch, Process};
-use host::run::Run;
+use crate::topology::{LabSite, LabTopology, TUN_NEAR};
+use host::kernel::{self, ProcessSignal};
+use host::process::{LaunchConfig, RunningProcess};
+use host::run::LabRun;
 use host::wait;
 
-pub use marker::{Edge, Marker};
-pub use transfers::{Transfer, transfers};
+pub use marker::{MarkerEdge, WorkloadMarker};
+pub use transfers::{FileTransfer, transfers};
 
 /// Bytes kept of each packet: enough for all headers and an SMB2 CREATE with its file name.
 const SNAPSHOT_BYTES: u32 = 256;
@@ -60,14 +60,14 @@ impl MarkerPath {
     ///
     /// # Errors
     /// When a socket cannot be opened.
-    pub fn open(topology: &Topology) -> Result<Self> {
-        let discard = (Site::Far.host_address(), marker::PORT);
+    pub fn open(topology: &LabTopology) -> Result<Self> {
+        let discard = (LabSite::Far.host_address(), marker::PORT);
         let sink = kernel::in_network_namespace(&topology.namespace_file("server"), || {
             UdpSocket::bind(discard)
         })
         .context("opening the server's discard port")?;
         let sender = kernel::in_network_namespace(&topology.namespace_file("client"), || {
-            let socket = UdpSocket::bind((Site::Near.host_address(), 0))?;
+            let socket = UdpSocket::bind((LabSite::Near.host_address(), 0))?;
             socket.connect(discard)?;
             Ok(socket)
         })
@@ -81,20 +81,20 @@ impl MarkerPath {
 
 /// Two running captures.
 #[derive(Debug)]
-pub struct Recorder {
+pub struct PacketRecorder {
     files: CaptureFiles,
-    client: Process,
-    wan: Process,
+    client: RunningProcess,
+    wan: RunningProcess,
 }
 
-impl Recorder {
+impl PacketRecorder {
     /// Starts both captures.
     ///
     /// # Errors
     /// When tcpdump does not start.
     pub fn start(
-        run: &Run,
-        topology: &Topology,
+        run: &LabRun,
+        topology: &LabTopology,
         directory: &Path,
         logs: &Path,
         name: &str,
@@ -112,14 +112,14 @@ impl Recorder {
     ///
     /// # Errors
     /// When a capture ends, or the marker does not show up.
-    pub fn mark(&mut self, markers: &MarkerPath, edge: Edge, label: &str) -> Result<()> {
-        let marker = Marker {
+    pub fn mark(&mut self, markers: &MarkerPath, edge: MarkerEdge, label: &str) -> Result<()> {
+        let marker = WorkloadMarker {
             edge,
             label: label.to_owned(),
         };
         let payload = marker.payload();
-        let mut client = Watch::new(&self.files.client, payload.as_bytes());
-        let mut wan = Watch::new(&self.files.wan, payload.as_bytes());
+        let mut client = TextWatch::new(&self.files.client, payload.as_bytes());
+        let mut wan = TextWatch::new(&self.files.wan, payload.as_bytes());
         let mut last_sent: Option<std::time::Instant> = None;
         let what = format!("the marker `{payload}` to be captured");
         wait::until(MARKER_LIMIT, &what, || {
@@ -141,7 +141,7 @@ impl Recorder {
     /// When tcpdump cannot be stopped, or says that packets were lost.
     pub fn finish(mut self) -> Result<CaptureFiles> {
         for process in [&mut self.client, &mut self.wan] {
-            process.stop(Signal::Interrupt)?;
+            process.stop(ProcessSignal::Interrupt)?;
             let log = process.log_end();
             let lost = log
                 .lines()
@@ -156,18 +156,18 @@ impl Recorder {
 }
 
 fn start_tcpdump(
-    run: &Run,
-    topology: &Topology,
+    run: &LabRun,
+    topology: &LabTopology,
     logs: &Path,
     role: &str,
     device: &str,
     file: &Path,
-) -> Result<Process> {
+) -> Result<RunningProcess> {
     let name = file
         .file_stem()
         .map(|stem| format!("tcpdump-{}", stem.to_string_lossy()))
         .unwrap_or_default();
-    let launch = Launch {
+    let launch = LaunchConfig {
         name: &name,
         namespace: &topology.namespace(role),
         program: Path::new("tcpdump"),
@@ -194,7 +194,7 @@ fn start_tcpdump(
         "-w",
         &file_name,
     ];
-    let mut process = Process::start(run, &launch, arguments)?;
+    let mut process = RunningProcess::start(run, &launch, arguments)?;
     let log = process.log().to_owned();
     process.wait_ready(START_LIMIT, "to listen", || {
         let text = std::fs::read_to_string(&log).unwrap_or_default();
@@ -204,14 +204,14 @@ fn start_tcpdump(
 }
 
 /// Looks for a text in what is appended to a file.
-struct Watch<'a> {
+struct TextWatch<'a> {
     path: &'a Path,
     text: &'a [u8],
     offset: u64,
     seen: bool,
 }
 
-impl<'a> Watch<'a> {
+impl<'a> TextWatch<'a> {
     fn new(path: &'a Path, text: &'a [u8]) -> Self {
         // What is there already was written before the marker was sent.
         let offset = std::fs::metadata(path).map_or(0, |metadata| metadata.len());

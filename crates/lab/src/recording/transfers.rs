@@ -25,14 +25,14 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-use super::marker::{self, Edge, Marker};
+use super::marker::{self, MarkerEdge, WorkloadMarker};
 use crate::servers::{FTP_PORT, HTTP_PORT, SMB_PORT};
-use crate::workload::{Way, Workload};
-use capture::{ACK, Packet, Transport};
+use crate::workload::{TransferDirection, WorkloadKind};
+use capture::{ACK, CapturedPacket, TransportHeader};
 
 /// What the captures say of one file.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Transfer {
+pub struct FileTransfer {
     /// The file's name.
     pub file: String,
     /// When the data was first asked for, since the Unix epoch.
@@ -46,7 +46,7 @@ pub struct Transfer {
     pub wan_bytes: u64,
 }
 
-impl Transfer {
+impl FileTransfer {
     /// From the first request for the data to the last acknowledgement of it.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
@@ -56,30 +56,30 @@ impl Transfer {
 
 /// A connection as its client sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Connection {
+struct ClientConnection {
     client: SocketAddr,
     server: SocketAddr,
 }
 
-impl Connection {
-    fn of_request(packet: &Packet) -> Self {
+impl ClientConnection {
+    fn of_request(packet: &CapturedPacket) -> Self {
         Self {
             client: packet.source,
             server: packet.destination,
         }
     }
 
-    fn is_outward(self, packet: &Packet) -> bool {
+    fn is_outward(self, packet: &CapturedPacket) -> bool {
         packet.source == self.client && packet.destination == self.server
     }
 
-    fn is_inward(self, packet: &Packet) -> bool {
+    fn is_inward(self, packet: &CapturedPacket) -> bool {
         packet.source == self.server && packet.destination == self.client
     }
 }
 
 /// What was found of one file before the WAN's bytes are shared out.
-struct Found {
+struct FoundTransfer {
     start: Duration,
     requested: Duration,
     acknowledged: Duration,
@@ -90,20 +90,24 @@ struct Found {
 /// # Errors
 /// When a marker, a request or an acknowledgement is not in the captures.
 pub fn transfers(
-    client: &[Packet],
-    wan: &[Packet],
-    workload: Workload,
+    client: &[CapturedPacket],
+    wan: &[CapturedPacket],
+    workload: WorkloadKind,
     label: &str,
     names: &[&str],
-) -> Result<Vec<Transfer>> {
+) -> Result<Vec<FileTransfer>> {
     let between = between_markers(client, label).context("in the client's capture")?;
     let crossing = between_markers(wan, label).context("in the WAN's capture")?;
     let mut found = Vec::new();
     for name in names {
         let file = match workload {
-            Workload::HttpDownload => find_http(between, name),
-            Workload::FtpDownload | Workload::FtpUpload => find_ftp(between, name, workload.way()),
-            Workload::SmbDownload | Workload::SmbUpload => find_smb(between, name, workload.way()),
+            WorkloadKind::HttpDownload => find_http(between, name),
+            WorkloadKind::FtpDownload | WorkloadKind::FtpUpload => {
+                find_ftp(between, name, workload.way())
+            }
+            WorkloadKind::SmbDownload | WorkloadKind::SmbUpload => {
+                find_smb(between, name, workload.way())
+            }
         };
         found.push(file.with_context(|| format!("{name} is not whole in the capture of {label}"))?);
     }
@@ -120,14 +124,14 @@ pub fn transfers(
             let end = found
                 .get(index + 1)
                 .map_or(Duration::MAX, |next| next.start);
-            let inside = |packet: &&Packet| (start..end).contains(&packet.at);
+            let inside = |packet: &&CapturedPacket| (start..end).contains(&packet.at);
             let mut own = between
                 .iter()
                 .filter(inside)
                 .filter(|packet| is_tcp(packet));
             let first = own.next().map_or(file.start, |packet| packet.at);
             let last = own.next_back().map_or(first, |packet| packet.at);
-            Transfer {
+            FileTransfer {
                 file: (*name).to_owned(),
                 requested: file.requested,
                 acknowledged: file.acknowledged,
@@ -143,37 +147,39 @@ pub fn transfers(
         .collect())
 }
 
-fn is_tcp(packet: &Packet) -> bool {
-    matches!(packet.transport, Transport::Tcp { .. })
+fn is_tcp(packet: &CapturedPacket) -> bool {
+    matches!(packet.transport, TransportHeader::Tcp { .. })
 }
 
-fn is_marker(packet: &Packet) -> bool {
-    packet.transport == Transport::Udp && packet.destination.port() == marker::PORT
+fn is_marker(packet: &CapturedPacket) -> bool {
+    packet.transport == TransportHeader::Udp && packet.destination.port() == marker::PORT
 }
 
 /// The kernel announces the emulator's devices to each other (MLD); no site sends multicast.
-fn is_multicast(packet: &Packet) -> bool {
+fn is_multicast(packet: &CapturedPacket) -> bool {
     packet.destination.ip().is_multicast()
 }
 
 /// The packets after the last begin marker and before the first end marker of `label`.
-fn between_markers<'a>(packets: &'a [Packet], label: &str) -> Result<&'a [Packet]> {
-    let at_edge = |packet: &Packet, edge| {
+fn between_markers<'a>(packets: &'a [CapturedPacket], label: &str) -> Result<&'a [CapturedPacket]> {
+    let at_edge = |packet: &CapturedPacket, edge| {
         is_marker(packet)
-            && Marker::parse(&packet.payload)
+            && WorkloadMarker::parse(&packet.payload)
                 .is_some_and(|marker| marker.edge == edge && marker.label == label)
     };
     let begin = packets
         .iter()
-        .rposition(|packet| at_edge(packet, Edge::Begin));
-    let end = packets.iter().position(|packet| at_edge(packet, Edge::End));
+        .rposition(|packet| at_edge(packet, MarkerEdge::Begin));
+    let end = packets
+        .iter()
+        .position(|packet| at_edge(packet, MarkerEdge::End));
     match (begin, end) {
         (Some(begin), Some(end)) if begin < end => Ok(&packets[begin + 1..end]),
         _ => bail!("there are no two markers for {label}"),
     }
 }
 
-fn find_http(packets: &[Packet], name: &str) -> Result<Found> {
+fn find_http(packets: &[CapturedPacket], name: &str) -> Result<FoundTransfer> {
     let line = format!("GET /{name} ");
     let request = packets
         .iter()
@@ -181,22 +187,32 @@ fn find_http(packets: &[Packet], name: &str) -> Result<Found> {
             packet.destination.port() == HTTP_PORT && packet.payload.starts_with(line.as_bytes())
         })
         .context("its GET is not there")?;
-    let connection = Connection::of_request(request);
+    let connection = ClientConnection::of_request(request);
     let opening = packets
         .iter()
         .find(|packet| connection.is_outward(packet) && packet.opens_connection())
         .context("its SYN is not there")?;
-    Ok(Found {
+    Ok(FoundTransfer {
         start: opening.at,
         requested: request.at,
-        acknowledged: last_acknowledgement(packets, connection, Way::Download, request.at, None)?,
+        acknowledged: last_acknowledgement(
+            packets,
+            connection,
+            TransferDirection::Download,
+            request.at,
+            None,
+        )?,
     })
 }
 
-fn find_ftp(packets: &[Packet], name: &str, way: Way) -> Result<Found> {
+fn find_ftp(
+    packets: &[CapturedPacket],
+    name: &str,
+    way: TransferDirection,
+) -> Result<FoundTransfer> {
     let line = match way {
-        Way::Download => format!("RETR {name}\r\n"),
-        Way::Upload => format!("STOR {name}\r\n"),
+        TransferDirection::Download => format!("RETR {name}\r\n"),
+        TransferDirection::Upload => format!("STOR {name}\r\n"),
     };
     let request = packets
         .iter()
@@ -206,7 +222,7 @@ fn find_ftp(packets: &[Packet], name: &str, way: Way) -> Result<Found> {
         .context("its RETR or STOR is not there")?;
     let before = &packets[..request];
     let request = &packets[request];
-    let control = Connection::of_request(request);
+    let control = ClientConnection::of_request(request);
     let port = before
         .iter()
         .rev()
@@ -228,8 +244,8 @@ fn find_ftp(packets: &[Packet], name: &str, way: Way) -> Result<Found> {
             packet.at >= start && packet.opens_connection() && packet.destination.port() == port
         })
         .context("its data connection is not there")?;
-    let data = Connection::of_request(opening);
-    Ok(Found {
+    let data = ClientConnection::of_request(opening);
+    Ok(FoundTransfer {
         start,
         requested: request.at,
         acknowledged: last_acknowledgement(packets, data, way, start, None)?,
@@ -298,17 +314,21 @@ mod smb2 {
     }
 }
 
-fn find_smb(packets: &[Packet], name: &str, way: Way) -> Result<Found> {
+fn find_smb(
+    packets: &[CapturedPacket],
+    name: &str,
+    way: TransferDirection,
+) -> Result<FoundTransfer> {
     let create = packets
         .iter()
         .position(|packet| {
             packet.destination.port() == SMB_PORT && smb2::creates(&packet.payload, name)
         })
         .context("its CREATE is not there")?;
-    let connection = Connection::of_request(&packets[create]);
+    let connection = ClientConnection::of_request(&packets[create]);
     let wanted = match way {
-        Way::Download => smb2::READ,
-        Way::Upload => smb2::WRITE,
+        TransferDirection::Download => smb2::READ,
+        TransferDirection::Upload => smb2::WRITE,
     };
     let after = |command: u16, start: usize| {
         packets[start..]
@@ -320,7 +340,7 @@ fn find_smb(packets: &[Packet], name: &str, way: Way) -> Result<Found> {
     };
     let request = after(wanted, create).context("its first READ or WRITE is not there")?;
     let close = after(smb2::CLOSE, request).context("its CLOSE is not there")?;
-    Ok(Found {
+    Ok(FoundTransfer {
         start: packets[create].at,
         requested: packets[request].at,
         acknowledged: last_acknowledgement(
@@ -336,19 +356,19 @@ fn find_smb(packets: &[Packet], name: &str, way: Way) -> Result<Found> {
 /// When the last byte of data sent on `connection` from `from` (and before `until`) was first
 /// acknowledged.
 fn last_acknowledgement(
-    packets: &[Packet],
-    connection: Connection,
-    way: Way,
+    packets: &[CapturedPacket],
+    connection: ClientConnection,
+    way: TransferDirection,
     from: Duration,
     until: Option<Duration>,
 ) -> Result<Duration> {
-    let carries_data = |packet: &Packet| match way {
-        Way::Download => connection.is_inward(packet),
-        Way::Upload => connection.is_outward(packet),
+    let carries_data = |packet: &CapturedPacket| match way {
+        TransferDirection::Download => connection.is_inward(packet),
+        TransferDirection::Upload => connection.is_outward(packet),
     };
-    let answers = |packet: &Packet| match way {
-        Way::Download => connection.is_outward(packet),
-        Way::Upload => connection.is_inward(packet),
+    let answers = |packet: &CapturedPacket| match way {
+        TransferDirection::Download => connection.is_outward(packet),
+        TransferDirection::Upload => connection.is_inward(packet),
     };
     let recent = || packets.iter().filter(|packet| packet.at >= from);
     let mut base = None;
@@ -357,7 +377,7 @@ fn last_acknowledgement(
         if until.is_some_and(|until| packet.at >= until) {
             break;
         }
-        let Transport::Tcp {
+        let TransportHeader::Tcp {
             sequence,
             payload_bytes,
             ..
@@ -379,7 +399,7 @@ fn last_acknowledgement(
     recent()
         .filter(|packet| answers(packet))
         .find(|packet| {
-            let Transport::Tcp {
+            let TransportHeader::Tcp {
                 acknowledgement,
                 flags,
                 ..
@@ -408,12 +428,12 @@ mod tests {
     const CLIENT: u8 = 1;
     const SERVER: u8 = 2;
 
-    struct Script {
-        packets: Vec<Packet>,
+    struct PacketScript {
+        packets: Vec<CapturedPacket>,
         now: u64,
     }
 
-    impl Script {
+    impl PacketScript {
         fn new() -> Self {
             Self {
                 packets: Vec::new(),
@@ -421,9 +441,15 @@ mod tests {
             }
         }
 
-        fn push(&mut self, from: (u8, u16), to: (u8, u16), transport: Transport, payload: &[u8]) {
+        fn push(
+            &mut self,
+            from: (u8, u16),
+            to: (u8, u16),
+            transport: TransportHeader,
+            payload: &[u8],
+        ) {
             self.now += 1;
-            self.packets.push(Packet {
+            self.packets.push(CapturedPacket {
                 at: Duration::from_millis(self.now),
                 source: test_address(from.0, from.1),
                 destination: test_address(to.0, to.1),
@@ -442,7 +468,7 @@ mod tests {
             payload: &[u8],
             payload_bytes: u32,
         ) {
-            let transport = Transport::Tcp {
+            let transport = TransportHeader::Tcp {
                 sequence,
                 acknowledgement,
                 flags: 0x10,
@@ -452,7 +478,7 @@ mod tests {
         }
 
         fn syn(&mut self, from: (u8, u16), to: (u8, u16)) {
-            let transport = Transport::Tcp {
+            let transport = TransportHeader::Tcp {
                 sequence: 0,
                 acknowledgement: 0,
                 flags: SYN,
@@ -461,8 +487,8 @@ mod tests {
             self.push(from, to, transport, b"");
         }
 
-        fn marker(&mut self, edge: Edge) {
-            let marker = Marker {
+        fn marker(&mut self, edge: MarkerEdge) {
+            let marker = WorkloadMarker {
                 edge,
                 label: "x".to_owned(),
             };
@@ -470,7 +496,7 @@ mod tests {
             self.push(
                 (CLIENT, 5),
                 (SERVER, marker::PORT),
-                Transport::Udp,
+                TransportHeader::Udp,
                 payload.as_bytes(),
             );
         }
@@ -478,8 +504,8 @@ mod tests {
 
     #[test]
     fn an_http_transfer_runs_from_the_get_to_the_acknowledgement_of_the_last_byte() {
-        let mut script = Script::new();
-        script.marker(Edge::Begin);
+        let mut script = PacketScript::new();
+        script.marker(MarkerEdge::Begin);
         for (name, port) in [("a", 40), ("b", 41)] {
             let (client, server) = ((CLIENT, port), (SERVER, 80));
             let wraps = u32::MAX - 500;
@@ -491,9 +517,16 @@ mod tests {
             script.tcp(client, server, (21, wraps.wrapping_add(1000)), b"", 0);
             script.tcp(client, server, (21, wraps.wrapping_add(1001)), b"", 0);
         }
-        script.marker(Edge::End);
+        script.marker(MarkerEdge::End);
         let packets = &script.packets;
-        let found = transfers(packets, packets, Workload::HttpDownload, "x", &["a", "b"]).unwrap();
+        let found = transfers(
+            packets,
+            packets,
+            WorkloadKind::HttpDownload,
+            "x",
+            &["a", "b"],
+        )
+        .unwrap();
         assert_eq!(found[0].elapsed(), Duration::from_millis(3));
         assert_eq!(found[1].elapsed(), Duration::from_millis(3));
         assert_eq!(found[0].window, Duration::from_millis(5));
@@ -504,10 +537,10 @@ mod tests {
 
     #[test]
     fn an_ftp_upload_follows_the_port_of_the_reply() {
-        let mut script = Script::new();
+        let mut script = PacketScript::new();
         let (control, server) = ((CLIENT, 50), (SERVER, 21));
         let (data, passive) = ((CLIENT, 51), (SERVER, 30_461));
-        script.marker(Edge::Begin);
+        script.marker(MarkerEdge::Begin);
         script.syn(control, server);
         script.tcp(control, server, (1, 1), b"EPSV\r\n", 6);
         let reply = b"229 Entering Extended Passive Mode (|||30461|)\r\n";
@@ -517,11 +550,11 @@ mod tests {
         script.tcp(data, passive, (1, 1), b"x", 500);
         script.tcp(passive, data, (1, 501), b"", 0);
         script.tcp(server, control, (49, 15), b"226 done\r\n", 10);
-        script.marker(Edge::End);
+        script.marker(MarkerEdge::End);
         let found = transfers(
             &script.packets,
             &script.packets,
-            Workload::FtpUpload,
+            WorkloadKind::FtpUpload,
             "x",
             &["f"],
         )
@@ -536,12 +569,12 @@ mod tests {
 
     #[test]
     fn a_syn_acknowledges_nothing() {
-        let mut script = Script::new();
+        let mut script = PacketScript::new();
         let (control, server) = ((CLIENT, 50), (SERVER, 21));
         let (data, passive) = ((CLIENT, 51), (SERVER, 30_461));
         // A number in the upper half, which the zero in a SYN seems to acknowledge.
         let first = 0xf000_0000;
-        script.marker(Edge::Begin);
+        script.marker(MarkerEdge::Begin);
         script.tcp(control, server, (1, 1), b"EPSV\r\n", 6);
         let reply = b"229 Entering Extended Passive Mode (|||30461|)\r\n";
         script.tcp(server, control, (1, 7), reply, 48);
@@ -549,9 +582,9 @@ mod tests {
         script.tcp(control, server, (7, 49), b"RETR f\r\n", 8);
         script.tcp(passive, data, (first, 1), b"x", 500);
         script.tcp(data, passive, (1, first + 500), b"", 0);
-        script.marker(Edge::End);
+        script.marker(MarkerEdge::End);
         let packets = &script.packets;
-        let found = transfers(packets, packets, Workload::FtpDownload, "x", &["f"]).unwrap();
+        let found = transfers(packets, packets, WorkloadKind::FtpDownload, "x", &["f"]).unwrap();
         assert_eq!(found[0].elapsed(), Duration::from_millis(2));
     }
 
@@ -573,8 +606,8 @@ mod tests {
         assert!(smb2::creates(&create, "fg"));
         assert!(!smb2::creates(&create, "g"));
         let (client, server) = ((CLIENT, 50), (SERVER, 445));
-        let mut script = Script::new();
-        script.marker(Edge::Begin);
+        let mut script = PacketScript::new();
+        script.marker(MarkerEdge::Begin);
         script.syn(client, server);
         script.tcp(client, server, (1, 1), &create, 128);
         script.tcp(server, client, (1, 129), b"", 156);
@@ -582,11 +615,11 @@ mod tests {
         script.tcp(server, client, (157, 246), b"data", 1000);
         script.tcp(client, server, (246, 1157), &message(smb2::CLOSE), 92);
         script.tcp(server, client, (1157, 338), b"closed", 128);
-        script.marker(Edge::End);
+        script.marker(MarkerEdge::End);
         let found = transfers(
             &script.packets,
             &script.packets,
-            Workload::SmbDownload,
+            WorkloadKind::SmbDownload,
             "x",
             &["fg"],
         )
@@ -596,13 +629,15 @@ mod tests {
 
     #[test]
     fn what_is_missing_is_named() {
-        let mut script = Script::new();
-        script.marker(Edge::Begin);
-        script.marker(Edge::End);
+        let mut script = PacketScript::new();
+        script.marker(MarkerEdge::Begin);
+        script.marker(MarkerEdge::End);
         let packets = &script.packets;
-        let error = transfers(packets, packets, Workload::HttpDownload, "x", &["a"]).unwrap_err();
+        let error =
+            transfers(packets, packets, WorkloadKind::HttpDownload, "x", &["a"]).unwrap_err();
         assert!(format!("{error:#}").contains("its GET is not there"));
-        let error = transfers(packets, packets, Workload::HttpDownload, "y", &["a"]).unwrap_err();
+        let error =
+            transfers(packets, packets, WorkloadKind::HttpDownload, "y", &["a"]).unwrap_err();
         assert!(format!("{error:#}").contains("no two markers"));
     }
 }

@@ -5,16 +5,16 @@ use std::fmt::Write;
 use anyhow::Result;
 use host::html::{STYLE, escape};
 
-use super::plots::{Group, bars};
+use super::plots::{BarGroup, bars};
 use super::published::{self, PublishedTest};
-use super::rows::{Row, rows, sums};
-use crate::campaign::{Pass, Results, TestResults};
+use super::rows::{ResultRow, rows, sums};
+use crate::campaign::{CampaignResults, PassKind, TestResults};
 
 /// The whole report.
 ///
 /// # Errors
 /// When a plot cannot be drawn.
-pub fn html(results: &Results) -> Result<String> {
+pub fn html(results: &CampaignResults) -> Result<String> {
     let mut out = String::new();
     let title = escape(&results.title);
     write!(
@@ -41,7 +41,7 @@ pub fn html(results: &Results) -> Result<String> {
     Ok(out)
 }
 
-fn write_notes(out: &mut String, results: &Results) -> Result<()> {
+fn write_notes(out: &mut String, results: &CampaignResults) -> Result<()> {
     let faults = results.faults();
     if faults.is_empty() {
         *out += "<p>Every file arrived identical, by its BLAKE3 hash, in every pass.</p>\n";
@@ -71,12 +71,12 @@ fn write_test(out: &mut String, index: usize, test: &TestResults, tests: usize) 
         "<h2>{heading}</h2>\n<p>Link: <code>{}</code></p>\n",
         escape(&test.link.to_string())
     )?;
-    let series = Pass::ALL.map(Pass::name);
+    let series = PassKind::ALL.map(PassKind::name);
     for (title, unit, figure) in [
         (
             "Time from the first request for the data to the last acknowledgement, all files",
             "seconds",
-            (|figures| figures.elapsed_s) as fn(&super::Figures) -> f64,
+            (|figures| figures.elapsed_s) as fn(&super::TransferFigures) -> f64,
         ),
         ("Bytes over the WAN, all files", "megabytes", |figures| {
             figures.wan_bytes / 1e6
@@ -91,7 +91,7 @@ fn write_test(out: &mut String, index: usize, test: &TestResults, tests: usize) 
         out.push('\n');
     }
     for sum in &sums {
-        let own: Vec<Row> = rows
+        let own: Vec<ResultRow> = rows
             .iter()
             .filter(|row| row.workload == sum.workload)
             .cloned()
@@ -109,14 +109,14 @@ fn write_test(out: &mut String, index: usize, test: &TestResults, tests: usize) 
 }
 
 fn groups<'a>(
-    rows: &'a [Row],
-    name: impl Fn(&'a Row) -> &'a String,
-    figure: fn(&super::Figures) -> f64,
-) -> Vec<Group> {
+    rows: &'a [ResultRow],
+    name: impl Fn(&'a ResultRow) -> &'a String,
+    figure: fn(&super::TransferFigures) -> f64,
+) -> Vec<BarGroup> {
     rows.iter()
-        .map(|row| Group {
+        .map(|row| BarGroup {
             name: name(row).clone(),
-            values: Pass::ALL
+            values: PassKind::ALL
                 .iter()
                 .map(|pass| row.figures.get(pass).map(figure))
                 .collect(),
@@ -124,18 +124,18 @@ fn groups<'a>(
         .collect()
 }
 
-fn write_table(out: &mut String, sum: &Row, rows: &[Row]) -> Result<()> {
+fn write_table(out: &mut String, sum: &ResultRow, rows: &[ResultRow]) -> Result<()> {
     let sessions = !sum.workload.starts_with("http");
     *out += "<table><thead><tr><th>file</th><th>bytes</th>";
-    for pass in Pass::ALL {
+    for pass in PassKind::ALL {
         write!(out, "<th>{} s</th>", pass.name())?;
     }
     if sessions {
-        for pass in Pass::ALL {
+        for pass in PassKind::ALL {
             write!(out, "<th>{} session s</th>", pass.name())?;
         }
     }
-    for pass in Pass::ALL {
+    for pass in PassKind::ALL {
         write!(out, "<th>{} WAN bytes</th>", pass.name())?;
     }
     *out += "</tr></thead><tbody>\n";
@@ -148,8 +148,8 @@ fn write_table(out: &mut String, sum: &Row, rows: &[Row]) -> Result<()> {
             escape(&row.file),
             row.bytes
         )?;
-        let mut cells = |figure: fn(&super::Figures) -> String| -> Result<()> {
-            for pass in Pass::ALL {
+        let mut cells = |figure: fn(&super::TransferFigures) -> String| -> Result<()> {
+            for pass in PassKind::ALL {
                 let text = row.figures.get(&pass).map_or("–".to_owned(), figure);
                 write!(out, "<td>{text}</td>")?;
             }
@@ -167,7 +167,7 @@ fn write_table(out: &mut String, sum: &Row, rows: &[Row]) -> Result<()> {
 }
 
 /// The published figures beside ours: by how much each divides its own baseline.
-fn write_published(out: &mut String, results: &Results) -> Result<()> {
+fn write_published(out: &mut String, results: &CampaignResults) -> Result<()> {
     *out += "<h2>Beside the published figures</h2>\n\
         <p>\u{201c}Cisco Wide Area Application Services: Optimizing Third-Generation Wireless \
         Networks\u{201d} (Cisco Systems, 2009), tables 2 to 4: the same file names and sizes over \
@@ -176,7 +176,7 @@ fn write_published(out: &mut String, results: &Results) -> Result<()> {
         baseline time divided by accelerated time. Their HTTP times are whole seconds. Our times \
         are those of the first test with that workload.</p>\n";
     for test in published::tests() {
-        let ours: Vec<Row> = results
+        let ours: Vec<ResultRow> = results
             .tests
             .iter()
             .map(rows)
@@ -189,7 +189,7 @@ fn write_published(out: &mut String, results: &Results) -> Result<()> {
     Ok(())
 }
 
-fn write_beside(out: &mut String, test: &PublishedTest, ours: &[Row]) -> Result<()> {
+fn write_beside(out: &mut String, test: &PublishedTest, ours: &[ResultRow]) -> Result<()> {
     write!(
         out,
         "<h3>{} (published at RTT {} ms)</h3>\n<table><thead><tr><th>file</th>\
@@ -209,7 +209,7 @@ fn write_beside(out: &mut String, test: &PublishedTest, ours: &[Row]) -> Result<
         };
         let seconds = |pass| row.figures.get(&pass).map(|figures| figures.elapsed_s);
         let shown = |pass| seconds(pass).map_or("–".to_owned(), |value| format!("{value:.3}"));
-        let our_factor = |pass| match (seconds(Pass::Baseline), seconds(pass)) {
+        let our_factor = |pass| match (seconds(PassKind::Baseline), seconds(pass)) {
             (Some(baseline), Some(accelerated)) => factor(baseline, accelerated),
             _ => "–".to_owned(),
         };
@@ -221,20 +221,20 @@ fn write_beside(out: &mut String, test: &PublishedTest, ours: &[Row]) -> Result<
             time.baseline_s,
             time.cold_s,
             time.warm_s,
-            shown(Pass::Baseline),
-            shown(Pass::Cold),
-            shown(Pass::Warm),
+            shown(PassKind::Baseline),
+            shown(PassKind::Cold),
+            shown(PassKind::Warm),
             factor(time.baseline_s, time.cold_s),
-            our_factor(Pass::Cold),
+            our_factor(PassKind::Cold),
             factor(time.baseline_s, time.warm_s),
-            our_factor(Pass::Warm),
+            our_factor(PassKind::Warm),
         )?;
     }
     *out += "</tbody></table>\n";
     Ok(())
 }
 
-fn write_method(out: &mut String, results: &Results) -> Result<()> {
+fn write_method(out: &mut String, results: &CampaignResults) -> Result<()> {
     let machine = &results.machine;
     *out += "<h2>How it was measured</h2>\n<table><tbody>\n";
     let mut line =

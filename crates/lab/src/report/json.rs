@@ -8,12 +8,12 @@ use serde_json::{Map, Value, json};
 use vocab::{Bitrate, ByteCount, Probability, format_duration};
 
 use super::rows::rows;
-use crate::campaign::{Link, Pass, Results};
-use emulator::link::settings::Way;
+use crate::campaign::{CampaignResults, LabLink, PassKind};
+use emulator::link::settings::SettingDirection;
 
 /// The result as one JSON document.
 #[must_use]
-pub fn json(results: &Results) -> Value {
+pub fn json(results: &CampaignResults) -> Value {
     let mut lines = Vec::new();
     for test in &results.tests {
         for row in rows(test) {
@@ -22,7 +22,7 @@ pub fn json(results: &Results) -> Value {
             line.insert("file".to_owned(), json!(row.file));
             line.insert("bytes".to_owned(), json!(row.bytes));
             for (suffix, figure) in FIGURES {
-                for pass in Pass::ALL {
+                for pass in PassKind::ALL {
                     let value = row.figures.get(&pass).map(figure);
                     line.insert(format!("{}_{suffix}", pass.name()), json!(value));
                 }
@@ -47,10 +47,10 @@ pub fn json(results: &Results) -> Value {
     })
 }
 
-type Figure = fn(&super::rows::Figures) -> Value;
+type FigureGetter = fn(&super::rows::TransferFigures) -> Value;
 
 /// Keys in the order that readers of the file see them; bytes are whole numbers.
-const FIGURES: [(&str, Figure); 3] = [
+const FIGURES: [(&str, FigureGetter); 3] = [
     ("s", |figures| json!(figures.elapsed_s)),
     ("wan_bytes", |figures| {
         json!(figures.wan_bytes.round() as u64)
@@ -58,7 +58,7 @@ const FIGURES: [(&str, Figure); 3] = [
     ("window_s", |figures| json!(figures.window_s)),
 ];
 
-fn link_json(link: &Link) -> Value {
+fn link_json(link: &LabLink) -> Value {
     let way = |way| {
         link.direction(way).map(|direction| {
             json!({
@@ -69,7 +69,7 @@ fn link_json(link: &Link) -> Value {
             })
         })
     };
-    let forward = link.direction(Way::Forward);
+    let forward = link.direction(SettingDirection::Forward);
     json!({
         "text": link.to_string(),
         "rate": forward.and_then(|way| way.rate).map(|rate| rate.to_string()),
@@ -78,32 +78,32 @@ fn link_json(link: &Link) -> Value {
         "loss": forward
             .and_then(|way| Probability::from_fraction(way.loss?))
             .map(|loss| loss.to_string()),
-        "client_to_server": way(Way::Forward),
-        "server_to_client": way(Way::Back),
+        "client_to_server": way(SettingDirection::Forward),
+        "server_to_client": way(SettingDirection::Back),
     })
 }
 
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::campaign::{FORMAT_VERSION, Seeds};
+    use crate::campaign::{CampaignSeeds, FORMAT_VERSION};
     use crate::report::rows::tests::sample_test;
-    use host::machine::Machine;
+    use host::machine::MachineInfo;
 
-    pub(in crate::report) fn sample_results() -> Results {
-        Results {
+    pub(in crate::report) fn sample_results() -> CampaignResults {
+        CampaignResults {
             format_version: FORMAT_VERSION,
             title: "A <test>".to_owned(),
             started: "2026-11-21T12:00:00+00:00".to_owned(),
             took_s: 170.0,
-            machine: Machine::default(),
-            seeds: Seeds {
+            machine: MachineInfo::default(),
+            seeds: CampaignSeeds {
                 files: 1,
                 edits: 2,
                 link: 3,
             },
             repeats: 3,
-            passes: Pass::ALL.to_vec(),
+            passes: PassKind::ALL.to_vec(),
             tests: vec![sample_test()],
             notes: Vec::new(),
         }
@@ -115,7 +115,7 @@ pub(super) mod tests {
         let row = &document["rows"][0];
         assert_eq!(row["workload"], "http-download");
         assert_eq!(row["file"], "2M.doc");
-        for pass in Pass::ALL {
+        for pass in PassKind::ALL {
             assert!(row[format!("{}_s", pass.name())].is_f64());
             assert!(row[format!("{}_wan_bytes", pass.name())].is_u64());
         }
@@ -130,7 +130,7 @@ pub(super) mod tests {
         let mut results = sample_results();
         results.tests[0]
             .samples
-            .retain(|sample| sample.pass == Pass::Baseline);
+            .retain(|sample| sample.pass == PassKind::Baseline);
         let document = json(&results);
         assert!(document["rows"][0]["warm_s"].is_null());
     }
@@ -141,6 +141,6 @@ pub(super) mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("results.json");
         results.write(&path).unwrap();
-        assert_eq!(Results::read(&path).unwrap(), results);
+        assert_eq!(CampaignResults::read(&path).unwrap(), results);
     }
 }

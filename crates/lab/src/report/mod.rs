@@ -1,6 +1,6 @@
 //! Results as people and programs read them: a table, a JSON document, one HTML file.
 //!
-//! All three are made from [`Row`]s, and these from the raw samples by one rule: the median of
+//! All three are made from [`ResultRow`]s, and these from the raw samples by one rule: the median of
 //! the repeats. No figure stands in a report that is not in the result file or computed from it
 //! here.
 
@@ -13,5 +13,5 @@ mod table;
 
 pub use html::html;
 pub use json::json;
-pub use rows::{Figures, Row, rows, sums};
+pub use rows::{ResultRow, TransferFigures, rows, sums};
 pub use table::table;

@@ -7,7 +7,7 @@ use host::drawing::{AMBER, BLUE, GREEN, GREY, TEXT, svg};
 
 /// A group of bars: a file or a workload.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Group {
+pub(super) struct BarGroup {
     /// What stands below it.
     pub(super) name: String,
     /// A value per series; `None` is not drawn.
@@ -28,7 +28,12 @@ const HEADROOM: f64 = 1.4;
 ///
 /// # Errors
 /// When the drawing fails.
-pub(super) fn bars(title: &str, unit: &str, series: &[&str], groups: &[Group]) -> Result<String> {
+pub(super) fn bars(
+    title: &str,
+    unit: &str,
+    series: &[&str],
+    groups: &[BarGroup],
+) -> Result<String> {
     let width = WIDTH.max(WIDTH_PER_GROUP * u32::try_from(groups.len()).unwrap_or(0));
     let highest = groups
         .iter()
@@ -98,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_drawing_stands_alone_and_takes_the_pages_colour() {
-        let groups = [Group {
+        let groups = [BarGroup {
             name: "2M.doc".to_owned(),
             values: vec![Some(2.0), None],
         }];

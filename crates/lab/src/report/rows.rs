@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use crate::campaign::{Pass, Sample, TestResults};
+use crate::campaign::{FileSample, PassKind, TestResults};
 use host::median::median;
 
 /// What was measured of one file, or of all files of a workload, in one pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Figures {
+pub struct TransferFigures {
     /// From the first request for the data to the last acknowledgement of it, seconds.
     pub elapsed_s: f64,
     /// The file's part of its session, from its first packet to its last, seconds.
@@ -18,7 +18,7 @@ pub struct Figures {
 
 /// One line of the result.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Row {
+pub struct ResultRow {
     /// The workload.
     pub workload: String,
     /// The file; for a sum, how many files.
@@ -26,21 +26,21 @@ pub struct Row {
     /// Its size.
     pub bytes: u64,
     /// The figures by pass; a pass that was not run, or failed, is not there.
-    pub figures: BTreeMap<Pass, Figures>,
+    pub figures: BTreeMap<PassKind, TransferFigures>,
 }
 
-impl Row {
+impl ResultRow {
     /// A figure of a pass relative to the baseline's.
     #[must_use]
-    pub fn share(&self, pass: Pass, figure: impl Fn(&Figures) -> f64) -> Option<f64> {
-        let baseline = figure(self.figures.get(&Pass::Baseline)?);
+    pub fn share(&self, pass: PassKind, figure: impl Fn(&TransferFigures) -> f64) -> Option<f64> {
+        let baseline = figure(self.figures.get(&PassKind::Baseline)?);
         (baseline > 0.0).then_some(figure(self.figures.get(&pass)?) / baseline)
     }
 }
 
 /// The lines of a test, in the order of its workloads and files: medians over the repeats.
 #[must_use]
-pub fn rows(test: &TestResults) -> Vec<Row> {
+pub fn rows(test: &TestResults) -> Vec<ResultRow> {
     let mut keys: Vec<(&str, &str)> = Vec::new();
     for sample in &test.samples {
         let key = (sample.workload.as_str(), sample.file.as_str());
@@ -52,20 +52,20 @@ pub fn rows(test: &TestResults) -> Vec<Row> {
     keys.sort_by_key(|(workload, _)| place(workload));
     keys.into_iter()
         .map(|(workload, file)| {
-            let own: Vec<&Sample> = test
+            let own: Vec<&FileSample> = test
                 .samples
                 .iter()
                 .filter(|sample| sample.workload == workload && sample.file == file)
                 .collect();
-            let figures = Pass::ALL
+            let figures = PassKind::ALL
                 .into_iter()
                 .filter_map(|pass| {
-                    let of_pass: Vec<&&Sample> =
+                    let of_pass: Vec<&&FileSample> =
                         own.iter().filter(|sample| sample.pass == pass).collect();
-                    let median_of = |figure: fn(&Sample) -> f64| {
+                    let median_of = |figure: fn(&FileSample) -> f64| {
                         median(of_pass.iter().map(|sample| figure(sample)))
                     };
-                    let figures = Figures {
+                    let figures = TransferFigures {
                         elapsed_s: median_of(|sample| sample.elapsed_s)?,
                         window_s: median_of(|sample| sample.window_s)?,
                         wan_bytes: median_of(|sample| sample.wan_bytes as f64)?,
@@ -73,7 +73,7 @@ pub fn rows(test: &TestResults) -> Vec<Row> {
                     Some((pass, figures))
                 })
                 .collect();
-            Row {
+            ResultRow {
                 workload: workload.to_owned(),
                 file: file.to_owned(),
                 bytes: own.first().map_or(0, |sample| sample.bytes),
@@ -85,8 +85,8 @@ pub fn rows(test: &TestResults) -> Vec<Row> {
 
 /// One line per workload: the sums over its files.
 #[must_use]
-pub fn sums(rows: &[Row]) -> Vec<Row> {
-    let mut sums: Vec<(Row, usize)> = Vec::new();
+pub fn sums(rows: &[ResultRow]) -> Vec<ResultRow> {
+    let mut sums: Vec<(ResultRow, usize)> = Vec::new();
     for row in rows {
         match sums
             .iter_mut()
@@ -121,14 +121,14 @@ pub fn sums(rows: &[Row]) -> Vec<Row> {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::campaign::{Link, WorkloadRun};
+    use crate::campaign::{LabLink, WorkloadRun};
 
     /// Two files over HTTP in all passes, three repeats.
     pub(in crate::report) fn sample_test() -> TestResults {
         let mut samples = Vec::new();
         let mut runs = Vec::new();
         for repeat in 1..=3 {
-            for (index, pass) in Pass::ALL.into_iter().enumerate() {
+            for (index, pass) in PassKind::ALL.into_iter().enumerate() {
                 runs.push(WorkloadRun {
                     pass,
                     workload: "http-download".to_owned(),
@@ -138,7 +138,7 @@ pub(super) mod tests {
                     failure: None,
                 });
                 for (file, bytes) in [("2M.doc", 2_055_168), ("50K.ppt", 48_640)] {
-                    samples.push(Sample {
+                    samples.push(FileSample {
                         pass,
                         workload: "http-download".to_owned(),
                         repeat,
@@ -155,7 +155,7 @@ pub(super) mod tests {
             }
         }
         TestResults {
-            link: Link::default(),
+            link: LabLink::default(),
             emulator: serde_json::Value::Null,
             runs,
             samples,
@@ -166,7 +166,7 @@ pub(super) mod tests {
     fn rows_are_medians_and_sums_are_of_rows() {
         let rows = rows(&sample_test());
         assert_eq!(rows.len(), 2);
-        let baseline = rows[0].figures[&Pass::Baseline];
+        let baseline = rows[0].figures[&PassKind::Baseline];
         assert!((baseline.elapsed_s - 4.055_168).abs() < 1e-9);
         let sums = sums(&rows);
         assert_eq!(sums.len(), 1);
@@ -174,7 +174,7 @@ pub(super) mod tests {
         assert_eq!(sums[0].bytes, 2_103_808);
         assert!(
             (sums[0]
-                .share(Pass::Cold, |figures| figures.wan_bytes)
+                .share(PassKind::Cold, |figures| figures.wan_bytes)
                 .unwrap()
                 - 0.5)
                 .abs()
@@ -186,9 +186,9 @@ pub(super) mod tests {
     fn a_pass_that_one_file_lacks_is_not_summed() {
         let mut test = sample_test();
         test.samples
-            .retain(|sample| !(sample.file == "50K.ppt" && sample.pass == Pass::Warm));
+            .retain(|sample| !(sample.file == "50K.ppt" && sample.pass == PassKind::Warm));
         let sums = sums(&rows(&test));
-        assert!(!sums[0].figures.contains_key(&Pass::Warm));
-        assert!(sums[0].figures.contains_key(&Pass::Edited));
+        assert!(!sums[0].figures.contains_key(&PassKind::Warm));
+        assert!(sums[0].figures.contains_key(&PassKind::Edited));
     }
 }

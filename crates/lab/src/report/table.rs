@@ -2,13 +2,13 @@
 
 use std::fmt::Write;
 
-use super::rows::{Figures, Row, rows, sums};
-use crate::campaign::{Pass, Results, TestResults};
+use super::rows::{ResultRow, TransferFigures, rows, sums};
+use crate::campaign::{CampaignResults, PassKind, TestResults};
 use host::terminal::{WIDTH, write_wrapped};
 
 /// The whole result as text of at most 80 columns.
 #[must_use]
-pub fn table(results: &Results) -> String {
+pub fn table(results: &CampaignResults) -> String {
     let mut out = String::new();
     for test in &results.tests {
         write_test(&mut out, test);
@@ -53,13 +53,13 @@ fn write_test(out: &mut String, test: &TestResults) {
     let _ = writeln!(out, "{}", "-".repeat(WIDTH));
 }
 
-fn write_row(out: &mut String, name: &str, row: &Row) {
+fn write_row(out: &mut String, name: &str, row: &ResultRow) {
     let seconds = |pass| format_seconds(row.figures.get(&pass).map(|figures| figures.elapsed_s));
-    let percent = |pass| match row.share(pass, |figures: &Figures| figures.wan_bytes) {
+    let percent = |pass| match row.share(pass, |figures: &TransferFigures| figures.wan_bytes) {
         Some(share) => format!("{:.1}", share * 100.0),
         None => "-".to_owned(),
     };
-    let baseline_bytes = row.figures.get(&Pass::Baseline).map_or_else(
+    let baseline_bytes = row.figures.get(&PassKind::Baseline).map_or_else(
         || "-".to_owned(),
         |figures| format!("{:.0}", figures.wan_bytes / 1000.0),
     );
@@ -67,28 +67,28 @@ fn write_row(out: &mut String, name: &str, row: &Row) {
         out,
         "{name:14} {:>6} {:>8} {:>7} {:>7} {:>7} {baseline_bytes:>7} {:>5} {:>5} {:>5}",
         row.bytes / 1000,
-        seconds(Pass::Baseline),
-        seconds(Pass::Cold),
-        seconds(Pass::Warm),
-        seconds(Pass::Edited),
-        percent(Pass::Cold),
-        percent(Pass::Warm),
-        percent(Pass::Edited),
+        seconds(PassKind::Baseline),
+        seconds(PassKind::Cold),
+        seconds(PassKind::Warm),
+        seconds(PassKind::Edited),
+        percent(PassKind::Cold),
+        percent(PassKind::Warm),
+        percent(PassKind::Edited),
     );
 }
 
 /// The data's times leave control exchanges, and the server's own answer to an upload, out; the
 /// session's wall time has them.
-fn write_session(out: &mut String, sum: &Row) {
+fn write_session(out: &mut String, sum: &ResultRow) {
     let seconds = |pass| format_seconds(sum.figures.get(&pass).map(|figures| figures.window_s));
     let _ = writeln!(
         out,
         "{:21} {:>8} {:>7} {:>7} {:>7}",
         "  session, wall time",
-        seconds(Pass::Baseline),
-        seconds(Pass::Cold),
-        seconds(Pass::Warm),
-        seconds(Pass::Edited),
+        seconds(PassKind::Baseline),
+        seconds(PassKind::Cold),
+        seconds(PassKind::Warm),
+        seconds(PassKind::Edited),
     );
 }
 

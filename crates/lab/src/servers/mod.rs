@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use crate::topology::{Site, Topology};
-use host::kernel::{self, Signal};
-use host::process::{Launch, Process};
-use host::run::Run;
+use crate::topology::{LabSite, LabTopology};
+use host::kernel::{self, ProcessSignal};
+use host::process::{LaunchConfig, RunningProcess};
+use host::run::LabRun;
 
 /// nginx's port.
 pub const HTTP_PORT: u16 = 80;
@@ -40,7 +40,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 
 /// A kind of server that the lab knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub enum ServerKind {
     /// nginx.
     Http,
     /// vsftpd.
@@ -49,14 +49,14 @@ pub enum Kind {
     Smb,
 }
 
-impl Kind {
+impl ServerKind {
     /// The server's program.
     #[must_use]
     pub const fn program(self) -> &'static str {
         match self {
-            Kind::Http => "nginx",
-            Kind::Ftp => "vsftpd",
-            Kind::Smb => "smbd",
+            ServerKind::Http => "nginx",
+            ServerKind::Ftp => "vsftpd",
+            ServerKind::Smb => "smbd",
         }
     }
 
@@ -64,31 +64,31 @@ impl Kind {
     #[must_use]
     pub const fn port(self) -> u16 {
         match self {
-            Kind::Http => HTTP_PORT,
-            Kind::Ftp => FTP_PORT,
-            Kind::Smb => SMB_PORT,
+            ServerKind::Http => HTTP_PORT,
+            ServerKind::Ftp => FTP_PORT,
+            ServerKind::Smb => SMB_PORT,
         }
     }
 }
 
 /// The running servers of one site.
 #[derive(Debug)]
-pub struct Servers {
+pub struct SiteServers {
     files: PathBuf,
-    processes: Vec<Process>,
+    processes: Vec<RunningProcess>,
 }
 
-impl Servers {
+impl SiteServers {
     /// Starts `kinds` at `site`; all serve one directory.
     ///
     /// # Errors
     /// When one of them does not come up; the message shows the end of its log.
     pub fn start(
-        run: &Run,
-        topology: &Topology,
-        site: Site,
+        run: &LabRun,
+        topology: &LabTopology,
+        site: LabSite,
         logs: &Path,
-        kinds: &[Kind],
+        kinds: &[ServerKind],
     ) -> Result<Self> {
         let role = site.host();
         let home = run.subdirectory(role)?;
@@ -100,20 +100,20 @@ impl Servers {
         };
         for kind in kinds {
             let (configuration, arguments) = match kind {
-                Kind::Http => nginx::configuration(&home, &files, logs, role)?,
-                Kind::Ftp => vsftpd::configuration(&home, &files, logs, role)?,
-                Kind::Smb => smbd::configuration(&home, &files, site)?,
+                ServerKind::Http => nginx::configuration(&home, &files, logs, role)?,
+                ServerKind::Ftp => vsftpd::configuration(&home, &files, logs, role)?,
+                ServerKind::Smb => smbd::configuration(&home, &files, site)?,
             };
             let path = home.join(format!("{}.conf", kind.program()));
             std::fs::write(&path, configuration)
                 .with_context(|| format!("writing {}", path.display()))?;
-            let launch = Launch {
+            let launch = LaunchConfig {
                 name: &format!("{role}-{}", kind.program()),
                 namespace: &topology.namespace(role),
                 program: Path::new(kind.program()),
                 logs,
             };
-            let mut process = Process::start(run, &launch, arguments)?;
+            let mut process = RunningProcess::start(run, &launch, arguments)?;
             let address = SocketAddr::from((site.host_address(), kind.port()));
             let namespace = topology.namespace_file(role);
             process.wait_ready(START_LIMIT, "to accept connections", || {
@@ -145,7 +145,7 @@ impl Servers {
     /// When one cannot be stopped.
     pub fn stop(&mut self) -> Result<()> {
         for process in &mut self.processes {
-            process.stop(Signal::Terminate)?;
+            process.stop(ProcessSignal::Terminate)?;
         }
         Ok(())
     }
@@ -155,6 +155,8 @@ impl Servers {
     /// # Errors
     /// When one has ended.
     pub fn check(&mut self) -> Result<()> {
-        self.processes.iter_mut().try_for_each(Process::check)
+        self.processes
+            .iter_mut()
+            .try_for_each(RunningProcess::check)
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use anyhow::Result;
 
-use crate::topology::Site;
+use crate::topology::LabSite;
 
 /// Directories that smbd would otherwise share with a Samba of the host's, by their option.
 const PRIVATE_DIRECTORIES: [(&str, &str); 7] = [
@@ -18,7 +18,7 @@ const PRIVATE_DIRECTORIES: [(&str, &str); 7] = [
 ];
 
 /// The configuration and the arguments that make smbd use it.
-pub fn configuration(home: &Path, files: &Path, site: Site) -> Result<(String, Vec<String>)> {
+pub fn configuration(home: &Path, files: &Path, site: LabSite) -> Result<(String, Vec<String>)> {
     let share = super::SMB_SHARE;
     let text = format!(
         "{global}    map to guest = Bad User
@@ -37,7 +37,7 @@ pub fn configuration(home: &Path, files: &Path, site: Site) -> Result<(String, V
 
 /// What every smbd of the lab is told, for a `[global]` section that may be continued: who it is,
 /// that its state is in `state`, and that it listens at `site`'s host alone.
-pub fn global_section(state: &Path, site: Site) -> Result<String> {
+pub fn global_section(state: &Path, site: LabSite) -> Result<String> {
     let mut directories = String::new();
     for (option, name) in PRIVATE_DIRECTORIES {
         let path = state.join(name);

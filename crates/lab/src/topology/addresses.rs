@@ -13,7 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A site beside the WAN: its LAN, its node and its host (client or server).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Site {
+pub enum LabSite {
     /// Where the client is.
     Near,
     /// Where the server is.
@@ -22,14 +22,14 @@ pub enum Site {
     Third,
 }
 
-impl Site {
+impl LabSite {
     /// The number that stands in all of the site's prefixes.
     #[must_use]
     pub const fn number(self) -> u8 {
         match self {
-            Site::Near => 1,
-            Site::Far => 2,
-            Site::Third => 3,
+            LabSite::Near => 1,
+            LabSite::Far => 2,
+            LabSite::Third => 3,
         }
     }
 
@@ -37,9 +37,9 @@ impl Site {
     #[must_use]
     pub const fn node(self) -> &'static str {
         match self {
-            Site::Near => "near",
-            Site::Far => "far",
-            Site::Third => "third",
+            LabSite::Near => "near",
+            LabSite::Far => "far",
+            LabSite::Third => "third",
         }
     }
 
@@ -47,9 +47,9 @@ impl Site {
     #[must_use]
     pub const fn host(self) -> &'static str {
         match self {
-            Site::Near => "client",
-            Site::Far => "server",
-            Site::Third => "server3",
+            LabSite::Near => "client",
+            LabSite::Far => "server",
+            LabSite::Third => "server3",
         }
     }
 
@@ -121,7 +121,7 @@ fn v6(network: u8, host: u16) -> Ipv6Addr {
 /// Whether a packet's address belongs to a LAN's host rather than to a node.
 #[must_use]
 pub fn is_host(address: IpAddr) -> bool {
-    [Site::Near, Site::Far, Site::Third]
+    [LabSite::Near, LabSite::Far, LabSite::Third]
         .into_iter()
         .any(|site| match address {
             IpAddr::V4(address) => address == site.host_address(),
@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn every_address_is_in_its_prefix_and_in_the_benchmark_ranges() {
-        for site in [Site::Near, Site::Far, Site::Third] {
+        for site in [LabSite::Near, LabSite::Far, LabSite::Third] {
             let [a, b, c, _] = site.host_address().octets();
             assert_eq!([a, b], [198, 18]);
             assert_eq!(format!("{a}.{b}.{c}.0/24"), site.prefix());
@@ -144,6 +144,6 @@ mod tests {
             assert!(is_host(site.host_address().into()));
             assert!(!is_host(site.wan_address().into()));
         }
-        assert_eq!(Site::Far.wan_address_v6().to_string(), "2001:2:0:12::2");
+        assert_eq!(LabSite::Far.wan_address_v6().to_string(), "2001:2:0:12::2");
     }
 }

@@ -23,11 +23,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use host::process::{Launch, Process};
-use host::run::{Run, namespace_path};
+use host::process::{LaunchConfig, RunningProcess};
+use host::run::{LabRun, namespace_path};
 use host::{command, kernel, wait};
 
-pub use addresses::{Site, is_host};
+pub use addresses::{LabSite, is_host};
 
 /// The emulator's device that packets from the near side go into.
 pub const TUN_NEAR: &str = "tun-a";
@@ -44,7 +44,7 @@ const EMULATOR_START_LIMIT: Duration = Duration::from_secs(10);
 
 /// Whether devices may take and hand over runs of packets as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Offloads {
+pub enum OffloadMode {
     /// They may not.
     Off,
     /// As the kernel has them.
@@ -57,26 +57,26 @@ pub struct LinkArguments(pub Vec<String>);
 
 /// The namespaces and all that connects them.
 #[derive(Debug)]
-pub struct Topology {
+pub struct LabTopology {
     id: String,
-    sites: Vec<Site>,
-    offloads: Offloads,
+    sites: Vec<LabSite>,
+    offloads: OffloadMode,
 }
 
-impl Topology {
+impl LabTopology {
     /// Makes the namespaces, devices, addresses and routes for `sites`.
     ///
     /// # Errors
     /// When the kernel refuses something, or accepted it and did not do it.
-    pub fn create(run: &Run, sites: &[Site]) -> Result<Self> {
-        Self::create_with(run, sites, Offloads::Off)
+    pub fn create(run: &LabRun, sites: &[LabSite]) -> Result<Self> {
+        Self::create_with(run, sites, OffloadMode::Off)
     }
 
     /// As [`Self::create`], with offloads as they are asked for.
     ///
     /// # Errors
     /// As [`Self::create`].
-    pub fn create_with(run: &Run, sites: &[Site], offloads: Offloads) -> Result<Self> {
+    pub fn create_with(run: &LabRun, sites: &[LabSite], offloads: OffloadMode) -> Result<Self> {
         let topology = Self {
             id: run.id().to_owned(),
             sites: sites.to_vec(),
@@ -90,7 +90,7 @@ impl Topology {
         topology.configure_kernel()?;
         topology.connect()?;
         topology.keep_the_link_quiet()?;
-        if offloads == Offloads::Off {
+        if offloads == OffloadMode::Off {
             topology.switch_offloads_off()?;
         }
         Ok(topology)
@@ -110,7 +110,7 @@ impl Topology {
 
     /// The sites beside the WAN.
     #[must_use]
-    pub fn sites(&self) -> &[Site] {
+    pub fn sites(&self) -> &[LabSite] {
         &self.sites
     }
 
@@ -208,7 +208,7 @@ impl Topology {
         Ok(())
     }
 
-    fn add_routes(&self, site: Site) -> Result<()> {
+    fn add_routes(&self, site: LabSite) -> Result<()> {
         self.ip(
             site.host(),
             &format!(
@@ -302,11 +302,11 @@ impl Topology {
     /// When the emulator does not come up.
     pub fn start_emulator(
         &self,
-        run: &Run,
+        run: &LabRun,
         logs: &std::path::Path,
         link: &LinkArguments,
-    ) -> Result<Process> {
-        let launch = Launch {
+    ) -> Result<RunningProcess> {
+        let launch = LaunchConfig {
             name: "emulator",
             namespace: &self.namespace("wan"),
             program: &run.environment().program,
@@ -314,14 +314,14 @@ impl Topology {
         };
         let mut arguments: Vec<String> = ["emulate", "run"].map(str::to_owned).to_vec();
         arguments.extend(["--device-a", TUN_NEAR, "--device-b", TUN_FAR].map(str::to_owned));
-        if self.offloads == Offloads::Off {
+        if self.offloads == OffloadMode::Off {
             // WAN bytes are counted in a capture at its device, which must hold single packets.
             arguments.push("--no-offloads".to_owned());
         }
         arguments.extend(link.0.iter().cloned());
         let log = logs.join("emulator.log");
         let before = std::fs::read_to_string(&log).unwrap_or_default().len();
-        let mut emulator = Process::start(run, &launch, arguments)?;
+        let mut emulator = RunningProcess::start(run, &launch, arguments)?;
         emulator.wait_ready(EMULATOR_START_LIMIT, "to print \"ready\"", || {
             let text = std::fs::read_to_string(&log).unwrap_or_default();
             Ok(text[before.min(text.len())..]
@@ -337,7 +337,7 @@ impl Topology {
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub fn join_directly(&self, one: Site, other: Site) -> Result<()> {
+    pub fn join_directly(&self, one: LabSite, other: LabSite) -> Result<()> {
         for site in [one, other] {
             self.ip(site.node(), "link del wan0\n")?;
         }
@@ -365,7 +365,7 @@ impl Topology {
     ///
     /// # Errors
     /// When the kernel refuses, as for a congestion control that it has not got.
-    pub fn pass_by(&self, from: Site, to: Site, congestion_control: &str) -> Result<()> {
+    pub fn pass_by(&self, from: LabSite, to: LabSite, congestion_control: &str) -> Result<()> {
         self.ip(
             from.node(),
             &format!(
@@ -383,8 +383,8 @@ impl Topology {
         for site in &self.sites {
             let table = 100 + u32::from(site.number());
             let device = match site {
-                Site::Near => TUN_NEAR,
-                Site::Far | Site::Third => TUN_FAR,
+                LabSite::Near => TUN_NEAR,
+                LabSite::Far | LabSite::Third => TUN_FAR,
             };
             self.ip(
                 "wan",
@@ -405,7 +405,7 @@ impl Topology {
     /// # Errors
     /// When either end uses another one.
     pub fn verify_congestion_control(&self, port: u16) -> Result<(String, String)> {
-        let address = std::net::SocketAddr::from((Site::Far.host_address(), port));
+        let address = std::net::SocketAddr::from((LabSite::Far.host_address(), port));
         let stream = kernel::in_network_namespace(&self.namespace_file("client"), || {
             std::net::TcpStream::connect_timeout(&address, Duration::from_secs(10))
         })

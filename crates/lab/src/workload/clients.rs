@@ -8,9 +8,9 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 
 use super::files::{FileSet, hash};
-use super::{Way, Workload};
+use super::{TransferDirection, WorkloadKind};
 use crate::servers::{SMB_SHARE, UPLOAD_DIRECTORY};
-use crate::topology::{Site, Topology};
+use crate::topology::{LabSite, LabTopology};
 use host::{command, kernel, wait};
 
 /// A client that takes longer than this for one workload hangs: an hour is many times what the
@@ -19,9 +19,9 @@ const CLIENT_LIMIT: Duration = Duration::from_secs(3600);
 
 /// Where a workload runs and what it runs with.
 #[derive(Debug)]
-pub struct Bench<'a> {
+pub struct WorkloadEnvironment<'a> {
     /// The network.
-    pub topology: &'a Topology,
+    pub topology: &'a LabTopology,
     /// The directory that the servers serve, on the server's side.
     pub server_files: &'a Path,
     /// A directory of the client's own.
@@ -32,7 +32,7 @@ pub struct Bench<'a> {
 
 /// A file as it arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Arrival {
+pub struct FileArrival {
     /// Its name.
     pub file: String,
     /// The hash it should have.
@@ -41,7 +41,7 @@ pub struct Arrival {
     pub found: Option<String>,
 }
 
-impl Arrival {
+impl FileArrival {
     /// Whether what arrived is what was sent.
     #[must_use]
     pub fn is_identical(&self) -> bool {
@@ -51,21 +51,26 @@ impl Arrival {
 
 /// What a run of a workload gave.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct WorkloadOutcome {
     /// Each file of the set.
-    pub arrivals: Vec<Arrival>,
+    pub arrivals: Vec<FileArrival>,
     /// What went wrong with the clients, if something did.
     pub failure: Option<String>,
 }
 
-impl Bench<'_> {
+impl WorkloadEnvironment<'_> {
     /// Runs `workload` for `files` and compares what arrived.
     ///
     /// The directories it uses are emptied first; a client's failure is part of the outcome.
     ///
     /// # Errors
     /// When the lab itself fails or is interrupted.
-    pub fn run(&self, workload: Workload, files: &FileSet, label: &str) -> Result<Outcome> {
+    pub fn run(
+        &self,
+        workload: WorkloadKind,
+        files: &FileSet,
+        label: &str,
+    ) -> Result<WorkloadOutcome> {
         let source = self.client_directory.join("out");
         let target = self.client_directory.join("in");
         let uploads = self.server_files.join(UPLOAD_DIRECTORY);
@@ -73,8 +78,8 @@ impl Bench<'_> {
             empty(directory)?;
         }
         let arrived = match workload.way() {
-            Way::Download => &target,
-            Way::Upload => {
+            TransferDirection::Download => &target,
+            TransferDirection::Upload => {
                 files.write_to(&source)?;
                 &uploads
             }
@@ -85,7 +90,7 @@ impl Bench<'_> {
             .map(|problem| format!("{problem} (see {})", log.display()));
         let arrivals = files
             .iter()
-            .map(|(name, content)| Arrival {
+            .map(|(name, content)| FileArrival {
                 file: name.to_owned(),
                 expected: hash(content),
                 found: fs::read(arrived.join(name)).ok().map(|bytes| hash(&bytes)),
@@ -94,21 +99,21 @@ impl Bench<'_> {
         for directory in [&source, &target, &uploads] {
             empty(directory)?;
         }
-        Ok(Outcome { arrivals, failure })
+        Ok(WorkloadOutcome { arrivals, failure })
     }
 
     fn drive(
         &self,
-        workload: Workload,
+        workload: WorkloadKind,
         files: &FileSet,
         source: &Path,
         target: &Path,
         log: &Path,
     ) -> Result<Option<String>> {
-        let server = Site::Far.host_address();
+        let server = LabSite::Far.host_address();
         let names: Vec<&str> = files.iter().map(|(name, _)| name).collect();
         match workload {
-            Workload::HttpDownload => {
+            WorkloadKind::HttpDownload => {
                 for name in names {
                     let mut curl = curl();
                     curl.arg(format!("http://{server}/{name}"))
@@ -120,7 +125,7 @@ impl Bench<'_> {
                 }
                 Ok(None)
             }
-            Workload::FtpDownload => {
+            WorkloadKind::FtpDownload => {
                 let mut curl = curl();
                 for name in names {
                     curl.arg(format!("ftp://{server}/{name}"))
@@ -129,7 +134,7 @@ impl Bench<'_> {
                 }
                 self.finish("curl", curl, log)
             }
-            Workload::FtpUpload => {
+            WorkloadKind::FtpUpload => {
                 let mut curl = curl();
                 for name in names {
                     curl.arg("-T")
@@ -138,12 +143,12 @@ impl Bench<'_> {
                 }
                 self.finish("curl", curl, log)
             }
-            Workload::SmbDownload => {
+            WorkloadKind::SmbDownload => {
                 let gets: Vec<String> = names.iter().map(|name| format!("get {name}")).collect();
                 let script = format!("lcd {}; {}", target.display(), gets.join("; "));
                 self.finish("smbclient", smbclient(&script), log)
             }
-            Workload::SmbUpload => {
+            WorkloadKind::SmbUpload => {
                 let puts: Vec<String> = names.iter().map(|name| format!("put {name}")).collect();
                 let script = format!(
                     "lcd {}; cd {UPLOAD_DIRECTORY}; {}",
@@ -189,7 +194,7 @@ fn curl() -> Command {
 /// An smbclient without the host's configuration, as a guest.
 fn smbclient(script: &str) -> Command {
     let mut smbclient = command::new("smbclient");
-    let share = format!("//{}/{SMB_SHARE}", Site::Far.host_address());
+    let share = format!("//{}/{SMB_SHARE}", LabSite::Far.host_address());
     smbclient.args([&share, "-N", "-s", "/dev/null", "-c", script]);
     smbclient
 }

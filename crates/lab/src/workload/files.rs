@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use vocab::Random;
+use vocab::SeededRandom;
 
 use crate::report::published;
 
@@ -64,7 +64,7 @@ impl FileSet {
             .enumerate()
             .filter(|(_, file)| names.is_empty() || names.contains(&file.name))
             .map(|(index, file)| {
-                let random = Random::for_stream(seed, index as u64);
+                let random = SeededRandom::for_stream(seed, index as u64);
                 (file.name.clone(), content(&file.name, file.bytes, random))
             })
             .collect();
@@ -77,7 +77,7 @@ impl FileSet {
     pub fn edited(&self, seed: u64) -> Self {
         let mut files = self.files.clone();
         for (index, content) in files.values_mut().enumerate() {
-            edit(content, &mut Random::for_stream(seed, index as u64));
+            edit(content, &mut SeededRandom::for_stream(seed, index as u64));
         }
         Self { files }
     }
@@ -137,7 +137,7 @@ pub fn hash(content: &[u8]) -> String {
     blake3::hash(content).to_hex().to_string()
 }
 
-fn content(name: &str, bytes: u64, mut random: Random) -> Vec<u8> {
+fn content(name: &str, bytes: u64, mut random: SeededRandom) -> Vec<u8> {
     let length = usize::try_from(bytes).expect("the published files are a few megabytes");
     let words = vocabulary(&mut random);
     let mut content = Vec::with_capacity(length + STRETCH);
@@ -164,7 +164,7 @@ fn content(name: &str, bytes: u64, mut random: Random) -> Vec<u8> {
 }
 
 /// Words of 4 to 12 letters that no other file has.
-fn vocabulary(random: &mut Random) -> Vec<Vec<u8>> {
+fn vocabulary(random: &mut SeededRandom) -> Vec<Vec<u8>> {
     (0..VOCABULARY)
         .map(|_| {
             let length = 4 + random.below(9);
@@ -177,7 +177,7 @@ fn vocabulary(random: &mut Random) -> Vec<Vec<u8>> {
 }
 
 /// Appends one stretch of text: words, the early ones of the vocabulary more often, then padding.
-fn text(content: &mut Vec<u8>, words: &[Vec<u8>], random: &mut Random) {
+fn text(content: &mut Vec<u8>, words: &[Vec<u8>], random: &mut SeededRandom) {
     let end = content.len() + STRETCH;
     let padding = STRETCH * usize::try_from(PADDING_PER_MILLE).expect("small") / 1000;
     while content.len() < end - padding {
@@ -189,7 +189,7 @@ fn text(content: &mut Vec<u8>, words: &[Vec<u8>], random: &mut Random) {
     content.resize(end, 0);
 }
 
-fn edit(content: &mut [u8], random: &mut Random) {
+fn edit(content: &mut [u8], random: &mut SeededRandom) {
     let mut left = content.len() / EDITED_ONE_IN;
     while left > 0 {
         let run = EDIT_SHORTEST + random.below(EDIT_LONGEST - EDIT_SHORTEST + 1);

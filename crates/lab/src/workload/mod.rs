@@ -13,14 +13,14 @@ use std::str::FromStr;
 
 use anyhow::bail;
 
-use crate::servers::Kind;
+use crate::servers::ServerKind;
 
-pub use clients::{Arrival, Bench, Outcome};
+pub use clients::{FileArrival, WorkloadEnvironment, WorkloadOutcome};
 pub use files::{EDITED_ONE_IN, FileSet, hash};
 
 /// A protocol and a direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Workload {
+pub enum WorkloadKind {
     /// curl fetches each file from nginx over a connection of its own.
     HttpDownload,
     /// curl fetches the files from vsftpd in one session.
@@ -35,51 +35,53 @@ pub enum Workload {
 
 /// Which way the files go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum TransferDirection {
     /// From the server to the client.
     Download,
     /// From the client to the server.
     Upload,
 }
 
-impl Workload {
+impl WorkloadKind {
     /// All of them, in the published report's order.
-    pub const ALL: [Workload; 5] = [
-        Workload::HttpDownload,
-        Workload::FtpDownload,
-        Workload::FtpUpload,
-        Workload::SmbDownload,
-        Workload::SmbUpload,
+    pub const ALL: [WorkloadKind; 5] = [
+        WorkloadKind::HttpDownload,
+        WorkloadKind::FtpDownload,
+        WorkloadKind::FtpUpload,
+        WorkloadKind::SmbDownload,
+        WorkloadKind::SmbUpload,
     ];
 
     /// The name in tables, plans and result files.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Workload::HttpDownload => "http-download",
-            Workload::FtpDownload => "ftp-download",
-            Workload::FtpUpload => "ftp-upload",
-            Workload::SmbDownload => "smb-download",
-            Workload::SmbUpload => "smb-upload",
+            WorkloadKind::HttpDownload => "http-download",
+            WorkloadKind::FtpDownload => "ftp-download",
+            WorkloadKind::FtpUpload => "ftp-upload",
+            WorkloadKind::SmbDownload => "smb-download",
+            WorkloadKind::SmbUpload => "smb-upload",
         }
     }
 
     /// Which way its files go.
     #[must_use]
-    pub const fn way(self) -> Way {
+    pub const fn way(self) -> TransferDirection {
         match self {
-            Workload::HttpDownload | Workload::FtpDownload | Workload::SmbDownload => Way::Download,
-            Workload::FtpUpload | Workload::SmbUpload => Way::Upload,
+            WorkloadKind::HttpDownload | WorkloadKind::FtpDownload | WorkloadKind::SmbDownload => {
+                TransferDirection::Download
+            }
+            WorkloadKind::FtpUpload | WorkloadKind::SmbUpload => TransferDirection::Upload,
         }
     }
 
     /// The server it needs.
     #[must_use]
-    pub const fn server(self) -> Kind {
+    pub const fn server(self) -> ServerKind {
         match self {
-            Workload::HttpDownload => Kind::Http,
-            Workload::FtpDownload | Workload::FtpUpload => Kind::Ftp,
-            Workload::SmbDownload | Workload::SmbUpload => Kind::Smb,
+            WorkloadKind::HttpDownload => ServerKind::Http,
+            WorkloadKind::FtpDownload | WorkloadKind::FtpUpload => ServerKind::Ftp,
+            WorkloadKind::SmbDownload | WorkloadKind::SmbUpload => ServerKind::Smb,
         }
     }
 
@@ -87,24 +89,24 @@ impl Workload {
     #[must_use]
     pub const fn client(self) -> &'static str {
         match self.server() {
-            Kind::Http | Kind::Ftp => "curl",
-            Kind::Smb => "smbclient",
+            ServerKind::Http | ServerKind::Ftp => "curl",
+            ServerKind::Smb => "smbclient",
         }
     }
 }
 
-impl fmt::Display for Workload {
+impl fmt::Display for WorkloadKind {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(self.name())
     }
 }
 
-impl FromStr for Workload {
+impl FromStr for WorkloadKind {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let Some(workload) = Self::ALL.into_iter().find(|each| each.name() == text) else {
-            let names = Self::ALL.map(Workload::name).join(", ");
+            let names = Self::ALL.map(WorkloadKind::name).join(", ");
             bail!("`{text}` is not a workload; there are {names}");
         };
         Ok(workload)

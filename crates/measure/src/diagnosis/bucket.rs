@@ -14,7 +14,7 @@
 //! Between losses with no full bucket in between, exactly the rate has passed; so once the level is known,
 //! the rate follows from sums.
 
-use super::passage::{Fate, Passage};
+use super::passage::{PacketFate, PacketPassage};
 #[cfg(test)]
 use super::statistics::looks;
 
@@ -27,7 +27,7 @@ const LEAST_SERVED_PACKETS: f64 = 25.0;
 
 /// What a bucket of a rate explains.
 #[derive(Clone, Debug)]
-pub(super) struct Account {
+pub(super) struct BucketFit {
     /// Bytes per second.
     pub(super) rate: f64,
     /// How well it tells losses from passes: Youden's J at the best threshold, 0 to 1.
@@ -40,10 +40,10 @@ pub(super) struct Account {
     pub(super) served: Option<f64>,
 }
 
-impl Account {
+impl BucketFit {
     /// Reckons the level from the beginning alone: right for a bucket that was seen full, and a rate that
     /// is known well.
-    pub(super) fn from_start(passages: &[Passage], rate: f64, line: Option<f64>) -> Self {
+    pub(super) fn from_start(passages: &[PacketPassage], rate: f64, line: Option<f64>) -> Self {
         let deficits = deficits(passages, rate, line);
         let (explained, deficit) = split(passages, &deficits);
         Self {
@@ -57,13 +57,13 @@ impl Account {
 
     /// Follows the level of a bucket of a rate behind a line. `packet` is a usual packet's length.
     pub(super) fn followed(
-        passages: &[Passage],
+        passages: &[PacketPassage],
         rate: f64,
         line: Option<f64>,
         packet: f64,
     ) -> Self {
         let deficits = deficits(passages, rate, line);
-        let lost = |passage: &Passage| passage.fate == Fate::Lost;
+        let lost = |passage: &PacketPassage| passage.fate == PacketFate::Lost;
         let early = passages
             .iter()
             .enumerate()
@@ -72,7 +72,7 @@ impl Account {
             .map_or(passages.len(), |(index, _)| index);
         let (_, full) = split(&passages[..early], &deficits[..early]);
         let (mut room, mut at, mut free) = (full, 0.0, 0.0_f64);
-        let mut sums = Sums::default();
+        let mut sums = LossFreeSums::default();
         let mut rooms = Vec::with_capacity(passages.len());
         let most = SET_RIGHT_PACKETS * packet;
         for passage in passages {
@@ -86,13 +86,13 @@ impl Account {
             free = line.map_or(0.0, |line| reached + passage.bytes / line);
             rooms.push(room);
             match passage.fate {
-                Fate::Lost => {
+                PacketFate::Lost => {
                     // There was some, but not for a packet.
                     room -= (room - passage.bytes).clamp(0.0, most);
                     room += (-room).clamp(0.0, most);
                     sums.lost(reached);
                 }
-                Fate::Passed(_) => {
+                PacketFate::Passed(_) => {
                     room -= passage.bytes;
                     room += (-room).clamp(0.0, most);
                     sums.passed(passage.bytes);
@@ -113,14 +113,14 @@ impl Account {
 
 /// What passed between losses with no full bucket in between.
 #[derive(Debug, Default)]
-struct Sums {
+struct LossFreeSums {
     /// When the last loss was, and what passed since; nothing since the bucket was full.
     open: Option<(f64, f64)>,
     bytes: f64,
     seconds: f64,
 }
 
-impl Sums {
+impl LossFreeSums {
     fn full(&mut self) {
         self.open = None;
     }
@@ -148,12 +148,12 @@ impl Sums {
 /// The rate whose bucket tells losses from passes best, and what it explains. `scale` is the RTT and a
 /// usual packet's length.
 pub(super) fn best_account(
-    passages: &[Passage],
+    passages: &[PacketPassage],
     waiting_rate: Option<f64>,
     farthest: i32,
     scale: (f64, f64),
-    account: &dyn Fn(f64) -> Account,
-) -> Option<Account> {
+    account: &dyn Fn(f64) -> BucketFit,
+) -> Option<BucketFit> {
     /// What a rate that is measured may explain less than one that is tried.
     const MEASURED_EXPLAINS_LESS: f64 = 0.08;
     let (rtt, packet) = scale;
@@ -208,8 +208,8 @@ pub(super) fn best_account(
 }
 
 /// Bytes per second that passed between the first loss and the last.
-pub(super) fn goodput(passages: &[Passage]) -> Option<f64> {
-    let is_lost = |passage: &&Passage| passage.fate == Fate::Lost;
+pub(super) fn goodput(passages: &[PacketPassage]) -> Option<f64> {
+    let is_lost = |passage: &&PacketPassage| passage.fate == PacketFate::Lost;
     let first = passages.iter().position(|passage| is_lost(&passage))?;
     let last = passages.iter().rposition(|passage| is_lost(&passage))?;
     let span = passages[last].sent - passages[first].sent;
@@ -224,26 +224,26 @@ pub(super) fn goodput(passages: &[Passage]) -> Option<f64> {
 
 /// Bytes per second that passed between losses that follow each other within so long: while the bucket was
 /// empty or the queue full, whatever the sender did at other times.
-fn rate_at_losses(passages: &[Passage], within: f64, packet: f64) -> Option<f64> {
-    let mut sums = Sums::default();
+fn rate_at_losses(passages: &[PacketPassage], within: f64, packet: f64) -> Option<f64> {
+    let mut sums = LossFreeSums::default();
     let mut last = f64::NEG_INFINITY;
     for passage in passages {
         match passage.fate {
-            Fate::Lost => {
+            PacketFate::Lost => {
                 if passage.sent - last > within {
                     sums.full();
                 }
                 last = passage.sent;
                 sums.lost(passage.sent);
             }
-            Fate::Passed(_) => sums.passed(passage.bytes),
+            PacketFate::Passed(_) => sums.passed(passage.bytes),
         }
     }
     sums.rate(LEAST_SERVED_PACKETS * packet)
 }
 
 /// The deficit that each packet finds in a bucket of a rate behind a line, reckoned from the beginning.
-pub(super) fn deficits(passages: &[Passage], rate: f64, line: Option<f64>) -> Vec<f64> {
+pub(super) fn deficits(passages: &[PacketPassage], rate: f64, line: Option<f64>) -> Vec<f64> {
     #[cfg(test)]
     looks::add(passages.len());
     let (mut deficit, mut at, mut free) = (0.0_f64, 0.0, 0.0_f64);
@@ -255,7 +255,7 @@ pub(super) fn deficits(passages: &[Passage], rate: f64, line: Option<f64>) -> Ve
             at = reached;
             free = line.map_or(0.0, |line| reached + passage.bytes / line);
             let found = deficit;
-            if passage.fate != Fate::Lost {
+            if passage.fate != PacketFate::Lost {
                 deficit += passage.bytes;
             }
             found
@@ -265,12 +265,12 @@ pub(super) fn deficits(passages: &[Passage], rate: f64, line: Option<f64>) -> Ve
 
 /// How well the height of a value tells losses from passes, and the usual height of a loss that it does
 /// tell.
-pub(super) fn split(passages: &[Passage], values: &[f64]) -> (f64, f64) {
+pub(super) fn split(passages: &[PacketPassage], values: &[f64]) -> (f64, f64) {
     #[cfg(test)]
     looks::add(passages.len());
     let of = |lost: bool| {
         let both = values.iter().zip(passages);
-        both.filter(move |(_, passage)| (passage.fate == Fate::Lost) == lost)
+        both.filter(move |(_, passage)| (passage.fate == PacketFate::Lost) == lost)
             .map(|(value, _)| *value)
     };
     let mut losses: Vec<f64> = of(true).collect();

@@ -16,7 +16,7 @@
 use std::ops::Range;
 
 use super::bucket::deficits;
-use super::passage::{Fate, Passage};
+use super::passage::{PacketFate, PacketPassage};
 
 /// Bins of deficits in a packet.
 const BINS_IN_PACKET: f64 = 8.0;
@@ -44,7 +44,7 @@ const ONLY_BY: f64 = 4.0;
 
 /// A bucket by its edge.
 #[derive(Clone, Debug)]
-pub(super) struct Edge {
+pub(super) struct BucketEdge {
     /// Bytes per second.
     pub(super) rate: f64,
     /// The deficit at which there is no room at all, in bytes.
@@ -58,7 +58,7 @@ pub(super) struct Edge {
     pub(super) is_only: bool,
 }
 
-impl Edge {
+impl BucketEdge {
     /// Whether a deficit lies in the window in which packets are lost.
     pub(super) fn holds(&self, deficit: f64, packet: f64) -> bool {
         deficit <= self.full && deficit >= self.full - WINDOW_PACKETS * packet
@@ -68,24 +68,24 @@ impl Edge {
 /// The bucket whose edge tells losses best; `goodput` is what passed between them, from the least for some time to the
 /// usual, `likely` a rate that is tried as well. Passages are by when they reach the bucket.
 pub(super) fn edge(
-    passages: &[Passage],
+    passages: &[PacketPassage],
     goodput: Range<f64>,
     likely: f64,
     packet: f64,
-) -> Option<Edge> {
-    let best_first = |a: &Edge, b: &Edge| b.evidence.total_cmp(&a.evidence);
+) -> Option<BucketEdge> {
+    let best_first = |a: &BucketEdge, b: &BucketEdge| b.evidence.total_cmp(&a.evidence);
     let look = |rate: f64, step: f64| at_rate(passages, rate, packet, step);
     let slowest = SLOWEST * goodput.start;
     let steps = ((FASTEST * goodput.end / slowest).ln() / STEP) as i32;
     let rates = (0..steps).map(|step| slowest * (f64::from(step) * STEP).exp());
-    let mut all: Vec<Edge> = rates.filter_map(|rate| look(rate, STEP)).collect();
+    let mut all: Vec<BucketEdge> = rates.filter_map(|rate| look(rate, STEP)).collect();
     all.extend(look(likely, STEP));
     let coarse: Vec<(f64, f64)> = all.iter().map(|edge| (edge.rate, edge.evidence)).collect();
     all.sort_by(best_first);
-    let mut edges: Vec<Edge> = Vec::new();
+    let mut edges: Vec<BucketEdge> = Vec::new();
     for edge in all {
         // The neighbours of a peak are no peaks.
-        let is_near = |peak: &Edge| (peak.rate / edge.rate).ln().abs() < 1.5 * STEP;
+        let is_near = |peak: &BucketEdge| (peak.rate / edge.rate).ln().abs() < 1.5 * STEP;
         if edges.len() < PEAKS && !edges.iter().any(is_near) {
             edges.push(edge);
         }
@@ -97,7 +97,7 @@ pub(super) fn edge(
         // Each step's neighbours are looked at as well.
         let around = (-(FINER as i32)..=FINER as i32).map(|by| f64::from(by) * finer);
         let near = around.flat_map(|by| edges.iter().map(move |edge| edge.rate * (1.0 + by)));
-        let near: Vec<Edge> = near.filter_map(|rate| look(rate, finer)).collect();
+        let near: Vec<BucketEdge> = near.filter_map(|rate| look(rate, finer)).collect();
         edges = near;
         edges.sort_by(best_first);
         edges.truncate(PEAKS + 1);
@@ -110,14 +110,14 @@ pub(super) fn edge(
             .filter(|(rate, _)| ((rate / best.rate).ln().abs() < NEAR) == is_near);
         some.map(|(_, evidence)| *evidence).fold(0.0, f64::max)
     };
-    Some(Edge {
+    Some(BucketEdge {
         is_only: most(true) > most(false) + ONLY_BY,
         ..best
     })
 }
 
 /// The best window at a rate that is known to within a share `step`.
-fn at_rate(passages: &[Passage], rate: f64, packet: f64, step: f64) -> Option<Edge> {
+fn at_rate(passages: &[PacketPassage], rate: f64, packet: f64, step: f64) -> Option<BucketEdge> {
     let found = deficits(passages, rate, None);
     let highest = found.iter().copied().fold(0.0, f64::max);
     let bin = f64::max(packet / BINS_IN_PACKET, highest / MOST_BINS as f64);
@@ -126,8 +126,8 @@ fn at_rate(passages: &[Passage], rate: f64, packet: f64, step: f64) -> Option<Ed
     let mut losses: Vec<f64> = Vec::new();
     for (passage, found) in passages.iter().zip(&found) {
         match passage.fate {
-            Fate::Lost => losses.push(*found),
-            Fate::Passed(_) => passes[(found / bin) as usize] += 1,
+            PacketFate::Lost => losses.push(*found),
+            PacketFate::Passed(_) => passes[(found / bin) as usize] += 1,
         }
     }
     for index in (1..passes.len()).rev() {
@@ -139,7 +139,7 @@ fn at_rate(passages: &[Passage], rate: f64, packet: f64, step: f64) -> Option<Ed
         _ => passes[((deficit / bin).round() as usize).min(passes.len() - 1)] as usize,
     };
     losses.sort_unstable_by(|a, b| b.total_cmp(a));
-    let mut best: Option<Edge> = None;
+    let mut best: Option<BucketEdge> = None;
     let mut end = 0;
     for (begin, full) in losses.iter().enumerate() {
         if *full < LEAST_PACKETS * packet {
@@ -158,7 +158,7 @@ fn at_rate(passages: &[Passage], rate: f64, packet: f64, step: f64) -> Option<Ed
         let passed = above(bottom) - above(full + bin);
         let evidence = evidence(lost, passed, losses.len(), all_passes);
         if best.as_ref().is_none_or(|best| evidence > best.evidence) {
-            best = Some(Edge {
+            best = Some(BucketEdge {
                 rate,
                 full: *full,
                 lost,
@@ -194,12 +194,12 @@ fn evidence(lost: usize, passed: usize, all_lost: usize, all_passed: usize) -> f
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vocab::Random;
+    use vocab::SeededRandom;
 
     /// Packets in flights of drawn sizes, 100 Mbit/s fast, that a policer of 8 Mbit/s and 45 kB lets pass or
     /// not; besides, a share is lost by chance.
-    fn policed(chance: f64) -> Vec<Passage> {
-        let mut random = Random::from_seed(7);
+    fn policed(chance: f64) -> Vec<PacketPassage> {
+        let mut random = SeededRandom::from_seed(7);
         let (mut room, mut at) = (45_000.0_f64, 0.0);
         let mut passages = Vec::new();
         while passages.len() < 6_000 {
@@ -207,19 +207,21 @@ mod tests {
             for _ in 0..random.below(60) {
                 let gap = 1_500.0 / 12.5e6;
                 at += gap;
-                let last = passages.last().map_or(0.0, |last: &Passage| last.sent);
+                let last = passages
+                    .last()
+                    .map_or(0.0, |last: &PacketPassage| last.sent);
                 room = (room + 1e6 * (at - last)).min(45_000.0);
                 let is_lost = room < 1_500.0 || random.next_f64() < chance;
                 if !is_lost {
                     room -= 1_500.0;
                 }
-                passages.push(Passage {
+                passages.push(PacketPassage {
                     sent: at,
                     seen: at,
                     bytes: 1_500.0,
                     fate: match is_lost {
-                        true => Fate::Lost,
-                        false => Fate::Passed(None),
+                        true => PacketFate::Lost,
+                        false => PacketFate::Passed(None),
                     },
                 });
             }
@@ -241,17 +243,17 @@ mod tests {
     fn flights_that_are_all_alike_do_not_tell_the_rate() {
         let passage = |place: u32| {
             let at = f64::from(place / 40) + 0.000_01 * f64::from(place % 40);
-            Passage {
+            PacketPassage {
                 sent: at,
                 seen: at,
                 bytes: 1_500.0,
                 fate: match place % 40 {
-                    0..30 => Fate::Passed(None),
-                    _ => Fate::Lost,
+                    0..30 => PacketFate::Passed(None),
+                    _ => PacketFate::Lost,
                 },
             }
         };
-        let passages: Vec<Passage> = (0..4_000).map(passage).collect();
+        let passages: Vec<PacketPassage> = (0..4_000).map(passage).collect();
         let found = edge(&passages, 45_000.0..45_000.0, 0.6e6, 1_500.0).expect("losses");
         assert!(!found.is_only, "{found:?}");
     }
@@ -271,13 +273,13 @@ mod tests {
 
     #[test]
     fn chance_alone_has_no_edge() {
-        let mut random = Random::from_seed(8);
-        let passages: Vec<Passage> = policed(0.0)
+        let mut random = SeededRandom::from_seed(8);
+        let passages: Vec<PacketPassage> = policed(0.0)
             .into_iter()
-            .map(|passage| Passage {
+            .map(|passage| PacketPassage {
                 fate: match random.next_f64() < 0.02 {
-                    true => Fate::Lost,
-                    false => Fate::Passed(None),
+                    true => PacketFate::Lost,
+                    false => PacketFate::Passed(None),
                 },
                 ..passage
             })

@@ -6,7 +6,7 @@ use vocab::{Bitrate, ByteCount, Probability};
 
 /// The causes by the names that reports and `--json` use; the list is part of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Cause {
+pub enum DiagnosisCause {
     /// A token bucket drops what comes faster than its rate.
     Policer,
     /// A token bucket lets wait what comes faster than its rate, once its burst is spent.
@@ -37,43 +37,43 @@ pub enum Cause {
     Unknown,
 }
 
-impl Cause {
+impl DiagnosisCause {
     /// Every cause, in the order of the documentation.
-    pub const ALL: [Cause; 14] = [
-        Cause::Policer,
-        Cause::Shaper,
-        Cause::ShallowBuffer,
-        Cause::DropTailQueue,
-        Cause::Aqm,
-        Cause::RandomLoss,
-        Cause::HostWindow,
-        Cause::AsymmetricPath,
-        Cause::MtuBlackHole,
-        Cause::TestHostLimited,
-        Cause::CrossTraffic,
-        Cause::Middlebox,
-        Cause::None,
-        Cause::Unknown,
+    pub const ALL: [DiagnosisCause; 14] = [
+        DiagnosisCause::Policer,
+        DiagnosisCause::Shaper,
+        DiagnosisCause::ShallowBuffer,
+        DiagnosisCause::DropTailQueue,
+        DiagnosisCause::Aqm,
+        DiagnosisCause::RandomLoss,
+        DiagnosisCause::HostWindow,
+        DiagnosisCause::AsymmetricPath,
+        DiagnosisCause::MtuBlackHole,
+        DiagnosisCause::TestHostLimited,
+        DiagnosisCause::CrossTraffic,
+        DiagnosisCause::Middlebox,
+        DiagnosisCause::None,
+        DiagnosisCause::Unknown,
     ];
 
     /// Its name in reports and in `--json`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Cause::Policer => "policer",
-            Cause::Shaper => "shaper",
-            Cause::ShallowBuffer => "shallow-buffer",
-            Cause::DropTailQueue => "drop-tail-queue",
-            Cause::Aqm => "aqm",
-            Cause::RandomLoss => "random-loss",
-            Cause::HostWindow => "host-window",
-            Cause::AsymmetricPath => "asymmetric-path",
-            Cause::MtuBlackHole => "mtu-black-hole",
-            Cause::TestHostLimited => "test-host-limited",
-            Cause::CrossTraffic => "cross-traffic",
-            Cause::Middlebox => "middlebox",
-            Cause::None => "none",
-            Cause::Unknown => "unknown",
+            DiagnosisCause::Policer => "policer",
+            DiagnosisCause::Shaper => "shaper",
+            DiagnosisCause::ShallowBuffer => "shallow-buffer",
+            DiagnosisCause::DropTailQueue => "drop-tail-queue",
+            DiagnosisCause::Aqm => "aqm",
+            DiagnosisCause::RandomLoss => "random-loss",
+            DiagnosisCause::HostWindow => "host-window",
+            DiagnosisCause::AsymmetricPath => "asymmetric-path",
+            DiagnosisCause::MtuBlackHole => "mtu-black-hole",
+            DiagnosisCause::TestHostLimited => "test-host-limited",
+            DiagnosisCause::CrossTraffic => "cross-traffic",
+            DiagnosisCause::Middlebox => "middlebox",
+            DiagnosisCause::None => "none",
+            DiagnosisCause::Unknown => "unknown",
         }
     }
 
@@ -87,56 +87,56 @@ impl Cause {
     #[must_use]
     pub const fn advice(self) -> &'static str {
         match self {
-            Cause::Policer => {
+            DiagnosisCause::Policer => {
                 "Shape to the policed rate before the policer (its burst and a queue of one BDP), or \
                  ask the provider to shape instead of policing or to allow a burst of one BDP."
             }
-            Cause::Shaper => {
+            DiagnosisCause::Shaper => {
                 "Compare the rate with the contract, at the layer the contract counts at. If it is \
                  what was bought, nothing is wrong; a short test sees the burst and not the rate."
             }
-            Cause::ShallowBuffer => {
+            DiagnosisCause::ShallowBuffer => {
                 "Give the bottleneck's queue one BDP of this path, or use a congestion control that \
                  paces; more connections hide it only in part."
             }
-            Cause::DropTailQueue => {
+            DiagnosisCause::DropTailQueue => {
                 "If the queue is longer than the delay that users bear, limit it to about one BDP or \
                  use active queue management; if it is about one BDP, leave it."
             }
-            Cause::Aqm => {
+            DiagnosisCause::Aqm => {
                 "Active queue management keeps the delay short on purpose; check that its target \
                  suits this RTT before calling its drops a fault."
             }
-            Cause::RandomLoss => {
+            DiagnosisCause::RandomLoss => {
                 "Look for the errors on the way: duplex mismatch, optics, cabling, radio. Error \
                  counters of the interfaces tell where; forward error correction hides it."
             }
-            Cause::HostWindow => {
+            DiagnosisCause::HostWindow => {
                 "Raise the receive and send buffers (on Linux the third value of net.ipv4.tcp_rmem \
                  and tcp_wmem) to at least the BDP, and check that window scaling gets through."
             }
-            Cause::AsymmetricPath => {
+            DiagnosisCause::AsymmetricPath => {
                 "Judge each direction against its own contract and size its window by its own BDP; a \
                  slow way back also holds acknowledgements up."
             }
-            Cause::MtuBlackHole => {
+            DiagnosisCause::MtuBlackHole => {
                 "Let ICMP \"fragmentation needed\" and \"packet too big\" through, or clamp the MSS to \
                  the path MTU found; net.ipv4.tcp_mtu_probing=1 lets Linux hosts find it themselves."
             }
-            Cause::TestHostLimited => {
+            DiagnosisCause::TestHostLimited => {
                 "Use a faster host, or fewer tests at once: what was measured is the tester and not \
                  the path."
             }
-            Cause::CrossTraffic => {
+            DiagnosisCause::CrossTraffic => {
                 "Measure again off-peak or with the circuit taken out of service; what is missing is \
                  in use by others."
             }
-            Cause::Middlebox => {
+            DiagnosisCause::Middlebox => {
                 "Find the device that answers TCP (accelerator, firewall proxy, PEP) and measure on \
                  either side of it; figures of TCP across it describe two connections."
             }
-            Cause::None => "Nothing to do. To learn more, offer more than was offered.",
-            Cause::Unknown => {
+            DiagnosisCause::None => "Nothing to do. To learn more, offer more than was offered.",
+            DiagnosisCause::Unknown => {
                 "Measure again, longer, from an idle path and above the expected rate; a capture at \
                  the sender with SACK and timestamps tells most."
             }
@@ -146,7 +146,7 @@ impl Cause {
 
 /// Numbers of a cause; those that it does not have are [`None`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Parameters {
+pub struct CauseParameters {
     /// The IP-layer rate of a bucket or a bottleneck.
     pub rate: Option<Bitrate>,
     /// The bucket of a policer or shaper.
@@ -169,7 +169,7 @@ pub struct Parameters {
     pub answered_after: Option<Duration>,
 }
 
-impl Parameters {
+impl CauseParameters {
     /// Those that are there, by the name that `--json` uses; the name ends in the unit.
     #[must_use]
     pub fn named(&self) -> Vec<(&'static str, f64)> {
@@ -199,32 +199,32 @@ impl Parameters {
 
 /// One cause, found.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Finding {
+pub struct DiagnosisFinding {
     /// What it is.
-    pub cause: Cause,
+    pub cause: DiagnosisCause,
     /// How sure it is, from 0 to 1: how far the evidence lies beyond what decides, not a frequency.
     pub confidence: f64,
     /// Why: what was seen, with the numbers.
     pub evidence: Vec<String>,
     /// Its numbers.
-    pub parameters: Parameters,
+    pub parameters: CauseParameters,
     /// What to do next where the cause's own advice would not help.
     pub instead: Option<&'static str>,
 }
 
-impl Finding {
+impl DiagnosisFinding {
     /// What to do next.
     #[must_use]
     pub fn advice(&self) -> &'static str {
         self.instead.unwrap_or(self.cause.advice())
     }
 
-    pub(super) fn new(cause: Cause, confidence: f64, evidence: String) -> Self {
+    pub(super) fn new(cause: DiagnosisCause, confidence: f64, evidence: String) -> Self {
         Self {
             cause,
             confidence: confidence.clamp(0.05, 0.99),
             evidence: vec![evidence],
-            parameters: Parameters::default(),
+            parameters: CauseParameters::default(),
             instead: None,
         }
     }
@@ -235,7 +235,7 @@ impl Finding {
         self
     }
 
-    pub(super) fn with(mut self, parameters: Parameters) -> Self {
+    pub(super) fn with(mut self, parameters: CauseParameters) -> Self {
         self.parameters = parameters;
         self
     }
@@ -247,14 +247,17 @@ mod tests {
 
     #[test]
     fn names_are_the_documented_ones_and_each_has_advice() {
-        let names: Vec<&str> = Cause::ALL.into_iter().map(Cause::name).collect();
+        let names: Vec<&str> = DiagnosisCause::ALL
+            .into_iter()
+            .map(DiagnosisCause::name)
+            .collect();
         assert_eq!(
             names.join(" "),
             "policer shaper shallow-buffer drop-tail-queue aqm random-loss host-window \
              asymmetric-path mtu-black-hole test-host-limited cross-traffic middlebox none unknown"
         );
         assert!(
-            Cause::ALL
+            DiagnosisCause::ALL
                 .into_iter()
                 .all(|cause| cause.advice().len() > 40)
         );

@@ -13,7 +13,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use super::observation::Stage;
+use super::observation::LoadStage;
 
 /// A row is as long as the path takes to carry so many packets, and holds as many.
 const LEAST_PACKETS: usize = 20;
@@ -22,7 +22,7 @@ const LEAST: Duration = Duration::from_millis(10);
 
 /// Packets in a row that were lost for so long that nothing can have passed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Interruption {
+pub struct PathInterruption {
     /// Their places in the stage.
     pub packets: Range<usize>,
     /// From the first of them to the last, when they were sent.
@@ -32,7 +32,7 @@ pub struct Interruption {
 /// The interruptions of a stage, in order. What comes behind the last packet that arrived is none: a path that
 /// died does not say when it will be back.
 #[must_use]
-pub fn interruptions(stage: &Stage) -> Vec<Interruption> {
+pub fn interruptions(stage: &LoadStage) -> Vec<PathInterruption> {
     let packets = &stage.packets;
     let arrived: Vec<usize> = (0..packets.len())
         .filter(|place| packets[*place].received.is_some())
@@ -49,7 +49,7 @@ pub fn interruptions(stage: &Stage) -> Vec<Interruption> {
             0 => Duration::ZERO,
             _ => packets[row.end - 1].sent.since(packets[row.start].sent),
         };
-        (row.len() >= LEAST_PACKETS && lasted >= least).then_some(Interruption {
+        (row.len() >= LEAST_PACKETS && lasted >= least).then_some(PathInterruption {
             packets: row,
             lasted,
         })
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     /// A packet each 0.1 ms, of which those pass that say so.
-    fn stage(passes: impl Fn(u64) -> bool) -> Stage {
+    fn stage(passes: impl Fn(u64) -> bool) -> LoadStage {
         let packet = |place: u64| {
             let sent = Time::ZERO + Duration::from_micros(100 * place);
             StreamPacket {
@@ -73,7 +73,7 @@ mod tests {
                 received: passes(place).then(|| sent + Duration::from_millis(25)),
             }
         };
-        Stage {
+        LoadStage {
             offered: Bitrate::from_bits_per_second(120_000_000),
             packet: ByteCount::new(1_500),
             packets: (0..10_000).map(packet).collect(),
@@ -85,7 +85,7 @@ mod tests {
         let found = interruptions(&stage(|place| {
             place % 3 != 2 && !(2_000..2_400).contains(&place)
         }));
-        let row = Interruption {
+        let row = PathInterruption {
             packets: 2_000..2_400,
             lasted: Duration::from_micros(39_900),
         };

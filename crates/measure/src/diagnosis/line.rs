@@ -9,7 +9,7 @@
 //! for.
 
 use super::bucket::goodput;
-use super::passage::{Fate, Passage, Place, Stream};
+use super::passage::{CapturePlace, HostStream, PacketFate, PacketPassage};
 #[cfg(test)]
 use super::statistics::looks;
 use super::statistics::quantile;
@@ -21,7 +21,7 @@ const LEAST_LOSSES: usize = 5;
 
 /// Where a line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum LineSide {
     /// Before what drops: a sender's own, say.
     Before,
     /// Behind it, or it is what drops.
@@ -30,7 +30,7 @@ pub(super) enum Side {
 
 /// The line whose queue is why packets wait before the first is lost. A bucket lets pass what comes then; what
 /// waits, waits for the sender's own line, say, or for one behind the bucket, and does so later on as well.
-pub(super) fn early_line(stream: &Stream, noise: f64) -> Option<(f64, Side)> {
+pub(super) fn early_line(stream: &HostStream, noise: f64) -> Option<(f64, LineSide)> {
     /// Waits below which nothing is said.
     const LEAST_WAITS: usize = 20;
     /// What of the usual wait may be left: of a line before what drops, and of one behind it, which a queue may look
@@ -40,16 +40,18 @@ pub(super) fn early_line(stream: &Stream, noise: f64) -> Option<(f64, Side)> {
     /// Steps by a tenth: from near to a hundred times the rate.
     const STEPS: i32 = 48;
     let passages = &stream.passages;
-    let is_lost = |passage: &&Passage| passage.fate == Fate::Lost;
-    if stream.place == Place::Receiver || passages.iter().filter(is_lost).count() < LEAST_LOSSES {
+    let is_lost = |passage: &&PacketPassage| passage.fate == PacketFate::Lost;
+    if stream.place == CapturePlace::Receiver
+        || passages.iter().filter(is_lost).count() < LEAST_LOSSES
+    {
         return None;
     }
     let first = passages.iter().position(|passage| is_lost(&passage))?;
     let early = &passages[..first];
     let least = 2.0 * noise;
-    let known = |passage: &Passage| match passage.fate {
-        Fate::Passed(Some(wait)) if wait > least => Some(wait),
-        Fate::Passed(_) | Fate::Lost => None,
+    let known = |passage: &PacketPassage| match passage.fate {
+        PacketFate::Passed(Some(wait)) if wait > least => Some(wait),
+        PacketFate::Passed(_) | PacketFate::Lost => None,
     };
     let mut usual: Vec<f64> = early.iter().filter_map(known).collect();
     let count = usual.len();
@@ -75,15 +77,15 @@ pub(super) fn early_line(stream: &Stream, noise: f64) -> Option<(f64, Side)> {
     let (least, line) = best(&mut fine)?;
     let side = side(passages, line, noise)?;
     let most_left = match side {
-        Side::Before => LEFT,
-        Side::Behind => LEFT_BEHIND,
+        LineSide::Before => LEFT,
+        LineSide::Behind => LEFT_BEHIND,
     };
     (least < most_left * usual).then_some((line, side))
 }
 
 /// On which side of what drops a line is. Those that are dropped behind it have taken their turn at it, and what comes
 /// next waits for them, too; for what is dropped before it, or by its own queue, nothing waits.
-fn side(passages: &[Passage], line: f64, noise: f64) -> Option<Side> {
+fn side(passages: &[PacketPassage], line: f64, noise: f64) -> Option<LineSide> {
     /// Waits below which nothing is said.
     const LEAST_WAITS: usize = 10;
     /// Waits that are too short for what was dropped to have taken its turn, and their share, from which on it has not:
@@ -93,20 +95,20 @@ fn side(passages: &[Passage], line: f64, noise: f64) -> Option<Side> {
     /// What two backlogs differ by that are not equally steady, as a share and in packets.
     const STEADIER: f64 = 0.5;
     const STEADIER_PACKETS: f64 = 1.0;
-    let passed: Vec<Passage> = passages
+    let passed: Vec<PacketPassage> = passages
         .iter()
-        .filter(|passage| passage.fate != Fate::Lost)
+        .filter(|passage| passage.fate != PacketFate::Lost)
         .copied()
         .collect();
     let of_passed = line_waits(&passed, Some(line));
     let all_waits = line_waits(passages, Some(line));
     let mut of_all = all_waits.clone();
     let mut fates = passages.iter().map(|passage| passage.fate);
-    of_all.retain(|_| fates.next() != Some(Fate::Lost));
+    of_all.retain(|_| fates.next() != Some(PacketFate::Lost));
     let differ = 2.0 * noise;
     let (mut all, mut exact, mut short) = (0, 0, 0);
     for ((passage, with), without) in passed.iter().zip(of_all).zip(of_passed) {
-        if let Fate::Passed(Some(wait)) = passage.fate
+        if let PacketFate::Passed(Some(wait)) = passage.fate
             && with - without > differ
         {
             all += 1;
@@ -116,7 +118,7 @@ fn side(passages: &[Passage], line: f64, noise: f64) -> Option<Side> {
         }
     }
     if short >= LEAST_SHORT && short as f64 >= MANY_SHORT * all as f64 {
-        return Some(Side::Behind);
+        return Some(LineSide::Behind);
     }
     if all < LEAST_WAITS {
         return None;
@@ -126,31 +128,31 @@ fn side(passages: &[Passage], line: f64, noise: f64) -> Option<Side> {
     let before = unevenness(passages, &all_waits)?;
     let behind = unevenness(passages, &vec![0.0; passages.len()])?;
     match behind + STEADIER_PACKETS * packet < STEADIER * before && 2 * exact < all {
-        true => Some(Side::Behind),
-        false => Some(Side::Before),
+        true => Some(LineSide::Behind),
+        false => Some(LineSide::Before),
     }
 }
 
 /// By how much it differs from loss to loss how long the last packet that passed has still to wait, where each is
 /// reached so much later than it was sent.
-fn unevenness(passages: &[Passage], later: &[f64]) -> Option<f64> {
+fn unevenness(passages: &[PacketPassage], later: &[f64]) -> Option<f64> {
     let mut last = None;
     let mut backlogs = Vec::new();
     for (passage, later) in passages.iter().zip(later) {
         match passage.fate {
-            Fate::Lost => backlogs.extend(last.map(|left: f64| left - passage.sent - later)),
-            Fate::Passed(wait) => last = wait.map(|wait| passage.sent + wait),
+            PacketFate::Lost => backlogs.extend(last.map(|left: f64| left - passage.sent - later)),
+            PacketFate::Passed(wait) => last = wait.map(|wait| passage.sent + wait),
         }
     }
     Some(quantile(&mut backlogs, 0.75)? - quantile(&mut backlogs, 0.25)?)
 }
 
 /// When packets reach what is behind a line, and what they wait for there.
-pub(super) fn behind(passages: &[Passage], line: Option<f64>) -> Vec<Passage> {
-    let shifted = |(passage, wait): (&Passage, f64)| Passage {
+pub(super) fn behind(passages: &[PacketPassage], line: Option<f64>) -> Vec<PacketPassage> {
+    let shifted = |(passage, wait): (&PacketPassage, f64)| PacketPassage {
         sent: passage.sent + wait,
         fate: match passage.fate {
-            Fate::Passed(Some(all)) => Fate::Passed(Some((all - wait).max(0.0))),
+            PacketFate::Passed(Some(all)) => PacketFate::Passed(Some((all - wait).max(0.0))),
             other => other,
         },
         ..*passage
@@ -160,11 +162,11 @@ pub(super) fn behind(passages: &[Passage], line: Option<f64>) -> Vec<Passage> {
 }
 
 /// What each packet waits for a line, at which those that are dropped behind it come by as well.
-pub(super) fn line_waits(passages: &[Passage], line: Option<f64>) -> Vec<f64> {
+pub(super) fn line_waits(passages: &[PacketPassage], line: Option<f64>) -> Vec<f64> {
     #[cfg(test)]
     looks::add(passages.len());
     let mut free = 0.0_f64;
-    let wait = |passage: &Passage| {
+    let wait = |passage: &PacketPassage| {
         let reached = passage.sent.max(free);
         free = line.map_or(0.0, |line| reached + passage.bytes / line);
         reached - passage.sent
@@ -174,12 +176,12 @@ pub(super) fn line_waits(passages: &[Passage], line: Option<f64>) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::passage::{Ways, Window};
+    use super::super::passage::{CapturedDirections, WindowLimit};
     use super::*;
 
     /// Fifty packets at once, five times, through a line of 10 Mbit/s; from the second time on every other
     /// of the last thirty is dropped, behind the line or before it.
-    fn passages(is_behind: bool) -> Vec<Passage> {
+    fn passages(is_behind: bool) -> Vec<PacketPassage> {
         let mut free = 0.0_f64;
         let passage = |place: u32| {
             let sent = f64::from(place / 50);
@@ -188,35 +190,35 @@ mod tests {
             if is_behind || !is_lost {
                 free = reached + 1_500.0 / 1.25e6;
             }
-            Passage {
+            PacketPassage {
                 sent,
                 seen: sent,
                 bytes: 1_500.0,
                 fate: match is_lost {
-                    true => Fate::Lost,
-                    false => Fate::Passed(Some(reached - sent)),
+                    true => PacketFate::Lost,
+                    false => PacketFate::Passed(Some(reached - sent)),
                 },
             }
         };
         (0..250).map(passage).collect()
     }
 
-    fn found(passages: Vec<Passage>) -> Option<f64> {
-        let stream = Stream {
+    fn found(passages: Vec<PacketPassage>) -> Option<f64> {
+        let stream = HostStream {
             source: "192.0.2.1".parse().expect("an address"),
             destination: "192.0.2.2".parse().expect("an address"),
             connections: 1,
             begun_before: 0,
             payload_bytes: 0,
-            ways: Ways::Both,
+            ways: CapturedDirections::Both,
             left_out: 0,
-            place: Place::Sender,
+            place: CapturePlace::Sender,
             passages,
             least_rtt: Some(0.05),
-            window: Window::default(),
+            window: WindowLimit::default(),
         };
         early_line(&stream, 0.000_05)
-            .filter(|(_, side)| *side == Side::Before)
+            .filter(|(_, side)| *side == LineSide::Before)
             .map(|(line, _)| line)
     }
 
@@ -231,9 +233,9 @@ mod tests {
     fn behind_a_line_nothing_waits_for_it_any_more() {
         let passages = passages(true);
         let left = behind(&passages, Some(1.25e6));
-        let waits = |passage: &Passage| match passage.fate {
-            Fate::Passed(wait) => wait,
-            Fate::Lost => None,
+        let waits = |passage: &PacketPassage| match passage.fate {
+            PacketFate::Passed(wait) => wait,
+            PacketFate::Lost => None,
         };
         assert!(left.iter().filter_map(waits).all(|wait| wait < 1e-9));
         assert!((left[49].sent - 49.0 * 0.001_2).abs() < 1e-9);

@@ -12,7 +12,7 @@
 //! bytes of a bucket arrive faster than the rest. One-ended, the same is told from segments and
 //! acknowledgements, with the sender's congestion control in the way.
 //!
-//! Several causes can hold at once. [`Cause::None`] and [`Cause::Unknown`] stand alone: the first says
+//! Several causes can hold at once. [`DiagnosisCause::None`] and [`DiagnosisCause::Unknown`] stand alone: the first says
 //! that nothing held the transfer back, the second that the measurement cannot tell.
 //! docs/guides/diagnosis.md has the definitions, and how often the answers are right.
 
@@ -30,11 +30,11 @@ mod statistics;
 mod stream;
 mod two_ended;
 
-pub use finding::{Cause, Finding, Parameters};
-pub use interruption::{Interruption, interruptions};
-pub use observation::{SizeProbe, Stage, StreamPacket, TcpRun, TcpSample, TwoEnded};
-pub use one_ended::{Transfer, diagnose_capture};
-pub use passage::Place;
-pub use score::{Answer, Score, Share, Truth};
-pub use segment::{Options, Segment};
+pub use finding::{CauseParameters, DiagnosisCause, DiagnosisFinding};
+pub use interruption::{PathInterruption, interruptions};
+pub use observation::{LoadStage, SizeProbe, StreamPacket, TcpRun, TcpSample, TwoEnded};
+pub use one_ended::{TransferDiagnosis, diagnose_capture};
+pub use passage::CapturePlace;
+pub use score::{BucketTruth, DiagnosisScore, JudgedFinding, ScoreShare};
+pub use segment::{TcpOptions, TcpSegment};
 pub use two_ended::diagnose;

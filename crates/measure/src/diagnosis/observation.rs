@@ -22,7 +22,7 @@ pub struct StreamPacket {
 
 /// Packets of one size at one offered rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stage {
+pub struct LoadStage {
     /// The rate that was asked for; what was sent is seen from the packets.
     pub offered: Bitrate,
     /// The length of each packet, from its first IP header byte.
@@ -84,7 +84,7 @@ pub struct TwoEnded {
     /// RFC 6349 §3.2.1's baseline: the least RTT of small probes on the idle path.
     pub baseline_rtt: Option<Duration>,
     /// The stages, in any order.
-    pub stages: Vec<Stage>,
+    pub stages: Vec<LoadStage>,
     /// TCP transfers whose window was not made small on purpose.
     pub runs: Vec<TcpRun>,
     /// The bottleneck rate of the other direction.

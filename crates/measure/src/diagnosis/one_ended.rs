@@ -36,13 +36,15 @@ use std::time::Duration;
 use vocab::{ByteCount, Probability};
 
 use self::one_way::one_way;
-use self::spacing::{Spacing, across_losses};
+use self::spacing::{LossSpacing, across_losses};
 use self::tokens::departures;
-use super::bucket::{Account, best_account, split};
-use super::finding::{Cause, Finding, Parameters};
-use super::line::{Side, behind, early_line, line_waits};
-use super::passage::{Fate, Most, Passage, Place, Stream, streams, waits};
-use super::segment::Segment;
+use super::bucket::{BucketFit, best_account, split};
+use super::finding::{CauseParameters, DiagnosisCause, DiagnosisFinding};
+use super::line::{LineSide, behind, early_line, line_waits};
+use super::passage::{
+    CapturePlace, HostStream, PacketFate, PacketLimits, PacketPassage, streams, waits,
+};
+use super::segment::TcpSegment;
 use super::statistics::{confidence, quantile};
 use super::two_ended::{bitrate, bytes, seconds};
 
@@ -84,7 +86,7 @@ const WINDOW_USED: f64 = 0.75;
 
 /// What one host sent another, and what held it back.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Transfer {
+pub struct TransferDiagnosis {
     /// Who sent.
     pub source: IpAddr,
     /// To whom.
@@ -101,11 +103,11 @@ pub struct Transfer {
     /// From the first packet to the last.
     pub duration: Duration,
     /// Where the capture was taken.
-    pub place: Place,
+    pub place: CapturePlace,
     /// The least RTT, as far as it shows from there.
     pub least_rtt: Option<Duration>,
     /// At least one.
-    pub findings: Vec<Finding>,
+    pub findings: Vec<DiagnosisFinding>,
 }
 
 /// Finds what held back each transfer in a capture; the largest first, none where there is no TCP.
@@ -113,19 +115,19 @@ pub struct Transfer {
 /// Segments are in the order in which they were captured.
 ///
 /// Of one host's transfer to another the first 262,144 packets are judged, of a capture 1,048,576: what the
-/// rest holds is in [`Transfer::left_out`]. So it ends, however bent the segments are.
+/// rest holds is in [`TransferDiagnosis::left_out`]. So it ends, however bent the segments are.
 #[must_use]
-pub fn diagnose_capture(segments: &[Segment]) -> Vec<Transfer> {
-    diagnose_within(segments, Most::default())
+pub fn diagnose_capture(segments: &[TcpSegment]) -> Vec<TransferDiagnosis> {
+    diagnose_within(segments, PacketLimits::default())
 }
 
-fn diagnose_within(segments: &[Segment], most: Most) -> Vec<Transfer> {
-    let transfer = |stream: Stream| {
+fn diagnose_within(segments: &[TcpSegment], most: PacketLimits) -> Vec<TransferDiagnosis> {
+    let transfer = |stream: HostStream| {
         let duration = match (stream.passages.first(), stream.passages.last()) {
             (Some(first), Some(last)) => seconds(last.sent - first.sent),
             _ => Duration::ZERO,
         };
-        Transfer {
+        TransferDiagnosis {
             source: stream.source,
             destination: stream.destination,
             connections: stream.connections,
@@ -141,7 +143,7 @@ fn diagnose_within(segments: &[Segment], most: Most) -> Vec<Transfer> {
     streams(segments, most).into_iter().map(transfer).collect()
 }
 
-fn judge(stream: &Stream) -> Vec<Finding> {
+fn judge(stream: &HostStream) -> Vec<DiagnosisFinding> {
     let passages = &stream.passages;
     if let Some(finding) = one_way(stream) {
         return vec![finding];
@@ -151,9 +153,13 @@ fn judge(stream: &Stream) -> Vec<Finding> {
             0 => format!("{} packets are too few to tell", passages.len()),
             _ => "the capture's other transfers have more packets than are judged".to_owned(),
         };
-        return vec![Finding::new(Cause::Unknown, 0.9, evidence)];
+        return vec![DiagnosisFinding::new(
+            DiagnosisCause::Unknown,
+            0.9,
+            evidence,
+        )];
     }
-    let mut seen = Seen::of(stream);
+    let mut seen = PassageObservation::of(stream);
     let mut findings = Vec::new();
     match seen.bucket() {
         Some(bucket) => findings.extend(seen.losses_of(bucket, stream)),
@@ -172,9 +178,9 @@ fn judge(stream: &Stream) -> Vec<Finding> {
 
 /// What the passages show.
 #[derive(Clone)]
-struct Seen {
+struct PassageObservation {
     /// At what drops: behind the line before it, where that is known.
-    passages: Vec<Passage>,
+    passages: Vec<PacketPassage>,
     lost: usize,
     /// Bytes of a usual packet.
     packet: f64,
@@ -200,14 +206,14 @@ struct Seen {
     /// A line before what drops that explains how long packets wait before any is lost.
     early_line: Option<f64>,
     /// The passages with what they wait for a faster line behind what drops, if there is one.
-    behind_further: Option<Vec<Passage>>,
+    behind_further: Option<Vec<PacketPassage>>,
     /// Of each passage whether it was lost while there was much room.
-    by_chance: Vec<bool>,
+    is_random: Vec<bool>,
 }
 
 /// A bucket or a queue that explains the losses.
 #[derive(Clone, Copy, Debug)]
-struct Bucket {
+struct LossExplanation {
     /// Bytes per second.
     rate: f64,
     /// How well it tells losses from passes, 0 to 1.
@@ -222,38 +228,38 @@ struct Bucket {
     top_wait: Option<f64>,
 }
 
-impl Seen {
-    fn of(stream: &Stream) -> Self {
-        let is_behind = stream.place == Place::Receiver;
+impl PassageObservation {
+    fn of(stream: &HostStream) -> Self {
+        let is_behind = stream.place == CapturePlace::Receiver;
         let departures = departures(&stream.passages, is_behind);
         // What leaves as fast across losses as the line is, waited for what drops.
         let across = across_losses(&stream.passages, &departures, is_behind);
         let found = early_line(stream, noise(stream.place));
         let early_line = found
-            .filter(|(_, side)| *side == Side::Before)
+            .filter(|(_, side)| *side == LineSide::Before)
             .map(|(line, _)| line)
             .filter(|line| across.is_none_or(|across| across * line > FASTER_LINE));
         let further = found
-            .filter(|(_, side)| *side == Side::Behind)
+            .filter(|(_, side)| *side == LineSide::Behind)
             .and_then(|(line, _)| Self::before_further(stream, line));
         further
             .unwrap_or_else(|| Self::with(stream, early_line, behind(&stream.passages, early_line)))
     }
 
-    fn with(stream: &Stream, early_line: Option<f64>, passages: Vec<Passage>) -> Self {
-        let is_behind = stream.place == Place::Receiver;
+    fn with(stream: &HostStream, early_line: Option<f64>, passages: Vec<PacketPassage>) -> Self {
+        let is_behind = stream.place == CapturePlace::Receiver;
         let mut sizes: Vec<f64> = passages.iter().map(|passage| passage.bytes).collect();
         let mut known: Vec<f64> = passages
             .iter()
             .filter_map(|passage| match passage.fate {
-                Fate::Passed(wait) => wait,
-                Fate::Lost => None,
+                PacketFate::Passed(wait) => wait,
+                PacketFate::Lost => None,
             })
             .collect();
         let mut seen = Self {
             lost: passages
                 .iter()
-                .filter(|passage| passage.fate == Fate::Lost)
+                .filter(|passage| passage.fate == PacketFate::Lost)
                 .count(),
             packet: quantile(&mut sizes, 0.75).unwrap_or(1500.0),
             rtt: stream.least_rtt.unwrap_or_default(),
@@ -268,7 +274,7 @@ impl Seen {
             queue_rate: None,
             early_line,
             behind_further: None,
-            by_chance: Vec::new(),
+            is_random: Vec::new(),
             passages,
         };
         (seen.waiting_rate, seen.fastest_rate, seen.line_rate) = seen.find_waiting_rates();
@@ -287,13 +293,13 @@ impl Seen {
     /// How well a bucket of a rate tells losses from passes.
     fn explained(&self, rate: f64) -> f64 {
         let line = self.line(rate);
-        let from_start = Account::from_start(&self.passages, rate, line).explained;
-        let followed = Account::followed(&self.passages, rate, line, self.packet).explained;
+        let from_start = BucketFit::from_start(&self.passages, rate, line).explained;
+        let followed = BucketFit::followed(&self.passages, rate, line, self.packet).explained;
         from_start.max(followed)
     }
 
     /// The bucket that explains the losses best; `None` when none does.
-    fn bucket(&mut self) -> Option<Bucket> {
+    fn bucket(&mut self) -> Option<LossExplanation> {
         if self.lost < LEAST_LOSSES {
             return None;
         }
@@ -304,19 +310,19 @@ impl Seen {
             false => 7,
         };
         let (passages, scale) = (&self.passages[..], (self.rtt, self.packet));
-        let search = |farthest: i32, account: &dyn Fn(f64) -> Account| {
+        let search = |farthest: i32, account: &dyn Fn(f64) -> BucketFit| {
             best_account(passages, self.waiting_rate, farthest, scale, account)
         };
         // Where packets wait before they reach the bucket, they reach it at that line's rate.
         let before = |line: Option<f64>, rate: f64| line.filter(|line| *line > FASTER_LINE * rate);
         let (waiting, line) = (self.waiting_rate, self.line_rate);
         let from_start = search(farthest, &|rate| {
-            Account::from_start(passages, rate, before(waiting, rate))
+            BucketFit::from_start(passages, rate, before(waiting, rate))
         })?;
         let followed = |line: Option<f64>| {
             // At far rates a level that is set right at every loss is right of itself.
             search(0, &|rate| {
-                Account::followed(passages, rate, before(line, rate), scale.1)
+                BucketFit::followed(passages, rate, before(line, rate), scale.1)
             })
         };
         let (mut account, mut line_before) = (from_start, waiting);
@@ -331,8 +337,8 @@ impl Seen {
         self.line = line_before;
         let much = self.much(&account);
         let found = self.passages.iter().zip(&account.rooms);
-        self.by_chance = found
-            .map(|(passage, room)| passage.fate == Fate::Lost && *room > much)
+        self.is_random = found
+            .map(|(passage, room)| passage.fate == PacketFate::Lost && *room > much)
             .collect();
         let top_wait = self.top_wait(&account);
         let mut waits = self.waits_at_losses();
@@ -341,7 +347,7 @@ impl Seen {
             .filter(|wait| **wait > 0.7 * self.long_wait)
             .count();
         let at_top = top as f64 / waits.len().max(1) as f64;
-        Some(Bucket {
+        Some(LossExplanation {
             rate: account.rate,
             explained: account.explained,
             deficit: account.deficit,
@@ -353,7 +359,7 @@ impl Seen {
 
     /// The usual wait of packets that find hardly any room, in packets at the bucket's rate, beyond what
     /// they wait for a faster line. `None` where too few waits are known, or not well enough.
-    fn top_wait(&self, account: &Account) -> Option<f64> {
+    fn top_wait(&self, account: &BucketFit) -> Option<f64> {
         /// Waits below which nothing is said.
         const LEAST_WAITS: usize = 5;
         const LEAST_IDLE: usize = 30;
@@ -364,7 +370,7 @@ impl Seen {
         let much = self.much(account);
         let (mut pressed, mut idle): (Vec<f64>, Vec<f64>) = (Vec::new(), Vec::new());
         for ((passage, room), before) in self.passages.iter().zip(&account.rooms).zip(before) {
-            let Fate::Passed(Some(wait)) = passage.fate else {
+            let PacketFate::Passed(Some(wait)) = passage.fate else {
                 continue;
             };
             match *room {
@@ -387,7 +393,7 @@ impl Seen {
 
     /// The queue that packets wait in where its wait alone tells losses better than any bucket does: others'
     /// packets fill it as well.
-    fn told_by_waits(&self, bucket: Bucket) -> Option<Bucket> {
+    fn queue_from_waits(&self, bucket: LossExplanation) -> Option<LossExplanation> {
         /// What waits must explain more.
         const MORE: f64 = 0.1;
         let rate = self
@@ -402,7 +408,7 @@ impl Seen {
         let is_told = explained > (bucket.explained + MORE).max(FULL_EXPLAINS)
             && bucket.at_top > 0.5
             && rate * bucket.wait > QUEUE_PACKETS * self.packet + 2.0 * self.noise * rate;
-        is_told.then_some(Bucket {
+        is_told.then_some(LossExplanation {
             rate,
             explained,
             top_wait: None,
@@ -412,7 +418,7 @@ impl Seen {
 
     /// The shaper that packets wait in where no bucket at a lower rate explains much: a line before a bucket
     /// that drops has none of its own.
-    fn told_by_tokens(&self, bucket: Bucket) -> Option<Bucket> {
+    fn shaper_from_tokens(&self, bucket: LossExplanation) -> Option<LossExplanation> {
         /// What a policer's bucket explains at least, with a line before it.
         const EXPLAINS_MUCH: f64 = 0.8;
         let rate = self
@@ -421,7 +427,7 @@ impl Seen {
         let is_told = bucket.explained < EXPLAINS_MUCH
             && self.early_line.is_none()
             && self.shaper(rate).is_some();
-        is_told.then_some(Bucket {
+        is_told.then_some(LossExplanation {
             rate,
             top_wait: None,
             ..bucket
@@ -429,11 +435,11 @@ impl Seen {
     }
 
     /// What drops packets, where there are enough losses to tell.
-    fn losses_of(&mut self, bucket: Bucket, stream: &Stream) -> Vec<Finding> {
-        let bucket = self.told_by_waits(bucket).unwrap_or(bucket);
-        let bucket = self.told_by_tokens(bucket).unwrap_or(bucket);
+    fn losses_of(&mut self, bucket: LossExplanation, stream: &HostStream) -> Vec<DiagnosisFinding> {
+        let bucket = self.queue_from_waits(bucket).unwrap_or(bucket);
+        let bucket = self.shaper_from_tokens(bucket).unwrap_or(bucket);
         let at_losses = self.at_losses(&bucket);
-        if let Some(Spacing::Queued(rate)) = at_losses.spacing {
+        if let Some(LossSpacing::Queued(rate)) = at_losses.spacing {
             self.queue_rate = Some(rate);
         }
         if at_losses.waits
@@ -445,7 +451,7 @@ impl Seen {
         let shows_no_wait = at_losses.shows_no_wait(bucket.deficit / self.packet);
         let is_bucket = bucket.deficit > POLICED_PACKETS * self.packet || shows_no_wait;
         if bucket.explained > EXPLAINED && is_bucket {
-            let edge = self.told_edge(bucket.rate);
+            let edge = self.distinct_edge(bucket.rate);
             let (rate, deficit) = match &edge {
                 Some(edge) => (Some(edge.rate), edge.full - 0.5 * self.packet),
                 None => (None, bucket.deficit),
@@ -463,39 +469,39 @@ impl Seen {
                 bucket.explained * 100.0
             );
             let sure = confidence(bucket.explained / EXPLAINED);
-            let found = Finding::new(Cause::Policer, sure, evidence);
-            let found = found.with(Parameters {
+            let found = DiagnosisFinding::new(DiagnosisCause::Policer, sure, evidence);
+            let found = found.with(CauseParameters {
                 rate: rate.map(bitrate),
                 burst: Some(bytes(deficit + self.packet)),
-                ..Parameters::default()
+                ..CauseParameters::default()
             });
             let mut findings = vec![found];
             if let Some(edge) = edge.filter(|_| bucket.explained > FULL_EXPLAINS) {
-                findings.extend(self.chance_far_from(&edge));
+                findings.extend(self.random_loss_far_from(&edge));
             }
             return findings;
         }
         if bucket.explained > EXPLAINED {
             return self.tiny_queue(bucket, stream);
         }
-        let hidden = self.bucket_among_chance(bucket.rate);
+        let hidden = self.bucket_among_random_loss(bucket.rate);
         match hidden.is_empty() {
             true => self
                 .random_loss()
                 .into_iter()
-                .chain(self.shaper_among_chance())
+                .chain(self.shaper_among_random_loss())
                 .collect(),
             false => hidden,
         }
     }
 
     /// Room from which on nothing drops or waits.
-    fn much(&self, account: &Account) -> f64 {
+    fn much(&self, account: &BucketFit) -> f64 {
         f64::max(FAR_SHARE * account.deficit, FAR_PACKETS * self.packet)
     }
 
     /// A queue too short for any wait to show in a capture.
-    fn tiny_queue(&self, bucket: Bucket, stream: &Stream) -> Vec<Finding> {
+    fn tiny_queue(&self, bucket: LossExplanation, stream: &HostStream) -> Vec<DiagnosisFinding> {
         let queue = bucket.deficit + self.packet;
         let bdp = stream.least_rtt.map(|rtt| rtt * bucket.rate);
         let evidence = format!(
@@ -505,20 +511,21 @@ impl Seen {
             bitrate(bucket.rate)
         );
         let cause = match bdp {
-            Some(bdp) if queue >= SHALLOW * bdp => Cause::DropTailQueue,
-            _ => Cause::ShallowBuffer,
+            Some(bdp) if queue >= SHALLOW * bdp => DiagnosisCause::DropTailQueue,
+            _ => DiagnosisCause::ShallowBuffer,
         };
-        let found = Finding::new(cause, confidence(bucket.explained / EXPLAINED), evidence);
-        vec![found.with(Parameters {
+        let found =
+            DiagnosisFinding::new(cause, confidence(bucket.explained / EXPLAINED), evidence);
+        vec![found.with(CauseParameters {
             rate: Some(bitrate(bucket.rate)),
             queue: Some(bytes(queue)),
             window_needed: bdp.map(bytes),
-            ..Parameters::default()
+            ..CauseParameters::default()
         })]
     }
 
     /// Losses while packets wait: by a full queue, by its management, or by chance.
-    fn full_queue(&self, bucket: Bucket, stream: &Stream) -> Vec<Finding> {
+    fn full_queue(&self, bucket: LossExplanation, stream: &HostStream) -> Vec<DiagnosisFinding> {
         let waiting_rate = self.waiting_rate;
         let is_its = |rate: &f64| *rate < FASTER_LINE * self.queue_rate.unwrap_or(bucket.rate);
         let told = self
@@ -543,10 +550,10 @@ impl Seen {
         let is_managed = drops_early && !is_shaped;
         let is_full = is_full || (is_shaped && explained > FULL_EXPLAINS);
         let low = self.loss_below(0.3 * self.long_wait);
-        let parameters = Parameters {
+        let parameters = CauseParameters {
             rate: Some(bitrate(rate)),
             queue_delay: Some(seconds(self.long_wait)),
-            ..Parameters::default()
+            ..CauseParameters::default()
         };
         if is_managed || (bucket.at_top <= 0.5 && !is_full) {
             if low > 0.4 * self.loss() && !is_managed {
@@ -559,14 +566,16 @@ impl Seen {
                     self.long_wait * 1e3
                 );
                 let sure = confidence(1.0 + (0.5 - bucket.at_top));
-                findings.push(Finding::new(Cause::Aqm, sure, evidence).with(parameters));
+                findings.push(
+                    DiagnosisFinding::new(DiagnosisCause::Aqm, sure, evidence).with(parameters),
+                );
             }
             return findings;
         }
         let wait = if is_full { bucket.wait } else { self.long_wait };
         let queue = rate * wait + if is_shaped { 0.0 } else { self.packet };
         let bdp = stream.least_rtt.map(|rtt| rtt * rate);
-        let parameters = Parameters {
+        let parameters = CauseParameters {
             queue: Some(bytes(queue)),
             window_needed: bdp.map(bytes),
             ..parameters
@@ -582,11 +591,13 @@ impl Seen {
         );
         let sure = confidence((bucket.at_top / 0.5).max(explained / EXPLAINED));
         let cause = match bdp {
-            Some(bdp) if queue < SHALLOW * bdp => Some(Cause::ShallowBuffer),
+            Some(bdp) if queue < SHALLOW * bdp => Some(DiagnosisCause::ShallowBuffer),
             _ if is_shaped => None,
-            _ => Some(Cause::DropTailQueue),
+            _ => Some(DiagnosisCause::DropTailQueue),
         };
-        findings.extend(cause.map(|cause| Finding::new(cause, sure, evidence).with(parameters)));
+        findings.extend(
+            cause.map(|cause| DiagnosisFinding::new(cause, sure, evidence).with(parameters)),
+        );
         findings
     }
 
@@ -597,17 +608,17 @@ impl Seen {
         let (mut lost, mut all) = (0.0, 0.0);
         for (passage, _) in below {
             all += 1.0;
-            lost += f64::from(u8::from(passage.fate == Fate::Lost));
+            lost += f64::from(u8::from(passage.fate == PacketFate::Lost));
         }
         if all > 0.0 { lost / all } else { 0.0 }
     }
 
-    fn random_loss(&self) -> Option<Finding> {
+    fn random_loss(&self) -> Option<DiagnosisFinding> {
         self.random_loss_beside(0)
     }
 
     /// Losses by chance, where a bucket has made so many others.
-    fn random_loss_beside(&self, others: usize) -> Option<Finding> {
+    fn random_loss_beside(&self, others: usize) -> Option<DiagnosisFinding> {
         let lost = self.lost - others;
         let loss = lost as f64 / (self.passages.len() - others) as f64;
         (lost >= 3 && loss > LOSS_LEAST).then(|| {
@@ -616,10 +627,12 @@ impl Seen {
                 self.passages.len() - others
             );
             let sure = confidence(lost as f64 / 6.0).min(0.9);
-            Finding::new(Cause::RandomLoss, sure, evidence).with(Parameters {
-                loss: Probability::from_fraction(loss),
-                ..Parameters::default()
-            })
+            DiagnosisFinding::new(DiagnosisCause::RandomLoss, sure, evidence).with(
+                CauseParameters {
+                    loss: Probability::from_fraction(loss),
+                    ..CauseParameters::default()
+                },
+            )
         })
     }
 
@@ -636,7 +649,7 @@ impl Seen {
     }
 
     /// A shaper whose queue drops hardly anything of what is lost.
-    fn shaper_among_chance(&self) -> Option<Finding> {
+    fn shaper_among_random_loss(&self) -> Option<DiagnosisFinding> {
         // A short queue's rate is known only where all that wait leave at it.
         let is_one_rate = self
             .waiting_rate
@@ -650,7 +663,7 @@ impl Seen {
     }
 
     /// Without losses: packets that wait show a rate, and a burst before it.
-    fn lossless(&self, stream: &Stream) -> Vec<Finding> {
+    fn lossless(&self, stream: &HostStream) -> Vec<DiagnosisFinding> {
         let Some(rate) = self.queues_at(LONG_QUEUE_PACKETS) else {
             return Vec::new();
         };
@@ -663,17 +676,19 @@ impl Seen {
             self.long_wait * 1e3,
             bitrate(rate)
         );
-        let found = Finding::new(Cause::DropTailQueue, 0.6, evidence).with(Parameters {
-            rate: Some(bitrate(rate)),
-            queue: Some(bytes(queue)),
-            queue_delay: Some(seconds(self.long_wait)),
-            window_needed: stream.least_rtt.map(|rtt| bytes(rtt * rate)),
-            ..Parameters::default()
-        });
+        let found = DiagnosisFinding::new(DiagnosisCause::DropTailQueue, 0.6, evidence).with(
+            CauseParameters {
+                rate: Some(bitrate(rate)),
+                queue: Some(bytes(queue)),
+                queue_delay: Some(seconds(self.long_wait)),
+                window_needed: stream.least_rtt.map(|rtt| bytes(rtt * rate)),
+                ..CauseParameters::default()
+            },
+        );
         vec![found]
     }
 
-    fn host_window(&self, stream: &Stream) -> Option<Finding> {
+    fn host_window(&self, stream: &HostStream) -> Option<DiagnosisFinding> {
         /// The share of acknowledgements that find a window full which holds a transfer back.
         const NEARLY_ALWAYS: f64 = 0.8;
         let window = stream.window;
@@ -686,10 +701,12 @@ impl Seen {
         // A window beyond the BDP fills the queue, and is not what holds the transfer back.
         let uses = |window: f64| reached * self.rtt > WINDOW_USED * window;
         let found = |bytes_held: f64, sure: f64, evidence: String| {
-            Finding::new(Cause::HostWindow, sure, evidence).with(Parameters {
-                window: Some(bytes(bytes_held)),
-                ..Parameters::default()
-            })
+            DiagnosisFinding::new(DiagnosisCause::HostWindow, sure, evidence).with(
+                CauseParameters {
+                    window: Some(bytes(bytes_held)),
+                    ..CauseParameters::default()
+                },
+            )
         };
         if let Some(offered) = window.offered.filter(|offered| uses(*offered)) {
             let evidence = format!(
@@ -720,25 +737,25 @@ impl Seen {
         Some(found(kept, 0.7, evidence))
     }
 
-    fn nothing_found(&self) -> Finding {
+    fn nothing_found(&self) -> DiagnosisFinding {
         if self.lost > 0 {
             let evidence = format!("{} losses are too few to tell what drops", self.lost);
-            return Finding::new(Cause::Unknown, 0.6, evidence);
+            return DiagnosisFinding::new(DiagnosisCause::Unknown, 0.6, evidence);
         }
         let evidence = format!(
             "none of {} packets was lost, and none waited longer than {:.1} ms",
             self.passages.len(),
             self.long_wait * 1e3
         );
-        Finding::new(Cause::None, 0.8, evidence)
+        DiagnosisFinding::new(DiagnosisCause::None, 0.8, evidence)
     }
 }
 
 /// What clocks and acknowledgements add to waits.
-fn noise(place: Place) -> f64 {
+fn noise(place: CapturePlace) -> f64 {
     match place {
         // Stamps of a millisecond.
-        Place::Receiver => 0.001,
-        Place::Sender | Place::Middle => 0.000_05,
+        CapturePlace::Receiver => 0.001,
+        CapturePlace::Sender | CapturePlace::Middle => 0.000_05,
     }
 }

@@ -11,7 +11,7 @@
 //! All connections of a pair of hosts in one direction are one stream of packets: what they share is
 //! one bottleneck. Super-segments are cut into segments. Sequence numbers wrap, and a capture may begin
 //! and end anywhere. A header of some bytes may stand for hundreds of packets, or for tens of thousands that
-//! are missing before it, so that streams are cut off where they come to more packets than [`Most`].
+//! are missing before it, so that streams are cut off where they come to more packets than [`PacketLimits`].
 
 mod clock;
 mod most;
@@ -26,12 +26,12 @@ use std::net::{IpAddr, SocketAddr};
 
 use vocab::Time;
 
-use self::clock::Clock;
-pub(super) use self::most::Most;
+use self::clock::TimestampClock;
+pub(super) use self::most::PacketLimits;
 use self::most::cut_off;
-pub(super) use self::ways::Ways;
-pub(super) use self::window::Window;
-use super::segment::{MOST_PAYLOAD, Segment};
+pub(super) use self::ways::CapturedDirections;
+pub(super) use self::window::WindowLimit;
+use super::segment::{MOST_PAYLOAD, TcpSegment};
 #[cfg(test)]
 use super::statistics::looks;
 
@@ -57,7 +57,7 @@ const MOST_CONNECTIONS: usize = 65_536;
 
 /// Where a capture was taken, seen from who sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum CapturePlace {
     /// At the sender or near it.
     Sender,
     /// Between the two.
@@ -66,21 +66,21 @@ pub enum Place {
     Receiver,
 }
 
-impl Place {
+impl CapturePlace {
     /// Its name in reports and in `--json`.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Place::Sender => "sender",
-            Place::Middle => "middle",
-            Place::Receiver => "receiver",
+            CapturePlace::Sender => "sender",
+            CapturePlace::Middle => "middle",
+            CapturePlace::Receiver => "receiver",
         }
     }
 }
 
 /// What became of a packet at the bottleneck.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Fate {
+pub(super) enum PacketFate {
     Lost,
     /// The wait in seconds, where it is known.
     Passed(Option<f64>),
@@ -88,19 +88,19 @@ pub(super) enum Fate {
 
 /// A packet at the bottleneck.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Passage {
+pub(super) struct PacketPassage {
     /// Seconds since the capture's first packet.
     pub(super) sent: f64,
     /// When it was captured, or its hole showed.
     pub(super) seen: f64,
     /// Of the IP packet.
     pub(super) bytes: f64,
-    pub(super) fate: Fate,
+    pub(super) fate: PacketFate,
 }
 
 /// All that went from one host to another.
 #[derive(Clone, Debug)]
-pub(super) struct Stream {
+pub(super) struct HostStream {
     pub(super) source: IpAddr,
     pub(super) destination: IpAddr,
     pub(super) connections: usize,
@@ -108,22 +108,22 @@ pub(super) struct Stream {
     pub(super) begun_before: usize,
     pub(super) payload_bytes: u64,
     /// What of it and of its acknowledgements was captured.
-    pub(super) ways: Ways,
+    pub(super) ways: CapturedDirections,
     /// Payload that came after as many packets as are looked at.
     pub(super) left_out: u64,
-    pub(super) place: Place,
+    pub(super) place: CapturePlace,
     /// In order of `sent`.
-    pub(super) passages: Vec<Passage>,
+    pub(super) passages: Vec<PacketPassage>,
     /// The least RTT between the ends, in seconds, as far as it shows from here.
     pub(super) least_rtt: Option<f64>,
     /// What limits the bytes under way.
-    pub(super) window: Window,
+    pub(super) window: WindowLimit,
 }
 
 /// A direction of a connection.
 #[derive(Debug, Default)]
-struct Half {
-    events: Vec<Event>,
+struct ConnectionDirection {
+    events: Vec<CaptureEvent>,
     base: Option<i64>,
     highest: i64,
     payload_bytes: u64,
@@ -135,15 +135,15 @@ struct Half {
 }
 
 #[derive(Clone, Debug)]
-struct Event {
+struct CaptureEvent {
     /// The place of its segment in the capture.
     order: usize,
     at: f64,
-    what: What,
+    what: EventContent,
 }
 
 #[derive(Clone, Debug)]
-enum What {
+enum EventContent {
     Data {
         start: i64,
         end: i64,
@@ -158,53 +158,53 @@ enum What {
     },
 }
 
-type Key = (SocketAddr, SocketAddr, u32);
+type ConnectionKey = (SocketAddr, SocketAddr, u32);
 
 /// Puts a capture's segments together to streams, the one with most payload first.
-pub(super) fn streams(segments: &[Segment], most: Most) -> Vec<Stream> {
+pub(super) fn streams(segments: &[TcpSegment], most: PacketLimits) -> Vec<HostStream> {
     let halves = halves(segments);
-    let mut pairs: BTreeMap<(IpAddr, IpAddr), Vec<Half>> = BTreeMap::new();
+    let mut pairs: BTreeMap<(IpAddr, IpAddr), Vec<ConnectionDirection>> = BTreeMap::new();
     for ((source, destination, _), half) in halves {
         if half.payload_bytes > 0 || half.unseen() > 0 {
             let pair = (source.ip(), destination.ip());
             pairs.entry(pair).or_default().push(half);
         }
     }
-    let mut pairs: Vec<((IpAddr, IpAddr), Vec<Half>)> = pairs.into_iter().collect();
-    let most_sent = |halves: &[Half]| -> u64 {
+    let mut pairs: Vec<((IpAddr, IpAddr), Vec<ConnectionDirection>)> = pairs.into_iter().collect();
+    let most_sent = |halves: &[ConnectionDirection]| -> u64 {
         let sent = halves.iter().map(|half| half.payload_bytes + half.unseen());
         sent.sum()
     };
     pairs.sort_by_key(|(_, halves)| Reverse(most_sent(halves)));
     let mut left = most.of_all;
-    let stream = |((source, destination), mut halves): (_, Vec<Half>)| {
-        let ways = Ways::of(&halves);
-        if ways == Ways::Both {
+    let stream = |((source, destination), mut halves): (_, Vec<ConnectionDirection>)| {
+        let ways = CapturedDirections::of(&halves);
+        if ways == CapturedDirections::Both {
             halves.retain(|half| half.payload_bytes > 0);
         }
         let payload = payload_bytes(&halves);
-        let sizes: Vec<i64> = halves.iter().map(Half::segment).collect();
+        let sizes: Vec<i64> = halves.iter().map(ConnectionDirection::segment).collect();
         left -= cut_off(&mut halves, &sizes, left.min(most.of_stream));
         let left_out = payload - payload_bytes(&halves);
-        Stream {
+        HostStream {
             ways,
             left_out,
-            ..Stream::of(source, destination, &halves, &sizes)
+            ..HostStream::of(source, destination, &halves, &sizes)
         }
     };
     pairs.into_iter().map(stream).collect()
 }
 
-fn payload_bytes(halves: &[Half]) -> u64 {
+fn payload_bytes(halves: &[ConnectionDirection]) -> u64 {
     halves.iter().map(|half| half.payload_bytes).sum()
 }
 
 /// Sorts segments into directions of connections; a port that is used again is another connection.
-fn halves(segments: &[Segment]) -> BTreeMap<Key, Half> {
+fn halves(segments: &[TcpSegment]) -> BTreeMap<ConnectionKey, ConnectionDirection> {
     let Some(first) = segments.first().map(|segment| segment.at) else {
         return BTreeMap::new();
     };
-    let mut halves: BTreeMap<Key, Half> = BTreeMap::new();
+    let mut halves: BTreeMap<ConnectionKey, ConnectionDirection> = BTreeMap::new();
     let mut generations: HashMap<(SocketAddr, SocketAddr), u32> = HashMap::new();
     for (order, segment) in segments.iter().enumerate() {
         let (here, there) = (segment.source, segment.destination);
@@ -215,7 +215,7 @@ fn halves(segments: &[Segment]) -> BTreeMap<Key, Half> {
         if is_first
             && halves
                 .get(&(here, there, generation))
-                .is_some_and(Half::has_begun)
+                .is_some_and(ConnectionDirection::has_begun)
         {
             generation += 1;
         }
@@ -244,7 +244,7 @@ fn seconds(first: Time, at: Time) -> f64 {
     (at.as_nanos() as i128 - first.as_nanos() as i128) as f64 / 1e9
 }
 
-impl Half {
+impl ConnectionDirection {
     fn has_begun(&self) -> bool {
         self.payload_bytes > 0
     }
@@ -261,7 +261,7 @@ impl Half {
         place
     }
 
-    fn sent(&mut self, order: usize, at: f64, segment: &Segment) {
+    fn sent(&mut self, order: usize, at: f64, segment: &TcpSegment) {
         if segment.opens {
             self.opened = true;
             self.segment_bytes = segment.options.segment_bytes;
@@ -274,10 +274,10 @@ impl Half {
         self.highest = self.highest.max(end);
         self.payload_bytes += u64::from(segment.payload_bytes);
         self.most_payload = self.most_payload.max(segment.payload_bytes);
-        self.events.push(Event {
+        self.events.push(CaptureEvent {
             order,
             at,
-            what: What::Data {
+            what: EventContent::Data {
                 start,
                 end,
                 header: segment.header_bytes,
@@ -287,7 +287,7 @@ impl Half {
     }
 
     /// A segment of the other direction, for what it says of this one.
-    fn answered(&mut self, order: usize, at: f64, segment: &Segment) {
+    fn answered(&mut self, order: usize, at: f64, segment: &TcpSegment) {
         if segment.opens {
             self.window_scale = Some(segment.options.window_scale.unwrap_or(0));
         }
@@ -300,10 +300,10 @@ impl Half {
             .options
             .blocks
             .map(|block| block.map(|(start, end)| (place(start), place(end))));
-        self.events.push(Event {
+        self.events.push(CaptureEvent {
             order,
             at,
-            what: What::Ack {
+            what: EventContent::Ack {
                 next,
                 blocks,
                 // That of a SYN is not scaled (RFC 7323 §2.2).
@@ -319,8 +319,8 @@ impl Half {
     /// The payload of one segment on the wire.
     fn segment(&self) -> i64 {
         let stamps = self.events.iter().any(|event| match &event.what {
-            What::Data { stamps, .. } => stamps.is_some(),
-            What::Ack { .. } => false,
+            EventContent::Data { stamps, .. } => stamps.is_some(),
+            EventContent::Ack { .. } => false,
         });
         let agreed = self
             .segment_bytes
@@ -342,7 +342,7 @@ impl Half {
         const MOST_OTHERS: f64 = 0.1;
         let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
         for event in &self.events {
-            if let What::Data { start, end, .. } = &event.what {
+            if let EventContent::Data { start, end, .. } = &event.what {
                 *counts.entry((end - start) as u32).or_default() += 1;
             }
         }
@@ -368,7 +368,7 @@ impl Half {
     fn answers_pairs(&self, segment: i64) -> bool {
         let (mut highest, mut to_one, mut to_more) = (None, 0, 0);
         for event in &self.events {
-            let What::Ack { next, blocks, .. } = &event.what else {
+            let EventContent::Ack { next, blocks, .. } = &event.what else {
                 continue;
             };
             let before = *highest.get_or_insert(*next);
@@ -389,7 +389,7 @@ impl Half {
         let (mut least, mut highest, mut head): (Option<f64>, i64, usize) = (None, i64::MIN, 0);
         for event in &self.events {
             match &event.what {
-                What::Data { start, end, .. } => {
+                EventContent::Data { start, end, .. } => {
                     if *end > highest {
                         waiting.push(((*start).max(highest), *end, event.at));
                         highest = *end;
@@ -398,7 +398,7 @@ impl Half {
                         head = waiting.len();
                     }
                 }
-                What::Ack { next, blocks, .. } => {
+                EventContent::Ack { next, blocks, .. } => {
                     let farthest = farthest(*next, blocks);
                     if farthest > highest {
                         // Of what was sent before the capture began: what waits here may have been sent again.
@@ -431,14 +431,14 @@ impl Half {
         let mut least: Option<f64> = None;
         for event in &self.events {
             match &event.what {
-                What::Ack {
+                EventContent::Ack {
                     stamps: Some((stamp, _)),
                     ..
                 } => {
                     // The last one with this stamp: earlier ones would make it look longer.
                     answered.insert(*stamp, event.at);
                 }
-                What::Data {
+                EventContent::Data {
                     stamps: Some((_, echo)),
                     ..
                 } => {
@@ -447,7 +447,7 @@ impl Half {
                         least = Some(least.map_or(took, |least: f64| least.min(took)));
                     }
                 }
-                What::Ack { .. } | What::Data { .. } => {}
+                EventContent::Ack { .. } | EventContent::Data { .. } => {}
             }
         }
         least
@@ -487,45 +487,50 @@ fn likely_payloads(counts: &BTreeMap<u32, usize>) -> Vec<u32> {
     likely
 }
 
-impl Stream {
+impl HostStream {
     /// `sizes` are those of each half's segments.
-    fn of(source: IpAddr, destination: IpAddr, halves: &[Half], sizes: &[i64]) -> Self {
+    fn of(
+        source: IpAddr,
+        destination: IpAddr,
+        halves: &[ConnectionDirection],
+        sizes: &[i64],
+    ) -> Self {
         let least =
             |values: &mut dyn Iterator<Item = Option<f64>>| values.flatten().min_by(f64::total_cmp);
-        let answer = least(&mut halves.iter().map(Half::least_answer));
-        let response = least(&mut halves.iter().map(Half::least_response));
+        let answer = least(&mut halves.iter().map(ConnectionDirection::least_answer));
+        let response = least(&mut halves.iter().map(ConnectionDirection::least_response));
         let rtt = match (answer, response) {
             (Some(answer), Some(response)) => Some(answer + response),
             (answer, _) => answer,
         };
         let place = match (answer, response) {
             (Some(answer), Some(response)) if answer < AT_AN_END * (answer + response) => {
-                Place::Receiver
+                CapturePlace::Receiver
             }
             (Some(answer), Some(response)) if response > AT_AN_END * (answer + response) => {
-                Place::Middle
+                CapturePlace::Middle
             }
             // Without stamps a receiver's own answers, within a millisecond, tell it.
-            (Some(answer), None) if answer < 0.001 => Place::Receiver,
-            _ => Place::Sender,
+            (Some(answer), None) if answer < 0.001 => CapturePlace::Receiver,
+            _ => CapturePlace::Sender,
         };
         let sized = || halves.iter().zip(sizes);
-        let before: Vec<Passage> = sized()
+        let before: Vec<PacketPassage> = sized()
             .flat_map(|(half, segment)| sent_on(half, *segment, answer))
             .collect();
-        let behind: Vec<Passage> = sized()
+        let behind: Vec<PacketPassage> = sized()
             .flat_map(|(half, segment)| arrived(half, *segment, rtt))
             .collect();
-        let lost = |passages: &[Passage]| {
+        let lost = |passages: &[PacketPassage]| {
             passages
                 .iter()
-                .filter(|passage| passage.fate == Fate::Lost)
+                .filter(|passage| passage.fate == PacketFate::Lost)
                 .count()
         };
         let is_behind = match place {
-            Place::Sender => false,
-            Place::Receiver => true,
-            Place::Middle => lost(&behind) > lost(&before),
+            CapturePlace::Sender => false,
+            CapturePlace::Receiver => true,
+            CapturePlace::Middle => lost(&behind) > lost(&before),
         };
         let mut passages = if is_behind { behind } else { before };
         passages.sort_by(|a, b| a.sent.total_cmp(&b.sent));
@@ -535,18 +540,18 @@ impl Stream {
             connections: halves.len(),
             begun_before: halves.iter().filter(|half| !half.opened).count(),
             payload_bytes: payload_bytes(halves),
-            ways: Ways::Both,
+            ways: CapturedDirections::Both,
             left_out: 0,
             place,
             passages,
             least_rtt: rtt,
-            window: Window::of(halves, sizes, rtt),
+            window: WindowLimit::of(halves, sizes, rtt),
         }
     }
 }
 
 /// A piece of a direction that was sent, of a segment's size.
-struct Piece {
+struct SentPiece {
     end: i64,
     /// Its latest transmission's passage.
     passage: usize,
@@ -557,11 +562,11 @@ struct Piece {
 }
 
 /// Packets before the bottleneck: their fate is told by acknowledgements.
-fn sent_on(half: &Half, segment: i64, least: Option<f64>) -> Vec<Passage> {
+fn sent_on(half: &ConnectionDirection, segment: i64, least: Option<f64>) -> Vec<PacketPassage> {
     let least = least.unwrap_or_default();
-    let mut passages: Vec<Passage> = Vec::new();
+    let mut passages: Vec<PacketPassage> = Vec::new();
     let mut known: Vec<bool> = Vec::new();
-    let mut waiting: BTreeMap<i64, Piece> = BTreeMap::new();
+    let mut waiting: BTreeMap<i64, SentPiece> = BTreeMap::new();
     let mut highest = i64::MIN;
     let mut had_blocks = false;
     // The end of the last one that is known to have come, and when the last answer did.
@@ -569,7 +574,7 @@ fn sent_on(half: &Half, segment: i64, least: Option<f64>) -> Vec<Passage> {
     let answers_pairs = half.answers_pairs(segment);
     for event in &half.events {
         match &event.what {
-            What::Data {
+            EventContent::Data {
                 start, end, header, ..
             } => {
                 let mut from = *start;
@@ -580,7 +585,7 @@ fn sent_on(half: &Half, segment: i64, least: Option<f64>) -> Vec<Passage> {
                     if to > highest {
                         waiting.insert(
                             from,
-                            Piece {
+                            SentPiece {
                                 end: to,
                                 passage: index,
                                 sent: event.at,
@@ -594,7 +599,7 @@ fn sent_on(half: &Half, segment: i64, least: Option<f64>) -> Vec<Passage> {
                         .next_back()
                         .filter(|(_, piece)| piece.end > from)
                     {
-                        passages[piece.passage].fate = Fate::Lost;
+                        passages[piece.passage].fate = PacketFate::Lost;
                         known[piece.passage] = true;
                         piece.before = Some(piece.passage);
                         piece.passage = index;
@@ -603,17 +608,17 @@ fn sent_on(half: &Half, segment: i64, least: Option<f64>) -> Vec<Passage> {
                     } else {
                         // Sent again though it was acknowledged: it takes its place at the bottleneck.
                     }
-                    passages.push(Passage {
+                    passages.push(PacketPassage {
                         sent: event.at,
                         seen: event.at,
                         bytes,
-                        fate: Fate::Passed(None),
+                        fate: PacketFate::Passed(None),
                     });
                     known.push(false);
                     from = to;
                 }
             }
-            What::Ack { next, blocks, .. } => {
+            EventContent::Ack { next, blocks, .. } => {
                 let farthest = farthest(*next, blocks);
                 // An answer to what was sent before the capture began: what waits here may have been sent again.
                 let is_before = farthest > highest;
@@ -628,7 +633,7 @@ fn sent_on(half: &Half, segment: i64, least: Option<f64>) -> Vec<Passage> {
                     Some(first) => end == first,
                     None => !had_blocks,
                 };
-                let mut settle = |piece: Piece| {
+                let mut settle = |piece: SentPiece| {
                     settled += 1;
                     highest_came = highest_came.max(piece.end);
                     known[piece.passage] = true;
@@ -642,7 +647,7 @@ fn sent_on(half: &Half, segment: i64, least: Option<f64>) -> Vec<Passage> {
                     } else if event.at - piece.sent < TOO_EARLY * least
                         && let Some(before) = piece.before
                     {
-                        passages[before].fate = Fate::Passed(None);
+                        passages[before].fate = PacketFate::Passed(None);
                     }
                 };
                 while let Some(entry) = waiting.first_entry() {
@@ -668,7 +673,8 @@ fn sent_on(half: &Half, segment: i64, least: Option<f64>) -> Vec<Passage> {
                 let is_delayed = answers_pairs && settled == 1 && first.is_none() && !had_blocks;
                 had_blocks = first.is_some();
                 if let Some((sent, passage)) = newest.filter(|_| !is_delayed) {
-                    passages[passage].fate = Fate::Passed(Some((event.at - sent - least).max(0.0)));
+                    passages[passage].fate =
+                        PacketFate::Passed(Some((event.at - sent - least).max(0.0)));
                 }
             }
         }
@@ -681,7 +687,7 @@ fn sent_on(half: &Half, segment: i64, least: Option<f64>) -> Vec<Passage> {
     for piece in waiting.into_values() {
         let is_overtaken = piece.times == 1 && piece.end + OVERTAKEN_BY * segment <= highest_came;
         if is_overtaken || piece.sent < long_ago {
-            passages[piece.passage].fate = Fate::Lost;
+            passages[piece.passage].fate = PacketFate::Lost;
             known[piece.passage] = true;
         }
     }
@@ -691,9 +697,9 @@ fn sent_on(half: &Half, segment: i64, least: Option<f64>) -> Vec<Passage> {
 }
 
 /// Packets behind the bottleneck: those that are missing show as holes.
-fn arrived(half: &Half, segment: i64, rtt: Option<f64>) -> Vec<Passage> {
-    let clock = Clock::of(half);
-    let mut passages: Vec<Passage> = Vec::new();
+fn arrived(half: &ConnectionDirection, segment: i64, rtt: Option<f64>) -> Vec<PacketPassage> {
+    let clock = TimestampClock::of(half);
+    let mut passages: Vec<PacketPassage> = Vec::new();
     // By its first byte: where a hole ends, and which passages stand for it.
     let mut holes: BTreeMap<i64, (i64, usize, f64)> = BTreeMap::new();
     let mut reordered: Vec<usize> = Vec::new();
@@ -701,7 +707,7 @@ fn arrived(half: &Half, segment: i64, rtt: Option<f64>) -> Vec<Passage> {
     // When the one came that is in order before a hole: what is missing was sent right behind it.
     let mut before: Option<(f64, f64)> = None;
     for event in &half.events {
-        let What::Data {
+        let EventContent::Data {
             start,
             end,
             header,
@@ -722,11 +728,11 @@ fn arrived(half: &Half, segment: i64, rtt: Option<f64>) -> Vec<Passage> {
         while from < *start {
             let to = (from + segment).min(*start);
             holes.insert(from, (to, passages.len(), event.at));
-            passages.push(Passage {
+            passages.push(PacketPassage {
                 sent: before.map_or(sent, |(sent, _)| sent),
                 seen: before.map_or(event.at, |(_, seen)| seen),
                 bytes: (to - from) as f64 + f64::from(*header),
-                fate: Fate::Lost,
+                fate: PacketFate::Lost,
             });
             from = to;
         }
@@ -748,11 +754,11 @@ fn arrived(half: &Half, segment: i64, rtt: Option<f64>) -> Vec<Passage> {
         let mut from = *start;
         while from < *end {
             let to = (from + segment).min(*end);
-            passages.push(Passage {
+            passages.push(PacketPassage {
                 sent,
                 seen: event.at,
                 bytes: (to - from) as f64 + f64::from(*header),
-                fate: Fate::Passed(wait),
+                fate: PacketFate::Passed(wait),
             });
             from = to;
         }
@@ -774,10 +780,10 @@ fn arrived(half: &Half, segment: i64, rtt: Option<f64>) -> Vec<Passage> {
 }
 
 /// Around each passage the longer of the nearest known waits before and behind it.
-pub(super) fn waits(passages: &[Passage]) -> Vec<Option<f64>> {
-    let known = |passage: &Passage| match passage.fate {
-        Fate::Passed(wait) => wait,
-        Fate::Lost => None,
+pub(super) fn waits(passages: &[PacketPassage]) -> Vec<Option<f64>> {
+    let known = |passage: &PacketPassage| match passage.fate {
+        PacketFate::Passed(wait) => wait,
+        PacketFate::Lost => None,
     };
     let mut waits: Vec<Option<f64>> = Vec::with_capacity(passages.len());
     let mut before = None;

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use super::finding::{Cause, Finding};
+use super::finding::{DiagnosisCause, DiagnosisFinding};
 
 /// How far a rate may be off, of the true one.
 const RATE_WITHIN: f64 = 0.03;
@@ -13,14 +13,14 @@ const BURST_WITHIN_BYTES: f64 = 3_000.0;
 
 /// Cases and those that are right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Share {
+pub struct ScoreShare {
     /// Those that are right.
     pub right: u64,
     /// All.
     pub all: u64,
 }
 
-impl Share {
+impl ScoreShare {
     /// Counts a case.
     pub fn count(&mut self, is_right: bool) {
         self.all += 1;
@@ -40,7 +40,7 @@ impl Share {
     }
 }
 
-impl std::fmt::Display for Share {
+impl std::fmt::Display for ScoreShare {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.all == 0 {
             return write!(out, "none");
@@ -60,26 +60,26 @@ impl std::fmt::Display for Share {
 
 /// The account of a set of cases.
 #[derive(Clone, Debug, Default)]
-pub struct Score {
+pub struct DiagnosisScore {
     /// Exactly the causes that are there.
-    pub exact: Share,
+    pub exact: ScoreShare,
     /// Of paths with a bucket: the right one of policer and shaper named, and not the other.
-    pub bucket: Share,
+    pub bucket: ScoreShare,
     /// Of buckets named rightly: the rate within 3 %.
-    pub rate: Share,
+    pub rate: ScoreShare,
     /// Of those: the burst within the larger of 15 % and two MTU, where its size is known and nobody
     /// shares it.
-    pub burst: Share,
+    pub burst: ScoreShare,
     /// By what is there: how often each was found; and, with nobody's label, what was missed.
-    matrix: BTreeMap<Cause, BTreeMap<Cause, u64>>,
-    missed: BTreeMap<Cause, u64>,
+    matrix: BTreeMap<DiagnosisCause, BTreeMap<DiagnosisCause, u64>>,
+    missed: BTreeMap<DiagnosisCause, u64>,
     /// How many cases each cause is in.
-    there: BTreeMap<Cause, u64>,
+    there: BTreeMap<DiagnosisCause, u64>,
 }
 
 /// What is known of a bucket.
 #[derive(Clone, Copy, Debug)]
-pub struct Truth {
+pub struct BucketTruth {
     /// Bits of IP packets per second.
     pub rate: f64,
     /// Bytes of IP packets; [`None`] where it is not judged.
@@ -88,17 +88,17 @@ pub struct Truth {
 
 /// What of a finding is judged.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Answer {
+pub struct JudgedFinding {
     /// The cause that was named.
-    pub cause: Cause,
+    pub cause: DiagnosisCause,
     /// Its rate, in bits of IP packets per second.
     pub rate: Option<f64>,
     /// Its burst, in bytes of IP packets.
     pub burst: Option<f64>,
 }
 
-impl From<&Finding> for Answer {
-    fn from(finding: &Finding) -> Self {
+impl From<&DiagnosisFinding> for JudgedFinding {
+    fn from(finding: &DiagnosisFinding) -> Self {
         let parameters = finding.parameters;
         Self {
             cause: finding.cause,
@@ -108,10 +108,10 @@ impl From<&Finding> for Answer {
     }
 }
 
-impl Answer {
+impl JudgedFinding {
     /// Whether its rate and burst are within their bars of the truth.
     #[must_use]
-    pub fn errors(&self, truth: Truth) -> (Option<bool>, Option<bool>) {
+    pub fn errors(&self, truth: BucketTruth) -> (Option<bool>, Option<bool>) {
         let rate = self
             .rate
             .map(|rate| (rate / truth.rate - 1.0).abs() <= RATE_WITHIN);
@@ -122,15 +122,20 @@ impl Answer {
     }
 }
 
-impl Score {
+impl DiagnosisScore {
     /// Counts a case; returns whether all of it is right.
-    pub fn count(&mut self, causes: &BTreeSet<Cause>, truth: Truth, answers: &[Answer]) -> bool {
-        let found: BTreeSet<Cause> = answers.iter().map(|answer| answer.cause).collect();
+    pub fn count(
+        &mut self,
+        causes: &BTreeSet<DiagnosisCause>,
+        truth: BucketTruth,
+        answers: &[JudgedFinding],
+    ) -> bool {
+        let found: BTreeSet<DiagnosisCause> = answers.iter().map(|answer| answer.cause).collect();
         let mut is_right = found == *causes;
         self.exact.count(is_right);
         for (this, other) in [
-            (Cause::Policer, Cause::Shaper),
-            (Cause::Shaper, Cause::Policer),
+            (DiagnosisCause::Policer, DiagnosisCause::Shaper),
+            (DiagnosisCause::Shaper, DiagnosisCause::Policer),
         ] {
             if !causes.contains(&this) {
                 continue;
@@ -142,7 +147,7 @@ impl Score {
             };
             let (rate, burst) = answer.errors(truth);
             // With others on the path a bucket is not full at the beginning.
-            let burst = burst.filter(|_| !causes.contains(&Cause::CrossTraffic));
+            let burst = burst.filter(|_| !causes.contains(&DiagnosisCause::CrossTraffic));
             if let Some(right) = rate {
                 self.rate.count(right);
                 is_right &= right;
@@ -171,7 +176,7 @@ impl Score {
     /// By what is there, by name: how often what was found, itself first of all, instead or beside it.
     #[must_use]
     pub fn matrix(&self) -> BTreeMap<&'static str, BTreeMap<&'static str, u64>> {
-        let row = |row: &BTreeMap<Cause, u64>| {
+        let row = |row: &BTreeMap<DiagnosisCause, u64>| {
             let named = row.iter().map(|(seen, count)| (seen.name(), *count));
             named.collect()
         };
@@ -216,7 +221,7 @@ impl Score {
 #[test]
 fn wilsons_interval_is_the_published_one() {
     // 81 of 263: E. B. Wilson's formula gives 0.2553 to 0.3662 (Newcombe 1998, Table I).
-    let (low, high) = Share {
+    let (low, high) = ScoreShare {
         right: 81,
         all: 263,
     }

@@ -1,6 +1,6 @@
 //! One TCP segment of a capture: what of its headers a diagnosis needs.
 //!
-//! [`Segment::parse`] takes an IP packet as it was captured, cut short or not, and never panics. A
+//! [`TcpSegment::parse`] takes an IP packet as it was captured, cut short or not, and never panics. A
 //! super-segment (captured before the card cut it up, or after it was put together again) is one
 //! segment with a long payload; its length comes from the IP header, or where that says zero, from the
 //! length on the wire.
@@ -24,7 +24,7 @@ const MOST_EXTENSIONS: usize = 8;
 
 /// A TCP segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Segment {
+pub struct TcpSegment {
     /// When it was captured.
     pub at: Time,
     /// Who sent it.
@@ -46,12 +46,12 @@ pub struct Segment {
     /// The headers of IP and TCP.
     pub header_bytes: u32,
     /// What its options say.
-    pub options: Options,
+    pub options: TcpOptions,
 }
 
 /// TCP options that matter here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Options {
+pub struct TcpOptions {
     /// RFC 9293 §3.7.1 (Maximum Segment Size).
     pub segment_bytes: Option<u16>,
     /// RFC 7323 §2 (Window Scale).
@@ -62,7 +62,7 @@ pub struct Options {
     pub blocks: [Option<(u32, u32)>; 4],
 }
 
-impl Segment {
+impl TcpSegment {
     /// Reads the headers of an IP packet captured at `at`, of which `wire_bytes` were on the wire.
     /// `None` for anything that is no whole TCP header: other protocols, later fragments, what was
     /// cut before its end.
@@ -94,12 +94,12 @@ impl Segment {
             window: half(tcp, 14)?,
             payload_bytes,
             header_bytes: u32::try_from(header_bytes).ok()?,
-            options: Options::parse(tcp.get(20..tcp.len().min(length)).unwrap_or_default()),
+            options: TcpOptions::parse(tcp.get(20..tcp.len().min(length)).unwrap_or_default()),
         })
     }
 }
 
-impl Options {
+impl TcpOptions {
     /// RFC 9293 §3.2 (Specific Option Definitions); what is damaged ends the list.
     fn parse(mut bytes: &[u8]) -> Self {
         let mut options = Self::default();
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn headers_options_and_an_offloaded_length_are_read() {
-        let segment = Segment::parse(Time::ZERO, &packet(), 40_072).unwrap();
+        let segment = TcpSegment::parse(Time::ZERO, &packet(), 40_072).unwrap();
         assert_eq!(segment.source, "10.0.0.1:443".parse().unwrap());
         assert_eq!((segment.sequence, segment.acknowledgement), (7, Some(9)));
         assert_eq!((segment.header_bytes, segment.payload_bytes), (72, 40_000));
@@ -231,10 +231,10 @@ mod tests {
     #[test]
     fn the_longest_offloaded_length_is_read_and_a_longer_one_refused() {
         let longest = MOST_PAYLOAD as usize + 72;
-        let segment = Segment::parse(Time::ZERO, &packet(), longest).unwrap();
+        let segment = TcpSegment::parse(Time::ZERO, &packet(), longest).unwrap();
         assert_eq!(segment.payload_bytes, MOST_PAYLOAD);
         for wire_bytes in [longest + 1, u32::MAX as usize] {
-            assert_eq!(Segment::parse(Time::ZERO, &packet(), wire_bytes), None);
+            assert_eq!(TcpSegment::parse(Time::ZERO, &packet(), wire_bytes), None);
         }
     }
 
@@ -242,14 +242,14 @@ mod tests {
     fn what_is_cut_or_bent_is_refused_or_read_and_never_panics() {
         let whole = packet();
         for length in 0..whole.len() {
-            let _ = Segment::parse(Time::ZERO, &whole[..length], whole.len());
+            let _ = TcpSegment::parse(Time::ZERO, &whole[..length], whole.len());
         }
-        let mut random = vocab::Random::from_seed(1);
+        let mut random = vocab::SeededRandom::from_seed(1);
         for _ in 0..5_000 {
             let mut bent = whole.clone();
             let at = random.below(bent.len() as u64) as usize;
             bent[at] = random.next_u64() as u8;
-            let _ = Segment::parse(Time::ZERO, &bent, whole.len());
+            let _ = TcpSegment::parse(Time::ZERO, &bent, whole.len());
         }
     }
 }

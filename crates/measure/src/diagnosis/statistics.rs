@@ -12,12 +12,12 @@ pub(super) fn quantile(values: &mut [f64], fraction: f64) -> Option<f64> {
 
 /// A straight line, `y = at_zero + slope × x`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Fit {
+pub(super) struct LinearFit {
     pub(super) slope: f64,
     pub(super) at_zero: f64,
 }
 
-impl Fit {
+impl LinearFit {
     /// The least squares of `points`; `None` when they have no extent in x.
     pub(super) fn of(points: impl Iterator<Item = (f64, f64)> + Clone) -> Option<Self> {
         let (mut count, mut mean_x, mut mean_y) = (0.0, 0.0, 0.0);
@@ -79,8 +79,8 @@ mod tests {
         assert_eq!(quantile(&mut values, 0.5), Some(3.0));
         assert_eq!(quantile(&mut values, 1.0), Some(5.0));
         assert_eq!(quantile(&mut [], 0.5), None);
-        let fit = Fit::of((0..10).map(|x| (f64::from(x), 3.0 + 2.0 * f64::from(x)))).unwrap();
+        let fit = LinearFit::of((0..10).map(|x| (f64::from(x), 3.0 + 2.0 * f64::from(x)))).unwrap();
         assert!((fit.slope - 2.0).abs() < 1e-9 && (fit.at(10.0) - 23.0).abs() < 1e-9);
-        assert_eq!(Fit::of([(1.0, 1.0), (1.0, 2.0)].into_iter()), None);
+        assert_eq!(LinearFit::of([(1.0, 1.0), (1.0, 2.0)].into_iter()), None);
     }
 }

@@ -18,10 +18,10 @@
 
 use std::collections::VecDeque;
 
-use self::service::{Backlog, Service, straying};
+use self::service::{BottleneckService, QueueBacklog, rate_deviation};
 use super::interruption::interruptions;
-use super::observation::{Stage, StreamPacket};
-use super::statistics::{Fit, quantile};
+use super::observation::{LoadStage, StreamPacket};
+use super::statistics::{LinearFit, quantile};
 
 /// Packets that a stage must have delivered for anything to be read from it.
 const LEAST_RECEIVED: usize = 30;
@@ -46,7 +46,7 @@ const LOSS_FLOOR: f64 = 0.001;
 
 /// A stage in seconds and bytes.
 #[derive(Clone, Debug)]
-pub(super) struct Series {
+pub(super) struct StageSeries {
     /// Bytes of each packet.
     pub(super) packet: f64,
     /// When each was sent, since the first was.
@@ -55,9 +55,9 @@ pub(super) struct Series {
     pub(super) delay: Vec<Option<f64>>,
 }
 
-impl Series {
+impl StageSeries {
     /// `None` when too little was received.
-    pub(super) fn of(stage: &Stage) -> Option<Self> {
+    pub(super) fn of(stage: &LoadStage) -> Option<Self> {
         let first = stage.packets.first()?.sent;
         let mut rows = interruptions(stage).into_iter().map(|row| row.packets);
         let mut row = rows.next().unwrap_or_default();
@@ -102,8 +102,8 @@ impl Series {
 
     /// Losses that no queue explains: not next to packets that waited about as long as any did, and not of
     /// packets that were held up and came all at once, which are more than a short queue or bucket takes.
-    pub(super) fn lost_anyhow(&self) -> usize {
-        self.losses_anyhow().len()
+    pub(super) fn unexplained_loss_count(&self) -> usize {
+        self.unexplained_losses().len()
     }
 
     /// Those of them that found nobody waiting before a line of a rate with so short a queue: a sender that makes
@@ -111,7 +111,7 @@ impl Series {
     /// came after.
     pub(super) fn lost_beside_queue(&self, rate: f64, queue: f64) -> usize {
         let least = f64::max(queue - self.packet, 0.1 * self.packet);
-        let mut anyhow = self.losses_anyhow().into_iter().peekable();
+        let mut anyhow = self.unexplained_losses().into_iter().peekable();
         let (mut level, mut before, mut count) = (0.0_f64, 0.0, 0);
         let mut on_the_way = VecDeque::new();
         for (index, (sent, delay)) in self.sent.iter().zip(&self.delay).enumerate() {
@@ -130,8 +130,8 @@ impl Series {
         count
     }
 
-    fn losses_anyhow(&self) -> Vec<usize> {
-        let clumped = self.clumped();
+    fn unexplained_losses(&self) -> Vec<usize> {
+        let clumped = self.held_up_behind();
         let mut delays: Vec<f64> = self.delay.iter().flatten().copied().collect();
         let longest = quantile(&mut delays, 0.999).unwrap_or_default();
         let gap = self.packet / self.sent_rate();
@@ -147,7 +147,7 @@ impl Series {
 
     /// Of each packet, whether it stood behind one sent before it that a host or a relay held up: what is in
     /// order leaves no sooner.
-    fn clumped(&self) -> Vec<bool> {
+    fn held_up_behind(&self) -> Vec<bool> {
         /// Held up by this many packets' time, and this many times what clocks add.
         const HELD_UP_PACKETS: f64 = 2.0;
         const HELD_UP_NOISE: f64 = 20.0;
@@ -178,7 +178,7 @@ impl Series {
 
     /// The same without what packets wait, before a line of a rate, for others that the sender sent with them.
     pub(super) fn noise_beside_backlog(&self, rate: f64) -> f64 {
-        let backlogs = Backlog::of(self, rate, 0.0);
+        let backlogs = QueueBacklog::of(self, rate, 0.0);
         let both = self.delay.iter().zip(backlogs);
         let mut delays: Vec<f64> = both
             .filter_map(|(delay, backlog)| Some((delay.as_ref()? - backlog.level / rate).max(0.0)))
@@ -210,14 +210,14 @@ impl Series {
     }
 
     /// What got through, in order: index, departure, bytes served with it.
-    fn departures(&self) -> impl Iterator<Item = Departure> + Clone + '_ {
+    fn departures(&self) -> impl Iterator<Item = PacketDeparture> + Clone + '_ {
         let mut served = 0.0;
         let received = self.delay.iter().enumerate();
         received
             .filter_map(|(index, delay)| Some((index, (*delay)?)))
             .map(move |(index, delay)| {
                 served += self.packet;
-                Departure {
+                PacketDeparture {
                     index,
                     at: self.sent[index] + delay,
                     delay,
@@ -228,7 +228,7 @@ impl Series {
 
     /// Departures behind which nothing comes at once: what a host or relay that stood still hands on with others
     /// says when it went on, and only the last of them when it was to come.
-    fn free_departures(&self) -> impl Iterator<Item = Departure> + Clone + '_ {
+    fn free_departures(&self) -> impl Iterator<Item = PacketDeparture> + Clone + '_ {
         let least = CLUMP_GAP * self.packet / self.sent_rate();
         let next = self.departures().skip(1).map(|next| next.at);
         let next = next.chain([f64::INFINITY]);
@@ -240,7 +240,7 @@ impl Series {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Departure {
+struct PacketDeparture {
     index: usize,
     at: f64,
     delay: f64,
@@ -249,7 +249,7 @@ struct Departure {
 
 /// What was learned below the bottleneck's rate.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Quiet {
+pub(super) struct QuietObservation {
     /// The loss there.
     pub(super) loss: f64,
     /// The spread of delay there, in seconds.
@@ -258,7 +258,7 @@ pub(super) struct Quiet {
 
 /// What an overloaded bottleneck shows.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Overload {
+pub(super) struct OverloadObservation {
     /// Bytes per second.
     pub(super) rate: f64,
     /// Bytes that a bucket let through beyond the rate; one packet for a plain line.
@@ -291,7 +291,10 @@ pub(super) struct Overload {
 }
 
 /// Reads an overloaded stage; `None` when what was offered got through.
-pub(super) fn overload(series: &Series, quiet: Quiet) -> Option<Overload> {
+pub(super) fn overload(
+    series: &StageSeries,
+    quiet: QuietObservation,
+) -> Option<OverloadObservation> {
     let packet = series.packet;
     let survives = 1.0 - quiet.loss;
     let last = *series.sent.last()?;
@@ -300,7 +303,7 @@ pub(super) fn overload(series: &Series, quiet: Quiet) -> Option<Overload> {
             .free_departures()
             .filter(|d| series.sent[d.index] >= last / 2.0)
     };
-    let line = Fit::of(tail().map(|d| (d.at, d.served)))?;
+    let line = LinearFit::of(tail().map(|d| (d.at, d.served)))?;
     let offered = series.sent_rate();
     if line.slope > OVERLOADED * offered * survives {
         return None;
@@ -312,7 +315,7 @@ pub(super) fn overload(series: &Series, quiet: Quiet) -> Option<Overload> {
     let gap = packet / line.slope;
     let back_to_back = run_rate(series, last / 2.0, 1.0 + 150.0 * quiet.noise / gap)?;
     let steady = series.without_hiccups(line.slope.max(back_to_back));
-    let wait = |d: Departure| steady.delay[d.index].unwrap_or_default();
+    let wait = |d: PacketDeparture| steady.delay[d.index].unwrap_or_default();
     let mut delays: Vec<f64> = tail().map(wait).collect();
     let usual_wait = quantile(&mut delays, 0.5)?;
     // Of a queue that is kept full; the very longest waits are those that hosts add.
@@ -325,13 +328,13 @@ pub(super) fn overload(series: &Series, quiet: Quiet) -> Option<Overload> {
     let best_rate = run_rate(series, last / 2.0, 40.0 + 400.0 * quiet.noise / gap);
     let fastest = best_rate.unwrap_or(line.slope).max(line.slope);
     let service = match waits {
-        true => Service::of_queue(series, fastest, full_wait, quiet.noise)?,
-        false => Service::of_bucket(series, fastest)?,
+        true => BottleneckService::of_queue(series, fastest, full_wait, quiet.noise)?,
+        false => BottleneckService::of_bucket(series, fastest)?,
     };
-    let Service {
+    let BottleneckService {
         line, rate_error, ..
     } = service;
-    let straying = straying(&service.served, packet)?;
+    let straying = rate_deviation(&service.served, packet)?;
     let by_chance = (count as f64 * quiet.loss * survives).sqrt();
     let straying_by_chance =
         packet * (2.0 + 2.5 * by_chance) + 12.0 * line.slope * quiet.noise + service.error;
@@ -354,7 +357,7 @@ pub(super) fn overload(series: &Series, quiet: Quiet) -> Option<Overload> {
         false => policed_burst(series, rate, survives),
     };
     let (dropped_early, early_by_chance) = early_drops(&steady, rate, long_wait, quiet);
-    Some(Overload {
+    Some(OverloadObservation {
         rate,
         burst,
         queue: match waits {
@@ -377,7 +380,12 @@ pub(super) fn overload(series: &Series, quiet: Quiet) -> Option<Overload> {
 
 /// The rate of a line that is never idle: of packets that came right behind the one sent before
 /// them. Losses behind the line do not bias it, as they do the count of what arrives.
-fn busy_rate(series: &Series, from: f64, quiet: Quiet, surely: &[bool]) -> Option<f64> {
+fn busy_rate(
+    series: &StageSeries,
+    from: f64,
+    quiet: QuietObservation,
+    surely: &[bool],
+) -> Option<f64> {
     /// Pairs below which the count is the better measure.
     const LEAST_PAIRS: usize = 100;
     if quiet.loss < LOSS_FLOOR {
@@ -397,8 +405,8 @@ fn busy_rate(series: &Series, from: f64, quiet: Quiet, surely: &[bool]) -> Optio
 }
 
 /// The rate that only the fastest tenth of all runs of so many packets exceeds.
-fn run_rate(series: &Series, from: f64, packets: f64) -> Option<f64> {
-    let departures: Vec<Departure> = series
+fn run_rate(series: &StageSeries, from: f64, packets: f64) -> Option<f64> {
+    let departures: Vec<PacketDeparture> = series
         .free_departures()
         .filter(|d| series.sent[d.index] >= from)
         .collect();
@@ -416,7 +424,7 @@ fn run_rate(series: &Series, from: f64, packets: f64) -> Option<f64> {
 
 /// The deficit that each packet finds in a bucket of a rate that was full at the beginning. A sender that
 /// stands still for a moment lets the bucket fill again, but never beyond its brim.
-fn deficits(series: &Series, rate: f64, survives: f64) -> Vec<f64> {
+fn deficits(series: &StageSeries, rate: f64, survives: f64) -> Vec<f64> {
     let (mut deficit, mut before) = (0.0_f64, 0.0);
     let packets = series.sent.iter().zip(&series.delay);
     packets
@@ -433,7 +441,7 @@ fn deficits(series: &Series, rate: f64, survives: f64) -> Vec<f64> {
 }
 
 /// What of the deficit does not wait: it rises until the bucket is empty and then stays.
-fn shaped_burst(series: &Series, rate: f64, survives: f64) -> f64 {
+fn shaped_burst(series: &StageSeries, rate: f64, survives: f64) -> f64 {
     let deficits = deficits(series, rate, survives);
     let levels: Vec<f64> = series
         .departures()
@@ -457,7 +465,7 @@ fn shaped_burst(series: &Series, rate: f64, survives: f64) -> f64 {
 
 /// The first departure from which on packets wait; with loss behind the line, whose count strays, the
 /// level is best read there.
-fn waits_from(series: &Series, rate: f64) -> Option<usize> {
+fn waits_from(series: &StageSeries, rate: f64) -> Option<usize> {
     /// Departures that must wait, half of them at least.
     const SUSTAINED: usize = 30;
     let waits: Vec<bool> = series
@@ -472,7 +480,7 @@ fn waits_from(series: &Series, rate: f64) -> Option<usize> {
 ///
 /// That packet is where the loss changes from what it always is to what the rate leaves over, found
 /// as the change that makes what was seen most likely.
-fn policed_burst(series: &Series, rate: f64, survives: f64) -> f64 {
+fn policed_burst(series: &StageSeries, rate: f64, survives: f64) -> f64 {
     // Where most is lost at any rate no change of it says anything; half leaves room for one.
     let before = (1.0 - survives).clamp(LOSS_FLOOR, 0.49);
     let after = (1.0 - survives * rate / series.sent_rate()).clamp(2.0 * before, 0.999);
@@ -492,7 +500,12 @@ fn policed_burst(series: &Series, rate: f64, survives: f64) -> f64 {
 
 /// Packets that were lost while the queue was well below its longest, beyond what the loss that is
 /// always there explains; and what chance adds to that.
-fn early_drops(series: &Series, rate: f64, longest_wait: f64, quiet: Quiet) -> (f64, f64) {
+fn early_drops(
+    series: &StageSeries,
+    rate: f64,
+    longest_wait: f64,
+    quiet: QuietObservation,
+) -> (f64, f64) {
     let margin = (0.1 * longest_wait).max(3.0 * series.packet / rate + 4.0 * quiet.noise);
     let full = longest_wait - margin;
     if full <= 0.0 {

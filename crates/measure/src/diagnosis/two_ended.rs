@@ -1,6 +1,6 @@
 //! The causes that a two-ended measurement shows.
 //!
-//! Each detector is a function from what was observed to a [`Finding`] or nothing, and they do not
+//! Each detector is a function from what was observed to a [`DiagnosisFinding`] or nothing, and they do not
 //! exclude each other; only what a bottleneck is (policer, shaper, or a line with a queue) is one
 //! question with one answer.
 
@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use vocab::{Bitrate, ByteCount, Probability};
 
-use super::finding::{Cause, Finding, Parameters};
-use super::observation::{SizeProbe, Stage, TcpRun, TcpSample, TwoEnded};
+use super::finding::{CauseParameters, DiagnosisCause, DiagnosisFinding};
+use super::observation::{LoadStage, SizeProbe, TcpRun, TcpSample, TwoEnded};
 use super::statistics::{confidence, quantile};
-use super::stream::{Overload, Quiet, SAME_RATE, Series, overload};
+use super::stream::{OverloadObservation, QuietObservation, SAME_RATE, StageSeries, overload};
 
 /// A queue below this share of the BDP is too shallow: one connection of CUBIC or Reno, backing off
 /// to 0.7 or 0.5 of its window, then leaves the line idle.
@@ -47,9 +47,9 @@ const LONG_ENOUGH: f64 = 0.25;
 
 /// Finds what holds one direction of a path back; at least one finding, the surest first.
 #[must_use]
-pub fn diagnose(observed: &TwoEnded) -> Vec<Finding> {
-    let seen = Seen::of(observed);
-    let mut findings: Vec<Finding> = Vec::new();
+pub fn diagnose(observed: &TwoEnded) -> Vec<DiagnosisFinding> {
+    let seen = StageObservation::of(observed);
+    let mut findings: Vec<DiagnosisFinding> = Vec::new();
     findings.extend(seen.bottleneck(observed));
     findings.extend(seen.random_loss());
     findings.extend(seen.cross_traffic());
@@ -69,36 +69,37 @@ pub fn diagnose(observed: &TwoEnded) -> Vec<Finding> {
     if findings.is_empty() || (seen.died && seen.overloads.is_empty()) {
         findings.push(seen.nothing_found(observed));
     }
-    let order = |a: &Finding, b: &Finding| b.confidence.total_cmp(&a.confidence);
+    let order = |a: &DiagnosisFinding, b: &DiagnosisFinding| b.confidence.total_cmp(&a.confidence);
     findings.sort_by(order);
     findings
 }
 
 /// What the stages show.
-struct Seen {
+struct StageObservation {
     /// Bytes of a packet.
     packet: f64,
-    quiet: Quiet,
+    quiet: QuietObservation,
     /// Packets and losses that the quiet loss was counted over.
     quiet_packets: usize,
     quiet_lost: usize,
     /// Overloaded stages, the one nearest to 1.5 times the rate and above it first.
-    overloads: Vec<Overload>,
+    overloads: Vec<OverloadObservation>,
     /// Bytes per second that got through, of stages that were not overloaded.
     carried: Option<f64>,
     /// Whether the path stopped carrying anything in mid-stage.
     died: bool,
 }
 
-impl Seen {
+impl StageObservation {
     fn of(observed: &TwoEnded) -> Self {
-        let mut all: Vec<Series> = observed.stages.iter().filter_map(Series::of).collect();
+        let mut all: Vec<StageSeries> =
+            observed.stages.iter().filter_map(StageSeries::of).collect();
         all.sort_by(|a, b| a.sent_rate().total_cmp(&b.sent_rate()));
-        let died = all.iter().any(Series::died);
+        let died = all.iter().any(StageSeries::died);
         all.retain(|series| !series.died());
         let mut seen = Self {
             packet: all.last().map_or(1500.0, |series| series.packet),
-            quiet: Quiet::default(),
+            quiet: QuietObservation::default(),
             quiet_packets: 0,
             quiet_lost: 0,
             overloads: Vec::new(),
@@ -108,8 +109,8 @@ impl Seen {
         // From slow to fast: what the slowest stages lose is what is lost anyhow.
         for series in &all {
             let quiet = match seen.quiet_packets {
-                0 => Quiet {
-                    loss: series.lost_anyhow() as f64 / series.delay.len() as f64,
+                0 => QuietObservation {
+                    loss: series.unexplained_loss_count() as f64 / series.delay.len() as f64,
                     noise: series.noise(),
                 },
                 _ => seen.quiet,
@@ -118,7 +119,7 @@ impl Seen {
                 Some(overload) => seen.overloads.push(overload),
                 None => {
                     seen.quiet_packets += series.delay.len();
-                    seen.quiet_lost += series.lost_anyhow();
+                    seen.quiet_lost += series.unexplained_loss_count();
                     seen.quiet.loss = seen.quiet_lost as f64 / seen.quiet_packets as f64;
                     seen.quiet.noise = series.noise();
                     seen.carried = Some(series.sent_rate());
@@ -131,7 +132,7 @@ impl Seen {
                 .filter_map(|series| overload(series, seen.quiet))
                 .collect();
         }
-        let distance = |overload: &Overload| {
+        let distance = |overload: &OverloadObservation| {
             let times = (overload.offered / overload.rate * 1e6) as i64;
             let is_small = times < 1_450_000;
             (is_small, if is_small { -times } else { times })
@@ -148,10 +149,11 @@ impl Seen {
     /// A sender that stutters below the rate sends some packets at once. They wait for each other, which is no noise
     /// of the hosts' clocks; and where the queue is short they fill it now and then, and what is lost by that is no
     /// chance. Whether there is any of it, so that overloads are to be read again without.
-    fn leave_out_what_a_stutter_makes(&mut self, all: &[Series], observed: &TwoEnded) -> bool {
+    fn leave_out_what_a_stutter_makes(&mut self, all: &[StageSeries], observed: &TwoEnded) -> bool {
         /// A queue below this share of the BDP is filled by a sender's stutter.
         const SHORT: f64 = 0.05;
-        let by_rate = |a: &&Overload, b: &&Overload| a.rate.total_cmp(&b.rate);
+        let by_rate =
+            |a: &&OverloadObservation, b: &&OverloadObservation| a.rate.total_cmp(&b.rate);
         let Some((rate, queue)) = self
             .overloads
             .iter()
@@ -171,7 +173,7 @@ impl Seen {
         }
         let baseline = observed.baseline_rtt.unwrap_or_default().as_secs_f64();
         if queue <= SHORT * rate * baseline && self.quiet_lost >= LOSSES_LEAST {
-            let lost = |series: &Series| series.lost_beside_queue(rate, queue);
+            let lost = |series: &StageSeries| series.lost_beside_queue(rate, queue);
             self.quiet_lost = below().map(lost).sum();
             self.quiet.loss = self.quiet_lost as f64 / self.quiet_packets.max(1) as f64;
         }
@@ -188,7 +190,7 @@ impl Seen {
     }
 
     /// Policer, shaper, queue; AQM; shallow.
-    fn bottleneck(&self, observed: &TwoEnded) -> Vec<Finding> {
+    fn bottleneck(&self, observed: &TwoEnded) -> Vec<DiagnosisFinding> {
         let Some(over) = self.overloads.first() else {
             return Vec::new();
         };
@@ -219,11 +221,12 @@ impl Seen {
                 over.longest_wait * 1e3,
                 over.burst.round(),
             );
-            let found = Finding::new(Cause::Policer, confidence(margin), evidence);
-            return vec![found.with(Parameters {
+            let found =
+                DiagnosisFinding::new(DiagnosisCause::Policer, confidence(margin), evidence);
+            return vec![found.with(CauseParameters {
                 rate,
                 burst: Some(bytes(over.burst)),
-                ..Parameters::default()
+                ..CauseParameters::default()
             })];
         }
         let mut findings = Vec::new();
@@ -235,13 +238,13 @@ impl Seen {
                 over.burst.round(),
                 over.longest_wait * 1e3,
             );
-            let found = Finding::new(Cause::Shaper, confidence(margin), evidence);
-            findings.push(found.with(Parameters {
+            let found = DiagnosisFinding::new(DiagnosisCause::Shaper, confidence(margin), evidence);
+            findings.push(found.with(CauseParameters {
                 rate,
                 burst: Some(bytes(over.burst)),
                 queue: (over.lost > 0).then(|| bytes(over.queue)),
                 queue_delay: Some(seconds(over.longest_wait)),
-                ..Parameters::default()
+                ..CauseParameters::default()
             }));
         }
         if let Some(found) = self.aqm(observed, over) {
@@ -252,7 +255,12 @@ impl Seen {
         findings
     }
 
-    fn queue(&self, observed: &TwoEnded, over: &Overload, is_shaped: bool) -> Option<Finding> {
+    fn queue(
+        &self,
+        observed: &TwoEnded,
+        over: &OverloadObservation,
+        is_shaped: bool,
+    ) -> Option<DiagnosisFinding> {
         // The wait of the last packet that fits is the queue less that packet; a bucket's packet
         // leaves when its last token comes, so its own length is in its wait.
         let own = if is_shaped { 0.0 } else { self.packet };
@@ -264,12 +272,12 @@ impl Seen {
             true => over.queue / over.rate,
             false => over.longest_wait,
         };
-        let parameters = Parameters {
+        let parameters = CauseParameters {
             rate: Some(bitrate(over.rate)),
             queue: Some(bytes(queue)),
             queue_delay: Some(seconds(longest_wait)),
             window_needed: bdp.map(bytes),
-            ..Parameters::default()
+            ..CauseParameters::default()
         };
         let wait = match longest_wait * over.rate < 0.1 * self.packet {
             true => "packets hardly wait".to_owned(),
@@ -286,32 +294,41 @@ impl Seen {
                     bdp.round()
                 );
                 let sure = confidence(SHALLOW * bdp / queue);
-                Some(Finding::new(Cause::ShallowBuffer, sure, evidence).with(parameters))
+                Some(
+                    DiagnosisFinding::new(DiagnosisCause::ShallowBuffer, sure, evidence)
+                        .with(parameters),
+                )
             }
             _ if is_shaped => None,
             _ if is_limit => {
                 let evidence = format!("{filled}, and only then are they dropped");
                 let sure = bdp.map_or(0.9, |bdp| confidence(queue / (SHALLOW * bdp)));
-                Some(Finding::new(Cause::DropTailQueue, sure, evidence).with(parameters))
+                Some(
+                    DiagnosisFinding::new(DiagnosisCause::DropTailQueue, sure, evidence)
+                        .with(parameters),
+                )
             }
             _ => {
                 let evidence = format!("{filled} and are not yet dropped; it may hold more");
-                Some(Finding::new(Cause::DropTailQueue, 0.6, evidence).with(parameters))
+                Some(
+                    DiagnosisFinding::new(DiagnosisCause::DropTailQueue, 0.6, evidence)
+                        .with(parameters),
+                )
             }
         }
     }
 
     /// Losses in an overload beyond those that are always there.
-    fn losses_of(&self, over: &Overload) -> f64 {
+    fn losses_of(&self, over: &OverloadObservation) -> f64 {
         let sent = over.lost as f64 / (1.0 - over.rate / over.offered).max(0.01);
         over.lost as f64 - 2.0 * sent * self.quiet.loss
     }
 
-    fn aqm(&self, observed: &TwoEnded, over: &Overload) -> Option<Finding> {
-        let parameters = Parameters {
+    fn aqm(&self, observed: &TwoEnded, over: &OverloadObservation) -> Option<DiagnosisFinding> {
+        let parameters = CauseParameters {
             rate: Some(bitrate(over.rate)),
             queue_delay: Some(seconds(over.longest_wait)),
-            ..Parameters::default()
+            ..CauseParameters::default()
         };
         if over.dropped_early > over.early_by_chance.max(EARLY_SHARE * over.lost as f64) {
             let evidence = format!(
@@ -321,7 +338,9 @@ impl Seen {
                 over.longest_wait * 1e3
             );
             let sure = confidence(over.dropped_early / over.early_by_chance);
-            return Some(Finding::new(Cause::Aqm, sure, evidence).with(parameters));
+            return Some(
+                DiagnosisFinding::new(DiagnosisCause::Aqm, sure, evidence).with(parameters),
+            );
         }
         let (early, all, usual) = self.early_tcp_losses(observed, over)?;
         let evidence = format!(
@@ -330,7 +349,7 @@ impl Seen {
             usual * 1e3,
             1e3 * over.queue / over.rate
         );
-        Some(Finding::new(Cause::Aqm, 0.8, evidence).with(parameters))
+        Some(DiagnosisFinding::new(DiagnosisCause::Aqm, 0.8, evidence).with(parameters))
     }
 
     /// Loss events of TCP well below the queueing delay that the stream has seen: how many, of
@@ -338,7 +357,7 @@ impl Seen {
     fn early_tcp_losses(
         &self,
         observed: &TwoEnded,
-        over: &Overload,
+        over: &OverloadObservation,
     ) -> Option<(usize, usize, f64)> {
         /// Loss events below which nothing is said.
         const LEAST_EVENTS: usize = 3;
@@ -397,7 +416,7 @@ impl Seen {
         (all >= LEAST_EVENTS && 10 * early >= 7 * all).then_some((early, all, usual))
     }
 
-    fn random_loss(&self) -> Option<Finding> {
+    fn random_loss(&self) -> Option<DiagnosisFinding> {
         let loss = self.quiet.loss;
         if self.quiet_lost < LOSSES_LEAST || loss < LOSS_LEAST {
             return None;
@@ -408,21 +427,26 @@ impl Seen {
         );
         let sure = confidence(self.quiet_lost as f64 / LOSSES_LEAST as f64);
         Some(
-            Finding::new(Cause::RandomLoss, sure, evidence).with(Parameters {
-                loss: Probability::from_fraction(loss),
-                ..Parameters::default()
-            }),
+            DiagnosisFinding::new(DiagnosisCause::RandomLoss, sure, evidence).with(
+                CauseParameters {
+                    loss: Probability::from_fraction(loss),
+                    ..CauseParameters::default()
+                },
+            ),
         )
     }
 
-    fn cross_traffic(&self) -> Option<Finding> {
+    fn cross_traffic(&self) -> Option<DiagnosisFinding> {
         let over = self.overloads.first()?;
-        let parameters = Parameters {
+        let parameters = CauseParameters {
             rate: Some(bitrate(over.rate)),
-            ..Parameters::default()
+            ..CauseParameters::default()
         };
         let found = |sure: f64, evidence: String| {
-            Some(Finding::new(Cause::CrossTraffic, sure, evidence).with(parameters))
+            Some(
+                DiagnosisFinding::new(DiagnosisCause::CrossTraffic, sure, evidence)
+                    .with(parameters),
+            )
         };
         // Where hosts may have left the line idle most of the time, nobody knows who used it.
         let is_known = over.rate_error.is_some();
@@ -472,7 +496,7 @@ impl Seen {
         None
     }
 
-    fn asymmetric_path(&self, observed: &TwoEnded) -> Option<Finding> {
+    fn asymmetric_path(&self, observed: &TwoEnded) -> Option<DiagnosisFinding> {
         let reverse = observed.reverse_rate?;
         let other = reverse.bits_per_second() as f64 / 8.0;
         let this = self.rate()?;
@@ -483,18 +507,20 @@ impl Seen {
                 bitrate(this)
             );
             let sure = confidence(factor / ASYMMETRIC);
-            Finding::new(Cause::AsymmetricPath, sure, evidence).with(Parameters {
-                rate: Some(bitrate(this)),
-                reverse_rate: Some(reverse),
-                ..Parameters::default()
-            })
+            DiagnosisFinding::new(DiagnosisCause::AsymmetricPath, sure, evidence).with(
+                CauseParameters {
+                    rate: Some(bitrate(this)),
+                    reverse_rate: Some(reverse),
+                    ..CauseParameters::default()
+                },
+            )
         })
     }
 
-    fn nothing_found(&self, observed: &TwoEnded) -> Finding {
+    fn nothing_found(&self, observed: &TwoEnded) -> DiagnosisFinding {
         match self.carried {
-            _ if self.died => Finding::new(
-                Cause::Unknown,
+            _ if self.died => DiagnosisFinding::new(
+                DiagnosisCause::Unknown,
                 0.9,
                 "the path stopped carrying packets in the middle of a stage".to_owned(),
             ),
@@ -504,7 +530,7 @@ impl Seen {
                     self.quiet_packets,
                     bitrate(carried)
                 );
-                Finding::new(Cause::None, 0.95, evidence)
+                DiagnosisFinding::new(DiagnosisCause::None, 0.95, evidence)
             }
             None => {
                 let evidence = format!(
@@ -512,14 +538,14 @@ impl Seen {
                     observed.stages.len(),
                     observed.runs.len()
                 );
-                Finding::new(Cause::Unknown, 0.9, evidence)
+                DiagnosisFinding::new(DiagnosisCause::Unknown, 0.9, evidence)
             }
         }
     }
 }
 
 /// Sizes that never get through while smaller ones do, without the network's word (RFC 4821 §3).
-fn black_hole(probes: &[SizeProbe]) -> Option<Finding> {
+fn black_hole(probes: &[SizeProbe]) -> Option<DiagnosisFinding> {
     /// RFC 8899 §5.1.2 (Constants): MAX_PROBES.
     const MOST_PROBES: u32 = 3;
     let passed = probes.iter().filter(|probe| probe.answered > 0);
@@ -538,16 +564,16 @@ fn black_hole(probes: &[SizeProbe]) -> Option<Finding> {
     );
     let sure = confidence(f64::from(sent) / f64::from(MOST_PROBES) + 1.0);
     Some(
-        Finding::new(Cause::MtuBlackHole, sure, evidence).with(Parameters {
+        DiagnosisFinding::new(DiagnosisCause::MtuBlackHole, sure, evidence).with(CauseParameters {
             path_mtu: Some(largest),
-            ..Parameters::default()
+            ..CauseParameters::default()
         }),
     )
 }
 
 /// Stages that went out slower than they were asked to.
-fn slow_sender(stages: &[Stage]) -> Option<Finding> {
-    let share = |stage: &Stage| {
+fn slow_sender(stages: &[LoadStage]) -> Option<DiagnosisFinding> {
+    let share = |stage: &LoadStage| {
         let (first, last) = (stage.packets.first()?, stage.packets.last()?);
         let span = last.sent.since(first.sent).as_secs_f64();
         let bits = (stage.packets.len() - 1) as f64 * stage.packet.bytes() as f64 * 8.0;
@@ -562,15 +588,21 @@ fn slow_sender(stages: &[Stage]) -> Option<Finding> {
         let sent = bitrate(offered.bits_per_second() as f64 * least / 8.0);
         let evidence = format!("{sent} was sent where {offered} was to be");
         let sure = confidence((1.0 - least) / (1.0 - SENT_SHARE));
-        Finding::new(Cause::TestHostLimited, sure, evidence).with(Parameters {
-            rate: Some(sent),
-            ..Parameters::default()
-        })
+        DiagnosisFinding::new(DiagnosisCause::TestHostLimited, sure, evidence).with(
+            CauseParameters {
+                rate: Some(sent),
+                ..CauseParameters::default()
+            },
+        )
     })
 }
 
 /// A window smaller than the path needs, by the kernel's own account of what it waited for.
-fn host_window(observed: &TwoEnded, seen: &Seen, run: &TcpRun) -> Option<Finding> {
+fn host_window(
+    observed: &TwoEnded,
+    seen: &StageObservation,
+    run: &TcpRun,
+) -> Option<DiagnosisFinding> {
     let (mut busy, mut waited, mut window, mut acknowledged) = (0.0, 0.0, 0, 0);
     let mut span: f64 = 0.0;
     for samples in run.while_written() {
@@ -603,16 +635,16 @@ fn host_window(observed: &TwoEnded, seen: &Seen, run: &TcpRun) -> Option<Finding
     );
     let sure = confidence(1.0 + share / WINDOW_LIMITED_SHARE);
     Some(
-        Finding::new(Cause::HostWindow, sure, evidence).with(Parameters {
+        DiagnosisFinding::new(DiagnosisCause::HostWindow, sure, evidence).with(CauseParameters {
             window: Some(ByteCount::new(window)),
             window_needed: seen.bdp(observed).map(bytes),
-            ..Parameters::default()
+            ..CauseParameters::default()
         }),
     )
 }
 
 /// TCP that is answered sooner than the path's far end can answer.
-fn middlebox(observed: &TwoEnded, _: &Seen, run: &TcpRun) -> Option<Finding> {
+fn middlebox(observed: &TwoEnded, _: &StageObservation, run: &TcpRun) -> Option<DiagnosisFinding> {
     let baseline = observed.baseline_rtt?;
     let samples = run.connections.iter().flatten();
     let least = samples
@@ -627,15 +659,17 @@ fn middlebox(observed: &TwoEnded, _: &Seen, run: &TcpRun) -> Option<Finding> {
             baseline.as_secs_f64() * 1e3
         );
         let margin = NEARER * baseline.as_secs_f64() / least.as_secs_f64();
-        Finding::new(Cause::Middlebox, confidence(margin), evidence).with(Parameters {
-            answered_after: Some(least),
-            ..Parameters::default()
-        })
+        DiagnosisFinding::new(DiagnosisCause::Middlebox, confidence(margin), evidence).with(
+            CauseParameters {
+                answered_after: Some(least),
+                ..CauseParameters::default()
+            },
+        )
     })
 }
 
 /// A sender that had nothing to send for much of the run.
-fn idle_sender(_: &TwoEnded, _: &Seen, run: &TcpRun) -> Option<Finding> {
+fn idle_sender(_: &TwoEnded, _: &StageObservation, run: &TcpRun) -> Option<DiagnosisFinding> {
     /// Less of the time than this with data to send.
     const BUSY_SHARE: f64 = 0.8;
     let shares = run.while_written().filter_map(|samples| {
@@ -650,7 +684,7 @@ fn idle_sender(_: &TwoEnded, _: &Seen, run: &TcpRun) -> Option<Finding> {
             busy * 100.0
         );
         let sure = confidence((1.0 - busy) / (1.0 - BUSY_SHARE));
-        Finding::new(Cause::TestHostLimited, sure, evidence)
+        DiagnosisFinding::new(DiagnosisCause::TestHostLimited, sure, evidence)
     })
 }
 

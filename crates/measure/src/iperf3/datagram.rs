@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use vocab::{Reader, Truncated};
+use vocab::{ByteReader, TruncatedInput};
 
 /// What a client shows its address with (`UDP_CONNECT_MSG` of iperf.h, as a little-endian host writes it).
 pub const HELLO: [u8; 4] = *b"9876";
@@ -19,14 +19,14 @@ pub const STAMP_BYTES: usize = 16;
 
 /// The head of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamped {
+pub struct StampedHeader {
     /// When it was sent, to the microsecond, by the sender's clock.
     pub at: Duration,
     /// Its number, from 1 on.
     pub number: u64,
 }
 
-impl Stamped {
+impl StampedHeader {
     /// Writes a datagram of `length` bytes over what was in `out`.
     pub fn emit(&self, length: usize, out: &mut Vec<u8>) {
         out.clear();
@@ -44,11 +44,11 @@ impl Stamped {
     }
 }
 
-fn read(bytes: &[u8]) -> Result<Stamped, Truncated> {
-    let mut reader = Reader::new(bytes);
+fn read(bytes: &[u8]) -> Result<StampedHeader, TruncatedInput> {
+    let mut reader = ByteReader::new(bytes);
     let seconds = Duration::from_secs(u64::from(reader.u32()?));
     let microseconds = Duration::from_micros(u64::from(reader.u32()?));
-    Ok(Stamped {
+    Ok(StampedHeader {
         at: seconds + microseconds,
         number: reader.u64()?,
     })
@@ -60,14 +60,14 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read_back() {
-        let head = Stamped {
+        let head = StampedHeader {
             at: Duration::new(67_918, 63_838_000),
             number: u64::from(u32::MAX) + 1,
         };
         let mut bytes = vec![1, 2, 3];
         head.emit(1_472, &mut bytes);
         assert_eq!(bytes.len(), 1_472);
-        assert_eq!(Stamped::parse(&bytes), Some(head));
+        assert_eq!(StampedHeader::parse(&bytes), Some(head));
     }
 
     /// The second packet of a server's stream, as iperf3 3.12 sent it with counters of 64 bits.
@@ -76,14 +76,14 @@ mod tests {
         let bytes = [
             0, 1, 0x0a, 0x8e, 0, 0x0d, 0x8d, 0x97, 0, 0, 0, 0, 0, 0, 0, 2, 0xe4, 0xfe,
         ];
-        let head = Stamped::parse(&bytes).unwrap();
+        let head = StampedHeader::parse(&bytes).unwrap();
         assert_eq!(head.number, 2);
         assert_eq!(head.at, Duration::new(68_238, 888_215_000));
     }
 
     #[test]
     fn a_greeting_is_no_datagram() {
-        assert_eq!(Stamped::parse(b"6789"), None);
-        assert_eq!(Stamped::parse(&[0; 16]), None);
+        assert_eq!(StampedHeader::parse(b"6789"), None);
+        assert_eq!(StampedHeader::parse(&[0; 16]), None);
     }
 }

@@ -12,7 +12,7 @@
 //! own, 3.12 (src/iperf_api.h, iperf_client_api.c, iperf_api.c of github.com/esnet/iperf); the tests hold
 //! recorded exchanges with its server. Data connections are the shell's: each begins with the same cookie.
 //! A stream of UDP packets has a socket of its own, at which server and client greet each other with four
-//! bytes before any of [`Stamped`] travels.
+//! bytes before any of [`StampedHeader`] travels.
 //!
 //! It does not speak iperf3's SCTP, authentication or both directions at once.
 
@@ -20,9 +20,11 @@ mod datagram;
 mod report;
 mod session;
 
-pub use datagram::{HELLO, STAMP_BYTES, Stamped};
-pub use report::{Counted, Report, StreamCount};
-pub use session::{COOKIE_BYTES, Carried, Failure, Order, Output, SILENCE_MAX, Session};
+pub use datagram::{HELLO, STAMP_BYTES, StampedHeader};
+pub use report::{ConnectionCount, ServerReport, StreamCount};
+pub use session::{
+    COOKIE_BYTES, ClientSession, SILENCE_MAX, SessionOutput, TestFailure, TestOrder, TestProtocol,
+};
 
 /// The port where nobody says otherwise (iperf3(1), `-p`).
 pub const PORT: u16 = 5201;

@@ -10,7 +10,7 @@ const NAME_MAX: usize = 16;
 
 /// What this end counted of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counted {
+pub struct ConnectionCount {
     /// Payload sent, or received.
     pub bytes: ByteCount,
     /// How long.
@@ -23,7 +23,7 @@ pub struct Counted {
 
 /// What the server counted.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Report {
+pub struct ServerReport {
     /// How busy its processor was with the test, in percent.
     pub busy_percent: Option<f64>,
     /// The congestion control of its connections.
@@ -47,7 +47,7 @@ pub struct StreamCount {
     pub jitter: Duration,
 }
 
-impl Report {
+impl ServerReport {
     /// Reads the server's; [`None`] where it is not what iperf3 says.
     #[must_use]
     pub(super) fn parse(value: &Value) -> Option<Self> {
@@ -89,7 +89,7 @@ fn span(seconds: f64) -> Duration {
 }
 
 /// Writes ours. Of what was sent again only bytes are known here, which iperf3 has no field for.
-pub(super) fn emit(counted: &[Counted]) -> Value {
+pub(super) fn emit(counted: &[ConnectionCount]) -> Value {
     let streams: Vec<Value> = counted
         .iter()
         .enumerate()

@@ -6,8 +6,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use vocab::{Bitrate, ByteCount, Time};
 
-use super::report::{Counted, Report, emit};
-use crate::wire::Direction;
+use super::report::{ConnectionCount, ServerReport, emit};
+use crate::wire::TestDirection;
 
 /// Bytes of the cookie: 36 letters and digits and a zero (COOKIE_SIZE).
 pub const COOKIE_BYTES: usize = 37;
@@ -39,7 +39,7 @@ mod state {
 
 /// What a test sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Carried {
+pub enum TestProtocol {
     /// TCP, as fast as it goes.
     Tcp,
     /// UDP packets at a constant rate, whoever sends them.
@@ -53,11 +53,11 @@ pub enum Carried {
 
 /// What a test is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Order {
+pub struct TestOrder {
     /// In what.
-    pub carried: Carried,
+    pub carried: TestProtocol,
     /// Which way data flows; down is iperf3's `-R`.
-    pub direction: Direction,
+    pub direction: TestDirection,
     /// How many connections.
     pub connections: u16,
     /// What the server sets its sockets' buffers to, which its kernel makes a window of; none leaves them.
@@ -70,7 +70,7 @@ pub struct Order {
     pub dscp: u8,
 }
 
-impl Order {
+impl TestOrder {
     fn parameters(&self) -> Value {
         let mut value = json!({
             "omit": 0,
@@ -84,11 +84,11 @@ impl Order {
         let fields = value.as_object_mut().expect("it was made as an object");
         let mut put = |name: &str, value: Value| fields.insert(name.to_owned(), value);
         match self.carried {
-            Carried::Tcp => {
+            TestProtocol::Tcp => {
                 put("tcp", true.into());
                 put("len", BLOCK_BYTES.into());
             }
-            Carried::Udp {
+            TestProtocol::Udp {
                 payload_bytes,
                 rate,
             } => {
@@ -98,7 +98,7 @@ impl Order {
                 put("udp_counters_64bit", 1.into());
             }
         }
-        if self.direction == Direction::Down {
+        if self.direction == TestDirection::Down {
             put("reverse", true.into());
         }
         if let Some(window) = self.window {
@@ -116,20 +116,20 @@ impl Order {
 
 /// What the shell is to do.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Output {
+pub enum SessionOutput {
     /// Write this on the control connection.
     Write(Vec<u8>),
     /// Open the data connections, each beginning with the cookie, or greet at the server's UDP port.
     Open,
-    /// Data may flow; after the time that was ordered, [`Session::end`].
+    /// Data may flow; after the time that was ordered, [`ClientSession::end`].
     Start,
     /// The test is over and this is what the server counted.
-    Over(Report),
+    Over(ServerReport),
 }
 
 /// Why a test came to nothing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
+pub enum TestFailure {
     /// PeerMisbehaved: it is something else, or does not follow its protocol.
     #[error("what answers is no iperf3 server, or one of another protocol ({0})")]
     Foreign(&'static str),
@@ -164,11 +164,11 @@ pub enum Failure {
 /// `SO_RCVBUF` or `SO_SNDBUF` was not what was asked for.
 const BUFFER_REFUSED: u32 = 141;
 
-impl Failure {
+impl TestFailure {
     /// Whether it was the window that the server's system would not give.
     #[must_use]
     pub fn is_of_window(&self) -> bool {
-        matches!(self, Failure::Refused { code, .. } if *code == BUFFER_REFUSED)
+        matches!(self, TestFailure::Refused { code, .. } if *code == BUFFER_REFUSED)
     }
 }
 
@@ -198,7 +198,7 @@ fn system(errno: &u32) -> String {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum SessionState {
     Greeting,
     Proposed,
     Opening,
@@ -212,44 +212,46 @@ enum State {
     Failed,
 }
 
-impl State {
+impl SessionState {
     /// For who is told that nothing came.
     fn name(self) -> &'static str {
         match self {
-            State::Greeting => "after the cookie",
-            State::Proposed => "after the parameters",
-            State::Opening => "while the connections were opened",
-            State::Starting => "before the test",
-            State::Running => "during the test",
-            State::Ending | State::Reporting | State::Displaying => "after the test",
-            State::Done | State::Failed => "after everything",
+            SessionState::Greeting => "after the cookie",
+            SessionState::Proposed => "after the parameters",
+            SessionState::Opening => "while the connections were opened",
+            SessionState::Starting => "before the test",
+            SessionState::Running => "during the test",
+            SessionState::Ending | SessionState::Reporting | SessionState::Displaying => {
+                "after the test"
+            }
+            SessionState::Done | SessionState::Failed => "after everything",
         }
     }
 }
 
 /// One test.
 #[derive(Debug)]
-pub struct Session {
-    order: Order,
-    state: State,
+pub struct ClientSession {
+    order: TestOrder,
+    state: SessionState,
     /// What has come and is not understood yet; at most a JSON and its length.
     input: Vec<u8>,
-    output: VecDeque<Output>,
+    output: VecDeque<SessionOutput>,
     until: Time,
-    counted: Vec<Counted>,
-    report: Option<Report>,
-    failure: Option<Failure>,
+    counted: Vec<ConnectionCount>,
+    report: Option<ServerReport>,
+    failure: Option<TestFailure>,
 }
 
-impl Session {
+impl ClientSession {
     /// A test on a control connection that has just been opened.
     #[must_use]
-    pub fn new(now: Time, cookie: &[u8; COOKIE_BYTES], order: Order) -> Self {
+    pub fn new(now: Time, cookie: &[u8; COOKIE_BYTES], order: TestOrder) -> Self {
         Self {
             order,
-            state: State::Greeting,
+            state: SessionState::Greeting,
             input: Vec::new(),
-            output: VecDeque::from([Output::Write(cookie.to_vec())]),
+            output: VecDeque::from([SessionOutput::Write(cookie.to_vec())]),
             until: now + SILENCE_MAX,
             counted: Vec::new(),
             report: None,
@@ -269,11 +271,11 @@ impl Session {
     }
 
     /// What to do next.
-    pub fn poll_output(&mut self) -> Option<Output> {
+    pub fn poll_output(&mut self) -> Option<SessionOutput> {
         self.output.pop_front()
     }
 
-    /// When [`Session::handle_timeout`] has something to do.
+    /// When [`ClientSession::handle_timeout`] has something to do.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         self.is_open().then_some(self.until)
@@ -281,19 +283,19 @@ impl Session {
 
     /// Why it came to nothing.
     #[must_use]
-    pub fn failure(&self) -> Option<&Failure> {
+    pub fn failure(&self) -> Option<&TestFailure> {
         self.failure.as_ref()
     }
 
     fn is_open(&self) -> bool {
-        !matches!(self.state, State::Done | State::Failed)
+        !matches!(self.state, SessionState::Done | SessionState::Failed)
     }
 
     /// Fails if the server was silent too long.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.is_open() && now >= self.until {
             let when = self.state.name();
-            self.fail(Failure::Silent { when });
+            self.fail(TestFailure::Silent { when });
         }
     }
 
@@ -313,29 +315,29 @@ impl Session {
     pub fn closed(&mut self) {
         if self.is_open() {
             let when = self.state.name();
-            self.fail(Failure::Closed(when));
+            self.fail(TestFailure::Closed(when));
         }
     }
 
     /// Ends the data: its time is up, or somebody will not wait. `counted` is of each connection, in order.
-    pub fn end(&mut self, now: Time, counted: Vec<Counted>) {
-        if self.state == State::Running {
+    pub fn end(&mut self, now: Time, counted: Vec<ConnectionCount>) {
+        if self.state == SessionState::Running {
             self.counted = counted;
             self.write(vec![state::TEST_END]);
-            self.go(now, State::Ending);
+            self.go(now, SessionState::Ending);
         }
     }
 
-    fn go(&mut self, now: Time, state: State) {
+    fn go(&mut self, now: Time, state: SessionState) {
         self.state = state;
         self.until = now + SILENCE_MAX;
-        if state == State::Running {
+        if state == SessionState::Running {
             self.until += self.order.duration + TEST_LATE_MAX;
         }
     }
 
     fn write(&mut self, bytes: Vec<u8>) {
-        self.output.push_back(Output::Write(bytes));
+        self.output.push_back(SessionOutput::Write(bytes));
     }
 
     fn write_json(&mut self, value: &Value) {
@@ -346,15 +348,15 @@ impl Session {
         self.write(bytes);
     }
 
-    fn fail(&mut self, failure: Failure) {
+    fn fail(&mut self, failure: TestFailure) {
         self.failure = Some(failure);
-        self.state = State::Failed;
+        self.state = SessionState::Failed;
         self.output.clear();
     }
 
     /// Understands one thing more; whether it did.
     fn step(&mut self, now: Time) -> bool {
-        if self.state == State::Reporting && self.report.is_none() {
+        if self.state == SessionState::Reporting && self.report.is_none() {
             return self.read_report(now);
         }
         let Some(said) = self.input.first().copied() else {
@@ -365,34 +367,34 @@ impl Session {
         }
         self.input.remove(0);
         match (self.state, said) {
-            (_, state::ACCESS_DENIED) => self.fail(Failure::Busy),
-            (_, state::SERVER_TERMINATE) => self.fail(Failure::Terminated),
-            (State::Greeting, state::PARAM_EXCHANGE) => {
+            (_, state::ACCESS_DENIED) => self.fail(TestFailure::Busy),
+            (_, state::SERVER_TERMINATE) => self.fail(TestFailure::Terminated),
+            (SessionState::Greeting, state::PARAM_EXCHANGE) => {
                 let parameters = self.order.parameters();
                 self.write_json(&parameters);
-                self.go(now, State::Proposed);
+                self.go(now, SessionState::Proposed);
             }
-            (State::Proposed, state::CREATE_STREAMS) => {
-                self.output.push_back(Output::Open);
-                self.go(now, State::Opening);
+            (SessionState::Proposed, state::CREATE_STREAMS) => {
+                self.output.push_back(SessionOutput::Open);
+                self.go(now, SessionState::Opening);
             }
-            (State::Opening, state::TEST_START) => self.go(now, State::Starting),
-            (State::Starting, state::TEST_RUNNING) => {
-                self.output.push_back(Output::Start);
-                self.go(now, State::Running);
+            (SessionState::Opening, state::TEST_START) => self.go(now, SessionState::Starting),
+            (SessionState::Starting, state::TEST_RUNNING) => {
+                self.output.push_back(SessionOutput::Start);
+                self.go(now, SessionState::Running);
             }
-            (State::Ending, state::EXCHANGE_RESULTS) => {
+            (SessionState::Ending, state::EXCHANGE_RESULTS) => {
                 let counted = std::mem::take(&mut self.counted);
                 self.write_json(&emit(&counted));
-                self.go(now, State::Reporting);
+                self.go(now, SessionState::Reporting);
             }
-            (State::Displaying, state::DISPLAY_RESULTS) => {
+            (SessionState::Displaying, state::DISPLAY_RESULTS) => {
                 self.write(vec![state::IPERF_DONE]);
                 let report = self.report.take().unwrap_or_default();
-                self.output.push_back(Output::Over(report));
-                self.go(now, State::Done);
+                self.output.push_back(SessionOutput::Over(report));
+                self.go(now, SessionState::Done);
             }
-            (state, _) => self.fail(Failure::Foreign(state.name())),
+            (state, _) => self.fail(TestFailure::Foreign(state.name())),
         }
         true
     }
@@ -407,7 +409,7 @@ impl Session {
             u32::from_be_bytes(four)
         };
         let (code, errno) = (word(0), word(4));
-        self.fail(Failure::Refused { code, errno });
+        self.fail(TestFailure::Refused { code, errno });
         true
     }
 
@@ -422,7 +424,7 @@ impl Session {
         };
         let length = u32::from_be_bytes(*length) as usize;
         if length > JSON_MAX {
-            self.fail(Failure::Foreign(WHEN));
+            self.fail(TestFailure::Foreign(WHEN));
             return true;
         }
         let Some(text) = self.input.get(4..4 + length) else {
@@ -430,14 +432,14 @@ impl Session {
         };
         let report = serde_json::from_slice(text)
             .ok()
-            .and_then(|value| Report::parse(&value));
+            .and_then(|value| ServerReport::parse(&value));
         let Some(report) = report else {
-            self.fail(Failure::Foreign(WHEN));
+            self.fail(TestFailure::Foreign(WHEN));
             return true;
         };
         self.input.drain(..4 + length);
         self.report = Some(report);
-        self.go(now, State::Displaying);
+        self.go(now, SessionState::Displaying);
         true
     }
 }

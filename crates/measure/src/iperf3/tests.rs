@@ -6,7 +6,7 @@ use serde_json::Value;
 use vocab::{Bitrate, ByteCount, Time};
 
 use super::*;
-use crate::wire::Direction;
+use crate::wire::TestDirection;
 
 /// What the server said at the end of a test up, one connection, 100,000 bytes.
 const UP_RESULTS: &str = r#"{"cpu_util_total":0.092162218813735833,"cpu_util_user":0.092162218813735833,"cpu_util_system":0,"sender_has_retransmits":18446744073709551615,"congestion_used":"bbr","streams":[{"id":1,"bytes":100000,"retransmits":18446744073709551615,"jitter":0,"errors":0,"packets":0,"start_time":0,"end_time":0.300539}]}"#;
@@ -17,9 +17,9 @@ const DOWN_RESULTS: &str = r#"{"cpu_util_total":2.4879600504700465,"cpu_util_use
 const UDP_UP_RESULTS: &str = r#"{"cpu_util_total":0.11085320686583325,"cpu_util_user":0.11094868766416729,"cpu_util_system":0,"sender_has_retransmits":18446744073709551615,"streams":[{"id":1,"bytes":125120,"retransmits":18446744073709551615,"jitter":3.3421372463555811e-05,"errors":0,"packets":85,"start_time":0,"end_time":1.047324}]}"#;
 const UDP_DOWN_RESULTS: &str = r#"{"cpu_util_total":1.7099505510139734,"cpu_util_user":0,"cpu_util_system":1.7099505510139734,"sender_has_retransmits":0,"streams":[{"id":1,"bytes":131008,"retransmits":18446744073709551615,"jitter":5.2408142171793547e-05,"errors":0,"packets":89,"start_time":0,"end_time":1.040255}]}"#;
 
-fn order(direction: Direction, connections: u16) -> Order {
-    Order {
-        carried: Carried::Tcp,
+fn order(direction: TestDirection, connections: u16) -> TestOrder {
+    TestOrder {
+        carried: TestProtocol::Tcp,
         direction,
         connections,
         window: Some(ByteCount::new(14_600)),
@@ -29,16 +29,16 @@ fn order(direction: Direction, connections: u16) -> Order {
     }
 }
 
-fn begin(direction: Direction, connections: u16) -> Session {
+fn begin(direction: TestDirection, connections: u16) -> ClientSession {
     begin_order(order(direction, connections))
 }
 
-fn begin_order(order: Order) -> Session {
-    let cookie = Session::cookie(&[7; COOKIE_BYTES - 1]);
-    Session::new(Time::ZERO, &cookie, order)
+fn begin_order(order: TestOrder) -> ClientSession {
+    let cookie = ClientSession::cookie(&[7; COOKIE_BYTES - 1]);
+    ClientSession::new(Time::ZERO, &cookie, order)
 }
 
-fn outputs(session: &mut Session) -> Vec<Output> {
+fn outputs(session: &mut ClientSession) -> Vec<SessionOutput> {
     std::iter::from_fn(|| session.poll_output()).collect()
 }
 
@@ -49,8 +49,8 @@ fn framed(json: &str) -> Vec<u8> {
 }
 
 /// The JSON of a write, behind its length.
-fn json_of(output: &Output) -> Value {
-    let Output::Write(bytes) = output else {
+fn json_of(output: &SessionOutput) -> Value {
+    let SessionOutput::Write(bytes) = output else {
         panic!("{output:?}");
     };
     let (length, text) = bytes.split_first_chunk::<4>().unwrap();
@@ -59,28 +59,35 @@ fn json_of(output: &Output) -> Value {
 }
 
 /// Goes through a whole test; what came in pieces of `grain` bytes.
-fn whole(direction: Direction, connections: u16, results: &str, grain: usize) -> (Value, Report) {
+fn whole(
+    direction: TestDirection,
+    connections: u16,
+    results: &str,
+    grain: usize,
+) -> (Value, ServerReport) {
     whole_order(order(direction, connections), results, grain)
 }
 
-fn whole_order(order: Order, results: &str, grain: usize) -> (Value, Report) {
+fn whole_order(order: TestOrder, results: &str, grain: usize) -> (Value, ServerReport) {
     let now = Time::ZERO;
     let connections = order.connections;
     let mut session = begin_order(order);
-    let hear = |session: &mut Session, bytes: &[u8]| {
+    let hear = |session: &mut ClientSession, bytes: &[u8]| {
         for piece in bytes.chunks(grain) {
             session.handle(now, piece);
         }
         outputs(session)
     };
     let cookie = outputs(&mut session);
-    assert!(matches!(&cookie[..], [Output::Write(bytes)] if bytes.len() == 37 && bytes[36] == 0));
+    assert!(
+        matches!(&cookie[..], [SessionOutput::Write(bytes)] if bytes.len() == 37 && bytes[36] == 0)
+    );
     let parameters = json_of(&hear(&mut session, &[9])[0]);
-    assert_eq!(hear(&mut session, &[10]), [Output::Open]);
-    assert_eq!(hear(&mut session, &[1, 2]), [Output::Start]);
-    let counted = vec![Counted::default(); usize::from(connections)];
+    assert_eq!(hear(&mut session, &[10]), [SessionOutput::Open]);
+    assert_eq!(hear(&mut session, &[1, 2]), [SessionOutput::Start]);
+    let counted = vec![ConnectionCount::default(); usize::from(connections)];
     session.end(now, counted);
-    assert_eq!(outputs(&mut session), [Output::Write(vec![4])]);
+    assert_eq!(outputs(&mut session), [SessionOutput::Write(vec![4])]);
     let ours = json_of(&hear(&mut session, &[13])[0]);
     let ids: Vec<u64> = ours["streams"]
         .as_array()
@@ -91,7 +98,7 @@ fn whole_order(order: Order, results: &str, grain: usize) -> (Value, Report) {
     assert_eq!(ids, &[1, 3, 4, 5][..usize::from(connections)]);
     assert_eq!(hear(&mut session, &framed(results)), []);
     let last = hear(&mut session, &[14]);
-    let [Output::Write(done), Output::Over(report)] = &last[..] else {
+    let [SessionOutput::Write(done), SessionOutput::Over(report)] = &last[..] else {
         panic!("{last:?}");
     };
     assert_eq!(done, &[16]);
@@ -102,7 +109,7 @@ fn whole_order(order: Order, results: &str, grain: usize) -> (Value, Report) {
 #[test]
 fn a_recorded_test_up_is_gone_through_in_pieces_of_any_size() {
     for grain in [1, 7, 4_096] {
-        let (parameters, report) = whole(Direction::Up, 1, UP_RESULTS, grain);
+        let (parameters, report) = whole(TestDirection::Up, 1, UP_RESULTS, grain);
         assert_eq!(parameters["tcp"], true);
         assert_eq!(parameters["time"], 2);
         assert_eq!(parameters["parallel"], 1);
@@ -118,7 +125,7 @@ fn a_recorded_test_up_is_gone_through_in_pieces_of_any_size() {
 
 #[test]
 fn a_recorded_test_down_tells_what_the_sender_sent_again() {
-    let (parameters, report) = whole(Direction::Down, 2, DOWN_RESULTS, 100);
+    let (parameters, report) = whole(TestDirection::Down, 2, DOWN_RESULTS, 100);
     assert_eq!(parameters["reverse"], true);
     assert_eq!(report.streams.len(), 2);
     assert_eq!(report.streams[1].retransmitted_segments, Some(0));
@@ -128,8 +135,8 @@ fn a_recorded_test_down_tells_what_the_sender_sent_again() {
 /// A stream of UDP: what is asked for, in the words of the recorded client, and what the server counted.
 #[test]
 fn a_recorded_stream_of_udp_tells_what_came_and_what_was_sent() {
-    let udp = |direction| Order {
-        carried: Carried::Udp {
+    let udp = |direction| TestOrder {
+        carried: TestProtocol::Udp {
             payload_bytes: 1_472,
             rate: Bitrate::from_bits_per_second(1_000_000),
         },
@@ -137,7 +144,7 @@ fn a_recorded_stream_of_udp_tells_what_came_and_what_was_sent() {
         congestion_control: String::new(),
         ..order(direction, 1)
     };
-    let (parameters, report) = whole_order(udp(Direction::Up), UDP_UP_RESULTS, 50);
+    let (parameters, report) = whole_order(udp(TestDirection::Up), UDP_UP_RESULTS, 50);
     assert_eq!(parameters.get("tcp"), None);
     for (name, value) in [
         ("len", 1_472),
@@ -150,13 +157,13 @@ fn a_recorded_stream_of_udp_tells_what_came_and_what_was_sent() {
     let came = report.streams[0];
     assert_eq!((came.bytes.bytes(), came.packets), (85 * 1_472, 85));
     assert_eq!(came.jitter, Duration::from_nanos(33_421));
-    let (parameters, report) = whole_order(udp(Direction::Down), UDP_DOWN_RESULTS, 50);
+    let (parameters, report) = whole_order(udp(TestDirection::Down), UDP_DOWN_RESULTS, 50);
     assert_eq!(parameters["reverse"], true);
     assert_eq!(report.streams[0].packets, 89);
 }
 
 fn failure(said: &[u8]) -> String {
-    let mut session = begin(Direction::Up, 1);
+    let mut session = begin(TestDirection::Up, 1);
     let _ = outputs(&mut session);
     session.handle(Time::ZERO, said);
     let failure = session.failure().expect("it failed").to_string();
@@ -199,19 +206,19 @@ fn results_that_are_none_end_the_test() {
         framed(&"[".repeat(10_000)),
     ];
     for bytes in results {
-        let mut session = begin(Direction::Up, 1);
+        let mut session = begin(TestDirection::Up, 1);
         session.handle(Time::ZERO, &[9, 10, 1, 2]);
         session.end(Time::ZERO, Vec::new());
         session.handle(Time::ZERO, &[13]);
         session.handle(Time::ZERO, &bytes);
         let failure = session.failure().expect("that was no report");
-        assert_eq!(failure, &Failure::Foreign("its results"));
+        assert_eq!(failure, &TestFailure::Foreign("its results"));
     }
 }
 
 #[test]
 fn a_silent_server_and_one_that_goes_away_are_not_waited_for() {
-    let mut session = begin(Direction::Up, 1);
+    let mut session = begin(TestDirection::Up, 1);
     let until = session.poll_timeout().unwrap();
     assert_eq!(until, Time::ZERO + SILENCE_MAX);
     session.handle_timeout(until - Duration::from_nanos(1));
@@ -222,7 +229,7 @@ fn a_silent_server_and_one_that_goes_away_are_not_waited_for() {
         text.contains("said nothing for 10 s after the cookie"),
         "{text}"
     );
-    let mut session = begin(Direction::Down, 1);
+    let mut session = begin(TestDirection::Down, 1);
     session.handle(Time::ZERO, &[9, 10, 1, 2]);
     // It sends data for as long as was ordered and has nothing to say meanwhile.
     assert!(session.poll_timeout().unwrap() > Time::ZERO + SILENCE_MAX);
@@ -238,6 +245,6 @@ fn a_silent_server_and_one_that_goes_away_are_not_waited_for() {
 #[test]
 fn names_from_the_server_are_plain() {
     let results = UP_RESULTS.replace("\"bbr\"", "\"b\\u001b[2Jbr with a long tail of letters\"");
-    let (_, report) = whole(Direction::Up, 1, &results, 4_096);
+    let (_, report) = whole(TestDirection::Up, 1, &results, 4_096);
     assert_eq!(report.congestion_control, "b2Jbrwithalongta");
 }

@@ -6,10 +6,10 @@
 
 use std::time::Duration;
 
-use vocab::{Random, Time};
+use vocab::{SeededRandom, Time};
 
-use super::{Exchange, Outgoing};
-use crate::wire::{DATAGRAM_HEADER, Datagram, Kind};
+use super::{OutgoingDatagram, UdpExchange};
+use crate::wire::{DATAGRAM_HEADER, DatagramHeader, DatagramKind};
 
 /// Answers that are wanted: the least of a hundred is that of an idle moment.
 pub const PROBES_WANTED: usize = 120;
@@ -49,7 +49,7 @@ impl RttOutcome {
 #[derive(Debug)]
 pub struct BaselineRtt {
     session: u64,
-    random: Random,
+    random: SeededRandom,
     /// By number; [`None`] once answered.
     sent: Vec<Option<Time>>,
     next_at: Time,
@@ -63,7 +63,7 @@ impl BaselineRtt {
     pub fn new(now: Time, session: u64, seed: u64) -> Self {
         Self {
             session,
-            random: Random::from_seed(seed),
+            random: SeededRandom::from_seed(seed),
             sent: Vec::new(),
             next_at: now,
             last_sent: now,
@@ -96,8 +96,8 @@ impl BaselineRtt {
     }
 }
 
-impl Exchange for BaselineRtt {
-    fn poll_transmit(&mut self, now: Time) -> Option<Outgoing> {
+impl UdpExchange for BaselineRtt {
+    fn poll_transmit(&mut self, now: Time) -> Option<OutgoingDatagram> {
         self.forget_lost(now);
         if !self.wants_more() || self.next_at > now {
             return None;
@@ -107,9 +107,9 @@ impl Exchange for BaselineRtt {
         self.last_sent = now;
         let gap = GAP.mul_f64(0.75 + 0.5 * self.random.next_f64());
         self.next_at = now + gap;
-        Some(Outgoing {
-            datagram: Datagram {
-                kind: Kind::Echo,
+        Some(OutgoingDatagram {
+            datagram: DatagramHeader {
+                kind: DatagramKind::Echo,
                 session: self.session,
                 order: 0,
                 number,
@@ -120,8 +120,8 @@ impl Exchange for BaselineRtt {
         })
     }
 
-    fn handle(&mut self, now: Time, datagram: &Datagram, _length: usize) {
-        if datagram.kind != Kind::Echoed {
+    fn handle(&mut self, now: Time, datagram: &DatagramHeader, _length: usize) {
+        if datagram.kind != DatagramKind::Echoed {
             return;
         }
         let place = usize::try_from(datagram.number).ok();

@@ -20,8 +20,8 @@ use std::time::Duration;
 use vocab::Bitrate;
 
 use super::climb::{
-    Below, CLIMB_FROM, Climb, HELD_BACK, NOT_HELD_BACK, Passed, is_kept, is_less, is_of_receiver,
-    scaled,
+    CLIMB_FROM, ClimbDecision, HELD_BACK, NOT_HELD_BACK, RateClimb, UncongestedLoss, is_kept,
+    is_less, is_of_receiver, scaled,
 };
 use super::stream::{StreamPlan, StreamRecord};
 
@@ -43,7 +43,7 @@ const SILENT_MAX: u32 = 3;
 
 /// What to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
+pub enum SearchStep {
     /// Send this and report what arrived.
     Stream(StreamPlan),
     /// The search is over.
@@ -84,7 +84,7 @@ impl LimitedBy {
 
 /// What was found.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Bottleneck {
+pub struct BottleneckResult {
     /// Of IP packets.
     pub rate: Bitrate,
     /// Whether it was steady, to 0.1 % in two seconds that follow each other.
@@ -99,15 +99,15 @@ pub struct Bottleneck {
 #[derive(Debug)]
 pub struct BottleneckSearch {
     config: SearchConfig,
-    state: State,
-    below: Below,
-    outcome: Option<Bottleneck>,
+    state: BottleneckState,
+    below: UncongestedLoss,
+    outcome: Option<BottleneckResult>,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum BottleneckState {
     Climb {
-        climb: Climb,
+        climb: RateClimb,
         /// Whether a stream of this rate came slower than it left, though little was lost.
         is_doubtful: bool,
     },
@@ -121,9 +121,9 @@ enum State {
     Done,
 }
 
-impl State {
-    fn climb(climb: Climb) -> Self {
-        State::Climb {
+impl BottleneckState {
+    fn climb(climb: RateClimb) -> Self {
+        BottleneckState::Climb {
             climb,
             is_doubtful: false,
         }
@@ -136,25 +136,25 @@ impl BottleneckSearch {
     pub fn new(config: SearchConfig) -> Self {
         Self {
             config,
-            state: State::climb(Climb::begin(CLIMB_FROM, config.max)),
-            below: Below::default(),
+            state: BottleneckState::climb(RateClimb::begin(CLIMB_FROM, config.max)),
+            below: UncongestedLoss::default(),
             outcome: None,
         }
     }
 
     /// What to do next; the same until [`BottleneckSearch::handle`] has the record.
     #[must_use]
-    pub fn next_step(&self) -> Step {
+    pub fn next_step(&self) -> SearchStep {
         let (rate, duration) = match self.state {
-            State::Climb { climb, is_doubtful } => {
+            BottleneckState::Climb { climb, is_doubtful } => {
                 let once = climb.least_duration(self.config.ip_bytes).max(CLIMB_FOR);
                 let times = if is_doubtful { DOUBT_TIMES } else { 1 };
                 (climb.rate, once * times)
             }
-            State::Measure { rate, .. } => (rate, self.config.measure_for),
-            State::Done => return Step::Done,
+            BottleneckState::Measure { rate, .. } => (rate, self.config.measure_for),
+            BottleneckState::Done => return SearchStep::Done,
         };
-        Step::Stream(StreamPlan {
+        SearchStep::Stream(StreamPlan {
             rate,
             duration,
             ip_bytes: self.config.ip_bytes,
@@ -164,34 +164,44 @@ impl BottleneckSearch {
     /// Whether the next stream is one that measures: its record is worth keeping.
     #[must_use]
     pub fn is_measuring(&self) -> bool {
-        matches!(self.state, State::Measure { .. })
+        matches!(self.state, BottleneckState::Measure { .. })
     }
 
     /// What was found; [`None`] before the search is over, and where nothing got through.
     #[must_use]
-    pub fn outcome(&self) -> Option<&Bottleneck> {
+    pub fn outcome(&self) -> Option<&BottleneckResult> {
         self.outcome.as_ref()
     }
 
     /// Takes in what became of the stream that was to be sent.
     pub fn handle(&mut self, record: &StreamRecord) {
         self.state = match self.state {
-            State::Climb { climb, is_doubtful } => self.climbed(record, climb, is_doubtful),
-            State::Measure {
+            BottleneckState::Climb { climb, is_doubtful } => {
+                self.climbed(record, climb, is_doubtful)
+            }
+            BottleneckState::Measure {
                 rate,
                 measured,
                 is_doubtful,
             } => self.measured(record, rate, measured, is_doubtful),
-            State::Done => State::Done,
+            BottleneckState::Done => BottleneckState::Done,
         };
     }
 
-    fn climbed(&mut self, record: &StreamRecord, climb: Climb, is_doubtful: bool) -> State {
+    fn climbed(
+        &mut self,
+        record: &StreamRecord,
+        climb: RateClimb,
+        is_doubtful: bool,
+    ) -> BottleneckState {
         let (Some(delivered), Some(offered)) = (record.delivered_late(), record.offered()) else {
             let again = climb.after_silence(SILENT_MAX);
-            return again.map_or(State::Done, |climb| State::Climb { climb, is_doubtful });
+            return again.map_or(BottleneckState::Done, |climb| BottleneckState::Climb {
+                climb,
+                is_doubtful,
+            });
         };
-        let measure = |from: Bitrate| State::Measure {
+        let measure = |from: Bitrate| BottleneckState::Measure {
             rate: scaled(from, OVERLOAD_PERCENT).min(self.config.max),
             measured: climb.measured,
             is_doubtful: false,
@@ -200,7 +210,7 @@ impl BottleneckSearch {
         let is_held_back = is_less(delivered, HELD_BACK, offered) || kept < HELD_BACK;
         if is_held_back && kept > FEW_LOST && !is_doubtful {
             // A receiver that stood still for a moment looks the same: it is tried once more.
-            return State::Climb {
+            return BottleneckState::Climb {
                 climb,
                 is_doubtful: true,
             };
@@ -210,8 +220,8 @@ impl BottleneckSearch {
         }
         self.below.add(record.sent, record.lost());
         match climb.passed(offered, self.config.max) {
-            Passed::Climb(faster) => State::climb(faster),
-            Passed::Measure(from) => measure(from),
+            ClimbDecision::Climb(faster) => BottleneckState::climb(faster),
+            ClimbDecision::Measure(from) => measure(from),
         }
     }
 
@@ -221,12 +231,12 @@ impl BottleneckSearch {
         rate: Bitrate,
         measured: u32,
         is_doubtful: bool,
-    ) -> State {
+    ) -> BottleneckState {
         let steady = record.steady();
         let (Some(delivered), Some(offered)) =
             (steady.or_else(|| record.delivered_late()), record.offered())
         else {
-            return State::Done;
+            return BottleneckState::Done;
         };
         let passes = (1.0 - self.below.loss()) * NOT_HELD_BACK;
         let is_slower = |rate: Bitrate| is_less(rate, passes, offered);
@@ -241,18 +251,18 @@ impl BottleneckSearch {
         let is_spoilt = is_of_receiver || (is_held_back && record.is_overrun());
         if is_spoilt && !is_doubtful {
             // A host that others keep busy has more time a moment later, perhaps.
-            return State::Measure {
+            return BottleneckState::Measure {
                 rate,
                 measured,
                 is_doubtful: true,
             };
         }
         let max = self.config.max;
-        let further = Climb::further(rate, offered, max, measured + 1, MEASUREMENTS_MAX);
+        let further = RateClimb::further(rate, offered, max, measured + 1, MEASUREMENTS_MAX);
         if let (false, Some(climb)) = (is_held_back, further) {
-            return State::climb(climb);
+            return BottleneckState::climb(climb);
         }
-        self.outcome = Some(Bottleneck {
+        self.outcome = Some(BottleneckResult {
             rate: delivered,
             is_steady: steady.is_some(),
             limited_by: match (is_held_back, is_kept(offered, rate)) {
@@ -263,6 +273,6 @@ impl BottleneckSearch {
             },
             loss_below: self.below.loss(),
         });
-        State::Done
+        BottleneckState::Done
     }
 }

@@ -31,7 +31,7 @@ const SENDER_KEEPS: f64 = 0.8;
 
 /// Where a climb is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Climb {
+pub(super) struct RateClimb {
     /// Of the stream that is to be sent.
     pub(super) rate: Bitrate,
     /// Streams of this rate of which nothing arrived.
@@ -41,14 +41,14 @@ pub(super) struct Climb {
 }
 
 /// What follows a stream of a climb that was not held back.
-pub(super) enum Passed {
+pub(super) enum ClimbDecision {
     /// A faster one.
-    Climb(Climb),
+    Climb(RateClimb),
     /// What measures: the path carries at least this, and nothing faster can be sent.
     Measure(Bitrate),
 }
 
-impl Climb {
+impl RateClimb {
     /// A climb that begins at a rate.
     pub(super) fn begin(rate: Bitrate, max: Bitrate) -> Self {
         Self {
@@ -65,14 +65,14 @@ impl Climb {
     }
 
     /// What follows, where the sender offered so much.
-    pub(super) fn passed(self, offered: Bitrate, max: Bitrate) -> Passed {
+    pub(super) fn passed(self, offered: Bitrate, max: Bitrate) -> ClimbDecision {
         if !is_kept(offered, self.rate) {
-            return Passed::Measure(offered);
+            return ClimbDecision::Measure(offered);
         }
         if self.rate >= max {
-            return Passed::Measure(self.rate);
+            return ClimbDecision::Measure(self.rate);
         }
-        Passed::Climb(Self {
+        ClimbDecision::Climb(Self {
             rate: scaled(self.rate, FASTER_PERCENT).min(max),
             silent: 0,
             measured: self.measured,
@@ -105,12 +105,12 @@ impl Climb {
 
 /// Packets sent, and lost, at rates that were not held back.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Below {
+pub(super) struct UncongestedLoss {
     sent: u64,
     lost: u64,
 }
 
-impl Below {
+impl UncongestedLoss {
     /// Takes in a stream that was not held back.
     pub(super) fn add(&mut self, sent: u64, lost: u64) {
         self.sent += sent;

@@ -22,13 +22,13 @@ use std::time::Duration;
 
 use vocab::Bitrate;
 
-use super::bottleneck::{Bottleneck, LimitedBy, OVERLOAD_PERCENT, SearchConfig, Step};
+use super::bottleneck::{BottleneckResult, LimitedBy, OVERLOAD_PERCENT, SearchConfig, SearchStep};
 use super::climb::{
-    Below, CLIMB_FROM, Climb, HELD_BACK, NOT_HELD_BACK, Passed, is_kept, is_less, is_of_receiver,
-    scaled,
+    CLIMB_FROM, ClimbDecision, HELD_BACK, NOT_HELD_BACK, RateClimb, UncongestedLoss, is_kept,
+    is_less, is_of_receiver, scaled,
 };
 use super::stream::{STEADY_PERMILLE, StreamPlan, StreamRecord};
-use crate::wire::Arrival;
+use crate::wire::DatagramArrival;
 
 /// How long a stream of a climb lasts at most: without the moments of arrivals a queue must overflow before
 /// it is seen.
@@ -56,7 +56,7 @@ pub struct CountedStream {
     /// How arrivals varied, as a receiver that is not ours smoothed it (RFC 3550 §6.4.1).
     pub jitter: Option<Duration>,
     /// Each arrival, where the receiver is ours.
-    pub arrivals: Vec<Arrival>,
+    pub arrivals: Vec<DatagramArrival>,
     /// Packets that came to the receiving host and found no room in the tester's socket, where that is ours.
     pub no_room: Option<u64>,
 }
@@ -113,24 +113,24 @@ impl CountedStream {
 #[derive(Debug)]
 pub struct CountedSearch {
     config: SearchConfig,
-    state: State,
+    state: CountedState,
     /// What the last stream of the climb, and the short one, came to.
-    climbed: Option<Point>,
-    short: Option<Point>,
-    below: Below,
-    outcome: Option<Bottleneck>,
+    climbed: Option<CountedPoint>,
+    short: Option<CountedPoint>,
+    below: UncongestedLoss,
+    outcome: Option<BottleneckResult>,
 }
 
 /// How much arrived of a stream of some length.
 #[derive(Clone, Copy, Debug)]
-struct Point {
+struct CountedPoint {
     span: Duration,
     received: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum State {
-    Climb(Climb),
+enum CountedState {
+    Climb(RateClimb),
     Short {
         rate: Bitrate,
         measured: u32,
@@ -150,10 +150,10 @@ impl CountedSearch {
     pub fn new(config: SearchConfig) -> Self {
         Self {
             config,
-            state: State::Climb(Climb::begin(CLIMB_FROM, config.max)),
+            state: CountedState::Climb(RateClimb::begin(CLIMB_FROM, config.max)),
             climbed: None,
             short: None,
-            below: Below::default(),
+            below: UncongestedLoss::default(),
             outcome: None,
         }
     }
@@ -161,20 +161,21 @@ impl CountedSearch {
     /// The same, with a climb that begins no slower than this, which the path is known to carry.
     #[must_use]
     pub fn from_at_least(mut self, carried: Bitrate) -> Self {
-        self.state = State::Climb(Climb::begin(carried.max(CLIMB_FROM), self.config.max));
+        self.state =
+            CountedState::Climb(RateClimb::begin(carried.max(CLIMB_FROM), self.config.max));
         self
     }
 
     /// What to do next; the same until [`CountedSearch::handle`] has what was counted.
     #[must_use]
-    pub fn next_step(&self) -> Step {
+    pub fn next_step(&self) -> SearchStep {
         let (rate, duration) = match self.state {
-            State::Climb(climb) => (climb.rate, self.climb_duration(climb)),
-            State::Short { rate, .. } => (rate, self.config.measure_for / 2),
-            State::Long { rate, .. } => (rate, self.config.measure_for),
-            State::Done => return Step::Done,
+            CountedState::Climb(climb) => (climb.rate, self.climb_duration(climb)),
+            CountedState::Short { rate, .. } => (rate, self.config.measure_for / 2),
+            CountedState::Long { rate, .. } => (rate, self.config.measure_for),
+            CountedState::Done => return SearchStep::Done,
         };
-        Step::Stream(StreamPlan {
+        SearchStep::Stream(StreamPlan {
             rate,
             duration,
             ip_bytes: self.config.ip_bytes,
@@ -184,16 +185,19 @@ impl CountedSearch {
     /// Whether the next stream measures by overload, and must find full buckets.
     #[must_use]
     pub fn is_measuring(&self) -> bool {
-        matches!(self.state, State::Short { .. } | State::Long { .. })
+        matches!(
+            self.state,
+            CountedState::Short { .. } | CountedState::Long { .. }
+        )
     }
 
     /// What was found; [`None`] before the search is over, and where nothing got through.
     #[must_use]
-    pub fn outcome(&self) -> Option<&Bottleneck> {
+    pub fn outcome(&self) -> Option<&BottleneckResult> {
         self.outcome.as_ref()
     }
 
-    fn climb_duration(&self, climb: Climb) -> Duration {
+    fn climb_duration(&self, climb: RateClimb) -> Duration {
         climb
             .least_duration(self.config.ip_bytes)
             .max(CLIMB_FOR.min(self.config.measure_for / 4))
@@ -203,30 +207,30 @@ impl CountedSearch {
     /// Takes in what was counted of the stream that was to be sent.
     pub fn handle(&mut self, stream: &CountedStream) {
         self.state = match self.state {
-            State::Climb(climb) => self.climbed(stream, climb),
-            State::Short { rate, measured } => self.was_short(stream, rate, measured),
-            State::Long {
+            CountedState::Climb(climb) => self.climbed(stream, climb),
+            CountedState::Short { rate, measured } => self.was_short(stream, rate, measured),
+            CountedState::Long {
                 rate,
                 measured,
                 is_doubtful,
             } => self.was_long(stream, rate, measured, is_doubtful),
-            State::Done => State::Done,
+            CountedState::Done => CountedState::Done,
         };
     }
 
-    fn climbed(&mut self, stream: &CountedStream, climb: Climb) -> State {
+    fn climbed(&mut self, stream: &CountedStream, climb: RateClimb) -> CountedState {
         let (Some(arrived), Some(offered)) = (stream.arrived(), stream.offered()) else {
             return climb
                 .after_silence(SILENT_MAX)
-                .map_or(State::Done, State::Climb);
+                .map_or(CountedState::Done, CountedState::Climb);
         };
         let measure = |from: Bitrate| {
             // Stamps that make no sense must not ask for nothing, which iperf3 takes for no limit.
             let rate = scaled(from, OVERLOAD_PERCENT).max(CLIMB_FROM);
             let (rate, measured) = (rate.min(self.config.max), climb.measured);
             match stream.arrivals.is_empty() {
-                true => State::Short { rate, measured },
-                false => State::Long {
+                true => CountedState::Short { rate, measured },
+                false => CountedState::Long {
                     rate,
                     measured,
                     is_doubtful: false,
@@ -241,14 +245,14 @@ impl CountedSearch {
         self.climbed = None;
         self.below.add(stream.sent, stream.lost());
         match climb.passed(offered, self.config.max) {
-            Passed::Climb(faster) => State::Climb(faster),
-            Passed::Measure(from) => measure(from),
+            ClimbDecision::Climb(faster) => CountedState::Climb(faster),
+            ClimbDecision::Measure(from) => measure(from),
         }
     }
 
-    fn was_short(&mut self, stream: &CountedStream, rate: Bitrate, measured: u32) -> State {
+    fn was_short(&mut self, stream: &CountedStream, rate: Bitrate, measured: u32) -> CountedState {
         let Some(arrived) = stream.arrived() else {
-            return State::Done;
+            return CountedState::Done;
         };
         if !self.is_held_back(stream) {
             return self.rise_or_end(stream, rate, measured);
@@ -256,7 +260,7 @@ impl CountedSearch {
         self.short = Some(point(stream));
         // A deep queue made the climb's last stream look faster than the path is.
         let rate = scaled(arrived, OVERLOAD_PERCENT).min(rate);
-        State::Long {
+        CountedState::Long {
             rate,
             measured,
             is_doubtful: false,
@@ -269,7 +273,7 @@ impl CountedSearch {
         rate: Bitrate,
         measured: u32,
         is_doubtful: bool,
-    ) -> State {
+    ) -> CountedState {
         if !self.is_held_back(stream) {
             return self.rise_or_end(stream, rate, measured);
         }
@@ -277,7 +281,7 @@ impl CountedSearch {
         let share = came as f64 / stream.sent.max(1) as f64;
         let is_of_receiver = is_of_receiver(came, no_room, || share >= self.passes());
         if is_of_receiver && !is_doubtful {
-            return State::Long {
+            return CountedState::Long {
                 rate,
                 measured,
                 is_doubtful: true,
@@ -307,24 +311,30 @@ impl CountedSearch {
             };
             self.end(rate, is_steady, limit);
         }
-        State::Done
+        CountedState::Done
     }
 
     /// Nothing was held back: the path carries more, unless nothing faster can be sent.
-    fn rise_or_end(&mut self, stream: &CountedStream, rate: Bitrate, measured: u32) -> State {
+    fn rise_or_end(
+        &mut self,
+        stream: &CountedStream,
+        rate: Bitrate,
+        measured: u32,
+    ) -> CountedState {
         let (Some(arrived), Some(offered)) = (stream.arrived(), stream.offered()) else {
-            return State::Done;
+            return CountedState::Done;
         };
         let max = self.config.max;
-        if let Some(climb) = Climb::further(rate, offered, max, measured + 1, MEASUREMENTS_MAX) {
-            return State::Climb(climb);
+        if let Some(climb) = RateClimb::further(rate, offered, max, measured + 1, MEASUREMENTS_MAX)
+        {
+            return CountedState::Climb(climb);
         }
         let limit = match is_kept(offered, rate) {
             true => LimitedBy::MaxRate,
             false => LimitedBy::Sender,
         };
         self.end(arrived.min(offered), false, limit);
-        State::Done
+        CountedState::Done
     }
 
     fn is_held_back(&self, stream: &CountedStream) -> bool {
@@ -337,7 +347,7 @@ impl CountedSearch {
     }
 
     fn end(&mut self, rate: Bitrate, is_steady: bool, limited_by: LimitedBy) {
-        self.outcome = Some(Bottleneck {
+        self.outcome = Some(BottleneckResult {
             rate,
             is_steady,
             limited_by,
@@ -346,8 +356,8 @@ impl CountedSearch {
     }
 }
 
-fn point(stream: &CountedStream) -> Point {
-    Point {
+fn point(stream: &CountedStream) -> CountedPoint {
+    CountedPoint {
         span: stream.span,
         received: stream.received,
     }
@@ -355,19 +365,23 @@ fn point(stream: &CountedStream) -> Point {
 
 /// What arrived of one stream more than of a shorter one.
 #[derive(Clone, Copy)]
-struct Between {
+struct StreamDifference {
     rate: Bitrate,
     packets: f64,
 }
 
-fn between(of: &CountedStream, short: Point, long: Point) -> Option<Between> {
+fn between(
+    of: &CountedStream,
+    short: CountedPoint,
+    long: CountedPoint,
+) -> Option<StreamDifference> {
     let packets = long.received.checked_sub(short.received)? as f64;
     let rate = of.rate_of(packets, long.span.checked_sub(short.span)?)?;
-    Some(Between { rate, packets })
+    Some(StreamDifference { rate, packets })
 }
 
 /// To 0.1 %, or as near as whole packets let them be.
-fn are_alike(one: Between, other: Between) -> bool {
+fn are_alike(one: StreamDifference, other: StreamDifference) -> bool {
     let (a, b) = (
         one.rate.bits_per_second() as f64,
         other.rate.bits_per_second() as f64,
@@ -390,7 +404,7 @@ mod tests {
 
     /// A path as packets are counted behind it: a bucket of some bytes, then a rate, with a queue of some
     /// bytes that drains after the stream.
-    struct Path {
+    struct CountedPath {
         bit_s: f64,
         bucket: f64,
         queue: f64,
@@ -398,7 +412,7 @@ mod tests {
         loss: f64,
     }
 
-    impl Path {
+    impl CountedPath {
         fn send(&self, plan: StreamPlan) -> CountedStream {
             let size = f64::from(plan.ip_bytes);
             let gap = size * 8.0 / plan.rate.bits_per_second() as f64;
@@ -420,14 +434,14 @@ mod tests {
         }
     }
 
-    fn search(path: &Path, max: u64) -> (Bottleneck, Vec<StreamPlan>) {
+    fn search(path: &CountedPath, max: u64) -> (BottleneckResult, Vec<StreamPlan>) {
         let mut search = CountedSearch::new(SearchConfig {
             max: Bitrate::from_bits_per_second(max),
             measure_for: Duration::from_secs(10),
             ip_bytes: 1_500,
         });
         let mut plans = Vec::new();
-        while let Step::Stream(plan) = search.next_step() {
+        while let SearchStep::Stream(plan) = search.next_step() {
             plans.push(plan);
             assert!(plans.len() < 30, "{plans:?}");
             search.handle(&path.send(plan));
@@ -445,7 +459,7 @@ mod tests {
             (10e6, 500e3, 0.0),
             (155e6, 2e6, 1e6),
         ] {
-            let path = Path {
+            let path = CountedPath {
                 bit_s,
                 bucket,
                 queue,
@@ -469,7 +483,7 @@ mod tests {
     /// A bucket of a second and more that empties only while it is measured.
     #[test]
     fn a_rate_behind_a_bucket_that_empties_late_is_not_called_steady() {
-        let path = Path {
+        let path = CountedPath {
             bit_s: 10e6,
             bucket: 3_000e3,
             queue: 0.0,
@@ -485,7 +499,7 @@ mod tests {
 
     #[test]
     fn random_loss_is_no_bottleneck() {
-        let path = Path {
+        let path = CountedPath {
             bit_s: 20e6,
             bucket: 0.0,
             queue: 50e3,
@@ -499,7 +513,7 @@ mod tests {
 
     #[test]
     fn a_path_that_carries_all_that_is_offered_is_said_to() {
-        let path = Path {
+        let path = CountedPath {
             bit_s: 1e9,
             bucket: 0.0,
             queue: 1e6,
@@ -526,7 +540,7 @@ mod tests {
         };
         for (carried, expected) in [(5_000_000, 5_000_000), (0, 256_000)] {
             let carried = Bitrate::from_bits_per_second(carried);
-            let Step::Stream(first) = CountedSearch::new(config)
+            let SearchStep::Stream(first) = CountedSearch::new(config)
                 .from_at_least(carried)
                 .next_step()
             else {
@@ -544,7 +558,7 @@ mod tests {
             ip_bytes: 1_500,
         });
         let mut streams = 0;
-        while let Step::Stream(plan) = search.next_step() {
+        while let SearchStep::Stream(plan) = search.next_step() {
             assert!(plan.rate <= CLIMB_FROM);
             streams += 1;
             search.handle(&CountedStream {
@@ -570,12 +584,12 @@ mod tests {
                 ip_bytes: 1_500,
             });
             let mut measuring = 0;
-            while let Step::Stream(plan) = search.next_step() {
+            while let SearchStep::Stream(plan) = search.next_step() {
                 measuring += u32::from(search.is_measuring());
                 let gap = 12_000 * 1_000_000_000 / plan.rate.bits_per_second();
                 let sent = plan.duration.as_nanos() as u64 / gap;
                 let line = gap.max(12_000 * 1_000_000_000 / 26_000_000);
-                let all = (0..sent * gap / line).map(|place| Arrival {
+                let all = (0..sent * gap / line).map(|place| DatagramArrival {
                     number: place * line / gap,
                     sent_ns: place * line,
                     arrived_ns: place * line,
@@ -624,7 +638,7 @@ mod tests {
             let offered = plan.rate.bits_per_second() as f64;
             let sent = plan.duration.as_nanos() as u64 / gap(offered);
             let received = plan.duration.as_nanos() as u64 / gap(offered.min(10e6));
-            let arrivals = (0..received).map(|place| Arrival {
+            let arrivals = (0..received).map(|place| DatagramArrival {
                 number: place * sent / received,
                 sent_ns: place * sent / received * gap(offered),
                 arrived_ns: place * gap(offered.min(10e6)),
@@ -645,7 +659,7 @@ mod tests {
             ip_bytes: 1_500,
         });
         let mut measuring = 0;
-        while let Step::Stream(plan) = search.next_step() {
+        while let SearchStep::Stream(plan) = search.next_step() {
             measuring += u32::from(search.is_measuring());
             search.handle(&arriving(plan));
         }

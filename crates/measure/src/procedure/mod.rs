@@ -22,19 +22,20 @@ mod stream;
 
 pub use baseline_rtt::{BaselineRtt, PROBES_WANTED, RttOutcome};
 pub use bottleneck::{
-    Bottleneck, BottleneckSearch, LimitedBy, OVERLOAD_PERCENT, SearchConfig, Step,
+    BottleneckResult, BottleneckSearch, LimitedBy, OVERLOAD_PERCENT, SearchConfig, SearchStep,
 };
 pub use counted::{CountedSearch, CountedStream};
-pub use opening::Opening;
+pub use opening::UdpOpening;
 pub use path_mtu::{MtuOutcome, PathMtuTest};
-pub use responder::{ANSWERS_PER_SECOND, Answer, Responder};
+pub use responder::{ANSWERS_PER_SECOND, ResponderAction, UdpResponder};
 pub use stream::{
-    ARRIVALS_MAX, ArrivalLog, Delivered, Departures, STEADY_PERMILLE, StreamPlan, StreamRecord,
+    ARRIVALS_MAX, ArrivalLog, DeliveredSecond, DepartureSchedule, STEADY_PERMILLE, StreamPlan,
+    StreamRecord,
 };
 
 use vocab::Time;
 
-use crate::wire::Datagram;
+use crate::wire::DatagramHeader;
 
 /// Bytes that IPv4 and UDP add to a datagram's payload.
 pub const UDP_HEADERS_IPV4: u16 = 28;
@@ -47,22 +48,22 @@ pub const PROBED_MTU_MAX: u16 = 9_216;
 
 /// A datagram to be sent, of `length` bytes above UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outgoing {
+pub struct OutgoingDatagram {
     /// Its head.
-    pub datagram: Datagram,
+    pub datagram: DatagramHeader,
     /// With its filling.
     pub length: usize,
 }
 
 /// A step of the client's that asks over UDP and waits for answers.
-pub trait Exchange {
+pub trait UdpExchange {
     /// The next datagram to send now.
-    fn poll_transmit(&mut self, now: Time) -> Option<Outgoing>;
+    fn poll_transmit(&mut self, now: Time) -> Option<OutgoingDatagram>;
     /// Takes in a verified datagram of the server's that arrived at `now`, of `length` bytes above UDP.
-    fn handle(&mut self, now: Time, datagram: &Datagram, length: usize);
+    fn handle(&mut self, now: Time, datagram: &DatagramHeader, length: usize);
     /// Takes note that this host refused to send a datagram of this length (EMSGSIZE).
     fn refused(&mut self, now: Time, length: usize);
-    /// When [`Exchange::handle_timeout`] or [`Exchange::poll_transmit`] has something to do.
+    /// When [`UdpExchange::handle_timeout`] or [`UdpExchange::poll_transmit`] has something to do.
     fn poll_timeout(&self) -> Option<Time>;
     /// Does what is due.
     fn handle_timeout(&mut self, now: Time);

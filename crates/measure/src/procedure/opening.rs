@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use vocab::Time;
 
-use super::{Exchange, Outgoing};
-use crate::wire::{DATAGRAM_HEADER, Datagram, Kind};
+use super::{OutgoingDatagram, UdpExchange};
+use crate::wire::{DATAGRAM_HEADER, DatagramHeader, DatagramKind};
 
 /// How long an answer is waited for before the question is sent again.
 const AGAIN_AFTER: Duration = Duration::from_millis(400);
@@ -16,7 +16,7 @@ const QUESTIONS_MAX: u32 = 15;
 
 /// The opening.
 #[derive(Debug)]
-pub struct Opening {
+pub struct UdpOpening {
     session: u64,
     cookie: Option<u64>,
     is_open: bool,
@@ -24,7 +24,7 @@ pub struct Opening {
     next_at: Time,
 }
 
-impl Opening {
+impl UdpOpening {
     /// An opening that begins now.
     #[must_use]
     pub fn new(now: Time, session: u64) -> Self {
@@ -44,16 +44,18 @@ impl Opening {
     }
 }
 
-impl Exchange for Opening {
-    fn poll_transmit(&mut self, now: Time) -> Option<Outgoing> {
+impl UdpExchange for UdpOpening {
+    fn poll_transmit(&mut self, now: Time) -> Option<OutgoingDatagram> {
         if self.is_open || self.next_at > now || self.sent >= QUESTIONS_MAX {
             return None;
         }
         self.sent += 1;
         self.next_at = now + AGAIN_AFTER;
-        Some(Outgoing {
-            datagram: Datagram {
-                kind: self.cookie.map_or(Kind::Open, |_| Kind::Confirm),
+        Some(OutgoingDatagram {
+            datagram: DatagramHeader {
+                kind: self
+                    .cookie
+                    .map_or(DatagramKind::Open, |_| DatagramKind::Confirm),
                 session: self.session,
                 order: 0,
                 number: u64::from(self.sent),
@@ -64,13 +66,13 @@ impl Exchange for Opening {
         })
     }
 
-    fn handle(&mut self, now: Time, datagram: &Datagram, _length: usize) {
+    fn handle(&mut self, now: Time, datagram: &DatagramHeader, _length: usize) {
         match datagram.kind {
-            Kind::Cookie if self.cookie.is_none() => {
+            DatagramKind::Cookie if self.cookie.is_none() => {
                 self.cookie = Some(datagram.extra);
                 self.next_at = now;
             }
-            Kind::Confirmed => self.is_open = true,
+            DatagramKind::Confirmed => self.is_open = true,
             _ => {}
         }
     }

@@ -12,8 +12,8 @@ use std::time::Duration;
 use path::{BASE_SIZE, MtuConfig, MtuState, PathMtu};
 use vocab::Time;
 
-use super::{Exchange, Outgoing};
-use crate::wire::{DATAGRAM_HEADER, Datagram, Direction, Kind};
+use super::{OutgoingDatagram, UdpExchange};
+use crate::wire::{DATAGRAM_HEADER, DatagramHeader, DatagramKind, TestDirection};
 
 /// The smallest MTU that a host on IPv4 must take in (RFC 791 §3.1), where the second search begins.
 const SMALLEST_IP: u16 = 576;
@@ -55,22 +55,22 @@ pub enum MtuOutcome {
 /// The search in one direction.
 #[derive(Debug)]
 pub struct PathMtuTest {
-    direction: Direction,
+    direction: TestDirection,
     session: u64,
     headers: u16,
     max: u16,
     round_trip: Duration,
     search: PathMtu,
     is_below_base: bool,
-    under_way: Option<UnderWay>,
+    under_way: Option<PendingProbe>,
     next_number: u64,
     silences: u32,
-    outgoing: VecDeque<Outgoing>,
+    outgoing: VecDeque<OutgoingDatagram>,
     outcome: Option<MtuOutcome>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct UnderWay {
+struct PendingProbe {
     number: u64,
     size: u16,
     /// When it counts as lost, once the echo was answered.
@@ -85,7 +85,7 @@ impl PathMtuTest {
     #[must_use]
     pub fn new(
         now: Time,
-        direction: Direction,
+        direction: TestDirection,
         session: u64,
         interface_mtu: u16,
         headers: u16,
@@ -126,13 +126,13 @@ impl PathMtuTest {
     }
 
     fn send(&mut self, now: Time, number: u64, size: u16) {
-        self.under_way = Some(UnderWay {
+        self.under_way = Some(PendingProbe {
             number,
             size,
             lost_at: None,
             silent_at: now + self.round_trip * 2 + SILENCE,
         });
-        let head = |kind| Datagram {
+        let head = |kind| DatagramHeader {
             kind,
             session: self.session,
             order: 0,
@@ -140,20 +140,20 @@ impl PathMtuTest {
             stamp: now.as_nanos(),
             extra: u64::from(size),
         };
-        let small = |kind| Outgoing {
+        let small = |kind| OutgoingDatagram {
             datagram: head(kind),
             length: DATAGRAM_HEADER,
         };
         match self.direction {
-            Direction::Up => {
-                self.outgoing.push_back(Outgoing {
-                    datagram: head(Kind::Probe),
+            TestDirection::Up => {
+                self.outgoing.push_back(OutgoingDatagram {
+                    datagram: head(DatagramKind::Probe),
                     length: usize::from(size),
                 });
-                self.outgoing.push_back(small(Kind::Echo));
+                self.outgoing.push_back(small(DatagramKind::Echo));
             }
             // The server sends the echo's answer behind the probe.
-            Direction::Down => self.outgoing.push_back(small(Kind::ProbeWanted)),
+            TestDirection::Down => self.outgoing.push_back(small(DatagramKind::ProbeWanted)),
         }
     }
 
@@ -180,15 +180,15 @@ impl PathMtuTest {
     }
 }
 
-impl Exchange for PathMtuTest {
-    fn poll_transmit(&mut self, now: Time) -> Option<Outgoing> {
+impl UdpExchange for PathMtuTest {
+    fn poll_transmit(&mut self, now: Time) -> Option<OutgoingDatagram> {
         if self.outgoing.is_empty() && self.under_way.is_none() && self.outcome.is_none() {
             self.next_probe(now);
         }
         self.outgoing.pop_front()
     }
 
-    fn handle(&mut self, now: Time, datagram: &Datagram, length: usize) {
+    fn handle(&mut self, now: Time, datagram: &DatagramHeader, length: usize) {
         let Some(under_way) = self
             .under_way
             .filter(|probe| probe.number == datagram.number)
@@ -196,9 +196,9 @@ impl Exchange for PathMtuTest {
             return;
         };
         let passed = match datagram.kind {
-            Kind::Probed => datagram.extra >= u64::from(under_way.size),
-            Kind::ProbeBack => length >= usize::from(under_way.size),
-            Kind::Echoed => {
+            DatagramKind::Probed => datagram.extra >= u64::from(under_way.size),
+            DatagramKind::ProbeBack => length >= usize::from(under_way.size),
+            DatagramKind::Echoed => {
                 let grace = (self.round_trip / 4).max(GRACE_MIN);
                 self.silences = 0;
                 if let Some(probe) = &mut self.under_way {
@@ -206,14 +206,14 @@ impl Exchange for PathMtuTest {
                 }
                 return;
             }
-            Kind::Open
-            | Kind::Cookie
-            | Kind::Confirm
-            | Kind::Confirmed
-            | Kind::Echo
-            | Kind::Probe
-            | Kind::ProbeWanted
-            | Kind::Data => return,
+            DatagramKind::Open
+            | DatagramKind::Cookie
+            | DatagramKind::Confirm
+            | DatagramKind::Confirmed
+            | DatagramKind::Echo
+            | DatagramKind::Probe
+            | DatagramKind::ProbeWanted
+            | DatagramKind::Data => return,
         };
         if passed {
             self.silences = 0;

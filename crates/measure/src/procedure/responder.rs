@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use vocab::Time;
 
-use super::{Outgoing, PROBED_MTU_MAX};
-use crate::wire::{DATAGRAM_HEADER, Datagram, Kind, Role, SessionKey};
+use super::{OutgoingDatagram, PROBED_MTU_MAX};
+use crate::wire::{DATAGRAM_HEADER, DatagramHeader, DatagramKind, SessionKey, SessionRole};
 
 /// Answers in a second at most, several times what a test asks for.
 pub const ANSWERS_PER_SECOND: u32 = 1_000;
@@ -24,20 +24,20 @@ const PROBE_MAX: u64 = PROBED_MTU_MAX as u64;
 
 /// What is to be done with a datagram that came in.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum ResponderAction {
     /// Nothing, and nobody is told.
     Silence,
     /// These are sent back to where it came from, in this order.
-    Send(Vec<Outgoing>),
+    Send(Vec<OutgoingDatagram>),
     /// The address is now the client's; this is sent there.
-    Confirmed(Outgoing),
+    Confirmed(OutgoingDatagram),
     /// It belongs to a stream of this order.
-    Data(Datagram),
+    Data(DatagramHeader),
 }
 
 /// One session's answers.
 #[derive(Debug)]
-pub struct Responder {
+pub struct UdpResponder {
     session: u64,
     key: SessionKey,
     /// Random, and different for each session.
@@ -47,7 +47,7 @@ pub struct Responder {
     answered: u32,
 }
 
-impl Responder {
+impl UdpResponder {
     /// Answers for one session; `secret` is 64 fresh random bits.
     #[must_use]
     pub fn new(session: u64, key: SessionKey, secret: u64) -> Self {
@@ -68,55 +68,65 @@ impl Responder {
     }
 
     /// Takes in a datagram that arrived at `arrived`.
-    pub fn handle(&mut self, now: Time, arrived: Time, from: SocketAddr, bytes: &[u8]) -> Answer {
-        let Ok(datagram) = Datagram::parse(bytes, &self.key, Role::Client) else {
-            return Answer::Silence;
+    pub fn handle(
+        &mut self,
+        now: Time,
+        arrived: Time,
+        from: SocketAddr,
+        bytes: &[u8],
+    ) -> ResponderAction {
+        let Ok(datagram) = DatagramHeader::parse(bytes, &self.key, SessionRole::Client) else {
+            return ResponderAction::Silence;
         };
         if datagram.session != self.session {
-            return Answer::Silence;
+            return ResponderAction::Silence;
         }
-        if datagram.kind == Kind::Data {
+        if datagram.kind == DatagramKind::Data {
             return match self.client == Some(from) {
-                true => Answer::Data(datagram),
-                false => Answer::Silence,
+                true => ResponderAction::Data(datagram),
+                false => ResponderAction::Silence,
             };
         }
         if !self.may_answer(now) {
-            return Answer::Silence;
+            return ResponderAction::Silence;
         }
-        let reply = |kind, extra| Outgoing {
-            datagram: Datagram {
+        let reply = |kind, extra| OutgoingDatagram {
+            datagram: DatagramHeader {
                 kind,
                 extra,
                 ..datagram
             },
             length: DATAGRAM_HEADER,
         };
-        let echoed = || reply(Kind::Echoed, kept(now, arrived));
+        let echoed = || reply(DatagramKind::Echoed, kept(now, arrived));
         match datagram.kind {
-            Kind::Open => Answer::Send(vec![reply(Kind::Cookie, self.cookie(from))]),
-            Kind::Confirm if datagram.extra == self.cookie(from) => {
+            DatagramKind::Open => {
+                ResponderAction::Send(vec![reply(DatagramKind::Cookie, self.cookie(from))])
+            }
+            DatagramKind::Confirm if datagram.extra == self.cookie(from) => {
                 self.client = Some(from);
-                Answer::Confirmed(reply(Kind::Confirmed, 0))
+                ResponderAction::Confirmed(reply(DatagramKind::Confirmed, 0))
             }
-            _ if self.client != Some(from) => Answer::Silence,
-            Kind::Echo => Answer::Send(vec![echoed()]),
-            Kind::Probe => Answer::Send(vec![reply(Kind::Probed, bytes.len() as u64)]),
-            Kind::ProbeWanted => {
+            _ if self.client != Some(from) => ResponderAction::Silence,
+            DatagramKind::Echo => ResponderAction::Send(vec![echoed()]),
+            DatagramKind::Probe => {
+                ResponderAction::Send(vec![reply(DatagramKind::Probed, bytes.len() as u64)])
+            }
+            DatagramKind::ProbeWanted => {
                 let length = datagram.extra.min(PROBE_MAX);
-                let probe = Outgoing {
+                let probe = OutgoingDatagram {
                     length: length as usize,
-                    ..reply(Kind::ProbeBack, length)
+                    ..reply(DatagramKind::ProbeBack, length)
                 };
-                Answer::Send(vec![probe, echoed()])
+                ResponderAction::Send(vec![probe, echoed()])
             }
-            Kind::Cookie
-            | Kind::Confirm
-            | Kind::Confirmed
-            | Kind::Echoed
-            | Kind::Probed
-            | Kind::ProbeBack
-            | Kind::Data => Answer::Silence,
+            DatagramKind::Cookie
+            | DatagramKind::Confirm
+            | DatagramKind::Confirmed
+            | DatagramKind::Echoed
+            | DatagramKind::Probed
+            | DatagramKind::ProbeBack
+            | DatagramKind::Data => ResponderAction::Silence,
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use vocab::{Bitrate, ByteCount, Time};
 
-use crate::wire::Arrival;
+use crate::wire::DatagramArrival;
 
 /// Two seconds that differ by less than so many thousandths are of the same rate.
 pub const STEADY_PERMILLE: f64 = 1.0;
@@ -35,7 +35,7 @@ const FEW_WITHOUT_ROOM: u64 = 3;
 
 /// When each packet of a stream leaves.
 #[derive(Clone, Debug)]
-pub struct Departures {
+pub struct DepartureSchedule {
     plan: StreamPlan,
     began: Time,
     /// How long the sender stood still, in all.
@@ -43,7 +43,7 @@ pub struct Departures {
     next: u64,
 }
 
-impl Departures {
+impl DepartureSchedule {
     /// A stream that begins now.
     #[must_use]
     pub fn new(now: Time, plan: StreamPlan) -> Self {
@@ -90,7 +90,7 @@ impl Departures {
 #[derive(Clone, Debug)]
 pub struct ArrivalLog {
     began: Time,
-    arrivals: Vec<Arrival>,
+    arrivals: Vec<DatagramArrival>,
 }
 
 impl ArrivalLog {
@@ -106,7 +106,7 @@ impl ArrivalLog {
     /// Notes an arrival; beyond two million they are not noted.
     pub fn arrived(&mut self, at: Time, number: u64, sent_ns: u64) {
         if self.arrivals.len() < ARRIVALS_MAX {
-            self.arrivals.push(Arrival {
+            self.arrivals.push(DatagramArrival {
                 number,
                 sent_ns,
                 arrived_ns: at.since(self.began).as_nanos() as u64,
@@ -116,7 +116,7 @@ impl ArrivalLog {
 
     /// All that was noted.
     #[must_use]
-    pub fn into_arrivals(self) -> Vec<Arrival> {
+    pub fn into_arrivals(self) -> Vec<DatagramArrival> {
         self.arrivals
     }
 
@@ -135,7 +135,7 @@ impl ArrivalLog {
 
 /// What was delivered in one second of a stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Delivered {
+pub struct DeliveredSecond {
     /// Where the second ends, since the first arrival.
     pub at: Duration,
     /// Of IP packets, from the last arrival before the second to the last one in it.
@@ -152,7 +152,7 @@ pub struct StreamRecord {
     /// Packets that left.
     pub sent: u64,
     /// In order of arrival; the two clocks have nothing to do with each other.
-    pub arrivals: Vec<Arrival>,
+    pub arrivals: Vec<DatagramArrival>,
     /// When each of the first packets left, by the sender's clock and in its stamps' nanoseconds; empty where
     /// only the stamps of what arrived are known.
     pub left_ns: Vec<u64>,
@@ -227,13 +227,13 @@ impl StreamRecord {
     /// What arrived, second by second; a second that was not whole is left out. Each is measured from
     /// arrival to arrival, so that on a slow link it is not a packet too many or too few.
     #[must_use]
-    pub fn seconds(&self) -> Vec<Delivered> {
+    pub fn seconds(&self) -> Vec<DeliveredSecond> {
         let spans = self.spans().into_iter();
         let delivered = |(end, of): (u64, Range<usize>)| {
             let since = |place: usize| self.arrivals[place].arrived_ns;
             let span = since(of.end).saturating_sub(since(of.start));
             let packets = of.len() as u64;
-            Delivered {
+            DeliveredSecond {
                 at: Duration::from_nanos(end),
                 rate: self.rate(packets, span).unwrap_or_default(),
                 packets,
@@ -249,7 +249,7 @@ impl StreamRecord {
         let Some(first) = self.arrivals.first() else {
             return Vec::new();
         };
-        let since = |arrival: &Arrival| arrival.arrived_ns.saturating_sub(first.arrived_ns);
+        let since = |arrival: &DatagramArrival| arrival.arrived_ns.saturating_sub(first.arrived_ns);
         let mut spans = Vec::new();
         let (mut from, mut end) = (0, SECOND);
         for (place, arrival) in self.arrivals.iter().enumerate() {
@@ -302,7 +302,7 @@ impl StreamRecord {
         let arrivals = self.arrivals.get(of.start..=of.end)?;
         let (first, count) = (arrivals.first()?.arrived_ns, arrivals.len() as f64);
         // Stamps are read off two clocks, one after the other: a later arrival may seem earlier than the first.
-        let at = |arrival: &Arrival| arrival.arrived_ns as f64 - first as f64;
+        let at = |arrival: &DatagramArrival| arrival.arrived_ns as f64 - first as f64;
         let mean_at = arrivals.iter().map(at).sum::<f64>() / count;
         let mean_place = (count - 1.0) / 2.0;
         let (mut square, mut product) = (0.0, 0.0);
@@ -334,7 +334,7 @@ mod tests {
         let arrival = |number: u64| {
             let sent_ns = (number as f64 * 1e9 / per_second) as u64;
             last = last.max(sent_ns + late(number));
-            Arrival {
+            DatagramArrival {
                 number,
                 sent_ns,
                 arrived_ns: last,

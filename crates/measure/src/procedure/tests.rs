@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use emulate::{DirectionConfig, Line, Link, LinkConfig, TokenBucket};
-use testkit::{Clock, earliest};
+use emulate::{DirectionConfig, LineConfig, Link, LinkConfig, TokenBucket};
+use testkit::{VirtualClock, earliest};
 use vocab::{Bitrate, ByteCount, Probability, Time};
 
 use super::slow_host::taken_in;
 use super::*;
-use crate::wire::{Direction, Key, Kind, Role, SessionKey};
+use crate::wire::{DatagramKind, SessionKey, SessionRole, SharedKey, TestDirection};
 
 const SESSION: u64 = 7;
 const HEADERS: usize = UDP_HEADERS_IPV4 as usize;
@@ -24,7 +24,7 @@ fn mbit(rate: f64) -> Bitrate {
 }
 
 fn key() -> SessionKey {
-    Key::from_words("words").session(&[1; 32], &[2; 32])
+    SharedKey::from_words("words").session(&[1; 32], &[2; 32])
 }
 
 fn client_address() -> SocketAddr {
@@ -33,7 +33,7 @@ fn client_address() -> SocketAddr {
 
 fn way(rate: f64, delay: Duration) -> DirectionConfig {
     DirectionConfig {
-        line: Line::Rate(mbit(rate)),
+        line: LineConfig::Rate(mbit(rate)),
         delay,
         queue: ByteCount::mebibytes(1).into(),
         ..DirectionConfig::default()
@@ -41,18 +41,18 @@ fn way(rate: f64, delay: Duration) -> DirectionConfig {
 }
 
 /// A path with a server at its far end.
-struct World {
+struct ServerPath {
     link: Link,
-    server: Responder,
+    server: UdpResponder,
     /// Drops larger IP packets in silence.
     carries: [usize; 2],
-    clock: Clock,
+    clock: VirtualClock,
     sent: usize,
 }
 
-impl World {
+impl ServerPath {
     fn new(up: DirectionConfig, down: DirectionConfig) -> Self {
-        let mut server = Responder::new(SESSION, key(), 99);
+        let mut server = UdpResponder::new(SESSION, key(), 99);
         open(&mut server, client_address());
         let config = LinkConfig {
             forward: up,
@@ -63,15 +63,15 @@ impl World {
             link: Link::new(config),
             server,
             carries: [65_535; 2],
-            clock: Clock::new(),
+            clock: VirtualClock::new(),
             sent: 0,
         }
     }
 
-    fn send(&mut self, direction: Direction, outgoing: &Outgoing) {
+    fn send(&mut self, direction: TestDirection, outgoing: &OutgoingDatagram) {
         let (role, way) = match direction {
-            Direction::Up => (Role::Client, &mut self.link.forward),
-            Direction::Down => (Role::Server, &mut self.link.back),
+            TestDirection::Up => (SessionRole::Client, &mut self.link.forward),
+            TestDirection::Down => (SessionRole::Server, &mut self.link.back),
         };
         let mut bytes = Vec::new();
         outgoing
@@ -84,30 +84,30 @@ impl World {
         }
     }
 
-    fn run(&mut self, machine: &mut impl Exchange) {
+    fn run(&mut self, machine: &mut impl UdpExchange) {
         while !machine.is_over(self.clock.now()) {
             let now = self.clock.now();
             if machine.poll_timeout().is_some_and(|due| due <= now) {
                 machine.handle_timeout(now);
             }
             while let Some(outgoing) = machine.poll_transmit(now) {
-                self.send(Direction::Up, &outgoing);
+                self.send(TestDirection::Up, &outgoing);
             }
             while let Some(packet) = self.link.forward.poll_output(now) {
                 let bytes = &packet.packet[..packet.packet.len() - HEADERS];
                 match self.server.handle(now, now, client_address(), bytes) {
-                    Answer::Send(answers) => {
+                    ResponderAction::Send(answers) => {
                         for answer in answers {
-                            self.send(Direction::Down, &answer);
+                            self.send(TestDirection::Down, &answer);
                         }
                     }
-                    Answer::Confirmed(answer) => self.send(Direction::Down, &answer),
-                    Answer::Data(_) | Answer::Silence => {}
+                    ResponderAction::Confirmed(answer) => self.send(TestDirection::Down, &answer),
+                    ResponderAction::Data(_) | ResponderAction::Silence => {}
                 }
             }
             while let Some(packet) = self.link.back.poll_output(now) {
                 let bytes = &packet.packet[..packet.packet.len() - HEADERS];
-                let datagram = Datagram::parse(bytes, &key(), Role::Server).unwrap();
+                let datagram = DatagramHeader::parse(bytes, &key(), SessionRole::Server).unwrap();
                 machine.handle(now, &datagram, bytes.len());
             }
             let next = earliest([machine.poll_timeout(), self.link.poll_timeout()]);
@@ -126,9 +126,9 @@ fn an_opening_gets_through_losses_and_gives_up_in_the_end() {
         ..way(10.0, ms(300))
     };
     for (carries, is_open) in [(1_500, true), (0, false)] {
-        let mut world = World::new(lossy.clone(), lossy.clone());
+        let mut world = ServerPath::new(lossy.clone(), lossy.clone());
         world.carries[0] = carries;
-        let mut opening = Opening::new(Time::ZERO, SESSION);
+        let mut opening = UdpOpening::new(Time::ZERO, SESSION);
         world.run(&mut opening);
         assert_eq!(opening.is_open(), is_open);
         assert!(world.clock.now() < Time::ZERO + Duration::from_secs(7));
@@ -136,9 +136,9 @@ fn an_opening_gets_through_losses_and_gives_up_in_the_end() {
 }
 
 /// Makes an address the client's.
-fn open(server: &mut Responder, address: SocketAddr) {
-    let mut head = Datagram {
-        kind: Kind::Open,
+fn open(server: &mut UdpResponder, address: SocketAddr) {
+    let mut head = DatagramHeader {
+        kind: DatagramKind::Open,
         session: SESSION,
         order: 0,
         number: 0,
@@ -146,23 +146,27 @@ fn open(server: &mut Responder, address: SocketAddr) {
         extra: 0,
     };
     let mut bytes = Vec::new();
-    head.emit(&key(), Role::Client, 0, &mut bytes);
-    let Answer::Send(answers) = server.handle(Time::ZERO, Time::ZERO, address, &bytes) else {
+    head.emit(&key(), SessionRole::Client, 0, &mut bytes);
+    let ResponderAction::Send(answers) = server.handle(Time::ZERO, Time::ZERO, address, &bytes)
+    else {
         panic!("an opening is answered");
     };
-    assert_eq!(answers[0].datagram.kind, Kind::Cookie);
+    assert_eq!(answers[0].datagram.kind, DatagramKind::Cookie);
     assert!(
         answers[0].length <= bytes.len(),
         "no larger than the question"
     );
-    head.kind = Kind::Confirm;
+    head.kind = DatagramKind::Confirm;
     head.extra = answers[0].datagram.extra;
-    head.emit(&key(), Role::Client, 0, &mut bytes);
+    head.emit(&key(), SessionRole::Client, 0, &mut bytes);
     let answer = server.handle(Time::ZERO, Time::ZERO, address, &bytes);
-    assert!(matches!(answer, Answer::Confirmed(_)), "{answer:?}");
+    assert!(
+        matches!(answer, ResponderAction::Confirmed(_)),
+        "{answer:?}"
+    );
 }
 
-fn mtu_test(direction: Direction) -> PathMtuTest {
+fn mtu_test(direction: TestDirection) -> PathMtuTest {
     PathMtuTest::new(
         Time::ZERO,
         direction,
@@ -177,8 +181,8 @@ fn mtu_test(direction: Direction) -> PathMtuTest {
 #[test]
 fn the_path_mtu_is_exact_behind_a_silent_drop() {
     for carries in [1_500_usize, 1_499, 1_492, 1_380, 1_228, 1_006, 576] {
-        for direction in Direction::BOTH {
-            let mut world = World::new(way(10.0, ms(25)), way(10.0, ms(25)));
+        for direction in TestDirection::BOTH {
+            let mut world = ServerPath::new(way(10.0, ms(25)), way(10.0, ms(25)));
             world.carries[direction as usize] = carries;
             let mut test = mtu_test(direction);
             world.run(&mut test);
@@ -200,10 +204,10 @@ fn losses_make_no_path_mtu_smaller() {
             loss: Probability::from_fraction(0.05).unwrap().into(),
             ..way(10.0, ms(25))
         };
-        let mut world = World::new(lossy.clone(), lossy.clone());
+        let mut world = ServerPath::new(lossy.clone(), lossy.clone());
         world.link = Link::new(LinkConfig::symmetric(lossy, seed));
         world.carries = [1_400; 2];
-        let mut test = mtu_test(Direction::Up);
+        let mut test = mtu_test(TestDirection::Up);
         world.run(&mut test);
         // Three losses in a row of the very size that passes are one in eight thousand.
         let Some(MtuOutcome::Found { mtu, .. }) = test.outcome() else {
@@ -219,9 +223,9 @@ fn a_path_that_carries_nothing_and_one_that_carries_little_are_told_apart() {
         (0, MtuOutcome::NoAnswer),
         (300, MtuOutcome::TooSmall { tried: 576 }),
     ] {
-        let mut world = World::new(way(10.0, ms(25)), way(10.0, ms(25)));
+        let mut world = ServerPath::new(way(10.0, ms(25)), way(10.0, ms(25)));
         world.carries[0] = carries;
-        let mut test = mtu_test(Direction::Up);
+        let mut test = mtu_test(TestDirection::Up);
         world.run(&mut test);
         assert_eq!(test.outcome(), Some(expected));
     }
@@ -234,7 +238,7 @@ fn the_baseline_is_both_delays_and_serialisation() {
         loss: Probability::from_fraction(0.02).unwrap().into(),
         ..way(2.0, ms(30))
     };
-    let mut world = World::new(lossy, way(10.0, ms(20)));
+    let mut world = ServerPath::new(lossy, way(10.0, ms(20)));
     let mut test = BaselineRtt::new(Time::ZERO, SESSION, 5);
     world.run(&mut test);
     let outcome = test.outcome(world.clock.now()).unwrap();
@@ -258,9 +262,9 @@ fn search_by(
 ) -> BottleneckSearch {
     let mut search = BottleneckSearch::new(bounds);
     let mut link = Link::new(LinkConfig::symmetric(config, 3));
-    let mut clock = Clock::new();
-    while let Step::Stream(plan) = search.next_step() {
-        let mut departures = Departures::new(clock.now(), plan);
+    let mut clock = VirtualClock::new();
+    while let SearchStep::Stream(plan) = search.next_step() {
+        let mut departures = DepartureSchedule::new(clock.now(), plan);
         let mut log = ArrivalLog::new(clock.now());
         loop {
             let now = clock.now();
@@ -345,7 +349,7 @@ fn buckets_are_emptied_before_the_rate_is_read() {
         peak: None,
     };
     let shaper = DirectionConfig {
-        line: Line::Shaper(bucket),
+        line: LineConfig::Shaper(bucket),
         queue: ByteCount::new(200_000).into(),
         ..way(100.0, ms(10))
     };
@@ -447,10 +451,10 @@ fn a_path_that_carries_nothing_ends_the_search_without_a_rate() {
 /// believed.
 #[test]
 fn strangers_hear_nothing_and_an_address_is_believed_once_it_answers() {
-    let mut server = Responder::new(SESSION, key(), 99);
+    let mut server = UdpResponder::new(SESSION, key(), 99);
     let stranger: SocketAddr = "198.51.100.9:53".parse().unwrap();
-    let ask = |server: &mut Responder, kind, from, key: &SessionKey| {
-        let head = Datagram {
+    let ask = |server: &mut UdpResponder, kind, from, key: &SessionKey| {
+        let head = DatagramHeader {
             kind,
             session: SESSION,
             order: 0,
@@ -459,13 +463,19 @@ fn strangers_hear_nothing_and_an_address_is_believed_once_it_answers() {
             extra: 1_472,
         };
         let mut bytes = Vec::new();
-        head.emit(key, Role::Client, 0, &mut bytes);
+        head.emit(key, SessionRole::Client, 0, &mut bytes);
         server.handle(Time::ZERO, Time::ZERO, from, &bytes)
     };
-    let other = Key::from_words("other").session(&[1; 32], &[2; 32]);
-    let silence = Answer::Silence;
-    assert_eq!(ask(&mut server, Kind::Open, stranger, &other), silence);
-    for kind in Kind::ALL.into_iter().filter(|kind| *kind != Kind::Open) {
+    let other = SharedKey::from_words("other").session(&[1; 32], &[2; 32]);
+    let silence = ResponderAction::Silence;
+    assert_eq!(
+        ask(&mut server, DatagramKind::Open, stranger, &other),
+        silence
+    );
+    for kind in DatagramKind::ALL
+        .into_iter()
+        .filter(|kind| *kind != DatagramKind::Open)
+    {
         assert_eq!(
             ask(&mut server, kind, stranger, &key()),
             silence,
@@ -476,19 +486,27 @@ fn strangers_hear_nothing_and_an_address_is_believed_once_it_answers() {
     assert_eq!(server.client(), Some(client_address()));
     // Recorded and sent again from elsewhere.
     assert_eq!(
-        ask(&mut server, Kind::ProbeWanted, stranger, &key()),
+        ask(&mut server, DatagramKind::ProbeWanted, stranger, &key()),
         silence
     );
-    assert_eq!(ask(&mut server, Kind::Data, stranger, &key()), silence);
-    let answer = ask(&mut server, Kind::ProbeWanted, client_address(), &key());
-    let Answer::Send(answers) = answer else {
+    assert_eq!(
+        ask(&mut server, DatagramKind::Data, stranger, &key()),
+        silence
+    );
+    let answer = ask(
+        &mut server,
+        DatagramKind::ProbeWanted,
+        client_address(),
+        &key(),
+    );
+    let ResponderAction::Send(answers) = answer else {
         panic!("{answer:?}");
     };
     assert_eq!(answers[0].length, 1_472);
     let mut heard = 0;
     for _ in 0..2 * ANSWERS_PER_SECOND {
-        let answer = ask(&mut server, Kind::Echo, client_address(), &key());
-        heard += u32::from(answer != Answer::Silence);
+        let answer = ask(&mut server, DatagramKind::Echo, client_address(), &key());
+        heard += u32::from(answer != ResponderAction::Silence);
     }
     assert!(heard < ANSWERS_PER_SECOND);
 }

@@ -9,18 +9,20 @@
 //! rates count them from the destination address to the check sum, as contracts do (MEF 10, information
 //! rate). What is sent are IP packets of [`FRAME_OVERHEAD`] bytes less.
 //!
-//! No two clocks need agree, and no one-way delay is claimed: see [`Seen`].
+//! No two clocks need agree, and no one-way delay is claimed: see [`StreamResult`].
 
 mod seen;
 mod service;
 mod throughput;
 
-pub use seen::Seen;
+pub use seen::StreamResult;
 pub use service::{
-    Criteria, Part, Service, ServicePlan, StepDone, StepVerdict, TOLERANCE_PERCENT, Verdict,
+    ServiceCriteria, ServicePart, ServicePlan, ServiceProcedure, ServiceVerdict, StepResult,
+    StepVerdict, TOLERANCE_PERCENT,
 };
 pub use throughput::{
-    BackToBack, Class, Goal, LossStep, SizeResult, SlowEnd, Throughput, ThroughputPlan, Trials,
+    BackToBack, LoadClass, LoadTrials, LossStep, SearchGoal, SizeResult, SlowEnd, ThroughputPlan,
+    ThroughputProcedure,
 };
 
 use std::time::Duration;
@@ -28,7 +30,7 @@ use std::time::Duration;
 use vocab::{Bitrate, ByteCount};
 
 use crate::procedure::{StreamPlan, StreamRecord, UDP_HEADERS_IPV6};
-use crate::wire::{DATAGRAM_HEADER, Direction};
+use crate::wire::{DATAGRAM_HEADER, TestDirection};
 
 /// What Ethernet adds to an IP packet, as contracts count it: header 14 bytes, check sum 4.
 pub const FRAME_OVERHEAD: u16 = 18;
@@ -38,9 +40,9 @@ pub const FRAME_MIN: u16 = UDP_HEADERS_IPV6 + DATAGRAM_HEADER as u16 + FRAME_OVE
 const FRAMES_MAX: u64 = 1_500_000;
 
 /// A test that is made of streams, one after the other.
-pub trait Streams {
-    /// What to send next; the same until [`Streams::handle`] has the record. [`None`] when all is done.
-    fn next_stream(&self) -> Option<(Direction, StreamPlan)>;
+pub trait StreamTest {
+    /// What to send next; the same until [`StreamTest::handle`] has the record. [`None`] when all is done.
+    fn next_stream(&self) -> Option<(TestDirection, StreamPlan)>;
     /// Takes in what became of the stream that was to be sent.
     fn handle(&mut self, record: &StreamRecord);
     /// How much is done, from 0 to 1.

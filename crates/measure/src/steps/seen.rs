@@ -23,7 +23,7 @@ const WITHOUT_ROOM_MAX: f64 = 0.001;
 
 /// What a stream shows. Rates count whole frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Seen {
+pub struct StreamResult {
     /// What the sender kept to; [`None`] where fewer than two frames arrived.
     pub offered: Option<Bitrate>,
     /// What arrived, from the first frame to the last.
@@ -48,7 +48,7 @@ pub struct Seen {
     pub is_kept: bool,
 }
 
-impl Seen {
+impl StreamResult {
     /// What a stream of frames of this size showed on a path of this baseline RTT.
     #[must_use]
     pub fn of(record: &StreamRecord, frame: u16, baseline_rtt: Option<Duration>) -> Self {
@@ -114,7 +114,7 @@ impl Seen {
 
 /// How much later than the earliest each frame came, in nanoseconds, sorted.
 fn waits(record: &StreamRecord) -> Vec<u64> {
-    let delay = |arrival: &crate::wire::Arrival| {
+    let delay = |arrival: &crate::wire::DatagramArrival| {
         i128::from(arrival.arrived_ns) - i128::from(arrival.sent_ns)
     };
     let Some(least) = record.arrivals.iter().map(delay).min() else {

@@ -16,9 +16,9 @@ use std::time::Duration;
 
 use vocab::Bitrate;
 
-use super::{Seen, Streams, scale, stream};
+use super::{StreamResult, StreamTest, scale, stream};
 use crate::procedure::{StreamPlan, StreamRecord};
-use crate::wire::Direction;
+use crate::wire::TestDirection;
 
 /// The shares of CIR that are offered first, in percent.
 const SHARES_PERCENT: [u64; 4] = [25, 50, 75, 100];
@@ -39,7 +39,7 @@ const FRAMES_MIN: u64 = 10;
 
 /// What was bought. What is not stated is not judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Criteria {
+pub struct ServiceCriteria {
     /// FLR: the greatest frame loss ratio.
     pub loss_ratio_max: Option<f64>,
     /// FTD, as a round trip: the greatest of the mean frame.
@@ -54,7 +54,7 @@ pub struct Criteria {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServicePlan {
     /// Which directions, each by itself.
-    pub directions: Vec<Direction>,
+    pub directions: Vec<TestDirection>,
     /// The committed information rate.
     pub committed: Bitrate,
     /// The excess information rate; zero for none.
@@ -68,12 +68,12 @@ pub struct ServicePlan {
     /// No stream is longer: what the server gives.
     pub stream_max: Duration,
     /// What must be kept.
-    pub criteria: Criteria,
+    pub criteria: ServiceCriteria,
 }
 
 /// A part of the test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum ServicePart {
     /// This share of CIR, in percent.
     Committed(u64),
     /// CIR + EIR.
@@ -99,26 +99,26 @@ pub enum StepVerdict {
 
 /// A part that is over.
 #[derive(Clone, Debug, PartialEq)]
-pub struct StepDone {
+pub struct StepResult {
     /// Which way.
-    pub direction: Direction,
+    pub direction: TestDirection,
     /// Bytes of its frames.
     pub frame: u16,
     /// Which part.
-    pub part: Part,
+    pub part: ServicePart,
     /// What was to be offered, in whole frames.
     pub asked: Bitrate,
     /// How long frames were sent.
     pub duration: Duration,
     /// What was seen.
-    pub seen: Seen,
+    pub seen: StreamResult,
     /// What follows.
     pub verdict: StepVerdict,
 }
 
 /// How the whole ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ServiceVerdict {
     /// So many parts were judged and kept everything; none where nothing was stated.
     Passed(usize),
     /// What was not kept.
@@ -128,27 +128,27 @@ pub enum Verdict {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Planned {
-    direction: Direction,
+struct PlannedStep {
+    direction: TestDirection,
     frame: u16,
-    part: Part,
+    part: ServicePart,
     duration: Duration,
 }
 
 /// A test under way.
 #[derive(Debug)]
-pub struct Service {
+pub struct ServiceProcedure {
     plan: ServicePlan,
     baseline_rtt: Option<Duration>,
-    queue: VecDeque<Planned>,
-    done: Vec<StepDone>,
+    queue: VecDeque<PlannedStep>,
+    done: Vec<StepResult>,
     /// What of a performance test has been seen so far, and for how long.
-    watched: Option<(Seen, Duration)>,
+    watched: Option<(StreamResult, Duration)>,
     is_performance_planned: bool,
     given_up: Option<String>,
 }
 
-impl Service {
+impl ServiceProcedure {
     /// A test that has not begun, on a path of this baseline RTT.
     ///
     /// # Panics
@@ -161,10 +161,14 @@ impl Service {
         let mut queue = VecDeque::new();
         for direction in &plan.directions {
             for frame in &plan.frames {
-                let shares = SHARES_PERCENT.map(Part::Committed);
-                let excess = (plan.excess.bits_per_second() > 0).then_some(Part::Excess);
-                for part in shares.into_iter().chain(excess).chain([Part::Policing]) {
-                    queue.push_back(Planned {
+                let shares = SHARES_PERCENT.map(ServicePart::Committed);
+                let excess = (plan.excess.bits_per_second() > 0).then_some(ServicePart::Excess);
+                for part in shares
+                    .into_iter()
+                    .chain(excess)
+                    .chain([ServicePart::Policing])
+                {
+                    queue.push_back(PlannedStep {
                         direction: *direction,
                         frame: *frame,
                         part,
@@ -192,7 +196,7 @@ impl Service {
 
     /// All that is over.
     #[must_use]
-    pub fn done(&self) -> &[StepDone] {
+    pub fn done(&self) -> &[StepResult] {
         &self.done
     }
 
@@ -202,22 +206,22 @@ impl Service {
         self.baseline_rtt
     }
 
-    fn rate(&self, part: Part) -> Bitrate {
+    fn rate(&self, part: ServicePart) -> Bitrate {
         let committed = self.plan.committed;
         let all = committed
             .bits_per_second()
             .saturating_add(self.plan.excess.bits_per_second());
         let all = Bitrate::from_bits_per_second(all);
         match part {
-            Part::Committed(percent) => scale(committed, percent, 100),
-            Part::Excess => all,
-            Part::Policing => scale(all, OVERSHOOT_PERCENT, 100),
-            Part::Performance => committed,
+            ServicePart::Committed(percent) => scale(committed, percent, 100),
+            ServicePart::Excess => all,
+            ServicePart::Policing => scale(all, OVERSHOOT_PERCENT, 100),
+            ServicePart::Performance => committed,
         }
     }
 
     /// One of the streams of which a performance test is made.
-    fn watch(&mut self, next: Planned, seen: Seen, span: Duration) {
+    fn watch(&mut self, next: PlannedStep, seen: StreamResult, span: Duration) {
         let (mut all, mut watched) = (seen, span);
         if let Some((before, earlier)) = self.watched.take() {
             all = before;
@@ -229,15 +233,15 @@ impl Service {
             return self.conclude(next, all, watched);
         }
         self.watched = Some((all, watched));
-        self.queue.push_front(Planned {
+        self.queue.push_front(PlannedStep {
             duration: left,
             ..next
         });
     }
 
-    fn conclude(&mut self, next: Planned, mut seen: Seen, duration: Duration) {
+    fn conclude(&mut self, next: PlannedStep, mut seen: StreamResult, duration: Duration) {
         seen.is_kept &= self.is_offered(next.part, &seen);
-        self.done.push(StepDone {
+        self.done.push(StepResult {
             direction: next.direction,
             frame: next.frame,
             part: next.part,
@@ -250,28 +254,29 @@ impl Service {
 
     /// Whether a sender came as close to a rate as confirming it takes. How much more than CIR + EIR the overshoot is
     /// does not matter.
-    fn is_offered(&self, part: Part, seen: &Seen) -> bool {
+    fn is_offered(&self, part: ServicePart, seen: &StreamResult) -> bool {
         let asked = self.rate(part).bits_per_second() as f64;
         match (part, seen.offered) {
-            (Part::Policing, _) | (_, None) => true,
-            (Part::Committed(_) | Part::Excess | Part::Performance, Some(offered)) => {
-                (offered.bits_per_second() as f64 - asked).abs() <= OFF * asked
-            }
+            (ServicePart::Policing, _) | (_, None) => true,
+            (
+                ServicePart::Committed(_) | ServicePart::Excess | ServicePart::Performance,
+                Some(offered),
+            ) => (offered.bits_per_second() as f64 - asked).abs() <= OFF * asked,
         }
     }
 
     /// Y.1564 §8.2: only a service whose configuration passed.
     fn plan_performance(&mut self) {
         self.is_performance_planned = true;
-        let has_failed = |one: &StepDone| matches!(one.verdict, StepVerdict::Failed(_));
+        let has_failed = |one: &StepResult| matches!(one.verdict, StepVerdict::Failed(_));
         if self.plan.performance.is_zero() || self.done.iter().any(has_failed) {
             return;
         }
         for direction in &self.plan.directions {
-            self.queue.push_back(Planned {
+            self.queue.push_back(PlannedStep {
                 direction: *direction,
                 frame: self.plan.frames[0],
-                part: Part::Performance,
+                part: ServicePart::Performance,
                 duration: self.plan.performance,
             });
         }
@@ -280,14 +285,17 @@ impl Service {
     /// Whether a performance test was wanted and left out because the configuration failed.
     #[must_use]
     pub fn has_left_out_performance(&self) -> bool {
-        let is_done = self.done.iter().any(|one| one.part == Part::Performance);
+        let is_done = self
+            .done
+            .iter()
+            .any(|one| one.part == ServicePart::Performance);
         self.is_performance_planned
             && self.queue.is_empty()
             && !self.plan.performance.is_zero()
             && !is_done
     }
 
-    fn judge(&self, part: Part, seen: &Seen) -> StepVerdict {
+    fn judge(&self, part: ServicePart, seen: &StreamResult) -> StepVerdict {
         if !seen.is_kept {
             let kept = seen.offered.unwrap_or_default();
             return StepVerdict::NotMeasured(format!(
@@ -305,9 +313,9 @@ impl Service {
             return StepVerdict::NotMeasured(format!("{} frames are too few", seen.sent));
         }
         let criteria = &self.plan.criteria;
-        let mut judged = Judged::default();
+        let mut judged = CriteriaJudge::default();
         match part {
-            Part::Committed(_) | Part::Performance => {
+            ServicePart::Committed(_) | ServicePart::Performance => {
                 if let Some(most) = criteria.loss_ratio_max {
                     let found = seen.loss_ratio();
                     let text = format!(
@@ -320,13 +328,13 @@ impl Service {
                 judged.delay("round trip", criteria.round_trip_max, seen.round_trip);
                 judged.delay("delay variation", criteria.variation_max, seen.variation);
             }
-            Part::Excess | Part::Policing => self.judge_rate(part, seen, &mut judged),
+            ServicePart::Excess | ServicePart::Policing => self.judge_rate(part, seen, &mut judged),
         }
         judged.verdict()
     }
 
     /// At least CIR × (1 - FLR) arrives, and no more than CIR + EIR where that was demanded.
-    fn judge_rate(&self, part: Part, seen: &Seen, judged: &mut Judged) {
+    fn judge_rate(&self, part: ServicePart, seen: &StreamResult, judged: &mut CriteriaJudge) {
         let received = seen.received_late.unwrap_or_default();
         if let Some(loss) = self.plan.criteria.loss_ratio_max {
             let committed = self.plan.committed.bits_per_second() as f64;
@@ -339,8 +347,8 @@ impl Service {
             );
             judged.take(received.bits_per_second() as f64 >= least, text);
         }
-        if part == Part::Policing && self.plan.criteria.is_policed {
-            let all = self.rate(Part::Excess);
+        if part == ServicePart::Policing && self.plan.criteria.is_policed {
+            let all = self.rate(ServicePart::Excess);
             let most = scale(all, 100 + TOLERANCE_PERCENT, 100);
             let share = |rate: Bitrate| rate.bits_per_second() as f64;
             let offered = seen.offered.unwrap_or_default();
@@ -360,7 +368,7 @@ impl Service {
 
     /// How the test ended, by what was stated.
     #[must_use]
-    pub fn verdict(&self) -> Verdict {
+    pub fn verdict(&self) -> ServiceVerdict {
         let (mut passed, mut failed, mut unmeasured) = (0, Vec::new(), self.given_up.clone());
         for one in &self.done {
             let head = format!(
@@ -381,12 +389,12 @@ impl Service {
             }
         }
         match (failed.is_empty(), unmeasured) {
-            (false, _) => Verdict::Failed(failed),
-            (true, Some(why)) => Verdict::NotMeasured(why),
+            (false, _) => ServiceVerdict::Failed(failed),
+            (true, Some(why)) => ServiceVerdict::NotMeasured(why),
             (true, None) if self.done.is_empty() => {
-                Verdict::NotMeasured("nothing was measured".to_owned())
+                ServiceVerdict::NotMeasured("nothing was measured".to_owned())
             }
-            (true, None) => Verdict::Passed(passed),
+            (true, None) => ServiceVerdict::Passed(passed),
         }
     }
 }
@@ -396,8 +404,8 @@ fn percent(share: f64) -> f64 {
     (share * 1e8).round() / 1e6
 }
 
-impl Streams for Service {
-    fn next_stream(&self) -> Option<(Direction, StreamPlan)> {
+impl StreamTest for ServiceProcedure {
+    fn next_stream(&self) -> Option<(TestDirection, StreamPlan)> {
         let next = self.queue.front()?;
         let duration = next.duration.min(self.plan.stream_max);
         let plan = stream(self.rate(next.part), next.frame, duration);
@@ -408,11 +416,13 @@ impl Streams for Service {
         let Some(next) = self.queue.pop_front() else {
             return;
         };
-        let seen = Seen::of(record, next.frame, self.baseline_rtt);
+        let seen = StreamResult::of(record, next.frame, self.baseline_rtt);
         let span = record.plan.duration;
         match next.part {
-            Part::Performance => self.watch(next, seen, span),
-            Part::Committed(_) | Part::Excess | Part::Policing => self.conclude(next, seen, span),
+            ServicePart::Performance => self.watch(next, seen, span),
+            ServicePart::Committed(_) | ServicePart::Excess | ServicePart::Policing => {
+                self.conclude(next, seen, span)
+            }
         }
         if self.queue.is_empty() && !self.is_performance_planned {
             self.plan_performance();
@@ -453,27 +463,27 @@ impl Streams for Service {
     }
 }
 
-impl Part {
+impl ServicePart {
     /// In a few words.
     #[must_use]
     pub fn name(self) -> String {
         match self {
-            Part::Committed(percent) => format!("{percent} % CIR"),
-            Part::Excess => "CIR + EIR".to_owned(),
-            Part::Policing => "overshoot".to_owned(),
-            Part::Performance => "performance".to_owned(),
+            ServicePart::Committed(percent) => format!("{percent} % CIR"),
+            ServicePart::Excess => "CIR + EIR".to_owned(),
+            ServicePart::Policing => "overshoot".to_owned(),
+            ServicePart::Performance => "performance".to_owned(),
         }
     }
 }
 
 /// Collects what criteria say.
 #[derive(Default)]
-struct Judged {
+struct CriteriaJudge {
     count: usize,
     missed: Vec<String>,
 }
 
-impl Judged {
+impl CriteriaJudge {
     fn take(&mut self, is_kept: bool, text: String) {
         self.count += 1;
         if !is_kept {

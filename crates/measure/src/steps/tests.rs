@@ -3,14 +3,14 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use emulate::{DirectionConfig, Line, Link, LinkConfig, TokenBucket};
-use testkit::{Clock, earliest};
+use emulate::{DirectionConfig, LineConfig, Link, LinkConfig, TokenBucket};
+use testkit::{VirtualClock, earliest};
 use vocab::{Bitrate, ByteCount, Probability};
 
 use super::*;
 use crate::procedure::slow_host::taken_in;
-use crate::procedure::{ArrivalLog, Departures, StreamRecord};
-use crate::wire::Direction;
+use crate::procedure::{ArrivalLog, DepartureSchedule, StreamRecord};
+use crate::wire::TestDirection;
 
 const BASELINE: Duration = Duration::from_millis(40);
 
@@ -25,7 +25,7 @@ fn ms(milliseconds: u64) -> Duration {
 /// A line that counts whole frames, as Ethernet's contracts do.
 fn line(rate: f64) -> DirectionConfig {
     DirectionConfig {
-        line: Line::Rate(mbit(rate)),
+        line: LineConfig::Rate(mbit(rate)),
         overhead: ByteCount::new(u64::from(FRAME_OVERHEAD)),
         delay: ms(20),
         queue: ByteCount::new(60_000).into(),
@@ -49,25 +49,25 @@ fn policed(rate: f64) -> DirectionConfig {
 }
 
 /// A path that carries streams, one after the other.
-struct Path {
+struct StreamPath {
     link: Link,
-    clock: Clock,
+    clock: VirtualClock,
 }
 
-impl Path {
+impl StreamPath {
     fn new(config: DirectionConfig) -> Self {
         Self {
             link: Link::new(LinkConfig::symmetric(config, 5)),
-            clock: Clock::new(),
+            clock: VirtualClock::new(),
         }
     }
 
-    fn carry(&mut self, direction: Direction, plan: StreamPlan) -> StreamRecord {
+    fn carry(&mut self, direction: TestDirection, plan: StreamPlan) -> StreamRecord {
         let way = match direction {
-            Direction::Up => &mut self.link.forward,
-            Direction::Down => &mut self.link.back,
+            TestDirection::Up => &mut self.link.forward,
+            TestDirection::Down => &mut self.link.back,
         };
-        let mut departures = Departures::new(self.clock.now(), plan);
+        let mut departures = DepartureSchedule::new(self.clock.now(), plan);
         // The receiver's clock is an hour off.
         let mut log = ArrivalLog::new(self.clock.now());
         loop {
@@ -104,14 +104,14 @@ impl Path {
 
 fn service_plan(committed: f64, excess: f64) -> ServicePlan {
     ServicePlan {
-        directions: vec![Direction::Up],
+        directions: vec![TestDirection::Up],
         committed: mbit(committed),
         excess: mbit(excess),
         frames: vec![1_518],
         step: Duration::from_secs(3),
         performance: Duration::ZERO,
         stream_max: Duration::from_secs(60),
-        criteria: Criteria {
+        criteria: ServiceCriteria {
             loss_ratio_max: Some(0.001),
             round_trip_max: Some(ms(50)),
             variation_max: Some(ms(5)),
@@ -120,9 +120,9 @@ fn service_plan(committed: f64, excess: f64) -> ServicePlan {
     }
 }
 
-fn activate(plan: ServicePlan, config: DirectionConfig) -> Service {
-    let mut path = Path::new(config);
-    let mut service = Service::new(plan, Some(BASELINE));
+fn activate(plan: ServicePlan, config: DirectionConfig) -> ServiceProcedure {
+    let mut path = StreamPath::new(config);
+    let mut service = ServiceProcedure::new(plan, Some(BASELINE));
     let mut before = 0.0;
     while let Some((direction, stream)) = service.next_stream() {
         let record = path.carry(direction, stream);
@@ -133,9 +133,9 @@ fn activate(plan: ServicePlan, config: DirectionConfig) -> Service {
     service
 }
 
-fn failures(service: &Service) -> Vec<String> {
+fn failures(service: &ServiceProcedure) -> Vec<String> {
     match service.verdict() {
-        Verdict::Failed(texts) => texts,
+        ServiceVerdict::Failed(texts) => texts,
         other => panic!("{other:?}"),
     }
 }
@@ -144,11 +144,11 @@ fn failures(service: &Service) -> Vec<String> {
 #[test]
 fn a_service_that_is_policed_as_bought_passes() {
     let service = activate(service_plan(8.0, 2.0), policed(10.0));
-    let parts: Vec<Part> = service.done().iter().map(|one| one.part).collect();
-    let shares = [25, 50, 75, 100].map(Part::Committed);
+    let parts: Vec<ServicePart> = service.done().iter().map(|one| one.part).collect();
+    let shares = [25, 50, 75, 100].map(ServicePart::Committed);
     assert_eq!(parts[..4], shares);
-    assert_eq!(parts[4..], [Part::Excess, Part::Policing]);
-    assert_eq!(service.verdict(), Verdict::Passed(6));
+    assert_eq!(parts[4..], [ServicePart::Excess, ServicePart::Policing]);
+    assert_eq!(service.verdict(), ServiceVerdict::Passed(6));
     let over = &service.done()[5];
     assert_eq!(over.asked, mbit(12.5));
     let late = over.seen.received_late.unwrap().bits_per_second() as f64 / 10e6;
@@ -195,7 +195,7 @@ fn too_little_too_much_and_too_late_are_told_apart() {
     );
     // A shaper of exactly CIR lets frames wait once more is offered, and none of CIR.
     let shaped = DirectionConfig {
-        line: Line::Shaper(bucket(7.9, 3_000)),
+        line: LineConfig::Shaper(bucket(7.9, 3_000)),
         overhead: ByteCount::new(u64::from(FRAME_OVERHEAD)),
         delay: ms(20),
         queue: ByteCount::new(60_000).into(),
@@ -213,7 +213,7 @@ fn too_little_too_much_and_too_late_are_told_apart() {
 #[test]
 fn nothing_is_judged_that_was_not_stated() {
     let plan = ServicePlan {
-        criteria: Criteria::default(),
+        criteria: ServiceCriteria::default(),
         ..service_plan(8.0, 2.0)
     };
     let service = activate(plan, policed(6.0));
@@ -223,14 +223,14 @@ fn nothing_is_judged_that_was_not_stated() {
             .iter()
             .all(|one| one.verdict == StepVerdict::Measured)
     );
-    assert_eq!(service.verdict(), Verdict::Passed(0));
+    assert_eq!(service.verdict(), ServiceVerdict::Passed(0));
 }
 
 /// A service as it was bought, between hosts of which the receiving one has room for no more than 9 Mbit/s.
 #[test]
 fn a_step_that_the_receiving_host_had_no_room_for_is_not_measured() {
-    let mut path = Path::new(policed(10.0));
-    let mut service = Service::new(service_plan(8.0, 2.0), Some(BASELINE));
+    let mut path = StreamPath::new(policed(10.0));
+    let mut service = ServiceProcedure::new(service_plan(8.0, 2.0), Some(BASELINE));
     while let Some((direction, stream)) = service.next_stream() {
         service.handle(&taken_in(path.carry(direction, stream), mbit(9.0), 50));
     }
@@ -247,7 +247,7 @@ fn a_step_that_the_receiving_host_had_no_room_for_is_not_measured() {
         };
         assert!(why.contains("found no room"), "{why}");
     }
-    let Verdict::NotMeasured(why) = service.verdict() else {
+    let ServiceVerdict::NotMeasured(why) = service.verdict() else {
         panic!("{:?}", service.verdict());
     };
     assert!(why.contains("found no room"), "{why}");
@@ -257,16 +257,16 @@ fn a_step_that_the_receiving_host_had_no_room_for_is_not_measured() {
 #[test]
 fn frames_without_room_are_not_lost_frames() {
     let judged = |no_room: u64, lost: usize| {
-        let mut path = Path::new(line(100.0));
+        let mut path = StreamPath::new(line(100.0));
         let plan = ServicePlan {
-            criteria: Criteria {
+            criteria: ServiceCriteria {
                 loss_ratio_max: Some(0.0),
-                ..Criteria::default()
+                ..ServiceCriteria::default()
             },
             step: Duration::from_secs(20),
             ..service_plan(8.0, 0.0)
         };
-        let mut service = Service::new(plan, Some(BASELINE));
+        let mut service = ServiceProcedure::new(plan, Some(BASELINE));
         let (direction, stream) = service.next_stream().unwrap();
         let mut record = path.carry(direction, stream);
         record
@@ -289,20 +289,20 @@ fn performance_is_watched_for_its_time_behind_a_configuration_that_passed() {
     let plan = |rate| ServicePlan {
         performance: Duration::from_secs(25),
         stream_max: Duration::from_secs(10),
-        directions: Direction::BOTH.to_vec(),
+        directions: TestDirection::BOTH.to_vec(),
         ..service_plan(rate, 0.0)
     };
     let service = activate(plan(4.0), policed(4.0));
-    let watched: Vec<&StepDone> = service
+    let watched: Vec<&StepResult> = service
         .done()
         .iter()
-        .filter(|one| one.part == Part::Performance)
+        .filter(|one| one.part == ServicePart::Performance)
         .collect();
     assert_eq!(watched.len(), 2);
     assert_eq!(watched[0].duration, Duration::from_secs(25));
     let frames = 4e6 * 25.0 / (1_518.0 * 8.0);
     assert!((watched[0].seen.sent as f64 / frames - 1.0).abs() < 0.01);
-    assert_eq!(service.verdict(), Verdict::Passed(12));
+    assert_eq!(service.verdict(), ServiceVerdict::Passed(12));
     let failed = activate(plan(8.0), policed(6.0));
     assert!(failed.has_left_out_performance());
 }
@@ -317,15 +317,15 @@ fn a_path_that_carries_nothing_fails_and_a_sender_that_cannot_is_not_the_paths_f
         failures(&activate(service_plan(8.0, 0.0), dead))[0]
             .contains("frame loss ratio 100 %, at most 0.1 %")
     );
-    let mut service = Service::new(service_plan(8.0, 0.0), Some(BASELINE));
+    let mut service = ServiceProcedure::new(service_plan(8.0, 0.0), Some(BASELINE));
     while let Some((direction, mut plan)) = service.next_stream() {
         let asked = plan;
         plan.rate = Bitrate::from_bits_per_second(plan.rate.bits_per_second() / 2);
-        let mut record = Path::new(line(100.0)).carry(direction, plan);
+        let mut record = StreamPath::new(line(100.0)).carry(direction, plan);
         record.plan = asked;
         service.handle(&record);
     }
-    let Verdict::NotMeasured(why) = service.verdict() else {
+    let ServiceVerdict::NotMeasured(why) = service.verdict() else {
         panic!("{:?}", service.verdict());
     };
     assert!(why.contains("the sending host kept to"), "{why}");
@@ -335,8 +335,8 @@ fn a_path_that_carries_nothing_fails_and_a_sender_that_cannot_is_not_the_paths_f
 #[test]
 fn a_step_is_kept_only_within_a_hundredth_of_what_was_asked() {
     for (thousandths, is_kept) in [(995, true), (985, false), (960, false)] {
-        let mut service = Service::new(service_plan(8.0, 0.0), Some(BASELINE));
-        let mut path = Path::new(line(100.0));
+        let mut service = ServiceProcedure::new(service_plan(8.0, 0.0), Some(BASELINE));
+        let mut path = StreamPath::new(line(100.0));
         while let Some((direction, asked)) = service.next_stream() {
             let mut slower = asked;
             slower.rate = scale(asked.rate, thousandths, 1_000);
@@ -345,7 +345,7 @@ fn a_step_is_kept_only_within_a_hundredth_of_what_was_asked() {
             service.handle(&record);
         }
         let full = &service.done()[3];
-        assert_eq!(full.part, Part::Committed(100));
+        assert_eq!(full.part, ServicePart::Committed(100));
         assert_eq!(full.seen.is_kept, is_kept, "{thousandths}");
         assert_eq!(
             full.verdict == StepVerdict::Passed,
@@ -357,8 +357,8 @@ fn a_step_is_kept_only_within_a_hundredth_of_what_was_asked() {
     }
 }
 
-fn goal(loss_ratio: f64) -> Goal {
-    Goal {
+fn goal(loss_ratio: f64) -> SearchGoal {
+    SearchGoal {
         loss_ratio,
         trial: Duration::from_secs(1),
         duration_sum: Duration::from_secs(3),
@@ -367,17 +367,17 @@ fn goal(loss_ratio: f64) -> Goal {
     }
 }
 
-fn search(config: DirectionConfig, goal: Goal, frames: &[u16], max: f64) -> Vec<SizeResult> {
-    let mut path = Path::new(config);
+fn search(config: DirectionConfig, goal: SearchGoal, frames: &[u16], max: f64) -> Vec<SizeResult> {
+    let mut path = StreamPath::new(config);
     let plan = ThroughputPlan {
-        directions: vec![Direction::Up],
+        directions: vec![TestDirection::Up],
         frames: frames.to_vec(),
         max_rate: mbit(max),
         stream_max: Duration::from_secs(60),
         goal,
         is_whole: true,
     };
-    let mut test = Throughput::new(plan, Some(BASELINE));
+    let mut test = ThroughputProcedure::new(plan, Some(BASELINE));
     let mut streams = 0;
     while let Some((direction, stream)) = test.next_stream() {
         assert!(!test.describe().is_empty());
@@ -393,30 +393,30 @@ fn search(config: DirectionConfig, goal: Goal, frames: &[u16], max: f64) -> Vec<
 #[test]
 fn loads_are_decided_as_soon_as_they_can_be() {
     let goal = goal(0.0);
-    let trials = |good: u64, bad: u64| Trials {
+    let trials = |good: u64, bad: u64| LoadTrials {
         good: Duration::from_secs(good),
         bad: Duration::from_secs(bad),
     };
     for (good, bad, class) in [
-        (0, 0, Class::Undecided),
-        (1, 0, Class::Undecided),
-        (2, 0, Class::Lower),
-        (1, 1, Class::Undecided),
-        (2, 1, Class::Lower),
-        (0, 2, Class::Upper),
-        (1, 2, Class::Upper),
+        (0, 0, LoadClass::Undecided),
+        (1, 0, LoadClass::Undecided),
+        (2, 0, LoadClass::Lower),
+        (1, 1, LoadClass::Undecided),
+        (2, 1, LoadClass::Lower),
+        (0, 2, LoadClass::Upper),
+        (1, 2, LoadClass::Upper),
         // Longer than the goal wants.
-        (4, 4, Class::Lower),
+        (4, 4, LoadClass::Lower),
     ] {
         assert_eq!(trials(good, bad).class(&goal), class, "{good} {bad}");
     }
-    let strict = Goal {
+    let strict = SearchGoal {
         exceed_ratio: 0.0,
         ..goal
     };
-    assert_eq!(trials(2, 0).class(&strict), Class::Undecided);
-    assert_eq!(trials(3, 0).class(&strict), Class::Lower);
-    assert_eq!(trials(9, 1).class(&strict), Class::Upper);
+    assert_eq!(trials(2, 0).class(&strict), LoadClass::Undecided);
+    assert_eq!(trials(3, 0).class(&strict), LoadClass::Lower);
+    assert_eq!(trials(9, 1).class(&strict), LoadClass::Upper);
 }
 
 /// RFC 2544 §26.1 to §26.4 and RFC 9004 over a line with a queue of 60,000 bytes.
@@ -453,7 +453,7 @@ fn a_lines_rate_loss_and_buffer_are_found_for_each_size() {
 #[test]
 fn a_load_that_the_receiving_host_had_no_room_for_is_no_bound() {
     let plan = |max| ThroughputPlan {
-        directions: vec![Direction::Up],
+        directions: vec![TestDirection::Up],
         frames: vec![1_518],
         max_rate: mbit(max),
         stream_max: Duration::from_secs(60),
@@ -461,8 +461,8 @@ fn a_load_that_the_receiving_host_had_no_room_for_is_no_bound() {
         is_whole: true,
     };
     let run = |line_rate: f64, host: f64| {
-        let mut path = Path::new(line(line_rate));
-        let mut test = Throughput::new(plan(40.0), Some(BASELINE));
+        let mut path = StreamPath::new(line(line_rate));
+        let mut test = ThroughputProcedure::new(plan(40.0), Some(BASELINE));
         while let Some((direction, stream)) = test.next_stream() {
             test.handle(&taken_in(path.carry(direction, stream), mbit(host), 5));
         }
@@ -475,8 +475,8 @@ fn a_load_that_the_receiving_host_had_no_room_for_is_no_bound() {
     assert!(found.lower.unwrap() < mbit(10.5), "{found:?}");
     assert!(found.losses.is_empty() && found.back_to_back.is_none());
     // More than the line, but not for a burst: no line holds what comes here in one.
-    let mut path = Path::new(line(10.0));
-    let mut test = Throughput::new(plan(40.0), Some(BASELINE));
+    let mut path = StreamPath::new(line(10.0));
+    let mut test = ThroughputProcedure::new(plan(40.0), Some(BASELINE));
     while let Some((direction, stream)) = test.next_stream() {
         let is_burst = test.describe().ends_with("bursts");
         let mut record = path.carry(direction, stream);
@@ -516,15 +516,15 @@ fn a_loss_goal_is_kept_and_rates_that_cannot_be_offered_are_no_bounds() {
 #[test]
 fn a_load_that_was_not_quite_offered_is_not_carried() {
     let plan = ThroughputPlan {
-        directions: vec![Direction::Up],
+        directions: vec![TestDirection::Up],
         frames: vec![1_518],
         max_rate: mbit(10.0),
         stream_max: Duration::from_secs(60),
         goal: goal(0.0),
         is_whole: false,
     };
-    let mut path = Path::new(line(100.0));
-    let mut test = Throughput::new(plan, Some(BASELINE));
+    let mut path = StreamPath::new(line(100.0));
+    let mut test = ThroughputProcedure::new(plan, Some(BASELINE));
     while let Some((direction, asked)) = test.next_stream() {
         let mut slower = asked;
         // Three of a hundred less than asked above 9 Mbit/s.

@@ -8,21 +8,23 @@
 //!    bursts     far above the throughput: frames until the first is lost (§26.4, RFC 9004)
 //! ```
 //! RFC 2544 §26.1 wants the highest rate at which nothing is lost, found by single trials, and so differs from run
-//! to run. The search is that of MLRsearch (draft-ietf-bmwg-mlrsearch): a [`Goal`] says which loss ratio a trial
+//! to run. The search is that of MLRsearch (draft-ietf-bmwg-mlrsearch): a [`SearchGoal`] says which loss ratio a trial
 //! may have, for how long a load is tried, and which share of that time may go wrong; a load is a lower bound
 //! once no further trials could make it fail, an upper bound once none could save it; the result is both
 //! bounds, no further apart than the goal's width.
 //!
-//! Latency is of the trials at the lower bound, as a round trip (see [`Seen`]).
+//! Latency is of the trials at the lower bound, as a round trip (see [`StreamResult`]).
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use vocab::Bitrate;
 
-use super::{Seen, Streams, of_frames, of_packets, scale, stream};
-use crate::procedure::{BottleneckSearch, LimitedBy, SearchConfig, Step, StreamPlan, StreamRecord};
-use crate::wire::Direction;
+use super::{StreamResult, StreamTest, of_frames, of_packets, scale, stream};
+use crate::procedure::{
+    BottleneckSearch, LimitedBy, SearchConfig, SearchStep, StreamPlan, StreamRecord,
+};
+use crate::wire::TestDirection;
 
 /// Where frame loss is measured from, in percent of the throughput's upper bound, and in which steps.
 const LOSS_FROM_PERCENT: u64 = 150;
@@ -46,7 +48,7 @@ const SLOWEST: Bitrate = Bitrate::from_bits_per_second(16_000);
 
 /// What a load must do to count as carried.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Goal {
+pub struct SearchGoal {
     /// The greatest loss ratio of a good trial; RFC 2544's is 0.
     pub loss_ratio: f64,
     /// How long a trial lasts.
@@ -61,7 +63,7 @@ pub struct Goal {
 
 /// What the trials of a load say of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub enum LoadClass {
     /// It is carried, whatever further trials would show.
     Lower,
     /// It is not, whatever they would show.
@@ -72,18 +74,18 @@ pub enum Class {
 
 /// The trials of one load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Trials {
+pub struct LoadTrials {
     /// How long those lasted that lost no more than the goal's ratio.
     pub good: Duration,
     /// How long the others did.
     pub bad: Duration,
 }
 
-impl Trials {
+impl LoadTrials {
     /// What they say by a goal: the share of bad time, were all that is missing bad (then a lower bound) or
     /// good (then an upper one).
     #[must_use]
-    pub fn class(&self, goal: &Goal) -> Class {
+    pub fn class(&self, goal: &SearchGoal) -> LoadClass {
         let (good, bad) = (self.good.as_secs_f64(), self.bad.as_secs_f64());
         let all = goal.duration_sum.as_secs_f64().max(good + bad);
         let missing = all - good - bad;
@@ -91,11 +93,11 @@ impl Trials {
         // Sums of seconds are not exact.
         const GRAIN: f64 = 1e-9;
         if bad > allowed + GRAIN {
-            Class::Upper
+            LoadClass::Upper
         } else if bad + missing <= allowed + GRAIN {
-            Class::Lower
+            LoadClass::Lower
         } else {
-            Class::Undecided
+            LoadClass::Undecided
         }
     }
 }
@@ -104,7 +106,7 @@ impl Trials {
 #[derive(Clone, Debug, PartialEq)]
 pub struct ThroughputPlan {
     /// Which directions, each by itself.
-    pub directions: Vec<Direction>,
+    pub directions: Vec<TestDirection>,
     /// Sizes of frames.
     pub frames: Vec<u16>,
     /// No stream is faster, in whole frames.
@@ -112,7 +114,7 @@ pub struct ThroughputPlan {
     /// No stream is longer: what the server gives.
     pub stream_max: Duration,
     /// What a load must do.
-    pub goal: Goal,
+    pub goal: SearchGoal,
     /// Whether frame loss and bursts are measured, too.
     pub is_whole: bool,
 }
@@ -123,7 +125,7 @@ pub struct LossStep {
     /// In percent of the throughput's upper bound.
     pub percent: u64,
     /// What was seen.
-    pub seen: Seen,
+    pub seen: StreamResult,
 }
 
 /// What bursts showed.
@@ -169,7 +171,7 @@ pub struct SizeResult {
     /// Trials of all loads.
     pub trials: usize,
     /// What the trials at the lower bound showed.
-    pub at_lower: Option<Seen>,
+    pub at_lower: Option<StreamResult>,
     /// Frame loss, from the fastest down.
     pub losses: Vec<LossStep>,
     /// Bursts.
@@ -186,21 +188,21 @@ impl SizeResult {
 
 /// A test under way.
 #[derive(Debug)]
-pub struct Throughput {
+pub struct ThroughputProcedure {
     plan: ThroughputPlan,
     baseline_rtt: Option<Duration>,
-    left: VecDeque<(Direction, u16)>,
+    left: VecDeque<(TestDirection, u16)>,
     all: usize,
-    stage: Stage,
+    stage: ThroughputStage,
     found: SizeResult,
-    done: Vec<(Direction, SizeResult)>,
+    done: Vec<(TestDirection, SizeResult)>,
     given_up: Option<String>,
 }
 
 #[derive(Debug)]
-enum Stage {
+enum ThroughputStage {
     Climb(Box<BottleneckSearch>),
-    Search(Search),
+    Search(ThroughputSearch),
     Loss { percent: u64, lossless: usize },
     Bursts(Vec<(u64, bool, Bitrate)>),
     Done,
@@ -208,12 +210,12 @@ enum Stage {
 
 /// Loads between which the throughput is.
 #[derive(Clone, Copy, Debug)]
-struct Search {
+struct ThroughputSearch {
     lower: Option<Bitrate>,
     upper: Option<Bitrate>,
     load: Bitrate,
-    trials: Trials,
-    seen: Option<Seen>,
+    trials: LoadTrials,
+    seen: Option<StreamResult>,
     unkept: u32,
     /// The host that was too slow for the upper bound.
     slow_end: Option<SlowEnd>,
@@ -221,7 +223,7 @@ struct Search {
     stride: f64,
 }
 
-impl Throughput {
+impl ThroughputProcedure {
     /// A test that has not begun, on a path of this baseline RTT.
     ///
     /// # Panics
@@ -231,7 +233,7 @@ impl Throughput {
         assert!(!plan.directions.is_empty(), "a test has a direction");
         assert!(!plan.frames.is_empty(), "a test has a frame size");
         assert!(plan.frames.iter().all(|frame| *frame >= super::FRAME_MIN));
-        let left: VecDeque<(Direction, u16)> = plan
+        let left: VecDeque<(TestDirection, u16)> = plan
             .directions
             .iter()
             .flat_map(|direction| plan.frames.iter().map(|frame| (*direction, *frame)))
@@ -241,7 +243,7 @@ impl Throughput {
             baseline_rtt,
             all: left.len(),
             left,
-            stage: Stage::Done,
+            stage: ThroughputStage::Done,
             found: SizeResult::default(),
             done: Vec::new(),
             given_up: None,
@@ -264,7 +266,7 @@ impl Throughput {
 
     /// What was found.
     #[must_use]
-    pub fn done(&self) -> &[(Direction, SizeResult)] {
+    pub fn done(&self) -> &[(TestDirection, SizeResult)] {
         &self.done
     }
 
@@ -276,7 +278,7 @@ impl Throughput {
 
     fn begin_size(&mut self) {
         let Some((_, frame)) = self.left.front().copied() else {
-            self.stage = Stage::Done;
+            self.stage = ThroughputStage::Done;
             return;
         };
         self.found = SizeResult {
@@ -284,7 +286,7 @@ impl Throughput {
             ..SizeResult::default()
         };
         let trial = self.plan.goal.trial.min(self.plan.stream_max);
-        self.stage = Stage::Climb(Box::new(BottleneckSearch::new(SearchConfig {
+        self.stage = ThroughputStage::Climb(Box::new(BottleneckSearch::new(SearchConfig {
             max: of_packets(self.plan.max_rate, frame),
             measure_for: trial,
             ip_bytes: frame - super::FRAME_OVERHEAD,
@@ -300,8 +302,8 @@ impl Throughput {
 
     fn climbed(&mut self, mut search: Box<BottleneckSearch>, record: &StreamRecord, frame: u16) {
         search.handle(record);
-        if search.next_step() != Step::Done {
-            self.stage = Stage::Climb(search);
+        if search.next_step() != SearchStep::Done {
+            self.stage = ThroughputStage::Climb(search);
             return;
         }
         let Some(found) = search.outcome() else {
@@ -316,11 +318,11 @@ impl Throughput {
                 of_frames(Bitrate::from_bits_per_second(below as u64), frame)
             }
         };
-        self.stage = Stage::Search(Search {
+        self.stage = ThroughputStage::Search(ThroughputSearch {
             lower: None,
             upper: None,
             load: load.min(self.plan.max_rate).max(SLOWEST),
-            trials: Trials::default(),
+            trials: LoadTrials::default(),
             seen: None,
             unkept: 0,
             slow_end: None,
@@ -329,7 +331,7 @@ impl Throughput {
         self.found.loads = 1;
     }
 
-    fn searched(&mut self, mut search: Search, seen: Seen, span: Duration) {
+    fn searched(&mut self, mut search: ThroughputSearch, seen: StreamResult, span: Duration) {
         self.found.trials += 1;
         let slow_end = match (self.is_offered(search.load, &seen), seen.is_overrun()) {
             (_, true) => Some(SlowEnd::Receiver),
@@ -340,12 +342,12 @@ impl Throughput {
         if slow_end.is_some() && seen.loss_ratio() <= self.plan.goal.loss_ratio {
             search.unkept += 1;
             if search.unkept < UNKEPT_MAX {
-                self.stage = Stage::Search(search);
+                self.stage = ThroughputStage::Search(search);
                 return;
             }
             // It is more than that host can do, and says nothing of the path; what is below may.
             search.slow_end = slow_end;
-            return self.bounded(search, Class::Upper);
+            return self.bounded(search, LoadClass::Upper);
         }
         match seen.loss_ratio() <= self.plan.goal.loss_ratio {
             true => search.trials.good += span,
@@ -356,31 +358,31 @@ impl Throughput {
             none => *none = Some(seen),
         }
         match search.trials.class(&self.plan.goal) {
-            Class::Undecided => self.stage = Stage::Search(search),
-            Class::Upper => {
+            LoadClass::Undecided => self.stage = ThroughputStage::Search(search),
+            LoadClass::Upper => {
                 search.slow_end = None;
-                self.bounded(search, Class::Upper);
+                self.bounded(search, LoadClass::Upper);
             }
-            Class::Lower => self.bounded(search, Class::Lower),
+            LoadClass::Lower => self.bounded(search, LoadClass::Lower),
         }
     }
 
     /// Whether a sender came as close to a load as its bounds are to be: a load that was not quite offered must
     /// not count as carried.
-    fn is_offered(&self, load: Bitrate, seen: &Seen) -> bool {
+    fn is_offered(&self, load: Bitrate, seen: &StreamResult) -> bool {
         let least = load.bits_per_second() as f64 * (1.0 - self.plan.goal.width);
         let offered = seen.offered.map_or(0, Bitrate::bits_per_second) as f64;
         offered >= least
     }
 
     /// A load is decided; goes to the next, or to what follows the search.
-    fn bounded(&mut self, mut search: Search, class: Class) {
+    fn bounded(&mut self, mut search: ThroughputSearch, class: LoadClass) {
         match class {
-            Class::Lower => {
+            LoadClass::Lower => {
                 search.lower = Some(search.load);
                 self.found.at_lower = search.seen;
             }
-            Class::Upper | Class::Undecided => search.upper = Some(search.load),
+            LoadClass::Upper | LoadClass::Undecided => search.upper = Some(search.load),
         }
         let bits = |rate: Bitrate| rate.bits_per_second() as f64;
         let next = match (search.lower, search.upper) {
@@ -406,11 +408,11 @@ impl Throughput {
             return self.begin_loss();
         };
         self.found.loads += 1;
-        self.stage = Stage::Search(Search {
+        self.stage = ThroughputStage::Search(ThroughputSearch {
             load: Bitrate::from_bits_per_second(next as u64)
                 .min(self.plan.max_rate)
                 .max(SLOWEST),
-            trials: Trials::default(),
+            trials: LoadTrials::default(),
             seen: None,
             unkept: 0,
             ..search
@@ -420,7 +422,7 @@ impl Throughput {
     fn begin_loss(&mut self) {
         match (self.plan.is_whole, self.found.not_carried()) {
             (true, Some(_)) => {
-                self.stage = Stage::Loss {
+                self.stage = ThroughputStage::Loss {
                     percent: LOSS_FROM_PERCENT,
                     lossless: 0,
                 };
@@ -435,16 +437,16 @@ impl Throughput {
         scale(upper, percent, 100).min(self.plan.max_rate)
     }
 
-    fn lost(&mut self, percent: u64, lossless: usize, seen: Seen) {
+    fn lost(&mut self, percent: u64, lossless: usize, seen: StreamResult) {
         self.found.losses.push(LossStep { percent, seen });
         // Where frames found no room it is not known whether the path loses any at more.
         let is_lossless = seen.lost == 0 && !seen.is_overrun();
         let lossless = if is_lossless { lossless + 1 } else { 0 };
         if lossless >= LOSSLESS_IN_A_ROW || percent <= LOSS_STEP_PERCENT {
-            self.stage = Stage::Bursts(Vec::new());
+            self.stage = ThroughputStage::Bursts(Vec::new());
             return;
         }
-        self.stage = Stage::Loss {
+        self.stage = ThroughputStage::Loss {
             percent: percent - LOSS_STEP_PERCENT,
             lossless,
         };
@@ -467,7 +469,7 @@ impl Throughput {
             of_frames(rate, frame),
         ));
         if bursts.len() < BURSTS {
-            self.stage = Stage::Bursts(bursts);
+            self.stage = ThroughputStage::Bursts(bursts);
             return;
         }
         self.found.back_to_back = self.back_to_back(&bursts, frame);
@@ -499,23 +501,23 @@ impl Throughput {
     }
 }
 
-impl Streams for Throughput {
-    fn next_stream(&self) -> Option<(Direction, StreamPlan)> {
+impl StreamTest for ThroughputProcedure {
+    fn next_stream(&self) -> Option<(TestDirection, StreamPlan)> {
         let (direction, frame) = *self.left.front()?;
         let trial = self.plan.goal.trial.min(self.plan.stream_max);
         let plan = match &self.stage {
-            Stage::Climb(search) => match search.next_step() {
-                Step::Stream(plan) => plan,
-                Step::Done => return None,
+            ThroughputStage::Climb(search) => match search.next_step() {
+                SearchStep::Stream(plan) => plan,
+                SearchStep::Done => return None,
             },
-            Stage::Search(search) => stream(search.load, frame, trial),
-            Stage::Loss { percent, .. } => stream(self.loss_rate(*percent), frame, trial),
-            Stage::Bursts(_) => stream(
+            ThroughputStage::Search(search) => stream(search.load, frame, trial),
+            ThroughputStage::Loss { percent, .. } => stream(self.loss_rate(*percent), frame, trial),
+            ThroughputStage::Bursts(_) => stream(
                 self.burst_rate(),
                 frame,
                 BURST_FOR.min(self.plan.stream_max),
             ),
-            Stage::Done => return None,
+            ThroughputStage::Done => return None,
         };
         Some((direction, plan))
     }
@@ -524,23 +526,23 @@ impl Streams for Throughput {
         let Some((_, frame)) = self.left.front().copied() else {
             return;
         };
-        let seen = Seen::of(record, frame, self.baseline_rtt);
-        match std::mem::replace(&mut self.stage, Stage::Done) {
-            Stage::Climb(search) => self.climbed(search, record, frame),
-            Stage::Search(search) => self.searched(search, seen, record.plan.duration),
-            Stage::Loss { percent, lossless } => self.lost(percent, lossless, seen),
-            Stage::Bursts(bursts) => self.burst(bursts, record, frame),
-            Stage::Done => {}
+        let seen = StreamResult::of(record, frame, self.baseline_rtt);
+        match std::mem::replace(&mut self.stage, ThroughputStage::Done) {
+            ThroughputStage::Climb(search) => self.climbed(search, record, frame),
+            ThroughputStage::Search(search) => self.searched(search, seen, record.plan.duration),
+            ThroughputStage::Loss { percent, lossless } => self.lost(percent, lossless, seen),
+            ThroughputStage::Bursts(bursts) => self.burst(bursts, record, frame),
+            ThroughputStage::Done => {}
         }
     }
 
     fn progress(&self) -> f64 {
         let part = match &self.stage {
-            Stage::Climb(_) => 0.0,
-            Stage::Search(_) => 0.1 + 0.04 * (self.found.loads.min(10)) as f64,
-            Stage::Loss { .. } => 0.6,
-            Stage::Bursts(_) => 0.9,
-            Stage::Done => 0.0,
+            ThroughputStage::Climb(_) => 0.0,
+            ThroughputStage::Search(_) => 0.1 + 0.04 * (self.found.loads.min(10)) as f64,
+            ThroughputStage::Loss { .. } => 0.6,
+            ThroughputStage::Bursts(_) => 0.9,
+            ThroughputStage::Done => 0.0,
         };
         (self.done.len() as f64 + part) / self.all as f64
     }
@@ -550,11 +552,11 @@ impl Streams for Throughput {
             return "done".to_owned();
         };
         let what = match &self.stage {
-            Stage::Climb(_) => "rate".to_owned(),
-            Stage::Search(search) => format!("throughput: {}", search.load),
-            Stage::Loss { percent, .. } => format!("frame loss at {percent} %"),
-            Stage::Bursts(_) => "bursts".to_owned(),
-            Stage::Done => "done".to_owned(),
+            ThroughputStage::Climb(_) => "rate".to_owned(),
+            ThroughputStage::Search(search) => format!("throughput: {}", search.load),
+            ThroughputStage::Loss { percent, .. } => format!("frame loss at {percent} %"),
+            ThroughputStage::Bursts(_) => "bursts".to_owned(),
+            ThroughputStage::Done => "done".to_owned(),
         };
         format!("{} {frame} B, {what}", direction.name())
     }
@@ -562,7 +564,7 @@ impl Streams for Throughput {
     fn give_up(&mut self, why: String) {
         self.given_up = Some(why);
         self.left.clear();
-        self.stage = Stage::Done;
+        self.stage = ThroughputStage::Done;
     }
 }
 

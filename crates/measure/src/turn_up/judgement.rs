@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use vocab::Bitrate;
 
-use super::{Missed, Purpose, RunDone, Thresholds, TurnUp, Verdict};
+use super::{MissedThreshold, RunPurpose, RunResult, TestThresholds, TurnUp, TurnUpVerdict};
 use crate::procedure::{LimitedBy, MtuOutcome};
-use crate::wire::Direction;
+use crate::wire::TestDirection;
 
-impl Thresholds {
+impl TestThresholds {
     /// Whether a test whose streams are no faster than `most` could keep them; what could not be is told before
     /// anything is sent.
     #[must_use]
@@ -20,7 +20,7 @@ impl Thresholds {
 impl TurnUp {
     /// How the test ended, by the thresholds that were stated.
     #[must_use]
-    pub fn verdict(&self) -> Verdict {
+    pub fn verdict(&self) -> TurnUpVerdict {
         let directions = &self.profile.directions;
         let measured = directions
             .iter()
@@ -31,9 +31,11 @@ impl TurnUp {
                 .given_up()
                 .or_else(|| self.no_rate.clone())
                 .or_else(|| self.remarks.first().cloned());
-            return Verdict::NotMeasured(why.unwrap_or_else(|| "nothing was measured".to_owned()));
+            return TurnUpVerdict::NotMeasured(
+                why.unwrap_or_else(|| "nothing was measured".to_owned()),
+            );
         }
-        let mut judge = Judge::default();
+        let mut judge = ThresholdJudge::default();
         let limits = &self.profile.thresholds;
         if let (Some(limit), Some(rtt)) = (limits.baseline_rtt_max, self.round_trip()) {
             judge.at_most("baseline RTT in ms", ms(limit), Some(ms(rtt)));
@@ -43,12 +45,12 @@ impl TurnUp {
         }
         let missing = self.given_up().or_else(|| judge.missing.into_iter().next());
         match (missing, judge.missed.is_empty()) {
-            (_, false) => Verdict::Failed(judge.missed),
-            (Some(missing), true) if judge.kept.is_empty() => Verdict::NotMeasured(missing),
+            (_, false) => TurnUpVerdict::Failed(judge.missed),
+            (Some(missing), true) if judge.kept.is_empty() => TurnUpVerdict::NotMeasured(missing),
             (Some(missing), true) => {
-                Verdict::NotMeasured(format!("{missing}; kept: {}", judge.kept.join(", ")))
+                TurnUpVerdict::NotMeasured(format!("{missing}; kept: {}", judge.kept.join(", ")))
             }
-            (None, true) => Verdict::Passed(judge.count),
+            (None, true) => TurnUpVerdict::Passed(judge.count),
         }
     }
 
@@ -64,7 +66,7 @@ impl TurnUp {
         Some(why)
     }
 
-    fn judge_direction(&self, direction: Direction, judge: &mut Judge) {
+    fn judge_direction(&self, direction: TestDirection, judge: &mut ThresholdJudge) {
         let limits = &self.profile.thresholds;
         let known = self.known(direction);
         let name = direction.name();
@@ -95,10 +97,10 @@ impl TurnUp {
                 found,
             );
         }
-        let alone: Vec<&RunDone> = known
+        let alone: Vec<&RunResult> = known
             .runs
             .iter()
-            .filter(|run| run.plan.purpose != Purpose::Together)
+            .filter(|run| run.plan.purpose != RunPurpose::Together)
             .collect();
         if let Some(limit) = limits.transfer_time_ratio_max {
             let full = alone.iter().filter(|run| self.fills(direction, run));
@@ -106,7 +108,7 @@ impl TurnUp {
                 .filter_map(|run| run.figures.as_ref()?.transfer_time_ratio)
                 .reduce(f64::min);
             // What a host could not send, or take in, over UDP it may not over TCP either.
-            let is_slow = |why: &OfTester| why.limit.is_host();
+            let is_slow = |why: &TesterLimit| why.limit.is_host();
             judge.at_most_unless(
                 self.is_of_tester(direction).filter(is_slow),
                 &format!("best transfer time ratio {name} with a full window"),
@@ -141,7 +143,7 @@ impl TurnUp {
     }
 
     /// Whether the tester, and not the path, set the rate that was found: the path may carry more.
-    fn is_of_tester(&self, direction: Direction) -> Option<OfTester> {
+    fn is_of_tester(&self, direction: TestDirection) -> Option<TesterLimit> {
         let found = self.known(direction).bottleneck.as_ref()?;
         let offered = mbit(self.profile.max_rate);
         let why = match found.limited_by {
@@ -161,14 +163,14 @@ impl TurnUp {
                     .to_owned()
             }
         };
-        Some(OfTester {
+        Some(TesterLimit {
             limit: found.limited_by,
             why,
         })
     }
 
     /// Whether a run's windows together fill the path.
-    fn fills(&self, direction: Direction, run: &RunDone) -> bool {
+    fn fills(&self, direction: TestDirection, run: &RunResult) -> bool {
         let place = direction as usize;
         let all = run.plan.windows[place].bytes() * u64::from(run.plan.connections[place]);
         self.bdp(direction).is_some_and(|bdp| all >= bdp.bytes())
@@ -184,21 +186,21 @@ fn mbit(rate: Bitrate) -> f64 {
 }
 
 /// A limit that is the tester's own.
-struct OfTester {
+struct TesterLimit {
     limit: LimitedBy,
     why: String,
 }
 
 /// Collects what thresholds say.
 #[derive(Default)]
-struct Judge {
+struct ThresholdJudge {
     count: usize,
     kept: Vec<String>,
-    missed: Vec<Missed>,
+    missed: Vec<MissedThreshold>,
     missing: Vec<String>,
 }
 
-impl Judge {
+impl ThresholdJudge {
     fn at_most(&mut self, what: &str, limit: f64, found: Option<f64>) {
         self.at_most_unless(None, what, limit, found);
     }
@@ -209,7 +211,7 @@ impl Judge {
 
     fn at_most_unless(
         &mut self,
-        tester: Option<OfTester>,
+        tester: Option<TesterLimit>,
         what: &str,
         limit: f64,
         found: Option<f64>,
@@ -220,7 +222,7 @@ impl Judge {
 
     fn at_least_unless(
         &mut self,
-        tester: Option<OfTester>,
+        tester: Option<TesterLimit>,
         what: &str,
         limit: f64,
         found: Option<f64>,
@@ -232,7 +234,7 @@ impl Judge {
     /// What is not kept is missed; where the `tester` set the limit nobody knows.
     fn judge(
         &mut self,
-        tester: Option<OfTester>,
+        tester: Option<TesterLimit>,
         what: &str,
         how: &str,
         found: Option<f64>,
@@ -247,7 +249,7 @@ impl Judge {
                 "{stated} and could not be measured: {found:.3} was found, but {}",
                 tester.why
             )),
-            (Some(found), None) => self.missed.push(Missed {
+            (Some(found), None) => self.missed.push(MissedThreshold {
                 text: format!("{stated} and is {found:.3}"),
             }),
         }

@@ -2,16 +2,16 @@
 
 use super::RunPlan;
 use crate::metrics::{LossBudget, LossVerdict};
-use crate::procedure::{Bottleneck, CountedStream, MtuOutcome, StreamRecord};
-use crate::run::Figures;
+use crate::procedure::{BottleneckResult, CountedStream, MtuOutcome, StreamRecord};
+use crate::run::RunFigures;
 
 /// What is known of a direction.
 #[derive(Clone, Debug, Default)]
-pub struct Known {
+pub struct DirectionResults {
     /// From the search.
     pub path_mtu: Option<MtuOutcome>,
     /// From the streams.
-    pub bottleneck: Option<Bottleneck>,
+    pub bottleneck: Option<BottleneckResult>,
     /// The streams that measured, for plots and for diagnosis.
     pub streams: Vec<StreamRecord>,
     /// The streams that measured and were only counted at the far end.
@@ -19,10 +19,10 @@ pub struct Known {
     /// What the stream below the rate lost, against the budget for the target.
     pub loss: Option<LossCheck>,
     /// The runs.
-    pub runs: Vec<RunDone>,
+    pub runs: Vec<RunResult>,
 }
 
-impl Known {
+impl DirectionResults {
     /// The largest packet that passes, where larger ones that the interface takes vanish.
     #[must_use]
     pub fn black_hole(&self) -> Option<u16> {
@@ -50,9 +50,9 @@ pub struct LossCheck {
 
 /// A run that was made.
 #[derive(Clone, Debug, PartialEq)]
-pub struct RunDone {
+pub struct RunResult {
     /// As planned.
     pub plan: RunPlan,
     /// Its figures in this direction, all connections together; none where it failed.
-    pub figures: Option<Figures>,
+    pub figures: Option<RunFigures>,
 }

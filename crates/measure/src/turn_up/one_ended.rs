@@ -6,10 +6,13 @@
 use path::BASE_SIZE;
 use vocab::{Bitrate, ByteCount};
 
-use super::{MANY_WINDOW_MIN, Means, Profile, Purpose, ROUND_TRIP_FOR, RunPlan, Stage, TurnUp};
-use crate::procedure::{CountedStream, MtuOutcome, Step};
-use crate::run::Figures;
-use crate::wire::Direction;
+use super::{
+    MANY_WINDOW_MIN, ROUND_TRIP_FOR, RunPlan, RunPurpose, TestCapabilities, TestProfile, TurnUp,
+    TurnUpStage,
+};
+use crate::procedure::{CountedStream, MtuOutcome, SearchStep};
+use crate::run::RunFigures;
+use crate::wire::TestDirection;
 
 impl TurnUp {
     /// A test in which nothing but TCP gets through, and why: neither path MTU, nor baseline RTT, nor
@@ -18,8 +21,8 @@ impl TurnUp {
     /// # Panics
     /// As [`TurnUp::new`].
     #[must_use]
-    pub fn of_tcp_alone(profile: Profile, why: impl Into<String>) -> Self {
-        Self::by(Means::TcpAlone, profile, why)
+    pub fn of_tcp_alone(profile: TestProfile, why: impl Into<String>) -> Self {
+        Self::by(TestCapabilities::TcpAlone, profile, why)
     }
 
     /// A test against a far end that takes part in TCP and counts what comes of streams, and what cannot be
@@ -29,13 +32,13 @@ impl TurnUp {
     /// # Panics
     /// As [`TurnUp::new`].
     #[must_use]
-    pub fn one_ended(profile: Profile, why: impl Into<String>) -> Self {
-        Self::by(Means::Counted, profile, why)
+    pub fn one_ended(profile: TestProfile, why: impl Into<String>) -> Self {
+        Self::by(TestCapabilities::Counted, profile, why)
     }
 
-    fn by(means: Means, profile: Profile, why: impl Into<String>) -> Self {
+    fn by(means: TestCapabilities, profile: TestProfile, why: impl Into<String>) -> Self {
         let mut test = Self {
-            stage: Stage::RoundTripOfTcp,
+            stage: TurnUpStage::RoundTripOfTcp,
             means,
             ..Self::new(profile)
         };
@@ -53,30 +56,30 @@ impl TurnUp {
     /// Whether nothing but TCP is measured.
     #[must_use]
     pub fn is_tcp_alone(&self) -> bool {
-        self.means == Means::TcpAlone
+        self.means == TestCapabilities::TcpAlone
     }
 
     /// Whether the far end only takes part in TCP and counts.
     #[must_use]
     pub fn is_one_ended(&self) -> bool {
-        self.means == Means::Counted
+        self.means == TestCapabilities::Counted
     }
 
     /// What TCP reached in a direction with the hosts' own windows, where nothing but TCP is measured: the
     /// bottleneck's rate is at least that.
     #[must_use]
-    pub fn reached(&self, direction: Direction) -> Option<Bitrate> {
+    pub fn reached(&self, direction: TestDirection) -> Option<Bitrate> {
         self.reached[direction as usize]
     }
 
     /// Hands in what was counted of a stream.
     pub fn counted(&mut self, stream: CountedStream) {
         match &mut self.stage {
-            Stage::CountedRate(at, search) => {
+            TurnUpStage::CountedRate(at, search) => {
                 let at = *at;
                 let is_measuring = search.is_measuring();
                 search.handle(&stream);
-                let is_done = search.next_step() == Step::Done;
+                let is_done = search.next_step() == SearchStep::Done;
                 let outcome = search.outcome().cloned();
                 let direction = self.profile.directions[at];
                 if is_measuring || stream.received == 0 {
@@ -86,24 +89,24 @@ impl TurnUp {
                     self.rate_found(at, direction, outcome);
                 }
             }
-            Stage::Loss(at) => {
+            TurnUpStage::Loss(at) => {
                 let at = *at;
                 self.loss_found(at, stream.plan, stream.sent, stream.lost());
                 let direction = self.profile.directions[at];
                 self.known[direction as usize].counted.push(stream);
             }
-            Stage::PathMtu(_)
-            | Stage::BaselineRtt
-            | Stage::Rate(..)
-            | Stage::RoundTripOfTcp
-            | Stage::Reach(_)
-            | Stage::Runs => {}
+            TurnUpStage::PathMtu(_)
+            | TurnUpStage::BaselineRtt
+            | TurnUpStage::Rate(..)
+            | TurnUpStage::RoundTripOfTcp
+            | TurnUpStage::Reach(_)
+            | TurnUpStage::Runs => {}
         }
     }
 
     /// The size of packets with which to look for the rate again, where of full ones not one came. Something
     /// of UDP gets through, or the streams would have been given up: it may be their size.
-    pub(super) fn size_to_try(&self, direction: Direction) -> Option<u16> {
+    pub(super) fn size_to_try(&self, direction: TestDirection) -> Option<u16> {
         let counted = &self.known(direction).counted;
         let is_silent = counted.iter().all(|stream| stream.received == 0);
         let least = counted.iter().map(|stream| stream.plan.ip_bytes).min()?;
@@ -111,7 +114,7 @@ impl TurnUp {
     }
 
     /// Takes note that full packets vanish where smaller ones get through.
-    pub(super) fn tell_black_hole(&mut self, direction: Direction) {
+    pub(super) fn note_black_hole(&mut self, direction: TestDirection) {
         let counted = &self.known(direction).counted;
         let (through, silent): (Vec<_>, Vec<_>) =
             counted.iter().partition(|stream| stream.received > 0);
@@ -133,7 +136,7 @@ impl TurnUp {
     }
 
     /// Takes note that TCP connected, and nothing of what it was to carry got through.
-    pub(super) fn tell_silence(&mut self, direction: Direction, found: Option<&Figures>) {
+    pub(super) fn note_silence(&mut self, direction: TestDirection, found: Option<&RunFigures>) {
         if found.is_some_and(|found| found.throughput.bits_per_second() == 0) {
             let name = direction.name();
             self.remark(format!(
@@ -149,14 +152,14 @@ impl TurnUp {
         self.remark(why.clone());
         self.no_rate.get_or_insert(why);
         match self.stage {
-            Stage::CountedRate(at, _) => self.next_rate(at),
-            Stage::Loss(at) => self.begin_loss(at + 1),
-            Stage::PathMtu(_)
-            | Stage::BaselineRtt
-            | Stage::Rate(..)
-            | Stage::RoundTripOfTcp
-            | Stage::Reach(_)
-            | Stage::Runs => {}
+            TurnUpStage::CountedRate(at, _) => self.next_rate(at),
+            TurnUpStage::Loss(at) => self.begin_loss(at + 1),
+            TurnUpStage::PathMtu(_)
+            | TurnUpStage::BaselineRtt
+            | TurnUpStage::Rate(..)
+            | TurnUpStage::RoundTripOfTcp
+            | TurnUpStage::Reach(_)
+            | TurnUpStage::Runs => {}
         }
     }
 
@@ -168,7 +171,7 @@ impl TurnUp {
                 .is_none()
         });
         match next {
-            Some(at) => self.stage = Stage::Reach(at),
+            Some(at) => self.stage = TurnUpStage::Reach(at),
             None => self.plan_runs(),
         }
     }
@@ -176,18 +179,18 @@ impl TurnUp {
     /// Up, whatever is tested: this end's kernel always tells.
     pub(super) fn round_trip_run(&self) -> RunPlan {
         RunPlan {
-            purpose: Purpose::RoundTrip,
+            purpose: RunPurpose::RoundTrip,
             connections: [1, 0],
             windows: [ByteCount::new(MANY_WINDOW_MIN), ByteCount::default()],
             duration: ROUND_TRIP_FOR.min(self.profile.duration),
         }
     }
 
-    pub(super) fn open_run(&self, direction: Direction) -> RunPlan {
+    pub(super) fn open_run(&self, direction: TestDirection) -> RunPlan {
         let mut connections = [0; 2];
         connections[direction as usize] = 1;
         RunPlan {
-            purpose: Purpose::Open,
+            purpose: RunPurpose::Open,
             connections,
             windows: [ByteCount::default(); 2],
             duration: self.profile.duration,

@@ -3,11 +3,11 @@
 use super::*;
 use crate::procedure::slow_host::taken_in;
 use crate::procedure::{CountedStream, LimitedBy};
-use crate::wire::Arrival;
+use crate::wire::DatagramArrival;
 
-fn profile() -> Profile {
-    Profile {
-        directions: Direction::BOTH.to_vec(),
+fn profile() -> TestProfile {
+    TestProfile {
+        directions: TestDirection::BOTH.to_vec(),
         walk_percent: metrics::WALK_PERCENT.to_vec(),
         windows: vec![ByteCount::new(65_536)],
         connections: 4,
@@ -16,7 +16,7 @@ fn profile() -> Profile {
         max_rate: Bitrate::from_bits_per_second(1_000_000_000),
         tcp_headers: metrics::HEADERS_IPV4,
         target: None,
-        thresholds: Thresholds::default(),
+        thresholds: TestThresholds::default(),
     }
 }
 
@@ -29,7 +29,7 @@ fn through(limit: u64, plan: StreamPlan) -> StreamRecord {
     let sent = span / gap(offered);
     let passing = span / gap(offered.min(limit));
     let arrivals = (0..passing)
-        .map(|place| Arrival {
+        .map(|place| DatagramArrival {
             number: place * sent / passing,
             sent_ns: place * sent / passing * gap(offered),
             arrived_ns: place * gap(offered.min(limit)),
@@ -44,8 +44,8 @@ fn through(limit: u64, plan: StreamPlan) -> StreamRecord {
     }
 }
 
-fn figures(throughput: u64, ideal: u64) -> Figures {
-    Figures {
+fn figures(throughput: u64, ideal: u64) -> RunFigures {
+    RunFigures {
         connections: 1,
         effective_window: None,
         throughput: Bitrate::from_bits_per_second(throughput),
@@ -63,7 +63,7 @@ fn figures(throughput: u64, ideal: u64) -> Figures {
 }
 
 /// Runs a whole test over a path of 10 Mbit/s up and 40 down, 50 ms; returns what was done.
-fn whole(profile: Profile) -> (TurnUp, Vec<Task>) {
+fn whole(profile: TestProfile) -> (TurnUp, Vec<TurnUpTask>) {
     let mut test = TurnUp::new(profile);
     let mut tasks = Vec::new();
     let mut progress = 0.0;
@@ -71,23 +71,23 @@ fn whole(profile: Profile) -> (TurnUp, Vec<Task>) {
         let task = test.next_task();
         tasks.push(task);
         match task {
-            Task::PathMtu(_) => test.path_mtu(MtuOutcome::Found {
+            TurnUpTask::PathMtu(_) => test.path_mtu(MtuOutcome::Found {
                 mtu: 1_500,
                 tried: 1_500,
             }),
-            Task::BaselineRtt => test.baseline_rtt(RttOutcome {
+            TurnUpTask::BaselineRtt => test.baseline_rtt(RttOutcome {
                 samples: vec![Duration::from_millis(50); 100],
                 sent: 100,
             }),
-            Task::Stream(direction, plan) => {
+            TurnUpTask::Stream(direction, plan) => {
                 let limit = [10_000_000, 40_000_000][direction as usize];
                 test.stream(through(limit, plan));
             }
-            Task::Run(plan) => {
+            TurnUpTask::Run(plan) => {
                 let made = |count: u16| (count > 0).then(|| figures(9_000_000, 9_900_000));
                 test.run(plan.connections.map(made));
             }
-            Task::Done => return (test, tasks),
+            TurnUpTask::Done => return (test, tasks),
         }
         assert!(test.progress() >= progress, "{task:?}");
         progress = test.progress();
@@ -100,13 +100,13 @@ fn whole(profile: Profile) -> (TurnUp, Vec<Task>) {
 #[test]
 fn steps_come_in_the_order_of_the_rfc() {
     let (test, tasks) = whole(profile());
-    assert_eq!(tasks[0], Task::PathMtu(Direction::Up));
-    assert_eq!(tasks[1], Task::PathMtu(Direction::Down));
-    assert_eq!(tasks[2], Task::BaselineRtt);
+    assert_eq!(tasks[0], TurnUpTask::PathMtu(TestDirection::Up));
+    assert_eq!(tasks[1], TurnUpTask::PathMtu(TestDirection::Down));
+    assert_eq!(tasks[2], TurnUpTask::BaselineRtt);
     let runs: Vec<RunPlan> = tasks
         .iter()
         .filter_map(|task| match task {
-            Task::Run(plan) => Some(*plan),
+            TurnUpTask::Run(plan) => Some(*plan),
             _ => None,
         })
         .collect();
@@ -115,21 +115,23 @@ fn steps_come_in_the_order_of_the_rfc() {
     assert_eq!(runs[0].windows[0], ByteCount::new(15_625));
     assert_eq!(runs[6].connections, [4, 0]);
     assert_eq!(runs[6].windows[0], ByteCount::new(15_625));
-    assert_eq!(runs[14].purpose, Purpose::Together);
+    assert_eq!(runs[14].purpose, RunPurpose::Together);
     assert_eq!(runs[14].connections, [1, 1]);
     let last_stream = tasks
         .iter()
-        .rposition(|task| matches!(task, Task::Stream(..)));
-    let first_run = tasks.iter().position(|task| matches!(task, Task::Run(_)));
+        .rposition(|task| matches!(task, TurnUpTask::Stream(..)));
+    let first_run = tasks
+        .iter()
+        .position(|task| matches!(task, TurnUpTask::Run(_)));
     assert!(last_stream < first_run);
-    let found = test.known(Direction::Down).bottleneck.as_ref().unwrap();
+    let found = test.known(TestDirection::Down).bottleneck.as_ref().unwrap();
     assert_eq!(found.limited_by, LimitedBy::Path);
     let rate = found.rate.bits_per_second() as f64 / 40e6;
     assert!((0.999..1.001).contains(&rate), "{rate}");
-    let loss = test.known(Direction::Up).loss.unwrap();
+    let loss = test.known(TestDirection::Up).loss.unwrap();
     assert_eq!(loss.lost, 0, "a stream below the rate loses nothing");
-    assert_eq!(test.known(Direction::Up).runs.len(), 8);
-    assert_eq!(test.verdict(), Verdict::Passed(0));
+    assert_eq!(test.known(TestDirection::Up).runs.len(), 8);
+    assert_eq!(test.verdict(), TurnUpVerdict::Passed(0));
 }
 
 /// Ten seconds a run, five windows and many connections each way, both together, each rate: what is sent takes
@@ -145,24 +147,24 @@ fn the_standard_test_is_planned_for_less_than_three_minutes() {
     let (mut all, mut runs) = (Duration::ZERO, 0);
     loop {
         match test.next_task() {
-            Task::PathMtu(_) => test.path_mtu(MtuOutcome::Found {
+            TurnUpTask::PathMtu(_) => test.path_mtu(MtuOutcome::Found {
                 mtu: 1_500,
                 tried: 1_500,
             }),
-            Task::BaselineRtt => test.baseline_rtt(RttOutcome {
+            TurnUpTask::BaselineRtt => test.baseline_rtt(RttOutcome {
                 samples: vec![Duration::from_millis(50); 100],
                 sent: 120,
             }),
-            Task::Stream(_, plan) => {
+            TurnUpTask::Stream(_, plan) => {
                 all += plan.duration;
                 test.stream(through(100_000_000, plan));
             }
-            Task::Run(plan) => {
+            TurnUpTask::Run(plan) => {
                 (all, runs) = (all + plan.duration, runs + 1);
                 let made = |count: u16| (count > 0).then(|| figures(90_000_000, 94_000_000));
                 test.run(plan.connections.map(made));
             }
-            Task::Done => break,
+            TurnUpTask::Done => break,
         }
     }
     assert_eq!(runs, 13);
@@ -172,7 +174,7 @@ fn the_standard_test_is_planned_for_less_than_three_minutes() {
 #[test]
 fn only_stated_thresholds_are_judged() {
     let mut demanding = profile();
-    demanding.thresholds = Thresholds {
+    demanding.thresholds = TestThresholds {
         rate_min: Some(Bitrate::from_bits_per_second(20_000_000)),
         efficiency_percent_min: Some(99.0),
         transfer_time_ratio_max: Some(1.2),
@@ -181,7 +183,7 @@ fn only_stated_thresholds_are_judged() {
         buffer_delay_percent_max: Some(20.0),
     };
     let (test, _) = whole(demanding);
-    let Verdict::Failed(missed) = test.verdict() else {
+    let TurnUpVerdict::Failed(missed) = test.verdict() else {
         panic!("{:?}", test.verdict());
     };
     let texts: Vec<&str> = missed.iter().map(|one| one.text.as_str()).collect();
@@ -196,13 +198,13 @@ fn only_stated_thresholds_are_judged() {
 fn a_limit_that_the_tester_set_fails_nothing() {
     let verdict = |least: u64, max_rate: u64| {
         let mut demanding = profile();
-        demanding.directions = vec![Direction::Up];
+        demanding.directions = vec![TestDirection::Up];
         demanding.max_rate = Bitrate::from_bits_per_second(max_rate);
         demanding.thresholds.rate_min = Some(Bitrate::from_bits_per_second(least));
         whole(demanding).0.verdict()
     };
     // The path carries 10 Mbit/s up.
-    let Verdict::NotMeasured(why) = verdict(8_000_000, 5_000_000) else {
+    let TurnUpVerdict::NotMeasured(why) = verdict(8_000_000, 5_000_000) else {
         panic!("{:?}", verdict(8_000_000, 5_000_000));
     };
     assert!(
@@ -213,10 +215,10 @@ fn a_limit_that_the_tester_set_fails_nothing() {
         why.contains("no more than 5.000 Mbit/s was offered"),
         "{why}"
     );
-    assert_eq!(verdict(4_000_000, 5_000_000), Verdict::Passed(1));
+    assert_eq!(verdict(4_000_000, 5_000_000), TurnUpVerdict::Passed(1));
     assert!(matches!(
         verdict(12_000_000, 100_000_000),
-        Verdict::Failed(_)
+        TurnUpVerdict::Failed(_)
     ));
 }
 
@@ -224,32 +226,32 @@ fn a_limit_that_the_tester_set_fails_nothing() {
 #[test]
 fn a_limit_that_the_sending_host_set_fails_nothing() {
     let mut demanding = profile();
-    demanding.directions = vec![Direction::Up];
+    demanding.directions = vec![TestDirection::Up];
     demanding.thresholds.rate_min = Some(Bitrate::from_bits_per_second(9_000_000));
     demanding.thresholds.transfer_time_ratio_max = Some(1.2);
     let mut test = TurnUp::new(demanding);
     loop {
         match test.next_task() {
-            Task::PathMtu(_) => test.path_mtu(MtuOutcome::Found {
+            TurnUpTask::PathMtu(_) => test.path_mtu(MtuOutcome::Found {
                 mtu: 1_500,
                 tried: 1_500,
             }),
-            Task::BaselineRtt => test.baseline_rtt(RttOutcome {
+            TurnUpTask::BaselineRtt => test.baseline_rtt(RttOutcome {
                 samples: vec![Duration::from_millis(50); 100],
                 sent: 100,
             }),
-            Task::Stream(_, plan) => {
+            TurnUpTask::Stream(_, plan) => {
                 let rate = plan.rate.min(Bitrate::from_bits_per_second(3_000_000));
                 let slow = through(1_000_000_000, StreamPlan { rate, ..plan });
                 test.stream(StreamRecord { plan, ..slow });
             }
-            Task::Run(_) => test.run([Some(figures(1_500_000, 2_900_000)), None]),
-            Task::Done => break,
+            TurnUpTask::Run(_) => test.run([Some(figures(1_500_000, 2_900_000)), None]),
+            TurnUpTask::Done => break,
         }
     }
-    let found = test.known(Direction::Up).bottleneck.as_ref().unwrap();
+    let found = test.known(TestDirection::Up).bottleneck.as_ref().unwrap();
     assert_eq!(found.limited_by, LimitedBy::Sender);
-    let Verdict::NotMeasured(why) = test.verdict() else {
+    let TurnUpVerdict::NotMeasured(why) = test.verdict() else {
         panic!("{:?}", test.verdict());
     };
     assert!(why.contains("all that the sending host managed"), "{why}");
@@ -259,34 +261,34 @@ fn a_limit_that_the_sending_host_set_fails_nothing() {
 #[test]
 fn a_limit_that_the_receiving_host_set_fails_nothing() {
     let mut demanding = profile();
-    demanding.directions = vec![Direction::Up];
+    demanding.directions = vec![TestDirection::Up];
     demanding.thresholds.rate_min = Some(Bitrate::from_bits_per_second(9_000_000));
     demanding.thresholds.transfer_time_ratio_max = Some(1.2);
     demanding.max_rate = Bitrate::from_bits_per_second(20_000_000);
     let mut test = TurnUp::new(demanding);
     loop {
         match test.next_task() {
-            Task::PathMtu(_) => test.path_mtu(MtuOutcome::Found {
+            TurnUpTask::PathMtu(_) => test.path_mtu(MtuOutcome::Found {
                 mtu: 1_500,
                 tried: 1_500,
             }),
-            Task::BaselineRtt => test.baseline_rtt(RttOutcome {
+            TurnUpTask::BaselineRtt => test.baseline_rtt(RttOutcome {
                 samples: vec![Duration::from_millis(50); 100],
                 sent: 100,
             }),
-            Task::Stream(_, plan) => {
+            TurnUpTask::Stream(_, plan) => {
                 let most = Bitrate::from_bits_per_second(3_000_000);
                 test.stream(taken_in(through(1_000_000_000, plan), most, 50));
             }
-            Task::Run(_) => test.run([Some(figures(1_500_000, 2_900_000)), None]),
-            Task::Done => break,
+            TurnUpTask::Run(_) => test.run([Some(figures(1_500_000, 2_900_000)), None]),
+            TurnUpTask::Done => break,
         }
     }
-    let known = test.known(Direction::Up);
+    let known = test.known(TestDirection::Up);
     let found = known.bottleneck.as_ref().unwrap();
     assert_eq!(found.limited_by, LimitedBy::Receiver);
     assert_eq!(known.loss.unwrap().lost, 0);
-    let Verdict::NotMeasured(why) = test.verdict() else {
+    let TurnUpVerdict::NotMeasured(why) = test.verdict() else {
         panic!("{:?}", test.verdict());
     };
     assert!(why.contains("all that the receiving host took in"), "{why}");
@@ -294,7 +296,7 @@ fn a_limit_that_the_receiving_host_set_fails_nothing() {
 
 #[test]
 fn what_the_server_cuts_is_said() {
-    let limits = |seconds, connections| Limits {
+    let limits = |seconds, connections| ServerLimits {
         rate: Bitrate::from_bits_per_second(100_000_000),
         order: Duration::from_secs(seconds),
         session: Duration::from_secs(1_800),
@@ -315,9 +317,9 @@ fn what_the_server_cuts_is_said() {
 #[test]
 fn a_rate_above_what_may_be_offered_can_not_be_kept() {
     let most = Bitrate::from_bits_per_second(5_000_000);
-    let demanded = |least| Thresholds {
+    let demanded = |least| TestThresholds {
         rate_min: least,
-        ..Thresholds::default()
+        ..TestThresholds::default()
     };
     assert!(demanded(None).are_within(most) && demanded(Some(most)).are_within(most));
     assert!(!demanded(Some(Bitrate::from_bits_per_second(5_000_001))).are_within(most));
@@ -333,7 +335,7 @@ fn what_was_kept_is_said_beside_what_was_not_measured() {
     few.thresholds.rate_min = Some(Bitrate::from_bits_per_second(5_000_000));
     few.thresholds.transfer_time_ratio_max = Some(1.5);
     let (test, _) = whole(few);
-    let Verdict::NotMeasured(why) = test.verdict() else {
+    let TurnUpVerdict::NotMeasured(why) = test.verdict() else {
         panic!("{:?}", test.verdict());
     };
     assert!(
@@ -355,7 +357,7 @@ fn what_cannot_be_measured_is_left_out_with_what_depends_on_it() {
         samples: Vec::new(),
         sent: 120,
     });
-    while let Task::Stream(_, plan) = test.next_task() {
+    while let TurnUpTask::Stream(_, plan) = test.next_task() {
         test.stream(StreamRecord {
             plan,
             sent: 16,
@@ -364,9 +366,9 @@ fn what_cannot_be_measured_is_left_out_with_what_depends_on_it() {
             no_room: 0,
         });
     }
-    assert_eq!(test.next_task(), Task::Done);
+    assert_eq!(test.next_task(), TurnUpTask::Done);
     assert!(test.remarks().len() >= 4, "{:?}", test.remarks());
-    assert!(matches!(test.verdict(), Verdict::NotMeasured(_)));
+    assert!(matches!(test.verdict(), TurnUpVerdict::NotMeasured(_)));
 }
 
 /// Who reads no further than the verdict looks for the black hole, and not for a server that is down.
@@ -382,7 +384,7 @@ fn a_test_that_ends_behind_a_black_hole_names_it() {
         tried: 1_500,
     });
     test.give_up("the server was not heard of");
-    let Verdict::NotMeasured(why) = test.verdict() else {
+    let TurnUpVerdict::NotMeasured(why) = test.verdict() else {
         panic!("{:?}", test.verdict());
     };
     assert_eq!(
@@ -399,41 +401,41 @@ fn where_nothing_but_tcp_gets_through_tcp_is_measured_and_nothing_is_claimed() {
     demanding.thresholds.rate_min = Some(Bitrate::from_bits_per_second(1_000_000));
     let mut test = TurnUp::of_tcp_alone(demanding, "no UDP gets through");
     let (mut purposes, mut progress) = (Vec::new(), 0.0);
-    while let Task::Run(plan) = test.next_task() {
+    while let TurnUpTask::Run(plan) = test.next_task() {
         purposes.push((plan.purpose, plan.connections, plan.windows));
         let made = |count: u16| (count > 0).then(|| figures(8_000_000, 8_000_000));
         test.run(plan.connections.map(made));
         assert!(test.progress() >= progress, "{plan:?}");
         progress = test.progress();
     }
-    assert_eq!(test.next_task(), Task::Done);
-    assert_eq!(purposes[0].0, Purpose::RoundTrip);
-    assert_eq!((purposes[1].0, purposes[1].1), (Purpose::Open, [1, 0]));
-    assert_eq!((purposes[2].0, purposes[2].1), (Purpose::Open, [0, 1]));
+    assert_eq!(test.next_task(), TurnUpTask::Done);
+    assert_eq!(purposes[0].0, RunPurpose::RoundTrip);
+    assert_eq!((purposes[1].0, purposes[1].1), (RunPurpose::Open, [1, 0]));
+    assert_eq!((purposes[2].0, purposes[2].1), (RunPurpose::Open, [0, 1]));
     // 8 Mbit/s x 50 ms are 50,000 bytes.
-    assert_eq!(purposes[3].0, Purpose::Walk(25));
+    assert_eq!(purposes[3].0, RunPurpose::Walk(25));
     assert_eq!(purposes[3].2[0], ByteCount::new(12_500));
-    assert_eq!(purposes.last().unwrap().0, Purpose::Together);
+    assert_eq!(purposes.last().unwrap().0, RunPurpose::Together);
     assert_eq!(purposes.len(), 3 + 7 + 7 + 1);
     assert_eq!(test.round_trip(), Some(Duration::from_millis(50)));
-    assert_eq!(test.bdp(Direction::Up), None);
-    assert!(test.known(Direction::Up).bottleneck.is_none());
-    let reached = test.reached(Direction::Up).unwrap();
+    assert_eq!(test.bdp(TestDirection::Up), None);
+    assert!(test.known(TestDirection::Up).bottleneck.is_none());
+    let reached = test.reached(TestDirection::Up).unwrap();
     assert_eq!(reached, Bitrate::from_bits_per_second(8_000_000));
     let why = "no UDP gets through".to_owned();
-    assert_eq!(test.verdict(), Verdict::NotMeasured(why));
+    assert_eq!(test.verdict(), TurnUpVerdict::NotMeasured(why));
 }
 
 #[test]
 fn without_a_round_trip_time_of_tcp_no_window_is_walked_through() {
     let mut test = TurnUp::of_tcp_alone(profile(), "no UDP gets through").without_both_at_once();
     let mut runs = 0;
-    while let Task::Run(_) = test.next_task() {
+    while let TurnUpTask::Run(_) = test.next_task() {
         test.run([None, None]);
         runs += 1;
     }
     assert_eq!(runs, 3);
-    assert!(matches!(test.verdict(), Verdict::NotMeasured(_)));
+    assert!(matches!(test.verdict(), TurnUpVerdict::NotMeasured(_)));
 }
 
 /// Between two hosts side by side a few bytes fill the path: nobody is asked for windows of eight bytes, and what
@@ -445,25 +447,25 @@ fn no_window_is_smaller_than_two_segments() {
     let mut runs = Vec::new();
     loop {
         match test.next_task() {
-            Task::PathMtu(_) => test.path_mtu(MtuOutcome::Found {
+            TurnUpTask::PathMtu(_) => test.path_mtu(MtuOutcome::Found {
                 mtu: 1_500,
                 tried: 1_500,
             }),
-            Task::BaselineRtt => test.baseline_rtt(RttOutcome {
+            TurnUpTask::BaselineRtt => test.baseline_rtt(RttOutcome {
                 samples: vec![least; 100],
                 sent: 120,
             }),
-            Task::Stream(_, plan) => test.stream(through(10_000_000, plan)),
-            Task::Run(plan) => {
+            TurnUpTask::Stream(_, plan) => test.stream(through(10_000_000, plan)),
+            TurnUpTask::Run(plan) => {
                 runs.push(plan);
                 test.run([None, None]);
             }
-            Task::Done => break,
+            TurnUpTask::Done => break,
         }
     }
     // Of the walk only its largest share; then what was listed, many connections, each way; then both.
-    let purposes: Vec<Purpose> = runs.iter().map(|run| run.purpose).collect();
-    let way = [Purpose::Walk(150), Purpose::Listed, Purpose::Many];
+    let purposes: Vec<RunPurpose> = runs.iter().map(|run| run.purpose).collect();
+    let way = [RunPurpose::Walk(150), RunPurpose::Listed, RunPurpose::Many];
     assert_eq!(purposes[..3], way);
     assert_eq!(runs.len(), 3 + 3 + 1);
     for run in &runs {
@@ -480,12 +482,12 @@ fn no_window_is_smaller_than_two_segments() {
 fn a_run_of_fewer_connections_than_were_asked_for_says_why() {
     let said = |connections| {
         let mut many = profile();
-        many.directions = vec![Direction::Up];
+        many.directions = vec![TestDirection::Up];
         many.connections = connections;
         let (test, _) = whole(many);
-        let run = test.known(Direction::Up).runs.iter();
+        let run = test.known(TestDirection::Up).runs.iter();
         let made = run
-            .filter(|run| run.plan.purpose == Purpose::Many)
+            .filter(|run| run.plan.purpose == RunPurpose::Many)
             .map(|run| run.plan.connections[0]);
         let is_of_it = |remark: &&String| remark.contains("the run with many connections up");
         let why = test.remarks().iter().find(is_of_it).cloned();
@@ -522,63 +524,63 @@ fn where_the_far_end_counts_streams_the_rates_are_known_and_judged() {
     let (mut purposes, mut progress) = (Vec::new(), 0.0);
     loop {
         match test.next_task() {
-            Task::Run(plan) => {
+            TurnUpTask::Run(plan) => {
                 purposes.push(plan.purpose);
                 let made = |count: u16| (count > 0).then(|| figures(8_000_000, 8_000_000));
                 test.run(plan.connections.map(made));
             }
-            Task::Stream(direction, plan) => {
-                assert_eq!(purposes, [Purpose::RoundTrip]);
+            TurnUpTask::Stream(direction, plan) => {
+                assert_eq!(purposes, [RunPurpose::RoundTrip]);
                 let limit = [10_000_000, 40_000_000][direction as usize];
                 test.counted(counted_through(limit, plan));
             }
-            Task::Done => break,
+            TurnUpTask::Done => break,
             other => panic!("{other:?}"),
         }
         assert!(test.progress() >= progress, "{purposes:?}");
         progress = test.progress();
     }
-    assert!(!purposes.contains(&Purpose::Open), "{purposes:?}");
+    assert!(!purposes.contains(&RunPurpose::Open), "{purposes:?}");
     assert_eq!(purposes.len(), 1 + 7 + 7);
     assert!(test.is_one_ended() && !test.is_tcp_alone());
     // 10 Mbit/s x 50 ms.
-    let bdp = test.bdp(Direction::Up).unwrap().bytes();
+    let bdp = test.bdp(TestDirection::Up).unwrap().bytes();
     assert!((62_000..63_000).contains(&bdp), "{bdp}");
-    let loss = test.known(Direction::Down).loss.unwrap();
+    let loss = test.known(TestDirection::Down).loss.unwrap();
     assert_eq!((loss.lost, loss.sent > 0), (0, true));
     assert!(matches!(
-        test.ideal(Direction::Up).unwrap().maximum,
-        Maximum::Known(_)
+        test.ideal(TestDirection::Up).unwrap().maximum,
+        PathMaximum::Known(_)
     ));
-    assert_eq!(test.verdict(), Verdict::Passed(2));
+    assert_eq!(test.verdict(), TurnUpVerdict::Passed(2));
 }
 
 /// A path that drops full packets without a word, up or both ways: what is smaller tells the rate, both sizes are
 /// known, and no path MTU is claimed.
 #[test]
 fn where_full_packets_vanish_smaller_ones_tell_the_rate() {
-    for holed in [&Direction::BOTH[..], &[Direction::Up]] {
+    for holed in [&TestDirection::BOTH[..], &[TestDirection::Up]] {
         let mut demanding = profile();
         demanding.thresholds.path_mtu_min = Some(1_200);
         let mut test = TurnUp::one_ended(demanding, "one-ended").without_both_at_once();
         loop {
             match test.next_task() {
-                Task::Run(plan) => {
+                TurnUpTask::Run(plan) => {
                     let made = |count: u16| (count > 0).then(|| figures(8_000_000, 8_000_000));
                     test.run(plan.connections.map(made));
                 }
-                Task::Stream(direction, plan) => {
+                TurnUpTask::Stream(direction, plan) => {
                     let mut stream = counted_through(10_000_000, plan);
                     if holed.contains(&direction) && plan.ip_bytes > 1_400 {
                         stream.received = 0;
                     }
                     test.counted(stream);
                 }
-                Task::Done => break,
+                TurnUpTask::Done => break,
                 other => panic!("{other:?}"),
             }
         }
-        for direction in Direction::BOTH {
+        for direction in TestDirection::BOTH {
             let known = test.known(direction);
             let rate = known.bottleneck.as_ref().unwrap().rate.bits_per_second();
             assert!((9_900_000..10_100_000).contains(&rate), "{rate}");
@@ -597,7 +599,7 @@ fn where_full_packets_vanish_smaller_ones_tell_the_rate() {
         }
         // Enough passes up; down, nobody has looked.
         let kept = holed.len() == 2;
-        assert_eq!(test.verdict() == Verdict::Passed(2), kept);
+        assert_eq!(test.verdict() == TurnUpVerdict::Passed(2), kept);
     }
 }
 
@@ -608,38 +610,38 @@ fn where_no_size_gets_through_no_black_hole_is_claimed() {
     let mut sizes = Vec::new();
     loop {
         match test.next_task() {
-            Task::Run(plan) => test.run(plan.connections.map(|_| None)),
-            Task::Stream(_, plan) => {
+            TurnUpTask::Run(plan) => test.run(plan.connections.map(|_| None)),
+            TurnUpTask::Stream(_, plan) => {
                 sizes.push(plan.ip_bytes);
                 let mut stream = counted_through(10_000_000, plan);
                 stream.received = 0;
                 test.counted(stream);
             }
-            Task::Done => break,
+            TurnUpTask::Done => break,
             other => panic!("{other:?}"),
         }
     }
     sizes.dedup();
     assert_eq!(sizes, [1_500, 1_200, 1_500, 1_200]);
-    assert_eq!(test.known(Direction::Up).path_mtu, None);
+    assert_eq!(test.known(TestDirection::Up).path_mtu, None);
     let why = "the bottleneck rate up could not be measured: no stream got through";
-    assert_eq!(test.verdict(), Verdict::NotMeasured(why.to_owned()));
+    assert_eq!(test.verdict(), TurnUpVerdict::NotMeasured(why.to_owned()));
 }
 
 /// TCP connects and its full segments vanish: it is said, and nothing is taken for a rate that it reached.
 #[test]
 fn segments_of_which_nothing_gets_through_are_told_and_reach_nothing() {
     let mut test = TurnUp::of_tcp_alone(profile(), "no UDP gets through").without_both_at_once();
-    while let Task::Run(plan) = test.next_task() {
+    while let TurnUpTask::Run(plan) = test.next_task() {
         let made = |count: u16| {
-            (count > 0).then(|| Figures {
+            (count > 0).then(|| RunFigures {
                 transfer_time_ratio: None,
                 ..figures(0, 8_000_000)
             })
         };
         test.run(plan.connections.map(made));
     }
-    for direction in Direction::BOTH {
+    for direction in TestDirection::BOTH {
         let words = format!("nothing of what it then sends {} gets", direction.name());
         let is_said = |remark: &String| remark.contains(&words);
         assert!(test.remarks().iter().any(is_said), "{:?}", test.remarks());
@@ -648,39 +650,39 @@ fn segments_of_which_nothing_gets_through_are_told_and_reach_nothing() {
             test.known(direction)
                 .runs
                 .iter()
-                .all(|run| run.plan.purpose == Purpose::Open
-                    || run.plan.purpose == Purpose::RoundTrip)
+                .all(|run| run.plan.purpose == RunPurpose::Open
+                    || run.plan.purpose == RunPurpose::RoundTrip)
         );
     }
-    assert!(matches!(test.verdict(), Verdict::NotMeasured(_)));
+    assert!(matches!(test.verdict(), TurnUpVerdict::NotMeasured(_)));
 }
 
 /// A firewall eats the streams of both directions, or of one: TCP alone is measured there, and nothing passes.
 #[test]
 fn where_no_counted_stream_arrives_tcp_alone_is_measured() {
-    for dead in [&Direction::BOTH[..], &[Direction::Down]] {
+    for dead in [&TestDirection::BOTH[..], &[TestDirection::Down]] {
         let mut test = TurnUp::one_ended(profile(), "one-ended").without_both_at_once();
         let mut opened = Vec::new();
         loop {
             match test.next_task() {
-                Task::Run(plan) => {
-                    if plan.purpose == Purpose::Open {
+                TurnUpTask::Run(plan) => {
+                    if plan.purpose == RunPurpose::Open {
                         opened.push(plan.connections);
                     }
                     let made = |count: u16| (count > 0).then(|| figures(8_000_000, 8_000_000));
                     test.run(plan.connections.map(made));
                 }
-                Task::Stream(direction, _) if dead.contains(&direction) => {
+                TurnUpTask::Stream(direction, _) if dead.contains(&direction) => {
                     test.no_stream(format!("no UDP {}", direction.name()));
                 }
-                Task::Stream(_, plan) => test.counted(counted_through(10_000_000, plan)),
-                Task::Done => break,
+                TurnUpTask::Stream(_, plan) => test.counted(counted_through(10_000_000, plan)),
+                TurnUpTask::Done => break,
                 other => panic!("{other:?}"),
             }
         }
         assert_eq!(opened.len(), dead.len());
         assert_eq!(test.is_tcp_alone(), dead.len() == 2);
-        assert!(test.reached(Direction::Down).is_some());
-        assert!(matches!(test.verdict(), Verdict::NotMeasured(_)));
+        assert!(test.reached(TestDirection::Down).is_some());
+        assert!(matches!(test.verdict(), TurnUpVerdict::NotMeasured(_)));
     }
 }

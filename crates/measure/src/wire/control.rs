@@ -3,16 +3,16 @@
 //! ```text
 //!  length: 4 bytes   kind: 1 byte   fields, by kind
 //! ```
-//! Integers are big-endian or of variable length (`vocab::Reader`). A length above
+//! Integers are big-endian or of variable length (`vocab::ByteReader`). A length above
 //! [`LONGEST_MESSAGE`], an unknown kind, a field out of its range and bytes that are left over are all
 //! faults of the other end, after which the connection is closed.
 
 use std::time::Duration;
 
 use thiserror::Error;
-use vocab::{Bitrate, ByteCount, Reader, Truncated, Writer};
+use vocab::{Bitrate, ByteCount, ByteReader, ByteWriter, TruncatedInput};
 
-use super::key::{Nonce, Proof};
+use super::key::{KeyProof, SessionNonce};
 use crate::tcp_info::TcpInfo;
 
 /// The version that this program speaks, and so far the only one.
@@ -39,8 +39,8 @@ pub enum WireError {
     Malformed,
 }
 
-impl From<Truncated> for WireError {
-    fn from(_: Truncated) -> Self {
+impl From<TruncatedInput> for WireError {
+    fn from(_: TruncatedInput) -> Self {
         WireError::Malformed
     }
 }
@@ -50,30 +50,30 @@ pub type FrameError = WireError;
 
 /// Which way test traffic goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Direction {
+pub enum TestDirection {
     /// From the client to the server.
     Up,
     /// From the server to the client.
     Down,
 }
 
-impl Direction {
+impl TestDirection {
     /// Both, in the order in which they are tested.
-    pub const BOTH: [Direction; 2] = [Direction::Up, Direction::Down];
+    pub const BOTH: [TestDirection; 2] = [TestDirection::Up, TestDirection::Down];
 
     /// Its name in reports.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Direction::Up => "up",
-            Direction::Down => "down",
+            TestDirection::Up => "up",
+            TestDirection::Down => "down",
         }
     }
 }
 
 /// Why a server does not serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refusal {
+pub enum ServerRefusal {
     /// No common version.
     Version,
     /// The proof was wrong: not the same key.
@@ -88,20 +88,20 @@ pub enum Refusal {
     Protocol,
 }
 
-impl Refusal {
-    const ALL: [Refusal; 6] = [
-        Refusal::Version,
-        Refusal::Key,
-        Refusal::Busy,
-        Refusal::TimeUp,
-        Refusal::Limit,
-        Refusal::Protocol,
+impl ServerRefusal {
+    const ALL: [ServerRefusal; 6] = [
+        ServerRefusal::Version,
+        ServerRefusal::Key,
+        ServerRefusal::Busy,
+        ServerRefusal::TimeUp,
+        ServerRefusal::Limit,
+        ServerRefusal::Protocol,
     ];
 }
 
 /// What a server gives a client at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct ServerLimits {
     /// The rate of a stream.
     pub rate: Bitrate,
     /// How long one stream or run may last.
@@ -112,7 +112,7 @@ pub struct Limits {
     pub connections: u16,
 }
 
-impl Limits {
+impl ServerLimits {
     /// What becomes of an option that asks for streams or runs of this length, where the server gives less; for
     /// who reads the result.
     #[must_use]
@@ -130,7 +130,7 @@ impl Limits {
 
 /// A further connection for a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Joining {
+pub struct JoinMessage {
     /// The session.
     pub session: u64,
     /// The run.
@@ -138,7 +138,7 @@ pub struct Joining {
     /// Its number in the run: those up first, from 0.
     pub connection: u16,
     /// `SessionKey::join`.
-    pub proof: Proof,
+    pub proof: KeyProof,
 }
 
 /// A stream of datagrams at a constant rate.
@@ -147,7 +147,7 @@ pub struct StreamOrder {
     /// Its number; none is used twice.
     pub order: u32,
     /// Which way.
-    pub direction: Direction,
+    pub direction: TestDirection,
     /// Of IP packets.
     pub rate: Bitrate,
     /// How long.
@@ -174,7 +174,7 @@ pub struct RunOrder {
 
 /// The arrival of a datagram of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrival {
+pub struct DatagramArrival {
     /// The datagram's number.
     pub number: u64,
     /// When it was sent, in nanoseconds since the sender began.
@@ -196,7 +196,7 @@ pub struct RunSample {
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Message {
+pub enum ControlMessage {
     /// Server: the versions it speaks, and its nonce; the first on every connection.
     Hello {
         /// The oldest version.
@@ -204,7 +204,7 @@ pub enum Message {
         /// The newest version.
         newest: u16,
         /// Fresh.
-        nonce: Nonce,
+        nonce: SessionNonce,
     },
     /// Client: the version it chose, its nonce, and that it holds the key.
     Authenticate {
@@ -213,27 +213,27 @@ pub enum Message {
         /// The code point (RFC 2474) that the server's packets are to carry.
         dscp: u8,
         /// Fresh.
-        nonce: Nonce,
-        /// `Key::prove` as the client.
-        proof: Proof,
+        nonce: SessionNonce,
+        /// `SharedKey::prove` as the client.
+        proof: KeyProof,
     },
     /// Client: this connection is one of a run.
-    Join(Joining),
+    Join(JoinMessage),
     /// Server: that it holds the key, too, and what it gives.
     Welcome {
-        /// `Key::prove` as the server.
-        proof: Proof,
+        /// `SharedKey::prove` as the server.
+        proof: KeyProof,
         /// What datagrams and further connections name.
         session: u64,
         /// What it gives.
-        limits: Limits,
+        limits: ServerLimits,
         /// What a person should know of this host before the test.
         remarks: String,
     },
     /// Server: no.
     Refused {
         /// Why.
-        reason: Refusal,
+        reason: ServerRefusal,
         /// When it is worth another try.
         retry: Duration,
         /// For a person.
@@ -260,7 +260,7 @@ pub enum Message {
         /// The order.
         order: u32,
         /// Some of them.
-        arrivals: Vec<Arrival>,
+        arrivals: Vec<DatagramArrival>,
     },
     /// Server: datagrams of a stream up that came to its host and found no room in its socket; before the list
     /// that ends the arrivals, and only where there are any.
@@ -309,14 +309,14 @@ pub enum Message {
 /// # Panics
 /// When it is longer than [`LONGEST_MESSAGE`]: lists are cut by whoever makes them.
 #[must_use]
-pub fn frame(message: &Message) -> Vec<u8> {
-    let mut body = Writer::new();
+pub fn frame(message: &ControlMessage) -> Vec<u8> {
+    let mut body = ByteWriter::new();
     message.emit(&mut body);
     assert!(
         body.len() <= LONGEST_MESSAGE,
         "lists are cut before they are sent"
     );
-    let mut framed = Writer::with_capacity(4 + body.len());
+    let mut framed = ByteWriter::with_capacity(4 + body.len());
     framed.u32(body.len() as u32).bytes(body.as_slice());
     framed.finish().to_vec()
 }
@@ -325,8 +325,8 @@ pub fn frame(message: &Message) -> Vec<u8> {
 ///
 /// # Errors
 /// When it is no message.
-pub fn next_frame(bytes: &[u8]) -> Result<Option<(Message, usize)>, FrameError> {
-    let mut reader = Reader::new(bytes);
+pub fn next_frame(bytes: &[u8]) -> Result<Option<(ControlMessage, usize)>, FrameError> {
+    let mut reader = ByteReader::new(bytes);
     let Ok(length) = reader.u32() else {
         return Ok(None);
     };
@@ -336,7 +336,7 @@ pub fn next_frame(bytes: &[u8]) -> Result<Option<(Message, usize)>, FrameError> 
     let Ok(body) = reader.bytes(length as usize) else {
         return Ok(None);
     };
-    Ok(Some((Message::parse(body)?, 4 + length as usize)))
+    Ok(Some((ControlMessage::parse(body)?, 4 + length as usize)))
 }
 
 const HELLO: u8 = 1;
@@ -357,13 +357,13 @@ const FAILED: u8 = 15;
 const BYE: u8 = 16;
 const NO_ROOM: u8 = 17;
 
-impl Message {
+impl ControlMessage {
     /// Reads a message without its length.
     ///
     /// # Errors
     /// When it is none.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
-        let mut reader = Reader::new(bytes);
+        let mut reader = ByteReader::new(bytes);
         let message = Self::fields(reader.u8()?, &mut reader)?;
         if reader.is_empty() {
             Ok(message)
@@ -372,34 +372,34 @@ impl Message {
         }
     }
 
-    fn fields(kind: u8, reader: &mut Reader<'_>) -> Result<Self, WireError> {
+    fn fields(kind: u8, reader: &mut ByteReader<'_>) -> Result<Self, WireError> {
         Ok(match kind {
             HELLO => {
                 if reader.array()? != MAGIC {
                     return Err(WireError::Foreign);
                 }
-                Message::Hello {
+                ControlMessage::Hello {
                     oldest: reader.u16()?,
                     newest: reader.u16()?,
                     nonce: reader.array()?,
                 }
             }
-            AUTHENTICATE => Message::Authenticate {
+            AUTHENTICATE => ControlMessage::Authenticate {
                 version: reader.u16()?,
                 dscp: reader.u8()?,
                 nonce: reader.array()?,
                 proof: reader.array()?,
             },
-            JOIN => Message::Join(Joining {
+            JOIN => ControlMessage::Join(JoinMessage {
                 session: reader.u64()?,
                 order: reader.u32()?,
                 connection: reader.u16()?,
                 proof: reader.array()?,
             }),
-            WELCOME => Message::Welcome {
+            WELCOME => ControlMessage::Welcome {
                 proof: reader.array()?,
                 session: reader.u64()?,
-                limits: Limits {
+                limits: ServerLimits {
                     rate: rate(reader)?,
                     order: span(reader)?,
                     session: span(reader)?,
@@ -407,72 +407,72 @@ impl Message {
                 },
                 remarks: text(reader)?,
             },
-            REFUSED => Message::Refused {
-                reason: *Refusal::ALL
+            REFUSED => ControlMessage::Refused {
+                reason: *ServerRefusal::ALL
                     .get(usize::from(reader.u8()?))
                     .ok_or(WireError::Malformed)?,
                 retry: span(reader)?,
                 text: text(reader)?,
             },
-            STREAM => Message::Stream(StreamOrder {
+            STREAM => ControlMessage::Stream(StreamOrder {
                 order: reader.u32()?,
                 direction: match reader.u8()? {
-                    0 => Direction::Up,
-                    1 => Direction::Down,
+                    0 => TestDirection::Up,
+                    1 => TestDirection::Down,
                     _ => return Err(WireError::Malformed),
                 },
                 rate: rate(reader)?,
                 duration: span(reader)?,
                 payload_bytes: reader.u16()?,
             }),
-            RUN => Message::Run(RunOrder {
+            RUN => ControlMessage::Run(RunOrder {
                 order: reader.u32()?,
                 connections: [reader.u16()?, reader.u16()?],
                 windows: [count(reader)?, count(reader)?],
                 duration: span(reader)?,
                 congestion_control: text(reader)?,
             }),
-            READY => Message::Ready {
+            READY => ControlMessage::Ready {
                 order: reader.u32()?,
             },
-            STREAM_SENT => Message::StreamSent {
+            STREAM_SENT => ControlMessage::StreamSent {
                 order: reader.u32()?,
                 datagrams: reader.varint()?,
             },
-            ARRIVALS => Message::Arrivals {
+            ARRIVALS => ControlMessage::Arrivals {
                 order: reader.u32()?,
                 arrivals: arrivals(reader)?,
             },
-            NO_ROOM => Message::NoRoom {
+            NO_ROOM => ControlMessage::NoRoom {
                 order: reader.u32()?,
                 datagrams: reader.varint()?,
             },
-            SAMPLES => Message::Samples {
+            SAMPLES => ControlMessage::Samples {
                 order: reader.u32()?,
                 samples: samples(reader)?,
             },
-            RUN_ENDED => Message::RunEnded {
+            RUN_ENDED => ControlMessage::RunEnded {
                 order: reader.u32()?,
                 congestion_control: text(reader)?,
                 busy_permille: reader.u16()?,
             },
-            ALIVE => Message::Alive,
-            STOP => Message::Stop {
+            ALIVE => ControlMessage::Alive,
+            STOP => ControlMessage::Stop {
                 order: reader.u32()?,
             },
-            FAILED => Message::Failed {
+            FAILED => ControlMessage::Failed {
                 order: reader.u32()?,
                 text: text(reader)?,
             },
-            BYE => Message::Bye,
+            BYE => ControlMessage::Bye,
             _ => return Err(WireError::Malformed),
         })
     }
 
     /// Writes the message without its length.
-    pub fn emit(&self, out: &mut Writer) {
+    pub fn emit(&self, out: &mut ByteWriter) {
         match self {
-            Message::Hello {
+            ControlMessage::Hello {
                 oldest,
                 newest,
                 nonce,
@@ -483,7 +483,7 @@ impl Message {
                     .u16(*newest)
                     .bytes(nonce);
             }
-            Message::Authenticate {
+            ControlMessage::Authenticate {
                 version,
                 dscp,
                 nonce,
@@ -495,14 +495,14 @@ impl Message {
                     .bytes(nonce)
                     .bytes(proof);
             }
-            Message::Join(joining) => {
+            ControlMessage::Join(joining) => {
                 out.u8(JOIN)
                     .u64(joining.session)
                     .u32(joining.order)
                     .u16(joining.connection)
                     .bytes(&joining.proof);
             }
-            Message::Welcome {
+            ControlMessage::Welcome {
                 proof,
                 session,
                 limits,
@@ -515,24 +515,24 @@ impl Message {
                 out.u16(limits.connections);
                 put_text(out, remarks);
             }
-            Message::Refused {
+            ControlMessage::Refused {
                 reason,
                 retry,
                 text,
             } => {
-                let number = Refusal::ALL.iter().position(|one| one == reason);
+                let number = ServerRefusal::ALL.iter().position(|one| one == reason);
                 out.u8(REFUSED)
                     .u8(number.expect("every reason is in the list") as u8);
                 put_span(out, *retry);
                 put_text(out, text);
             }
-            Message::Stream(stream) => {
+            ControlMessage::Stream(stream) => {
                 out.u8(STREAM).u32(stream.order).u8(stream.direction as u8);
                 put(out, stream.rate.bits_per_second());
                 put_span(out, stream.duration);
                 out.u16(stream.payload_bytes);
             }
-            Message::Run(run) => {
+            ControlMessage::Run(run) => {
                 out.u8(RUN).u32(run.order);
                 out.u16(run.connections[0]).u16(run.connections[1]);
                 put(out, run.windows[0].bytes());
@@ -540,14 +540,14 @@ impl Message {
                 put_span(out, run.duration);
                 put_text(out, &run.congestion_control);
             }
-            Message::Ready { order } => {
+            ControlMessage::Ready { order } => {
                 out.u8(READY).u32(*order);
             }
-            Message::StreamSent { order, datagrams } => {
+            ControlMessage::StreamSent { order, datagrams } => {
                 out.u8(STREAM_SENT).u32(*order);
                 put(out, *datagrams);
             }
-            Message::Arrivals { order, arrivals } => {
+            ControlMessage::Arrivals { order, arrivals } => {
                 out.u8(ARRIVALS).u32(*order);
                 for arrival in arrivals {
                     put(out, arrival.number);
@@ -555,17 +555,17 @@ impl Message {
                     put(out, arrival.arrived_ns);
                 }
             }
-            Message::NoRoom { order, datagrams } => {
+            ControlMessage::NoRoom { order, datagrams } => {
                 out.u8(NO_ROOM).u32(*order);
                 put(out, *datagrams);
             }
-            Message::Samples { order, samples } => {
+            ControlMessage::Samples { order, samples } => {
                 out.u8(SAMPLES).u32(*order);
                 for sample in samples {
                     put_sample(out, sample);
                 }
             }
-            Message::RunEnded {
+            ControlMessage::RunEnded {
                 order,
                 congestion_control,
                 busy_permille,
@@ -574,17 +574,17 @@ impl Message {
                 put_text(out, congestion_control);
                 out.u16(*busy_permille);
             }
-            Message::Alive => {
+            ControlMessage::Alive => {
                 out.u8(ALIVE);
             }
-            Message::Stop { order } => {
+            ControlMessage::Stop { order } => {
                 out.u8(STOP).u32(*order);
             }
-            Message::Failed { order, text } => {
+            ControlMessage::Failed { order, text } => {
                 out.u8(FAILED).u32(*order);
                 put_text(out, text);
             }
-            Message::Bye => {
+            ControlMessage::Bye => {
                 out.u8(BYE);
             }
         }
@@ -594,15 +594,15 @@ impl Message {
 /// The largest that a variable-length integer holds; what is beyond is as good as this.
 const LARGEST: u64 = (1 << 62) - 1;
 
-fn put(out: &mut Writer, value: u64) {
+fn put(out: &mut ByteWriter, value: u64) {
     out.varint(value.min(LARGEST));
 }
 
-fn put_span(out: &mut Writer, span: Duration) {
+fn put_span(out: &mut ByteWriter, span: Duration) {
     put(out, u64::try_from(span.as_nanos()).unwrap_or(LARGEST));
 }
 
-fn put_text(out: &mut Writer, text: &str) {
+fn put_text(out: &mut ByteWriter, text: &str) {
     let end = (0..=text.len().min(LONGEST_TEXT))
         .rev()
         .find(|end| text.is_char_boundary(*end))
@@ -610,19 +610,19 @@ fn put_text(out: &mut Writer, text: &str) {
     out.prefixed(&text.as_bytes()[..end]);
 }
 
-fn rate(reader: &mut Reader<'_>) -> Result<Bitrate, WireError> {
+fn rate(reader: &mut ByteReader<'_>) -> Result<Bitrate, WireError> {
     Ok(Bitrate::from_bits_per_second(reader.varint()?))
 }
 
-fn count(reader: &mut Reader<'_>) -> Result<ByteCount, WireError> {
+fn count(reader: &mut ByteReader<'_>) -> Result<ByteCount, WireError> {
     Ok(ByteCount::new(reader.varint()?))
 }
 
-fn span(reader: &mut Reader<'_>) -> Result<Duration, WireError> {
+fn span(reader: &mut ByteReader<'_>) -> Result<Duration, WireError> {
     Ok(Duration::from_nanos(reader.varint()?))
 }
 
-fn text(reader: &mut Reader<'_>) -> Result<String, WireError> {
+fn text(reader: &mut ByteReader<'_>) -> Result<String, WireError> {
     let bytes = reader.prefixed()?;
     if bytes.len() > LONGEST_TEXT {
         return Err(WireError::Malformed);
@@ -635,10 +635,10 @@ fn text(reader: &mut Reader<'_>) -> Result<String, WireError> {
     Ok(text.to_owned())
 }
 
-fn arrivals(reader: &mut Reader<'_>) -> Result<Vec<Arrival>, WireError> {
+fn arrivals(reader: &mut ByteReader<'_>) -> Result<Vec<DatagramArrival>, WireError> {
     let mut arrivals = Vec::new();
     while !reader.is_empty() {
-        arrivals.push(Arrival {
+        arrivals.push(DatagramArrival {
             number: reader.varint()?,
             sent_ns: reader.varint()?,
             arrived_ns: reader.varint()?,
@@ -647,7 +647,7 @@ fn arrivals(reader: &mut Reader<'_>) -> Result<Vec<Arrival>, WireError> {
     Ok(arrivals)
 }
 
-fn samples(reader: &mut Reader<'_>) -> Result<Vec<RunSample>, WireError> {
+fn samples(reader: &mut ByteReader<'_>) -> Result<Vec<RunSample>, WireError> {
     let mut samples = Vec::new();
     while !reader.is_empty() {
         samples.push(sample(reader)?);
@@ -655,7 +655,7 @@ fn samples(reader: &mut Reader<'_>) -> Result<Vec<RunSample>, WireError> {
     Ok(samples)
 }
 
-fn put_sample(out: &mut Writer, sample: &RunSample) {
+fn put_sample(out: &mut ByteWriter, sample: &RunSample) {
     let info = &sample.info;
     out.u16(sample.connection);
     put_span(out, sample.at);
@@ -697,7 +697,7 @@ fn put_sample(out: &mut Writer, sample: &RunSample) {
     );
 }
 
-fn sample(reader: &mut Reader<'_>) -> Result<RunSample, WireError> {
+fn sample(reader: &mut ByteReader<'_>) -> Result<RunSample, WireError> {
     Ok(RunSample {
         connection: reader.u16()?,
         at: span(reader)?,

@@ -8,10 +8,10 @@
 //! its cost does not grow with the packet.
 
 use thiserror::Error;
-use vocab::{Reader, Truncated, Writer};
+use vocab::{ByteReader, ByteWriter, TruncatedInput};
 
 use super::control::VERSION;
-use super::key::{Role, SessionKey, TAG_BYTES};
+use super::key::{SessionKey, SessionRole, TAG_BYTES};
 
 /// Bytes of a datagram without filling, and thus of the smallest.
 pub const DATAGRAM_HEADER: usize = HEAD + TAG_BYTES;
@@ -32,15 +32,15 @@ pub enum DatagramError {
     WrongTag,
 }
 
-impl From<Truncated> for DatagramError {
-    fn from(_: Truncated) -> Self {
+impl From<TruncatedInput> for DatagramError {
+    fn from(_: TruncatedInput) -> Self {
         DatagramError::Foreign
     }
 }
 
 /// What a datagram is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum DatagramKind {
     /// The client's first; asks for a cookie.
     Open,
     /// The server's cookie, in `extra`.
@@ -49,7 +49,7 @@ pub enum Kind {
     Confirm,
     /// The address is believed.
     Confirmed,
-    /// Asks for [`Kind::Echoed`].
+    /// Asks for [`DatagramKind::Echoed`].
     Echo,
     /// The answer: number and stamp as asked, in `extra` the nanoseconds it took to answer.
     Echoed,
@@ -65,28 +65,28 @@ pub enum Kind {
     Data,
 }
 
-impl Kind {
+impl DatagramKind {
     /// Every kind, in the order of their numbers on the wire.
-    pub const ALL: [Kind; 11] = [
-        Kind::Open,
-        Kind::Cookie,
-        Kind::Confirm,
-        Kind::Confirmed,
-        Kind::Echo,
-        Kind::Echoed,
-        Kind::Probe,
-        Kind::Probed,
-        Kind::ProbeWanted,
-        Kind::ProbeBack,
-        Kind::Data,
+    pub const ALL: [DatagramKind; 11] = [
+        DatagramKind::Open,
+        DatagramKind::Cookie,
+        DatagramKind::Confirm,
+        DatagramKind::Confirmed,
+        DatagramKind::Echo,
+        DatagramKind::Echoed,
+        DatagramKind::Probe,
+        DatagramKind::Probed,
+        DatagramKind::ProbeWanted,
+        DatagramKind::ProbeBack,
+        DatagramKind::Data,
     ];
 }
 
 /// The head of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Datagram {
+pub struct DatagramHeader {
     /// What it is for.
-    pub kind: Kind,
+    pub kind: DatagramKind,
     /// The session it belongs to.
     pub session: u64,
     /// The order it belongs to; zero outside of one.
@@ -99,11 +99,11 @@ pub struct Datagram {
     pub extra: u64,
 }
 
-impl Datagram {
+impl DatagramHeader {
     /// The session that bytes claim to belong to, to find its key by; nothing is verified.
     #[must_use]
     pub fn session_of(bytes: &[u8]) -> Option<u64> {
-        let mut reader = Reader::new(bytes);
+        let mut reader = ByteReader::new(bytes);
         (reader.u8().ok()? == MAGIC).then_some(())?;
         reader.bytes(3).ok()?;
         reader.u64().ok()
@@ -113,16 +113,22 @@ impl Datagram {
     ///
     /// # Errors
     /// When it is not of this session; nothing is to be answered then.
-    pub fn parse(bytes: &[u8], key: &SessionKey, sender: Role) -> Result<Self, DatagramError> {
-        let mut reader = Reader::new(bytes);
-        let head = Reader::new(bytes).bytes(HEAD)?;
+    pub fn parse(
+        bytes: &[u8],
+        key: &SessionKey,
+        sender: SessionRole,
+    ) -> Result<Self, DatagramError> {
+        let mut reader = ByteReader::new(bytes);
+        let head = ByteReader::new(bytes).bytes(HEAD)?;
         if reader.u8()? != MAGIC || u16::from(reader.u8()?) != VERSION {
             return Err(DatagramError::Foreign);
         }
         let kind = usize::from(reader.u8()?);
         let _reserved = reader.u8()?;
         let datagram = Self {
-            kind: *Kind::ALL.get(kind).ok_or(DatagramError::UnknownKind)?,
+            kind: *DatagramKind::ALL
+                .get(kind)
+                .ok_or(DatagramError::UnknownKind)?,
             session: reader.u64()?,
             order: reader.u32()?,
             number: reader.u64()?,
@@ -136,9 +142,9 @@ impl Datagram {
     }
 
     /// Writes it, filled up with zeros to `length` bytes, into `out`, whose old content goes.
-    pub fn emit(&self, key: &SessionKey, sender: Role, length: usize, out: &mut Vec<u8>) {
-        let kind = Kind::ALL.iter().position(|kind| *kind == self.kind);
-        let mut head = Writer::with_capacity(HEAD);
+    pub fn emit(&self, key: &SessionKey, sender: SessionRole, length: usize, out: &mut Vec<u8>) {
+        let kind = DatagramKind::ALL.iter().position(|kind| *kind == self.kind);
+        let mut head = ByteWriter::with_capacity(HEAD);
         head.u8(MAGIC)
             .u8(VERSION as u8)
             .u8(kind.expect("every kind is in the list") as u8)
@@ -157,15 +163,15 @@ impl Datagram {
 
 #[cfg(test)]
 mod tests {
-    use super::super::key::Key;
+    use super::super::key::SharedKey;
     use super::*;
 
     fn key() -> SessionKey {
-        Key::from_words("words").session(&[1; 32], &[2; 32])
+        SharedKey::from_words("words").session(&[1; 32], &[2; 32])
     }
 
-    const SAMPLE: Datagram = Datagram {
-        kind: Kind::ProbeBack,
+    const SAMPLE: DatagramHeader = DatagramHeader {
+        kind: DatagramKind::ProbeBack,
         session: 0x0102_0304_0506_0708,
         order: 9,
         number: 1 << 40,
@@ -177,29 +183,44 @@ mod tests {
     fn what_is_written_reads_back_at_any_length() {
         let mut bytes = Vec::new();
         for length in [0, DATAGRAM_HEADER, 1_472] {
-            SAMPLE.emit(&key(), Role::Server, length, &mut bytes);
+            SAMPLE.emit(&key(), SessionRole::Server, length, &mut bytes);
             assert_eq!(bytes.len(), length.max(DATAGRAM_HEADER));
-            assert_eq!(Datagram::session_of(&bytes), Some(SAMPLE.session));
-            assert_eq!(Datagram::parse(&bytes, &key(), Role::Server), Ok(SAMPLE));
+            assert_eq!(DatagramHeader::session_of(&bytes), Some(SAMPLE.session));
+            assert_eq!(
+                DatagramHeader::parse(&bytes, &key(), SessionRole::Server),
+                Ok(SAMPLE)
+            );
         }
     }
 
     #[test]
     fn a_changed_head_another_sender_and_another_session_are_refused() {
         let mut bytes = Vec::new();
-        SAMPLE.emit(&key(), Role::Server, 0, &mut bytes);
+        SAMPLE.emit(&key(), SessionRole::Server, 0, &mut bytes);
         let wrong = Err(DatagramError::WrongTag);
-        assert_eq!(Datagram::parse(&bytes, &key(), Role::Client), wrong);
-        let other = Key::from_words("words").session(&[1; 32], &[3; 32]);
-        assert_eq!(Datagram::parse(&bytes, &other, Role::Server), wrong);
+        assert_eq!(
+            DatagramHeader::parse(&bytes, &key(), SessionRole::Client),
+            wrong
+        );
+        let other = SharedKey::from_words("words").session(&[1; 32], &[3; 32]);
+        assert_eq!(
+            DatagramHeader::parse(&bytes, &other, SessionRole::Server),
+            wrong
+        );
         for at in 3..DATAGRAM_HEADER {
             let mut changed = bytes.clone();
             changed[at] ^= 1;
-            assert_eq!(Datagram::parse(&changed, &key(), Role::Server), wrong);
+            assert_eq!(
+                DatagramHeader::parse(&changed, &key(), SessionRole::Server),
+                wrong
+            );
         }
         let cut = &bytes[..DATAGRAM_HEADER - 1];
         let foreign = Err(DatagramError::Foreign);
-        assert_eq!(Datagram::parse(cut, &key(), Role::Server), foreign);
-        assert_eq!(Datagram::session_of(b"GET / HTTP/1.1\r\n\r\n"), None);
+        assert_eq!(
+            DatagramHeader::parse(cut, &key(), SessionRole::Server),
+            foreign
+        );
+        assert_eq!(DatagramHeader::session_of(b"GET / HTTP/1.1\r\n\r\n"), None);
     }
 }

@@ -18,49 +18,55 @@ pub const PROOF_BYTES: usize = 32;
 pub(super) const TAG_BYTES: usize = 16;
 
 /// Fresh random bytes of one end.
-pub type Nonce = [u8; 32];
+pub type SessionNonce = [u8; 32];
 /// What shows that its sender holds the key.
-pub type Proof = [u8; PROOF_BYTES];
+pub type KeyProof = [u8; PROOF_BYTES];
 
 const KEY_CONTEXT: &str = "trunkline 2026 turn-up test, key of both ends";
 const SESSION_CONTEXT: &str = "trunkline 2026 turn-up test, key of a session";
 
 /// Which end speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum SessionRole {
     /// The one that began.
     Client,
     /// The one that was asked.
     Server,
 }
 
-impl Role {
+impl SessionRole {
     fn byte(self) -> u8 {
         match self {
-            Role::Client => 1,
-            Role::Server => 2,
+            SessionRole::Client => 1,
+            SessionRole::Server => 2,
         }
     }
 }
 
 /// The key that both ends hold.
 #[derive(Clone)]
-pub struct Key([u8; 32]);
+pub struct SharedKey([u8; 32]);
 
-impl fmt::Debug for Key {
+impl fmt::Debug for SharedKey {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("Key(..)")
     }
 }
 
-impl Key {
+impl SharedKey {
     /// The key that these words stand for; white space around them does not count.
     #[must_use]
     pub fn from_words(words: &str) -> Self {
         Self(blake3::derive_key(KEY_CONTEXT, words.trim().as_bytes()))
     }
 
-    fn mac(&self, role: Role, version: u16, client: &Nonce, server: &Nonce) -> blake3::Hash {
+    fn mac(
+        &self,
+        role: SessionRole,
+        version: u16,
+        client: &SessionNonce,
+        server: &SessionNonce,
+    ) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         hasher.update(&[role.byte()]);
         hasher.update(&version.to_be_bytes());
@@ -71,7 +77,13 @@ impl Key {
 
     /// Shows that `role` holds the key.
     #[must_use]
-    pub fn prove(&self, role: Role, version: u16, client: &Nonce, server: &Nonce) -> Proof {
+    pub fn prove(
+        &self,
+        role: SessionRole,
+        version: u16,
+        client: &SessionNonce,
+        server: &SessionNonce,
+    ) -> KeyProof {
         *self.mac(role, version, client, server).as_bytes()
     }
 
@@ -79,18 +91,18 @@ impl Key {
     #[must_use]
     pub fn verify(
         &self,
-        proof: &Proof,
-        role: Role,
+        proof: &KeyProof,
+        role: SessionRole,
         version: u16,
-        client: &Nonce,
-        server: &Nonce,
+        client: &SessionNonce,
+        server: &SessionNonce,
     ) -> bool {
         self.mac(role, version, client, server) == blake3::Hash::from_bytes(*proof)
     }
 
     /// The key of the session with these nonces.
     #[must_use]
-    pub fn session(&self, client: &Nonce, server: &Nonce) -> SessionKey {
+    pub fn session(&self, client: &SessionNonce, server: &SessionNonce) -> SessionKey {
         let mut hasher = blake3::Hasher::new_derive_key(SESSION_CONTEXT);
         hasher.update(&self.0);
         hasher.update(client);
@@ -111,7 +123,7 @@ impl fmt::Debug for SessionKey {
 
 impl SessionKey {
     /// The tag of a datagram's head, sent by `role`.
-    pub(super) fn tag(&self, role: Role, head: &[u8]) -> [u8; TAG_BYTES] {
+    pub(super) fn tag(&self, role: SessionRole, head: &[u8]) -> [u8; TAG_BYTES] {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         hasher.update(&[role.byte()]);
         hasher.update(head);
@@ -121,7 +133,7 @@ impl SessionKey {
     }
 
     /// Whether a datagram's tag is right; in constant time.
-    pub(super) fn is_tag(&self, role: Role, head: &[u8], tag: &[u8; TAG_BYTES]) -> bool {
+    pub(super) fn is_tag(&self, role: SessionRole, head: &[u8], tag: &[u8; TAG_BYTES]) -> bool {
         let right = self.tag(role, head);
         let differences = right
             .iter()
@@ -143,17 +155,23 @@ impl SessionKey {
 
     /// Shows that a further connection, greeted with `nonce`, is of this session.
     #[must_use]
-    pub fn join(&self, nonce: &Nonce, order: u32, connection: u16) -> Proof {
+    pub fn join(&self, nonce: &SessionNonce, order: u32, connection: u16) -> KeyProof {
         *self.join_mac(nonce, order, connection).as_bytes()
     }
 
     /// Whether a further connection is of this session.
     #[must_use]
-    pub fn verify_join(&self, proof: &Proof, nonce: &Nonce, order: u32, connection: u16) -> bool {
+    pub fn verify_join(
+        &self,
+        proof: &KeyProof,
+        nonce: &SessionNonce,
+        order: u32,
+        connection: u16,
+    ) -> bool {
         self.join_mac(nonce, order, connection) == blake3::Hash::from_bytes(*proof)
     }
 
-    fn join_mac(&self, nonce: &Nonce, order: u32, connection: u16) -> blake3::Hash {
+    fn join_mac(&self, nonce: &SessionNonce, order: u32, connection: u16) -> blake3::Hash {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         hasher.update(b"join");
         hasher.update(nonce);
@@ -167,30 +185,30 @@ impl SessionKey {
 mod tests {
     use super::*;
 
-    const CLIENT: Nonce = [1; 32];
-    const SERVER: Nonce = [2; 32];
+    const CLIENT: SessionNonce = [1; 32];
+    const SERVER: SessionNonce = [2; 32];
 
     #[test]
     fn a_proof_is_of_one_key_role_version_and_pair_of_nonces() {
-        let key = Key::from_words("red fox\n");
-        let proof = key.prove(Role::Client, 1, &CLIENT, &SERVER);
-        let same = Key::from_words("red fox");
-        assert!(same.verify(&proof, Role::Client, 1, &CLIENT, &SERVER));
-        assert!(!same.verify(&proof, Role::Server, 1, &CLIENT, &SERVER));
-        assert!(!same.verify(&proof, Role::Client, 2, &CLIENT, &SERVER));
-        assert!(!same.verify(&proof, Role::Client, 1, &SERVER, &CLIENT));
-        let other = Key::from_words("red foxes");
-        assert!(!other.verify(&proof, Role::Client, 1, &CLIENT, &SERVER));
+        let key = SharedKey::from_words("red fox\n");
+        let proof = key.prove(SessionRole::Client, 1, &CLIENT, &SERVER);
+        let same = SharedKey::from_words("red fox");
+        assert!(same.verify(&proof, SessionRole::Client, 1, &CLIENT, &SERVER));
+        assert!(!same.verify(&proof, SessionRole::Server, 1, &CLIENT, &SERVER));
+        assert!(!same.verify(&proof, SessionRole::Client, 2, &CLIENT, &SERVER));
+        assert!(!same.verify(&proof, SessionRole::Client, 1, &SERVER, &CLIENT));
+        let other = SharedKey::from_words("red foxes");
+        assert!(!other.verify(&proof, SessionRole::Client, 1, &CLIENT, &SERVER));
     }
 
     #[test]
     fn a_connection_joins_the_session_it_was_greeted_in() {
-        let key = Key::from_words("red fox").session(&CLIENT, &SERVER);
+        let key = SharedKey::from_words("red fox").session(&CLIENT, &SERVER);
         let proof = key.join(&SERVER, 7, 3);
         assert!(key.verify_join(&proof, &SERVER, 7, 3));
         assert!(!key.verify_join(&proof, &SERVER, 7, 4));
         assert!(!key.verify_join(&proof, &CLIENT, 7, 3));
-        let later = Key::from_words("red fox").session(&CLIENT, &CLIENT);
+        let later = SharedKey::from_words("red fox").session(&CLIENT, &CLIENT);
         assert!(!later.verify_join(&proof, &SERVER, 7, 3));
     }
 }

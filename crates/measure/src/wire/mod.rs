@@ -1,4 +1,4 @@
-//! What the two ends of a test say to each other: [`Message`]s on a TCP connection, [`Datagram`]s
+//! What the two ends of a test say to each other: [`ControlMessage`]s on a TCP connection, [`DatagramHeader`]s
 //! over UDP, and the proof that they share a key. `docs/formats/turn-up.md` is the description.
 //!
 //! ```text
@@ -18,8 +18,8 @@ mod datagram;
 mod key;
 
 pub use control::{
-    Arrival, Direction, FrameError, Joining, LONGEST_MESSAGE, Limits, Message, Refusal, RunOrder,
-    RunSample, StreamOrder, VERSION, WireError, frame, next_frame,
+    ControlMessage, DatagramArrival, FrameError, JoinMessage, LONGEST_MESSAGE, RunOrder, RunSample,
+    ServerLimits, ServerRefusal, StreamOrder, TestDirection, VERSION, WireError, frame, next_frame,
 };
-pub use datagram::{DATAGRAM_HEADER, Datagram, DatagramError, Kind};
-pub use key::{Key, Nonce, PROOF_BYTES, Proof, Role, SessionKey};
+pub use datagram::{DATAGRAM_HEADER, DatagramError, DatagramHeader, DatagramKind};
+pub use key::{KeyProof, PROOF_BYTES, SessionKey, SessionNonce, SessionRole, SharedKey};

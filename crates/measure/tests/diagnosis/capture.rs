@@ -3,10 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use measure::diagnosis::{Options, Segment};
+use measure::diagnosis::{TcpOptions, TcpSegment};
 
 use crate::tcp::HEADERS;
-use crate::transfer::{Seen, What};
+use crate::transfer::{CapturedPacket, PacketContent};
 
 /// Segments that a card is handed at once, and that it hands up at once.
 const MOST_AT_ONCE: u32 = 44;
@@ -17,7 +17,7 @@ const WINDOW_SCALE: u8 = 7;
 
 /// How a capture is taken.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Taking {
+pub(crate) struct CaptureSettings {
     /// Whether super-segments are seen.
     pub(crate) offloaded: bool,
     /// The share of the capture missing at its beginning, handshakes included.
@@ -27,14 +27,18 @@ pub(crate) struct Taking {
 }
 
 /// What a capture of it holds.
-pub(crate) fn segments(seen: &[Seen], packet: u64, taking: Taking) -> Vec<Segment> {
+pub(crate) fn segments(
+    seen: &[CapturedPacket],
+    packet: u64,
+    taking: CaptureSettings,
+) -> Vec<TcpSegment> {
     let payload = packet - HEADERS;
     let scale = match taking.window {
         0..8_000_000 => WINDOW_SCALE,
         _ => 14,
     };
     let field = (taking.window >> scale).min(65_535) as u16;
-    let mut segments: Vec<Segment> = Vec::new();
+    let mut segments: Vec<TcpSegment> = Vec::new();
     let mut opened: Vec<usize> = Vec::new();
     for seen in seen {
         // Sequence numbers wrap early in each.
@@ -45,7 +49,7 @@ pub(crate) fn segments(seen: &[Seen], packet: u64, taking: Taking) -> Vec<Segmen
             opened.push(seen.connection);
             segments.extend(handshake(seen, base, packet, scale));
         }
-        let segment = |source, destination| Segment {
+        let segment = |source, destination| TcpSegment {
             at: seen.at,
             source,
             destination,
@@ -56,19 +60,19 @@ pub(crate) fn segments(seen: &[Seen], packet: u64, taking: Taking) -> Vec<Segmen
             window: field,
             payload_bytes: 0,
             header_bytes: HEADERS as u32,
-            options: Options {
+            options: TcpOptions {
                 stamps: Some(seen.stamps),
-                ..Options::default()
+                ..TcpOptions::default()
             },
         };
         match &seen.what {
-            What::Segment(index) => {
-                let this = Segment {
+            PacketContent::Segment(index) => {
+                let this = TcpSegment {
                     sequence: number(*index).wrapping_add(1),
                     payload_bytes: payload as u32,
                     ..segment(here, there)
                 };
-                let joins = |last: &&mut Segment| {
+                let joins = |last: &&mut TcpSegment| {
                     taking.offloaded
                         && last.source == here
                         && last.sequence.wrapping_add(last.payload_bytes) == this.sequence
@@ -81,7 +85,7 @@ pub(crate) fn segments(seen: &[Seen], packet: u64, taking: Taking) -> Vec<Segmen
                     None => segments.push(this),
                 }
             }
-            What::Ack(ack) => {
+            PacketContent::Ack(ack) => {
                 let mut this = segment(there, here);
                 this.sequence = 1;
                 this.acknowledgement = Some(number(ack.next).wrapping_add(1));
@@ -106,9 +110,9 @@ fn ends(connection: usize) -> (SocketAddr, SocketAddr) {
     )
 }
 
-fn handshake(first: &Seen, base: u32, packet: u64, scale: u8) -> [Segment; 2] {
+fn handshake(first: &CapturedPacket, base: u32, packet: u64, scale: u8) -> [TcpSegment; 2] {
     let (here, there) = ends(first.connection);
-    let open = Segment {
+    let open = TcpSegment {
         at: first.at,
         source: here,
         destination: there,
@@ -119,14 +123,14 @@ fn handshake(first: &Seen, base: u32, packet: u64, scale: u8) -> [Segment; 2] {
         window: 65_535,
         payload_bytes: 0,
         header_bytes: 60,
-        options: Options {
+        options: TcpOptions {
             segment_bytes: Some((packet - 40) as u16),
             window_scale: Some(scale),
             stamps: Some((first.stamps.0, 0)),
-            ..Options::default()
+            ..TcpOptions::default()
         },
     };
-    let answer = Segment {
+    let answer = TcpSegment {
         source: there,
         destination: here,
         sequence: 0,

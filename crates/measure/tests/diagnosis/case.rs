@@ -9,30 +9,30 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use emulate::{
-    CoDelConfig, DirectionConfig, Discipline, Ecn, GilbertElliott, Line, Loss, PieConfig, Queue,
-    QueueLimit, RedConfig, TokenBucket,
+    CoDelConfig, DirectionConfig, EcnMode, GilbertElliott, LineConfig, LossModel, PieConfig,
+    QueueConfig, QueueDiscipline, QueueLimit, RedConfig, TokenBucket,
 };
-use measure::diagnosis::{Cause, Segment, SizeProbe, TwoEnded};
-use vocab::{Bitrate, ByteCount, Probability, Random, Time};
+use measure::diagnosis::{DiagnosisCause, SizeProbe, TcpSegment, TwoEnded};
+use vocab::{Bitrate, ByteCount, Probability, SeededRandom, Time};
 
-use crate::capture::{self, Taking};
-use crate::tcp::{Control, Settings};
-use crate::transfer::{self, Tap};
-use crate::world::{Clocks, Cross, Plan, Way, stage};
+use crate::capture::{self, CaptureSettings};
+use crate::tcp::{CongestionControl, ConnectionSettings};
+use crate::transfer::{self, TapPoint};
+use crate::world::{BackgroundTraffic, HopChain, HostClocks, StagePlan, stage};
 
 /// The share of the RTT that lies before the bottleneck, each way.
 const BEFORE: f64 = 0.15;
 
 /// Which half a case belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Half {
+pub(crate) enum CaseSplit {
     Tuning,
     HeldOut,
 }
 
 /// How much a case may cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Effort {
+pub(crate) enum CaseEffort {
     /// For every run of the tests: at most some ten thousand packets.
     Quick,
     /// For the figures.
@@ -41,7 +41,7 @@ pub(crate) enum Effort {
 
 /// What a path's bottleneck is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum BottleneckKind {
     Policer,
     Shaper,
     Queue,
@@ -53,10 +53,10 @@ pub(crate) enum Kind {
 
 /// A drawn path.
 #[derive(Clone, Debug)]
-pub(crate) struct Case {
+pub(crate) struct PathCase {
     pub(crate) seed: u64,
-    pub(crate) half: Half,
-    pub(crate) kind: Kind,
+    pub(crate) half: CaseSplit,
+    pub(crate) kind: BottleneckKind,
     pub(crate) rate: Bitrate,
     pub(crate) burst: u64,
     pub(crate) queue: u64,
@@ -71,70 +71,75 @@ pub(crate) struct Case {
     pub(crate) connections: usize,
     /// How many times as fast a further line behind the bottleneck is, if there is one.
     pub(crate) further: Option<f64>,
-    pub(crate) effort: Effort,
-    random: Random,
+    pub(crate) effort: CaseEffort,
+    random: SeededRandom,
 }
 
-impl Case {
-    pub(crate) fn draw(seed: u64, effort: Effort) -> Self {
-        let mut random = Random::for_stream(seed, 0xd1a9);
+impl PathCase {
+    pub(crate) fn draw(seed: u64, effort: CaseEffort) -> Self {
+        let mut random = SeededRandom::for_stream(seed, 0xd1a9);
         let half = match seed % 2 {
-            0 => Half::Tuning,
-            _ => Half::HeldOut,
+            0 => CaseSplit::Tuning,
+            _ => CaseSplit::HeldOut,
         };
         let fastest = match effort {
-            Effort::Quick => 40e6,
-            Effort::Full => 500e6,
+            CaseEffort::Quick => 40e6,
+            CaseEffort::Full => 500e6,
         };
         let rate = banded(&mut random, half, 512e3, fastest) as u64;
         let rtt = banded(&mut random, half, 0.005, 0.3);
         let kind = match random.below(100) {
-            0..27 => Kind::Policer,
-            27..52 => Kind::Shaper,
-            52..76 => Kind::Queue,
-            76..86 => Kind::ActiveQueue,
-            86..91 => Kind::Open,
-            91..96 => Kind::Slow,
-            _ => Kind::Dead,
+            0..27 => BottleneckKind::Policer,
+            27..52 => BottleneckKind::Shaper,
+            52..76 => BottleneckKind::Queue,
+            76..86 => BottleneckKind::ActiveQueue,
+            86..91 => BottleneckKind::Open,
+            91..96 => BottleneckKind::Slow,
+            _ => BottleneckKind::Dead,
         };
         let mut one_in = |number: u64| random.below(number) == 0;
-        let has_bottleneck = !matches!(kind, Kind::Open | Kind::Slow | Kind::Dead);
-        let lossy = one_in(4) && !matches!(kind, Kind::Slow | Kind::Dead);
+        let has_bottleneck = !matches!(
+            kind,
+            BottleneckKind::Open | BottleneckKind::Slow | BottleneckKind::Dead
+        );
+        let lossy = one_in(4) && !matches!(kind, BottleneckKind::Slow | BottleneckKind::Dead);
         let cross = has_bottleneck && !lossy && one_in(8);
         let asymmetric = has_bottleneck && one_in(8);
         let is_deep = one_in(2);
         let serialisation = 12_000.0 / rate as f64;
         // What a window or a nearer answer does must be there to see: a path that a few packets fill
         // is held back by no window, and one whose RTT is serialisation has no nearer half.
-        let window_limited = matches!(kind, Kind::Queue | Kind::Shaper)
+        let window_limited = matches!(kind, BottleneckKind::Queue | BottleneckKind::Shaper)
             && (is_deep && !lossy && !cross)
             && rtt > 30.0 * serialisation
             && one_in(4);
         let middlebox = has_bottleneck
-            && kind != Kind::ActiveQueue
+            && kind != BottleneckKind::ActiveQueue
             && !window_limited
             && rtt > (4.0 * serialisation).max(0.01)
             && one_in(10);
         let black_hole = one_in(14);
         let packet = match half {
-            Half::Tuning => 1500,
-            Half::HeldOut => 1500 - random.below(3) * 100,
+            CaseSplit::Tuning => 1500,
+            CaseSplit::HeldOut => 1500 - random.below(3) * 100,
         };
         let bdp = rate as f64 / 8.0 * rtt;
         let share = match is_deep {
             // What is managed may by default hold many times what it lets stand.
-            _ if kind == Kind::ActiveQueue => f64::max(2.0, 0.1 / rtt) * (1.0 + random.next_f64()),
+            _ if kind == BottleneckKind::ActiveQueue => {
+                f64::max(2.0, 0.1 / rtt) * (1.0 + random.next_f64())
+            }
             true => 0.55 + 2.0 * random.next_f64(),
             false => 0.45 * random.next_f64(),
         };
         let floor = match kind {
-            Kind::ActiveQueue => 40,
+            BottleneckKind::ActiveQueue => 40,
             _ => 3,
         };
         let queue = ((share * bdp) as u64).clamp(floor * packet, 30_000_000);
         let mtu = 600 + random.below(1_390 - 600);
         let lost = match kind {
-            Kind::ActiveQueue => 0.003,
+            BottleneckKind::ActiveQueue => 0.003,
             _ => 0.004 + 0.03 * random.next_f64() * random.next_f64(),
         };
         Self {
@@ -153,49 +158,49 @@ impl Case {
             black_hole: black_hole.then_some(mtu),
             middlebox,
             connections: [1, 1, 1, 3, 8][random.below(5) as usize],
-            further: (half == Half::HeldOut).then_some(12.0),
+            further: (half == CaseSplit::HeldOut).then_some(12.0),
             effort,
             random,
         }
     }
 
     /// The causes that are in this path, as the documentation defines them.
-    pub(crate) fn causes(&self) -> BTreeSet<Cause> {
+    pub(crate) fn causes(&self) -> BTreeSet<DiagnosisCause> {
         let mut causes = BTreeSet::new();
         let bdp = self.rate.bits_per_second() as f64 / 8.0 * self.rtt.as_secs_f64();
         let is_shallow = (self.queue_limit() as f64) < 0.5 * bdp;
         match self.kind {
-            Kind::Policer => {
-                causes.insert(Cause::Policer);
+            BottleneckKind::Policer => {
+                causes.insert(DiagnosisCause::Policer);
             }
-            Kind::Shaper => {
-                causes.insert(Cause::Shaper);
+            BottleneckKind::Shaper => {
+                causes.insert(DiagnosisCause::Shaper);
                 if is_shallow {
-                    causes.insert(Cause::ShallowBuffer);
+                    causes.insert(DiagnosisCause::ShallowBuffer);
                 }
             }
-            Kind::Queue => {
+            BottleneckKind::Queue => {
                 causes.insert(if is_shallow {
-                    Cause::ShallowBuffer
+                    DiagnosisCause::ShallowBuffer
                 } else {
-                    Cause::DropTailQueue
+                    DiagnosisCause::DropTailQueue
                 });
             }
-            Kind::ActiveQueue => {
-                causes.insert(Cause::Aqm);
+            BottleneckKind::ActiveQueue => {
+                causes.insert(DiagnosisCause::Aqm);
             }
-            Kind::Slow => {
-                causes.insert(Cause::TestHostLimited);
+            BottleneckKind::Slow => {
+                causes.insert(DiagnosisCause::TestHostLimited);
             }
-            Kind::Open | Kind::Dead => {}
+            BottleneckKind::Open | BottleneckKind::Dead => {}
         }
         let extra = [
-            (self.loss > 0.0, Cause::RandomLoss),
-            (self.cross, Cause::CrossTraffic),
-            (self.asymmetric, Cause::AsymmetricPath),
-            (self.window_limited, Cause::HostWindow),
-            (self.black_hole.is_some(), Cause::MtuBlackHole),
-            (self.middlebox, Cause::Middlebox),
+            (self.loss > 0.0, DiagnosisCause::RandomLoss),
+            (self.cross, DiagnosisCause::CrossTraffic),
+            (self.asymmetric, DiagnosisCause::AsymmetricPath),
+            (self.window_limited, DiagnosisCause::HostWindow),
+            (self.black_hole.is_some(), DiagnosisCause::MtuBlackHole),
+            (self.middlebox, DiagnosisCause::Middlebox),
         ];
         causes.extend(
             extra
@@ -204,11 +209,11 @@ impl Case {
                 .map(|(_, cause)| cause),
         );
         match self.kind {
-            Kind::Dead => {
-                causes.insert(Cause::Unknown);
+            BottleneckKind::Dead => {
+                causes.insert(DiagnosisCause::Unknown);
             }
-            Kind::Open if causes.is_empty() => {
-                causes.insert(Cause::None);
+            BottleneckKind::Open if causes.is_empty() => {
+                causes.insert(DiagnosisCause::None);
             }
             _ => {}
         }
@@ -227,31 +232,31 @@ impl Case {
             peak: None,
         };
         let limit = match self.half {
-            Half::Tuning => QueueLimit::bytes(ByteCount::new(self.queue)),
-            Half::HeldOut => QueueLimit::packets(self.queue / self.packet),
+            CaseSplit::Tuning => QueueLimit::bytes(ByteCount::new(self.queue)),
+            CaseSplit::HeldOut => QueueLimit::packets(self.queue / self.packet),
         };
         let mut config = DirectionConfig {
-            queue: Queue::from(limit),
+            queue: QueueConfig::from(limit),
             ..DirectionConfig::default()
         };
         match self.kind {
-            Kind::Policer => config.policer = Some(bucket),
-            Kind::Shaper => config.line = Line::Shaper(bucket),
-            Kind::Queue => config.line = Line::Rate(self.rate),
-            Kind::ActiveQueue => {
-                config.line = Line::Rate(self.rate);
+            BottleneckKind::Policer => config.policer = Some(bucket),
+            BottleneckKind::Shaper => config.line = LineConfig::Shaper(bucket),
+            BottleneckKind::Queue => config.line = LineConfig::Rate(self.rate),
+            BottleneckKind::ActiveQueue => {
+                config.line = LineConfig::Rate(self.rate);
                 config.queue.discipline = self.discipline();
             }
-            Kind::Open | Kind::Slow | Kind::Dead => {
+            BottleneckKind::Open | BottleneckKind::Slow | BottleneckKind::Dead => {
                 // Faster than anything that is offered.
-                config.line = Line::Rate(times(self.rate, 8.0));
+                config.line = LineConfig::Rate(times(self.rate, 8.0));
                 config.queue = QueueLimit::packets(5_000).into();
             }
         }
         if self.loss > 0.0 {
             let loss = Probability::from_fraction(self.loss).expect("below one");
             config.loss = match (self.half, self.seed % 3) {
-                (Half::HeldOut, 0) => Loss::GilbertElliott(
+                (CaseSplit::HeldOut, 0) => LossModel::GilbertElliott(
                     GilbertElliott::from_rate_and_burst(loss, 2.0).expect("rare"),
                 ),
                 _ => loss.into(),
@@ -260,37 +265,37 @@ impl Case {
         config
     }
 
-    fn discipline(&self) -> Discipline {
+    fn discipline(&self) -> QueueDiscipline {
         let milliseconds = Duration::from_millis;
         match (self.half, self.seed / 2 % 3) {
-            (Half::Tuning, 0 | 1) => Discipline::CoDel(CoDelConfig::default()),
-            (Half::Tuning, _) => Discipline::Pie(PieConfig::default()),
-            (Half::HeldOut, 0) => Discipline::CoDel(CoDelConfig {
+            (CaseSplit::Tuning, 0 | 1) => QueueDiscipline::CoDel(CoDelConfig::default()),
+            (CaseSplit::Tuning, _) => QueueDiscipline::Pie(PieConfig::default()),
+            (CaseSplit::HeldOut, 0) => QueueDiscipline::CoDel(CoDelConfig {
                 target: milliseconds(10),
                 interval: milliseconds(150),
-                ecn: Ecn::Drop,
+                ecn: EcnMode::Drop,
             }),
-            (Half::HeldOut, 1) => Discipline::Pie(PieConfig {
+            (CaseSplit::HeldOut, 1) => QueueDiscipline::Pie(PieConfig {
                 target: milliseconds(25),
                 ..PieConfig::default()
             }),
-            (Half::HeldOut, _) => Discipline::Red(RedConfig {
+            (CaseSplit::HeldOut, _) => QueueDiscipline::Red(RedConfig {
                 minimum: ByteCount::new(self.queue / 12),
                 maximum: ByteCount::new(self.queue / 4),
                 probability: Probability::from_fraction(0.1).expect("below one"),
                 weight: 0.002,
                 packet_time: self.rate.time_for(ByteCount::new(self.packet)),
                 gentle: true,
-                ecn: Ecn::Drop,
+                ecn: EcnMode::Drop,
             }),
         }
     }
 
     /// The whole way there.
-    pub(crate) fn forward(&self, delay_share: f64) -> Way {
+    pub(crate) fn forward(&self, delay_share: f64) -> HopChain {
         let mut random = self.random.clone();
         let access = DirectionConfig {
-            line: Line::Rate(times(self.rate, 6.0 + 20.0 * random.next_f64())),
+            line: LineConfig::Rate(times(self.rate, 6.0 + 20.0 * random.next_f64())),
             queue: QueueLimit::packets(500_000).into(),
             delay: self.rtt.mul_f64(BEFORE * delay_share),
             ..DirectionConfig::default()
@@ -300,12 +305,12 @@ impl Case {
         let mut hops = vec![access, bottleneck];
         if let Some(further) = self.further {
             hops.push(DirectionConfig {
-                line: Line::Rate(times(self.rate, further)),
+                line: LineConfig::Rate(times(self.rate, further)),
                 queue: QueueLimit::packets(100_000).into(),
                 ..DirectionConfig::default()
             });
         }
-        let cross = self.cross.then(|| Cross {
+        let cross = self.cross.then(|| BackgroundTraffic {
             hop: 1,
             rate: times(self.rate, 0.15 + 0.2 * random.next_f64()),
             packet: 1_000,
@@ -315,13 +320,13 @@ impl Case {
             next: Time::ZERO,
             until: Time::ZERO,
         });
-        Way::new(hops, self.seed, cross)
+        HopChain::new(hops, self.seed, cross)
     }
 
     /// The whole way back.
-    pub(crate) fn reverse(&self, delay_share: f64) -> Way {
+    pub(crate) fn reverse(&self, delay_share: f64) -> HopChain {
         let line = DirectionConfig {
-            line: Line::Rate(self.reverse_rate()),
+            line: LineConfig::Rate(self.reverse_rate()),
             queue: QueueLimit::packets(2_000).into(),
             delay: self.rtt.mul_f64((0.5 - BEFORE) * delay_share),
             ..DirectionConfig::default()
@@ -330,7 +335,7 @@ impl Case {
             delay: self.rtt.mul_f64(BEFORE * delay_share),
             ..DirectionConfig::default()
         };
-        Way::new(vec![line, rest], self.seed ^ 1, None)
+        HopChain::new(vec![line, rest], self.seed ^ 1, None)
     }
 
     fn reverse_rate(&self) -> Bitrate {
@@ -346,7 +351,7 @@ impl Case {
     /// What two ends measure: a stage below the rate, two above it, and TCP.
     pub(crate) fn measure(&self) -> TwoEnded {
         let mut random = self.random.clone();
-        let mut clocks = Clocks {
+        let mut clocks = HostClocks {
             ahead: Duration::from_millis(random.below(1 << 30)),
             lateness: Duration::from_micros([0, 3, 10][random.below(3) as usize]),
             random: random.clone(),
@@ -355,18 +360,18 @@ impl Case {
         let refill = Duration::from_secs_f64(
             self.burst as f64 * 8.0 / self.rate.bits_per_second() as f64 + 1.0,
         );
-        let plan = |times_rate: f64, count: usize| Plan {
+        let plan = |times_rate: f64, count: usize| StagePlan {
             offered: times(self.rate, times_rate),
             packet: ByteCount::new(self.packet),
             count,
             host: match self.kind {
-                Kind::Slow => times(self.rate, 0.5),
+                BottleneckKind::Slow => times(self.rate, 0.5),
                 _ => times(self.rate, 100.0),
             },
         };
         let below = match self.effort {
-            Effort::Quick => 2_500,
-            Effort::Full => 5_000,
+            CaseEffort::Quick => 2_500,
+            CaseEffort::Full => 5_000,
         };
         let low = 0.4 + 0.15 * random.next_f64();
         let (quiet, mut now) = stage(&mut way, &mut clocks, Time::ZERO + refill, plan(low, below));
@@ -375,7 +380,7 @@ impl Case {
         for times_rate in [first, first * 1.6] {
             let plan = plan(times_rate, self.packets_of(times_rate));
             let (mut overload, end) = stage(&mut way, &mut clocks, now + refill, plan);
-            if self.kind == Kind::Dead {
+            if self.kind == BottleneckKind::Dead {
                 let dies = overload.packets.len() / 3;
                 overload.packets[dies..]
                     .iter_mut()
@@ -389,7 +394,7 @@ impl Case {
             stages,
             // Over a path that died there is none.
             runs: match self.kind {
-                Kind::Dead => Vec::new(),
+                BottleneckKind::Dead => Vec::new(),
                 _ => vec![self.transfer(None).0],
             },
             reverse_rate: Some(self.reverse_rate()),
@@ -404,8 +409,8 @@ impl Case {
         let half_second =
             0.5 * times_rate * self.rate.bits_per_second() as f64 / 8.0 / self.packet as f64;
         let least = match self.effort {
-            Effort::Quick => 800.0,
-            Effort::Full => f64::max(2_000.0, half_second),
+            CaseEffort::Quick => 800.0,
+            CaseEffort::Full => f64::max(2_000.0, half_second),
         };
         // Others come and go several times.
         let shared = match self.cross {
@@ -424,8 +429,12 @@ impl Case {
     /// TCP over the path: with windows of 4 BDP and more, unless the case is about the window.
     pub(crate) fn transfer(
         &self,
-        tap: Option<transfer::Tap>,
-    ) -> (measure::diagnosis::TcpRun, Vec<transfer::Seen>, u64) {
+        tap: Option<transfer::TapPoint>,
+    ) -> (
+        measure::diagnosis::TcpRun,
+        Vec<transfer::CapturedPacket>,
+        u64,
+    ) {
         let share = match self.middlebox {
             true => 0.1 + 0.4 * (self.seed % 7) as f64 / 7.0,
             false => 1.0,
@@ -438,18 +447,19 @@ impl Case {
         let packets_per_second = self.rate.bits_per_second() as f64 / 8.0 / self.packet as f64;
         let most: f64 = match self.effort {
             // Queue management shows once start-up is over.
-            Effort::Quick if self.kind == Kind::ActiveQueue => 30_000.0,
-            Effort::Quick => 6_000.0,
-            Effort::Full => 80_000.0,
+            CaseEffort::Quick if self.kind == BottleneckKind::ActiveQueue => 30_000.0,
+            CaseEffort::Quick => 6_000.0,
+            CaseEffort::Full => 80_000.0,
         };
         let seconds = (most / packets_per_second)
             .clamp(0.0, 10.0)
             .max(30.0 * self.rtt.as_secs_f64());
-        let plan = transfer::Plan {
-            settings: Settings {
+        let plan = transfer::TransferPlan {
+            settings: ConnectionSettings {
                 control: match self.half {
-                    Half::Tuning => Control::Cubic,
-                    Half::HeldOut => [Control::Cubic, Control::Reno][(self.seed / 2 % 2) as usize],
+                    CaseSplit::Tuning => CongestionControl::Cubic,
+                    CaseSplit::HeldOut => [CongestionControl::Cubic, CongestionControl::Reno]
+                        [(self.seed / 2 % 2) as usize],
                 },
                 packet: self.packet,
                 window: ByteCount::new(self.window()),
@@ -479,11 +489,15 @@ impl Case {
 
     /// A capture of a transfer over the path: at the sender, at the receiver or in the middle, some
     /// offloaded, some begun late.
-    pub(crate) fn capture(&self) -> (Tap, Taking, u64, Vec<Segment>) {
-        let mut random = Random::for_stream(self.seed, 0xca97);
-        let tap =
-            [Tap::Sender, Tap::Sender, Tap::Receiver, Tap::Behind(0)][random.below(4) as usize];
-        let taking = Taking {
+    pub(crate) fn capture(&self) -> (TapPoint, CaptureSettings, u64, Vec<TcpSegment>) {
+        let mut random = SeededRandom::for_stream(self.seed, 0xca97);
+        let tap = [
+            TapPoint::Sender,
+            TapPoint::Sender,
+            TapPoint::Receiver,
+            TapPoint::Behind(0),
+        ][random.below(4) as usize];
+        let taking = CaptureSettings {
             offloaded: random.below(2) == 0,
             begins_late: match random.below(10) {
                 0 => 0.1,
@@ -506,7 +520,10 @@ impl Case {
         !(self.window_limited || self.middlebox || self.asymmetric)
             && matches!(
                 self.kind,
-                Kind::Policer | Kind::Shaper | Kind::Queue | Kind::ActiveQueue
+                BottleneckKind::Policer
+                    | BottleneckKind::Shaper
+                    | BottleneckKind::Queue
+                    | BottleneckKind::ActiveQueue
             )
     }
 
@@ -540,13 +557,13 @@ pub(crate) fn times(rate: Bitrate, factor: f64) -> Bitrate {
     Bitrate::from_bits_per_second((rate.bits_per_second() as f64 * factor) as u64)
 }
 
-fn log_uniform(random: &mut Random, least: f64, most: f64) -> f64 {
+fn log_uniform(random: &mut SeededRandom, least: f64, most: f64) -> f64 {
     least * (most / least).powf(random.next_f64())
 }
 
 /// One of 16 bands between the two, every second one for each half.
-fn banded(random: &mut Random, half: Half, least: f64, most: f64) -> f64 {
-    let band = 2 * random.below(8) + u64::from(half == Half::HeldOut);
+fn banded(random: &mut SeededRandom, half: CaseSplit, least: f64, most: f64) -> f64 {
+    let band = 2 * random.below(8) + u64::from(half == CaseSplit::HeldOut);
     let place = (band as f64 + random.next_f64()) / 16.0;
     least * (most / least).powf(place)
 }

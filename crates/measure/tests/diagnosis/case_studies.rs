@@ -7,49 +7,49 @@
 
 use std::time::Duration;
 
-use emulate::{DirectionConfig, Line, Queue, QueueLimit};
-use measure::diagnosis::{Cause, Stage, TcpRun, TwoEnded, diagnose};
-use vocab::{Bitrate, ByteCount, Random, Time};
+use emulate::{DirectionConfig, LineConfig, QueueConfig, QueueLimit};
+use measure::diagnosis::{DiagnosisCause, LoadStage, TcpRun, TwoEnded, diagnose};
+use vocab::{Bitrate, ByteCount, SeededRandom, Time};
 
 use crate::case::times;
-use crate::tcp::{Control, Settings};
+use crate::tcp::{CongestionControl, ConnectionSettings};
 use crate::transfer;
-use crate::world::{Clocks, Plan, Way, stage};
+use crate::world::{HopChain, HostClocks, StagePlan, stage};
 
 const PACKET: u64 = 1_500;
 /// Of an IP packet, TCP's share with time stamps.
 const PAYLOAD: f64 = 1_448.0 / 1_500.0;
 
-struct Path {
+struct StudyPath {
     rate: Bitrate,
     rtt: Duration,
     queue_packets: u64,
 }
 
-impl Path {
-    fn forward(&self) -> Way {
+impl StudyPath {
+    fn forward(&self) -> HopChain {
         let access = DirectionConfig {
-            line: Line::Rate(times(self.rate, 10.0)),
+            line: LineConfig::Rate(times(self.rate, 10.0)),
             queue: QueueLimit::packets(100_000).into(),
             ..DirectionConfig::default()
         };
         // RFC 6349 §3.2.1 has the RTT from a segment's first bit to the last of its acknowledgement.
         let on_line = self.rate.time_for(ByteCount::new(PACKET));
         let bottleneck = DirectionConfig {
-            line: Line::Rate(self.rate),
-            queue: Queue::from(QueueLimit::packets(self.queue_packets)),
+            line: LineConfig::Rate(self.rate),
+            queue: QueueConfig::from(QueueLimit::packets(self.queue_packets)),
             delay: (self.rtt / 2).saturating_sub(on_line),
             ..DirectionConfig::default()
         };
-        Way::new(vec![access, bottleneck], 1, None)
+        HopChain::new(vec![access, bottleneck], 1, None)
     }
 
-    fn reverse(&self) -> Way {
+    fn reverse(&self) -> HopChain {
         let back = DirectionConfig {
             delay: self.rtt / 2,
             ..DirectionConfig::default()
         };
-        Way::new(vec![back], 2, None)
+        HopChain::new(vec![back], 2, None)
     }
 
     fn transfer(&self, window: u64, connections: usize, duration: Duration) -> TcpRun {
@@ -64,9 +64,9 @@ impl Path {
         connections: usize,
         duration: Duration,
     ) -> TcpRun {
-        let plan = transfer::Plan {
-            settings: Settings {
-                control: Control::Cubic,
+        let plan = transfer::TransferPlan {
+            settings: ConnectionSettings {
+                control: CongestionControl::Cubic,
                 packet,
                 window: ByteCount::new(window),
                 buffer: ByteCount::new(64 << 20),
@@ -81,18 +81,18 @@ impl Path {
     }
 
     /// A stage below the rate and two above it, each long enough to fill the queue.
-    fn stages(&self) -> Vec<Stage> {
+    fn stages(&self) -> Vec<LoadStage> {
         let mut way = self.forward();
-        let mut clocks = Clocks {
+        let mut clocks = HostClocks {
             ahead: Duration::from_secs(7),
             lateness: Duration::from_micros(3),
-            random: Random::from_seed(3),
+            random: SeededRandom::from_seed(3),
         };
         let mut now = Time::ZERO;
         [(0.5, 1_000), (1.5, 4_000), (2.5, 4_000)]
             .into_iter()
             .map(|(share, count)| {
-                let plan = Plan {
+                let plan = StagePlan {
                     offered: times(self.rate, share),
                     packet: ByteCount::new(PACKET),
                     count,
@@ -137,7 +137,7 @@ fn throughput(run: &TcpRun, from: Duration) -> f64 {
 /// host named for those that are smaller than the BDP.
 #[test]
 fn a_window_limited_host_gets_its_window_a_round_trip() {
-    let path = Path {
+    let path = StudyPath {
         rate: Bitrate::from_bits_per_second(97_529_258),
         rtt: Duration::from_millis(20),
         queue_packets: 170,
@@ -158,11 +158,11 @@ fn a_window_limited_host_gets_its_window_a_round_trip() {
         let found = diagnose(&path.observed(vec![run]));
         let is_named = found
             .iter()
-            .any(|finding| finding.cause == Cause::HostWindow);
+            .any(|finding| finding.cause == DiagnosisCause::HostWindow);
         assert_eq!(is_named, window < 200_000, "{window}: {found:?}");
         let is_shared = found
             .iter()
-            .any(|finding| finding.cause == Cause::CrossTraffic);
+            .any(|finding| finding.cause == DiagnosisCause::CrossTraffic);
         assert!(!is_shared, "{window}: {found:?}");
     }
 }
@@ -171,7 +171,7 @@ fn a_window_limited_host_gets_its_window_a_round_trip() {
 /// size, and one of a BDP gives the rate back.
 #[test]
 fn a_shallow_buffer_is_named_with_its_size_and_one_bdp_restores_the_rate() {
-    let path = |queue_packets| Path {
+    let path = |queue_packets| StudyPath {
         rate: Bitrate::from_bits_per_second(300_000_000),
         rtt: Duration::from_millis(50),
         queue_packets,
@@ -180,7 +180,7 @@ fn a_shallow_buffer_is_named_with_its_size_and_one_bdp_restores_the_rate() {
         let found = diagnose(&path(packets).observed(Vec::new()));
         let finding = found
             .iter()
-            .find(|finding| finding.cause == Cause::ShallowBuffer)
+            .find(|finding| finding.cause == DiagnosisCause::ShallowBuffer)
             .unwrap_or_else(|| panic!("{packets} packets: {found:?}"));
         let queue = finding.parameters.queue.expect("its size is told").bytes();
         assert!(
@@ -202,7 +202,7 @@ fn a_shallow_buffer_is_named_with_its_size_and_one_bdp_restores_the_rate() {
 /// full after less time than the stream has waited there.
 #[test]
 fn a_queue_of_packets_that_smaller_ones_fill_is_not_managed() {
-    let path = Path {
+    let path = StudyPath {
         rate: Bitrate::from_bits_per_second(20_000_000),
         rtt: Duration::from_millis(60),
         queue_packets: 250,
@@ -212,9 +212,11 @@ fn a_queue_of_packets_that_smaller_ones_fill_is_not_managed() {
     let resent = resent.map(|sample| sample.info.bytes_retransmitted.bytes());
     assert!(resent.sum::<u64>() > 0);
     let found = diagnose(&path.observed(vec![run]));
-    assert_eq!(found[0].cause, Cause::DropTailQueue, "{found:?}");
+    assert_eq!(found[0].cause, DiagnosisCause::DropTailQueue, "{found:?}");
     assert!(
-        !found.iter().any(|finding| finding.cause == Cause::Aqm),
+        !found
+            .iter()
+            .any(|finding| finding.cause == DiagnosisCause::Aqm),
         "{found:?}"
     );
 }

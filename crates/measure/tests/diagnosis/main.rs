@@ -15,18 +15,21 @@ mod tcp;
 mod transfer;
 mod world;
 
-use case::{Case, Effort, Half};
-use measure::diagnosis::{Answer, Cause, Finding, Score, Truth, diagnose, diagnose_capture};
+use case::{CaseEffort, CaseSplit, PathCase};
+use measure::diagnosis::{
+    BucketTruth, DiagnosisCause, DiagnosisFinding, DiagnosisScore, JudgedFinding, diagnose,
+    diagnose_capture,
+};
 
-fn answers(findings: &[Finding]) -> Vec<Answer> {
-    findings.iter().map(Answer::from).collect()
+fn answers(findings: &[DiagnosisFinding]) -> Vec<JudgedFinding> {
+    findings.iter().map(JudgedFinding::from).collect()
 }
 
 /// Judges one case two-ended; complains about it when `verbose`.
-fn judge(score: &mut Score, case: &Case, verbose: bool) {
+fn judge(score: &mut DiagnosisScore, case: &PathCase, verbose: bool) {
     let findings = diagnose(&case.measure());
     let causes = case.causes();
-    let truth = Truth {
+    let truth = BucketTruth {
         rate: case.rate.bits_per_second() as f64,
         burst: Some(case.burst as f64),
     };
@@ -55,16 +58,21 @@ fn judge(score: &mut Score, case: &Case, verbose: bool) {
     }
 }
 
-fn judged(seeds: impl Iterator<Item = u64>, effort: Effort, verbose: bool) -> Score {
-    let mut score = Score::default();
+fn judged(seeds: impl Iterator<Item = u64>, effort: CaseEffort, verbose: bool) -> DiagnosisScore {
+    let mut score = DiagnosisScore::default();
     for seed in seeds {
-        judge(&mut score, &Case::draw(seed, effort), verbose);
+        judge(&mut score, &PathCase::draw(seed, effort), verbose);
     }
     score
 }
 
 /// Judges a capture of one case, and whether it holds the transfer's beginning.
-fn judge_capture(score: &mut Score, whole: &mut Score, case: &Case, verbose: bool) {
+fn judge_capture(
+    score: &mut DiagnosisScore,
+    whole: &mut DiagnosisScore,
+    case: &PathCase,
+    verbose: bool,
+) {
     /// Losses that a detector is given to work with, as in Flach et al., SIGCOMM 2016, §3.
     const LEAST_DROPS: u64 = 15;
     let (tap, taking, dropped, segments) = case.capture();
@@ -78,8 +86,8 @@ fn judge_capture(score: &mut Score, whole: &mut Score, case: &Case, verbose: boo
         .map(|transfer| transfer.findings.clone())
         .unwrap_or_default();
     let mut causes = case.causes();
-    causes.remove(&Cause::MtuBlackHole);
-    let truth = Truth {
+    causes.remove(&DiagnosisCause::MtuBlackHole);
+    let truth = BucketTruth {
         rate: case.rate.bits_per_second() as f64,
         burst: None,
     };
@@ -119,15 +127,15 @@ fn judge_capture(score: &mut Score, whole: &mut Score, case: &Case, verbose: boo
     }
 }
 
-fn seeds(half: Half, count: u64) -> impl Iterator<Item = u64> {
-    (0..count).map(move |index| 2 * index + u64::from(half == Half::HeldOut))
+fn seeds(half: CaseSplit, count: u64) -> impl Iterator<Item = u64> {
+    (0..count).map(move |index| 2 * index + u64::from(half == CaseSplit::HeldOut))
 }
 
 #[test]
 fn a_hundred_small_cases_are_told_apart() {
     let score = judged(
-        seeds(Half::HeldOut, 50).chain(seeds(Half::Tuning, 50)),
-        Effort::Quick,
+        seeds(CaseSplit::HeldOut, 50).chain(seeds(CaseSplit::Tuning, 50)),
+        CaseEffort::Quick,
         true,
     );
     println!("{}", score.report("a hundred small cases"));
@@ -150,14 +158,14 @@ fn the_figures_of_two_ended_diagnosis() {
     let asked = std::env::var("TRUNKLINE_CASES").unwrap_or_else(|_| "0:1000".to_owned());
     let (start, count) = asked.split_once(':').unwrap();
     let (start, count): (u64, u64) = (start.parse().unwrap(), count.parse().unwrap());
-    for half in [Half::Tuning, Half::HeldOut] {
+    for half in [CaseSplit::Tuning, CaseSplit::HeldOut] {
         let score = judged(
             seeds(half, start + count).skip(start as usize),
-            Effort::Full,
+            CaseEffort::Full,
             true,
         );
         println!("{}", score.report(&format!("{half:?}, {count} cases")));
-        if half == Half::HeldOut {
+        if half == CaseSplit::HeldOut {
             assert!(score.bucket.interval().0 >= 0.98, "{}", score.bucket);
             assert!(score.exact.interval().0 >= 0.95, "{}", score.exact);
         }
@@ -166,9 +174,9 @@ fn the_figures_of_two_ended_diagnosis() {
 
 #[test]
 fn small_captures_tell_a_policer_from_a_shaper() {
-    let (mut score, mut whole) = (Score::default(), Score::default());
+    let (mut score, mut whole) = (DiagnosisScore::default(), DiagnosisScore::default());
     for seed in 0..60 {
-        let case = Case::draw(seed, Effort::Quick);
+        let case = PathCase::draw(seed, CaseEffort::Quick);
         if case.is_for_captures() && !case.is_mixed() {
             judge_capture(&mut score, &mut whole, &case, true);
         }
@@ -187,17 +195,17 @@ fn small_captures_tell_a_policer_from_a_shaper() {
 #[test]
 fn a_line_before_the_bottleneck_is_told_from_it() {
     let cases = [
-        (382, Cause::Policer),
-        (434, Cause::Policer),
-        (282, Cause::Shaper),
+        (382, DiagnosisCause::Policer),
+        (434, DiagnosisCause::Policer),
+        (282, DiagnosisCause::Shaper),
     ];
     for (seed, cause) in cases {
-        let (_, _, _, segments) = Case::draw(seed, Effort::Full).capture();
+        let (_, _, _, segments) = PathCase::draw(seed, CaseEffort::Full).capture();
         let found = diagnose_capture(&segments).remove(0).findings;
-        let named: Vec<Cause> = found.iter().map(|finding| finding.cause).collect();
+        let named: Vec<DiagnosisCause> = found.iter().map(|finding| finding.cause).collect();
         assert!(named.contains(&cause), "seed {seed}: {named:?}");
         assert!(
-            cause == Cause::Policer || !named.contains(&Cause::Policer),
+            cause == DiagnosisCause::Policer || !named.contains(&DiagnosisCause::Policer),
             "seed {seed}: {named:?}"
         );
     }
@@ -209,14 +217,14 @@ fn a_line_before_the_bottleneck_is_told_from_it() {
 #[test]
 fn what_was_taken_for_the_other_is_told_apart() {
     let cases = [
-        (40_960, Cause::Policer),
-        (42_294, Cause::Shaper),
-        (44_200, Cause::Shaper),
-        (61_902, Cause::Policer),
-        (62_260, Cause::Policer),
+        (40_960, DiagnosisCause::Policer),
+        (42_294, DiagnosisCause::Shaper),
+        (44_200, DiagnosisCause::Shaper),
+        (61_902, DiagnosisCause::Policer),
+        (62_260, DiagnosisCause::Policer),
     ];
     for (seed, cause) in cases {
-        assert_told_apart(seed, &Case::draw(seed, Effort::Full), cause);
+        assert_told_apart(seed, &PathCase::draw(seed, CaseEffort::Full), cause);
     }
 }
 
@@ -224,28 +232,28 @@ fn what_was_taken_for_the_other_is_told_apart() {
 #[test]
 fn a_line_behind_the_bottleneck_is_told_from_it() {
     let cases = [
-        (100_020, 3.0, Cause::Shaper),
-        (100_140, 3.0, Cause::Shaper),
-        (100_236, 3.0, Cause::Policer),
-        (100_238, 4.0, Cause::Shaper),
-        (100_322, 4.0, Cause::Shaper),
-        (100_516, 6.0, Cause::Policer),
+        (100_020, 3.0, DiagnosisCause::Shaper),
+        (100_140, 3.0, DiagnosisCause::Shaper),
+        (100_236, 3.0, DiagnosisCause::Policer),
+        (100_238, 4.0, DiagnosisCause::Shaper),
+        (100_322, 4.0, DiagnosisCause::Shaper),
+        (100_516, 6.0, DiagnosisCause::Policer),
     ];
     for (seed, further, cause) in cases {
-        let mut case = Case::draw(seed, Effort::Full);
+        let mut case = PathCase::draw(seed, CaseEffort::Full);
         case.further = Some(further);
         assert_told_apart(seed, &case, cause);
     }
 }
 
 /// A capture of a case names its bucket, and not the other one.
-fn assert_told_apart(seed: u64, case: &Case, cause: Cause) {
+fn assert_told_apart(seed: u64, case: &PathCase, cause: DiagnosisCause) {
     let (_, _, _, segments) = case.capture();
     let found = diagnose_capture(&segments).remove(0).findings;
-    let named: Vec<Cause> = found.iter().map(|finding| finding.cause).collect();
+    let named: Vec<DiagnosisCause> = found.iter().map(|finding| finding.cause).collect();
     let other = match cause {
-        Cause::Policer => Cause::Shaper,
-        _ => Cause::Policer,
+        DiagnosisCause::Policer => DiagnosisCause::Shaper,
+        _ => DiagnosisCause::Policer,
     };
     assert!(
         named.contains(&cause) && !named.contains(&other),
@@ -265,14 +273,14 @@ fn the_figures_of_captures() {
         .map(|times| times.parse().unwrap());
     // TRUNKLINE_HALF=tuning looks at that half only, so that the other stays unseen.
     let halves = match std::env::var("TRUNKLINE_HALF").as_deref() {
-        Ok("tuning") => vec![Half::Tuning],
-        Ok(_) => vec![Half::HeldOut],
-        Err(_) => vec![Half::Tuning, Half::HeldOut],
+        Ok("tuning") => vec![CaseSplit::Tuning],
+        Ok(_) => vec![CaseSplit::HeldOut],
+        Err(_) => vec![CaseSplit::Tuning, CaseSplit::HeldOut],
     };
     for half in halves {
-        let (mut score, mut whole) = (Score::default(), Score::default());
+        let (mut score, mut whole) = (DiagnosisScore::default(), DiagnosisScore::default());
         for seed in seeds(half, start + count).skip(start as usize) {
-            let mut case = Case::draw(seed, Effort::Full);
+            let mut case = PathCase::draw(seed, CaseEffort::Full);
             case.further = further.or(case.further);
             if case.is_for_captures() {
                 judge_capture(&mut score, &mut whole, &case, true);
@@ -286,7 +294,7 @@ fn the_figures_of_captures() {
             "captured from the beginning, policer or shaper: {}",
             whole.bucket
         );
-        if half == Half::HeldOut {
+        if half == CaseSplit::HeldOut {
             // The bar is 95; docs/guides/diagnosis.md says how far it is. This holds what is reached.
             assert!(
                 score.bucket.right * 100 >= score.bucket.all * 90,

@@ -14,10 +14,12 @@ use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
-use emulate::{Direction, DirectionConfig, Line, Queue, QueueLimit};
-use measure::diagnosis::{Cause, Finding, Stage, StreamPacket, TwoEnded, diagnose};
-use measure::procedure::{Departures, StreamPlan};
-use vocab::{Bitrate, ByteCount, Random, Time};
+use emulate::{DirectionConfig, LineConfig, LinkDirection, QueueConfig, QueueLimit};
+use measure::diagnosis::{
+    DiagnosisCause, DiagnosisFinding, LoadStage, StreamPacket, TwoEnded, diagnose,
+};
+use measure::procedure::{DepartureSchedule, StreamPlan};
+use vocab::{Bitrate, ByteCount, SeededRandom, Time};
 
 use crate::case::times;
 
@@ -29,18 +31,18 @@ const SEND_COST: Duration = Duration::from_micros(8);
 const WAKES_LATE: Duration = Duration::from_micros(60);
 
 /// When one thread stands still: each pause begins a random time after the last, and most are short.
-struct Pauses {
-    random: Random,
+struct PauseSchedule {
+    random: SeededRandom,
     /// Between two, in the mean; `None` for a thread that never does.
     every: Option<Duration>,
     from: Time,
     until: Time,
 }
 
-impl Pauses {
+impl PauseSchedule {
     fn new(seed: u64, every: Option<Duration>) -> Self {
         Self {
-            random: Random::from_seed(seed),
+            random: SeededRandom::from_seed(seed),
             every,
             from: Time::ZERO,
             until: Time::ZERO,
@@ -69,7 +71,7 @@ impl Pauses {
 
 /// Who stands still, and how often.
 #[derive(Clone, Copy, Debug)]
-struct Hosts {
+struct HostPauses {
     sender: Option<Duration>,
     /// The relay, before it shows a packet to the queue.
     reads: Option<Duration>,
@@ -78,12 +80,12 @@ struct Hosts {
 }
 
 /// Somebody else's packets of 1,000 bytes, at a quarter of the line's rate every other 400 ms.
-struct Others {
+struct OtherTraffic {
     gap: Duration,
     next: Time,
 }
 
-impl Others {
+impl OtherTraffic {
     const BYTES: u64 = 1_000;
     const ON: Duration = Duration::from_millis(400);
 
@@ -109,33 +111,33 @@ impl Others {
 }
 
 #[derive(Clone, Copy)]
-struct Link {
+struct StalledLink {
     rate: Bitrate,
     rtt: Duration,
     queue: ByteCount,
     is_shared: bool,
 }
 
-impl Link {
-    fn stage(&self, hosts: Hosts, seed: u64, plan: StreamPlan) -> Stage {
+impl StalledLink {
+    fn stage(&self, hosts: HostPauses, seed: u64, plan: StreamPlan) -> LoadStage {
         let config = DirectionConfig {
-            line: Line::Rate(self.rate),
-            queue: Queue::from(QueueLimit::bytes(self.queue)),
+            line: LineConfig::Rate(self.rate),
+            queue: QueueConfig::from(QueueLimit::bytes(self.queue)),
             delay: self.rtt / 2,
             ..DirectionConfig::default()
         };
-        let mut way = Direction::new(config, seed);
-        let mut sender = Pauses::new(seed * 8 + 1, hosts.sender);
-        let mut reads = Pauses::new(seed * 8 + 2, hosts.reads);
-        let mut writes = Pauses::new(seed * 8 + 3, hosts.writes);
-        let mut departures = Departures::new(Time::ZERO, plan);
+        let mut way = LinkDirection::new(config, seed);
+        let mut sender = PauseSchedule::new(seed * 8 + 1, hosts.sender);
+        let mut reads = PauseSchedule::new(seed * 8 + 2, hosts.reads);
+        let mut writes = PauseSchedule::new(seed * 8 + 3, hosts.writes);
+        let mut departures = DepartureSchedule::new(Time::ZERO, plan);
         let mut packets: Vec<StreamPacket> = Vec::new();
         let (mut now, mut read) = (Time::ZERO, Time::ZERO);
         let mut written = Time::ZERO;
         // Whose each packet is that the line was shown: its place, or nobody's of ours.
         let mut owners: Vec<Option<usize>> = Vec::new();
-        let mut others = self.is_shared.then(|| Others::new(self.rate));
-        let mut deliver = |way: &mut Direction,
+        let mut others = self.is_shared.then(|| OtherTraffic::new(self.rate));
+        let mut deliver = |way: &mut LinkDirection,
                            until: Time,
                            packets: &mut Vec<StreamPacket>,
                            owners: &[Option<usize>]| {
@@ -161,7 +163,10 @@ impl Link {
                 read = reads.after(read.max(now));
                 while let Some(at) = others.as_mut().and_then(|others| others.by(read)) {
                     deliver(&mut way, at, &mut packets, &owners);
-                    way.handle(at, Bytes::from_static(&ZEROS[..Others::BYTES as usize]));
+                    way.handle(
+                        at,
+                        Bytes::from_static(&ZEROS[..OtherTraffic::BYTES as usize]),
+                    );
                     owners.push(None);
                 }
                 deliver(&mut way, read, &mut packets, &owners);
@@ -176,7 +181,7 @@ impl Link {
             &mut packets,
             &owners,
         );
-        Stage {
+        LoadStage {
             offered: plan.rate,
             packet: ByteCount::new(u64::from(PACKET)),
             packets,
@@ -185,7 +190,7 @@ impl Link {
 
     /// As a turn-up test measures it: short streams, each four times as fast, up to 1.5 times the rate; a long one as
     /// fast as that, then one at nine tenths.
-    fn diagnosed(&self, hosts: Hosts, seed: u64) -> Vec<Finding> {
+    fn diagnosed(&self, hosts: HostPauses, seed: u64) -> Vec<DiagnosisFinding> {
         let plans = [
             (0.05, 100),
             (0.2, 100),
@@ -216,8 +221,8 @@ fn every(milliseconds: u64) -> Option<Duration> {
 }
 
 /// Who stands still, by the name of it.
-fn situations() -> [(&'static str, Hosts); 5] {
-    let quiet = Hosts {
+fn situations() -> [(&'static str, HostPauses); 5] {
+    let quiet = HostPauses {
         sender: None,
         reads: None,
         writes: None,
@@ -226,28 +231,28 @@ fn situations() -> [(&'static str, Hosts); 5] {
         ("nobody", quiet),
         (
             "sender",
-            Hosts {
+            HostPauses {
                 sender: every(4),
                 ..quiet
             },
         ),
         (
             "reads",
-            Hosts {
+            HostPauses {
                 reads: every(20),
                 ..quiet
             },
         ),
         (
             "writes",
-            Hosts {
+            HostPauses {
                 writes: every(4),
                 ..quiet
             },
         ),
         (
             "all",
-            Hosts {
+            HostPauses {
                 sender: every(4),
                 reads: every(40),
                 writes: every(4),
@@ -256,7 +261,7 @@ fn situations() -> [(&'static str, Hosts); 5] {
     ]
 }
 
-fn named(found: &[Finding]) -> Vec<&'static str> {
+fn named(found: &[DiagnosisFinding]) -> Vec<&'static str> {
     found.iter().map(|finding| finding.cause.name()).collect()
 }
 
@@ -274,7 +279,7 @@ fn a_shallow_buffer_is_measured_between_hosts_that_stand_still() {
                 if (queue, who, seed) == (60_000, "writes", 1) {
                     continue;
                 }
-                let found = diagnosed(Shared::No, queue, who, seed);
+                let found = diagnosed(LineSharing::No, queue, who, seed);
                 let case = format!("{queue} {who} {seed}: {found:?}");
                 assert_eq!(named(&found), ["shallow-buffer"], "{case}");
                 let size = found[0].parameters.queue.map_or(0, ByteCount::bytes);
@@ -290,7 +295,7 @@ fn a_shallow_buffer_is_measured_between_hosts_that_stand_still() {
 fn a_deep_queue_stays_one_between_hosts_that_stand_still() {
     for who in ["nobody", "sender", "reads"] {
         for seed in SEEDS {
-            let found = diagnosed(Shared::No, 1_875_000, who, seed);
+            let found = diagnosed(LineSharing::No, 1_875_000, who, seed);
             let case = format!("{who} {seed}: {found:?}");
             assert_eq!(named(&found), ["drop-tail-queue"], "{case}");
             let size = found[0].parameters.queue.map_or(0, ByteCount::bytes);
@@ -305,7 +310,7 @@ fn hosts_that_stand_still_are_never_others_who_share_the_line() {
     for queue in [3_000, 7_500, 15_000, 60_000, 1_875_000] {
         for who in ["reads", "writes", "all"] {
             for seed in SEEDS {
-                let found = diagnosed(Shared::No, queue, who, seed);
+                let found = diagnosed(LineSharing::No, queue, who, seed);
                 let case = format!("{queue} {who} {seed}: {found:?}");
                 assert!(!named(&found).contains(&"cross-traffic"), "{case}");
             }
@@ -319,7 +324,7 @@ fn hosts_that_stand_still_are_never_others_who_share_the_line() {
 fn others_who_share_the_line_are_found_beside_hosts_that_stand_still() {
     for queue in [15_000, 60_000] {
         for who in ["nobody", "sender", "reads", "writes", "all"] {
-            let found = diagnosed(Shared::Yes, queue, who, 0);
+            let found = diagnosed(LineSharing::Yes, queue, who, 0);
             let case = format!("{queue} {who}: {found:?}");
             assert!(named(&found).contains(&"cross-traffic"), "{case}");
         }
@@ -328,21 +333,21 @@ fn others_who_share_the_line_are_found_beside_hosts_that_stand_still() {
 
 /// Whether others use the line as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shared {
+enum LineSharing {
     Yes,
     No,
 }
 
-fn diagnosed(shared: Shared, queue: u64, who: &str, seed: u64) -> Vec<Finding> {
+fn diagnosed(shared: LineSharing, queue: u64, who: &str, seed: u64) -> Vec<DiagnosisFinding> {
     let mut situations = situations().into_iter();
     let (_, hosts) = situations
         .find(|(name, _)| *name == who)
         .expect("it is one of them");
-    let link = Link {
+    let link = StalledLink {
         rate: Bitrate::from_bits_per_second(300_000_000),
         rtt: Duration::from_millis(50),
         queue: ByteCount::new(queue),
-        is_shared: shared == Shared::Yes,
+        is_shared: shared == LineSharing::Yes,
     };
     link.diagnosed(hosts, 100 * queue.min(60_000) + seed)
 }
@@ -353,7 +358,7 @@ fn a_sender_that_hardly_keeps_a_short_queue_busy_names_no_policer_by_one_stream(
     // sent.
     let (line, gap) = (40_000, 26_667);
     let (on, off) = (1_000_000, 3_000_000);
-    let mut random = Random::from_seed(4);
+    let mut random = SeededRandom::from_seed(4);
     let (mut at, mut free) = (0_u64, 0_u64);
     let mut until = 5_000_000;
     let mut packets = Vec::new();
@@ -373,7 +378,7 @@ fn a_sender_that_hardly_keeps_a_short_queue_busy_names_no_policer_by_one_stream(
         }
     }
     let sent = packets.len() as u64 * 1_500 * 8 / 5;
-    let stage = Stage {
+    let stage = LoadStage {
         offered: Bitrate::from_bits_per_second(sent),
         packet: ByteCount::new(1_500),
         packets,
@@ -383,6 +388,6 @@ fn a_sender_that_hardly_keeps_a_short_queue_busy_names_no_policer_by_one_stream(
         baseline_rtt: Some(Duration::from_millis(50)),
         ..TwoEnded::default()
     });
-    let causes: Vec<Cause> = found.iter().map(|finding| finding.cause).collect();
-    assert_eq!(causes, [Cause::Unknown], "{found:?}");
+    let causes: Vec<DiagnosisCause> = found.iter().map(|finding| finding.cause).collect();
+    assert_eq!(causes, [DiagnosisCause::Unknown], "{found:?}");
 }

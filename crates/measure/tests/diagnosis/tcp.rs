@@ -20,14 +20,14 @@ const TIMEOUT_LEAST: Duration = Duration::from_millis(200);
 const ACK_DELAY: Duration = Duration::from_millis(40);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Control {
+pub(crate) enum CongestionControl {
     Reno,
     Cubic,
 }
 
 /// What a receiver says: all below `next` has come, and these beyond it, the latest first.
 #[derive(Clone, Debug)]
-pub(crate) struct Ack {
+pub(crate) struct AckSegment {
     /// The segment that it answers; a real sender finds it by what the first block has more.
     pub(crate) latest: u64,
     pub(crate) next: u64,
@@ -35,8 +35,8 @@ pub(crate) struct Ack {
 }
 
 /// The sending end of a connection.
-pub(crate) struct Sender {
-    control: Control,
+pub(crate) struct TcpSender {
+    control: CongestionControl,
     /// Payload of a segment.
     payload: u64,
     /// The receiver's window and the own buffer, in segments.
@@ -46,7 +46,7 @@ pub(crate) struct Sender {
     total: u64,
     first_unacknowledged: u64,
     next: u64,
-    segments: VecDeque<Segment>,
+    segments: VecDeque<SentSegment>,
     /// Transmissions in their order.
     sent: VecDeque<(u64, u64)>,
     next_order: u64,
@@ -56,13 +56,13 @@ pub(crate) struct Sender {
     congestion_window: f64,
     threshold: f64,
     recover: Option<u64>,
-    cubic: Cubic,
+    cubic: CubicState,
     srtt: Option<f64>,
     variance: f64,
     least_rtt: Duration,
     timeout: Option<Time>,
     backoff: u32,
-    limit: Limit,
+    limit: SendLimit,
     limit_since: Time,
     started: Option<Time>,
     waited: [Duration; 2],
@@ -71,7 +71,7 @@ pub(crate) struct Sender {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Segment {
+struct SentSegment {
     order: u64,
     at: Time,
     delivered: bool,
@@ -79,7 +79,7 @@ struct Segment {
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Cubic {
+struct CubicState {
     most: f64,
     epoch: Option<Time>,
     k: f64,
@@ -87,7 +87,7 @@ struct Cubic {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Limit {
+enum SendLimit {
     Congestion,
     ReceiveWindow,
     SendBuffer,
@@ -95,8 +95,8 @@ enum Limit {
 
 /// How a connection is set up.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Settings {
-    pub(crate) control: Control,
+pub(crate) struct ConnectionSettings {
+    pub(crate) control: CongestionControl,
     /// The IP packet of a full segment; 52 bytes of it are headers with time stamps.
     pub(crate) packet: u64,
     pub(crate) window: ByteCount,
@@ -107,8 +107,8 @@ pub(crate) struct Settings {
 /// IPv4 and TCP headers with the time stamp option.
 pub(crate) const HEADERS: u64 = 52;
 
-impl Sender {
-    pub(crate) fn new(settings: Settings) -> Self {
+impl TcpSender {
+    pub(crate) fn new(settings: ConnectionSettings) -> Self {
         let payload = settings.packet - HEADERS;
         Self {
             control: settings.control,
@@ -127,13 +127,13 @@ impl Sender {
             congestion_window: 10.0,
             threshold: f64::INFINITY,
             recover: None,
-            cubic: Cubic::default(),
+            cubic: CubicState::default(),
             srtt: None,
             variance: 0.0,
             least_rtt: Duration::MAX,
             timeout: None,
             backoff: 0,
-            limit: Limit::Congestion,
+            limit: SendLimit::Congestion,
             limit_since: Time::ZERO,
             started: None,
             waited: [Duration::ZERO; 2],
@@ -177,7 +177,7 @@ impl Sender {
     pub(crate) fn poll(&mut self, now: Time) -> Option<(u64, bool)> {
         self.started.get_or_insert(now);
         if self.in_flight as f64 + 1.0 > self.congestion_window.max(1.0) {
-            self.limited_by(now, Limit::Congestion);
+            self.limited_by(now, SendLimit::Congestion);
             return None;
         }
         if let Some(number) = self.lost.pop_first() {
@@ -187,16 +187,16 @@ impl Sender {
         }
         let outstanding = self.next - self.first_unacknowledged;
         let limit = match () {
-            () if self.next >= self.total => Some(Limit::Congestion),
-            () if outstanding >= self.window => Some(Limit::ReceiveWindow),
-            () if outstanding >= self.buffer => Some(Limit::SendBuffer),
+            () if self.next >= self.total => Some(SendLimit::Congestion),
+            () if outstanding >= self.window => Some(SendLimit::ReceiveWindow),
+            () if outstanding >= self.buffer => Some(SendLimit::SendBuffer),
             () => None,
         };
         if let Some(limit) = limit {
             self.limited_by(now, limit);
             return None;
         }
-        self.segments.push_back(Segment {
+        self.segments.push_back(SentSegment {
             order: 0,
             at: now,
             delivered: false,
@@ -223,7 +223,7 @@ impl Sender {
         }
     }
 
-    fn limited_by(&mut self, now: Time, limit: Limit) {
+    fn limited_by(&mut self, now: Time, limit: SendLimit) {
         if let Some(index) = self.limit.index() {
             self.waited[index] += now.since(self.limit_since);
         }
@@ -231,8 +231,8 @@ impl Sender {
         self.limit_since = now;
     }
 
-    pub(crate) fn on_ack(&mut self, now: Time, ack: &Ack) {
-        let mut newest: Option<Segment> = None;
+    pub(crate) fn on_ack(&mut self, now: Time, ack: &AckSegment) {
+        let mut newest: Option<SentSegment> = None;
         let mut delivered = 0;
         if let Some(segment) = self.deliver(ack.latest) {
             delivered += 1;
@@ -289,7 +289,7 @@ impl Sender {
     }
 
     /// Marks one segment delivered; `None` when it was already.
-    fn deliver(&mut self, number: u64) -> Option<Segment> {
+    fn deliver(&mut self, number: u64) -> Option<SentSegment> {
         let index = number.checked_sub(self.first_unacknowledged)? as usize;
         let segment = self.segments.get_mut(index)?;
         if segment.delivered {
@@ -330,8 +330,8 @@ impl Sender {
     fn reduce(&mut self, _now: Time) {
         let window = self.congestion_window;
         self.threshold = match self.control {
-            Control::Reno => window * 0.5,
-            Control::Cubic => {
+            CongestionControl::Reno => window * 0.5,
+            CongestionControl::Cubic => {
                 // RFC 9438 §4.7 (Fast Convergence), §4.6 (Multiplicative Decrease).
                 self.cubic.most = match window < self.cubic.most {
                     true => window * 0.85,
@@ -349,7 +349,7 @@ impl Sender {
         if (self.in_flight as f64 + delivered) < self.congestion_window / 2.0 {
             return;
         }
-        if self.limit != Limit::Congestion && self.congestion_window > self.threshold {
+        if self.limit != SendLimit::Congestion && self.congestion_window > self.threshold {
             return;
         }
         if self.congestion_window < self.threshold {
@@ -359,8 +359,8 @@ impl Sender {
             return;
         }
         match self.control {
-            Control::Reno => self.congestion_window += delivered / self.congestion_window,
-            Control::Cubic => self.grow_cubic(now, delivered),
+            CongestionControl::Reno => self.congestion_window += delivered / self.congestion_window,
+            CongestionControl::Cubic => self.grow_cubic(now, delivered),
         }
     }
 
@@ -432,19 +432,19 @@ impl Sender {
     }
 }
 
-impl Limit {
+impl SendLimit {
     fn index(self) -> Option<usize> {
         match self {
-            Limit::Congestion => None,
-            Limit::ReceiveWindow => Some(0),
-            Limit::SendBuffer => Some(1),
+            SendLimit::Congestion => None,
+            SendLimit::ReceiveWindow => Some(0),
+            SendLimit::SendBuffer => Some(1),
         }
     }
 }
 
 /// The receiving end.
 #[derive(Debug, Default)]
-pub(crate) struct Receiver {
+pub(crate) struct TcpReceiver {
     pub(crate) next: u64,
     /// What came beyond a gap, the latest first.
     beyond: Vec<(u64, u64)>,
@@ -453,9 +453,9 @@ pub(crate) struct Receiver {
     pub(crate) ack_at: Option<Time>,
 }
 
-impl Receiver {
+impl TcpReceiver {
     /// Takes a segment; returns the acknowledgement that it calls for at once.
-    pub(crate) fn on_segment(&mut self, now: Time, number: u64) -> Option<Ack> {
+    pub(crate) fn on_segment(&mut self, now: Time, number: u64) -> Option<AckSegment> {
         let in_order = number == self.next && self.beyond.is_empty();
         if number == self.next {
             self.next += 1;
@@ -488,10 +488,10 @@ impl Receiver {
         Some(self.acknowledge())
     }
 
-    pub(crate) fn acknowledge(&mut self) -> Ack {
+    pub(crate) fn acknowledge(&mut self) -> AckSegment {
         self.unacknowledged = 0;
         self.ack_at = None;
-        Ack {
+        AckSegment {
             latest: self.latest,
             next: self.next,
             // Three fit beside time stamps (RFC 2018 §3).

@@ -6,8 +6,8 @@ use std::time::Duration;
 use measure::diagnosis::{TcpRun, TcpSample};
 use vocab::{ByteCount, Time};
 
-use crate::tcp::{Ack, Receiver, Sender, Settings};
-use crate::world::Way;
+use crate::tcp::{AckSegment, ConnectionSettings, TcpReceiver, TcpSender};
+use crate::world::HopChain;
 
 /// The time stamps' IP packet of an acknowledgement without and with its blocks.
 const ACK_BYTES: usize = 52;
@@ -16,7 +16,7 @@ const SAMPLE_EVERY: Duration = Duration::from_millis(20);
 
 /// Where a capture is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tap {
+pub(crate) enum TapPoint {
     Sender,
     /// Between the bottleneck and the receiver, or before the bottleneck: behind this hop.
     Behind(usize),
@@ -25,34 +25,34 @@ pub(crate) enum Tap {
 
 /// What a capture holds of a packet.
 #[derive(Clone, Debug)]
-pub(crate) struct Seen {
+pub(crate) struct CapturedPacket {
     pub(crate) at: Time,
     pub(crate) connection: usize,
-    pub(crate) what: What,
+    pub(crate) what: PacketContent,
     /// The sender's time stamp and its echo of the other's, in milliseconds.
     pub(crate) stamps: (u32, u32),
 }
 
 #[derive(Clone, Debug)]
-pub(crate) enum What {
+pub(crate) enum PacketContent {
     Segment(u64),
-    Ack(Ack),
+    Ack(AckSegment),
 }
 
 /// Connections to run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
-    pub(crate) settings: Settings,
+pub(crate) struct TransferPlan {
+    pub(crate) settings: ConnectionSettings,
     pub(crate) connections: usize,
     /// Between one connection's beginning and the next one's.
     pub(crate) stagger: Duration,
     pub(crate) duration: Duration,
-    pub(crate) tap: Option<Tap>,
+    pub(crate) tap: Option<TapPoint>,
 }
 
-struct Connection {
-    sender: Sender,
-    receiver: Receiver,
+struct SimulatedConnection {
+    sender: TcpSender,
+    receiver: TcpReceiver,
     start: Time,
     samples: Vec<TcpSample>,
     /// The latest stamps that each end has had from the other.
@@ -60,33 +60,33 @@ struct Connection {
     stamp_at_receiver: u32,
 }
 
-struct Transfer<'a> {
-    forward: &'a mut Way,
-    reverse: &'a mut Way,
-    plan: Plan,
-    connections: Vec<Connection>,
+struct SimulatedTransfer<'a> {
+    forward: &'a mut HopChain,
+    reverse: &'a mut HopChain,
+    plan: TransferPlan,
+    connections: Vec<SimulatedConnection>,
     /// By the name that a packet has on the way.
     segments: Vec<(usize, u64, (u32, u32))>,
-    acks: Vec<(usize, Ack, (u32, u32))>,
-    seen: Vec<Seen>,
+    acks: Vec<(usize, AckSegment, (u32, u32))>,
+    seen: Vec<CapturedPacket>,
 }
 
 /// Runs connections from `start` on.
 pub(crate) fn run(
-    forward: &mut Way,
-    reverse: &mut Way,
+    forward: &mut HopChain,
+    reverse: &mut HopChain,
     start: Time,
-    plan: Plan,
-) -> (TcpRun, Vec<Seen>, Time) {
-    let connections = (0..plan.connections).map(|index| Connection {
-        sender: Sender::new(plan.settings),
-        receiver: Receiver::default(),
+    plan: TransferPlan,
+) -> (TcpRun, Vec<CapturedPacket>, Time) {
+    let connections = (0..plan.connections).map(|index| SimulatedConnection {
+        sender: TcpSender::new(plan.settings),
+        receiver: TcpReceiver::default(),
         start: start + plan.stagger * index as u32,
         samples: Vec::new(),
         stamp_at_sender: 0,
         stamp_at_receiver: 0,
     });
-    let mut transfer = Transfer {
+    let mut transfer = SimulatedTransfer {
         forward,
         reverse,
         plan,
@@ -128,7 +128,7 @@ pub(crate) fn run(
     (run, transfer.seen, now)
 }
 
-impl Transfer<'_> {
+impl SimulatedTransfer<'_> {
     fn step(&mut self, now: Time) {
         for index in 0..self.connections.len() {
             let connection = &mut self.connections[index];
@@ -145,11 +145,11 @@ impl Transfer<'_> {
         while let Some(name) = {
             let (segments, seen, tap) = (&self.segments, &mut self.seen, self.plan.tap);
             self.forward.poll(now, |hop, name| {
-                if tap == Some(Tap::Behind(hop))
+                if tap == Some(TapPoint::Behind(hop))
                     && let Some((connection, number, stamps)) = segments.get(name as usize)
                 {
-                    let what = What::Segment(*number);
-                    seen.push(Seen {
+                    let what = PacketContent::Segment(*number);
+                    seen.push(CapturedPacket {
                         at: now,
                         connection: *connection,
                         what,
@@ -162,7 +162,13 @@ impl Transfer<'_> {
                 continue;
             };
             self.connections[index].stamp_at_receiver = stamps.0;
-            self.see(Tap::Receiver, now, index, What::Segment(number), stamps);
+            self.see(
+                TapPoint::Receiver,
+                now,
+                index,
+                PacketContent::Segment(number),
+                stamps,
+            );
             if let Some(ack) = self.connections[index].receiver.on_segment(now, number) {
                 self.answer(now, index, ack);
             }
@@ -170,11 +176,11 @@ impl Transfer<'_> {
         while let Some(name) = {
             let (acks, seen, tap) = (&self.acks, &mut self.seen, self.plan.tap);
             self.reverse.poll(now, |_hop, name| {
-                if matches!(tap, Some(Tap::Behind(_)))
+                if matches!(tap, Some(TapPoint::Behind(_)))
                     && let Some((connection, ack, stamps)) = acks.get(name as usize)
                 {
-                    let what = What::Ack(ack.clone());
-                    seen.push(Seen {
+                    let what = PacketContent::Ack(ack.clone());
+                    seen.push(CapturedPacket {
                         at: now,
                         connection: *connection,
                         what,
@@ -188,7 +194,13 @@ impl Transfer<'_> {
             };
             self.connections[index].sender.on_ack(now, &ack);
             self.connections[index].stamp_at_sender = stamps.0;
-            self.see(Tap::Sender, now, index, What::Ack(ack), stamps);
+            self.see(
+                TapPoint::Sender,
+                now,
+                index,
+                PacketContent::Ack(ack),
+                stamps,
+            );
             self.send(now, index);
         }
     }
@@ -199,12 +211,18 @@ impl Transfer<'_> {
             let name = self.segments.len() as u64;
             let stamps = (milliseconds(now), self.connections[index].stamp_at_sender);
             self.segments.push((index, number, stamps));
-            self.see(Tap::Sender, now, index, What::Segment(number), stamps);
+            self.see(
+                TapPoint::Sender,
+                now,
+                index,
+                PacketContent::Segment(number),
+                stamps,
+            );
             self.forward.send(now, bytes, name);
         }
     }
 
-    fn answer(&mut self, now: Time, index: usize, ack: Ack) {
+    fn answer(&mut self, now: Time, index: usize, ack: AckSegment) {
         let bytes = ACK_BYTES
             + if ack.blocks.is_empty() {
                 0
@@ -213,14 +231,27 @@ impl Transfer<'_> {
             };
         let name = self.acks.len() as u64;
         let stamps = (milliseconds(now), self.connections[index].stamp_at_receiver);
-        self.see(Tap::Receiver, now, index, What::Ack(ack.clone()), stamps);
+        self.see(
+            TapPoint::Receiver,
+            now,
+            index,
+            PacketContent::Ack(ack.clone()),
+            stamps,
+        );
         self.acks.push((index, ack, stamps));
         self.reverse.send(now, bytes, name);
     }
 
-    fn see(&mut self, at: Tap, now: Time, connection: usize, what: What, stamps: (u32, u32)) {
+    fn see(
+        &mut self,
+        at: TapPoint,
+        now: Time,
+        connection: usize,
+        what: PacketContent,
+        stamps: (u32, u32),
+    ) {
         if self.plan.tap == Some(at) {
-            self.seen.push(Seen {
+            self.seen.push(CapturedPacket {
                 at: now,
                 connection,
                 what,

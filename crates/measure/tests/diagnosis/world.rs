@@ -9,9 +9,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use emulate::{Direction, DirectionConfig};
-use measure::diagnosis::{Stage, StreamPacket};
-use vocab::{Bitrate, ByteCount, Random, Time};
+use emulate::{DirectionConfig, LinkDirection};
+use measure::diagnosis::{LoadStage, StreamPacket};
+use vocab::{Bitrate, ByteCount, SeededRandom, Time};
 
 /// The bytes of every packet: the models look at nothing but the length.
 static ZEROS: [u8; 9_000] = [0; 9_000];
@@ -19,37 +19,41 @@ static ZEROS: [u8; 9_000] = [0; 9_000];
 const FOREIGN: u64 = u64::MAX;
 
 /// Hops in a row; what leaves one enters the next.
-pub(crate) struct Way {
-    hops: Vec<Hop>,
-    cross: Option<Cross>,
+pub(crate) struct HopChain {
+    hops: Vec<PathHop>,
+    cross: Option<BackgroundTraffic>,
 }
 
-struct Hop {
-    direction: Direction,
+struct PathHop {
+    direction: LinkDirection,
     /// Whose each packet is, by the number that the direction gives it.
     names: Vec<u64>,
 }
 
 /// Somebody else's packets at one hop: on for a while, off for a while, Poisson while on.
-pub(crate) struct Cross {
+pub(crate) struct BackgroundTraffic {
     pub(crate) hop: usize,
     pub(crate) rate: Bitrate,
     pub(crate) packet: usize,
     pub(crate) on: Duration,
     pub(crate) off: Duration,
-    pub(crate) random: Random,
+    pub(crate) random: SeededRandom,
     pub(crate) next: Time,
     pub(crate) until: Time,
 }
 
-impl Way {
-    pub(crate) fn new(hops: Vec<DirectionConfig>, seed: u64, cross: Option<Cross>) -> Self {
+impl HopChain {
+    pub(crate) fn new(
+        hops: Vec<DirectionConfig>,
+        seed: u64,
+        cross: Option<BackgroundTraffic>,
+    ) -> Self {
         let hops = hops.into_iter().enumerate().map(|(index, config)| {
             config
                 .check()
                 .expect("the models hold what a case asks for");
-            Hop {
-                direction: Direction::new(config, seed.wrapping_add(index as u64)),
+            PathHop {
+                direction: LinkDirection::new(config, seed.wrapping_add(index as u64)),
                 names: Vec::new(),
             }
         });
@@ -96,14 +100,14 @@ impl Way {
     }
 }
 
-impl Hop {
+impl PathHop {
     fn take(&mut self, now: Time, packet: Bytes, name: u64) {
         self.names.push(name);
         self.direction.handle(now, packet);
     }
 }
 
-impl Cross {
+impl BackgroundTraffic {
     fn advance(&mut self, now: Time) {
         let mean = self
             .rate
@@ -121,14 +125,14 @@ impl Cross {
 
 /// The hosts' clocks: a constant between them, and what waking up adds to a stamp.
 #[derive(Clone, Debug)]
-pub(crate) struct Clocks {
+pub(crate) struct HostClocks {
     pub(crate) ahead: Duration,
     /// The mean of what is added to each receive stamp.
     pub(crate) lateness: Duration,
-    pub(crate) random: Random,
+    pub(crate) random: SeededRandom,
 }
 
-impl Clocks {
+impl HostClocks {
     fn stamp(&mut self, at: Time) -> Time {
         let late = -self.lateness.as_secs_f64() * (1.0 - self.random.next_f64()).ln();
         at + self.ahead + Duration::from_secs_f64(late)
@@ -137,7 +141,7 @@ impl Clocks {
 
 /// How a stage is sent.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct StagePlan {
     pub(crate) offered: Bitrate,
     pub(crate) packet: ByteCount,
     pub(crate) count: usize,
@@ -146,7 +150,12 @@ pub(crate) struct Plan {
 }
 
 /// Sends a stage from `start` on, over a path that is idle then, and waits for what comes.
-pub(crate) fn stage(way: &mut Way, clocks: &mut Clocks, start: Time, plan: Plan) -> (Stage, Time) {
+pub(crate) fn stage(
+    way: &mut HopChain,
+    clocks: &mut HostClocks,
+    start: Time,
+    plan: StagePlan,
+) -> (LoadStage, Time) {
     let rate = plan.offered.min(plan.host);
     let gap = |index: usize| rate.time_for(ByteCount::new(plan.packet.bytes() * index as u64));
     let mut packets: Vec<StreamPacket> = Vec::with_capacity(plan.count);
@@ -178,7 +187,7 @@ pub(crate) fn stage(way: &mut Way, clocks: &mut Clocks, start: Time, plan: Plan)
         }
     }
     // Names are used again by the next stage: nothing of this one may still arrive.
-    let stage = Stage {
+    let stage = LoadStage {
         offered: plan.offered,
         packet: plan.packet,
         packets,
@@ -186,7 +195,7 @@ pub(crate) fn stage(way: &mut Way, clocks: &mut Clocks, start: Time, plan: Plan)
     (stage, now)
 }
 
-impl Way {
+impl HopChain {
     /// Packets that a hop's policer, queue or queue management dropped.
     pub(crate) fn dropped(&self, hop: usize) -> u64 {
         let counters = self.hops[hop].direction.counters();

@@ -16,7 +16,7 @@ const LONGEST_ANSWER: u64 = 64 << 20;
 /// A question or an order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Request {
+pub enum AdminRequest {
     /// The node's state.
     Status,
     /// Its flows.
@@ -76,7 +76,7 @@ pub enum AskError {
 ///
 /// # Errors
 /// When it is not running, does not answer or refuses.
-pub fn ask(socket: &Path, request: Request) -> Result<serde_json::Value, AskError> {
+pub fn ask(socket: &Path, request: AdminRequest) -> Result<serde_json::Value, AskError> {
     let mut stream = UnixStream::connect(socket).map_err(|cause| match cause.kind() {
         io::ErrorKind::PermissionDenied => AskError::NotPermitted(socket.to_owned()),
         _ => AskError::NotRunning {

@@ -14,6 +14,6 @@ mod purge;
 mod server;
 pub mod tables;
 
-pub use client::{AskError, Request, ask};
-pub(crate) use purge::Purge;
-pub(crate) use server::{Asked, NO_SOCKET, bind, listen};
+pub use client::{AdminRequest, AskError, ask};
+pub(crate) use purge::DictionaryPurge;
+pub(crate) use server::{AdminContext, NO_SOCKET, bind, listen};

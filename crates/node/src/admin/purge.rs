@@ -5,15 +5,15 @@ use std::path::PathBuf;
 
 use std::sync::{Mutex, PoisonError};
 
-use engine::Input;
+use engine::EngineInput;
 use serde_json::{Value, json};
 
-use crate::config::Dictionary;
+use crate::config::DictionaryStorage;
 use crate::dictionary_key;
-use crate::mailbox::{Mailbox, Message};
+use crate::mailbox::{LoopMailbox, LoopMessage};
 
 /// What purges the dictionary.
-pub(crate) struct Purge {
+pub(crate) struct DictionaryPurge {
     /// `None` where nothing is kept on disk.
     key_file: Option<PathBuf>,
     /// One purge at a time: the key in the file has to be the one that the dictionary was given last,
@@ -21,8 +21,8 @@ pub(crate) struct Purge {
     turn: Mutex<()>,
 }
 
-impl Purge {
-    pub(crate) fn new(dictionary: &Dictionary) -> Self {
+impl DictionaryPurge {
+    pub(crate) fn new(dictionary: &DictionaryStorage) -> Self {
         let is_kept = dictionary.disk.bytes() > 0;
         Self {
             key_file: is_kept.then(|| dictionary.key_file.clone()),
@@ -32,7 +32,7 @@ impl Purge {
 
     /// Purges. If there can be no new key the dictionary is emptied all the same. `None` when the
     /// engine's loop has ended.
-    pub(super) async fn run(&self, mailbox: &Mailbox) -> Option<Value> {
+    pub(super) async fn run(&self, mailbox: &LoopMailbox) -> Option<Value> {
         // Who asked may be gone before there is room; then nothing has happened yet. From here on there is
         // nothing to wait for between the key and what makes it count.
         let room = mailbox.room().await.ok()?;
@@ -42,7 +42,7 @@ impl Purge {
             Ok(key) => (key, None),
             Err(error) => (None, Some(error)),
         };
-        room.send(Message::Input(Input::ClearDictionary { key }));
+        room.send(LoopMessage::Input(EngineInput::ClearDictionary { key }));
         Some(match failure {
             None => json!({}),
             Some(error) => json!({ "error": format!(
@@ -63,8 +63,8 @@ mod tests {
     use super::*;
 
     /// A purge of this key file.
-    fn purge(key_file: &Path) -> Purge {
-        Purge {
+    fn purge(key_file: &Path) -> DictionaryPurge {
+        DictionaryPurge {
             key_file: Some(key_file.to_owned()),
             turn: Mutex::new(()),
         }
@@ -75,9 +75,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let key_file = directory.path().join("dictionary.key");
         let purge = purge(&key_file);
-        let (mailbox, mut receiver) = Mailbox::new();
+        let (mailbox, mut receiver) = LoopMailbox::new();
         while receiver.capacity() > 0 {
-            mailbox.send(Message::Stop).await.unwrap();
+            mailbox.send(LoopMessage::Stop).await.unwrap();
         }
         // The runtime interrupts who has sent so many; what is polled below is to wait for room alone.
         tokio::task::yield_now().await;
@@ -87,14 +87,16 @@ mod tests {
             assert_eq!(given_up.as_mut().poll(&mut context), Poll::Pending);
         }
         while let Ok(message) = receiver.try_recv() {
-            assert!(matches!(message, Message::Stop));
+            assert!(matches!(message, LoopMessage::Stop));
         }
         assert!(!key_file.exists());
         assert_eq!(purge.run(&mailbox).await, Some(json!({})));
         let key = std::fs::read(&key_file).unwrap();
         assert!(matches!(
             receiver.try_recv(),
-            Ok(Message::Input(Input::ClearDictionary { key: Some(_) }))
+            Ok(LoopMessage::Input(EngineInput::ClearDictionary {
+                key: Some(_)
+            }))
         ));
         assert_eq!(purge.run(&mailbox).await, Some(json!({})));
         assert_ne!(std::fs::read(&key_file).unwrap(), key);
@@ -104,7 +106,7 @@ mod tests {
     async fn there_is_no_purge_where_the_loop_has_ended() {
         let directory = tempfile::tempdir().unwrap();
         let key_file = directory.path().join("dictionary.key");
-        let (mailbox, receiver) = Mailbox::new();
+        let (mailbox, receiver) = LoopMailbox::new();
         drop(receiver);
         assert_eq!(purge(&key_file).run(&mailbox).await, None);
         assert!(!key_file.exists());

@@ -14,15 +14,15 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::{mpsc, oneshot, watch};
 use vocab::NodeId;
 
-use super::Request;
-use super::purge::Purge;
+use super::AdminRequest;
+use super::purge::DictionaryPurge;
 
 use crate::config::{InterceptMode, NodeConfig};
 use crate::intercept;
-use crate::mailbox::{Mailbox, Question};
-use crate::places::{Places, Sharing, Standing};
+use crate::mailbox::{LoopMailbox, OperatorQuestion};
+use crate::places::{PlaceLimits, PlacePool, SourceStanding};
 use crate::preflight;
-use crate::rereading::{Asker, Confirmed, Taken};
+use crate::rereading::{ConfigChanges, ConfirmedRemovals, ReloadRequester};
 
 /// A request is one short line.
 const LONGEST_REQUEST: u64 = 4096;
@@ -35,7 +35,7 @@ const READING: Duration = Duration::from_secs(3);
 const PURGING: Duration = Duration::from_secs(4);
 /// Operators and their scripts at a time. One that has said nothing for a second, or waits for
 /// longer than a look at the engine takes, may lose its place to the next.
-const SHARING: Sharing = Sharing {
+const SHARING: PlaceLimits = PlaceLimits {
     places: 16,
     per_source: 16,
     time_to_finish: Duration::from_secs(1),
@@ -44,13 +44,13 @@ const SHARING: Sharing = Sharing {
 const OPERATORS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// What questions are answered from.
-pub(crate) struct Asked {
+pub(crate) struct AdminContext {
     pub(crate) config: NodeConfig,
     pub(crate) identity: NodeId,
-    pub(crate) mailbox: Mailbox,
-    pub(crate) interception: watch::Receiver<intercept::Report>,
-    pub(crate) purge: Purge,
-    pub(crate) reload: mpsc::UnboundedSender<Asker>,
+    pub(crate) mailbox: LoopMailbox,
+    pub(crate) interception: watch::Receiver<intercept::InterceptReport>,
+    pub(crate) purge: DictionaryPurge,
+    pub(crate) reload: mpsc::UnboundedSender<ReloadRequester>,
     pub(crate) started: tokio::time::Instant,
 }
 
@@ -76,14 +76,14 @@ pub(crate) fn bind(path: &Path) -> io::Result<std::os::unix::net::UnixListener> 
 }
 
 /// Answers until dropped.
-pub(crate) async fn listen(listener: UnixListener, asked: Arc<Asked>) {
-    let places = Places::new(SHARING);
+pub(crate) async fn listen(listener: UnixListener, asked: Arc<AdminContext>) {
+    let places = PlacePool::new(SHARING);
     loop {
         let Ok((stream, _)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(100)).await;
             continue;
         };
-        let Some(place) = places.enter(OPERATORS, Standing::Unknown) else {
+        let Some(place) = places.enter(OPERATORS, SourceStanding::Unknown) else {
             continue;
         };
         let asked = Arc::clone(&asked);
@@ -94,7 +94,7 @@ pub(crate) async fn listen(listener: UnixListener, asked: Arc<Asked>) {
     }
 }
 
-async fn serve(stream: UnixStream, asked: &Asked) -> io::Result<()> {
+async fn serve(stream: UnixStream, asked: &AdminContext) -> io::Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut line = String::new();
     BufReader::new(reader.take(LONGEST_REQUEST))
@@ -110,23 +110,24 @@ async fn serve(stream: UnixStream, asked: &Asked) -> io::Result<()> {
     writer.shutdown().await
 }
 
-impl Asked {
-    async fn answer(&self, request: Request) -> Value {
+impl AdminContext {
+    async fn answer(&self, request: AdminRequest) -> Value {
         let answered = match request {
-            Request::Status => return self.status().await,
-            Request::Flows => self
+            AdminRequest::Status => return self.status().await,
+            AdminRequest::Flows => self
                 .mailbox
-                .ask(Question::Flows)
+                .ask(OperatorQuestion::Flows)
                 .await
                 .map(|flows| json!({ "flows": flows })),
-            Request::Why { flow } => match self.mailbox.ask(Question::Why(flow)).await {
+            AdminRequest::Why { flow } => match self.mailbox.ask(OperatorQuestion::Why(flow)).await
+            {
                 Some(Value::Null) => {
                     return json!({ "error": format!("flow {flow} is not known (any more); `trunkline node flows` lists those that are") });
                 }
                 answered => answered,
             },
-            Request::ClearDictionary => self.purge.run(&self.mailbox).await,
-            Request::Purge {
+            AdminRequest::ClearDictionary => self.purge.run(&self.mailbox).await,
+            AdminRequest::Purge {
                 accelerator,
                 prefix,
             } => {
@@ -139,11 +140,11 @@ impl Asked {
                     ) })),
                 }
             }
-            Request::Reload {
+            AdminRequest::Reload {
                 remove_peers: peers,
                 remove_restrictions: restrictions,
             } => {
-                let confirmed = Confirmed {
+                let confirmed = ConfirmedRemovals {
                     peers,
                     restrictions,
                 };
@@ -155,7 +156,7 @@ impl Asked {
 
     /// The engine's state and the shell's around it.
     pub(crate) async fn status(&self) -> Value {
-        let Some(mut status) = self.mailbox.ask(Question::Status).await else {
+        let Some(mut status) = self.mailbox.ask(OperatorQuestion::Status).await else {
             return json!({ "error": "the node is stopping" });
         };
         let mode = match self.config.intercept.mode {
@@ -186,19 +187,19 @@ impl Asked {
 
 /// Has the configuration read, and tells what became of it; `None` when the node is stopping.
 async fn reload(
-    reload: &mpsc::UnboundedSender<Asker>,
-    confirmed: Confirmed,
+    reload: &mpsc::UnboundedSender<ReloadRequester>,
+    confirmed: ConfirmedRemovals,
     within: Duration,
 ) -> Option<Value> {
     let (asker, told) = oneshot::channel();
-    let asker = Asker {
-        told: asker,
+    let asker = ReloadRequester {
+        reply: asker,
         confirmed,
     };
     reload.send(asker).ok()?;
     match tokio::time::timeout(within, told).await {
         Ok(told) => Some(match told.ok()? {
-            Ok(Taken {
+            Ok(ConfigChanges {
                 removed_peers,
                 removed_restrictions,
                 is_beginning,
@@ -245,16 +246,16 @@ mod tests {
 
     #[tokio::test]
     async fn a_reload_is_answered_with_what_became_of_it() {
-        let (ask, mut asked) = mpsc::unbounded_channel::<Asker>();
+        let (ask, mut asked) = mpsc::unbounded_channel::<ReloadRequester>();
         for (outcome, said) in [
-            (Ok(Taken::default()), None),
+            (Ok(ConfigChanges::default()), None),
             (
                 Err("accounts is open to others".to_owned()),
                 Some("accounts is open to others"),
             ),
         ] {
-            let reader = async { asked.recv().await.unwrap().told.send(outcome).unwrap() };
-            let unconfirmed = Confirmed::NOTHING;
+            let reader = async { asked.recv().await.unwrap().reply.send(outcome).unwrap() };
+            let unconfirmed = ConfirmedRemovals::NOTHING;
             let (answer, ()) = tokio::join!(reload(&ask, unconfirmed, Duration::MAX), reader);
             let answer = answer.unwrap();
             match (answer["error"].as_str(), said) {
@@ -266,12 +267,15 @@ mod tests {
             }
         }
         // A disk that does not answer.
-        let answer = reload(&ask, Confirmed::EVERYTHING, Duration::ZERO)
+        let answer = reload(&ask, ConfirmedRemovals::EVERYTHING, Duration::ZERO)
             .await
             .unwrap();
         let error = answer["error"].as_str().unwrap();
         assert!(error.contains("still being read"), "{error}");
         drop(asked);
-        assert_eq!(reload(&ask, Confirmed::EVERYTHING, READING).await, None);
+        assert_eq!(
+            reload(&ask, ConfirmedRemovals::EVERYTHING, READING).await,
+            None
+        );
     }
 }

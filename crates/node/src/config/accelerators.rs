@@ -6,12 +6,14 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use accelerate::registry::{Entry, PASSTHROUGH, Registry};
-use accelerate::settings::{AcceleratorSettings, Located, Setting, SettingError, Table, Value};
+use accelerate::registry::{AcceleratorEntry, AcceleratorRegistry, PASSTHROUGH};
+use accelerate::settings::{
+    AcceleratorSettings, LocatedValue, SettingError, SettingValue, SettingsTable, TableSetting,
+};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::located::{ConfigError, Locator};
+use super::located::{ConfigError, SourceText};
 use super::sections::{KEYS, SECTIONS};
 
 /// Takes the accelerators' tables out of the file and gives each to its entry. What is left are the
@@ -21,11 +23,11 @@ use super::sections::{KEYS, SECTIONS};
 /// When a table is refused, or a section is unknown.
 pub(super) fn take_accelerators(
     file: &mut DeTable<'_>,
-    located: &Locator<'_>,
-) -> Result<Registry, ConfigError> {
-    let mut registry = Registry::default();
+    located: &SourceText<'_>,
+) -> Result<AcceleratorRegistry, ConfigError> {
+    let mut registry = AcceleratorRegistry::default();
     let configurable = registry.iter().map(|registered| registered.entry);
-    let entries: Vec<&'static Entry> = configurable
+    let entries: Vec<&'static AcceleratorEntry> = configurable
         .filter(|entry| entry.number != PASSTHROUGH)
         .collect();
     for entry in &entries {
@@ -50,9 +52,9 @@ pub(super) fn take_accelerators(
 
 /// A key that an earlier release read from another section would silently do nothing; it is refused.
 fn refuse_moved_keys(
-    entry: &Entry,
+    entry: &AcceleratorEntry,
     file: &DeTable<'_>,
-    located: &Locator<'_>,
+    located: &SourceText<'_>,
 ) -> Result<(), ConfigError> {
     for moved in entry.moved_keys {
         let section = file.get(moved.from).map(Spanned::get_ref);
@@ -71,20 +73,20 @@ fn refuse_moved_keys(
 }
 
 fn parse(
-    entry: &Entry,
+    entry: &AcceleratorEntry,
     section: &Spanned<DeValue<'_>>,
-    located: &Locator<'_>,
+    located: &SourceText<'_>,
 ) -> Result<Arc<dyn AcceleratorSettings>, ConfigError> {
     let DeValue::Table(section) = section.get_ref() else {
         let message = format!("[{}] is a table; write its keys below it", entry.name);
         return Err(located.at(section.span(), &message));
     };
-    let settings = section.iter().map(|(key, value)| Setting {
+    let settings = section.iter().map(|(key, value)| TableSetting {
         key: key.get_ref().to_string(),
         key_span: key.span(),
         value: located_value(value),
     });
-    let table = Table {
+    let table = SettingsTable {
         settings: settings.collect(),
     };
     (entry.parse)(&table).map_err(|error| match &error {
@@ -95,19 +97,19 @@ fn parse(
     })
 }
 
-fn located_value(value: &Spanned<DeValue<'_>>) -> Located {
+fn located_value(value: &Spanned<DeValue<'_>>) -> LocatedValue {
     let span: Range<usize> = value.span();
     let value = match value.get_ref() {
-        DeValue::String(text) => Value::Text(text.to_string()),
+        DeValue::String(text) => SettingValue::Text(text.to_string()),
         DeValue::Integer(integer) => match i64::from_str_radix(integer.as_str(), integer.radix()) {
-            Ok(number) => Value::Number(number),
-            Err(_) => Value::Other("a number beyond 64 bits"),
+            Ok(number) => SettingValue::Number(number),
+            Err(_) => SettingValue::Other("a number beyond 64 bits"),
         },
-        DeValue::Boolean(is_on) => Value::Switch(*is_on),
-        DeValue::Array(values) => Value::List(values.iter().map(located_value).collect()),
-        DeValue::Float(_) => Value::Other("a number with a fraction"),
-        DeValue::Datetime(_) => Value::Other("a date"),
-        DeValue::Table(_) => Value::Other("a table"),
+        DeValue::Boolean(is_on) => SettingValue::Switch(*is_on),
+        DeValue::Array(values) => SettingValue::List(values.iter().map(located_value).collect()),
+        DeValue::Float(_) => SettingValue::Other("a number with a fraction"),
+        DeValue::Datetime(_) => SettingValue::Other("a date"),
+        DeValue::Table(_) => SettingValue::Other("a table"),
     };
-    Located { value, span }
+    LocatedValue { value, span }
 }

@@ -16,7 +16,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use engine::Prefix;
+use engine::IpPrefix;
 use serde::{Deserialize, Deserializer, de};
 
 /// The bits of the packet mark that the node itself uses.
@@ -47,11 +47,11 @@ impl RuleAction {
 
 /// A rule by client, server and port. An empty list matches everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule<Action> {
+pub struct ConnectionRule<Action> {
     /// Where the connection comes from.
-    pub clients: Vec<Prefix>,
+    pub clients: Vec<IpPrefix>,
     /// Where it goes.
-    pub servers: Vec<Prefix>,
+    pub servers: Vec<IpPrefix>,
     /// The server's ports, in order and without overlaps.
     pub ports: Vec<PortRange>,
     /// What becomes of it.
@@ -59,7 +59,7 @@ pub struct Rule<Action> {
 }
 
 /// One `[[intercept.rule]]`.
-pub type InterceptRule = Rule<RuleAction>;
+pub type InterceptRule = ConnectionRule<RuleAction>;
 
 /// Ports from `first` to `last`, both included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -99,8 +99,8 @@ impl FromStr for PortRange {
 
 impl<'de> Deserialize<'de> for PortRange {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
+        struct PortRangeVisitor;
+        impl de::Visitor<'_> for PortRangeVisitor {
             type Value = PortRange;
 
             fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -119,7 +119,7 @@ impl<'de> Deserialize<'de> for PortRange {
                 text.parse().map_err(E::custom)
             }
         }
-        deserializer.deserialize_any(Visitor)
+        deserializer.deserialize_any(PortRangeVisitor)
     }
 }
 
@@ -139,10 +139,10 @@ pub(super) fn merged(mut ports: Vec<PortRange>) -> Vec<PortRange> {
 }
 
 /// The same prefixes without those that lie in another one: nft refuses overlaps.
-pub(super) fn widest(prefixes: &[Prefix]) -> Vec<Prefix> {
-    let mut widest: Vec<Prefix> = Vec::with_capacity(prefixes.len());
+pub(super) fn widest(prefixes: &[IpPrefix]) -> Vec<IpPrefix> {
+    let mut widest: Vec<IpPrefix> = Vec::with_capacity(prefixes.len());
     let mut by_length = prefixes.to_vec();
-    by_length.sort_by_key(Prefix::length);
+    by_length.sort_by_key(IpPrefix::length);
     for prefix in by_length {
         if !widest.iter().any(|wider| wider.overlaps(&prefix)) {
             widest.push(prefix);
@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn prefixes_inside_others_are_left_out() {
         let prefixes = ["10.1.0.0/16", "10.0.0.0/8", "2001:db8::/32", "10.0.0.0/8"];
-        let prefixes: Vec<Prefix> = prefixes.iter().map(|text| text.parse().unwrap()).collect();
+        let prefixes: Vec<IpPrefix> = prefixes.iter().map(|text| text.parse().unwrap()).collect();
         let texts: Vec<String> = widest(&prefixes).iter().map(ToString::to_string).collect();
         assert_eq!(texts, ["10.0.0.0/8", "2001:db8::/32"]);
     }

@@ -49,12 +49,12 @@ pub enum ConfigError {
 
 /// A text and where it came from.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Locator<'a> {
+pub(super) struct SourceText<'a> {
     pub(super) file: &'a Path,
     pub(super) text: &'a str,
 }
 
-impl Locator<'_> {
+impl SourceText<'_> {
     /// An error at this span of the text.
     pub(super) fn at(&self, span: Range<usize>, message: &str) -> ConfigError {
         let start = span.start.min(self.text.len());

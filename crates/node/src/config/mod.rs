@@ -20,21 +20,21 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use accelerate::registry::Registry;
-use engine::{AcceptRule, Prefix};
+use accelerate::registry::AcceleratorRegistry;
+use engine::{AcceptRule, IpPrefix};
 use serde::Deserialize;
 use toml::Spanned;
 use toml::de::DeTable;
-use tunnel::congestion::Algorithm;
+use tunnel::congestion::CongestionAlgorithm;
 use tunnel::fec;
 use vocab::ByteCount;
 
-pub use interception::{InterceptRule, MarkMatch, PortRange, Rule, RuleAction};
+pub use interception::{ConnectionRule, InterceptRule, MarkMatch, PortRange, RuleAction};
 pub use located::ConfigError;
 pub use sections::InterceptMode;
 use sections::{
-    AcceptRuleSection, FecMode, File, PeerSection, Ports, RuleSection, UdpCongestionControl,
-    UdpMode, WanSection,
+    AcceptRuleSection, ConfigFile, FecMode, PeerSection, PortsSetting, RuleSection,
+    UdpCongestionControl, UdpMode, WanSection,
 };
 
 /// The least grace is none; more than this would outlast every service manager's patience.
@@ -64,33 +64,33 @@ pub struct NodeConfig {
     /// How long flows may take to end by themselves when the node stops.
     pub grace: Duration,
     /// The WAN side.
-    pub wan: Wan,
+    pub wan: WanConfig,
     /// Transparent interception.
-    pub intercept: Intercept,
+    pub intercept: InterceptConfig,
     /// The explicit proxies.
-    pub proxy: Proxy,
+    pub proxy: ProxyConfig,
     /// The peers, in the file's order.
-    pub peers: Vec<Peer>,
+    pub peers: Vec<ConfiguredPeer>,
     /// The dictionary's sizes: in memory, on disk (0: none).
-    pub dictionary: Dictionary,
+    pub dictionary: DictionaryStorage,
     /// What may not be exceeded.
-    pub limits: engine::Limits,
+    pub limits: engine::EngineLimits,
     /// What is done with which flows.
-    pub policy: engine::Policy,
+    pub policy: engine::FlowPolicy,
     /// Where the secrets of hosts are; [`crate::credentials`] reads them into `policy`.
     pub credentials: CredentialFiles,
     /// Server ports that are never intercepted.
     pub bypass_ports: Vec<RangeInclusive<u16>>,
     /// Where this node opens connections for its peers; `None` means the networks that are routed
     /// out of the LAN interfaces.
-    pub serve: Option<Vec<Prefix>>,
+    pub serve: Option<Vec<IpPrefix>>,
     /// Whether peers without prefixes are served, from this node's own address.
     pub serve_peers_without_prefixes: bool,
 }
 
 /// The WAN side: where links are taken and how their sockets are set.
 #[derive(Clone, Debug)]
-pub struct Wan {
+pub struct WanConfig {
     /// Where links are accepted; `None` for a node that only dials out.
     pub listen: Option<SocketAddr>,
     /// The kernel's name of a congestion control; the system's default when `None`.
@@ -101,12 +101,12 @@ pub struct Wan {
     /// Whether flows may travel by UDP, at the same address and port as links.
     pub udp: bool,
     /// How, where they do.
-    pub datagrams: tunnel::transport::Settings,
+    pub datagrams: tunnel::transport::PathSettings,
 }
 
 /// Transparent interception.
 #[derive(Clone, Debug)]
-pub struct Intercept {
+pub struct InterceptConfig {
     /// Whether it is done.
     pub mode: InterceptMode,
     /// The port that the kernel hands intercepted connections to, on the loopback addresses.
@@ -124,7 +124,7 @@ pub struct Intercept {
 
 /// The explicit proxies.
 #[derive(Clone, Debug, Default)]
-pub struct Proxy {
+pub struct ProxyConfig {
     /// Where SOCKS5 (RFC 1928) is spoken.
     pub socks5: Option<SocketAddr>,
     /// Where HTTP CONNECT (RFC 9110 §9.3.6) is spoken.
@@ -133,18 +133,18 @@ pub struct Proxy {
 
 /// One peer.
 #[derive(Clone, Debug)]
-pub struct Peer {
+pub struct ConfiguredPeer {
     /// The name under which it is paired.
     pub name: String,
     /// Where to dial it, as HOST:PORT; `None` when it dials us.
     pub address: Option<String>,
     /// The destinations behind it.
-    pub prefixes: Vec<Prefix>,
+    pub prefixes: Vec<IpPrefix>,
 }
 
 /// The dictionary's sizes, and its key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dictionary {
+pub struct DictionaryStorage {
     /// In memory.
     pub memory: ByteCount,
     /// On disk; 0 for none.
@@ -181,11 +181,12 @@ impl NodeConfig {
     /// # Errors
     /// When it is not a valid configuration.
     pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
-        let located = located::Locator { file, text };
+        let located = located::SourceText { file, text };
         let toml_error = |error| located.toml_error(&error, sections::KEYS);
         let mut table = DeTable::parse(text).map_err(toml_error)?;
         let accelerators = accelerators::take_accelerators(table.get_mut(), &located)?;
-        let sections = File::deserialize(toml::Deserializer::from(table)).map_err(toml_error)?;
+        let sections =
+            ConfigFile::deserialize(toml::Deserializer::from(table)).map_err(toml_error)?;
         check(sections, accelerators, file, &located)
     }
 
@@ -198,12 +199,12 @@ impl NodeConfig {
 }
 
 fn check(
-    sections: File,
-    accelerators: Registry,
+    sections: ConfigFile,
+    accelerators: AcceleratorRegistry,
     file: &Path,
-    located: &located::Locator<'_>,
+    located: &located::SourceText<'_>,
 ) -> Result<NodeConfig, ConfigError> {
-    let File {
+    let ConfigFile {
         node,
         wan,
         intercept,
@@ -221,7 +222,7 @@ fn check(
     let state_directory = node
         .state_directory
         .unwrap_or_else(|| PathBuf::from("/var/lib/trunkline").join(&name));
-    if *node.grace.get_ref() > sections::Span(GREATEST_GRACE) {
+    if *node.grace.get_ref() > sections::DurationSetting(GREATEST_GRACE) {
         return Err(located.at(
             node.grace.span(),
             "a node that takes longer than 10 minutes to stop will be killed by whoever asked it; write \"600s\" or less",
@@ -281,14 +282,14 @@ fn check(
             .collect(),
         metrics: node.metrics,
         grace: node.grace.into_inner().0,
-        wan: Wan {
+        wan: WanConfig {
             datagrams: datagrams(&wan),
             listen: wan.listen,
             congestion_control: wan.congestion_control,
             unsent: wan.unsent,
             udp: wan.udp == UdpMode::Auto,
         },
-        intercept: Intercept {
+        intercept: InterceptConfig {
             mode: intercept.mode,
             port: intercept.port.get(),
             mark: intercept.mark.get(),
@@ -296,24 +297,24 @@ fn check(
             only_marked: intercept.only_marked,
             rules,
         },
-        proxy: Proxy {
+        proxy: ProxyConfig {
             socks5: proxy.socks5,
             http_connect: proxy.http_connect,
         },
         peers,
-        dictionary: Dictionary {
+        dictionary: DictionaryStorage {
             memory: dictionary.memory,
             disk: dictionary.disk,
             key_file,
         },
-        limits: engine::Limits {
+        limits: engine::EngineLimits {
             flows: limits.flows,
             memory: limits.memory,
             source_flows_percent: limits.source_flows_percent,
             peer_flows_percent: limits.peer_flows_percent,
-            ..engine::Limits::default()
+            ..engine::EngineLimits::default()
         },
-        policy: engine::Policy {
+        policy: engine::FlowPolicy {
             accept: policy.accept,
             accept_rules: accept_rules(policy.accept_rule, located)?,
             serve_rules: check_rules(policy.serve_rule, "", located)?
@@ -338,7 +339,7 @@ fn check(
 /// When which clients are accepted.
 fn accept_rules(
     sections: Vec<Spanned<AcceptRuleSection>>,
-    located: &located::Locator<'_>,
+    located: &located::SourceText<'_>,
 ) -> Result<Vec<AcceptRule>, ConfigError> {
     if let Some(beyond) = sections.get(ACCEPT_RULES_MAX) {
         return Err(located.at(
@@ -360,14 +361,14 @@ fn accept_rules(
     Ok(rules.collect())
 }
 
-fn ranges(ports: Vec<Ports>) -> Vec<RangeInclusive<u16>> {
-    ports.into_iter().map(|Ports(range)| range).collect()
+fn ranges(ports: Vec<PortsSetting>) -> Vec<RangeInclusive<u16>> {
+    ports.into_iter().map(|PortsSetting(range)| range).collect()
 }
 
 /// The same prefixes without those that lie in another one: nft refuses overlaps.
-fn without_contained(mut prefixes: Vec<Prefix>) -> Vec<Prefix> {
-    prefixes.sort_by_key(Prefix::length);
-    let mut widest: Vec<Prefix> = Vec::with_capacity(prefixes.len());
+fn without_contained(mut prefixes: Vec<IpPrefix>) -> Vec<IpPrefix> {
+    prefixes.sort_by_key(IpPrefix::length);
+    let mut widest: Vec<IpPrefix> = Vec::with_capacity(prefixes.len());
     for prefix in prefixes {
         if !widest.iter().any(|wider| wider.overlaps(&prefix)) {
             widest.push(prefix);
@@ -391,23 +392,26 @@ pub(crate) fn joined(mut ports: Vec<RangeInclusive<u16>>) -> Vec<RangeInclusive<
     joined
 }
 
-fn datagrams(wan: &WanSection) -> tunnel::transport::Settings {
-    tunnel::transport::Settings {
+fn datagrams(wan: &WanSection) -> tunnel::transport::PathSettings {
+    tunnel::transport::PathSettings {
         fec: match wan.fec {
-            FecMode::Auto => fec::Mode::Auto,
-            FecMode::On => fec::Mode::On,
-            FecMode::Off => fec::Mode::Off,
+            FecMode::Auto => fec::RepairMode::Auto,
+            FecMode::On => fec::RepairMode::On,
+            FecMode::Off => fec::RepairMode::Off,
         },
         algorithm: match wan.udp_congestion_control {
-            UdpCongestionControl::Bbr => Algorithm::Bbr,
-            UdpCongestionControl::Cubic => Algorithm::Cubic,
+            UdpCongestionControl::Bbr => CongestionAlgorithm::Bbr,
+            UdpCongestionControl::Cubic => CongestionAlgorithm::Cubic,
         },
         rate_max: wan.rate_max,
-        ..tunnel::transport::Settings::default()
+        ..tunnel::transport::PathSettings::default()
     }
 }
 
-fn check_name(name: &Spanned<String>, located: &located::Locator<'_>) -> Result<(), ConfigError> {
+fn check_name(
+    name: &Spanned<String>,
+    located: &located::SourceText<'_>,
+) -> Result<(), ConfigError> {
     if is_name(name.get_ref()) {
         return Ok(());
     }
@@ -431,7 +435,7 @@ pub fn is_name(text: &str) -> bool {
 /// quote is refused.
 fn check_interface(
     interface: &Spanned<String>,
-    located: &located::Locator<'_>,
+    located: &located::SourceText<'_>,
 ) -> Result<(), ConfigError> {
     let text = interface.get_ref();
     let fits = (1..16).contains(&text.len())
@@ -451,9 +455,9 @@ fn check_interface(
 fn check_rules<Action>(
     sections: Vec<Spanned<RuleSection<Action>>>,
     instead: &str,
-    located: &located::Locator<'_>,
-) -> Result<Vec<Rule<Action>>, ConfigError> {
-    let mut rules: Vec<Rule<Action>> = Vec::with_capacity(sections.len());
+    located: &located::SourceText<'_>,
+) -> Result<Vec<ConnectionRule<Action>>, ConfigError> {
+    let mut rules: Vec<ConnectionRule<Action>> = Vec::with_capacity(sections.len());
     for section in sections {
         let span = section.span();
         let section = section.into_inner();
@@ -466,7 +470,7 @@ fn check_rules<Action>(
                 ),
             ));
         }
-        let matches_all = |rule: &Rule<Action>| {
+        let matches_all = |rule: &ConnectionRule<Action>| {
             rule.clients.is_empty() && rule.servers.is_empty() && rule.ports.is_empty()
         };
         if let Some(earlier) = rules.iter().position(matches_all) {
@@ -498,10 +502,10 @@ fn check_rules<Action>(
                 "an empty list matches no connection; leave ports out to match all of them",
             ));
         }
-        let prefixes = |list: Option<Spanned<Vec<Prefix>>>| {
+        let prefixes = |list: Option<Spanned<Vec<IpPrefix>>>| {
             list.map_or(Vec::new(), |list| interception::widest(list.get_ref()))
         };
-        rules.push(Rule {
+        rules.push(ConnectionRule {
             clients: prefixes(section.clients),
             servers: prefixes(section.servers),
             ports: section
@@ -513,7 +517,7 @@ fn check_rules<Action>(
     Ok(rules)
 }
 
-fn serve_rule(rule: Rule<engine::ServeAction>) -> engine::ServeRule {
+fn serve_rule(rule: ConnectionRule<engine::ServeAction>) -> engine::ServeRule {
     let ports = rule.ports.into_iter();
     engine::ServeRule {
         clients: rule.clients,
@@ -526,10 +530,10 @@ fn serve_rule(rule: Rule<engine::ServeAction>) -> engine::ServeRule {
 fn check_peers(
     sections: Vec<PeerSection>,
     listen: Option<SocketAddr>,
-    located: &located::Locator<'_>,
-) -> Result<Vec<Peer>, ConfigError> {
+    located: &located::SourceText<'_>,
+) -> Result<Vec<ConfiguredPeer>, ConfigError> {
     let mut names: BTreeMap<String, usize> = BTreeMap::new();
-    let mut taken: Vec<(Prefix, String)> = Vec::new();
+    let mut taken: Vec<(IpPrefix, String)> = Vec::new();
     let mut peers = Vec::new();
     for section in sections {
         check_name(&section.name, located)?;
@@ -561,7 +565,7 @@ fn check_peers(
             taken.push((prefix, name.clone()));
             prefixes.push(prefix);
         }
-        peers.push(Peer {
+        peers.push(ConfiguredPeer {
             name,
             address,
             prefixes,
@@ -572,7 +576,7 @@ fn check_peers(
 
 fn check_address(
     address: Option<Spanned<String>>,
-    located: &located::Locator<'_>,
+    located: &located::SourceText<'_>,
 ) -> Result<Option<String>, ConfigError> {
     let Some(address) = address else {
         return Ok(None);

@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use engine::{AcceptMode, Prefix, ServeAction};
+use engine::{AcceptMode, IpPrefix, ServeAction};
 use serde::{Deserialize, Deserializer, de};
 use toml::Spanned;
 use vocab::{Bitrate, ByteCount};
@@ -76,7 +76,7 @@ pub(super) const KEYS: &[&str] = &[
     "keytab",
 ];
 
-/// The sections of [`File`]; those of accelerators are beside them.
+/// The sections of [`ConfigFile`]; those of accelerators are beside them.
 pub(super) const SECTIONS: &[&str] = &[
     "node",
     "wan",
@@ -91,7 +91,7 @@ pub(super) const SECTIONS: &[&str] = &[
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct File {
+pub(super) struct ConfigFile {
     pub(super) node: NodeSection,
     #[serde(default)]
     pub(super) wan: WanSection,
@@ -123,23 +123,23 @@ pub(super) struct NodeSection {
     pub(super) admin_socket: Option<PathBuf>,
     pub(super) metrics: Option<SocketAddr>,
     #[serde(default = "grace")]
-    pub(super) grace: Spanned<Span>,
+    pub(super) grace: Spanned<DurationSetting>,
 }
 
 /// Ten seconds: most requests under way end within it, and service managers wait longer.
-fn grace() -> Spanned<Span> {
-    Spanned::new(0..0, Span(Duration::from_secs(10)))
+fn grace() -> Spanned<DurationSetting> {
+    Spanned::new(0..0, DurationSetting(Duration::from_secs(10)))
 }
 
 /// A time with its unit.
 #[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
-pub(super) struct Span(pub(super) Duration);
+pub(super) struct DurationSetting(pub(super) Duration);
 
-impl<'de> Deserialize<'de> for Span {
+impl<'de> Deserialize<'de> for DurationSetting {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         vocab::parse_duration(&text)
-            .map(Span)
+            .map(DurationSetting)
             .map_err(de::Error::custom)
     }
 }
@@ -233,8 +233,8 @@ pub(super) struct InterceptSection {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RuleSection<Action> {
-    pub(super) clients: Option<Spanned<Vec<Prefix>>>,
-    pub(super) servers: Option<Spanned<Vec<Prefix>>>,
+    pub(super) clients: Option<Spanned<Vec<IpPrefix>>>,
+    pub(super) servers: Option<Spanned<Vec<IpPrefix>>>,
     pub(super) ports: Option<Spanned<Vec<PortRange>>>,
     pub(super) action: Action,
 }
@@ -267,7 +267,7 @@ pub(super) struct PeerSection {
     pub(super) name: Spanned<String>,
     pub(super) address: Option<Spanned<String>>,
     #[serde(default)]
-    pub(super) prefixes: Vec<Spanned<Prefix>>,
+    pub(super) prefixes: Vec<Spanned<IpPrefix>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -300,7 +300,7 @@ pub(super) struct LimitsSection {
 
 impl Default for LimitsSection {
     fn default() -> Self {
-        let limits = engine::Limits::default();
+        let limits = engine::EngineLimits::default();
         Self {
             flows: limits.flows,
             memory: limits.memory,
@@ -315,12 +315,12 @@ impl Default for LimitsSection {
 pub(super) struct PolicySection {
     pub(super) accept: AcceptMode,
     pub(super) accept_rule: Vec<Spanned<AcceptRuleSection>>,
-    pub(super) bypass_ports: Vec<Ports>,
-    pub(super) carry_only_ports: Vec<Ports>,
-    pub(super) never_store: Vec<Prefix>,
-    pub(super) never_store_ports: Vec<Ports>,
+    pub(super) bypass_ports: Vec<PortsSetting>,
+    pub(super) carry_only_ports: Vec<PortsSetting>,
+    pub(super) never_store: Vec<IpPrefix>,
+    pub(super) never_store_ports: Vec<PortsSetting>,
     /// The networks behind `lan_interfaces`, followed as routes change.
-    pub(super) serve: Option<Vec<Prefix>>,
+    pub(super) serve: Option<Vec<IpPrefix>>,
     pub(super) serve_rule: Vec<Spanned<RuleSection<ServeAction>>>,
     /// Off: servers may trust this node's own address more than a peer's clients.
     pub(super) serve_peers_without_prefixes: bool,
@@ -339,19 +339,19 @@ pub(super) struct CredentialsSection {
 #[serde(deny_unknown_fields)]
 pub(super) struct AcceptRuleSection {
     #[serde(default)]
-    pub(super) clients: Vec<Prefix>,
+    pub(super) clients: Vec<IpPrefix>,
     #[serde(default)]
-    pub(super) servers: Vec<Prefix>,
+    pub(super) servers: Vec<IpPrefix>,
     #[serde(default)]
-    pub(super) ports: Vec<Ports>,
+    pub(super) ports: Vec<PortsSetting>,
     pub(super) accept: AcceptMode,
 }
 
 /// Ports from the first to the last, written as 443 or "8000-8099".
 #[derive(Clone, Debug)]
-pub(super) struct Ports(pub(super) RangeInclusive<u16>);
+pub(super) struct PortsSetting(pub(super) RangeInclusive<u16>);
 
-impl<'de> Deserialize<'de> for Ports {
+impl<'de> Deserialize<'de> for PortsSetting {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let range = PortRange::deserialize(deserializer)?;
         Ok(Self(range.first..=range.last))

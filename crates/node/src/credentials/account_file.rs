@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 
-use accelerate::credentials::{Accounts, AccountsError};
+use accelerate::credentials::{AccountsError, DelegatedAccounts};
 use thiserror::Error;
 
 use crate::private_file::{self, PrivateFileError};
@@ -36,11 +36,11 @@ pub enum AccountFileError {
 ///
 /// # Errors
 /// When the file cannot be read, is open to others, or holds something else.
-pub(crate) fn load_for(path: &Path, node: u32) -> Result<Accounts, AccountFileError> {
+pub(crate) fn load_for(path: &Path, node: u32) -> Result<DelegatedAccounts, AccountFileError> {
     let bytes = private_file::read(path, "accounts", BYTES_MAX, node)?;
     let text =
         std::str::from_utf8(&bytes).map_err(|_| AccountFileError::NoText(path.to_owned()))?;
-    Accounts::parse(text).map_err(|cause| AccountFileError::Content {
+    DelegatedAccounts::parse(text).map_err(|cause| AccountFileError::Content {
         path: path.to_owned(),
         cause,
     })
@@ -53,7 +53,7 @@ mod tests {
 
     use super::*;
 
-    fn load(path: &Path) -> Result<Accounts, AccountFileError> {
+    fn load(path: &Path) -> Result<DelegatedAccounts, AccountFileError> {
         load_for(path, crate::sys::user())
     }
 

@@ -12,7 +12,7 @@ use accelerate::credentials::{Keytab, KeytabError};
 use thiserror::Error;
 use tokio::sync::oneshot;
 
-use crate::private_file::{self, PrivateFileError, Stamp};
+use crate::private_file::{self, FileStamp, PrivateFileError};
 use crate::sys;
 
 /// A longer file is taken for another one: 10,000 keys with long names fit.
@@ -68,19 +68,19 @@ pub(crate) fn load_for(path: &Path, node: u32) -> Result<Keytab, KeytabFileError
 
 /// Looks whether the keytab is another one than it was.
 #[derive(Clone, Debug)]
-pub(crate) struct Watch {
+pub(crate) struct KeytabWatch {
     path: Option<PathBuf>,
     /// Of the file that was looked into last and could be used. None at first, because what was read before may
     /// have changed since.
-    seen: Option<Stamp>,
+    seen: Option<FileStamp>,
     /// What was wrong with it when it was last looked into.
     fault: Option<String>,
 }
 
 /// The keys of the file, if they are others than before, or why they cannot be used.
-pub(crate) type Changed = Option<Result<Arc<Keytab>, KeytabFileError>>;
+pub(crate) type KeytabChange = Option<Result<Arc<Keytab>, KeytabFileError>>;
 
-impl Watch {
+impl KeytabWatch {
     /// Of this file, if there is one.
     pub(crate) fn new(path: Option<PathBuf>) -> Self {
         Self {
@@ -102,7 +102,7 @@ impl Watch {
 
     /// Looks at the file, which may take as long as its disk does. A file that cannot be used is told of once for each
     /// thing that is wrong with it, and read again at every look: what kept it from being read may pass.
-    pub(crate) fn changed(&mut self, current: Option<&Keytab>) -> Changed {
+    pub(crate) fn changed(&mut self, current: Option<&Keytab>) -> KeytabChange {
         self.changed_by(load, current)
     }
 
@@ -110,9 +110,9 @@ impl Watch {
         &mut self,
         load: impl FnOnce(&Path) -> Result<Keytab, KeytabFileError>,
         current: Option<&Keytab>,
-    ) -> Changed {
+    ) -> KeytabChange {
         let path = self.path.as_ref()?;
-        let stamp = Stamp::of(path);
+        let stamp = FileStamp::of(path);
         if stamp == self.seen && self.fault.is_none() {
             return None;
         }
@@ -134,20 +134,20 @@ impl Watch {
 
 /// What a look at the keytab gave.
 #[derive(Debug)]
-pub(crate) struct Looked {
-    pub(crate) watch: Watch,
-    pub(crate) changed: Changed,
+pub(crate) struct KeytabPollResult {
+    pub(crate) watch: KeytabWatch,
+    pub(crate) changed: KeytabChange,
 }
 
 /// The looks at one keytab that are under way: the last one's word counts.
 #[derive(Debug, Default)]
-pub(crate) struct Looks {
-    last: Option<(Instant, oneshot::Receiver<Looked>)>,
+pub(crate) struct KeytabPolls {
+    last: Option<(Instant, oneshot::Receiver<KeytabPollResult>)>,
     /// Each look under way has another of it.
     running: Arc<()>,
 }
 
-impl Looks {
+impl KeytabPolls {
     /// Whether to look again: the last look has ended, or is not waited for any more.
     pub(crate) fn may_begin(&self, now: Instant) -> bool {
         let is_awaited = self
@@ -159,7 +159,11 @@ impl Looks {
 
     /// Looks beside everything else. In a thread of its own, because a runtime that ends waits for those
     /// that it lends.
-    pub(crate) fn begin(&mut self, now: Instant, look: impl FnOnce() -> Looked + Send + 'static) {
+    pub(crate) fn begin(
+        &mut self,
+        now: Instant,
+        look: impl FnOnce() -> KeytabPollResult + Send + 'static,
+    ) {
         let (tell, told) = oneshot::channel();
         let running = Arc::clone(&self.running);
         let look = move || {
@@ -186,7 +190,7 @@ impl Looks {
     }
 
     /// Waits for the last look to end, for ever if there is none; `None` if it could not be made.
-    pub(crate) async fn ended(&mut self) -> Option<Looked> {
+    pub(crate) async fn ended(&mut self) -> Option<KeytabPollResult> {
         let looked = match &mut self.last {
             Some((_, looked)) => looked.await.ok(),
             None => std::future::pending().await,
@@ -229,8 +233,8 @@ mod tests {
         write(&path, &bytes(1, 0xaa));
         let first = load(&path).unwrap();
         assert_eq!(first.principals(), ["cifs/a@B"]);
-        assert!(Watch::new(None).changed(Some(&first)).is_none());
-        let mut watch = Watch::new(Some(path.clone()));
+        assert!(KeytabWatch::new(None).changed(Some(&first)).is_none());
+        let mut watch = KeytabWatch::new(Some(path.clone()));
         assert!(watch.changed(Some(&first)).is_none());
         write(&path, &bytes(2, 0xbb));
         let second = watch.changed(Some(&first)).unwrap().unwrap();
@@ -256,7 +260,7 @@ mod tests {
         assert!(watch.changed(Some(&second)).unwrap().is_ok());
         // What changed between the start and the first look is seen.
         write(&path, &bytes(4, 0xdd));
-        let mut late = Watch::new(Some(path));
+        let mut late = KeytabWatch::new(Some(path));
         assert!(late.changed(Some(&second)).unwrap().is_ok());
     }
 
@@ -280,15 +284,15 @@ mod tests {
         assert!(error.contains("chmod 600"), "{error}");
     }
 
-    fn looked(path: &str) -> Looked {
-        Looked {
-            watch: Watch::new(Some(PathBuf::from(path))),
+    fn looked(path: &str) -> KeytabPollResult {
+        KeytabPollResult {
+            watch: KeytabWatch::new(Some(PathBuf::from(path))),
             changed: None,
         }
     }
 
     /// Begins a look that ends when the sender is dropped.
-    fn hanging(looks: &mut Looks, now: Instant) -> mpsc::Sender<()> {
+    fn hanging(looks: &mut KeytabPolls, now: Instant) -> mpsc::Sender<()> {
         let (end, ends) = mpsc::channel::<()>();
         looks.begin(now, move || {
             let _ = ends.recv();
@@ -300,7 +304,7 @@ mod tests {
     #[tokio::test]
     async fn a_look_that_hangs_keeps_nobody_from_looking_again() {
         let start = Instant::now();
-        let mut looks = Looks::default();
+        let mut looks = KeytabPolls::default();
         assert!(looks.may_begin(start));
         let hangs = hanging(&mut looks, start);
         assert!(!looks.may_begin(start + LOOK_EVERY));
@@ -310,14 +314,18 @@ mod tests {
         // The word that comes late is nobody's.
         drop(hangs);
         let looked = looks.ended().await.expect("the look ends");
-        assert!(looked.watch.is_of(&Watch::new(Some("/answers".into()))));
+        assert!(
+            looked
+                .watch
+                .is_of(&KeytabWatch::new(Some("/answers".into())))
+        );
         assert!(looks.may_begin(later));
     }
 
     #[tokio::test]
     async fn looks_that_hang_are_few_and_when_one_ends_there_is_another() {
         let mut now = Instant::now();
-        let mut looks = Looks::default();
+        let mut looks = KeytabPolls::default();
         let mut hang = Vec::new();
         for _ in 0..LOOKS_MAX {
             assert!(looks.may_begin(now));

@@ -1,7 +1,7 @@
 //! Links whose TLS connection is gone: they stay as long as something is to be said by their UDP
 //! sockets, and not a moment longer.
 
-use engine::{Input, LinkEnd, LinkId};
+use engine::{EngineInput, LinkEnd, LinkId};
 use vocab::Time;
 
 use super::{EventLoop, LinkSlot};
@@ -9,7 +9,7 @@ use super::{EventLoop, LinkSlot};
 impl EventLoop {
     pub(super) fn link_down(&mut self, now: Time, link: LinkId, end: LinkEnd) {
         self.note_paths();
-        self.engine.handle(now, Input::LinkDown { link, end });
+        self.engine.handle(now, EngineInput::LinkDown { link, end });
         self.drain();
         if let Some(slot) = self.links.get_mut(&link) {
             slot.is_broken = true;

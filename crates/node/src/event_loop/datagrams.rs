@@ -10,20 +10,23 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use bytes::BytesMut;
-use engine::{Input, LinkId};
+use engine::{EngineInput, LinkId};
 use tokio::task::AbortHandle;
 use tunnel::DatagramAgreement;
 use tunnel::packet::{
-    ChallengeSeed, ConnectionId, ConnectionIds, KeyContext, KeyLimits, PathSecret, Role, Suite,
+    ChallengeSeed, CipherSuite, ConnectionId, ConnectionIds, KeyContext, KeyLimits, PathSecret,
+    TlsRole,
 };
-use tunnel::transport::{Keys, Transmit};
+use tunnel::transport::{PathKeys, TransmitBatch};
 use tunnel::wire::{DATAGRAM_VERSION, DatagramOffer};
 use vocab::Time;
 
 use super::EventLoop;
-use crate::mailbox::{Mailbox, Message};
+use crate::mailbox::{LoopMailbox, LoopMessage};
 use crate::sys;
-use crate::wan::{self, Exporter, LinkAddresses, Paths, Refused, Train, WanSocket};
+use crate::wan::{
+    self, KeyExporter, LinkAddresses, LinkPaths, PacketTrain, SendRefusal, WanSocket,
+};
 
 /// Batches of packets that a path sends before other work is looked at: some milliseconds.
 const SENDS: usize = 64;
@@ -43,8 +46,8 @@ impl ReadSocket {
     /// What the system says.
     pub(super) fn new(
         socket: std::net::UdpSocket,
-        paths: &Paths,
-        mailbox: &Mailbox,
+        paths: &LinkPaths,
+        mailbox: &LoopMailbox,
     ) -> io::Result<Self> {
         let socket = Arc::new(WanSocket::new(socket)?);
         let reading = wan::receive(Arc::clone(&socket), paths.clone(), mailbox.clone());
@@ -60,7 +63,7 @@ impl Drop for ReadSocket {
 }
 
 /// The UDP side of a link.
-pub(super) struct Datagrams {
+pub(super) struct LinkDatagrams {
     socket: Arc<WanSocket>,
     /// Reads the socket, where it belongs to this link alone.
     _reader: Option<ReadSocket>,
@@ -69,10 +72,10 @@ pub(super) struct Datagrams {
     /// The session may have packets for it.
     wants: bool,
     /// Packets that the kernel had no room for.
-    waiting: Option<(Transmit, BytesMut)>,
+    waiting: Option<(TransmitBatch, BytesMut)>,
 }
 
-impl Datagrams {
+impl LinkDatagrams {
     pub(super) fn connection_id(&self) -> ConnectionId {
         self.connection_id
     }
@@ -95,7 +98,7 @@ impl EventLoop {
         &self,
         addresses: &LinkAddresses,
         dialed_by_us: bool,
-    ) -> io::Result<Option<(Datagrams, DatagramOffer)>> {
+    ) -> io::Result<Option<(LinkDatagrams, DatagramOffer)>> {
         if !self.parts.config.wan.udp {
             return Ok(None);
         }
@@ -120,7 +123,7 @@ impl EventLoop {
             nonce: nonce.try_into().map_err(io::Error::other)?,
             port: socket.port(),
         };
-        let datagrams = Datagrams {
+        let datagrams = LinkDatagrams {
             socket,
             _reader: reader,
             connection_id,
@@ -145,11 +148,11 @@ impl EventLoop {
         let remote = slot.addresses.remote;
         match keys(now, &slot.exporter, role, context, connection_ids) {
             Ok(keys) => {
-                let ready = Input::DatagramsReady {
+                let ready = EngineInput::DatagramsReady {
                     link,
                     keys: Box::new(keys),
                     // Who was dialled is where the link is; the other may be behind a translator.
-                    peer: (role == Role::Dialler).then(|| SocketAddr::new(remote.ip(), port)),
+                    peer: (role == TlsRole::Dialler).then(|| SocketAddr::new(remote.ip(), port)),
                     datagram_max: datagram_max(&slot.addresses),
                 };
                 self.engine.handle(now, ready);
@@ -164,8 +167,8 @@ impl EventLoop {
     }
 
     /// Gives the engine packets that came by UDP.
-    pub(super) fn take_train(&mut self, now: Time, train: Train) {
-        let datagrams = Input::Datagrams {
+    pub(super) fn take_train(&mut self, now: Time, train: PacketTrain) {
+        let datagrams = EngineInput::Datagrams {
             link: train.link,
             from: train.from,
             codepoint: train.codepoint,
@@ -223,7 +226,7 @@ impl EventLoop {
         transmit.bytes.div_ceil(transmit.segment) >= packets_max
     }
 
-    fn send_datagrams(&mut self, link: LinkId, transmit: Transmit, packets: BytesMut) {
+    fn send_datagrams(&mut self, link: LinkId, transmit: TransmitBatch, packets: BytesMut) {
         let mailbox = self.parts.mailbox.clone();
         let Some(slot) = self.links.get_mut(&link) else {
             return;
@@ -234,17 +237,17 @@ impl EventLoop {
         };
         match datagrams.socket.send(&transmit, &packets, source) {
             Ok(()) => {}
-            Err(Refused::Full) => {
+            Err(SendRefusal::Full) => {
                 datagrams.waiting = Some((transmit, packets));
                 let socket = Arc::clone(&datagrams.socket);
                 tokio::spawn(async move {
                     let _ = socket.writable().await;
-                    let _ = mailbox.send(Message::DatagramRoom { link }).await;
+                    let _ = mailbox.send(LoopMessage::DatagramRoom { link }).await;
                 });
                 return;
             }
             // What does not leave is lost, which is told by nobody acknowledging it.
-            Err(Refused::Failed(error)) => {
+            Err(SendRefusal::Failed(error)) => {
                 tracing::debug!(link = link.0, %error, to = %transmit.to, "packets did not leave");
             }
         }
@@ -258,13 +261,13 @@ impl EventLoop {
         }
     }
 
-    fn datagrams(&mut self, link: LinkId) -> Option<&mut Datagrams> {
+    fn datagrams(&mut self, link: LinkId) -> Option<&mut LinkDatagrams> {
         self.links.get_mut(&link)?.datagrams.as_mut()
     }
 }
 
 /// The suite that this processor is faster at.
-fn preferred_suite() -> Suite {
+fn preferred_suite() -> CipherSuite {
     #[cfg(target_arch = "x86_64")]
     let has_aes = std::arch::is_x86_feature_detected!("aes");
     #[cfg(target_arch = "aarch64")]
@@ -272,9 +275,9 @@ fn preferred_suite() -> Suite {
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let has_aes = false;
     if has_aes {
-        Suite::Aes256Gcm
+        CipherSuite::Aes256Gcm
     } else {
-        Suite::ChaCha20Poly1305
+        CipherSuite::ChaCha20Poly1305
     }
 }
 
@@ -290,11 +293,11 @@ fn datagram_max(addresses: &LinkAddresses) -> u16 {
 
 fn keys(
     now: Time,
-    exporter: &Exporter,
-    role: Role,
+    exporter: &KeyExporter,
+    role: TlsRole,
     context: KeyContext,
     connection_ids: ConnectionIds,
-) -> Result<Keys, String> {
+) -> Result<PathKeys, String> {
     let limits = KeyLimits::of(context.suite);
     let export = |room: &mut [u8], label: &'static [u8], context: &[u8]| {
         exporter.export(room, label, context)
@@ -307,7 +310,7 @@ fn keys(
     let mut filled = Ok(());
     let challenges = ChallengeSeed::new(|room| filled = sys::fill_random(room));
     filled.map_err(|error| error.to_string())?;
-    Ok(Keys {
+    Ok(PathKeys {
         sealer,
         opener,
         challenges,

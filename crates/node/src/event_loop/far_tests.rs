@@ -6,15 +6,15 @@
 use std::collections::BTreeMap;
 use std::thread;
 
-use accelerate::settings::Table;
+use accelerate::settings::SettingsTable;
 use accelerate::testing::fan;
-use engine::{PeerConfig, Via};
+use engine::{ArrivalMethod, PeerConfig};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::tests::{PATIENCE, narrow_server, parts};
 use super::*;
-use crate::descriptors::Budget;
+use crate::descriptors::DescriptorBudget;
 
 const LINK: LinkId = LinkId(1);
 const NEAR: NodeId = NodeId([1; 32]);
@@ -28,11 +28,11 @@ const PIECE: usize = 16 * 1024;
 /// The near node without its sockets.
 struct NearNode {
     engine: Engine,
-    clock: Clock,
+    clock: EngineClock,
     /// What its client has got.
     received: Vec<u8>,
     is_closed: bool,
-    mailbox: Mailbox,
+    mailbox: LoopMailbox,
     orders: mpsc::UnboundedReceiver<LinkCommand>,
 }
 
@@ -50,10 +50,10 @@ impl NearNode {
             tokio::select! {
                 order = self.orders.recv() => match order.unwrap() {
                     LinkCommand::Send(bytes) => {
-                        let room = Message::LinkRoom { link: LINK, bytes: bytes.len() };
+                        let room = LoopMessage::LinkRoom { link: LINK, bytes: bytes.len() };
                         self.mailbox.send(room).await.unwrap();
                         let now = self.clock.now();
-                        self.engine.handle(now, Input::LinkReceived { link: LINK, bytes });
+                        self.engine.handle(now, EngineInput::LinkReceived { link: LINK, bytes });
                     }
                     LinkCommand::Close => panic!("the far node closes the link"),
                 },
@@ -66,28 +66,28 @@ impl NearNode {
         loop {
             while let Some(output) = self.engine.poll_output() {
                 match output {
-                    Output::Write { connection, bytes } => {
+                    EngineOutput::Write { connection, bytes } => {
                         self.received.extend_from_slice(&bytes);
                         let bytes = bytes.len();
-                        let written = Input::Written { connection, bytes };
+                        let written = EngineInput::Written { connection, bytes };
                         self.engine.handle(self.clock.now(), written);
                     }
-                    Output::Close { connection: CLIENT } => self.is_closed = true,
-                    Output::Reset { connection: CLIENT } => panic!("the client is reset"),
+                    EngineOutput::Close { connection: CLIENT } => self.is_closed = true,
+                    EngineOutput::Reset { connection: CLIENT } => panic!("the client is reset"),
                     _ => {}
                 }
             }
             let Some(bytes) = self.engine.transmit(self.clock.now(), LINK, PIECE) else {
                 return;
             };
-            let arrived = Input::LinkReceived { link: LINK, bytes };
+            let arrived = EngineInput::LinkReceived { link: LINK, bytes };
             self.mailbox.input(arrived).await.unwrap();
         }
     }
 
     async fn send(&mut self, line: &'static str) {
         let bytes = Bytes::from_static(line.as_bytes());
-        let received = Input::Received {
+        let received = EngineInput::Received {
             connection: CLIENT,
             bytes,
         };
@@ -105,17 +105,21 @@ impl NearNode {
 fn configs(
     far: &EventLoop,
     port: u16,
-) -> (engine::Config, engine::Config, BTreeMap<NodeId, String>) {
+) -> (
+    engine::EngineConfig,
+    engine::EngineConfig,
+    BTreeMap<NodeId, String>,
+) {
     let entry = Box::leak(Box::new(fan::entry(Box::leak(Box::new([port])))));
     let (mut config, ..) = engine_config(&far.parts.config, &far.parts.identity, &BTreeMap::new());
-    let settings = (entry.parse)(&Table::default()).unwrap();
+    let settings = (entry.parse)(&SettingsTable::default()).unwrap();
     config.policy.accelerators.set(entry, settings);
     let peer = |node, name: &str, prefixes| PeerConfig {
         node,
         name: name.to_owned(),
         prefixes,
     };
-    let near = engine::Config {
+    let near = engine::EngineConfig {
         local: NEAR,
         peers: vec![peer(
             config.local,
@@ -135,14 +139,14 @@ async fn accept(server: &TcpListener) -> TcpStream {
 
 async fn fan_out() {
     let state = tempfile::tempdir().unwrap();
-    let descriptors = Descriptors::new(Budget {
+    let descriptors = DescriptorPool::new(DescriptorBudget {
         pool: POOL,
         flows: POOL,
         disk_files: 1,
         handshakes: 1,
         probes: 1,
     });
-    let (mailbox, messages) = Mailbox::new();
+    let (mailbox, messages) = LoopMailbox::new();
     let mut parts = parts(state.path(), descriptors.clone(), mailbox.clone());
     parts.config.serve = Some(vec!["127.0.0.1/32".parse().unwrap()]);
     let mut far = EventLoop::new(parts).unwrap();
@@ -151,21 +155,21 @@ async fn fan_out() {
     let address = server.local_addr().unwrap();
     let (near, config, peers) = configs(&far, address.port());
     let far_node = config.local;
-    let configure = Input::Configure(Box::new(config));
+    let configure = EngineInput::Configure(Box::new(config));
     far.engine.handle(far.clock.now(), configure);
     far.set_peers(peers);
 
     let (commands, orders) = mpsc::unbounded_channel();
-    let clock = Clock::start();
+    let clock = EngineClock::start();
     let mut near = NearNode {
-        engine: Engine::new(near, clock.now(), Random::from_seed(2)),
+        engine: Engine::new(near, clock.now(), SeededRandom::from_seed(2)),
         received: Vec::new(),
         is_closed: false,
         mailbox: mailbox.clone(),
         clock,
         orders,
     };
-    let link_up = Message::LinkUp {
+    let link_up = LoopMessage::LinkUp {
         link: LINK,
         peer: NEAR,
         dialed_by_us: false,
@@ -174,18 +178,18 @@ async fn fan_out() {
             remote: address,
             mtu: 1_500,
         },
-        exporter: Exporter::without_link(),
+        exporter: KeyExporter::without_link(),
         commands,
     };
-    let room = Message::LinkRoom {
+    let room = LoopMessage::LinkRoom {
         link: LINK,
         bytes: LINK_ROOM,
     };
-    let running = far.run(messages, Alarm::new().unwrap());
+    let running = far.run(messages, PreciseAlarm::new().unwrap());
     let test = async {
         mailbox.send(link_up).await.unwrap();
         mailbox.send(room).await.unwrap();
-        let up = Input::LinkUp {
+        let up = EngineInput::LinkUp {
             link: LINK,
             peer: far_node,
             dialed_by_us: true,
@@ -195,11 +199,11 @@ async fn fan_out() {
         let is_up = |near: &NearNode| near.engine.status().peers[0].state == "up";
         near.run_until(is_up).await;
         let client = "127.0.0.1:40000".parse().unwrap();
-        let accepted = Input::Accepted {
+        let accepted = EngineInput::Accepted {
             connection: CLIENT,
             client,
             server: address,
-            via: Via::Socks5,
+            via: ArrivalMethod::Socks5,
         };
         near.engine.handle(near.clock.now(), accepted);
         near.wait_for("welcome\n").await;
@@ -235,7 +239,7 @@ async fn fan_out() {
         tokio::join!(answering, near.run_until(has_all));
 
         // The flow ends, and with it the connection that stalled.
-        let finished = Input::Finished { connection: CLIENT };
+        let finished = EngineInput::Finished { connection: CLIENT };
         near.engine.handle(near.clock.now(), finished);
         let ending = async {
             let mut rest = Vec::new();
@@ -246,7 +250,7 @@ async fn fan_out() {
         tokio::join!(ending, near.run_until(|near| near.is_closed));
         assert!(near.received.ends_with(b"late\n"));
         let all_closed = async {
-            while mailbox.ask(Question::Status).await.unwrap()["connections"] != 0 {
+            while mailbox.ask(OperatorQuestion::Status).await.unwrap()["connections"] != 0 {
                 tokio::task::yield_now().await;
             }
             while descriptors.left() < POOL {

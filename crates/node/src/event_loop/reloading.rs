@@ -8,24 +8,24 @@
 
 use std::collections::BTreeMap;
 
-use engine::{Input, LinkId};
+use engine::{EngineInput, LinkId};
 use vocab::{NodeId, Time};
 
 use super::{EventLoop, PairedPeers, engine_config, log_damaged_pins};
 use crate::config::NodeConfig;
-use crate::pairing::{LoadedPins, Pin};
-use crate::rereading::{Confirmed, Taken};
+use crate::pairing::{IdentityPin, LoadedPins};
+use crate::rereading::{ConfigChanges, ConfirmedRemovals};
 
 /// What a flow relies on and a new configuration does not have.
-enum Loss {
+enum ConfigLoss {
     Section,
     Prefixes,
 }
 
-fn in_words((name, flows, loss): (&str, usize, Loss)) -> String {
+fn in_words((name, flows, loss): (&str, usize, ConfigLoss)) -> String {
     let what = match loss {
-        Loss::Section => "its [[peer]] section is gone",
-        Loss::Prefixes => "its prefixes are gone",
+        ConfigLoss::Section => "its [[peer]] section is gone",
+        ConfigLoss::Prefixes => "its prefixes are gone",
     };
     match flows {
         1 => format!("{name} (1 flow; {what})"),
@@ -51,8 +51,8 @@ impl EventLoop {
         &mut self,
         now: Time,
         config: NodeConfig,
-        confirmed: Confirmed,
-    ) -> Result<Taken, String> {
+        confirmed: ConfirmedRemovals,
+    ) -> Result<ConfigChanges, String> {
         // What cannot be read revokes nobody, nor does a directory that is not mounted: a pin is revoked by its
         // confirmed.
         let LoadedPins { mut pins, damaged } = match self.parts.pins.load_all() {
@@ -128,7 +128,7 @@ impl EventLoop {
         }
         self.take_configuration(now, config, pins);
         tracing::info!("configuration read again");
-        Ok(Taken {
+        Ok(ConfigChanges {
             is_beginning,
             removed_restrictions: lost,
             removed_peers: removed.into_keys().collect(),
@@ -139,7 +139,7 @@ impl EventLoop {
     fn unlisted(
         &self,
         peers: &PairedPeers,
-        pins: &BTreeMap<String, Pin>,
+        pins: &BTreeMap<String, IdentityPin>,
     ) -> BTreeMap<String, usize> {
         let is_pinned = |node: &NodeId| pins.values().any(|pin| pin.node == *node);
         let unlisted = self.peers.iter().filter(|(node, _)| {
@@ -158,9 +158,9 @@ impl EventLoop {
         peers: &PairedPeers,
         removed: &BTreeMap<String, usize>,
     ) -> Option<String> {
-        let mut losses: Vec<(&str, usize, Loss)> = removed
+        let mut losses: Vec<(&str, usize, ConfigLoss)> = removed
             .iter()
-            .map(|(name, flows)| (name.as_str(), *flows, Loss::Section))
+            .map(|(name, flows)| (name.as_str(), *flows, ConfigLoss::Section))
             .collect();
         for (node, slot) in &self.peers {
             let prefixes = |config: &NodeConfig| {
@@ -170,7 +170,7 @@ impl EventLoop {
             let had_prefixes = prefixes(&self.parts.config) > 0;
             if peers.contains_key(node) && had_prefixes && prefixes(config) == 0 {
                 let flows = self.engine.flows_of(*node);
-                losses.push((&slot.name, flows, Loss::Prefixes));
+                losses.push((&slot.name, flows, ConfigLoss::Prefixes));
             }
         }
         let is_cut = config.is_cut_from(&self.parts.config);
@@ -189,7 +189,12 @@ impl EventLoop {
         })
     }
 
-    fn take_configuration(&mut self, now: Time, config: NodeConfig, pins: BTreeMap<String, Pin>) {
+    fn take_configuration(
+        &mut self,
+        now: Time,
+        config: NodeConfig,
+        pins: BTreeMap<String, IdentityPin>,
+    ) {
         let (engine_config, peers, unpaired) = engine_config(&config, &self.parts.identity, &pins);
         self.pins = pins;
         let (watch, interfaces) = (&self.parts.surroundings, config.lan_interfaces.clone());
@@ -204,7 +209,7 @@ impl EventLoop {
         self.unpaired = unpaired;
         self.set_peers(peers);
         self.engine
-            .handle(now, Input::Configure(Box::new(engine_config)));
+            .handle(now, EngineInput::Configure(Box::new(engine_config)));
         self.drain();
         let revoked: Vec<LinkId> = self
             .links

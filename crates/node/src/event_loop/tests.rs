@@ -10,14 +10,14 @@ use std::path::Path;
 use std::process::Command;
 use std::thread;
 
-use engine::Via;
+use engine::ArrivalMethod;
 use socket2::{Domain, SockRef, Socket, Type};
 use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::connections::Connections;
-use crate::descriptors::Budget;
+use crate::connections::ConnectionNumbers;
+use crate::descriptors::DescriptorBudget;
 
 /// Tells a test that it runs in a namespace of its own.
 const INSIDE: &str = "TRUNKLINE_TEST_INSIDE";
@@ -52,24 +52,28 @@ fn in_namespace(name: &str, body: impl FnOnce()) {
     assert!(told.contains("1 passed"), "{told}");
 }
 
-pub(super) fn parts(state: &Path, descriptors: Descriptors, mailbox: Mailbox) -> Parts {
+pub(super) fn parts(
+    state: &Path,
+    descriptors: DescriptorPool,
+    mailbox: LoopMailbox,
+) -> EventLoopParts {
     let config = NodeConfig::parse(Path::new("near.toml"), NODE).unwrap();
-    Parts {
+    EventLoopParts {
         descriptors,
-        identity: Arc::new(Identity::load_or_create(state).unwrap()),
-        pins: Pins::new(state),
-        trust: Trust::default(),
+        identity: Arc::new(NodeIdentity::load_or_create(state).unwrap()),
+        pins: PinDirectory::new(state),
+        trust: TrustedIdentities::default(),
         numbers: LinkNumbers::default(),
         known: KnownSources::default(),
         path_memory: PathMemory::load(state, SystemTime::now()),
         disk: thread_mpsc::channel().0,
         files: FilesThread::start(state, mailbox.clone()).unwrap(),
         intercept: None,
-        surroundings: surroundings::Watch::new(Vec::new(), mailbox.clone()),
+        surroundings: surroundings::SurroundingsWatch::new(Vec::new(), mailbox.clone()),
         spoofed_blocked: watch::channel(intercept::SpoofedBlocked::default()).1,
         udp: None,
         runtime: tokio::runtime::Handle::current(),
-        heart: Heart::default(),
+        heart: WatchdogHeartbeat::default(),
         dictionary_key: None,
         seed: 1,
         config,
@@ -89,8 +93,8 @@ pub(super) fn narrow_server(address: &str) -> TcpListener {
 }
 
 /// Waits until the loop has so many connections.
-async fn connections_are(mailbox: &Mailbox, count: u64) {
-    while mailbox.ask(Question::Status).await.unwrap()["connections"] != count {
+async fn connections_are(mailbox: &LoopMailbox, count: u64) {
+    while mailbox.ask(OperatorQuestion::Status).await.unwrap()["connections"] != count {
         tokio::task::yield_now().await;
     }
 }
@@ -100,17 +104,17 @@ async fn connections_are(mailbox: &Mailbox, count: u64) {
 async fn client_that_vanishes() {
     const BYTES: usize = 64 * 1024;
     let state = tempfile::tempdir().unwrap();
-    let descriptors = Descriptors::new(Budget {
+    let descriptors = DescriptorPool::new(DescriptorBudget {
         pool: 2,
         flows: 1,
         disk_files: 1,
         handshakes: 1,
         probes: 1,
     });
-    let (mailbox, messages) = Mailbox::new();
+    let (mailbox, messages) = LoopMailbox::new();
     let parts = parts(state.path(), descriptors.clone(), mailbox.clone());
     let event_loop = EventLoop::new(parts).unwrap();
-    let running = event_loop.run(messages, Alarm::new().unwrap());
+    let running = event_loop.run(messages, PreciseAlarm::new().unwrap());
     let test = async {
         let server = narrow_server("198.18.7.1:0");
         let proxy = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -119,10 +123,10 @@ async fn client_that_vanishes() {
             .unwrap();
         let (accepted, address) = proxy.accept().await.unwrap();
         let here = tokio::runtime::Handle::current();
-        let connections = Connections::new(here, descriptors.clone());
+        let connections = ConnectionNumbers::new(here, descriptors.clone());
         let taken = connections.descriptors().await;
         let to = server.local_addr().unwrap();
-        let (early, via) = (Bytes::new(), Via::Socks5);
+        let (early, via) = (Bytes::new(), ArrivalMethod::Socks5);
         connections.accepted((accepted, taken), early, address, to, via, &mailbox);
         let (served, _) = server.accept().await.unwrap();
         client.write_all(&[b'x'; BYTES]).await.unwrap();

@@ -50,7 +50,7 @@ const TIMEOUT: Duration = Duration::from_secs(1);
 const ANSWERS_MAX: usize = 64;
 
 /// Packets by the counter's name.
-pub(super) type Counts = BTreeMap<String, u64>;
+pub(super) type PacketCounts = BTreeMap<String, u64>;
 
 /// A socket to nf_tables.
 #[derive(Debug)]
@@ -81,14 +81,15 @@ impl CounterReader {
     ///
     /// # Errors
     /// When the kernel refuses, or the table changed meanwhile.
-    pub(super) fn read(&mut self, table: &str) -> io::Result<Counts> {
+    pub(super) fn read(&mut self, table: &str) -> io::Result<PacketCounts> {
         self.sequence = self.sequence.wrapping_add(1);
         self.socket.send(&request(table, self.sequence))?;
-        let mut counts = Counts::new();
+        let mut counts = PacketCounts::new();
         let mut buffer = vec![0; BUFFER];
         for _ in 0..ANSWERS_MAX {
             let length = (&self.socket).read(&mut buffer)?;
-            if take_answer(&buffer[..length], self.sequence, &mut counts)? == Dump::Complete {
+            if take_answer(&buffer[..length], self.sequence, &mut counts)? == DumpProgress::Complete
+            {
                 return Ok(counts);
             }
         }
@@ -98,7 +99,7 @@ impl CounterReader {
 
 /// How far the kernel has come with its list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Dump {
+enum DumpProgress {
     GoesOn,
     Complete,
 }
@@ -130,7 +131,11 @@ fn push_attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
 }
 
 /// Takes what one read gave: one or more messages.
-fn take_answer(mut bytes: &[u8], sequence: u32, counts: &mut Counts) -> io::Result<Dump> {
+fn take_answer(
+    mut bytes: &[u8],
+    sequence: u32,
+    counts: &mut PacketCounts,
+) -> io::Result<DumpProgress> {
     while bytes.len() >= HEADER {
         let length = u32_at(bytes, 0).unwrap_or(0) as usize;
         if length < HEADER || length > bytes.len() {
@@ -150,12 +155,12 @@ fn take_answer(mut bytes: &[u8], sequence: u32, counts: &mut Counts) -> io::Resu
             return Err(io::ErrorKind::Interrupted.into());
         }
         match kind {
-            DONE => return Ok(Dump::Complete),
+            DONE => return Ok(DumpProgress::Complete),
             ERROR => {
                 let code = u32_at(message, HEADER).unwrap_or(0) as i32;
                 return match code.wrapping_neg() {
-                    0 => Ok(Dump::Complete),
-                    libc::ENOENT => Ok(Dump::Complete),
+                    0 => Ok(DumpProgress::Complete),
+                    libc::ENOENT => Ok(DumpProgress::Complete),
                     code => Err(io::Error::from_raw_os_error(code)),
                 };
             }
@@ -168,7 +173,7 @@ fn take_answer(mut bytes: &[u8], sequence: u32, counts: &mut Counts) -> io::Resu
             _ => {}
         }
     }
-    Ok(Dump::GoesOn)
+    Ok(DumpProgress::GoesOn)
 }
 
 fn counter(bytes: &[u8]) -> Option<(String, u64)> {
@@ -242,27 +247,33 @@ mod tests {
 
     #[test]
     fn counters_are_read_from_several_messages_until_the_end() {
-        let mut counts = Counts::new();
+        let mut counts = PacketCounts::new();
         let mut first = message(NEW_OBJECT, 7, &object("syns_taken4", 12));
         first.extend(message(NEW_OBJECT, 7, &object("rule_1", 3)));
         first.extend(message(NEW_OBJECT, 6, &object("of_another_request", 1)));
-        assert_eq!(take_answer(&first, 7, &mut counts).unwrap(), Dump::GoesOn);
+        assert_eq!(
+            take_answer(&first, 7, &mut counts).unwrap(),
+            DumpProgress::GoesOn
+        );
         let end = message(DONE, 7, &[0; 4]);
-        assert_eq!(take_answer(&end, 7, &mut counts).unwrap(), Dump::Complete);
+        assert_eq!(
+            take_answer(&end, 7, &mut counts).unwrap(),
+            DumpProgress::Complete
+        );
         let expected = [("rule_1".to_owned(), 3), ("syns_taken4".to_owned(), 12)];
-        assert_eq!(counts, Counts::from(expected));
+        assert_eq!(counts, PacketCounts::from(expected));
     }
 
     #[test]
     fn an_error_of_the_kernel_is_an_error_and_a_missing_table_has_no_counters() {
-        let mut counts = Counts::new();
+        let mut counts = PacketCounts::new();
         let denied = message(ERROR, 7, &(-libc::EPERM).to_ne_bytes());
         let error = take_answer(&denied, 7, &mut counts).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
         let missing = message(ERROR, 7, &(-libc::ENOENT).to_ne_bytes());
         assert_eq!(
             take_answer(&missing, 7, &mut counts).unwrap(),
-            Dump::Complete
+            DumpProgress::Complete
         );
     }
 
@@ -270,7 +281,7 @@ mod tests {
     fn cut_messages_are_errors_and_never_a_panic() {
         let whole = message(NEW_OBJECT, 7, &object("syns_taken4", 12));
         for length in 0..whole.len() {
-            let mut counts = Counts::new();
+            let mut counts = PacketCounts::new();
             let _ = take_answer(&whole[..length], 7, &mut counts);
             assert!(counts.is_empty());
             let mut bent = whole.clone();

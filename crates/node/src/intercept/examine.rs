@@ -3,16 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use super::firewall_watch::{Family, Way};
+use super::firewall_watch::{AddressFamily, PacketDirection};
 use super::operator_rules::{DroppingChain, dropping_chains};
-use super::probe::{Finding, Outcome, Plan, probe};
+use super::probe::{ProbeFinding, ProbeOutcome, ProbePlan, probe};
 use super::remedy;
 use crate::config::NodeConfig;
 
 /// Looks at the packet filter, with a probe; each problem with what to do about it.
 pub(crate) fn examine(config: &NodeConfig) -> Vec<String> {
     let mut problems = Vec::new();
-    let plan = Plan::new(config);
+    let plan = ProbePlan::new(config);
     if !plan.destinations.is_empty() {
         match probe(&plan) {
             Ok(findings) => problems.extend(losses(&plan, &findings)),
@@ -28,17 +28,18 @@ pub(crate) fn examine(config: &NodeConfig) -> Vec<String> {
 }
 
 /// One problem for each interface, family and place where SYNs were lost.
-fn losses(plan: &Plan, findings: &[Finding]) -> Vec<String> {
-    let mut lost: BTreeMap<(&str, Family, Option<Way>), Vec<&Finding>> = BTreeMap::new();
+fn losses(plan: &ProbePlan, findings: &[ProbeFinding]) -> Vec<String> {
+    let mut lost: BTreeMap<(&str, AddressFamily, Option<PacketDirection>), Vec<&ProbeFinding>> =
+        BTreeMap::new();
     for finding in findings {
         let way = match finding.outcome {
-            Outcome::Passed => continue,
-            Outcome::NotTaken => None,
-            Outcome::Lost(way) => Some(way),
+            ProbeOutcome::Passed => continue,
+            ProbeOutcome::NotTaken => None,
+            ProbeOutcome::Lost(way) => Some(way),
         };
         let family = match finding.server.is_ipv4() {
-            true => Family::Ipv4,
-            false => Family::Ipv6,
+            true => AddressFamily::Ipv4,
+            false => AddressFamily::Ipv6,
         };
         let key = (finding.interface.as_str(), family, way);
         lost.entry(key).or_default().push(finding);
@@ -61,7 +62,7 @@ fn losses(plan: &Plan, findings: &[Finding]) -> Vec<String> {
         .collect()
 }
 
-fn blocked(plan: &Plan, probe: &str, family: Family, way: Way) -> String {
+fn blocked(plan: &ProbePlan, probe: &str, family: AddressFamily, way: PacketDirection) -> String {
     let chains = dropping_chains(way.hook());
     let suspects = match listed(&chains) {
         None if way.hook() == "input" => "no chain there drops, so look at strict reverse path filtering (rp_filter = 1) and at `ip rule`".to_owned(),

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::counters::Counts;
+use super::counters::PacketCounts;
 
 /// For so long nothing passes before a way counts as blocked.
 const BLOCKED_FOR: Duration = Duration::from_secs(2);
@@ -27,7 +27,7 @@ const FORGOTTEN_AFTER: Duration = Duration::from_secs(60);
 
 /// A way of packets through this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Way {
+pub(crate) enum PacketDirection {
     /// A client's SYN from the LAN side to the listener: hook `input`.
     ClientToNode,
     /// The listener's SYN-ACK to the client: hook `output`.
@@ -38,7 +38,7 @@ pub(crate) enum Way {
     ServerToNode,
 }
 
-impl Way {
+impl PacketDirection {
     const ALL: [Self; 4] = [
         Self::ClientToNode,
         Self::NodeToClient,
@@ -80,12 +80,12 @@ impl Way {
 
 /// An address family of a table of family inet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Family {
+pub(crate) enum AddressFamily {
     Ipv4,
     Ipv6,
 }
 
-impl Family {
+impl AddressFamily {
     pub(crate) const ALL: [Self; 2] = [Self::Ipv4, Self::Ipv6];
 
     /// The family of a packet that has this address.
@@ -113,30 +113,36 @@ impl Family {
 
 /// What is known of one way.
 #[derive(Clone, Copy, Debug, Default)]
-struct Passage {
+struct DirectionCounts {
     entered: u64,
     passed: u64,
     repeated: u64,
-    suspected: Option<Suspicion>,
+    suspected: Option<BlockSuspicion>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Suspicion {
+struct BlockSuspicion {
     since: Instant,
     entered: u64,
     repeated: u64,
 }
 
-impl Passage {
+impl DirectionCounts {
     /// Takes the counters' new values.
-    fn observe(&mut self, now: Instant, entered: u64, passed: u64, repeated: u64) -> Verdict {
+    fn observe(
+        &mut self,
+        now: Instant,
+        entered: u64,
+        passed: u64,
+        repeated: u64,
+    ) -> DirectionVerdict {
         let started_anew = entered < self.entered || passed < self.passed;
         let news = entered > self.entered || repeated > self.repeated;
         let passes = !started_anew && passed > self.passed;
         if started_anew || passes {
             self.suspected = None;
         } else if news && self.suspected.is_none() {
-            self.suspected = Some(Suspicion {
+            self.suspected = Some(BlockSuspicion {
                 since: now,
                 entered: self.entered,
                 repeated: self.repeated,
@@ -145,8 +151,8 @@ impl Passage {
         (self.entered, self.passed, self.repeated) = (entered, passed, repeated);
         let Some(suspicion) = self.suspected else {
             return match passes {
-                true => Verdict::Passes,
-                false => Verdict::Unknown,
+                true => DirectionVerdict::Passes,
+                false => DirectionVerdict::Unknown,
             };
         };
         let was_repeated = repeated > suspicion.repeated || entered >= suspicion.entered + 2;
@@ -155,15 +161,15 @@ impl Passage {
             self.suspected = None;
         }
         match was_repeated && elapsed >= BLOCKED_FOR {
-            true => Verdict::Blocked,
-            false => Verdict::Unknown,
+            true => DirectionVerdict::Blocked,
+            false => DirectionVerdict::Unknown,
         }
     }
 }
 
 /// What one look at the counters of a way says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Verdict {
+enum DirectionVerdict {
     Passes,
     Unknown,
     Blocked,
@@ -171,40 +177,40 @@ enum Verdict {
 
 /// What one look at all counters says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Observation {
+pub(super) struct CounterObservation {
     /// Ways on which nothing has passed for a while.
-    pub(super) blocked: Vec<(Family, Way)>,
+    pub(super) blocked: Vec<(AddressFamily, PacketDirection)>,
     /// Ways on which nothing has passed since packets entered, not yet for long enough.
-    pub(super) suspected: Vec<(Family, Way)>,
+    pub(super) suspected: Vec<(AddressFamily, PacketDirection)>,
     /// Ways on which something has passed since the last look.
-    pub(super) passing: Vec<(Family, Way)>,
+    pub(super) passing: Vec<(AddressFamily, PacketDirection)>,
 }
 
 /// All ways of both families.
 #[derive(Debug, Default)]
 pub(super) struct FirewallWatch {
-    passages: [[Passage; 4]; 2],
+    passages: [[DirectionCounts; 4]; 2],
 }
 
 impl FirewallWatch {
     /// Takes counters. A way stays blocked until something passes or it is forgotten.
-    pub(super) fn observe(&mut self, now: Instant, counts: &Counts) -> Observation {
-        let mut observation = Observation::default();
-        for (family, passages) in Family::ALL.into_iter().zip(&mut self.passages) {
+    pub(super) fn observe(&mut self, now: Instant, counts: &PacketCounts) -> CounterObservation {
+        let mut observation = CounterObservation::default();
+        for (family, passages) in AddressFamily::ALL.into_iter().zip(&mut self.passages) {
             let count = |name: &str| {
                 let name = format!("{name}{}", family.number());
                 counts.get(&name).copied().unwrap_or(0)
             };
-            for (way, passage) in Way::ALL.into_iter().zip(passages) {
+            for (way, passage) in PacketDirection::ALL.into_iter().zip(passages) {
                 let (entered, passed, repeated) = way.counters();
                 let repeated = repeated.map_or(0, count);
                 match passage.observe(now, count(entered), count(passed), repeated) {
-                    Verdict::Passes => observation.passing.push((family, way)),
-                    Verdict::Unknown if passage.suspected.is_some() => {
+                    DirectionVerdict::Passes => observation.passing.push((family, way)),
+                    DirectionVerdict::Unknown if passage.suspected.is_some() => {
                         observation.suspected.push((family, way));
                     }
-                    Verdict::Unknown => {}
-                    Verdict::Blocked => observation.blocked.push((family, way)),
+                    DirectionVerdict::Unknown => {}
+                    DirectionVerdict::Blocked => observation.blocked.push((family, way)),
                 }
             }
         }
@@ -212,9 +218,9 @@ impl FirewallWatch {
     }
 
     /// Begins anew with one way: something was done about it.
-    pub(super) fn forget(&mut self, family: Family, way: Way) {
-        let family = Family::ALL.iter().position(|one| *one == family);
-        let way = Way::ALL.iter().position(|one| *one == way);
+    pub(super) fn forget(&mut self, family: AddressFamily, way: PacketDirection) {
+        let family = AddressFamily::ALL.iter().position(|one| *one == family);
+        let way = PacketDirection::ALL.iter().position(|one| *one == way);
         if let (Some(family), Some(way)) = (family, way) {
             self.passages[family][way].suspected = None;
         }
@@ -226,12 +232,12 @@ mod tests {
     use super::*;
 
     /// Counters of IPv4 at milliseconds; when the way is first found blocked.
-    fn first_blocked(way: Way, steps: &[(u64, u64, u64, u64)]) -> Option<u64> {
+    fn first_blocked(way: PacketDirection, steps: &[(u64, u64, u64, u64)]) -> Option<u64> {
         let start = Instant::now();
         let mut watch = FirewallWatch::default();
         let (entered, passed, repeated) = way.counters();
         for &(ms, in_count, out_count, again) in steps {
-            let mut counts = Counts::new();
+            let mut counts = PacketCounts::new();
             counts.insert(format!("{entered}4"), in_count);
             counts.insert(format!("{passed}4"), out_count);
             if let Some(repeated) = repeated {
@@ -240,14 +246,14 @@ mod tests {
             let now = start + Duration::from_millis(ms);
             let blocked = watch.observe(now, &counts).blocked;
             if !blocked.is_empty() {
-                assert_eq!(blocked, [(Family::Ipv4, way)]);
+                assert_eq!(blocked, [(AddressFamily::Ipv4, way)]);
                 return Some(ms);
             }
         }
         None
     }
 
-    const SYNS: Way = Way::ClientToNode;
+    const SYNS: PacketDirection = PacketDirection::ClientToNode;
 
     #[test]
     fn syns_of_which_none_arrives_for_two_seconds_are_a_fault() {
@@ -269,7 +275,7 @@ mod tests {
             let counts = [("replies_came4", came), ("replies_arrived4", arrived)];
             let counts = counts.map(|(name, count)| (name.to_owned(), count));
             let now = start + Duration::from_millis(ms);
-            let observation = watch.observe(now, &Counts::from(counts));
+            let observation = watch.observe(now, &PacketCounts::from(counts));
             !observation.suspected.is_empty()
         };
         assert!(!suspected(0, 3, 3));
@@ -322,7 +328,7 @@ mod tests {
 
     #[test]
     fn answers_that_never_leave_are_a_fault() {
-        let way = Way::NodeToClient;
+        let way = PacketDirection::NodeToClient;
         let steps = [
             (0, 0, 0, 0),
             (500, 1, 0, 0),

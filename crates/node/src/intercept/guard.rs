@@ -15,10 +15,10 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::counters::Counts;
-use super::firewall_watch::{Family, FirewallWatch, Way};
-use super::probe::Finding;
-use super::withdrawal::{Decision, Withdrawals};
+use super::counters::PacketCounts;
+use super::firewall_watch::{AddressFamily, FirewallWatch, PacketDirection};
+use super::probe::ProbeFinding;
+use super::withdrawal::{FamilyWithdrawals, WithdrawalDecision};
 
 /// How often the counters are looked at: a quarter of what [`FirewallWatch`] waits.
 pub(super) const LOOK: Duration = Duration::from_millis(500);
@@ -27,13 +27,13 @@ pub(super) const LOOK: Duration = Duration::from_millis(500);
 #[derive(Debug, Default)]
 pub(super) struct FirewallGuard {
     watch: FirewallWatch,
-    withdrawals: Withdrawals,
-    probe: Probe,
+    withdrawals: FamilyWithdrawals,
+    probe: GuardProbe,
 }
 
 /// The probe that was asked for last.
 #[derive(Clone, Copy, Debug, Default)]
-enum Probe {
+enum GuardProbe {
     #[default]
     None,
     UnderWay,
@@ -43,39 +43,39 @@ enum Probe {
 
 /// What follows from a look at the counters.
 #[derive(Debug, Default)]
-pub(super) struct Looked {
+pub(super) struct GuardFindings {
     /// What is to be done about interception; nothing where there is no decision.
-    pub(super) decisions: Vec<(Family, Decision)>,
+    pub(super) decisions: Vec<(AddressFamily, WithdrawalDecision)>,
     /// Ways of connections that this node opens with a client's address, on which nothing passes.
-    pub(super) blocked_opens: Vec<(Family, Way)>,
+    pub(super) blocked_opens: Vec<(AddressFamily, PacketDirection)>,
     /// Ways on which something has passed since the last look.
-    pub(super) passing: Vec<(Family, Way)>,
+    pub(super) passing: Vec<(AddressFamily, PacketDirection)>,
     /// Ways on which nothing has passed for less than the time after which they count as blocked.
-    pub(super) suspected: Vec<(Family, Way)>,
+    pub(super) suspected: Vec<(AddressFamily, PacketDirection)>,
 }
 
 impl FirewallGuard {
     /// Takes the counters, and the time.
-    pub(super) fn look(&mut self, now: Instant, counts: &Counts) -> Looked {
+    pub(super) fn look(&mut self, now: Instant, counts: &PacketCounts) -> GuardFindings {
         let observation = self.watch.observe(now, counts);
-        let mut looked = Looked {
+        let mut looked = GuardFindings {
             passing: observation.passing,
             suspected: observation.suspected,
-            ..Looked::default()
+            ..GuardFindings::default()
         };
         for (family, way) in observation.blocked {
             match way {
-                Way::ClientToNode | Way::NodeToClient => {
+                PacketDirection::ClientToNode | PacketDirection::NodeToClient => {
                     let decision = self.withdrawals.blocked(now, family, way);
                     self.decided(family, decision, &mut looked.decisions);
                 }
-                Way::NodeToServer | Way::ServerToNode => {
+                PacketDirection::NodeToServer | PacketDirection::ServerToNode => {
                     self.watch.forget(family, way);
                     looked.blocked_opens.push((family, way));
                 }
             }
         }
-        for family in Family::ALL {
+        for family in AddressFamily::ALL {
             let decision = self.withdrawals.tick(now, family);
             self.decided(family, decision, &mut looked.decisions);
         }
@@ -87,14 +87,16 @@ impl FirewallGuard {
     pub(super) fn probed(
         &mut self,
         now: Instant,
-        findings: &io::Result<Vec<Finding>>,
-    ) -> Vec<(Family, Decision)> {
+        findings: &io::Result<Vec<ProbeFinding>>,
+    ) -> Vec<(AddressFamily, WithdrawalDecision)> {
         let mut decisions = Vec::new();
         let probe = std::mem::take(&mut self.probe);
-        for family in Family::ALL {
+        for family in AddressFamily::ALL {
             let decision = match probe {
-                Probe::Outdated => self.withdrawals.probed_before(now, family, findings),
-                Probe::None | Probe::UnderWay => self.withdrawals.probed(now, family, findings),
+                GuardProbe::Outdated => self.withdrawals.probed_before(now, family, findings),
+                GuardProbe::None | GuardProbe::UnderWay => {
+                    self.withdrawals.probed(now, family, findings)
+                }
             };
             self.decided(family, decision, &mut decisions);
         }
@@ -103,33 +105,37 @@ impl FirewallGuard {
 
     /// The operator may have cured the cause. A probe that is under way says nothing of that.
     pub(super) fn try_now(&mut self, now: Instant) {
-        if let Probe::UnderWay = self.probe {
-            self.probe = Probe::Outdated;
+        if let GuardProbe::UnderWay = self.probe {
+            self.probe = GuardProbe::Outdated;
         }
         self.withdrawals.try_now(now);
     }
 
     /// The way on which a family is blocked, while it is withdrawn for that.
-    pub(super) fn withdrawn(&self, family: Family) -> Option<Way> {
+    pub(super) fn withdrawn(&self, family: AddressFamily) -> Option<PacketDirection> {
         self.withdrawals.withdrawn(family)
     }
 
     fn decided(
         &mut self,
-        family: Family,
-        decision: Decision,
-        decisions: &mut Vec<(Family, Decision)>,
+        family: AddressFamily,
+        decision: WithdrawalDecision,
+        decisions: &mut Vec<(AddressFamily, WithdrawalDecision)>,
     ) {
-        let settled: &[Way] = match &decision {
-            Decision::Nothing => return,
-            Decision::Probe => {
-                if let Probe::None = self.probe {
-                    self.probe = Probe::UnderWay;
+        let settled: &[PacketDirection] = match &decision {
+            WithdrawalDecision::Nothing => return,
+            WithdrawalDecision::Probe => {
+                if let GuardProbe::None = self.probe {
+                    self.probe = GuardProbe::UnderWay;
                 }
                 &[]
             }
-            Decision::Withdraw(way) | Decision::Partial(way) => std::slice::from_ref(way),
-            Decision::Restore => &[Way::ClientToNode, Way::NodeToClient],
+            WithdrawalDecision::Withdraw(way) | WithdrawalDecision::Partial(way) => {
+                std::slice::from_ref(way)
+            }
+            WithdrawalDecision::Restore => {
+                &[PacketDirection::ClientToNode, PacketDirection::NodeToClient]
+            }
         };
         for way in settled {
             self.watch.forget(family, *way);

@@ -30,19 +30,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::{ConnectFailure, Input, Via};
+use engine::{ArrivalMethod, ConnectFailure, EngineInput};
 use socket2::{Domain, Protocol, SockAddr, SockFilter, Socket, Type};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
-use super::firewall_watch::Family;
+use super::firewall_watch::AddressFamily;
 use super::packet_log::PacketLog;
 use super::rules::{ANSWERED_PREFIX, HELD_PREFIX};
 use super::syn_packet::SynPacket;
-use crate::config::Intercept;
-use crate::connections::Connections;
+use crate::config::InterceptConfig;
+use crate::connections::ConnectionNumbers;
 use crate::lan;
-use crate::mailbox::Mailbox;
+use crate::mailbox::LoopMailbox;
 use crate::repeats;
 use crate::sys;
 
@@ -58,7 +58,7 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const SETTINGS: &str = "/proc/sys/net/ipv4/conf";
 
 /// Who calls whom: the client's address and the server's.
-type Pair = (SocketAddr, SocketAddr);
+type AddressPair = (SocketAddr, SocketAddr);
 
 /// The ports of the mute listeners, for the rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +71,7 @@ pub struct HoldPorts {
 
 /// What is opened while all privileges are there.
 #[derive(Debug)]
-pub(crate) struct Hold {
+pub(crate) struct HoldSockets {
     pub(crate) ports: HoldPorts,
     log: PacketLog,
     packets: PacketSockets,
@@ -79,9 +79,9 @@ pub(crate) struct Hold {
     mute: Vec<Socket>,
 }
 
-impl Hold {
+impl HoldSockets {
     /// Opens listeners, log and sockets; logs why SYNs cannot be held where they cannot.
-    pub(crate) fn open_or_warn(config: &Intercept) -> Option<Self> {
+    pub(crate) fn open_or_warn(config: &InterceptConfig) -> Option<Self> {
         let opened = Self::open(config);
         let opened = opened.inspect_err(|error| {
             tracing::warn!(
@@ -92,7 +92,7 @@ impl Hold {
         opened.ok()
     }
 
-    fn open(config: &Intercept) -> io::Result<Self> {
+    fn open(config: &InterceptConfig) -> io::Result<Self> {
         let mark = u32::from(config.mark) << 24;
         if is_reverse_path_strict() {
             admit_by_loopback();
@@ -211,21 +211,21 @@ impl PacketSockets {
 /// The SYNs that are held. Clones are handles to the same ones.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HeldSyns {
-    table: Arc<Mutex<Table>>,
+    table: Arc<Mutex<HeldTable>>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
+struct HeldTable {
     /// Who waits for the connection of a SYN that was let in.
-    held: HashMap<Pair, Option<oneshot::Sender<TcpStream>>>,
+    held: HashMap<AddressPair, Option<oneshot::Sender<TcpStream>>>,
     per_client: HashMap<IpAddr, usize>,
     /// Families whose handshakes do not end here.
-    withdrawn: BTreeSet<Family>,
+    withdrawn: BTreeSet<AddressFamily>,
 }
 
 /// What becomes of a SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum SynPlacement {
     Held,
     HeldAlready,
     Full,
@@ -233,7 +233,7 @@ enum Place {
 
 impl HeldSyns {
     /// Hands an accepted connection to whoever waits for it, or gives it back.
-    pub(super) fn hand_over(&self, pair: Pair, stream: TcpStream) -> Option<TcpStream> {
+    pub(super) fn hand_over(&self, pair: AddressPair, stream: TcpStream) -> Option<TcpStream> {
         let waiting = self.lock().held.get_mut(&pair).and_then(Option::take);
         match waiting {
             Some(waiting) => waiting.send(stream).err(),
@@ -241,24 +241,24 @@ impl HeldSyns {
         }
     }
 
-    fn take_place(&self, pair: Pair) -> Place {
+    fn take_place(&self, pair: AddressPair) -> SynPlacement {
         let mut table = self.lock();
         if table.held.contains_key(&pair) {
-            return Place::HeldAlready;
+            return SynPlacement::HeldAlready;
         }
         let own = table.per_client.get(&pair.0.ip()).copied().unwrap_or(0);
         if table.held.len() >= HELD_MAX || own >= HELD_PER_CLIENT {
-            return Place::Full;
+            return SynPlacement::Full;
         }
         table.per_client.insert(pair.0.ip(), own + 1);
         table.held.insert(pair, None);
-        Place::Held
+        SynPlacement::Held
     }
 
     /// The connection of a SYN that is let in; `None` where its handshake would not end.
-    fn expect(&self, pair: Pair) -> Option<oneshot::Receiver<TcpStream>> {
+    fn expect(&self, pair: AddressPair) -> Option<oneshot::Receiver<TcpStream>> {
         let mut table = self.lock();
-        if table.withdrawn.contains(&Family::of(pair.0.ip())) {
+        if table.withdrawn.contains(&AddressFamily::of(pair.0.ip())) {
             return None;
         }
         let (sender, stream) = oneshot::channel();
@@ -268,22 +268,22 @@ impl HeldSyns {
 
     /// The packet filter drops what is intercepted of a family. Its clients are not waited for: as long as the far
     /// node's connection to the server is there, the server takes a client's own SYN for one of that connection.
-    pub(super) fn withdraw(&self, family: Family) {
+    pub(super) fn withdraw(&self, family: AddressFamily) {
         let mut table = self.lock();
         table.withdrawn.insert(family);
         for (pair, waiting) in &mut table.held {
-            if Family::of(pair.0.ip()) == family {
+            if AddressFamily::of(pair.0.ip()) == family {
                 *waiting = None;
             }
         }
     }
 
     /// Clients of a family are waited for again.
-    pub(super) fn restore(&self, family: Family) {
+    pub(super) fn restore(&self, family: AddressFamily) {
         self.lock().withdrawn.remove(&family);
     }
 
-    fn release(&self, pair: Pair) {
+    fn release(&self, pair: AddressPair) {
         let mut table = self.lock();
         if table.held.remove(&pair).is_none() {
             return;
@@ -297,13 +297,18 @@ impl HeldSyns {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Table> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HeldTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Takes what the rules log until dropped.
-pub(crate) async fn attend(hold: Hold, held: HeldSyns, connections: Connections, mailbox: Mailbox) {
+pub(crate) async fn attend(
+    hold: HoldSockets,
+    held: HeldSyns,
+    connections: ConnectionNumbers,
+    mailbox: LoopMailbox,
+) {
     let packets = Arc::new(hold.packets);
     let _mute = hold.mute;
     let mut reader = match hold.log.into_reader() {
@@ -334,7 +339,7 @@ pub(crate) async fn attend(hold: Hold, held: HeldSyns, connections: Connections,
         }
         for server in answered {
             let _ = mailbox
-                .input(Input::BypassedServerAnswered { server })
+                .input(EngineInput::BypassedServerAnswered { server })
                 .await;
         }
     }
@@ -344,14 +349,14 @@ fn take(
     syn: SynPacket,
     packets: &Arc<PacketSockets>,
     held: &HeldSyns,
-    connections: &Connections,
-    mailbox: &Mailbox,
+    connections: &ConnectionNumbers,
+    mailbox: &LoopMailbox,
 ) {
     let pair = (syn.source, syn.destination);
     match held.take_place(pair) {
-        Place::Held => {}
-        Place::HeldAlready => return,
-        Place::Full => {
+        SynPlacement::Held => {}
+        SynPlacement::HeldAlready => return,
+        SynPlacement::Full => {
             warn_if_failed(packets.let_in(&syn));
             return;
         }
@@ -363,7 +368,7 @@ fn take(
         return;
     };
     let (packets, held, waiting) = (Arc::clone(packets), held.clone(), mailbox.clone());
-    let via = Via::Transparent;
+    let via = ArrivalMethod::Transparent;
     connections.asks(
         taken,
         pair.0,
@@ -372,7 +377,7 @@ fn take(
         mailbox,
         move |mut asked| async move {
             match asked.outcome().await {
-                lan::Outcome::Admitted => {
+                lan::ClientOutcome::Admitted => {
                     let stream = match held.expect(pair) {
                         Some(arrived) => {
                             warn_if_failed(packets.let_in(&syn));
@@ -389,15 +394,15 @@ fn take(
                         Some(Err(_)) | None => asked.abort(&waiting).await,
                     }
                 }
-                lan::Outcome::Declined(ConnectFailure::Refused) => {
+                lan::ClientOutcome::Declined(ConnectFailure::Refused) => {
                     held.release(pair);
                     warn_if_failed(packets.answer(&syn, &syn.refusal()));
                 }
-                lan::Outcome::Declined(ConnectFailure::Unreachable) => {
+                lan::ClientOutcome::Declined(ConnectFailure::Unreachable) => {
                     held.release(pair);
                     warn_if_failed(packets.answer(&syn, &syn.unreachable()));
                 }
-                lan::Outcome::Declined(_) | lan::Outcome::Ended => held.release(pair),
+                lan::ClientOutcome::Declined(_) | lan::ClientOutcome::Ended => held.release(pair),
             }
         },
     );
@@ -417,7 +422,7 @@ mod tests {
 
     use super::*;
 
-    fn pair(client: u8, port: u16) -> Pair {
+    fn pair(client: u8, port: u16) -> AddressPair {
         let client = SocketAddr::from(([198, 18, 1, client], port));
         (client, SocketAddr::from(([198, 18, 2, 2], 80)))
     }
@@ -425,22 +430,22 @@ mod tests {
     #[test]
     fn a_syn_that_comes_again_is_held_already() {
         let held = HeldSyns::default();
-        assert_eq!(held.take_place(pair(2, 1)), Place::Held);
-        assert_eq!(held.take_place(pair(2, 1)), Place::HeldAlready);
+        assert_eq!(held.take_place(pair(2, 1)), SynPlacement::Held);
+        assert_eq!(held.take_place(pair(2, 1)), SynPlacement::HeldAlready);
         held.release(pair(2, 1));
-        assert_eq!(held.take_place(pair(2, 1)), Place::Held);
+        assert_eq!(held.take_place(pair(2, 1)), SynPlacement::Held);
     }
 
     #[test]
     fn one_client_fills_its_own_share_and_leaves_room_for_others() {
         let held = HeldSyns::default();
         for port in 0..HELD_PER_CLIENT as u16 {
-            assert_eq!(held.take_place(pair(2, port)), Place::Held);
+            assert_eq!(held.take_place(pair(2, port)), SynPlacement::Held);
         }
-        assert_eq!(held.take_place(pair(2, 9_999)), Place::Full);
-        assert_eq!(held.take_place(pair(3, 1)), Place::Held);
+        assert_eq!(held.take_place(pair(2, 9_999)), SynPlacement::Full);
+        assert_eq!(held.take_place(pair(3, 1)), SynPlacement::Held);
         held.release(pair(2, 0));
-        assert_eq!(held.take_place(pair(2, 9_999)), Place::Held);
+        assert_eq!(held.take_place(pair(2, 9_999)), SynPlacement::Held);
         for port in 0..HELD_PER_CLIENT as u16 {
             held.release(pair(2, port));
         }
@@ -455,13 +460,13 @@ mod tests {
         let earlier = pair(2, 1);
         held.take_place(earlier);
         let mut arrived = held.expect(earlier).unwrap();
-        held.withdraw(Family::Ipv6);
+        held.withdraw(AddressFamily::Ipv6);
         assert_eq!(arrived.try_recv().unwrap_err(), TryRecvError::Empty);
-        held.withdraw(Family::Ipv4);
+        held.withdraw(AddressFamily::Ipv4);
         assert_eq!(arrived.try_recv().unwrap_err(), TryRecvError::Closed);
         held.take_place(pair(2, 2));
         assert!(held.expect(pair(2, 2)).is_none());
-        held.restore(Family::Ipv4);
+        held.restore(AddressFamily::Ipv4);
         assert!(held.expect(pair(2, 2)).is_some());
     }
 
@@ -471,9 +476,9 @@ mod tests {
         let shares = (HELD_MAX / HELD_PER_CLIENT) as u8;
         for client in 0..shares {
             for port in 0..HELD_PER_CLIENT as u16 {
-                assert_eq!(held.take_place(pair(client, port)), Place::Held);
+                assert_eq!(held.take_place(pair(client, port)), SynPlacement::Held);
             }
         }
-        assert_eq!(held.take_place(pair(shares, 1)), Place::Full);
+        assert_eq!(held.take_place(pair(shares, 1)), SynPlacement::Full);
     }
 }

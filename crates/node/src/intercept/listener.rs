@@ -8,14 +8,14 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use bytes::Bytes;
-use engine::Via;
+use engine::ArrivalMethod;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpListener;
 
 use super::held::HeldSyns;
-use crate::connections::Connections;
+use crate::connections::ConnectionNumbers;
 use crate::lan;
-use crate::mailbox::Mailbox;
+use crate::mailbox::LoopMailbox;
 
 /// Handshakes and finished connections that may wait for us; the kernel caps it at somaxconn. Those that
 /// find no descriptors wait here, so it is not shorter where these are few: a SYN that finds the queue full
@@ -58,12 +58,12 @@ pub(super) fn bind_one(address: SocketAddr) -> io::Result<std::net::TcpListener>
 pub(crate) async fn accept_intercepted(
     listener: TcpListener,
     held: HeldSyns,
-    connections: Connections,
-    mailbox: Mailbox,
+    connections: ConnectionNumbers,
+    mailbox: LoopMailbox,
 ) {
     let own = listener.local_addr().ok();
     loop {
-        let (stream, client) = Connections::accept(&listener).await;
+        let (stream, client) = ConnectionNumbers::accept(&listener).await;
         let Ok(server) = stream.local_addr() else {
             continue;
         };
@@ -78,7 +78,7 @@ pub(crate) async fn accept_intercepted(
             continue;
         };
         let taken = connections.descriptors().await;
-        let (early, via) = (Bytes::new(), Via::Transparent);
+        let (early, via) = (Bytes::new(), ArrivalMethod::Transparent);
         connections.accepted((stream, taken), early, client, server, via, &mailbox);
     }
 }

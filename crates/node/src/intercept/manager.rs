@@ -12,23 +12,23 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use engine::{Input, Prefix};
+use engine::{EngineInput, IpPrefix};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
 
-use super::counters::{CounterReader, Counts};
-use super::firewall_watch::{Family, Way};
+use super::counters::{CounterReader, PacketCounts};
+use super::firewall_watch::{AddressFamily, PacketDirection};
 use super::guard::{FirewallGuard, LOOK};
 use super::held::{HeldSyns, HoldPorts};
 use super::operator_rules::DroppingChain;
-use super::probe::{self, Finding, Plan};
-use super::routes::Delivery;
-use super::rules::{Contents, FILTERED_FOR, Ruleset, rule_counter};
-use super::withdrawal::Decision;
+use super::probe::{self, ProbeFinding, ProbePlan};
+use super::routes::PolicyRoute;
+use super::rules::{FILTERED_FOR, InterceptRuleset, TableContents, rule_counter};
+use super::withdrawal::WithdrawalDecision;
 use super::{operator_rules, remedy, remove_table, run_nft, table_name, tables_in_place};
 use crate::config::NodeConfig;
-use crate::mailbox::Mailbox;
+use crate::mailbox::LoopMailbox;
 
 /// Rules that are missing are put in place again this often: after a failure, or when somebody
 /// else flushed them.
@@ -43,9 +43,9 @@ const JUDGED_WITHIN: Duration = Duration::from_secs(3);
 
 /// What is to be different.
 #[derive(Debug)]
-pub(crate) enum Change {
+pub(crate) enum InterceptChange {
     /// Take connections to these and no others.
-    Destinations(Vec<Prefix>),
+    Destinations(Vec<IpPrefix>),
     /// Bypass a server for a while. The engine bounds how many there are.
     Avoid {
         server: SocketAddr,
@@ -61,11 +61,14 @@ pub(crate) enum Change {
     /// Accept clients of a server after it was asked.
     AcceptAfterServer { server: SocketAddr },
     /// Bypass connections between these networks, and no others: clients' and servers'.
-    BypassRoutes(Vec<(Prefix, Prefix)>),
+    BypassRoutes(Vec<(IpPrefix, IpPrefix)>),
     /// Never take connections to these: they are peers' own addresses.
     PeerAddresses(BTreeSet<IpAddr>),
     /// Leave these clients alone for a while.
-    PassBy { clients: Prefix, lasting: Duration },
+    PassBy {
+        clients: IpPrefix,
+        lasting: Duration,
+    },
     /// The configuration was read again.
     Configure(Box<NodeConfig>),
     /// The watchdog took the table away and asks for it again.
@@ -76,7 +79,7 @@ pub(crate) enum Change {
 
 /// What is in place, for `status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub(crate) struct Report {
+pub(crate) struct InterceptReport {
     /// `off`, `starting`, `in place`, `failed: ...` or `removed`.
     pub(crate) state: String,
     /// What is taken now.
@@ -86,7 +89,7 @@ pub(crate) struct Report {
     /// Networks between which connections are bypassed, because the servers' answers take another route.
     pub(crate) bypassed_routes: Vec<String>,
     /// What the packet filter of this machine drops now.
-    pub(crate) blocked: Vec<Blocked>,
+    pub(crate) blocked: Vec<BlockedTraffic>,
     /// Whether a family is not intercepted because of that: 1 or 0.
     pub(crate) withdrawn: u8,
     /// Families of which the packet filter has dropped the connections of some clients within the
@@ -102,7 +105,7 @@ pub(crate) struct Report {
 
 /// Something that the packet filter of this machine drops.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
-pub(crate) struct Blocked {
+pub(crate) struct BlockedTraffic {
     /// `IPv4` or `IPv6`.
     pub(crate) family: &'static str,
     /// `input` or `output`.
@@ -149,15 +152,15 @@ impl SpoofedBlocked {
         }
     }
 
-    fn family(&mut self, family: Family) -> &mut SpoofedFamily {
+    fn family(&mut self, family: AddressFamily) -> &mut SpoofedFamily {
         match family {
-            Family::Ipv4 => &mut self.ipv4,
-            Family::Ipv6 => &mut self.ipv6,
+            AddressFamily::Ipv4 => &mut self.ipv4,
+            AddressFamily::Ipv6 => &mut self.ipv6,
         }
     }
 }
 
-impl Report {
+impl InterceptReport {
     /// Of a node that does not intercept.
     pub(crate) fn off() -> Self {
         Self {
@@ -192,12 +195,12 @@ pub(crate) async fn until_judged(mut blocked: watch::Receiver<SpoofedBlocked>, c
     let _ = tokio::time::timeout(JUDGED_WITHIN, blocked.wait_for(is_judged)).await;
 }
 
-struct Manager {
+struct InterceptManager {
     node: String,
-    ruleset: Ruleset,
-    delivery: Delivery,
-    destinations: Vec<Prefix>,
-    bypassed_routes: Vec<(Prefix, Prefix)>,
+    ruleset: InterceptRuleset,
+    delivery: PolicyRoute,
+    destinations: Vec<IpPrefix>,
+    bypassed_routes: Vec<(IpPrefix, IpPrefix)>,
     peer_addresses: BTreeSet<IpAddr>,
     avoided: BTreeMap<SocketAddr, Instant>,
     reached: BTreeMap<SocketAddr, Instant>,
@@ -205,42 +208,42 @@ struct Manager {
     in_place: bool,
     /// What was last said about the rules.
     state: String,
-    report: watch::Sender<Report>,
-    plan: Plan,
+    report: watch::Sender<InterceptReport>,
+    plan: ProbePlan,
     held: HeldSyns,
     counters: Option<CounterReader>,
-    counts: Counts,
+    counts: PacketCounts,
     guard: FirewallGuard,
     /// Ways of connections that this node opens with a client's address.
-    blocked_opens: BTreeSet<(Family, Way)>,
+    blocked_opens: BTreeSet<(AddressFamily, PacketDirection)>,
     /// What is said about ways that are blocked.
-    advice: BTreeMap<(Family, Way), Advice>,
+    advice: BTreeMap<(AddressFamily, PacketDirection), FirewallAdvice>,
     /// When connections of some clients were last found to be dropped.
-    partly_dropped: BTreeMap<Family, Instant>,
+    partly_dropped: BTreeMap<AddressFamily, Instant>,
     spoofed_blocked: watch::Sender<SpoofedBlocked>,
-    probing: Option<Probing>,
+    probing: Option<ProbeTask>,
 }
 
 /// Where packets are dropped and what would cure it.
 #[derive(Clone, Debug, Default)]
-struct Advice {
+struct FirewallAdvice {
     chains: Vec<String>,
     cures: Vec<String>,
 }
 
 /// A probe under way.
-type Probing = JoinHandle<std::io::Result<Vec<Finding>>>;
+type ProbeTask = JoinHandle<std::io::Result<Vec<ProbeFinding>>>;
 
 /// Keeps the rules as they should be until they are removed or nobody can change them.
 pub(crate) async fn manage(
     config: NodeConfig,
     (hold, held): (Option<HoldPorts>, HeldSyns),
-    mut changes: mpsc::UnboundedReceiver<Change>,
-    report: watch::Sender<Report>,
+    mut changes: mpsc::UnboundedReceiver<InterceptChange>,
+    report: watch::Sender<InterceptReport>,
     spoofed_blocked: watch::Sender<SpoofedBlocked>,
-    mailbox: Mailbox,
+    mailbox: LoopMailbox,
 ) {
-    let mut manager = Manager::new(config, (hold, held), report, spoofed_blocked);
+    let mut manager = InterceptManager::new(config, (hold, held), report, spoofed_blocked);
     manager.install().await;
     let mut look = tokio::time::interval(LOOK);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -272,7 +275,7 @@ pub(crate) async fn manage(
         let removal = manager.apply(waiting).await;
         for server in avoided {
             // A loop that has ended waits for no answer.
-            let _ = mailbox.input(Input::Avoided { server }).await;
+            let _ = mailbox.input(EngineInput::Avoided { server }).await;
         }
         if let Some(done) = removal {
             manager.remove().await;
@@ -284,7 +287,7 @@ pub(crate) async fn manage(
 }
 
 /// Waits for the probe under way, for ever where there is none.
-async fn probed(probing: &mut Option<Probing>) -> std::io::Result<Vec<Finding>> {
+async fn probed(probing: &mut Option<ProbeTask>) -> std::io::Result<Vec<ProbeFinding>> {
     let Some(task) = probing else {
         return std::future::pending().await;
     };
@@ -295,35 +298,35 @@ async fn probed(probing: &mut Option<Probing>) -> std::io::Result<Vec<Finding>> 
     findings
 }
 
-fn servers_to_avoid(changes: &[Change]) -> Vec<SocketAddr> {
-    let server = |change: &Change| match change {
-        Change::Avoid { server, .. } => Some(*server),
-        Change::Destinations(_)
-        | Change::Readmit { .. }
-        | Change::AcceptAtOnce { .. }
-        | Change::AcceptAfterServer { .. }
-        | Change::BypassRoutes(_)
-        | Change::PeerAddresses(_)
-        | Change::PassBy { .. }
-        | Change::Configure(_)
-        | Change::Reinstall
-        | Change::Remove(_) => None,
+fn servers_to_avoid(changes: &[InterceptChange]) -> Vec<SocketAddr> {
+    let server = |change: &InterceptChange| match change {
+        InterceptChange::Avoid { server, .. } => Some(*server),
+        InterceptChange::Destinations(_)
+        | InterceptChange::Readmit { .. }
+        | InterceptChange::AcceptAtOnce { .. }
+        | InterceptChange::AcceptAfterServer { .. }
+        | InterceptChange::BypassRoutes(_)
+        | InterceptChange::PeerAddresses(_)
+        | InterceptChange::PassBy { .. }
+        | InterceptChange::Configure(_)
+        | InterceptChange::Reinstall
+        | InterceptChange::Remove(_) => None,
     };
     changes.iter().filter_map(server).collect()
 }
 
-impl Manager {
+impl InterceptManager {
     fn new(
         config: NodeConfig,
         (hold, held): (Option<HoldPorts>, HeldSyns),
-        report: watch::Sender<Report>,
+        report: watch::Sender<InterceptReport>,
         spoofed_blocked: watch::Sender<SpoofedBlocked>,
     ) -> Self {
-        let ruleset = Ruleset::new(&config, hold);
-        let delivery = Delivery::new(&config);
+        let ruleset = InterceptRuleset::new(&config, hold);
+        let delivery = PolicyRoute::new(&config);
         Self {
             delivery,
-            plan: Plan::new(&config),
+            plan: ProbePlan::new(&config),
             node: config.name,
             ruleset,
             destinations: Vec::new(),
@@ -339,7 +342,7 @@ impl Manager {
             counters: CounterReader::open()
                 .inspect_err(|error| tracing::warn!(%error, "counters of rules cannot be read"))
                 .ok(),
-            counts: Counts::new(),
+            counts: PacketCounts::new(),
             guard: FirewallGuard::default(),
             blocked_opens: BTreeSet::new(),
             advice: BTreeMap::new(),
@@ -350,64 +353,64 @@ impl Manager {
     }
 
     /// Makes the changes; returns who waits for the removal, if that is among them.
-    async fn apply(&mut self, changes: Vec<Change>) -> Option<oneshot::Sender<()>> {
+    async fn apply(&mut self, changes: Vec<InterceptChange>) -> Option<oneshot::Sender<()>> {
         let mut script = String::new();
         let mut whole = !self.in_place;
         for change in changes {
             match change {
-                Change::Destinations(destinations) => {
+                InterceptChange::Destinations(destinations) => {
                     if destinations != self.destinations {
                         self.destinations = destinations;
                         script.push_str(&self.ruleset.set_destinations(&self.effective()));
                     }
                 }
-                Change::Avoid { server, lasting } => {
+                InterceptChange::Avoid { server, lasting } => {
                     let now = Instant::now();
                     self.avoided.retain(|_, until| *until > now);
                     self.avoided.insert(server, now + lasting);
                     script.push_str(&self.ruleset.avoid(server, lasting));
                 }
-                Change::Readmit { server } => {
+                InterceptChange::Readmit { server } => {
                     if self.avoided.remove(&server).is_some() {
                         script.push_str(&self.ruleset.readmit(server));
                     }
                 }
-                Change::AcceptAtOnce { server, lasting } => {
+                InterceptChange::AcceptAtOnce { server, lasting } => {
                     let now = Instant::now();
                     self.reached.retain(|_, until| *until > now);
                     self.reached.insert(server, now + lasting);
                     script.push_str(&self.ruleset.accept_at_once(server, lasting));
                 }
-                Change::AcceptAfterServer { server } => {
+                InterceptChange::AcceptAfterServer { server } => {
                     if self.reached.remove(&server).is_some() {
                         script.push_str(&self.ruleset.accept_after_server(server));
                     }
                 }
-                Change::BypassRoutes(routes) => {
+                InterceptChange::BypassRoutes(routes) => {
                     script.push_str(&self.ruleset.set_bypassed_routes(&routes));
                     self.bypassed_routes = routes;
                 }
-                Change::PeerAddresses(addresses) => {
+                InterceptChange::PeerAddresses(addresses) => {
                     if addresses != self.peer_addresses {
                         script.push_str(&self.ruleset.set_peer_addresses(&addresses));
                         self.peer_addresses = addresses;
                     }
                 }
                 // Forgotten when the table is put in place anew: the engine asks again.
-                Change::PassBy { clients, lasting } => {
+                InterceptChange::PassBy { clients, lasting } => {
                     script.push_str(&self.ruleset.pass_by(clients, lasting));
                 }
-                Change::Configure(config) => {
-                    let ruleset = Ruleset::new(&config, self.hold);
+                InterceptChange::Configure(config) => {
+                    let ruleset = InterceptRuleset::new(&config, self.hold);
                     whole |= ruleset != self.ruleset;
                     self.ruleset = ruleset;
-                    self.plan = Plan::new(&config);
+                    self.plan = ProbePlan::new(&config);
                     self.guard.try_now(Instant::now());
                     script.push_str(&self.ruleset.forget_filtered());
                     self.spoofed_blocked.send_replace(SpoofedBlocked::default());
                 }
-                Change::Reinstall => whole = true,
-                Change::Remove(done) => return Some(done),
+                InterceptChange::Reinstall => whole = true,
+                InterceptChange::Remove(done) => return Some(done),
             }
         }
         if !whole && script.is_empty() {
@@ -469,7 +472,7 @@ impl Manager {
             let servers = servers.map(|(server, until)| (*server, *until - now));
             servers.collect::<BTreeMap<_, _>>()
         };
-        let script = self.ruleset.install(&Contents {
+        let script = self.ruleset.install(&TableContents {
             destinations: &self.effective(),
             bypassed_routes: &self.bypassed_routes,
             peer_addresses: self.peer_addresses.clone(),
@@ -517,11 +520,11 @@ impl Manager {
     }
 
     /// The destinations without those of a family that is withdrawn.
-    fn effective(&self) -> Vec<Prefix> {
-        let is_taken = |prefix: &&Prefix| {
+    fn effective(&self) -> Vec<IpPrefix> {
+        let is_taken = |prefix: &&IpPrefix| {
             let family = match prefix.address().is_ipv4() {
-                true => Family::Ipv4,
-                false => Family::Ipv6,
+                true => AddressFamily::Ipv4,
+                false => AddressFamily::Ipv6,
             };
             self.guard.withdrawn(family).is_none()
         };
@@ -550,8 +553,9 @@ impl Manager {
         // After what was found above: nobody sees a suspicion end before its verdict.
         self.spoofed_blocked.send_if_modified(|blocked| {
             let before = *blocked;
-            for family in Family::ALL {
-                let of_opens = [Way::NodeToServer, Way::ServerToNode].map(|way| (family, way));
+            for family in AddressFamily::ALL {
+                let of_opens = [PacketDirection::NodeToServer, PacketDirection::ServerToNode]
+                    .map(|way| (family, way));
                 let mut suspected = looked.suspected.iter();
                 blocked.family(family).is_suspected = suspected.any(|way| of_opens.contains(way));
             }
@@ -568,7 +572,7 @@ impl Manager {
         self.tell();
     }
 
-    async fn judge(&mut self, findings: &std::io::Result<Vec<Finding>>) {
+    async fn judge(&mut self, findings: &std::io::Result<Vec<ProbeFinding>>) {
         if let Err(error) = findings {
             tracing::debug!(%error, "no probe could be sent through the packet filter");
         }
@@ -578,16 +582,16 @@ impl Manager {
         self.tell();
     }
 
-    async fn decided(&mut self, family: Family, decision: Decision) {
+    async fn decided(&mut self, family: AddressFamily, decision: WithdrawalDecision) {
         match decision {
-            Decision::Nothing => {}
-            Decision::Probe => {
+            WithdrawalDecision::Nothing => {}
+            WithdrawalDecision::Probe => {
                 if self.probing.is_none() {
                     let plan = self.plan.clone();
                     self.probing = Some(tokio::task::spawn_blocking(move || probe::probe(&plan)));
                 }
             }
-            Decision::Withdraw(way) => {
+            WithdrawalDecision::Withdraw(way) => {
                 self.set_destinations().await;
                 self.held.withdraw(family);
                 self.complain(
@@ -597,7 +601,7 @@ impl Manager {
                 )
                 .await;
             }
-            Decision::Restore => {
+            WithdrawalDecision::Restore => {
                 self.held.restore(family);
                 self.set_destinations().await;
                 tracing::info!(
@@ -605,7 +609,7 @@ impl Manager {
                     "the packet filter lets intercepted connections through; they are intercepted again"
                 );
             }
-            Decision::Partial(way) => {
+            WithdrawalDecision::Partial(way) => {
                 self.partly_dropped.insert(family, Instant::now());
                 tracing::warn!(
                     family = family.name(),
@@ -617,7 +621,7 @@ impl Manager {
     }
 
     /// Connections that this node opens with a client's address are dropped.
-    async fn opens_blocked(&mut self, now: Instant, family: Family, way: Way) {
+    async fn opens_blocked(&mut self, now: Instant, family: AddressFamily, way: PacketDirection) {
         let until = Some(now + UNTRIED_FOR);
         self.spoofed_blocked
             .send_modify(|blocked| blocked.family(family).until = until);
@@ -632,7 +636,7 @@ impl Manager {
     }
 
     /// Says what is dropped, where, and what to write.
-    async fn complain(&mut self, family: Family, way: Way, what: &'static str) {
+    async fn complain(&mut self, family: AddressFamily, way: PacketDirection, what: &'static str) {
         let chains = blocking(move || Ok(operator_rules::dropping_chains(way.hook())))
             .await
             .unwrap_or_default();
@@ -649,7 +653,7 @@ impl Manager {
         for command in &commands {
             tracing::error!(family = family.name(), command, "this would cure it");
         }
-        let advice = Advice {
+        let advice = FirewallAdvice {
             chains: names,
             cures: commands,
         };
@@ -679,12 +683,12 @@ impl Manager {
         });
     }
 
-    fn reported(&self) -> Report {
+    fn reported(&self) -> InterceptReport {
         let now = Instant::now();
         let mut blocked = Vec::new();
         let mut withdrawn = 0;
         let mut state = self.state.clone();
-        for family in Family::ALL {
+        for family in AddressFamily::ALL {
             if let Some(way) = self.guard.withdrawn(family) {
                 blocked.push((family, way));
                 withdrawn = 1;
@@ -702,7 +706,7 @@ impl Manager {
         blocked.extend(self.blocked_opens.iter().copied());
         let count = |name: &str| self.counts.get(name).copied().unwrap_or(0);
         let both = |name: &str| count(&format!("{name}4")) + count(&format!("{name}6"));
-        Report {
+        InterceptReport {
             state,
             destinations: self.effective().iter().map(ToString::to_string).collect(),
             avoided: self.avoided.values().filter(|until| **until > now).count(),
@@ -715,8 +719,8 @@ impl Manager {
                 .into_iter()
                 .map(|(family, way)| {
                     let advice = self.advice.get(&(family, way)).cloned();
-                    let Advice { chains, cures } = advice.unwrap_or_default();
-                    Blocked {
+                    let FirewallAdvice { chains, cures } = advice.unwrap_or_default();
+                    BlockedTraffic {
                         family: family.name(),
                         hook: way.hook(),
                         what: way.what(),

@@ -32,10 +32,12 @@ mod withdrawal;
 
 pub(crate) use examine::examine;
 pub use held::HoldPorts;
-pub(crate) use held::{HeldSyns, Hold, attend};
+pub(crate) use held::{HeldSyns, HoldSockets, attend};
 pub(crate) use listener::{accept_intercepted, bind};
-pub(crate) use manager::{Change, Report, SpoofedBlocked, manage, until_blocked, until_judged};
-pub use rules::{Contents, Ruleset, table_name};
+pub(crate) use manager::{
+    InterceptChange, InterceptReport, SpoofedBlocked, manage, until_blocked, until_judged,
+};
+pub use rules::{InterceptRuleset, TableContents, table_name};
 
 use std::io::{self, Write};
 use std::path::Path;

@@ -18,7 +18,7 @@ const JUMPS_MAX: usize = 64;
 /// A base chain whose policy or rules drop or reject.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DroppingChain {
-    kind: Kind,
+    kind: RuleSystem,
     /// Family, table and chain as nft has them, or the chain's name.
     place: String,
     has_drop_policy: bool,
@@ -27,7 +27,7 @@ pub(crate) struct DroppingChain {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum RuleSystem {
     Nft,
     Legacy,
 }
@@ -35,7 +35,7 @@ enum Kind {
 impl DroppingChain {
     /// Family, table and chain, as commands of nft take them.
     pub(crate) fn nft_place(&self) -> Option<String> {
-        (self.kind == Kind::Nft).then(|| self.place.clone())
+        (self.kind == RuleSystem::Nft).then(|| self.place.clone())
     }
 }
 
@@ -96,7 +96,7 @@ fn in_ruleset(ruleset: &Value, hook: &str) -> Vec<DroppingChain> {
         let has_drop_policy = chain["policy"] == "drop";
         if has_drop_policy || rules > 0 {
             found.push(DroppingChain {
-                kind: Kind::Nft,
+                kind: RuleSystem::Nft,
                 place: format!("{family} {table} {name}"),
                 has_drop_policy,
                 rules,
@@ -123,7 +123,7 @@ fn dropping_rules(
         .filter(is_ours)
         .filter(|rule| rule["chain"] == chain && !matches_invalid(&rule["expr"]))
     {
-        let mut verdicts = Verdicts::default();
+        let mut verdicts = RuleVerdicts::default();
         verdicts.collect(&rule["expr"]);
         // The verdicts of a named map.
         let maps = entries.iter().filter_map(|entry| entry.get("map"));
@@ -153,13 +153,13 @@ fn matches_invalid(expressions: &Value) -> bool {
 
 /// What the expressions of a rule may decide.
 #[derive(Debug, Default)]
-struct Verdicts {
+struct RuleVerdicts {
     drops: bool,
     targets: BTreeSet<String>,
     maps: BTreeSet<String>,
 }
 
-impl Verdicts {
+impl RuleVerdicts {
     fn collect(&mut self, value: &Value) {
         match value {
             Value::Array(values) => values.iter().for_each(|value| self.collect(value)),
@@ -216,7 +216,7 @@ fn in_legacy(program: &str, text: &str, hook: &str) -> Option<DroppingChain> {
         }
     }
     (has_drop_policy || rules > 0).then(|| DroppingChain {
-        kind: Kind::Legacy,
+        kind: RuleSystem::Legacy,
         place: format!("{program} {chain}"),
         has_drop_policy,
         rules,

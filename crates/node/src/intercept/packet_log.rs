@@ -44,7 +44,7 @@ const MESSAGE_BYTES: usize = 70_000;
 
 /// A packet and the word that its rule gave it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Logged<'a> {
+pub(super) struct LoggedPacket<'a> {
     pub(super) prefix: &'a [u8],
     pub(super) packet: &'a [u8],
 }
@@ -81,8 +81,8 @@ impl PacketLog {
     ///
     /// # Errors
     /// When the runtime cannot.
-    pub(super) fn into_reader(self) -> io::Result<Reader> {
-        Ok(Reader {
+    pub(super) fn into_reader(self) -> io::Result<PacketLogReader> {
+        Ok(PacketLogReader {
             socket: sys::waited_for(self.socket)?,
             buffer: vec![0; MESSAGE_BYTES],
         })
@@ -98,17 +98,17 @@ impl PacketLog {
 
 /// Reads what is logged.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(super) struct PacketLogReader {
     socket: AsyncFd<Socket>,
     buffer: Vec<u8>,
 }
 
-impl Reader {
+impl PacketLogReader {
     /// Waits for the next message and returns its packets.
     ///
     /// # Errors
     /// When the socket cannot be read any more.
-    pub(super) async fn read(&mut self) -> io::Result<Vec<Logged<'_>>> {
+    pub(super) async fn read(&mut self) -> io::Result<Vec<LoggedPacket<'_>>> {
         let length = loop {
             let mut ready = self.socket.readable().await?;
             let buffer = &mut self.buffer;
@@ -162,7 +162,7 @@ fn kind(message: &[u8]) -> Option<u16> {
 }
 
 /// The packets among netlink messages.
-fn packets(mut bytes: &[u8]) -> Vec<Logged<'_>> {
+fn packets(mut bytes: &[u8]) -> Vec<LoggedPacket<'_>> {
     let mut packets = Vec::new();
     while let Some(length) = bytes
         .first_chunk()
@@ -180,9 +180,9 @@ fn packets(mut bytes: &[u8]) -> Vec<Logged<'_>> {
     packets
 }
 
-fn packet(message: &[u8]) -> Option<Logged<'_>> {
+fn packet(message: &[u8]) -> Option<LoggedPacket<'_>> {
     let mut attributes = message.get(NETLINK_HEADER + NETFILTER_HEADER..)?;
-    let mut logged = Logged {
+    let mut logged = LoggedPacket {
         prefix: &[],
         packet: &[],
     };

@@ -18,13 +18,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use engine::Prefix;
+use engine::IpPrefix;
 
-use super::counters::{CounterReader, Counts};
-use super::firewall_watch::Way;
+use super::counters::{CounterReader, PacketCounts};
+use super::firewall_watch::PacketDirection;
 use super::frame::syn_frame;
 use super::listener::bind_one;
-use super::routes::Delivery;
+use super::routes::PolicyRoute;
 use super::rules::{PRIORITY_FIRST, PRIORITY_LAST, PRIORITY_TAKE, removal, set_mark};
 use super::{explain_missing, run_nft, tables_in_place, tool};
 use crate::config::NodeConfig;
@@ -40,47 +40,47 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
 /// What is to be probed.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
+pub(crate) struct ProbePlan {
     pub(crate) interfaces: Vec<String>,
-    pub(crate) destinations: Vec<Prefix>,
-    pub(crate) delivery: Delivery,
+    pub(crate) destinations: Vec<IpPrefix>,
+    pub(crate) delivery: PolicyRoute,
 }
 
-impl Plan {
+impl ProbePlan {
     /// SYNs from every LAN interface to the prefixes of all peers.
     pub(crate) fn new(config: &NodeConfig) -> Self {
         let prefixes = config.peers.iter().flat_map(|peer| &peer.prefixes);
         Self {
             interfaces: config.lan_interfaces.clone(),
             destinations: prefixes.copied().collect(),
-            delivery: Delivery::new(config),
+            delivery: PolicyRoute::new(config),
         }
     }
 }
 
 /// What became of one SYN.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Finding {
+pub(crate) struct ProbeFinding {
     pub(crate) interface: String,
     pub(crate) client: IpAddr,
     pub(crate) server: SocketAddr,
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: ProbeOutcome,
 }
 
 /// How far a SYN and its answer came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum ProbeOutcome {
     /// The SYN reached the listener and the answer passed.
     Passed,
     /// It was dropped before it could be taken, by a rule at hook prerouting or ingress.
     NotTaken,
     /// It did not get from one end of a way to the other.
-    Lost(Way),
+    Lost(PacketDirection),
 }
 
 /// One SYN of the probe.
 #[derive(Clone, Debug)]
-struct Case {
+struct ProbeCase {
     interface: String,
     client: SocketAddr,
     server: SocketAddr,
@@ -91,7 +91,7 @@ struct Case {
 /// # Errors
 /// When this machine cannot be probed: a tool or a part of the kernel is missing, or an interface
 /// has no address.
-pub(crate) fn probe(plan: &Plan) -> io::Result<Vec<Finding>> {
+pub(crate) fn probe(plan: &ProbePlan) -> io::Result<Vec<ProbeFinding>> {
     let cases = cases(plan)?;
     if cases.is_empty() {
         return Err(io::Error::other(
@@ -106,13 +106,13 @@ pub(crate) fn probe(plan: &Plan) -> io::Result<Vec<Finding>> {
         Err(_) => 0,
     };
     let table = format!("tl_probe_{}", std::process::id());
-    let _removed = Installed {
+    let _removed = InstalledProbe {
         table: table.clone(),
         delivery: plan.delivery,
     };
     plan.delivery.set_up()?;
     run_nft(&rules(&table, &cases, plan.delivery.mark, (port4, port6)))?;
-    let device = Device::make(&cases)?;
+    let device = VethPair::make(&cases)?;
     for case in &cases {
         let frame = syn_frame(&hardware_address(&case.interface), case.client, case.server);
         sys::send_frame(&device.name, &frame)?;
@@ -121,14 +121,14 @@ pub(crate) fn probe(plan: &Plan) -> io::Result<Vec<Finding>> {
     let started = Instant::now();
     loop {
         let counts = reader.read(&table)?;
-        let findings: Vec<Finding> = cases
+        let findings: Vec<ProbeFinding> = cases
             .iter()
             .enumerate()
             .map(|(number, case)| finding(case, number, &counts))
             .collect();
         let all_passed = findings
             .iter()
-            .all(|finding| finding.outcome == Outcome::Passed);
+            .all(|finding| finding.outcome == ProbeOutcome::Passed);
         if all_passed || started.elapsed() >= PASSED_WITHIN {
             return Ok(findings);
         }
@@ -136,22 +136,22 @@ pub(crate) fn probe(plan: &Plan) -> io::Result<Vec<Finding>> {
     }
 }
 
-fn finding(case: &Case, number: usize, counts: &Counts) -> Finding {
+fn finding(case: &ProbeCase, number: usize, counts: &PacketCounts) -> ProbeFinding {
     let passed = |stage: &str| {
         counts
             .get(&format!("{stage}_{number}"))
             .is_some_and(|n| *n > 0)
     };
     let outcome = if !passed("taken") {
-        Outcome::NotTaken
+        ProbeOutcome::NotTaken
     } else if !passed("arrived") {
-        Outcome::Lost(Way::ClientToNode)
+        ProbeOutcome::Lost(PacketDirection::ClientToNode)
     } else if passed("made") && !passed("left") {
-        Outcome::Lost(Way::NodeToClient)
+        ProbeOutcome::Lost(PacketDirection::NodeToClient)
     } else {
-        Outcome::Passed
+        ProbeOutcome::Passed
     };
-    Finding {
+    ProbeFinding {
         interface: case.interface.clone(),
         client: case.client.ip(),
         server: case.server,
@@ -160,7 +160,7 @@ fn finding(case: &Case, number: usize, counts: &Counts) -> Finding {
 }
 
 /// SYNs from a neighbour at each LAN interface to a host behind each peer.
-fn cases(plan: &Plan) -> io::Result<Vec<Case>> {
+fn cases(plan: &ProbePlan) -> io::Result<Vec<ProbeCase>> {
     let mut cases = Vec::new();
     for interface in &plan.interfaces {
         let neighbours = neighbours(interface)?;
@@ -173,7 +173,7 @@ fn cases(plan: &Plan) -> io::Result<Vec<Case>> {
             for server in prefixes.take(PREFIXES_MAX).map(host_in) {
                 // A fresh port each time: the kernel remembers connections of an earlier probe.
                 let client = SocketAddr::new(*client, random_port()?);
-                cases.extend(PORTS.map(|port| Case {
+                cases.extend(PORTS.map(|port| ProbeCase {
                     interface: interface.clone(),
                     client,
                     server: SocketAddr::new(server, port),
@@ -191,7 +191,7 @@ fn random_port() -> io::Result<u16> {
 }
 
 /// The first address that a host in the prefix may have.
-fn host_in(prefix: &Prefix) -> IpAddr {
+fn host_in(prefix: &IpPrefix) -> IpAddr {
     match prefix.address() {
         IpAddr::V4(address) if prefix.length() < 31 => IpAddr::V4((u32::from(address) + 1).into()),
         IpAddr::V6(address) if prefix.length() < 127 => {
@@ -257,7 +257,7 @@ fn hardware_address(interface: &str) -> [u8; 6] {
     address
 }
 
-fn rules(table: &str, cases: &[Case], mark: u32, (port4, port6): (u16, u16)) -> String {
+fn rules(table: &str, cases: &[ProbeCase], mark: u32, (port4, port6): (u16, u16)) -> String {
     let mark = set_mark(mark);
     let (mut counters, mut taken, mut arrived) = (String::new(), String::new(), String::new());
     let (mut made, mut left) = (String::new(), String::new());
@@ -296,12 +296,12 @@ fn rules(table: &str, cases: &[Case], mark: u32, (port4, port6): (u16, u16)) -> 
 }
 
 /// What has to be removed from the packet filter and the routing policy.
-struct Installed {
+struct InstalledProbe {
     table: String,
-    delivery: Delivery,
+    delivery: PolicyRoute,
 }
 
-impl Drop for Installed {
+impl Drop for InstalledProbe {
     fn drop(&mut self) {
         if let Err(error) = run_nft(&removal(&self.table)) {
             tracing::warn!(%error, "the probe's table could not be removed");
@@ -314,12 +314,12 @@ impl Drop for Installed {
 }
 
 /// A pair of devices; what is sent on the first is received by the LAN interfaces.
-struct Device {
+struct VethPair {
     name: String,
 }
 
-impl Device {
-    fn make(cases: &[Case]) -> io::Result<Self> {
+impl VethPair {
+    fn make(cases: &[ProbeCase]) -> io::Result<Self> {
         let process = std::process::id();
         let device = Self {
             name: format!("tlp{process}a"),
@@ -354,7 +354,7 @@ impl Device {
     }
 }
 
-impl Drop for Device {
+impl Drop for VethPair {
     fn drop(&mut self) {
         // It may not have come into being.
         let _ = run("ip", &format!("link del {}", self.name));

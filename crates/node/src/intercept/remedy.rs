@@ -1,31 +1,31 @@
 //! What an operator writes so that a packet filter lets through what a node needs.
 
-use engine::Prefix;
+use engine::IpPrefix;
 
-use super::firewall_watch::{Family, Way};
+use super::firewall_watch::{AddressFamily, PacketDirection};
 use super::rules::MARK_MASK;
 
 /// Commands for the usual packet filters, each with the name of what it is for.
 #[must_use]
 pub(crate) fn commands(
-    way: Way,
-    family: Family,
+    way: PacketDirection,
+    family: AddressFamily,
     mark: u32,
-    peers: &[Prefix],
+    peers: &[IpPrefix],
     chains: &[String],
 ) -> Vec<String> {
     let prefixes: Vec<String> = peers
         .iter()
-        .filter(|prefix| prefix.address().is_ipv4() == (family == Family::Ipv4))
+        .filter(|prefix| prefix.address().is_ipv4() == (family == AddressFamily::Ipv4))
         .map(ToString::to_string)
         .collect();
     let (ip, iptables, ufw, files) = match family {
-        Family::Ipv4 => ("ip", "iptables", "ufw", "before.rules"),
-        Family::Ipv6 => ("ip6", "ip6tables", "ufw6", "before6.rules"),
+        AddressFamily::Ipv4 => ("ip", "iptables", "ufw", "before.rules"),
+        AddressFamily::Ipv6 => ("ip6", "ip6tables", "ufw6", "before6.rules"),
     };
     let other = match family {
-        Family::Ipv4 => "ip6 ",
-        Family::Ipv6 => "ip ",
+        AddressFamily::Ipv4 => "ip6 ",
+        AddressFamily::Ipv6 => "ip ",
     };
     let chains = chains.iter().filter(|chain| !chain.starts_with(other));
     let chains: Vec<&str> = chains.map(String::as_str).collect();
@@ -34,7 +34,7 @@ pub(crate) fn commands(
     let zone = "--permanent --zone=ZONE_OF_THE_LAN";
     let mut commands = Vec::new();
     match way {
-        Way::ClientToNode | Way::ServerToNode => {
+        PacketDirection::ClientToNode | PacketDirection::ServerToNode => {
             let nft = format!("meta mark and {MARK_MASK:#010x} == {mark:#010x} accept");
             let legacy = format!("-m mark --mark {mark:#010x}/{MARK_MASK:#010x} -j ACCEPT");
             commands.extend(inserted(chains, "inet filter input", &nft));
@@ -42,7 +42,7 @@ pub(crate) fn commands(
             commands.extend(prefixes.iter().map(|prefix| {
                 format!("firewalld: firewall-cmd {zone} --add-rich-rule='rule family=\"{lower}\" destination address=\"{prefix}\" protocol value=\"tcp\" accept' && firewall-cmd --reload")
             }));
-            if family == Family::Ipv6 {
+            if family == AddressFamily::Ipv6 {
                 commands.push(
                     "firewalld: write `IPv6_rpfilter=no` into /etc/firewalld/firewalld.conf as well"
                         .to_owned(),
@@ -53,7 +53,7 @@ pub(crate) fn commands(
                 "ufw: write `-A {ufw}-before-input {legacy}` into /etc/ufw/{files} above the first line that begins with `-A {ufw}-before-input`, then `ufw reload`"
             ));
         }
-        Way::NodeToClient | Way::NodeToServer => {
+        PacketDirection::NodeToClient | PacketDirection::NodeToServer => {
             for prefix in &prefixes {
                 let nft = format!("{ip} saddr {prefix} meta l4proto tcp accept");
                 commands.extend(inserted(chains, "inet filter output", &nft));
@@ -80,10 +80,16 @@ fn inserted(chains: &[&str], otherwise: &str, rule: &str) -> Vec<String> {
 mod tests {
     use super::*;
 
-    fn cures(family: Family, chains: &[&str]) -> Vec<String> {
+    fn cures(family: AddressFamily, chains: &[&str]) -> Vec<String> {
         let peers = ["198.18.2.0/24", "2001:2:0:2::/64"].map(|prefix| prefix.parse().unwrap());
         let chains: Vec<String> = chains.iter().map(ToString::to_string).collect();
-        commands(Way::ClientToNode, family, 0x7400_0000, &peers, &chains)
+        commands(
+            PacketDirection::ClientToNode,
+            family,
+            0x7400_0000,
+            &peers,
+            &chains,
+        )
     }
 
     #[test]
@@ -96,15 +102,15 @@ mod tests {
                 .map(|cure| cure.contains("ip6 filter"))
                 .collect::<Vec<_>>()
         };
-        assert_eq!(into(Family::Ipv4), [false, false]);
-        assert_eq!(into(Family::Ipv6), [true, false]);
+        assert_eq!(into(AddressFamily::Ipv4), [false, false]);
+        assert_eq!(into(AddressFamily::Ipv6), [true, false]);
     }
 
     #[test]
     fn ufw_and_firewalld_are_told_what_their_own_rules_would_undo() {
         let ufw = |cure: &&String| cure.starts_with("ufw: ");
         let first_line = "above the first line that begins with `-A ufw6-before-input`";
-        let cures = cures(Family::Ipv6, &[]);
+        let cures = cures(AddressFamily::Ipv6, &[]);
         assert!(cures.iter().find(ufw).unwrap().contains(first_line));
         assert!(cures.iter().any(|cure| cure.contains("IPv6_rpfilter=no")));
     }

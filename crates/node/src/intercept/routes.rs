@@ -12,13 +12,13 @@ use crate::config::NodeConfig;
 
 /// A policy rule and its table.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Delivery {
+pub(super) struct PolicyRoute {
     pub(super) mark: u32,
     pub(super) mask: u32,
     pub(super) table: u32,
 }
 
-impl Delivery {
+impl PolicyRoute {
     /// That of this configuration.
     pub(super) fn new(config: &NodeConfig) -> Self {
         Self {

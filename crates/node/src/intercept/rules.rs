@@ -29,7 +29,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use engine::{AcceptMode, AcceptRule, Prefix};
+use engine::{AcceptMode, AcceptRule, IpPrefix};
 
 use super::held::HoldPorts;
 use crate::config::{InterceptRule, MarkMatch, NodeConfig, PortRange, RuleAction, joined};
@@ -107,11 +107,11 @@ const FAMILIES: [(&str, u8); 2] = [("ip", 4), ("ip6", 6)];
 
 /// What of the table changes while it is in place.
 #[derive(Debug, Default)]
-pub struct Contents<'a> {
+pub struct TableContents<'a> {
     /// What is taken.
-    pub destinations: &'a [Prefix],
+    pub destinations: &'a [IpPrefix],
     /// Clients' and servers' networks between which nothing is taken.
-    pub bypassed_routes: &'a [(Prefix, Prefix)],
+    pub bypassed_routes: &'a [(IpPrefix, IpPrefix)],
     /// Addresses of the peers themselves.
     pub peer_addresses: BTreeSet<IpAddr>,
     /// Servers that are bypassed, and for how long still.
@@ -131,7 +131,7 @@ pub fn table_name(node: &str) -> String {
 
 /// What the rules depend on and what does not change while they are in place.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ruleset {
+pub struct InterceptRuleset {
     table: String,
     lan_interfaces: Vec<String>,
     port: u16,
@@ -148,7 +148,7 @@ pub struct Ruleset {
 /// The bits of the packet mark that are ours.
 pub(super) const MARK_MASK: u32 = 0xff00_0000;
 
-impl Ruleset {
+impl InterceptRuleset {
     /// The rules of this configuration.
     #[must_use]
     pub fn new(config: &NodeConfig, hold: Option<HoldPorts>) -> Self {
@@ -178,7 +178,7 @@ impl Ruleset {
 
     /// Puts the whole table in place, instead of one that may be there.
     #[must_use]
-    pub fn install(&self, contents: &Contents<'_>) -> String {
+    pub fn install(&self, contents: &TableContents<'_>) -> String {
         let table = &self.table;
         let (v4, v6) = by_family(contents.destinations);
         let (avoided4, avoided6) = servers_by_family(&contents.avoided);
@@ -473,7 +473,7 @@ impl Ruleset {
 
     /// Changes which destinations are taken.
     #[must_use]
-    pub fn set_destinations(&self, destinations: &[Prefix]) -> String {
+    pub fn set_destinations(&self, destinations: &[IpPrefix]) -> String {
         let table = &self.table;
         let mut text = String::new();
         for version in [4, 6] {
@@ -522,7 +522,7 @@ impl Ruleset {
 
     /// Changes between which networks nothing is taken.
     #[must_use]
-    pub fn set_bypassed_routes(&self, routes: &[(Prefix, Prefix)]) -> String {
+    pub fn set_bypassed_routes(&self, routes: &[(IpPrefix, IpPrefix)]) -> String {
         let table = &self.table;
         let mut text = String::new();
         for version in [4, 6] {
@@ -540,7 +540,7 @@ impl Ruleset {
 
     /// Leaves the new connections of some clients alone.
     #[must_use]
-    pub fn pass_by(&self, clients: Prefix, lasting: Duration) -> String {
+    pub fn pass_by(&self, clients: IpPrefix, lasting: Duration) -> String {
         let version = if clients.address().is_ipv4() { 4 } else { 6 };
         format!(
             "add element inet {} passing{version} {{ {clients} timeout {}s }}\n",
@@ -629,7 +629,7 @@ fn pair(family: &str) -> String {
 
 /// What a packet of this family must have for a rule to match; `None` when none can.
 fn rule_matches(
-    (clients, servers): (&[Prefix], &[Prefix]),
+    (clients, servers): (&[IpPrefix], &[IpPrefix]),
     ports: Vec<String>,
     family: &str,
     version: u8,
@@ -663,15 +663,15 @@ pub(super) fn removal(table: &str) -> String {
     format!("add table inet {table}\ndelete table inet {table}\n")
 }
 
-fn by_family(prefixes: &[Prefix]) -> (String, String) {
-    let (v4, v6): (Vec<&Prefix>, Vec<&Prefix>) = prefixes
+fn by_family(prefixes: &[IpPrefix]) -> (String, String) {
+    let (v4, v6): (Vec<&IpPrefix>, Vec<&IpPrefix>) = prefixes
         .iter()
         .partition(|prefix| prefix.address().is_ipv4());
-    let texts = |prefixes: Vec<&Prefix>| prefixes.iter().map(ToString::to_string).collect();
+    let texts = |prefixes: Vec<&IpPrefix>| prefixes.iter().map(ToString::to_string).collect();
     (elements(texts(v4)), elements(texts(v6)))
 }
 
-fn routes_by_family(routes: &[(Prefix, Prefix)]) -> (String, String) {
+fn routes_by_family(routes: &[(IpPrefix, IpPrefix)]) -> (String, String) {
     let of_family = |v4: bool| {
         let routes = routes.iter();
         let routes = routes.filter(|(clients, _)| clients.address().is_ipv4() == v4);
@@ -723,8 +723,8 @@ fn quoted(names: &[String]) -> String {
 mod tests {
     use super::*;
 
-    fn ruleset() -> Ruleset {
-        Ruleset {
+    fn ruleset() -> InterceptRuleset {
+        InterceptRuleset {
             table: table_name("near-1"),
             lan_interfaces: vec!["lan0".to_owned(), "lan1".to_owned()],
             port: 4434,
@@ -741,7 +741,7 @@ mod tests {
         }
     }
 
-    fn prefixes() -> Vec<Prefix> {
+    fn prefixes() -> Vec<IpPrefix> {
         ["198.18.2.0/24", "2001:2:0:2::/64"]
             .iter()
             .map(|text| text.parse().unwrap())
@@ -756,7 +756,7 @@ mod tests {
             ports: ports.iter().map(|text| text.parse().unwrap()).collect(),
             action,
         };
-        let ruleset = Ruleset {
+        let ruleset = InterceptRuleset {
             only_marked: Some("0x1/0x1".parse().unwrap()),
             rules: vec![
                 rule(
@@ -770,9 +770,9 @@ mod tests {
             ],
             ..ruleset()
         };
-        let contents = Contents {
+        let contents = TableContents {
             destinations: &prefixes(),
-            ..Contents::default()
+            ..TableContents::default()
         };
         let text = ruleset.install(&contents);
         let chain = |name: &str| {
@@ -801,10 +801,10 @@ mod tests {
 
     #[test]
     fn own_sockets_come_first_and_the_wan_side_is_never_taken() {
-        let contents = Contents {
+        let contents = TableContents {
             destinations: &prefixes(),
             peer_addresses: BTreeSet::from(["198.18.11.2".parse().unwrap()]),
-            ..Contents::default()
+            ..TableContents::default()
         };
         let text = ruleset().install(&contents);
         let text = &text[text.find("chain prerouting").unwrap()..];
@@ -818,9 +818,9 @@ mod tests {
 
     #[test]
     fn the_table_takes_the_place_of_one_that_is_there_and_has_its_contents() {
-        let contents = Contents {
+        let contents = TableContents {
             peer_addresses: BTreeSet::from(["198.18.11.2".parse().unwrap()]),
-            ..Contents::default()
+            ..TableContents::default()
         };
         let text = ruleset().install(&contents);
         assert!(text.starts_with("add table inet trunkline_near_1\ndelete table"));
@@ -848,7 +848,7 @@ mod tests {
             rule(&["198.18.1.9"], vec![], AcceptMode::AtOnce),
             rule(&[], vec![443..=443, 8000..=8099], AcceptMode::AfterServer),
         ];
-        let text = ruleset.install(&Contents::default());
+        let text = ruleset.install(&TableContents::default());
         let rules = [
             "ip saddr { 198.18.1.9/32 } goto take4",
             "tcp dport { 443, 8000-8099 } goto hold4",
@@ -875,11 +875,11 @@ mod tests {
             ipv4: 5001,
             ipv6: None,
         });
-        let text = ruleset.install(&Contents::default());
+        let text = ruleset.install(&TableContents::default());
         assert_eq!(chain(&text, "begin4"), ["goto hold4"]);
         assert_eq!(chain(&text, "begin6"), ["goto take6"]);
         ruleset.hold = None;
-        let text = ruleset.install(&Contents::default());
+        let text = ruleset.install(&TableContents::default());
         assert_eq!(chain(&text, "begin4"), ["goto take4"]);
         assert!(!text.contains("chain held") && !text.contains("log"));
     }

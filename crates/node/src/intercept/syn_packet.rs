@@ -137,9 +137,9 @@ impl SynPacket {
     }
 }
 
-type Headers = (usize, usize, IpAddr, IpAddr);
+type PacketHeaders = (usize, usize, IpAddr, IpAddr);
 
-fn ipv4(packet: &[u8]) -> Option<Headers> {
+fn ipv4(packet: &[u8]) -> Option<PacketHeaders> {
     let header = usize::from(packet.first()? & 0x0f) * 4;
     let fixed = packet.first_chunk::<IPV4_HEADER>()?;
     let length = usize::from(u16::from_be_bytes([fixed[2], fixed[3]]));
@@ -151,7 +151,7 @@ fn ipv4(packet: &[u8]) -> Option<Headers> {
     Some((header, length, address(12).into(), address(16).into()))
 }
 
-fn ipv6(packet: &[u8]) -> Option<Headers> {
+fn ipv6(packet: &[u8]) -> Option<PacketHeaders> {
     let fixed = packet.first_chunk::<IPV6_HEADER>()?;
     let payload = usize::from(u16::from_be_bytes([fixed[4], fixed[5]]));
     if fixed[6] != PROTOCOL_TCP {

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::firewall_watch::{Family, Way};
-use super::probe::{Finding, Outcome};
+use super::firewall_watch::{AddressFamily, PacketDirection};
+use super::probe::{ProbeFinding, ProbeOutcome};
 
 /// Before the first new trial: an operator who has just cured the packet filter waits no longer.
 const PAUSE_MIN: Duration = Duration::from_secs(10);
@@ -32,95 +32,104 @@ const RELAPSE_WITHIN: Duration = Duration::from_secs(600);
 
 /// One family.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) enum State {
+pub(super) enum WithdrawalState {
     #[default]
     Intercepting,
     Confirming {
-        way: Way,
+        way: PacketDirection,
         until: Instant,
     },
     Withdrawn {
-        way: Way,
+        way: PacketDirection,
         until: Instant,
     },
 }
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Decision {
+pub(super) enum WithdrawalDecision {
     Nothing,
     /// Send a probe and tell what it found.
     Probe,
     /// Take the family out of the rules.
-    Withdraw(Way),
+    Withdraw(PacketDirection),
     /// Put it into them again.
     Restore,
     /// The rules of this machine drop some connections and not all.
-    Partial(Way),
+    Partial(PacketDirection),
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Slot {
-    state: State,
+struct FamilySlot {
+    state: WithdrawalState,
     pause: Option<Duration>,
     restored: Option<Instant>,
 }
 
 /// Both families.
 #[derive(Debug, Default)]
-pub(super) struct Withdrawals {
-    slots: [Slot; 2],
+pub(super) struct FamilyWithdrawals {
+    slots: [FamilySlot; 2],
 }
 
-impl Withdrawals {
-    fn slot(&mut self, family: Family) -> &mut Slot {
+impl FamilyWithdrawals {
+    fn slot(&mut self, family: AddressFamily) -> &mut FamilySlot {
         match family {
-            Family::Ipv4 => &mut self.slots[0],
-            Family::Ipv6 => &mut self.slots[1],
+            AddressFamily::Ipv4 => &mut self.slots[0],
+            AddressFamily::Ipv6 => &mut self.slots[1],
         }
     }
 
     /// The way on which a family is blocked, while it is withdrawn for that.
-    pub(super) fn withdrawn(&self, family: Family) -> Option<Way> {
+    pub(super) fn withdrawn(&self, family: AddressFamily) -> Option<PacketDirection> {
         let slot = match family {
-            Family::Ipv4 => &self.slots[0],
-            Family::Ipv6 => &self.slots[1],
+            AddressFamily::Ipv4 => &self.slots[0],
+            AddressFamily::Ipv6 => &self.slots[1],
         };
         match slot.state {
-            State::Withdrawn { way, .. } => Some(way),
-            State::Intercepting | State::Confirming { .. } => None,
+            WithdrawalState::Withdrawn { way, .. } => Some(way),
+            WithdrawalState::Intercepting | WithdrawalState::Confirming { .. } => None,
         }
     }
 
     /// The counters say that nothing passes.
-    pub(super) fn blocked(&mut self, now: Instant, family: Family, way: Way) -> Decision {
+    pub(super) fn blocked(
+        &mut self,
+        now: Instant,
+        family: AddressFamily,
+        way: PacketDirection,
+    ) -> WithdrawalDecision {
         let slot = self.slot(family);
         match slot.state {
-            State::Intercepting => {
+            WithdrawalState::Intercepting => {
                 let until = now + PROBE_MAX;
-                slot.state = State::Confirming { way, until };
-                Decision::Probe
+                slot.state = WithdrawalState::Confirming { way, until };
+                WithdrawalDecision::Probe
             }
-            State::Confirming { .. } | State::Withdrawn { .. } => Decision::Nothing,
+            WithdrawalState::Confirming { .. } | WithdrawalState::Withdrawn { .. } => {
+                WithdrawalDecision::Nothing
+            }
         }
     }
 
     /// Whether it is time to try again, or to wait no longer for a probe.
-    pub(super) fn tick(&mut self, now: Instant, family: Family) -> Decision {
+    pub(super) fn tick(&mut self, now: Instant, family: AddressFamily) -> WithdrawalDecision {
         let slot = self.slot(family);
         match slot.state {
-            State::Withdrawn { until, .. } if until <= now => Decision::Probe,
-            State::Confirming { way, until } if until <= now => slot.confirmed(now, way, None),
-            State::Withdrawn { .. } | State::Intercepting | State::Confirming { .. } => {
-                Decision::Nothing
+            WithdrawalState::Withdrawn { until, .. } if until <= now => WithdrawalDecision::Probe,
+            WithdrawalState::Confirming { way, until } if until <= now => {
+                slot.confirmed(now, way, None)
             }
+            WithdrawalState::Withdrawn { .. }
+            | WithdrawalState::Intercepting
+            | WithdrawalState::Confirming { .. } => WithdrawalDecision::Nothing,
         }
     }
 
     /// The operator may have cured the cause.
     pub(super) fn try_now(&mut self, now: Instant) {
         for slot in &mut self.slots {
-            if let State::Withdrawn { until, .. } = &mut slot.state {
+            if let WithdrawalState::Withdrawn { until, .. } = &mut slot.state {
                 *until = now;
                 slot.pause = None;
             }
@@ -132,12 +141,12 @@ impl Withdrawals {
     pub(super) fn probed_before(
         &mut self,
         now: Instant,
-        family: Family,
-        findings: &io::Result<Vec<Finding>>,
-    ) -> Decision {
+        family: AddressFamily,
+        findings: &io::Result<Vec<ProbeFinding>>,
+    ) -> WithdrawalDecision {
         let passed = findings.as_ref().ok().and_then(|all| passed(family, all));
         match (self.slot(family).state, passed) {
-            (State::Withdrawn { .. }, Some(false) | None) => Decision::Nothing,
+            (WithdrawalState::Withdrawn { .. }, Some(false) | None) => WithdrawalDecision::Nothing,
             _ => self.probed(now, family, findings),
         }
     }
@@ -146,42 +155,49 @@ impl Withdrawals {
     pub(super) fn probed(
         &mut self,
         now: Instant,
-        family: Family,
-        findings: &io::Result<Vec<Finding>>,
-    ) -> Decision {
+        family: AddressFamily,
+        findings: &io::Result<Vec<ProbeFinding>>,
+    ) -> WithdrawalDecision {
         let passed = findings.as_ref().ok().and_then(|all| passed(family, all));
         let slot = self.slot(family);
         match (slot.state, passed) {
-            (State::Intercepting, _) => Decision::Nothing,
-            (State::Confirming { way, .. }, Some(true)) => {
-                slot.state = State::Intercepting;
-                Decision::Partial(way)
+            (WithdrawalState::Intercepting, _) => WithdrawalDecision::Nothing,
+            (WithdrawalState::Confirming { way, .. }, Some(true)) => {
+                slot.state = WithdrawalState::Intercepting;
+                WithdrawalDecision::Partial(way)
             }
-            (State::Confirming { way, .. }, Some(false) | None) => slot.confirmed(now, way, passed),
-            (State::Withdrawn { until, .. }, Some(false) | None) if now < until => {
-                Decision::Nothing
+            (WithdrawalState::Confirming { way, .. }, Some(false) | None) => {
+                slot.confirmed(now, way, passed)
             }
-            (State::Withdrawn { way, .. }, Some(false)) => {
+            (WithdrawalState::Withdrawn { until, .. }, Some(false) | None) if now < until => {
+                WithdrawalDecision::Nothing
+            }
+            (WithdrawalState::Withdrawn { way, .. }, Some(false)) => {
                 let pause = slot
                     .pause
                     .map_or(PAUSE_MIN, |pause| (pause * 2).min(PAUSE_MAX));
                 slot.withdraw(now, way, pause);
-                Decision::Nothing
+                WithdrawalDecision::Nothing
             }
             // Where there is no probe, connections are the trial: a SYN that is dropped passes by
             // when it is repeated.
-            (State::Withdrawn { .. }, Some(true) | None) => {
-                slot.state = State::Intercepting;
+            (WithdrawalState::Withdrawn { .. }, Some(true) | None) => {
+                slot.state = WithdrawalState::Intercepting;
                 slot.restored = Some(now);
-                Decision::Restore
+                WithdrawalDecision::Restore
             }
         }
     }
 }
 
-impl Slot {
+impl FamilySlot {
     /// No probe says that connections pass: one was lost, or there was none.
-    fn confirmed(&mut self, now: Instant, way: Way, passed: Option<bool>) -> Decision {
+    fn confirmed(
+        &mut self,
+        now: Instant,
+        way: PacketDirection,
+        passed: Option<bool>,
+    ) -> WithdrawalDecision {
         let relapsed = self
             .restored
             .is_some_and(|then| now.duration_since(then) < RELAPSE_WITHIN);
@@ -194,12 +210,12 @@ impl Slot {
             Some(_) | None => first,
         };
         self.withdraw(now, way, pause);
-        Decision::Withdraw(way)
+        WithdrawalDecision::Withdraw(way)
     }
 
-    fn withdraw(&mut self, now: Instant, way: Way, pause: Duration) {
+    fn withdraw(&mut self, now: Instant, way: PacketDirection, pause: Duration) {
         self.pause = Some(pause);
-        self.state = State::Withdrawn {
+        self.state = WithdrawalState::Withdrawn {
             way,
             until: now + pause,
         };
@@ -207,24 +223,24 @@ impl Slot {
 }
 
 /// Whether all SYNs of a family passed; `None` when none was sent.
-fn passed(family: Family, findings: &[Finding]) -> Option<bool> {
+fn passed(family: AddressFamily, findings: &[ProbeFinding]) -> Option<bool> {
     let mut of_family = findings
         .iter()
-        .filter(|finding| finding.server.is_ipv4() == (family == Family::Ipv4))
+        .filter(|finding| finding.server.is_ipv4() == (family == AddressFamily::Ipv4))
         .peekable();
     of_family.peek()?;
-    Some(of_family.all(|finding| finding.outcome == Outcome::Passed))
+    Some(of_family.all(|finding| finding.outcome == ProbeOutcome::Passed))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const SYNS: Way = Way::ClientToNode;
-    const V4: Family = Family::Ipv4;
+    const SYNS: PacketDirection = PacketDirection::ClientToNode;
+    const V4: AddressFamily = AddressFamily::Ipv4;
 
-    fn findings(outcome: Outcome) -> io::Result<Vec<Finding>> {
-        Ok(vec![Finding {
+    fn findings(outcome: ProbeOutcome) -> io::Result<Vec<ProbeFinding>> {
+        Ok(vec![ProbeFinding {
             interface: "lan0".to_owned(),
             client: "198.18.1.254".parse().unwrap(),
             server: "198.18.2.1:445".parse().unwrap(),
@@ -232,78 +248,90 @@ mod tests {
         }])
     }
 
-    fn no_probe() -> io::Result<Vec<Finding>> {
+    fn no_probe() -> io::Result<Vec<ProbeFinding>> {
         Err(io::Error::other("tc is not installed"))
     }
 
     #[test]
     fn a_family_is_withdrawn_when_the_probe_is_lost_and_restored_when_it_passes() {
-        let mut withdrawals = Withdrawals::default();
+        let mut withdrawals = FamilyWithdrawals::default();
         let start = Instant::now();
-        assert_eq!(withdrawals.blocked(start, V4, SYNS), Decision::Probe);
-        assert_eq!(withdrawals.blocked(start, V4, SYNS), Decision::Nothing);
-        let lost = findings(Outcome::Lost(SYNS));
+        assert_eq!(
+            withdrawals.blocked(start, V4, SYNS),
+            WithdrawalDecision::Probe
+        );
+        assert_eq!(
+            withdrawals.blocked(start, V4, SYNS),
+            WithdrawalDecision::Nothing
+        );
+        let lost = findings(ProbeOutcome::Lost(SYNS));
         assert_eq!(
             withdrawals.probed(start, V4, &lost),
-            Decision::Withdraw(SYNS)
+            WithdrawalDecision::Withdraw(SYNS)
         );
         assert_eq!(withdrawals.withdrawn(V4), Some(SYNS));
-        assert_eq!(withdrawals.withdrawn(Family::Ipv6), None);
-        assert_eq!(withdrawals.tick(start, V4), Decision::Nothing);
+        assert_eq!(withdrawals.withdrawn(AddressFamily::Ipv6), None);
+        assert_eq!(withdrawals.tick(start, V4), WithdrawalDecision::Nothing);
         let trial = start + PAUSE_MIN;
-        assert_eq!(withdrawals.tick(trial, V4), Decision::Probe);
-        let passed = findings(Outcome::Passed);
-        assert_eq!(withdrawals.probed(trial, V4, &passed), Decision::Restore);
+        assert_eq!(withdrawals.tick(trial, V4), WithdrawalDecision::Probe);
+        let passed = findings(ProbeOutcome::Passed);
+        assert_eq!(
+            withdrawals.probed(trial, V4, &passed),
+            WithdrawalDecision::Restore
+        );
         assert_eq!(withdrawals.withdrawn(V4), None);
     }
 
     #[test]
     fn pauses_double_up_to_the_greatest_and_a_reload_tries_at_once() {
-        let mut withdrawals = Withdrawals::default();
+        let mut withdrawals = FamilyWithdrawals::default();
         let mut now = Instant::now();
-        let lost = findings(Outcome::Lost(SYNS));
+        let lost = findings(ProbeOutcome::Lost(SYNS));
         withdrawals.blocked(now, V4, SYNS);
         withdrawals.probed(now, V4, &lost);
         let mut pause = PAUSE_MIN;
         for _ in 0..10 {
             now += pause - Duration::from_millis(1);
-            assert_eq!(withdrawals.tick(now, V4), Decision::Nothing);
+            assert_eq!(withdrawals.tick(now, V4), WithdrawalDecision::Nothing);
             now += Duration::from_millis(1);
-            assert_eq!(withdrawals.tick(now, V4), Decision::Probe);
+            assert_eq!(withdrawals.tick(now, V4), WithdrawalDecision::Probe);
             withdrawals.probed(now, V4, &lost);
             pause = (pause * 2).min(PAUSE_MAX);
         }
         withdrawals.try_now(now);
-        assert_eq!(withdrawals.tick(now, V4), Decision::Probe);
+        assert_eq!(withdrawals.tick(now, V4), WithdrawalDecision::Probe);
     }
 
     #[test]
     fn rules_that_drop_some_hosts_withdraw_nothing() {
-        let mut withdrawals = Withdrawals::default();
+        let mut withdrawals = FamilyWithdrawals::default();
         let now = Instant::now();
         withdrawals.blocked(now, V4, SYNS);
-        let passed = findings(Outcome::Passed);
+        let passed = findings(ProbeOutcome::Passed);
         assert_eq!(
             withdrawals.probed(now, V4, &passed),
-            Decision::Partial(SYNS)
+            WithdrawalDecision::Partial(SYNS)
         );
         assert_eq!(withdrawals.withdrawn(V4), None);
     }
 
     #[test]
     fn without_a_probe_connections_are_the_trial_and_a_relapse_waits_longer() {
-        let mut withdrawals = Withdrawals::default();
+        let mut withdrawals = FamilyWithdrawals::default();
         let mut now = Instant::now();
         withdrawals.blocked(now, V4, SYNS);
         withdrawals.probed(now, V4, &no_probe());
         now += PAUSE_UNPROBED;
-        assert_eq!(withdrawals.tick(now, V4), Decision::Probe);
-        assert_eq!(withdrawals.probed(now, V4, &no_probe()), Decision::Restore);
+        assert_eq!(withdrawals.tick(now, V4), WithdrawalDecision::Probe);
+        assert_eq!(
+            withdrawals.probed(now, V4, &no_probe()),
+            WithdrawalDecision::Restore
+        );
         withdrawals.blocked(now, V4, SYNS);
         withdrawals.probed(now, V4, &no_probe());
         now += PAUSE_UNPROBED * 2 - Duration::from_millis(1);
-        assert_eq!(withdrawals.tick(now, V4), Decision::Nothing);
+        assert_eq!(withdrawals.tick(now, V4), WithdrawalDecision::Nothing);
         now += Duration::from_millis(1);
-        assert_eq!(withdrawals.tick(now, V4), Decision::Probe);
+        assert_eq!(withdrawals.tick(now, V4), WithdrawalDecision::Probe);
     }
 }

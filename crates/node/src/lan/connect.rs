@@ -13,13 +13,13 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::sync::Once;
 use std::time::Duration;
 
-use engine::{ConnectFailure, Prefix};
+use engine::{ConnectFailure, IpPrefix};
 use socket2::SockRef;
 use socket2::{Domain, Protocol, Socket, Type};
 use tokio::net::TcpStream;
 use tokio::time::Instant;
 
-use crate::descriptors::Descriptors;
+use crate::descriptors::DescriptorPool;
 
 /// When a server that was called from a client's address has not answered, it is called from this node's own:
 /// after the second SYN, which the kernel sends after a second, could have been answered.
@@ -31,20 +31,20 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection to a server.
 #[derive(Debug)]
-pub(crate) struct Opened {
+pub(crate) struct OpenedConnection {
     pub(crate) stream: TcpStream,
     /// The server has reset the connection since it was established.
-    pub(crate) failed: Option<Failed>,
+    pub(crate) failed: Option<ReportedFailure>,
 }
 
 /// How a connection failed whose error the operating system has told: it tells it once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Failed {
+pub(crate) struct ReportedFailure {
     /// Whether a FIN came before.
     pub(crate) finished: bool,
 }
 
-impl Failed {
+impl ReportedFailure {
     /// Linux says EPIPE where a FIN came before the RST, and else ECONNRESET (`tcp_reset`).
     pub(crate) fn by(error: &io::Error) -> Self {
         let finished = error.raw_os_error() == Some(libc::EPIPE);
@@ -60,9 +60,9 @@ impl Failed {
 pub(crate) async fn open(
     client: Option<SocketAddr>,
     server: SocketAddr,
-    serve: &[Prefix],
-    descriptors: &Descriptors,
-) -> Result<Opened, ConnectFailure> {
+    serve: &[IpPrefix],
+    descriptors: &DescriptorPool,
+) -> Result<OpenedConnection, ConnectFailure> {
     if is_this_machine(server) && !is_named(server, serve) {
         tracing::debug!(%server, "refused to connect to this machine");
         return Err(ConnectFailure::NotPermitted);
@@ -99,7 +99,7 @@ pub(crate) async fn open(
 async fn probe_for(
     client: Option<SocketAddr>,
     server: SocketAddr,
-    descriptors: &Descriptors,
+    descriptors: &DescriptorPool,
 ) -> ConnectFailure {
     match client {
         Some(client) => probe(client.ip(), server, descriptors).await,
@@ -112,7 +112,7 @@ async fn probe_for(
 /// to whom the kernel takes for the sender, and that is not this node when it speaks from a client's address.
 ///
 /// Without a descriptor for it the client's own call decides. It has one at a time.
-async fn probe(client: IpAddr, server: SocketAddr, descriptors: &Descriptors) -> ConnectFailure {
+async fn probe(client: IpAddr, server: SocketAddr, descriptors: &DescriptorPool) -> ConnectFailure {
     tokio::time::sleep(PROBE_AFTER).await;
     let begun = Instant::now();
     if let Some(_taken) = descriptors.for_probe_now()
@@ -140,7 +140,7 @@ async fn answers_client(client: IpAddr, server: SocketAddr, round_trip: Duration
 }
 
 /// Ends a call on which nothing is to be said; its end is not to look like the end of a request.
-fn close(called: io::Result<Opened>) -> Result<(), ConnectFailure> {
+fn close(called: io::Result<OpenedConnection>) -> Result<(), ConnectFailure> {
     called
         .map(|opened| reset(opened.stream))
         .map_err(|error| failure(&error))
@@ -150,7 +150,7 @@ fn is_answer(called: Result<(), ConnectFailure>) -> bool {
     matches!(called, Ok(()) | Err(ConnectFailure::Refused))
 }
 
-async fn connect(client: Option<SocketAddr>, server: SocketAddr) -> io::Result<Opened> {
+async fn connect(client: Option<SocketAddr>, server: SocketAddr) -> io::Result<OpenedConnection> {
     let domain = Domain::for_address(server);
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
     socket.set_nonblocking(true)?;
@@ -181,14 +181,14 @@ async fn connect(client: Option<SocketAddr>, server: SocketAddr) -> io::Result<O
     let stream = TcpStream::from_std(socket.into())?;
     stream.writable().await?;
     match stream.take_error()? {
-        None => Ok(Opened {
+        None => Ok(OpenedConnection {
             stream,
             failed: None,
         }),
         // Before the connection is established the kernel says ECONNREFUSED. What the server sent before
         // this reset can still be read.
-        Some(error) if is_reset(&error) => Ok(Opened {
-            failed: Some(Failed::by(&error)),
+        Some(error) if is_reset(&error) => Ok(OpenedConnection {
+            failed: Some(ReportedFailure::by(&error)),
             stream,
         }),
         Some(error) => Err(error),
@@ -235,10 +235,10 @@ fn failure(error: &io::Error) -> ConnectFailure {
 }
 
 /// Whether one of the prefixes is the server's very address, or one of loopback addresses.
-fn is_named(server: SocketAddr, serve: &[Prefix]) -> bool {
+fn is_named(server: SocketAddr, serve: &[IpPrefix]) -> bool {
     let address = server.ip().to_canonical();
     let length = if address.is_ipv4() { 32 } else { 128 };
-    let around = |prefix: &&Prefix| prefix.contains(address);
+    let around = |prefix: &&IpPrefix| prefix.contains(address);
     let mut around = serve.iter().filter(around);
     around.any(|prefix| prefix.length() == length || prefix.address().is_loopback())
 }
@@ -269,10 +269,10 @@ mod tests {
     use std::task::{Context, Waker};
 
     use super::*;
-    use crate::descriptors::Budget;
+    use crate::descriptors::DescriptorBudget;
 
-    fn descriptors(probes: usize) -> Descriptors {
-        Descriptors::new(Budget {
+    fn descriptors(probes: usize) -> DescriptorPool {
+        DescriptorPool::new(DescriptorBudget {
             pool: 16,
             flows: 4,
             disk_files: 4,
@@ -281,7 +281,7 @@ mod tests {
         })
     }
 
-    fn prefixes(texts: &[&str]) -> Vec<Prefix> {
+    fn prefixes(texts: &[&str]) -> Vec<IpPrefix> {
         texts.iter().map(|text| text.parse().unwrap()).collect()
     }
 
@@ -326,7 +326,7 @@ mod tests {
         let descriptors = descriptors(1);
         let (opened, ()) = tokio::join!(open(None, server, &local, &descriptors), serve);
         let opened = opened.unwrap();
-        assert_eq!(opened.failed, Some(Failed { finished: false }));
+        assert_eq!(opened.failed, Some(ReportedFailure { finished: false }));
         let mut buffer = [0; 16];
         assert_eq!(opened.stream.try_read(&mut buffer).unwrap(), 9);
     }

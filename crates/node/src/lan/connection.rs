@@ -20,14 +20,14 @@ use std::mem::MaybeUninit;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use engine::{ConnectFailure, ConnectionId, Input};
+use engine::{ConnectFailure, ConnectionId, EngineInput};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::Interest;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-use super::connect::{Failed, reset};
-use crate::mailbox::{LoopEnded, Mailbox};
+use super::connect::{ReportedFailure, reset};
+use crate::mailbox::{LoopEnded, LoopMailbox};
 use crate::sys;
 
 /// Bytes read at once; larger reads gain nothing measurable and hold up other connections.
@@ -51,10 +51,10 @@ thread_local! {
 const FIRST_LOOK_AFTER: Duration = Duration::from_micros(500);
 const LOOK_AFTER_MOST: Duration = Duration::from_millis(100);
 
-/// What the engine wants of a connection; see the [`engine::Output`]s of the same names.
+/// What the engine wants of a connection; see the [`engine::EngineOutput`]s of the same names.
 #[derive(Debug)]
-pub(crate) enum Command {
-    /// To a client that asked: see [`super::Asked`].
+pub(crate) enum ConnectionCommand {
+    /// To a client that asked: see [`super::WaitingClient`].
     Admit,
     Decline(ConnectFailure),
     Write(Bytes),
@@ -67,7 +67,7 @@ pub(crate) enum Command {
 
 /// How far our direction has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sending {
+enum SendState {
     Open,
     /// A FIN goes out after the queue.
     Finishing,
@@ -84,18 +84,18 @@ enum Sending {
 
 /// How far the host's direction has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Receiving {
+enum ReceiveState {
     Open,
     /// A FIN was read.
     Finished,
     /// The connection has failed; what had arrived is still read. `how` is what the operating system has told.
     Rest {
-        how: Option<Failed>,
+        how: Option<ReportedFailure>,
     },
 }
 
 /// How the task ends.
-enum End {
+enum ConnectionEnd {
     /// In good order, or because the engine is gone.
     Quiet,
     /// By the engine's reset.
@@ -104,23 +104,23 @@ enum End {
     Aborted,
 }
 
-impl From<LoopEnded> for End {
+impl From<LoopEnded> for ConnectionEnd {
     fn from(_: LoopEnded) -> Self {
         // The node is going away; what is open is reset, never ended as if it were whole.
         Self::Reset
     }
 }
 
-struct Connection {
+struct HostConnection {
     id: ConnectionId,
     stream: TcpStream,
-    mailbox: Mailbox,
+    mailbox: LoopMailbox,
     queue: VecDeque<Bytes>,
     credit: usize,
     /// Read before the connection was announced; handed on as credit allows.
     early: Bytes,
-    receiving: Receiving,
-    sending: Sending,
+    receiving: ReceiveState,
+    sending: SendState,
     /// When the send queue is looked at next.
     look_after: Duration,
 }
@@ -130,31 +130,31 @@ pub(crate) async fn serve(
     id: ConnectionId,
     stream: TcpStream,
     early: Bytes,
-    failed: Option<Failed>,
-    commands: mpsc::UnboundedReceiver<Command>,
-    mailbox: Mailbox,
+    failed: Option<ReportedFailure>,
+    commands: mpsc::UnboundedReceiver<ConnectionCommand>,
+    mailbox: LoopMailbox,
 ) {
     prepare(&stream);
-    let mut connection = Connection {
+    let mut connection = HostConnection {
         id,
         stream,
         mailbox,
         queue: VecDeque::new(),
         credit: 0,
         early,
-        receiving: Receiving::Open,
-        sending: Sending::Open,
+        receiving: ReceiveState::Open,
+        sending: SendState::Open,
         look_after: FIRST_LOOK_AFTER,
     };
     match connection.run(failed, commands).await {
-        End::Quiet => {
+        ConnectionEnd::Quiet => {
             let _ = SockRef::from(&connection.stream).set_linger(None);
         }
-        End::Reset => reset(connection.stream),
-        End::Aborted => {
+        ConnectionEnd::Reset => reset(connection.stream),
+        ConnectionEnd::Aborted => {
             let _ = connection
                 .mailbox
-                .input(Input::Aborted { connection: id })
+                .input(EngineInput::Aborted { connection: id })
                 .await;
             reset(connection.stream);
         }
@@ -176,12 +176,12 @@ fn prepare(stream: &TcpStream) {
     let _ = SockRef::from(stream).set_tcp_keepalive(&keepalive);
 }
 
-impl Connection {
+impl HostConnection {
     async fn run(
         &mut self,
-        failed: Option<Failed>,
-        mut commands: mpsc::UnboundedReceiver<Command>,
-    ) -> End {
+        failed: Option<ReportedFailure>,
+        mut commands: mpsc::UnboundedReceiver<ConnectionCommand>,
+    ) -> ConnectionEnd {
         if failed.is_some()
             && let Err(end) = self.failed(failed).await
         {
@@ -199,14 +199,14 @@ impl Connection {
     }
 
     /// Does what follows the last byte of the queue.
-    async fn finish_sending(&mut self) -> Result<(), End> {
+    async fn finish_sending(&mut self) -> Result<(), ConnectionEnd> {
         if !self.queue.is_empty() {
             return Ok(());
         }
         match self.sending {
-            Sending::Open | Sending::Finished => Ok(()),
-            Sending::Finishing => {
-                self.sending = Sending::Finished;
+            SendState::Open | SendState::Finished => Ok(()),
+            SendState::Finishing => {
+                self.sending = SendState::Finished;
                 let socket = SockRef::from(&self.stream);
                 if socket.shutdown(std::net::Shutdown::Write).is_ok() {
                     let _ = socket.set_linger(None);
@@ -214,23 +214,23 @@ impl Connection {
                 }
                 self.failed(None).await
             }
-            Sending::Closing => Err(End::Quiet),
-            Sending::Resetting { unacknowledged } => {
+            SendState::Closing => Err(ConnectionEnd::Quiet),
+            SendState::Resetting { unacknowledged } => {
                 let left = sys::unacknowledged_bytes(&self.stream).unwrap_or(0);
                 if left == 0 {
-                    return Err(End::Aborted);
+                    return Err(ConnectionEnd::Aborted);
                 }
                 if left < unacknowledged {
                     self.look_after = FIRST_LOOK_AFTER;
                     let connection = self.id;
                     // The host reads: the engine goes on waiting for it.
-                    let progress = Input::Written {
+                    let progress = EngineInput::Written {
                         connection,
                         bytes: 0,
                     };
                     self.mailbox.input(progress).await?;
                 }
-                self.sending = Sending::Resetting {
+                self.sending = SendState::Resetting {
                     unacknowledged: left,
                 };
                 Ok(())
@@ -238,7 +238,10 @@ impl Connection {
         }
     }
 
-    async fn step(&mut self, commands: &mut mpsc::UnboundedReceiver<Command>) -> Result<(), End> {
+    async fn step(
+        &mut self,
+        commands: &mut mpsc::UnboundedReceiver<ConnectionCommand>,
+    ) -> Result<(), ConnectionEnd> {
         if self.credit > 0 && !self.early.is_empty() {
             return self.hand_on_early().await;
         }
@@ -249,15 +252,15 @@ impl Connection {
                 None => std::future::pending().await,
             }
         };
-        let is_resetting = matches!(self.sending, Sending::Resetting { .. });
+        let is_resetting = matches!(self.sending, SendState::Resetting { .. });
         let look_after = self.look_after;
         tokio::select! {
             biased;
             command = commands.recv() => self.obey(command),
             ready = ready => {
                 // The runtime is going away.
-                let Ok(ready) = ready else { return Err(End::Reset) };
-                if ready.is_error() && !matches!(self.receiving, Receiving::Rest { .. }) {
+                let Ok(ready) = ready else { return Err(ConnectionEnd::Reset) };
+                if ready.is_error() && !matches!(self.receiving, ReceiveState::Rest { .. }) {
                     return self.failed(None).await;
                 }
                 self.advance(ready).await
@@ -270,56 +273,58 @@ impl Connection {
     }
 
     fn interest(&self) -> Option<Interest> {
-        let is_reading = self.credit > 0 && self.receiving != Receiving::Finished;
+        let is_reading = self.credit > 0 && self.receiving != ReceiveState::Finished;
         let wishes = [
-            (!matches!(self.receiving, Receiving::Rest { .. })).then_some(Interest::ERROR),
+            (!matches!(self.receiving, ReceiveState::Rest { .. })).then_some(Interest::ERROR),
             is_reading.then_some(Interest::READABLE),
             (!self.queue.is_empty()).then_some(Interest::WRITABLE),
         ];
         wishes.into_iter().flatten().reduce(Interest::add)
     }
 
-    fn obey(&mut self, command: Option<Command>) -> Result<(), End> {
+    fn obey(&mut self, command: Option<ConnectionCommand>) -> Result<(), ConnectionEnd> {
         match command {
             // What is written to a failed connection is lost, as the engine knows.
-            Some(Command::Write(bytes)) => {
-                if !matches!(self.receiving, Receiving::Rest { .. }) {
+            Some(ConnectionCommand::Write(bytes)) => {
+                if !matches!(self.receiving, ReceiveState::Rest { .. }) {
                     self.queue.push_back(bytes);
                 }
             }
-            Some(Command::ReadCredit(bytes)) => self.credit += bytes,
-            Some(Command::FinishWrite) if self.sending == Sending::Open => {
-                self.sending = Sending::Finishing;
+            Some(ConnectionCommand::ReadCredit(bytes)) => self.credit += bytes,
+            Some(ConnectionCommand::FinishWrite) if self.sending == SendState::Open => {
+                self.sending = SendState::Finishing;
             }
-            Some(Command::FinishWrite | Command::Admit) => {}
-            Some(Command::Close) => self.sending = Sending::Closing,
+            Some(ConnectionCommand::FinishWrite | ConnectionCommand::Admit) => {}
+            Some(ConnectionCommand::Close) => self.sending = SendState::Closing,
             // The host takes nothing more, and the engine wants nothing more of it.
-            Some(Command::ResetWhenDelivered)
-                if matches!(self.receiving, Receiving::Rest { .. }) =>
+            Some(ConnectionCommand::ResetWhenDelivered)
+                if matches!(self.receiving, ReceiveState::Rest { .. }) =>
             {
-                return Err(End::Aborted);
+                return Err(ConnectionEnd::Aborted);
             }
-            Some(Command::ResetWhenDelivered) => {
-                self.sending = Sending::Resetting {
+            Some(ConnectionCommand::ResetWhenDelivered) => {
+                self.sending = SendState::Resetting {
                     unacknowledged: u32::MAX,
                 };
             }
-            Some(Command::Reset | Command::Decline(_)) | None => return Err(End::Reset),
+            Some(ConnectionCommand::Reset | ConnectionCommand::Decline(_)) | None => {
+                return Err(ConnectionEnd::Reset);
+            }
         }
         Ok(())
     }
 
-    async fn advance(&mut self, ready: tokio::io::Ready) -> Result<(), End> {
+    async fn advance(&mut self, ready: tokio::io::Ready) -> Result<(), ConnectionEnd> {
         if ready.is_writable() && !self.queue.is_empty() {
             self.write().await?;
         }
-        if ready.is_readable() && self.credit > 0 && self.receiving != Receiving::Finished {
+        if ready.is_readable() && self.credit > 0 && self.receiving != ReceiveState::Finished {
             self.read().await?;
         }
         Ok(())
     }
 
-    async fn write(&mut self) -> Result<(), End> {
+    async fn write(&mut self) -> Result<(), ConnectionEnd> {
         let written = {
             let pieces: Vec<IoSlice<'_>> = self
                 .queue
@@ -332,14 +337,14 @@ impl Connection {
         let bytes = match written {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
-            Err(error) => return self.failed(Some(Failed::by(&error))).await,
+            Err(error) => return self.failed(Some(ReportedFailure::by(&error))).await,
         };
         self.take_from_queue(bytes);
         let connection = self.id;
         // After a close the engine has forgotten the connection and wants no more counts.
-        if self.sending != Sending::Closing {
+        if self.sending != SendState::Closing {
             self.mailbox
-                .input(Input::Written { connection, bytes })
+                .input(EngineInput::Written { connection, bytes })
                 .await?;
         }
         Ok(())
@@ -347,18 +352,18 @@ impl Connection {
 
     /// The connection takes nothing more. What had arrived is still read. `how` is what the operating system
     /// has told; if it has told nothing yet, the last read will.
-    async fn failed(&mut self, how: Option<Failed>) -> Result<(), End> {
+    async fn failed(&mut self, how: Option<ReportedFailure>) -> Result<(), ConnectionEnd> {
         self.queue.clear();
         match self.sending {
             // The engine has forgotten the connection, or has read all that it wants.
-            Sending::Closing => return Err(End::Quiet),
-            Sending::Resetting { .. } => return Err(End::Aborted),
-            Sending::Open | Sending::Finishing | Sending::Finished => {}
+            SendState::Closing => return Err(ConnectionEnd::Quiet),
+            SendState::Resetting { .. } => return Err(ConnectionEnd::Aborted),
+            SendState::Open | SendState::Finishing | SendState::Finished => {}
         }
-        if self.receiving != Receiving::Open {
-            return Err(End::Aborted);
+        if self.receiving != ReceiveState::Open {
+            return Err(ConnectionEnd::Aborted);
         }
-        self.sending = Sending::Finished;
+        self.sending = SendState::Finished;
         let left = if self.early.is_empty() {
             SockRef::from(&self.stream).peek(&mut [MaybeUninit::uninit()])
         } else {
@@ -368,19 +373,23 @@ impl Connection {
             let finished = how.map_or(left.is_ok(), |how| how.finished);
             return self.end_of_rest(finished).await;
         }
-        self.receiving = Receiving::Rest { how };
+        self.receiving = ReceiveState::Rest { how };
         let connection = self.id;
-        self.mailbox.input(Input::Failed { connection }).await?;
+        self.mailbox
+            .input(EngineInput::Failed { connection })
+            .await?;
         Ok(())
     }
 
     /// Nothing is left to read of a connection that failed.
-    async fn end_of_rest(&mut self, finished: bool) -> Result<(), End> {
+    async fn end_of_rest(&mut self, finished: bool) -> Result<(), ConnectionEnd> {
         let connection = self.id;
         if finished {
-            self.mailbox.input(Input::Finished { connection }).await?;
+            self.mailbox
+                .input(EngineInput::Finished { connection })
+                .await?;
         }
-        Err(End::Aborted)
+        Err(ConnectionEnd::Aborted)
     }
 
     fn take_from_queue(&mut self, mut bytes: usize) {
@@ -394,17 +403,17 @@ impl Connection {
         }
     }
 
-    async fn hand_on_early(&mut self) -> Result<(), End> {
+    async fn hand_on_early(&mut self) -> Result<(), ConnectionEnd> {
         let bytes = self.early.split_to(self.early.len().min(self.credit));
         self.credit -= bytes.len();
         let connection = self.id;
         self.mailbox
-            .input(Input::Received { connection, bytes })
+            .input(EngineInput::Received { connection, bytes })
             .await?;
         Ok(())
     }
 
-    async fn read(&mut self) -> Result<(), End> {
+    async fn read(&mut self) -> Result<(), ConnectionEnd> {
         let wanted = self.credit.min(READ_BYTES);
         let read = SCRATCH.with_borrow_mut(|scratch| {
             let read = self.stream.try_read(&mut scratch[..wanted])?;
@@ -415,20 +424,22 @@ impl Connection {
             (Ok(bytes), _) if !bytes.is_empty() => {
                 self.credit -= bytes.len();
                 self.mailbox
-                    .input(Input::Received { connection, bytes })
+                    .input(EngineInput::Received { connection, bytes })
                     .await?;
             }
             // After an error was told the kernel says 0, with a FIN before it or without.
-            (Ok(_), Receiving::Rest { how }) => {
+            (Ok(_), ReceiveState::Rest { how }) => {
                 let finished = how.is_none_or(|how| how.finished);
                 return self.end_of_rest(finished).await;
             }
-            (Ok(_), Receiving::Open | Receiving::Finished) => {
-                self.receiving = Receiving::Finished;
-                self.mailbox.input(Input::Finished { connection }).await?;
+            (Ok(_), ReceiveState::Open | ReceiveState::Finished) => {
+                self.receiving = ReceiveState::Finished;
+                self.mailbox
+                    .input(EngineInput::Finished { connection })
+                    .await?;
             }
             (Err(error), _) if error.kind() == io::ErrorKind::WouldBlock => {}
-            (Err(_), _) => return Err(End::Aborted),
+            (Err(_), _) => return Err(ConnectionEnd::Aborted),
         }
         Ok(())
     }
@@ -440,7 +451,7 @@ mod tests {
     use tokio::net::TcpListener;
 
     use super::*;
-    use crate::mailbox::Message;
+    use crate::mailbox::LoopMessage;
 
     /// What takes longer is a poll that finds nothing new.
     const AT_ONCE: Duration = Duration::from_secs(2);
@@ -452,29 +463,37 @@ mod tests {
             .await
             .unwrap();
         let (stream, _) = listener.accept().await.unwrap();
-        let (mailbox, mut messages) = Mailbox::new();
+        let (mailbox, mut messages) = LoopMailbox::new();
         let (commands, orders) = mpsc::unbounded_channel();
         let id = ConnectionId::Accepted(1);
         // The host acknowledges less than is written to it, sends something, and resets.
         let unread = Bytes::from(vec![0; 16 << 20]);
-        commands.send(Command::Write(unread)).unwrap();
+        commands.send(ConnectionCommand::Write(unread)).unwrap();
         let serving = tokio::spawn(serve(id, stream, Bytes::new(), None, orders, mailbox));
         let written = messages.recv().await.unwrap();
-        assert!(matches!(written, Message::Input(Input::Written { .. })));
+        assert!(matches!(
+            written,
+            LoopMessage::Input(EngineInput::Written { .. })
+        ));
         host.write_all(b"unread").await.unwrap();
         reset(host);
         loop {
             match messages.recv().await.unwrap() {
-                Message::Input(Input::Written { .. }) => {}
-                Message::Input(Input::Failed { .. }) => break,
+                LoopMessage::Input(EngineInput::Written { .. }) => {}
+                LoopMessage::Input(EngineInput::Failed { .. }) => break,
                 other => panic!("{other:?}"),
             }
         }
 
-        commands.send(Command::ResetWhenDelivered).unwrap();
+        commands
+            .send(ConnectionCommand::ResetWhenDelivered)
+            .unwrap();
         let told = tokio::time::timeout(AT_ONCE, messages.recv()).await;
         let told = told.expect("it waits for a host that is gone").unwrap();
-        assert!(matches!(told, Message::Input(Input::Aborted { .. })));
+        assert!(matches!(
+            told,
+            LoopMessage::Input(EngineInput::Aborted { .. })
+        ));
         serving.await.unwrap();
     }
 }

@@ -6,5 +6,5 @@ mod connection;
 mod outcome;
 
 pub(crate) use connect::{open, reset};
-pub(crate) use connection::{Command, serve};
-pub(crate) use outcome::{Asked, Outcome};
+pub(crate) use connection::{ConnectionCommand, serve};
+pub(crate) use outcome::{ClientOutcome, WaitingClient};

@@ -1,16 +1,16 @@
 //! A client that waits to hear whether its server can be reached, before its connection begins.
 
 use bytes::Bytes;
-use engine::{ConnectFailure, ConnectionId, Input};
+use engine::{ConnectFailure, ConnectionId, EngineInput};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-use super::connection::{Command, serve};
-use crate::mailbox::Mailbox;
+use super::connection::{ConnectionCommand, serve};
+use crate::mailbox::LoopMailbox;
 
 /// What the engine says to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum ClientOutcome {
     /// The server's connection stands, or the client may be accepted before that.
     Admitted,
     /// The server's connection could not be opened.
@@ -21,39 +21,39 @@ pub(crate) enum Outcome {
 
 /// A client that has asked.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct WaitingClient {
     pub(crate) connection: ConnectionId,
-    pub(crate) orders: mpsc::UnboundedReceiver<Command>,
+    pub(crate) orders: mpsc::UnboundedReceiver<ConnectionCommand>,
 }
 
-impl Asked {
+impl WaitingClient {
     /// Waits for the engine's word.
-    pub(crate) async fn outcome(&mut self) -> Outcome {
+    pub(crate) async fn outcome(&mut self) -> ClientOutcome {
         match self.orders.recv().await {
-            Some(Command::Admit) => Outcome::Admitted,
-            Some(Command::Decline(failure)) => Outcome::Declined(failure),
+            Some(ConnectionCommand::Admit) => ClientOutcome::Admitted,
+            Some(ConnectionCommand::Decline(failure)) => ClientOutcome::Declined(failure),
             // Nothing else is said to a client that was not admitted.
             Some(
-                Command::Reset
-                | Command::ResetWhenDelivered
-                | Command::Close
-                | Command::Write(_)
-                | Command::FinishWrite
-                | Command::ReadCredit(_),
+                ConnectionCommand::Reset
+                | ConnectionCommand::ResetWhenDelivered
+                | ConnectionCommand::Close
+                | ConnectionCommand::Write(_)
+                | ConnectionCommand::FinishWrite
+                | ConnectionCommand::ReadCredit(_),
             )
-            | None => Outcome::Ended,
+            | None => ClientOutcome::Ended,
         }
     }
 
     /// Serves the connection of a client that was admitted. `early` is what was read of it already.
-    pub(crate) async fn serve(self, stream: TcpStream, early: Bytes, mailbox: Mailbox) {
+    pub(crate) async fn serve(self, stream: TcpStream, early: Bytes, mailbox: LoopMailbox) {
         serve(self.connection, stream, early, None, self.orders, mailbox).await;
     }
 
     /// The client that was admitted is gone.
-    pub(crate) async fn abort(self, mailbox: &Mailbox) {
+    pub(crate) async fn abort(self, mailbox: &LoopMailbox) {
         let connection = self.connection;
         // A loop that has ended has forgotten it.
-        let _ = mailbox.input(Input::Aborted { connection }).await;
+        let _ = mailbox.input(EngineInput::Aborted { connection }).await;
     }
 }

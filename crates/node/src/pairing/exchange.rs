@@ -15,12 +15,12 @@ use thiserror::Error;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio_rustls::{TlsConnector, client, server};
-use vocab::{NodeId, Reader, Writer};
+use vocab::{ByteReader, ByteWriter, NodeId};
 
-use super::invitations::{InvitationError, Invitations};
-use super::pins::{Pin, PinError, Pins};
-use super::token::{Token, TokenError};
-use crate::identity::{Identity, node_id};
+use super::invitations::{InvitationDirectory, InvitationError};
+use super::pins::{IdentityPin, PinDirectory, PinError};
+use super::token::{InvitationToken, TokenError};
+use crate::identity::{NodeIdentity, node_id};
 use crate::tls;
 
 const VERSION: u8 = 1;
@@ -40,9 +40,9 @@ const FAILED: u8 = 6;
 
 /// Two nodes have pinned each other.
 #[derive(Clone, Debug)]
-pub struct Paired {
+pub struct PairingResult {
     /// The pin that was made here.
-    pub pin: Pin,
+    pub pin: IdentityPin,
     /// What the other node calls itself.
     pub calls_itself: String,
 }
@@ -122,12 +122,12 @@ pub enum ExchangeError {
 /// # Errors
 /// See [`ExchangeError`]; each says what to do.
 pub async fn join(
-    identity: &Identity,
-    pins: &Pins,
+    identity: &NodeIdentity,
+    pins: &PinDirectory,
     own_name: &str,
     name: &str,
-    token: &Token,
-) -> Result<Paired, ExchangeError> {
+    token: &InvitationToken,
+) -> Result<PairingResult, ExchangeError> {
     token.check_expiry(SystemTime::now())?;
     pins.check(name, Some(token.inviter))?;
     let mut stream = connect(identity, token).await?;
@@ -135,9 +135,9 @@ pub async fn join(
     let (joiner, inviter) = (identity.node(), token.inviter);
     let exported = exporter(stream.get_ref().1)?;
     let key = token.key();
-    let request = Request {
+    let request = PairingRequest {
         id: token.id(),
-        proof: *proof(&key, Role::Joiner, &exported, joiner, inviter).as_bytes(),
+        proof: *proof(&key, PairingRole::Joiner, &exported, joiner, inviter).as_bytes(),
         joiner_name: own_name.to_owned(),
     };
     timely(write_frame(&mut stream, &request.emit()))
@@ -147,7 +147,7 @@ pub async fn join(
         .await
         .map_err(ExchangeError::Broken)?;
 
-    let mut reader = Reader::new(&answer);
+    let mut reader = ByteReader::new(&answer);
     let invalid = |_| ExchangeError::InvalidMessage;
     match reader.u8().map_err(invalid)? {
         ACCEPTED => {}
@@ -161,13 +161,13 @@ pub async fn join(
     }
     let shown: [u8; 32] = reader.array().map_err(invalid)?;
     let calls_itself = text(reader.prefixed().map_err(invalid)?)?;
-    if proof(&key, Role::Inviter, &exported, joiner, inviter) != shown {
+    if proof(&key, PairingRole::Inviter, &exported, joiner, inviter) != shown {
         return Err(ExchangeError::WrongProof);
     }
     let pin = pins.add(name, inviter)?;
     // A clean end; the inviter does not depend on it.
     let _ = timely(stream.shutdown()).await;
-    Ok(Paired { pin, calls_itself })
+    Ok(PairingResult { pin, calls_itself })
 }
 
 /// Answers a joiner on a connection whose handshake is done, as the inviter. The joiner is told
@@ -176,14 +176,14 @@ pub async fn join(
 /// # Errors
 /// When the joiner is refused or the connection breaks.
 pub async fn accept(
-    identity: &Identity,
-    invitations: &Invitations,
-    pins: &Pins,
+    identity: &NodeIdentity,
+    invitations: &InvitationDirectory,
+    pins: &PinDirectory,
     own_name: &str,
     stream: &mut server::TlsStream<TcpStream>,
-) -> Result<Paired, ExchangeError> {
+) -> Result<PairingResult, ExchangeError> {
     let frame = read_frame(stream).await.map_err(ExchangeError::Broken)?;
-    let request = Request::parse(&frame)?;
+    let request = PairingRequest::parse(&frame)?;
     let connection = stream.get_ref().1;
     let exported = exporter(connection)?;
     let joiner = connection
@@ -193,7 +193,7 @@ pub async fn accept(
         .ok_or(ExchangeError::InvalidMessage)?;
 
     let decided = decide(identity, invitations, pins, &request, joiner, &exported);
-    let mut answer = Writer::new();
+    let mut answer = ByteWriter::new();
     match &decided {
         Ok((_, proof)) => answer
             .u8(ACCEPTED)
@@ -205,7 +205,7 @@ pub async fn accept(
     let _ = stream.shutdown().await;
     let (pin, _) = decided?;
     written.map_err(ExchangeError::Broken)?;
-    Ok(Paired {
+    Ok(PairingResult {
         pin,
         calls_itself: request.joiner_name,
     })
@@ -213,14 +213,14 @@ pub async fn accept(
 
 /// Everything durable happens here, before a byte of the answer is written.
 fn decide(
-    identity: &Identity,
-    invitations: &Invitations,
-    pins: &Pins,
-    request: &Request,
+    identity: &NodeIdentity,
+    invitations: &InvitationDirectory,
+    pins: &PinDirectory,
+    request: &PairingRequest,
     joiner: NodeId,
     exported: &[u8; 32],
-) -> Result<(Pin, blake3::Hash), ExchangeError> {
-    let message = proof_message(Role::Joiner, exported, joiner, identity.node());
+) -> Result<(IdentityPin, blake3::Hash), ExchangeError> {
+    let message = proof_message(PairingRole::Joiner, exported, joiner, identity.node());
     let (open, key) = invitations
         .find(SystemTime::now(), &request.id, &request.proof, &message)
         .map_err(|error| match error {
@@ -239,7 +239,13 @@ fn decide(
         ExchangeError::InviterFailed
     })?;
     let pin = pins.add(&name, joiner)?;
-    let answer = proof(&key, Role::Inviter, exported, joiner, identity.node());
+    let answer = proof(
+        &key,
+        PairingRole::Inviter,
+        exported,
+        joiner,
+        identity.node(),
+    );
     Ok((pin, answer))
 }
 
@@ -270,17 +276,17 @@ fn code(error: &ExchangeError) -> u8 {
 ///
 /// `version u8 | invitation's id, 16 bytes | proof, 32 bytes | name, with its length`
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub struct PairingRequest {
     id: [u8; 16],
     proof: [u8; 32],
     joiner_name: String,
 }
 
-impl Request {
+impl PairingRequest {
     /// The request's bytes.
     #[must_use]
     pub fn emit(&self) -> Bytes {
-        let mut request = Writer::new();
+        let mut request = ByteWriter::new();
         request
             .u8(VERSION)
             .bytes(&self.id)
@@ -295,7 +301,7 @@ impl Request {
     /// [`ExchangeError::InvalidMessage`] when it is cut, of another version, or names its sender
     /// by what is no name.
     pub fn parse(frame: &[u8]) -> Result<Self, ExchangeError> {
-        let mut reader = Reader::new(frame);
+        let mut reader = ByteReader::new(frame);
         let invalid = |_| ExchangeError::InvalidMessage;
         if reader.u8().map_err(invalid)? != VERSION {
             return Err(ExchangeError::InvalidMessage);
@@ -317,8 +323,8 @@ fn text(bytes: &[u8]) -> Result<String, ExchangeError> {
 }
 
 async fn connect(
-    identity: &Identity,
-    token: &Token,
+    identity: &NodeIdentity,
+    token: &InvitationToken,
 ) -> Result<client::TlsStream<TcpStream>, ExchangeError> {
     let unreachable = |cause| ExchangeError::Unreachable {
         address: token.address.clone(),
@@ -342,14 +348,14 @@ fn exporter<Data>(connection: &rustls::ConnectionCommon<Data>) -> Result<[u8; 32
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Role {
+enum PairingRole {
     Joiner,
     Inviter,
 }
 
 fn proof(
     key: &[u8; 32],
-    role: Role,
+    role: PairingRole,
     exported: &[u8; 32],
     joiner: NodeId,
     inviter: NodeId,
@@ -357,10 +363,15 @@ fn proof(
     blake3::keyed_hash(key, &proof_message(role, exported, joiner, inviter))
 }
 
-fn proof_message(role: Role, exported: &[u8; 32], joiner: NodeId, inviter: NodeId) -> Vec<u8> {
+fn proof_message(
+    role: PairingRole,
+    exported: &[u8; 32],
+    joiner: NodeId,
+    inviter: NodeId,
+) -> Vec<u8> {
     let role: &[u8] = match role {
-        Role::Joiner => b"joiner ",
-        Role::Inviter => b"inviter",
+        PairingRole::Joiner => b"joiner ",
+        PairingRole::Inviter => b"inviter",
     };
     [role, exported, &joiner.0, &inviter.0].concat()
 }

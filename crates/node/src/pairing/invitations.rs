@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use vocab::NodeId;
 
-use super::token::{LIFETIME, Token, unix_seconds};
+use super::token::{InvitationToken, LIFETIME, unix_seconds};
 use crate::private_directory::{make_private_directory, open_or_make, write_durably};
 
 /// How long after its end an invitation is remembered.
@@ -58,7 +58,7 @@ pub enum InvitationError {
 }
 
 #[derive(Debug, Serialize, Deserialize)]
-struct Stored {
+struct StoredInvitation {
     key: String,
     name: Option<String>,
     expires_unix_s: u64,
@@ -67,14 +67,14 @@ struct Stored {
 
 /// An invitation that was found open; marks itself used.
 #[derive(Debug)]
-pub struct Open {
+pub struct OpenInvitation {
     path: PathBuf,
-    stored: Stored,
+    stored: StoredInvitation,
     /// Held until the invitation has been dealt with, so that of two joiners one is first.
     _lock: File,
 }
 
-impl Open {
+impl OpenInvitation {
     /// The name to pin the joiner under, if the inviter chose one.
     #[must_use]
     pub fn name(&self) -> Option<&str> {
@@ -93,11 +93,11 @@ impl Open {
 
 /// The directory of invitations.
 #[derive(Clone, Debug)]
-pub struct Invitations {
+pub struct InvitationDirectory {
     directory: PathBuf,
 }
 
-impl Invitations {
+impl InvitationDirectory {
     /// The invitations of the node whose state directory this is.
     #[must_use]
     pub fn new(state_directory: &Path) -> Self {
@@ -118,7 +118,7 @@ impl Invitations {
         inviter_name: &str,
         address: &str,
         name: Option<&str>,
-    ) -> Result<Token, InvitationError> {
+    ) -> Result<InvitationToken, InvitationError> {
         make_private_directory(&self.directory).map_err(|error| InvitationError::Io {
             action: "write",
             path: self.directory.clone(),
@@ -132,14 +132,14 @@ impl Invitations {
             .secure_random
             .fill(&mut secret)
             .map_err(|_| InvitationError::NoRandomness)?;
-        let token = Token {
+        let token = InvitationToken {
             secret,
             inviter,
             inviter_name: inviter_name.to_owned(),
             address: address.to_owned(),
             expires: unix_seconds(now + LIFETIME),
         };
-        let stored = Stored {
+        let stored = StoredInvitation {
             key: hexadecimal(&token.key()),
             name: name.map(str::to_owned),
             expires_unix_s: token.expires,
@@ -159,7 +159,7 @@ impl Invitations {
         id: &[u8; 16],
         proof: &[u8; 32],
         message: &[u8],
-    ) -> Result<(Open, [u8; 32]), InvitationError> {
+    ) -> Result<(OpenInvitation, [u8; 32]), InvitationError> {
         let path = self.path(id);
         if !path.exists() {
             return Err(InvitationError::Unknown);
@@ -178,7 +178,7 @@ impl Invitations {
         if unix_seconds(now) >= stored.expires_unix_s {
             return Err(InvitationError::Expired);
         }
-        let open = Open {
+        let open = OpenInvitation {
             path,
             stored,
             _lock: lock,
@@ -230,7 +230,7 @@ impl Invitations {
     }
 }
 
-fn write(path: &Path, stored: &Stored) -> Result<(), InvitationError> {
+fn write(path: &Path, stored: &StoredInvitation) -> Result<(), InvitationError> {
     let text = serde_json::to_string(stored).expect("an invitation is plain data");
     write_durably(path, text.as_bytes()).map_err(|cause| InvitationError::Io {
         action: "write",
@@ -239,7 +239,7 @@ fn write(path: &Path, stored: &Stored) -> Result<(), InvitationError> {
     })
 }
 
-fn read(path: &Path) -> Result<Stored, InvitationError> {
+fn read(path: &Path) -> Result<StoredInvitation, InvitationError> {
     let failed = |cause| InvitationError::Io {
         action: "read",
         path: path.to_owned(),
@@ -249,7 +249,7 @@ fn read(path: &Path) -> Result<Stored, InvitationError> {
     serde_json::from_str(&text).map_err(|error| failed(io::Error::other(error)))
 }
 
-fn key_of(stored: &Stored) -> Option<[u8; 32]> {
+fn key_of(stored: &StoredInvitation) -> Option<[u8; 32]> {
     // A NodeId is 32 bytes in hexadecimal too; its reader serves.
     stored.key.parse::<NodeId>().ok().map(|key| key.0)
 }
@@ -262,9 +262,14 @@ fn hexadecimal(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    fn setting() -> (tempfile::TempDir, Invitations, SystemTime, Token) {
+    fn setting() -> (
+        tempfile::TempDir,
+        InvitationDirectory,
+        SystemTime,
+        InvitationToken,
+    ) {
         let state = tempfile::tempdir().unwrap();
-        let invitations = Invitations::new(state.path());
+        let invitations = InvitationDirectory::new(state.path());
         let now = SystemTime::now();
         let token = invitations
             .invite(
@@ -278,7 +283,7 @@ mod tests {
         (state, invitations, now, token)
     }
 
-    fn proof(token: &Token) -> [u8; 32] {
+    fn proof(token: &InvitationToken) -> [u8; 32] {
         *blake3::keyed_hash(&token.key(), b"message").as_bytes()
     }
 

@@ -17,29 +17,29 @@
 //! in any other connection. An invitation is marked used before it is accepted: a crash between
 //! the two costs an invitation and never allows a second use.
 
-use crate::identity::Identity;
+use crate::identity::NodeIdentity;
 
 mod exchange;
 mod invitations;
 mod pins;
 mod token;
 
-pub use exchange::{ExchangeError, Paired, Request, accept, join};
-pub use invitations::{InvitationError, Invitations};
-pub use pins::{LoadedPins, Pin, PinError, Pins};
-pub use token::{Token, TokenError};
+pub use exchange::{ExchangeError, PairingRequest, PairingResult, accept, join};
+pub use invitations::{InvitationDirectory, InvitationError};
+pub use pins::{IdentityPin, LoadedPins, PinDirectory, PinError};
+pub use token::{InvitationToken, TokenError};
 
 /// [`join`] for programs without a runtime of their own.
 ///
 /// # Errors
 /// See [`ExchangeError`]; each says what to do.
 pub fn join_blocking(
-    identity: &Identity,
-    pins: &Pins,
+    identity: &NodeIdentity,
+    pins: &PinDirectory,
     own_name: &str,
     name: &str,
-    token: &Token,
-) -> Result<Paired, ExchangeError> {
+    token: &InvitationToken,
+) -> Result<PairingResult, ExchangeError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

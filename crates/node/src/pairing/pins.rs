@@ -70,7 +70,7 @@ pub enum PinError {
 
 /// One pinned identity.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Pin {
+pub struct IdentityPin {
     /// The name of the `[[peer]]` section it belongs to.
     pub name: String,
     /// The identity.
@@ -83,18 +83,18 @@ pub struct Pin {
 #[derive(Debug, Default)]
 pub struct LoadedPins {
     /// The pins, by name.
-    pub pins: BTreeMap<String, Pin>,
+    pub pins: BTreeMap<String, IdentityPin>,
     /// Why other files are no pins, by the names of the peers that cannot be trusted.
     pub damaged: BTreeMap<String, PinError>,
 }
 
 /// The directory of pins.
 #[derive(Clone, Debug)]
-pub struct Pins {
+pub struct PinDirectory {
     directory: PathBuf,
 }
 
-impl Pins {
+impl PinDirectory {
     /// The pins of the node whose state directory this is.
     #[must_use]
     pub fn new(state_directory: &Path) -> Self {
@@ -107,7 +107,7 @@ impl Pins {
     ///
     /// # Errors
     /// When the directory cannot be read.
-    pub fn load(&self) -> Result<BTreeMap<String, Pin>, PinError> {
+    pub fn load(&self) -> Result<BTreeMap<String, IdentityPin>, PinError> {
         Ok(self.load_all()?.pins)
     }
 
@@ -184,14 +184,14 @@ impl Pins {
     ///
     /// # Errors
     /// When the name or the identity is pinned otherwise, or the file cannot be written.
-    pub fn add(&self, name: &str, node: NodeId) -> Result<Pin, PinError> {
+    pub fn add(&self, name: &str, node: NodeId) -> Result<IdentityPin, PinError> {
         self.check(name, Some(node))?;
         make_private_directory(&self.directory).map_err(|error| PinError::Io {
             action: "write",
             path: self.directory.clone(),
             cause: error,
         })?;
-        let pin = Pin {
+        let pin = IdentityPin {
             name: name.to_owned(),
             node,
             paired_unix_s: unix_seconds(SystemTime::now()),
@@ -235,7 +235,7 @@ impl Pins {
     }
 }
 
-fn read(path: &Path) -> Result<Pin, PinError> {
+fn read(path: &Path) -> Result<IdentityPin, PinError> {
     let text = fs::read_to_string(path).map_err(|cause| PinError::Io {
         action: "read",
         path: path.to_owned(),
@@ -245,7 +245,8 @@ fn read(path: &Path) -> Result<Pin, PinError> {
         path: path.to_owned(),
         reason,
     };
-    let pin: Pin = serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
+    let pin: IdentityPin =
+        serde_json::from_str(&text).map_err(|error| damaged(error.to_string()))?;
     if path.file_stem().and_then(|stem| stem.to_str()) != Some(pin.name.as_str()) {
         return Err(damaged(format!("it names `{}`", pin.name)));
     }
@@ -259,7 +260,7 @@ mod tests {
     #[test]
     fn a_pin_is_kept_until_it_is_removed() {
         let state = tempfile::tempdir().unwrap();
-        let pins = Pins::new(state.path());
+        let pins = PinDirectory::new(state.path());
         assert!(pins.load().unwrap().is_empty());
         pins.add("far", NodeId([1; 32])).unwrap();
         pins.add("far", NodeId([1; 32])).unwrap();
@@ -271,7 +272,7 @@ mod tests {
     #[test]
     fn names_and_identities_belong_together() {
         let state = tempfile::tempdir().unwrap();
-        let pins = Pins::new(state.path());
+        let pins = PinDirectory::new(state.path());
         pins.add("far", NodeId([1; 32])).unwrap();
         let taken = pins.add("far", NodeId([2; 32]));
         assert!(matches!(taken, Err(PinError::Taken { .. })));
@@ -284,7 +285,7 @@ mod tests {
     #[test]
     fn a_damaged_pin_is_named_and_the_others_are_there() {
         let state = tempfile::tempdir().unwrap();
-        let pins = Pins::new(state.path());
+        let pins = PinDirectory::new(state.path());
         pins.add("far", NodeId([1; 32])).unwrap();
         fs::write(state.path().join("peers/far.json"), "{").unwrap();
         pins.add("other", NodeId([2; 32])).unwrap();

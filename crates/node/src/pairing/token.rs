@@ -12,7 +12,7 @@ use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use thiserror::Error;
-use vocab::{NodeId, Reader, Writer};
+use vocab::{ByteReader, ByteWriter, NodeId};
 
 /// How long an invitation is good for: long enough to walk to another console, short enough
 /// that a token left in a scroll-back is worth nothing.
@@ -48,7 +48,7 @@ pub enum TokenError {
 
 /// An invitation as its joiner holds it.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Token {
+pub struct InvitationToken {
     /// 128 random bits.
     pub secret: [u8; 16],
     /// Who invites.
@@ -61,7 +61,7 @@ pub struct Token {
     pub expires: u64,
 }
 
-impl fmt::Debug for Token {
+impl fmt::Debug for InvitationToken {
     /// Leaves the secret out, so that no log can hold it.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Token")
@@ -72,7 +72,7 @@ impl fmt::Debug for Token {
     }
 }
 
-impl Token {
+impl InvitationToken {
     /// The name of the invitation: says which it is and nothing of its secret.
     #[must_use]
     pub fn id(&self) -> [u8; 16] {
@@ -109,7 +109,7 @@ impl Token {
         if checksum_of(body) != *checksum {
             return Err(TokenError::Checksum);
         }
-        let mut reader = Reader::new(body);
+        let mut reader = ByteReader::new(body);
         let version = reader.u8().map_err(|_| TokenError::Form)?;
         if version != VERSION {
             return Err(TokenError::Version(version));
@@ -117,7 +117,7 @@ impl Token {
         Self::fields(&mut reader).ok_or(TokenError::Form)
     }
 
-    fn fields(reader: &mut Reader<'_>) -> Option<Self> {
+    fn fields(reader: &mut ByteReader<'_>) -> Option<Self> {
         let secret = reader.array().ok()?;
         let inviter = NodeId(reader.array().ok()?);
         let expires = reader.u64().ok()?;
@@ -147,9 +147,9 @@ impl Token {
     }
 }
 
-impl fmt::Display for Token {
+impl fmt::Display for InvitationToken {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut writer = Writer::new();
+        let mut writer = ByteWriter::new();
         writer
             .u8(VERSION)
             .bytes(&self.secret)
@@ -218,8 +218,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn token() -> Token {
-        Token {
+    fn token() -> InvitationToken {
+        InvitationToken {
             secret: [7; 16],
             inviter: NodeId([9; 32]),
             inviter_name: "hub".to_owned(),
@@ -247,7 +247,7 @@ mod tests {
         let text = token().to_string();
         let (left, right) = text.split_at(40);
         let pasted = format!("  {}\n {right}\n", left.to_uppercase());
-        assert_eq!(Token::parse(&pasted), Ok(token()));
+        assert_eq!(InvitationToken::parse(&pasted), Ok(token()));
     }
 
     #[test]
@@ -255,9 +255,12 @@ mod tests {
         let text = token().to_string();
         let slipped = text.replacen("tlk1-ae", "tlk1-ai", 1);
         assert_ne!(text, slipped);
-        assert_eq!(Token::parse(&slipped), Err(TokenError::Checksum));
-        assert_eq!(Token::parse(&text[..60]), Err(TokenError::Checksum));
-        assert_eq!(Token::parse("hello"), Err(TokenError::Form));
+        assert_eq!(InvitationToken::parse(&slipped), Err(TokenError::Checksum));
+        assert_eq!(
+            InvitationToken::parse(&text[..60]),
+            Err(TokenError::Checksum)
+        );
+        assert_eq!(InvitationToken::parse("hello"), Err(TokenError::Form));
     }
 
     #[test]
@@ -278,8 +281,8 @@ mod tests {
     proptest! {
         #[test]
         fn any_text_is_answered_without_a_panic(text in ".{0,300}") {
-            let _ = Token::parse(&text);
-            let _ = Token::parse(&format!("tlk1-{text}"));
+            let _ = InvitationToken::parse(&text);
+            let _ = InvitationToken::parse(&format!("tlk1-{text}"));
         }
     }
 }

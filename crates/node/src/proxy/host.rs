@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 /// Where a client wants to go.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Host {
+pub enum ProxyTarget {
     /// An address.
     Address(IpAddr),
     /// A name, to be resolved on this side.
@@ -12,14 +12,14 @@ pub enum Host {
 }
 
 /// A host as either protocol writes it: an address, or a name of characters that names have.
-pub(super) fn parse_host(bytes: &[u8]) -> Option<Host> {
+pub(super) fn parse_host(bytes: &[u8]) -> Option<ProxyTarget> {
     let text = std::str::from_utf8(bytes).ok()?;
     if let Ok(address) = text.parse::<IpAddr>() {
-        return Some(Host::Address(address));
+        return Some(ProxyTarget::Address(address));
     }
     let fits = (1..=253).contains(&text.len())
         && text
             .chars()
             .all(|c| c.is_ascii_alphanumeric() || "-._".contains(c));
-    fits.then(|| Host::Name(text.to_owned()))
+    fits.then(|| ProxyTarget::Name(text.to_owned()))
 }

@@ -5,25 +5,25 @@
 
 use engine::ConnectFailure;
 
-use super::host::{Host, parse_host};
+use super::host::{ProxyTarget, parse_host};
 
 /// The longest request head; browsers send some 500 bytes.
 pub const LONGEST_HEAD: usize = 8 * 1024;
 
 /// What has arrived so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Head {
+pub enum ConnectHead {
     /// The beginning of a head.
     Incomplete,
     /// A whole one: where to, and its length in bytes.
-    Connect(Host, u16, usize),
+    Connect(ProxyTarget, u16, usize),
     /// Something that is answered with this status and closed.
-    Refused(Status),
+    Refused(ConnectStatus),
 }
 
 /// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Status {
+pub enum ConnectStatus {
     /// Not a request, or one whose target cannot be read.
     BadRequest,
     /// Another method.
@@ -34,22 +34,22 @@ pub enum Status {
     BadGateway,
 }
 
-impl Status {
+impl ConnectStatus {
     /// What to send before closing.
     #[must_use]
     pub fn answer(self) -> Vec<u8> {
         let (line, why) = match self {
-            Status::BadRequest => ("400 Bad Request", "write CONNECT host:port HTTP/1.1"),
-            Status::MethodNotAllowed => (
+            ConnectStatus::BadRequest => ("400 Bad Request", "write CONNECT host:port HTTP/1.1"),
+            ConnectStatus::MethodNotAllowed => (
                 "405 Method Not Allowed",
                 "this proxy takes CONNECT only; tell the client to tunnel (curl: --proxytunnel)",
             ),
-            Status::TooLarge => ("431 Request Header Fields Too Large", "8 KiB are taken"),
-            Status::BadGateway => ("502 Bad Gateway", "the name cannot be resolved"),
+            ConnectStatus::TooLarge => ("431 Request Header Fields Too Large", "8 KiB are taken"),
+            ConnectStatus::BadGateway => ("502 Bad Gateway", "the name cannot be resolved"),
         };
         let allow = match self {
-            Status::MethodNotAllowed => "Allow: CONNECT\r\n",
-            Status::BadRequest | Status::TooLarge | Status::BadGateway => "",
+            ConnectStatus::MethodNotAllowed => "Allow: CONNECT\r\n",
+            ConnectStatus::BadRequest | ConnectStatus::TooLarge | ConnectStatus::BadGateway => "",
         };
         answer(line, allow, why)
     }
@@ -87,46 +87,46 @@ pub(crate) const SUCCESS: &[u8] = b"HTTP/1.1 200 Connection Established\r\n\r\n"
 
 /// Reads a request's head.
 #[must_use]
-pub fn parse_head(bytes: &[u8]) -> Head {
+pub fn parse_head(bytes: &[u8]) -> ConnectHead {
     let considered = &bytes[..bytes.len().min(LONGEST_HEAD)];
     let Some(end) = considered.windows(4).position(|four| four == b"\r\n\r\n") else {
         if bytes.len() >= LONGEST_HEAD {
-            return Head::Refused(Status::TooLarge);
+            return ConnectHead::Refused(ConnectStatus::TooLarge);
         }
-        return Head::Incomplete;
+        return ConnectHead::Incomplete;
     };
     let line_end = considered
         .windows(2)
         .position(|two| two == b"\r\n")
         .unwrap_or(end);
     let Ok(line) = std::str::from_utf8(&considered[..line_end]) else {
-        return Head::Refused(Status::BadRequest);
+        return ConnectHead::Refused(ConnectStatus::BadRequest);
     };
     let mut words = line.split(' ');
     let (Some(method), Some(target), Some(version), None) =
         (words.next(), words.next(), words.next(), words.next())
     else {
-        return Head::Refused(Status::BadRequest);
+        return ConnectHead::Refused(ConnectStatus::BadRequest);
     };
     if !version.starts_with("HTTP/1.") {
-        return Head::Refused(Status::BadRequest);
+        return ConnectHead::Refused(ConnectStatus::BadRequest);
     }
     if method != "CONNECT" {
-        return Head::Refused(Status::MethodNotAllowed);
+        return ConnectHead::Refused(ConnectStatus::MethodNotAllowed);
     }
     match target_of(target) {
-        Some((host, port)) => Head::Connect(host, port, end + 4),
-        None => Head::Refused(Status::BadRequest),
+        Some((host, port)) => ConnectHead::Connect(host, port, end + 4),
+        None => ConnectHead::Refused(ConnectStatus::BadRequest),
     }
 }
 
 /// The authority form: HOST:PORT, an IPv6 address in brackets.
-fn target_of(target: &str) -> Option<(Host, u16)> {
+fn target_of(target: &str) -> Option<(ProxyTarget, u16)> {
     let (host, port) = target.rsplit_once(':')?;
     let port = port.parse().ok().filter(|port| *port != 0)?;
     if let Some(inside) = host.strip_prefix('[') {
         let address = inside.strip_suffix(']')?.parse().ok()?;
-        return Some((Host::Address(address), port));
+        return Some((ProxyTarget::Address(address), port));
     }
     Some((parse_host(host.as_bytes())?, port))
 }
@@ -139,18 +139,27 @@ mod tests {
     #[test]
     fn a_connect_names_its_target_and_its_length() {
         let head = b"CONNECT example.net:443 HTTP/1.1\r\nHost: example.net:443\r\n\r\nTLS";
-        let host = Host::Name("example.net".to_owned());
-        assert_eq!(parse_head(head), Head::Connect(host, 443, head.len() - 3));
-        assert_eq!(parse_head(&head[..50]), Head::Incomplete);
+        let host = ProxyTarget::Name("example.net".to_owned());
+        assert_eq!(
+            parse_head(head),
+            ConnectHead::Connect(host, 443, head.len() - 3)
+        );
+        assert_eq!(parse_head(&head[..50]), ConnectHead::Incomplete);
         let six = b"CONNECT [2001:2::9]:80 HTTP/1.0\r\n\r\n";
-        let address = Host::Address("2001:2::9".parse().unwrap());
-        assert_eq!(parse_head(six), Head::Connect(address, 80, six.len()));
+        let address = ProxyTarget::Address("2001:2::9".parse().unwrap());
+        assert_eq!(
+            parse_head(six),
+            ConnectHead::Connect(address, 80, six.len())
+        );
     }
 
     #[test]
     fn other_methods_and_nonsense_are_told_what_to_write() {
         let get = b"GET http://example.net/ HTTP/1.1\r\n\r\n";
-        assert_eq!(parse_head(get), Head::Refused(Status::MethodNotAllowed));
+        assert_eq!(
+            parse_head(get),
+            ConnectHead::Refused(ConnectStatus::MethodNotAllowed)
+        );
         for bad in [
             "CONNECT example.net HTTP/1.1\r\n\r\n",
             "CONNECT example.net:0 HTTP/1.1\r\n\r\n",
@@ -160,7 +169,7 @@ mod tests {
         ] {
             assert_eq!(
                 parse_head(bad.as_bytes()),
-                Head::Refused(Status::BadRequest),
+                ConnectHead::Refused(ConnectStatus::BadRequest),
                 "{bad}"
             );
         }
@@ -169,7 +178,10 @@ mod tests {
     #[test]
     fn an_endless_head_is_cut_off() {
         let head = vec![b'a'; LONGEST_HEAD];
-        assert_eq!(parse_head(&head), Head::Refused(Status::TooLarge));
+        assert_eq!(
+            parse_head(&head),
+            ConnectHead::Refused(ConnectStatus::TooLarge)
+        );
     }
 
     proptest! {

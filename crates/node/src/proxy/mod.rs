@@ -17,25 +17,25 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use engine::{ConnectFailure, Via};
+use engine::{ArrivalMethod, ConnectFailure};
 use socket2::SockRef;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::connections::Connections;
-use crate::descriptors::Taken;
-use crate::lan::{self, Outcome};
-use crate::mailbox::Mailbox;
-use crate::places::{CrowdedOut, Places, Sharing, Standing};
-use host::Host;
-use http_connect::{Head, Status};
-use socks5::{Parsed, Refusal};
+use crate::connections::ConnectionNumbers;
+use crate::descriptors::TakenDescriptors;
+use crate::lan::{self, ClientOutcome};
+use crate::mailbox::LoopMailbox;
+use crate::places::{CrowdedOut, PlaceLimits, PlacePool, SourceStanding};
+use host::ProxyTarget;
+use http_connect::{ConnectHead, ConnectStatus};
+use socks5::{Socks5Parse, Socks5Refusal};
 
 /// From the connection to the end of the request, name resolution included.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Requests being read at a time; each holds at most 8 KiB. A client that has had its place for as
 /// long as names take to resolve may lose it to another.
-const SHARING: Sharing = Sharing {
+const SHARING: PlaceLimits = PlaceLimits {
     places: 1_024,
     per_source: 256,
     time_to_finish: Duration::from_secs(2),
@@ -50,29 +50,29 @@ const DISCARD_BYTES: usize = 64 * 1024;
 
 /// Which proxy protocol a listener speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Protocol {
+pub(crate) enum ProxyProtocol {
     Socks5,
     HttpConnect,
 }
 
 /// Places for requests that are being read, to be shared by all listeners.
-pub(crate) fn places() -> Places {
-    Places::new(SHARING)
+pub(crate) fn places() -> PlacePool {
+    PlacePool::new(SHARING)
 }
 
 /// Takes clients until dropped.
 pub(crate) async fn listen(
     listener: TcpListener,
-    protocol: Protocol,
-    places: Places,
-    connections: Connections,
-    mailbox: Mailbox,
+    protocol: ProxyProtocol,
+    places: PlacePool,
+    connections: ConnectionNumbers,
+    mailbox: LoopMailbox,
 ) {
     // Accepted connections inherit it: an urgent byte behind the request is read in its place.
     let _ = SockRef::from(&listener).set_out_of_band_inline(true);
     loop {
-        let (mut stream, client) = Connections::accept(&listener).await;
-        let Some(place) = places.enter(client.ip(), Standing::Unknown) else {
+        let (mut stream, client) = ConnectionNumbers::accept(&listener).await;
+        let Some(place) = places.enter(client.ip(), SourceStanding::Unknown) else {
             tracing::debug!(%client, "too many unfinished requests; closed");
             continue;
         };
@@ -81,8 +81,8 @@ pub(crate) async fn listen(
         tokio::spawn(async move {
             let request = async {
                 match protocol {
-                    Protocol::Socks5 => socks5_request(&mut stream).await,
-                    Protocol::HttpConnect => http_request(&mut stream).await,
+                    ProxyProtocol::Socks5 => socks5_request(&mut stream).await,
+                    ProxyProtocol::HttpConnect => http_request(&mut stream).await,
                 }
             };
             let timely = tokio::time::timeout(REQUEST_TIMEOUT, request);
@@ -112,13 +112,13 @@ pub(crate) async fn listen(
 
 /// Asks the engine for the connection and tells the client of the outcome.
 fn ask(
-    connections: &Connections,
-    mailbox: &Mailbox,
-    protocol: Protocol,
+    connections: &ConnectionNumbers,
+    mailbox: &LoopMailbox,
+    protocol: ProxyProtocol,
     client: SocketAddr,
     server: SocketAddr,
     early: Bytes,
-    (stream, taken): (TcpStream, Taken),
+    (stream, taken): (TcpStream, TakenDescriptors),
 ) {
     // A socket is waited for by the runtime that it was made in, so this one is made anew.
     let stream = stream.into_std();
@@ -134,24 +134,24 @@ fn ask(
                 return asked.abort(&waiting).await;
             };
             match asked.outcome().await {
-                Outcome::Admitted => match stream.write_all(&protocol.success()).await {
+                ClientOutcome::Admitted => match stream.write_all(&protocol.success()).await {
                     Ok(()) => asked.serve(stream, early, waiting).await,
                     Err(_) => asked.abort(&waiting).await,
                 },
-                Outcome::Declined(failure) => {
+                ClientOutcome::Declined(failure) => {
                     end_with(&mut stream, &protocol.failure(failure)).await
                 }
-                Outcome::Ended => lan::reset(stream),
+                ClientOutcome::Ended => lan::reset(stream),
             }
         },
     );
 }
 
-impl Protocol {
-    fn via(self) -> Via {
+impl ProxyProtocol {
+    fn via(self) -> ArrivalMethod {
         match self {
-            Self::Socks5 => Via::Socks5,
-            Self::HttpConnect => Via::HttpConnect,
+            Self::Socks5 => ArrivalMethod::Socks5,
+            Self::HttpConnect => ArrivalMethod::HttpConnect,
         }
     }
 
@@ -193,53 +193,53 @@ async fn end_with(stream: &mut TcpStream, answer: &[u8]) {
 
 async fn socks5_request(stream: &mut TcpStream) -> io::Result<(SocketAddr, Bytes)> {
     let mut buffer = BytesMut::with_capacity(socks5::LONGEST_MESSAGE);
-    let refuse = async |stream: &mut TcpStream, refusal: Refusal| {
+    let refuse = async |stream: &mut TcpStream, refusal: Socks5Refusal| {
         end_with(stream, &refusal.answer()).await;
         Err(io::Error::other(format!("{refusal:?}")))
     };
     loop {
         match socks5::parse_greeting(&buffer) {
-            Parsed::Incomplete => read_more(stream, &mut buffer).await?,
-            Parsed::Whole((), length) => {
+            Socks5Parse::Incomplete => read_more(stream, &mut buffer).await?,
+            Socks5Parse::Whole((), length) => {
                 let _ = buffer.split_to(length);
                 break;
             }
-            Parsed::Invalid(refusal) => return refuse(stream, refusal).await,
+            Socks5Parse::Invalid(refusal) => return refuse(stream, refusal).await,
         }
     }
     stream.write_all(&socks5::CHOSE_NO_AUTHENTICATION).await?;
     loop {
         match socks5::parse_request(&buffer) {
-            Parsed::Incomplete => read_more(stream, &mut buffer).await?,
-            Parsed::Whole((host, port), length) => {
+            Socks5Parse::Incomplete => read_more(stream, &mut buffer).await?,
+            Socks5Parse::Whole((host, port), length) => {
                 let _ = buffer.split_to(length);
                 let Some(server) = resolve(host, port).await else {
-                    return refuse(stream, Refusal::Unresolvable).await;
+                    return refuse(stream, Socks5Refusal::Unresolvable).await;
                 };
                 return Ok((server, buffer.freeze()));
             }
-            Parsed::Invalid(refusal) => return refuse(stream, refusal).await,
+            Socks5Parse::Invalid(refusal) => return refuse(stream, refusal).await,
         }
     }
 }
 
 async fn http_request(stream: &mut TcpStream) -> io::Result<(SocketAddr, Bytes)> {
     let mut buffer = BytesMut::new();
-    let refuse = async |stream: &mut TcpStream, status: Status| {
+    let refuse = async |stream: &mut TcpStream, status: ConnectStatus| {
         end_with(stream, &status.answer()).await;
         Err(io::Error::other(format!("{status:?}")))
     };
     loop {
         match http_connect::parse_head(&buffer) {
-            Head::Incomplete => read_more(stream, &mut buffer).await?,
-            Head::Connect(host, port, length) => {
+            ConnectHead::Incomplete => read_more(stream, &mut buffer).await?,
+            ConnectHead::Connect(host, port, length) => {
                 let _ = buffer.split_to(length);
                 let Some(server) = resolve(host, port).await else {
-                    return refuse(stream, Status::BadGateway).await;
+                    return refuse(stream, ConnectStatus::BadGateway).await;
                 };
                 return Ok((server, buffer.freeze()));
             }
-            Head::Refused(status) => return refuse(stream, status).await,
+            ConnectHead::Refused(status) => return refuse(stream, status).await,
         }
     }
 }
@@ -253,9 +253,9 @@ async fn read_more(stream: &mut TcpStream, buffer: &mut BytesMut) -> io::Result<
     Ok(())
 }
 
-async fn resolve(host: Host, port: u16) -> Option<SocketAddr> {
+async fn resolve(host: ProxyTarget, port: u16) -> Option<SocketAddr> {
     match host {
-        Host::Address(address) => Some(SocketAddr::new(address, port)),
-        Host::Name(name) => tokio::net::lookup_host((name, port)).await.ok()?.next(),
+        ProxyTarget::Address(address) => Some(SocketAddr::new(address, port)),
+        ProxyTarget::Name(name) => tokio::net::lookup_host((name, port)).await.ok()?.next(),
     }
 }

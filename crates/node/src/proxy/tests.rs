@@ -3,9 +3,9 @@
 use tokio::runtime::Handle;
 
 use super::*;
-use crate::descriptors::{Budget, Descriptors};
-use crate::lan::Command;
-use crate::mailbox::Message;
+use crate::descriptors::{DescriptorBudget, DescriptorPool};
+use crate::lan::ConnectionCommand;
+use crate::mailbox::LoopMessage;
 
 /// Enough that a reset which can overtake an answer does so.
 const TRIES: usize = 200;
@@ -13,23 +13,23 @@ const TRIES: usize = 200;
 const EARLY_BYTES: usize = DISCARD_BYTES / 2;
 
 /// Starts a proxy that declines every connection, and returns where it listens.
-async fn declining(protocol: Protocol, failure: ConnectFailure) -> SocketAddr {
-    let (mailbox, mut messages) = Mailbox::new();
-    let descriptors = Descriptors::new(Budget {
+async fn declining(protocol: ProxyProtocol, failure: ConnectFailure) -> SocketAddr {
+    let (mailbox, mut messages) = LoopMailbox::new();
+    let descriptors = DescriptorPool::new(DescriptorBudget {
         pool: 64,
         flows: 16,
         disk_files: 4,
         handshakes: 4,
         probes: 4,
     });
-    let connections = Connections::new(Handle::current(), descriptors);
+    let connections = ConnectionNumbers::new(Handle::current(), descriptors);
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(listen(listener, protocol, places(), connections, mailbox));
     tokio::spawn(async move {
         while let Some(message) = messages.recv().await {
-            if let Message::Asked { commands, .. } = message {
-                commands.send(Command::Decline(failure)).unwrap();
+            if let LoopMessage::Asked { commands, .. } = message {
+                commands.send(ConnectionCommand::Decline(failure)).unwrap();
             }
         }
     });
@@ -55,8 +55,8 @@ async fn ask_early(proxy: SocketAddr, request: &[u8]) -> io::Result<Vec<u8>> {
 #[tokio::test]
 async fn a_declined_client_that_sends_early_gets_its_answer_and_no_reset() {
     let failure = ConnectFailure::Refused;
-    let http = declining(Protocol::HttpConnect, failure).await;
-    let socks = declining(Protocol::Socks5, failure).await;
+    let http = declining(ProxyProtocol::HttpConnect, failure).await;
+    let socks = declining(ProxyProtocol::Socks5, failure).await;
     let greeting: &[u8] = &[5, 1, 0];
     let request: &[u8] = &[5, 1, 0, 1, 192, 0, 2, 1, 0, 80];
     let by_socks = [greeting, request].concat();
@@ -77,11 +77,11 @@ async fn a_declined_client_that_sends_early_gets_its_answer_and_no_reset() {
 
 #[tokio::test]
 async fn a_client_with_a_wrong_request_that_sends_early_gets_its_answer_and_no_reset() {
-    let proxy = declining(Protocol::HttpConnect, ConnectFailure::Other).await;
+    let proxy = declining(ProxyProtocol::HttpConnect, ConnectFailure::Other).await;
     for number in 0..TRIES {
         let answer = ask_early(proxy, b"POST / HTTP/1.1\r\n\r\n").await;
         let answer = answer.unwrap_or_else(|error| panic!("{number}: {error}"));
-        assert_eq!(answer, Status::MethodNotAllowed.answer());
+        assert_eq!(answer, ConnectStatus::MethodNotAllowed.answer());
     }
 }
 

@@ -15,9 +15,9 @@ use std::io::{self, ErrorKind, Read};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use engine::{Input, Prefix, Surroundings};
+use engine::{EngineInput, IpPrefix, NetworkSurroundings};
 
-use crate::mailbox::Mailbox;
+use crate::mailbox::LoopMailbox;
 
 /// The routes are read so often although no note came.
 const READ_EVERY: Duration = Duration::from_secs(30);
@@ -30,35 +30,35 @@ const READING_SHARE: u32 = 20;
 ///
 /// # Errors
 /// When the routes cannot be read.
-pub(crate) fn lan_networks(lan_interfaces: &[String]) -> io::Result<Vec<Prefix>> {
+pub(crate) fn lan_networks(lan_interfaces: &[String]) -> io::Result<Vec<IpPrefix>> {
     Ok(rtnetlink::list(lan_interfaces)?.lan_networks())
 }
 
 /// Follows the surroundings; clones follow the same.
 #[derive(Clone, Debug)]
-pub(crate) struct Watch {
-    shared: Arc<Shared>,
+pub(crate) struct SurroundingsWatch {
+    shared: Arc<SharedSurroundings>,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedSurroundings {
     lan_interfaces: Mutex<Vec<String>>,
     /// What the engine was told last.
-    told: Mutex<Told>,
-    mailbox: Mailbox,
+    reported: Mutex<ReportedSurroundings>,
+    mailbox: LoopMailbox,
 }
 
 #[derive(Debug, Default)]
-struct Told {
-    surroundings: Surroundings,
+struct ReportedSurroundings {
+    surroundings: NetworkSurroundings,
     has_failed: bool,
 }
 
-impl Watch {
-    pub(crate) fn new(lan_interfaces: Vec<String>, mailbox: Mailbox) -> Self {
-        let shared = Shared {
+impl SurroundingsWatch {
+    pub(crate) fn new(lan_interfaces: Vec<String>, mailbox: LoopMailbox) -> Self {
+        let shared = SharedSurroundings {
             lan_interfaces: Mutex::new(lan_interfaces),
-            told: Mutex::default(),
+            reported: Mutex::default(),
             mailbox,
         };
         Self {
@@ -67,10 +67,10 @@ impl Watch {
     }
 
     /// What there is now, to begin with.
-    pub(crate) fn first(&self) -> Surroundings {
+    pub(crate) fn first(&self) -> NetworkSurroundings {
         let mut told = self
             .shared
-            .told
+            .reported
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         told.surroundings = self.shared.read(&mut told.has_failed);
@@ -119,7 +119,7 @@ impl Watch {
     fn refresh(&self) -> Result<(), crate::mailbox::LoopEnded> {
         let mut told = self
             .shared
-            .told
+            .reported
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let now = self.shared.read(&mut told.has_failed);
@@ -131,13 +131,13 @@ impl Watch {
             "routes or addresses have changed"
         );
         told.surroundings = now.clone();
-        let input = Input::Surroundings(now);
+        let input = EngineInput::Surroundings(now);
         self.shared.mailbox.blocking_input(input)
     }
 }
 
-impl Shared {
-    fn read(&self, has_failed: &mut bool) -> Surroundings {
+impl SharedSurroundings {
+    fn read(&self, has_failed: &mut bool) -> NetworkSurroundings {
         let names = self.lan_interfaces.lock();
         let names = names.unwrap_or_else(PoisonError::into_inner).clone();
         match rtnetlink::list(&names) {
@@ -152,7 +152,7 @@ impl Shared {
                         "the routes cannot be read; peers are served only what serve under [policy] lists"
                     );
                 }
-                Surroundings::default()
+                NetworkSurroundings::default()
             }
         }
     }

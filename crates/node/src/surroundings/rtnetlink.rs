@@ -18,7 +18,7 @@ use std::io::{self, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 
-use engine::{Prefix, Route, Side, Surroundings};
+use engine::{IpPrefix, NetworkRoute, NetworkSurroundings, RouteSide};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use crate::sys;
@@ -87,13 +87,13 @@ pub(super) fn subscribe() -> io::Result<Socket> {
 ///
 /// # Errors
 /// What the kernel says, or that there are more than [`ROUTES_MAX`].
-pub(super) fn list(lan_interfaces: &[String]) -> io::Result<Surroundings> {
+pub(super) fn list(lan_interfaces: &[String]) -> io::Result<NetworkSurroundings> {
     let lan: Vec<u32> = lan_interfaces
         .iter()
         .filter_map(|name| sys::interface_index(name))
         .collect();
     for _ in 0..ATTEMPTS {
-        let mut listing = Listing::new(lan.clone());
+        let mut listing = RouteListing::new(lan.clone());
         let whole = [libc::AF_INET, libc::AF_INET6]
             .iter()
             .map(|family| list_family(*family as u8, &mut listing))
@@ -113,7 +113,7 @@ fn open() -> io::Result<Socket> {
 }
 
 /// Reads one family; false when it changed meanwhile.
-fn list_family(family: u8, listing: &mut Listing) -> io::Result<bool> {
+fn list_family(family: u8, listing: &mut RouteListing) -> io::Result<bool> {
     let socket = open()?;
     socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     socket.send(&request(family))?;
@@ -122,7 +122,7 @@ fn list_family(family: u8, listing: &mut Listing) -> io::Result<bool> {
     loop {
         let length = (&socket).read(&mut buffer)?;
         let mut rest = &buffer[..length];
-        while let Some((message, after)) = Message::split(rest) {
+        while let Some((message, after)) = RtnetlinkMessage::split(rest) {
             rest = after;
             whole &= message.flags & NLM_F_DUMP_INTR == 0;
             match message.kind {
@@ -163,13 +163,13 @@ fn error(body: &[u8]) -> io::Result<()> {
     }
 }
 
-struct Message<'a> {
+struct RtnetlinkMessage<'a> {
     kind: u16,
     flags: u16,
     body: &'a [u8],
 }
 
-impl<'a> Message<'a> {
+impl<'a> RtnetlinkMessage<'a> {
     /// The first message, and what follows it.
     fn split(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let header = bytes.first_chunk::<HEADER_BYTES>()?;
@@ -218,15 +218,15 @@ fn number(bytes: &[u8]) -> Option<u32> {
 }
 
 /// What is known after some messages.
-struct Listing {
+struct RouteListing {
     /// The indices of the LAN interfaces.
     lan: Vec<u32>,
     /// The best metric of each network in each table, and the side on which all of that metric are.
-    best: BTreeMap<(u32, Prefix), (u32, Side)>,
-    own: Vec<Prefix>,
+    best: BTreeMap<(u32, IpPrefix), (u32, RouteSide)>,
+    own: Vec<IpPrefix>,
 }
 
-impl Listing {
+impl RouteListing {
     fn new(lan: Vec<u32>) -> Self {
         Self {
             lan,
@@ -269,7 +269,7 @@ impl Listing {
                 _ => {}
             }
         }
-        let Some(to) = Prefix::around(address, length) else {
+        let Some(to) = IpPrefix::around(address, length) else {
             return Ok(());
         };
         match kind {
@@ -286,30 +286,34 @@ impl Listing {
                 let is_lan = kind == TYPE_UNICAST
                     && !interfaces.is_empty()
                     && interfaces.iter().all(|index| self.lan.contains(index));
-                let side = if is_lan { Side::Lan } else { Side::Other };
+                let side = if is_lan {
+                    RouteSide::Lan
+                } else {
+                    RouteSide::Other
+                };
                 self.note(table, to, metric, side);
             }
         }
         Ok(())
     }
 
-    fn note(&mut self, table: u32, to: Prefix, metric: u32, side: Side) {
+    fn note(&mut self, table: u32, to: IpPrefix, metric: u32, side: RouteSide) {
         let best = self.best.entry((table, to)).or_insert((metric, side));
         if metric < best.0 {
             *best = (metric, side);
-        } else if metric == best.0 && side == Side::Other {
-            best.1 = Side::Other;
+        } else if metric == best.0 && side == RouteSide::Other {
+            best.1 = RouteSide::Other;
         }
     }
 
-    fn surroundings(self) -> Surroundings {
+    fn surroundings(self) -> NetworkSurroundings {
         let mut own = self.own;
         own.sort_unstable();
         own.dedup();
         let routes = self.best.into_iter();
-        Surroundings {
+        NetworkSurroundings {
             routes: routes
-                .map(|((_, to), (_, side))| Route { to, side })
+                .map(|((_, to), (_, side))| NetworkRoute { to, side })
                 .collect(),
             own,
         }
@@ -320,7 +324,7 @@ impl Listing {
 mod tests {
     use super::*;
 
-    fn prefix(text: &str) -> Prefix {
+    fn prefix(text: &str) -> IpPrefix {
         text.parse().unwrap()
     }
 
@@ -362,16 +366,16 @@ mod tests {
         body
     }
 
-    fn listed(messages: &[Vec<u8>]) -> Surroundings {
+    fn listed(messages: &[Vec<u8>]) -> NetworkSurroundings {
         // Interface 2 is the LAN's, 3 another one of the LAN's, 9 the WAN's.
-        let mut listing = Listing::new(vec![2, 3]);
+        let mut listing = RouteListing::new(vec![2, 3]);
         for message in messages {
             listing.add(message).unwrap();
         }
         listing.surroundings()
     }
 
-    fn side(surroundings: &Surroundings, to: &str) -> Side {
+    fn side(surroundings: &NetworkSurroundings, to: &str) -> RouteSide {
         let mut routes = surroundings.routes.iter();
         routes.find(|route| route.to == prefix(to)).unwrap().side
     }
@@ -385,11 +389,15 @@ mod tests {
             route("0.0.0.0/0", 254, TYPE_UNICAST, 0, &[9]),
             route("10.40.0.0/16", 254, 7, 0, &[2]),
         ]);
-        assert_eq!(side(&found, "10.20.0.0/16"), Side::Lan);
-        assert_eq!(side(&found, "10.30.0.0/16"), Side::Lan);
-        assert_eq!(side(&found, "2001:2:0:2::/64"), Side::Lan);
-        assert_eq!(side(&found, "0.0.0.0/0"), Side::Other);
-        assert_eq!(side(&found, "10.40.0.0/16"), Side::Other, "unreachable");
+        assert_eq!(side(&found, "10.20.0.0/16"), RouteSide::Lan);
+        assert_eq!(side(&found, "10.30.0.0/16"), RouteSide::Lan);
+        assert_eq!(side(&found, "2001:2:0:2::/64"), RouteSide::Lan);
+        assert_eq!(side(&found, "0.0.0.0/0"), RouteSide::Other);
+        assert_eq!(
+            side(&found, "10.40.0.0/16"),
+            RouteSide::Other,
+            "unreachable"
+        );
         assert_eq!(found.own, []);
     }
 
@@ -400,9 +408,9 @@ mod tests {
             route("10.30.0.0/16", 254, TYPE_UNICAST, 0, &[2, 9]),
             route("10.40.0.0/16", 254, TYPE_UNICAST, 0, &[]),
         ]);
-        assert_eq!(side(&found, "10.20.0.0/16"), Side::Lan);
-        assert_eq!(side(&found, "10.30.0.0/16"), Side::Other);
-        assert_eq!(side(&found, "10.40.0.0/16"), Side::Other);
+        assert_eq!(side(&found, "10.20.0.0/16"), RouteSide::Lan);
+        assert_eq!(side(&found, "10.30.0.0/16"), RouteSide::Other);
+        assert_eq!(side(&found, "10.40.0.0/16"), RouteSide::Other);
     }
 
     #[test]
@@ -412,11 +420,11 @@ mod tests {
         let equal = route("10.20.0.0/16", 254, TYPE_UNICAST, 100, &[9]);
         for order in [[&lan, &spare], [&spare, &lan]] {
             let found = listed(&order.map(Clone::clone));
-            assert_eq!(side(&found, "10.20.0.0/16"), Side::Lan);
+            assert_eq!(side(&found, "10.20.0.0/16"), RouteSide::Lan);
         }
         for order in [[&lan, &equal], [&equal, &lan]] {
             let found = listed(&order.map(Clone::clone));
-            assert_eq!(side(&found, "10.20.0.0/16"), Side::Other);
+            assert_eq!(side(&found, "10.20.0.0/16"), RouteSide::Other);
         }
     }
 
@@ -433,7 +441,7 @@ mod tests {
             route("10.0.0.0/8", 100, TYPE_LOCAL, 0, &[1]),
         ]);
         let own = ["10.20.0.1", "10.20.255.255", "10.50.0.1", "127.0.0.0/8"];
-        let mut own: Vec<Prefix> = own.iter().map(|text| prefix(text)).collect();
+        let mut own: Vec<IpPrefix> = own.iter().map(|text| prefix(text)).collect();
         own.push(prefix("2001:2:0:2::"));
         assert_eq!(found.own, own);
         assert_eq!(found.routes, []);
@@ -445,7 +453,7 @@ mod tests {
         for length in 0..whole.len() {
             let _ = listed(&[whole[..length].to_vec()]);
         }
-        assert!(Message::split(&[0xff; 40]).is_none());
+        assert!(RtnetlinkMessage::split(&[0xff; 40]).is_none());
     }
 
     #[test]
@@ -456,7 +464,12 @@ mod tests {
             found.own.iter().any(|own| own.contains(loopback)),
             "{found:?}"
         );
-        assert!(found.routes.iter().all(|route| route.side == Side::Other));
+        assert!(
+            found
+                .routes
+                .iter()
+                .all(|route| route.side == RouteSide::Other)
+        );
         drop(subscribe().unwrap());
     }
 }

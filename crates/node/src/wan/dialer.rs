@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::Input;
+use engine::EngineInput;
 use thiserror::Error;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -19,10 +19,10 @@ use tokio_rustls::{TlsConnector, client};
 use vocab::NodeId;
 
 use super::known_sources::KnownSources;
-use super::link::{self, Link, LinkNumbers};
+use super::link::{self, AuthenticatedLink, LinkNumbers};
 use super::socket;
-use crate::config::Wan;
-use crate::mailbox::Mailbox;
+use crate::config::WanConfig;
+use crate::mailbox::LoopMailbox;
 use crate::tls;
 
 /// Three SYNs get through a path that loses half of all packets.
@@ -46,20 +46,20 @@ pub(crate) struct PeerLinks {
 }
 
 /// What the dialler needs.
-pub(crate) struct Dialing {
+pub(crate) struct DialerContext {
     pub(crate) peer: NodeId,
     pub(crate) name: String,
     pub(crate) address: String,
-    pub(crate) wan: Wan,
+    pub(crate) wan: WanConfig,
     pub(crate) tls: Arc<rustls::ClientConfig>,
     pub(crate) numbers: LinkNumbers,
     pub(crate) known: KnownSources,
-    pub(crate) mailbox: Mailbox,
+    pub(crate) mailbox: LoopMailbox,
     pub(crate) links: watch::Receiver<PeerLinks>,
 }
 
 /// Dials the peer whenever a link is wanted, until dropped or the loop ends.
-pub(crate) async fn dial_while_needed(mut dialing: Dialing) {
+pub(crate) async fn dial_while_needed(mut dialing: DialerContext) {
     let mut backoff = FIRST_BACKOFF;
     let mut last_error = String::new();
     // The link that was dialled because of the present silence, while it lives.
@@ -104,7 +104,7 @@ pub(crate) async fn dial_while_needed(mut dialing: Dialing) {
             Err(error) => {
                 if is_refusal(&error) {
                     let peer = dialing.peer;
-                    let refused = dialing.mailbox.input(Input::RefusedByPeer { peer });
+                    let refused = dialing.mailbox.input(EngineInput::RefusedByPeer { peer });
                     if refused.await.is_err() {
                         return;
                     }
@@ -148,8 +148,8 @@ async fn wait_for_change(
     }
 }
 
-impl Dialing {
-    async fn dial(&self) -> io::Result<Link> {
+impl DialerContext {
+    async fn dial(&self) -> io::Result<AuthenticatedLink> {
         let stream = within(CONNECT_TIMEOUT, TcpStream::connect(&self.address)).await?;
         socket::prepare(&stream, &self.wan);
         let connector = TlsConnector::from(Arc::clone(&self.tls));
@@ -165,7 +165,7 @@ impl Dialing {
         if let Ok(address) = stream.get_ref().0.peer_addr() {
             self.known.note(address.ip());
         }
-        Ok(Link {
+        Ok(AuthenticatedLink {
             number: self.numbers.take(),
             peer: self.peer,
             dialed_by_us: true,
@@ -191,10 +191,12 @@ async fn first_bytes(stream: &mut client::TlsStream<TcpStream>) -> io::Result<By
 #[error(
     "it refused this node's identity; pair the two with `trunkline peer invite` and `peer join`"
 )]
-struct Refusal;
+struct DialRefusal;
 
 fn is_refusal(error: &io::Error) -> bool {
-    error.get_ref().is_some_and(|inner| inner.is::<Refusal>())
+    error
+        .get_ref()
+        .is_some_and(|inner| inner.is::<DialRefusal>())
 }
 
 /// Says what an alert after the handshake means here.
@@ -203,7 +205,7 @@ fn explain(error: io::Error) -> io::Error {
         .get_ref()
         .and_then(|inner| inner.downcast_ref::<rustls::Error>());
     if matches!(alert, Some(rustls::Error::AlertReceived(_))) {
-        return io::Error::other(Refusal);
+        return io::Error::other(DialRefusal);
     }
     if error.kind() == io::ErrorKind::UnexpectedEof {
         return io::Error::other("it closed the link without a word");

@@ -10,7 +10,7 @@ use std::time::Instant;
 
 use engine::source_of;
 
-use crate::places::Standing;
+use crate::places::SourceStanding;
 
 /// Addresses kept; beyond it the one that was not seen for longest is forgotten. A hub with a
 /// hundred branches behind changing addresses sees some hundred in a week.
@@ -36,11 +36,11 @@ impl KnownSources {
     }
 
     /// Whether a peer is known to come from there.
-    pub(crate) fn standing(&self, address: IpAddr) -> Standing {
+    pub(crate) fn standing(&self, address: IpAddr) -> SourceStanding {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         match seen.contains_key(&source_of(address)) {
-            true => Standing::Known,
-            false => Standing::Unknown,
+            true => SourceStanding::Known,
+            false => SourceStanding::Unknown,
         }
     }
 }
@@ -56,8 +56,11 @@ mod tests {
         for number in 0..=KNOWN_MAX as u32 {
             known.note(address(number));
         }
-        assert_eq!(known.standing(address(0)), Standing::Unknown);
-        assert_eq!(known.standing(address(1)), Standing::Known);
-        assert_eq!(known.standing(address(KNOWN_MAX as u32)), Standing::Known);
+        assert_eq!(known.standing(address(0)), SourceStanding::Unknown);
+        assert_eq!(known.standing(address(1)), SourceStanding::Known);
+        assert_eq!(
+            known.standing(address(KNOWN_MAX as u32)),
+            SourceStanding::Known
+        );
     }
 }

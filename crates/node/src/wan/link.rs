@@ -15,7 +15,7 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use bytes::Bytes;
-use engine::{Input, LinkEnd, LinkId};
+use engine::{EngineInput, LinkEnd, LinkId};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use tokio_rustls::TlsStream;
 use vocab::NodeId;
 
-use crate::mailbox::{Mailbox, Message};
+use crate::mailbox::{LoopMailbox, LoopMessage};
 use crate::sys;
 
 /// Read at once: four TLS records.
@@ -59,7 +59,7 @@ impl LinkNumbers {
 }
 
 /// A link whose other end is authenticated.
-pub(super) struct Link {
+pub(super) struct AuthenticatedLink {
     pub(super) number: LinkId,
     pub(super) peer: NodeId,
     pub(super) dialed_by_us: bool,
@@ -87,15 +87,15 @@ fn addresses(stream: &TcpStream) -> io::Result<LinkAddresses> {
 
 /// A TLS stream that its reader and its writer share, and who asks it for keys.
 #[derive(Clone)]
-struct Shared(Arc<Mutex<TlsStream<TcpStream>>>);
+struct SharedStream(Arc<Mutex<TlsStream<TcpStream>>>);
 
-impl Shared {
+impl SharedStream {
     fn lock(&self) -> MutexGuard<'_, TlsStream<TcpStream>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl AsyncRead for Shared {
+impl AsyncRead for SharedStream {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -105,7 +105,7 @@ impl AsyncRead for Shared {
     }
 }
 
-impl AsyncWrite for Shared {
+impl AsyncWrite for SharedStream {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -124,9 +124,9 @@ impl AsyncWrite for Shared {
 }
 
 /// Makes secrets of a link's TLS connection, while that lives (RFC 8446 §7.5, Exporters).
-pub(crate) struct Exporter(Weak<Mutex<TlsStream<TcpStream>>>);
+pub(crate) struct KeyExporter(Weak<Mutex<TlsStream<TcpStream>>>);
 
-impl Exporter {
+impl KeyExporter {
     /// One of a link that is no TLS connection.
     #[cfg(test)]
     pub(crate) fn without_link() -> Self {
@@ -143,7 +143,7 @@ impl Exporter {
         label: &[u8],
         context: &[u8],
     ) -> Result<(), rustls::Error> {
-        let Some(stream) = self.0.upgrade().map(Shared) else {
+        let Some(stream) = self.0.upgrade().map(SharedStream) else {
             return Err(rustls::Error::General("the link is gone".to_owned()));
         };
         match &*stream.lock() {
@@ -160,14 +160,14 @@ impl Exporter {
     }
 }
 
-impl fmt::Debug for Exporter {
+impl fmt::Debug for KeyExporter {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_tuple("Exporter").finish_non_exhaustive()
     }
 }
 
 /// Announces the link, carries its bytes until it ends, and announces that.
-pub(super) async fn carry(link: Link, mailbox: Mailbox) {
+pub(super) async fn carry(link: AuthenticatedLink, mailbox: LoopMailbox) {
     let number = link.number;
     let (commands, orders) = mpsc::unbounded_channel();
     let addresses = match addresses(link.stream.get_ref().0) {
@@ -177,26 +177,26 @@ pub(super) async fn carry(link: Link, mailbox: Mailbox) {
             return;
         }
     };
-    let stream = Shared(Arc::new(Mutex::new(link.stream)));
-    let up = Message::LinkUp {
+    let stream = SharedStream(Arc::new(Mutex::new(link.stream)));
+    let up = LoopMessage::LinkUp {
         link: number,
         peer: link.peer,
         dialed_by_us: link.dialed_by_us,
         addresses,
-        exporter: Exporter(Arc::downgrade(&stream.0)),
+        exporter: KeyExporter(Arc::downgrade(&stream.0)),
         commands,
     };
     if mailbox.send(up).await.is_err() {
         return;
     }
-    let room = Message::LinkRoom {
+    let room = LoopMessage::LinkRoom {
         link: number,
         bytes: LEAST_ROOM,
     };
     let _ = mailbox.send(room).await;
     if !link.first.is_empty() {
         let _ = mailbox
-            .input(Input::LinkReceived {
+            .input(EngineInput::LinkReceived {
                 link: number,
                 bytes: link.first,
             })
@@ -207,7 +207,9 @@ pub(super) async fn carry(link: Link, mailbox: Mailbox) {
         ended = write(number, stream.clone(), orders, &mailbox) => ended,
     };
     tracing::debug!(link = number.0, ended, "link closed");
-    let _ = mailbox.input(Input::LinkDown { link: number, end }).await;
+    let _ = mailbox
+        .input(EngineInput::LinkDown { link: number, end })
+        .await;
 }
 
 /// How a link ended that failed with this error. A time-out, or an ICMP error that the kernel reports at one,
@@ -222,7 +224,11 @@ fn end_of(error: &io::Error) -> LinkEnd {
     }
 }
 
-async fn read(link: LinkId, mut reader: Shared, mailbox: &Mailbox) -> (LinkEnd, &'static str) {
+async fn read(
+    link: LinkId,
+    mut reader: SharedStream,
+    mailbox: &LoopMailbox,
+) -> (LinkEnd, &'static str) {
     let mut buffer = vec![0; READ_BYTES];
     loop {
         match reader.read(&mut buffer).await {
@@ -233,7 +239,7 @@ async fn read(link: LinkId, mut reader: Shared, mailbox: &Mailbox) -> (LinkEnd, 
             }
             Ok(length) => {
                 let bytes = Bytes::copy_from_slice(&buffer[..length]);
-                let received = Input::LinkReceived { link, bytes };
+                let received = EngineInput::LinkReceived { link, bytes };
                 if mailbox.input(received).await.is_err() {
                     return (LinkEnd::Lost, "the node stopped");
                 }
@@ -244,11 +250,11 @@ async fn read(link: LinkId, mut reader: Shared, mailbox: &Mailbox) -> (LinkEnd, 
 
 async fn write(
     link: LinkId,
-    mut writer: Shared,
+    mut writer: SharedStream,
     mut orders: mpsc::UnboundedReceiver<LinkCommand>,
-    mailbox: &Mailbox,
+    mailbox: &LoopMailbox,
 ) -> (LinkEnd, &'static str) {
-    let mut room = Room::new();
+    let mut room = SendRoom::new();
     // Pieces ordered while another was being written; the room bounds their number.
     let mut waiting = VecDeque::new();
     let mut closing = None;
@@ -289,7 +295,7 @@ async fn write(
                 }
                 let granted = room.taken(bytes.len(), started.elapsed());
                 if granted > 0 {
-                    let message = Message::LinkRoom {
+                    let message = LoopMessage::LinkRoom {
                         link,
                         bytes: granted,
                     };
@@ -307,13 +313,13 @@ async fn write(
 
 /// How many bytes may stand between the engine and the socket.
 #[derive(Debug)]
-struct Room {
+struct SendRoom {
     size: usize,
     /// Granted to the loop and not yet taken by the socket.
     outstanding: usize,
 }
 
-impl Room {
+impl SendRoom {
     /// The first [`LEAST_ROOM`] bytes are granted.
     fn new() -> Self {
         Self {
@@ -344,7 +350,7 @@ mod tests {
 
     #[test]
     fn room_follows_the_socket_within_its_bounds_and_none_is_lost() {
-        let mut room = Room::new();
+        let mut room = SendRoom::new();
         // What the loop has been granted and not yet used.
         let mut usable = LEAST_ROOM;
         for took_ms in [0, 0, 0, 0, 0, 0, 3, 20, 20, 20, 20, 20, 20, 0, 20, 0] {

@@ -16,20 +16,20 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_rustls::{LazyConfigAcceptor, server};
 
 use super::known_sources::KnownSources;
-use super::link::{self, Link, LinkNumbers};
+use super::link::{self, AuthenticatedLink, LinkNumbers};
 use super::socket;
-use crate::config::Wan;
-use crate::identity::{Identity, node_id};
-use crate::mailbox::Mailbox;
-use crate::pairing::{self, Invitations, Pins};
-use crate::places::{CrowdedOut, Places, Sharing};
+use crate::config::WanConfig;
+use crate::identity::{NodeIdentity, node_id};
+use crate::mailbox::LoopMailbox;
+use crate::pairing::{self, InvitationDirectory, PinDirectory};
+use crate::places::{CrowdedOut, PlaceLimits, PlacePool};
 use crate::repeats;
-use crate::tls::{self, Trust};
+use crate::tls::{self, TrustedIdentities};
 
 /// Handshakes under way: each holds some 50 kB for at most five seconds. From one address come
 /// those of a site behind one NAT with several nodes, not more. A handshake takes two round trips,
 /// by satellite more than a second.
-const SHARING: Sharing = Sharing {
+const SHARING: PlaceLimits = PlaceLimits {
     places: 256,
     per_source: 16,
     time_to_finish: Duration::from_secs(2),
@@ -43,27 +43,27 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// What the listener needs.
-pub(crate) struct Listening {
-    pub(crate) identity: Arc<Identity>,
-    pub(crate) trust: Trust,
-    pub(crate) wan: Wan,
+pub(crate) struct ListenerContext {
+    pub(crate) identity: Arc<NodeIdentity>,
+    pub(crate) trust: TrustedIdentities,
+    pub(crate) wan: WanConfig,
     pub(crate) own_name: String,
-    pub(crate) invitations: Invitations,
-    pub(crate) pins: Pins,
+    pub(crate) invitations: InvitationDirectory,
+    pub(crate) pins: PinDirectory,
     pub(crate) numbers: LinkNumbers,
     pub(crate) known: KnownSources,
-    pub(crate) mailbox: Mailbox,
+    pub(crate) mailbox: LoopMailbox,
     /// There are descriptors for so many of them at a time.
     pub(crate) handshakes: usize,
     /// Told when a pin was added here.
     pub(crate) paired: Arc<tokio::sync::Notify>,
 }
 
-struct Acceptor {
-    listening: Listening,
+struct LinkAcceptor {
+    listening: ListenerContext,
     session: Arc<rustls::ServerConfig>,
     pairing: Arc<rustls::ServerConfig>,
-    places: Places,
+    places: PlacePool,
 }
 
 /// Takes links until it is dropped.
@@ -72,12 +72,12 @@ struct Acceptor {
 /// When rustls refuses this node's identity.
 pub(crate) async fn listen(
     listener: TcpListener,
-    listening: Listening,
+    listening: ListenerContext,
 ) -> Result<(), rustls::Error> {
-    let acceptor = Arc::new(Acceptor {
+    let acceptor = Arc::new(LinkAcceptor {
         session: tls::session_server(&listening.identity, listening.trust.clone())?,
         pairing: tls::pairing_server(&listening.identity)?,
-        places: Places::new(Sharing {
+        places: PlacePool::new(PlaceLimits {
             places: listening.handshakes.min(SHARING.places),
             per_source: listening.handshakes.div_ceil(2).min(SHARING.per_source),
             ..SHARING
@@ -123,9 +123,13 @@ fn crowded_out(from: SocketAddr) {
     });
 }
 
-impl Acceptor {
+impl LinkAcceptor {
     /// Does the handshake: a link, if a peer came for one.
-    async fn welcome(&self, stream: TcpStream, from: SocketAddr) -> io::Result<Option<Link>> {
+    async fn welcome(
+        &self,
+        stream: TcpStream,
+        from: SocketAddr,
+    ) -> io::Result<Option<AuthenticatedLink>> {
         socket::prepare(&stream, &self.listening.wan);
         let handshake = async {
             let start =
@@ -153,7 +157,7 @@ impl Acceptor {
             .and_then(node_id)
             .ok_or_else(|| io::Error::other("it showed no certificate"))?;
         self.listening.known.note(from.ip());
-        Ok(Some(Link {
+        Ok(Some(AuthenticatedLink {
             number: self.listening.numbers.take(),
             peer,
             dialed_by_us: false,
@@ -167,7 +171,7 @@ impl Acceptor {
         mut stream: server::TlsStream<TcpStream>,
         from: SocketAddr,
     ) -> io::Result<()> {
-        let Listening {
+        let ListenerContext {
             identity,
             invitations,
             pins,

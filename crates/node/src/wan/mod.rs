@@ -14,9 +14,9 @@ mod listener;
 mod socket;
 mod udp;
 
-pub(crate) use dialer::{Dialing, PeerLinks, dial_while_needed};
+pub(crate) use dialer::{DialerContext, PeerLinks, dial_while_needed};
 pub(crate) use known_sources::KnownSources;
-pub(crate) use link::{Exporter, LinkAddresses, LinkCommand, LinkNumbers};
-pub(crate) use listener::{Listening, listen};
+pub(crate) use link::{KeyExporter, LinkAddresses, LinkCommand, LinkNumbers};
+pub(crate) use listener::{ListenerContext, listen};
 pub use socket::known_congestion_controls;
-pub(crate) use udp::{Paths, Refused, Train, WanSocket, bind, receive};
+pub(crate) use udp::{LinkPaths, PacketTrain, SendRefusal, WanSocket, bind, receive};

@@ -6,7 +6,7 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
-use crate::config::Wan;
+use crate::config::WanConfig;
 use crate::repeats;
 
 /// The session pings each second and notices silence itself; this only frees the socket of a
@@ -16,7 +16,7 @@ const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Sets a link's socket. What cannot be set is logged and is no failure.
-pub(super) fn prepare(stream: &TcpStream, wan: &Wan) {
+pub(super) fn prepare(stream: &TcpStream, wan: &WanConfig) {
     let socket = SockRef::from(stream);
     let keepalive = TcpKeepalive::new()
         .with_time(KEEPALIVE_AFTER)

@@ -21,9 +21,9 @@ use quinn_udp::{BATCH_SIZE, EcnCodepoint, RecvMeta, UdpSocketState};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 use tunnel::packet::ConnectionId;
-use tunnel::transport::{Codepoint, Transmit};
+use tunnel::transport::{EcnMarking, TransmitBatch};
 
-use crate::mailbox::{Mailbox, Message};
+use crate::mailbox::{LoopMailbox, LoopMessage};
 use crate::sys;
 
 /// What the kernel is asked to hold each way: 100 ms at 320 Mbit/s, in which the engine's thread
@@ -36,12 +36,12 @@ const RUN_BYTES: usize = 65_000;
 
 /// Packets of one length, but the last, which may be shorter, from one address to one path.
 #[derive(Debug)]
-pub(crate) struct Train {
+pub(crate) struct PacketTrain {
     /// Whose the first of them is. Runs are of one sender's packets, and one that talks to two paths
     /// of this node from one port loses those of the second when they come in one run.
     pub(crate) link: LinkId,
     pub(crate) from: SocketAddr,
-    pub(crate) codepoint: Codepoint,
+    pub(crate) codepoint: EcnMarking,
     pub(crate) segment: usize,
     pub(crate) bytes: BytesMut,
 }
@@ -49,11 +49,11 @@ pub(crate) struct Train {
 /// The links whose packets begin with a connection id. Who reads a socket asks it, so that what
 /// strangers send never reaches the engine's queue.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Paths {
+pub(crate) struct LinkPaths {
     links: Arc<RwLock<HashMap<ConnectionId, LinkId>>>,
 }
 
-impl Paths {
+impl LinkPaths {
     pub(crate) fn insert(&self, connection_id: ConnectionId, link: LinkId) {
         let mut links = self.links.write().unwrap_or_else(PoisonError::into_inner);
         links.insert(connection_id, link);
@@ -80,7 +80,7 @@ pub(crate) struct WanSocket {
 
 /// Why packets did not leave.
 #[derive(Debug)]
-pub(crate) enum Refused {
+pub(crate) enum SendRefusal {
     /// The kernel's queue is full; [`WanSocket::writable`] says when it no longer is.
     Full,
     /// They are gone, as if the network had lost them.
@@ -117,10 +117,10 @@ impl WanSocket {
     /// Sends packets of one destination from the address `source`.
     pub(crate) fn send(
         &self,
-        transmit: &Transmit,
+        transmit: &TransmitBatch,
         contents: &[u8],
         source: IpAddr,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), SendRefusal> {
         let run = quinn_udp::Transmit {
             destination: transmit.to,
             ecn: transmit.is_marked.then_some(EcnCodepoint::Ect0),
@@ -133,8 +133,8 @@ impl WanSocket {
         });
         match sent {
             Ok(()) => Ok(()),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(Refused::Full),
-            Err(error) => Err(Refused::Failed(error)),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(SendRefusal::Full),
+            Err(error) => Err(SendRefusal::Failed(error)),
         }
     }
 
@@ -162,7 +162,7 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<std::net::UdpSocket> {
 }
 
 /// Hands on what comes until the loop or the socket ends.
-pub(crate) async fn receive(socket: Arc<WanSocket>, paths: Paths, mailbox: Mailbox) {
+pub(crate) async fn receive(socket: Arc<WanSocket>, paths: LinkPaths, mailbox: LoopMailbox) {
     let room = MESSAGE_BYTES.max(socket.state.gro_segments() * 1_500);
     let mut buffers = vec![vec![0_u8; room]; BATCH_SIZE];
     let mut metas = [RecvMeta::default(); BATCH_SIZE];
@@ -197,7 +197,7 @@ pub(crate) async fn receive(socket: Arc<WanSocket>, paths: Paths, mailbox: Mailb
                 continue;
             };
             if bytes + train.bytes.len() > MESSAGE_BYTES && !trains.is_empty() {
-                let full = Message::Datagrams(std::mem::take(&mut trains));
+                let full = LoopMessage::Datagrams(std::mem::take(&mut trains));
                 bytes = 0;
                 if mailbox.send(full).await.is_err() {
                     return;
@@ -206,22 +206,22 @@ pub(crate) async fn receive(socket: Arc<WanSocket>, paths: Paths, mailbox: Mailb
             bytes += train.bytes.len();
             trains.push(train);
         }
-        if !trains.is_empty() && mailbox.send(Message::Datagrams(trains)).await.is_err() {
+        if !trains.is_empty() && mailbox.send(LoopMessage::Datagrams(trains)).await.is_err() {
             return;
         }
     }
 }
 
 /// What was received, in a buffer of its own size; `None` when it is no packet of a path.
-fn train(received: &[u8], meta: &RecvMeta, paths: &Paths) -> Option<Train> {
+fn train(received: &[u8], meta: &RecvMeta, paths: &LinkPaths) -> Option<PacketTrain> {
     let link = paths.link(ConnectionId::of(received)?)?;
     let codepoint = match meta.ecn {
-        None => Codepoint::NotEct,
-        Some(EcnCodepoint::Ect0) => Codepoint::Ect0,
-        Some(EcnCodepoint::Ect1) => Codepoint::Ect1,
-        Some(EcnCodepoint::Ce) => Codepoint::Ce,
+        None => EcnMarking::NotEct,
+        Some(EcnCodepoint::Ect0) => EcnMarking::Ect0,
+        Some(EcnCodepoint::Ect1) => EcnMarking::Ect1,
+        Some(EcnCodepoint::Ce) => EcnMarking::Ce,
     };
-    Some(Train {
+    Some(PacketTrain {
         link,
         from: meta.addr,
         codepoint,

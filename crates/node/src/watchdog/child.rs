@@ -45,7 +45,7 @@ pub struct WatchdogOptions {
 /// When the node cannot be started again.
 pub fn watch(options: WatchdogOptions) -> io::Result<()> {
     sys::start_session();
-    let node = sys::Process::parent();
+    let node = sys::ProcessHandle::parent();
     keep_needed_capabilities();
     // Standard input is one end of the pair that the node made.
     let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
@@ -59,7 +59,7 @@ pub fn watch(options: WatchdogOptions) -> io::Result<()> {
     restart(options, &describe(end))
 }
 
-fn wait_for_end(node: &sys::Process) -> Option<ExitStatus> {
+fn wait_for_end(node: &sys::ProcessHandle) -> Option<ExitStatus> {
     let asked = Instant::now();
     loop {
         let end = node.end();

@@ -16,7 +16,7 @@ mod child;
 mod parent;
 
 pub use child::{WatchdogOptions, watch};
-pub(crate) use parent::{Heart, Supervision, Watched};
+pub(crate) use parent::{RunningWatchdog, WatchdogHeartbeat, WatchdogSupervision};
 
 /// The node's loop is alive.
 const BEAT: u8 = b'b';

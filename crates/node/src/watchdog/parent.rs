@@ -12,7 +12,7 @@ use tokio::io::AsyncReadExt;
 use tokio::sync::mpsc;
 
 use super::{BEAT, GOODBYE, REINSTALL};
-use crate::intercept::Change;
+use crate::intercept::InterceptChange;
 use crate::sys;
 
 /// Before another watchdog is started.
@@ -20,25 +20,25 @@ const NEXT_WATCHDOG_AFTER: Duration = Duration::from_secs(1);
 
 /// How a watchdog is started.
 #[derive(Clone, Debug)]
-pub(crate) struct Supervision {
+pub(crate) struct WatchdogSupervision {
     /// The arguments of `trunkline` that make it one.
     pub(crate) arguments: Vec<OsString>,
 }
 
 /// A running watchdog.
 #[derive(Debug)]
-pub(crate) struct Watched {
+pub(crate) struct RunningWatchdog {
     child: Child,
     stream: UnixStream,
 }
 
 /// Beats for the watchdog of the moment.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Heart {
+pub(crate) struct WatchdogHeartbeat {
     stream: Arc<Mutex<Option<UnixStream>>>,
 }
 
-impl Heart {
+impl WatchdogHeartbeat {
     /// Says that the loop is alive. Never waits.
     pub(crate) fn beat(&self) {
         self.say(BEAT);
@@ -62,12 +62,12 @@ impl Heart {
     }
 }
 
-impl Supervision {
+impl WatchdogSupervision {
     /// Starts a watchdog.
     ///
     /// # Errors
     /// When the process cannot be started.
-    pub(crate) fn start(&self, heart: &Heart) -> io::Result<Watched> {
+    pub(crate) fn start(&self, heart: &WatchdogHeartbeat) -> io::Result<RunningWatchdog> {
         let (ours, theirs) = UnixStream::pair()?;
         ours.set_nonblocking(true)?;
         let child = Command::new(sys::own_program()?)
@@ -77,7 +77,7 @@ impl Supervision {
             .spawn()?;
         heart.replace(Some(ours.try_clone()?));
         heart.beat();
-        Ok(Watched {
+        Ok(RunningWatchdog {
             child,
             stream: ours,
         })
@@ -86,9 +86,9 @@ impl Supervision {
     /// Attends to the watchdog, and to its successors, as long as the node runs.
     pub(crate) async fn attend(
         self,
-        first: Watched,
-        heart: Heart,
-        intercept: Option<mpsc::UnboundedSender<Change>>,
+        first: RunningWatchdog,
+        heart: WatchdogHeartbeat,
+        intercept: Option<mpsc::UnboundedSender<InterceptChange>>,
     ) {
         let mut watched = first;
         loop {
@@ -113,7 +113,7 @@ impl Supervision {
 /// Passes on what the watchdog says until it is gone.
 async fn listen(
     stream: UnixStream,
-    intercept: Option<&mpsc::UnboundedSender<Change>>,
+    intercept: Option<&mpsc::UnboundedSender<InterceptChange>>,
 ) -> io::Result<()> {
     let mut stream = tokio::net::UnixStream::from_std(stream)?;
     let mut buffer = [0; 16];
@@ -126,7 +126,7 @@ async fn listen(
             && let Some(intercept) = intercept
         {
             tracing::warn!("this node hung for a while; its rules are put in place again");
-            let _ = intercept.send(Change::Reinstall);
+            let _ = intercept.send(InterceptChange::Reinstall);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Lab, RELOAD, SERVER, SERVER_IPV6, signal, text, within};
+use super::{InterceptionLab, RELOAD, SERVER, SERVER_IPV6, signal, text, within};
 
 const CLOSED: &str = "198.18.2.2:8081";
 const CLOSED_IPV6: &str = "[2001:2:0:2::2]:8081";
@@ -22,7 +22,7 @@ const AFTER_SERVER: &str = "198.18.2.2:8084";
 const ELSEWHERE: &str = "198.18.2.2:8085";
 const ELSEWHERE_TOO: &str = "198.18.2.2:8086";
 
-pub(super) fn closed_port(lab: &mut Lab) {
+pub(super) fn closed_port(lab: &mut InterceptionLab) {
     for closed in [CLOSED, CLOSED_IPV6] {
         let before = lab.flows_total("near");
         assert_eq!(lab.fetch(closed), "ConnectionRefused");
@@ -32,7 +32,7 @@ pub(super) fn closed_port(lab: &mut Lab) {
     }
 }
 
-pub(super) fn silent_and_unreachable(lab: &mut Lab) {
+pub(super) fn silent_and_unreachable(lab: &mut InterceptionLab) {
     let rules = "table inet silent { chain input { type filter hook input priority 0; tcp dport 8087 drop; }; }";
     lab.set("server", &["nft", rules]);
     let before = lab.flows_total("near");
@@ -49,7 +49,7 @@ pub(super) fn silent_and_unreachable(lab: &mut Lab) {
     lab.set("server", &["nft", "delete table inet silent"]);
 }
 
-pub(super) fn accepted_at_once(lab: &mut Lab) {
+pub(super) fn accepted_at_once(lab: &mut InterceptionLab) {
     let first = lab.fetch(CLOSED_AT_ONCE);
     assert!(
         first == "ConnectionReset" || first == "BrokenPipe",
@@ -60,7 +60,7 @@ pub(super) fn accepted_at_once(lab: &mut Lab) {
     });
 }
 
-pub(super) fn first_connection(lab: &mut Lab) {
+pub(super) fn first_connection(lab: &mut InterceptionLab) {
     lab.serve(8084);
     for server in [SERVER, SERVER_IPV6] {
         // An earlier test has reached it.
@@ -76,9 +76,9 @@ pub(super) fn first_connection(lab: &mut Lab) {
     }
 }
 
-pub(super) fn bypassed_server_answers(lab: &mut Lab) {
+pub(super) fn bypassed_server_answers(lab: &mut InterceptionLab) {
     assert_eq!(lab.fetch(COMES_AND_GOES), "ConnectionRefused");
-    let is_bypassed = |lab: &Lab| {
+    let is_bypassed = |lab: &InterceptionLab| {
         let list = ["nft", "list", "set", "inet", "trunkline_near", "avoided4"];
         let listed = lab.inside("near", &list);
         assert!(listed.status.success());
@@ -105,12 +105,12 @@ pub(super) fn bypassed_server_answers(lab: &mut Lab) {
 }
 
 /// The SYN that is let in comes by the loopback device, and the route back to its client does not.
-pub(super) fn strict_reverse_path(lab: &mut Lab) {
+pub(super) fn strict_reverse_path(lab: &mut InterceptionLab) {
     // A SYN that is lost is sent again after a second.
     assert_eq!(lab.fetch_within(AFTER_SERVER, "900"), "198.18.1.2 200000");
 }
 
-pub(super) fn asymmetric_route(lab: &mut Lab) {
+pub(super) fn asymmetric_route(lab: &mut InterceptionLab) {
     lab.serve(8085);
     lab.serve(8086);
     let route = ["198.18.1.0/24", "via", "198.18.3.1", "dev", "eth1"];
@@ -143,7 +143,7 @@ pub(super) fn asymmetric_route(lab: &mut Lab) {
     });
 }
 
-pub(super) fn peers_own_address(lab: &mut Lab) {
+pub(super) fn peers_own_address(lab: &mut InterceptionLab) {
     let before = lab.flows_total("near");
     assert_eq!(lab.fetch(PEER_ITSELF), "ConnectionRefused");
     assert_eq!(lab.flows_total("near"), before);

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Lab, SERVER, SERVER_IPV6, text, within};
+use super::{InterceptionLab, SERVER, SERVER_IPV6, text, within};
 
 const IPV4: &str = "198.18.1.2 200000";
 const IPV6: &str = "2001:2:0:1::2 200000";
@@ -19,7 +19,7 @@ const NO_REPEATED_SYN: &str = "700";
 const INPUT_DROP: &str = "table inet fw { chain input { type filter hook input priority 0; policy drop; ct state established,related accept; iifname lo accept; meta l4proto ipv6-icmp accept; }; }";
 const ACCEPT_MARK: &str = "meta mark and 0xff000000 == 0x74000000 accept";
 
-pub(super) fn near_input(lab: &mut Lab) {
+pub(super) fn near_input(lab: &mut InterceptionLab) {
     reach_servers(lab);
     assert_eq!(problems_of(lab, "near"), "", "before there is a filter");
     lab.set("near", &["nft", INPUT_DROP]);
@@ -63,7 +63,7 @@ pub(super) fn near_input(lab: &mut Lab) {
     lab.set("near", &["nft", "delete table inet fw"]);
 }
 
-pub(super) fn one_family(lab: &mut Lab) {
+pub(super) fn one_family(lab: &mut InterceptionLab) {
     reach_servers(lab);
     // The names that iptables-nft gives.
     let rules = "table ip filter { chain INPUT { type filter hook input priority filter; policy drop; ct state established,related accept; iifname lo accept; }; }";
@@ -83,7 +83,7 @@ pub(super) fn one_family(lab: &mut Lab) {
     intercepted_again(lab, &[SERVER]);
 }
 
-pub(super) fn one_port(lab: &mut Lab) {
+pub(super) fn one_port(lab: &mut InterceptionLab) {
     reach_servers(lab);
     let rules = "table inet fw { chain input { type filter hook input priority 0; iifname lan0 tcp dport 8080 drop; }; }";
     lab.set("near", &["nft", rules]);
@@ -102,7 +102,7 @@ pub(super) fn one_port(lab: &mut Lab) {
     intercepted_again(lab, &[SERVER]);
 }
 
-pub(super) fn near_output(lab: &mut Lab) {
+pub(super) fn near_output(lab: &mut InterceptionLab) {
     reach_servers(lab);
     let rules = "table inet fw { chain output { type filter hook output priority 0; oifname lan0 meta l4proto tcp drop; }; }";
     lab.set("near", &["nft", rules]);
@@ -121,7 +121,7 @@ pub(super) fn near_output(lab: &mut Lab) {
 
 /// Clients repeat a SYN after 1, 3 and 7 s, newer kernels also at the full seconds between. One that begins before
 /// the withdrawal (within 5 s) is through with the first SYN that comes a second after it.
-pub(super) fn clients_before_a_withdrawal(lab: &mut Lab) {
+pub(super) fn clients_before_a_withdrawal(lab: &mut InterceptionLab) {
     reach_servers(lab);
     // One cause of many: a policy that knows neither the LAN side nor the clients.
     let rules = "table inet fw { chain output { type filter hook output priority 0; policy drop; oifname { lo, wan0 } accept; meta l4proto ipv6-icmp accept; icmp type destination-unreachable accept; }; }";
@@ -147,7 +147,7 @@ pub(super) fn clients_before_a_withdrawal(lab: &mut Lab) {
     intercepted_again(lab, &[SERVER, SERVER_IPV6]);
 }
 
-pub(super) fn far_input(lab: &mut Lab) {
+pub(super) fn far_input(lab: &mut InterceptionLab) {
     let rules = "table inet fw { chain input { type filter hook input priority 0; policy drop; iifname { lo, wan0 } accept; meta l4proto ipv6-icmp accept; }; }";
     lab.set("far", &["nft", rules]);
     let found = problems_of(lab, "far");
@@ -175,7 +175,7 @@ pub(super) fn far_input(lab: &mut Lab) {
     assert_eq!(blocked(lab, "far"), ["IPv4 input"]);
     let flows = node::admin::ask(
         &lab.state("near").join("admin.sock"),
-        node::admin::Request::Flows,
+        node::admin::AdminRequest::Flows,
     );
     let flows = flows.unwrap().to_string();
     assert!(
@@ -196,7 +196,7 @@ pub(super) fn far_input(lab: &mut Lab) {
 }
 
 /// The near node's `node reload` ends the bypass of the server that was hit, and not only that of the others.
-pub(super) fn far_output(lab: &mut Lab) {
+pub(super) fn far_output(lab: &mut InterceptionLab) {
     let rules = "table inet fw { chain output { type filter hook output priority 0; policy drop; oifname { lo, wan0 } accept; meta l4proto ipv6-icmp accept; }; }";
     lab.set("far", &["nft", rules]);
     let address = "198.18.2.6/24";
@@ -215,13 +215,13 @@ pub(super) fn far_output(lab: &mut Lab) {
     within(DIRECT_WITHIN, || blocked(lab, "far").is_empty());
 }
 
-fn bypassed_servers(lab: &Lab) -> u64 {
+fn bypassed_servers(lab: &InterceptionLab) -> u64 {
     let status = lab.status("near").unwrap();
     status["interception"]["avoided"].as_u64().unwrap()
 }
 
 /// Answers to the node's own address pass, so the server seems to answer the client by another route.
-pub(super) fn far_input_of_clients(lab: &mut Lab) {
+pub(super) fn far_input_of_clients(lab: &mut InterceptionLab) {
     let rules = "table inet fw { chain input { type filter hook input priority 0; iifname lan0 ip daddr 198.18.1.0/24 drop; }; }";
     lab.set("far", &["nft", rules]);
     lab.set(
@@ -245,7 +245,7 @@ pub(super) fn far_input_of_clients(lab: &mut Lab) {
     within(DIRECT_WITHIN, || blocked(lab, "far").is_empty());
 }
 
-pub(super) fn forward_policy(lab: &mut Lab) {
+pub(super) fn forward_policy(lab: &mut InterceptionLab) {
     let rules = "table inet fw { chain forward { type filter hook forward priority 0; ct state invalid drop; tcp dport 8080 drop; }; }";
     lab.set("near", &["nft", rules]);
     let found = problems_of(lab, "near");
@@ -276,7 +276,7 @@ pub(super) fn forward_policy(lab: &mut Lab) {
     intercepted_again(lab, &[SERVER]);
 }
 
-pub(super) fn only_marked(lab: &mut Lab) {
+pub(super) fn only_marked(lab: &mut InterceptionLab) {
     with_intercept(lab, "near", "only_marked = \"0x1/0x1\"\n");
     holds(lab, "0x00000001");
     let before = lab.flows_total("near");
@@ -293,7 +293,7 @@ pub(super) fn only_marked(lab: &mut Lab) {
 }
 
 /// What `trunkline node check` says about the packet filter of a site.
-fn problems_of(lab: &Lab, site: &str) -> String {
+fn problems_of(lab: &InterceptionLab, site: &str) -> String {
     let program = std::env::current_exe().unwrap();
     let config = lab.config(site);
     let command = [program.to_str().unwrap(), "check", config.to_str().unwrap()];
@@ -309,7 +309,7 @@ fn problems_of(lab: &Lab, site: &str) -> String {
 }
 
 /// Families and hooks at which a node says that its machine drops connections.
-fn blocked(lab: &Lab, site: &str) -> Vec<String> {
+fn blocked(lab: &InterceptionLab, site: &str) -> Vec<String> {
     let status = lab.status(site).unwrap_or_default();
     let blocked = status["interception"]["blocked"].as_array().cloned();
     let word = |value: &serde_json::Value| value.as_str().unwrap_or("?").to_owned();
@@ -322,18 +322,18 @@ fn blocked(lab: &Lab, site: &str) -> Vec<String> {
 
 /// Clients of servers that were reached are accepted at once: their SYNs go to the listener from the
 /// LAN side. Those of others are let in by the loopback device, which most packet filters accept.
-fn reach_servers(lab: &Lab) {
+fn reach_servers(lab: &InterceptionLab) {
     assert_eq!(lab.fetch(SERVER), IPV4);
     assert_eq!(lab.fetch(SERVER_IPV6), IPV6);
 }
 
-fn reload(lab: &Lab, site: &str) {
+fn reload(lab: &InterceptionLab, site: &str) {
     let socket = lab.state(site).join("admin.sock");
     node::admin::ask(&socket, super::RELOAD).unwrap();
 }
 
 /// Writes this into `[intercept]` of a site, instead of what is there beside the mode.
-fn with_intercept(lab: &Lab, site: &str, lines: &str) {
+fn with_intercept(lab: &InterceptionLab, site: &str, lines: &str) {
     let text = std::fs::read_to_string(lab.config(site)).unwrap();
     let mode = "mode = \"transparent\"\n";
     let (before, rest) = text.split_once(mode).unwrap();
@@ -344,14 +344,14 @@ fn with_intercept(lab: &Lab, site: &str, lines: &str) {
 }
 
 /// Waits until the near node's table has this in it; a reload is answered before.
-fn holds(lab: &Lab, part: &str) {
+fn holds(lab: &InterceptionLab, part: &str) {
     let list = ["nft", "list", "table", "inet", "trunkline_near"];
     within(DIRECT_WITHIN, || {
         text(&lab.inside("near", &list)).contains(part)
     });
 }
 
-fn intercepted_again(lab: &Lab, servers: &[&str]) {
+fn intercepted_again(lab: &InterceptionLab, servers: &[&str]) {
     for server in servers {
         within(Duration::from_secs(10), || {
             let before = lab.flows_total("near");

@@ -81,7 +81,7 @@ pub enum MtuState {
 
 /// A probe that is under way.
 #[derive(Clone, Copy, Debug)]
-struct Probe {
+struct MtuProbe {
     id: u64,
     size: u16,
     /// When it counts as lost without a verdict.
@@ -90,7 +90,7 @@ struct Probe {
 
 /// Packets above the base size that were lost, and none as large is known to have arrived since.
 #[derive(Clone, Copy, Debug)]
-struct Row {
+struct LargePacketLosses {
     count: u32,
     /// The shortest.
     least: u16,
@@ -110,8 +110,8 @@ pub struct PathMtu {
     /// The least size known not to get through, above the maximum if there is none.
     too_large: u16,
     /// A size that the path carried once, to be tried first.
-    hopeful: Option<u16>,
-    probe: Option<Probe>,
+    first_candidate: Option<u16>,
+    probe: Option<MtuProbe>,
     /// PROBE_COUNT: probes of the present size lost in a row.
     lost_probes: u32,
     /// When the next probe may go, in the states that send one.
@@ -120,7 +120,7 @@ pub struct PathMtu {
     confirmed_at: Time,
     /// The largest smaller size acknowledged since a full one was.
     passing: u16,
-    row: Option<Row>,
+    row: Option<LargePacketLosses>,
     /// Whether anything was acknowledged since the size is in doubt.
     path_answers: bool,
     black_holes: u32,
@@ -142,7 +142,7 @@ impl PathMtu {
             state: MtuState::Base,
             size: config.base,
             too_large: config.max.saturating_add(1),
-            hopeful: None,
+            first_candidate: None,
             probe: None,
             lost_probes: 0,
             next_at: now,
@@ -207,7 +207,7 @@ impl PathMtu {
     /// lost without a verdict after `wait`, though not sooner than [`PROBE_TIMER_MIN`].
     pub fn probe_sent(&mut self, now: Time, id: u64, size: u16, wait: Duration) {
         let until = now + wait.max(PROBE_TIMER_MIN);
-        self.probe = Some(Probe { id, size, until });
+        self.probe = Some(MtuProbe { id, size, until });
     }
 
     /// When [`PathMtu::handle_timeout`] or [`PathMtu::poll_probe`] has something to do.
@@ -286,8 +286,11 @@ impl PathMtu {
         match self.state {
             MtuState::Searching => {
                 self.too_large = self.too_large.min(probe.size);
-                if self.hopeful.is_some_and(|hopeful| hopeful >= probe.size) {
-                    self.hopeful = None;
+                if self
+                    .first_candidate
+                    .is_some_and(|hopeful| hopeful >= probe.size)
+                {
+                    self.first_candidate = None;
                 }
                 self.search(now);
             }
@@ -306,7 +309,7 @@ impl PathMtu {
         if size <= self.config.base || size > self.size {
             return;
         }
-        let row = self.row.get_or_insert(Row {
+        let row = self.row.get_or_insert(LargePacketLosses {
             count: 0,
             least: size,
             sent: (sent_at, sent_at),
@@ -336,7 +339,7 @@ impl PathMtu {
         self.too_large = self.too_large.min(size);
         if size <= self.size {
             self.size = self.config.base;
-            self.hopeful = None;
+            self.first_candidate = None;
         }
         self.search(now);
     }
@@ -365,7 +368,7 @@ impl PathMtu {
 
     fn forget_failures(&mut self) {
         self.too_large = self.config.max.saturating_add(1);
-        self.hopeful = None;
+        self.first_candidate = None;
     }
 
     /// Goes on searching, if there is anything between what passes and what does not.
@@ -387,7 +390,7 @@ impl PathMtu {
         if self.size >= self.config.max {
             return None;
         }
-        if let Some(hopeful) = self.hopeful
+        if let Some(hopeful) = self.first_candidate
             && hopeful > self.size
             && hopeful < self.too_large
         {
@@ -413,11 +416,11 @@ impl PathMtu {
         self.black_holes = self.black_holes.saturating_add(1);
         if self.path_answers {
             self.too_large = self.size;
-            self.hopeful = None;
+            self.first_candidate = None;
         } else {
             // Nothing got through at all: an outage, which tells nothing about sizes.
             self.forget_failures();
-            self.hopeful = Some(self.size);
+            self.first_candidate = Some(self.size);
         }
         self.size = self.config.base;
         let base_passes = self.passing >= self.config.base;

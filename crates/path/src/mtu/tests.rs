@@ -1,7 +1,7 @@
 //! The search against paths that carry packets up to a size, lose some, and change.
 
 use proptest::prelude::*;
-use vocab::Random;
+use vocab::SeededRandom;
 
 use super::*;
 
@@ -13,18 +13,18 @@ fn ms(milliseconds: u64) -> Duration {
 
 /// A path that carries packets up to a size. Probes are answered after a round trip; lost ones are
 /// told after one and a half, or by the timer alone.
-struct Path {
+struct TestPath {
     now: Time,
     mtu: PathMtu,
     carries: u16,
     loss: f64,
-    random: Random,
+    random: SeededRandom,
     verdicts: bool,
     probes: Vec<(Time, u16)>,
     next_id: u64,
 }
 
-impl Path {
+impl TestPath {
     fn new(carries: u16, max: u16) -> Self {
         let config = MtuConfig {
             base: BASE_SIZE,
@@ -36,7 +36,7 @@ impl Path {
             mtu: PathMtu::new(Time::ZERO, config),
             carries,
             loss: 0.0,
-            random: Random::from_seed(1),
+            random: SeededRandom::from_seed(1),
             verdicts: true,
             probes: Vec::new(),
             next_id: 0,
@@ -92,8 +92,8 @@ impl Path {
     }
 }
 
-fn settled(carries: u16, max: u16) -> Path {
-    let mut path = Path::new(carries, max);
+fn settled(carries: u16, max: u16) -> TestPath {
+    let mut path = TestPath::new(carries, max);
     path.settle();
     path
 }
@@ -113,7 +113,7 @@ fn a_path_that_carries_the_maximum_is_known_after_two_round_trips() {
 /// RFC 9000 §8.2.1 has path validation carry the base size; that is as good as a probe.
 #[test]
 fn any_packet_of_the_base_size_confirms_it() {
-    let mut path = Path::new(1_472, 1_472);
+    let mut path = TestPath::new(1_472, 1_472);
     path.mtu.acked(path.now, 1_199);
     assert_eq!(path.mtu.state(), MtuState::Base);
     path.mtu.acked(path.now, 1_200);
@@ -129,7 +129,7 @@ proptest! {
         max in BASE_SIZE..9_000_u16,
         verdicts: bool,
     ) {
-        let mut path = Path::new(carries, max);
+        let mut path = TestPath::new(carries, max);
         path.verdicts = verdicts;
         while path.probe() {
             prop_assert!(path.mtu.size() <= carries);
@@ -182,7 +182,7 @@ proptest! {
 /// RFC 8899 §5.1.2: a size is given up after MAX_PROBES losses, not after one.
 #[test]
 fn a_probe_lost_by_chance_is_sent_again() {
-    let mut path = Path::new(1_472, 1_472);
+    let mut path = TestPath::new(1_472, 1_472);
     path.probe();
     for _ in 0..2 {
         let size = path.mtu.poll_probe(path.now).expect("one is due");
@@ -197,7 +197,7 @@ fn a_probe_lost_by_chance_is_sent_again() {
 /// RFC 8899 §5.1.1: PROBE_TIMER is at least a second, whatever the round trip.
 #[test]
 fn a_probe_without_a_verdict_is_lost_after_the_timer() {
-    let mut path = Path::new(1_200, 1_472);
+    let mut path = TestPath::new(1_200, 1_472);
     path.mtu.probe_sent(path.now, 0, BASE_SIZE, ms(20));
     assert_eq!(path.mtu.poll_timeout(), Some(path.now + PROBE_TIMER_MIN));
     path.mtu.handle_timeout(path.now + ms(999));
@@ -208,7 +208,7 @@ fn a_probe_without_a_verdict_is_lost_after_the_timer() {
 
 #[test]
 fn a_verdict_on_another_probe_changes_nothing() {
-    let mut path = Path::new(1_472, 1_472);
+    let mut path = TestPath::new(1_472, 1_472);
     path.mtu.probe_sent(path.now, 5, BASE_SIZE, RTT);
     for _ in 0..10 {
         path.mtu.probe_lost(path.now, 4);
@@ -303,7 +303,7 @@ fn after_an_outage_the_old_size_is_back_at_once() {
 /// RFC 8899 §5.2: ERROR keeps trying the base size, and not all the time.
 #[test]
 fn a_path_that_carries_nothing_is_tried_now_and_then() {
-    let mut path = Path::new(0, 1_472);
+    let mut path = TestPath::new(0, 1_472);
     path.settle();
     assert_eq!(path.mtu.state(), MtuState::Error);
     for _ in 0..10 {
@@ -357,7 +357,7 @@ fn a_late_acknowledgement_of_a_probe_counts() {
 
 #[test]
 fn what_the_host_refuses_is_not_tried_three_times() {
-    let mut path = Path::new(9_000, 9_000);
+    let mut path = TestPath::new(9_000, 9_000);
     path.probe();
     assert_eq!(path.mtu.poll_probe(path.now), Some(9_000));
     path.mtu.refused(path.now, 9_000);

@@ -4,7 +4,7 @@
 use bytes::Buf;
 use bytes::{BufMut, Bytes, BytesMut};
 use thiserror::Error;
-use vocab::Reader;
+use vocab::ByteReader;
 
 use crate::config::MAX_CONTENT_REFERENCES;
 use crate::fingerprint::Fingerprint;
@@ -52,7 +52,7 @@ pub enum HandleError {
 
 /// A chunk of a body, and how often it stands there in succession.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Reference {
+pub(crate) struct BodyReference {
     pub(crate) fingerprint: Fingerprint,
     /// Bytes of the chunk, from 1 to [`crate::MAX_CHUNK`].
     pub(crate) length: usize,
@@ -67,7 +67,7 @@ pub(super) struct HandleBuilder {
     serialised: BytesMut,
     length: u64,
     /// The last reference, which the next chunk may repeat.
-    last: Option<Reference>,
+    last: Option<BodyReference>,
 }
 
 impl ContentHandle {
@@ -102,7 +102,7 @@ impl ContentHandle {
     /// is no longer there.
     pub fn parse(serialised: Bytes) -> Result<Self, HandleError> {
         let cut = |_| HandleError::Invalid("it is cut short");
-        let mut reader = Reader::new(&serialised);
+        let mut reader = ByteReader::new(&serialised);
         let magic: [u8; 3] = reader.array().map_err(cut)?;
         if magic != MAGIC {
             return Err(HandleError::Invalid("it begins with other bytes"));
@@ -137,7 +137,7 @@ impl ContentHandle {
     /// Whether the references make a body of this length, and are written as this release writes them.
     fn examine(&self) -> Result<(), HandleError> {
         let mut length: u64 = 0;
-        let mut before: Option<Reference> = None;
+        let mut before: Option<BodyReference> = None;
         for reference in self.references(0) {
             length += reference.bytes();
             let joins = before.is_some_and(|before| {
@@ -160,13 +160,13 @@ impl ContentHandle {
     }
 
     /// The references from this number on.
-    pub(crate) fn references(&self, from: usize) -> impl Iterator<Item = Reference> + '_ {
+    pub(crate) fn references(&self, from: usize) -> impl Iterator<Item = BodyReference> + '_ {
         let start = HEAD + from.min(self.count()) * REFERENCE;
         self.serialised[start..].chunks_exact(REFERENCE).map(parse)
     }
 
     /// One reference.
-    pub(crate) fn reference(&self, number: usize) -> Option<Reference> {
+    pub(crate) fn reference(&self, number: usize) -> Option<BodyReference> {
         self.references(number).next()
     }
 }
@@ -182,7 +182,7 @@ impl std::fmt::Debug for ContentHandle {
     }
 }
 
-impl Reference {
+impl BodyReference {
     /// Bytes of the body that it stands for.
     pub(crate) fn bytes(&self) -> u64 {
         self.length as u64 * u64::from(self.repeats)
@@ -211,7 +211,7 @@ impl HandleBuilder {
 
     /// Adds the body's next chunk; says whether there was room for it.
     pub(super) fn push(&mut self, fingerprint: Fingerprint, length: usize) -> bool {
-        let next = Reference {
+        let next = BodyReference {
             fingerprint,
             length,
             repeats: 1,
@@ -261,11 +261,11 @@ impl HandleBuilder {
     }
 }
 
-fn parse(bytes: &[u8]) -> Reference {
+fn parse(bytes: &[u8]) -> BodyReference {
     let word = |at: usize| u16::from_be_bytes([bytes[at], bytes[at + 1]]);
     let mut fingerprint = [0; 32];
     fingerprint.copy_from_slice(&bytes[4..REFERENCE]);
-    Reference {
+    BodyReference {
         fingerprint: Fingerprint(fingerprint),
         length: usize::from(word(0)) + 1,
         repeats: u32::from(word(2)) + 1,

@@ -25,9 +25,9 @@ mod reader;
 mod tests;
 mod writer;
 
-pub(crate) use handle::Reference;
+pub(crate) use handle::BodyReference;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use handle::write_check;
 pub use handle::{ContentHandle, HandleError};
-pub use reader::{Absence, ContentRead, ContentReader};
+pub use reader::{ContentRead, ContentReader, ContentUnavailable};
 pub use writer::{ContentWriter, StoreError};

@@ -14,9 +14,9 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::handle::{ContentHandle, Reference};
+use super::handle::{BodyReference, ContentHandle};
 use crate::config::CONTENT_READ_AHEAD;
-use crate::dictionary::{ContentPin, Dictionary, Fetch, PinPurpose, PinState, Ticket};
+use crate::dictionary::{ContentPin, Dictionary, FetchResult, FetchTicket, PinPurpose, PinState};
 use crate::fingerprint::Fingerprint;
 
 /// What [`ContentReader::poll`] has to say.
@@ -29,12 +29,12 @@ pub enum ContentRead {
     /// All of the range was delivered.
     Done,
     /// The rest cannot be had.
-    Gone(Absence),
+    Gone(ContentUnavailable),
 }
 
 /// Why a body, or the rest of it, cannot be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Absence {
+pub enum ContentUnavailable {
     /// It is no longer there: it was evicted, cleared or damaged. The handle is of no use any more.
     Gone,
     /// The dictionary is still reading what it has on disk, and may find it.
@@ -59,23 +59,23 @@ pub struct ContentReader {
     /// Bytes that are still to be delivered.
     left: u64,
     /// Chunks that were fetched, or are being fetched.
-    ahead: VecDeque<Ahead>,
+    ahead: VecDeque<PendingChunk>,
     ahead_bytes: usize,
     ahead_limit: usize,
-    absence: Option<Absence>,
+    absence: Option<ContentUnavailable>,
 }
 
 /// A chunk that is to be delivered.
 #[derive(Debug)]
-struct Ahead {
+struct PendingChunk {
     fingerprint: Fingerprint,
     length: usize,
-    state: State,
+    state: PendingChunkState,
 }
 
 #[derive(Debug)]
-enum State {
-    Reading(Ticket),
+enum PendingChunkState {
+    Reading(FetchTicket),
     /// As the dictionary gave it.
     Fetched(Bytes),
     Verified(Bytes),
@@ -114,7 +114,7 @@ impl ContentReader {
     /// Bytes of memory that it holds: the handle, and chunks that were fetched or are to be.
     #[must_use]
     pub fn held(&self) -> usize {
-        self.handle.held() + self.ahead_bytes + self.ahead.capacity() * size_of::<Ahead>()
+        self.handle.held() + self.ahead_bytes + self.ahead.capacity() * size_of::<PendingChunk>()
     }
 
     /// Bytes of the range that were not delivered yet.
@@ -138,9 +138,11 @@ impl ContentReader {
         self.fetch_ahead(dictionary);
         self.take_in();
         let bytes = match self.ahead.front().map(|chunk| &chunk.state) {
-            Some(State::Verified(bytes)) => bytes.clone(),
-            Some(State::Reading(_)) => return ContentRead::WaitForDisk,
-            Some(State::Fetched(_) | State::Missing) | None => return self.give_up(dictionary),
+            Some(PendingChunkState::Verified(bytes)) => bytes.clone(),
+            Some(PendingChunkState::Reading(_)) => return ContentRead::WaitForDisk,
+            Some(PendingChunkState::Fetched(_) | PendingChunkState::Missing) | None => {
+                return self.give_up(dictionary);
+            }
         };
         self.ahead.pop_front();
         self.ahead_bytes -= bytes.len();
@@ -193,17 +195,17 @@ impl ContentReader {
             let Some(reference) = self.handle.reference(self.next) else {
                 return;
             };
-            let Reference {
+            let BodyReference {
                 fingerprint,
                 length,
                 repeats,
             } = reference;
             let state = match dictionary.fetch_exact(&fingerprint, length) {
-                Fetch::Ready(bytes) => State::Fetched(bytes),
-                Fetch::Reading(ticket) => State::Reading(ticket),
-                Fetch::Missing => State::Missing,
+                FetchResult::Ready(bytes) => PendingChunkState::Fetched(bytes),
+                FetchResult::Reading(ticket) => PendingChunkState::Reading(ticket),
+                FetchResult::Missing => PendingChunkState::Missing,
             };
-            self.ahead.push_back(Ahead {
+            self.ahead.push_back(PendingChunk {
                 fingerprint,
                 length,
                 state,
@@ -219,43 +221,46 @@ impl ContentReader {
 
     /// Takes in what the disk brought, and compares what has not been compared with its fingerprint.
     fn take_in(&mut self) {
-        if let Some(Ahead {
-            state: State::Verified(_),
+        if let Some(PendingChunk {
+            state: PendingChunkState::Verified(_),
             ..
         }) = self.ahead.front()
         {
             return;
         }
         for chunk in &mut self.ahead {
-            if let State::Reading(ticket) = &chunk.state
+            if let PendingChunkState::Reading(ticket) = &chunk.state
                 && let Some(outcome) = ticket.outcome()
             {
-                chunk.state = outcome.map_or(State::Missing, State::Fetched);
+                chunk.state =
+                    outcome.map_or(PendingChunkState::Missing, PendingChunkState::Fetched);
             }
         }
         let fetched = self.ahead.iter().filter_map(|chunk| match &chunk.state {
-            State::Fetched(bytes) => Some(&bytes[..]),
-            State::Reading(_) | State::Verified(_) | State::Missing => None,
+            PendingChunkState::Fetched(bytes) => Some(&bytes[..]),
+            PendingChunkState::Reading(_)
+            | PendingChunkState::Verified(_)
+            | PendingChunkState::Missing => None,
         });
         let fetched: Vec<&[u8]> = fetched.collect();
         let mut hashes = Fingerprint::of_each(&fetched).into_iter();
         for chunk in &mut self.ahead {
-            let State::Fetched(bytes) = &mut chunk.state else {
+            let PendingChunkState::Fetched(bytes) = &mut chunk.state else {
                 continue;
             };
             let bytes = std::mem::take(bytes);
             let is_same = hashes.next() == Some(chunk.fingerprint) && bytes.len() == chunk.length;
             chunk.state = match is_same {
-                true => State::Verified(bytes),
-                false => State::Missing,
+                true => PendingChunkState::Verified(bytes),
+                false => PendingChunkState::Missing,
             };
         }
     }
 
     fn give_up(&mut self, dictionary: &Dictionary) -> ContentRead {
         let absence = match dictionary.is_ready() {
-            true => Absence::Gone,
-            false => Absence::NotYet,
+            true => ContentUnavailable::Gone,
+            false => ContentUnavailable::NotYet,
         };
         self.absence = Some(absence);
         self.pin = None;

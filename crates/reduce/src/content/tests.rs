@@ -1,19 +1,20 @@
 //! Bodies through a dictionary with a disk: what is read is right, or it is gone.
 
 use bytes::Bytes;
-use vocab::{ByteCount, NodeId, Random, Segment, SegmentKind, Time};
+use vocab::{ByteCount, FlowSegment, NodeId, SeededRandom, SegmentKind, Time};
 
-use super::{Absence, ContentHandle, ContentRead, ContentReader, ContentWriter};
+use super::{ContentHandle, ContentRead, ContentReader, ContentUnavailable, ContentWriter};
 use crate::config::{
-    DecoderConfig, DictionaryConfig, EncoderConfig, PINNED_MEMORY_PART, SYNC_INTERVAL, Storing,
+    DecoderConfig, DictionaryConfig, EncoderConfig, PINNED_MEMORY_PART, SYNC_INTERVAL,
+    StoragePolicy,
 };
-use crate::decoder::{Decoded, Decoder};
+use crate::decoder::{DecoderOutput, FlowDecoder};
 use crate::dictionary::{Dictionary, DictionaryKey, PinState};
-use crate::encoder::Encoder;
+use crate::encoder::FlowEncoder;
 use crate::testing::MemoryDisk;
 
 /// A dictionary and its disk.
-struct Store {
+struct TestStore {
     dictionary: Dictionary,
     disk: MemoryDisk,
     config: DictionaryConfig,
@@ -23,12 +24,12 @@ struct Store {
 
 /// How a read ended, and the bytes that it brought.
 #[derive(Debug, PartialEq, Eq)]
-struct Outcome {
+struct ReadOutcome {
     bytes: Vec<u8>,
     end: ContentRead,
 }
 
-impl Store {
+impl TestStore {
     fn new(memory: ByteCount, disk: ByteCount) -> Self {
         let config = DictionaryConfig {
             memory,
@@ -36,7 +37,7 @@ impl Store {
             segment: ByteCount::kibibytes(256),
         };
         let mut store = Self {
-            dictionary: Dictionary::new(config, Random::from_seed(0)),
+            dictionary: Dictionary::new(config, SeededRandom::from_seed(0)),
             disk: MemoryDisk::new(),
             config,
             starts: 0,
@@ -54,7 +55,7 @@ impl Store {
     /// A process begins with what is on disk, and has not read it yet.
     fn start(&mut self) {
         self.starts += 1;
-        let random = Random::from_seed(self.starts);
+        let random = SeededRandom::from_seed(self.starts);
         self.dictionary = Dictionary::with_key(self.config, DictionaryKey::new([5; 32]), random);
         self.dictionary.open();
     }
@@ -70,7 +71,7 @@ impl Store {
         for _ in 0..3 {
             self.now += 2 * SYNC_INTERVAL;
             self.dictionary.handle_timeout(self.now);
-            self.dictionary.write_down();
+            self.dictionary.request_flush();
             self.disk.serve(&mut self.dictionary);
         }
     }
@@ -86,12 +87,12 @@ impl Store {
         handle
     }
 
-    fn read(&mut self, handle: &ContentHandle, range: std::ops::Range<u64>) -> Outcome {
+    fn read(&mut self, handle: &ContentHandle, range: std::ops::Range<u64>) -> ReadOutcome {
         let mut reader = ContentReader::new(handle.clone(), range);
         self.read_on(&mut reader)
     }
 
-    fn read_on(&mut self, reader: &mut ContentReader) -> Outcome {
+    fn read_on(&mut self, reader: &mut ContentReader) -> ReadOutcome {
         let mut bytes = Vec::new();
         loop {
             match reader.poll(&mut self.dictionary) {
@@ -100,12 +101,14 @@ impl Store {
                     bytes.extend_from_slice(&piece);
                 }
                 ContentRead::WaitForDisk => self.disk.serve(&mut self.dictionary),
-                end @ (ContentRead::Done | ContentRead::Gone(_)) => return Outcome { bytes, end },
+                end @ (ContentRead::Done | ContentRead::Gone(_)) => {
+                    return ReadOutcome { bytes, end };
+                }
             }
         }
     }
 
-    fn read_all(&mut self, handle: &ContentHandle) -> Outcome {
+    fn read_all(&mut self, handle: &ContentHandle) -> ReadOutcome {
         self.read(handle, 0..handle.length())
     }
 
@@ -117,7 +120,7 @@ impl Store {
     }
 }
 
-impl Outcome {
+impl ReadOutcome {
     fn done(bytes: &[u8]) -> Self {
         Self {
             bytes: bytes.to_vec(),
@@ -126,19 +129,19 @@ impl Outcome {
     }
 
     fn is_gone(&self) -> bool {
-        self.end == ContentRead::Gone(Absence::Gone)
+        self.end == ContentRead::Gone(ContentUnavailable::Gone)
     }
 }
 
 fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
-    Random::from_seed(seed).fill(&mut bytes);
+    SeededRandom::from_seed(seed).fill(&mut bytes);
     bytes
 }
 
 #[test]
 fn a_body_reads_back_however_it_was_handed_over() {
-    let mut store = Store::roomy();
+    let mut store = TestStore::roomy();
     for length in [0, 1, 100, 8_191, 65_536, 300_000] {
         let body = noise(length as u64, length);
         let handle = store.store(&body, usize::MAX);
@@ -146,33 +149,36 @@ fn a_body_reads_back_however_it_was_handed_over() {
             assert_eq!(store.store(&body, piece), handle, "{length} by {piece}");
         }
         assert_eq!(handle.length(), length as u64);
-        assert_eq!(store.read_all(&handle), Outcome::done(&body));
+        assert_eq!(store.read_all(&handle), ReadOutcome::done(&body));
     }
 }
 
 #[test]
 fn any_range_of_a_body_can_be_read() {
-    let mut store = Store::roomy();
+    let mut store = TestStore::roomy();
     // A stretch that repeats a chunk in the middle of others.
     let body = [noise(1, 150_000), vec![7; 400_000], noise(2, 90_000)].concat();
     let handle = store.store(&body, 50_000);
-    let mut random = Random::from_seed(3);
+    let mut random = SeededRandom::from_seed(3);
     for round in 0..300 {
         let start = random.below(body.len() as u64 + 1);
         let end = start + random.below(if round % 2 == 0 { 2_000 } else { 700_000 });
         let expected = &body[start as usize..body.len().min(end as usize)];
-        assert_eq!(store.read(&handle, start..end), Outcome::done(expected));
+        assert_eq!(store.read(&handle, start..end), ReadOutcome::done(expected));
     }
-    assert_eq!(store.read(&handle, 640_000..u64::MAX), Outcome::done(&[]));
+    assert_eq!(
+        store.read(&handle, 640_000..u64::MAX),
+        ReadOutcome::done(&[])
+    );
     assert_eq!(
         store.read(&handle, u64::MAX - 1..u64::MAX),
-        Outcome::done(&[])
+        ReadOutcome::done(&[])
     );
 }
 
 #[test]
 fn a_body_that_is_there_adds_nothing_and_its_handle_is_small() {
-    let mut store = Store::roomy();
+    let mut store = TestStore::roomy();
     let body = noise(1, 10_000_000);
     let handle = store.store(&body, 100_000);
     let bytes = handle.to_bytes().len();
@@ -192,25 +198,25 @@ fn a_body_that_is_there_adds_nothing_and_its_handle_is_small() {
 /// Most chunks of a body that came over the WAN are in the dictionary as the flow cut them.
 #[test]
 fn a_body_that_was_just_decoded_is_in_the_dictionary_already() {
-    let mut far = Dictionary::new(DictionaryConfig::default(), Random::from_seed(1));
-    let mut store = Store::roomy();
-    let mut encoder = Encoder::new(EncoderConfig::default(), far.peer(NodeId([1; 32])));
+    let mut far = Dictionary::new(DictionaryConfig::default(), SeededRandom::from_seed(1));
+    let mut store = TestStore::roomy();
+    let mut encoder = FlowEncoder::new(EncoderConfig::default(), far.peer(NodeId([1; 32])));
     let peer = store.dictionary.peer(NodeId([2; 32]));
-    let mut decoder = Decoder::new(DecoderConfig::default(), peer);
+    let mut decoder = FlowDecoder::new(DecoderConfig::default(), peer);
     let body = noise(1, 4_000_000);
     // Another body's end stands before it in the flow.
-    encoder.push(Time::ZERO, Segment::payload(noise(2, 5_000).into()));
-    encoder.push(Time::ZERO, Segment::payload(Bytes::from(body.clone())));
+    encoder.push(Time::ZERO, FlowSegment::payload(noise(2, 5_000).into()));
+    encoder.push(Time::ZERO, FlowSegment::payload(Bytes::from(body.clone())));
     encoder.finish();
     let mut decoded = Vec::new();
     while let Some(record) = encoder.poll_encoded(Time::ZERO, &mut far, 1 << 20) {
         decoder.push(record);
-        while let Decoded::Segment(segment) = decoder.poll(&mut store.dictionary).unwrap() {
+        while let DecoderOutput::Segment(segment) = decoder.poll(&mut store.dictionary).unwrap() {
             decoded.push(segment.bytes);
         }
         encoder.acknowledged(decoder.consumed(), &mut far);
     }
-    assert!(!decoder.brought_unstorable());
+    assert!(!decoder.has_received_unstorable());
     let chunks = store.dictionary.statistics().chunks;
     let mut writer = ContentWriter::new();
     let mut skipped = 5_000;
@@ -224,19 +230,19 @@ fn a_body_that_was_just_decoded_is_in_the_dictionary_already() {
     let handle = writer.finish(&mut store.dictionary).unwrap();
     let added = store.dictionary.statistics().chunks - chunks;
     assert!(added <= 12, "{added} of {}", handle.count());
-    assert_eq!(store.read_all(&handle), Outcome::done(&body));
+    assert_eq!(store.read_all(&handle), ReadOutcome::done(&body));
 }
 
 /// Bodies of all lengths, one after the other in a flow, with heads between them, cut and polled at random:
 /// where their ends were said, storing them adds nothing.
 #[test]
 fn bodies_whose_ends_were_said_are_in_the_dictionary_once() {
-    let mut random = Random::from_seed(1);
-    let mut far = Dictionary::new(DictionaryConfig::default(), Random::from_seed(2));
-    let mut store = Store::new(ByteCount::mebibytes(32), ByteCount::new(0));
-    let mut encoder = Encoder::new(EncoderConfig::default(), far.peer(NodeId([1; 32])));
+    let mut random = SeededRandom::from_seed(1);
+    let mut far = Dictionary::new(DictionaryConfig::default(), SeededRandom::from_seed(2));
+    let mut store = TestStore::new(ByteCount::mebibytes(32), ByteCount::new(0));
+    let mut encoder = FlowEncoder::new(EncoderConfig::default(), far.peer(NodeId([1; 32])));
     let peer = store.dictionary.peer(NodeId([2; 32]));
-    let mut decoder = Decoder::new(DecoderConfig::default(), peer);
+    let mut decoder = FlowDecoder::new(DecoderConfig::default(), peer);
     let lengths = (0..120).map(|number| match number % 4 {
         0 => number / 4,
         1 => 1 + random.below(5_000),
@@ -250,11 +256,11 @@ fn bodies_whose_ends_were_said_are_in_the_dictionary_once() {
     let (mut now, mut decoded) = (Time::ZERO, Vec::new());
     // The second time as references.
     for body in bodies.iter().chain(&bodies) {
-        encoder.push(now, Segment::control(Bytes::from_static(b"a head")));
+        encoder.push(now, FlowSegment::control(Bytes::from_static(b"a head")));
         let mut rest = &body[..];
         while !rest.is_empty() {
             let (piece, behind) = rest.split_at(rest.len().min(1 + random.below(50_000) as usize));
-            encoder.push(now, Segment::payload(Bytes::copy_from_slice(piece)));
+            encoder.push(now, FlowSegment::payload(Bytes::copy_from_slice(piece)));
             rest = behind;
             now += std::time::Duration::from_millis(random.below(5));
             if random.below(3) == 0 {
@@ -283,7 +289,7 @@ fn bodies_whose_ends_were_said_are_in_the_dictionary_once() {
     let chunks = store.dictionary.statistics().chunks;
     for body in &bodies {
         let handle = store.store(body, 70_000);
-        assert_eq!(store.read_all(&handle), Outcome::done(body));
+        assert_eq!(store.read_all(&handle), ReadOutcome::done(body));
         assert_eq!(
             store.dictionary.statistics().chunks,
             chunks,
@@ -295,16 +301,16 @@ fn bodies_whose_ends_were_said_are_in_the_dictionary_once() {
 
 /// Carries over what is encoded by now, and keeps the payload.
 fn transfer(
-    encoder: &mut Encoder,
+    encoder: &mut FlowEncoder,
     far: &mut Dictionary,
-    decoder: &mut Decoder,
-    store: &mut Store,
+    decoder: &mut FlowDecoder,
+    store: &mut TestStore,
     now: Time,
     decoded: &mut Vec<u8>,
 ) {
     while let Some(record) = encoder.poll_encoded(now, far, 60_000) {
         decoder.push(record);
-        while let Decoded::Segment(segment) = decoder.poll(&mut store.dictionary).unwrap() {
+        while let DecoderOutput::Segment(segment) = decoder.poll(&mut store.dictionary).unwrap() {
             if segment.kind == SegmentKind::Payload {
                 decoded.extend_from_slice(&segment.bytes);
             }
@@ -315,32 +321,44 @@ fn transfer(
 
 #[test]
 fn a_decoder_says_that_payload_came_which_is_not_to_be_stored() {
-    let mut far = Dictionary::new(DictionaryConfig::default(), Random::from_seed(1));
-    let mut near = Dictionary::new(DictionaryConfig::default(), Random::from_seed(2));
+    let mut far = Dictionary::new(DictionaryConfig::default(), SeededRandom::from_seed(1));
+    let mut near = Dictionary::new(DictionaryConfig::default(), SeededRandom::from_seed(2));
     let config = EncoderConfig {
-        storing: Storing::Never,
+        storing: StoragePolicy::Never,
         ..EncoderConfig::default()
     };
-    let mut encoder = Encoder::new(config, far.peer(NodeId([1; 32])));
+    let mut encoder = FlowEncoder::new(config, far.peer(NodeId([1; 32])));
     let peer = near.peer(NodeId([2; 32]));
-    let mut decoder = Decoder::new(DecoderConfig::default(), peer);
-    encoder.push(Time::ZERO, Segment::control(Bytes::from_static(b"head")));
+    let mut decoder = FlowDecoder::new(DecoderConfig::default(), peer);
+    encoder.push(
+        Time::ZERO,
+        FlowSegment::control(Bytes::from_static(b"head")),
+    );
     decoder.push(encoder.poll_encoded(Time::ZERO, &mut far, 1 << 20).unwrap());
-    assert!(matches!(decoder.poll(&mut near), Ok(Decoded::Segment(_))));
-    assert!(!decoder.brought_unstorable());
-    encoder.push(Time::ZERO, Segment::payload(Bytes::from_static(b"secret")));
+    assert!(matches!(
+        decoder.poll(&mut near),
+        Ok(DecoderOutput::Segment(_))
+    ));
+    assert!(!decoder.has_received_unstorable());
+    encoder.push(
+        Time::ZERO,
+        FlowSegment::payload(Bytes::from_static(b"secret")),
+    );
     decoder.push(encoder.poll_encoded(Time::ZERO, &mut far, 1 << 20).unwrap());
-    assert!(matches!(decoder.poll(&mut near), Ok(Decoded::Segment(_))));
-    assert!(decoder.brought_unstorable());
+    assert!(matches!(
+        decoder.poll(&mut near),
+        Ok(DecoderOutput::Segment(_))
+    ));
+    assert!(decoder.has_received_unstorable());
 }
 
 #[test]
 fn what_was_evicted_is_gone_and_limits_hold() {
     for disk in [0, 2] {
-        let mut store = Store::new(ByteCount::mebibytes(1), ByteCount::mebibytes(disk));
+        let mut store = TestStore::new(ByteCount::mebibytes(1), ByteCount::mebibytes(disk));
         let body = noise(1, 200_000);
         let handle = store.store(&body, 60_000);
-        assert_eq!(store.read_all(&handle), Outcome::done(&body));
+        assert_eq!(store.read_all(&handle), ReadOutcome::done(&body));
         for seed in 2..60 {
             store.store(&noise(seed, 200_000), 60_000);
             store.holds_its_limits();
@@ -349,41 +367,41 @@ fn what_was_evicted_is_gone_and_limits_hold() {
         assert!(read.is_gone() && body.starts_with(&read.bytes));
         // What replaced it is another body under another handle; stored again, it is there again.
         assert_eq!(store.store(&body, 60_000), handle);
-        assert_eq!(store.read_all(&handle), Outcome::done(&body));
+        assert_eq!(store.read_all(&handle), ReadOutcome::done(&body));
     }
 }
 
 #[test]
 fn a_handle_outlives_the_process_and_is_read_from_disk() {
-    let mut store = Store::roomy();
+    let mut store = TestStore::roomy();
     let body = noise(1, 3_000_000);
     let written = store.store(&body, 64_000).to_bytes();
     store.restart();
     let handle = ContentHandle::parse(written).unwrap();
     let before = store.disk.read;
-    assert_eq!(store.read_all(&handle), Outcome::done(&body));
+    assert_eq!(store.read_all(&handle), ReadOutcome::done(&body));
     assert!(store.disk.read - before >= body.len() as u64);
     // And then from memory.
     let before = store.disk.read;
-    assert_eq!(store.read_all(&handle), Outcome::done(&body));
+    assert_eq!(store.read_all(&handle), ReadOutcome::done(&body));
     assert_eq!(store.disk.read, before);
 }
 
 #[test]
 fn while_the_disk_is_being_read_after_a_start_a_body_is_not_there_yet() {
-    let mut store = Store::roomy();
+    let mut store = TestStore::roomy();
     let body = noise(1, 500_000);
     let handle = store.store(&body, 64_000);
     store.start();
     let read = store.read_all(&handle);
-    assert_eq!(read.end, ContentRead::Gone(Absence::NotYet));
+    assert_eq!(read.end, ContentRead::Gone(ContentUnavailable::NotYet));
     store.disk.serve(&mut store.dictionary);
-    assert_eq!(store.read_all(&handle), Outcome::done(&body));
+    assert_eq!(store.read_all(&handle), ReadOutcome::done(&body));
 }
 
 #[test]
 fn a_read_that_waits_for_the_disk_stops_no_other() {
-    let mut store = Store::roomy();
+    let mut store = TestStore::roomy();
     let on_disk = noise(1, 1_000_000);
     let slow = store.store(&on_disk, 64_000);
     store.restart();
@@ -405,12 +423,12 @@ fn a_read_that_waits_for_the_disk_stops_no_other() {
         );
     }
     assert!(bytes == in_memory);
-    assert_eq!(store.read_on(&mut waiting), Outcome::done(&on_disk));
+    assert_eq!(store.read_on(&mut waiting), ReadOutcome::done(&on_disk));
 }
 
 #[test]
 fn what_is_damaged_or_cut_on_disk_is_gone_and_no_byte_of_it_is_delivered() {
-    let mut store = Store::roomy();
+    let mut store = TestStore::roomy();
     let body = noise(1, 2_000_000);
     let handle = store.store(&body, 64_000);
     store.restart();
@@ -436,7 +454,7 @@ fn what_is_damaged_or_cut_on_disk_is_gone_and_no_byte_of_it_is_delivered() {
 
 #[test]
 fn an_emptied_dictionary_has_nothing_left() {
-    let mut store = Store::roomy();
+    let mut store = TestStore::roomy();
     let body = noise(1, 500_000);
     let handle = store.store(&body, 64_000);
     let mut reader = ContentReader::new(handle.clone(), 0..handle.length());
@@ -451,13 +469,13 @@ fn an_emptied_dictionary_has_nothing_left() {
     assert_eq!(store.store(&body, 64_000), handle);
     let other = store.read_all(&handle);
     drop(reader);
-    assert_eq!(other, Outcome::done(&body));
+    assert_eq!(other, ReadOutcome::done(&body));
 }
 
 #[test]
 fn what_is_being_read_is_not_evicted() {
     for disk in [0, 2] {
-        let mut store = Store::new(ByteCount::mebibytes(2), ByteCount::mebibytes(disk));
+        let mut store = TestStore::new(ByteCount::mebibytes(2), ByteCount::mebibytes(disk));
         let body = noise(1, 400_000);
         let handle = store.store(&body, 60_000);
         let mut reader = ContentReader::new(handle.clone(), 0..handle.length());
@@ -470,7 +488,7 @@ fn what_is_being_read_is_not_evicted() {
             store.holds_its_limits();
         }
         let rest = store.read_on(&mut reader);
-        assert_eq!(rest, Outcome::done(&body[first.len()..]));
+        assert_eq!(rest, ReadOutcome::done(&body[first.len()..]));
         drop(reader);
         for seed in 2..100 {
             store.store(&noise(seed, 200_000), 60_000);
@@ -483,7 +501,7 @@ fn what_is_being_read_is_not_evicted() {
 #[test]
 fn pins_are_bounded_and_the_limits_hold_before_them() {
     for disk in [0, 3] {
-        let mut store = Store::new(ByteCount::mebibytes(2), ByteCount::mebibytes(disk));
+        let mut store = TestStore::new(ByteCount::mebibytes(2), ByteCount::mebibytes(disk));
         let mut pins = Vec::new();
         let mut states = Vec::new();
         for seed in 0..40 {
@@ -519,7 +537,7 @@ fn pins_are_bounded_and_the_limits_hold_before_them() {
 
 #[test]
 fn many_readers_of_one_body_pin_it_once() {
-    let mut store = Store::new(ByteCount::mebibytes(2), ByteCount::new(0));
+    let mut store = TestStore::new(ByteCount::mebibytes(2), ByteCount::new(0));
     let body = noise(1, 50_000);
     let handle = store.store(&body, 60_000);
     let readers = (0..300).map(|_| ContentReader::new(handle.clone(), 0..handle.length()));

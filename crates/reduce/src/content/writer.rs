@@ -14,7 +14,7 @@ use thiserror::Error;
 
 use super::handle::{ContentHandle, HandleBuilder};
 use crate::chunker::Chunker;
-use crate::dictionary::{Dictionary, Kept};
+use crate::dictionary::{Dictionary, InsertOutcome};
 use crate::fingerprint::Fingerprint;
 
 /// Why a body cannot be stored.
@@ -128,8 +128,8 @@ impl ContentWriter {
                 return Err(StoreError::TooLong);
             }
             match dictionary.keep(&fingerprint, chunk) {
-                Kept::Here | Kept::Added => {}
-                Kept::Refused => return Err(StoreError::Collides),
+                InsertOutcome::Here | InsertOutcome::Added => {}
+                InsertOutcome::Refused => return Err(StoreError::Collides),
             }
         }
         Ok(())
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn a_body_that_is_too_long_is_refused_and_stays_so() {
-        let random = vocab::Random::from_seed(1);
+        let random = vocab::SeededRandom::from_seed(1);
         let mut dictionary = Dictionary::new(DictionaryConfig::default(), random);
         let mut writer = ContentWriter::new();
         for number in 0..MAX_CONTENT_REFERENCES {

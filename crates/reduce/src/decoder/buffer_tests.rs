@@ -1,36 +1,36 @@
 //! What a segment keeps in memory: a host may hold one for as long as it likes.
 
 use bytes::Bytes;
-use vocab::{NodeId, Random, Segment, SegmentKind, Time};
+use vocab::{FlowSegment, NodeId, SeededRandom, SegmentKind, Time};
 
-use super::{Decoded, Decoder};
+use super::{DecoderOutput, FlowDecoder};
 use crate::config::{DecoderConfig, DictionaryConfig, EncoderConfig, MAX_RECORD_RAW, TAIL_HOLD};
 use crate::dictionary::Dictionary;
-use crate::encoder::Encoder;
+use crate::encoder::FlowEncoder;
 
 /// One direction of one flow, from the segments that go in to those that come out.
-struct Direction {
+struct FlowPipeline {
     now: Time,
     dictionaries: [Dictionary; 2],
-    encoder: Encoder,
-    decoder: Decoder,
+    encoder: FlowEncoder,
+    decoder: FlowDecoder,
 }
 
-impl Direction {
+impl FlowPipeline {
     fn new() -> Self {
         let dictionary =
-            |seed| Dictionary::new(DictionaryConfig::default(), Random::from_seed(seed));
+            |seed| Dictionary::new(DictionaryConfig::default(), SeededRandom::from_seed(seed));
         let mut dictionaries = [dictionary(1), dictionary(2)];
         let [near, far] = &mut dictionaries;
         Self {
             now: Time::from_nanos(1),
-            encoder: Encoder::new(EncoderConfig::default(), near.peer(NodeId([2; 32]))),
-            decoder: Decoder::new(DecoderConfig::default(), far.peer(NodeId([1; 32]))),
+            encoder: FlowEncoder::new(EncoderConfig::default(), near.peer(NodeId([2; 32]))),
+            decoder: FlowDecoder::new(DecoderConfig::default(), far.peer(NodeId([1; 32]))),
             dictionaries,
         }
     }
 
-    fn encode(&mut self, segment: Segment) -> Vec<u8> {
+    fn encode(&mut self, segment: FlowSegment) -> Vec<u8> {
         self.encoder.push(self.now, segment);
         let mut stream = Vec::new();
         // The tail of a transfer is held for some milliseconds.
@@ -46,13 +46,13 @@ impl Direction {
     }
 
     /// All segments that come of this, which is handed in as one piece.
-    fn decode(&mut self, stream: Vec<u8>) -> Vec<Segment> {
+    fn decode(&mut self, stream: Vec<u8>) -> Vec<FlowSegment> {
         self.decoder.push(stream.into());
         let mut segments = Vec::new();
         loop {
             match self.decoder.poll(&mut self.dictionaries[1]).unwrap() {
-                Decoded::Segment(segment) => segments.push(segment),
-                Decoded::NeedMore => return segments,
+                DecoderOutput::Segment(segment) => segments.push(segment),
+                DecoderOutput::NeedMore => return segments,
                 other => panic!("{other:?}"),
             }
         }
@@ -61,17 +61,17 @@ impl Direction {
 
 fn noise(seed: u64, length: usize) -> Bytes {
     let mut bytes = vec![0; length];
-    Random::from_seed(seed).fill(&mut bytes);
+    SeededRandom::from_seed(seed).fill(&mut bytes);
     bytes.into()
 }
 
 #[test]
 fn segments_of_a_long_record_have_buffers_of_their_own() {
-    let mut direction = Direction::new();
+    let mut direction = FlowPipeline::new();
     let content = noise(1, 1_000_000);
-    let stream = direction.encode(Segment::payload(content.clone()));
+    let stream = direction.encode(FlowSegment::payload(content.clone()));
     direction.decode(stream);
-    let stream = direction.encode(Segment::payload(content.clone()));
+    let stream = direction.encode(FlowSegment::payload(content.clone()));
     assert!(stream.len() < 10_000, "it is references: {}", stream.len());
     let segments = direction.decode(stream);
     let joined: Vec<&[u8]> = segments.iter().map(|segment| &segment.bytes[..]).collect();
@@ -81,8 +81,8 @@ fn segments_of_a_long_record_have_buffers_of_their_own() {
 
 #[test]
 fn segments_of_records_that_came_together_have_buffers_of_their_own() {
-    let mut direction = Direction::new();
-    let records = (0..12).map(|number| Segment::payload(noise(number, 5_000)));
+    let mut direction = FlowPipeline::new();
+    let records = (0..12).map(|number| FlowSegment::payload(noise(number, 5_000)));
     let streams: Vec<Vec<u8>> = records.map(|record| direction.encode(record)).collect();
     let segments = direction.decode(streams.concat());
     let length: usize = segments.iter().map(|segment| segment.bytes.len()).sum();
@@ -93,16 +93,16 @@ fn segments_of_records_that_came_together_have_buffers_of_their_own() {
 
 #[test]
 fn small_segments_of_several_kinds_share_no_buffer() {
-    let mut direction = Direction::new();
+    let mut direction = FlowPipeline::new();
     for number in 0..3 {
         for kind in [SegmentKind::Payload, SegmentKind::Control] {
             let bytes = noise(number, 9_000);
             direction
                 .encoder
-                .push(direction.now, Segment { kind, bytes });
+                .push(direction.now, FlowSegment { kind, bytes });
         }
     }
-    let stream = direction.encode(Segment::payload(noise(9, 9_000)));
+    let stream = direction.encode(FlowSegment::payload(noise(9, 9_000)));
     let segments = direction.decode(stream);
     assert!(segments.len() > 3, "{}", segments.len());
     assert!(segments.iter().all(|segment| segment.bytes.is_unique()));

@@ -8,19 +8,22 @@
 //! there and once with one that is not, and nothing may differ.
 
 use bytes::Bytes;
-use vocab::{ByteCount, NodeId, Random, Time};
+use vocab::{ByteCount, NodeId, SeededRandom, Time};
 
-use super::{Decoded, Decoder};
-use crate::check::{Span, check_of};
+use super::{DecoderOutput, FlowDecoder};
+use crate::check::{CheckSpan, check_of};
 use crate::config::{
     DecoderConfig, DictionaryConfig, EncoderConfig, MAX_TRACKED_PEERS, SYNC_INTERVAL,
 };
 use crate::content::{ContentRead, ContentReader, ContentWriter};
-use crate::dictionary::{Dictionary, DictionaryKey, Fetch, Kept, PeerSlot};
-use crate::encoder::Encoder;
-use crate::fingerprint::{Fingerprint, Key};
+use crate::dictionary::{Dictionary, DictionaryKey, FetchResult, InsertOutcome, PeerSlot};
+use crate::encoder::FlowEncoder;
+use crate::fingerprint::{ChunkKey, Fingerprint};
 use crate::literals::join_bases;
-use crate::record::{End, Extent, Group, Literals, Operation, Record, digest_of};
+use crate::record::{
+    CopyExtent, LiteralEncoding, OperationEnd, ParsedRecord, RecordOperation, SourceGroup,
+    digest_of,
+};
 use crate::repair::{AnswerScope, RepairAnswer};
 use crate::testing::MemoryDisk;
 
@@ -29,7 +32,7 @@ const ATTACKER: NodeId = NodeId([2; 32]);
 const CHUNK: usize = 20_000;
 
 /// A node that both peers are paired with.
-struct Node {
+struct SharedNode {
     dictionary: Dictionary,
     disk: MemoryDisk,
     config: DictionaryConfig,
@@ -39,8 +42,8 @@ struct Node {
 
 /// What one peer's record led to.
 #[derive(Debug, PartialEq, Eq)]
-struct Outcome {
-    decoded: Decoded,
+struct RecordOutcome {
+    decoded: DecoderOutput,
     /// Requests to the disk that it caused.
     disk_requests: u64,
     /// Bytes that the decoder came to hold.
@@ -49,7 +52,7 @@ struct Outcome {
 
 /// The chunks that an attack is about.
 #[derive(Clone, Debug)]
-struct Target {
+struct AttackTarget {
     /// A chunk of the attacker's own; the owner sent it too, followed by the secret.
     shared: Bytes,
     secret: Bytes,
@@ -59,15 +62,15 @@ struct Target {
 
 fn noise(seed: u64) -> Bytes {
     let mut bytes = vec![0; CHUNK];
-    Random::from_seed(seed).fill(&mut bytes);
+    SeededRandom::from_seed(seed).fill(&mut bytes);
     bytes.into()
 }
 
-fn key_of(chunk: &[u8]) -> Key {
+fn key_of(chunk: &[u8]) -> ChunkKey {
     Fingerprint::of(chunk).key()
 }
 
-impl Target {
+impl AttackTarget {
     fn there() -> Self {
         Self {
             shared: noise(1),
@@ -86,7 +89,7 @@ impl Target {
     }
 }
 
-impl Node {
+impl SharedNode {
     fn new() -> Self {
         let config = DictionaryConfig {
             memory: ByteCount::mebibytes(1),
@@ -94,7 +97,7 @@ impl Node {
             segment: ByteCount::kibibytes(64),
         };
         let mut node = Self {
-            dictionary: Dictionary::new(config, Random::from_seed(0)),
+            dictionary: Dictionary::new(config, SeededRandom::from_seed(0)),
             disk: MemoryDisk::new(),
             config,
             starts: 0,
@@ -107,7 +110,7 @@ impl Node {
     fn start(&mut self) {
         self.starts += 1;
         let key = DictionaryKey::new([5; 32]);
-        let random = Random::from_seed(self.starts);
+        let random = SeededRandom::from_seed(self.starts);
         self.dictionary = Dictionary::with_key(self.config, key, random);
         self.dictionary.open();
         self.disk.serve(&mut self.dictionary);
@@ -125,7 +128,7 @@ impl Node {
         for _ in 0..3 {
             self.now += 2 * SYNC_INTERVAL;
             self.dictionary.handle_timeout(self.now);
-            self.dictionary.write_down();
+            self.dictionary.request_flush();
             self.disk.serve(&mut self.dictionary);
         }
     }
@@ -133,11 +136,11 @@ impl Node {
     /// The owner has sent the three chunks one after the other, the attacker the first of them.
     fn with_secret() -> Self {
         let mut node = Self::new();
-        let Target {
+        let AttackTarget {
             shared,
             secret,
             after,
-        } = Target::there();
+        } = AttackTarget::there();
         node.receive(OWNER, &[&shared, &secret, &after]);
         node.receive(ATTACKER, &[&shared]);
         node
@@ -146,10 +149,10 @@ impl Node {
     /// The peer sends these chunks, whole, in one flow.
     fn receive(&mut self, peer: NodeId, chunks: &[&Bytes]) {
         let slot = self.dictionary.peer(peer);
-        let mut decoder = Decoder::new(DecoderConfig::default(), slot);
+        let mut decoder = FlowDecoder::new(DecoderConfig::default(), slot);
         for chunk in chunks {
             decoder.push(sending(chunk).emit());
-            while let Decoded::Segment(segment) = self.poll(&mut decoder) {
+            while let DecoderOutput::Segment(segment) = self.poll(&mut decoder) {
                 assert_eq!(segment.bytes, **chunk);
             }
         }
@@ -157,24 +160,24 @@ impl Node {
         self.disk.serve(&mut self.dictionary);
     }
 
-    fn poll(&mut self, decoder: &mut Decoder) -> Decoded {
+    fn poll(&mut self, decoder: &mut FlowDecoder) -> DecoderOutput {
         loop {
             let decoded = decoder.poll(&mut self.dictionary);
             match decoded.expect("the stream is well-formed") {
-                Decoded::WaitForDisk => self.disk.serve(&mut self.dictionary),
+                DecoderOutput::WaitForDisk => self.disk.serve(&mut self.dictionary),
                 other => return other,
             }
         }
     }
 
     /// What a record leads to that comes first in a flow of the peer.
-    fn outcome(&mut self, peer: NodeId, record: &Record) -> Outcome {
+    fn outcome(&mut self, peer: NodeId, record: &ParsedRecord) -> RecordOutcome {
         let slot = self.dictionary.peer(peer);
-        let mut decoder = Decoder::new(DecoderConfig::default(), slot);
+        let mut decoder = FlowDecoder::new(DecoderConfig::default(), slot);
         let executed = self.disk.executed;
         decoder.push(record.emit());
         let decoded = self.poll(&mut decoder);
-        Outcome {
+        RecordOutcome {
             decoded,
             disk_requests: self.disk.executed - executed,
             buffered: decoder.buffered(),
@@ -183,13 +186,13 @@ impl Node {
 
     /// The attacker gets nothing out of any record: each leads to the same request, whether the chunk
     /// is there or not, and costs the same.
-    fn attacker_gets_nothing(&mut self, when: &str) {
-        let absent = attacks(&Target::absent());
-        for ((name, record), (_, absent)) in attacks(&Target::there()).iter().zip(&absent) {
+    fn assert_attacker_learns_nothing(&mut self, when: &str) {
+        let absent = attacks(&AttackTarget::absent());
+        for ((name, record), (_, absent)) in attacks(&AttackTarget::there()).iter().zip(&absent) {
             let there = self.outcome(ATTACKER, record);
             let not_there = self.outcome(ATTACKER, absent);
             assert!(
-                matches!(there.decoded, Decoded::NeedRepair(_)),
+                matches!(there.decoded, DecoderOutput::NeedRepair(_)),
                 "{when}, {name}: {there:?}"
             );
             assert_eq!(there, not_there, "{when}, {name}");
@@ -199,13 +202,13 @@ impl Node {
 
     /// The attacker answers a request for the keys of a run with the secret's key.
     fn keys_named_by_the_attacker_tell_nothing(&mut self, when: &str) {
-        let outcomes = [Target::there(), Target::absent()].map(|target| {
+        let outcomes = [AttackTarget::there(), AttackTarget::absent()].map(|target| {
             let mut run = run_to_secret(&target);
-            if let Group::Run { digest, .. } = &mut run.groups[0] {
+            if let SourceGroup::Run { digest, .. } = &mut run.groups[0] {
                 *digest ^= 1;
             }
             let slot = self.dictionary.peer(ATTACKER);
-            let mut decoder = Decoder::new(DecoderConfig::default(), slot);
+            let mut decoder = FlowDecoder::new(DecoderConfig::default(), slot);
             decoder.push(run.emit());
             let first = self.poll(&mut decoder);
             let answer = RepairAnswer {
@@ -218,28 +221,32 @@ impl Node {
                 .handle_repair(&answer.emit(1))
                 .expect("it was asked for");
             let second = self.poll(&mut decoder);
-            assert!(matches!(second, Decoded::NeedRepair(_)), "{when}");
+            assert!(matches!(second, DecoderOutput::NeedRepair(_)), "{when}");
             (first, second)
         });
         assert_eq!(outcomes[0], outcomes[1], "{when}");
     }
 
     /// The same records do resolve for the peer whose chunks they name.
-    fn owner_gets_everything(&mut self, when: &str) {
-        for (name, record) in attacks(&Target::there()) {
+    fn assert_owner_reads_chunks(&mut self, when: &str) {
+        for (name, record) in attacks(&AttackTarget::there()) {
             let outcome = self.outcome(OWNER, &record);
-            let is_delivered = matches!(outcome.decoded, Decoded::Segment(_));
+            let is_delivered = matches!(outcome.decoded, DecoderOutput::Segment(_));
             assert!(is_delivered, "{when}, {name}: {outcome:?}");
         }
     }
 }
 
-fn record(raw: &[&[u8]], groups: Vec<Group>, operations: Vec<Operation>) -> Record {
-    Record {
+fn record(
+    raw: &[&[u8]],
+    groups: Vec<SourceGroup>,
+    operations: Vec<RecordOperation>,
+) -> ParsedRecord {
+    ParsedRecord {
         raw_length: raw.iter().map(|piece| piece.len()).sum(),
-        check: check_of(&Span::of_each(raw)),
+        check: check_of(&CheckSpan::of_each(raw)),
         literal_length: 0,
-        literals: Literals::Stored,
+        literals: LiteralEncoding::Stored,
         coded: Bytes::new(),
         groups,
         operations,
@@ -247,26 +254,26 @@ fn record(raw: &[&[u8]], groups: Vec<Group>, operations: Vec<Operation>) -> Reco
 }
 
 /// A record that brings a whole chunk.
-fn sending(chunk: &Bytes) -> Record {
-    let literal = Operation::Literal {
+fn sending(chunk: &Bytes) -> ParsedRecord {
+    let literal = RecordOperation::Literal {
         length: chunk.len(),
-        end: End::Ends,
+        end: OperationEnd::Ends,
     };
-    Record {
+    ParsedRecord {
         literal_length: chunk.len(),
         coded: chunk.clone(),
         ..record(&[&chunk[..]], Vec::new(), vec![literal])
     }
 }
 
-fn run_to_secret(target: &Target) -> Record {
+fn run_to_secret(target: &AttackTarget) -> ParsedRecord {
     let keys = [key_of(&target.shared), key_of(&target.secret)];
-    let run = Group::Run {
+    let run = SourceGroup::Run {
         first: keys[0],
         count: 2,
         digest: digest_of(keys.into_iter()),
     };
-    let chunks = (0..2).map(|source| Operation::Chunk { source });
+    let chunks = (0..2).map(|source| RecordOperation::Chunk { source });
     record(
         &[&target.shared, &target.secret],
         vec![run],
@@ -275,37 +282,45 @@ fn run_to_secret(target: &Target) -> Record {
 }
 
 /// Records that deliver bytes of the secret if it can be resolved.
-fn attacks(target: &Target) -> Vec<(&'static str, Record)> {
-    let Target { secret, after, .. } = target;
+fn attacks(target: &AttackTarget) -> Vec<(&'static str, ParsedRecord)> {
+    let AttackTarget { secret, after, .. } = target;
     let key = key_of(secret);
-    let listed = || vec![Group::Listed(vec![key])];
+    let listed = || vec![SourceGroup::Listed(vec![key])];
     let copy = |offset, extent| {
-        vec![Operation::Copy {
+        vec![RecordOperation::Copy {
             source: 0,
             offset,
             extent,
-            end: End::Continues,
+            end: OperationEnd::Continues,
         }]
     };
     let keys = [key, key_of(after)];
-    let run_from = Group::Run {
+    let run_from = SourceGroup::Run {
         first: key,
         count: 2,
         digest: digest_of(keys.into_iter()),
     };
-    let chunks = (0..2).map(|source| Operation::Chunk { source });
+    let chunks = (0..2).map(|source| RecordOperation::Chunk { source });
     vec![
         (
             "the whole chunk by its key",
-            record(&[secret], listed(), vec![Operation::Chunk { source: 0 }]),
+            record(
+                &[secret],
+                listed(),
+                vec![RecordOperation::Chunk { source: 0 }],
+            ),
         ),
         (
             "a guessed byte of it",
-            record(&[&secret[100..101]], listed(), copy(100, Extent::Bytes(1))),
+            record(
+                &[&secret[100..101]],
+                listed(),
+                copy(100, CopyExtent::Bytes(1)),
+            ),
         ),
         (
             "the rest of it",
-            record(&[&secret[5000..]], listed(), copy(5000, Extent::Rest)),
+            record(&[&secret[5000..]], listed(), copy(5000, CopyExtent::Rest)),
         ),
         ("literals against it", delta(secret, listed())),
         (
@@ -317,7 +332,7 @@ fn attacks(target: &Target) -> Vec<(&'static str, Record)> {
 }
 
 /// A record whose literals are coded against the secret.
-fn delta(secret: &Bytes, groups: Vec<Group>) -> Record {
+fn delta(secret: &Bytes, groups: Vec<SourceGroup>) -> ParsedRecord {
     let literals = &secret[1000..9000];
     let joined = join_bases(std::iter::once(&secret[..]));
     let mut coded = Vec::with_capacity(zstd_safe::compress_bound(literals.len()));
@@ -326,13 +341,13 @@ fn delta(secret: &Bytes, groups: Vec<Group>) -> Record {
         .compress_using_dict(&mut coded, literals, &joined, 3)
         .expect("it compresses");
     assert!(coded.len() < 100, "it was found in the base");
-    let literal = Operation::Literal {
+    let literal = RecordOperation::Literal {
         length: literals.len(),
-        end: End::Continues,
+        end: OperationEnd::Continues,
     };
-    Record {
+    ParsedRecord {
         literal_length: literals.len(),
-        literals: Literals::ZstdWithBases(1),
+        literals: LiteralEncoding::ZstdWithBases(1),
         coded: coded.into(),
         ..record(&[literals], groups, vec![literal])
     }
@@ -342,12 +357,12 @@ fn delta(secret: &Bytes, groups: Vec<Group>) -> Record {
 /// read and pinned, not from disk, and not beside the same chunk of a peer.
 #[test]
 fn content_that_the_node_stores_for_itself_is_not_readable_by_any_peer() {
-    let mut node = Node::new();
-    let Target {
+    let mut node = SharedNode::new();
+    let AttackTarget {
         shared,
         secret,
         after,
-    } = Target::there();
+    } = AttackTarget::there();
     node.receive(ATTACKER, &[&shared]);
     for chunk in [&shared, &secret, &after] {
         node.dictionary.keep(&Fingerprint::of(chunk), chunk);
@@ -357,125 +372,125 @@ fn content_that_the_node_stores_for_itself_is_not_readable_by_any_peer() {
     writer.append(&mut node.dictionary, &body).expect("it fits");
     let handle = writer.finish(&mut node.dictionary).expect("it fits");
     node.settle();
-    node.attacker_gets_nothing("stored");
+    node.assert_attacker_learns_nothing("stored");
     let mut reader = ContentReader::new(handle.clone(), 0..handle.length());
     assert!(matches!(
         reader.poll(&mut node.dictionary),
         ContentRead::Piece(_)
     ));
-    node.attacker_gets_nothing("while it is read");
+    node.assert_attacker_learns_nothing("while it is read");
     node.restart();
-    node.attacker_gets_nothing("on disk");
+    node.assert_attacker_learns_nothing("on disk");
     for chunk in [&secret, &after] {
         let fetch = node.dictionary.fetch_exact(&Fingerprint::of(chunk), CHUNK);
-        assert!(matches!(fetch, Fetch::Reading(_)), "it is there");
+        assert!(matches!(fetch, FetchResult::Reading(_)), "it is there");
     }
     node.disk.serve(&mut node.dictionary);
-    node.attacker_gets_nothing("in memory again");
+    node.assert_attacker_learns_nothing("in memory again");
     // The owner sends it: now it is his, and nobody else's.
     node.receive(OWNER, &[&shared, &secret, &after]);
-    node.owner_gets_everything("sent by the owner");
-    node.attacker_gets_nothing("sent by the owner");
+    node.assert_owner_reads_chunks("sent by the owner");
+    node.assert_attacker_learns_nothing("sent by the owner");
     let kept = node.dictionary.keep(&Fingerprint::of(&secret), &secret);
-    assert_eq!(kept, Kept::Here);
-    node.owner_gets_everything("stored again");
-    node.attacker_gets_nothing("stored again");
+    assert_eq!(kept, InsertOutcome::Here);
+    node.assert_owner_reads_chunks("stored again");
+    node.assert_attacker_learns_nothing("stored again");
 }
 
 #[test]
 fn a_peer_cannot_read_chunks_of_another() {
-    let mut node = Node::with_secret();
-    node.attacker_gets_nothing("in memory");
-    node.owner_gets_everything("in memory");
-    node.attacker_gets_nothing("after the owner referred to it");
+    let mut node = SharedNode::with_secret();
+    node.assert_attacker_learns_nothing("in memory");
+    node.assert_owner_reads_chunks("in memory");
+    node.assert_attacker_learns_nothing("after the owner referred to it");
     node.restart();
-    node.attacker_gets_nothing("on disk");
-    node.owner_gets_everything("on disk");
-    node.attacker_gets_nothing("read from disk into memory");
+    node.assert_attacker_learns_nothing("on disk");
+    node.assert_owner_reads_chunks("on disk");
+    node.assert_attacker_learns_nothing("read from disk into memory");
 }
 
 /// Segments are dropped, and what is used is written again.
 #[test]
 fn a_peer_cannot_read_chunks_of_another_after_eviction() {
-    let mut node = Node::with_secret();
-    let Target {
+    let mut node = SharedNode::with_secret();
+    let AttackTarget {
         shared,
         secret,
         after,
-    } = Target::there();
+    } = AttackTarget::there();
     for round in 0..6 {
         for number in 0..40 {
             node.receive(OWNER, &[&noise(100 + 40 * round + number)]);
         }
         node.receive(OWNER, &[&shared, &secret, &after]);
-        node.owner_gets_everything("evicted and rescued");
-        node.attacker_gets_nothing("evicted and rescued");
+        node.assert_owner_reads_chunks("evicted and rescued");
+        node.assert_attacker_learns_nothing("evicted and rescued");
     }
     node.restart();
-    node.attacker_gets_nothing("rescued and restarted");
-    node.owner_gets_everything("rescued and restarted");
+    node.assert_attacker_learns_nothing("rescued and restarted");
+    node.assert_owner_reads_chunks("rescued and restarted");
     // And now all of it goes.
     for number in 0..300 {
         node.receive(OWNER, &[&noise(1000 + number)]);
     }
-    node.attacker_gets_nothing("gone");
+    node.assert_attacker_learns_nothing("gone");
 }
 
 #[test]
 fn another_dictionary_at_either_end_gives_a_peer_nothing() {
-    let mut node = Node::with_secret();
+    let mut node = SharedNode::with_secret();
     for generation in [[1; 16], [2; 16]] {
         let peers = [OWNER, ATTACKER].map(|peer| node.dictionary.peer(peer));
         for peer in peers {
             node.dictionary.peer_generation(peer, generation);
         }
-        node.attacker_gets_nothing("a peer lost its dictionary");
+        node.assert_attacker_learns_nothing("a peer lost its dictionary");
         node.restart();
-        node.attacker_gets_nothing("a peer lost its dictionary before the restart");
+        node.assert_attacker_learns_nothing("a peer lost its dictionary before the restart");
     }
     // What is brought back from before the node emptied its own is of another generation.
     let before = node.disk.clone();
     node.dictionary.clear(Some(DictionaryKey::new([6; 32])));
-    node.attacker_gets_nothing("emptied");
+    node.assert_attacker_learns_nothing("emptied");
     node.disk = before;
     node.start();
-    node.attacker_gets_nothing("brought back");
+    node.assert_attacker_learns_nothing("brought back");
 }
 
 /// The owner is taken out of the configuration, and another peer comes in.
 #[test]
 fn a_new_peer_gets_nothing_of_one_that_was_removed() {
-    let mut node = Node::new();
-    let Target {
+    let mut node = SharedNode::new();
+    let AttackTarget {
         shared,
         secret,
         after,
-    } = Target::there();
+    } = AttackTarget::there();
     node.receive(OWNER, &[&shared, &secret, &after]);
     node.settle();
     // After this start only the new peer is mentioned, before and after the disk was read.
     node.starts += 1;
     let key = DictionaryKey::new([5; 32]);
-    let random = Random::from_seed(node.starts);
+    let random = SeededRandom::from_seed(node.starts);
     node.dictionary = Dictionary::with_key(node.config, key, random);
     node.dictionary.peer(ATTACKER);
     node.dictionary.open();
     node.disk.serve(&mut node.dictionary);
     node.receive(ATTACKER, &[&shared]);
-    node.attacker_gets_nothing("in the place of a removed peer");
+    node.assert_attacker_learns_nothing("in the place of a removed peer");
     node.restart();
-    node.attacker_gets_nothing("in the place of a removed peer, restarted");
+    node.assert_attacker_learns_nothing("in the place of a removed peer, restarted");
 }
 
 /// A peer for which there is no slot has its own flow and nothing else.
 #[test]
 fn a_peer_beyond_the_last_slot_may_refer_to_its_own_flow_only() {
-    let mut node = Node::new();
-    let Target {
+    let mut node = SharedNode::new();
+    let AttackTarget {
         shared,
         secret,
         after,
-    } = Target::there();
+    } = AttackTarget::there();
     for number in 0..MAX_TRACKED_PEERS {
         let peer = NodeId([100 + number as u8; 32]);
         assert_ne!(node.dictionary.peer(peer), PeerSlot::UNTRACKED);
@@ -486,22 +501,25 @@ fn a_peer_beyond_the_last_slot_may_refer_to_its_own_flow_only() {
     node.receive(OWNER, &[&shared, &secret, &after]);
     let tracked = NodeId([100; 32]);
     node.receive(tracked, &[&shared, &secret, &after]);
-    for (name, record) in attacks(&Target::there()) {
+    for (name, record) in attacks(&AttackTarget::there()) {
         // In a flow of its own it resolves, in another one not.
-        let mut decoder = Decoder::new(DecoderConfig::default(), PeerSlot::UNTRACKED);
+        let mut decoder = FlowDecoder::new(DecoderConfig::default(), PeerSlot::UNTRACKED);
         for chunk in [&shared, &secret, &after] {
             decoder.push(sending(chunk).emit());
-            while node.poll(&mut decoder) != Decoded::NeedMore {}
+            while node.poll(&mut decoder) != DecoderOutput::NeedMore {}
         }
         decoder.push(record.emit());
         let decoded = node.poll(&mut decoder);
-        assert!(matches!(decoded, Decoded::Segment(_)), "{name}");
+        assert!(matches!(decoded, DecoderOutput::Segment(_)), "{name}");
     }
     node.receive(ATTACKER, &[&shared]);
-    let absent = attacks(&Target::absent());
-    for ((name, record), (_, absent)) in attacks(&Target::there()).iter().zip(&absent) {
+    let absent = attacks(&AttackTarget::absent());
+    for ((name, record), (_, absent)) in attacks(&AttackTarget::there()).iter().zip(&absent) {
         let there = node.outcome(ATTACKER, record);
-        assert!(matches!(there.decoded, Decoded::NeedRepair(_)), "{name}");
+        assert!(
+            matches!(there.decoded, DecoderOutput::NeedRepair(_)),
+            "{name}"
+        );
         // Even what the peer sent in another flow is not its own in this one.
         assert_eq!(there, node.outcome(ATTACKER, absent), "{name}");
     }
@@ -510,16 +528,19 @@ fn a_peer_beyond_the_last_slot_may_refer_to_its_own_flow_only() {
 /// What a host sends to the attacker through this node is the attacker's as well, from then on.
 #[test]
 fn what_is_sent_on_to_a_peer_is_its_own_at_once_and_not_before() {
-    let mut node = Node::with_secret();
+    let mut node = SharedNode::with_secret();
     let slot = node.dictionary.peer(ATTACKER);
-    let mut encoder = Encoder::new(EncoderConfig::default(), slot);
-    let Target {
+    let mut encoder = FlowEncoder::new(EncoderConfig::default(), slot);
+    let AttackTarget {
         shared,
         secret,
         after,
-    } = Target::there();
+    } = AttackTarget::there();
     let stream = [&shared[..], &secret, &after].concat();
-    encoder.push(Time::ZERO, vocab::Segment::payload(stream.clone().into()));
+    encoder.push(
+        Time::ZERO,
+        vocab::FlowSegment::payload(stream.clone().into()),
+    );
     encoder.finish();
     let mut sent = Vec::new();
     while let Some(bytes) = encoder.poll_encoded(Time::ZERO, &mut node.dictionary, 1 << 20) {
@@ -529,14 +550,17 @@ fn what_is_sent_on_to_a_peer_is_its_own_at_once_and_not_before() {
     // All but the attacker's own chunk travels in full, although the node had it.
     assert!(sent.len() > 2 * CHUNK, "{}", sent.len());
     // The attacker's own node cuts as this one does, and refers to what it got before it says so.
-    let mut far = Node::new();
+    let mut far = SharedNode::new();
     let near_slot = far.dictionary.peer(OWNER);
     far.receive(OWNER, &[&shared]);
-    let mut decoder = Decoder::new(DecoderConfig::default(), near_slot);
+    let mut decoder = FlowDecoder::new(DecoderConfig::default(), near_slot);
     decoder.push(sent.into());
-    while let Decoded::Segment(_) = far.poll(&mut decoder) {}
-    let mut back = Encoder::new(EncoderConfig::default(), near_slot);
-    back.push(Time::ZERO, vocab::Segment::payload(stream.clone().into()));
+    while let DecoderOutput::Segment(_) = far.poll(&mut decoder) {}
+    let mut back = FlowEncoder::new(EncoderConfig::default(), near_slot);
+    back.push(
+        Time::ZERO,
+        vocab::FlowSegment::payload(stream.clone().into()),
+    );
     back.finish();
     let mut wire = Vec::new();
     while let Some(bytes) = back.poll_encoded(Time::ZERO, &mut far.dictionary, 1 << 20) {
@@ -544,13 +568,13 @@ fn what_is_sent_on_to_a_peer_is_its_own_at_once_and_not_before() {
         far.disk.serve(&mut far.dictionary);
     }
     assert!(wire.len() < 500, "{}", wire.len());
-    let mut decoder = Decoder::new(DecoderConfig::default(), slot);
+    let mut decoder = FlowDecoder::new(DecoderConfig::default(), slot);
     decoder.push(wire.into());
     let mut received = Vec::new();
     loop {
         match node.poll(&mut decoder) {
-            Decoded::Segment(segment) => received.extend_from_slice(&segment.bytes),
-            Decoded::NeedMore => break,
+            DecoderOutput::Segment(segment) => received.extend_from_slice(&segment.bytes),
+            DecoderOutput::NeedMore => break,
             other => panic!("it is asked for again: {other:?}"),
         }
     }
@@ -560,10 +584,10 @@ fn what_is_sent_on_to_a_peer_is_its_own_at_once_and_not_before() {
 /// Links of its own tell a peer nothing of what others do with the same chunks.
 #[test]
 fn a_run_leads_on_for_its_peer_whatever_follows_in_flows_of_others() {
-    let mut node = Node::new();
+    let mut node = SharedNode::new();
     let (shared, mine, theirs) = (noise(1), noise(2), noise(3));
     let own = |next: &Bytes| {
-        run_to_secret(&Target {
+        run_to_secret(&AttackTarget {
             shared: shared.clone(),
             secret: next.clone(),
             after: Bytes::new(),
@@ -574,12 +598,15 @@ fn a_run_leads_on_for_its_peer_whatever_follows_in_flows_of_others() {
     for when in ["in memory", "after a restart"] {
         for (peer, record) in [(ATTACKER, own(&mine)), (OWNER, own(&theirs))] {
             let outcome = node.outcome(peer, &record);
-            let is_delivered = matches!(outcome.decoded, Decoded::Segment(_));
+            let is_delivered = matches!(outcome.decoded, DecoderOutput::Segment(_));
             assert!(is_delivered, "{when}: {outcome:?}");
         }
         for (peer, record) in [(ATTACKER, own(&theirs)), (OWNER, own(&mine))] {
             let outcome = node.outcome(peer, &record);
-            assert!(matches!(outcome.decoded, Decoded::NeedRepair(_)), "{when}");
+            assert!(
+                matches!(outcome.decoded, DecoderOutput::NeedRepair(_)),
+                "{when}"
+            );
         }
         node.restart();
     }
@@ -588,14 +615,14 @@ fn a_run_leads_on_for_its_peer_whatever_follows_in_flows_of_others() {
 /// Another chunk with the same key, by accident or by a trick, is not the peer's.
 #[test]
 fn a_key_alone_makes_no_chunk_a_peers_own() {
-    let mut node = Node::with_secret();
+    let mut node = SharedNode::with_secret();
     let slot = node.dictionary.peer(ATTACKER);
-    let fingerprint = Fingerprint::of(&Target::there().secret);
+    let fingerprint = Fingerprint::of(&AttackTarget::there().secret);
     node.dictionary
         .mark_held(fingerprint.key(), fingerprint.check() ^ 1, slot);
     node.dictionary
         .mark_sent(fingerprint.key(), fingerprint.check() ^ 1, slot);
-    node.attacker_gets_nothing("another check");
+    node.assert_attacker_learns_nothing("another check");
 }
 
 /// Bytes that a host sends to a peer are compressed against that peer's own chunks, and as well as before
@@ -603,7 +630,7 @@ fn a_key_alone_makes_no_chunk_a_peers_own() {
 #[test]
 fn moved_pieces_are_found_for_their_peer_whatever_others_send() {
     let sizes = [false, true].map(|others_send| {
-        let mut node = Node::new();
+        let mut node = SharedNode::new();
         node.receive(ATTACKER, &[&noise(1)]);
         if others_send {
             // The same bytes, between others, so that they are in another chunk.
@@ -611,9 +638,9 @@ fn moved_pieces_are_found_for_their_peer_whatever_others_send() {
             node.receive(OWNER, &[&other.into()]);
         }
         let slot = node.dictionary.peer(ATTACKER);
-        let mut encoder = Encoder::new(EncoderConfig::default(), slot);
+        let mut encoder = FlowEncoder::new(EncoderConfig::default(), slot);
         let moved = [&noise(5)[..700], &noise(1)[3000..9000], &noise(6)[..700]].concat();
-        encoder.push(Time::ZERO, vocab::Segment::payload(moved.into()));
+        encoder.push(Time::ZERO, vocab::FlowSegment::payload(moved.into()));
         encoder.finish();
         let mut sent = 0;
         while let Some(bytes) = encoder.poll_encoded(Time::ZERO, &mut node.dictionary, 1 << 20) {

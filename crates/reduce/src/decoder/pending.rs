@@ -11,28 +11,31 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-use super::Decoded;
-use crate::check::{Span, check_of};
+use super::DecoderOutput;
+use crate::check::{CheckSpan, check_of};
 use crate::config::{MAX_CHUNK, MAX_REPAIR_RANGES, MAX_SOURCE_BYTES, PARTIAL_REPAIRS};
-use crate::dictionary::{Fetch, NO_KEY, PeerView, Ticket};
-use crate::error::Error;
-use crate::fingerprint::Key;
+use crate::dictionary::{FetchResult, FetchTicket, NO_KEY, PeerView};
+use crate::error::ReductionError;
+use crate::fingerprint::ChunkKey;
 use crate::literals::join_bases;
-use crate::record::{End, Extent, Group, Literals, Operation, Record, digest_of};
+use crate::record::{
+    CopyExtent, LiteralEncoding, OperationEnd, ParsedRecord, RecordOperation, SourceGroup,
+    digest_of,
+};
 use crate::repair::{RepairRequest, RepairScope};
 use crate::windows::WindowId;
 
 /// A record that is not delivered yet.
-pub(super) struct Pending {
+pub(super) struct PendingRecord {
     pub(super) start: u64,
     pub(super) end: u64,
-    pub(super) record: Record,
+    pub(super) record: ParsedRecord,
     /// Bytes that it takes: its raw ones, or of the chunks that it is made from if they are more.
     pub(super) weight: usize,
     /// What its description takes beside that.
     fixed: usize,
     /// The record's sources, in order.
-    sources: Vec<Source>,
+    sources: Vec<RecordSource>,
     /// The sources of runs whose keys the encoder has told, until they are linked here as well.
     named: Vec<Range<usize>>,
     /// The bytes of references, by their number, from the encoder.
@@ -40,7 +43,7 @@ pub(super) struct Pending {
     /// The literals if they are in the flow's window, decoded once, in the records' order; `None`
     /// inside when they could not be.
     windowed: Option<Option<Bytes>>,
-    repair: Repair,
+    repair: RepairState,
     partial_repairs: usize,
     /// It was looked through while another record waited, and nothing new is known since.
     is_looked_through: bool,
@@ -48,7 +51,7 @@ pub(super) struct Pending {
 
 /// What a flow's last records say of the next ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outlook {
+pub(super) enum RepairOutlook {
     Good,
     /// What is lost is most of what is referred to, and not a chunk here and there.
     Bleak,
@@ -56,7 +59,7 @@ pub(super) enum Outlook {
 
 /// When a record is looked through for what it lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asking {
+enum RepairTiming {
     /// All records before it are delivered.
     Now,
     /// Some are not, and may bring what is missing here.
@@ -65,18 +68,18 @@ enum Asking {
 
 /// One of the chunks that a record takes bytes from.
 #[derive(Clone, Debug)]
-struct Source {
+struct RecordSource {
     /// [`NO_KEY`] while the run that it is in has not been followed to its end.
-    key: Key,
-    state: State,
+    key: ChunkKey,
+    state: SourceState,
 }
 
 /// Where a source's bytes are to come from.
 #[derive(Clone, Debug)]
-enum State {
+enum SourceState {
     /// Not looked for yet, or not found when looked for early.
     Unknown,
-    Reading(Ticket),
+    Reading(FetchTicket),
     /// The chunk.
     Chunk(Bytes),
     Missing,
@@ -84,7 +87,7 @@ enum State {
 
 /// How far a record's repair has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Repair {
+enum RepairState {
     None,
     AskedSome {
         references: Vec<usize>,
@@ -95,43 +98,43 @@ enum Repair {
 }
 
 /// What came of trying to deliver the front record.
-pub(super) enum Attempt {
-    Verified(Verified),
-    Waits(Decoded),
+pub(super) enum DeliveryAttempt {
+    Verified(VerifiedRecord),
+    Waits(DecoderOutput),
 }
 
-/// A record's raw bytes, found right by its check: only [`Pending::verify`] makes one.
-pub(super) struct Verified {
+/// A record's raw bytes, found right by its check: only [`PendingRecord::verify`] makes one.
+pub(super) struct VerifiedRecord {
     pub(super) raw: Bytes,
     /// How many of them each operation gave.
     pub(super) lengths: Vec<usize>,
     /// For each operation that took a whole chunk from the dictionary, the chunk.
-    pub(super) chunks: Vec<Key>,
+    pub(super) chunks: Vec<ChunkKey>,
     /// The spans in which chunks end, in order.
-    pub(super) chunk_ends: Vec<Span>,
+    pub(super) chunk_ends: Vec<CheckSpan>,
 }
 
-impl Pending {
-    pub(super) fn new(start: u64, end: u64, record: Record) -> Self {
-        let unnamed = Source {
+impl PendingRecord {
+    pub(super) fn new(start: u64, end: u64, record: ParsedRecord) -> Self {
+        let unnamed = RecordSource {
             key: NO_KEY,
-            state: State::Unknown,
+            state: SourceState::Unknown,
         };
         let mut sources = Vec::new();
         for group in &record.groups {
             match group {
-                Group::Listed(keys) => sources.extend(keys.iter().map(|key| Source {
+                SourceGroup::Listed(keys) => sources.extend(keys.iter().map(|key| RecordSource {
                     key: *key,
-                    state: State::Unknown,
+                    state: SourceState::Unknown,
                 })),
-                Group::Run { count, .. } => {
+                SourceGroup::Run { count, .. } => {
                     sources.resize(sources.len() + count, unnamed.clone());
                 }
             }
         }
         let fixed = record.coded.len()
-            + record.operations.capacity() * size_of::<Operation>()
-            + sources.capacity() * size_of::<Source>();
+            + record.operations.capacity() * size_of::<RecordOperation>()
+            + sources.capacity() * size_of::<RecordSource>();
         Self {
             start,
             end,
@@ -142,7 +145,7 @@ impl Pending {
             named: Vec::new(),
             repaired: BTreeMap::new(),
             windowed: None,
-            repair: Repair::None,
+            repair: RepairState::None,
             partial_repairs: 0,
             is_looked_through: false,
         }
@@ -164,11 +167,11 @@ impl Pending {
                 return;
             }
             self.weight = self.weight.max(total);
-            if let State::Unknown = &source.state {
+            if let SourceState::Unknown = &source.state {
                 match view.fetch(&chunk) {
-                    Fetch::Ready(bytes) => source.state = State::Chunk(bytes),
-                    Fetch::Reading(ticket) => source.state = State::Reading(ticket),
-                    Fetch::Missing => {}
+                    FetchResult::Ready(bytes) => source.state = SourceState::Chunk(bytes),
+                    FetchResult::Reading(ticket) => source.state = SourceState::Reading(ticket),
+                    FetchResult::Missing => {}
                 }
             }
         }
@@ -178,8 +181,8 @@ impl Pending {
     /// that came from repairs. The bytes of these are among its raw ones.
     pub(super) fn extra(&self) -> usize {
         let all = match &self.repair {
-            Repair::AnsweredAll(pieces) => pieces.len(),
-            Repair::None | Repair::AskedSome { .. } | Repair::AskedAll => 0,
+            RepairState::AnsweredAll(pieces) => pieces.len(),
+            RepairState::None | RepairState::AskedSome { .. } | RepairState::AskedAll => 0,
         };
         self.fixed + (self.repaired.len() + all) * size_of::<Bytes>()
     }
@@ -189,23 +192,25 @@ impl Pending {
         &mut self,
         view: &mut PeerView<'_>,
         window: &mut Option<WindowId>,
-        outlook: Outlook,
-    ) -> Result<Attempt, Error> {
+        outlook: RepairOutlook,
+    ) -> Result<DeliveryAttempt, ReductionError> {
         self.decode_in_window(view, window);
         match &self.repair {
-            Repair::AskedSome { .. } | Repair::AskedAll => {
-                return Ok(Attempt::Waits(Decoded::WaitForRepair));
+            RepairState::AskedSome { .. } | RepairState::AskedAll => {
+                return Ok(DeliveryAttempt::Waits(DecoderOutput::WaitForRepair));
             }
-            Repair::AnsweredAll(pieces) => {
+            RepairState::AnsweredAll(pieces) => {
                 let verified = self.join_pieces(pieces);
-                return verified.map(Attempt::Verified).ok_or(Error::PeerMisbehaved(
-                    "a record does not verify, even sent again as a whole",
-                ));
+                return verified.map(DeliveryAttempt::Verified).ok_or(
+                    ReductionError::PeerMisbehaved(
+                        "a record does not verify, even sent again as a whole",
+                    ),
+                );
             }
-            Repair::None => {}
+            RepairState::None => {}
         }
         if self.windowed == Some(None) {
-            return Ok(Attempt::Waits(self.ask_for_all(view)));
+            return Ok(DeliveryAttempt::Waits(self.ask_for_all(view)));
         }
         // From now on both sides' links agree there.
         for sources in self.named.drain(..) {
@@ -217,25 +222,25 @@ impl Pending {
         let mut waits = false;
         for source in &mut self.sources {
             match &source.state {
-                State::Reading(ticket) => match ticket.outcome() {
+                SourceState::Reading(ticket) => match ticket.outcome() {
                     None => waits = true,
-                    Some(Some(bytes)) => source.state = State::Chunk(bytes),
-                    Some(None) => source.state = State::Missing,
+                    Some(Some(bytes)) => source.state = SourceState::Chunk(bytes),
+                    Some(None) => source.state = SourceState::Missing,
                 },
-                State::Unknown if source.key != NO_KEY => source.state = State::Missing,
-                State::Unknown | State::Chunk(_) | State::Missing => {}
+                SourceState::Unknown if source.key != NO_KEY => source.state = SourceState::Missing,
+                SourceState::Unknown | SourceState::Chunk(_) | SourceState::Missing => {}
             }
         }
         if waits {
-            return Ok(Attempt::Waits(Decoded::WaitForDisk));
+            return Ok(DeliveryAttempt::Waits(DecoderOutput::WaitForDisk));
         }
-        if let Some(request) = self.ask_for_missing(view, Asking::Now, outlook) {
-            return Ok(Attempt::Waits(request));
+        if let Some(request) = self.ask_for_missing(view, RepairTiming::Now, outlook) {
+            return Ok(DeliveryAttempt::Waits(request));
         }
         if let Some(verified) = self.assemble(view) {
-            return Ok(Attempt::Verified(verified));
+            return Ok(DeliveryAttempt::Verified(verified));
         }
-        Ok(Attempt::Waits(self.ask_for_all(view)))
+        Ok(DeliveryAttempt::Waits(self.ask_for_all(view)))
     }
 
     /// Asks for what is known to be missing although records before this one are not delivered, unless
@@ -245,36 +250,36 @@ impl Pending {
         &mut self,
         view: &mut PeerView<'_>,
         window: &mut Option<WindowId>,
-        outlook: Outlook,
-    ) -> Option<Decoded> {
+        outlook: RepairOutlook,
+    ) -> Option<DecoderOutput> {
         self.decode_in_window(view, window);
-        if self.is_looked_through || self.repair != Repair::None {
+        if self.is_looked_through || self.repair != RepairState::None {
             return None;
         }
         if self.is_reading() {
-            return Some(Decoded::WaitForDisk);
+            return Some(DecoderOutput::WaitForDisk);
         }
         self.is_looked_through = true;
         if self.windowed == Some(None) {
             return Some(self.ask_for_all(view));
         }
         self.follow_runs(view);
-        self.ask_for_missing(view, Asking::Ahead, outlook)
+        self.ask_for_missing(view, RepairTiming::Ahead, outlook)
     }
 
     fn is_reading(&self) -> bool {
-        let reading = |source: &Source| match &source.state {
-            State::Reading(ticket) => ticket.outcome().is_none(),
-            State::Unknown | State::Chunk(_) | State::Missing => false,
+        let reading = |source: &RecordSource| match &source.state {
+            SourceState::Reading(ticket) => ticket.outcome().is_none(),
+            SourceState::Unknown | SourceState::Chunk(_) | SourceState::Missing => false,
         };
         self.sources.iter().any(reading)
     }
 
     /// What its repair tells of the records to come, of which `before` was expected.
-    pub(super) fn outlook(&self, before: Outlook) -> Outlook {
+    pub(super) fn outlook(&self, before: RepairOutlook) -> RepairOutlook {
         match (&self.repair, self.partial_repairs) {
-            (_, PARTIAL_REPAIRS..) => Outlook::Bleak,
-            (Repair::None, 0) => Outlook::Good,
+            (_, PARTIAL_REPAIRS..) => RepairOutlook::Bleak,
+            (RepairState::None, 0) => RepairOutlook::Good,
             _ => before,
         }
     }
@@ -282,16 +287,16 @@ impl Pending {
     /// Takes in an answer; says whether it answers what was asked.
     pub(super) fn answered_all(&mut self, pieces: Vec<Bytes>) -> bool {
         let length: usize = pieces.iter().map(Bytes::len).sum();
-        let asked = self.repair == Repair::AskedAll && length == self.record.raw_length;
+        let asked = self.repair == RepairState::AskedAll && length == self.record.raw_length;
         if asked {
-            self.repair = Repair::AnsweredAll(pieces);
+            self.repair = RepairState::AnsweredAll(pieces);
         }
         asked
     }
 
     /// Takes in an answer; says whether it answers what was asked.
-    pub(super) fn answered_some(&mut self, pieces: Vec<Bytes>, keys: &[Key]) -> bool {
-        let Repair::AskedSome { references, runs } = &self.repair else {
+    pub(super) fn answered_some(&mut self, pieces: Vec<Bytes>, keys: &[ChunkKey]) -> bool {
+        let RepairState::AskedSome { references, runs } = &self.repair else {
             return false;
         };
         let named: usize = runs.iter().map(|run| self.record.groups[*run].len()).sum();
@@ -316,7 +321,7 @@ impl Pending {
                 source.key = key;
             }
         }
-        self.repair = Repair::None;
+        self.repair = RepairState::None;
         self.is_looked_through = false;
         true
     }
@@ -327,7 +332,7 @@ impl Pending {
         for group in &self.record.groups {
             let sources = at..at + group.len();
             at = sources.end;
-            if let Group::Run { first, digest, .. } = group {
+            if let SourceGroup::Run { first, digest, .. } = group {
                 let sources = &mut self.sources[sources];
                 let known = sources.first().is_none_or(|source| source.key != NO_KEY);
                 if known || digest_of(walk(view, *first, sources.len())) != *digest {
@@ -345,9 +350,9 @@ impl Pending {
     fn ask_for_missing(
         &mut self,
         view: &mut PeerView<'_>,
-        asking: Asking,
-        outlook: Outlook,
-    ) -> Option<Decoded> {
+        asking: RepairTiming,
+        outlook: RepairOutlook,
+    ) -> Option<DecoderOutput> {
         let mut missing = BTreeSet::new();
         let (mut runs, mut first) = (Vec::new(), 0);
         let mut is_hopeless = false;
@@ -356,10 +361,12 @@ impl Pending {
             first = sources.end;
             let unnamed = |index: &usize| self.sources[*index].key == NO_KEY;
             match group {
-                Group::Run { first, count, .. } if sources.clone().any(|index| unnamed(&index)) => {
+                SourceGroup::Run { first, count, .. }
+                    if sources.clone().any(|index| unnamed(&index)) =>
+                {
                     let begins_here = !view.lacks(*first);
-                    is_hopeless |= outlook == Outlook::Bleak && !begins_here;
-                    if asking == Asking::Ahead && begins_here {
+                    is_hopeless |= outlook == RepairOutlook::Bleak && !begins_here;
+                    if asking == RepairTiming::Ahead && begins_here {
                         // The links that lead on may come with a record before this one.
                         continue;
                     }
@@ -370,21 +377,26 @@ impl Pending {
                     let lost = keys.position(|key| view.lacks(key));
                     missing.extend(lost.map(|index| sources.start + index));
                 }
-                Group::Run { .. } | Group::Listed(_) => {
+                SourceGroup::Run { .. } | SourceGroup::Listed(_) => {
                     let lost = |index: &usize| self.sources[*index].is_missing(view);
                     missing.extend(sources.filter(lost));
                 }
             }
         }
         let bases = match self.record.literals {
-            Literals::ZstdWithBases(count) => self.sources.len() - count..self.sources.len(),
-            Literals::Stored | Literals::Zstd | Literals::WindowBegins | Literals::WindowGoesOn => {
-                0..0
-            }
+            LiteralEncoding::ZstdWithBases(count) => self.sources.len() - count..self.sources.len(),
+            LiteralEncoding::Stored
+            | LiteralEncoding::Zstd
+            | LiteralEncoding::WindowBegins
+            | LiteralEncoding::WindowGoesOn => 0..0,
         };
         let baseless = missing.range(bases).next().is_some();
         let mut references = Vec::new();
-        let taking = self.record.operations.iter().filter_map(Operation::source);
+        let taking = self
+            .record
+            .operations
+            .iter()
+            .filter_map(RecordOperation::source);
         for (number, source) in taking.enumerate() {
             if missing.contains(&source) && !self.repaired.contains_key(&number) {
                 references.push(number);
@@ -398,7 +410,7 @@ impl Pending {
             return Some(self.ask_for_all(view));
         }
         self.partial_repairs += 1;
-        self.repair = Repair::AskedSome {
+        self.repair = RepairState::AskedSome {
             references: references.clone(),
             runs: runs.clone(),
         };
@@ -413,23 +425,25 @@ impl Pending {
         let record = &self.record;
         let codec = view.codec();
         match record.literals {
-            Literals::WindowBegins => codec.begin_decoding(window),
-            Literals::WindowGoesOn => {}
-            Literals::Stored | Literals::Zstd | Literals::ZstdWithBases(_) => return,
+            LiteralEncoding::WindowBegins => codec.begin_decoding(window),
+            LiteralEncoding::WindowGoesOn => {}
+            LiteralEncoding::Stored | LiteralEncoding::Zstd | LiteralEncoding::ZstdWithBases(_) => {
+                return;
+            }
         }
         let decoded = codec.decode_in_window(&record.coded, window, record.literal_length);
         self.windowed = Some(decoded.map(Bytes::from));
     }
 
-    fn ask_for_all(&mut self, view: &mut PeerView<'_>) -> Decoded {
-        self.repair = Repair::AskedAll;
+    fn ask_for_all(&mut self, view: &mut PeerView<'_>) -> DecoderOutput {
+        self.repair = RepairState::AskedAll;
         self.request(view, RepairScope::All)
     }
 
-    fn request(&self, view: &mut PeerView<'_>, scope: RepairScope) -> Decoded {
+    fn request(&self, view: &mut PeerView<'_>, scope: RepairScope) -> DecoderOutput {
         view.count_request(&scope);
         let record_start = self.start;
-        Decoded::NeedRepair(
+        DecoderOutput::NeedRepair(
             RepairRequest {
                 record_start,
                 scope,
@@ -439,27 +453,30 @@ impl Pending {
     }
 
     /// The raw bytes from the sources, if they come out right.
-    fn assemble(&self, view: &mut PeerView<'_>) -> Option<Verified> {
+    fn assemble(&self, view: &mut PeerView<'_>) -> Option<VerifiedRecord> {
         let record = &self.record;
         let literals: Bytes = match record.literals {
-            Literals::Stored => record.coded.clone(),
-            Literals::Zstd => {
+            LiteralEncoding::Stored => record.coded.clone(),
+            LiteralEncoding::Zstd => {
                 let length = record.literal_length;
                 let decoded = view.codec().decode(&record.coded, &[], length)?;
                 decoded.into()
             }
-            Literals::ZstdWithBases(count) => {
+            LiteralEncoding::ZstdWithBases(count) => {
                 let bases = &self.sources[self.sources.len() - count..];
                 let joined = join_bases(bases.iter().map(|base| base.bytes().unwrap_or_default()));
                 let length = record.literal_length;
                 let decoded = view.codec().decode(&record.coded, &joined, length)?;
                 decoded.into()
             }
-            Literals::WindowBegins | Literals::WindowGoesOn => {
+            LiteralEncoding::WindowBegins | LiteralEncoding::WindowGoesOn => {
                 self.windowed.as_ref().and_then(Option::as_ref)?.clone()
             }
         };
-        let only_literals = record.operations.iter().map(Operation::literal_length);
+        let only_literals = record
+            .operations
+            .iter()
+            .map(RecordOperation::literal_length);
         if let Some(lengths) = only_literals.collect() {
             return self.verify(literals, lengths, Vec::new());
         }
@@ -470,12 +487,12 @@ impl Pending {
         let mut reference = 0;
         for operation in &record.operations {
             let piece = match *operation {
-                Operation::Literal { length, .. } | Operation::Aside { length, .. } => {
+                RecordOperation::Literal { length, .. } | RecordOperation::Aside { length, .. } => {
                     let (piece, rest) = literals.split_at_checked(length)?;
                     literals = rest;
                     piece
                 }
-                Operation::Chunk { source } => {
+                RecordOperation::Chunk { source } => {
                     let repaired = self.repaired.get(&reference);
                     reference += 1;
                     chunks.push(match repaired {
@@ -487,7 +504,7 @@ impl Pending {
                         None => self.sources[source].bytes()?,
                     }
                 }
-                Operation::Copy {
+                RecordOperation::Copy {
                     source,
                     offset,
                     extent,
@@ -497,8 +514,8 @@ impl Pending {
                     reference += 1;
                     match (repaired, extent) {
                         (Some(bytes), _) => bytes,
-                        (None, Extent::Rest) => self.sources[source].bytes()?.get(offset..)?,
-                        (None, Extent::Bytes(length)) => {
+                        (None, CopyExtent::Rest) => self.sources[source].bytes()?.get(offset..)?,
+                        (None, CopyExtent::Bytes(length)) => {
                             let bytes = self.sources[source].bytes()?;
                             bytes.get(offset..offset + length)?
                         }
@@ -515,25 +532,30 @@ impl Pending {
     }
 
     /// The raw bytes from a whole repair, one piece for each operation, if they come out right.
-    fn join_pieces(&self, pieces: &[Bytes]) -> Option<Verified> {
+    fn join_pieces(&self, pieces: &[Bytes]) -> Option<VerifiedRecord> {
         let lengths = pieces.iter().map(Bytes::len).collect();
         self.verify(pieces.concat().into(), lengths, Vec::new())
     }
 
-    fn verify(&self, raw: Bytes, lengths: Vec<usize>, chunks: Vec<Key>) -> Option<Verified> {
+    fn verify(
+        &self,
+        raw: Bytes,
+        lengths: Vec<usize>,
+        chunks: Vec<ChunkKey>,
+    ) -> Option<VerifiedRecord> {
         let record = &self.record;
         let mut fits = raw.len() == record.raw_length && lengths.len() == record.operations.len();
         for (operation, have) in record.operations.iter().zip(&lengths) {
             match operation {
-                Operation::Literal { length, .. }
-                | Operation::Copy {
-                    extent: Extent::Bytes(length),
+                RecordOperation::Literal { length, .. }
+                | RecordOperation::Copy {
+                    extent: CopyExtent::Bytes(length),
                     ..
                 }
-                | Operation::Aside { length, .. } => fits &= length == have,
-                Operation::Chunk { .. } => fits &= (1..=MAX_CHUNK).contains(have),
-                Operation::Copy {
-                    extent: Extent::Rest,
+                | RecordOperation::Aside { length, .. } => fits &= length == have,
+                RecordOperation::Chunk { .. } => fits &= (1..=MAX_CHUNK).contains(have),
+                RecordOperation::Copy {
+                    extent: CopyExtent::Rest,
                     ..
                 } => fits &= *have <= MAX_CHUNK,
             }
@@ -551,24 +573,26 @@ impl Pending {
             let before = at;
             at += length;
             match operation {
-                Operation::Literal { end, .. } | Operation::Copy { end, .. } => match end {
-                    End::Continues => {}
-                    End::Ends => chunk_ends.push(end_span(at)),
-                },
-                Operation::Chunk { .. } => {
+                RecordOperation::Literal { end, .. } | RecordOperation::Copy { end, .. } => {
+                    match end {
+                        OperationEnd::Continues => {}
+                        OperationEnd::Ends => chunk_ends.push(end_span(at)),
+                    }
+                }
+                RecordOperation::Chunk { .. } => {
                     end_span(before);
                     chunk_ends.push(end_span(at));
                 }
-                Operation::Aside { .. } => {
+                RecordOperation::Aside { .. } => {
                     end_span(before);
                     end_span(at);
                 }
             }
         }
         end_span(at);
-        let spans = Span::of_each(&spans);
+        let spans = CheckSpan::of_each(&spans);
         let chunk_ends = chunk_ends.iter().map(|number| spans[*number]).collect();
-        (check_of(&spans) == record.check).then(|| Verified {
+        (check_of(&spans) == record.check).then(|| VerifiedRecord {
             raw,
             lengths,
             chunks,
@@ -577,27 +601,27 @@ impl Pending {
     }
 }
 
-impl Source {
+impl RecordSource {
     fn bytes(&self) -> Option<&[u8]> {
         match &self.state {
-            State::Chunk(bytes) => Some(bytes),
-            State::Unknown | State::Reading(_) | State::Missing => None,
+            SourceState::Chunk(bytes) => Some(bytes),
+            SourceState::Unknown | SourceState::Reading(_) | SourceState::Missing => None,
         }
     }
 
     /// Whether the peer has no such chunk here. What is unnamed is not said to be missing.
     fn is_missing(&self, view: &PeerView<'_>) -> bool {
         match &self.state {
-            State::Missing => true,
-            State::Unknown => self.key != NO_KEY && view.lacks(self.key),
-            State::Reading(ticket) => ticket.outcome() == Some(None),
-            State::Chunk(_) => false,
+            SourceState::Missing => true,
+            SourceState::Unknown => self.key != NO_KEY && view.lacks(self.key),
+            SourceState::Reading(ticket) => ticket.outcome() == Some(None),
+            SourceState::Chunk(_) => false,
         }
     }
 }
 
 /// So many chunks from `first` on, each the one that was last seen after the one before.
-fn walk(view: &PeerView<'_>, first: Key, count: usize) -> impl Iterator<Item = Key> {
+fn walk(view: &PeerView<'_>, first: ChunkKey, count: usize) -> impl Iterator<Item = ChunkKey> {
     std::iter::successors(Some(first), |key| Some(view.next(*key))).take(count)
 }
 
@@ -607,20 +631,20 @@ mod tests {
     use crate::config::{
         DECODE_AHEAD_BYTES, DecoderConfig, DictionaryConfig, MAX_RECORD_SOURCES, REPAIR_AHEAD_BYTES,
     };
-    use crate::decoder::Decoder;
+    use crate::decoder::FlowDecoder;
     use crate::dictionary::{Dictionary, FlowChunks};
     use crate::fingerprint::Fingerprint;
-    use vocab::{NodeId, Random};
+    use vocab::{NodeId, SeededRandom};
 
     const PEER: NodeId = NodeId([7; 32]);
 
     /// Chunks of the peer in a dictionary, each linked to the one before.
-    fn chain(dictionary: &mut Dictionary, count: usize, length: usize) -> Vec<Key> {
+    fn chain(dictionary: &mut Dictionary, count: usize, length: usize) -> Vec<ChunkKey> {
         let peer = dictionary.peer(PEER);
         let mut keys = vec![NO_KEY];
         for number in 0..count {
             let mut chunk = vec![0; length];
-            Random::from_seed(number as u64).fill(&mut chunk);
+            SeededRandom::from_seed(number as u64).fill(&mut chunk);
             let fingerprint = Fingerprint::of(&chunk);
             dictionary.insert(&fingerprint, &chunk, keys[number], peer);
             dictionary.mark_held(fingerprint.key(), fingerprint.check(), peer);
@@ -629,12 +653,12 @@ mod tests {
         keys.split_off(1)
     }
 
-    fn record(groups: Vec<Group>, operations: Vec<Operation>) -> Record {
-        Record {
+    fn record(groups: Vec<SourceGroup>, operations: Vec<RecordOperation>) -> ParsedRecord {
+        ParsedRecord {
             raw_length: MAX_CHUNK,
             check: [0; 16],
             literal_length: 0,
-            literals: Literals::Stored,
+            literals: LiteralEncoding::Stored,
             coded: Bytes::new(),
             groups,
             operations,
@@ -642,29 +666,37 @@ mod tests {
     }
 
     fn dictionary() -> Dictionary {
-        Dictionary::new(DictionaryConfig::default(), Random::from_seed(1))
+        Dictionary::new(DictionaryConfig::default(), SeededRandom::from_seed(1))
     }
 
-    fn start_reads(pending: &mut Pending, dictionary: &mut Dictionary) {
+    fn start_reads(pending: &mut PendingRecord, dictionary: &mut Dictionary) {
         let peer = dictionary.peer(PEER);
         pending.start_reads(&mut PeerView::new(dictionary, peer, &FlowChunks::default()));
     }
 
-    fn attempt(pending: &mut Pending, dictionary: &mut Dictionary) -> Result<Attempt, Error> {
+    fn attempt(
+        pending: &mut PendingRecord,
+        dictionary: &mut Dictionary,
+    ) -> Result<DeliveryAttempt, ReductionError> {
         let peer = dictionary.peer(PEER);
         let chunks = FlowChunks::default();
         let mut view = PeerView::new(dictionary, peer, &chunks);
-        pending.attempt(&mut view, &mut None, Outlook::Good)
+        pending.attempt(&mut view, &mut None, RepairOutlook::Good)
     }
 
     #[test]
     fn a_record_of_many_references_takes_no_more_than_a_sound_one_could() {
         let mut dictionary = dictionary();
         let keys = chain(&mut dictionary, 100, MAX_CHUNK);
-        let twice: Vec<Key> = keys.iter().flat_map(|key| [*key; 2]).collect();
-        let mut pending = Pending::new(0, 1, record(vec![Group::Listed(twice)], Vec::new()));
+        let twice: Vec<ChunkKey> = keys.iter().flat_map(|key| [*key; 2]).collect();
+        let mut pending =
+            PendingRecord::new(0, 1, record(vec![SourceGroup::Listed(twice)], Vec::new()));
         start_reads(&mut pending, &mut dictionary);
-        let taken = pending.sources.iter().filter_map(Source::bytes).count();
+        let taken = pending
+            .sources
+            .iter()
+            .filter_map(RecordSource::bytes)
+            .count();
         assert_eq!(taken, 2 * (MAX_SOURCE_BYTES / MAX_CHUNK));
     }
 
@@ -675,15 +707,15 @@ mod tests {
         let mut dictionary = dictionary();
         let keys = chain(&mut dictionary, 8 * CHUNKS, MAX_CHUNK);
         let peer = dictionary.peer(PEER);
-        let mut decoder = Decoder::new(DecoderConfig::default(), peer);
+        let mut decoder = FlowDecoder::new(DecoderConfig::default(), peer);
         for keys in keys.chunks(CHUNKS) {
-            let bytes = (0..CHUNKS).map(|source| Operation::Copy {
+            let bytes = (0..CHUNKS).map(|source| RecordOperation::Copy {
                 source,
                 offset: 0,
-                extent: Extent::Bytes(1),
-                end: End::Continues,
+                extent: CopyExtent::Bytes(1),
+                end: OperationEnd::Continues,
             });
-            let mut costly = record(vec![Group::Listed(keys.to_vec())], bytes.collect());
+            let mut costly = record(vec![SourceGroup::Listed(keys.to_vec())], bytes.collect());
             costly.raw_length = CHUNKS;
             decoder.push(costly.emit_with(&[]).0);
         }
@@ -692,11 +724,14 @@ mod tests {
             let polled = decoder.poll(&mut dictionary);
             assert!(matches!(
                 polled,
-                Ok(Decoded::NeedRepair(_) | Decoded::WaitForRepair)
+                Ok(DecoderOutput::NeedRepair(_) | DecoderOutput::WaitForRepair)
             ));
             let records = decoder.records.iter();
             let sources = records.flat_map(|pending| &pending.sources);
-            let held: usize = sources.filter_map(Source::bytes).map(<[u8]>::len).sum();
+            let held: usize = sources
+                .filter_map(RecordSource::bytes)
+                .map(<[u8]>::len)
+                .sum();
             assert!(held >= MAX_SOURCE_BYTES, "{held}");
             assert!(held <= most + MAX_SOURCE_BYTES, "{held}");
             assert!(decoder.buffered() >= held);
@@ -707,25 +742,28 @@ mod tests {
     fn a_run_is_followed_only_where_the_links_agree() {
         let mut dictionary = dictionary();
         let keys = chain(&mut dictionary, 20, 100);
-        let run = |digest| Group::Run {
+        let run = |digest| SourceGroup::Run {
             first: keys[3],
             count: 10,
             digest,
         };
         let right = digest_of(keys[3..13].iter().copied());
-        let mut pending = Pending::new(0, 1, record(vec![run(right)], Vec::new()));
+        let mut pending = PendingRecord::new(0, 1, record(vec![run(right)], Vec::new()));
         start_reads(&mut pending, &mut dictionary);
-        let found: Vec<Key> = pending.sources.iter().map(|source| source.key).collect();
+        let found: Vec<ChunkKey> = pending.sources.iter().map(|source| source.key).collect();
         assert_eq!(found, keys[3..13]);
         // A link that is another, an end of the links, and a loop in them: asked for.
         let peer = dictionary.peer(PEER);
         dictionary.link(keys[7], keys[2], peer);
         for digest in [right, right ^ 1] {
-            let mut pending = Pending::new(0, 1, record(vec![run(digest)], Vec::new()));
+            let mut pending = PendingRecord::new(0, 1, record(vec![run(digest)], Vec::new()));
             start_reads(&mut pending, &mut dictionary);
             assert!(pending.sources.iter().all(|source| source.key == NO_KEY));
             let asked = attempt(&mut pending, &mut dictionary);
-            assert!(matches!(asked, Ok(Attempt::Waits(Decoded::NeedRepair(_)))));
+            assert!(matches!(
+                asked,
+                Ok(DeliveryAttempt::Waits(DecoderOutput::NeedRepair(_)))
+            ));
         }
     }
 
@@ -733,16 +771,16 @@ mod tests {
     fn where_a_run_ends_early_the_chunk_is_asked_for_with_the_keys() {
         let mut dictionary = dictionary();
         let keys = chain(&mut dictionary, 20, 100);
-        let beyond = Group::Run {
+        let beyond = SourceGroup::Run {
             first: keys[15],
             count: MAX_RECORD_SOURCES,
             digest: 0,
         };
-        let chunks = (0..8).map(|source| Operation::Chunk { source });
-        let mut pending = Pending::new(0, 1, record(vec![beyond], chunks.collect()));
+        let chunks = (0..8).map(|source| RecordOperation::Chunk { source });
+        let mut pending = PendingRecord::new(0, 1, record(vec![beyond], chunks.collect()));
         start_reads(&mut pending, &mut dictionary);
         let asked = attempt(&mut pending, &mut dictionary);
-        let Ok(Attempt::Waits(Decoded::NeedRepair(request))) = asked else {
+        let Ok(DeliveryAttempt::Waits(DecoderOutput::NeedRepair(request))) = asked else {
             panic!("it asks");
         };
         let scope = RepairRequest::parse(&request).unwrap().scope;

@@ -7,8 +7,8 @@
 //! An answer is a guess: the caller compares the bytes. Nothing is ever taken out; what belongs
 //! to a chunk that has left the ring, or the dictionary, is found to be stale when it is met.
 
-use crate::anchor::Anchor;
-use crate::fingerprint::Key;
+use crate::anchor::ChunkAnchor;
+use crate::fingerprint::ChunkKey;
 
 /// The part of the dictionary's memory that the table takes: one in so many bytes.
 const SHARE: usize = 16;
@@ -16,14 +16,14 @@ const SHARE: usize = 16;
 const SLOTS_FOR_OWNER: usize = 64;
 
 /// The table.
-pub(super) struct Anchors {
+pub(super) struct AnchorTable {
     slots: Vec<u64>,
-    owners: Vec<Key>,
+    owners: Vec<ChunkKey>,
     /// The number of the chunk that was taken in last; numbers begin at one.
     last: u32,
 }
 
-impl Anchors {
+impl AnchorTable {
     /// A table for a dictionary of so many bytes.
     pub(super) fn new(memory: usize) -> Self {
         // The largest power of two within the share.
@@ -44,7 +44,7 @@ impl Anchors {
     }
 
     /// Takes a chunk's anchors in; they are found with the same salt only.
-    pub(super) fn add(&mut self, key: Key, anchors: &[Anchor], salt: u64) {
+    pub(super) fn add(&mut self, key: ChunkKey, anchors: &[ChunkAnchor], salt: u64) {
         // After 2^32 chunks numbers come again; a stale slot then costs a comparison.
         self.last = self.last.wrapping_add(1).max(1);
         let owner = self.last as usize % self.owners.len();
@@ -58,7 +58,7 @@ impl Anchors {
     }
 
     /// Where these bytes may be: the chunk, and bytes from its start.
-    pub(super) fn find(&self, hash: u64, salt: u64) -> Option<(Key, usize)> {
+    pub(super) fn find(&self, hash: u64, salt: u64) -> Option<(ChunkKey, usize)> {
         let hash = hash ^ salt;
         let slot = self.slots[self.slot(hash)];
         let owner = (slot >> 32) as u32;
@@ -88,9 +88,9 @@ mod tests {
 
     #[test]
     fn newer_anchors_displace_older_ones_and_old_owners_are_forgotten() {
-        let mut table = Anchors::new(1 << 20);
+        let mut table = AnchorTable::new(1 << 20);
         assert!(table.used() <= (1 << 20) / SHARE * 65 / 64);
-        let anchor = |at, hash| Anchor { at, hash };
+        let anchor = |at, hash| ChunkAnchor { at, hash };
         assert_eq!(table.find(77 << 51, 9), None);
         table.add(5, &[anchor(100, 77 << 51 | 3), anchor(65_500, 78 << 51)], 9);
         assert_eq!(table.find(77 << 51 | 3, 9), Some((5, 100)));

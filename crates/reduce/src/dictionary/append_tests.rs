@@ -1,6 +1,6 @@
 //! When what waits goes to the disk, and how it stands in memory then.
 
-use vocab::{ByteCount, Random, Time};
+use vocab::{ByteCount, SeededRandom, Time};
 
 use super::{Dictionary, DictionaryKey, NO_KEY, PeerSlot};
 use crate::config::{DISK_BLOCK, DictionaryConfig, GATHERED, GATHERING, MAX_DISK_APPEND};
@@ -16,23 +16,23 @@ const CONFIG: DictionaryConfig = DictionaryConfig {
 const CHUNK: usize = 30_000;
 
 /// A dictionary whose first chunk was appended just now, and its disk.
-struct World {
+struct AppendFixture {
     dictionary: Dictionary,
     disk: MemoryDisk,
-    random: Random,
+    random: SeededRandom,
 }
 
-impl World {
+impl AppendFixture {
     fn new() -> Self {
         let mut disk = MemoryDisk::new();
         let key = DictionaryKey::new([3; 32]);
-        let mut dictionary = Dictionary::with_key(CONFIG, key, Random::from_seed(1));
+        let mut dictionary = Dictionary::with_key(CONFIG, key, SeededRandom::from_seed(1));
         dictionary.open();
         disk.serve(&mut dictionary);
         let mut world = Self {
             dictionary,
             disk,
-            random: Random::from_seed(2),
+            random: SeededRandom::from_seed(2),
         };
         world.insert(1);
         let first = world.appended().expect("a lone chunk is written at once");
@@ -81,7 +81,7 @@ fn length(request: &DiskRequest) -> usize {
 
 #[test]
 fn what_comes_soon_after_an_append_is_gathered_for_a_while() {
-    let mut world = World::new();
+    let mut world = AppendFixture::new();
     world.insert(2);
     assert!(world.appended().is_none());
     assert_eq!(world.due(), Some(Time::ZERO + GATHERING));
@@ -92,7 +92,7 @@ fn what_comes_soon_after_an_append_is_gathered_for_a_while() {
 
 #[test]
 fn as_much_as_is_worth_an_append_goes_at_once() {
-    let mut world = World::new();
+    let mut world = AppendFixture::new();
     world.insert(GATHERED / CHUNK);
     assert!(world.appended().is_none());
     world.insert(1);
@@ -102,7 +102,7 @@ fn as_much_as_is_worth_an_append_goes_at_once() {
 
 #[test]
 fn what_an_append_has_no_room_for_does_not_wait_again() {
-    let mut world = World::new();
+    let mut world = AppendFixture::new();
     world.insert(MAX_DISK_APPEND / CHUNK + 5);
     let append = world.appended().expect("it is more than enough");
     assert!(length(&append) <= MAX_DISK_APPEND);
@@ -114,12 +114,12 @@ fn what_an_append_has_no_room_for_does_not_wait_again() {
 
 #[test]
 fn what_is_gathered_is_written_at_the_end() {
-    let mut world = World::new();
-    world.dictionary.write_down();
+    let mut world = AppendFixture::new();
+    world.dictionary.request_flush();
     assert!(world.appended().is_none());
     world.insert(2);
     assert!(world.appended().is_none());
-    world.dictionary.write_down();
+    world.dictionary.request_flush();
     let append = world.appended().expect("there will be no more");
     assert!((2 * CHUNK..3 * CHUNK).contains(&length(&append)));
 }

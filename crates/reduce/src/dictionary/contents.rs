@@ -8,14 +8,14 @@
 //! It is written when nothing is to be appended to the segment any more, and believed only as a
 //! whole. A segment without it is read from its start, and then gets it.
 
-use vocab::{NodeId, Reader};
+use vocab::{ByteReader, NodeId};
 
-use super::seal::{DictionaryKey, Part, SegmentName, TAG};
+use super::seal::{DictionaryKey, SealedPart, SegmentName, TAG};
 use super::segment::{
     KIND_FORGET, KIND_HELD, KIND_LACKING, LogRecord, MAX_KNOWLEDGE_KEYS, SEGMENT_HEAD,
 };
 use crate::config::{MAX_DISK_APPEND, MAX_TRACKED_PEERS};
-use crate::fingerprint::Key;
+use crate::fingerprint::ChunkKey;
 
 const MAGIC: [u8; 8] = *b"TRNKLIDX";
 /// Bytes of a trailer.
@@ -33,9 +33,9 @@ pub(super) const FULL_CONTENTS: usize = MAX_DISK_APPEND / 2;
 /// A chunk of the segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ChunkLine {
-    pub(super) key: Key,
+    pub(super) key: ChunkKey,
     pub(super) check: u64,
-    pub(super) previous: Key,
+    pub(super) previous: ChunkKey,
     pub(super) peers: u64,
     pub(super) offset: u32,
     pub(super) length: usize,
@@ -51,30 +51,30 @@ pub(super) struct PeerLine {
 
 /// All of it, opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Contents {
+pub(super) struct SegmentContents {
     pub(super) peers: Vec<PeerLine>,
     pub(super) chunks: Vec<ChunkLine>,
     /// Records of knowledge, in the order in which they were written.
-    pub(super) facts: Facts,
+    pub(super) facts: EncodedFacts,
 }
 
 /// Records of knowledge in short.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Facts(Vec<u8>);
+pub(super) struct EncodedFacts(Vec<u8>);
 
 /// Where the contents of a segment are, and whose they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Trailer {
+pub(super) struct SegmentTrailer {
     pub(super) name: SegmentName,
     salt: [u8; 16],
     /// Bytes before the trailer that are sealed.
     pub(super) length: usize,
 }
 
-impl Facts {
+impl EncodedFacts {
     /// Notes a record; one that is no knowledge is not noted.
     pub(super) fn push(&mut self, record: &LogRecord<'_>) {
-        let (kind, slot, keys): (u8, u8, &[Key]) = match record {
+        let (kind, slot, keys): (u8, u8, &[ChunkKey]) = match record {
             LogRecord::Held { slot, keys } => (KIND_HELD, *slot, keys),
             LogRecord::Lacking { slot, keys } => (KIND_LACKING, *slot, keys),
             LogRecord::Forget { slot } => (KIND_FORGET, *slot, &[]),
@@ -89,7 +89,7 @@ impl Facts {
 
     /// The records again; it ends at the first that is not one.
     pub(super) fn records(&self) -> impl Iterator<Item = LogRecord<'static>> {
-        let mut reader = Reader::new(&self.0);
+        let mut reader = ByteReader::new(&self.0);
         std::iter::from_fn(move || parse_fact(&mut reader))
     }
 
@@ -98,13 +98,13 @@ impl Facts {
     }
 }
 
-fn parse_fact(reader: &mut Reader<'_>) -> Option<LogRecord<'static>> {
+fn parse_fact(reader: &mut ByteReader<'_>) -> Option<LogRecord<'static>> {
     let (kind, slot) = (reader.u8().ok()?, reader.u8().ok()?);
     let count = usize::from(reader.u16().ok()?);
     if usize::from(slot) >= MAX_TRACKED_PEERS || count > MAX_KNOWLEDGE_KEYS {
         return None;
     }
-    let keys: Result<Vec<Key>, _> = (0..count).map(|_| reader.u64()).collect();
+    let keys: Result<Vec<ChunkKey>, _> = (0..count).map(|_| reader.u64()).collect();
     let keys = keys.ok()?;
     match kind {
         KIND_HELD => Some(LogRecord::Held { slot, keys }),
@@ -114,7 +114,7 @@ fn parse_fact(reader: &mut Reader<'_>) -> Option<LogRecord<'static>> {
     }
 }
 
-impl Contents {
+impl SegmentContents {
     /// The sealed contents and their trailer, to be appended to the segment; `None` if they would
     /// be longer than one append may be.
     pub(super) fn emit(
@@ -144,7 +144,9 @@ impl Contents {
             out.extend_from_slice(&[0, 0]);
         }
         out.extend_from_slice(&self.facts.0);
-        let tag = key.contents(name, &salt).seal(Part::Body, 0, &mut out);
+        let tag = key
+            .contents(name, &salt)
+            .seal(SealedPart::Body, 0, &mut out);
         out.extend_from_slice(&tag);
         let length = out.len() as u32;
         let trailer = out.len();
@@ -158,13 +160,17 @@ impl Contents {
     }
 
     /// Opens and reads what stands before a trailer.
-    pub(super) fn parse(key: &DictionaryKey, trailer: &Trailer, sealed: &mut [u8]) -> Option<Self> {
+    pub(super) fn parse(
+        key: &DictionaryKey,
+        trailer: &SegmentTrailer,
+        sealed: &mut [u8],
+    ) -> Option<Self> {
         let seal = key.contents(&trailer.name, &trailer.salt);
-        Self::parse_opened(seal.open(Part::Body, 0, sealed)?)
+        Self::parse_opened(seal.open(SealedPart::Body, 0, sealed)?)
     }
 
     fn parse_opened(bytes: &[u8]) -> Option<Self> {
-        let mut reader = Reader::new(bytes);
+        let mut reader = ByteReader::new(bytes);
         let mut contents = Self::default();
         for _ in 0..reader.u16().ok()? {
             let slot = reader.u8().ok()?;
@@ -194,16 +200,16 @@ impl Contents {
             reader.u16().ok()?;
         }
         let facts = reader.bytes(reader.remaining()).ok()?;
-        contents.facts = Facts(facts.to_vec());
+        contents.facts = EncodedFacts(facts.to_vec());
         Some(contents)
     }
 }
 
-impl Trailer {
+impl SegmentTrailer {
     /// The trailer that the last bytes of a segment file are, if they are one of this number.
     pub(super) fn parse(key: &DictionaryKey, end: &[u8], number: u32) -> Option<Self> {
         let bytes = end.last_chunk::<TRAILER>()?;
-        let mut reader = Reader::new(bytes);
+        let mut reader = ByteReader::new(bytes);
         let magic: [u8; 8] = reader.array().ok()?;
         let length = reader.u32().ok()? as usize;
         let named = reader.u32().ok()?;
@@ -239,8 +245,8 @@ mod tests {
         }
     }
 
-    fn sample() -> Contents {
-        let mut facts = Facts::default();
+    fn sample() -> SegmentContents {
+        let mut facts = EncodedFacts::default();
         facts.push(&LogRecord::Forget { slot: 2 });
         facts.push(&LogRecord::Held {
             slot: 63,
@@ -254,7 +260,7 @@ mod tests {
             offset: 64 * key as u32,
             length: if key == 1 { 65_536 } else { 1 },
         };
-        Contents {
+        SegmentContents {
             peers: vec![PeerLine {
                 slot: 63,
                 node: NodeId([7; 32]),
@@ -270,11 +276,11 @@ mod tests {
         let key = DictionaryKey::new([1; 32]);
         let written = sample().emit(&key, &name(), [5; 16]).unwrap();
         let read = |bytes: &[u8]| {
-            let trailer = Trailer::parse(&key, bytes, 9)?;
+            let trailer = SegmentTrailer::parse(&key, bytes, 9)?;
             let end = bytes.len() - TRAILER;
             let start = end.checked_sub(trailer.length)?;
             let mut sealed = bytes[start..end].to_vec();
-            Contents::parse(&key, &trailer, &mut sealed)
+            SegmentContents::parse(&key, &trailer, &mut sealed)
         };
         let contents = read(&written).unwrap();
         assert_eq!(contents, sample());
@@ -285,7 +291,7 @@ mod tests {
             assert_eq!(read(&damaged), None, "byte {at}");
             assert_eq!(read(&written[..at]), None, "cut at {at}");
         }
-        assert_eq!(Trailer::parse(&key, &written, 8), None);
+        assert_eq!(SegmentTrailer::parse(&key, &written, 8), None);
     }
 
     #[test]
@@ -299,14 +305,14 @@ mod tests {
 
     #[test]
     fn any_bytes_are_contents_or_none() {
-        let mut random = vocab::Random::from_seed(1);
+        let mut random = vocab::SeededRandom::from_seed(1);
         for length in 0..400 {
             let mut bytes = vec![0; length];
             random.fill(&mut bytes);
             if length > 2 {
                 bytes[..2].copy_from_slice(&[0, (length % 3) as u8]);
             }
-            if let Some(contents) = Contents::parse_opened(&bytes) {
+            if let Some(contents) = SegmentContents::parse_opened(&bytes) {
                 assert!(contents.facts.records().count() <= length);
             }
         }

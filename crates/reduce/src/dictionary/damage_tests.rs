@@ -10,12 +10,12 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use vocab::{ByteCount, NodeId, Random, Time};
+use vocab::{ByteCount, NodeId, SeededRandom, Time};
 
-use super::segment::{LogRecord, SEGMENT_HEAD, Step, parse_segment_head, step};
-use super::{Dictionary, DictionaryKey, Fetch, NO_KEY, Place};
+use super::segment::{LogRecord, SEGMENT_HEAD, ScanStep, parse_segment_head, step};
+use super::{Dictionary, DictionaryKey, DiskLocation, FetchResult, NO_KEY};
 use crate::config::{DictionaryConfig, SYNC_INTERVAL};
-use crate::fingerprint::{Fingerprint, Key};
+use crate::fingerprint::{ChunkKey, Fingerprint};
 use crate::testing::MemoryDisk;
 
 const CONFIG: DictionaryConfig = DictionaryConfig {
@@ -27,12 +27,12 @@ const CONFIG: DictionaryConfig = DictionaryConfig {
 const PEER: NodeId = NodeId([7; 32]);
 
 /// A log and what is in it.
-struct Sample {
+struct SampleLog {
     disk: MemoryDisk,
-    chunks: BTreeMap<Key, Chunk>,
+    chunks: BTreeMap<ChunkKey, LoggedChunk>,
 }
 
-struct Chunk {
+struct LoggedChunk {
     bytes: Vec<u8>,
     segment: u32,
     /// Where its record is.
@@ -47,7 +47,7 @@ fn key() -> DictionaryKey {
 
 /// A process over this disk, recovered, its own disk work done.
 fn started(seed: u64, disk: &mut MemoryDisk) -> Dictionary {
-    let mut dictionary = Dictionary::with_key(CONFIG, key(), Random::from_seed(seed));
+    let mut dictionary = Dictionary::with_key(CONFIG, key(), SeededRandom::from_seed(seed));
     dictionary.open();
     disk.serve(&mut dictionary);
     assert!(dictionary.is_ready());
@@ -55,13 +55,13 @@ fn started(seed: u64, disk: &mut MemoryDisk) -> Dictionary {
 }
 
 fn bytes(number: u64) -> Vec<u8> {
-    let mut random = Random::from_seed(number);
+    let mut random = SeededRandom::from_seed(number);
     let mut bytes = vec![0; 40 + random.below(60) as usize];
     random.fill(&mut bytes);
     bytes
 }
 
-impl Sample {
+impl SampleLog {
     /// Both segments, the second without contents.
     fn new() -> Self {
         let mut disk = MemoryDisk::new();
@@ -82,7 +82,7 @@ impl Sample {
                     dictionary.mark_held(key, fingerprint.check(), peer);
                 }
                 previous = key;
-                let chunk = Chunk {
+                let chunk = LoggedChunk {
                     bytes,
                     segment: life as u32 + 1,
                     record: 0..0,
@@ -112,12 +112,15 @@ impl Sample {
 
     fn find_records(&mut self, number: u32) {
         let file = self.disk.segment(number).clone();
-        let super::segment::Head::Sound(name) = parse_segment_head(&key(), &file, number) else {
+        let super::segment::HeaderKind::Sound(name) = parse_segment_head(&key(), &file, number)
+        else {
             panic!("the sample is sound");
         };
         let (seal, mut opened) = (key().records(&name), Vec::new());
         let mut at = SEGMENT_HEAD;
-        while let Step::Record(record, length) = step(&seal, at as u64, &file[at..], &mut opened) {
+        while let ScanStep::Record(record, length) =
+            step(&seal, at as u64, &file[at..], &mut opened)
+        {
             if let LogRecord::Chunk { fingerprint, .. } = record {
                 let chunk = self.chunks.get_mut(&fingerprint.key()).unwrap();
                 chunk.record = at..at + length;
@@ -129,7 +132,7 @@ impl Sample {
     /// Starts a process over a damaged copy of the disk. What comes out of it is what was put in;
     /// everything comes out for which `is_safe`; nobody is said to hold what he does not; and no more
     /// was read than so many times the disk.
-    fn check(&self, what: &str, mut disk: MemoryDisk, is_safe: impl Fn(&Chunk) -> bool) {
+    fn check(&self, what: &str, mut disk: MemoryDisk, is_safe: impl Fn(&LoggedChunk) -> bool) {
         let stored = disk.bytes();
         (disk.read, disk.executed) = (0, 0);
         let mut dictionary = started(6, &mut disk);
@@ -159,11 +162,11 @@ impl Sample {
         let fingerprint = Fingerprint::of(&more);
         dictionary.insert(&fingerprint, &more, NO_KEY, peer);
         disk.serve(&mut dictionary);
-        let kept: Vec<Key> = self
+        let kept: Vec<ChunkKey> = self
             .chunks
             .keys()
             .copied()
-            .filter(|key| matches!(place(&dictionary, *key), Some(Place::At { .. })))
+            .filter(|key| matches!(place(&dictionary, *key), Some(DiskLocation::At { .. })))
             .collect();
         let mut again = started(7, &mut disk);
         for key in kept {
@@ -177,15 +180,15 @@ impl Sample {
     }
 }
 
-fn place(dictionary: &Dictionary, key: Key) -> Option<Place> {
+fn place(dictionary: &Dictionary, key: ChunkKey) -> Option<DiskLocation> {
     dictionary.index.get(key).map(|known| known.place)
 }
 
-fn read(dictionary: &mut Dictionary, disk: &mut MemoryDisk, key: Key) -> Option<Vec<u8>> {
+fn read(dictionary: &mut Dictionary, disk: &mut MemoryDisk, key: ChunkKey) -> Option<Vec<u8>> {
     match dictionary.fetch(key) {
-        Fetch::Ready(bytes) => Some(bytes.to_vec()),
-        Fetch::Missing => None,
-        Fetch::Reading(ticket) => {
+        FetchResult::Ready(bytes) => Some(bytes.to_vec()),
+        FetchResult::Missing => None,
+        FetchResult::Reading(ticket) => {
             disk.serve(dictionary);
             let outcome = ticket.outcome().expect("the disk has answered");
             outcome.map(|bytes| bytes.to_vec())
@@ -195,20 +198,21 @@ fn read(dictionary: &mut Dictionary, disk: &mut MemoryDisk, key: Key) -> Option<
 
 #[test]
 fn a_sound_log_is_found_whole() {
-    for sample in [Sample::new(), Sample::ended()] {
+    for sample in [SampleLog::new(), SampleLog::ended()] {
         sample.check("sound", sample.disk.clone(), |_| true);
     }
 }
 
 #[test]
 fn a_log_cut_at_any_byte_keeps_what_is_before_the_cut() {
-    for (mut sample, numbers) in [(Sample::new(), 1..=2), (Sample::ended(), 2..=2)] {
+    for (mut sample, numbers) in [(SampleLog::new(), 1..=2), (SampleLog::ended(), 2..=2)] {
         for number in numbers {
             let whole = sample.disk.segment(number).clone();
             for cut in 0..whole.len() {
                 let mut disk = sample.disk.clone();
                 disk.segment(number).truncate(cut);
-                let is_before = |chunk: &Chunk| chunk.segment != number || chunk.record.end <= cut;
+                let is_before =
+                    |chunk: &LoggedChunk| chunk.segment != number || chunk.record.end <= cut;
                 sample.check(&format!("{number} cut at {cut}"), disk, is_before);
             }
         }
@@ -217,9 +221,9 @@ fn a_log_cut_at_any_byte_keeps_what_is_before_the_cut() {
 
 #[test]
 fn a_log_that_goes_on_with_anything_behind_a_cut_keeps_what_is_before_it() {
-    let mut sample = Sample::new();
+    let mut sample = SampleLog::new();
     let whole = sample.disk.segment(2).clone();
-    let mut random = Random::from_seed(1);
+    let mut random = SeededRandom::from_seed(1);
     for cut in 0..whole.len() {
         let mut disk = sample.disk.clone();
         let torn = disk.segment(2);
@@ -228,14 +232,14 @@ fn a_log_that_goes_on_with_anything_behind_a_cut_keeps_what_is_before_it() {
             random.fill(&mut torn[cut..]);
         }
         torn.resize(whole.len() + random.below(600) as usize, 0);
-        let is_before = |chunk: &Chunk| chunk.segment != 2 || chunk.record.end <= cut;
+        let is_before = |chunk: &LoggedChunk| chunk.segment != 2 || chunk.record.end <= cut;
         sample.check(&format!("torn at {cut}"), disk, is_before);
     }
 }
 
 #[test]
 fn a_flipped_bit_costs_no_more_than_what_is_behind_it_in_its_segment() {
-    for (mut sample, numbers) in [(Sample::new(), 1..=2), (Sample::ended(), 2..=2)] {
+    for (mut sample, numbers) in [(SampleLog::new(), 1..=2), (SampleLog::ended(), 2..=2)] {
         for number in numbers {
             let whole = sample.disk.segment(number).clone();
             for at in 0..whole.len() {
@@ -243,7 +247,7 @@ fn a_flipped_bit_costs_no_more_than_what_is_behind_it_in_its_segment() {
                     let mut disk = sample.disk.clone();
                     disk.segment(number)[at] ^= 1 << bit;
                     // Without a head nothing is known of a segment but what its contents say.
-                    let is_safe = |chunk: &Chunk| {
+                    let is_safe = |chunk: &LoggedChunk| {
                         chunk.segment != number || at >= SEGMENT_HEAD && chunk.record.end <= at
                     };
                     sample.check(&format!("{number}: bit {bit} of {at}"), disk, is_safe);

@@ -15,7 +15,7 @@
 //! (`index/pins.rs`).
 //!
 //! A slot that becomes free may still be the target of links. It is given out again only when
-//! [`Index::sweep`] has passed over all entries since and cut them; until then a link to it leads
+//! [`ChunkIndex::sweep`] has passed over all entries since and cut them; until then a link to it leads
 //! nowhere.
 
 mod pins;
@@ -24,11 +24,11 @@ mod segments;
 use std::collections::HashMap;
 use std::hash::BuildHasher;
 
-use super::seeded::Seeded;
-use super::{NO_KEY, Place};
-use crate::fingerprint::Key;
-use pins::Pinned;
-use segments::Segments;
+use super::seeded::SeededBuildHasher;
+use super::{DiskLocation, NO_KEY};
+use crate::fingerprint::ChunkKey;
+use pins::PinnedTotals;
+use segments::SegmentNumbers;
 
 /// Entries that are allocated together: little is wasted in a small dictionary, and the table of
 /// pages is short in a large one.
@@ -52,39 +52,39 @@ const FIRST_SEGMENT: u16 = 3;
 
 /// Memory of one entry in bytes, its share of the buckets and its place in a segment's list
 /// included.
-pub(super) const ENTRY_MEMORY: usize = size_of::<Entry>() + 4 / LOAD + 4;
+pub(super) const ENTRY_MEMORY: usize = size_of::<IndexEntry>() + 4 / LOAD + 4;
 
 /// Where an entry is; good until the entry is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Slot(u32);
+pub(super) struct EntrySlot(u32);
 
 /// What is known of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Known {
-    pub(super) slot: Slot,
-    pub(super) key: Key,
+pub(super) struct KnownChunk {
+    pub(super) slot: EntrySlot,
+    pub(super) key: ChunkKey,
     /// The second half of what identifies it.
     pub(super) check: u64,
-    pub(super) peers: Peers,
+    pub(super) peers: ChunkPeers,
     pub(super) length: usize,
-    pub(super) place: Place,
+    pub(super) place: DiskLocation,
     /// Whether it is pinned for somebody who reads a body that it is part of.
     pub(super) is_pinned: bool,
 }
 
-impl Known {
+impl KnownChunk {
     /// Whether its record is in the log or about to be, so that what changes has to follow.
     pub(super) fn is_written(&self) -> bool {
         match self.place {
-            Place::Writing | Place::At { .. } => true,
-            Place::Nowhere | Place::Queued => false,
+            DiskLocation::Writing | DiskLocation::At { .. } => true,
+            DiskLocation::Nowhere | DiskLocation::Queued => false,
         }
     }
 }
 
 /// What peers have to do with a chunk, one bit for each peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(super) struct Peers {
+pub(super) struct ChunkPeers {
     /// Peers that are known to hold it now.
     pub(super) holders: u64,
     /// Peers that sent its bytes or were sent them. Only they may refer to it. Every holder is one of
@@ -92,7 +92,7 @@ pub(super) struct Peers {
     pub(super) readers: u64,
 }
 
-impl Peers {
+impl ChunkPeers {
     /// Peers that hold a chunk and may refer to it.
     pub(super) fn holding(peers: u64) -> Self {
         Self {
@@ -138,7 +138,7 @@ impl Peers {
 
 /// What came of noting that one chunk followed another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Linked {
+pub(super) enum LinkOutcome {
     Noted,
     /// The chunk's link is one that other peers may follow, and stays as it is.
     OthersFollowIt,
@@ -146,9 +146,9 @@ pub(super) enum Linked {
 
 /// One chunk as it is kept.
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct IndexEntry {
     /// [`NO_KEY`] in a slot that is free.
-    key: Key,
+    key: ChunkKey,
     check: u64,
     /// The next entry of its bucket.
     chain: u32,
@@ -157,14 +157,14 @@ struct Entry {
     offset: u32,
     place: u16,
     length_less_one: u16,
-    /// The number of its [`Peers`].
+    /// The number of its [`ChunkPeers`].
     peers: u16,
     used: bool,
     /// Bodies that are read or kept and have it pinned.
     pins: u8,
 }
 
-const FREE: Entry = Entry {
+const FREE: IndexEntry = IndexEntry {
     key: NO_KEY,
     check: 0,
     chain: NOWHERE,
@@ -183,18 +183,18 @@ const FREE: Entry = Entry {
     clippy::vec_box,
     reason = "a table of pages that are never moved is the point"
 )]
-pub(super) struct Index {
-    seed: Seeded,
-    pages: Vec<Box<[Entry; PAGE]>>,
+pub(super) struct ChunkIndex {
+    seed: SeededBuildHasher,
+    pages: Vec<Box<[IndexEntry; PAGE]>>,
     /// Slots that were ever given out; those beyond have never been used.
     given: u32,
     buckets: Vec<Box<[u32; BUCKET_PAGE]>>,
     bucket_count: usize,
     length: usize,
     sets: PeerSets,
-    segments: Segments,
+    segments: SegmentNumbers,
     /// What is pinned.
-    pinned: Pinned,
+    pinned: PinnedTotals,
     /// Slots to which no link leads any more.
     free: Vec<u32>,
     /// Slots that became free before the sweep's pass began.
@@ -205,8 +205,8 @@ pub(super) struct Index {
     hand: u32,
 }
 
-impl Index {
-    pub(super) fn new(seed: Seeded) -> Self {
+impl ChunkIndex {
+    pub(super) fn new(seed: SeededBuildHasher) -> Self {
         Self {
             seed,
             pages: Vec::new(),
@@ -215,8 +215,8 @@ impl Index {
             bucket_count: 0,
             length: 0,
             sets: PeerSets::new(),
-            segments: Segments::default(),
-            pinned: Pinned::default(),
+            segments: SegmentNumbers::default(),
+            pinned: PinnedTotals::default(),
             free: Vec::new(),
             swept: Vec::new(),
             freed: Vec::new(),
@@ -235,7 +235,7 @@ impl Index {
 
     /// Bytes that are allocated for it; the lists of the segments are the log's.
     pub(super) fn bytes(&self) -> usize {
-        self.pages.len() * size_of::<[Entry; PAGE]>()
+        self.pages.len() * size_of::<[IndexEntry; PAGE]>()
             + self.buckets.len() * size_of::<[u32; BUCKET_PAGE]>()
             + (self.pages.capacity() + self.buckets.capacity()) * size_of::<usize>()
             + (self.free.capacity() + self.swept.capacity() + self.freed.capacity())
@@ -244,18 +244,18 @@ impl Index {
             + self.segments.bytes()
     }
 
-    pub(super) fn get(&self, key: Key) -> Option<Known> {
-        self.find(key).map(|slot| self.known(Slot(slot)))
+    pub(super) fn get(&self, key: ChunkKey) -> Option<KnownChunk> {
+        self.find(key).map(|slot| self.known(EntrySlot(slot)))
     }
 
     /// What is in a slot, if anything is.
-    pub(super) fn at(&self, slot: Slot) -> Option<Known> {
+    pub(super) fn at(&self, slot: EntrySlot) -> Option<KnownChunk> {
         let used = slot.0 < self.given && self.entry(slot.0).key != NO_KEY;
         used.then(|| self.known(slot))
     }
 
     /// Adds a chunk that is not there.
-    pub(super) fn insert(&mut self, key: Key, check: u64, length: usize) -> Slot {
+    pub(super) fn insert(&mut self, key: ChunkKey, check: u64, length: usize) -> EntrySlot {
         debug_assert!(self.find(key).is_none() && key != NO_KEY);
         self.sweep();
         if self.length >= self.bucket_count * LOAD {
@@ -269,7 +269,7 @@ impl Index {
             self.given - 1
         });
         let bucket = self.bucket_of(key);
-        *self.entry_mut(slot) = Entry {
+        *self.entry_mut(slot) = IndexEntry {
             key,
             check,
             chain: self.head(bucket),
@@ -278,10 +278,10 @@ impl Index {
         };
         *self.head_mut(bucket) = slot;
         self.length += 1;
-        Slot(slot)
+        EntrySlot(slot)
     }
 
-    pub(super) fn remove(&mut self, key: Key) {
+    pub(super) fn remove(&mut self, key: ChunkKey) {
         let Some(slot) = self.find(key) else { return };
         let chain = self.entry(slot).chain;
         let bucket = self.bucket_of(key);
@@ -302,12 +302,12 @@ impl Index {
         self.sweep();
     }
 
-    pub(super) fn set_place(&mut self, slot: Slot, place: Place) {
+    pub(super) fn set_place(&mut self, slot: EntrySlot, place: DiskLocation) {
         let (place, offset) = match place {
-            Place::Nowhere => (PLACE_NOWHERE, 0),
-            Place::Queued => (PLACE_QUEUED, 0),
-            Place::Writing => (PLACE_WRITING, 0),
-            Place::At { segment, offset } => match self.segments.number(segment) {
+            DiskLocation::Nowhere => (PLACE_NOWHERE, 0),
+            DiskLocation::Queued => (PLACE_QUEUED, 0),
+            DiskLocation::Writing => (PLACE_WRITING, 0),
+            DiskLocation::At { segment, offset } => match self.segments.number(segment) {
                 Some(number) => (FIRST_SEGMENT + number, offset),
                 None => (PLACE_NOWHERE, 0),
             },
@@ -324,7 +324,7 @@ impl Index {
         self.segments.release(segment);
     }
 
-    pub(super) fn set_peers(&mut self, slot: Slot, peers: Peers) {
+    pub(super) fn set_peers(&mut self, slot: EntrySlot, peers: ChunkPeers) {
         let number = self.entry(slot.0).peers;
         let number = self.sets.exchange(number, peers);
         self.entry_mut(slot.0).peers = number;
@@ -336,42 +336,42 @@ impl Index {
     }
 
     /// Marks a chunk as used.
-    pub(super) fn touch(&mut self, slot: Slot) {
+    pub(super) fn touch(&mut self, slot: EntrySlot) {
         self.entry_mut(slot.0).used = true;
     }
 
     /// Whether the chunk was used since it came or since this was last asked.
-    pub(super) fn take_used(&mut self, slot: Slot) -> bool {
+    pub(super) fn take_used(&mut self, slot: EntrySlot) -> bool {
         std::mem::take(&mut self.entry_mut(slot.0).used)
     }
 
     /// Notes that `key` came right after `previous` in a flow of these peers, unless that would take
     /// from other peers a link that they may follow: nobody shall see by his own links what others do.
-    pub(super) fn link(&mut self, previous: Key, key: Key, peers: u64) -> Linked {
+    pub(super) fn link(&mut self, previous: ChunkKey, key: ChunkKey, peers: u64) -> LinkOutcome {
         let before = self.find(previous).unwrap_or(NOWHERE);
         let after = self.find(key).unwrap_or(NOWHERE);
         if before == after {
-            return Linked::Noted;
+            return LinkOutcome::Noted;
         }
         if after != NOWHERE {
             self.entry_mut(after).previous = before;
         }
         if before == NOWHERE || after == NOWHERE {
-            return Linked::Noted;
+            return LinkOutcome::Noted;
         }
-        let Entry { next, .. } = *self.entry(before);
+        let IndexEntry { next, .. } = *self.entry(before);
         if next != NOWHERE && next != after && self.key_at(next) != NO_KEY {
             let both = self.readers_at(before) & self.readers_at(next);
             if both & !peers != 0 {
-                return Linked::OthersFollowIt;
+                return LinkOutcome::OthersFollowIt;
             }
         }
         self.entry_mut(before).next = after;
-        Linked::Noted
+        LinkOutcome::Noted
     }
 
     /// [`Self::next`], if one of these peers may refer to both chunks.
-    pub(super) fn next_for(&self, key: Key, peers: u64) -> Key {
+    pub(super) fn next_for(&self, key: ChunkKey, peers: u64) -> ChunkKey {
         let Some(slot) = self.find(key) else {
             return NO_KEY;
         };
@@ -387,18 +387,18 @@ impl Index {
     }
 
     /// The key of the chunk that was last seen after this one, or [`NO_KEY`].
-    pub(super) fn next(&self, key: Key) -> Key {
+    pub(super) fn next(&self, key: ChunkKey) -> ChunkKey {
         let slot = self.find(key);
         slot.map_or(NO_KEY, |slot| self.key_at(self.entry(slot).next))
     }
 
     /// The key of the chunk that was last seen before this one, or [`NO_KEY`].
-    pub(super) fn previous(&self, key: Key) -> Key {
+    pub(super) fn previous(&self, key: ChunkKey) -> ChunkKey {
         let slot = self.find(key);
         slot.map_or(NO_KEY, |slot| self.key_at(self.entry(slot).previous))
     }
 
-    fn key_at(&self, slot: u32) -> Key {
+    fn key_at(&self, slot: u32) -> ChunkKey {
         if slot == NOWHERE {
             NO_KEY
         } else {
@@ -406,19 +406,19 @@ impl Index {
         }
     }
 
-    fn known(&self, slot: Slot) -> Known {
+    fn known(&self, slot: EntrySlot) -> KnownChunk {
         let entry = self.entry(slot.0);
-        Known {
+        KnownChunk {
             slot,
             key: entry.key,
             check: entry.check,
             peers: self.sets.peers(entry.peers),
             length: usize::from(entry.length_less_one) + 1,
             place: match entry.place {
-                PLACE_NOWHERE => Place::Nowhere,
-                PLACE_QUEUED => Place::Queued,
-                PLACE_WRITING => Place::Writing,
-                number => Place::At {
+                PLACE_NOWHERE => DiskLocation::Nowhere,
+                PLACE_QUEUED => DiskLocation::Queued,
+                PLACE_WRITING => DiskLocation::Writing,
+                number => DiskLocation::At {
                     segment: self.segments.segment(number - FIRST_SEGMENT),
                     offset: entry.offset,
                 },
@@ -427,7 +427,7 @@ impl Index {
         }
     }
 
-    fn find(&self, key: Key) -> Option<u32> {
+    fn find(&self, key: ChunkKey) -> Option<u32> {
         if self.bucket_count == 0 || key == NO_KEY {
             return None;
         }
@@ -444,7 +444,7 @@ impl Index {
 
     /// Linear hashing: as many of the hash's bits as there are buckets for, one less for those
     /// buckets that are not split yet.
-    fn bucket_of(&self, key: Key) -> usize {
+    fn bucket_of(&self, key: ChunkKey) -> usize {
         let hash = self.seed.hash_one(key) as usize;
         let wide = self.bucket_count.next_power_of_two();
         let bucket = hash & (wide - 1);
@@ -469,7 +469,7 @@ impl Index {
         let mut slot = self.head(old);
         let (mut stay, mut go) = (NOWHERE, NOWHERE);
         while slot != NOWHERE {
-            let Entry { key, chain, .. } = *self.entry(slot);
+            let IndexEntry { key, chain, .. } = *self.entry(slot);
             let list = if self.bucket_of(key) == new {
                 &mut go
             } else {
@@ -494,7 +494,7 @@ impl Index {
         }
         let end = self.given.min(self.hand + SWEEP_STEP);
         for slot in self.hand..end {
-            let Entry { next, previous, .. } = *self.entry(slot);
+            let IndexEntry { next, previous, .. } = *self.entry(slot);
             if next != NOWHERE && self.entry(next).key == NO_KEY {
                 self.entry_mut(slot).next = NOWHERE;
             }
@@ -508,11 +508,11 @@ impl Index {
         }
     }
 
-    fn entry(&self, slot: u32) -> &Entry {
+    fn entry(&self, slot: u32) -> &IndexEntry {
         &self.pages[slot as usize / PAGE][slot as usize % PAGE]
     }
 
-    fn entry_mut(&mut self, slot: u32) -> &mut Entry {
+    fn entry_mut(&mut self, slot: u32) -> &mut IndexEntry {
         &mut self.pages[slot as usize / PAGE][slot as usize % PAGE]
     }
 
@@ -527,14 +527,14 @@ impl Index {
 
 /// Pairs of sets of peers, each kept once and counted. Number 0 is the pair of empty sets.
 struct PeerSets {
-    sets: Vec<Set>,
-    numbers: HashMap<Peers, u16>,
+    sets: Vec<CountedPeerSet>,
+    numbers: HashMap<ChunkPeers, u16>,
     free: Vec<u16>,
 }
 
 #[derive(Clone, Copy)]
-struct Set {
-    peers: Peers,
+struct CountedPeerSet {
+    peers: ChunkPeers,
     /// Entries that have it.
     count: u32,
 }
@@ -542,8 +542,8 @@ struct Set {
 impl PeerSets {
     fn new() -> Self {
         Self {
-            sets: vec![Set {
-                peers: Peers::default(),
+            sets: vec![CountedPeerSet {
+                peers: ChunkPeers::default(),
                 count: 0,
             }],
             numbers: HashMap::new(),
@@ -553,18 +553,18 @@ impl PeerSets {
 
     fn bytes(&self) -> usize {
         // A map's slot has its key, its value, a byte of control, and eighths of them are spare.
-        let map = self.numbers.capacity() * (size_of::<(Peers, u16)>() + 1) * 8 / 7;
-        self.sets.capacity() * size_of::<Set>() + self.free.capacity() * 2 + map
+        let map = self.numbers.capacity() * (size_of::<(ChunkPeers, u16)>() + 1) * 8 / 7;
+        self.sets.capacity() * size_of::<CountedPeerSet>() + self.free.capacity() * 2 + map
     }
 
-    fn peers(&self, number: u16) -> Peers {
+    fn peers(&self, number: u16) -> ChunkPeers {
         self.sets[usize::from(number)].peers
     }
 
     /// Gives a pair back and takes another one. Once all numbers are taken by pairs in use, a peer
     /// that would be added is left out and a pair that would shrink becomes empty. Both are safe: what
     /// a peer is not known to hold is sent again, and what it may not refer to is asked for again.
-    fn exchange(&mut self, old: u16, peers: Peers) -> u16 {
+    fn exchange(&mut self, old: u16, peers: ChunkPeers) -> u16 {
         let before = self.peers(old);
         if before == peers {
             return old;
@@ -580,15 +580,15 @@ impl PeerSets {
         new
     }
 
-    fn acquire(&mut self, peers: Peers) -> Option<u16> {
-        if peers == Peers::default() {
+    fn acquire(&mut self, peers: ChunkPeers) -> Option<u16> {
+        if peers == ChunkPeers::default() {
             return Some(0);
         }
         if let Some(number) = self.numbers.get(&peers) {
             self.sets[usize::from(*number)].count += 1;
             return Some(*number);
         }
-        let set = Set { peers, count: 1 };
+        let set = CountedPeerSet { peers, count: 1 };
         let number = match self.free.pop() {
             Some(number) => {
                 self.sets[usize::from(number)] = set;
@@ -624,7 +624,7 @@ impl PeerSets {
         self.numbers.clear();
         for (number, set) in self.sets.iter_mut().enumerate().skip(1) {
             set.peers = set.peers.without_holder(peers);
-            if set.count > 0 && set.peers != Peers::default() {
+            if set.count > 0 && set.peers != ChunkPeers::default() {
                 self.numbers.insert(set.peers, number as u16);
             }
         }
@@ -641,7 +641,7 @@ mod tests {
 
     #[test]
     fn an_entry_takes_what_is_promised() {
-        assert_eq!(size_of::<Entry>(), 40);
+        assert_eq!(size_of::<IndexEntry>(), 40);
         // 6 MiB for a stored GiB in chunks of 8.5 KiB and their heads.
         const { assert!(ENTRY_MEMORY * (1 << 30) / (8_700 + 72) <= 6 << 20) };
     }
@@ -651,26 +651,26 @@ mod tests {
         let mut sets = PeerSets::new();
         let mut numbers = Vec::new();
         for peers in 1..MAX_SETS as u64 {
-            numbers.push(sets.exchange(0, Peers::holding(peers)));
+            numbers.push(sets.exchange(0, ChunkPeers::holding(peers)));
         }
-        let kept = sets.exchange(numbers[0], Peers::holding(1 << 40 | 1));
-        assert_eq!(sets.peers(kept), Peers::holding(1));
-        let kept = sets.exchange(kept, Peers::holding(1).and_reader(1 << 40));
-        assert_eq!(sets.peers(kept), Peers::holding(1));
+        let kept = sets.exchange(numbers[0], ChunkPeers::holding(1 << 40 | 1));
+        assert_eq!(sets.peers(kept), ChunkPeers::holding(1));
+        let kept = sets.exchange(kept, ChunkPeers::holding(1).and_reader(1 << 40));
+        assert_eq!(sets.peers(kept), ChunkPeers::holding(1));
         let large = numbers[(1 << 15 | 1) - 1];
-        assert_eq!(sets.peers(large), Peers::holding(1 << 15 | 1));
-        assert_eq!(sets.exchange(large, Peers::holding(1 << 41)), 0);
+        assert_eq!(sets.peers(large), ChunkPeers::holding(1 << 15 | 1));
+        assert_eq!(sets.exchange(large, ChunkPeers::holding(1 << 41)), 0);
         // What was given back can be taken again.
-        let again = sets.exchange(0, Peers::holding(1 << 42));
-        assert_eq!(sets.peers(again), Peers::holding(1 << 42));
+        let again = sets.exchange(0, ChunkPeers::holding(1 << 42));
+        assert_eq!(sets.peers(again), ChunkPeers::holding(1 << 42));
     }
 
     #[test]
     fn a_forgotten_peer_holds_nothing_and_may_refer_to_what_it_did() {
-        let mut index = Index::new(Seeded(1));
+        let mut index = ChunkIndex::new(SeededBuildHasher(1));
         for key in 1..=8 {
             let slot = index.insert(key, key, 10);
-            index.set_peers(slot, Peers::holding(key));
+            index.set_peers(slot, ChunkPeers::holding(key));
         }
         index.forget_holders(1);
         for key in 1..=8 {
@@ -680,7 +680,7 @@ mod tests {
         // Pairs that became equal are released one by one without harm.
         for key in 1..=8 {
             let slot = index.get(key).unwrap().slot;
-            index.set_peers(slot, Peers::holding(2));
+            index.set_peers(slot, ChunkPeers::holding(2));
         }
         for key in 1..=8 {
             index.remove(key);
@@ -690,38 +690,38 @@ mod tests {
 
     #[test]
     fn a_link_leads_only_peers_that_may_refer_to_both_chunks_and_stays_theirs() {
-        let mut index = Index::new(Seeded(1));
+        let mut index = ChunkIndex::new(SeededBuildHasher(1));
         let (one, other) = (1, 2);
         for (key, readers) in [(10, one | other), (11, one), (12, other)] {
             let slot = index.insert(key, key, 10);
-            index.set_peers(slot, Peers::default().and_reader(readers));
+            index.set_peers(slot, ChunkPeers::default().and_reader(readers));
         }
-        assert_eq!(index.link(10, 11, one), Linked::Noted);
+        assert_eq!(index.link(10, 11, one), LinkOutcome::Noted);
         assert_eq!(index.next_for(10, one), 11);
         assert_eq!(index.next_for(10, other), NO_KEY);
         assert_eq!(index.next_for(10, 0), NO_KEY);
-        assert_eq!(index.link(10, 12, other), Linked::OthersFollowIt);
+        assert_eq!(index.link(10, 12, other), LinkOutcome::OthersFollowIt);
         assert_eq!(index.next_for(10, one), 11);
-        assert_eq!(index.link(10, 12, one), Linked::Noted);
+        assert_eq!(index.link(10, 12, one), LinkOutcome::Noted);
         assert_eq!(index.next_for(10, one), NO_KEY);
         assert_eq!(index.next_for(10, other), 12);
     }
 
-    /// The same as [`Index`], in the simplest form.
+    /// The same as [`ChunkIndex`], in the simplest form.
     #[derive(Default)]
-    struct Model {
-        entries: BTreeMap<Key, ModelEntry>,
+    struct IndexModel {
+        entries: BTreeMap<ChunkKey, ModelEntry>,
     }
 
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     struct ModelEntry {
-        peers: Peers,
-        next: Key,
-        previous: Key,
+        peers: ChunkPeers,
+        next: ChunkKey,
+        previous: ChunkKey,
     }
 
-    impl Model {
-        fn remove(&mut self, key: Key) {
+    impl IndexModel {
+        fn remove(&mut self, key: ChunkKey) {
             self.entries.remove(&key);
             for entry in self.entries.values_mut() {
                 for link in [&mut entry.next, &mut entry.previous] {
@@ -732,7 +732,7 @@ mod tests {
             }
         }
 
-        fn link(&mut self, previous: Key, key: Key) {
+        fn link(&mut self, previous: ChunkKey, key: ChunkKey) {
             if previous == key || !self.entries.contains_key(&key) {
                 return;
             }
@@ -756,8 +756,8 @@ mod tests {
         fn it_does_what_a_plain_map_does(
             steps in prop::collection::vec((0..8_u8, 1..400_u64, 1..400_u64), 1..3_000),
         ) {
-            let mut index = Index::new(Seeded(7));
-            let mut model = Model::default();
+            let mut index = ChunkIndex::new(SeededBuildHasher(7));
+            let mut model = IndexModel::default();
             for (step, key, other) in steps {
                 match step {
                     0..4 => {
@@ -774,13 +774,13 @@ mod tests {
                     }
                     6 => {
                         if let Some(known) = index.get(key) {
-                            let peers = Peers::holding(other);
+                            let peers = ChunkPeers::holding(other);
                             index.set_peers(known.slot, peers);
                             let segment = other as u32;
-                            index.set_place(known.slot, Place::At { segment, offset: 9 });
+                            index.set_place(known.slot, DiskLocation::At { segment, offset: 9 });
                             model.entries.get_mut(&key).unwrap().peers = peers;
                             let place = index.get(key).unwrap().place;
-                            prop_assert_eq!(place, Place::At { segment, offset: 9 });
+                            prop_assert_eq!(place, DiskLocation::At { segment, offset: 9 });
                         }
                     }
                     _ => {
@@ -810,7 +810,7 @@ mod tests {
             prop_assert_eq!(index.given as usize, index.len() + waiting);
             let waits: BTreeSet<u32> = index.free.iter().copied().collect();
             for slot in 0..index.given {
-                let Entry { next, previous, .. } = *index.entry(slot);
+                let IndexEntry { next, previous, .. } = *index.entry(slot);
                 prop_assert!(!waits.contains(&next) && !waits.contains(&previous));
             }
         }

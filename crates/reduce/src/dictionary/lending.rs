@@ -10,29 +10,29 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What is lent.
 #[derive(Debug, Default)]
-pub(super) struct Lending {
+pub(super) struct LoanAccount {
     lent: Arc<AtomicUsize>,
 }
 
 /// So many bytes of the dictionary's memory; given back when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Loan {
+pub(crate) struct MemoryLoan {
     lent: Arc<AtomicUsize>,
     bytes: usize,
 }
 
-impl Lending {
+impl LoanAccount {
     /// Bytes that are lent.
     pub(super) fn used(&self) -> usize {
         self.lent.load(Ordering::Relaxed)
     }
 
     /// Lends so many bytes, if there are then no more than `most` lent.
-    pub(super) fn lend(&self, bytes: usize, most: usize) -> Option<Loan> {
+    pub(super) fn lend(&self, bytes: usize, most: usize) -> Option<MemoryLoan> {
         // A dictionary has one owner: nobody else adds meanwhile.
         (self.used() + bytes <= most).then(|| {
             self.lent.fetch_add(bytes, Ordering::Relaxed);
-            Loan {
+            MemoryLoan {
                 lent: Arc::clone(&self.lent),
                 bytes,
             }
@@ -40,7 +40,7 @@ impl Lending {
     }
 }
 
-impl Drop for Loan {
+impl Drop for MemoryLoan {
     fn drop(&mut self) {
         self.lent.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -52,7 +52,7 @@ mod tests {
 
     #[test]
     fn what_is_given_back_can_be_lent_again() {
-        let lending = Lending::default();
+        let lending = LoanAccount::default();
         let most = 100;
         let first = lending.lend(60, most);
         assert!(first.is_some() && lending.lend(41, most).is_none());

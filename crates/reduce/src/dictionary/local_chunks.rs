@@ -5,12 +5,12 @@
 //! what peers' flows have in common. To a peer a chunk that is here for this reason alone is one that does
 //! not exist (`view.rs`).
 
-use super::{Dictionary, Fetch};
+use super::{Dictionary, FetchResult};
 use crate::fingerprint::Fingerprint;
 
 /// What came of keeping a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kept {
+pub(crate) enum InsertOutcome {
     /// It was there.
     Here,
     /// It was not and is now.
@@ -21,30 +21,30 @@ pub(crate) enum Kept {
 
 impl Dictionary {
     /// Sees to it that a chunk is there. It counts as used.
-    pub(crate) fn keep(&mut self, fingerprint: &Fingerprint, bytes: &[u8]) -> Kept {
+    pub(crate) fn keep(&mut self, fingerprint: &Fingerprint, bytes: &[u8]) -> InsertOutcome {
         let key = fingerprint.key();
         match self.index.get(key) {
             Some(known) if known.check != fingerprint.check() || known.length != bytes.len() => {
-                Kept::Refused
+                InsertOutcome::Refused
             }
             Some(known) => {
                 self.index.touch(known.slot);
                 self.memory.touch(key);
-                Kept::Here
+                InsertOutcome::Here
             }
             None => {
                 self.index.insert(key, fingerprint.check(), bytes.len());
                 self.memory.insert(key, bytes);
                 self.enqueue(*fingerprint);
                 self.keep_within_memory();
-                Kept::Added
+                InsertOutcome::Added
             }
         }
     }
 
     /// The bytes of the chunk with this fingerprint and length, from wherever they are; they still have
     /// to be compared with the whole of it.
-    pub(crate) fn fetch_exact(&mut self, fingerprint: &Fingerprint, length: usize) -> Fetch {
+    pub(crate) fn fetch_exact(&mut self, fingerprint: &Fingerprint, length: usize) -> FetchResult {
         let known = self.index.get(fingerprint.key());
         let known =
             known.filter(|known| known.check == fingerprint.check() && known.length == length);
@@ -53,7 +53,7 @@ impl Dictionary {
                 self.index.touch(known.slot);
                 self.fetch_known(&known)
             }
-            None => Fetch::Missing,
+            None => FetchResult::Missing,
         }
     }
 }

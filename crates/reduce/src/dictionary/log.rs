@@ -27,12 +27,12 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 use vocab::Time;
 
-use super::contents::{CHUNK_LINE, FULL_CONTENTS, Facts};
-use super::index::{Known, Peers, Slot};
-use super::recovery::Recovery;
-use super::seal::{DictionaryKey, Seal, SegmentName};
-use super::segment::{CHUNK_HEAD, LogRecord, MAX_KNOWLEDGE_KEYS, RECORD_OVERHEAD, Step, step};
-use super::{Dictionary, ENTRY_MEMORY, Fetch, PeerSlot, Place, Ticket};
+use super::contents::{CHUNK_LINE, EncodedFacts, FULL_CONTENTS};
+use super::index::{ChunkPeers, EntrySlot, KnownChunk};
+use super::recovery::LogRecovery;
+use super::seal::{DictionaryKey, SealKey, SegmentName};
+use super::segment::{CHUNK_HEAD, LogRecord, MAX_KNOWLEDGE_KEYS, RECORD_OVERHEAD, ScanStep, step};
+use super::{Dictionary, DiskLocation, ENTRY_MEMORY, FetchResult, FetchTicket, PeerSlot};
 use crate::config::{
     DISK_BLOCK, DISK_RETRY, DictionaryConfig, GATHERED, GATHERING, MAX_DISK_APPEND,
     MAX_DISK_BACKLOG, MAX_SEGMENTS, SYNC_INTERVAL,
@@ -40,7 +40,7 @@ use crate::config::{
 use crate::disk::{
     DiskAnswer, DiskCompletion, DiskFault, DiskOperation, DiskRequest, SegmentListing,
 };
-use crate::fingerprint::{Fingerprint, Key};
+use crate::fingerprint::{ChunkKey, Fingerprint};
 
 /// The smallest segment, in bytes.
 const LEAST_SEGMENT: u64 = 64 * 1024;
@@ -57,19 +57,19 @@ const BACKLOG_PART: usize = 4;
 const LEAST_SEGMENTS: u64 = 4;
 
 /// The state of the disk tier.
-pub(super) struct Log {
+pub(super) struct DiskLog {
     /// Bytes on disk at most; zero: there is no disk tier.
     pub(super) cap: u64,
     /// Without one there is no disk tier.
     pub(super) key: Option<DictionaryKey>,
     /// What seals the records of the segments that were used last.
-    seals: VecDeque<(SegmentName, Arc<Seal>)>,
+    seals: VecDeque<(SegmentName, Arc<SealKey>)>,
     segment_size: u64,
     pub(super) state: LogState,
     next_id: u64,
     requests: VecDeque<DiskRequest>,
-    under_way: BTreeMap<u64, Work>,
-    pub(super) segments: BTreeMap<u32, Segment>,
+    under_way: BTreeMap<u64, RequestPurpose>,
+    pub(super) segments: BTreeMap<u32, SegmentFile>,
     /// Removals under way.
     pub(super) deletions: usize,
     /// Files that could not be removed, with their bytes.
@@ -77,21 +77,21 @@ pub(super) struct Log {
     /// Bytes that their lists of chunks take.
     lists_bytes: usize,
     /// The segment that is appended to.
-    active: Option<Active>,
+    active: Option<ActiveSegment>,
     pub(super) next_number: u32,
     queue: VecDeque<Fingerprint>,
     queue_bytes: usize,
-    appending: Appending,
+    appending: AppendState,
     /// When the last append was asked for.
     appended_at: Option<Time>,
     /// Bytes of chunks that do not wait for more of them.
     gathered: usize,
     /// The memory of the last append, to be used again.
     spare: BytesMut,
-    knowledge: BTreeMap<(u8, Fact), Vec<Key>>,
+    knowledge: BTreeMap<(u8, PeerFact), Vec<ChunkKey>>,
     unsynced: u64,
     dirty_since: Option<Time>,
-    flush: Flush,
+    flush: FlushTiming,
     retry_at: Option<Time>,
     now: Time,
 }
@@ -100,7 +100,7 @@ pub(super) struct Log {
 pub(super) enum LogState {
     /// [`Dictionary::open`] has not been called.
     Closed,
-    Recovering(Box<Recovery>),
+    Recovering(Box<LogRecovery>),
     Ready,
     /// It could not even be listed: memory only, until the next start.
     Failed,
@@ -108,16 +108,16 @@ pub(super) enum LogState {
 
 /// A segment file.
 #[derive(Clone, Debug)]
-pub(super) struct Segment {
+pub(super) struct SegmentFile {
     pub(super) bytes: u64,
     /// Bytes behind them that should have been cut and may still be there.
     excess: u64,
     salt: [u8; 16],
     /// The chunks in it, and some that have another place by now.
-    chunks: Vec<Slot>,
+    chunks: Vec<EntrySlot>,
 }
 
-impl Segment {
+impl SegmentFile {
     pub(super) fn new(salt: [u8; 16], bytes: u64) -> Self {
         Self {
             bytes,
@@ -130,42 +130,42 @@ impl Segment {
 
 /// Where appending goes on.
 #[derive(Clone, Debug)]
-struct Active {
+struct ActiveSegment {
     number: u32,
     /// Peers named in it so far.
     announced: usize,
     /// What was written in it of peers' holdings.
-    facts: Facts,
+    facts: EncodedFacts,
     /// Nothing more is to be appended, for the disk could not keep what was.
     ends: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Appending {
+enum AppendState {
     Idle,
     UnderWay,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Flush {
+enum FlushTiming {
     WithChunks,
     Now,
 }
 
 /// What is to be written down of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Fact {
+pub(super) enum PeerFact {
     Forget,
     /// Of which generation its dictionary is.
     Generation,
     Held,
-    /// After `Held`: between two batches the order of the two is lost, and taking a chunk for
+    /// After `PeerHoldings`: between two batches the order of the two is lost, and taking a chunk for
     /// lacking costs bytes where taking it for held would cost a repair.
     Lacking,
 }
 
 /// What a request under way was for.
-pub(super) enum Work {
+pub(super) enum RequestPurpose {
     List,
     Identify,
     /// The end of a segment is read.
@@ -174,23 +174,23 @@ pub(super) enum Work {
     },
     Scan,
     Fetch {
-        key: Key,
-        place: Place,
+        key: ChunkKey,
+        place: DiskLocation,
         name: SegmentName,
     },
     Append {
         segment: u32,
         length: u64,
-        chunks: Vec<(Key, u32)>,
+        chunks: Vec<(ChunkKey, u32)>,
         /// The memory that is written from.
         memory: Bytes,
     },
     /// A chunk that is used is read from a segment that is to go.
     Rescue {
-        key: Key,
+        key: ChunkKey,
         offset: u32,
         name: SegmentName,
-        peers: Peers,
+        peers: ChunkPeers,
     },
     /// The end of a segment is written.
     Close {
@@ -214,7 +214,7 @@ pub(super) enum Work {
     LastSync,
 }
 
-impl Log {
+impl DiskLog {
     pub(super) fn new(config: &DictionaryConfig, key: Option<DictionaryKey>) -> Self {
         let cap = Some(config.disk.bytes()).filter(|bytes| *bytes >= LEAST_DISK && key.is_some());
         let cap = cap.unwrap_or(0);
@@ -236,21 +236,21 @@ impl Log {
             next_number: 1,
             queue: VecDeque::new(),
             queue_bytes: 0,
-            appending: Appending::Idle,
+            appending: AppendState::Idle,
             appended_at: None,
             gathered: GATHERED.min(backlog(config) / BACKLOG_PART),
             spare: BytesMut::new(),
             knowledge: BTreeMap::new(),
             unsynced: 0,
             dirty_since: None,
-            flush: Flush::WithChunks,
+            flush: FlushTiming::WithChunks,
             retry_at: None,
             now: Time::ZERO,
         }
     }
 
     /// Hands out a request and remembers what it is for.
-    pub(super) fn ask(&mut self, operation: DiskOperation, work: Work) -> u64 {
+    pub(super) fn ask(&mut self, operation: DiskOperation, work: RequestPurpose) -> u64 {
         self.next_id += 1;
         let id = self.next_id;
         self.requests.push_back(DiskRequest { id, operation });
@@ -266,7 +266,7 @@ impl Log {
     /// Bytes of chunks that wait to be written, and of records that are being written.
     pub(super) fn waiting_bytes(&self) -> u64 {
         let writing = self.under_way.values().map(|work| match work {
-            Work::Append { length, .. } => *length,
+            RequestPurpose::Append { length, .. } => *length,
             _ => 0,
         });
         self.queue_bytes as u64 + writing.sum::<u64>()
@@ -283,22 +283,22 @@ impl Log {
     pub(super) fn delete(&mut self, segment: u32, bytes: u64) {
         self.deletions += 1;
         let operation = DiskOperation::Delete { segment };
-        self.ask(operation, Work::Delete { segment, bytes });
+        self.ask(operation, RequestPurpose::Delete { segment, bytes });
     }
 
     /// Has a segment's file cut by so many bytes.
     pub(super) fn cut(&mut self, segment: u32, length: u64, excess: u64) {
         let operation = DiskOperation::Truncate { segment, length };
-        self.ask(operation, Work::Cut { segment, excess });
+        self.ask(operation, RequestPurpose::Cut { segment, excess });
     }
 
     /// Bytes that are allocated for the lists of what is in which segment.
     pub(super) fn list_bytes(&self) -> usize {
-        let per_segment = 2 * size_of::<(u32, Segment)>();
+        let per_segment = 2 * size_of::<(u32, SegmentFile)>();
         self.lists_bytes + self.segments.len() * per_segment
     }
 
-    fn has_room(&self, active: &Active) -> bool {
+    fn has_room(&self, active: &ActiveSegment) -> bool {
         let segment = self.segments.get(&active.number);
         !active.ends
             && segment.is_some_and(|segment| segment.bytes < self.segment_size)
@@ -306,7 +306,7 @@ impl Log {
     }
 
     /// Bytes that the contents of the segment will take for chunks and facts.
-    fn contents_bytes(&self, active: &Active) -> usize {
+    fn contents_bytes(&self, active: &ActiveSegment) -> usize {
         let segment = self.segments.get(&active.number);
         segment.map_or(0, |segment| segment.chunks.len() * CHUNK_LINE) + active.facts.len()
     }
@@ -321,7 +321,7 @@ impl Log {
     }
 
     /// What seals the records of a segment: deriving it costs as much as sealing some kilobytes.
-    fn seal(&mut self, name: &SegmentName) -> Option<Arc<Seal>> {
+    fn seal(&mut self, name: &SegmentName) -> Option<Arc<SealKey>> {
         if let Some((_, seal)) = self.seals.iter().find(|(known, _)| known == name) {
             return Some(Arc::clone(seal));
         }
@@ -334,7 +334,7 @@ impl Log {
     }
 
     /// Notes that the chunk in this slot is in that segment.
-    pub(super) fn list(&mut self, number: u32, slot: Slot) {
+    pub(super) fn list(&mut self, number: u32, slot: EntrySlot) {
         if let Some(segment) = self.segments.get_mut(&number) {
             self.lists_bytes -= list_bytes(&segment.chunks);
             segment.chunks.push(slot);
@@ -372,8 +372,9 @@ impl Log {
     fn gathers_until(&self) -> Option<Time> {
         let until = self.appended_at? + GATHERING;
         let little = !self.queue.is_empty() && self.queue_bytes < self.gathered;
-        let idle = self.appending == Appending::Idle && self.writes();
-        (little && idle && self.flush == Flush::WithChunks && until > self.now).then_some(until)
+        let idle = self.appending == AppendState::Idle && self.writes();
+        (little && idle && self.flush == FlushTiming::WithChunks && until > self.now)
+            .then_some(until)
     }
 
     fn mark_dirty(&mut self) {
@@ -393,9 +394,9 @@ impl Dictionary {
 
     /// Has what is being gathered written with the next [`Self::poll_disk`]: there will be no more.
     /// What peers hold is part of it, or they would be asked again for what they refer to.
-    pub fn write_down(&mut self) {
+    pub fn request_flush(&mut self) {
         if !self.log.queue.is_empty() || !self.log.knowledge.is_empty() {
-            self.log.flush = Flush::Now;
+            self.log.flush = FlushTiming::Now;
         }
     }
 
@@ -409,20 +410,20 @@ impl Dictionary {
             self.statistics.disk_faults += 1;
         }
         match work {
-            Work::List => self.listed(completion.result),
-            Work::Identify => self.identified(completion.result),
-            Work::Contents { listing } => self.contents_read(listing, completion.result),
-            Work::Scan => self.scanned(completion.result),
-            Work::Fetch { key, place, name } => {
+            RequestPurpose::List => self.listed(completion.result),
+            RequestPurpose::Identify => self.identified(completion.result),
+            RequestPurpose::Contents { listing } => self.contents_read(listing, completion.result),
+            RequestPurpose::Scan => self.scanned(completion.result),
+            RequestPurpose::Fetch { key, place, name } => {
                 self.fetched(key, place, &name, completion.result);
             }
-            Work::Rescue {
+            RequestPurpose::Rescue {
                 key,
                 offset,
                 name,
                 peers,
-            } => self.rescued(key, offset, &name, peers, &completion.result),
-            Work::Append {
+            } => self.finish_rescue(key, offset, &name, peers, &completion.result),
+            RequestPurpose::Append {
                 segment,
                 length,
                 chunks,
@@ -439,26 +440,28 @@ impl Dictionary {
                     Err(_) => self.append_failed(segment, length, &chunks),
                 }
             }
-            Work::Close { segment, length } => self.closed(segment, length, &completion.result),
-            Work::Sync { segment } => {
+            RequestPurpose::Close { segment, length } => {
+                self.closed(segment, length, &completion.result)
+            }
+            RequestPurpose::Sync { segment } => {
                 if completion.result.is_err() {
                     self.sync_failed(segment);
                 }
             }
-            Work::Cut { segment, excess } => {
+            RequestPurpose::Cut { segment, excess } => {
                 let segment = self.log.segments.get_mut(&segment);
                 if let (Some(segment), Err(_)) = (segment, completion.result) {
                     segment.excess += excess;
                 }
             }
-            Work::Delete { segment, bytes } => {
+            RequestPurpose::Delete { segment, bytes } => {
                 self.log.deletions -= 1;
                 if completion.result.is_err() {
                     self.log.undeleted.insert(segment, bytes);
                     self.log.retry_at = Some(self.log.now + DISK_RETRY);
                 }
             }
-            Work::LastSync => {}
+            RequestPurpose::LastSync => {}
         }
         self.keep_within_memory();
     }
@@ -488,7 +491,7 @@ impl Dictionary {
         if due {
             log.dirty_since = None;
             if !log.knowledge.is_empty() {
-                log.flush = Flush::Now;
+                log.flush = FlushTiming::Now;
             }
             self.sync();
         }
@@ -507,46 +510,47 @@ impl Dictionary {
             self.statistics.unwritten_chunks += 1;
             return;
         }
-        self.index.set_place(known.slot, Place::Queued);
+        self.index.set_place(known.slot, DiskLocation::Queued);
         self.log.queue.push_back(fingerprint);
         self.log.queue_bytes += length;
     }
 
     /// Notes what is to be written down of a peer's holdings.
-    pub(super) fn note(&mut self, slot: Option<u8>, fact: Fact, key: Option<Key>) {
+    pub(super) fn note(&mut self, slot: Option<u8>, fact: PeerFact, key: Option<ChunkKey>) {
         let Some(slot) = slot.filter(|_| self.log.writes()) else {
             return;
         };
-        if fact == Fact::Forget {
-            self.log.knowledge.remove(&(slot, Fact::Held));
-            self.log.knowledge.remove(&(slot, Fact::Lacking));
+        if fact == PeerFact::Forget {
+            self.log.knowledge.remove(&(slot, PeerFact::Held));
+            self.log.knowledge.remove(&(slot, PeerFact::Lacking));
         }
         let keys = self.log.knowledge.entry((slot, fact)).or_default();
         keys.extend(key);
         if keys.len() >= MAX_KNOWLEDGE_KEYS {
-            self.log.flush = Flush::Now;
+            self.log.flush = FlushTiming::Now;
         }
         self.log.mark_dirty();
     }
 
     /// Asks for a chunk's record.
-    pub(super) fn start_fetch(&mut self, known: &Known) -> Fetch {
-        let Known { key, place, .. } = *known;
-        let Place::At { segment, offset } = place else {
-            return Fetch::Missing;
+    pub(super) fn start_fetch(&mut self, known: &KnownChunk) -> FetchResult {
+        let KnownChunk { key, place, .. } = *known;
+        let DiskLocation::At { segment, offset } = place else {
+            return FetchResult::Missing;
         };
         let Some(name) = self.log.name(segment, self.generation) else {
-            return Fetch::Missing;
+            return FetchResult::Missing;
         };
         let operation = DiskOperation::Read {
             segment,
             offset: u64::from(offset),
             length: (RECORD_OVERHEAD + CHUNK_HEAD + known.length) as u32,
         };
-        self.log.ask(operation, Work::Fetch { key, place, name });
-        let ticket = Ticket::default();
+        self.log
+            .ask(operation, RequestPurpose::Fetch { key, place, name });
+        let ticket = FetchTicket::default();
         self.fetches.insert(key, ticket.clone());
-        Fetch::Reading(ticket)
+        FetchResult::Reading(ticket)
     }
 
     /// Drops everything that is on disk.
@@ -566,13 +570,13 @@ impl Dictionary {
 
     fn fetched(
         &mut self,
-        key: Key,
-        place: Place,
+        key: ChunkKey,
+        place: DiskLocation,
         name: &SegmentName,
         result: Result<DiskAnswer, DiskFault>,
     ) {
         let answer = match (&result, self.log.seal(name), place) {
-            (Ok(DiskAnswer::Bytes(bytes)), Some(seal), Place::At { offset, .. }) => {
+            (Ok(DiskAnswer::Bytes(bytes)), Some(seal), DiskLocation::At { offset, .. }) => {
                 chunk_of(bytes, &seal, offset, key)
             }
             _ => None,
@@ -611,11 +615,11 @@ impl Dictionary {
     }
 
     /// The chunk has no place on disk any more.
-    fn unplace(&mut self, key: Key) {
+    fn unplace(&mut self, key: ChunkKey) {
         if !self.memory.contains(key) {
             self.index.remove(key);
         } else if let Some(known) = self.index.get(key) {
-            self.index.set_place(known.slot, Place::Nowhere);
+            self.index.set_place(known.slot, DiskLocation::Nowhere);
         }
     }
 
@@ -654,7 +658,7 @@ impl Dictionary {
             let Some(known) = self.index.at(slot) else {
                 continue;
             };
-            let Place::At { segment, offset } = known.place else {
+            let DiskLocation::At { segment, offset } = known.place else {
                 continue;
             };
             if segment != number {
@@ -667,7 +671,7 @@ impl Dictionary {
                 self.enqueue(Fingerprint::of(&bytes));
             } else if used && known.length as u64 <= room {
                 room -= known.length as u64;
-                self.rescue(&known, offset, name);
+                self.start_rescue(&known, offset, name);
             }
         }
         self.index.release_segment(number);
@@ -676,13 +680,13 @@ impl Dictionary {
     }
 
     /// Has a chunk read that is still used, while its segment is there.
-    fn rescue(&mut self, known: &Known, offset: u32, name: SegmentName) {
+    fn start_rescue(&mut self, known: &KnownChunk, offset: u32, name: SegmentName) {
         let operation = DiskOperation::Read {
             segment: name.number,
             offset: u64::from(offset),
             length: (RECORD_OVERHEAD + CHUNK_HEAD + known.length) as u32,
         };
-        let work = Work::Rescue {
+        let work = RequestPurpose::Rescue {
             key: known.key,
             offset,
             name,
@@ -692,12 +696,12 @@ impl Dictionary {
     }
 
     /// Takes a rescued chunk in again, unless the dictionary was cleared meanwhile.
-    fn rescued(
+    fn finish_rescue(
         &mut self,
-        key: Key,
+        key: ChunkKey,
         offset: u32,
         name: &SegmentName,
-        peers: Peers,
+        peers: ChunkPeers,
         result: &Result<DiskAnswer, DiskFault>,
     ) {
         let (Ok(DiskAnswer::Bytes(bytes)), Some(seal)) = (result, self.log.seal(name)) else {
@@ -718,8 +722,8 @@ impl Dictionary {
     }
 }
 
-fn list_bytes(list: &Vec<Slot>) -> usize {
-    list.capacity() * size_of::<Slot>()
+fn list_bytes(list: &Vec<EntrySlot>) -> usize {
+    list.capacity() * size_of::<EntrySlot>()
 }
 
 /// Bytes that may wait for the disk: never more than a quarter of the memory, which they pin.
@@ -728,10 +732,15 @@ fn backlog(config: &DictionaryConfig) -> usize {
 }
 
 /// The chunk in a record read from this offset, if it is sound and the one meant.
-fn chunk_of(record: &[u8], seal: &Seal, offset: u32, key: Key) -> Option<(Fingerprint, Bytes)> {
+fn chunk_of(
+    record: &[u8],
+    seal: &SealKey,
+    offset: u32,
+    key: ChunkKey,
+) -> Option<(Fingerprint, Bytes)> {
     let mut opened = Vec::new();
     let step = step(seal, u64::from(offset), record, &mut opened);
-    let Step::Record(
+    let ScanStep::Record(
         LogRecord::Chunk {
             fingerprint, bytes, ..
         },

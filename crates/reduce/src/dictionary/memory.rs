@@ -7,35 +7,35 @@ use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
 
-use super::seeded::Seeded;
-use crate::fingerprint::Key;
+use super::seeded::SeededBuildHasher;
+use crate::fingerprint::ChunkKey;
 
 /// Bookkeeping of one resident chunk in bytes: map slot, `Bytes` handle, ring slot, allocator.
 pub(super) const RESIDENT_OVERHEAD: usize = 112;
 
 /// Chunks whose bytes are in memory.
-pub(super) struct Memory {
-    residents: HashMap<Key, Resident, Seeded>,
-    ring: VecDeque<Key>,
+pub(super) struct MemoryTier {
+    residents: HashMap<ChunkKey, ResidentChunk, SeededBuildHasher>,
+    ring: VecDeque<ChunkKey>,
     bytes: usize,
 }
 
-struct Resident {
+struct ResidentChunk {
     bytes: Bytes,
     used: bool,
 }
 
 /// Whether the hand may take a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Hold {
+pub(super) enum EvictionStatus {
     /// It may go.
     Free,
     /// It has to stay: it is still to be written, or is being read and would be lost.
     Pinned,
 }
 
-impl Memory {
-    pub(super) fn new(seed: Seeded) -> Self {
+impl MemoryTier {
+    pub(super) fn new(seed: SeededBuildHasher) -> Self {
         Self {
             residents: HashMap::with_hasher(seed),
             ring: VecDeque::new(),
@@ -49,34 +49,34 @@ impl Memory {
     }
 
     /// The chunk's bytes; it counts as used.
-    pub(super) fn get(&mut self, key: Key) -> Option<Bytes> {
+    pub(super) fn get(&mut self, key: ChunkKey) -> Option<Bytes> {
         let resident = self.residents.get_mut(&key)?;
         resident.used = true;
         Some(resident.bytes.clone())
     }
 
     /// The chunk's bytes, without counting as use.
-    pub(super) fn peek(&self, key: Key) -> Option<Bytes> {
+    pub(super) fn peek(&self, key: ChunkKey) -> Option<Bytes> {
         self.residents
             .get(&key)
             .map(|resident| resident.bytes.clone())
     }
 
-    pub(super) fn contains(&self, key: Key) -> bool {
+    pub(super) fn contains(&self, key: ChunkKey) -> bool {
         self.residents.contains_key(&key)
     }
 
     /// Marks a chunk as used, if it is here.
-    pub(super) fn touch(&mut self, key: Key) {
+    pub(super) fn touch(&mut self, key: ChunkKey) {
         if let Some(resident) = self.residents.get_mut(&key) {
             resident.used = true;
         }
     }
 
     /// Takes a chunk in, with an allocation of its own so that no larger buffer is kept alive.
-    pub(super) fn insert(&mut self, key: Key, bytes: &[u8]) -> Bytes {
+    pub(super) fn insert(&mut self, key: ChunkKey, bytes: &[u8]) -> Bytes {
         let bytes = Bytes::copy_from_slice(bytes);
-        let resident = Resident {
+        let resident = ResidentChunk {
             bytes: bytes.clone(),
             used: false,
         };
@@ -89,12 +89,15 @@ impl Memory {
     }
 
     /// Takes the least recently used chunk out that `hold` lets go; `None` when there is none.
-    pub(super) fn evict(&mut self, mut hold: impl FnMut(Key) -> Hold) -> Option<Key> {
+    pub(super) fn evict(
+        &mut self,
+        mut hold: impl FnMut(ChunkKey) -> EvictionStatus,
+    ) -> Option<ChunkKey> {
         for _ in 0..2 * self.ring.len() {
             let key = self.ring.pop_front()?;
             let resident = self.residents.get_mut(&key);
             let resident = resident.expect("the ring holds residents only");
-            if resident.used || hold(key) == Hold::Pinned {
+            if resident.used || hold(key) == EvictionStatus::Pinned {
                 resident.used = false;
                 self.ring.push_back(key);
                 continue;

@@ -44,24 +44,24 @@ use std::hash::BuildHasher;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
-use vocab::{NodeId, Random};
+use vocab::{NodeId, SeededRandom};
 
-use crate::anchor::Anchor;
+use crate::anchor::ChunkAnchor;
 use crate::config::{DictionaryConfig, LENT_PART, MAX_TRACKED_PEERS};
-use crate::fingerprint::{Fingerprint, Key};
-use crate::literals::Codec;
+use crate::fingerprint::{ChunkKey, Fingerprint};
+use crate::literals::LiteralCodec;
 use crate::repair::RepairScope;
-use anchors::Anchors;
-use index::{ENTRY_MEMORY, Index, Known, Linked, Peers};
-use lending::Lending;
-use log::{Fact, Log};
-use memory::{Hold, Memory};
+use anchors::AnchorTable;
+use index::{ChunkIndex, ChunkPeers, ENTRY_MEMORY, KnownChunk, LinkOutcome};
+use lending::LoanAccount;
+use log::{DiskLog, PeerFact};
+use memory::{EvictionStatus, MemoryTier};
 use own_links::OwnLinks;
 use pins::PinnedBodies;
-use seeded::Seeded;
+use seeded::SeededBuildHasher;
 
-pub(crate) use lending::Loan;
-pub(crate) use local_chunks::Kept;
+pub(crate) use lending::MemoryLoan;
+pub(crate) use local_chunks::InsertOutcome;
 pub use pins::{ContentPin, PinPurpose, PinState};
 pub use seal::DictionaryKey;
 pub use segment::{SegmentScan, scan_segment};
@@ -70,7 +70,7 @@ pub(crate) use view::{FlowChunks, PeerView};
 /// The least memory that is used, whatever the configuration says, in bytes.
 const LEAST_MEMORY: usize = 1024 * 1024;
 /// Stands for "no chunk" in links; no key is zero.
-pub(crate) const NO_KEY: Key = 0;
+pub(crate) const NO_KEY: ChunkKey = 0;
 
 /// Which peer's holdings are meant; cheap to copy, valid for the dictionary that gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -130,35 +130,35 @@ pub struct DictionaryStatistics {
 /// Everything remembered, for all peers and flows.
 pub struct Dictionary {
     config: DictionaryConfig,
-    random: Random,
+    random: SeededRandom,
     generation: [u8; 16],
-    seed: Seeded,
-    index: Index,
-    memory: Memory,
-    anchors: Anchors,
-    lending: Lending,
+    seed: SeededBuildHasher,
+    index: ChunkIndex,
+    memory: MemoryTier,
+    anchors: AnchorTable,
+    lending: LoanAccount,
     own_links: OwnLinks,
     pinned_bodies: PinnedBodies,
-    log: Log,
-    peers: Vec<Tracked>,
-    fetches: BTreeMap<Key, Ticket>,
-    codec: Codec,
+    log: DiskLog,
+    peers: Vec<TrackedPeer>,
+    fetches: BTreeMap<ChunkKey, FetchTicket>,
+    codec: LiteralCodec,
     statistics: DictionaryStatistics,
 }
 
 /// A peer whose holdings are known.
 #[derive(Clone, Copy, Debug)]
-struct Tracked {
+struct TrackedPeer {
     node: NodeId,
     /// That of its dictionary; zeros if it has not said.
     generation: [u8; 16],
     /// Whether it has said so since the start.
-    told: bool,
+    has_announced: bool,
 }
 
 /// Where a chunk is on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum DiskLocation {
     /// In memory only.
     Nowhere,
     /// In memory and on its way to the disk.
@@ -171,7 +171,7 @@ enum Place {
 
 /// What an encoder learns of a chunk that it is about to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Presence {
+pub(crate) enum ChunkPresence {
     /// Not in the dictionary.
     New,
     /// In the dictionary; the peer is not known to hold it.
@@ -182,9 +182,9 @@ pub(crate) enum Presence {
 
 /// A chunk on its way from disk; shared by all who wait for it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ticket(Arc<OnceLock<Option<Bytes>>>);
+pub(crate) struct FetchTicket(Arc<OnceLock<Option<Bytes>>>);
 
-impl Ticket {
+impl FetchTicket {
     /// `None` while the read is under way, then the bytes, or that they could not be had.
     pub(crate) fn outcome(&self) -> Option<Option<Bytes>> {
         self.0.get().cloned()
@@ -198,11 +198,11 @@ impl Ticket {
 
 /// What a decoder gets for a reference.
 #[derive(Clone, Debug)]
-pub(crate) enum Fetch {
+pub(crate) enum FetchResult {
     /// The chunk.
     Ready(Bytes),
     /// It is being read.
-    Reading(Ticket),
+    Reading(FetchTicket),
     /// It is not here.
     Missing,
 }
@@ -210,7 +210,7 @@ pub(crate) enum Fetch {
 impl Dictionary {
     /// An empty dictionary in memory; nothing is kept on disk without a key.
     #[must_use]
-    pub fn new(config: DictionaryConfig, random: Random) -> Self {
+    pub fn new(config: DictionaryConfig, random: SeededRandom) -> Self {
         Self::make(config, None, random)
     }
 
@@ -218,28 +218,32 @@ impl Dictionary {
     /// not touched before [`Self::open`]. `random` has to differ at every start, for no two
     /// segments of one key may have the same salt.
     #[must_use]
-    pub fn with_key(config: DictionaryConfig, key: DictionaryKey, random: Random) -> Self {
+    pub fn with_key(config: DictionaryConfig, key: DictionaryKey, random: SeededRandom) -> Self {
         Self::make(config, Some(key), random)
     }
 
-    fn make(config: DictionaryConfig, key: Option<DictionaryKey>, mut random: Random) -> Self {
+    fn make(
+        config: DictionaryConfig,
+        key: Option<DictionaryKey>,
+        mut random: SeededRandom,
+    ) -> Self {
         let mut generation = [0; 16];
         random.fill(&mut generation);
-        let seed = Seeded(random.next_u64());
+        let seed = SeededBuildHasher(random.next_u64());
         Self {
             config,
             generation,
             seed,
-            index: Index::new(seed),
-            memory: Memory::new(seed),
-            anchors: Anchors::new(config.memory.as_usize().max(LEAST_MEMORY)),
-            lending: Lending::default(),
+            index: ChunkIndex::new(seed),
+            memory: MemoryTier::new(seed),
+            anchors: AnchorTable::new(config.memory.as_usize().max(LEAST_MEMORY)),
+            lending: LoanAccount::default(),
             own_links: OwnLinks::new(seed, config.memory.as_usize().max(LEAST_MEMORY)),
             pinned_bodies: PinnedBodies::default(),
-            log: Log::new(&config, key),
+            log: DiskLog::new(&config, key),
             peers: Vec::new(),
             fetches: BTreeMap::new(),
-            codec: Codec::new(),
+            codec: LiteralCodec::new(),
             statistics: DictionaryStatistics::default(),
             random,
         }
@@ -257,10 +261,10 @@ impl Dictionary {
         let known = self.peers.iter().position(|peer| peer.node == node);
         let slot = known.unwrap_or_else(|| {
             if self.peers.len() < MAX_TRACKED_PEERS {
-                self.peers.push(Tracked {
+                self.peers.push(TrackedPeer {
                     node,
                     generation: [0; 16],
-                    told: false,
+                    has_announced: false,
                 });
                 self.peers.len() - 1
             } else {
@@ -278,21 +282,21 @@ impl Dictionary {
             .and_then(|slot| self.peers.get_mut(usize::from(slot)));
         let Some(peer) = peer else { return };
         let before = std::mem::replace(&mut peer.generation, generation);
-        peer.told = true;
+        peer.has_announced = true;
         if before == generation {
             return;
         }
         if before != [0; 16] {
             self.forget_peer(slot);
         }
-        self.note(slot.0, Fact::Generation, None);
+        self.note(slot.0, PeerFact::Generation, None);
     }
 
     /// The peer's dictionary is another one than before: nothing is known of it any more. What it may
     /// refer to stays what it sent or was sent.
     pub fn forget_peer(&mut self, slot: PeerSlot) {
         self.index.forget_holders(slot.bit());
-        self.note(slot.0, Fact::Forget, None);
+        self.note(slot.0, PeerFact::Forget, None);
     }
 
     /// Empties memory and disk and takes a new generation. What was on disk can come back as long as
@@ -336,16 +340,16 @@ impl Dictionary {
         }
     }
 
-    pub(crate) fn codec(&mut self) -> &mut Codec {
+    pub(crate) fn codec(&mut self) -> &mut LiteralCodec {
         &mut self.codec
     }
 
     /// What is known of a chunk; finding it counts as using it.
-    pub(crate) fn look_up(&mut self, fingerprint: &Fingerprint, peer: PeerSlot) -> Presence {
+    pub(crate) fn look_up(&mut self, fingerprint: &Fingerprint, peer: PeerSlot) -> ChunkPresence {
         let known = self.index.get(fingerprint.key());
         let Some(known) = known.filter(|known| known.check == fingerprint.check()) else {
             self.statistics.misses += 1;
-            return Presence::New;
+            return ChunkPresence::New;
         };
         self.index.touch(known.slot);
         if self.memory.contains(known.key) {
@@ -355,9 +359,9 @@ impl Dictionary {
             self.statistics.disk_hits += 1;
         }
         if known.peers.holders & peer.bit() != 0 {
-            Presence::AtBoth
+            ChunkPresence::AtBoth
         } else {
-            Presence::Here
+            ChunkPresence::Here
         }
     }
 
@@ -368,7 +372,7 @@ impl Dictionary {
         &mut self,
         fingerprint: &Fingerprint,
         bytes: &[u8],
-        previous: Key,
+        previous: ChunkKey,
         peer: PeerSlot,
     ) -> Option<Bytes> {
         let key = fingerprint.key();
@@ -399,50 +403,50 @@ impl Dictionary {
     }
 
     /// Lends a flow so much memory for chunks that it has referred to, if there is that much to lend.
-    pub(crate) fn lend(&mut self, bytes: usize) -> Option<Loan> {
+    pub(crate) fn lend(&mut self, bytes: usize) -> Option<MemoryLoan> {
         let loan = self.lending.lend(bytes, self.memory_cap() / LENT_PART);
         self.keep_within_memory();
         loan
     }
 
     /// Notes that in a flow of this peer `key` came right after `previous`.
-    pub(crate) fn link(&mut self, previous: Key, key: Key, peer: PeerSlot) {
+    pub(crate) fn link(&mut self, previous: ChunkKey, key: ChunkKey, peer: PeerSlot) {
         self.link_for(previous, key, peer.bit());
     }
 
     /// Notes that in a flow of these peers `key` came right after `previous`.
-    fn link_for(&mut self, previous: Key, key: Key, peers: u64) {
+    fn link_for(&mut self, previous: ChunkKey, key: ChunkKey, peers: u64) {
         let linked = self.index.link(previous, key, peers);
         let mut left = peers;
         while left != 0 {
             let slot = left.trailing_zeros() as u8;
             left &= left - 1;
             match linked {
-                Linked::Noted => self.own_links.remove(slot, previous),
-                Linked::OthersFollowIt => self.own_links.insert(slot, previous, key),
+                LinkOutcome::Noted => self.own_links.remove(slot, previous),
+                LinkOutcome::OthersFollowIt => self.own_links.insert(slot, previous, key),
             }
         }
     }
 
     /// The chunk that was last seen after this one in a flow of the peer, or else of others, or
     /// [`NO_KEY`].
-    pub(crate) fn next(&self, key: Key, peer: PeerSlot) -> Key {
+    pub(crate) fn next(&self, key: ChunkKey, peer: PeerSlot) -> ChunkKey {
         let own = peer.0.and_then(|slot| self.own_links.get(slot, key));
         own.unwrap_or_else(|| self.index.next(key))
     }
 
     /// The chunk that was last seen before this one, or [`NO_KEY`].
-    pub(crate) fn previous(&self, key: Key) -> Key {
+    pub(crate) fn previous(&self, key: ChunkKey) -> ChunkKey {
         self.index.previous(key)
     }
 
     /// A chunk's length in bytes; zero for one that is not here.
-    pub(crate) fn length(&self, key: Key) -> usize {
+    pub(crate) fn length(&self, key: ChunkKey) -> usize {
         self.index.get(key).map_or(0, |known| known.length)
     }
 
     /// Whether the peer is known to hold the chunk.
-    pub(crate) fn is_held_by(&self, key: Key, peer: PeerSlot) -> bool {
+    pub(crate) fn is_held_by(&self, key: ChunkKey, peer: PeerSlot) -> bool {
         let known = self.index.get(key);
         known.is_some_and(|known| known.peers.holders & peer.bit() != 0)
     }
@@ -450,15 +454,15 @@ impl Dictionary {
     /// The peer is known to hold the chunk: it sent its bytes, or acknowledged them. So it may refer to
     /// it. `check` is the second half of what identifies the chunk: another one with the same key is
     /// not the peer's.
-    pub(crate) fn mark_held(&mut self, key: Key, check: u64, peer: PeerSlot) {
+    pub(crate) fn mark_held(&mut self, key: ChunkKey, check: u64, peer: PeerSlot) {
         if let Some(known) = self.index.get(key).filter(|known| known.check == check) {
             let peers = known.peers.and_holder(peer.bit());
-            self.learn(peer, Fact::Held, &known, peers);
+            self.learn(peer, PeerFact::Held, &known, peers);
         }
     }
 
     /// The chunk's bytes are on their way to the peer: it may refer to it.
-    pub(crate) fn mark_sent(&mut self, key: Key, check: u64, peer: PeerSlot) {
+    pub(crate) fn mark_sent(&mut self, key: ChunkKey, check: u64, peer: PeerSlot) {
         if let Some(known) = self.index.get(key).filter(|known| known.check == check) {
             let peers = known.peers.and_reader(peer.bit());
             if peers != known.peers {
@@ -468,14 +472,14 @@ impl Dictionary {
     }
 
     /// The peer turned out not to hold the chunk. It may still refer to it, once it has it again.
-    pub(crate) fn mark_lacking(&mut self, key: Key, peer: PeerSlot) {
+    pub(crate) fn mark_lacking(&mut self, key: ChunkKey, peer: PeerSlot) {
         if let Some(known) = self.index.get(key) {
             let peers = known.peers.without_holder(peer.bit());
-            self.learn(peer, Fact::Lacking, &known, peers);
+            self.learn(peer, PeerFact::Lacking, &known, peers);
         }
     }
 
-    fn learn(&mut self, peer: PeerSlot, fact: Fact, known: &Known, peers: Peers) {
+    fn learn(&mut self, peer: PeerSlot, fact: PeerFact, known: &KnownChunk, peers: ChunkPeers) {
         if peers == known.peers {
             return;
         }
@@ -486,19 +490,19 @@ impl Dictionary {
     }
 
     /// The chunk's bytes if they are in memory.
-    pub(crate) fn resident(&mut self, key: Key) -> Option<Bytes> {
+    pub(crate) fn resident(&mut self, key: ChunkKey) -> Option<Bytes> {
         self.memory.get(key)
     }
 
     /// Notes by which of its bytes a chunk of the peer's may be found.
-    pub(crate) fn add_anchors(&mut self, key: Key, anchors: &[Anchor], peer: PeerSlot) {
+    pub(crate) fn add_anchors(&mut self, key: ChunkKey, anchors: &[ChunkAnchor], peer: PeerSlot) {
         if !anchors.is_empty() {
             self.anchors.add(key, anchors, self.salt(peer));
         }
     }
 
     /// A chunk of the peer's, and an offset in it, where bytes with this hash may be.
-    pub(crate) fn find_anchor(&self, hash: u64, peer: PeerSlot) -> Option<(Key, usize)> {
+    pub(crate) fn find_anchor(&self, hash: u64, peer: PeerSlot) -> Option<(ChunkKey, usize)> {
         self.anchors.find(hash, self.salt(peer))
     }
 
@@ -510,22 +514,22 @@ impl Dictionary {
     }
 
     /// The chunk's bytes from wherever they are; a disk read is asked for once.
-    pub(crate) fn fetch(&mut self, key: Key) -> Fetch {
+    pub(crate) fn fetch(&mut self, key: ChunkKey) -> FetchResult {
         if let Some(bytes) = self.memory.get(key) {
-            return Fetch::Ready(bytes);
+            return FetchResult::Ready(bytes);
         }
         match self.index.get(key) {
             Some(known) => self.fetch_known(&known),
-            None => Fetch::Missing,
+            None => FetchResult::Missing,
         }
     }
 
-    fn fetch_known(&mut self, known: &Known) -> Fetch {
+    fn fetch_known(&mut self, known: &KnownChunk) -> FetchResult {
         if let Some(bytes) = self.memory.get(known.key) {
-            return Fetch::Ready(bytes);
+            return FetchResult::Ready(bytes);
         }
         if let Some(ticket) = self.fetches.get(&known.key) {
-            return Fetch::Reading(ticket.clone());
+            return FetchResult::Reading(ticket.clone());
         }
         self.index.touch(known.slot);
         self.start_fetch(known)
@@ -547,25 +551,29 @@ impl Dictionary {
     fn keep_within_memory(&mut self) {
         while self.memory_used() > self.memory_cap() {
             // The limit holds even if only what is pinned is left.
-            let evicted = self.evict(Hold::Pinned).or_else(|| self.evict(Hold::Free));
+            let evicted = self
+                .evict(EvictionStatus::Pinned)
+                .or_else(|| self.evict(EvictionStatus::Free));
             let Some(key) = evicted else {
                 return;
             };
             self.statistics.evictions += 1;
             let known = self.index.get(key);
-            if known.is_some_and(|known| known.place == Place::Nowhere) {
+            if known.is_some_and(|known| known.place == DiskLocation::Nowhere) {
                 self.index.remove(key);
             }
         }
     }
 
     /// Takes a chunk out of memory; `read` says what holds for those that are pinned for readers.
-    fn evict(&mut self, read: Hold) -> Option<Key> {
+    fn evict(&mut self, read: EvictionStatus) -> Option<ChunkKey> {
         let index = &self.index;
         let hold = |key| match index.get(key).map(|known| (known.place, known.is_pinned)) {
-            Some((Place::Queued | Place::Writing, _)) => Hold::Pinned,
-            Some((Place::Nowhere, true)) => read,
-            Some((Place::Nowhere | Place::At { .. }, _)) | None => Hold::Free,
+            Some((DiskLocation::Queued | DiskLocation::Writing, _)) => EvictionStatus::Pinned,
+            Some((DiskLocation::Nowhere, true)) => read,
+            Some((DiskLocation::Nowhere | DiskLocation::At { .. }, _)) | None => {
+                EvictionStatus::Free
+            }
         };
         self.memory.evict(hold)
     }

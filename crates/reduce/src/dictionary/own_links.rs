@@ -10,15 +10,15 @@
 
 use std::hash::{BuildHasher, Hasher};
 
-use super::seeded::Seeded;
-use crate::fingerprint::Key;
+use super::seeded::SeededBuildHasher;
+use crate::fingerprint::ChunkKey;
 
 /// Of the dictionary's memory, one part in so many is for these links: 131,072 of them in 256 MiB.
 const MEMORY_PART: usize = 128;
 
 /// The table; it takes no memory until there is a link.
 pub(super) struct OwnLinks {
-    seed: Seeded,
+    seed: SeededBuildHasher,
     most: usize,
     links: Vec<OwnLink>,
 }
@@ -27,12 +27,12 @@ pub(super) struct OwnLinks {
 struct OwnLink {
     /// The hash of the peer and of the chunk that the link begins at; zero where there is none.
     from: u64,
-    to: Key,
+    to: ChunkKey,
 }
 
 impl OwnLinks {
     /// For a dictionary that has so many bytes of memory.
-    pub(super) fn new(seed: Seeded, memory: usize) -> Self {
+    pub(super) fn new(seed: SeededBuildHasher, memory: usize) -> Self {
         Self {
             seed,
             most: (memory / MEMORY_PART / size_of::<OwnLink>()).max(1),
@@ -50,7 +50,7 @@ impl OwnLinks {
     }
 
     /// Notes that in the flows of the peer in this slot `to` came after `from`.
-    pub(super) fn insert(&mut self, slot: u8, from: Key, to: Key) {
+    pub(super) fn insert(&mut self, slot: u8, from: ChunkKey, to: ChunkKey) {
         if self.links.is_empty() {
             self.links = vec![OwnLink::default(); self.most];
         }
@@ -60,17 +60,17 @@ impl OwnLinks {
     }
 
     /// The link in the index holds for the peer as well.
-    pub(super) fn remove(&mut self, slot: u8, from: Key) {
+    pub(super) fn remove(&mut self, slot: u8, from: ChunkKey) {
         if let Some(place) = self.find(slot, from) {
             self.links[place] = OwnLink::default();
         }
     }
 
-    pub(super) fn get(&self, slot: u8, from: Key) -> Option<Key> {
+    pub(super) fn get(&self, slot: u8, from: ChunkKey) -> Option<ChunkKey> {
         self.find(slot, from).map(|place| self.links[place].to)
     }
 
-    fn find(&self, slot: u8, from: Key) -> Option<usize> {
+    fn find(&self, slot: u8, from: ChunkKey) -> Option<usize> {
         if self.links.is_empty() {
             return None;
         }
@@ -79,7 +79,7 @@ impl OwnLinks {
         (self.links[place].from == from).then_some(place)
     }
 
-    fn name(&self, slot: u8, from: Key) -> u64 {
+    fn name(&self, slot: u8, from: ChunkKey) -> u64 {
         let mut hasher = self.seed.build_hasher();
         hasher.write_u64(from);
         hasher.write_u64(u64::from(slot) + 1);
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn links_are_kept_for_each_peer_and_take_no_more_than_their_part() {
-        let mut links = OwnLinks::new(Seeded(1), 1 << 20);
+        let mut links = OwnLinks::new(SeededBuildHasher(1), 1 << 20);
         assert_eq!((links.used(), links.get(0, 5)), (0, None));
         links.insert(0, 5, 6);
         links.insert(1, 5, 7);

@@ -18,9 +18,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::{Dictionary, Place};
+use super::{Dictionary, DiskLocation};
 use crate::config::{MAX_PINNED_BODIES, PIN_STEP, PINNED_DISK_PART, PINNED_MEMORY_PART};
-use crate::content::{ContentHandle, Reference};
+use crate::content::{BodyReference, ContentHandle};
 
 /// What a pin is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -143,7 +143,7 @@ impl Dictionary {
         }
     }
 
-    fn pin_chunk(&mut self, reference: &Reference, purpose: PinPurpose) -> PinState {
+    fn pin_chunk(&mut self, reference: &BodyReference, purpose: PinPurpose) -> PinState {
         let fingerprint = &reference.fingerprint;
         let known = self.index.get(fingerprint.key());
         let known = known
@@ -158,17 +158,17 @@ impl Dictionary {
         }
     }
 
-    fn has_room_for_pin(&self, place: Place, length: usize, purpose: PinPurpose) -> bool {
+    fn has_room_for_pin(&self, place: DiskLocation, length: usize, purpose: PinPurpose) -> bool {
         let part = match purpose {
             PinPurpose::Reading => 1,
             PinPurpose::Keeping => 2,
         };
         let pinned = self.index.pinned();
         let more_segments = match place {
-            Place::At { segment, .. } => usize::from(!self.index.is_segment_pinned(segment)),
+            DiskLocation::At { segment, .. } => usize::from(!self.index.is_segment_pinned(segment)),
             // It is going to be in the segment that is appended to, or in the next one.
-            Place::Queued | Place::Writing => 1,
-            Place::Nowhere => {
+            DiskLocation::Queued | DiskLocation::Writing => 1,
+            DiskLocation::Nowhere => {
                 let most = self.memory_cap() as u64 / (PINNED_MEMORY_PART * part);
                 return pinned.memory_bytes + length as u64 <= most;
             }

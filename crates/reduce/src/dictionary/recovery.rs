@@ -16,13 +16,14 @@
 use bytes::{Bytes, BytesMut};
 use vocab::NodeId;
 
-use super::contents::{ChunkLine, Contents, Facts, Trailer};
-use super::log::{LogState, Segment, Work};
+use super::contents::{ChunkLine, EncodedFacts, SegmentContents, SegmentTrailer};
+use super::log::{LogState, RequestPurpose, SegmentFile};
 use super::seal::SegmentName;
 use super::segment::{
-    CHUNK_HEAD, Head, LogRecord, RECORD_OVERHEAD, SEGMENT_HEAD, Step, parse_segment_head, step,
+    CHUNK_HEAD, HeaderKind, LogRecord, RECORD_OVERHEAD, SEGMENT_HEAD, ScanStep, parse_segment_head,
+    step,
 };
-use super::{Dictionary, PeerSlot, Peers, Place};
+use super::{ChunkPeers, Dictionary, DiskLocation, PeerSlot};
 use crate::config::{MAX_DISK_READ, MAX_TRACKED_PEERS};
 use crate::disk::{DiskAnswer, DiskFault, DiskOperation, SegmentListing};
 
@@ -32,37 +33,37 @@ const LIKELY_CONTENTS: u64 = 224 * 1024;
 const CONTENTS_AHEAD: usize = 8;
 
 /// How far recovery has come.
-pub(super) struct Recovery {
-    phase: Phase,
-    adopt: Adopt,
+pub(super) struct LogRecovery {
+    phase: RecoveryPhase,
+    adopt: GenerationSource,
     /// Segments whose contents have not been asked for; the oldest is last.
     waiting: Vec<SegmentListing>,
     /// Contents that are being read.
     reading: usize,
     /// Segments that have no contents; the oldest is last once all have been looked at.
     bare: Vec<SegmentListing>,
-    scan: Option<Scan>,
+    scan: Option<ScanProgress>,
 }
 
 /// A segment that is being read from its start.
-struct Scan {
+struct ScanProgress {
     listing: SegmentListing,
     name: Option<SegmentName>,
     /// What each slot of the segment means here.
-    slots: Slots,
+    slots: PeerSlotMap,
     buffer: BytesMut,
     /// Bytes of the segment up to the front of `buffer`.
     valid: u64,
     /// Where the next read starts.
     offset: u64,
-    facts: Facts,
+    facts: EncodedFacts,
 }
 
 /// What the slots of a segment mean here.
-type Slots = [PeerSlot; MAX_TRACKED_PEERS];
+type PeerSlotMap = [PeerSlot; MAX_TRACKED_PEERS];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum RecoveryPhase {
     Listing,
     /// Reading the head of the segment at this place in `waiting`, the newest first.
     Identifying(usize),
@@ -71,7 +72,7 @@ enum Phase {
 
 /// Whose generation holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Adopt {
+enum GenerationSource {
     FromDisk,
     /// The dictionary was cleared meanwhile: what is on disk is of the past.
     Ours,
@@ -79,7 +80,7 @@ enum Adopt {
 
 /// How the reading of a segment's records ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
+enum ScanResult {
     /// At its end, or where no further record could be found.
     Read,
     /// The disk would not give the rest, which may be sound.
@@ -97,15 +98,15 @@ impl Dictionary {
             self.log.state = LogState::Ready;
             return;
         }
-        self.log.state = LogState::Recovering(Box::new(Recovery {
-            phase: Phase::Listing,
-            adopt: Adopt::FromDisk,
+        self.log.state = LogState::Recovering(Box::new(LogRecovery {
+            phase: RecoveryPhase::Listing,
+            adopt: GenerationSource::FromDisk,
             waiting: Vec::new(),
             reading: 0,
             bare: Vec::new(),
             scan: None,
         }));
-        self.log.ask(DiskOperation::List, Work::List);
+        self.log.ask(DiskOperation::List, RequestPurpose::List);
     }
 
     /// Whether recovery is over. The dictionary can be used before.
@@ -123,7 +124,7 @@ impl Dictionary {
     #[must_use]
     pub fn is_identified(&self) -> bool {
         match &self.log.state {
-            LogState::Recovering(recovery) => recovery.phase == Phase::Reading,
+            LogState::Recovering(recovery) => recovery.phase == RecoveryPhase::Reading,
             LogState::Closed => self.log.cap == 0,
             LogState::Ready | LogState::Failed => true,
         }
@@ -167,18 +168,18 @@ impl Dictionary {
             return;
         };
         let listing = recovery.waiting.get(place);
-        let Some(listing) = listing.filter(|_| recovery.adopt == Adopt::FromDisk) else {
-            recovery.phase = Phase::Reading;
+        let Some(listing) = listing.filter(|_| recovery.adopt == GenerationSource::FromDisk) else {
+            recovery.phase = RecoveryPhase::Reading;
             self.read_contents();
             return;
         };
-        recovery.phase = Phase::Identifying(place);
+        recovery.phase = RecoveryPhase::Identifying(place);
         let operation = DiskOperation::Read {
             segment: listing.number,
             offset: 0,
             length: SEGMENT_HEAD as u32,
         };
-        self.log.ask(operation, Work::Identify);
+        self.log.ask(operation, RequestPurpose::Identify);
     }
 
     pub(super) fn identified(&mut self, result: Result<DiskAnswer, DiskFault>) {
@@ -186,16 +187,16 @@ impl Dictionary {
         else {
             return;
         };
-        let Phase::Identifying(place) = recovery.phase else {
+        let RecoveryPhase::Identifying(place) = recovery.phase else {
             return;
         };
         let number = recovery.waiting.get(place).map(|listing| listing.number);
         let bytes = bytes_of(result).unwrap_or_default();
         let head = number.map(|number| parse_segment_head(key, &bytes, number));
         match head {
-            Some(Head::Sound(name)) if recovery.adopt == Adopt::FromDisk => {
+            Some(HeaderKind::Sound(name)) if recovery.adopt == GenerationSource::FromDisk => {
                 self.generation = name.generation;
-                recovery.phase = Phase::Reading;
+                recovery.phase = RecoveryPhase::Reading;
                 self.read_contents();
             }
             Some(_) | None => self.identify(place + 1),
@@ -206,7 +207,7 @@ impl Dictionary {
     /// generation, the segment that is being read included.
     pub(super) fn forget_recovered(&mut self) {
         if let LogState::Recovering(recovery) = &mut self.log.state {
-            recovery.adopt = Adopt::Ours;
+            recovery.adopt = GenerationSource::Ours;
             if let Some(scan) = &mut recovery.scan {
                 scan.buffer.clear();
                 scan.offset = 0;
@@ -228,7 +229,8 @@ impl Dictionary {
                 offset: listing.bytes - length,
                 length: length as u32,
             };
-            self.log.ask(operation, Work::Contents { listing });
+            self.log
+                .ask(operation, RequestPurpose::Contents { listing });
         }
         if let LogState::Recovering(recovery) = &mut self.log.state
             && recovery.reading == 0
@@ -250,7 +252,7 @@ impl Dictionary {
             return;
         };
         let bytes = bytes_of(result).unwrap_or_default();
-        let trailer = Trailer::parse(key, &bytes, listing.number);
+        let trailer = SegmentTrailer::parse(key, &bytes, listing.number);
         let end = trailer.and_then(|trailer| Some((trailer, trailer.records_end(listing.bytes)?)));
         if let Some((_, end)) = end
             && (bytes.len() as u64) < listing.bytes - end
@@ -261,19 +263,20 @@ impl Dictionary {
                 offset: end,
                 length: (listing.bytes - end) as u32,
             };
-            self.log.ask(operation, Work::Contents { listing });
+            self.log
+                .ask(operation, RequestPurpose::Contents { listing });
             return;
         }
         recovery.reading -= 1;
         let opened = end.and_then(|(trailer, end)| {
             let start = bytes.len().checked_sub((listing.bytes - end) as usize)?;
             let mut sealed = bytes[start..][..trailer.length].to_vec();
-            let contents = Contents::parse(key, &trailer, &mut sealed)?;
+            let contents = SegmentContents::parse(key, &trailer, &mut sealed)?;
             Some((trailer.name, end, contents))
         });
         match opened {
             Some((name, _, _)) if name.generation != self.generation => {
-                self.reject_segment(listing, Head::Sound(name));
+                self.reject_segment(listing, HeaderKind::Sound(name));
             }
             Some((name, end, contents)) => self.take_contents(listing, &name, end, &contents),
             None => recovery.bare.push(listing),
@@ -287,10 +290,10 @@ impl Dictionary {
         listing: SegmentListing,
         name: &SegmentName,
         end: u64,
-        contents: &Contents,
+        contents: &SegmentContents,
     ) {
         let number = listing.number;
-        let segment = Segment::new(name.salt, listing.bytes);
+        let segment = SegmentFile::new(name.salt, listing.bytes);
         self.log.segments.insert(number, segment);
         let mut slots = [PeerSlot::UNTRACKED; MAX_TRACKED_PEERS];
         for peer in &contents.peers {
@@ -317,14 +320,14 @@ impl Dictionary {
             self.log.state = LogState::Ready;
             return;
         };
-        recovery.scan = Some(Scan {
+        recovery.scan = Some(ScanProgress {
             listing,
             name: None,
             slots: [PeerSlot::UNTRACKED; MAX_TRACKED_PEERS],
             buffer: BytesMut::new(),
             valid: 0,
             offset: 0,
-            facts: Facts::default(),
+            facts: EncodedFacts::default(),
         });
         self.scan_on();
     }
@@ -341,7 +344,7 @@ impl Dictionary {
             offset: scan.offset,
             length: MAX_DISK_READ,
         };
-        self.log.ask(operation, Work::Scan);
+        self.log.ask(operation, RequestPurpose::Scan);
     }
 
     /// Takes in the next bytes of the segment that is read from its start.
@@ -354,7 +357,7 @@ impl Dictionary {
             return;
         };
         let Ok(bytes) = bytes_of(result) else {
-            self.finish_scan(scan, Ending::Failed);
+            self.finish_scan(scan, ScanResult::Failed);
             return;
         };
         let full = bytes.len() == MAX_DISK_READ as usize;
@@ -363,10 +366,15 @@ impl Dictionary {
         if scan.name.is_none() {
             let head = parse_segment_head(key, &scan.buffer, scan.listing.number);
             match head {
-                Head::Sound(name) if name.generation == self.generation && scan.valid == 0 => {
+                HeaderKind::Sound(name)
+                    if name.generation == self.generation && scan.valid == 0 =>
+                {
                     scan.name = Some(name);
                 }
-                Head::Sound(_) | Head::OtherVersion | Head::OtherKey | Head::Foreign => {
+                HeaderKind::Sound(_)
+                | HeaderKind::OtherVersion
+                | HeaderKind::OtherKey
+                | HeaderKind::Foreign => {
                     self.reject_segment(scan.listing, head);
                     self.scan_next_segment();
                     return;
@@ -382,12 +390,12 @@ impl Dictionary {
             }
             self.scan_on();
         } else {
-            self.finish_scan(scan, Ending::Read);
+            self.finish_scan(scan, ScanResult::Read);
         }
     }
 
     /// Takes in all whole records that the buffer holds; says whether more may follow.
-    fn scan_records(&mut self, scan: &mut Scan) -> bool {
+    fn scan_records(&mut self, scan: &mut ScanProgress) -> bool {
         let (Some(name), Some(key)) = (scan.name, &self.log.key) else {
             return false;
         };
@@ -396,22 +404,22 @@ impl Dictionary {
         self.log
             .segments
             .entry(number)
-            .or_insert_with(|| Segment::new(name.salt, scan.listing.bytes));
+            .or_insert_with(|| SegmentFile::new(name.salt, scan.listing.bytes));
         let buffer = std::mem::take(&mut scan.buffer).freeze();
         let mut opened = Vec::new();
         let mut at = 0;
         let more = loop {
             let length = match step(&seal, scan.valid, &buffer[at..], &mut opened) {
-                Step::Record(record, length) => {
+                ScanStep::Record(record, length) => {
                     self.recover_record(scan, record);
                     length
                 }
-                Step::Damaged(length) => {
+                ScanStep::Damaged(length) => {
                     self.statistics.damaged_records += 1;
                     length
                 }
-                Step::Short => break true,
-                Step::Lost => break false,
+                ScanStep::Short => break true,
+                ScanStep::Lost => break false,
             };
             at += length;
             scan.valid += length as u64;
@@ -420,7 +428,7 @@ impl Dictionary {
         more
     }
 
-    fn recover_record(&mut self, scan: &mut Scan, record: LogRecord<'_>) {
+    fn recover_record(&mut self, scan: &mut ScanProgress, record: LogRecord<'_>) {
         match record {
             LogRecord::Chunk {
                 fingerprint,
@@ -467,7 +475,7 @@ impl Dictionary {
         if peer.generation == recorded {
             return slot;
         }
-        if peer.told {
+        if peer.has_announced {
             return PeerSlot::UNTRACKED;
         }
         let known = peer.generation != [0; 16];
@@ -479,7 +487,11 @@ impl Dictionary {
     }
 
     /// Takes in what a segment says of a peer's holdings; returns it in terms of this start.
-    fn recover_fact(&mut self, slots: &Slots, fact: LogRecord<'_>) -> Option<LogRecord<'static>> {
+    fn recover_fact(
+        &mut self,
+        slots: &PeerSlotMap,
+        fact: LogRecord<'_>,
+    ) -> Option<LogRecord<'static>> {
         let here = |slot: u8| slots[usize::from(slot)];
         match fact {
             LogRecord::Held { slot, keys } => {
@@ -520,7 +532,7 @@ impl Dictionary {
 
     /// A chunk of the log goes into the index; what arrived since the start stays as it is, and
     /// a place in a later segment replaces one in an earlier.
-    fn recover_chunk(&mut self, number: u32, slots: &Slots, line: &ChunkLine) {
+    fn recover_chunk(&mut self, number: u32, slots: &PeerSlotMap, line: &ChunkLine) {
         let mut peers = 0;
         let mut recorded = line.peers;
         while recorded != 0 {
@@ -533,15 +545,15 @@ impl Dictionary {
             Some(known) => (known.slot, known.peers.and_holder(peers)),
             None => {
                 let slot = self.index.insert(line.key, line.check, line.length);
-                (slot, Peers::holding(peers))
+                (slot, ChunkPeers::holding(peers))
             }
         };
         self.index.set_peers(slot, with_those);
         let newer = known.is_some_and(
-            |known| matches!(known.place, Place::At { segment, .. } if segment > number),
+            |known| matches!(known.place, DiskLocation::At { segment, .. } if segment > number),
         );
         if !newer {
-            let place = Place::At {
+            let place = DiskLocation::At {
                 segment: number,
                 offset: line.offset,
             };
@@ -552,22 +564,22 @@ impl Dictionary {
         self.keep_within_memory();
     }
 
-    fn reject_segment(&mut self, listing: SegmentListing, head: Head) {
+    fn reject_segment(&mut self, listing: SegmentListing, head: HeaderKind) {
         let statistics = &mut self.statistics;
         if listing.bytes > 0 {
             statistics.rejected_segments += 1;
         }
         match head {
-            Head::OtherVersion => statistics.outdated_segments += 1,
-            Head::OtherKey => statistics.sealed_segments += 1,
-            Head::Sound(_) | Head::Foreign => {}
+            HeaderKind::OtherVersion => statistics.outdated_segments += 1,
+            HeaderKind::OtherKey => statistics.sealed_segments += 1,
+            HeaderKind::Sound(_) | HeaderKind::Foreign => {}
         }
         self.log.delete(listing.number, listing.bytes);
     }
 
     /// The segment has been read up to its end, or as far as it can be.
-    fn finish_scan(&mut self, scan: Scan, ending: Ending) {
-        let Scan {
+    fn finish_scan(&mut self, scan: ScanProgress, ending: ScanResult) {
+        let ScanProgress {
             listing,
             name,
             valid,
@@ -575,7 +587,7 @@ impl Dictionary {
             ..
         } = scan;
         let number = listing.number;
-        if name.is_some() && ending == Ending::Read {
+        if name.is_some() && ending == ScanResult::Read {
             if valid < listing.bytes {
                 self.statistics.damaged_records += 1;
                 self.log.cut(number, valid, listing.bytes - valid);

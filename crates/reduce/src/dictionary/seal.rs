@@ -32,13 +32,13 @@ impl DictionaryKey {
     }
 
     /// Seals the records of a segment.
-    pub(super) fn records(&self, name: &SegmentName) -> Seal {
-        Seal::new(&self.derive("trunkline dictionary 2 records", &[&name.bytes()]))
+    pub(super) fn records(&self, name: &SegmentName) -> SealKey {
+        SealKey::new(&self.derive("trunkline dictionary 2 records", &[&name.bytes()]))
     }
 
     /// Seals what says what is in a segment.
-    pub(super) fn contents(&self, name: &SegmentName, salt: &[u8; 16]) -> Seal {
-        Seal::new(&self.derive("trunkline dictionary 2 contents", &[&name.bytes(), salt]))
+    pub(super) fn contents(&self, name: &SegmentName, salt: &[u8; 16]) -> SealKey {
+        SealKey::new(&self.derive("trunkline dictionary 2 contents", &[&name.bytes(), salt]))
     }
 
     /// A tag of bytes that stand in clear.
@@ -87,15 +87,15 @@ impl SegmentName {
 
 /// Which of the things at one offset is sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum SealedPart {
     Head,
     Body,
 }
 
 /// One derived key, ready for use.
-pub(super) struct Seal(LessSafeKey);
+pub(super) struct SealKey(LessSafeKey);
 
-impl Seal {
+impl SealKey {
     fn new(key: &[u8; 32]) -> Self {
         let key = UnboundKey::new(&AES_256_GCM, key);
         Self(LessSafeKey::new(
@@ -104,7 +104,7 @@ impl Seal {
     }
 
     /// Encrypts in place; the result is to be followed by the tag.
-    pub(super) fn seal(&self, part: Part, offset: u64, bytes: &mut [u8]) -> [u8; TAG] {
+    pub(super) fn seal(&self, part: SealedPart, offset: u64, bytes: &mut [u8]) -> [u8; TAG] {
         let tag = self
             .0
             .seal_in_place_separate_tag(nonce(part, offset), Aad::empty(), bytes);
@@ -116,7 +116,7 @@ impl Seal {
     /// Decrypts in place what ends in its tag; `None` if anything about it is not as it was.
     pub(super) fn open<'a>(
         &self,
-        part: Part,
+        part: SealedPart,
         offset: u64,
         sealed: &'a mut [u8],
     ) -> Option<&'a mut [u8]> {
@@ -126,11 +126,11 @@ impl Seal {
     }
 }
 
-fn nonce(part: Part, offset: u64) -> Nonce {
+fn nonce(part: SealedPart, offset: u64) -> Nonce {
     let mut nonce = [0; 12];
     nonce[3] = match part {
-        Part::Head => 0,
-        Part::Body => 1,
+        SealedPart::Head => 0,
+        SealedPart::Body => 1,
     };
     nonce[4..].copy_from_slice(&offset.to_be_bytes());
     Nonce::assume_unique_for_key(nonce)
@@ -150,19 +150,22 @@ mod tests {
     fn a_seal_opens_at_its_own_place_under_its_own_name_only() {
         let key = DictionaryKey::new([9; 32]);
         let mut sealed = b"some bytes".to_vec();
-        let tag = key.records(&NAME).seal(Part::Body, 64, &mut sealed);
+        let tag = key.records(&NAME).seal(SealedPart::Body, 64, &mut sealed);
         sealed.extend_from_slice(&tag);
         assert!(!sealed.windows(4).any(|window| window == b"some"));
-        let open = |seal: Seal, part, offset| {
+        let open = |seal: SealKey, part, offset| {
             let mut bytes = sealed.clone();
             seal.open(part, offset, &mut bytes)
                 .map(|bytes| bytes.to_vec())
         };
-        let opened = open(key.records(&NAME), Part::Body, 64);
+        let opened = open(key.records(&NAME), SealedPart::Body, 64);
         assert_eq!(opened.as_deref(), Some(&b"some bytes"[..]));
-        assert_eq!(open(key.records(&NAME), Part::Body, 65), None);
-        assert_eq!(open(key.records(&NAME), Part::Head, 64), None);
-        assert_eq!(open(key.contents(&NAME, &[2; 16]), Part::Body, 64), None);
+        assert_eq!(open(key.records(&NAME), SealedPart::Body, 65), None);
+        assert_eq!(open(key.records(&NAME), SealedPart::Head, 64), None);
+        assert_eq!(
+            open(key.contents(&NAME, &[2; 16]), SealedPart::Body, 64),
+            None
+        );
         for other in [
             SegmentName { number: 8, ..NAME },
             SegmentName {
@@ -174,10 +177,10 @@ mod tests {
                 ..NAME
             },
         ] {
-            assert_eq!(open(key.records(&other), Part::Body, 64), None);
+            assert_eq!(open(key.records(&other), SealedPart::Body, 64), None);
         }
         let other = DictionaryKey::new([8; 32]);
-        assert_eq!(open(other.records(&NAME), Part::Body, 64), None);
+        assert_eq!(open(other.records(&NAME), SealedPart::Body, 64), None);
         assert_ne!(key.tag(b"x"), other.tag(b"x"));
     }
 

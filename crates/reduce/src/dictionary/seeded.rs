@@ -5,12 +5,12 @@ use std::hash::{BuildHasher, Hasher};
 
 /// Makes hashers that share a seed.
 #[derive(Clone, Copy)]
-pub(super) struct Seeded(pub(super) u64);
+pub(super) struct SeededBuildHasher(pub(super) u64);
 
 /// Folds one key into the seed.
 pub(super) struct SeededHasher(u64);
 
-impl BuildHasher for Seeded {
+impl BuildHasher for SeededBuildHasher {
     type Hasher = SeededHasher;
 
     fn build_hasher(&self) -> SeededHasher {

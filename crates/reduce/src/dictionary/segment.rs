@@ -11,11 +11,11 @@
 //! (`contents.rs`).
 
 use bytes::{BufMut, BytesMut};
-use vocab::{NodeId, Reader};
+use vocab::{ByteReader, NodeId};
 
-use super::seal::{DictionaryKey, Part, Seal, SegmentName, TAG};
+use super::seal::{DictionaryKey, SealKey, SealedPart, SegmentName, TAG};
 use crate::config::{MAX_CHUNK, MAX_TRACKED_PEERS};
-use crate::fingerprint::{Fingerprint, Key};
+use crate::fingerprint::{ChunkKey, Fingerprint};
 
 const MAGIC: [u8; 8] = *b"TRNKLSEG";
 const VERSION: u16 = 2;
@@ -43,7 +43,7 @@ pub(super) enum LogRecord<'a> {
     Chunk {
         fingerprint: Fingerprint,
         peers: u64,
-        previous: Key,
+        previous: ChunkKey,
         bytes: &'a [u8],
     },
     /// From here on in this segment, `slot` means `node`, whose dictionary is of this generation;
@@ -54,16 +54,16 @@ pub(super) enum LogRecord<'a> {
         generation: [u8; 16],
     },
     /// The peer is known to hold these.
-    Held { slot: u8, keys: Vec<Key> },
+    Held { slot: u8, keys: Vec<ChunkKey> },
     /// The peer turned out not to hold these.
-    Lacking { slot: u8, keys: Vec<Key> },
+    Lacking { slot: u8, keys: Vec<ChunkKey> },
     /// Nothing is known of the peer any more.
     Forget { slot: u8 },
 }
 
 /// What stands at the front of some bytes of a segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step<'a> {
+pub(super) enum ScanStep<'a> {
     /// A record and its length, head included.
     Record(LogRecord<'a>, usize),
     /// A record of this length whose body is damaged or unknown.
@@ -76,7 +76,7 @@ pub(super) enum Step<'a> {
 
 /// What the first bytes of a file turned out to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Head {
+pub(super) enum HeaderKind {
     /// The head of the segment of this name.
     Sound(SegmentName),
     /// A segment in another version of the format.
@@ -100,34 +100,34 @@ pub(super) fn emit_segment_head(key: &DictionaryKey, name: &SegmentName) -> Vec<
 }
 
 /// Says what a file begins with whose name has this number.
-pub(super) fn parse_segment_head(key: &DictionaryKey, bytes: &[u8], number: u32) -> Head {
-    let mut reader = Reader::new(bytes);
+pub(super) fn parse_segment_head(key: &DictionaryKey, bytes: &[u8], number: u32) -> HeaderKind {
+    let mut reader = ByteReader::new(bytes);
     let Ok((magic, version)) = reader
         .array()
         .and_then(|magic: [u8; 8]| Ok((magic, reader.u16()?)))
     else {
-        return Head::Foreign;
+        return HeaderKind::Foreign;
     };
     if magic != MAGIC {
-        return Head::Foreign;
+        return HeaderKind::Foreign;
     }
     if version != VERSION {
-        return Head::OtherVersion;
+        return HeaderKind::OtherVersion;
     }
     let fields = reader
         .u16()
         .and_then(|_| Ok((reader.u32()?, reader.array()?, reader.array()?)));
     let Ok((named, generation, salt)) = fields else {
-        return Head::Foreign;
+        return HeaderKind::Foreign;
     };
     let tag: Result<[u8; TAG], _> = reader.array();
     if tag != Ok(key.tag(&bytes[..SEGMENT_HEAD - TAG])) {
-        return Head::OtherKey;
+        return HeaderKind::OtherKey;
     }
     if named != number {
-        return Head::Foreign;
+        return HeaderKind::Foreign;
     }
-    Head::Sound(SegmentName {
+    HeaderKind::Sound(SegmentName {
         number,
         generation,
         salt,
@@ -136,17 +136,17 @@ pub(super) fn parse_segment_head(key: &DictionaryKey, bytes: &[u8], number: u32)
 
 impl LogRecord<'_> {
     /// Appends the record's bytes, sealed for this offset.
-    pub(super) fn emit(&self, seal: &Seal, offset: u64, out: &mut BytesMut) {
+    pub(super) fn emit(&self, seal: &SealKey, offset: u64, out: &mut BytesMut) {
         let start = out.len();
         out.extend_from_slice(&[0; RECORD_HEAD]);
         let kind = self.emit_body(out);
         let body = start + RECORD_HEAD;
         let length = (out.len() - body) as u32;
-        let tag = seal.seal(Part::Body, offset, &mut out[body..]);
+        let tag = seal.seal(SealedPart::Body, offset, &mut out[body..]);
         out.extend_from_slice(&tag);
         let mut head = [kind, 0, 0, 0, 0, 0, 0, 0];
         head[4..].copy_from_slice(&length.to_be_bytes());
-        let tag = seal.seal(Part::Head, offset, &mut head);
+        let tag = seal.seal(SealedPart::Head, offset, &mut head);
         out[start..start + 8].copy_from_slice(&head);
         out[start + 8..body].copy_from_slice(&tag);
     }
@@ -191,7 +191,7 @@ impl LogRecord<'_> {
     }
 }
 
-fn emit_keys(out: &mut BytesMut, slot: u8, keys: &[Key]) {
+fn emit_keys(out: &mut BytesMut, slot: u8, keys: &[ChunkKey]) {
     out.put_u8(slot);
     for key in keys {
         out.extend_from_slice(&key.to_be_bytes());
@@ -201,40 +201,40 @@ fn emit_keys(out: &mut BytesMut, slot: u8, keys: &[Key]) {
 /// Reads what stands at the front of `bytes`, which are at `offset` in their segment; what was
 /// sealed is opened in `opened`.
 pub(super) fn step<'a>(
-    seal: &Seal,
+    seal: &SealKey,
     offset: u64,
     bytes: &[u8],
     opened: &'a mut Vec<u8>,
-) -> Step<'a> {
+) -> ScanStep<'a> {
     let Some(head) = bytes.first_chunk::<RECORD_HEAD>() else {
-        return Step::Short;
+        return ScanStep::Short;
     };
     let mut head = *head;
-    let Some(head) = seal.open(Part::Head, offset, &mut head) else {
-        return Step::Lost;
+    let Some(head) = seal.open(SealedPart::Head, offset, &mut head) else {
+        return ScanStep::Lost;
     };
     let kind = head[0];
     let length = u32::from_be_bytes([head[4], head[5], head[6], head[7]]) as usize;
     if length > MAX_BODY {
-        return Step::Lost;
+        return ScanStep::Lost;
     }
     let whole = RECORD_OVERHEAD + length;
     let Some(body) = bytes.get(RECORD_HEAD..whole) else {
-        return Step::Short;
+        return ScanStep::Short;
     };
     opened.clear();
     opened.extend_from_slice(body);
-    let Some(body) = seal.open(Part::Body, offset, opened) else {
-        return Step::Damaged(whole);
+    let Some(body) = seal.open(SealedPart::Body, offset, opened) else {
+        return ScanStep::Damaged(whole);
     };
     match parse_body(kind, body) {
-        Some(record) => Step::Record(record, whole),
-        None => Step::Damaged(whole),
+        Some(record) => ScanStep::Record(record, whole),
+        None => ScanStep::Damaged(whole),
     }
 }
 
 fn parse_body(kind: u8, body: &[u8]) -> Option<LogRecord<'_>> {
-    let mut reader = Reader::new(body);
+    let mut reader = ByteReader::new(body);
     let record = match kind {
         KIND_CHUNK => {
             let fingerprint = Fingerprint(reader.array().ok()?);
@@ -272,12 +272,12 @@ fn parse_body(kind: u8, body: &[u8]) -> Option<LogRecord<'_>> {
     reader.is_empty().then_some(record)
 }
 
-fn parse_slot(reader: &mut Reader<'_>) -> Option<u8> {
+fn parse_slot(reader: &mut ByteReader<'_>) -> Option<u8> {
     let slot = reader.u8().ok()?;
     (usize::from(slot) < MAX_TRACKED_PEERS).then_some(slot)
 }
 
-fn parse_keys(reader: &mut Reader<'_>) -> Option<Vec<Key>> {
+fn parse_keys(reader: &mut ByteReader<'_>) -> Option<Vec<ChunkKey>> {
     if reader.remaining() > 8 * MAX_KNOWLEDGE_KEYS {
         return None;
     }
@@ -307,7 +307,7 @@ pub struct SegmentScan {
 #[must_use]
 pub fn scan_segment(key: &DictionaryKey, number: u32, bytes: &[u8]) -> SegmentScan {
     let mut scan = SegmentScan::default();
-    let Head::Sound(name) = parse_segment_head(key, bytes, number) else {
+    let HeaderKind::Sound(name) = parse_segment_head(key, bytes, number) else {
         return scan;
     };
     scan.is_segment = true;
@@ -316,7 +316,7 @@ pub fn scan_segment(key: &DictionaryKey, number: u32, bytes: &[u8]) -> SegmentSc
     let mut at = SEGMENT_HEAD;
     loop {
         let length = match step(&seal, at as u64, &bytes[at..], &mut opened) {
-            Step::Record(
+            ScanStep::Record(
                 LogRecord::Chunk {
                     fingerprint, bytes, ..
                 },
@@ -329,15 +329,15 @@ pub fn scan_segment(key: &DictionaryKey, number: u32, bytes: &[u8]) -> SegmentSc
                 }
                 length
             }
-            Step::Record(_, length) => {
+            ScanStep::Record(_, length) => {
                 scan.other_records += 1;
                 length
             }
-            Step::Damaged(length) => {
+            ScanStep::Damaged(length) => {
                 scan.damaged_records += 1;
                 length
             }
-            Step::Short | Step::Lost => break,
+            ScanStep::Short | ScanStep::Lost => break,
         };
         at += length;
     }
@@ -392,11 +392,14 @@ mod tests {
             let mut bytes = BytesMut::new();
             record.emit(&seal, 640, &mut bytes);
             for cut in 0..bytes.len() {
-                assert_eq!(step(&seal, 640, &bytes[..cut], &mut opened), Step::Short);
+                assert_eq!(
+                    step(&seal, 640, &bytes[..cut], &mut opened),
+                    ScanStep::Short
+                );
             }
             let found = step(&seal, 640, &bytes, &mut opened);
-            assert_eq!(found, Step::Record(record, bytes.len()));
-            assert_eq!(step(&seal, 641, &bytes, &mut opened), Step::Lost);
+            assert_eq!(found, ScanStep::Record(record, bytes.len()));
+            assert_eq!(step(&seal, 641, &bytes, &mut opened), ScanStep::Lost);
         }
     }
 
@@ -425,14 +428,26 @@ mod tests {
     #[test]
     fn what_is_not_ours_is_told_apart() {
         let head = emit_segment_head(&key(), &NAME);
-        assert_eq!(parse_segment_head(&key(), &head, 4), Head::Sound(NAME));
-        assert_eq!(parse_segment_head(&key(), &head, 5), Head::Foreign);
+        assert_eq!(
+            parse_segment_head(&key(), &head, 4),
+            HeaderKind::Sound(NAME)
+        );
+        assert_eq!(parse_segment_head(&key(), &head, 5), HeaderKind::Foreign);
         let other = DictionaryKey::new([6; 32]);
-        assert_eq!(parse_segment_head(&other, &head, 4), Head::OtherKey);
+        assert_eq!(parse_segment_head(&other, &head, 4), HeaderKind::OtherKey);
         let mut old = head.clone();
         old[9] = 1;
-        assert_eq!(parse_segment_head(&key(), &old, 4), Head::OtherVersion);
-        assert_eq!(parse_segment_head(&key(), &head[..63], 4), Head::OtherKey);
-        assert_eq!(parse_segment_head(&key(), &head[..9], 4), Head::Foreign);
+        assert_eq!(
+            parse_segment_head(&key(), &old, 4),
+            HeaderKind::OtherVersion
+        );
+        assert_eq!(
+            parse_segment_head(&key(), &head[..63], 4),
+            HeaderKind::OtherKey
+        );
+        assert_eq!(
+            parse_segment_head(&key(), &head[..9], 4),
+            HeaderKind::Foreign
+        );
     }
 }

@@ -8,43 +8,43 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use vocab::{ByteCount, NodeId, Random, Time};
+use vocab::{ByteCount, NodeId, SeededRandom, Time};
 
 use super::contents::TRAILER;
-use super::{Dictionary, DictionaryKey, Fetch, NO_KEY, PeerSlot, Place};
+use super::{Dictionary, DictionaryKey, DiskLocation, FetchResult, NO_KEY, PeerSlot};
 use crate::config::DictionaryConfig;
 use crate::disk::{DiskFault, DiskOperation};
-use crate::fingerprint::{Fingerprint, Key};
-use crate::testing::PowerlessDisk;
+use crate::fingerprint::{ChunkKey, Fingerprint};
+use crate::testing::PowerLossDisk;
 
 const PEERS: u8 = 3;
 /// Bytes that recovery may add to a disk, at the ends of segments that have no contents.
 const ROOM_FOR_CONTENTS: u64 = 128 * 1024;
 
-struct World {
-    random: Random,
+struct SurvivalSimulation {
+    random: SeededRandom,
     config: DictionaryConfig,
-    disk: PowerlessDisk,
+    disk: PowerLossDisk,
     dictionary: Dictionary,
     now: Time,
     /// Everything that was ever put in.
-    chunks: BTreeMap<Key, Vec<u8>>,
-    keys: Vec<Key>,
+    chunks: BTreeMap<ChunkKey, Vec<u8>>,
+    keys: Vec<ChunkKey>,
     /// In which segment a chunk has been synced.
-    synced: BTreeMap<Key, u32>,
+    synced: BTreeMap<ChunkKey, u32>,
     /// In which segment a chunk was when the process was killed.
-    written: BTreeMap<Key, u32>,
+    written: BTreeMap<ChunkKey, u32>,
     /// Which peer was ever said to hold what.
-    held: BTreeSet<(u8, Key)>,
+    held: BTreeSet<(u8, ChunkKey)>,
     /// How far each segment, under each salt, was ever sealed.
     sealed: BTreeMap<(u32, Vec<u8>), u64>,
     /// Bytes that were on disk when this life began.
     found: u64,
 }
 
-impl World {
+impl SurvivalSimulation {
     fn new(seed: u64) -> Self {
-        let mut random = Random::from_seed(seed);
+        let mut random = SeededRandom::from_seed(seed);
         let config = DictionaryConfig {
             memory: ByteCount::mebibytes(1),
             disk: ByteCount::kibibytes(1024 + random.below(3) * 512),
@@ -54,7 +54,7 @@ impl World {
             dictionary: dictionary(config, &mut random),
             random,
             config,
-            disk: PowerlessDisk::default(),
+            disk: PowerLossDisk::default(),
             now: Time::ZERO,
             chunks: BTreeMap::new(),
             keys: Vec::new(),
@@ -104,7 +104,7 @@ impl World {
         }
     }
 
-    fn any_key(&mut self) -> Option<Key> {
+    fn any_key(&mut self) -> Option<ChunkKey> {
         let at = self.random.below(self.keys.len() as u64) as usize;
         self.keys.get(at).copied()
     }
@@ -135,11 +135,11 @@ impl World {
         assert!(bytes.is_none_or(|bytes| bytes == self.chunks[&key]));
     }
 
-    fn read(&mut self, key: Key) -> Option<Vec<u8>> {
+    fn read(&mut self, key: ChunkKey) -> Option<Vec<u8>> {
         match self.dictionary.fetch(key) {
-            Fetch::Ready(bytes) => Some(bytes.to_vec()),
-            Fetch::Missing => None,
-            Fetch::Reading(ticket) => {
+            FetchResult::Ready(bytes) => Some(bytes.to_vec()),
+            FetchResult::Missing => None,
+            FetchResult::Reading(ticket) => {
                 while ticket.outcome().is_none() {
                     assert!(self.serve(), "the read is never asked for");
                 }
@@ -185,7 +185,7 @@ impl World {
         if matches!(completion.result, Err(DiskFault::Io(_))) {
             // A chunk whose read fails is given up, as it must be: what a disk does not give is
             // not there.
-            let before: Vec<Key> = self.synced.keys().copied().collect();
+            let before: Vec<ChunkKey> = self.synced.keys().copied().collect();
             self.dictionary.handle_disk(completion);
             for key in before {
                 if self.segment_of(key).is_none() && self.dictionary.is_ready() {
@@ -228,10 +228,10 @@ impl World {
         *sealed = offset + bytes.len() as u64;
     }
 
-    fn segment_of(&self, key: Key) -> Option<u32> {
+    fn segment_of(&self, key: ChunkKey) -> Option<u32> {
         match self.dictionary.index.get(key)?.place {
-            Place::At { segment, .. } => Some(segment),
-            Place::Nowhere | Place::Queued | Place::Writing => None,
+            DiskLocation::At { segment, .. } => Some(segment),
+            DiskLocation::Nowhere | DiskLocation::Queued | DiskLocation::Writing => None,
         }
     }
 
@@ -295,13 +295,13 @@ impl World {
     }
 }
 
-fn dictionary(config: DictionaryConfig, random: &mut Random) -> Dictionary {
+fn dictionary(config: DictionaryConfig, random: &mut SeededRandom) -> Dictionary {
     let key = DictionaryKey::new([3; 32]);
-    Dictionary::with_key(config, key, Random::from_seed(random.next_u64()))
+    Dictionary::with_key(config, key, SeededRandom::from_seed(random.next_u64()))
 }
 
 fn live(seed: u64) {
-    let mut world = World::new(seed);
+    let mut world = SurvivalSimulation::new(seed);
     world.dictionary.open();
     for _ in 0..4 {
         for _ in 0..10 + world.random.below(250) {

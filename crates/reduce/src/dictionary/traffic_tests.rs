@@ -17,19 +17,20 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use vocab::{ByteCount, NodeId, Random, Segment, SegmentKind, Time};
+use vocab::{ByteCount, FlowSegment, NodeId, SeededRandom, SegmentKind, Time};
 
-use super::{Dictionary, DictionaryKey, NO_KEY, PeerSlot, Place};
+use super::{Dictionary, DictionaryKey, DiskLocation, NO_KEY, PeerSlot};
 use crate::chunker::Chunker;
 use crate::config::{
-    DecoderConfig, DictionaryConfig, EncoderConfig, MAX_RECORD_LITERALS, SYNC_INTERVAL, Storing,
+    DecoderConfig, DictionaryConfig, EncoderConfig, MAX_RECORD_LITERALS, SYNC_INTERVAL,
+    StoragePolicy,
 };
-use crate::decoder::{Decoded, Decoder};
+use crate::decoder::{DecoderOutput, FlowDecoder};
 use crate::disk::DiskOperation;
-use crate::encoder::Encoder;
-use crate::fingerprint::{Fingerprint, Key};
+use crate::encoder::FlowEncoder;
+use crate::fingerprint::{ChunkKey, Fingerprint};
 use crate::repair::{RepairRequest, RepairScope};
-use crate::testing::PowerlessDisk;
+use crate::testing::PowerLossDisk;
 
 /// Flows that there may be at the same time.
 const FLOWS: usize = 3;
@@ -42,16 +43,16 @@ const MOST_TURNS: usize = 20_000;
 
 /// Something that happens.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum TrafficStep {
     /// The flow of this number is brought to its end, and another begins in its place.
     Start {
         flow: usize,
         from: usize,
-        storing: Storing,
+        storing: StoragePolicy,
     },
     Push {
         flow: usize,
-        data: Data,
+        data: HostData,
     },
     /// The host sends no more.
     Finish {
@@ -88,7 +89,7 @@ enum Step {
     /// A node ends without a word and starts again.
     Restart {
         side: usize,
-        found: Found,
+        found: DiskAfterRestart,
     },
     /// A node starts again before it has recovered.
     RestartTwice {
@@ -109,7 +110,7 @@ enum Step {
 
 /// What a node finds on its disk when it starts again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Found {
+enum DiskAfterRestart {
     /// Everything that was written.
     Written,
     /// What a loss of power left.
@@ -122,7 +123,7 @@ enum Found {
 
 /// What a host sends.
 #[derive(Clone, Copy, Debug)]
-struct Data {
+struct HostData {
     kind: SegmentKind,
     /// Which of a few long strings.
     content: u64,
@@ -134,44 +135,44 @@ struct Data {
 
 /// How much there is room for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Room {
+enum StorageRoom {
     /// Much is evicted.
     Little,
     /// Nothing is.
     Plenty,
 }
 
-struct World {
-    random: Random,
-    room: Room,
+struct TrafficSimulation {
+    random: SeededRandom,
+    room: StorageRoom,
     now: Time,
-    sides: [Side; 2],
-    flows: [Option<Flow>; FLOWS],
+    sides: [TrafficSide; 2],
+    flows: [Option<TrafficFlow>; FLOWS],
     /// Of which generation its peer's dictionary was when each side was last told, since its start.
     told: [Option<[u8; 16]>; 2],
     /// All chunks of payload that may be stored.
-    chunks: BTreeMap<Key, Bytes>,
+    chunks: BTreeMap<ChunkKey, Bytes>,
     /// Those of payload that may not, and was not sent otherwise.
-    unstorable: BTreeSet<Key>,
+    unstorable: BTreeSet<ChunkKey>,
     /// Something has happened after which repairs are asked for.
     something_was_lost: bool,
     /// Requests for what a dictionary should have had.
     lost_chunks: usize,
 }
 
-struct Side {
+struct TrafficSide {
     dictionary: Dictionary,
-    disk: PowerlessDisk,
+    disk: PowerLossDisk,
     config: DictionaryConfig,
     key_number: u8,
     /// What the running or the coming process must find on the disk.
-    kept: Kept,
+    kept: DiskPlacement,
     /// A copy of the disk, and under which key it was made.
-    copy: Option<(PowerlessDisk, Kept, u8)>,
+    copy: Option<(PowerLossDisk, DiskPlacement, u8)>,
     /// What it held when it was purged and has not been given again since.
-    purged: BTreeSet<Key>,
+    purged: BTreeSet<ChunkKey>,
     /// What it ever held.
-    had: BTreeSet<Key>,
+    had: BTreeSet<ChunkKey>,
     /// Bytes on disk when it started.
     found: u64,
     has_recovered: bool,
@@ -183,24 +184,24 @@ struct Side {
 
 /// Where chunks are on a disk.
 #[derive(Clone, Debug, Default)]
-struct Kept {
+struct DiskPlacement {
     /// The segment, and since when at the latest; `None` when a failed request may have delayed it.
-    written: BTreeMap<Key, (u32, Option<Time>)>,
-    synced: BTreeSet<Key>,
+    written: BTreeMap<ChunkKey, (u32, Option<Time>)>,
+    synced: BTreeSet<ChunkKey>,
     /// What a start has found beyond that. A loss of power may have kept what a segment says of itself
     /// and not the chunk, which is noticed when it is read.
-    doubtful: BTreeMap<Key, u32>,
+    doubtful: BTreeMap<ChunkKey, u32>,
 }
 
-struct Flow {
+struct TrafficFlow {
     from: usize,
-    storing: Storing,
-    encoder: Encoder,
-    decoder: Decoder,
+    storing: StoragePolicy,
+    encoder: FlowEncoder,
+    decoder: FlowDecoder,
     under_way: VecDeque<Bytes>,
     requests: VecDeque<Bytes>,
     /// What was sent and has not come out.
-    expected: VecDeque<Segment>,
+    expected: VecDeque<FlowSegment>,
     chunker: Chunker,
     open: Vec<u8>,
     is_finished: bool,
@@ -212,7 +213,7 @@ fn key(number: u8) -> DictionaryKey {
     DictionaryKey::new([number; 32])
 }
 
-impl Kept {
+impl DiskPlacement {
     fn drop_segment(&mut self, segment: u32) {
         self.written.retain(|_, (kept, _)| *kept != segment);
         self.doubtful.retain(|_, kept| *kept != segment);
@@ -221,26 +222,26 @@ impl Kept {
     }
 }
 
-impl Side {
-    fn new(number: usize, room: Room, random: &mut Random) -> Self {
+impl TrafficSide {
+    fn new(number: usize, room: StorageRoom, random: &mut SeededRandom) -> Self {
         let config = match room {
-            Room::Little => DictionaryConfig {
+            StorageRoom::Little => DictionaryConfig {
                 memory: ByteCount::mebibytes(1),
                 disk: ByteCount::kibibytes(1024 + random.below(3) * 512),
                 segment: ByteCount::kibibytes(64 << random.below(3)),
             },
-            Room::Plenty => DictionaryConfig {
+            StorageRoom::Plenty => DictionaryConfig {
                 memory: ByteCount::mebibytes(32),
                 disk: ByteCount::mebibytes(64),
                 segment: ByteCount::kibibytes(64 << random.below(4)),
             },
         };
         let mut side = Self {
-            dictionary: Dictionary::new(config, Random::from_seed(0)),
-            disk: PowerlessDisk::default(),
+            dictionary: Dictionary::new(config, SeededRandom::from_seed(0)),
+            disk: PowerLossDisk::default(),
             config,
             key_number: number as u8,
-            kept: Kept::default(),
+            kept: DiskPlacement::default(),
             copy: None,
             purged: BTreeSet::new(),
             had: BTreeSet::new(),
@@ -254,8 +255,8 @@ impl Side {
     }
 
     /// A process begins over what is on the disk.
-    fn start(&mut self, random: &mut Random) {
-        let random = Random::from_seed(random.next_u64());
+    fn start(&mut self, random: &mut SeededRandom) {
+        let random = SeededRandom::from_seed(random.next_u64());
         self.dictionary = Dictionary::with_key(self.config, key(self.key_number), random);
         self.dictionary.open();
         self.found = self.disk.seen().bytes();
@@ -264,15 +265,15 @@ impl Side {
         self.is_purging = false;
     }
 
-    fn segment_of(&self, key: Key) -> Option<u32> {
+    fn segment_of(&self, key: ChunkKey) -> Option<u32> {
         match self.dictionary.index.get(key)?.place {
-            Place::At { segment, .. } => Some(segment),
-            Place::Nowhere | Place::Queued | Place::Writing => None,
+            DiskLocation::At { segment, .. } => Some(segment),
+            DiskLocation::Nowhere | DiskLocation::Queued | DiskLocation::Writing => None,
         }
     }
 
     /// Executes one request, if there is one.
-    fn serve(&mut self, now: Time, chunks: &BTreeMap<Key, Bytes>) -> bool {
+    fn serve(&mut self, now: Time, chunks: &BTreeMap<ChunkKey, Bytes>) -> bool {
         let Some(request) = self.dictionary.poll_disk() else {
             return false;
         };
@@ -327,7 +328,7 @@ impl Side {
     }
 
     fn check_recovered(&mut self) {
-        let Kept { written, .. } = &self.kept;
+        let DiskPlacement { written, .. } = &self.kept;
         let lost = written
             .iter()
             .find(|(key, (segment, _))| self.segment_of(**key).is_none_or(|at| at < *segment));
@@ -338,7 +339,7 @@ impl Side {
 
     /// What was purged is not found on disk by a later start.
     fn look_at_purged(&mut self) {
-        let came_back = |key: &&Key| self.segment_of(**key).is_some();
+        let came_back = |key: &&ChunkKey| self.segment_of(**key).is_some();
         if !self.has_recovered
             && let Some(key) = self.purged.iter().find(came_back)
         {
@@ -349,7 +350,7 @@ impl Side {
     }
 
     /// Takes note of where the dictionary has put chunks.
-    fn note_places(&mut self, now: Option<Time>, chunks: &BTreeMap<Key, Bytes>) {
+    fn note_places(&mut self, now: Option<Time>, chunks: &BTreeMap<ChunkKey, Bytes>) {
         if !self.has_recovered {
             return;
         }
@@ -383,11 +384,11 @@ impl Side {
     }
 }
 
-impl World {
-    fn new(seed: u64, room: Room) -> Self {
-        let mut random = Random::from_seed(seed);
+impl TrafficSimulation {
+    fn new(seed: u64, room: StorageRoom) -> Self {
+        let mut random = SeededRandom::from_seed(seed);
         Self {
-            sides: [0, 1].map(|number| Side::new(number, room, &mut random)),
+            sides: [0, 1].map(|number| TrafficSide::new(number, room, &mut random)),
             random,
             room,
             now: Time::ZERO + Duration::from_secs(1),
@@ -400,9 +401,9 @@ impl World {
         }
     }
 
-    fn take(&mut self, step: Step) {
+    fn take(&mut self, step: TrafficStep) {
         match step {
-            Step::Start {
+            TrafficStep::Start {
                 flow,
                 from,
                 storing,
@@ -410,39 +411,39 @@ impl World {
                 self.end_flow(flow);
                 self.start_flow(flow, from, storing);
             }
-            Step::Push { flow, data } => self.push(flow, data),
-            Step::Finish { flow } => self.finish(flow),
-            Step::Encode { flow, most } => {
+            TrafficStep::Push { flow, data } => self.push(flow, data),
+            TrafficStep::Finish { flow } => self.finish(flow),
+            TrafficStep::Encode { flow, most } => {
                 self.encode(flow, most);
             }
-            Step::Arrive { flow } => {
+            TrafficStep::Arrive { flow } => {
                 self.arrive(flow);
             }
-            Step::Answer { flow } => {
+            TrafficStep::Answer { flow } => {
                 self.answer(flow);
             }
-            Step::Serve { side, requests } => {
+            TrafficStep::Serve { side, requests } => {
                 for _ in 0..requests {
                     self.serve(side);
                 }
             }
-            Step::Fault {
+            TrafficStep::Fault {
                 side,
                 requests,
                 full,
             } => self.fail(side, requests, full),
-            Step::Pass { milliseconds } => self.pass(Duration::from_millis(milliseconds)),
-            Step::Restart { side, found } => self.restart(side, found),
-            Step::RestartTwice { side, requests } => {
-                self.restart(side, Found::Written);
+            TrafficStep::Pass { milliseconds } => self.pass(Duration::from_millis(milliseconds)),
+            TrafficStep::Restart { side, found } => self.restart(side, found),
+            TrafficStep::RestartTwice { side, requests } => {
+                self.restart(side, DiskAfterRestart::Written);
                 for _ in 0..requests {
                     self.serve(side);
                 }
-                self.restart(side, Found::Synced);
+                self.restart(side, DiskAfterRestart::Synced);
             }
-            Step::Purge { side } => self.purge(side),
-            Step::Tell => self.tell(),
-            Step::Copy { side } => {
+            TrafficStep::Purge { side } => self.purge(side),
+            TrafficStep::Tell => self.tell(),
+            TrafficStep::Copy { side } => {
                 let at = &mut self.sides[side];
                 at.copy = Some((at.disk.clone(), at.kept.clone(), at.key_number));
             }
@@ -497,31 +498,31 @@ impl World {
         }
     }
 
-    fn restart(&mut self, side: usize, found: Found) {
+    fn restart(&mut self, side: usize, found: DiskAfterRestart) {
         // A node that is not there any more has no flows, and its peer resets their other ends.
         self.flows = [const { None }; FLOWS];
         self.something_was_lost = true;
         let at = &mut self.sides[side];
         at.note_places(None, &self.chunks);
         match found {
-            Found::Written => {}
-            Found::Synced => {
+            DiskAfterRestart::Written => {}
+            DiskAfterRestart::Synced => {
                 at.disk.lose_power(&mut self.random);
-                let Kept {
+                let DiskPlacement {
                     written, synced, ..
                 } = &mut at.kept;
                 written.retain(|key, _| synced.contains(key));
             }
-            Found::Nothing => {
-                at.disk = PowerlessDisk::default();
-                at.kept = Kept::default();
+            DiskAfterRestart::Nothing => {
+                at.disk = PowerLossDisk::default();
+                at.kept = DiskPlacement::default();
             }
-            Found::Older => {
+            DiskAfterRestart::Older => {
                 if let Some((disk, kept, key_number)) = at.copy.clone() {
                     at.disk = disk;
                     at.kept = match key_number == at.key_number {
                         true => kept,
-                        false => Kept::default(),
+                        false => DiskPlacement::default(),
                     };
                 }
             }
@@ -541,7 +542,7 @@ impl World {
         at.purged.extend(held);
         at.key_number += 2;
         at.dictionary.clear(Some(key(at.key_number)));
-        at.kept = Kept::default();
+        at.kept = DiskPlacement::default();
         at.is_purging = true;
     }
 
@@ -558,7 +559,7 @@ impl World {
             let dictionary = &mut self.sides[side].dictionary;
             dictionary.peer_generation(peer, generation);
             if self.told[side].is_some_and(|before| before != generation) {
-                let is_held = |key: &&Key| dictionary.is_held_by(**key, peer);
+                let is_held = |key: &&ChunkKey| dictionary.is_held_by(**key, peer);
                 assert_eq!(
                     self.chunks.keys().find(is_held),
                     None,
@@ -575,7 +576,7 @@ impl World {
         self.sides[side].dictionary.peer(other)
     }
 
-    fn start_flow(&mut self, flow: usize, from: usize, storing: Storing) {
+    fn start_flow(&mut self, flow: usize, from: usize, storing: StoragePolicy) {
         self.tell();
         let config = EncoderConfig {
             record: ByteCount::new(256 + self.random.below(MAX_RECORD_LITERALS as u64)),
@@ -583,11 +584,11 @@ impl World {
             storing,
             ..EncoderConfig::default()
         };
-        self.flows[flow] = Some(Flow {
+        self.flows[flow] = Some(TrafficFlow {
             from,
             storing,
-            encoder: Encoder::new(config, self.peer(from)),
-            decoder: Decoder::new(DecoderConfig::default(), self.peer(1 - from)),
+            encoder: FlowEncoder::new(config, self.peer(from)),
+            decoder: FlowDecoder::new(DecoderConfig::default(), self.peer(1 - from)),
             under_way: VecDeque::new(),
             requests: VecDeque::new(),
             expected: VecDeque::new(),
@@ -598,12 +599,12 @@ impl World {
         });
     }
 
-    fn push(&mut self, number: usize, data: Data) {
+    fn push(&mut self, number: usize, data: HostData) {
         let Some(flow) = self.flows[number].as_mut().filter(|flow| !flow.is_finished) else {
             return;
         };
         let bytes = data.bytes();
-        let segment = Segment {
+        let segment = FlowSegment {
             kind: data.kind,
             bytes: bytes.clone(),
         };
@@ -661,8 +662,8 @@ impl World {
         loop {
             let decoded = flow.decoder.poll(dictionary);
             match decoded.expect("a sound stream is never refused") {
-                Decoded::Segment(segment) => compare(&mut flow.expected, segment),
-                Decoded::NeedRepair(request) => {
+                DecoderOutput::Segment(segment) => compare(&mut flow.expected, segment),
+                DecoderOutput::NeedRepair(request) => {
                     let wanted = RepairRequest::parse(&request).unwrap();
                     let asked = flow.asked.entry(wanted.record_start).or_default();
                     *asked += 1;
@@ -670,7 +671,9 @@ impl World {
                     self.lost_chunks += usize::from(is_for_bytes(&wanted.scope));
                     flow.requests.push_back(request);
                 }
-                Decoded::NeedMore | Decoded::WaitForDisk | Decoded::WaitForRepair => break,
+                DecoderOutput::NeedMore
+                | DecoderOutput::WaitForDisk
+                | DecoderOutput::WaitForRepair => break,
             }
         }
         has_arrived
@@ -758,20 +761,20 @@ impl World {
             self.end_flow(flow);
             self.look_at_dictionaries();
         }
-        if self.room == Room::Plenty && !self.something_was_lost {
+        if self.room == StorageRoom::Plenty && !self.something_was_lost {
             assert_eq!(self.lost_chunks, 0, "nothing was lost");
         }
         self.pass(Duration::from_secs(60));
         for side in 0..2 {
-            self.restart(side, Found::Synced);
+            self.restart(side, DiskAfterRestart::Synced);
             self.serve_all();
             assert!(self.sides[side].has_recovered, "recovery stands still");
             for (key, chunk) in &self.chunks {
                 let at = &mut self.sides[side];
                 let read = match at.dictionary.fetch(*key) {
-                    super::Fetch::Ready(bytes) => Some(bytes),
-                    super::Fetch::Missing => None,
-                    super::Fetch::Reading(ticket) => {
+                    super::FetchResult::Ready(bytes) => Some(bytes),
+                    super::FetchResult::Missing => None,
+                    super::FetchResult::Reading(ticket) => {
                         while at.serve(self.now, &self.chunks) {}
                         ticket.outcome().expect("the disk has answered")
                     }
@@ -785,22 +788,22 @@ impl World {
 }
 
 fn note_chunk(
-    chunks: &mut BTreeMap<Key, Bytes>,
-    unstorable: &mut BTreeSet<Key>,
+    chunks: &mut BTreeMap<ChunkKey, Bytes>,
+    unstorable: &mut BTreeSet<ChunkKey>,
     chunk: Vec<u8>,
-    storing: Storing,
+    storing: StoragePolicy,
 ) {
     let key = Fingerprint::of(&chunk).key();
     assert_ne!(key, NO_KEY);
     match storing {
-        Storing::Remember => {
+        StoragePolicy::Remember => {
             unstorable.remove(&key);
             chunks.insert(key, chunk.into());
         }
-        Storing::Never if !chunks.contains_key(&key) => {
+        StoragePolicy::Never if !chunks.contains_key(&key) => {
             unstorable.insert(key);
         }
-        Storing::Never => {}
+        StoragePolicy::Never => {}
     }
 }
 
@@ -814,7 +817,7 @@ fn is_for_bytes(scope: &RepairScope) -> bool {
 }
 
 /// Takes a segment off the front of what is expected.
-fn compare(expected: &mut VecDeque<Segment>, segment: Segment) {
+fn compare(expected: &mut VecDeque<FlowSegment>, segment: FlowSegment) {
     if segment.kind == SegmentKind::Frame {
         assert_eq!(
             expected.pop_front(),
@@ -838,11 +841,11 @@ fn compare(expected: &mut VecDeque<Segment>, segment: Segment) {
     }
 }
 
-impl Data {
+impl HostData {
     fn bytes(self) -> Bytes {
         const LONGEST: usize = 300_000;
         let mut whole = vec![0; LONGEST];
-        let mut random = Random::from_seed(self.content);
+        let mut random = SeededRandom::from_seed(self.content);
         random.fill(&mut whole);
         if self.content.is_multiple_of(2) {
             // Something that can be compressed.
@@ -862,7 +865,7 @@ impl Data {
     }
 }
 
-fn data() -> impl Strategy<Value = Data> {
+fn data() -> impl Strategy<Value = HostData> {
     let kind = prop_oneof![
         12 => Just(SegmentKind::Payload),
         1 => Just(SegmentKind::Control),
@@ -872,7 +875,7 @@ fn data() -> impl Strategy<Value = Data> {
     let skip = prop_oneof![Just(0_usize), Just(100_000), 0..200_000_usize];
     let edited_every = prop_oneof![3 => Just(0_usize), 1 => 500..60_000_usize];
     (kind, 0..4_u64, skip, length, edited_every).prop_map(
-        |(kind, content, skip, length, edited_every)| Data {
+        |(kind, content, skip, length, edited_every)| HostData {
             kind,
             content,
             skip,
@@ -887,49 +890,50 @@ fn data() -> impl Strategy<Value = Data> {
 }
 
 /// What happens in a world in which nothing is lost.
-fn traffic() -> impl Strategy<Value = Step> {
-    let storing = prop_oneof![4 => Just(Storing::Remember), 1 => Just(Storing::Never)];
-    let start = (0..FLOWS, 0..2_usize, storing).prop_map(|(flow, from, storing)| Step::Start {
-        flow,
-        from,
-        storing,
-    });
+fn traffic() -> impl Strategy<Value = TrafficStep> {
+    let storing = prop_oneof![4 => Just(StoragePolicy::Remember), 1 => Just(StoragePolicy::Never)];
+    let start =
+        (0..FLOWS, 0..2_usize, storing).prop_map(|(flow, from, storing)| TrafficStep::Start {
+            flow,
+            from,
+            storing,
+        });
     prop_oneof![
         4 => start,
-        10 => (0..FLOWS, data()).prop_map(|(flow, data)| Step::Push { flow, data }),
-        1 => (0..FLOWS).prop_map(|flow| Step::Finish { flow }),
-        10 => (0..FLOWS, 1..70_000_usize).prop_map(|(flow, most)| Step::Encode { flow, most }),
-        8 => (0..FLOWS).prop_map(|flow| Step::Arrive { flow }),
-        6 => (0..FLOWS).prop_map(|flow| Step::Answer { flow }),
-        8 => (0..2_usize, 1..20_usize).prop_map(|(side, requests)| Step::Serve { side, requests }),
-        3 => (0..3_000_u64).prop_map(|milliseconds| Step::Pass { milliseconds }),
+        10 => (0..FLOWS, data()).prop_map(|(flow, data)| TrafficStep::Push { flow, data }),
+        1 => (0..FLOWS).prop_map(|flow| TrafficStep::Finish { flow }),
+        10 => (0..FLOWS, 1..70_000_usize).prop_map(|(flow, most)| TrafficStep::Encode { flow, most }),
+        8 => (0..FLOWS).prop_map(|flow| TrafficStep::Arrive { flow }),
+        6 => (0..FLOWS).prop_map(|flow| TrafficStep::Answer { flow }),
+        8 => (0..2_usize, 1..20_usize).prop_map(|(side, requests)| TrafficStep::Serve { side, requests }),
+        3 => (0..3_000_u64).prop_map(|milliseconds| TrafficStep::Pass { milliseconds }),
     ]
 }
 
-fn misfortune() -> impl Strategy<Value = Step> {
+fn disk_impairment() -> impl Strategy<Value = TrafficStep> {
     let found = prop_oneof![
-        3 => Just(Found::Written),
-        4 => Just(Found::Synced),
-        1 => Just(Found::Nothing),
-        1 => Just(Found::Older),
+        3 => Just(DiskAfterRestart::Written),
+        4 => Just(DiskAfterRestart::Synced),
+        1 => Just(DiskAfterRestart::Nothing),
+        1 => Just(DiskAfterRestart::Older),
     ];
     let side = 0..2_usize;
     prop_oneof![
-        4 => (side.clone(), found).prop_map(|(side, found)| Step::Restart { side, found }),
+        4 => (side.clone(), found).prop_map(|(side, found)| TrafficStep::Restart { side, found }),
         1 => (side.clone(), 0..8_usize)
-            .prop_map(|(side, requests)| Step::RestartTwice { side, requests }),
-        1 => side.clone().prop_map(|side| Step::Purge { side }),
-        1 => Just(Step::Tell),
-        1 => side.clone().prop_map(|side| Step::Copy { side }),
+            .prop_map(|(side, requests)| TrafficStep::RestartTwice { side, requests }),
+        1 => side.clone().prop_map(|side| TrafficStep::Purge { side }),
+        1 => Just(TrafficStep::Tell),
+        1 => side.clone().prop_map(|side| TrafficStep::Copy { side }),
         1 => (side, 1..6_usize, any::<bool>())
-            .prop_map(|(side, requests, full)| Step::Fault { side, requests, full }),
+            .prop_map(|(side, requests, full)| TrafficStep::Fault { side, requests, full }),
     ]
 }
 
-fn live(seed: u64, room: Room, steps: &[Step]) {
-    let mut world = World::new(seed, room);
+fn live(seed: u64, room: StorageRoom, steps: &[TrafficStep]) {
+    let mut world = TrafficSimulation::new(seed, room);
     for flow in 0..FLOWS {
-        world.start_flow(flow, flow % 2, Storing::Remember);
+        world.start_flow(flow, flow % 2, StoragePolicy::Remember);
     }
     for step in steps {
         world.take(*step);
@@ -948,11 +952,11 @@ fn worlds(cases: u32) -> ProptestConfig {
     }
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
-    prop::collection::vec(prop_oneof![5 => traffic(), 1 => misfortune()], 1..120)
+fn steps() -> impl Strategy<Value = Vec<TrafficStep>> {
+    prop::collection::vec(prop_oneof![5 => traffic(), 1 => disk_impairment()], 1..120)
 }
 
-fn quiet_steps() -> impl Strategy<Value = Vec<Step>> {
+fn unimpaired_steps() -> impl Strategy<Value = Vec<TrafficStep>> {
     prop::collection::vec(traffic(), 1..120)
 }
 
@@ -964,20 +968,20 @@ proptest! {
         seed in any::<u64>(),
         steps in steps(),
     ) {
-        live(seed, Room::Little, &steps);
+        live(seed, StorageRoom::Little, &steps);
     }
 
     #[test]
     fn where_nothing_is_evicted_they_keep_everything(seed in any::<u64>(), steps in steps()) {
-        live(seed, Room::Plenty, &steps);
+        live(seed, StorageRoom::Plenty, &steps);
     }
 
     #[test]
     fn where_nothing_is_lost_nothing_is_asked_for_again(
         seed in any::<u64>(),
-        steps in quiet_steps(),
+        steps in unimpaired_steps(),
     ) {
-        live(seed, Room::Plenty, &steps);
+        live(seed, StorageRoom::Plenty, &steps);
     }
 }
 
@@ -987,16 +991,16 @@ proptest! {
     #[test]
     #[ignore = "minutes; `cargo test --release -p reduce --lib traffic -- --ignored`"]
     fn every_byte_arrives_in_thousands_of_worlds(seed in any::<u64>(), steps in steps()) {
-        live(seed, Room::Little, &steps);
-        live(seed, Room::Plenty, &steps);
+        live(seed, StorageRoom::Little, &steps);
+        live(seed, StorageRoom::Plenty, &steps);
     }
 
     #[test]
     #[ignore = "minutes; `cargo test --release -p reduce --lib traffic -- --ignored`"]
     fn nothing_is_asked_for_again_in_thousands_of_quiet_worlds(
         seed in any::<u64>(),
-        steps in quiet_steps(),
+        steps in unimpaired_steps(),
     ) {
-        live(seed, Room::Plenty, &steps);
+        live(seed, StorageRoom::Plenty, &steps);
     }
 }

@@ -11,10 +11,10 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::index::Known;
-use super::{Dictionary, Fetch, NO_KEY, PeerSlot};
-use crate::fingerprint::Key;
-use crate::literals::Codec;
+use super::index::KnownChunk;
+use super::{Dictionary, FetchResult, NO_KEY, PeerSlot};
+use crate::fingerprint::ChunkKey;
+use crate::literals::LiteralCodec;
 use crate::repair::RepairScope;
 
 /// Chunks of its own that a flow of an untracked peer may refer to, at most: more than an encoder can
@@ -31,18 +31,18 @@ pub(crate) struct PeerView<'a> {
 
 /// A chunk that the peer may refer to: only [`PeerView::find`] makes one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Readable(Known);
+pub(crate) struct ReadableChunk(KnownChunk);
 
 /// The chunks that came in a flow of a peer without a slot: it may refer to these alone.
 #[derive(Debug, Default)]
 pub(crate) struct FlowChunks {
     /// The second half of what identifies each.
-    checks: BTreeMap<Key, u64>,
+    checks: BTreeMap<ChunkKey, u64>,
     /// In the order of their arrival.
-    order: VecDeque<Key>,
+    order: VecDeque<ChunkKey>,
 }
 
-impl Readable {
+impl ReadableChunk {
     /// The chunk's length in bytes.
     pub(crate) fn length(&self) -> usize {
         self.0.length
@@ -68,27 +68,27 @@ impl<'a> PeerView<'a> {
     }
 
     /// The chunk, if it is there and the peer may refer to it.
-    pub(crate) fn find(&self, key: Key) -> Option<Readable> {
+    pub(crate) fn find(&self, key: ChunkKey) -> Option<ReadableChunk> {
         let known = self.dictionary.index.get(key)?;
         let may_read = match self.peer.0 {
             Some(_) => known.peers.readers & self.peer.bit() != 0,
             None => self.flow.checks.get(&key) == Some(&known.check),
         };
-        may_read.then_some(Readable(known))
+        may_read.then_some(ReadableChunk(known))
     }
 
     /// Whether there is no such chunk for the peer.
-    pub(crate) fn lacks(&self, key: Key) -> bool {
+    pub(crate) fn lacks(&self, key: ChunkKey) -> bool {
         self.find(key).is_none()
     }
 
     /// The chunk's bytes from wherever they are.
-    pub(crate) fn fetch(&mut self, chunk: &Readable) -> Fetch {
+    pub(crate) fn fetch(&mut self, chunk: &ReadableChunk) -> FetchResult {
         self.dictionary.fetch_known(&chunk.0)
     }
 
     /// The chunk that came after this one in the peer's flows, or [`NO_KEY`].
-    pub(crate) fn next(&self, key: Key) -> Key {
+    pub(crate) fn next(&self, key: ChunkKey) -> ChunkKey {
         let Some(slot) = self.peer.0 else {
             let next = self.dictionary.index.next(key);
             let both = !self.lacks(key) && !self.lacks(next);
@@ -101,7 +101,7 @@ impl<'a> PeerView<'a> {
     }
 
     /// Notes that in a flow of the peer `key` came right after `previous`, if both are its chunks.
-    pub(crate) fn link(&mut self, previous: Key, key: Key) {
+    pub(crate) fn link(&mut self, previous: ChunkKey, key: ChunkKey) {
         if !self.lacks(previous) && !self.lacks(key) {
             self.dictionary.link(previous, key, self.peer);
         }
@@ -112,14 +112,14 @@ impl<'a> PeerView<'a> {
         self.dictionary.count_request(scope);
     }
 
-    pub(crate) fn codec(&mut self) -> &mut Codec {
+    pub(crate) fn codec(&mut self) -> &mut LiteralCodec {
         self.dictionary.codec()
     }
 }
 
 impl FlowChunks {
     /// Notes a chunk that came in the flow whole, if the peer has no slot.
-    pub(crate) fn push(&mut self, peer: PeerSlot, key: Key, check: u64) {
+    pub(crate) fn push(&mut self, peer: PeerSlot, key: ChunkKey, check: u64) {
         if peer.0.is_some() {
             return;
         }

@@ -4,37 +4,37 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use super::draft::Draft;
-use super::matching::Piece;
-use crate::anchor::Anchor;
+use super::draft::RecordDraft;
+use super::matching::ChunkPiece;
+use crate::anchor::ChunkAnchor;
 use crate::dictionary::Dictionary;
-use crate::fingerprint::{Fingerprint, Key};
-use crate::record::{End, Extent};
+use crate::fingerprint::{ChunkKey, Fingerprint};
+use crate::record::{CopyExtent, OperationEnd};
 
 /// A whole chunk, not yet all sent.
-pub(super) struct Chunk {
+pub(super) struct OutgoingChunk {
     pub(super) bytes: Bytes,
     pub(super) fingerprint: Fingerprint,
     pub(super) sent: usize,
-    pub(super) plan: Option<Plan>,
+    pub(super) plan: Option<ChunkPlan>,
 }
 
 /// How a chunk travels.
-pub(super) enum Plan {
+pub(super) enum ChunkPlan {
     /// As one reference, or copies of the same chunk.
     Refer,
     /// The pieces that are left, from the front on.
-    Pieces(Edited),
+    Pieces(EditedChunk),
 }
 
 /// A chunk that the peer does not hold as a whole.
-pub(super) struct Edited {
-    pub(super) pieces: VecDeque<Piece>,
-    pub(super) bases: Vec<Key>,
-    pub(super) anchors: Vec<Anchor>,
+pub(super) struct EditedChunk {
+    pub(super) pieces: VecDeque<ChunkPiece>,
+    pub(super) bases: Vec<ChunkKey>,
+    pub(super) anchors: Vec<ChunkAnchor>,
 }
 
-impl Chunk {
+impl OutgoingChunk {
     pub(super) fn new(bytes: Bytes, fingerprint: Fingerprint, sent: usize) -> Self {
         Self {
             bytes,
@@ -49,7 +49,7 @@ impl Chunk {
     pub(super) fn take_reference(
         &self,
         dictionary: &Dictionary,
-        draft: &mut Draft,
+        draft: &mut RecordDraft,
         most: usize,
     ) -> Option<usize> {
         let available = most.min(self.bytes.len() - self.sent);
@@ -64,8 +64,8 @@ impl Chunk {
             draft.chunk(source, piece);
         } else {
             let (extent, end) = match self.end_after(length) {
-                End::Ends => (Extent::Rest, End::Ends),
-                End::Continues => (Extent::Bytes(length), End::Continues),
+                OperationEnd::Ends => (CopyExtent::Rest, OperationEnd::Ends),
+                OperationEnd::Continues => (CopyExtent::Bytes(length), OperationEnd::Continues),
             };
             draft.copy(source, self.sent, extent, piece, end);
         }
@@ -77,26 +77,26 @@ impl Chunk {
     pub(super) fn take_piece(
         &self,
         dictionary: &mut Dictionary,
-        draft: &mut Draft,
-        edited: &mut Edited,
+        draft: &mut RecordDraft,
+        edited: &mut EditedChunk,
         most: usize,
     ) -> Option<usize> {
         let Some(next) = edited.pieces.front_mut() else {
             // All of it was sent before it was known to end.
-            draft.literal(Bytes::new(), End::Ends);
+            draft.literal(Bytes::new(), OperationEnd::Ends);
             return Some(0);
         };
         let available = most.min(next.length());
         let length = match next {
             // A chunk in two records is hashed twice at either side.
-            Piece::Literal(left)
+            ChunkPiece::Literal(left)
                 if *left == self.bytes.len()
                     && available > draft.literal_room()
                     && draft.is_half_full() =>
             {
                 return None;
             }
-            Piece::Literal(left) => {
+            ChunkPiece::Literal(left) => {
                 add_bases(dictionary, draft, &edited.bases);
                 let length = available.min(draft.literal_room());
                 let piece = self.bytes.slice(self.sent..self.sent + length);
@@ -104,7 +104,7 @@ impl Chunk {
                 *left -= length;
                 length
             }
-            Piece::Copy {
+            ChunkPiece::Copy {
                 from,
                 length: left,
                 to_end,
@@ -112,9 +112,9 @@ impl Chunk {
                 let source = draft.source(dictionary, from.key)?;
                 let length = available.min(draft.raw_room());
                 let extent = if *to_end && length == *left {
-                    Extent::Rest
+                    CopyExtent::Rest
                 } else {
-                    Extent::Bytes(length)
+                    CopyExtent::Bytes(length)
                 };
                 let piece = self.bytes.slice(self.sent..self.sent + length);
                 draft.copy(source, from.offset, extent, piece, self.end_after(length));
@@ -129,17 +129,17 @@ impl Chunk {
         Some(length)
     }
 
-    fn end_after(&self, length: usize) -> End {
+    fn end_after(&self, length: usize) -> OperationEnd {
         if self.sent + length == self.bytes.len() {
-            End::Ends
+            OperationEnd::Ends
         } else {
-            End::Continues
+            OperationEnd::Continues
         }
     }
 }
 
 /// Offers chunks for the draft's literals to be compressed against.
-pub(super) fn add_bases(dictionary: &mut Dictionary, draft: &mut Draft, bases: &[Key]) {
+pub(super) fn add_bases(dictionary: &mut Dictionary, draft: &mut RecordDraft, bases: &[ChunkKey]) {
     for key in bases {
         let Some(bytes) = dictionary.resident(*key) else {
             return;

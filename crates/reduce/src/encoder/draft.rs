@@ -5,15 +5,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 use vocab::SegmentKind;
 
-use crate::check::{Span, Spans};
+use crate::check::{CheckSpan, CheckSpans};
 use crate::config::{
     MAX_BASE_BYTES, MAX_BASES, MAX_RECORD_OPERATIONS, MAX_RECORD_RAW, MAX_RECORD_SOURCES,
     MAX_SOURCE_BYTES,
 };
 use crate::dictionary::{Dictionary, PeerSlot};
-use crate::fingerprint::{Fingerprint, Key};
-use crate::literals::{Coding, Experience, join_bases};
-use crate::record::{End, Extent, Group, Literals, Operation, Record, digest_of};
+use crate::fingerprint::{ChunkKey, Fingerprint};
+use crate::literals::{BlockCoding, LiteralHistory, join_bases};
+use crate::record::{
+    CopyExtent, LiteralEncoding, OperationEnd, ParsedRecord, RecordOperation, SourceGroup,
+    digest_of,
+};
 
 /// The shortest run: two chunks cost less as a run than as a list.
 const LEAST_RUN: usize = 2;
@@ -22,39 +25,39 @@ const LEAST_RUN: usize = 2;
 const MOSTLY: usize = 16;
 
 /// Raw bytes, operations and literals of one record, within their limits.
-pub(super) struct Draft {
+pub(super) struct RecordDraft {
     /// The raw bytes, a piece for each operation.
     pieces: Vec<Bytes>,
     raw_length: usize,
     /// Of them, those that the dictionary holds as well.
     shared_length: usize,
     literal_length: usize,
-    spans: Spans,
+    spans: CheckSpans,
     /// The first piece of the open span.
     span_start: usize,
-    operations: Vec<Operation>,
-    references: Vec<Reference>,
+    operations: Vec<RecordOperation>,
+    references: Vec<DraftReference>,
     sources: Vec<SourceChunk>,
     /// The number of each chunk among the sources.
-    numbers: BTreeMap<Key, usize>,
+    numbers: BTreeMap<ChunkKey, usize>,
     source_bytes: usize,
     bases: Vec<(SourceChunk, Bytes)>,
     base_bytes: usize,
     /// Chunks that something else follows since this record: the peer will know only after it.
-    relinked: BTreeSet<Key>,
+    relinked: BTreeSet<ChunkKey>,
     literal_limit: usize,
     has_asides: bool,
     /// Chunks that end in this record, with the second half of what identifies them.
-    ended: Vec<(Key, u64)>,
+    ended: Vec<(ChunkKey, u64)>,
     /// Of these, those that were not referred to as a whole.
-    new_to_peer: Vec<(Key, u64)>,
+    new_to_peer: Vec<(ChunkKey, u64)>,
     peer: PeerSlot,
 }
 
 /// A chunk that bytes are taken from.
 #[derive(Clone, Copy, Debug)]
 struct SourceChunk {
-    key: Key,
+    key: ChunkKey,
     /// The dictionary's links lead to it from the source before it, and do so without what this
     /// record itself will link.
     follows: bool,
@@ -62,21 +65,21 @@ struct SourceChunk {
 
 /// An operation whose bytes came from the dictionary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Reference {
+pub(super) struct DraftReference {
     pub(super) source: usize,
     pub(super) operation: usize,
 }
 
 /// Whether links may be relied on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Runs {
+pub(super) enum LinkUse {
     Followed,
     /// The peer's links turned out to be others.
     Spelled,
 }
 
 /// A finished record and what has to be remembered of it.
-pub(super) struct Closed {
+pub(super) struct FinishedRecord {
     pub(super) bytes: Bytes,
     /// The raw bytes, a piece for each operation.
     pub(super) pieces: Vec<Bytes>,
@@ -85,19 +88,19 @@ pub(super) struct Closed {
     pub(super) raw_length: usize,
     /// Of them, those that the dictionary holds as well.
     pub(super) shared_length: usize,
-    pub(super) references: Vec<Reference>,
-    pub(super) sources: Vec<Key>,
+    pub(super) references: Vec<DraftReference>,
+    pub(super) sources: Vec<ChunkKey>,
     /// How many sources each group names.
     pub(super) groups: Vec<usize>,
-    pub(super) ended: Vec<(Key, u64)>,
-    pub(super) new_to_peer: Vec<(Key, u64)>,
+    pub(super) ended: Vec<(ChunkKey, u64)>,
+    pub(super) new_to_peer: Vec<(ChunkKey, u64)>,
     pub(super) literal_bytes: usize,
     pub(super) coded_bytes: usize,
     pub(super) stored_bytes: usize,
     pub(super) delta_bytes: usize,
 }
 
-impl Draft {
+impl RecordDraft {
     /// An empty one for that peer.
     pub(super) fn new(peer: PeerSlot) -> Self {
         Self {
@@ -105,7 +108,7 @@ impl Draft {
             raw_length: 0,
             shared_length: 0,
             literal_length: 0,
-            spans: Spans::new(),
+            spans: CheckSpans::new(),
             span_start: 0,
             operations: Vec::new(),
             references: Vec::new(),
@@ -156,27 +159,27 @@ impl Draft {
     }
 
     /// Whether it is made of references but for a few bytes of payload between them.
-    pub(super) fn mostly_refers(&self) -> bool {
+    pub(super) fn is_mostly_references(&self) -> bool {
         !self.has_asides && MOSTLY * self.literal_length <= self.raw_length
     }
 
-    pub(super) fn literal(&mut self, piece: Bytes, end: End) {
+    pub(super) fn literal(&mut self, piece: Bytes, end: OperationEnd) {
         let length = piece.len();
         self.literal_length += length;
-        self.push(piece, Operation::Literal { length, end });
+        self.push(piece, RecordOperation::Literal { length, end });
     }
 
-    pub(super) fn aside(&mut self, kind: SegmentKind, piece: Bytes, end: End) {
+    pub(super) fn aside(&mut self, kind: SegmentKind, piece: Bytes, end: OperationEnd) {
         let length = piece.len();
         self.literal_length += length;
         self.has_asides = true;
         self.end_span(None);
-        self.push(piece, Operation::Aside { kind, length, end });
+        self.push(piece, RecordOperation::Aside { kind, length, end });
         self.end_span(None);
     }
 
     /// Makes a chunk of the dictionary one of the sources; says which, or that there is no room.
-    pub(super) fn source(&mut self, dictionary: &Dictionary, key: Key) -> Option<usize> {
+    pub(super) fn source(&mut self, dictionary: &Dictionary, key: ChunkKey) -> Option<usize> {
         if let Some(number) = self.numbers.get(&key) {
             return Some(*number);
         }
@@ -195,13 +198,13 @@ impl Draft {
 
     pub(super) fn chunk(&mut self, source: usize, bytes: Bytes) {
         self.end_span(None);
-        self.refer(source, bytes, Operation::Chunk { source });
+        self.refer(source, bytes, RecordOperation::Chunk { source });
     }
 
     /// The dictionary has the same bytes as the chunk that was added last: its copy is kept, and the
     /// host's is not.
     pub(super) fn share(&mut self, kept: Bytes) {
-        if let (Some(Operation::Chunk { .. }), Some(last)) =
+        if let (Some(RecordOperation::Chunk { .. }), Some(last)) =
             (self.operations.last(), self.pieces.last_mut())
             && last.len() == kept.len()
         {
@@ -215,11 +218,11 @@ impl Draft {
         &mut self,
         source: usize,
         offset: usize,
-        extent: Extent,
+        extent: CopyExtent,
         piece: Bytes,
-        end: End,
+        end: OperationEnd,
     ) {
-        let operation = Operation::Copy {
+        let operation = RecordOperation::Copy {
             source,
             offset,
             extent,
@@ -229,7 +232,7 @@ impl Draft {
     }
 
     /// Adds a chunk for the literals to be compressed against; says whether there is room.
-    pub(super) fn base(&mut self, dictionary: &Dictionary, key: Key, bytes: Bytes) -> bool {
+    pub(super) fn base(&mut self, dictionary: &Dictionary, key: ChunkKey, bytes: Bytes) -> bool {
         if self.bases.iter().any(|(known, _)| known.key == key) {
             return true;
         }
@@ -246,15 +249,15 @@ impl Draft {
 
     /// Notes that a chunk of so many bytes ends here, after `previous` in its flow; to be called
     /// before the dictionary is told.
-    pub(super) fn ended(
+    pub(super) fn end_chunk(
         &mut self,
         dictionary: &Dictionary,
         chunk: &Fingerprint,
         length: usize,
-        previous: Key,
+        previous: ChunkKey,
     ) {
         let hash = *chunk;
-        self.end_span(Some(Span { length, hash }));
+        self.end_span(Some(CheckSpan { length, hash }));
         self.ended.push((chunk.key(), chunk.check()));
         if dictionary.next(previous, self.peer) != chunk.key() {
             self.relinked.insert(previous);
@@ -271,9 +274,9 @@ impl Draft {
         mut self,
         dictionary: &mut Dictionary,
         level: i32,
-        experience: &mut Experience,
-        runs: Runs,
-    ) -> Closed {
+        experience: &mut LiteralHistory,
+        runs: LinkUse,
+    ) -> FinishedRecord {
         self.end_span(None);
         let codec = dictionary.codec();
         let pieces = self.pieces.iter().zip(&self.operations);
@@ -291,33 +294,36 @@ impl Draft {
         let literal_bytes = self.literal_length;
         let mut sources = self.sources;
         let kind = match coding {
-            Coding::Stored => Literals::Stored,
-            Coding::Compressed => Literals::Zstd,
-            Coding::Delta => {
+            BlockCoding::Stored => LiteralEncoding::Stored,
+            BlockCoding::Compressed => LiteralEncoding::Zstd,
+            BlockCoding::Delta => {
                 sources.extend(self.bases.iter().map(|(base, _)| *base));
-                Literals::ZstdWithBases(self.bases.len())
+                LiteralEncoding::ZstdWithBases(self.bases.len())
             }
-            Coding::WindowBegins => Literals::WindowBegins,
-            Coding::WindowGoesOn => Literals::WindowGoesOn,
+            BlockCoding::WindowBegins => LiteralEncoding::WindowBegins,
+            BlockCoding::WindowGoesOn => LiteralEncoding::WindowGoesOn,
         };
         let stored_bytes = match kind {
-            Literals::Stored => literal_bytes,
-            Literals::Zstd
-            | Literals::ZstdWithBases(_)
-            | Literals::WindowBegins
-            | Literals::WindowGoesOn => 0,
+            LiteralEncoding::Stored => literal_bytes,
+            LiteralEncoding::Zstd
+            | LiteralEncoding::ZstdWithBases(_)
+            | LiteralEncoding::WindowBegins
+            | LiteralEncoding::WindowGoesOn => 0,
         };
         let delta_bytes = match kind {
-            Literals::ZstdWithBases(_) => literal_bytes,
-            Literals::Stored | Literals::Zstd | Literals::WindowBegins | Literals::WindowGoesOn => {
-                0
-            }
+            LiteralEncoding::ZstdWithBases(_) => literal_bytes,
+            LiteralEncoding::Stored
+            | LiteralEncoding::Zstd
+            | LiteralEncoding::WindowBegins
+            | LiteralEncoding::WindowGoesOn => 0,
         };
         let stands_alone = match kind {
-            Literals::Stored | Literals::Zstd => sources.is_empty(),
-            Literals::ZstdWithBases(_) | Literals::WindowBegins | Literals::WindowGoesOn => false,
+            LiteralEncoding::Stored | LiteralEncoding::Zstd => sources.is_empty(),
+            LiteralEncoding::ZstdWithBases(_)
+            | LiteralEncoding::WindowBegins
+            | LiteralEncoding::WindowGoesOn => false,
         };
-        let record = Record {
+        let record = ParsedRecord {
             raw_length: self.raw_length,
             check: self.spans.check(),
             literal_length: literal_bytes,
@@ -328,15 +334,16 @@ impl Draft {
         };
         let whole = [&coded[..]];
         let body = match coding {
-            Coding::Stored => &literals[..],
-            Coding::Compressed | Coding::Delta | Coding::WindowBegins | Coding::WindowGoesOn => {
-                &whole
-            }
+            BlockCoding::Stored => &literals[..],
+            BlockCoding::Compressed
+            | BlockCoding::Delta
+            | BlockCoding::WindowBegins
+            | BlockCoding::WindowGoesOn => &whole,
         };
         let (bytes, coded_bytes) = record.emit_with(body);
         drop(literals);
         codec.coded = coded;
-        Closed {
+        FinishedRecord {
             bytes,
             pieces: self.pieces,
             stands_alone,
@@ -345,7 +352,7 @@ impl Draft {
             references: self.references,
             delta_bytes,
             sources: sources.iter().map(|source| source.key).collect(),
-            groups: record.groups.iter().map(Group::len).collect(),
+            groups: record.groups.iter().map(SourceGroup::len).collect(),
             ended: self.ended,
             new_to_peer: self.new_to_peer,
             literal_bytes,
@@ -355,7 +362,7 @@ impl Draft {
     }
 
     /// Ends the open span of the check.
-    fn end_span(&mut self, known: Option<Span>) {
+    fn end_span(&mut self, known: Option<CheckSpan>) {
         let pieces = self.pieces[self.span_start..]
             .iter()
             .map(|piece| &piece[..]);
@@ -363,21 +370,21 @@ impl Draft {
         self.span_start = self.pieces.len();
     }
 
-    fn follows(&self, dictionary: &Dictionary, last: Option<SourceChunk>, key: Key) -> bool {
+    fn follows(&self, dictionary: &Dictionary, last: Option<SourceChunk>, key: ChunkKey) -> bool {
         last.is_some_and(|SourceChunk { key: last, .. }| {
             dictionary.next(last, self.peer) == key && !self.relinked.contains(&last)
         })
     }
 
-    fn refer(&mut self, source: usize, piece: Bytes, operation: Operation) {
-        self.references.push(Reference {
+    fn refer(&mut self, source: usize, piece: Bytes, operation: RecordOperation) {
+        self.references.push(DraftReference {
             source,
             operation: self.operations.len(),
         });
         self.push(piece, operation);
     }
 
-    fn push(&mut self, piece: Bytes, operation: Operation) {
+    fn push(&mut self, piece: Bytes, operation: RecordOperation) {
         self.raw_length += piece.len();
         self.pieces.push(piece);
         self.operations.push(operation);
@@ -385,20 +392,20 @@ impl Draft {
 }
 
 /// The sources as runs where links lead from one to the next, and as lists elsewhere.
-fn grouped(sources: &[SourceChunk], runs: Runs) -> Vec<Group> {
+fn grouped(sources: &[SourceChunk], runs: LinkUse) -> Vec<SourceGroup> {
     let mut groups = Vec::new();
-    for run in sources.chunk_by(|_, next| runs == Runs::Followed && next.follows) {
+    for run in sources.chunk_by(|_, next| runs == LinkUse::Followed && next.follows) {
         let keys = run.iter().map(|source| source.key);
         if run.len() >= LEAST_RUN {
-            groups.push(Group::Run {
+            groups.push(SourceGroup::Run {
                 first: run[0].key,
                 count: run.len(),
                 digest: digest_of(keys),
             });
-        } else if let Some(Group::Listed(listed)) = groups.last_mut() {
+        } else if let Some(SourceGroup::Listed(listed)) = groups.last_mut() {
             listed.extend(keys);
         } else {
-            groups.push(Group::Listed(keys.collect()));
+            groups.push(SourceGroup::Listed(keys.collect()));
         }
     }
     groups

@@ -17,10 +17,10 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use crate::anchor::{Anchor, WINDOW, anchors};
+use crate::anchor::{ChunkAnchor, WINDOW, anchors};
 use crate::config::{MAX_CHUNK, MIN_CHUNK};
-use crate::dictionary::{Dictionary, Fetch, NO_KEY, PeerSlot, Ticket};
-use crate::fingerprint::Key;
+use crate::dictionary::{Dictionary, FetchResult, FetchTicket, NO_KEY, PeerSlot};
+use crate::fingerprint::ChunkKey;
 
 /// Bytes that may have been inserted, deleted or replaced where the old stream stops to agree,
 /// for it to be found again without an anchor.
@@ -54,15 +54,15 @@ const MAX_SPAN: usize = 64;
 
 /// A place in an old chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Place {
-    pub(super) key: Key,
+pub(super) struct ChunkPosition {
+    pub(super) key: ChunkKey,
     pub(super) offset: usize,
 }
 
 /// Where in the old stream the new one seems to be.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Cursor {
-    place: Option<Place>,
+pub(super) struct StreamCursor {
+    place: Option<ChunkPosition>,
     /// Bytes that agreed up to there.
     matched: usize,
     /// Bytes since then that did not.
@@ -70,47 +70,47 @@ pub(super) struct Cursor {
     /// Bytes since anything was found.
     fresh: usize,
     /// The chunk around which the old stream was searched for anchors last.
-    searched: Key,
+    searched: ChunkKey,
 }
 
 /// How some bytes of a chunk travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Piece {
+pub(super) enum ChunkPiece {
     Literal(usize),
     Copy {
-        from: Place,
+        from: ChunkPosition,
         length: usize,
         /// It reaches the old chunk's end.
         to_end: bool,
     },
 }
 
-impl Piece {
+impl ChunkPiece {
     /// Bytes that it stands for.
     pub(super) fn length(&self) -> usize {
         match self {
-            Piece::Literal(length) | Piece::Copy { length, .. } => *length,
+            ChunkPiece::Literal(length) | ChunkPiece::Copy { length, .. } => *length,
         }
     }
 }
 
 /// The pieces of a chunk, and the old chunks against which its literals may compress well.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub(super) struct Matching {
-    pub(super) pieces: Vec<Piece>,
-    pub(super) bases: Vec<Key>,
+pub(super) struct ChunkMatches {
+    pub(super) pieces: Vec<ChunkPiece>,
+    pub(super) bases: Vec<ChunkKey>,
 }
 
 /// What the peer holds.
-pub(super) struct Held<'a> {
+pub(super) struct PeerHoldings<'a> {
     pub(super) dictionary: &'a mut Dictionary,
-    pub(super) in_flight: &'a BTreeMap<Key, u64>,
+    pub(super) in_flight: &'a BTreeMap<ChunkKey, u64>,
     pub(super) peer: PeerSlot,
 }
 
 /// The anchors of the new bytes that may still be looked for.
-struct Sought<'a> {
-    anchors: &'a [Anchor],
+struct AnchorSearch<'a> {
+    anchors: &'a [ChunkAnchor],
     next: usize,
     step: usize,
     /// The shortest match that is worth its bytes.
@@ -118,27 +118,27 @@ struct Sought<'a> {
 }
 
 /// A stretch of the new bytes that is somewhere in the old ones.
-struct Found {
+struct FoundMatch {
     start: usize,
     end: usize,
-    copies: Vec<Piece>,
+    copies: Vec<ChunkPiece>,
     /// Where the old stream goes on.
-    after: Option<Place>,
+    after: Option<ChunkPosition>,
 }
 
-impl Cursor {
+impl StreamCursor {
     /// A whole chunk was found: the old stream goes on with the one that followed it.
-    pub(super) fn follow(&mut self, next: Key, matched: usize) {
+    pub(super) fn follow(&mut self, next: ChunkKey, matched: usize) {
         self.place = Some(next)
             .filter(|key| *key != NO_KEY)
-            .map(|key| Place { key, offset: 0 });
+            .map(|key| ChunkPosition { key, offset: 0 });
         self.matched += matched;
         self.unmatched = 0;
     }
 
     /// Part of a chunk was found.
-    pub(super) fn stand(&mut self, key: Key, offset: usize) {
-        self.place = Some(Place { key, offset });
+    pub(super) fn move_to(&mut self, key: ChunkKey, offset: usize) {
+        self.place = Some(ChunkPosition { key, offset });
         self.matched = self.matched.max(LEAST_TRUSTED);
         self.unmatched = 0;
     }
@@ -150,7 +150,11 @@ impl Cursor {
 
     /// Has what is on disk alone read into memory, from here on in the old stream; returns the
     /// reads to be waited for before `length` bytes are searched.
-    pub(super) fn read_ahead(&self, held: &mut Held<'_>, length: usize) -> Vec<Ticket> {
+    pub(super) fn read_ahead(
+        &self,
+        held: &mut PeerHoldings<'_>,
+        length: usize,
+    ) -> Vec<FetchTicket> {
         let mut waits = Vec::new();
         let Some(place) = self.place else {
             return waits;
@@ -161,7 +165,7 @@ impl Cursor {
             if !held.holds(key) || (covered >= needed && waits.is_empty()) {
                 break;
             }
-            if let Fetch::Reading(ticket) = held.dictionary.fetch(key)
+            if let FetchResult::Reading(ticket) = held.dictionary.fetch(key)
                 && covered < needed
             {
                 waits.push(ticket);
@@ -178,14 +182,14 @@ impl Cursor {
     /// what it takes out is missing from the flow's window.
     pub(super) fn search(
         &mut self,
-        held: &mut Held<'_>,
+        held: &mut PeerHoldings<'_>,
         new: &[u8],
         mut at: usize,
-        anchors: &[Anchor],
+        anchors: &[ChunkAnchor],
         expansion: usize,
-    ) -> Matching {
-        let mut matching = Matching::default();
-        let mut sought = Sought {
+    ) -> ChunkMatches {
+        let mut matching = ChunkMatches::default();
+        let mut sought = AnchorSearch {
             anchors,
             next: 0,
             step: if self.fresh < FRESH { 1 } else { FRESH_STEP },
@@ -220,14 +224,19 @@ impl Cursor {
         matching
     }
 
-    fn goes_on(&self, held: &mut Held<'_>, new: &[u8], at: usize) -> Option<Found> {
+    fn goes_on(&self, held: &mut PeerHoldings<'_>, new: &[u8], at: usize) -> Option<FoundMatch> {
         let found = forward(held, new, at, self.place?);
         let worth_it = found.end - at >= LEAST_CONTINUED.min(new.len() - at);
         (worth_it && found.end > at).then_some(found)
     }
 
     /// Looks for the end of a small edit.
-    fn search_near(&self, held: &mut Held<'_>, new: &[u8], at: usize) -> Option<Found> {
+    fn search_near(
+        &self,
+        held: &mut PeerHoldings<'_>,
+        new: &[u8],
+        at: usize,
+    ) -> Option<FoundMatch> {
         let place = self.place?;
         let old = window(held, place, NEAR + AGREEING);
         let new_there = &new[at..new.len().min(at + NEAR + AGREEING)];
@@ -248,12 +257,12 @@ impl Cursor {
     /// may never have been, and looks again.
     fn search_around(
         &mut self,
-        held: &mut Held<'_>,
+        held: &mut PeerHoldings<'_>,
         new: &[u8],
         at: usize,
-        known: &[Anchor],
+        known: &[ChunkAnchor],
         expansion: usize,
-    ) -> Option<Found> {
+    ) -> Option<FoundMatch> {
         let mut key = self.place?.key;
         if self.searched == key || self.matched < LEAST_TRUSTED {
             return None;
@@ -264,7 +273,7 @@ impl Cursor {
                 break;
             };
             let start = anchors(&old[..old.len().min(SAMPLED)], expansion);
-            let known = |anchor: &Anchor| {
+            let known = |anchor: &ChunkAnchor| {
                 held.dictionary.find_anchor(anchor.hash, held.peer) == Some((key, anchor.at))
             };
             if !start.iter().any(known) {
@@ -273,7 +282,7 @@ impl Cursor {
             }
             key = held.next(key);
         }
-        let mut sought = Sought {
+        let mut sought = AnchorSearch {
             anchors: known,
             next: 0,
             step: 1,
@@ -283,8 +292,8 @@ impl Cursor {
     }
 
     /// Adds a literal, and what it may be similar to.
-    fn literal(&self, held: &mut Held<'_>, length: usize, matching: &mut Matching) {
-        matching.pieces.push(Piece::Literal(length));
+    fn literal(&self, held: &mut PeerHoldings<'_>, length: usize, matching: &mut ChunkMatches) {
+        matching.pieces.push(ChunkPiece::Literal(length));
         let Some(place) = self.place else {
             return;
         };
@@ -302,7 +311,7 @@ impl Cursor {
     }
 
     /// Bytes were replaced by others, as far as can be known.
-    fn skip(&mut self, held: &mut Held<'_>, length: usize) {
+    fn skip(&mut self, held: &mut PeerHoldings<'_>, length: usize) {
         self.unmatched += length;
         self.fresh += length;
         self.place = self
@@ -315,19 +324,19 @@ impl Cursor {
     }
 }
 
-impl Held<'_> {
-    fn holds(&self, key: Key) -> bool {
+impl PeerHoldings<'_> {
+    fn holds(&self, key: ChunkKey) -> bool {
         key != NO_KEY
             && (self.in_flight.contains_key(&key) || self.dictionary.is_held_by(key, self.peer))
     }
 
     /// The chunk that came after this one in the peer's flows, or else in others.
-    fn next(&self, key: Key) -> Key {
+    fn next(&self, key: ChunkKey) -> ChunkKey {
         self.dictionary.next(key, self.peer)
     }
 
     /// The bytes of a chunk that the peer holds, if they are in memory here.
-    fn bytes(&mut self, key: Key) -> Option<Bytes> {
+    fn bytes(&mut self, key: ChunkKey) -> Option<Bytes> {
         match self.holds(key) {
             true => self.dictionary.resident(key),
             false => None,
@@ -336,8 +345,8 @@ impl Held<'_> {
 }
 
 /// How far `new` agrees from `at` on with the old stream from `place` on.
-fn forward(held: &mut Held<'_>, new: &[u8], at: usize, place: Place) -> Found {
-    let mut found = Found {
+fn forward(held: &mut PeerHoldings<'_>, new: &[u8], at: usize, place: ChunkPosition) -> FoundMatch {
+    let mut found = FoundMatch {
         start: at,
         end: at,
         copies: Vec::new(),
@@ -352,7 +361,7 @@ fn forward(held: &mut Held<'_>, new: &[u8], at: usize, place: Place) -> Found {
         let length = common_prefix(&new[found.end..], old_there);
         let to_end = length == old_there.len();
         if length > 0 {
-            found.copies.push(Piece::Copy {
+            found.copies.push(ChunkPiece::Copy {
                 from: place,
                 length,
                 to_end,
@@ -364,7 +373,7 @@ fn forward(held: &mut Held<'_>, new: &[u8], at: usize, place: Place) -> Found {
             found.after = Some(place);
             break;
         }
-        place = Place {
+        place = ChunkPosition {
             key: held.next(place.key),
             offset: 0,
         };
@@ -378,11 +387,11 @@ fn forward(held: &mut Held<'_>, new: &[u8], at: usize, place: Place) -> Found {
 
 /// Looks for the first match of the anchors behind `at`, and extends it backwards up to there.
 fn search_anchors(
-    held: &mut Held<'_>,
+    held: &mut PeerHoldings<'_>,
     new: &[u8],
     at: usize,
-    sought: &mut Sought<'_>,
-) -> Option<Found> {
+    sought: &mut AnchorSearch<'_>,
+) -> Option<FoundMatch> {
     while let Some(anchor) = sought.anchors.get(sought.next) {
         sought.next += sought.step;
         if anchor.at < at {
@@ -398,7 +407,7 @@ fn search_anchors(
         if old.get(offset..offset + WINDOW) != Some(there) {
             continue;
         }
-        let mut found = forward(held, new, anchor.at, Place { key, offset });
+        let mut found = forward(held, new, anchor.at, ChunkPosition { key, offset });
         backward(held, new, at, &mut found);
         if found.end - found.start >= sought.least.min(new.len() - at) {
             sought.step = 1;
@@ -409,9 +418,9 @@ fn search_anchors(
 }
 
 /// Extends a match towards `least`, which is not before it.
-fn backward(held: &mut Held<'_>, new: &[u8], least: usize, found: &mut Found) {
+fn backward(held: &mut PeerHoldings<'_>, new: &[u8], least: usize, found: &mut FoundMatch) {
     for _ in 0..MAX_SPAN {
-        let Some(Piece::Copy {
+        let Some(ChunkPiece::Copy {
             from,
             length,
             to_end,
@@ -430,8 +439,8 @@ fn backward(held: &mut Held<'_>, new: &[u8], least: usize, found: &mut Found) {
             let more = common_suffix(&new[least..found.start], old_before);
             found.start -= more;
             let offset = from.offset - more;
-            found.copies[0] = Piece::Copy {
-                from: Place {
+            found.copies[0] = ChunkPiece::Copy {
+                from: ChunkPosition {
                     key: from.key,
                     offset,
                 },
@@ -452,8 +461,8 @@ fn backward(held: &mut Held<'_>, new: &[u8], least: usize, found: &mut Found) {
             return;
         }
         found.start -= more;
-        let copy = Piece::Copy {
-            from: Place {
+        let copy = ChunkPiece::Copy {
+            from: ChunkPosition {
                 key,
                 offset: old.len() - more,
             },
@@ -465,7 +474,7 @@ fn backward(held: &mut Held<'_>, new: &[u8], least: usize, found: &mut Found) {
 }
 
 /// The old stream's next bytes from `place` on, `length` at most.
-fn window(held: &mut Held<'_>, mut place: Place, length: usize) -> Vec<u8> {
+fn window(held: &mut PeerHoldings<'_>, mut place: ChunkPosition, length: usize) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(length);
     for _ in 0..MAX_SPAN {
         let Some(old) = held.bytes(place.key) else {
@@ -476,7 +485,7 @@ fn window(held: &mut Held<'_>, mut place: Place, length: usize) -> Vec<u8> {
         if bytes.len() == length {
             break;
         }
-        place = Place {
+        place = ChunkPosition {
             key: held.next(place.key),
             offset: 0,
         };
@@ -485,7 +494,11 @@ fn window(held: &mut Held<'_>, mut place: Place, length: usize) -> Vec<u8> {
 }
 
 /// The place so many bytes later in the old stream.
-fn advance(held: &Held<'_>, mut place: Place, length: usize) -> Option<Place> {
+fn advance(
+    held: &PeerHoldings<'_>,
+    mut place: ChunkPosition,
+    length: usize,
+) -> Option<ChunkPosition> {
     place.offset += length;
     for _ in 0..MAX_SPAN {
         let here = held.dictionary.length(place.key);
@@ -495,7 +508,7 @@ fn advance(held: &Held<'_>, mut place: Place, length: usize) -> Option<Place> {
         if place.offset < here {
             return Some(place);
         }
-        place = Place {
+        place = ChunkPosition {
             key: held.next(place.key),
             offset: place.offset - here,
         };

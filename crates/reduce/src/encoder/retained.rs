@@ -2,12 +2,12 @@
 
 use bytes::Bytes;
 
-use super::draft::Reference;
-use crate::dictionary::Loan;
-use crate::fingerprint::Key;
+use super::draft::DraftReference;
+use crate::dictionary::MemoryLoan;
+use crate::fingerprint::ChunkKey;
 
 /// A record that the peer has not acknowledged.
-pub(super) struct Retained {
+pub(super) struct RetainedRecord {
     pub(super) start: u64,
     pub(super) end: u64,
     /// How often a repair of it was asked for.
@@ -20,17 +20,17 @@ pub(super) struct Retained {
     /// How many of them count as kept here.
     pub(super) own_length: usize,
     /// For the others.
-    pub(super) _loan: Option<Loan>,
-    pub(super) references: Vec<Reference>,
-    pub(super) sources: Vec<Key>,
+    pub(super) _loan: Option<MemoryLoan>,
+    pub(super) references: Vec<DraftReference>,
+    pub(super) sources: Vec<ChunkKey>,
     /// How many sources each of its groups names.
     pub(super) groups: Vec<usize>,
-    pub(super) ended: Vec<(Key, u64)>,
+    pub(super) ended: Vec<(ChunkKey, u64)>,
 }
 
-impl Retained {
+impl RetainedRecord {
     /// The keys of a group of its sources.
-    pub(super) fn group(&self, number: usize) -> Option<&[Key]> {
+    pub(super) fn group(&self, number: usize) -> Option<&[ChunkKey]> {
         let count = *self.groups.get(number)?;
         let first: usize = self.groups[..number].iter().sum();
         self.sources.get(first..first + count)

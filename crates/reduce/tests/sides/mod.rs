@@ -4,10 +4,10 @@
 use bytes::Bytes;
 use reduce::testing::MemoryDisk;
 use reduce::{
-    Decoded, Decoder, DecoderConfig, Dictionary, DictionaryConfig, DictionaryKey, Encoder,
-    EncoderConfig, PeerSlot,
+    DecoderConfig, DecoderOutput, Dictionary, DictionaryConfig, DictionaryKey, EncoderConfig,
+    FlowDecoder, FlowEncoder, PeerSlot,
 };
-use vocab::{ByteCount, NodeId, Random, Segment, Time};
+use vocab::{ByteCount, FlowSegment, NodeId, SeededRandom, Time};
 
 /// The key of every dictionary here: what a restart finds again.
 pub(crate) fn key() -> DictionaryKey {
@@ -15,13 +15,13 @@ pub(crate) fn key() -> DictionaryKey {
 }
 
 /// A node's half: its dictionary, its disk, and its name for the other side.
-pub(crate) struct Side {
+pub(crate) struct TestSide {
     pub(crate) dictionary: Dictionary,
     pub(crate) disk: MemoryDisk,
     pub(crate) config: DictionaryConfig,
 }
 
-impl Side {
+impl TestSide {
     /// A side without a disk tier.
     pub(crate) fn new(seed: u64) -> Self {
         let config = DictionaryConfig {
@@ -33,7 +33,7 @@ impl Side {
 
     /// A side that starts with what is on this disk.
     pub(crate) fn with(seed: u64, config: DictionaryConfig, mut disk: MemoryDisk) -> Self {
-        let mut dictionary = Dictionary::with_key(config, key(), Random::from_seed(seed));
+        let mut dictionary = Dictionary::with_key(config, key(), SeededRandom::from_seed(seed));
         dictionary.open();
         disk.serve(&mut dictionary);
         assert!(dictionary.is_ready());
@@ -51,29 +51,29 @@ impl Side {
 }
 
 /// One direction of a flow from one side to another.
-pub(crate) struct Flow {
+pub(crate) struct TestFlow {
     pub(crate) config: EncoderConfig,
-    pub(crate) encoder: Encoder,
-    pub(crate) decoder: Decoder,
-    pub(crate) received: Vec<Segment>,
+    pub(crate) encoder: FlowEncoder,
+    pub(crate) decoder: FlowDecoder,
+    pub(crate) received: Vec<FlowSegment>,
     pub(crate) repairs: usize,
     pub(crate) repair_bytes: usize,
     started: bool,
 }
 
-impl Flow {
+impl TestFlow {
     pub(crate) fn new() -> Self {
         Self::with(EncoderConfig::default())
     }
 
     pub(crate) fn with(config: EncoderConfig) -> Self {
         // The peer slot is the first of each dictionary, which has one peer only.
-        let mut scratch = Side::new(0);
+        let mut scratch = TestSide::new(0);
         let slot = scratch.peer();
         Self {
             config,
-            encoder: Encoder::new(config, slot),
-            decoder: Decoder::new(DecoderConfig::default(), slot),
+            encoder: FlowEncoder::new(config, slot),
+            decoder: FlowDecoder::new(DecoderConfig::default(), slot),
             received: Vec::new(),
             repairs: 0,
             repair_bytes: 0,
@@ -82,11 +82,16 @@ impl Flow {
     }
 
     /// Sends a file in pieces, to the end; checks that it arrived; returns the bytes on the wire.
-    pub(crate) fn transfer(mut self, from: &mut Side, to: &mut Side, file: &Bytes) -> usize {
+    pub(crate) fn transfer(
+        mut self,
+        from: &mut TestSide,
+        to: &mut TestSide,
+        file: &Bytes,
+    ) -> usize {
         let mut wire = 0;
         for piece in 0..file.len().div_ceil(60_000) {
             let piece = file.slice(piece * 60_000..file.len().min((piece + 1) * 60_000));
-            self.encoder.push(Time::ZERO, Segment::payload(piece));
+            self.encoder.push(Time::ZERO, FlowSegment::payload(piece));
             wire += self.exchange(Time::ZERO, from, to, 1 << 16);
         }
         self.encoder.finish();
@@ -100,8 +105,8 @@ impl Flow {
     pub(crate) fn exchange(
         &mut self,
         now: Time,
-        from: &mut Side,
-        to: &mut Side,
+        from: &mut TestSide,
+        to: &mut TestSide,
         max: usize,
     ) -> usize {
         if !self.started {
@@ -133,27 +138,27 @@ impl Flow {
     }
 
     /// Takes everything out of the decoder.
-    pub(crate) fn receive(&mut self, to: &mut Side) {
+    pub(crate) fn receive(&mut self, to: &mut TestSide) {
         loop {
             match self
                 .decoder
                 .poll(&mut to.dictionary)
                 .expect("a sound stream")
             {
-                Decoded::Segment(segment) => self.received.push(segment),
-                Decoded::NeedMore => break,
-                Decoded::WaitForDisk => {
+                DecoderOutput::Segment(segment) => self.received.push(segment),
+                DecoderOutput::NeedMore => break,
+                DecoderOutput::WaitForDisk => {
                     let before = to.disk.executed;
                     to.disk.serve(&mut to.dictionary);
                     assert!(to.disk.executed > before, "it waits for nothing");
                 }
-                Decoded::NeedRepair(request) => {
+                DecoderOutput::NeedRepair(request) => {
                     let answer = self.encoder.repair(&request).expect("a repair");
                     self.repairs += 1;
                     self.repair_bytes += request.len() + answer.len();
                     self.decoder.handle_repair(&answer).expect("an answer");
                 }
-                Decoded::WaitForRepair => panic!("it was repaired at once"),
+                DecoderOutput::WaitForRepair => panic!("it was repaired at once"),
             }
         }
         to.disk.serve(&mut to.dictionary);
@@ -177,13 +182,13 @@ impl Flow {
 /// Random bytes.
 pub(crate) fn noise(seed: u64, length: usize) -> Bytes {
     let mut data = vec![0; length];
-    Random::from_seed(seed).fill(&mut data);
+    SeededRandom::from_seed(seed).fill(&mut data);
     data.into()
 }
 
 /// Something like text: words of a small vocabulary, unevenly likely.
 pub(crate) fn text(seed: u64, length: usize) -> Bytes {
-    let mut random = Random::from_seed(seed);
+    let mut random = SeededRandom::from_seed(seed);
     let words: Vec<Vec<u8>> = (0..2000)
         .map(|_| {
             (0..2 + random.below(8))

@@ -2,26 +2,26 @@
 
 use std::cmp::Reverse;
 
-use super::{HASH, Job, LEAF};
+use super::{HASH, LEAF, LaneJob};
 
 /// A way to hash many inputs; all give the same hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kernel(Instructions);
+pub struct Blake3Kernel(Blake3Instructions);
 
 /// Which instructions do the work. A variant exists only where the processor has been asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Instructions {
+enum Blake3Instructions {
     #[cfg(target_arch = "x86_64")]
     Avx512,
 }
 
-impl Kernel {
+impl Blake3Kernel {
     /// The kernel for this processor; `None` where one input after the other is as fast.
     #[must_use]
     pub fn detect() -> Option<Self> {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx512f") {
-            return Some(Self(Instructions::Avx512));
+            return Some(Self(Blake3Instructions::Avx512));
         }
         None
     }
@@ -36,10 +36,10 @@ impl Kernel {
             let leaves = input.len().div_ceil(LEAF).max(1);
             widths.push(leaves);
             if leaves == 1 {
-                jobs.push(Job::leaf(input, 0, 1));
+                jobs.push(LaneJob::leaf(input, 0, 1));
             } else {
                 let pieces = input.chunks(LEAF).enumerate();
-                jobs.extend(pieces.map(|(number, piece)| Job::leaf(piece, number, leaves)));
+                jobs.extend(pieces.map(|(number, piece)| LaneJob::leaf(piece, number, leaves)));
             }
         }
         let mut level = vec![[0; HASH]; jobs.len()];
@@ -53,13 +53,13 @@ impl Kernel {
     /// Hashes leaves. Whole ones share their vectors with whole ones, which are nearly all of them, and
     /// shorter ones with those of about their length: lanes of different lengths need care with each
     /// block, and one that is through waits for the longest.
-    fn run_leaves(self, jobs: Vec<Job<'_>>, results: &mut [[u8; HASH]]) {
+    fn run_leaves(self, jobs: Vec<LaneJob<'_>>, results: &mut [[u8; HASH]]) {
         let jobs = jobs.into_iter().enumerate();
         let (mut jobs, mut short): (Vec<_>, Vec<_>) =
             jobs.partition(|(_, job)| job.bytes.len() == LEAF);
         short.sort_unstable_by_key(|(_, job)| Reverse(job.bytes.len()));
         jobs.append(&mut short);
-        let (places, jobs): (Vec<usize>, Vec<Job<'_>>) = jobs.into_iter().unzip();
+        let (places, jobs): (Vec<usize>, Vec<LaneJob<'_>>) = jobs.into_iter().unzip();
         let mut hashed = vec![[0; HASH]; jobs.len()];
         self.run(&jobs, &mut hashed);
         for (place, hash) in places.into_iter().zip(hashed) {
@@ -79,7 +79,7 @@ impl Kernel {
             jobs.extend(
                 pairs
                     .iter()
-                    .map(|pair| Job::parent(pair.as_flattened(), *width)),
+                    .map(|pair| LaneJob::parent(pair.as_flattened(), *width)),
             );
             after += pairs.len();
             if let [last] = rest {
@@ -101,11 +101,11 @@ impl Kernel {
     }
 
     #[cfg_attr(target_arch = "x86_64", allow(unsafe_code))]
-    fn run(self, jobs: &[Job<'_>], results: &mut [[u8; HASH]]) {
+    fn run(self, jobs: &[LaneJob<'_>], results: &mut [[u8; HASH]]) {
         match self.0 {
             // SAFETY: the variant exists only where the processor has AVX-512 F.
             #[cfg(target_arch = "x86_64")]
-            Instructions::Avx512 => unsafe { super::x86::run_avx512(jobs, results) },
+            Blake3Instructions::Avx512 => unsafe { super::x86::run_avx512(jobs, results) },
         }
     }
 }

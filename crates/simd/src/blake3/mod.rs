@@ -14,7 +14,7 @@
 //!
 //! The results are those of the specification ("BLAKE3: one function, fast everywhere", version
 //! 20211102, section 2); the tests compare with the crate `blake3`, whose lanes are as good as
-//! these on processors with narrower vectors, and which [`Kernel::detect`] leaves the work to there.
+//! these on processors with narrower vectors, and which [`Blake3Kernel::detect`] leaves the work to there.
 
 // Without any such vectors there is no kernel, and nothing that makes one its work.
 #![cfg_attr(not(target_arch = "x86_64"), allow(dead_code, unused_variables))]
@@ -26,7 +26,7 @@ mod tests;
 #[allow(unsafe_code)]
 mod x86;
 
-pub use kernel::Kernel;
+pub use kernel::Blake3Kernel;
 
 /// Bytes of a hash.
 pub const HASH: usize = 32;
@@ -56,7 +56,7 @@ const ROOT: u32 = 8;
 
 /// What one lane hashes: a leaf, or a pair of results.
 #[derive(Clone, Copy, Debug)]
-struct Job<'a> {
+struct LaneJob<'a> {
     bytes: &'a [u8],
     /// Of a leaf: its number in its input.
     counter: u64,
@@ -86,7 +86,7 @@ const fn schedule() -> [[usize; 16]; 7] {
     rounds
 }
 
-impl<'a> Job<'a> {
+impl<'a> LaneJob<'a> {
     /// Leaf number `counter` of an input of `leaves`.
     fn leaf(bytes: &'a [u8], counter: usize, leaves: usize) -> Self {
         let root = if leaves == 1 { ROOT } else { 0 };

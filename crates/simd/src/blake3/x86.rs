@@ -6,7 +6,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{BLOCK, HASH, INITIAL, Job, SCHEDULE};
+use super::{BLOCK, HASH, INITIAL, LaneJob, SCHEDULE};
 
 const LANES: usize = 16;
 /// Blocks that are fetched ahead of the one at hand: sixteen streams are more than a processor
@@ -18,7 +18,7 @@ const AHEAD: usize = 4;
 /// # Safety
 /// The processor has AVX-512 F.
 #[target_feature(enable = "avx512f")]
-pub(super) unsafe fn run_avx512(jobs: &[Job<'_>], results: &mut [[u8; HASH]]) {
+pub(super) unsafe fn run_avx512(jobs: &[LaneJob<'_>], results: &mut [[u8; HASH]]) {
     assert_eq!(jobs.len(), results.len());
     let after = jobs.chunks(LANES).skip(1).chain([&[][..]]);
     let groups = jobs.chunks(LANES).zip(after);
@@ -30,7 +30,7 @@ pub(super) unsafe fn run_avx512(jobs: &[Job<'_>], results: &mut [[u8; HASH]]) {
 /// Hashes up to sixteen jobs; lanes without one do the first again. Fetches the first blocks of those
 /// that come `after`.
 #[target_feature(enable = "avx512f")]
-fn run_lanes(jobs: &[Job<'_>], after: &[Job<'_>], results: &mut [[u8; HASH]]) {
+fn run_lanes(jobs: &[LaneJob<'_>], after: &[LaneJob<'_>], results: &mut [[u8; HASH]]) {
     let job = |lane: usize| jobs.get(lane).unwrap_or(&jobs[0]);
     let mut padded = [[0; BLOCK]; LANES];
     let (mut most, mut least) = (0, usize::MAX);
@@ -126,7 +126,7 @@ fn run_lanes(jobs: &[Job<'_>], after: &[Job<'_>], results: &mut [[u8; HASH]]) {
 /// Has the cache fetch a job's block of this number, if it has one.
 #[target_feature(enable = "avx512f")]
 #[inline]
-fn fetch(job: &Job<'_>, number: usize) {
+fn fetch(job: &LaneJob<'_>, number: usize) {
     if let Some(byte) = job.bytes.get(number * BLOCK) {
         _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(byte).cast());
     }

@@ -1,17 +1,17 @@
 //! The choice of a kernel, and the safe door to all of them.
 //!
-//! A [`Kernel`] can only be made by [`Kernel::detect`] or [`Kernel::available`], which ask the
+//! A [`Gf256Kernel`] can only be made by [`Gf256Kernel::detect`] or [`Gf256Kernel::available`], which ask the
 //! processor first; so whoever has one may call it. It is a byte in size and is copied freely.
 
 use super::portable;
 
 /// A way to multiply slices by constants; all give the same bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kernel(Instructions);
+pub struct Gf256Kernel(Gf256Instructions);
 
 /// Which instructions do the work. A variant exists only where the processor has been asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Instructions {
+enum Gf256Instructions {
     Portable,
     #[cfg(target_arch = "x86_64")]
     Avx2,
@@ -21,30 +21,30 @@ enum Instructions {
     Neon,
 }
 
-impl Kernel {
+impl Gf256Kernel {
     /// The fastest kernel that this processor has.
     #[must_use]
     pub fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]
         {
             if has_gfni_avx512() {
-                return Self(Instructions::GfniAvx512);
+                return Self(Gf256Instructions::GfniAvx512);
             }
             if is_x86_feature_detected!("avx2") {
-                return Self(Instructions::Avx2);
+                return Self(Gf256Instructions::Avx2);
             }
         }
         #[cfg(target_arch = "aarch64")]
         if std::arch::is_aarch64_feature_detected!("neon") {
-            return Self(Instructions::Neon);
+            return Self(Gf256Instructions::Neon);
         }
-        Self(Instructions::Portable)
+        Self(Gf256Instructions::Portable)
     }
 
     /// The kernel that every processor has.
     #[must_use]
     pub fn portable() -> Self {
-        Self(Instructions::Portable)
+        Self(Gf256Instructions::Portable)
     }
 
     /// Every kernel that this processor has, for tests and benchmarks.
@@ -54,15 +54,15 @@ impl Kernel {
         #[cfg(target_arch = "x86_64")]
         {
             if is_x86_feature_detected!("avx2") {
-                kernels.push(Self(Instructions::Avx2));
+                kernels.push(Self(Gf256Instructions::Avx2));
             }
             if has_gfni_avx512() {
-                kernels.push(Self(Instructions::GfniAvx512));
+                kernels.push(Self(Gf256Instructions::GfniAvx512));
             }
         }
         #[cfg(target_arch = "aarch64")]
         if std::arch::is_aarch64_feature_detected!("neon") {
-            kernels.push(Self(Instructions::Neon));
+            kernels.push(Self(Gf256Instructions::Neon));
         }
         kernels
     }
@@ -71,13 +71,13 @@ impl Kernel {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self.0 {
-            Instructions::Portable => "portable",
+            Gf256Instructions::Portable => "portable",
             #[cfg(target_arch = "x86_64")]
-            Instructions::Avx2 => "AVX2",
+            Gf256Instructions::Avx2 => "AVX2",
             #[cfg(target_arch = "x86_64")]
-            Instructions::GfniAvx512 => "GFNI and AVX-512",
+            Gf256Instructions::GfniAvx512 => "GFNI and AVX-512",
             #[cfg(target_arch = "aarch64")]
-            Instructions::Neon => "NEON",
+            Gf256Instructions::Neon => "NEON",
         }
     }
 
@@ -106,23 +106,23 @@ impl Kernel {
             "every source is as long as the target"
         );
         match self.0 {
-            Instructions::Portable => {
+            Gf256Instructions::Portable => {
                 for (source, constant) in terms {
                     portable::mul_add(target, source, *constant);
                 }
             }
             // SAFETY: the variant exists only where the processor has AVX2; lengths are equal.
             #[cfg(target_arch = "x86_64")]
-            Instructions::Avx2 => unsafe { super::x86::mul_add_many_avx2(target, terms) },
+            Gf256Instructions::Avx2 => unsafe { super::x86::mul_add_many_avx2(target, terms) },
             // SAFETY: the variant exists only where the processor has GFNI, AVX-512 F and BW;
             // lengths are equal.
             #[cfg(target_arch = "x86_64")]
-            Instructions::GfniAvx512 => unsafe {
+            Gf256Instructions::GfniAvx512 => unsafe {
                 super::x86::mul_add_many_gfni(target, terms);
             },
             // SAFETY: the variant exists only where the processor has NEON; lengths are equal.
             #[cfg(target_arch = "aarch64")]
-            Instructions::Neon => unsafe { super::neon::mul_add_many(target, terms) },
+            Gf256Instructions::Neon => unsafe { super::neon::mul_add_many(target, terms) },
         }
     }
 
@@ -133,16 +133,16 @@ impl Kernel {
     )]
     pub fn scale(self, target: &mut [u8], constant: u8) {
         match self.0 {
-            Instructions::Portable => portable::scale(target, constant),
+            Gf256Instructions::Portable => portable::scale(target, constant),
             // SAFETY: the variant exists only where the processor has AVX2.
             #[cfg(target_arch = "x86_64")]
-            Instructions::Avx2 => unsafe { super::x86::scale_avx2(target, constant) },
+            Gf256Instructions::Avx2 => unsafe { super::x86::scale_avx2(target, constant) },
             // SAFETY: the variant exists only where the processor has GFNI, AVX-512 F and BW.
             #[cfg(target_arch = "x86_64")]
-            Instructions::GfniAvx512 => unsafe { super::x86::scale_gfni(target, constant) },
+            Gf256Instructions::GfniAvx512 => unsafe { super::x86::scale_gfni(target, constant) },
             // SAFETY: the variant exists only where the processor has NEON.
             #[cfg(target_arch = "aarch64")]
-            Instructions::Neon => unsafe { super::neon::scale(target, constant) },
+            Gf256Instructions::Neon => unsafe { super::neon::scale(target, constant) },
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Arithmetic in the field of 256 elements: single ones, and whole slices by a [`Kernel`].
+//! Arithmetic in the field of 256 elements: single ones, and whole slices by a [`Gf256Kernel`].
 //!
 //! An element is a byte, read as a polynomial over GF(2); addition is XOR, multiplication is that
 //! of polynomials modulo x⁸ + x⁴ + x³ + x² + 1 (0x11D), the field of RFC 5510 §8.1 (Finite Field)
 //! and RFC 8681 §3.7.1 (Finite Field Definitions). docs/decisions/0028 says why not the one of AES.
 //!
 //! [`multiply_bitwise`] is the definition, [`multiply`] the same by a table of logarithms, for
-//! single elements. Slices go through a [`Kernel`], which multiplies by a constant: that is a linear
+//! single elements. Slices go through a [`Gf256Kernel`], which multiplies by a constant: that is a linear
 //! map of 8 bits, so each kernel carries a small table for every constant (`tables.rs`).
 
 mod kernel;
@@ -20,7 +20,7 @@ mod tests;
 #[allow(unsafe_code)]
 mod x86;
 
-pub use kernel::Kernel;
+pub use kernel::Gf256Kernel;
 
 /// The polynomial that products are reduced by: x⁸ + x⁴ + x³ + x² + 1, in which x itself (2)
 /// generates all elements but 0.

@@ -2,23 +2,26 @@
 
 use super::portable::{WORD_BYTES, mark_word};
 use super::{CHOOSING, SPACING, WORD};
-use crate::vectors::Vectors;
+use crate::vectors::VectorInstructions;
 
 /// A way to mark positions; all mark the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kernel(Vectors);
+pub struct PlacesKernel(VectorInstructions);
 
-impl Kernel {
+impl PlacesKernel {
     /// The fastest kernel that this processor has.
     #[must_use]
     pub fn detect() -> Self {
-        Self(Vectors::detect())
+        Self(VectorInstructions::detect())
     }
 
     /// Every kernel that this processor has, for tests and benchmarks.
     #[must_use]
     pub fn available() -> Vec<Self> {
-        Vectors::available().into_iter().map(Self).collect()
+        VectorInstructions::available()
+            .into_iter()
+            .map(Self)
+            .collect()
     }
 
     /// The chosen positions of `bytes`, in their order. The last three, whose bytes are not all there, are not
@@ -47,7 +50,7 @@ impl Kernel {
     #[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables))]
     fn list_words(self, bytes: &[u8], positions: &mut Vec<u32>) -> Option<usize> {
         #[cfg(target_arch = "x86_64")]
-        if self.0 == Vectors::Avx512
+        if self.0 == VectorInstructions::Avx512
             && is_x86_feature_detected!("avx512vbmi2")
             && is_x86_feature_detected!("popcnt")
         {
@@ -70,7 +73,7 @@ impl Kernel {
     #[cfg_attr(target_arch = "x86_64", allow(unsafe_code))]
     fn mark_words(self, bytes: &[u8], marks: &mut Vec<u64>) {
         match self.0 {
-            Vectors::Portable => {
+            VectorInstructions::Portable => {
                 let mut at = 0;
                 while let Some(bytes) = bytes[at..].first_chunk() {
                     marks.push(mark_word(bytes));
@@ -79,10 +82,10 @@ impl Kernel {
             }
             // SAFETY: the variant exists only where the processor has AVX2.
             #[cfg(target_arch = "x86_64")]
-            Vectors::Avx2 => unsafe { super::x86::mark_avx2(bytes, marks) },
+            VectorInstructions::Avx2 => unsafe { super::x86::mark_avx2(bytes, marks) },
             // SAFETY: the variant exists only where the processor has AVX-512 F and BW.
             #[cfg(target_arch = "x86_64")]
-            Vectors::Avx512 => unsafe { super::x86::mark_avx512(bytes, marks) },
+            VectorInstructions::Avx512 => unsafe { super::x86::mark_avx512(bytes, marks) },
         }
     }
 }

@@ -17,7 +17,7 @@ mod tests;
 #[allow(unsafe_code)]
 mod x86;
 
-pub use kernel::Kernel;
+pub use kernel::PlacesKernel;
 
 /// Bytes that choose a position: it and those behind it.
 pub const CHOOSING: usize = 4;

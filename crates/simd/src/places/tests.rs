@@ -14,7 +14,7 @@ fn check(bytes: &[u8]) {
         .filter(|position| chosen(*position))
         .map(|position| position as u32)
         .collect();
-    for kernel in Kernel::available() {
+    for kernel in PlacesKernel::available() {
         assert_eq!(kernel.positions(bytes), all, "{kernel:?}");
         let marks = kernel.mark(bytes);
         for position in 0..bytes.len().max(marks.len() * WORD) {

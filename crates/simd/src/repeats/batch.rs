@@ -8,22 +8,22 @@ pub(super) const MOST: usize = WORDS * WORD / 2;
 pub(super) const ROOM: usize = MOST + 16;
 
 /// The places that are worked on.
-pub struct Batch {
+pub struct RepeatBatch {
     /// Those that were looked up last, and those of the batch before.
-    listed: [Listed; 2],
+    listed: [ListedPlaces; 2],
     last: usize,
-    short: Looked,
-    long: Looked,
-    longest: Looked,
+    short: TableLookups,
+    long: TableLookups,
+    longest: TableLookups,
     /// For each place a bit for each byte that is compared: whether it differs.
     differing: [u64; ROOM],
-    reach: Reach,
-    repeats: Repeats,
+    reach: RepeatReach,
+    repeats: RepeatMatches,
 }
 
 /// How far the repeats go that were found since the last batch without places.
 #[derive(Clone, Copy, Default)]
-pub(super) struct Reach {
+pub(super) struct RepeatReach {
     /// Where the furthest ends.
     pub(super) most: u32,
     /// Where those end at least that become sequences.
@@ -31,7 +31,7 @@ pub(super) struct Reach {
 }
 
 /// Places, and what is known of them.
-pub(super) struct Listed {
+pub(super) struct ListedPlaces {
     pub(super) count: usize,
     /// Each is greater than the one before.
     pub(super) places: [u32; ROOM],
@@ -41,14 +41,14 @@ pub(super) struct Listed {
 
 /// For each place, which entry of a table is its, what is written there, and what was there before.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-pub(super) struct Looked {
+pub(super) struct TableLookups {
     pub(super) slots: [u32; ROOM],
     pub(super) entries: [u32; ROOM],
     pub(super) before: [u32; ROOM],
 }
 
 /// Places whose bytes stand elsewhere, too, in their order.
-pub struct Repeats {
+pub struct RepeatMatches {
     pub(super) count: usize,
     pub(super) at: [u32; ROOM],
     pub(super) offset: [u32; ROOM],
@@ -58,7 +58,7 @@ pub struct Repeats {
 
 /// One of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Repeat {
+pub struct RepeatMatch {
     /// The place.
     pub at: u32,
     /// How far before it the same bytes stand.
@@ -71,27 +71,27 @@ pub struct Repeat {
 
 /// The parts of a batch, for a step.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
-pub(super) struct Parts<'a> {
-    pub(super) now: &'a mut Listed,
-    pub(super) before: &'a Listed,
-    pub(super) short: &'a mut Looked,
-    pub(super) long: &'a mut Looked,
-    pub(super) longest: &'a mut Looked,
+pub(super) struct BatchParts<'a> {
+    pub(super) now: &'a mut ListedPlaces,
+    pub(super) before: &'a ListedPlaces,
+    pub(super) short: &'a mut TableLookups,
+    pub(super) long: &'a mut TableLookups,
+    pub(super) longest: &'a mut TableLookups,
     pub(super) differing: &'a mut [u64; ROOM],
-    pub(super) reach: &'a mut Reach,
-    pub(super) repeats: &'a mut Repeats,
+    pub(super) reach: &'a mut RepeatReach,
+    pub(super) repeats: &'a mut RepeatMatches,
 }
 
-impl Batch {
+impl RepeatBatch {
     /// An empty one.
     #[must_use]
     pub fn new() -> Box<Self> {
-        let listed = || Listed {
+        let listed = || ListedPlaces {
             count: 0,
             places: [0; _],
             candidates: [0; _],
         };
-        let looked = || Looked {
+        let looked = || TableLookups {
             slots: [0; _],
             entries: [0; _],
             before: [0; _],
@@ -103,8 +103,8 @@ impl Batch {
             long: looked(),
             longest: looked(),
             differing: [0; _],
-            reach: Reach::default(),
-            repeats: Repeats {
+            reach: RepeatReach::default(),
+            repeats: RepeatMatches {
                 count: 0,
                 at: [0; _],
                 offset: [0; _],
@@ -115,14 +115,14 @@ impl Batch {
     }
 
     /// What was looked up last becomes what is compared, and others are to be looked up.
-    pub(super) fn turn(&mut self) -> Parts<'_> {
+    pub(super) fn turn(&mut self) -> BatchParts<'_> {
         self.last ^= 1;
         let [one, other] = &mut self.listed;
         let (now, before) = match self.last {
             0 => (one, other),
             _ => (other, one),
         };
-        Parts {
+        BatchParts {
             now,
             before,
             short: &mut self.short,
@@ -134,12 +134,12 @@ impl Batch {
         }
     }
 
-    pub(super) fn repeats(&self) -> &Repeats {
+    pub(super) fn repeats(&self) -> &RepeatMatches {
         &self.repeats
     }
 }
 
-impl Repeats {
+impl RepeatMatches {
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -154,11 +154,11 @@ impl Repeats {
 
     /// Each of them.
     #[inline]
-    pub fn iter(&self) -> impl Iterator<Item = Repeat> {
+    pub fn iter(&self) -> impl Iterator<Item = RepeatMatch> {
         let places = self.at[..self.count].iter().zip(&self.offset);
         let lengths = self.ahead.iter().zip(&self.behind);
         let each = places.zip(lengths);
-        each.map(|((at, offset), (ahead, behind))| Repeat {
+        each.map(|((at, offset), (ahead, behind))| RepeatMatch {
             at: *at,
             offset: *offset,
             ahead: *ahead,

@@ -1,40 +1,42 @@
 //! The choice of a kernel.
 
-use super::batch::Batch;
+use super::batch::RepeatBatch;
 use super::portable;
 #[cfg(target_arch = "x86_64")]
-use super::x86::Avx512;
-use super::{PLACE_BITS, Repeats, Tables, WORDS};
+use super::x86::RepeatsAvx512;
+use super::{PLACE_BITS, PlaceTables, RepeatMatches, WORDS};
 
 /// A way to find repeats; all find the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kernel(Means);
+pub struct RepeatsKernel(RepeatsInstructions);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Means {
+enum RepeatsInstructions {
     Portable,
     #[cfg(target_arch = "x86_64")]
-    Avx512(Avx512),
+    Avx512(RepeatsAvx512),
 }
 
-impl Kernel {
+impl RepeatsKernel {
     /// The fastest kernel that this processor has.
     #[must_use]
     pub fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]
-        if let Some(instructions) = Avx512::detect() {
-            return Self(Means::Avx512(instructions));
+        if let Some(instructions) = RepeatsAvx512::detect() {
+            return Self(RepeatsInstructions::Avx512(instructions));
         }
-        Self(Means::Portable)
+        Self(RepeatsInstructions::Portable)
     }
 
     /// Every kernel that this processor has, for tests and benchmarks.
     #[must_use]
     pub fn available() -> Vec<Self> {
-        let mut kernels = vec![Self(Means::Portable)];
+        let mut kernels = vec![Self(RepeatsInstructions::Portable)];
         #[cfg(target_arch = "x86_64")]
-        if let Some(instructions) = Avx512::detect() {
-            kernels.push(Self(Means::Avx512(instructions.without_packed_bytes())));
+        if let Some(instructions) = RepeatsAvx512::detect() {
+            kernels.push(Self(RepeatsInstructions::Avx512(
+                instructions.without_packed_bytes(),
+            )));
         }
         kernels.push(Self::detect());
         kernels.dedup();
@@ -53,12 +55,12 @@ impl Kernel {
     /// [`super::AHEAD`] bytes from there on.
     pub fn find<'a>(
         self,
-        batch: &'a mut Batch,
-        tables: &mut Tables,
+        batch: &'a mut RepeatBatch,
+        tables: &mut PlaceTables,
         history: &[u8],
         marks: &[u64],
         base: usize,
-    ) -> &'a Repeats {
+    ) -> &'a RepeatMatches {
         assert!(marks.len() <= WORDS, "too many marks");
         // So there are half as many in a word as there could be, which is what vectors have room for.
         let dense = marks
@@ -68,9 +70,11 @@ impl Kernel {
         assert!(base <= 2 << PLACE_BITS, "a text is too long");
         let parts = batch.turn();
         match self.0 {
-            Means::Portable => portable::find(parts, tables, history, marks, base),
+            RepeatsInstructions::Portable => portable::find(parts, tables, history, marks, base),
             #[cfg(target_arch = "x86_64")]
-            Means::Avx512(instructions) => instructions.find(parts, tables, history, marks, base),
+            RepeatsInstructions::Avx512(instructions) => {
+                instructions.find(parts, tables, history, marks, base)
+            }
         }
         batch.repeats()
     }

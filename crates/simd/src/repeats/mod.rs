@@ -17,8 +17,8 @@ mod tests;
 #[allow(unsafe_code)]
 mod x86;
 
-pub use batch::{Batch, Repeat, Repeats};
-pub use kernel::Kernel;
+pub use batch::{RepeatBatch, RepeatMatch, RepeatMatches};
+pub use kernel::RepeatsKernel;
 
 /// Bytes that are compared from a place on.
 pub const AHEAD: usize = 32;
@@ -68,13 +68,13 @@ pub const fn least_gain(offset: u32) -> u32 {
 }
 
 /// The latest places of a text, by the bytes that stand there.
-pub struct Tables {
+pub struct PlaceTables {
     short: Box<[u32; 1 << SHORT_LOG]>,
     long: Box<[u32; 1 << LONG_LOG]>,
     longest: Box<[u32; 1 << LONGEST_LOG]>,
 }
 
-impl Tables {
+impl PlaceTables {
     /// Tables of no places.
     #[must_use]
     pub fn new() -> Self {
@@ -93,7 +93,7 @@ impl Tables {
     }
 }
 
-impl Default for Tables {
+impl Default for PlaceTables {
     fn default() -> Self {
         Self::new()
     }

@@ -1,9 +1,9 @@
 //! The steps in plain code.
 
-use super::batch::{Listed, Parts, ROOM, Reach, Repeats};
+use super::batch::{BatchParts, ListedPlaces, ROOM, RepeatMatches, RepeatReach};
 use super::{
     AHEAD, BEHIND, COMPARED, LEAST_AGREEING, LEAST_BEYOND, LONG_LOG, LONGEST_LOG, MULTIPLIER, NEAR,
-    OTHER_MULTIPLIER, PLACE, REST, SHORT_LOG, Tables, WORD, least_gain,
+    OTHER_MULTIPLIER, PLACE, PlaceTables, REST, SHORT_LOG, WORD, least_gain,
 };
 use crate::agreement::{differing, fetch};
 
@@ -12,8 +12,8 @@ const LISTED: usize = 12;
 
 /// All steps.
 pub(super) fn find(
-    parts: Parts<'_>,
-    tables: &mut Tables,
+    parts: BatchParts<'_>,
+    tables: &mut PlaceTables,
     history: &[u8],
     marks: &[u64],
     base: usize,
@@ -45,7 +45,7 @@ pub(super) fn find(
     compare(parts.before, history, parts.reach, parts.repeats);
     thin(parts.repeats);
     if parts.now.count == 0 {
-        *parts.reach = Reach::default();
+        *parts.reach = RepeatReach::default();
     }
 }
 
@@ -88,7 +88,12 @@ fn entry<const LOG: u32>(hash: u64, at: u32) -> u32 {
 }
 
 /// Compares the bytes at each place and its candidate, and gathers what is worth a sequence.
-fn compare(listed: &Listed, history: &[u8], reach: &mut Reach, repeats: &mut Repeats) {
+fn compare(
+    listed: &ListedPlaces,
+    history: &[u8],
+    reach: &mut RepeatReach,
+    repeats: &mut RepeatMatches,
+) {
     let places = listed.places[..listed.count].iter();
     let mut count = 0;
     let mut last = (0, 0, 0);
@@ -127,7 +132,7 @@ fn compare(listed: &Listed, history: &[u8], reach: &mut Reach, repeats: &mut Rep
 }
 
 /// Leaves out what the next one covers from its beginning on.
-fn thin(repeats: &mut Repeats) {
+fn thin(repeats: &mut RepeatMatches) {
     let mut count = 0;
     for place in 0..repeats.count {
         let first = repeats.at[place] - repeats.behind[place];

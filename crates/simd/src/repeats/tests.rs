@@ -18,7 +18,7 @@ fn marks(places: &[usize], base: usize, words: usize) -> Vec<u64> {
 const BASE: usize = 11;
 
 /// What is to be found at these places, by the definition, a byte at a time.
-fn expected(history: &[u8], places: &[usize]) -> Vec<Repeat> {
+fn expected(history: &[u8], places: &[usize]) -> Vec<RepeatMatch> {
     let logs = [SHORT_LOG, LONG_LOG, LONGEST_LOG];
     let mut tables = logs.map(|log| vec![0_u32; 1 << log]);
     let batch_of = |at: usize| (at - BASE) / (WORDS * WORD);
@@ -26,7 +26,7 @@ fn expected(history: &[u8], places: &[usize]) -> Vec<Repeat> {
     let (mut most, mut least) = (0, 0);
     for batch in 0..batch_of(history.len()) + 1 {
         let here = || places.iter().filter(|at| batch_of(**at) == batch);
-        let mut found: Vec<Repeat> = Vec::new();
+        let mut found: Vec<RepeatMatch> = Vec::new();
         let mut last = None;
         for at in here() {
             let number = |from: usize| {
@@ -53,7 +53,7 @@ fn expected(history: &[u8], places: &[usize]) -> Vec<Repeat> {
             let same = |one: usize| history[one] == history[candidate + one - at];
             let ahead = (*at..at + AHEAD).take_while(|one| same(*one)).count();
             let behind = (at - BEHIND..*at).rev().take_while(|one| same(*one));
-            let repeat = Repeat {
+            let repeat = RepeatMatch {
                 at: *at as u32,
                 offset: (at - candidate) as u32,
                 ahead: ahead as u32,
@@ -86,7 +86,7 @@ fn expected(history: &[u8], places: &[usize]) -> Vec<Repeat> {
         if here().next().is_none() {
             (most, least) = (0, 0);
         }
-        let first = |repeat: &Repeat| repeat.at - repeat.behind;
+        let first = |repeat: &RepeatMatch| repeat.at - repeat.behind;
         let nexts: Vec<Option<u32>> = (1..=found.len())
             .map(|next| found.get(next).map(first))
             .collect();
@@ -100,13 +100,13 @@ fn expected(history: &[u8], places: &[usize]) -> Vec<Repeat> {
 }
 
 /// The repeats that each kernel finds at these places, which are in their order, batch by batch.
-fn found(history: &[u8], places: &[usize]) -> Vec<Repeat> {
+fn found(history: &[u8], places: &[usize]) -> Vec<RepeatMatch> {
     let base = BASE;
     let all = marks(places, base, history.len().div_ceil(WORD));
-    let each: Vec<Vec<Repeat>> = Kernel::available()
+    let each: Vec<Vec<RepeatMatch>> = RepeatsKernel::available()
         .into_iter()
         .map(|kernel| {
-            let (mut batch, mut tables) = (Batch::new(), Tables::new());
+            let (mut batch, mut tables) = (RepeatBatch::new(), PlaceTables::new());
             let mut repeats = Vec::new();
             for (number, marks) in all.chunks(WORDS).enumerate() {
                 let base = base + number * WORDS * WORD;
@@ -184,9 +184,9 @@ fn the_latest_place_with_the_most_bytes_is_found() {
 #[test]
 fn a_text_that_begins_knows_nothing_of_the_one_before() {
     let text = b".................worldly1worldly2worldly3worldly4................................";
-    for kernel in Kernel::available() {
-        let (mut batch, mut tables) = (Batch::new(), Tables::new());
-        let mut count = |tables: &mut Tables, places: &[usize]| {
+    for kernel in RepeatsKernel::available() {
+        let (mut batch, mut tables) = (RepeatBatch::new(), PlaceTables::new());
+        let mut count = |tables: &mut PlaceTables, places: &[usize]| {
             let marks = marks(places, 0, 1);
             assert!(kernel.find(&mut batch, tables, text, &marks, 0).is_empty());
             kernel.find(&mut batch, tables, text, &[], 0).len()
@@ -251,9 +251,9 @@ fn as_many_places_as_there_can_be() {
 
 /// Whether each kernel panics, and does so with these words.
 fn panics_everywhere(text: &[u8], marks: &[u64], why: &str) {
-    for kernel in Kernel::available() {
+    for kernel in RepeatsKernel::available() {
         let find = || {
-            let (mut batch, mut tables) = (Batch::new(), Tables::new());
+            let (mut batch, mut tables) = (RepeatBatch::new(), PlaceTables::new());
             for marks in [marks, &[]] {
                 kernel.find(&mut batch, &mut tables, text, marks, 0);
             }
@@ -293,7 +293,13 @@ fn marks_side_by_side() {
 #[should_panic(expected = "too many marks")]
 fn too_many_marks() {
     let marks = [0; WORDS + 1];
-    Kernel::detect().find(&mut Batch::new(), &mut Tables::new(), &[1; 99], &marks, 0);
+    RepeatsKernel::detect().find(
+        &mut RepeatBatch::new(),
+        &mut PlaceTables::new(),
+        &[1; 99],
+        &marks,
+        0,
+    );
 }
 
 proptest! {

@@ -2,20 +2,22 @@
 
 use std::arch::x86_64::*;
 
-use super::batch::{Listed, Looked, MOST, Parts, ROOM, Reach, Repeats};
+use super::batch::{
+    BatchParts, ListedPlaces, MOST, ROOM, RepeatMatches, RepeatReach, TableLookups,
+};
 use super::{
     AHEAD, BEHIND, COMPARED, FURTHER, LEAST_AGREEING, LEAST_BEYOND, LEAST_GAIN, LONG_LOG,
-    LONGEST_LOG, MULTIPLIER, NEAR, OTHER_MULTIPLIER, PLACE, REST, SHORT_LOG, Tables, WORD,
+    LONGEST_LOG, MULTIPLIER, NEAR, OTHER_MULTIPLIER, PLACE, PlaceTables, REST, SHORT_LOG, WORD,
 };
 
 /// A value exists only where the processor has AVX-512 F, BW, CD, DQ and VL, BMI1, BMI2 and POPCNT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Avx512 {
+pub(super) struct RepeatsAvx512 {
     /// Whether it has VBMI2 as well, by which bytes are packed.
     packs_bytes: bool,
 }
 
-impl Avx512 {
+impl RepeatsAvx512 {
     /// Asks the processor.
     pub(super) fn detect() -> Option<Self> {
         let has = is_x86_feature_detected!("avx512f")
@@ -38,8 +40,8 @@ impl Avx512 {
     /// All steps.
     pub(super) fn find(
         self,
-        parts: Parts<'_>,
-        tables: &mut Tables,
+        parts: BatchParts<'_>,
+        tables: &mut PlaceTables,
         history: &[u8],
         marks: &[u64],
         base: usize,
@@ -55,14 +57,14 @@ impl Avx512 {
 /// The processor has the instructions.
 #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,bmi1,bmi2,popcnt")]
 unsafe fn find(
-    instructions: Avx512,
-    parts: Parts<'_>,
-    tables: &mut Tables,
+    instructions: RepeatsAvx512,
+    parts: BatchParts<'_>,
+    tables: &mut PlaceTables,
     history: &[u8],
     marks: &[u64],
     base: usize,
 ) {
-    let Parts {
+    let BatchParts {
         now,
         before,
         short,
@@ -104,7 +106,7 @@ unsafe fn find(
     gather(before, differing, reach, repeats);
     thin(repeats);
     if now.count == 0 {
-        *reach = Reach::default();
+        *reach = RepeatReach::default();
     }
 }
 
@@ -174,7 +176,7 @@ fn store_places(places: &mut [u32; ROOM], from: usize, values: __m512i) {
 }
 
 /// Makes sure that there are bytes enough before and behind each place.
-fn check(listed: &Listed, history: &[u8]) {
+fn check(listed: &ListedPlaces, history: &[u8]) {
     let places = &listed.places[..listed.count];
     // Each is greater than the one before.
     for at in [places.first(), places.last()].into_iter().flatten() {
@@ -189,7 +191,7 @@ fn check_place(at: u32, history: &[u8]) {
 }
 
 /// Makes sure that there are bytes enough behind each candidate; before it there are.
-fn check_candidates(listed: &Listed, history: &[u8]) {
+fn check_candidates(listed: &ListedPlaces, history: &[u8]) {
     let candidates = &listed.candidates[..listed.count];
     let (least, most) = candidates
         .iter()
@@ -208,11 +210,11 @@ fn check_candidates(listed: &Listed, history: &[u8]) {
 /// From each place on there are sixteen bytes.
 #[target_feature(enable = "avx512f,avx512dq,avx512vl")]
 unsafe fn hash(
-    listed: &Listed,
+    listed: &ListedPlaces,
     history: &[u8],
-    short: &mut Looked,
-    long: &mut Looked,
-    longest: &mut Looked,
+    short: &mut TableLookups,
+    long: &mut TableLookups,
+    longest: &mut TableLookups,
 ) {
     let multiplier = _mm512_set1_epi64(MULTIPLIER.cast_signed());
     let other_multiplier = _mm512_set1_epi64(OTHER_MULTIPLIER.cast_signed());
@@ -249,7 +251,7 @@ unsafe fn hash(
 /// ones stand above the place.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
-fn write<const LOG: u32>(looked: &mut Looked, place: usize, hash: __m256i, at: __m256i) {
+fn write<const LOG: u32>(looked: &mut TableLookups, place: usize, hash: __m256i, at: __m256i) {
     let slots: &mut [u32] = &mut looked.slots[place..place + 8];
     let entries: &mut [u32] = &mut looked.entries[place..place + 8];
     let slot = _mm256_srlv_epi32(hash, _mm256_set1_epi32((u32::BITS - LOG).cast_signed()));
@@ -267,7 +269,11 @@ fn write<const LOG: u32>(looked: &mut Looked, place: usize, hash: __m256i, at: _
 /// # Safety
 /// There is such a place, and its slot is in the table.
 #[inline(always)]
-unsafe fn exchange<const SIZE: usize>(looked: &mut Looked, table: &mut [u32; SIZE], place: usize) {
+unsafe fn exchange<const SIZE: usize>(
+    looked: &mut TableLookups,
+    table: &mut [u32; SIZE],
+    place: usize,
+) {
     // SAFETY: as the caller says.
     unsafe {
         let entry = table.get_unchecked_mut(*looked.slots.get_unchecked(place) as usize);
@@ -278,7 +284,12 @@ unsafe fn exchange<const SIZE: usize>(looked: &mut Looked, table: &mut [u32; SIZ
 
 /// Takes the candidate of the longest bytes, or the least that there may be for none.
 #[target_feature(enable = "avx512f")]
-fn choose(listed: &mut Listed, short: &Looked, long: &Looked, longest: &Looked) {
+fn choose(
+    listed: &mut ListedPlaces,
+    short: &TableLookups,
+    long: &TableLookups,
+    longest: &TableLookups,
+) {
     let mask = _mm512_set1_epi32(PLACE.cast_signed());
     let least = _mm512_set1_epi32(BEHIND as i32);
     for place in (0..listed.count).step_by(16) {
@@ -307,7 +318,7 @@ fn choose(listed: &mut Listed, short: &Looked, long: &Looked, longest: &Looked) 
 /// # Safety
 /// There are bytes enough before and behind each of them.
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn compare(listed: &Listed, history: &[u8], differing: &mut [u64; ROOM]) {
+unsafe fn compare(listed: &ListedPlaces, history: &[u8], differing: &mut [u64; ROOM]) {
     const MASK: u64 = (1 << COMPARED) - 1;
     let pairs = listed.places[..listed.count].iter().zip(&listed.candidates);
     for ((at, candidate), differing) in pairs.zip(differing) {
@@ -322,7 +333,12 @@ unsafe fn compare(listed: &Listed, history: &[u8], differing: &mut [u64; ROOM]) 
 
 /// Gathers the places at which enough bytes agree for a sequence.
 #[target_feature(enable = "avx512f,avx512cd,popcnt")]
-fn gather(listed: &Listed, differing: &[u64; ROOM], reach: &mut Reach, repeats: &mut Repeats) {
+fn gather(
+    listed: &ListedPlaces,
+    differing: &[u64; ROOM],
+    reach: &mut RepeatReach,
+    repeats: &mut RepeatMatches,
+) {
     const AHEAD_BITS: u32 = BEHIND as u32;
     let of = |value: u32| _mm512_set1_epi32(value.cast_signed());
     let lower = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
@@ -416,7 +432,7 @@ fn running_most(values: __m512i, others: __m512i) -> __m512i {
 
 /// Leaves out what the next one covers from its beginning on.
 #[target_feature(enable = "avx512f,popcnt")]
-fn thin(repeats: &mut Repeats) {
+fn thin(repeats: &mut RepeatMatches) {
     let mut count = 0;
     for place in (0..repeats.count).step_by(16) {
         let left = repeats.count - place;

@@ -22,20 +22,20 @@ const ROUND_UP: [u64; 8] = [
 ];
 
 /// How often each code comes.
-pub(super) type Counts = [u32; CODES];
+pub(super) type CodeCounts = [u32; CODES];
 /// How many states each code has; -1 for less than one.
-type Shares = [i16; CODES];
+type NormalizedCounts = [i16; CODES];
 
 /// The states of one kind of codes.
-pub(super) struct Table {
+pub(super) struct FseTable {
     log: u32,
     states: [u16; 1 << MOST_LOG],
-    steps: [Step; CODES],
+    steps: [SymbolTransform; CODES],
 }
 
 /// What a code does to a state.
 #[derive(Clone, Copy, Default)]
-struct Step {
+struct SymbolTransform {
     /// The bits that go out of a state, in the upper half of its sum with this.
     bits: u32,
     /// What leads from the rest of it to the next one.
@@ -43,7 +43,7 @@ struct Step {
 }
 
 /// Counts codes.
-pub(super) fn count(codes: &[u8]) -> Counts {
+pub(super) fn count(codes: &[u8]) -> CodeCounts {
     // Of neighbours, each in a table of its own: adding to one number twice in a row takes time.
     let mut parts = [[0; CODES]; 4];
     let (fours, rest) = codes.as_chunks::<4>();
@@ -58,10 +58,10 @@ pub(super) fn count(codes: &[u8]) -> Counts {
     std::array::from_fn(|code| parts.iter().map(|part| part[code]).sum())
 }
 
-impl Table {
+impl FseTable {
     /// A table for codes that come as often as this, `last` of them at the end, in 2^`log` states at most; adds
     /// its description to `out`. Of these codes are two kinds at least.
-    pub(super) fn suited(counts: &Counts, last: u8, log: u32, out: &mut Vec<u8>) -> Self {
+    pub(super) fn for_counts(counts: &CodeCounts, last: u8, log: u32, out: &mut Vec<u8>) -> Self {
         let mut counts = *counts;
         let last = usize::from(last);
         // The first state, which is that of the last code, costs nothing.
@@ -81,7 +81,7 @@ impl Table {
         let mut made = Self {
             log,
             states: [0; _],
-            steps: [Step::default(); _],
+            steps: [SymbolTransform::default(); _],
         };
         let size = 1_usize << log;
         let mut codes = [0_u8; 1 << MOST_LOG];
@@ -95,7 +95,7 @@ impl Table {
                 high -= 1;
                 codes[high] = code as u8;
             }
-            made.steps[code] = Step::of(i32::from(states), i32::from(total), log);
+            made.steps[code] = SymbolTransform::of(i32::from(states), i32::from(total), log);
             total += states;
         }
         debug_assert_eq!(usize::from(total), size);
@@ -124,7 +124,7 @@ impl Table {
         Self {
             log: 0,
             states: [0; _],
-            steps: [Step::default(); _],
+            steps: [SymbolTransform::default(); _],
         }
     }
 
@@ -161,13 +161,13 @@ impl Table {
     }
 
     #[inline]
-    fn next(&self, state: u32, bits: u32, step: Step) -> u32 {
+    fn next(&self, state: u32, bits: u32, step: SymbolTransform) -> u32 {
         let at = (state >> bits).wrapping_add_signed(step.next);
         u32::from(self.states[at as usize])
     }
 }
 
-impl Step {
+impl SymbolTransform {
     /// Of a code with so many states of 2^`log`, behind those of others.
     fn of(states: i32, others: i32, log: u32) -> Self {
         let most = match states {
@@ -192,7 +192,7 @@ fn suited_log(total: u32, highest: usize, most: u32) -> u32 {
 }
 
 /// Divides 2^`log` states.
-fn shares_of(counts: &Counts, total: u32, log: u32) -> Shares {
+fn shares_of(counts: &CodeCounts, total: u32, log: u32) -> NormalizedCounts {
     const SCALE: u32 = 62;
     let scale = SCALE - log;
     let step = (1_u64 << SCALE) / u64::from(total);
@@ -229,7 +229,7 @@ fn shares_of(counts: &Counts, total: u32, log: u32) -> Shares {
 
 /// Writes down how many states each code has (§4.1.1).
 fn describe(shares: &[i16], log: u32, out: &mut Vec<u8>) {
-    let mut bits = Bits {
+    let mut bits = VecBitWriter {
         held: 0,
         count: 0,
         out,
@@ -269,13 +269,13 @@ fn describe(shares: &[i16], log: u32, out: &mut Vec<u8>) {
 }
 
 /// Bits that are gathered to bytes, the lowest first.
-struct Bits<'a> {
+struct VecBitWriter<'a> {
     held: u64,
     count: u32,
     out: &'a mut Vec<u8>,
 }
 
-impl Bits<'_> {
+impl VecBitWriter<'_> {
     fn add(&mut self, value: u32, count: u32) {
         self.held |= u64::from(value) << self.count;
         self.count += count;

@@ -7,10 +7,10 @@
 //! small ones are their own, greater ones share a code and differ in extra bits. Offsets that were used
 //! before have names instead (§3.1.1.5 (Repeat Offsets)).
 
-use super::{MAX_BLOCK, MIN_MATCH, Sequence};
+use super::{MAX_BLOCK, MIN_MATCH, ZstdSequence};
 
 #[cfg(target_arch = "x86_64")]
-use super::x86::Avx512;
+use super::x86::SequencesAvx512;
 
 /// Kinds of codes, in the order in which their tables stand in a block.
 pub(super) const LITERALS: usize = 0;
@@ -43,7 +43,7 @@ pub(super) const LITERALS_ABOVE: u32 = 19;
 pub(super) const MATCHES_ABOVE: u32 = 36;
 
 /// What is coded of a block.
-pub(super) struct Gathered {
+pub(super) struct GatheredBlock {
     /// One after the other, and room.
     pub(super) literals: Vec<u8>,
     /// How many of them there are.
@@ -59,33 +59,33 @@ pub(super) struct Gathered {
 
 /// The last three offsets, as a decoder knows them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Recent(pub(super) [u32; NAMES as usize]);
+pub(super) struct RepeatOffsets(pub(super) [u32; NAMES as usize]);
 
 /// A way to gather; all give the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Kernel(Means);
+pub(super) struct GatherKernel(GatherInstructions);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Means {
+enum GatherInstructions {
     Portable,
     #[cfg(target_arch = "x86_64")]
-    Avx512(Avx512),
+    Avx512(SequencesAvx512),
 }
 
-impl Kernel {
+impl GatherKernel {
     /// The fastest that this processor has.
     pub(super) fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]
-        if let Some(instructions) = Avx512::detect() {
-            return Self(Means::Avx512(instructions));
+        if let Some(instructions) = SequencesAvx512::detect() {
+            return Self(GatherInstructions::Avx512(instructions));
         }
-        Self(Means::Portable)
+        Self(GatherInstructions::Portable)
     }
 
     /// All that this processor has.
     #[cfg(test)]
     pub(super) fn available() -> Vec<Self> {
-        let mut kernels = vec![Self(Means::Portable), Self::detect()];
+        let mut kernels = vec![Self(GatherInstructions::Portable), Self::detect()];
         kernels.dedup();
         kernels
     }
@@ -94,11 +94,11 @@ impl Kernel {
     /// where the sequences do not make it, each from bytes that are there.
     pub(super) fn gather(
         self,
-        gathered: &mut Gathered,
+        gathered: &mut GatheredBlock,
         history: &[u8],
         start: usize,
-        sequences: &[Sequence],
-        recent: &mut Recent,
+        sequences: &[ZstdSequence],
+        recent: &mut RepeatOffsets,
     ) -> Option<()> {
         let (last, others) = sequences.split_last()?;
         let is_end = last.length() == 0 && last.offset() == 0;
@@ -108,16 +108,18 @@ impl Kernel {
         }
         gathered.begin(others.len());
         let at = match self.0 {
-            Means::Portable => gathered.gather(history, start, others, recent)?,
+            GatherInstructions::Portable => gathered.gather(history, start, others, recent)?,
             #[cfg(target_arch = "x86_64")]
-            Means::Avx512(kernel) => kernel.gather(gathered, history, start, others, recent)?,
+            GatherInstructions::Avx512(kernel) => {
+                kernel.gather(gathered, history, start, others, recent)?
+            }
         };
         let is_whole = history.len() - at == last.literals();
         is_whole.then(|| gathered.copy(history, at, last.literals()))
     }
 }
 
-impl Gathered {
+impl GatheredBlock {
     /// Nothing.
     pub(super) fn new() -> Self {
         Self {
@@ -153,8 +155,8 @@ impl Gathered {
         &mut self,
         history: &[u8],
         start: usize,
-        sequences: &[Sequence],
-        recent: &mut Recent,
+        sequences: &[ZstdSequence],
+        recent: &mut RepeatOffsets,
     ) -> Option<usize> {
         let mut at = start;
         for (index, sequence) in sequences.iter().enumerate() {
@@ -218,7 +220,7 @@ impl Gathered {
     }
 }
 
-impl Recent {
+impl RepeatOffsets {
     /// As they are when a frame begins.
     pub(super) const fn new() -> Self {
         Self([1, 4, 8])

@@ -8,7 +8,7 @@
 //! ```
 //! A block of a zstd frame is a list of sequences: so many literals, then so many bytes that stand
 //! `offset` further back (RFC 8878 §3.1.1.3.2 (Sequences Section)). Who finds them decides how small
-//! and how fast; [`Frame`] takes them from its caller and codes them. What is coded of them is gathered by
+//! and how fast; [`ZstdFrame`] takes them from its caller and codes them. What is coded of them is gathered by
 //! vectors (`gather`), and written as the format has it (`section`, `fse`). The literals are left to zstd: of
 //! what `ZSTD_compressSequencesAndLiterals` (zstd.h) makes of them alone, a frame of one block, the part that
 //! holds them is taken over. It is reached by pointers only, and so stands in this crate.
@@ -23,7 +23,7 @@ mod x86;
 
 use std::ptr::NonNull;
 
-use gather::{Gathered, Recent};
+use gather::{GatheredBlock, RepeatOffsets};
 
 use zstd_sys::{
     ZSTD_CCtx, ZSTD_CCtx_reset, ZSTD_CCtx_setParameter, ZSTD_ResetDirective, ZSTD_Sequence,
@@ -69,9 +69,9 @@ const TWO_BYTES: usize = 1 << 12;
 /// So many literals, and a match behind them; the last of a block has no match.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
-pub struct Sequence(ZSTD_Sequence);
+pub struct ZstdSequence(ZSTD_Sequence);
 
-impl Sequence {
+impl ZstdSequence {
     /// `literals` bytes as they are, then `length` bytes (at least [`MIN_MATCH`]) from `offset` further back.
     #[must_use]
     pub const fn new(literals: u32, length: u32, offset: u32) -> Self {
@@ -109,7 +109,7 @@ impl Sequence {
 }
 
 /// One zstd frame on its way, with all bytes that it was made from.
-pub struct Frame {
+pub struct ZstdFrame {
     context: NonNull<ZSTD_CCtx>,
     log: u32,
     history: Vec<u8>,
@@ -117,18 +117,18 @@ pub struct Frame {
     coded: usize,
     /// Whether its header is written.
     is_begun: bool,
-    recent: Recent,
-    sequences: Vec<Sequence>,
-    gathered: Gathered,
-    gather: gather::Kernel,
-    write: section::Kernel,
+    recent: RepeatOffsets,
+    sequences: Vec<ZstdSequence>,
+    gathered: GatheredBlock,
+    gather: gather::GatherKernel,
+    write: section::SectionKernel,
 }
 
 // SAFETY: a context may be used by any thread, one at a time (zstd.h, "Explicit context"), and
 // nothing else refers to it.
-unsafe impl Send for Frame {}
+unsafe impl Send for ZstdFrame {}
 
-impl Frame {
+impl ZstdFrame {
     /// A frame of 2^`log` bytes at most; `None` when there is no memory for its context.
     ///
     /// # Panics
@@ -144,11 +144,11 @@ impl Frame {
             history: Vec::with_capacity(1 << log),
             coded: 0,
             is_begun: false,
-            recent: Recent::new(),
+            recent: RepeatOffsets::new(),
             sequences: Vec::new(),
-            gathered: Gathered::new(),
-            gather: gather::Kernel::detect(),
-            write: section::Kernel::detect(),
+            gathered: GatheredBlock::new(),
+            gather: gather::GatherKernel::detect(),
+            write: section::SectionKernel::detect(),
         })
     }
 
@@ -158,7 +158,7 @@ impl Frame {
         self.history.clear();
         self.coded = 0;
         self.is_begun = false;
-        self.recent = Recent::new();
+        self.recent = RepeatOffsets::new();
         let context = self.context.as_ptr();
         let whole = ZSTD_ResetDirective::ZSTD_reset_session_and_parameters;
         // SAFETY: the context is alive and used by nobody else.
@@ -204,7 +204,7 @@ impl Frame {
     #[must_use]
     pub fn code(
         &mut self,
-        find: impl FnOnce(&[u8], usize, &mut Vec<Sequence>),
+        find: impl FnOnce(&[u8], usize, &mut Vec<ZstdSequence>),
         out: &mut Vec<u8>,
     ) -> bool {
         let start = self.coded;
@@ -264,7 +264,7 @@ impl Frame {
     fn add_coded_literals(&mut self, out: &mut Vec<u8>) -> bool {
         let before = out.len();
         let kept = self.gathered.kept;
-        let alone = [Sequence::last(kept as u32)];
+        let alone = [ZstdSequence::last(kept as u32)];
         // SAFETY: plain arithmetic.
         out.reserve(unsafe { ZSTD_compressBound(kept) });
         let spare = out.spare_capacity_mut();
@@ -319,7 +319,7 @@ fn add_plain_literals(literals: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(literals);
 }
 
-impl Drop for Frame {
+impl Drop for ZstdFrame {
     fn drop(&mut self) {
         // SAFETY: it is of this frame and not used again.
         unsafe { ZSTD_freeCCtx(self.context.as_ptr()) };

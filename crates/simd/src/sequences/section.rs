@@ -6,11 +6,11 @@
 //! Three machines, one for each kind of codes, go from state to state, and what each state gives out stands
 //! before the sequence's extra bits. A decoder reads all of it from the end.
 
-use super::fse::{CODES, Counts, MOST_LOG, Table, count};
-use super::gather::{Gathered, LITERALS, MATCHES, OFFSETS};
+use super::fse::{CODES, CodeCounts, FseTable, MOST_LOG, count};
+use super::gather::{GatheredBlock, LITERALS, MATCHES, OFFSETS};
 
 #[cfg(target_arch = "x86_64")]
-use super::x86::Bmi2;
+use super::x86::SequencesBmi2;
 
 /// How a kind of codes is coded (§3.1.1.3.2.1 (Sequences_Section_Header)).
 const BY_DEFAULT: u8 = 0;
@@ -54,35 +54,35 @@ const DEFAULTS: [(&[i16], u32); 3] = [
 
 /// A way to write bits; all write the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Kernel(Means);
+pub(super) struct SectionKernel(SectionInstructions);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Means {
+enum SectionInstructions {
     Portable,
     #[cfg(target_arch = "x86_64")]
-    Bmi2(Bmi2),
+    Bmi2(SequencesBmi2),
 }
 
-impl Kernel {
+impl SectionKernel {
     /// The fastest that this processor has.
     pub(super) fn detect() -> Self {
         #[cfg(target_arch = "x86_64")]
-        if let Some(instructions) = Bmi2::detect() {
-            return Self(Means::Bmi2(instructions));
+        if let Some(instructions) = SequencesBmi2::detect() {
+            return Self(SectionInstructions::Bmi2(instructions));
         }
-        Self(Means::Portable)
+        Self(SectionInstructions::Portable)
     }
 
     /// All that this processor has.
     #[cfg(test)]
     pub(super) fn available() -> Vec<Self> {
-        let mut kernels = vec![Self(Means::Portable), Self::detect()];
+        let mut kernels = vec![Self(SectionInstructions::Portable), Self::detect()];
         kernels.dedup();
         kernels
     }
 
     /// Adds the section of what was gathered.
-    pub(super) fn emit(self, gathered: &Gathered, out: &mut Vec<u8>) {
+    pub(super) fn emit(self, gathered: &GatheredBlock, out: &mut Vec<u8>) {
         let count = gathered.count;
         match count {
             0..TWO_BYTES => out.push(count as u8),
@@ -105,9 +105,9 @@ impl Kernel {
             table
         });
         match self.0 {
-            Means::Portable => write(&tables, gathered, out),
+            SectionInstructions::Portable => write(&tables, gathered, out),
             #[cfg(target_arch = "x86_64")]
-            Means::Bmi2(instructions) => instructions.run(
+            SectionInstructions::Bmi2(instructions) => instructions.run(
                 #[inline(always)]
                 || write(&tables, gathered, out),
             ),
@@ -116,28 +116,28 @@ impl Kernel {
 }
 
 /// How this kind of codes is coded, and the table for it, which is described where it has to be.
-fn table(kind: usize, codes: &[u8], out: &mut Vec<u8>) -> (u8, Table) {
+fn table(kind: usize, codes: &[u8], out: &mut Vec<u8>) -> (u8, FseTable) {
     let counts = count(codes);
     let most = counts.iter().max().map_or(0, |most| *most as usize);
     let last = codes[codes.len() - 1];
     let (shares, log) = DEFAULTS[kind];
     if most == codes.len() && most > 2 {
         out.push(last);
-        return (OF_ONE, Table::of_one());
+        return (OF_ONE, FseTable::of_one());
     }
     if is_plain(&counts, codes.len(), most, shares.len(), log) {
-        return (BY_DEFAULT, Table::of(shares, log));
+        return (BY_DEFAULT, FseTable::of(shares, log));
     }
     let log = if kind == OFFSETS {
         MOST_OFFSETS_LOG
     } else {
         MOST_LOG
     };
-    (DESCRIBED, Table::suited(&counts, last, log, out))
+    (DESCRIBED, FseTable::for_counts(&counts, last, log, out))
 }
 
 /// Whether a table of their own is not worth its description: by the rule of zstd's fast levels.
-fn is_plain(counts: &Counts, total: usize, most: usize, codes: usize, log: u32) -> bool {
+fn is_plain(counts: &CodeCounts, total: usize, most: usize, codes: usize, log: u32) -> bool {
     let are_there = counts[codes..].iter().all(|count| *count == 0);
     let is_little = total < 1 << log;
     let is_flat = most < total >> (log - 1);
@@ -146,7 +146,7 @@ fn is_plain(counts: &Counts, total: usize, most: usize, codes: usize, log: u32) 
 
 /// Adds the bits of all sequences.
 #[inline(always)]
-fn write(tables: &[Table; 3], gathered: &Gathered, out: &mut Vec<u8>) {
+fn write(tables: &[FseTable; 3], gathered: &GatheredBlock, out: &mut Vec<u8>) {
     let count = gathered.count;
     let [literals, offsets, matches] = gathered.codes.each_ref().map(|codes| &codes[..count]);
     let (extras, widths) = (&gathered.extras[..count], &gathered.widths[..count]);
@@ -156,7 +156,7 @@ fn write(tables: &[Table; 3], gathered: &Gathered, out: &mut Vec<u8>) {
     out.reserve(MOST_BYTES * count + 2 * WORD);
     let [mut of_literals, mut of_offset, mut of_match] =
         [LITERALS, OFFSETS, MATCHES].map(|kind| tables[kind].begin(codes[kind]));
-    let mut bits = Bits {
+    let mut bits = RawBitWriter {
         held: extras[last],
         count: u32::from(widths[last]),
         to: out.as_mut_ptr().wrapping_add(out.len()),
@@ -200,13 +200,13 @@ fn write(tables: &[Table; 3], gathered: &Gathered, out: &mut Vec<u8>) {
 }
 
 /// Bits on their way to memory, the lowest first.
-struct Bits {
+struct RawBitWriter {
     held: u64,
     count: u32,
     to: *mut u8,
 }
 
-impl Bits {
+impl RawBitWriter {
     /// Adds the lowest bits of something that has no others; there is room for them.
     #[inline(always)]
     fn add(&mut self, value: u64, count: u32) {
@@ -219,7 +219,7 @@ impl Bits {
     /// # Safety
     /// The table has such a code, and has given the state.
     #[inline(always)]
-    unsafe fn step(&mut self, table: &Table, state: &mut u32, code: u8) {
+    unsafe fn step(&mut self, table: &FseTable, state: &mut u32, code: u8) {
         // SAFETY: as the caller says.
         let (width, next) = unsafe { table.step(*state, code) };
         self.add(u64::from(*state & !(u32::MAX << width)), width);

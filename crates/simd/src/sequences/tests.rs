@@ -14,8 +14,8 @@ fn decoded(coded: &[u8], length: usize) -> Option<Vec<u8>> {
     Some(raw)
 }
 
-fn frame() -> Frame {
-    let mut frame = Frame::new(20).unwrap();
+fn frame() -> ZstdFrame {
+    let mut frame = ZstdFrame::new(20).unwrap();
     assert!(frame.begin());
     frame
 }
@@ -36,7 +36,7 @@ fn blocks_refer_to_blocks_before_them() {
     let (one, two) = (noise(1), noise(2));
     let mut coded = Vec::new();
     frame.push(&one);
-    let literals = |_: &[u8], _, found: &mut Vec<_>| found.push(Sequence::last(50_000));
+    let literals = |_: &[u8], _, found: &mut Vec<_>| found.push(ZstdSequence::last(50_000));
     assert!(frame.code(literals, &mut coded));
     frame.push(&two);
     assert!(frame.code(literals, &mut coded));
@@ -47,11 +47,11 @@ fn blocks_refer_to_blocks_before_them() {
     frame.push(&two[..100].repeat(3));
     let found = |history: &[u8], start, found: &mut Vec<_>| {
         assert_eq!((history.len(), start), (120_300, 100_000));
-        found.push(Sequence::new(0, 5_000, 90_000));
-        found.push(Sequence::new(7, 14_993, 90_000));
-        found.push(Sequence::new(0, 100, 70_000));
-        found.push(Sequence::new(0, 200, 100));
-        found.push(Sequence::last(0));
+        found.push(ZstdSequence::new(0, 5_000, 90_000));
+        found.push(ZstdSequence::new(7, 14_993, 90_000));
+        found.push(ZstdSequence::new(0, 100, 70_000));
+        found.push(ZstdSequence::new(0, 200, 100));
+        found.push(ZstdSequence::last(0));
     };
     assert!(frame.code(found, &mut coded));
     assert!(coded.len() - before < 60, "{}", coded.len() - before);
@@ -74,7 +74,7 @@ fn draw_bits(state: &mut u64, bits: u64) -> u64 {
 }
 
 /// Adds a block to `whole` and returns what it was made of. Shapes differ in how often which codes come.
-fn made(state: &mut u64, shape: u64, whole: &mut Vec<u8>) -> Vec<Sequence> {
+fn made(state: &mut u64, shape: u64, whole: &mut Vec<u8>) -> Vec<ZstdSequence> {
     let (start, most) = (whole.len(), MAX_BLOCK as u64);
     let alphabet = [2, 20, 256][shape as usize % 3];
     let add = |state: &mut u64, whole: &mut Vec<u8>, count: u32| {
@@ -104,20 +104,24 @@ fn made(state: &mut u64, shape: u64, whole: &mut Vec<u8>) -> Vec<Sequence> {
         for _ in 0..length {
             whole.push(whole[whole.len() - offset]);
         }
-        sequences.push(Sequence::new(literals as u32, length as u32, offset as u32));
+        sequences.push(ZstdSequence::new(
+            literals as u32,
+            length as u32,
+            offset as u32,
+        ));
     }
     let room = most - (whole.len() - start) as u64;
     let last = draw_bits(state, 9).min(room) as u32;
     add(state, whole, last);
-    sequences.push(Sequence::last(last));
+    sequences.push(ZstdSequence::last(last));
     sequences
 }
 
-fn frames() -> Vec<Frame> {
+fn frames() -> Vec<ZstdFrame> {
     let mut frames = Vec::new();
-    for gather in gather::Kernel::available() {
-        for write in section::Kernel::available() {
-            let mut frame = Frame::new(24).unwrap();
+    for gather in gather::GatherKernel::available() {
+        for write in section::SectionKernel::available() {
+            let mut frame = ZstdFrame::new(24).unwrap();
             (frame.gather, frame.write) = (gather, write);
             assert!(frame.begin());
             frames.push(frame);
@@ -169,9 +173,9 @@ fn every_length_has_its_code() {
                 assert!(frame.begin());
                 frame.push(&whole);
                 let find = |_: &[u8], _, found: &mut Vec<_>| {
-                    found.push(Sequence::new(literals, matched, 1));
-                    found.push(Sequence::new(0, 2_000, 1));
-                    found.push(Sequence::last(0));
+                    found.push(ZstdSequence::new(literals, matched, 1));
+                    found.push(ZstdSequence::new(0, 2_000, 1));
+                    found.push(ZstdSequence::last(0));
                 };
                 assert!(frame.code(find, coded));
             }
@@ -201,11 +205,11 @@ fn offsets_that_come_again_are_named_as_a_decoder_knows_them() {
                 let offset = offsets[draw(state, 8) as usize];
                 let length = 3 + draw(state, 9) as u32;
                 (0..length).for_each(|_| whole.push(whole[whole.len() - offset]));
-                sequences.push(Sequence::new(literals, length, offset as u32));
+                sequences.push(ZstdSequence::new(literals, length, offset as u32));
             }
             let last = if block % 4 == 0 { 500 } else { 0 };
             (0..last).for_each(|_| whole.push(draw(state, 256) as u8));
-            sequences.push(Sequence::last(last));
+            sequences.push(ZstdSequence::last(last));
             frame.push(&whole[start..]);
             let find = |_: &[u8], _, found: &mut Vec<_>| found.extend_from_slice(&sequences);
             assert!(frame.code(find, &mut coded));
@@ -223,7 +227,7 @@ fn a_block_that_does_not_come_out_smaller_is_left_as_it_is() {
     for part in [&noise[..], &noise[..1], &noise[..9]] {
         frame.push(part);
         let length = part.len() as u32;
-        let find = |_: &[u8], _, found: &mut Vec<_>| found.push(Sequence::last(length));
+        let find = |_: &[u8], _, found: &mut Vec<_>| found.push(ZstdSequence::last(length));
         assert!(frame.code(find, &mut coded));
     }
     assert_eq!(
@@ -244,10 +248,10 @@ fn a_frame_begins_anew_and_blocks_of_every_small_size_are_coded() {
         let mut coded = Vec::new();
         let find = |_: &[u8], _, found: &mut Vec<_>| {
             if length > 4 {
-                found.push(Sequence::new(1, length as u32 - 2, 1));
-                found.push(Sequence::last(1));
+                found.push(ZstdSequence::new(1, length as u32 - 2, 1));
+                found.push(ZstdSequence::last(1));
             } else {
-                found.push(Sequence::last(length as u32));
+                found.push(ZstdSequence::last(length as u32));
             }
         };
         assert!(frame.code(find, &mut coded));
@@ -265,10 +269,10 @@ fn a_frame_ends_with_its_window() {
         frame.push(&block);
         let find = |_: &[u8], start: usize, found: &mut Vec<_>| {
             if start > 0 {
-                found.push(Sequence::new(0, MAX_BLOCK as u32, start as u32));
-                found.push(Sequence::last(0));
+                found.push(ZstdSequence::new(0, MAX_BLOCK as u32, start as u32));
+                found.push(ZstdSequence::last(0));
             } else {
-                found.push(Sequence::last(MAX_BLOCK as u32));
+                found.push(ZstdSequence::last(MAX_BLOCK as u32));
             }
         };
         assert!(frame.code(find, &mut coded));
@@ -279,15 +283,15 @@ fn a_frame_ends_with_its_window() {
 
 #[test]
 fn sequences_that_make_no_block_are_refused() {
-    let wrong: [&[Sequence]; 8] = [
+    let wrong: [&[ZstdSequence]; 8] = [
         &[],
-        &[Sequence::last(99)],
-        &[Sequence::last(101)],
-        &[Sequence::new(10, 90, 5)],
-        &[Sequence::new(10, 2, 5), Sequence::last(88)],
-        &[Sequence::new(10, 50, 0), Sequence::last(40)],
-        &[Sequence::new(10, 50, 11), Sequence::last(40)],
-        &[Sequence::new(10, 91, 5), Sequence::last(0)],
+        &[ZstdSequence::last(99)],
+        &[ZstdSequence::last(101)],
+        &[ZstdSequence::new(10, 90, 5)],
+        &[ZstdSequence::new(10, 2, 5), ZstdSequence::last(88)],
+        &[ZstdSequence::new(10, 50, 0), ZstdSequence::last(40)],
+        &[ZstdSequence::new(10, 50, 11), ZstdSequence::last(40)],
+        &[ZstdSequence::new(10, 91, 5), ZstdSequence::last(0)],
     ];
     for sequences in wrong {
         let mut frame = frame();
@@ -297,6 +301,7 @@ fn sequences_that_make_no_block_are_refused() {
     }
     let mut frame = frame();
     frame.push(&[1; MAX_BLOCK + 1]);
-    let find = |_: &[u8], _, found: &mut Vec<_>| found.push(Sequence::last(MAX_BLOCK as u32 + 1));
+    let find =
+        |_: &[u8], _, found: &mut Vec<_>| found.push(ZstdSequence::last(MAX_BLOCK as u32 + 1));
     assert!(!frame.code(find, &mut Vec::new()));
 }

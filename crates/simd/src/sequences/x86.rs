@@ -3,28 +3,28 @@
 use std::arch::x86_64::*;
 
 use super::gather::{
-    Gathered, LANES, LITERAL_CODES, LITERALS, LITERALS_ABOVE, MATCH_CODES, MATCHES, MATCHES_ABOVE,
-    NAMES, OFFSETS, Recent, STEP, TOO_LONG,
+    GatheredBlock, LANES, LITERAL_CODES, LITERALS, LITERALS_ABOVE, MATCH_CODES, MATCHES,
+    MATCHES_ABOVE, NAMES, OFFSETS, RepeatOffsets, STEP, TOO_LONG,
 };
-use super::{MAX_BLOCK, MIN_MATCH, Sequence};
+use super::{MAX_BLOCK, MIN_MATCH, ZstdSequence};
 
 /// A value exists only where the processor has AVX-512 F, BW, CD, DQ and VL, BMI1, BMI2, LZCNT and POPCNT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Avx512(());
+pub(super) struct SequencesAvx512(());
 
 /// A value exists only where the processor has BMI1, BMI2 and LZCNT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Bmi2(());
+pub(super) struct SequencesBmi2(());
 
 /// Codes and extra bits of the lengths of a vector's sequences.
 #[derive(Clone, Copy)]
-struct Coded {
+struct CodedLengths {
     codes: __m512i,
     bits: __m512i,
     extra: __m512i,
 }
 
-impl Avx512 {
+impl SequencesAvx512 {
     /// Asks the processor.
     pub(super) fn detect() -> Option<Self> {
         let has = is_x86_feature_detected!("avx512f")
@@ -42,11 +42,11 @@ impl Avx512 {
     /// Gathers what is coded of sequences; says where the last one ends.
     pub(super) fn gather(
         self,
-        gathered: &mut Gathered,
+        gathered: &mut GatheredBlock,
         history: &[u8],
         start: usize,
-        sequences: &[Sequence],
-        recent: &mut Recent,
+        sequences: &[ZstdSequence],
+        recent: &mut RepeatOffsets,
     ) -> Option<usize> {
         let room = sequences.len().next_multiple_of(LANES);
         let has_room = gathered.codes.iter().all(|codes| codes.len() >= room)
@@ -63,7 +63,7 @@ impl Avx512 {
     }
 }
 
-impl Bmi2 {
+impl SequencesBmi2 {
     /// Asks the processor.
     pub(super) fn detect() -> Option<Self> {
         let has = is_x86_feature_detected!("bmi1")
@@ -90,11 +90,11 @@ impl Bmi2 {
 /// literals of the longest block and [`STEP`] more; the block is no longer than that, and `start` within the history.
 #[target_feature(enable = "avx512f,avx512bw,avx512cd,avx512dq,avx512vl,bmi1,bmi2,lzcnt,popcnt")]
 unsafe fn gather(
-    gathered: &mut Gathered,
+    gathered: &mut GatheredBlock,
     history: &[u8],
     start: usize,
-    sequences: &[Sequence],
-    recent: &mut Recent,
+    sequences: &[ZstdSequence],
+    recent: &mut RepeatOffsets,
 ) -> Option<usize> {
     let of = |value: u32| _mm512_set1_epi32(value.cast_signed());
     let last_lane = of(LANES as u32 - 1);
@@ -169,7 +169,7 @@ unsafe fn gather(
             let is_in_more = is_in_more & _mm512_cmplt_epu32_mask(length, of(128));
             let half = _mm512_srli_epi32::<1>(length);
             let found = _mm512_permutex2var_epi32(more_matches[0], half, more_matches[1]);
-            of_match = Coded::of(length, found, is_in_more, of_match);
+            of_match = CodedLengths::of(length, found, is_in_more, of_match);
         }
         let high = _mm512_sub_epi32(of(31), _mm512_lzcnt_epi32(number_of));
         let offset_extra = _mm512_xor_si512(number_of, _mm512_sllv_epi32(of(1), high));
@@ -215,8 +215,8 @@ unsafe fn copy(from: *const u8, to: *mut u8, count: usize) {
 /// There are no more than a vector has lanes.
 #[inline]
 #[target_feature(enable = "avx512f")]
-unsafe fn parts(group: &[Sequence]) -> [__m512i; 3] {
-    const WORDS: usize = size_of::<Sequence>() / size_of::<u32>();
+unsafe fn parts(group: &[ZstdSequence]) -> [__m512i; 3] {
+    const WORDS: usize = size_of::<ZstdSequence>() / size_of::<u32>();
     const { assert!(WORDS == 4) };
     let words = u64::MAX >> (64 - WORDS * group.len());
     let from = group.as_ptr().cast::<i32>();
@@ -260,10 +260,10 @@ fn is_named(offset: __m512i, before: __m512i) -> u16 {
 /// Codes of lengths.
 #[inline]
 #[target_feature(enable = "avx512f,avx512cd")]
-fn code(length: __m512i, [low, high]: [__m512i; 2], above: u32) -> Coded {
+fn code(length: __m512i, [low, high]: [__m512i; 2], above: u32) -> CodedLengths {
     let of = |value: u32| _mm512_set1_epi32(value.cast_signed());
     let bits = _mm512_sub_epi32(of(31), _mm512_lzcnt_epi32(length));
-    let large = Coded {
+    let large = CodedLengths {
         codes: _mm512_add_epi32(bits, of(above)),
         bits,
         extra: _mm512_andnot_si512(_mm512_sllv_epi32(of(1), bits), length),
@@ -274,10 +274,10 @@ fn code(length: __m512i, [low, high]: [__m512i; 2], above: u32) -> Coded {
     let own = _mm512_cmpeq_epi32_mask(_mm512_and_si512(found, of(0xff)), of(0));
     let found = _mm512_mask_mov_epi32(found, own, length);
     let is_small = _mm512_cmplt_epu32_mask(length, of(64));
-    Coded::of(length, found, is_small, large)
+    CodedLengths::of(length, found, is_small, large)
 }
 
-impl Coded {
+impl CodedLengths {
     /// By what stands in a table for those that are marked, and as others have it for the rest.
     #[inline]
     #[target_feature(enable = "avx512f")]
@@ -337,14 +337,14 @@ fn array(values: __m512i) -> [u32; LANES] {
 /// The last offsets as they are in a vector of offsets: the last one is in the highest lane.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn lanes_of(Recent([one, two, three]): Recent) -> __m512i {
+fn lanes_of(RepeatOffsets([one, two, three]): RepeatOffsets) -> __m512i {
     let [one, two, three] = [one, two, three].map(u32::cast_signed);
     _mm512_set_epi32(one, two, three, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0)
 }
 
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn recent_of(offsets: __m512i) -> Recent {
+fn recent_of(offsets: __m512i) -> RepeatOffsets {
     let [.., three, two, one] = array(offsets);
-    Recent([one, two, three])
+    RepeatOffsets([one, two, three])
 }

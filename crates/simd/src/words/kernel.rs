@@ -2,23 +2,26 @@
 
 use super::WORD;
 use super::portable::word_bytes;
-use crate::vectors::Vectors;
+use crate::vectors::VectorInstructions;
 
 /// A way to mark positions; all mark the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kernel(Vectors);
+pub struct WordsKernel(VectorInstructions);
 
-impl Kernel {
+impl WordsKernel {
     /// The fastest kernel that this processor has.
     #[must_use]
     pub fn detect() -> Self {
-        Self(Vectors::detect())
+        Self(VectorInstructions::detect())
     }
 
     /// Every kernel that this processor has, for tests and benchmarks.
     #[must_use]
     pub fn available() -> Vec<Self> {
-        Vectors::available().into_iter().map(Self).collect()
+        VectorInstructions::available()
+            .into_iter()
+            .map(Self)
+            .collect()
     }
 
     /// Puts the marks of all positions where words begin into `marks`, which it empties first: bit
@@ -45,13 +48,13 @@ impl Kernel {
     #[cfg_attr(target_arch = "x86_64", allow(unsafe_code))]
     fn mark_words(self, whole: &[[u8; WORD]], marks: &mut Vec<u64>) {
         match self.0 {
-            Vectors::Portable => marks.extend(whole.iter().map(word_bytes)),
+            VectorInstructions::Portable => marks.extend(whole.iter().map(word_bytes)),
             // SAFETY: the variant exists only where the processor has AVX2.
             #[cfg(target_arch = "x86_64")]
-            Vectors::Avx2 => unsafe { super::x86::mark_avx2(whole, marks) },
+            VectorInstructions::Avx2 => unsafe { super::x86::mark_avx2(whole, marks) },
             // SAFETY: the variant exists only where the processor has AVX-512 F and BW.
             #[cfg(target_arch = "x86_64")]
-            Vectors::Avx512 => unsafe { super::x86::mark_avx512(whole, marks) },
+            VectorInstructions::Avx512 => unsafe { super::x86::mark_avx512(whole, marks) },
         }
     }
 }

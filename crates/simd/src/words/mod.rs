@@ -14,7 +14,7 @@ mod tests;
 #[allow(unsafe_code)]
 mod x86;
 
-pub use kernel::Kernel;
+pub use kernel::WordsKernel;
 
 /// Positions in a word of marks.
 const WORD: usize = 64;

@@ -8,7 +8,7 @@ fn check(bytes: &[u8]) {
     let begins = |position: usize| {
         is_word(bytes[position]) && (position == 0 || !is_word(bytes[position - 1]))
     };
-    for kernel in Kernel::available() {
+    for kernel in WordsKernel::available() {
         // What was there before is gone.
         let mut marks = vec![u64::MAX; 3];
         kernel.mark(bytes, &mut marks);
@@ -54,7 +54,7 @@ fn a_word_goes_on_from_one_word_of_marks_to_the_next() {
     let mut bytes = [b'a'; 3 * WORD];
     bytes[WORD - 2] = b' ';
     let mut marks = Vec::new();
-    Kernel::detect().mark(&bytes, &mut marks);
+    WordsKernel::detect().mark(&bytes, &mut marks);
     assert_eq!(marks, [1 | 1 << (WORD - 1), 0, 0]);
 }
 

@@ -7,21 +7,21 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use measure::run;
 use measure::turn_up::RunPlan;
-use measure::wire::{Direction, Joining, Message, RunOrder, RunSample};
+use measure::wire::{ControlMessage, JoinMessage, RunOrder, RunSample, TestDirection};
 use socket2::{Domain, Protocol, Socket, Type};
 
-use super::super::conversation::{Reader, Writer};
-use super::super::transfers::{Transfers, prepare_receiver, prepare_sender};
+use super::super::conversation::{MessageReader, MessageWriter};
+use super::super::transfers::{RunTransfers, prepare_receiver, prepare_sender};
 use host::tester_sockets as system;
 
 use super::super::{local_limits, plausible};
-use super::{CONNECT_MAX, GREETING_MAX, ORDER_MAX, RawRun, Test, describe, unexpected};
+use super::{CONNECT_MAX, GREETING_MAX, ORDER_MAX, RawRun, TwoEndedTest, describe, unexpected};
 use host::kernel;
 
-impl Test<'_> {
-    pub(super) fn tcp_run(&mut self, plan: RunPlan) -> Result<[Option<run::Figures>; 2]> {
+impl TwoEndedTest<'_> {
+    pub(super) fn tcp_run(&mut self, plan: RunPlan) -> Result<[Option<run::RunFigures>; 2]> {
         let order = self.number_order();
-        self.writer.send(&Message::Run(RunOrder {
+        self.writer.send(&ControlMessage::Run(RunOrder {
             order,
             connections: plan.connections,
             windows: plan.windows,
@@ -37,18 +37,18 @@ impl Test<'_> {
             .transpose()?
             .unwrap_or_default();
         self.ready(order)?;
-        let busy = local_limits::Busy::begin();
+        let busy = local_limits::ProcessorUsage::begin();
         let is_over = || self.line.is_over.load(Ordering::Relaxed) || (self.interrupted)();
         let (done, text) = (self.turn_up.progress(), describe(&plan));
         let transferred = transfers.run(&is_over, &mut |_| self.progress.step(done, &text));
         let own = busy.permille();
         if is_over() {
-            let _ = self.writer.send(&Message::Stop { order });
+            let _ = self.writer.send(&ControlMessage::Stop { order });
         }
         let (down, server_control, theirs) = self.run_end(order, plan.duration)?;
         let sides = [
-            (Direction::Up, transferred.samples, congestion_control),
-            (Direction::Down, down, server_control),
+            (TestDirection::Up, transferred.samples, congestion_control),
+            (TestDirection::Down, down, server_control),
         ];
         let mut figures = [None, None];
         for (direction, samples, congestion_control) in sides {
@@ -76,14 +76,14 @@ impl Test<'_> {
         let mut samples = Vec::new();
         loop {
             match self.answer(ORDER_MAX)? {
-                Message::Samples {
+                ControlMessage::Samples {
                     order: of,
                     samples: some,
                 } if of == order => {
                     plausible::samples(duration, &some)?;
                     samples.extend(some);
                 }
-                Message::RunEnded {
+                ControlMessage::RunEnded {
                     order: of,
                     congestion_control,
                     busy_permille,
@@ -93,21 +93,21 @@ impl Test<'_> {
         }
     }
 
-    fn connect_all(&self, order: u32, plan: &RunPlan) -> Result<Transfers> {
+    fn connect_all(&self, order: u32, plan: &RunPlan) -> Result<RunTransfers> {
         let [up, down] = plan.connections;
         let [send_window, window] = plan.windows;
-        let mut transfers = Transfers {
+        let mut transfers = RunTransfers {
             window,
             send_window,
             duration: plan.duration,
-            ..Transfers::default()
+            ..RunTransfers::default()
         };
         for number in 0..up + down {
             let socket = self.socket()?;
             let direction = if number < up {
-                Direction::Up
+                TestDirection::Up
             } else {
-                Direction::Down
+                TestDirection::Down
             };
             let mtu = self.turn_up.mtu(direction);
             if mtu < self.interface_mtu {
@@ -149,12 +149,12 @@ impl Test<'_> {
             .connect_timeout(&self.server.into(), CONNECT_MAX)
             .with_context(|| format!("opening connection {connection} of the run"))?;
         let stream = TcpStream::from(socket);
-        let writer = Writer::new(&stream)?;
-        let mut reader = Reader::new(stream);
-        let Message::Hello { nonce, .. } = reader.only(GREETING_MAX)? else {
+        let writer = MessageWriter::new(&stream)?;
+        let mut reader = MessageReader::new(stream);
+        let ControlMessage::Hello { nonce, .. } = reader.only(GREETING_MAX)? else {
             bail!("the server did not greet a connection of the run");
         };
-        writer.send(&Message::Join(Joining {
+        writer.send(&ControlMessage::Join(JoinMessage {
             session: self.session,
             order,
             connection,

@@ -1,15 +1,18 @@
 //! What came to the receiving host and found no room in the tester's socket, as it is told.
 
-use measure::diagnosis::{Cause, Finding, Parameters};
+use measure::diagnosis::{CauseParameters, DiagnosisCause, DiagnosisFinding};
 use measure::procedure::{LimitedBy, StreamRecord};
-use measure::wire::Direction;
+use measure::wire::TestDirection;
 use vocab::Bitrate;
 
 use super::is_kept;
-use crate::finished::Finished;
+use crate::finished::FinishedTest;
 
 /// What the receiving host had no room for; [`None`] where it took in a stream that was as fast.
-pub(super) fn receiver_limited(finished: &Finished, direction: Direction) -> Option<Finding> {
+pub(super) fn receiver_limited(
+    finished: &FinishedTest,
+    direction: TestDirection,
+) -> Option<DiagnosisFinding> {
     /// The kernel counted them.
     const SURE: f64 = 0.9;
     let known = finished.turn_up.known(direction);
@@ -38,23 +41,23 @@ pub(super) fn receiver_limited(finished: &Finished, direction: Direction) -> Opt
             )
         })
         .collect();
-    (!evidence.is_empty()).then(|| Finding {
-        cause: Cause::TestHostLimited,
+    (!evidence.is_empty()).then(|| DiagnosisFinding {
+        cause: DiagnosisCause::TestHostLimited,
         confidence: SURE,
         evidence,
-        parameters: Parameters {
+        parameters: CauseParameters {
             rate: found.filter(|_| is_limit).map(|found| found.rate),
-            ..Parameters::default()
+            ..CauseParameters::default()
         },
         instead: None,
     })
 }
 
 /// How many packets a host of the tester's had no room for, and which host that was.
-pub(crate) fn without_room(direction: Direction, packets: u64) -> String {
+pub(crate) fn without_room(direction: TestDirection, packets: u64) -> String {
     let host = match direction {
-        Direction::Up => "the server's host",
-        Direction::Down => "this host",
+        TestDirection::Up => "the server's host",
+        TestDirection::Down => "this host",
     };
     format!(
         "{} packets came to the receiving host ({host}) and found no room in the tester's socket",
@@ -76,7 +79,11 @@ fn grouped(number: u64) -> String {
 }
 
 /// What to say of packets of a stream that a host of the tester's had no room for.
-pub(crate) fn found_no_room(direction: Direction, rate: Bitrate, packets: u64) -> Option<String> {
+pub(crate) fn found_no_room(
+    direction: TestDirection,
+    rate: Bitrate,
+    packets: u64,
+) -> Option<String> {
     (packets > 0).then(|| {
         format!(
             "{}, at {rate}: {}. They do not count as lost by the path",
@@ -93,8 +100,8 @@ mod tests {
     #[test]
     fn what_found_no_room_is_remarked_on() {
         let rate = Bitrate::from_bits_per_second(300_000_000);
-        assert_eq!(found_no_room(Direction::Down, rate, 0), None);
-        let said = found_no_room(Direction::Down, rate, 1_234).unwrap();
+        assert_eq!(found_no_room(TestDirection::Down, rate, 0), None);
+        let said = found_no_room(TestDirection::Down, rate, 1_234).unwrap();
         assert!(
             said.contains("1,234 packets came to the receiving host (this host)"),
             "{said}"

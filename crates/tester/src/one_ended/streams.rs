@@ -10,16 +10,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use measure::iperf3::{Carried, Counted, HELLO, Order, Output, Report, Stamped};
+use measure::iperf3::{
+    ConnectionCount, HELLO, ServerReport, SessionOutput, StampedHeader, TestOrder, TestProtocol,
+};
 use measure::procedure::{ArrivalLog, CountedStream, StreamPlan};
-use measure::wire::{Arrival, Direction};
+use measure::wire::{DatagramArrival, TestDirection};
 use vocab::{Bitrate, ByteCount};
 
-use super::{Control, LOOK_EVERY, REST, Test};
+use super::{ControlConnection, LOOK_EVERY, OneEndedTest, REST};
 use crate::client::describe_stream;
 use crate::greeting::open_udp;
 use crate::streams::{pace, put};
-use host::tester_sockets::{Clock, Incoming, NoRoom, is_word_of_path};
+use host::tester_sockets::{IncomingDatagrams, SocketDropCounter, TesterClock, is_icmp_error};
 
 /// How long the server's answer to the first packet may take, in round trips of TCP's and at least, and how
 /// often it is waited for: either of the two may be lost.
@@ -39,11 +41,11 @@ const LATE_MAX: Duration = Duration::from_secs(3);
 /// How much longer than a stream the server is told that the test lasts: it goes by its own clock.
 const SPARE: Duration = Duration::from_secs(2);
 
-impl Test<'_> {
+impl OneEndedTest<'_> {
     /// Has a stream sent, and says what was counted of it; [`None`] where no UDP gets through.
     pub(super) fn stream(
         &mut self,
-        direction: Direction,
+        direction: TestDirection,
         plan: StreamPlan,
     ) -> Result<Option<CountedStream>> {
         let text = describe_stream(direction, &plan);
@@ -58,7 +60,7 @@ impl Test<'_> {
         };
         for _ in 0..tries {
             let mut control = self.begin_session(stream_order(self, direction, plan))?.0;
-            control.wait_for(&Output::Open, &|| self.check())?;
+            control.wait_for(&SessionOutput::Open, &|| self.check())?;
             let udp = open_udp(self.options, self.server, self.local.ip())?;
             if self.greet(&udp, &mut control)? {
                 self.has_streamed = true;
@@ -72,7 +74,7 @@ impl Test<'_> {
 
     /// Shows the server where we are; whether it has answered, or sends already. One that hangs up or refuses
     /// meanwhile is not waited for.
-    fn greet(&self, udp: &UdpSocket, control: &mut Control) -> Result<bool> {
+    fn greet(&self, udp: &UdpSocket, control: &mut ControlConnection) -> Result<bool> {
         // Only once: a second one would be taken for a packet of the stream.
         put(udp, None, &HELLO).context("sending over UDP")?;
         udp.set_read_timeout(Some(LOOK_EVERY))?;
@@ -93,20 +95,20 @@ impl Test<'_> {
 
     fn streamed(
         &self,
-        direction: Direction,
+        direction: TestDirection,
         plan: StreamPlan,
         udp: &UdpSocket,
-        control: Control,
+        control: ControlConnection,
     ) -> Result<CountedStream> {
-        let no_room = NoRoom::begin(udp);
+        let no_room = SocketDropCounter::begin(udp);
         let (sent, report, came) = match direction {
-            Direction::Up => self.stream_up(plan, udp, control)?,
-            Direction::Down => self.stream_down(plan, udp, control)?,
+            TestDirection::Up => self.stream_up(plan, udp, control)?,
+            TestDirection::Down => self.stream_down(plan, udp, control)?,
         };
         let theirs = report.streams.first().context("it counted no stream")?;
         let payload = u64::from(self.payload(plan)).max(1);
         Ok(match direction {
-            Direction::Up => CountedStream {
+            TestDirection::Up => CountedStream {
                 plan,
                 sent: sent.packets,
                 span: sent.span,
@@ -115,7 +117,7 @@ impl Test<'_> {
                 arrivals: Vec::new(),
                 no_room: None,
             },
-            Direction::Down => CountedStream {
+            TestDirection::Down => CountedStream {
                 plan,
                 sent: theirs.packets,
                 span: Duration::ZERO,
@@ -136,9 +138,9 @@ impl Test<'_> {
         &self,
         plan: StreamPlan,
         udp: &UdpSocket,
-        mut control: Control,
-    ) -> Result<(Sent, Report, Came)> {
-        control.wait_for(&Output::Start, &|| self.check())?;
+        mut control: ControlConnection,
+    ) -> Result<(SentStream, ServerReport, ArrivedPackets)> {
+        control.wait_for(&SessionOutput::Start, &|| self.check())?;
         let began = Instant::now();
         let (length, mut bytes) = (usize::from(self.payload(plan)), Vec::new());
         let mut stamps: Option<(u64, u64)> = None;
@@ -146,7 +148,7 @@ impl Test<'_> {
         let is_over = || self.check().is_err() || control.is_closed();
         let packets = pace(plan, self.clock, &is_over, &mut |number, stamp| {
             stamps = Some((stamps.map_or(stamp, |(first, _)| first), stamp));
-            let head = Stamped {
+            let head = StampedHeader {
                 at: self.clock.now().since(vocab::Time::ZERO),
                 number: number + 1,
             };
@@ -158,37 +160,42 @@ impl Test<'_> {
             true => DRAIN_OF_OVERLOAD,
             false => DRAIN,
         })?;
-        let counted = Counted {
+        let counted = ConnectionCount {
             bytes: ByteCount::new(packets * length as u64),
             span: began.elapsed(),
             packets,
             lost: 0,
         };
-        let report = control.finish(&[], Direction::Up, vec![counted], &|| self.check())?;
+        let report = control.finish(&[], TestDirection::Up, vec![counted], &|| self.check())?;
         let span = stamps.map_or(0, |(first, last)| last.saturating_sub(first));
-        let sent = Sent {
+        let sent = SentStream {
             packets,
             span: Duration::from_nanos(span),
         };
-        Ok((sent, report, Came::default()))
+        Ok((sent, report, ArrivedPackets::default()))
     }
 
     fn stream_down(
         &self,
         plan: StreamPlan,
         udp: &UdpSocket,
-        mut control: Control,
-    ) -> Result<(Sent, Report, Came)> {
+        mut control: ControlConnection,
+    ) -> Result<(SentStream, ServerReport, ArrivedPackets)> {
         let is_over = AtomicBool::new(false);
         let clock = self.clock;
         let check = || self.check();
         let (report, came) = std::thread::scope(|scope| {
             let receiving = scope.spawn(|| receive(udp, clock, &is_over));
             let ridden = control
-                .wait_for(&Output::Start, &check)
+                .wait_for(&SessionOutput::Start, &check)
                 .and_then(|()| self.pause(plan.duration))
                 .and_then(|()| {
-                    control.finish(&[], Direction::Down, vec![Counted::default()], &check)
+                    control.finish(
+                        &[],
+                        TestDirection::Down,
+                        vec![ConnectionCount::default()],
+                        &check,
+                    )
                 });
             is_over.store(true, Ordering::Relaxed);
             let came = receiving
@@ -196,7 +203,7 @@ impl Test<'_> {
                 .map_err(|_| anyhow!("receiving the stream failed"))?;
             Ok::<_, anyhow::Error>((ridden?, came?))
         })?;
-        Ok((Sent::default(), report, came))
+        Ok((SentStream::default(), report, came))
     }
 
     /// Bytes above UDP of a stream's packets.
@@ -208,19 +215,19 @@ impl Test<'_> {
 
 /// What left here.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sent {
+struct SentStream {
     packets: u64,
     /// From the first to the last.
     span: Duration,
 }
 
-fn stream_order(test: &Test, direction: Direction, plan: StreamPlan) -> Order {
+fn stream_order(test: &OneEndedTest, direction: TestDirection, plan: StreamPlan) -> TestOrder {
     let payload_bytes = test.payload(plan);
     // iperf3's rate is of what is above UDP.
     let bits = u128::from(plan.rate.bits_per_second()) * u128::from(payload_bytes);
     let bits = bits / u128::from(plan.ip_bytes.max(1));
-    Order {
-        carried: Carried::Udp {
+    TestOrder {
+        carried: TestProtocol::Udp {
             payload_bytes,
             rate: Bitrate::from_bits_per_second(u64::try_from(bits).unwrap_or(u64::MAX)),
         },
@@ -235,17 +242,17 @@ fn stream_order(test: &Test, direction: Direction, plan: StreamPlan) -> Order {
 
 /// What arrived of a stream.
 #[derive(Debug, Default)]
-struct Came {
+struct ArrivedPackets {
     /// All of it.
     packets: u64,
     /// Each of them, as many as are kept.
-    arrivals: Vec<Arrival>,
+    arrivals: Vec<DatagramArrival>,
 }
 
 /// Notes what arrives until the stream is over and nothing comes any more, or [`LATE_MAX`] has passed.
-fn receive(udp: &UdpSocket, clock: Clock, is_over: &AtomicBool) -> Result<Came> {
+fn receive(udp: &UdpSocket, clock: TesterClock, is_over: &AtomicBool) -> Result<ArrivedPackets> {
     let mut log = ArrivalLog::new(clock.now());
-    let mut incoming = Incoming::new();
+    let mut incoming = IncomingDatagrams::new();
     // The sender's clock when it sent the first of those that came.
     let mut began: Option<Duration> = None;
     let mut packets = 0;
@@ -261,7 +268,7 @@ fn receive(udp: &UdpSocket, clock: Clock, is_over: &AtomicBool) -> Result<Came> 
         let before = packets;
         incoming
             .receive(udp, clock, |at, _, bytes| {
-                if let Some(head) = Stamped::parse(bytes) {
+                if let Some(head) = StampedHeader::parse(bytes) {
                     let began = *began.get_or_insert(head.at);
                     let sent = head.at.saturating_sub(began);
                     log.arrived(at, head.number - 1, sent.as_nanos() as u64);
@@ -273,7 +280,7 @@ fn receive(udp: &UdpSocket, clock: Clock, is_over: &AtomicBool) -> Result<Came> 
             last = Instant::now();
         }
     }
-    Ok(Came {
+    Ok(ArrivedPackets {
         packets,
         arrivals: log.into_arrivals(),
     })
@@ -285,5 +292,5 @@ fn is_to_wait_for(error: &std::io::Error) -> bool {
         error.kind(),
         ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted
     );
-    is_none || is_word_of_path(error)
+    is_none || is_icmp_error(error)
 }

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use measure::diagnosis::{Cause, Transfer};
+use measure::diagnosis::{DiagnosisCause, TransferDiagnosis};
 
 use super::text::{fold, write_finding};
 
@@ -13,19 +13,23 @@ const FEW_BYTES: u64 = 60 * 1_448;
 
 /// The report on a capture's transfers: those of a few packets in one line, unless `all` are wanted.
 #[must_use]
-pub fn transfers_text(transfers: &[Transfer], all: bool) -> String {
+pub fn transfers_text(transfers: &[TransferDiagnosis], all: bool) -> String {
     let mut out = String::new();
     // Writing to a string does not fail.
     let _ = write_transfers(&mut out, transfers, all);
     out
 }
 
-fn write_transfers(out: &mut String, transfers: &[Transfer], all: bool) -> std::fmt::Result {
+fn write_transfers(
+    out: &mut String,
+    transfers: &[TransferDiagnosis],
+    all: bool,
+) -> std::fmt::Result {
     let Some(first) = transfers.first() else {
         return Ok(());
     };
     fold(out, "", 2, &headline(first))?;
-    let is_shown = |(place, transfer): &(usize, &Transfer)| {
+    let is_shown = |(place, transfer): &(usize, &TransferDiagnosis)| {
         all || *place == 0 || (*place < MOST_SHOWN && !is_short(transfer))
     };
     let (shown, hidden): (Vec<_>, Vec<_>) = transfers.iter().enumerate().partition(is_shown);
@@ -51,24 +55,24 @@ fn write_transfers(out: &mut String, transfers: &[Transfer], all: bool) -> std::
 }
 
 /// Whether a transfer is of so few packets that there is nothing to say of it.
-fn is_short(transfer: &Transfer) -> bool {
+fn is_short(transfer: &TransferDiagnosis) -> bool {
     let is_unknown = transfer
         .findings
         .iter()
-        .all(|finding| finding.cause == Cause::Unknown);
+        .all(|finding| finding.cause == DiagnosisCause::Unknown);
     let payload = transfer.payload.bytes();
     is_unknown && (1..FEW_BYTES).contains(&payload) && transfer.left_out.bytes() == 0
 }
 
-fn headline(transfer: &Transfer) -> String {
-    let causes: Vec<Cause> = transfer
+fn headline(transfer: &TransferDiagnosis) -> String {
+    let causes: Vec<DiagnosisCause> = transfer
         .findings
         .iter()
         .map(|finding| finding.cause)
         .collect();
     let found = match causes[..] {
-        [Cause::None] => "NOTHING HELD IT BACK".to_owned(),
-        [Cause::Unknown] => "CANNOT TELL".to_owned(),
+        [DiagnosisCause::None] => "NOTHING HELD IT BACK".to_owned(),
+        [DiagnosisCause::Unknown] => "CANNOT TELL".to_owned(),
         _ => {
             let names: Vec<&str> = causes.iter().map(|cause| cause.name()).collect();
             format!("FOUND: {}", names.join(", "))
@@ -81,13 +85,13 @@ fn headline(transfer: &Transfer) -> String {
     )
 }
 
-fn rate(transfer: &Transfer) -> Option<String> {
+fn rate(transfer: &TransferDiagnosis) -> Option<String> {
     let seconds = transfer.duration.as_secs_f64();
     let bits = transfer.payload.bytes() as f64 * 8.0;
     (seconds > 0.0 && bits > 0.0).then(|| format!("{:.3} Mbit/s", bits / seconds / 1e6))
 }
 
-fn write_transfer(out: &mut String, transfer: &Transfer) -> std::fmt::Result {
+fn write_transfer(out: &mut String, transfer: &TransferDiagnosis) -> std::fmt::Result {
     let connections = match transfer.connections {
         1 => "1 connection".to_owned(),
         count => format!("{count} connections"),
@@ -129,23 +133,23 @@ fn write_transfer(out: &mut String, transfer: &Transfer) -> std::fmt::Result {
 mod tests {
     use std::time::Duration;
 
-    use measure::diagnosis::{Finding, Parameters, Place};
+    use measure::diagnosis::{CapturePlace, CauseParameters, DiagnosisFinding};
     use vocab::{Bitrate, ByteCount};
 
     use super::*;
 
-    fn finding(cause: Cause) -> Finding {
-        Finding {
+    fn finding(cause: DiagnosisCause) -> DiagnosisFinding {
+        DiagnosisFinding {
             cause,
             confidence: 0.9,
             evidence: vec!["words ".repeat(40)],
-            parameters: Parameters::default(),
+            parameters: CauseParameters::default(),
             instead: None,
         }
     }
 
-    fn transfer(payload: u64, finding: Finding) -> Transfer {
-        Transfer {
+    fn transfer(payload: u64, finding: DiagnosisFinding) -> TransferDiagnosis {
+        TransferDiagnosis {
             source: "192.0.2.1".parse().expect("an address"),
             destination: "192.0.2.2".parse().expect("an address"),
             connections: 2,
@@ -153,7 +157,7 @@ mod tests {
             payload: ByteCount::new(payload),
             left_out: ByteCount::new(0),
             duration: Duration::from_secs(8),
-            place: Place::Sender,
+            place: CapturePlace::Sender,
             least_rtt: Some(Duration::from_micros(20_050)),
             findings: vec![finding],
         }
@@ -161,11 +165,11 @@ mod tests {
 
     #[test]
     fn the_verdict_comes_first_and_numbers_have_units() {
-        let mut policer = finding(Cause::Policer);
-        policer.parameters = Parameters {
+        let mut policer = finding(DiagnosisCause::Policer);
+        policer.parameters = CauseParameters {
             rate: Some(Bitrate::from_bits_per_second(9_998_810)),
             burst: Some(ByteCount::new(1_311_105)),
-            ..Parameters::default()
+            ..CauseParameters::default()
         };
         let text = transfers_text(&[transfer(12_345_678, policer)], false);
         let first = "FOUND: policer; 192.0.2.1 > 192.0.2.2 at 12.346 Mbit/s of payload\n";
@@ -181,8 +185,8 @@ mod tests {
 
     #[test]
     fn transfers_of_a_few_packets_are_one_line() {
-        let mut all = vec![transfer(12_345_678, finding(Cause::None))];
-        all.extend([400, 37, 4].map(|bytes| transfer(bytes, finding(Cause::Unknown))));
+        let mut all = vec![transfer(12_345_678, finding(DiagnosisCause::None))];
+        all.extend([400, 37, 4].map(|bytes| transfer(bytes, finding(DiagnosisCause::Unknown))));
         let text = transfers_text(&all, false);
         assert!(
             text.starts_with("NOTHING HELD IT BACK; 192.0.2.1"),

@@ -4,12 +4,12 @@ use std::fmt::Write;
 
 use anyhow::Result;
 use measure::procedure::{CountedStream, StreamRecord};
-use measure::turn_up::Purpose;
-use measure::wire::Direction;
+use measure::turn_up::RunPurpose;
+use measure::wire::TestDirection;
 
-use super::plots::{Series, lines};
+use super::plots::{PlotSeries, lines};
 use super::{purpose, text};
-use crate::finished::{Finished, RawRun};
+use crate::finished::{FinishedTest, RawRun};
 use host::html::{STYLE, escape};
 
 /// How path MTU, RTT and rate were found between two ends of ours,
@@ -34,7 +34,7 @@ const RUNS: &str = "Runs: TCP with the window that the receiver offers bounded; 
 ///
 /// # Errors
 /// When a plot cannot be drawn.
-pub fn html(finished: &Finished) -> Result<String> {
+pub fn html(finished: &FinishedTest) -> Result<String> {
     let mut out = begin("Turn-up test by RFC 6349", &text::headline(finished))?;
     let turn_up = &finished.turn_up;
     for direction in &turn_up.profile().directions {
@@ -77,10 +77,10 @@ pub(super) fn end(mut page: String) -> String {
 }
 
 /// Where a direction's charts begin.
-pub(super) fn heading(direction: Direction) -> String {
+pub(super) fn heading(direction: TestDirection) -> String {
     let name = match direction {
-        Direction::Up => "Up",
-        Direction::Down => "Down",
+        TestDirection::Up => "Up",
+        TestDirection::Down => "Down",
     };
     format!("<h2>{name}</h2>\n")
 }
@@ -89,17 +89,21 @@ pub(super) fn heading(direction: Direction) -> String {
 const RETRANSMISSIONS: &str = "Retransmissions";
 
 /// What a chart shows of each second.
-type OfSecond = fn(&measure::run::Second) -> Option<f64>;
+type SecondFigure = fn(&measure::run::RunSecond) -> Option<f64>;
 
-fn write_direction(out: &mut String, finished: &Finished, direction: Direction) -> Result<()> {
+fn write_direction(
+    out: &mut String,
+    finished: &FinishedTest,
+    direction: TestDirection,
+) -> Result<()> {
     let known = finished.turn_up.known(direction);
     let name = direction.name();
     *out += &heading(direction);
     let counted = known.counted.iter().filter_map(CountedStream::record);
     let records: Vec<StreamRecord> = known.streams.iter().cloned().chain(counted).collect();
-    let streams: Vec<Series> = records
+    let streams: Vec<PlotSeries> = records
         .iter()
-        .map(|record| Series {
+        .map(|record| PlotSeries {
             name: format!("offered {}", record.plan.rate),
             points: record
                 .seconds()
@@ -120,7 +124,7 @@ fn write_direction(out: &mut String, finished: &Finished, direction: Direction) 
     let mut walk: Vec<(f64, f64, f64)> = known
         .runs
         .iter()
-        .filter(|run| matches!(run.plan.purpose, Purpose::Walk(_) | Purpose::Listed))
+        .filter(|run| matches!(run.plan.purpose, RunPurpose::Walk(_) | RunPurpose::Listed))
         .filter_map(|run| {
             let found = run.figures.as_ref()?;
             let window = found.effective_window?.bytes() as f64 / 1e3;
@@ -135,11 +139,11 @@ fn write_direction(out: &mut String, finished: &Finished, direction: Direction) 
     walk.sort_by(|one, other| one.0.total_cmp(&other.0));
     if !walk.is_empty() {
         let series = [
-            Series {
+            PlotSeries {
                 name: "ideal".to_owned(),
                 points: walk.iter().map(|point| (point.0, point.2)).collect(),
             },
-            Series {
+            PlotSeries {
                 name: "measured".to_owned(),
                 points: walk.iter().map(|point| (point.0, point.1)).collect(),
             },
@@ -156,7 +160,7 @@ fn write_direction(out: &mut String, finished: &Finished, direction: Direction) 
         .iter()
         .filter(|run| run.direction == direction)
         .collect();
-    let charts: [(&str, &str, OfSecond); 3] = [
+    let charts: [(&str, &str, SecondFigure); 3] = [
         ("Throughput", "Mbit/s of payload", |second| {
             Some(mbit(second.throughput.bits_per_second()))
         }),
@@ -166,9 +170,9 @@ fn write_direction(out: &mut String, finished: &Finished, direction: Direction) 
         }),
     ];
     for (title, unit, of) in charts {
-        let series: Vec<Series> = runs
+        let series: Vec<PlotSeries> = runs
             .iter()
-            .map(|run| Series {
+            .map(|run| PlotSeries {
                 name: purpose(&finished.turn_up, &run.plan, direction),
                 points: run
                     .seconds

@@ -1,13 +1,13 @@
 //! Everything that was found, with raw samples. Names end in their unit.
 
 use measure::procedure::{CountedStream, LimitedBy, MtuOutcome, StreamRecord};
-use measure::run::{Figures, Ideal, Maximum, connection_figures};
-use measure::turn_up::{Known, Verdict};
-use measure::wire::{Direction, RunSample};
+use measure::run::{IdealPath, PathMaximum, RunFigures, connection_figures};
+use measure::turn_up::{DirectionResults, TurnUpVerdict};
+use measure::wire::{RunSample, TestDirection};
 use serde_json::{Map, Value, json};
 
 use super::{path_mtu, purpose};
-use crate::finished::{Finished, RawRun};
+use crate::finished::{FinishedTest, RawRun};
 use crate::observation::findings;
 
 /// The version of this document; a name that is there keeps its meaning.
@@ -15,7 +15,7 @@ const FORMAT: u32 = 1;
 
 /// The whole result.
 #[must_use]
-pub fn json(finished: &Finished) -> Value {
+pub fn json(finished: &FinishedTest) -> Value {
     let turn_up = &finished.turn_up;
     let directions = &turn_up.profile().directions;
     let mtus = directions
@@ -29,10 +29,12 @@ pub fn json(finished: &Finished) -> Value {
         );
     }
     let (verdict, reasons) = match turn_up.verdict() {
-        Verdict::Passed(0) => ("measured", Vec::new()),
-        Verdict::Passed(_) => ("passed", Vec::new()),
-        Verdict::Failed(missed) => ("failed", missed.into_iter().map(|one| one.text).collect()),
-        Verdict::NotMeasured(why) => ("not-measured", vec![why]),
+        TurnUpVerdict::Passed(0) => ("measured", Vec::new()),
+        TurnUpVerdict::Passed(_) => ("passed", Vec::new()),
+        TurnUpVerdict::Failed(missed) => {
+            ("failed", missed.into_iter().map(|one| one.text).collect())
+        }
+        TurnUpVerdict::NotMeasured(why) => ("not-measured", vec![why]),
     };
     json!({
         "format": FORMAT,
@@ -77,7 +79,7 @@ pub fn json(finished: &Finished) -> Value {
     })
 }
 
-fn of_direction(finished: &Finished, direction: Direction) -> Value {
+fn of_direction(finished: &FinishedTest, direction: TestDirection) -> Value {
     let turn_up = &finished.turn_up;
     let known = turn_up.known(direction);
     let found = known.bottleneck.as_ref();
@@ -119,14 +121,14 @@ fn of_direction(finished: &Finished, direction: Direction) -> Value {
     })
 }
 
-fn maximum(ideal: &Ideal) -> Option<u64> {
+fn maximum(ideal: &IdealPath) -> Option<u64> {
     match ideal.maximum {
-        Maximum::Known(maximum) => Some(maximum.bits_per_second()),
-        Maximum::AtLeast(_) => None,
+        PathMaximum::Known(maximum) => Some(maximum.bits_per_second()),
+        PathMaximum::AtLeast(_) => None,
     }
 }
 
-fn loss_budget(known: &Known) -> Option<Value> {
+fn loss_budget(known: &DirectionResults) -> Option<Value> {
     let loss = known.loss?;
     Some(json!({
         "run_length_packets": loss.budget.run_length_packets,
@@ -174,7 +176,7 @@ fn of_counted(stream: &CountedStream) -> Value {
     value
 }
 
-fn of_run(finished: &Finished, run: &RawRun) -> Value {
+fn of_run(finished: &FinishedTest, run: &RawRun) -> Value {
     let place = run.direction as usize;
     let (plan, ideal) = (&run.plan, finished.turn_up.ideal(run.direction));
     let all = ideal.and_then(|ideal| run.figures(&ideal));
@@ -223,9 +225,9 @@ fn of_run(finished: &Finished, run: &RawRun) -> Value {
     value
 }
 
-fn figures(found: Option<&Figures>) -> Map<String, Value> {
+fn figures(found: Option<&RunFigures>) -> Map<String, Value> {
     let value = json!({
-        "effective_window_bytes": found.and_then(Figures::window_each).map(|window| window.bytes()),
+        "effective_window_bytes": found.and_then(RunFigures::window_each).map(|window| window.bytes()),
         "throughput_bit_s": found.map(|found| found.throughput.bits_per_second()),
         "ideal_bit_s": found
             .and_then(|found| found.ideal)

@@ -16,26 +16,26 @@ pub use steps_html::{service_html, throughput_html};
 pub use text::{headline, text};
 
 use measure::procedure::MtuOutcome;
-use measure::turn_up::{Purpose, RunPlan, TurnUp};
-use measure::wire::Direction;
+use measure::turn_up::{RunPlan, RunPurpose, TurnUp};
+use measure::wire::TestDirection;
 
 /// Why a run was made, in a few words.
-fn purpose(turn_up: &TurnUp, plan: &RunPlan, direction: Direction) -> String {
+fn purpose(turn_up: &TurnUp, plan: &RunPlan, direction: TestDirection) -> String {
     match plan.purpose {
-        Purpose::Walk(percent) if turn_up.bdp(direction).is_none() => {
+        RunPurpose::Walk(percent) if turn_up.bdp(direction).is_none() => {
             format!("{percent} % of reached")
         }
-        Purpose::Walk(percent) => format!("{percent} % of BDP"),
-        Purpose::Listed => "listed window".to_owned(),
-        Purpose::Many => "many connections".to_owned(),
-        Purpose::Together => "both directions".to_owned(),
-        Purpose::RoundTrip => "least RTT".to_owned(),
-        Purpose::Open => "hosts' own windows".to_owned(),
+        RunPurpose::Walk(percent) => format!("{percent} % of BDP"),
+        RunPurpose::Listed => "listed window".to_owned(),
+        RunPurpose::Many => "many connections".to_owned(),
+        RunPurpose::Together => "both directions".to_owned(),
+        RunPurpose::RoundTrip => "least RTT".to_owned(),
+        RunPurpose::Open => "hosts' own windows".to_owned(),
     }
 }
 
 /// The path MTU of a direction in bytes, where it is known.
-fn path_mtu(turn_up: &TurnUp, direction: Direction) -> Option<u16> {
+fn path_mtu(turn_up: &TurnUp, direction: TestDirection) -> Option<u16> {
     match turn_up.known(direction).path_mtu {
         Some(MtuOutcome::Found { mtu, .. }) => Some(mtu),
         Some(MtuOutcome::Between { .. } | MtuOutcome::TooSmall { .. } | MtuOutcome::NoAnswer)

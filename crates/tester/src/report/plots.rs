@@ -6,7 +6,7 @@ use plotters::prelude::*;
 use host::drawing::{AMBER, BLUE, CYAN, GREEN, GREY, ROSE, TEXT, svg};
 
 /// A line with its name.
-pub(super) struct Series {
+pub(super) struct PlotSeries {
     /// For the legend.
     pub(super) name: String,
     /// From left to right.
@@ -24,7 +24,7 @@ const NAMES_ABOVE: usize = 2;
 ///
 /// # Errors
 /// When the drawing fails.
-pub(super) fn lines(title: &str, x: &str, y: &str, series: &[Series]) -> Result<String> {
+pub(super) fn lines(title: &str, x: &str, y: &str, series: &[PlotSeries]) -> Result<String> {
     let points = || series.iter().flat_map(|one| one.points.iter());
     let right = points().map(|point| point.0).fold(0.0_f64, f64::max);
     let top = points().map(|point| point.1).fold(0.0_f64, f64::max);

@@ -4,14 +4,15 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use measure::steps::{
-    Part, Seen, Service, SizeResult, SlowEnd, StepDone, StepVerdict, Throughput, Verdict,
+    ServicePart, ServiceProcedure, ServiceVerdict, SizeResult, SlowEnd, StepResult, StepVerdict,
+    StreamResult, ThroughputProcedure,
 };
-use measure::wire::Direction;
+use measure::wire::TestDirection;
 use serde_json::{Value, json};
 use vocab::Bitrate;
 
 use super::text::fold;
-use crate::steps::Stepped;
+use crate::steps::SteppedTest;
 
 /// The version of these documents; a name that is there keeps its meaning.
 const FORMAT: u32 = 1;
@@ -22,22 +23,24 @@ const CLOCKS: &str = "Rates count whole Ethernet frames. RTT: the least RTT of s
 
 /// The report on a service.
 #[must_use]
-pub fn service_text(stepped: &Stepped<Service>) -> String {
+pub fn service_text(stepped: &SteppedTest<ServiceProcedure>) -> String {
     let mut out = String::new();
     // Writing to a string does not fail.
     let _ = write_service(&mut out, stepped);
     out
 }
 
-fn write_service(out: &mut String, stepped: &Stepped<Service>) -> std::fmt::Result {
+fn write_service(out: &mut String, stepped: &SteppedTest<ServiceProcedure>) -> std::fmt::Result {
     let service = &stepped.found;
     let plan = service.plan();
     let bought = format!("CIR {}, EIR {}", plan.committed, plan.excess);
     let headline = match service.verdict() {
-        Verdict::Passed(0) => format!("MEASURED (nothing was stated to be kept): {bought}"),
-        Verdict::Passed(count) => format!("PASSED: {count} steps kept what was stated; {bought}"),
-        Verdict::Failed(texts) => format!("FAILED: {}; {bought}", texts.join("; ")),
-        Verdict::NotMeasured(why) => format!("NOT MEASURED: {why}; {bought}"),
+        ServiceVerdict::Passed(0) => format!("MEASURED (nothing was stated to be kept): {bought}"),
+        ServiceVerdict::Passed(count) => {
+            format!("PASSED: {count} steps kept what was stated; {bought}")
+        }
+        ServiceVerdict::Failed(texts) => format!("FAILED: {}; {bought}", texts.join("; ")),
+        ServiceVerdict::NotMeasured(why) => format!("NOT MEASURED: {why}; {bought}"),
     };
     fold(out, "", 2, &headline)?;
     write_ends(out, stepped, service.baseline_rtt())?;
@@ -74,7 +77,7 @@ fn write_service(out: &mut String, stepped: &Stepped<Service>) -> std::fmt::Resu
     fold(out, "", 0, &text)
 }
 
-fn write_step(out: &mut String, one: &StepDone) -> std::fmt::Result {
+fn write_step(out: &mut String, one: &StepResult) -> std::fmt::Result {
     let seen = &one.seen;
     let verdict = match &one.verdict {
         StepVerdict::Measured => "measured",
@@ -98,22 +101,25 @@ fn write_step(out: &mut String, one: &StepDone) -> std::fmt::Result {
 }
 
 /// What arrived of a step: behind a bucket, once it was empty.
-pub(super) fn received(step: &StepDone) -> Option<Bitrate> {
+pub(super) fn received(step: &StepResult) -> Option<Bitrate> {
     match step.part {
-        Part::Excess | Part::Policing => step.seen.received_late,
-        Part::Committed(_) | Part::Performance => step.seen.received,
+        ServicePart::Excess | ServicePart::Policing => step.seen.received_late,
+        ServicePart::Committed(_) | ServicePart::Performance => step.seen.received,
     }
 }
 
 /// The report on throughput.
 #[must_use]
-pub fn throughput_text(stepped: &Stepped<Throughput>) -> String {
+pub fn throughput_text(stepped: &SteppedTest<ThroughputProcedure>) -> String {
     let mut out = String::new();
     let _ = write_throughput(&mut out, stepped);
     out
 }
 
-fn write_throughput(out: &mut String, stepped: &Stepped<Throughput>) -> std::fmt::Result {
+fn write_throughput(
+    out: &mut String,
+    stepped: &SteppedTest<ThroughputProcedure>,
+) -> std::fmt::Result {
     let test = &stepped.found;
     let goal = test.plan().goal;
     let headline = match (test.given_up(), test.done().iter().all(is_found)) {
@@ -153,7 +159,7 @@ fn write_throughput(out: &mut String, stepped: &Stepped<Throughput>) -> std::fmt
         }
         write_size(out, found, test.plan().is_whole)?;
     }
-    for direction in Direction::BOTH {
+    for direction in TestDirection::BOTH {
         for (of, found) in test.done() {
             if *of == direction {
                 write_more(out, direction, found)?;
@@ -165,8 +171,8 @@ fn write_throughput(out: &mut String, stepped: &Stepped<Throughput>) -> std::fmt
 }
 
 /// What each direction carries, over all frame sizes.
-fn carried(test: &Throughput) -> String {
-    let of_direction = |direction: &Direction| {
+fn carried(test: &ThroughputProcedure) -> String {
+    let of_direction = |direction: &TestDirection| {
         let sizes = || {
             let done = test.done().iter();
             done.filter(|(of, _)| of == direction)
@@ -198,7 +204,7 @@ fn span(least: String, most: String) -> String {
     }
 }
 
-fn is_found(one: &(Direction, SizeResult)) -> bool {
+fn is_found(one: &(TestDirection, SizeResult)) -> bool {
     one.1.lower.is_some()
 }
 
@@ -247,7 +253,7 @@ fn write_size(out: &mut String, found: &SizeResult, is_whole: bool) -> std::fmt:
     )
 }
 
-fn write_more(out: &mut String, direction: Direction, found: &SizeResult) -> std::fmt::Result {
+fn write_more(out: &mut String, direction: TestDirection, found: &SizeResult) -> std::fmt::Result {
     let head = format!("{} {} B: ", direction.name(), found.frame);
     if !found.losses.is_empty() {
         let steps: Vec<String> = found
@@ -286,7 +292,7 @@ fn write_more(out: &mut String, direction: Direction, found: &SizeResult) -> std
 
 fn write_ends<T>(
     out: &mut String,
-    stepped: &Stepped<T>,
+    stepped: &SteppedTest<T>,
     baseline: Option<Duration>,
 ) -> std::fmt::Result {
     writeln!(
@@ -317,14 +323,14 @@ fn ms(span: Option<Duration>, digits: usize) -> String {
 
 /// Everything that was found of a service.
 #[must_use]
-pub fn service_json(stepped: &Stepped<Service>) -> Value {
+pub fn service_json(stepped: &SteppedTest<ServiceProcedure>) -> Value {
     let service = &stepped.found;
     let plan = service.plan();
     let (verdict, reasons) = match service.verdict() {
-        Verdict::Passed(0) => ("measured", Vec::new()),
-        Verdict::Passed(_) => ("passed", Vec::new()),
-        Verdict::Failed(texts) => ("failed", texts),
-        Verdict::NotMeasured(why) => ("not-measured", vec![why]),
+        ServiceVerdict::Passed(0) => ("measured", Vec::new()),
+        ServiceVerdict::Passed(_) => ("passed", Vec::new()),
+        ServiceVerdict::Failed(texts) => ("failed", texts),
+        ServiceVerdict::NotMeasured(why) => ("not-measured", vec![why]),
     };
     let steps: Vec<Value> = service.done().iter().map(step_json).collect();
     json!({
@@ -349,7 +355,7 @@ pub fn service_json(stepped: &Stepped<Service>) -> Value {
     })
 }
 
-fn step_json(one: &StepDone) -> Value {
+fn step_json(one: &StepResult) -> Value {
     let (verdict, reasons) = match &one.verdict {
         StepVerdict::Measured => ("measured", Vec::new()),
         StepVerdict::Passed => ("passed", Vec::new()),
@@ -373,7 +379,7 @@ fn step_json(one: &StepDone) -> Value {
 
 /// Everything that was found of throughput.
 #[must_use]
-pub fn throughput_json(stepped: &Stepped<Throughput>) -> Value {
+pub fn throughput_json(stepped: &SteppedTest<ThroughputProcedure>) -> Value {
     let test = &stepped.found;
     let goal = test.plan().goal;
     let sizes: Vec<Value> = test.done().iter().map(size_json).collect();
@@ -397,7 +403,7 @@ pub fn throughput_json(stepped: &Stepped<Throughput>) -> Value {
     })
 }
 
-fn size_json((direction, found): &(Direction, SizeResult)) -> Value {
+fn size_json((direction, found): &(TestDirection, SizeResult)) -> Value {
     let losses: Vec<Value> = found
         .losses
         .iter()
@@ -424,7 +430,7 @@ fn size_json((direction, found): &(Direction, SizeResult)) -> Value {
     })
 }
 
-fn seen_json(seen: &Seen) -> Value {
+fn seen_json(seen: &StreamResult) -> Value {
     json!({
         "offered_bit_s": seen.offered.map(Bitrate::bits_per_second),
         "received_bit_s": seen.received.map(Bitrate::bits_per_second),

@@ -4,21 +4,23 @@
 use std::fmt::Write;
 
 use anyhow::Result;
-use measure::steps::{Part, Seen, Service, SizeResult, StepDone, Throughput};
-use measure::wire::Direction;
+use measure::steps::{
+    ServicePart, ServiceProcedure, SizeResult, StepResult, StreamResult, ThroughputProcedure,
+};
+use measure::wire::TestDirection;
 use vocab::Bitrate;
 
 use super::html::{begin, end, heading};
-use super::plots::{Series, lines};
+use super::plots::{PlotSeries, lines};
 use super::steps::{received, service_text, throughput_text};
-use crate::steps::Stepped;
+use crate::steps::SteppedTest;
 use host::html::escape;
 
 /// The page on a service: what arrived, what was lost and what waited, against what was offered.
 ///
 /// # Errors
 /// When a plot cannot be drawn.
-pub fn service_html(stepped: &Stepped<Service>) -> Result<String> {
+pub fn service_html(stepped: &SteppedTest<ServiceProcedure>) -> Result<String> {
     let service = &stepped.found;
     let text = service_text(stepped);
     let mut out = begin("Service test by ITU-T Y.1564", &first_paragraph(&text))?;
@@ -35,7 +37,11 @@ pub fn service_html(stepped: &Stepped<Service>) -> Result<String> {
     Ok(end(out))
 }
 
-fn write_service(out: &mut String, service: &Service, direction: Direction) -> Result<()> {
+fn write_service(
+    out: &mut String,
+    service: &ServiceProcedure,
+    direction: TestDirection,
+) -> Result<()> {
     let name = direction.name();
     // Performance repeats CIR for a long time, and a rate that the sender did not keep, or the receiver had no room
     // for, tells nothing of the path; all are in the table.
@@ -43,15 +49,15 @@ fn write_service(out: &mut String, service: &Service, direction: Direction) -> R
         service.done().iter().filter(move |step| {
             step.direction == direction
                 && step.frame == frame
-                && !matches!(step.part, Part::Performance)
+                && !matches!(step.part, ServicePart::Performance)
                 && step.seen.is_kept
                 && !step.seen.is_overrun()
         })
     };
-    let offered = |step: &StepDone| mbit(step.seen.offered.unwrap_or(step.asked));
+    let offered = |step: &StepResult| mbit(step.seen.offered.unwrap_or(step.asked));
     let frames = &service.plan().frames;
-    let of_each = |of: &dyn Fn(&StepDone) -> Option<f64>| -> Vec<Series> {
-        let series = frames.iter().map(|frame| Series {
+    let of_each = |of: &dyn Fn(&StepResult) -> Option<f64>| -> Vec<PlotSeries> {
+        let series = frames.iter().map(|frame| PlotSeries {
             name: format!("frames of {frame} bytes"),
             points: steps(*frame)
                 .filter_map(|step| Some((offered(step), of(step)?)))
@@ -71,11 +77,11 @@ fn write_service(out: &mut String, service: &Service, direction: Direction) -> R
         .map(offered)
         .fold(0.0, f64::max);
     let bought = mbit(plan.committed) + mbit(plan.excess);
-    arrived.push(Series {
+    arrived.push(PlotSeries {
         name: "CIR + EIR".to_owned(),
         points: vec![(0.0, bought), (most, bought)],
     });
-    arrived.push(Series {
+    arrived.push(PlotSeries {
         name: "all of it".to_owned(),
         points: vec![(0.0, 0.0), (most, most)],
     });
@@ -105,14 +111,14 @@ fn write_service(out: &mut String, service: &Service, direction: Direction) -> R
 }
 
 /// Frame loss; none where nothing was sent.
-fn loss_percent(seen: &Seen) -> Option<f64> {
+fn loss_percent(seen: &StreamResult) -> Option<f64> {
     (seen.sent > 0).then(|| 100.0 * seen.loss_ratio())
 }
 
 /// What a chart shows of a stream.
-type OfStream = fn(&Seen) -> Option<f64>;
+type StreamFigure = fn(&StreamResult) -> Option<f64>;
 
-const ROUND_TRIPS: [(&str, OfStream); 2] = [
+const ROUND_TRIPS: [(&str, StreamFigure); 2] = [
     ("Round trip of the mean frame", |seen| {
         Some(seen.round_trip?.as_secs_f64() * 1e3)
     }),
@@ -125,7 +131,7 @@ const ROUND_TRIPS: [(&str, OfStream); 2] = [
 ///
 /// # Errors
 /// When a plot cannot be drawn.
-pub fn throughput_html(stepped: &Stepped<Throughput>) -> Result<String> {
+pub fn throughput_html(stepped: &SteppedTest<ThroughputProcedure>) -> Result<String> {
     let test = &stepped.found;
     let text = throughput_text(stepped);
     let mut out = begin("Throughput test after RFC 2544", &first_paragraph(&text))?;
@@ -146,16 +152,16 @@ pub fn throughput_html(stepped: &Stepped<Throughput>) -> Result<String> {
     Ok(end(out))
 }
 
-fn write_sizes(out: &mut String, direction: Direction, sizes: &[&SizeResult]) -> Result<()> {
+fn write_sizes(out: &mut String, direction: TestDirection, sizes: &[&SizeResult]) -> Result<()> {
     let name = direction.name();
-    let over_sizes = |name: &str, of: &dyn Fn(&SizeResult) -> Option<f64>| Series {
+    let over_sizes = |name: &str, of: &dyn Fn(&SizeResult) -> Option<f64>| PlotSeries {
         name: name.to_owned(),
         points: sizes
             .iter()
             .filter_map(|found| Some((f64::from(found.frame), of(found)?)))
             .collect(),
     };
-    let with_points = |series: Vec<Series>| -> Vec<Series> {
+    let with_points = |series: Vec<PlotSeries>| -> Vec<PlotSeries> {
         let all = series.into_iter();
         all.filter(|one| !one.points.is_empty()).collect()
     };
@@ -183,7 +189,7 @@ fn write_sizes(out: &mut String, direction: Direction, sizes: &[&SizeResult]) ->
     let losses = with_points(
         sizes
             .iter()
-            .map(|found| Series {
+            .map(|found| PlotSeries {
                 name: format!("frames of {} bytes", found.frame),
                 points: found
                     .losses
@@ -223,7 +229,7 @@ fn write_or_none(
     direction: &str,
     none: &str,
     (x, y): (&str, &str),
-    series: &[Series],
+    series: &[PlotSeries],
 ) -> Result<()> {
     let mut points = series.iter().flat_map(|one| &one.points);
     if series.is_empty() {

@@ -4,24 +4,27 @@ use std::time::Duration;
 
 use measure::procedure::{CountedStream, MtuOutcome, RttOutcome, StreamPlan, StreamRecord};
 use measure::run;
-use measure::steps::{Criteria, Goal, Service, ServicePlan, Streams, Throughput, ThroughputPlan};
+use measure::steps::{
+    SearchGoal, ServiceCriteria, ServicePlan, ServiceProcedure, StreamTest, ThroughputPlan,
+    ThroughputProcedure,
+};
 use measure::tcp_info::TcpInfo;
-use measure::turn_up::{Profile, Task, Thresholds, TurnUp};
-use measure::wire::{Arrival, RunSample};
+use measure::turn_up::{TestProfile, TestThresholds, TurnUp, TurnUpTask};
+use measure::wire::{DatagramArrival, RunSample};
 use vocab::{Bitrate, ByteCount};
 
 use super::*;
-use crate::finished::{Finished, RawRun};
-use crate::steps::Stepped;
+use crate::finished::{FinishedTest, RawRun};
+use crate::steps::SteppedTest;
 
 /// A line of 10 Mbit/s and 40 ms, and a host that reaches three quarters of it.
-fn finished() -> Finished {
+fn finished() -> FinishedTest {
     finished_by(TurnUp::new(profile()))
 }
 
-fn profile() -> Profile {
-    Profile {
-        directions: vec![Direction::Up],
+fn profile() -> TestProfile {
+    TestProfile {
+        directions: vec![TestDirection::Up],
         walk_percent: vec![50, 100],
         windows: Vec::new(),
         connections: 1,
@@ -30,37 +33,37 @@ fn profile() -> Profile {
         max_rate: Bitrate::from_bits_per_second(100_000_000),
         tcp_headers: 40,
         target: None,
-        thresholds: Thresholds {
+        thresholds: TestThresholds {
             rate_min: Some(Bitrate::from_bits_per_second(20_000_000)),
-            ..Thresholds::default()
+            ..TestThresholds::default()
         },
     }
 }
 
-fn finished_by(turn_up: TurnUp) -> Finished {
+fn finished_by(turn_up: TurnUp) -> FinishedTest {
     finished_with(turn_up, |record| record)
 }
 
 /// The same, between hosts that make of each stream what `host` has.
-fn finished_with(mut turn_up: TurnUp, host: fn(StreamRecord) -> StreamRecord) -> Finished {
+fn finished_with(mut turn_up: TurnUp, host: fn(StreamRecord) -> StreamRecord) -> FinishedTest {
     let mut runs = Vec::new();
     loop {
         match turn_up.next_task() {
-            Task::PathMtu(_) => turn_up.path_mtu(MtuOutcome::Found {
+            TurnUpTask::PathMtu(_) => turn_up.path_mtu(MtuOutcome::Found {
                 mtu: 1_380,
                 tried: 1_500,
             }),
-            Task::BaselineRtt => turn_up.baseline_rtt(RttOutcome {
+            TurnUpTask::BaselineRtt => turn_up.baseline_rtt(RttOutcome {
                 samples: vec![Duration::from_millis(40); 100],
                 sent: 100,
             }),
-            Task::Stream(_, plan) => {
+            TurnUpTask::Stream(_, plan) => {
                 let gap = |rate: u64| u64::from(plan.ip_bytes) * 8_000_000_000 / rate;
                 let span = plan.duration.as_nanos() as u64;
                 let sent = span / gap(plan.rate.bits_per_second());
                 let out = gap(plan.rate.bits_per_second().min(10_000_000));
                 let arrivals = (0..sent.min(span / out))
-                    .map(|number| Arrival {
+                    .map(|number| DatagramArrival {
                         number: number * sent / sent.min(span / out),
                         sent_ns: number * span / sent.min(span / out),
                         arrived_ns: number * out,
@@ -86,7 +89,7 @@ fn finished_with(mut turn_up: TurnUp, host: fn(StreamRecord) -> StreamRecord) ->
                     false => turn_up.stream(host(record)),
                 }
             }
-            Task::Run(plan) => {
+            TurnUpTask::Run(plan) => {
                 let samples: Vec<RunSample> = (0..=40_u64)
                     .map(|tenth| RunSample {
                         connection: 0,
@@ -102,11 +105,11 @@ fn finished_with(mut turn_up: TurnUp, host: fn(StreamRecord) -> StreamRecord) ->
                         },
                     })
                     .collect();
-                let ideal = turn_up.ideal(Direction::Up).unwrap();
+                let ideal = turn_up.ideal(TestDirection::Up).unwrap();
                 let figures = run::figures(&samples, plan.duration, &ideal);
                 runs.push(RawRun {
                     plan,
-                    direction: Direction::Up,
+                    direction: TestDirection::Up,
                     seconds: run::seconds(&samples),
                     samples,
                     reads: Vec::new(),
@@ -116,10 +119,10 @@ fn finished_with(mut turn_up: TurnUp, host: fn(StreamRecord) -> StreamRecord) ->
                 });
                 turn_up.run([figures, None]);
             }
-            Task::Done => break,
+            TurnUpTask::Done => break,
         }
     }
-    Finished {
+    FinishedTest {
         turn_up,
         runs,
         server: "192.0.2.1:6349".parse().unwrap(),
@@ -157,7 +160,7 @@ fn no_line_is_wider_than_a_terminal() {
 
 #[test]
 fn an_ideal_by_what_the_tester_could_offer_is_said_to_be_none() {
-    let capped = Profile {
+    let capped = TestProfile {
         max_rate: Bitrate::from_bits_per_second(5_000_000),
         ..profile()
     };
@@ -256,7 +259,7 @@ fn carried(plan: StreamPlan) -> StreamRecord {
     let sent = plan.duration.as_nanos() as u64 / gap(plan.rate.bits_per_second());
     let arrives = plan.rate.bits_per_second().min(10_000_000);
     let arrivals = (0..sent * arrives / plan.rate.bits_per_second())
-        .map(|number| Arrival {
+        .map(|number| DatagramArrival {
             number: number * plan.rate.bits_per_second() / arrives,
             sent_ns: number * gap(arrives),
             arrived_ns: number * gap(arrives) + 20_000_000,
@@ -271,15 +274,18 @@ fn carried(plan: StreamPlan) -> StreamRecord {
     }
 }
 
-fn stepped<T: Streams>(found: T) -> Stepped<T> {
+fn stepped<T: StreamTest>(found: T) -> SteppedTest<T> {
     stepped_by(found, carried)
 }
 
-fn stepped_by<T: Streams>(mut found: T, carry: fn(StreamPlan) -> StreamRecord) -> Stepped<T> {
+fn stepped_by<T: StreamTest>(
+    mut found: T,
+    carry: fn(StreamPlan) -> StreamRecord,
+) -> SteppedTest<T> {
     while let Some((_, plan)) = found.next_stream() {
         found.handle(&carry(plan));
     }
-    Stepped {
+    SteppedTest {
         found,
         server: "192.0.2.1:6349".parse().unwrap(),
         local: "192.0.2.2:40000".parse().unwrap(),
@@ -292,18 +298,18 @@ const BASELINE: Option<Duration> = Some(Duration::from_millis(40));
 
 #[test]
 fn the_page_on_a_service_shows_what_arrived_beside_what_was_bought() {
-    let page = service_html(&stepped(Service::new(
+    let page = service_html(&stepped(ServiceProcedure::new(
         ServicePlan {
-            directions: vec![Direction::Up],
+            directions: vec![TestDirection::Up],
             committed: Bitrate::from_bits_per_second(8_000_000),
             excess: Bitrate::from_bits_per_second(4_000_000),
             frames: vec![512, 1_518],
             step: Duration::from_secs(3),
             performance: Duration::ZERO,
             stream_max: Duration::from_secs(60),
-            criteria: Criteria {
+            criteria: ServiceCriteria {
                 loss_ratio_max: Some(0.001),
-                ..Criteria::default()
+                ..ServiceCriteria::default()
             },
         },
         BASELINE,
@@ -330,7 +336,7 @@ fn held_back(plan: StreamPlan) -> StreamRecord {
     let sent = plan.duration.as_nanos() as u64 / gap;
     let arrivals = (0..sent)
         .filter(|number| asked <= MOST || number % 2 == 0)
-        .map(|number| Arrival {
+        .map(|number| DatagramArrival {
             number,
             sent_ns: number * gap,
             arrived_ns: number * gap + 20_000_000,
@@ -347,20 +353,20 @@ fn held_back(plan: StreamPlan) -> StreamRecord {
 
 fn service_plan() -> ServicePlan {
     ServicePlan {
-        directions: vec![Direction::Up],
+        directions: vec![TestDirection::Up],
         committed: Bitrate::from_bits_per_second(8_000_000),
         excess: Bitrate::default(),
         frames: vec![1_518],
         step: Duration::from_secs(3),
         performance: Duration::ZERO,
         stream_max: Duration::from_secs(60),
-        criteria: Criteria::default(),
+        criteria: ServiceCriteria::default(),
     }
 }
 
 #[test]
 fn what_the_sender_did_not_keep_is_no_loss_in_a_chart() {
-    let test = Service::new(service_plan(), BASELINE);
+    let test = ServiceProcedure::new(service_plan(), BASELINE);
     let page = service_html(&stepped_by(test, held_back)).unwrap();
     assert!(page.contains("Information rate, up"));
     // The table has it.
@@ -370,7 +376,11 @@ fn what_the_sender_did_not_keep_is_no_loss_in_a_chart() {
 
 #[test]
 fn the_page_on_throughput_has_a_chart_for_each_thing_over_the_frame_size() {
-    let page = throughput_html(&stepped(Throughput::new(throughput_plan(true), BASELINE))).unwrap();
+    let page = throughput_html(&stepped(ThroughputProcedure::new(
+        throughput_plan(true),
+        BASELINE,
+    )))
+    .unwrap();
     for chart in [
         "Throughput, down",
         "Delay at the load that is carried, down",
@@ -384,11 +394,11 @@ fn the_page_on_throughput_has_a_chart_for_each_thing_over_the_frame_size() {
 
 fn throughput_plan(is_whole: bool) -> ThroughputPlan {
     ThroughputPlan {
-        directions: vec![Direction::Down],
+        directions: vec![TestDirection::Down],
         frames: vec![512, 1_518],
         max_rate: Bitrate::from_bits_per_second(100_000_000),
         stream_max: Duration::from_secs(2),
-        goal: Goal {
+        goal: SearchGoal {
             loss_ratio: 0.0,
             trial: Duration::from_secs(1),
             duration_sum: Duration::from_secs(1),
@@ -411,7 +421,10 @@ fn held_back_lossless(plan: StreamPlan) -> StreamRecord {
 
 #[test]
 fn the_verdict_on_throughput_has_figures_and_what_was_not_offered_is_no_bound() {
-    let whole = throughput_text(&stepped(Throughput::new(throughput_plan(true), BASELINE)));
+    let whole = throughput_text(&stepped(ThroughputProcedure::new(
+        throughput_plan(true),
+        BASELINE,
+    )));
     let first = whole.lines().next().unwrap_or_default();
     assert!(first.starts_with("MEASURED: down 10."), "{whole}");
     assert!(
@@ -419,7 +432,7 @@ fn the_verdict_on_throughput_has_figures_and_what_was_not_offered_is_no_bound() 
         "{whole}"
     );
     for is_whole in [true, false] {
-        let test = Throughput::new(throughput_plan(is_whole), BASELINE);
+        let test = ThroughputProcedure::new(throughput_plan(is_whole), BASELINE);
         let text = throughput_text(&stepped_by(test, held_back_lossless));
         let row = text
             .lines()
@@ -444,7 +457,7 @@ fn the_verdict_on_throughput_has_figures_and_what_was_not_offered_is_no_bound() 
 #[test]
 fn a_step_of_a_service_shows_what_was_asked_and_what_was_sent() {
     let text = service_text(&stepped_by(
-        Service::new(service_plan(), BASELINE),
+        ServiceProcedure::new(service_plan(), BASELINE),
         held_back,
     ));
     let row = text
@@ -503,7 +516,7 @@ fn a_rate_that_the_receiving_host_set_fails_nothing_and_is_told_as_such() {
 #[test]
 fn steps_that_the_receiving_host_had_no_room_for_are_told_as_such() {
     let carry = |plan| without_room(carried(plan));
-    let service = stepped_by(Service::new(service_plan(), BASELINE), carry);
+    let service = stepped_by(ServiceProcedure::new(service_plan(), BASELINE), carry);
     let text = service_text(&service);
     let row = text
         .lines()
@@ -515,7 +528,10 @@ fn steps_that_the_receiving_host_had_no_room_for_are_told_as_such() {
     assert_eq!(step["verdict"], "not-measured");
     assert_eq!(step["lost_frames"], 0);
     assert!(step["no_room_frames"].as_u64() > Some(900), "{step}");
-    let throughput = stepped_by(Throughput::new(throughput_plan(true), BASELINE), carry);
+    let throughput = stepped_by(
+        ThroughputProcedure::new(throughput_plan(true), BASELINE),
+        carry,
+    );
     let text = throughput_text(&throughput);
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     assert!(

@@ -2,15 +2,15 @@
 
 use std::fmt::Write;
 
-use measure::diagnosis::Finding;
+use measure::diagnosis::DiagnosisFinding;
 use measure::metrics::LossVerdict;
-use measure::procedure::{Bottleneck, LimitedBy, MtuOutcome};
-use measure::run::{Maximum, is_window_reached};
-use measure::turn_up::{Purpose, RunDone, Verdict};
-use measure::wire::Direction;
+use measure::procedure::{BottleneckResult, LimitedBy, MtuOutcome};
+use measure::run::{PathMaximum, is_window_reached};
+use measure::turn_up::{RunPurpose, RunResult, TurnUpVerdict};
+use measure::wire::TestDirection;
 use vocab::Bitrate;
 
-use crate::finished::Finished;
+use crate::finished::FinishedTest;
 use crate::observation::findings;
 
 /// Columns of the terminals that it is made for.
@@ -23,7 +23,7 @@ const UNTOLD: &str = "Policer, shaper, queue and loss are not told by this test:
 
 /// The verdict in one line.
 #[must_use]
-pub fn headline(finished: &Finished) -> String {
+pub fn headline(finished: &FinishedTest) -> String {
     let found = findings(finished);
     let mut causes: Vec<&str> = Vec::new();
     for (_, finding) in &found {
@@ -37,19 +37,19 @@ pub fn headline(finished: &Finished) -> String {
         false => format!("; found: {}", causes.join(", ")),
     };
     match finished.turn_up.verdict() {
-        Verdict::Passed(0) => format!(
+        TurnUpVerdict::Passed(0) => format!(
             "MEASURED (no threshold was stated): {}{causes}",
             rates(finished)
         ),
-        Verdict::Passed(count) => format!(
+        TurnUpVerdict::Passed(count) => format!(
             "PASSED: {count} of {count} thresholds kept; {}{causes}",
             rates(finished)
         ),
-        Verdict::Failed(missed) => {
+        TurnUpVerdict::Failed(missed) => {
             let texts: Vec<&str> = missed.iter().map(|one| one.text.as_str()).collect();
             format!("FAILED: {}{causes}", texts.join("; "))
         }
-        Verdict::NotMeasured(why) => {
+        TurnUpVerdict::NotMeasured(why) => {
             let tcp = match finished.turn_up.is_tcp_alone() {
                 true => format!("; {}", reached(finished)),
                 false => String::new(),
@@ -59,7 +59,7 @@ pub fn headline(finished: &Finished) -> String {
     }
 }
 
-fn rates(finished: &Finished) -> String {
+fn rates(finished: &FinishedTest) -> String {
     let turn_up = &finished.turn_up;
     let rates: Vec<String> = turn_up
         .profile()
@@ -77,7 +77,7 @@ fn rates(finished: &Finished) -> String {
 }
 
 /// What TCP alone came to.
-fn reached(finished: &Finished) -> String {
+fn reached(finished: &FinishedTest) -> String {
     let turn_up = &finished.turn_up;
     let rates: Vec<String> = turn_up
         .profile()
@@ -96,14 +96,14 @@ fn reached(finished: &Finished) -> String {
 
 /// The whole report.
 #[must_use]
-pub fn text(finished: &Finished) -> String {
+pub fn text(finished: &FinishedTest) -> String {
     let mut out = String::new();
     // Writing to a string does not fail.
     let _ = write_all(&mut out, finished);
     out
 }
 
-fn write_all(out: &mut String, finished: &Finished) -> std::fmt::Result {
+fn write_all(out: &mut String, finished: &FinishedTest) -> std::fmt::Result {
     let turn_up = &finished.turn_up;
     fold(out, "", 2, &headline(finished))?;
     writeln!(
@@ -115,8 +115,8 @@ fn write_all(out: &mut String, finished: &Finished) -> std::fmt::Result {
     )?;
     // What the first line has said need not be said again.
     let is_new = |line: &&String| match turn_up.verdict() {
-        Verdict::NotMeasured(why) => !why.starts_with(line.as_str()),
-        Verdict::Passed(_) | Verdict::Failed(_) => true,
+        TurnUpVerdict::NotMeasured(why) => !why.starts_with(line.as_str()),
+        TurnUpVerdict::Passed(_) | TurnUpVerdict::Failed(_) => true,
     };
     let remarks = turn_up.remarks().iter().filter(is_new);
     for line in finished.hosts.iter().chain(remarks) {
@@ -167,7 +167,7 @@ pub(super) fn write_finding(
     out: &mut String,
     head: &str,
     indent: usize,
-    finding: &Finding,
+    finding: &DiagnosisFinding,
 ) -> std::fmt::Result {
     let parameters: Vec<String> = finding
         .parameters
@@ -204,8 +204,8 @@ pub(super) fn write_finding(
 
 fn write_direction(
     out: &mut String,
-    finished: &Finished,
-    direction: Direction,
+    finished: &FinishedTest,
+    direction: TestDirection,
 ) -> std::fmt::Result {
     let turn_up = &finished.turn_up;
     let known = turn_up.known(direction);
@@ -247,9 +247,9 @@ fn write_direction(
 
 fn write_rate(
     out: &mut String,
-    finished: &Finished,
-    direction: Direction,
-    found: &Bottleneck,
+    finished: &FinishedTest,
+    direction: TestDirection,
+    found: &BottleneckResult,
 ) -> std::fmt::Result {
     let turn_up = &finished.turn_up;
     let known = turn_up.known(direction);
@@ -274,7 +274,7 @@ fn write_rate(
         &format!("bottleneck {rate} of IP packets{steady}{limit}"),
     )?;
     if let (Some(bdp), Some(ideal)) = (turn_up.bdp(direction), turn_up.ideal(direction))
-        && let Maximum::Known(maximum) = ideal.maximum
+        && let PathMaximum::Known(maximum) = ideal.maximum
     {
         writeln!(
             out,
@@ -303,7 +303,11 @@ fn write_rate(
     Ok(())
 }
 
-fn write_runs(out: &mut String, finished: &Finished, direction: Direction) -> std::fmt::Result {
+fn write_runs(
+    out: &mut String,
+    finished: &FinishedTest,
+    direction: TestDirection,
+) -> std::fmt::Result {
     let known = finished.turn_up.known(direction);
     if known.runs.is_empty() {
         return Ok(());
@@ -333,21 +337,21 @@ fn write_runs(out: &mut String, finished: &Finished, direction: Direction) -> st
 
 fn write_run(
     out: &mut String,
-    finished: &Finished,
-    run: &RunDone,
-    direction: Direction,
+    finished: &FinishedTest,
+    run: &RunResult,
+    direction: TestDirection,
 ) -> std::fmt::Result {
     let place = direction as usize;
     let name = match run.plan.purpose {
-        Purpose::Walk(percent) if finished.turn_up.bdp(direction).is_none() => {
+        RunPurpose::Walk(percent) if finished.turn_up.bdp(direction).is_none() => {
             format!("{percent} %")
         }
-        Purpose::Walk(percent) => format!("{percent} % of BDP"),
-        Purpose::Listed => "listed".to_owned(),
-        Purpose::Many => "many".to_owned(),
-        Purpose::Together => "up and down".to_owned(),
-        Purpose::RoundTrip => "least RTT".to_owned(),
-        Purpose::Open => "hosts' own".to_owned(),
+        RunPurpose::Walk(percent) => format!("{percent} % of BDP"),
+        RunPurpose::Listed => "listed".to_owned(),
+        RunPurpose::Many => "many".to_owned(),
+        RunPurpose::Together => "up and down".to_owned(),
+        RunPurpose::RoundTrip => "least RTT".to_owned(),
+        RunPurpose::Open => "hosts' own".to_owned(),
     };
     let wanted = run.plan.windows[place];
     write!(out, "  {name:<12} {:>5}", run.plan.connections[place])?;

@@ -7,14 +7,16 @@ use std::sync::mpsc::Receiver;
 use std::time::Instant;
 
 use anyhow::{Result, ensure};
-use measure::wire::{Datagram, Kind, Message, RunOrder};
+use measure::wire::{ControlMessage, DatagramHeader, DatagramKind, RunOrder};
 
 use super::super::conversation::ALIVE_EVERY;
 use super::super::local_limits;
-use super::super::transfers::{Transfers, prepare_receiver, prepare_sender};
-use super::{ARRIVALS_EACH, JOINING_MAX, LOOK_EVERY, Listening, QUIET, REST_MAX, Session, lock};
+use super::super::transfers::{RunTransfers, prepare_receiver, prepare_sender};
+use super::{
+    ARRIVALS_EACH, JOINING_MAX, LOOK_EVERY, QUIET, REST_MAX, ServerSession, StreamListener, lock,
+};
 
-impl Session {
+impl ServerSession {
     pub(super) fn is_given_up(&self, order: u32) -> bool {
         self.is_over.load(Ordering::Relaxed) || *lock(&self.given_up) == Some(order)
     }
@@ -42,20 +44,20 @@ impl Session {
             .chars()
             .filter(|character| !character.is_control())
             .collect();
-        let _ = self.writer.send(&Message::Failed { order, text });
+        let _ = self.writer.send(&ControlMessage::Failed { order, text });
     }
 
     /// Whether a stream is on its way, either way: nothing is said over TCP then.
     pub(super) fn is_measuring(&self) -> bool {
-        let is_arriving = |listening: &Listening| listening.last.elapsed() < ALIVE_EVERY;
+        let is_arriving = |listening: &StreamListener| listening.last.elapsed() < ALIVE_EVERY;
         self.is_streaming.load(Ordering::Relaxed)
             || lock(&self.listening).as_ref().is_some_and(is_arriving)
     }
 
     /// An empty packet against a stream: it comes.
-    pub(super) fn here(&self, order: u32) -> Datagram {
-        Datagram {
-            kind: Kind::Data,
+    pub(super) fn here(&self, order: u32) -> DatagramHeader {
+        DatagramHeader {
+            kind: DatagramKind::Data,
             session: self.id,
             order,
             number: 0,
@@ -78,10 +80,10 @@ impl Session {
         // Strangers' datagrams, and what a path brings twice, find no room either.
         let missing = datagrams.saturating_sub(arrivals.len() as u64);
         let arrived = arrivals.chunks(ARRIVALS_EACH).map(|some| some.to_vec());
-        let arrived = arrived.map(|arrivals| Message::Arrivals { order, arrivals });
+        let arrived = arrived.map(|arrivals| ControlMessage::Arrivals { order, arrivals });
         let dropped = Some(no_room.min(missing)).filter(|datagrams| *datagrams > 0);
-        let dropped = dropped.map(|datagrams| Message::NoRoom { order, datagrams });
-        let end = Message::Arrivals {
+        let dropped = dropped.map(|datagrams| ControlMessage::NoRoom { order, datagrams });
+        let end = ControlMessage::Arrivals {
             order,
             arrivals: Vec::new(),
         };
@@ -93,7 +95,7 @@ impl Session {
     }
 
     /// What was listened for of a stream, once nothing comes any more.
-    fn wait_for_rest(&self, order: u32) -> Option<Listening> {
+    fn wait_for_rest(&self, order: u32) -> Option<StreamListener> {
         let began = Instant::now();
         loop {
             let mut place = lock(&self.listening);
@@ -138,7 +140,7 @@ impl Session {
         &self,
         order: &RunOrder,
         connections: Vec<(u16, TcpStream)>,
-    ) -> Result<Transfers> {
+    ) -> Result<RunTransfers> {
         let [up, _] = order.connections;
         let (receiving, sending): (Vec<_>, Vec<_>) = connections
             .into_iter()
@@ -151,7 +153,7 @@ impl Session {
             prepare_sender(stream, other);
             local_limits::set_congestion_control(stream, &order.congestion_control)?;
         }
-        Ok(Transfers {
+        Ok(RunTransfers {
             sending,
             receiving,
             window,

@@ -2,24 +2,24 @@
 
 use std::io::Read;
 
-use measure::wire::{Arrival, Datagram, Kind, frame, next_frame};
+use measure::wire::{DatagramArrival, DatagramHeader, DatagramKind, frame, next_frame};
 
 use super::*;
 
 const PAYLOAD: usize = 1_000;
 
 /// A session whose client has shown where it is, and the far end of its control connection.
-fn begin(server: &Server, client: &UdpSocket) -> (Arc<Session>, TcpStream) {
+fn begin(server: &TestServer, client: &UdpSocket) -> (Arc<ServerSession>, TcpStream) {
     let far = TcpStream::connect(server.listener.local_addr().unwrap()).unwrap();
     let (near, from) = server.listener.accept().unwrap();
     let key = server.key.session(&[1; 32], &[2; 32]);
-    let session = Session {
+    let session = ServerSession {
         id: 7,
         from,
         dscp: 0,
-        responder: Mutex::new(Responder::new(7, key.clone(), 99)),
+        responder: Mutex::new(UdpResponder::new(7, key.clone(), 99)),
         key,
-        writer: Writer::new(&near).unwrap(),
+        writer: MessageWriter::new(&near).unwrap(),
         began: Instant::now(),
         is_over: AtomicBool::new(false),
         is_busy: AtomicBool::new(false),
@@ -27,25 +27,34 @@ fn begin(server: &Server, client: &UdpSocket) -> (Arc<Session>, TcpStream) {
         given_up: Mutex::new(None),
         listening: Mutex::new(None),
         is_streaming: AtomicBool::new(false),
-        heard: Heard::new(),
+        heard: LastHeard::new(),
         joining: Mutex::new(None),
     };
     let ask = |kind, extra| {
         let bytes = datagram(&session, kind, 0, 0, extra);
-        let now = Clock::new().now();
+        let now = TesterClock::new().now();
         let address = client.local_addr().unwrap();
         lock(&session.responder).handle(now, now, address, &bytes)
     };
-    let Answer::Send(answers) = ask(Kind::Open, 0) else {
+    let ResponderAction::Send(answers) = ask(DatagramKind::Open, 0) else {
         panic!("a client is answered");
     };
     let cookie = answers[0].datagram.extra;
-    assert!(matches!(ask(Kind::Confirm, cookie), Answer::Confirmed(_)));
+    assert!(matches!(
+        ask(DatagramKind::Confirm, cookie),
+        ResponderAction::Confirmed(_)
+    ));
     (Arc::new(session), far)
 }
 
-fn datagram(session: &Session, kind: Kind, order: u32, number: u64, extra: u64) -> Vec<u8> {
-    let head = Datagram {
+fn datagram(
+    session: &ServerSession,
+    kind: DatagramKind,
+    order: u32,
+    number: u64,
+    extra: u64,
+) -> Vec<u8> {
+    let head = DatagramHeader {
         kind,
         session: session.id,
         order,
@@ -54,12 +63,12 @@ fn datagram(session: &Session, kind: Kind, order: u32, number: u64, extra: u64) 
         extra,
     };
     let mut bytes = Vec::new();
-    head.emit(&session.key, Role::Client, PAYLOAD, &mut bytes);
+    head.emit(&session.key, SessionRole::Client, PAYLOAD, &mut bytes);
     bytes
 }
 
 /// What the server says of a stream up: all arrivals, what it had no room for, and whether that came before the end.
-fn told(far: &mut TcpStream) -> (Vec<Arrival>, Option<u64>) {
+fn told(far: &mut TcpStream) -> (Vec<DatagramArrival>, Option<u64>) {
     let (mut heard, mut bytes) = (Vec::new(), [0; 4_096]);
     let (mut all, mut no_room) = (Vec::new(), None);
     loop {
@@ -67,10 +76,12 @@ fn told(far: &mut TcpStream) -> (Vec<Arrival>, Option<u64>) {
             heard.drain(..length);
             assert_eq!(length, frame(&message).len());
             match message {
-                Message::Ready { .. } => {}
-                Message::NoRoom { datagrams, .. } => no_room = Some(datagrams),
-                Message::Arrivals { arrivals, .. } if arrivals.is_empty() => return (all, no_room),
-                Message::Arrivals { arrivals, .. } => all.extend(arrivals),
+                ControlMessage::Ready { .. } => {}
+                ControlMessage::NoRoom { datagrams, .. } => no_room = Some(datagrams),
+                ControlMessage::Arrivals { arrivals, .. } if arrivals.is_empty() => {
+                    return (all, no_room);
+                }
+                ControlMessage::Arrivals { arrivals, .. } => all.extend(arrivals),
                 other => panic!("{other:?}"),
             }
         }
@@ -83,7 +94,7 @@ fn told(far: &mut TcpStream) -> (Vec<Arrival>, Option<u64>) {
 #[test]
 fn what_the_servers_socket_had_no_room_for_is_told_before_the_end() {
     const SENT: u64 = 50;
-    let server = Server::bind(&ServerOptions {
+    let server = TestServer::bind(&ServerOptions {
         bind: Some(Ipv4Addr::LOCALHOST.into()),
         port: 0,
         words: "words".to_owned(),
@@ -94,9 +105,9 @@ fn what_the_servers_socket_had_no_room_for_is_told_before_the_end() {
     let client = UdpSocket::bind("127.0.0.1:0").unwrap();
     client.connect(server.udp.local_addr().unwrap()).unwrap();
     let (session, mut far) = begin(&server, &client);
-    let shared = Shared {
+    let shared = ServerState {
         server: &server,
-        clock: Clock::new(),
+        clock: TesterClock::new(),
         session: Mutex::new(Some(session.clone())),
         strangers: Mutex::new(Vec::new()),
         stop: AtomicBool::new(false),
@@ -108,16 +119,16 @@ fn what_the_servers_socket_had_no_room_for_is_told_before_the_end() {
             .unwrap();
         let plan = StreamOrder {
             order,
-            direction: Direction::Up,
+            direction: TestDirection::Up,
             rate: Bitrate::from_bits_per_second(1_000_000),
             duration: Duration::from_secs(1),
             payload_bytes: PAYLOAD as u16,
         };
         shared.stream(&session, plan).unwrap();
         // All of it comes while nobody reads.
-        let before = NoRoom::begin(&server.udp);
+        let before = SocketDropCounter::begin(&server.udp);
         for number in 0..SENT {
-            let bytes = datagram(&session, Kind::Data, order, number, 0);
+            let bytes = datagram(&session, DatagramKind::Data, order, number, 0);
             client.send(&bytes).unwrap();
         }
         let dropped = before.until_now(&server.udp);

@@ -7,10 +7,10 @@ use host::terminal::write_hanging;
 use serde_json::Value;
 
 /// Label, and the key under which both directions have it.
-type Row = (&'static str, &'static str);
+type CounterRow = (&'static str, &'static str);
 
 /// Always shown.
-const ROWS: [Row; 8] = [
+const ROWS: [CounterRow; 8] = [
     ("offered, packets", "offered_packets"),
     ("offered, bytes", "offered_bytes"),
     ("delivered, packets", "delivered_packets"),
@@ -22,7 +22,7 @@ const ROWS: [Row; 8] = [
 ];
 
 /// Shown where there were any.
-const ROWS_IF_ANY: [Row; 10] = [
+const ROWS_IF_ANY: [CounterRow; 10] = [
     ("lost in an outage, packets", "dropped_by_outage_packets"),
     ("lost in an outage, bytes", "dropped_by_outage_bytes"),
     (
@@ -39,7 +39,7 @@ const ROWS_IF_ANY: [Row; 10] = [
 ];
 
 /// Always shown, behind the others.
-const LAST_ROWS: [Row; 6] = [
+const LAST_ROWS: [CounterRow; 6] = [
     ("still held, packets", "held_packets"),
     ("still held, bytes", "held_bytes"),
     ("over 1 ms late, packets", "late_packets"),

@@ -12,21 +12,21 @@ use std::process;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use emulator::around::{Around, Ended};
+use emulator::around::{CommandNetwork, CommandOutcome};
 use emulator::link::control::{ControlledLink, UnprovenRate};
-use emulator::link::settings::Settings;
-use emulator::link::{Devices, LinkReport, Offloads};
+use emulator::link::settings::LinkSettings;
+use emulator::link::{LinkDevices, LinkReport, OffloadSetting};
 
 use super::account;
-use super::run::{Announce, Running, Watched, warn};
+use super::run::{RunningLink, SettingsAnnouncement, WatchArguments, warn};
 
 /// What concerns the command that is put behind the link.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "A link around one command")]
-pub(super) struct Command {
+pub(super) struct CommandArguments {
     /// How the command's packets get from the link into the host's network [default: auto].
     #[arg(long, value_enum, requires = "command")]
-    gateway: Option<Gateway>,
+    gateway: Option<GatewayOption>,
     /// Prints on standard error what the link counted, once the command has ended; so does
     /// --json, as JSON.
     #[arg(long, requires = "command")]
@@ -63,7 +63,7 @@ const NOT_WITH_COMMAND: [&str; 6] = [
 
 /// The way into the host's network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Gateway {
+enum GatewayOption {
     /// NAT as root, else a program.
     Auto,
     /// NAT by this host's kernel: rules in a table of their own, forwarding switched on; both are
@@ -73,7 +73,7 @@ enum Gateway {
     User,
 }
 
-impl Command {
+impl CommandArguments {
     /// Whether anything is said of the command beside the command.
     pub(super) fn has_options(&self) -> bool {
         self.gateway.is_some() || self.report || self.report_to.is_some()
@@ -88,10 +88,10 @@ impl Command {
     /// be called before any thread starts.
     pub(super) fn run(
         self,
-        settings: Result<Settings>,
+        settings: Result<LinkSettings>,
         unheld: UnprovenRate,
-        watched: &Watched,
-        offloads: Offloads,
+        watched: &WatchArguments,
+        offloads: OffloadSetting,
         json: bool,
     ) -> ! {
         let code = self
@@ -106,30 +106,37 @@ impl Command {
     /// All that was made has been removed when it returns.
     fn run_to_end(
         self,
-        settings: Result<Settings>,
+        settings: Result<LinkSettings>,
         unheld: UnprovenRate,
-        watched: &Watched,
-        offloads: Offloads,
+        watched: &WatchArguments,
+        offloads: OffloadSetting,
         json: bool,
     ) -> Result<u8> {
         let settings = settings?;
         let account = self.account(json)?;
         let gateway = match self.gateway {
-            None | Some(Gateway::Auto) => emulator::around::Gateway::Automatic,
-            Some(Gateway::Nat) => emulator::around::Gateway::Nat,
-            Some(Gateway::User) => emulator::around::Gateway::User,
+            None | Some(GatewayOption::Auto) => emulator::around::GatewayChoice::Automatic,
+            Some(GatewayOption::Nat) => emulator::around::GatewayChoice::Nat,
+            Some(GatewayOption::User) => emulator::around::GatewayChoice::User,
         };
-        let mut around = Around::prepare(gateway, std::env::var_os("PATH").as_ref())?;
+        let mut around = CommandNetwork::prepare(gateway, std::env::var_os("PATH").as_ref())?;
         let (a, b) = around.devices();
         let ends = [a.device.clone(), b.device.clone()];
-        let devices = Devices::Tun { a, b, offloads };
-        let running = Running::start(devices, ends, settings, unheld, watched, Announce::No)?;
+        let devices = LinkDevices::Tun { a, b, offloads };
+        let running = RunningLink::start(
+            devices,
+            ends,
+            settings,
+            unheld,
+            watched,
+            SettingsAnnouncement::No,
+        )?;
         around.connect()?;
         if let Some(obstacles) = around.obstacles() {
             remark!("trunkline: warning: {obstacles}");
         }
         let ended = around.run(&self.command, || running.link.is_running())?;
-        if let Ended::Code(code) = ended
+        if let CommandOutcome::Code(code) = ended
             // What a signal has ended has no last words.
             && code < 128
         {
@@ -145,18 +152,18 @@ impl Command {
         Ok(code)
     }
 
-    fn exit_code(&self, ended: Ended) -> u8 {
+    fn exit_code(&self, ended: CommandOutcome) -> u8 {
         let name = self.command[0].to_string_lossy();
         match ended {
-            Ended::Code(code) => code,
-            Ended::NotStarted(error) => {
+            CommandOutcome::Code(code) => code,
+            CommandOutcome::NotStarted(error) => {
                 remark!("trunkline: cannot run {name}: {error}");
                 match error.kind() {
                     ErrorKind::NotFound => NOT_FOUND,
                     _ => NOT_STARTED,
                 }
             }
-            Ended::WithoutLink => {
+            CommandOutcome::WithoutLink => {
                 remark!("trunkline: {name} was ended because its link failed");
                 FAILED
             }
@@ -165,7 +172,7 @@ impl Command {
 
     /// Where what the link counted is to go. A file is opened before the command is run, which may
     /// take long to be run in vain.
-    fn account(&self, json: bool) -> Result<Account> {
+    fn account(&self, json: bool) -> Result<ReportTarget> {
         match &self.report_to {
             Some(path) => {
                 let about = || format!("cannot write {}", path.display());
@@ -175,28 +182,28 @@ impl Command {
                     .truncate(false)
                     .open(path)
                     .with_context(about)?;
-                Ok(Account::File(file, path.clone()))
+                Ok(ReportTarget::File(file, path.clone()))
             }
-            None if self.report || json => Ok(Account::StandardError),
-            None => Ok(Account::Unwanted),
+            None if self.report || json => Ok(ReportTarget::StandardError),
+            None => Ok(ReportTarget::Unwanted),
         }
     }
 }
 
 /// Where what the link counted goes.
-enum Account {
+enum ReportTarget {
     Unwanted,
     StandardError,
     /// What it held before stays until there is something to write.
     File(File, PathBuf),
 }
 
-impl Account {
+impl ReportTarget {
     fn write(self, report: &LinkReport, json: bool) -> Result<()> {
         match self {
-            Account::Unwanted => Ok(()),
-            Account::StandardError => print(io::stderr(), report, json),
-            Account::File(file, path) => {
+            ReportTarget::Unwanted => Ok(()),
+            ReportTarget::StandardError => print(io::stderr(), report, json),
+            ReportTarget::File(file, path) => {
                 // A pipe or a device has nothing that would have to go.
                 if file.metadata().is_ok_and(|file| file.is_file()) {
                     file.set_len(0)

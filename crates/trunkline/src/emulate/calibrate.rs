@@ -9,22 +9,25 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use clap::Args;
 use emulator::calibrate;
-use emulator::calibrate::holds::Refusal;
-use emulator::calibrate::{Certificate, Device, FILE_NAME, Options, Protocol, Quantity, holds};
+use emulator::calibrate::holds::SettingRefusal;
+use emulator::calibrate::{
+    CalibrationCertificate, CalibrationOptions, DeviceKind, FILE_NAME, IpVersion, MeasuredQuantity,
+    holds,
+};
 use emulator::link::control::HostCheck;
-use emulator::link::{BridgeIo, Devices, LinkConfig};
+use emulator::link::{BridgeIo, LinkConfig, LinkDevices};
 use host::{kernel, rootless};
 
 use crate::environment::environment;
-use crate::output::Output;
+use crate::output::StandardOutput;
 use crate::progress::progress;
 
 /// What `trunkline emulate calibrate` is told.
 #[derive(Debug, Args)]
-pub(super) struct Calibrate {
+pub(super) struct CalibrateArguments {
     /// How the emulator is joined to the ends: tun, packet (a bridge by AF_PACKET) or xdp.
     #[arg(long, default_value = "tun")]
-    device: Device,
+    device: DeviceKind,
     /// Measures with IPv6 packets instead of IPv4.
     #[arg(long)]
     ipv6: bool,
@@ -33,7 +36,7 @@ pub(super) struct Calibrate {
     quick: bool,
     /// Measures only these: rate, delay, jitter, loss, burst, queue, seeds.
     #[arg(long, value_name = "QUANTITY,...", value_delimiter = ',')]
-    only: Vec<Quantity>,
+    only: Vec<MeasuredQuantity>,
     /// Seed of all chance [default: a fresh one, which is printed].
     #[arg(long)]
     seed: Option<u64>,
@@ -60,7 +63,7 @@ pub(super) struct Calibrate {
     json: bool,
 }
 
-impl Calibrate {
+impl CalibrateArguments {
     pub(super) fn run(self) -> Result<()> {
         let code = match self.measure() {
             Ok(certificate) if certificate.within_bars => 0,
@@ -74,7 +77,7 @@ impl Calibrate {
         std::process::exit(code)
     }
 
-    fn measure(&self) -> Result<Certificate> {
+    fn measure(&self) -> Result<CalibrationCertificate> {
         kernel::catch_interruptions();
         let environment = environment()?;
         let privileges = rootless::obtain(&environment)?;
@@ -85,12 +88,12 @@ impl Calibrate {
             None if self.only.is_empty() && !self.ipv6 => Some(state_directory()?.join(FILE_NAME)),
             None => None,
         };
-        let options = Options {
+        let options = CalibrationOptions {
             device: self.device,
             protocol: if self.ipv6 {
-                Protocol::V6
+                IpVersion::V6
             } else {
-                Protocol::V4
+                IpVersion::V4
             },
             quick: self.quick,
             only: self.only.clone(),
@@ -117,7 +120,7 @@ impl Calibrate {
             certificate.write(path)?;
             remark!("certificate: {}", path.display());
         }
-        let mut out = Output::new();
+        let mut out = StandardOutput::new();
         if self.json {
             serde_json::to_writer(&mut out, &certificate)?;
             writeln!(out)?;
@@ -155,17 +158,17 @@ pub(crate) fn state_directory() -> Result<PathBuf> {
 /// The certificate of this machine, in one sentence, if there is one.
 pub(crate) fn citation() -> Option<String> {
     let path = state_directory().ok()?.join(FILE_NAME);
-    Some(Certificate::read(&path).ok()?.citation())
+    Some(CalibrationCertificate::read(&path).ok()?.citation())
 }
 
 /// What asks, before a link over these devices is set so, whether this host can hold it. Beside a
 /// link that runs it only looks at what is known.
-pub(super) fn host_check(devices: &Devices) -> HostCheck {
+pub(super) fn host_check(devices: &LinkDevices) -> HostCheck {
     let device = match devices {
-        Devices::Tun { .. } => Device::Tun,
-        Devices::Bridge { io, .. } => match io {
-            BridgeIo::Packet => Device::Packet,
-            BridgeIo::Xdp => Device::Xdp,
+        LinkDevices::Tun { .. } => DeviceKind::Tun,
+        LinkDevices::Bridge { io, .. } => match io {
+            BridgeIo::Packet => DeviceKind::Packet,
+            BridgeIo::Xdp => DeviceKind::Xdp,
         },
     };
     Box::new(move |present, next| check_holds(present, next, device).map_err(Into::into))
@@ -175,8 +178,8 @@ pub(super) fn host_check(devices: &Devices) -> HostCheck {
 fn check_holds(
     present: Option<&LinkConfig>,
     next: &LinkConfig,
-    device: Device,
-) -> Result<(), Refusal> {
+    device: DeviceKind,
+) -> Result<(), SettingRefusal> {
     let (Ok(environment), Ok(state)) = (environment(), state_directory()) else {
         // Without a place to remember anything, a daemon's environment for one, nothing is known.
         return Ok(());

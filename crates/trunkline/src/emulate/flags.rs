@@ -6,8 +6,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
-use emulator::link::Refused;
-use emulator::link::settings::{Key, Name, Settings, Way};
+use emulator::link::InvalidRequest;
+use emulator::link::settings::{LinkSettings, SettingDirection, SettingKey, SettingName};
 
 /// Settings named by flags.
 #[derive(Clone, Debug, Default)]
@@ -32,15 +32,17 @@ impl SettingFlags {
     /// All that is named: the file, and over it the flags. Names of files become absolute.
     ///
     /// # Errors
-    /// What is not well written ([`Refused`]), or cannot be read.
-    pub(super) fn settings(self) -> Result<Settings> {
+    /// What is not well written ([`InvalidRequest`]), or cannot be read.
+    pub(super) fn settings(self) -> Result<LinkSettings> {
         let mut settings = match &self.file {
-            Some(file) => Settings::from_file(file).map_err(Refused::because)?,
-            None => Settings::default(),
+            Some(file) => LinkSettings::from_file(file).map_err(InvalidRequest::because)?,
+            None => LinkSettings::default(),
         };
-        let mut named = Settings::default();
+        let mut named = LinkSettings::default();
         for (name, value) in &self.named {
-            named.set_by_name(name, value).map_err(Refused::because)?;
+            named
+                .set_by_name(name, value)
+                .map_err(InvalidRequest::because)?;
         }
         settings.overlay(named);
         let here = env::current_dir().context("cannot tell the current directory")?;
@@ -66,7 +68,7 @@ impl Args for SettingFlags {
                 .value_name("NUMBER")
                 .help("Seed of all chance; the same seed loses the same packets [default: 1]"),
         ];
-        let all = first.into_iter().chain(Name::all().map(argument));
+        let all = first.into_iter().chain(SettingName::all().map(argument));
         command.args(all.map(|argument| argument.help_heading(HEADING)))
     }
 
@@ -75,19 +77,19 @@ impl Args for SettingFlags {
     }
 }
 
-fn argument(name: Name) -> Arg {
+fn argument(name: SettingName) -> Arg {
     let argument = Arg::new(name.text())
         .long(name.text())
         .value_name(name.key.value_name())
         .allow_hyphen_values(false)
-        .action(if name.key == Key::Outage {
+        .action(if name.key == SettingKey::Outage {
             ArgAction::Append
         } else {
             ArgAction::Set
         });
     match name.way {
-        Way::Forward => argument.help(name.key.help()),
-        Way::Back => argument
+        SettingDirection::Forward => argument.help(name.key.help()),
+        SettingDirection::Back => argument
             .help(format!(
                 "The same from B to A [default: the preset's, or as --{}]",
                 name.key.name()
@@ -104,7 +106,7 @@ impl FromArgMatches for SettingFlags {
         };
         for name in [PRESET, SEED]
             .into_iter()
-            .chain(Name::all().map(Name::text))
+            .chain(SettingName::all().map(SettingName::text))
         {
             let Some(values) = matches.get_many::<String>(name) else {
                 continue;

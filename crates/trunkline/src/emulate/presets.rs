@@ -4,17 +4,17 @@ use std::io::Write;
 
 use anyhow::Result;
 use clap::Args;
-use emulator::link::Refused;
-use emulator::link::presets::{self, COLUMNS, PRESETS, Preset};
-use emulator::link::settings::{Key, Way};
+use emulator::link::InvalidRequest;
+use emulator::link::presets::{self, COLUMNS, LinkPreset, PRESETS};
+use emulator::link::settings::{SettingDirection, SettingKey};
 use host::terminal::write_hanging;
 use serde_json::{Map, Value, json};
 
-use crate::output::Output;
+use crate::output::StandardOutput;
 
 /// What `trunkline emulate presets` is told.
 #[derive(Debug, Args)]
-pub(super) struct Presets {
+pub(super) struct PresetsArguments {
     /// Only this one, with where each of its numbers comes from.
     name: Option<String>,
     /// Prints JSON.
@@ -22,11 +22,11 @@ pub(super) struct Presets {
     json: bool,
 }
 
-impl Presets {
+impl PresetsArguments {
     pub(super) fn run(self) -> Result<()> {
-        let mut out = Output::new();
-        let chosen: Vec<&Preset> = match &self.name {
-            Some(name) => vec![presets::find(name).map_err(Refused::because)?],
+        let mut out = StandardOutput::new();
+        let chosen: Vec<&LinkPreset> = match &self.name {
+            Some(name) => vec![presets::find(name).map_err(InvalidRequest::because)?],
             None => PRESETS.iter().collect(),
         };
         if self.json {
@@ -45,10 +45,10 @@ impl Presets {
 }
 
 /// One word of a preset; without one for the queue it is the default.
-fn cell(preset: &Preset, way: Way, key: Key) -> &'static str {
+fn cell(preset: &LinkPreset, way: SettingDirection, key: SettingKey) -> &'static str {
     match (preset.word(way, key), key) {
         (Some(word), _) => word,
-        (None, Key::Queue) => "rate x RTT",
+        (None, SettingKey::Queue) => "rate x RTT",
         (None, _) => "-",
     }
 }
@@ -66,7 +66,10 @@ fn print_all(out: &mut impl Write) -> Result<()> {
         ["preset", "way", "rate", "delay", "jitter", "loss", "queue"],
     )?;
     for preset in &PRESETS {
-        for (name, label, way) in [(preset.name, "up", Way::Forward), ("", "down", Way::Back)] {
+        for (name, label, way) in [
+            (preset.name, "up", SettingDirection::Forward),
+            ("", "down", SettingDirection::Back),
+        ] {
             // The tables' other columns are in the order of `COLUMNS`; a long distribution is cut
             // to its name here, and whole in `presets NAME`.
             let [rate, delay, jitter, loss, queue] = COLUMNS.map(|(_, key)| cell(preset, way, key));
@@ -81,10 +84,13 @@ fn print_all(out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-fn print_one(out: &mut impl Write, preset: &Preset) -> Result<()> {
+fn print_one(out: &mut impl Write, preset: &LinkPreset) -> Result<()> {
     writeln!(out, "{}: {}", preset.name, preset.title)?;
-    for key in Key::ALL {
-        let (up, down) = (preset.word(Way::Forward, key), preset.word(Way::Back, key));
+    for key in SettingKey::ALL {
+        let (up, down) = (
+            preset.word(SettingDirection::Forward, key),
+            preset.word(SettingDirection::Back, key),
+        );
         if let Some(down) = down {
             let up = up.unwrap_or("-");
             if up == down {
@@ -108,9 +114,9 @@ fn print_one(out: &mut impl Write, preset: &Preset) -> Result<()> {
     Ok(())
 }
 
-fn as_json(preset: &Preset) -> Value {
+fn as_json(preset: &LinkPreset) -> Value {
     let words = |way| -> Map<String, Value> {
-        Key::ALL
+        SettingKey::ALL
             .into_iter()
             .filter_map(|key| Some((key.name().to_owned(), preset.word(way, key)?.into())))
             .collect()
@@ -123,8 +129,8 @@ fn as_json(preset: &Preset) -> Value {
     json!({
         "name": preset.name,
         "title": preset.title,
-        "forward": words(Way::Forward),
-        "back": words(Way::Back),
+        "forward": words(SettingDirection::Forward),
+        "back": words(SettingDirection::Back),
         "sources": sources,
     })
 }

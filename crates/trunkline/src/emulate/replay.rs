@@ -10,11 +10,11 @@ use anyhow::{Result, bail};
 use clap::Args;
 use emulator::link::replay::{self, ReplayReport};
 
-use crate::output::Output;
+use crate::output::StandardOutput;
 
 /// What `trunkline emulate replay` is told.
 #[derive(Debug, Args)]
-pub(super) struct Replay {
+pub(super) struct ReplayArguments {
     /// The log that `trunkline emulate run --log` wrote.
     log: PathBuf,
     /// Prints JSON.
@@ -22,10 +22,10 @@ pub(super) struct Replay {
     json: bool,
 }
 
-impl Replay {
+impl ReplayArguments {
     pub(super) fn run(self) -> Result<()> {
         let report = replay::replay(&self.log)?;
-        let mut out = Output::new();
+        let mut out = StandardOutput::new();
         if self.json {
             serde_json::to_writer(&mut out, &report)?;
             writeln!(out)?;

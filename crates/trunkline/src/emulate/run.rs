@@ -15,46 +15,46 @@ use anyhow::{Result, anyhow};
 use clap::{Args, ValueEnum};
 use emulator::link::control::{ControlSocket, ControlledLink, LinkStart, UnprovenRate};
 use emulator::link::packet_log::{LogFiles, LogReports};
-use emulator::link::settings::{Settings, Way};
+use emulator::link::settings::{LinkSettings, SettingDirection};
 use emulator::link::{
-    BridgeEnd, BridgeIo, Devices, DirectionConfig, Endpoint, LinkReport, Namespace, Offloads,
-    Refused, StopSignals, metrics, stand_apart,
+    BridgeEnd, BridgeIo, DirectionConfig, InvalidRequest, LinkDevices, LinkEndpoint, LinkReport,
+    NetworkNamespace, OffloadSetting, StopSignals, metrics, stand_apart,
 };
 
 use super::account;
 use super::around;
 use super::calibrate;
 use super::flags::SettingFlags;
-use crate::output::Output;
+use crate::output::StandardOutput;
 
 /// What `trunkline emulate run` is told.
 #[derive(Debug, Args)]
-pub(super) struct Run {
+pub(super) struct EmulateRunArguments {
     #[command(flatten)]
-    ends: Ends,
+    ends: LinkEndArguments,
     #[command(flatten)]
-    watched: Watched,
+    watched: WatchArguments,
     #[command(flatten)]
     settings: SettingFlags,
     #[command(flatten)]
-    force: Force,
+    force: ForceArguments,
     /// Prints what was counted as one JSON object.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    around: around::Command,
+    around: around::CommandArguments,
 }
 
 /// Whether a rate that this host was not seen to carry is set all the same.
 #[derive(Clone, Copy, Debug, Args)]
-pub(super) struct Force {
+pub(super) struct ForceArguments {
     /// Sets a rate that this host was not seen to carry, instead of refusing it. The link is then
     /// marked as forced in every table, JSON, metric, log and certificate.
     #[arg(long)]
     force: bool,
 }
 
-impl Force {
+impl ForceArguments {
     pub(super) fn unheld(self) -> UnprovenRate {
         if self.force {
             UnprovenRate::Force
@@ -67,7 +67,7 @@ impl Force {
 /// What the link is between.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Devices")]
-struct Ends {
+struct LinkEndArguments {
     /// Name of the new TUN device at end A.
     #[arg(long, value_name = "NAME", default_value = "wan-a")]
     device_a: String,
@@ -86,7 +86,7 @@ struct Ends {
     bridge: Option<String>,
     /// How a bridge takes frames [default: packet].
     #[arg(long, value_enum, requires = "bridge")]
-    io: Option<Io>,
+    io: Option<BridgeIoOption>,
     /// Hands each packet to a TUN device alone, and takes it so, instead of in runs: slower, and
     /// captures at the devices show single packets.
     #[arg(long, conflicts_with = "bridge")]
@@ -95,7 +95,7 @@ struct Ends {
 
 /// How a bridge takes frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Io {
+enum BridgeIoOption {
     /// AF_PACKET.
     Packet,
     /// AF_XDP.
@@ -105,7 +105,7 @@ enum Io {
 /// How the link is watched and told.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Watching and changing it")]
-pub(super) struct Watched {
+pub(super) struct WatchArguments {
     /// Writes a row for each packet with its fate (docs/formats/packet-log.md), which
     /// `trunkline emulate replay` has again.
     #[arg(long, value_name = "FILE.csv")]
@@ -122,22 +122,22 @@ pub(super) struct Watched {
     metrics: Option<SocketAddr>,
 }
 
-impl Run {
+impl EmulateRunArguments {
     /// What the reader of flags lets pass beside others that contradict what these need.
     fn check(&self) -> Result<()> {
         // Nothing else ends in it: what follows another `--` is a command.
         if env::args_os().next_back().is_some_and(|last| last == "--") {
-            return Err(Refused::because(anyhow!(
+            return Err(InvalidRequest::because(anyhow!(
                 "there is no command behind --: name one, as in `trunkline emulate run --delay 50ms -- curl …`, or leave -- out for a link between two devices"
             )));
         }
         if self.around.has_options() {
-            return Err(Refused::because(anyhow!(
+            return Err(InvalidRequest::because(anyhow!(
                 "--gateway, --report and --report-to are for a link around one command: add -- COMMAND"
             )));
         }
         if self.ends.io.is_some() && self.ends.bridge.is_none() {
-            return Err(Refused::because(anyhow!(
+            return Err(InvalidRequest::because(anyhow!(
                 "--io is for a bridge: add --bridge A,B"
             )));
         }
@@ -157,15 +157,15 @@ impl Run {
         let signals = StopSignals::block()?;
         stand_apart();
         let (devices, ends) = self.ends.devices()?;
-        let running = Running::start(
+        let running = RunningLink::start(
             devices,
             ends,
             self.settings.settings()?,
             self.force.unheld(),
             &self.watched,
-            Announce::Yes,
+            SettingsAnnouncement::Yes,
         )?;
-        let mut out = Output::new();
+        let mut out = StandardOutput::new();
         writeln!(out, "ready")?;
         out.flush()?;
 
@@ -189,7 +189,7 @@ impl Run {
 
 /// Whether a link's settings are said on standard error when it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Announce {
+pub(super) enum SettingsAnnouncement {
     /// They are.
     Yes,
     /// Standard error is somebody else's.
@@ -197,31 +197,36 @@ pub(super) enum Announce {
 }
 
 /// A link that stands, with all by which it is watched.
-pub(super) struct Running {
+pub(super) struct RunningLink {
     pub(super) link: Arc<ControlledLink>,
     /// Removed when the link is.
     control: Option<ControlSocket>,
 }
 
-impl Running {
+impl RunningLink {
     /// Starts the link and says on standard error what it is set to.
     pub(super) fn start(
-        devices: Devices,
+        devices: LinkDevices,
         ends: [String; 2],
-        settings: Settings,
+        settings: LinkSettings,
         unheld: UnprovenRate,
-        watched: &Watched,
-        announce: Announce,
+        watched: &WatchArguments,
+        announce: SettingsAnnouncement,
     ) -> Result<Self> {
-        let config = settings.resolve().map_err(Refused::because)?.config;
+        let config = settings.resolve().map_err(InvalidRequest::because)?.config;
         let lines = [
             describe(
                 (&ends[0], &ends[1]),
                 &settings,
-                Way::Forward,
+                SettingDirection::Forward,
                 &config.forward,
             )?,
-            describe((&ends[1], &ends[0]), &settings, Way::Back, &config.back)?,
+            describe(
+                (&ends[1], &ends[0]),
+                &settings,
+                SettingDirection::Back,
+                &config.back,
+            )?,
         ];
         let host_check = calibrate::host_check(&devices);
         let link = ControlledLink::start(LinkStart {
@@ -242,7 +247,7 @@ impl Running {
                 "trunkline: warning: {forced}; figures measured over this link may be the host's"
             );
         }
-        if announce == Announce::Yes {
+        if announce == SettingsAnnouncement::Yes {
             for line in lines {
                 remark!("{line}");
             }
@@ -254,10 +259,12 @@ impl Running {
                 let name = control.as_ref().and_then(ControlSocket::name);
                 match name {
                     None => tracing::debug!("no place for a control socket; --control names one"),
-                    Some(name) if name != ends[0] && announce == Announce::Yes => remark!(
-                        "another link is called {}; this one answers to {name}, as in `trunkline emulate status --name {name}`",
-                        ends[0]
-                    ),
+                    Some(name) if name != ends[0] && announce == SettingsAnnouncement::Yes => {
+                        remark!(
+                            "another link is called {}; this one answers to {name}, as in `trunkline emulate status --name {name}`",
+                            ends[0]
+                        )
+                    }
                     Some(_) => {}
                 }
                 control
@@ -280,30 +287,30 @@ impl Running {
 /// How soon a link whose device was deleted is noticed. Signals are noticed at once.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(200);
 
-impl Ends {
-    fn offloads(&self) -> Offloads {
+impl LinkEndArguments {
+    fn offloads(&self) -> OffloadSetting {
         if self.no_offloads {
-            Offloads::Off
+            OffloadSetting::Off
         } else {
-            Offloads::On
+            OffloadSetting::On
         }
     }
 
     /// The devices, and what to call the two ends.
-    fn devices(self) -> Result<(Devices, [String; 2])> {
+    fn devices(self) -> Result<(LinkDevices, [String; 2])> {
         let offloads = self.offloads();
-        let namespace = |name: Option<String>| name.map(Namespace::new);
+        let namespace = |name: Option<String>| name.map(NetworkNamespace::new);
         let (a, b) = (namespace(self.namespace_a), namespace(self.namespace_b));
         let Some(bridge) = self.bridge else {
             if self.device_a == self.device_b && a == b {
-                return Err(Refused::because(anyhow!(
+                return Err(InvalidRequest::because(anyhow!(
                     "both ends are called {}; give one another name with --device-a or --device-b",
                     self.device_a
                 )));
             }
             let ends = [self.device_a.clone(), self.device_b.clone()];
-            let end = |device, namespace| Endpoint { device, namespace };
-            let devices = Devices::Tun {
+            let end = |device, namespace| LinkEndpoint { device, namespace };
+            let devices = LinkDevices::Tun {
                 a: end(self.device_a, a),
                 b: end(self.device_b, b),
                 offloads,
@@ -311,12 +318,12 @@ impl Ends {
             return Ok((devices, ends));
         };
         let Some((first, second)) = bridge.split_once(',') else {
-            return Err(Refused::because(anyhow!(
+            return Err(InvalidRequest::because(anyhow!(
                 "--bridge joins two interfaces: --bridge eth1,eth2"
             )));
         };
         if first == second && a == b {
-            return Err(Refused::because(anyhow!(
+            return Err(InvalidRequest::because(anyhow!(
                 "both ends of the bridge are {first}; name two different interfaces"
             )));
         }
@@ -325,12 +332,12 @@ impl Ends {
             interface: interface.to_owned(),
             namespace,
         };
-        let devices = Devices::Bridge {
+        let devices = LinkDevices::Bridge {
             a: end(first, a),
             b: end(second, b),
             io: match self.io {
-                None | Some(Io::Packet) => BridgeIo::Packet,
-                Some(Io::Xdp) => BridgeIo::Xdp,
+                None | Some(BridgeIoOption::Packet) => BridgeIo::Packet,
+                Some(BridgeIoOption::Xdp) => BridgeIo::Xdp,
             },
         };
         Ok((devices, ends))
@@ -356,8 +363,8 @@ fn metrics_address(text: &str) -> Result<SocketAddr> {
 
 fn describe(
     (from, to): (&str, &str),
-    settings: &Settings,
-    way: Way,
+    settings: &LinkSettings,
+    way: SettingDirection,
     config: &DirectionConfig,
 ) -> Result<String> {
     let words: Vec<String> = settings

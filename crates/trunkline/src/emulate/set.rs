@@ -2,44 +2,44 @@
 
 use anyhow::{Result, anyhow};
 use clap::Args;
-use emulator::link::Refused;
-use emulator::link::control::{self, Request};
+use emulator::link::InvalidRequest;
+use emulator::link::control::{self, ControlRequest};
 
 use super::flags::SettingFlags;
-use super::run::Force;
-use super::status::{Which, print_status};
-use crate::output::Output;
+use super::run::ForceArguments;
+use super::status::{LinkSelection, print_status};
+use crate::output::StandardOutput;
 
 /// What `trunkline emulate set` is told.
 #[derive(Debug, Args)]
-pub(super) struct Set {
+pub(super) struct SetArguments {
     #[command(flatten)]
-    which: Which,
+    which: LinkSelection,
     #[command(flatten)]
     settings: SettingFlags,
     #[command(flatten)]
-    force: Force,
+    force: ForceArguments,
     /// Prints the link's status as JSON.
     #[arg(long)]
     json: bool,
 }
 
-impl Set {
+impl SetArguments {
     pub(super) fn run(self) -> Result<()> {
         let settings = self.settings.settings()?;
         if settings.is_empty() {
-            return Err(Refused::because(anyhow!(
+            return Err(InvalidRequest::because(anyhow!(
                 "name what should be otherwise, as in `trunkline emulate set --rate 5Mbit`"
             )));
         }
         let socket = self.which.socket()?;
         let unheld = self.force.unheld();
-        let status = control::ask(&socket, &Request::Set { settings, unheld })?;
+        let status = control::ask(&socket, &ControlRequest::Set { settings, unheld })?;
         if self.json {
             say!("{status}");
             Ok(())
         } else {
-            print_status(&mut Output::new(), &status)
+            print_status(&mut StandardOutput::new(), &status)
         }
     }
 }

@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use emulator::link::control::{self, Found, Request};
+use emulator::link::control::{self, ControlRequest, FoundLinks};
 use emulator::link::metrics;
-use emulator::link::settings::Key;
+use emulator::link::settings::SettingKey;
 use serde_json::Value;
 
 use super::account;
 use super::run::control_directories;
-use crate::output::Output;
+use crate::output::StandardOutput;
 
 /// Which link is meant.
 #[derive(Debug, Args)]
-pub(super) struct Which {
+pub(super) struct LinkSelection {
     /// The link of this name: its device A, and where two links have such a device, for the second
     /// that and its process [default: the only one that runs].
     #[arg(long, value_name = "NAME", conflicts_with = "control")]
@@ -30,9 +30,9 @@ pub(super) struct Which {
 
 /// What `trunkline emulate status` is told.
 #[derive(Debug, Args)]
-pub(super) struct Status {
+pub(super) struct StatusArguments {
     #[command(flatten)]
-    which: Which,
+    which: LinkSelection,
     /// Prints JSON.
     #[arg(long)]
     json: bool,
@@ -47,13 +47,13 @@ pub(super) struct Status {
 /// Between two looks of `--watch`.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-impl Which {
+impl LinkSelection {
     /// The socket of the link.
     pub(super) fn socket(&self) -> Result<PathBuf> {
         if let Some(control) = &self.control {
             return Ok(control.clone());
         }
-        let Found { running, killed } = control::look_for_links(&control_directories());
+        let FoundLinks { running, killed } = control::look_for_links(&control_directories());
         for name in &killed {
             remark!("the link {name} was killed; nobody listens at its control socket any more");
         }
@@ -84,13 +84,13 @@ impl Which {
 
 const NONE_RUNS: &str = "no link runs here, or none that this user may ask; `trunkline emulate run` starts one, and --control names the socket of one that listens elsewhere";
 
-impl Status {
+impl StatusArguments {
     pub(super) fn run(self) -> Result<()> {
         let socket = self.which.socket()?;
-        let mut out = Output::new();
+        let mut out = StandardOutput::new();
         let mut before = None;
         loop {
-            let status = match control::ask(&socket, &Request::Status) {
+            let status = match control::ask(&socket, &ControlRequest::Status) {
                 Ok(status) => status,
                 // It has ended while it was watched.
                 Err(_) if before.is_some() => return Ok(()),
@@ -139,7 +139,7 @@ pub(super) fn print_status(out: &mut impl Write, status: &Value) -> Result<()> {
     }
     for (way, label) in [("forward", "forward"), ("back", "back   ")] {
         let in_force = &status["in_force"][way];
-        let words: Vec<String> = Key::ALL
+        let words: Vec<String> = SettingKey::ALL
             .into_iter()
             .filter_map(|key| {
                 let word = in_force[key.name()].as_str()?;

@@ -3,29 +3,29 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use host::kernel::Signal;
-use lab::servers::{HTTP_PORT, Kind, Servers};
+use host::kernel::ProcessSignal;
+use lab::servers::{HTTP_PORT, ServerKind, SiteServers};
 use lab::site::WithNodes;
-use lab::topology::Site;
+use lab::topology::LabSite;
 
-use crate::setting::{Client, FAST, publish, standing, turn, web};
+use crate::setting::{FAST, HttpClient, publish, standing, turn, web};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[test]
 fn the_server_sees_the_client_over_ipv4_and_ipv6() {
-    let Some(_turn) = turn("addresses", &[Kind::Http]) else {
+    let Some(_turn) = turn("addresses", &[ServerKind::Http]) else {
         return;
     };
-    let mut lab = standing(FAST, WithNodes::Yes, &[Site::Near, Site::Far]);
+    let mut lab = standing(FAST, WithNodes::Yes, &[LabSite::Near, LabSite::Far]);
     let content = publish(&mut lab, "file", 300_000, 1);
-    let client = Client::of(&lab);
-    let v6 = SocketAddr::new(IpAddr::V6(Site::Far.host_address_v6()), HTTP_PORT);
-    for server in [web(Site::Far), v6] {
+    let client = HttpClient::of(&lab);
+    let v6 = SocketAddr::new(IpAddr::V6(LabSite::Far.host_address_v6()), HTTP_PORT);
+    for server in [web(LabSite::Far), v6] {
         let body = client.fetch(server, "file", PATIENCE);
         assert!(body.expect("it arrives") == content, "over {server}");
     }
-    let status = lab.nodes().expect("they run").status(Site::Near);
+    let status = lab.nodes().expect("they run").status(LabSite::Near);
     let status = status.expect("the near node answers");
     assert_eq!(status["flows_total"], 2, "{status}");
     let log = std::fs::read_to_string(lab.logs().join("server-nginx-access.log"));
@@ -36,38 +36,46 @@ fn the_server_sees_the_client_over_ipv4_and_ipv6() {
 
 #[test]
 fn nothing_arrives_without_the_emulator() {
-    let Some(_turn) = turn("emulator", &[Kind::Http]) else {
+    let Some(_turn) = turn("emulator", &[ServerKind::Http]) else {
         return;
     };
-    let mut lab = standing(FAST, WithNodes::No, &[Site::Near, Site::Far]);
+    let mut lab = standing(FAST, WithNodes::No, &[LabSite::Near, LabSite::Far]);
     let content = publish(&mut lab, "file", 1000, 1);
-    let client = Client::of(&lab);
-    let body = client.fetch(web(Site::Far), "file", PATIENCE);
+    let client = HttpClient::of(&lab);
+    let body = client.fetch(web(LabSite::Far), "file", PATIENCE);
     assert!(body.expect("it arrives") == content);
-    lab.emulator().stop(Signal::Terminate).expect("it stops");
-    let body = client.fetch(web(Site::Far), "file", Duration::from_secs(2));
+    lab.emulator()
+        .stop(ProcessSignal::Terminate)
+        .expect("it stops");
+    let body = client.fetch(web(LabSite::Far), "file", Duration::from_secs(2));
     assert!(body.is_err());
 }
 
 #[test]
 fn three_nodes_serve_two_prefixes() {
-    let Some(_turn) = turn("three nodes", &[Kind::Http]) else {
+    let Some(_turn) = turn("three nodes", &[ServerKind::Http]) else {
         return;
     };
-    let sites = [Site::Near, Site::Far, Site::Third];
+    let sites = [LabSite::Near, LabSite::Far, LabSite::Third];
     let mut lab = standing(FAST, WithNodes::Yes, &sites);
     let logs = lab.logs().to_owned();
-    let third = Servers::start(lab.run(), lab.topology(), Site::Third, &logs, &[Kind::Http])
-        .expect("the third site's server starts");
+    let third = SiteServers::start(
+        lab.run(),
+        lab.topology(),
+        LabSite::Third,
+        &logs,
+        &[ServerKind::Http],
+    )
+    .expect("the third site's server starts");
     let content = publish(&mut lab, "file", 300_000, 1);
     std::fs::write(third.files().join("file"), &content[..200_000]).expect("it can be written");
-    let client = Client::of(&lab);
-    let body = client.fetch(web(Site::Far), "file", PATIENCE);
+    let client = HttpClient::of(&lab);
+    let body = client.fetch(web(LabSite::Far), "file", PATIENCE);
     assert!(body.expect("it arrives from the far site") == content);
-    let body = client.fetch(web(Site::Third), "file", PATIENCE);
+    let body = client.fetch(web(LabSite::Third), "file", PATIENCE);
     assert!(body.expect("it arrives from the third site") == content[..200_000]);
     let nodes = lab.nodes().expect("they run");
-    for site in [Site::Far, Site::Third] {
+    for site in [LabSite::Far, LabSite::Third] {
         let status = nodes.status(site).expect("the node answers");
         assert_eq!(status["flows_total"], 1, "{status}");
     }

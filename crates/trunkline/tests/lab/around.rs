@@ -15,11 +15,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
-use host::kernel::{self, Signal};
+use host::kernel::{self, ProcessSignal};
 use host::run::namespace_path;
 use host::{command, wait};
 use serde_json::Value;
-use vocab::Random;
+use vocab::SeededRandom;
 
 use crate::setting::turn;
 
@@ -33,13 +33,13 @@ const HOST_V6: &str = "2001:db8:1::2";
 const NOBODY: &str = "65534";
 
 /// Two namespaces, gone when dropped.
-struct World {
+struct HostNetworks {
     host: String,
     network: String,
     _turn: MutexGuard<'static, ()>,
 }
 
-impl World {
+impl HostNetworks {
     /// Waits for the test's turn; `None` where it cannot run.
     fn new(test: &str) -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -116,11 +116,11 @@ impl World {
     }
 
     /// Serves `content` by HTTP in the network, and notes who asks.
-    fn serve(&self, content: &[u8]) -> Server {
+    fn serve(&self, content: &[u8]) -> HostServer {
         self.serve_at(&namespace_path(&self.network), "[::]:0", content)
     }
 
-    fn serve_at(&self, namespace: &Path, address: &str, content: &[u8]) -> Server {
+    fn serve_at(&self, namespace: &Path, address: &str, content: &[u8]) -> HostServer {
         let listener = kernel::in_network_namespace(namespace, || TcpListener::bind(address))
             .expect("a port is free");
         let port = listener.local_addr().expect("it is bound").port();
@@ -146,11 +146,11 @@ impl World {
                 let _ = stream.write_all(&answer);
             }
         });
-        Server { port, clients }
+        HostServer { port, clients }
     }
 }
 
-impl Drop for World {
+impl Drop for HostNetworks {
     fn drop(&mut self) {
         for namespace in [&self.host, &self.network] {
             // What was not made cannot be removed.
@@ -159,12 +159,12 @@ impl Drop for World {
     }
 }
 
-struct Server {
+struct HostServer {
     port: u16,
     clients: Arc<Mutex<Vec<IpAddr>>>,
 }
 
-impl Server {
+impl HostServer {
     fn clients(&self) -> Vec<IpAddr> {
         self.clients.lock().expect("nobody panics with it").clone()
     }
@@ -172,7 +172,7 @@ impl Server {
 
 fn content(seed: u64, bytes: usize) -> Vec<u8> {
     let mut content = vec![0; bytes];
-    Random::from_seed(seed).fill(&mut content);
+    SeededRandom::from_seed(seed).fill(&mut content);
     content
 }
 
@@ -202,7 +202,7 @@ fn printed(output: Output) -> Vec<u8> {
 
 #[test]
 fn streams_and_exit_codes_pass_through() {
-    let Some(world) = World::new("streams through a link") else {
+    let Some(world) = HostNetworks::new("streams through a link") else {
         return;
     };
     let mut child = world
@@ -243,7 +243,8 @@ fn streams_and_exit_codes_pass_through() {
 
 #[test]
 fn an_account_that_cannot_be_written_hides_no_exit_code() {
-    let Some(world) = World::new("an_account_that_cannot_be_written_hides_no_exit_code") else {
+    let Some(world) = HostNetworks::new("an_account_that_cannot_be_written_hides_no_exit_code")
+    else {
         return;
     };
     let ends_with_3 = ["sh", "-c", "exit 3"];
@@ -290,7 +291,7 @@ fn an_account_that_cannot_be_written_hides_no_exit_code() {
 
 #[test]
 fn bytes_arrive_as_they_were_over_both_families() {
-    let Some(world) = World::new("bytes through a link around a command") else {
+    let Some(world) = HostNetworks::new("bytes through a link around a command") else {
         return;
     };
     let before = world.state_of_host();
@@ -320,7 +321,7 @@ fn bytes_arrive_as_they_were_over_both_families() {
 
 #[test]
 fn nothing_passes_beside_the_link() {
-    let Some(world) = World::new("no way but the link") else {
+    let Some(world) = HostNetworks::new("no way but the link") else {
         return;
     };
     let server = world.serve(b"never");
@@ -344,7 +345,7 @@ fn nothing_passes_beside_the_link() {
 #[test]
 fn rate_and_queue_act_on_what_the_command_receives() {
     const DATAGRAMS: u64 = 20;
-    let Some(world) = World::new("the rate of a link around a command") else {
+    let Some(world) = HostNetworks::new("the rate of a link around a command") else {
         return;
     };
     let socket = kernel::in_network_namespace(&namespace_path(&world.network), || {
@@ -392,7 +393,7 @@ fn rate_and_queue_act_on_what_the_command_receives() {
 
 #[test]
 fn the_gateway_is_the_host_with_its_loopback() {
-    let Some(world) = World::new("the host's services through a link") else {
+    let Some(world) = HostNetworks::new("the host's services through a link") else {
         return;
     };
     let server = world.serve_at(&world.host(), "127.0.0.1:0", b"from the host");
@@ -411,7 +412,7 @@ fn the_gateway_is_the_host_with_its_loopback() {
 
 #[test]
 fn names_are_resolved_by_the_hosts_own_resolver() {
-    let Some(world) = World::new("names through a link") else {
+    let Some(world) = HostNetworks::new("names through a link") else {
         return;
     };
     let server = world.serve(b"found");
@@ -470,12 +471,12 @@ fn answer(resolver: &UdpSocket, question: &[u8], asker: SocketAddr) {
 }
 
 /// A command behind a link that says "ready" and waits.
-struct Waiting {
+struct WaitingCommand {
     child: Child,
     output: BufReader<std::process::ChildStdout>,
 }
 
-impl Waiting {
+impl WaitingCommand {
     fn start(mut link: Command) -> Self {
         let mut child = link
             .stdin(Stdio::null())
@@ -500,21 +501,21 @@ impl Waiting {
 
 #[test]
 fn signals_reach_the_command() {
-    let Some(world) = World::new("signals through a link") else {
+    let Some(world) = HostNetworks::new("signals through a link") else {
         return;
     };
     let before = world.state_of_host();
     for (signal, name) in [
-        (Signal::Terminate, "TERM"),
-        (Signal::Interrupt, "INT"),
-        (Signal::Reload, "HUP"),
+        (ProcessSignal::Terminate, "TERM"),
+        (ProcessSignal::Interrupt, "INT"),
+        (ProcessSignal::Reload, "HUP"),
     ] {
         let script = format!(
             "trap 'echo got {name}; exit 33' {name}; echo ready; while :; do sleep 0.02; done"
         );
         // A shell cannot trap what it was started to ignore, as under nohup.
         let command = ["env", "--default-signal", "bash", "-c", &script];
-        let waiting = Waiting::start(world.link("", &command));
+        let waiting = WaitingCommand::start(world.link("", &command));
         kernel::send_signal(waiting.child.id(), signal).expect("it runs");
         assert_eq!(waiting.end(), (Some(33), format!("got {name}\n")));
     }
@@ -523,7 +524,7 @@ fn signals_reach_the_command() {
 
 #[test]
 fn a_killed_link_takes_its_command_along_and_the_next_one_cleans_up() {
-    let Some(world) = World::new("kill -9 of a link") else {
+    let Some(world) = HostNetworks::new("kill -9 of a link") else {
         return;
     };
     let before = world.state_of_host();
@@ -533,9 +534,10 @@ fn a_killed_link_takes_its_command_along_and_the_next_one_cleans_up() {
     // A killed process cannot remove its socket: it is to go with a directory.
     let directory = tempfile::tempdir().expect("a directory can be made");
     let control = format!("--control {}/control", directory.path().display());
-    let mut killed = Waiting::start(world.link(&control, &["sh", "-c", &script]));
-    let other = Waiting::start(world.link("", &["sh", "-c", "echo ready; exec sleep 86400"]));
-    kernel::send_signal(killed.child.id(), Signal::Kill).expect("it runs");
+    let mut killed = WaitingCommand::start(world.link(&control, &["sh", "-c", &script]));
+    let other =
+        WaitingCommand::start(world.link("", &["sh", "-c", "echo ready; exec sleep 86400"]));
+    kernel::send_signal(killed.child.id(), ProcessSignal::Kill).expect("it runs");
     killed.child.wait().expect("it ends");
     wait::until(PATIENCE, "the command and its child to end", || {
         Ok((!somebody_runs_with(&duration)).then_some(()))
@@ -550,7 +552,7 @@ fn a_killed_link_takes_its_command_along_and_the_next_one_cleans_up() {
     assert!(!now.contains(&table), "{now}");
     // The other link still needs what the killed one had switched on.
     assert!(now.contains("/ipv4/conf/uplink/forwarding 1"), "{now}");
-    kernel::send_signal(other.child.id(), Signal::Terminate).expect("it runs");
+    kernel::send_signal(other.child.id(), ProcessSignal::Terminate).expect("it runs");
     assert_eq!(other.end().0, Some(128 + 15));
     assert_eq!(world.state_of_host(), before);
 }
@@ -569,11 +571,11 @@ fn somebody_runs_with(argument: &str) -> bool {
 
 /// A way for an ordinary user to run the program on a host: a copy that everybody may read, and
 /// a mount namespace in which /dev/net/tun is open to all, as it is on most systems.
-struct Ordinary {
+struct UnprivilegedUser {
     directory: tempfile::TempDir,
 }
 
-impl Ordinary {
+impl UnprivilegedUser {
     fn new() -> Self {
         let directory = tempfile::tempdir().expect("a directory can be made");
         let readable = fs::Permissions::from_mode(0o755);
@@ -587,7 +589,13 @@ impl Ordinary {
     }
 
     /// The command that runs `words` behind a link as nobody, after `preparation` as root.
-    fn link(&self, world: &World, preparation: &str, settings: &str, words: &[&str]) -> Command {
+    fn link(
+        &self,
+        world: &HostNetworks,
+        preparation: &str,
+        settings: &str,
+        words: &[&str],
+    ) -> Command {
         let directory = self.directory.path().display();
         let script = format!(
             "mknod -m 666 {directory}/tun c 10 200 && mount --bind {directory}/tun /dev/net/tun && \
@@ -601,7 +609,7 @@ impl Ordinary {
     }
 }
 
-impl Drop for Ordinary {
+impl Drop for UnprivilegedUser {
     fn drop(&mut self) {
         // Each command makes it anew; the directory goes by itself.
         let _ = fs::remove_file(self.directory.path().join("tun"));
@@ -630,7 +638,7 @@ fn skipped(test: &str, reason: &str) {
 #[test]
 fn an_ordinary_user_reaches_the_network_through_a_gateway_program() {
     let test = "a link around a command without root";
-    let Some(world) = World::new(test) else {
+    let Some(world) = HostNetworks::new(test) else {
         return;
     };
     if !user_namespaces_work(test) {
@@ -652,7 +660,7 @@ fn an_ordinary_user_reaches_the_network_through_a_gateway_program() {
              curl -sS --max-time 60 http://{server_name}:{}/ && exit 17",
             server.port
         );
-        let ordinary = Ordinary::new();
+        let ordinary = UnprivilegedUser::new();
         let output = ordinary
             .link(&world, "", "--delay 2ms --json", &["sh", "-c", &script])
             .output()
@@ -671,7 +679,7 @@ fn an_ordinary_user_reaches_the_network_through_a_gateway_program() {
 #[test]
 fn without_a_gateway_program_the_fix_is_named() {
     let test = "a missing gateway program";
-    let Some(world) = World::new(test) else {
+    let Some(world) = HostNetworks::new(test) else {
         return;
     };
     if !user_namespaces_work(test) {
@@ -682,7 +690,7 @@ fn without_a_gateway_program_the_fix_is_named() {
         .filter_map(command::find)
         .map(|program| format!("mount --bind /dev/null {} && ", program.display()))
         .collect();
-    let ordinary = Ordinary::new();
+    let ordinary = UnprivilegedUser::new();
     let output = ordinary
         .link(&world, &hidden, "", &["true"])
         .output()

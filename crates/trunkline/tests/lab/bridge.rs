@@ -14,9 +14,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use emulator::link::{BridgeEnd, BridgeIo, Devices, LinkConfig, LinkHandle, Loss, Namespace};
+use emulator::link::{
+    BridgeEnd, BridgeIo, LinkConfig, LinkDevices, LinkHandle, LossModel, NetworkNamespace,
+};
 use host::kernel;
-use vocab::{Probability, Random};
+use vocab::{Probability, SeededRandom};
 
 use crate::setting::turn;
 
@@ -36,7 +38,7 @@ const IPV6: [IpAddr; 2] = [
 ];
 
 /// Three namespaces, removed when it is dropped.
-struct Hosts {
+struct BridgeHosts {
     /// Host A's, host B's, and the one where the bridge is.
     namespaces: [String; 3],
 }
@@ -45,7 +47,7 @@ const A: usize = 0;
 const B: usize = 1;
 const MIDDLE: usize = 2;
 
-impl Hosts {
+impl BridgeHosts {
     fn new() -> Self {
         static MADE: AtomicU32 = AtomicU32::new(0);
         let number = MADE.fetch_add(1, Ordering::Relaxed);
@@ -106,12 +108,12 @@ impl Hosts {
     fn end(&self, interface: &str) -> BridgeEnd {
         BridgeEnd {
             interface: interface.to_owned(),
-            namespace: Some(Namespace::new(&self.namespaces[MIDDLE])),
+            namespace: Some(NetworkNamespace::new(&self.namespaces[MIDDLE])),
         }
     }
 
-    fn devices(&self, io: BridgeIo) -> Devices {
-        Devices::Bridge {
+    fn devices(&self, io: BridgeIo) -> LinkDevices {
+        LinkDevices::Bridge {
             a: self.end("inner-a"),
             b: self.end("inner-b"),
             io,
@@ -123,7 +125,7 @@ impl Hosts {
     }
 
     fn refusal(&self, a: BridgeEnd, b: BridgeEnd) -> String {
-        let devices = Devices::Bridge {
+        let devices = LinkDevices::Bridge {
             a,
             b,
             io: BridgeIo::Packet,
@@ -143,7 +145,7 @@ impl Hosts {
     }
 }
 
-impl Drop for Hosts {
+impl Drop for BridgeHosts {
     fn drop(&mut self) {
         for namespace in &self.namespaces {
             // One of them may never have been made.
@@ -171,7 +173,7 @@ fn ip(arguments: &[&str]) -> String {
 
 fn random(bytes: usize, seed: u64) -> Vec<u8> {
     let mut content = vec![0; bytes];
-    Random::from_seed(seed).fill(&mut content);
+    SeededRandom::from_seed(seed).fill(&mut content);
     content
 }
 
@@ -181,7 +183,7 @@ fn hosts_find_each_other_and_datagrams_pass_both_ways() {
         return;
     };
     for io in BOTH {
-        let hosts = Hosts::new();
+        let hosts = BridgeHosts::new();
         let link = hosts.bridge(io, LinkConfig::default());
         for addresses in [IPV4, IPV6] {
             let [a, b] = [A, B].map(|host| hosts.datagrams(host, addresses[host]));
@@ -210,7 +212,7 @@ fn tcp_with_offloads_on_arrives_byte_for_byte() {
     };
     const BYTES: usize = 8_000_000;
     for io in BOTH {
-        let hosts = Hosts::new();
+        let hosts = BridgeHosts::new();
         let link = hosts.bridge(io, LinkConfig::default());
         for (addresses, from, to) in [(IPV4, A, B), (IPV6, B, A)] {
             let listener = hosts.at(to, || TcpListener::bind((addresses[to], 0)));
@@ -249,7 +251,7 @@ fn a_link_that_loses_all_lets_nothing_pass() {
     };
     const COUNT: u64 = 500;
     for io in BOTH {
-        let hosts = Hosts::new();
+        let hosts = BridgeHosts::new();
         // Nobody could be found through this link.
         let address = hosts.ip(B, "-br link show host");
         let address = address
@@ -259,7 +261,7 @@ fn a_link_that_loses_all_lets_nothing_pass() {
         let neighbour = format!("neigh add {} lladdr {address} dev host", IPV4[B]);
         hosts.ip(A, &neighbour);
         let mut config = LinkConfig::default();
-        config.forward.loss = Loss::Random("100%".parse::<Probability>().unwrap());
+        config.forward.loss = LossModel::Random("100%".parse::<Probability>().unwrap());
         let link = hosts.bridge(io, config);
         let [a, b] = [A, B].map(|host| hosts.datagrams(host, IPV4[host]));
         // An interface that has only just come up may drop what is sent first.
@@ -291,7 +293,7 @@ fn an_interface_that_vanishes_ends_the_link_with_the_reason() {
     };
     for io in BOTH {
         for (host, name) in [(A, "inner-a"), (B, "inner-b")] {
-            let hosts = Hosts::new();
+            let hosts = BridgeHosts::new();
             let link = hosts.bridge(io, LinkConfig::default());
             hosts.ip(host, "link del host");
             while link.is_running() {
@@ -309,7 +311,7 @@ fn interfaces_are_put_back_as_they_were() {
         return;
     };
     for io in BOTH {
-        let hosts = Hosts::new();
+        let hosts = BridgeHosts::new();
         hosts.ip(MIDDLE, "link set inner-b up");
         let look = || {
             ["inner-a", "inner-b"].map(|name| {
@@ -337,7 +339,7 @@ fn what_cannot_be_bridged_is_refused() {
     let Some(_turn) = turn("what_cannot_be_bridged_is_refused", &[]) else {
         return;
     };
-    let hosts = Hosts::new();
+    let hosts = BridgeHosts::new();
     let twice = hosts.refusal(hosts.end("inner-a"), hosts.end("inner-a"));
     assert!(twice.contains("two different interfaces"), "{twice}");
     let missing = hosts.refusal(hosts.end("inner-a"), hosts.end("inner-c"));
@@ -358,7 +360,7 @@ fn what_cannot_be_bridged_is_refused() {
     hosts.ip(MIDDLE, "link set inner-b mtu 1500");
 
     let first = LinkHandle::start(
-        &Devices::Bridge {
+        &LinkDevices::Bridge {
             a: hosts.end("inner-a"),
             b: hosts.end("inner-b"),
             io: BridgeIo::Packet,

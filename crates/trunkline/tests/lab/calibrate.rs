@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
-use emulator::calibrate::{Certificate, Protocol, Quantity};
+use emulator::calibrate::{CalibrationCertificate, IpVersion, MeasuredQuantity};
 use serde_json::Value;
 
 use crate::setting::turn;
@@ -24,12 +24,12 @@ fn a_certificate_follows_from_the_raw_samples_beside_it() {
     let Some(_turn) = turn("a_certificate_follows_from_the_raw_samples_beside_it", &[]) else {
         return;
     };
-    for protocol in [Protocol::V4, Protocol::V6] {
+    for protocol in [IpVersion::V4, IpVersion::V6] {
         certificate_of_queues(protocol);
     }
 }
 
-fn certificate_of_queues(protocol: Protocol) {
+fn certificate_of_queues(protocol: IpVersion) {
     let folder = tempfile::tempdir().expect("a directory for the certificate");
     let path = folder.path().join("certificate.json");
     let mut arguments = vec![
@@ -44,7 +44,7 @@ fn certificate_of_queues(protocol: Protocol) {
         "--output",
         path.to_str().expect("a path of plain letters"),
     ];
-    if protocol == Protocol::V6 {
+    if protocol == IpVersion::V6 {
         arguments.push("--ipv6");
     }
     let output = trunkline(folder.path(), &arguments);
@@ -53,12 +53,12 @@ fn certificate_of_queues(protocol: Protocol) {
     assert!(matches!(output.status.code(), Some(0 | 1)), "{errors}");
     assert!(errors.contains("seed 7;"), "{errors}");
     let printed: Value = serde_json::from_slice(&output.stdout).expect("one JSON object");
-    let certificate = Certificate::read(&path).expect("a certificate that reads back");
+    let certificate = CalibrationCertificate::read(&path).expect("a certificate that reads back");
     assert_eq!(printed["cells"][0]["quantity"], "queue");
     assert_eq!((certificate.seed, certificate.protocol), (7, protocol));
     assert!(!certificate.cells.is_empty());
     for cell in &certificate.cells {
-        assert_eq!(cell.quantity, Quantity::Queue);
+        assert_eq!(cell.quantity, MeasuredQuantity::Queue);
         let raw = cell.raw.as_ref().expect("raw samples are kept");
         let rows = std::fs::read_to_string(folder.path().join("certificate.raw").join(raw))
             .expect("the raw samples are where the certificate says")

@@ -16,10 +16,10 @@ use std::time::{Duration, Instant};
 
 use host::command;
 use host::kernel;
-use lab::recording::{CaptureFiles, Edge, MarkerPath, Recorder};
-use lab::servers::Kind;
+use lab::recording::{CaptureFiles, MarkerEdge, MarkerPath, PacketRecorder};
+use lab::servers::ServerKind;
 use lab::site::{Lab, WithNodes};
-use lab::topology::Site;
+use lab::topology::LabSite;
 use serde_json::Value;
 
 use crate::setting::{standing, turn};
@@ -39,22 +39,22 @@ pub(crate) const NO_UDP: &str = "table ip closed {
 
 /// A link between two sites, and a test's far end. Fields are dropped in this order: what runs goes before what
 /// it runs in.
-pub(crate) struct Circuit {
+pub(crate) struct TestCircuit {
     far_end: Option<FarEnd>,
     lab: Lab,
     server: IpAddr,
     _turn: MutexGuard<'static, ()>,
 }
 
-impl Circuit {
+impl TestCircuit {
     /// A circuit over this link, once it is the test's turn; [`None`] where the lab cannot run, with the reason
     /// on standard error.
     pub(crate) fn over(link: &str, test: &str) -> Option<Self> {
-        let turn = turn(test, &[Kind::Http])?;
+        let turn = turn(test, &[ServerKind::Http])?;
         Some(Self {
             far_end: None,
-            lab: standing(link, WithNodes::No, &[Site::Near, Site::Far]),
-            server: Site::Far.host_address().into(),
+            lab: standing(link, WithNodes::No, &[LabSite::Near, LabSite::Far]),
+            server: LabSite::Far.host_address().into(),
             _turn: turn,
         })
     }
@@ -62,7 +62,7 @@ impl Circuit {
     /// The same, tested over IPv6.
     pub(crate) fn by_ipv6(self) -> Self {
         Self {
-            server: Site::Far.host_address_v6().into(),
+            server: LabSite::Far.host_address_v6().into(),
             ..self
         }
     }
@@ -122,21 +122,21 @@ impl Circuit {
     }
 
     /// Runs a test, `run --direction=up …`, to its end, which must be with this exit code.
-    pub(crate) fn measure(&self, test: &str, code: i32) -> Report {
+    pub(crate) fn measure(&self, test: &str, code: i32) -> TestReport {
         let output = self.near_end(test).output().expect("the program starts");
-        Report::of(&output, code)
+        TestReport::of(&output, code)
     }
 
     /// As [`Self::measure`], captured at the near host and on the link.
-    pub(crate) fn measure_captured(&self, test: &str, code: i32) -> (Report, CaptureFiles) {
+    pub(crate) fn measure_captured(&self, test: &str, code: i32) -> (TestReport, CaptureFiles) {
         let (run, topology, logs) = (self.lab.run(), self.lab.topology(), self.lab.logs());
         let markers = MarkerPath::open(topology).expect("the markers' sockets open");
         let mut recorder =
-            Recorder::start(run, topology, logs, logs, CAPTURE).expect("the captures start");
+            PacketRecorder::start(run, topology, logs, logs, CAPTURE).expect("the captures start");
         let mut mark = |edge| recorder.mark(&markers, edge, CAPTURE);
-        mark(Edge::Begin).expect("the captures run");
+        mark(MarkerEdge::Begin).expect("the captures run");
         let report = self.measure(test, code);
-        mark(Edge::End).expect("the captures run");
+        mark(MarkerEdge::End).expect("the captures run");
         (report, recorder.finish().expect("the captures end"))
     }
 
@@ -185,12 +185,12 @@ pub(crate) fn wait_for(log: &Path, words: &str) {
 }
 
 /// What the near end found; its fields by their names.
-pub(crate) struct Report {
+pub(crate) struct TestReport {
     document: Value,
     errors: String,
 }
 
-impl Report {
+impl TestReport {
     /// What it printed, having ended with this exit code.
     pub(crate) fn of(output: &Output, code: i32) -> Self {
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -245,7 +245,7 @@ impl Report {
     }
 }
 
-impl Deref for Report {
+impl Deref for TestReport {
     type Target = Value;
 
     fn deref(&self) -> &Value {

@@ -288,12 +288,12 @@ fn what_a_killed_link_leaves_is_said_and_removed() {
 }
 
 /// Ends its process, and removes its namespace.
-struct Namesake {
+struct NamesakeProcess {
     process: Child,
     namespace: String,
 }
 
-impl Drop for Namesake {
+impl Drop for NamesakeProcess {
     fn drop(&mut self) {
         let process = self.process.id().to_string();
         // It removes its control socket, as one that is killed would not.
@@ -322,7 +322,7 @@ fn a_second_link_of_the_same_name_says_what_it_answers_to() {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut link = Namesake { process, namespace };
+        let mut link = NamesakeProcess { process, namespace };
         let mut ready = String::new();
         let out = link.process.stdout.as_mut().unwrap();
         BufReader::new(out).read_line(&mut ready).unwrap();

@@ -3,14 +3,17 @@
 use std::path::Path;
 use std::process::Command;
 
-use lab::servers::Kind;
+use lab::servers::ServerKind;
 use serde_json::Value;
 
 use crate::setting::turn;
 
 #[test]
 fn the_demo_s_rows_are_complete_and_tshark_finds_the_same() {
-    let Some(_turn) = turn("demo", &[Kind::Http, Kind::Ftp, Kind::Smb]) else {
+    let Some(_turn) = turn(
+        "demo",
+        &[ServerKind::Http, ServerKind::Ftp, ServerKind::Smb],
+    ) else {
         return;
     };
     let directory = tempfile::tempdir().expect("a temporary directory");

@@ -6,8 +6,8 @@
 
 use std::process::Command;
 
-use bench::labelled::{Case, Device};
-use lab::servers::Kind;
+use bench::labelled::{BottleneckDevice, PathCase};
+use lab::servers::ServerKind;
 use serde_json::Value;
 
 use crate::setting::turn;
@@ -16,8 +16,8 @@ const SEED: u64 = 7;
 
 /// The first case of each kind of device, of those that take the shortest.
 fn cases() -> Vec<u32> {
-    let is = |kind: fn(&Device) -> bool| {
-        let drawn = (0..60).map(|index| Case::draw(SEED, index));
+    let is = |kind: fn(&BottleneckDevice) -> bool| {
+        let drawn = (0..60).map(|index| PathCase::draw(SEED, index));
         drawn
             .filter(|case| kind(&case.device) && case.truth().rate < 12e6)
             .min_by(|a, b| a.measure_for().cmp(&b.measure_for()))
@@ -25,11 +25,11 @@ fn cases() -> Vec<u32> {
             .expect("sixty cases hold every kind")
     };
     vec![
-        is(|device| matches!(device, Device::NftPackets { .. })),
+        is(|device| matches!(device, BottleneckDevice::NftPackets { .. })),
         is(|device| {
             matches!(
                 device,
-                Device::Tbf {
+                BottleneckDevice::Tbf {
                     queue_packets: 2,
                     ..
                 }
@@ -38,7 +38,7 @@ fn cases() -> Vec<u32> {
         is(|device| {
             matches!(
                 device,
-                Device::Tbf {
+                BottleneckDevice::Tbf {
                     queue_packets: 5..,
                     ..
                 }
@@ -51,7 +51,7 @@ fn cases() -> Vec<u32> {
 fn paths_of_the_kernel_are_measured_judged_and_kept() {
     let Some(_turn) = turn(
         "paths_of_the_kernel_are_measured_judged_and_kept",
-        &[Kind::Http],
+        &[ServerKind::Http],
     ) else {
         return;
     };

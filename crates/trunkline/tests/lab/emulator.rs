@@ -8,11 +8,12 @@ use std::thread;
 use std::time::Duration;
 
 use emulator::link::{
-    Devices, DirectionConfig, Endpoint, LinkConfig, LinkHandle, LinkReport, Namespace, Offloads,
+    DirectionConfig, LinkConfig, LinkDevices, LinkEndpoint, LinkHandle, LinkReport,
+    NetworkNamespace, OffloadSetting,
 };
-use host::run::{Run, namespace_path};
+use host::run::{LabRun, namespace_path};
 use host::{command, kernel, wait};
-use vocab::{Probability, Random};
+use vocab::{Probability, SeededRandom};
 
 use crate::setting::{environment, turn};
 
@@ -35,24 +36,24 @@ const ADDRESSES: [[IpAddr; 2]; 2] = [
 ];
 
 /// Two namespaces and a link between them.
-struct Pair {
+struct NamespacePair {
     link: LinkHandle,
     /// The namespace of each end.
     ends: [PathBuf; 2],
     /// Removes the namespaces.
-    _run: Run,
+    _run: LabRun,
 }
 
-impl Pair {
-    fn up(config: LinkConfig, offloads: Offloads) -> Self {
-        let run = Run::create(&environment()).expect("the run directory can be made");
+impl NamespacePair {
+    fn up(config: LinkConfig, offloads: OffloadSetting) -> Self {
+        let run = LabRun::create(&environment()).expect("the run directory can be made");
         let names = ["end-a", "end-b"].map(|role| run.make_namespace(role).expect("as root"));
         let [a, b] = ["a", "b"].map(|name| format!("emu-{name}"));
-        let endpoint = |device: &str, namespace: &str| Endpoint {
+        let endpoint = |device: &str, namespace: &str| LinkEndpoint {
             device: device.to_owned(),
-            namespace: Some(Namespace::new(namespace)),
+            namespace: Some(NetworkNamespace::new(namespace)),
         };
-        let devices = Devices::Tun {
+        let devices = LinkDevices::Tun {
             a: endpoint(&a, &names[0]),
             b: endpoint(&b, &names[1]),
             offloads,
@@ -131,7 +132,7 @@ fn config(forward: DirectionConfig) -> LinkConfig {
 
 fn random_bytes(count: usize, seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; count];
-    Random::from_seed(seed).fill(&mut bytes);
+    SeededRandom::from_seed(seed).fill(&mut bytes);
     bytes
 }
 
@@ -153,7 +154,7 @@ fn exchange(mut stream: TcpStream, out: &[u8]) -> Vec<u8> {
     })
 }
 
-fn streams_arrive(pair: &Pair, [near, far]: [IpAddr; 2]) {
+fn streams_arrive(pair: &NamespacePair, [near, far]: [IpAddr; 2]) {
     let listener =
         kernel::in_network_namespace(&pair.ends[1], || TcpListener::bind(SocketAddr::new(far, 0)))
             .expect("the address is the device's");
@@ -176,10 +177,10 @@ fn streams_arrive(pair: &Pair, [near, far]: [IpAddr; 2]) {
     assert!(arrived == there, "what arrived differs");
 }
 
-fn datagrams_arrive(pair: &Pair, addresses: [IpAddr; 2]) {
+fn datagrams_arrive(pair: &NamespacePair, addresses: [IpAddr; 2]) {
     let [one, other] = pair.sockets(addresses);
     other.set_read_timeout(Some(PATIENCE)).expect("not zero");
-    let mut random = Random::from_seed(3);
+    let mut random = SeededRandom::from_seed(3);
     let mut buffer = [0; 2_048];
     for round in 0..60 {
         // So few that the receiver's buffer holds them all; every third round in equal lengths.
@@ -204,7 +205,7 @@ fn datagrams_arrive(pair: &Pair, addresses: [IpAddr; 2]) {
     }
 }
 
-fn everything_arrives(test: &str, offloads: Offloads) {
+fn everything_arrives(test: &str, offloads: OffloadSetting) {
     let Some(_turn) = turn(test, &[]) else {
         return;
     };
@@ -212,7 +213,7 @@ fn everything_arrives(test: &str, offloads: Offloads) {
         delay: Duration::from_millis(2),
         ..DirectionConfig::default()
     };
-    let pair = Pair::up(config(delayed), offloads);
+    let pair = NamespacePair::up(config(delayed), offloads);
     for addresses in ADDRESSES {
         streams_arrive(&pair, addresses);
         datagrams_arrive(&pair, addresses);
@@ -227,12 +228,12 @@ fn everything_arrives(test: &str, offloads: Offloads) {
 
 #[test]
 fn streams_and_datagrams_pass_unchanged_in_runs() {
-    everything_arrives("the emulator with offloads", Offloads::On);
+    everything_arrives("the emulator with offloads", OffloadSetting::On);
 }
 
 #[test]
 fn streams_and_datagrams_pass_unchanged_one_by_one() {
-    everything_arrives("the emulator without offloads", Offloads::Off);
+    everything_arrives("the emulator without offloads", OffloadSetting::Off);
 }
 
 #[test]
@@ -244,7 +245,7 @@ fn certain_loss_loses_everything() {
         loss: Probability::from_fraction(1.0).expect("a share").into(),
         ..DirectionConfig::default()
     };
-    let pair = Pair::up(config(lossy), Offloads::On);
+    let pair = NamespacePair::up(config(lossy), OffloadSetting::On);
     let [one, other] = pair.sockets(ADDRESSES[0]);
     for _ in 0..100 {
         one.send(&[7; 500]).expect("the device is up");
@@ -274,7 +275,7 @@ fn damage_is_never_hidden() {
         delay: Duration::from_millis(20),
         ..DirectionConfig::default()
     };
-    let pair = Pair::up(config(damaging), Offloads::On);
+    let pair = NamespacePair::up(config(damaging), OffloadSetting::On);
     let [one, other] = pair.sockets(ADDRESSES[0]);
     other.set_nonblocking(true).expect("it is a socket");
     let mut all_sent = HashSet::new();
@@ -311,7 +312,7 @@ fn devices_are_gone_with_the_link() {
     let Some(_turn) = turn("the end of a link", &[]) else {
         return;
     };
-    let pair = Pair::up(config(DirectionConfig::default()), Offloads::On);
+    let pair = NamespacePair::up(config(DirectionConfig::default()), OffloadSetting::On);
     let devices = |pair: &[PathBuf; 2]| {
         pair.iter()
             .map(|end| {
@@ -324,7 +325,7 @@ fn devices_are_gone_with_the_link() {
             .count()
     };
     assert_eq!(devices(&pair.ends), 2);
-    let Pair { link, ends, _run } = pair;
+    let NamespacePair { link, ends, _run } = pair;
     link.stop().expect("it ran until now");
     assert_eq!(devices(&ends), 0);
 }

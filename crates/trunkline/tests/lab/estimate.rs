@@ -7,8 +7,8 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use host::kernel::{self, Signal};
-use vocab::Random;
+use host::kernel::{self, ProcessSignal};
+use vocab::SeededRandom;
 
 const MEBIBYTE: u64 = 1 << 20;
 
@@ -33,7 +33,7 @@ fn number(value: &serde_json::Value) -> u64 {
 
 fn noise(length: u64, seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; length as usize];
-    Random::from_seed(seed).fill(&mut bytes);
+    SeededRandom::from_seed(seed).fill(&mut bytes);
     bytes
 }
 
@@ -138,11 +138,11 @@ fn a_link_to_itself_and_an_empty_capture_are_named() {
     assert_eq!(code, Some(0), "{said}");
     assert_eq!(number(&document["bytes"]), 1);
     // The head of a capture and nothing else; its first bytes only.
-    fs::write(path("none.pcap"), Capture::new().0).unwrap();
+    fs::write(path("none.pcap"), TcpdumpCapture::new().0).unwrap();
     let (code, document, said) = estimate(&[&path("none.pcap")]);
     assert_eq!(code, Some(0), "{said}");
     assert_eq!(number(&document["captures"][0]["connections"]), 0);
-    fs::write(path("cut.pcap"), &Capture::new().0[..10]).unwrap();
+    fs::write(path("cut.pcap"), &TcpdumpCapture::new().0[..10]).unwrap();
     let (code, document, said) = estimate(&[&path("cut.pcap")]);
     assert_eq!(code, Some(1), "{said}");
     assert!(document["skipped"][0]["reason"].is_string(), "{document}");
@@ -199,7 +199,7 @@ fn waiting_for_a_pipe_ends_with_an_interruption() {
             assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
             std::thread::yield_now();
         }
-        kernel::send_signal(child.id(), Signal::Interrupt).unwrap();
+        kernel::send_signal(child.id(), ProcessSignal::Interrupt).unwrap();
         let output = child.wait_with_output().unwrap();
         drop(input);
         let said = String::from_utf8_lossy(&output.stderr);
@@ -226,9 +226,9 @@ fn what_is_not_there_or_has_no_end_is_refused_before_anything_is_made() {
 }
 
 /// A capture as tcpdump writes one.
-struct Capture(Vec<u8>);
+struct TcpdumpCapture(Vec<u8>);
 
-impl Capture {
+impl TcpdumpCapture {
     fn new() -> Self {
         let header = [0xa1b2_c3d4_u32, 0x0004_0002, 0, 0, 262_144, 1];
         Self(header.map(u32::to_le_bytes).concat())
@@ -318,7 +318,7 @@ fn a_capture_is_taken_apart_into_what_the_hosts_sent() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("two.pcap").display().to_string();
     let answer = noise(300_000, 4);
-    let mut capture = Capture::new();
+    let mut capture = TcpdumpCapture::new();
     capture.exchange(1_000, 40_000, &answer);
     capture.exchange(2_000, 50_000, &answer);
     fs::write(&path, &capture.0).unwrap();
@@ -357,7 +357,7 @@ fn a_capture_is_taken_apart_into_what_the_hosts_sent() {
 fn a_damaged_capture_is_sent_as_far_as_it_goes_and_named() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("cut.pcap").display().to_string();
-    let mut capture = Capture::new();
+    let mut capture = TcpdumpCapture::new();
     capture.exchange(1_000, 40_000, &noise(300_000, 5));
     let whole = capture.0.len();
     fs::write(&path, &capture.0[..whole / 2]).unwrap();

@@ -3,29 +3,30 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use host::kernel::{self, Signal};
-use lab::servers::Kind;
+use host::kernel::{self, ProcessSignal};
+use lab::servers::ServerKind;
 use lab::site::{Lab, WithNodes};
-use lab::topology::Site;
-use vocab::Random;
+use lab::topology::LabSite;
+use vocab::SeededRandom;
 
 use crate::setting::{
-    Client, FAST, Failure, SLOW, ask, publish, receive, standing, turn, wait_for_moment, web,
+    FAST, FetchFailure, HttpClient, SLOW, ask, publish, receive, standing, turn, wait_for_moment,
+    web,
 };
 
 const PATIENCE: Duration = Duration::from_secs(10);
-const BOTH: [Site; 2] = [Site::Near, Site::Far];
+const BOTH: [LabSite; 2] = [LabSite::Near, LabSite::Far];
 
 /// Starts to fetch "big", does `harm` when a megabyte of it is there, and says how it ended.
 fn interrupted_fetch(
-    client: &Client,
+    client: &HttpClient,
     limit: Duration,
     harm: impl FnOnce(),
-) -> Result<Vec<u8>, Failure> {
+) -> Result<Vec<u8>, FetchFailure> {
     let mut stream = client
-        .connect(web(Site::Far), limit)
-        .map_err(Failure::Broken)?;
-    ask(&mut stream, "big").map_err(Failure::Broken)?;
+        .connect(web(LabSite::Far), limit)
+        .map_err(FetchFailure::Broken)?;
+    ask(&mut stream, "big").map_err(FetchFailure::Broken)?;
     let mut harm = Some(harm);
     receive(stream, |seen| {
         if seen > 1_000_000
@@ -36,33 +37,33 @@ fn interrupted_fetch(
     })
 }
 
-fn pid_of(lab: &mut Lab, site: Site) -> u32 {
+fn pid_of(lab: &mut Lab, site: LabSite) -> u32 {
     let nodes = lab.nodes().expect("they run");
     nodes.process(site).expect("it runs").pid()
 }
 
 /// Kills a node with -9 in mid-transfer; new connections must work `limit` later, and the node
 /// must come back by itself with its dictionary.
-fn kill_in_mid_transfer(site: Site, limit: Duration) {
+fn kill_in_mid_transfer(site: LabSite, limit: Duration) {
     let mut lab = standing(SLOW, WithNodes::Yes, &BOTH);
     let content = publish(&mut lab, "big", 5_000_000, 1);
     let small = publish(&mut lab, "small", 100_000, 2);
-    let client = Client::of(&lab);
-    let body = client.fetch(web(Site::Far), "small", PATIENCE);
+    let client = HttpClient::of(&lab);
+    let body = client.fetch(web(LabSite::Far), "small", PATIENCE);
     assert!(body.expect("it arrives") == small);
     let pid = pid_of(&mut lab, site);
     let mut killed = Instant::now();
     let ended = interrupted_fetch(&client, PATIENCE, || {
-        kernel::send_signal(pid, Signal::Kill).expect("the node runs");
+        kernel::send_signal(pid, ProcessSignal::Kill).expect("the node runs");
         killed = Instant::now();
     });
     match ended {
         Ok(body) => assert!(body == content),
-        Err(Failure::Broken(_)) => {}
+        Err(FetchFailure::Broken(_)) => {}
         Err(early) => panic!("a clean end in the middle: {early}"),
     }
     wait_for_moment(killed + limit);
-    let body = client.fetch(web(Site::Far), "small", Duration::from_secs(5));
+    let body = client.fetch(web(LabSite::Far), "small", Duration::from_secs(5));
     assert!(body.expect("new connections work") == small);
     let nodes = lab.nodes().expect("they run");
     nodes.forget_if_ended(site);
@@ -70,58 +71,58 @@ fn kill_in_mid_transfer(site: Site, limit: Duration) {
     let status = nodes.status(site).expect("it answers");
     let chunks = status["dictionary"]["chunks"].as_u64();
     assert!(chunks.is_some_and(|chunks| chunks > 0), "{status}");
-    let body = client.fetch(web(Site::Far), "big", PATIENCE);
+    let body = client.fetch(web(LabSite::Far), "big", PATIENCE);
     assert!(body.expect("it arrives") == content);
 }
 
 #[test]
 fn a_killed_near_node_is_passed_by_and_comes_back() {
-    if let Some(_turn) = turn("killed near node", &[Kind::Http]) {
-        kill_in_mid_transfer(Site::Near, Duration::from_secs(1));
+    if let Some(_turn) = turn("killed near node", &[ServerKind::Http]) {
+        kill_in_mid_transfer(LabSite::Near, Duration::from_secs(1));
     }
 }
 
 #[test]
 fn a_killed_far_node_is_passed_by_and_comes_back() {
-    if let Some(_turn) = turn("killed far node", &[Kind::Http]) {
-        kill_in_mid_transfer(Site::Far, Duration::from_secs(5));
+    if let Some(_turn) = turn("killed far node", &[ServerKind::Http]) {
+        kill_in_mid_transfer(LabSite::Far, Duration::from_secs(5));
     }
 }
 
 #[test]
 fn a_hung_near_node_is_passed_by_within_two_seconds() {
-    let Some(_turn) = turn("hung node", &[Kind::Http]) else {
+    let Some(_turn) = turn("hung node", &[ServerKind::Http]) else {
         return;
     };
     let mut lab = standing(FAST, WithNodes::Yes, &BOTH);
     let content = publish(&mut lab, "file", 100_000, 1);
-    let client = Client::of(&lab);
-    let pid = pid_of(&mut lab, Site::Near);
-    kernel::send_signal(pid, Signal::Freeze).expect("the node runs");
+    let client = HttpClient::of(&lab);
+    let pid = pid_of(&mut lab, LabSite::Near);
+    kernel::send_signal(pid, ProcessSignal::Freeze).expect("the node runs");
     wait_for_moment(Instant::now() + Duration::from_secs(2));
-    let body = client.fetch(web(Site::Far), "file", Duration::from_secs(5));
+    let body = client.fetch(web(LabSite::Far), "file", Duration::from_secs(5));
     assert!(body.expect("new connections work") == content);
     // Whether the watchdog has replaced it or not.
-    let _ = kernel::send_signal(pid, Signal::Thaw);
+    let _ = kernel::send_signal(pid, ProcessSignal::Thaw);
     let nodes = lab.nodes().expect("they run");
-    nodes.forget_if_ended(Site::Near);
+    nodes.forget_if_ended(LabSite::Near);
     nodes.wait_sessions().expect("the node comes back");
 }
 
 #[test]
 fn a_transfer_outlives_twenty_seconds_without_the_wan() {
-    let Some(_turn) = turn("WAN outage", &[Kind::Http]) else {
+    let Some(_turn) = turn("WAN outage", &[ServerKind::Http]) else {
         return;
     };
     let mut lab = standing(SLOW, WithNodes::Yes, &BOTH);
     let content = publish(&mut lab, "big", 4_000_000, 1);
-    let client = Client::of(&lab);
+    let client = HttpClient::of(&lab);
     let emulator = lab.emulator().pid();
     let body = interrupted_fetch(&client, Duration::from_secs(90), || {
-        kernel::send_signal(emulator, Signal::Freeze).expect("the emulator runs");
+        kernel::send_signal(emulator, ProcessSignal::Freeze).expect("the emulator runs");
         std::thread::spawn(move || {
             wait_for_moment(Instant::now() + Duration::from_secs(20));
-            let _ = kernel::send_signal(emulator, Signal::Thaw);
+            let _ = kernel::send_signal(emulator, ProcessSignal::Thaw);
         });
     });
     assert!(body.expect("it arrives in the end") == content);
@@ -131,17 +132,17 @@ fn a_transfer_outlives_twenty_seconds_without_the_wan() {
 
 #[test]
 fn a_damaged_dictionary_costs_no_byte() {
-    let Some(_turn) = turn("damaged dictionary", &[Kind::Http]) else {
+    let Some(_turn) = turn("damaged dictionary", &[ServerKind::Http]) else {
         return;
     };
     let mut lab = standing(FAST, WithNodes::Yes, &BOTH);
     let content = publish(&mut lab, "file", 3_000_000, 1);
-    let client = Client::of(&lab);
+    let client = HttpClient::of(&lab);
     for _ in 0..2 {
-        let body = client.fetch(web(Site::Far), "file", PATIENCE);
+        let body = client.fetch(web(LabSite::Far), "file", PATIENCE);
         assert!(body.expect("it arrives") == content);
     }
-    let mut random = Random::from_seed(7);
+    let mut random = SeededRandom::from_seed(7);
     for site in BOTH {
         lab.nodes()
             .expect("they run")
@@ -164,7 +165,7 @@ fn a_damaged_dictionary_costs_no_byte() {
         .wait_sessions()
         .expect("the session is up");
     for _ in 0..2 {
-        let body = client.fetch(web(Site::Far), "file", PATIENCE);
+        let body = client.fetch(web(LabSite::Far), "file", PATIENCE);
         assert!(body.expect("it arrives") == content);
     }
     lab.nodes()
@@ -175,7 +176,7 @@ fn a_damaged_dictionary_costs_no_byte() {
 
 /// Overwrites places in every file below `directory` with noise and cuts every other file short;
 /// returns how many files there were.
-fn damage(directory: &Path, random: &mut Random) -> usize {
+fn damage(directory: &Path, random: &mut SeededRandom) -> usize {
     let mut count = 0;
     for path in std::fs::read_dir(directory)
         .expect("the directory is there")
@@ -206,18 +207,18 @@ fn damage(directory: &Path, random: &mut Random) -> usize {
 
 #[test]
 fn a_server_that_dies_looks_dead_on_the_next_try() {
-    let Some(_turn) = turn("dead server", &[Kind::Http]) else {
+    let Some(_turn) = turn("dead server", &[ServerKind::Http]) else {
         return;
     };
     let mut lab = standing(FAST, WithNodes::Yes, &BOTH);
     let content = publish(&mut lab, "file", 50_000, 1);
-    let client = Client::of(&lab);
-    let body = client.fetch(web(Site::Far), "file", PATIENCE);
+    let client = HttpClient::of(&lab);
+    let body = client.fetch(web(LabSite::Far), "file", PATIENCE);
     assert!(body.expect("it arrives") == content);
     lab.servers().stop().expect("nginx stops");
-    let first = client.fetch(web(Site::Far), "file", PATIENCE);
-    assert!(matches!(first, Err(Failure::Broken(_))));
-    let again = client.connect(web(Site::Far), PATIENCE);
+    let first = client.fetch(web(LabSite::Far), "file", PATIENCE);
+    assert!(matches!(first, Err(FetchFailure::Broken(_))));
+    let again = client.connect(web(LabSite::Far), PATIENCE);
     assert_eq!(
         again.expect_err("nginx is gone").kind(),
         std::io::ErrorKind::ConnectionRefused

@@ -5,24 +5,24 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use host::kernel::{self, Signal};
-use host::run::Run;
+use host::kernel::{self, ProcessSignal};
+use host::run::LabRun;
 use host::wait;
-use lab::servers::Kind;
+use lab::servers::ServerKind;
 
 use crate::setting::{environment, turn};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A lab of a process of its own, and what it has made.
-struct Standing {
+struct LabProcess {
     child: Child,
     directory: PathBuf,
     /// Kept open, or the lab's next line would end it.
     _output: Lines<BufReader<ChildStdout>>,
 }
 
-impl Standing {
+impl LabProcess {
     fn up() -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_trunkline"))
             .args(["lab", "up", "--without-nodes"])
@@ -56,12 +56,15 @@ impl Standing {
 
 #[test]
 fn an_interrupted_lab_removes_everything() {
-    let Some(_turn) = turn("Ctrl-C", &[Kind::Http, Kind::Ftp, Kind::Smb]) else {
+    let Some(_turn) = turn(
+        "Ctrl-C",
+        &[ServerKind::Http, ServerKind::Ftp, ServerKind::Smb],
+    ) else {
         return;
     };
-    let mut standing = Standing::up();
+    let mut standing = LabProcess::up();
     assert_eq!(standing.namespaces().len(), 5);
-    kernel::send_signal(standing.child.id(), Signal::Interrupt).expect("it runs");
+    kernel::send_signal(standing.child.id(), ProcessSignal::Interrupt).expect("it runs");
     let status = standing.child.wait().expect("it ends");
     assert!(status.success());
     assert!(standing.namespaces().is_empty());
@@ -70,15 +73,18 @@ fn an_interrupted_lab_removes_everything() {
 
 #[test]
 fn the_next_start_removes_what_a_killed_lab_left() {
-    let Some(_turn) = turn("kill -9", &[Kind::Http, Kind::Ftp, Kind::Smb]) else {
+    let Some(_turn) = turn(
+        "kill -9",
+        &[ServerKind::Http, ServerKind::Ftp, ServerKind::Smb],
+    ) else {
         return;
     };
-    let mut standing = Standing::up();
-    kernel::send_signal(standing.child.id(), Signal::Kill).expect("it runs");
+    let mut standing = LabProcess::up();
+    kernel::send_signal(standing.child.id(), ProcessSignal::Kill).expect("it runs");
     standing.child.wait().expect("it ends");
     assert_eq!(standing.namespaces().len(), 5);
     assert!(standing.directory.exists());
-    let next = Run::create(&environment()).expect("a run can be made");
+    let next = LabRun::create(&environment()).expect("a run can be made");
     assert!(standing.namespaces().is_empty());
     assert!(!standing.directory.exists());
     drop(next);
@@ -86,12 +92,15 @@ fn the_next_start_removes_what_a_killed_lab_left() {
 
 #[test]
 fn servers_die_with_the_lab_that_started_them() {
-    let Some(_turn) = turn("orphans", &[Kind::Http, Kind::Ftp, Kind::Smb]) else {
+    let Some(_turn) = turn(
+        "orphans",
+        &[ServerKind::Http, ServerKind::Ftp, ServerKind::Smb],
+    ) else {
         return;
     };
-    let mut standing = Standing::up();
+    let mut standing = LabProcess::up();
     let namespaces = standing.namespaces();
-    kernel::send_signal(standing.child.id(), Signal::Kill).expect("it runs");
+    kernel::send_signal(standing.child.id(), ProcessSignal::Kill).expect("it runs");
     standing.child.wait().expect("it ends");
     wait::until(PATIENCE, "all processes to end", || {
         let rest: usize = namespaces
@@ -101,5 +110,5 @@ fn servers_die_with_the_lab_that_started_them() {
         Ok((rest == 0).then_some(()))
     })
     .expect("no server outlives the lab");
-    drop(Run::create(&environment()).expect("a run can be made"));
+    drop(LabRun::create(&environment()).expect("a run can be made"));
 }

@@ -4,20 +4,20 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use lab::servers::Kind;
+use lab::servers::ServerKind;
 use lab::site::WithNodes;
-use lab::topology::Site;
+use lab::topology::LabSite;
 
-use crate::setting::{Client, FAST, ask, publish, receive, standing, turn, web};
+use crate::setting::{FAST, HttpClient, ask, publish, receive, standing, turn, web};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
 fn five_hundred_connections_at_once_bring_the_right_bytes() {
-    let Some(_turn) = turn("500 connections", &[Kind::Http]) else {
+    let Some(_turn) = turn("500 connections", &[ServerKind::Http]) else {
         return;
     };
-    let mut lab = standing(FAST, WithNodes::Yes, &[Site::Near, Site::Far]);
+    let mut lab = standing(FAST, WithNodes::Yes, &[LabSite::Near, LabSite::Far]);
     // Of 60 kB each: more than what lies in buffers on the way, so that they really are at once.
     let contents: Vec<Vec<u8>> = (0..20)
         .map(|index| {
@@ -29,10 +29,10 @@ fn five_hundred_connections_at_once_bring_the_right_bytes() {
             )
         })
         .collect();
-    let client = Client::of(&lab);
+    let client = HttpClient::of(&lab);
     let mut streams = Vec::new();
     for index in 0..500 {
-        let stream = client.connect(web(Site::Far), PATIENCE);
+        let stream = client.connect(web(LabSite::Far), PATIENCE);
         streams.push(stream.unwrap_or_else(|error| panic!("connection {index}: {error}")));
     }
     for (index, stream) in streams.iter_mut().enumerate() {
@@ -43,16 +43,16 @@ fn five_hundred_connections_at_once_bring_the_right_bytes() {
             .unwrap_or_else(|failure| panic!("connection {index}: {failure}"));
         assert!(body == contents[index % 20], "connection {index}");
     }
-    let status = lab.nodes().expect("they run").status(Site::Near);
+    let status = lab.nodes().expect("they run").status(LabSite::Near);
     assert_eq!(status.expect("it answers")["flows_total"], 500);
 }
 
 #[test]
 fn a_browser_s_thirty_connections_and_a_refused_port_are_as_without_nodes() {
-    let Some(_turn) = turn("30 connections", &[Kind::Http]) else {
+    let Some(_turn) = turn("30 connections", &[ServerKind::Http]) else {
         return;
     };
-    let mut lab = standing(FAST, WithNodes::Yes, &[Site::Near, Site::Far]);
+    let mut lab = standing(FAST, WithNodes::Yes, &[LabSite::Near, LabSite::Far]);
     let contents: Vec<Vec<u8>> = (0..30)
         .map(|index| {
             publish(
@@ -63,17 +63,17 @@ fn a_browser_s_thirty_connections_and_a_refused_port_are_as_without_nodes() {
             )
         })
         .collect();
-    let client = Client::of(&lab);
+    let client = HttpClient::of(&lab);
     std::thread::scope(|scope| {
         let client = &client;
         for (index, content) in contents.iter().enumerate() {
             scope.spawn(move || {
-                let body = client.fetch(web(Site::Far), &format!("file{index}"), PATIENCE);
+                let body = client.fetch(web(LabSite::Far), &format!("file{index}"), PATIENCE);
                 assert!(body.expect("it arrives") == *content, "file{index}");
             });
         }
     });
-    let nobody = SocketAddr::new(web(Site::Far).ip(), 81);
+    let nobody = SocketAddr::new(web(LabSite::Far).ip(), 81);
     // The near node cannot know yet that nobody listens: the first try may be reset instead.
     let first = client.fetch(nobody, "file", PATIENCE);
     assert!(first.is_err());

@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use crate::circuit::{Circuit, NO_UDP, Report, assert_efficiency, count, list, number};
+use crate::circuit::{NO_UDP, TestCircuit, TestReport, assert_efficiency, count, list, number};
 use crate::setting::SLOW;
 
 /// A test with runs of two seconds.
@@ -32,7 +32,7 @@ const TUNNEL: &str = "table ip tunnel {
 #[test]
 fn an_iperf3_server_is_enough_for_what_one_end_can_tell() {
     let name = "an_iperf3_server_is_enough_for_what_one_end_can_tell";
-    let Some(mut circuit) = Circuit::over(SLOW, name) else {
+    let Some(mut circuit) = TestCircuit::over(SLOW, name) else {
         return;
     };
     circuit.serve_iperf3();
@@ -43,7 +43,7 @@ fn an_iperf3_server_is_enough_for_what_one_end_can_tell() {
 #[test]
 fn an_iperf3_server_is_enough_over_ipv6_behind_the_kernels_shaper() {
     let name = "an_iperf3_server_is_enough_over_ipv6_behind_the_kernels_shaper";
-    let Some(circuit) = Circuit::over(SLOW, name) else {
+    let Some(circuit) = TestCircuit::over(SLOW, name) else {
         return;
     };
     let mut circuit = circuit.by_ipv6();
@@ -55,7 +55,7 @@ fn an_iperf3_server_is_enough_over_ipv6_behind_the_kernels_shaper() {
 }
 
 /// Tests a circuit that carries so much of IP packets each way.
-fn assert_told_by_one_end(circuit: &Circuit, carries_bit_s: f64) {
+fn assert_told_by_one_end(circuit: &TestCircuit, carries_bit_s: f64) {
     let found = circuit.measure(&format!("{BRIEF} {LISTED}"), 0);
     assert_eq!(found["verdict"], "measured");
     let remark = found.remarks()[0];
@@ -110,7 +110,7 @@ fn assert_window_held(listed: &Value, rtt_ms: f64, way: &str) {
 #[test]
 fn an_iperf3_server_behind_a_firewall_that_eats_udp_is_tested_by_tcp_alone() {
     let name = "an_iperf3_server_behind_a_firewall_that_eats_udp_is_tested_by_tcp_alone";
-    let Some(mut circuit) = Circuit::over(SLOW, name) else {
+    let Some(mut circuit) = TestCircuit::over(SLOW, name) else {
         return;
     };
     circuit.filter("far", NO_UDP);
@@ -135,7 +135,7 @@ fn an_iperf3_server_behind_a_firewall_that_eats_udp_is_tested_by_tcp_alone() {
 #[test]
 fn behind_a_tunnel_that_drops_full_packets_one_end_measures_with_smaller_ones() {
     let name = "behind_a_tunnel_that_drops_full_packets_one_end_measures_with_smaller_ones";
-    let Some(mut circuit) = Circuit::over(SLOW, name) else {
+    let Some(mut circuit) = TestCircuit::over(SLOW, name) else {
         return;
     };
     circuit.filter("far", TUNNEL);
@@ -172,7 +172,7 @@ fn behind_a_tunnel_that_drops_full_packets_one_end_measures_with_smaller_ones() 
 #[test]
 fn behind_a_tunnel_and_a_firewall_it_is_said_that_nothing_gets_through() {
     let name = "behind_a_tunnel_and_a_firewall_it_is_said_that_nothing_gets_through";
-    let Some(mut circuit) = Circuit::over(SLOW, name) else {
+    let Some(mut circuit) = TestCircuit::over(SLOW, name) else {
         return;
     };
     circuit.filter("far", TUNNEL);
@@ -190,7 +190,7 @@ fn behind_a_tunnel_and_a_firewall_it_is_said_that_nothing_gets_through() {
     }
 }
 
-fn least_rtt_ms(found: &Report) -> f64 {
+fn least_rtt_ms(found: &TestReport) -> f64 {
     assert_eq!(found["baseline_rtt_by"], "tcp");
     found.baseline_rtt_ms(10.0)
 }

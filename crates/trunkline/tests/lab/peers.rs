@@ -2,7 +2,7 @@
 //!
 //! The buckets gain a packet in twelve minutes, so that nothing depends on how long anything takes.
 
-use bench::peers::{Policing, Side, burst_passed};
+use bench::peers::{LimiterOwner, PolicerSettings, burst_passed};
 use host::command;
 
 use crate::setting::{environment, turn};
@@ -16,16 +16,16 @@ fn a_policer_passes_a_burst_to_the_packet_as_the_kernels_does() {
         return;
     };
     for burst in [8, 53] {
-        let policing = Policing::burst_only(burst);
+        let policing = PolicerSettings::burst_only(burst);
         let passed = |side| {
             burst_passed(&environment(), side, &policing)
                 .expect("the burst can be sent and counted")
         };
         // The first ones, in order, and no other.
         let expected: Vec<u64> = (0..burst).collect();
-        assert_eq!(passed(Side::Trunkline), expected);
+        assert_eq!(passed(LimiterOwner::Trunkline), expected);
         if command::find("nft").is_some() {
-            assert_eq!(passed(Side::Kernel), expected);
+            assert_eq!(passed(LimiterOwner::Kernel), expected);
         }
     }
 }

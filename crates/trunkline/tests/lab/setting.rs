@@ -7,17 +7,17 @@ use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use host::Environment;
+use host::ProgramEnvironment;
 use host::kernel;
-use host::progress::Silent;
-use host::rootless::{Inside, Privileges};
-use host::run::Run;
-use lab::campaign::Link;
-use lab::preflight::{self, Captures, Interception, Needs};
-use lab::servers::{HTTP_PORT, Kind};
+use host::progress::SilentProgress;
+use host::rootless::{PrivilegeSource, UserNamespaceMembership};
+use host::run::LabRun;
+use lab::campaign::LabLink;
+use lab::preflight::{self, CaptureMode, InterceptionMode, LabRequirements};
+use lab::servers::{HTTP_PORT, ServerKind};
 use lab::site::{Lab, WithNodes};
-use lab::topology::Site;
-use vocab::Random;
+use lab::topology::LabSite;
+use vocab::SeededRandom;
 
 /// A link on which a megabyte takes a tenth of a second.
 pub(crate) const FAST: &str = "rate=100Mbit,delay=5ms,queue=250kB";
@@ -27,18 +27,18 @@ pub(crate) const SLOW: &str = "rate=10Mbit,delay=10ms,queue=125kB";
 static TURN: Mutex<()> = Mutex::new(());
 
 /// Waits for this test's turn; `None` where the lab cannot run, with the reason on standard error.
-pub(crate) fn turn(test: &str, kinds: &[Kind]) -> Option<MutexGuard<'static, ()>> {
+pub(crate) fn turn(test: &str, kinds: &[ServerKind]) -> Option<MutexGuard<'static, ()>> {
     let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let reason = if kernel::effective_user() != 0 {
         "it needs root".to_owned()
     } else {
-        let needs = Needs {
+        let needs = LabRequirements {
             servers: kinds.to_vec(),
             clients: vec!["curl"],
-            interception: Interception::Transparent,
-            captures: Captures::Taken,
+            interception: InterceptionMode::Transparent,
+            captures: CaptureMode::Taken,
         };
-        match preflight::check(&needs, Privileges::Root) {
+        match preflight::check(&needs, PrivilegeSource::Root) {
             Ok(()) => return Some(turn),
             Err(error) => format!("{error:#}"),
         }
@@ -49,49 +49,57 @@ pub(crate) fn turn(test: &str, kinds: &[Kind]) -> Option<MutexGuard<'static, ()>
 }
 
 /// The program under test and where it may write.
-pub(crate) fn environment() -> Environment {
-    Environment {
+pub(crate) fn environment() -> ProgramEnvironment {
+    ProgramEnvironment {
         program: PathBuf::from(env!("CARGO_BIN_EXE_trunkline")),
         arguments: Vec::new(),
-        user_namespace: Inside::No,
+        user_namespace: UserNamespaceMembership::No,
     }
 }
 
 /// A standing lab with nginx at the far site.
-pub(crate) fn standing(link: &str, with: WithNodes, sites: &[Site]) -> Lab {
-    let run = Run::create(&environment()).expect("the run directory can be made");
-    let link: Link = link.parse().expect("the test's link is well written");
-    Lab::build(run, &link, with, &[Kind::Http], sites, &Silent).expect("the lab stands")
+pub(crate) fn standing(link: &str, with: WithNodes, sites: &[LabSite]) -> Lab {
+    let run = LabRun::create(&environment()).expect("the run directory can be made");
+    let link: LabLink = link.parse().expect("the test's link is well written");
+    Lab::build(
+        run,
+        &link,
+        with,
+        &[ServerKind::Http],
+        sites,
+        &SilentProgress,
+    )
+    .expect("the lab stands")
 }
 
 /// Puts a file of random bytes where the far site's servers find it, and returns its content.
 pub(crate) fn publish(lab: &mut Lab, name: &str, bytes: usize, seed: u64) -> Vec<u8> {
     let mut content = vec![0; bytes];
-    Random::from_seed(seed).fill(&mut content);
+    SeededRandom::from_seed(seed).fill(&mut content);
     let path = lab.servers().files().join(name);
     std::fs::write(path, &content).expect("the server's directory can be written");
     content
 }
 
 /// nginx at a site, over IPv4.
-pub(crate) fn web(site: Site) -> SocketAddr {
+pub(crate) fn web(site: LabSite) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(site.host_address()), HTTP_PORT)
 }
 
 /// How a fetch failed.
 #[derive(Debug)]
-pub(crate) enum Failure {
+pub(crate) enum FetchFailure {
     /// The connection was refused, reset, or timed out.
     Broken(io::Error),
     /// The server's side ended cleanly before all was there: what must never happen.
     CleanEndTooEarly { got: usize, of: usize },
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for FetchFailure {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Broken(error) => write!(out, "the connection broke: {error}"),
-            Failure::CleanEndTooEarly { got, of } => {
+            FetchFailure::Broken(error) => write!(out, "the connection broke: {error}"),
+            FetchFailure::CleanEndTooEarly { got, of } => {
                 write!(out, "a clean end after {got} of {of} bytes")
             }
         }
@@ -99,11 +107,11 @@ impl fmt::Display for Failure {
 }
 
 /// An HTTP client in the client's namespace.
-pub(crate) struct Client {
+pub(crate) struct HttpClient {
     namespace: PathBuf,
 }
 
-impl Client {
+impl HttpClient {
     pub(crate) fn of(lab: &Lab) -> Self {
         Self {
             namespace: lab.topology().namespace_file("client"),
@@ -125,9 +133,9 @@ impl Client {
         server: SocketAddr,
         name: &str,
         limit: Duration,
-    ) -> Result<Vec<u8>, Failure> {
-        let mut stream = self.connect(server, limit).map_err(Failure::Broken)?;
-        ask(&mut stream, name).map_err(Failure::Broken)?;
+    ) -> Result<Vec<u8>, FetchFailure> {
+        let mut stream = self.connect(server, limit).map_err(FetchFailure::Broken)?;
+        ask(&mut stream, name).map_err(FetchFailure::Broken)?;
         receive(stream, |_| ())
     }
 }
@@ -142,18 +150,18 @@ pub(crate) fn ask(stream: &mut TcpStream, name: &str) -> io::Result<()> {
 pub(crate) fn receive(
     mut stream: TcpStream,
     mut seen: impl FnMut(usize),
-) -> Result<Vec<u8>, Failure> {
+) -> Result<Vec<u8>, FetchFailure> {
     let mut answer = Vec::new();
     let mut buffer = vec![0; 65_536];
     loop {
         match stream.read(&mut buffer) {
             Ok(0) => break,
             Ok(count) => answer.extend_from_slice(&buffer[..count]),
-            Err(error) => return Err(Failure::Broken(error)),
+            Err(error) => return Err(FetchFailure::Broken(error)),
         }
         seen(answer.len());
     }
-    let too_early = |got, of| Failure::CleanEndTooEarly { got, of };
+    let too_early = |got, of| FetchFailure::CleanEndTooEarly { got, of };
     let Some(end) = answer.windows(4).position(|four| four == b"\r\n\r\n") else {
         return Err(too_early(answer.len(), usize::MAX));
     };

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 
-use bench::smb::kerberos::{self, Stand};
-use bench::smb::torture::{self, Comparison, Session};
-use bench::smb::{Clients, Protection, nt1, protected};
+use bench::smb::kerberos::{self, KerberosTestBed};
+use bench::smb::torture::{self, SuiteComparison, TortureSession};
+use bench::smb::{ClientPython, SmbProtection, nt1, protected};
 use host::command;
-use lab::servers::Kind;
+use lab::servers::ServerKind;
 use serde_json::Value;
 
 use crate::setting::{environment, turn};
@@ -22,8 +22,8 @@ fn has(program: &str, package: &str) -> bool {
     found
 }
 
-fn gate(name: &str, suites: &[&str], session: Session, limit: std::time::Duration) {
-    let Some(_turn) = turn(name, &[Kind::Smb]) else {
+fn gate(name: &str, suites: &[&str], session: TortureSession, limit: std::time::Duration) {
+    let Some(_turn) = turn(name, &[ServerKind::Smb]) else {
         return;
     };
     if !has("smbtorture", "samba-testsuite") {
@@ -62,7 +62,7 @@ fn gate(name: &str, suites: &[&str], session: Session, limit: std::time::Duratio
 /// The near node must have carried the flows with its accelerator for SMB, and have answered
 /// requests of sessions that go unsigned, or whose key it has. Those of an account sign, and are let go
 /// without its key.
-fn went_through_the_nodes(comparison: &Comparison, session: Session) {
+fn went_through_the_nodes(comparison: &SuiteComparison, session: TortureSession) {
     let flows = &comparison.accelerate;
     assert!(flows.iter().any(|why| why.did == "smb"), "{flows:?}");
     let answered: u64 = flows.iter().map(|why| why.answered).sum();
@@ -79,7 +79,10 @@ fn went_through_the_nodes(comparison: &Comparison, session: Session) {
 
 #[test]
 fn what_smbtorture_passes_direct_it_passes_through() {
-    for session in [Session::PlainOfNobody, Session::Delegated(Protection::Gmac)] {
+    for session in [
+        TortureSession::PlainOfNobody,
+        TortureSession::Delegated(SmbProtection::Gmac),
+    ] {
         quick_gate(session);
     }
 }
@@ -89,53 +92,53 @@ fn what_smbtorture_passes_direct_by_smb1_it_passes_through() {
     gate(
         "smbtorture by SMB 1",
         &torture::NT1_QUICK,
-        Session::Nt1,
+        TortureSession::Nt1,
         torture::QUICK_LIMIT,
     );
 }
 
 /// The same in every other kind of session.
 mod quick_gate_of_smbtorture {
-    use super::{Protection, Session, quick_gate};
+    use super::{SmbProtection, TortureSession, quick_gate};
 
     #[test]
     #[ignore = "takes a minute"]
     fn of_nobody() {
-        quick_gate(Session::Nobody);
+        quick_gate(TortureSession::Nobody);
     }
 
     #[test]
     #[ignore = "takes a minute"]
     fn of_an_account() {
-        quick_gate(Session::Account);
+        quick_gate(TortureSession::Account);
     }
 
     #[test]
     #[ignore = "takes a minute"]
     fn delegated() {
-        quick_gate(Session::Delegated(Protection::Off));
+        quick_gate(TortureSession::Delegated(SmbProtection::Off));
     }
 
     #[test]
     #[ignore = "takes a minute"]
     fn by_hmac() {
-        quick_gate(Session::Delegated(Protection::Hmac));
+        quick_gate(TortureSession::Delegated(SmbProtection::Hmac));
     }
 
     #[test]
     #[ignore = "takes a minute"]
     fn by_cmac() {
-        quick_gate(Session::Delegated(Protection::Cmac));
+        quick_gate(TortureSession::Delegated(SmbProtection::Cmac));
     }
 
     #[test]
     #[ignore = "takes a minute"]
     fn encrypted() {
-        quick_gate(Session::Delegated(Protection::Encrypted));
+        quick_gate(TortureSession::Delegated(SmbProtection::Encrypted));
     }
 }
 
-fn quick_gate(session: Session) {
+fn quick_gate(session: TortureSession) {
     let suites = torture::possible(&torture::QUICK, session);
     gate(
         "smbtorture, quick gate",
@@ -148,90 +151,95 @@ fn quick_gate(session: Session) {
 /// Leases, oplocks and what else clients keep: suites that wait for breaks that nobody acknowledges.
 /// `cargo test -p trunkline --test lab -- --ignored --nocapture long_profile` lists what came of each.
 mod long_profile_of_smbtorture {
-    use super::{Protection, Session, gate, long_profile, torture};
+    use super::{SmbProtection, TortureSession, gate, long_profile, torture};
 
-    fn pass_through(session: Session) {
+    fn pass_through(session: TortureSession) {
         long_profile(&torture::LONG, session);
     }
 
     #[test]
     #[ignore = "takes five minutes"]
     fn unsigned() {
-        pass_through(Session::PlainOfNobody);
+        pass_through(TortureSession::PlainOfNobody);
     }
 
     #[test]
     #[ignore = "takes five minutes"]
     fn by_hmac() {
-        pass_through(Session::Delegated(Protection::Hmac));
+        pass_through(TortureSession::Delegated(SmbProtection::Hmac));
     }
 
     #[test]
     #[ignore = "takes five minutes"]
     fn by_cmac() {
-        pass_through(Session::Delegated(Protection::Cmac));
+        pass_through(TortureSession::Delegated(SmbProtection::Cmac));
     }
 
     #[test]
     #[ignore = "takes five minutes"]
     fn by_gmac() {
-        pass_through(Session::Delegated(Protection::Gmac));
+        pass_through(TortureSession::Delegated(SmbProtection::Gmac));
     }
 
     #[test]
     #[ignore = "takes some minutes"]
     fn by_smb1() {
         let name = "smbtorture, long profile";
-        gate(name, &torture::NT1, Session::Nt1, torture::LONG_LIMIT);
+        gate(
+            name,
+            &torture::NT1,
+            TortureSession::Nt1,
+            torture::LONG_LIMIT,
+        );
     }
 
     #[test]
     #[ignore = "takes five minutes"]
     fn encrypted() {
-        pass_through(Session::Delegated(Protection::Encrypted));
+        pass_through(TortureSession::Delegated(SmbProtection::Encrypted));
     }
 }
 
 /// The same of large directories.
 mod long_profile_of_directories {
-    use super::{Protection, Session, long_profile, torture};
+    use super::{SmbProtection, TortureSession, long_profile, torture};
 
-    fn pass_through(session: Session) {
+    fn pass_through(session: TortureSession) {
         long_profile(&torture::DIRECTORIES, session);
     }
 
     #[test]
     #[ignore = "takes ten minutes"]
     fn unsigned() {
-        pass_through(Session::PlainOfNobody);
+        pass_through(TortureSession::PlainOfNobody);
     }
 
     #[test]
     #[ignore = "takes ten minutes"]
     fn by_hmac() {
-        pass_through(Session::Delegated(Protection::Hmac));
+        pass_through(TortureSession::Delegated(SmbProtection::Hmac));
     }
 
     #[test]
     #[ignore = "takes ten minutes"]
     fn by_cmac() {
-        pass_through(Session::Delegated(Protection::Cmac));
+        pass_through(TortureSession::Delegated(SmbProtection::Cmac));
     }
 
     #[test]
     #[ignore = "takes ten minutes"]
     fn by_gmac() {
-        pass_through(Session::Delegated(Protection::Gmac));
+        pass_through(TortureSession::Delegated(SmbProtection::Gmac));
     }
 
     #[test]
     #[ignore = "takes ten minutes"]
     fn encrypted() {
-        pass_through(Session::Delegated(Protection::Encrypted));
+        pass_through(TortureSession::Delegated(SmbProtection::Encrypted));
     }
 }
 
-fn long_profile(suites: &[&'static str], session: Session) {
+fn long_profile(suites: &[&'static str], session: TortureSession) {
     let suites = torture::possible(suites, session);
     let name = "smbtorture, long profile";
     gate(name, &suites, session, torture::LONG_LIMIT);
@@ -239,7 +247,7 @@ fn long_profile(suites: &[&'static str], session: Session) {
 
 #[test]
 fn stock_clients_are_answered_here_in_sessions_of_every_algorithm_and_cipher() {
-    let Some(_turn) = turn("protected sessions", &[Kind::Smb]) else {
+    let Some(_turn) = turn("protected sessions", &[ServerKind::Smb]) else {
         return;
     };
     let exchanges = protected::exchange(&environment()).expect("every session does its work");
@@ -253,7 +261,7 @@ fn stock_clients_are_answered_here_in_sessions_of_every_algorithm_and_cipher() {
 
 #[test]
 fn a_stock_client_of_smb1_is_answered_here_and_its_open_file_can_be_read_beside_the_server() {
-    let Some(_turn) = turn("smb by NT1", &[Kind::Smb]) else {
+    let Some(_turn) = turn("smb by NT1", &[ServerKind::Smb]) else {
         return;
     };
     if !has("smbclient", "smbclient") {
@@ -270,14 +278,14 @@ fn a_stock_client_of_smb1_is_answered_here_and_its_open_file_can_be_read_beside_
 
 #[test]
 fn a_client_with_code_of_its_own_takes_what_was_signed_encrypted_or_leased_here() {
-    let Some(_turn) = turn("protected sessions, smbprotocol", &[Kind::Smb]) else {
+    let Some(_turn) = turn("protected sessions, smbprotocol", &[ServerKind::Smb]) else {
         return;
     };
     let Some(python) = python() else {
         eprintln!("not run: no Python with smbprotocol (scripts/install.sh test)");
         return;
     };
-    let clients = Clients::find(&python).expect("the installed Python has smbprotocol");
+    let clients = ClientPython::find(&python).expect("the installed Python has smbprotocol");
     let results = protected::exchange_serially(&environment(), &clients)
         .expect("every session does its work");
     assert_eq!(results.len(), 14);
@@ -292,7 +300,7 @@ fn a_client_with_code_of_its_own_takes_what_was_signed_encrypted_or_leased_here(
 
 #[test]
 fn sessions_by_kerberos_are_helped_with_the_services_keytab_and_pass_without_it() {
-    let Some(_turn) = turn("smb by Kerberos", &[Kind::Smb]) else {
+    let Some(_turn) = turn("smb by Kerberos", &[ServerKind::Smb]) else {
         return;
     };
     let programs = [("krb5kdc", "krb5-kdc"), ("smbclient", "smbclient")];
@@ -302,7 +310,7 @@ fn sessions_by_kerberos_are_helped_with_the_services_keytab_and_pass_without_it(
     {
         return;
     }
-    let mut stand = Stand::create(&environment()).expect("the realm and the lab stand");
+    let mut stand = KerberosTestBed::create(&environment()).expect("the realm and the lab stand");
     let [by_hmac, by_cmac, long_key, short_key] = kerberos::PROTECTIONS;
     for protection in [by_hmac, by_cmac, long_key] {
         let transfer = stand.transfer(protection).expect("smbclient transfers");
@@ -362,7 +370,7 @@ fn bench(names: &str) -> Option<Vec<Value>> {
 
 #[test]
 fn the_bench_counts_round_trips_and_the_server_saw_the_client() {
-    let Some(_turn) = turn("bench smb", &[Kind::Smb]) else {
+    let Some(_turn) = turn("bench smb", &[ServerKind::Smb]) else {
         return;
     };
     let Some(cells) = bench("listing/OC-1/30ms/off/baseline,listing/OC-1/30ms/off/application")
@@ -392,7 +400,7 @@ fn the_bench_counts_round_trips_and_the_server_saw_the_client() {
 
 #[test]
 fn small_files_are_opened_ahead_under_relaxed_while_another_client_changes_them() {
-    let Some(_turn) = turn("bench smb, relaxed", &[Kind::Smb]) else {
+    let Some(_turn) = turn("bench smb, relaxed", &[ServerKind::Smb]) else {
         return;
     };
     let Some(cells) = bench("small-files-read/OC-1/30ms/off/relaxed") else {

@@ -10,12 +10,12 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use capture::{self, Frames, Packet, Transport};
-use host::kernel::Signal;
-use lab::topology::Site;
+use capture::{self, CaptureReader, CapturedPacket, TransportHeader};
+use host::kernel::ProcessSignal;
+use lab::topology::LabSite;
 
 use crate::circuit::{
-    Circuit, NO_UDP, Report, assert_efficiency, count, list, number, text, wait_for,
+    NO_UDP, TestCircuit, TestReport, assert_efficiency, count, list, number, text, wait_for,
 };
 use crate::setting::SLOW;
 
@@ -46,7 +46,7 @@ const MASQUERADE: &str = "table ip hidden {
 /// link's, the effective window within 2 % of the one asked for, counters that agree.
 #[test]
 fn a_circuit_is_measured_from_end_to_end() {
-    let Some(mut circuit) = Circuit::over(SLOW, "a_circuit_is_measured_from_end_to_end") else {
+    let Some(mut circuit) = TestCircuit::over(SLOW, "a_circuit_is_measured_from_end_to_end") else {
         return;
     };
     circuit.filter("far", SILENT_DROP);
@@ -81,7 +81,7 @@ fn a_circuit_is_measured_from_end_to_end() {
 #[test]
 fn a_window_limited_host_is_named_and_the_queue_it_never_fills_is_not() {
     let name = "a_window_limited_host_is_named_and_the_queue_it_never_fills_is_not";
-    let Some(mut circuit) = Circuit::over("rate=20Mbit,delay=50ms,queue=250kB", name) else {
+    let Some(mut circuit) = TestCircuit::over("rate=20Mbit,delay=50ms,queue=250kB", name) else {
         return;
     };
     circuit.serve();
@@ -140,10 +140,10 @@ fn a_shallow_buffer_is_named_with_its_size() {
 }
 
 /// What is found of a path of 2 Mbit/s and 200 ms, so many times slower, with a buffer of six packets.
-fn over_a_shallow_buffer(slower: u32) -> Option<Report> {
+fn over_a_shallow_buffer(slower: u32) -> Option<TestReport> {
     let (rate, delay) = (2_000 / slower, 100 * slower);
     let link = format!("rate={rate}kbit,delay={delay}ms,queue=9kB");
-    let mut circuit = Circuit::over(&link, "a_shallow_buffer_is_named_with_its_size")?;
+    let mut circuit = TestCircuit::over(&link, "a_shallow_buffer_is_named_with_its_size")?;
     circuit.serve();
     let (duration, most) = (2 * slower, 4 * rate);
     let test =
@@ -156,7 +156,7 @@ fn over_a_shallow_buffer(slower: u32) -> Option<Report> {
 #[test]
 fn efficiency_is_what_a_capture_counts_to_the_byte() {
     let name = "efficiency_is_what_a_capture_counts_to_the_byte";
-    let Some(mut circuit) = Circuit::over("rate=10Mbit,delay=20ms,queue=6kB", name) else {
+    let Some(mut circuit) = TestCircuit::over("rate=10Mbit,delay=20ms,queue=6kB", name) else {
         return;
     };
     circuit.serve();
@@ -174,10 +174,10 @@ fn efficiency_is_what_a_capture_counts_to_the_byte() {
 }
 
 /// Payload of the connection that carried most, towards the server: all of it, and what was there before.
-fn sent_by(packets: &[Packet]) -> (u64, u64) {
+fn sent_by(packets: &[CapturedPacket]) -> (u64, u64) {
     let mut connections: HashMap<u16, (u64, u32, u64)> = HashMap::new();
     for packet in packets {
-        let Transport::Tcp {
+        let TransportHeader::Tcp {
             sequence,
             flags,
             payload_bytes,
@@ -186,7 +186,7 @@ fn sent_by(packets: &[Packet]) -> (u64, u64) {
         else {
             continue;
         };
-        if packet.source.ip() != Site::Near.host_address() {
+        if packet.source.ip() != LabSite::Near.host_address() {
             continue;
         }
         let begins = sequence.wrapping_add(u32::from(packet.opens_connection()));
@@ -210,18 +210,19 @@ fn sent_by(packets: &[Packet]) -> (u64, u64) {
 /// Packets with which one of the two ends said something to the other by TCP while the longest stream was sent,
 /// past its first 300 ms: it would share the bottleneck that is measured. What was lost in the overload is said
 /// again whenever its time has come, and does not count.
-fn beside_a_stream(packets: &[Packet]) -> usize {
+fn beside_a_stream(packets: &[CapturedPacket]) -> usize {
     /// A host that stands still for longer cuts a stream in two here.
     const GAP: Duration = Duration::from_millis(100);
     const BEGINNING: Duration = Duration::from_millis(300);
     let from_here = || {
         let all = packets.iter();
-        all.filter(|packet| packet.source.ip() == Site::Near.host_address())
+        all.filter(|packet| packet.source.ip() == LabSite::Near.host_address())
     };
     let mut streams: Vec<(Duration, Duration)> = Vec::new();
     // Small ones ask for the round-trip time.
-    let of_streams =
-        |packet: &&Packet| packet.transport == Transport::Udp && packet.ip_bytes > 1_000;
+    let of_streams = |packet: &&CapturedPacket| {
+        packet.transport == TransportHeader::Udp && packet.ip_bytes > 1_000
+    };
     for packet in from_here().filter(of_streams) {
         match streams.last_mut() {
             Some((_, end)) if packet.at < *end + GAP => *end = packet.at,
@@ -233,8 +234,8 @@ fn beside_a_stream(packets: &[Packet]) -> usize {
     assert!(end - begin > BEGINNING, "a stream takes two seconds");
     // Of each connection and way, where what was said so far ends.
     let mut said: HashMap<(SocketAddr, SocketAddr), u32> = HashMap::new();
-    let says = |packet: &&Packet| {
-        let Transport::Tcp {
+    let says = |packet: &&CapturedPacket| {
+        let TransportHeader::Tcp {
             sequence,
             payload_bytes,
             ..
@@ -260,7 +261,7 @@ fn beside_a_stream(packets: &[Packet]) -> usize {
 #[test]
 fn a_client_behind_nat_is_served_and_every_packet_is_marked() {
     let name = "a_client_behind_nat_is_served_and_every_packet_is_marked";
-    let Some(mut circuit) = Circuit::over(SLOW, name) else {
+    let Some(mut circuit) = TestCircuit::over(SLOW, name) else {
         return;
     };
     circuit.filter("near", MASQUERADE);
@@ -268,7 +269,7 @@ fn a_client_behind_nat_is_served_and_every_packet_is_marked() {
     let test = "--direction=down --window=12kB --max-rate=20Mbit --dscp=10";
     let (_, files) = circuit.measure_captured(&format!("{BRIEF} {test}"), 0);
     let log = std::fs::read_to_string(circuit.far_log()).expect("it is there");
-    let inside = Site::Near.host_address().to_string();
+    let inside = LabSite::Near.host_address().to_string();
     assert!(
         !log.contains(&inside),
         "the server sees the router's address: {log}"
@@ -281,10 +282,10 @@ fn a_client_behind_nat_is_served_and_every_packet_is_marked() {
 /// Packets of the test's port with its code point, and those without, which only the server may send over TCP.
 fn marked_and_not(file: &Path) -> (u32, u32) {
     const PORT: u16 = 6_349;
-    let mut frames = Frames::open(File::open(file).expect("a capture")).expect("a capture");
+    let mut frames = CaptureReader::open(File::open(file).expect("a capture")).expect("a capture");
     let (mut marked, mut unmarked) = (0, 0);
     while let Ok(Some(frame)) = frames.next_frame() {
-        let Some(packet) = Packet::of(&frame) else {
+        let Some(packet) = CapturedPacket::of(&frame) else {
             continue;
         };
         let ports = [packet.source.port(), packet.destination.port()];
@@ -294,7 +295,7 @@ fn marked_and_not(file: &Path) -> (u32, u32) {
         let (bytes, _) = frame.network().expect("it was read");
         match bytes[1] >> 2 {
             10 => marked += 1,
-            _ if packet.transport == Transport::Udp || packet.source.port() != PORT => {
+            _ if packet.transport == TransportHeader::Udp || packet.source.port() != PORT => {
                 panic!("an unmarked packet from {}", packet.source)
             }
             _ => unmarked += 1,
@@ -307,7 +308,7 @@ fn marked_and_not(file: &Path) -> (u32, u32) {
 #[test]
 fn a_link_that_dies_ends_the_test_at_both_ends_and_keeps_what_was_measured() {
     let name = "a_link_that_dies_ends_the_test_at_both_ends_and_keeps_what_was_measured";
-    let Some(circuit) = Circuit::over(SLOW, name) else {
+    let Some(circuit) = TestCircuit::over(SLOW, name) else {
         return;
     };
     let mut circuit = circuit.by_ipv6();
@@ -321,8 +322,10 @@ fn a_link_that_dies_ends_the_test_at_both_ends_and_keeps_what_was_measured() {
         .expect("the program starts");
     wait_for(&progress, "rate down");
     let emulator = circuit.lab().emulator();
-    emulator.signal(Signal::Freeze).expect("the emulator runs");
-    let found = Report::of(&near_end.wait_with_output().expect("it ends"), 2);
+    emulator
+        .signal(ProcessSignal::Freeze)
+        .expect("the emulator runs");
+    let found = TestReport::of(&near_end.wait_with_output().expect("it ends"), 2);
     assert_eq!(found["verdict"], "not-measured");
     assert_eq!(found["path_mtu_bytes"], 1_500);
     found.baseline_rtt_ms(10.0);
@@ -340,7 +343,7 @@ fn a_link_that_dies_ends_the_test_at_both_ends_and_keeps_what_was_measured() {
 #[test]
 fn a_firewall_that_eats_udp_is_named_and_tcp_is_measured() {
     let name = "a_firewall_that_eats_udp_is_named_and_tcp_is_measured";
-    let Some(mut circuit) = Circuit::over(SLOW, name) else {
+    let Some(mut circuit) = TestCircuit::over(SLOW, name) else {
         return;
     };
     circuit.filter("far", NO_UDP);
@@ -380,7 +383,7 @@ fn a_firewall_that_eats_udp_is_named_and_tcp_is_measured() {
 #[test]
 fn a_service_beyond_the_line_fails_and_no_throughput_is_above_it() {
     let name = "a_service_beyond_the_line_fails_and_no_throughput_is_above_it";
-    let Some(mut circuit) = Circuit::over(SLOW, name) else {
+    let Some(mut circuit) = TestCircuit::over(SLOW, name) else {
         return;
     };
     circuit.serve();

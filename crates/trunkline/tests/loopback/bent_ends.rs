@@ -10,15 +10,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use measure::wire::{
-    DATAGRAM_HEADER, Datagram, Direction, Key, Kind, Message, Role, SessionKey, StreamOrder,
-    VERSION, frame, next_frame,
+    ControlMessage, DATAGRAM_HEADER, DatagramHeader, DatagramKind, SessionKey, SessionRole,
+    SharedKey, StreamOrder, TestDirection, VERSION, frame, next_frame,
 };
 use vocab::Bitrate;
 
-use crate::turn_up::{KEY, Server, assert_refused, measure, run};
+use crate::turn_up::{KEY, MeasureServer, assert_refused, measure, run};
 
 /// A client that holds the key and says what it likes.
-struct Client {
+struct MisbehavingClient {
     control: TcpStream,
     heard: Vec<u8>,
     udp: UdpSocket,
@@ -26,14 +26,14 @@ struct Client {
     session: u64,
 }
 
-impl Client {
+impl MisbehavingClient {
     fn begin(port: u16) -> Self {
         let server = SocketAddr::from(([127, 0, 0, 1], port));
         let udp = UdpSocket::bind("127.0.0.1:0").unwrap();
         udp.connect(server).unwrap();
         udp.set_read_timeout(Some(Duration::from_millis(200)))
             .unwrap();
-        let key = Key::from_words(KEY);
+        let key = SharedKey::from_words(KEY);
         let nonce = [7; 32];
         let mut client = Self {
             control: TcpStream::connect(server).unwrap(),
@@ -42,35 +42,35 @@ impl Client {
             key: key.session(&nonce, &nonce),
             session: 0,
         };
-        let Message::Hello { nonce: theirs, .. } = client.next() else {
+        let ControlMessage::Hello { nonce: theirs, .. } = client.next() else {
             panic!("a server greets first");
         };
         client.key = key.session(&nonce, &theirs);
-        client.say(&Message::Authenticate {
+        client.say(&ControlMessage::Authenticate {
             version: VERSION,
             dscp: 0,
             nonce,
-            proof: key.prove(Role::Client, VERSION, &nonce, &theirs),
+            proof: key.prove(SessionRole::Client, VERSION, &nonce, &theirs),
         });
-        let Message::Welcome { session, .. } = client.next() else {
+        let ControlMessage::Welcome { session, .. } = client.next() else {
             panic!("the key is the server's");
         };
         client.session = session;
         client
     }
 
-    fn say(&mut self, message: &Message) {
+    fn say(&mut self, message: &ControlMessage) {
         self.control.write_all(&frame(message)).unwrap();
     }
 
     /// The next message but for signs of life.
-    fn next(&mut self) -> Message {
+    fn next(&mut self) -> ControlMessage {
         let mut bytes = [0; 4_096];
         loop {
             match next_frame(&self.heard).unwrap() {
                 Some((message, length)) => {
                     self.heard.drain(..length);
-                    if message != Message::Alive {
+                    if message != ControlMessage::Alive {
                         return message;
                     }
                 }
@@ -83,8 +83,8 @@ impl Client {
         }
     }
 
-    fn send(&self, kind: Kind, order: u32, extra: u64) {
-        let head = Datagram {
+    fn send(&self, kind: DatagramKind, order: u32, extra: u64) {
+        let head = DatagramHeader {
             kind,
             session: self.session,
             order,
@@ -93,7 +93,7 @@ impl Client {
             extra,
         };
         let mut bytes = Vec::new();
-        head.emit(&self.key, Role::Client, DATAGRAM_HEADER, &mut bytes);
+        head.emit(&self.key, SessionRole::Client, DATAGRAM_HEADER, &mut bytes);
         self.udp.send(&bytes).unwrap();
     }
 
@@ -103,15 +103,24 @@ impl Client {
         let mut answer = |kind, extra| loop {
             self.send(kind, 0, extra);
             if let Ok(count) = self.udp.recv(&mut bytes) {
-                return Datagram::parse(&bytes[..count], &self.key, Role::Server).unwrap();
+                return DatagramHeader::parse(&bytes[..count], &self.key, SessionRole::Server)
+                    .unwrap();
             }
         };
-        let cookie = answer(Kind::Open, 0).extra;
-        assert_eq!(answer(Kind::Confirm, cookie).kind, Kind::Confirmed);
+        let cookie = answer(DatagramKind::Open, 0).extra;
+        assert_eq!(
+            answer(DatagramKind::Confirm, cookie).kind,
+            DatagramKind::Confirmed
+        );
     }
 
-    fn order(&mut self, order: u32, direction: Direction, payload_bytes: u16) -> Message {
-        self.say(&Message::Stream(StreamOrder {
+    fn order(
+        &mut self,
+        order: u32,
+        direction: TestDirection,
+        payload_bytes: u16,
+    ) -> ControlMessage {
+        self.say(&ControlMessage::Stream(StreamOrder {
             order,
             direction,
             rate: Bitrate::from_bits_per_second(1_000_000),
@@ -126,42 +135,45 @@ impl Client {
 /// so of the most that the server gives.
 #[test]
 fn a_stream_of_packets_that_there_are_none_of_is_refused() {
-    let server = Server::start_with(&["--max-rate=1Mbit"]);
-    let mut client = Client::begin(server.port);
+    let server = MeasureServer::start_with(&["--max-rate=1Mbit"]);
+    let mut client = MisbehavingClient::begin(server.port);
     client.open();
     for (order, bytes) in [(1, 0), (2, DATAGRAM_HEADER as u16 - 1)] {
-        let answer = client.order(order, Direction::Down, bytes);
-        assert!(matches!(answer, Message::Failed { .. }), "{answer:?}");
+        let answer = client.order(order, TestDirection::Down, bytes);
+        assert!(
+            matches!(answer, ControlMessage::Failed { .. }),
+            "{answer:?}"
+        );
     }
-    let answer = client.order(3, Direction::Down, DATAGRAM_HEADER as u16);
-    assert_eq!(answer, Message::Ready { order: 3 });
+    let answer = client.order(3, TestDirection::Down, DATAGRAM_HEADER as u16);
+    assert_eq!(answer, ControlMessage::Ready { order: 3 });
 }
 
 /// Whatever a client says again and again, it costs the server a thread or two.
 #[test]
 fn a_client_that_says_the_same_all_the_time_gets_no_thread_for_each() {
-    let server = Server::start_with(&[]);
-    let mut client = Client::begin(server.port);
+    let server = MeasureServer::start_with(&[]);
+    let mut client = MisbehavingClient::begin(server.port);
     client.open();
     assert_eq!(
-        client.order(1, Direction::Up, 1_000),
-        Message::Ready { order: 1 }
+        client.order(1, TestDirection::Up, 1_000),
+        ControlMessage::Ready { order: 1 }
     );
     for again in 0..5_000 {
         // As long as it goes on, the end of the stream is waited for.
         if again % 50 == 0 {
-            client.send(Kind::Data, 1, 0);
+            client.send(DatagramKind::Data, 1, 0);
         }
-        client.say(&Message::StreamSent {
+        client.say(&ControlMessage::StreamSent {
             order: 1,
             datagrams: 1,
         });
     }
     // What was said before is heard by then.
-    let answer = client.order(2, Direction::Down, 0);
+    let answer = client.order(2, TestDirection::Down, 0);
     assert!(matches!(
         answer,
-        Message::Failed { .. } | Message::Arrivals { .. }
+        ControlMessage::Failed { .. } | ControlMessage::Arrivals { .. }
     ));
     let status = fs::read_to_string(format!("/proc/{}/status", server.child.id())).unwrap();
     let threads = status
@@ -183,7 +195,7 @@ fn a_server_without_room_for_more_connections_goes_on() {
         .arg(env!("CARGO_BIN_EXE_trunkline"))
         .env("TRUNKLINE_MEASURE_KEY", KEY)
         .stdin(Stdio::null());
-    let mut server = Server::of(&mut command);
+    let mut server = MeasureServer::of(&mut command);
     let many: Vec<TcpStream> = (0..40)
         .map(|_| TcpStream::connect(("127.0.0.1", server.port)).unwrap())
         .collect();
@@ -203,7 +215,7 @@ fn a_server_without_room_for_more_connections_goes_on() {
 /// One host that opens connections and says nothing keeps nobody else from the server.
 #[test]
 fn strangers_from_one_address_shut_nobody_else_out() {
-    let server = Server::start_with(&[]);
+    let server = MeasureServer::start_with(&[]);
     let _mute: Vec<TcpStream> = (0..40)
         .map(|_| TcpStream::connect(("127.0.0.1", server.port)).unwrap())
         .collect();
@@ -215,7 +227,7 @@ fn strangers_from_one_address_shut_nobody_else_out() {
 #[test]
 fn a_server_whose_time_is_up_says_so_in_every_phase() {
     for (time, direction) in [("1s", "up"), ("6s", "up"), ("6s", "down")] {
-        let server = Server::start_with(&["--max-test", time]);
+        let server = MeasureServer::start_with(&["--max-test", time]);
         let direction = format!("--direction={direction}");
         let more = [&direction, "--duration=20s", "--max-rate=1Mbit"];
         let output = run(server.port, &more, KEY);
@@ -287,12 +299,12 @@ fn what_cannot_be_kept_or_written_is_said_before_anything_is_sent() {
 }
 
 /// Hands on what comes to a port, TCP and UDP, as a NAT does; from some moment on UDP leaves by another port.
-struct Nat {
+struct TestNat {
     port: u16,
     is_over: Arc<AtomicBool>,
 }
 
-impl Nat {
+impl TestNat {
     /// `changes` says of a datagram on its way to the server whether the port changes before it.
     fn before(server: u16, changes: impl Fn(&[u8]) -> bool + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -345,7 +357,7 @@ impl Nat {
     }
 }
 
-impl Drop for Nat {
+impl Drop for TestNat {
     fn drop(&mut self) {
         self.is_over.store(true, Ordering::Relaxed);
     }
@@ -355,11 +367,13 @@ impl Drop for Nat {
 /// NAT gives it another port shows itself again.
 #[test]
 fn a_nat_that_changes_the_port_in_mid_test_costs_a_stream_and_not_the_test() {
-    let server = Server::start_with(&[]);
-    let kind = Kind::ALL.iter().position(|kind| *kind == Kind::Data);
+    let server = MeasureServer::start_with(&[]);
+    let kind = DatagramKind::ALL
+        .iter()
+        .position(|kind| *kind == DatagramKind::Data);
     let data = kind.unwrap() as u8;
     // Before the first packet of a stream: all of it comes from an address that nobody knows.
-    let nat = Nat::before(server.port, move |bytes| {
+    let nat = TestNat::before(server.port, move |bytes| {
         bytes[2] == data && bytes.len() > 100
     });
     let more = [

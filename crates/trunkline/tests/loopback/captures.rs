@@ -22,7 +22,7 @@ const ACK: u8 = 0x10;
 const FIRST: u32 = 1_000;
 
 /// A TCP packet between 192.0.2.1 and 192.0.2.2.
-struct Packet {
+struct TcpPacket {
     at_us: u64,
     is_from_sender: bool,
     sequence: u32,
@@ -33,7 +33,7 @@ struct Packet {
     payload: u32,
 }
 
-impl Packet {
+impl TcpPacket {
     /// As a record of a pcap file of raw IP packets.
     fn record(&self) -> Vec<u8> {
         let wire = HEADERS as u32 + self.payload;
@@ -65,7 +65,7 @@ impl Packet {
 }
 
 /// A transfer that its window limits, seen this share of the way from the sender, in percent.
-fn transfer(way_percent: u64) -> Vec<Packet> {
+fn transfer(way_percent: u64) -> Vec<TcpPacket> {
     let before = RTT_US / 2 * way_percent / 100;
     let milliseconds = |at: u64| (at / 1_000) as u32;
     let packet = |sent_us: u64, is_from_sender, sequence, acknowledged, flags, payload| {
@@ -73,7 +73,7 @@ fn transfer(way_percent: u64) -> Vec<Packet> {
             true => (before, RTT_US / 2),
             false => (RTT_US / 2 - before, RTT_US / 2),
         };
-        Packet {
+        TcpPacket {
             at_us: sent_us + seen,
             is_from_sender,
             sequence,
@@ -115,12 +115,12 @@ fn transfer(way_percent: u64) -> Vec<Packet> {
     packets
 }
 
-fn file(packets: &[Packet]) -> Vec<u8> {
+fn file(packets: &[TcpPacket]) -> Vec<u8> {
     let mut bytes = 0xa1b2_c3d4_u32.to_le_bytes().to_vec();
     bytes.extend([2, 0, 4, 0]);
     bytes.extend([0; 8]);
     bytes.extend([96_u32, 101].map(u32::to_le_bytes).concat());
-    bytes.extend(packets.iter().flat_map(Packet::record));
+    bytes.extend(packets.iter().flat_map(TcpPacket::record));
     bytes
 }
 

@@ -17,9 +17,9 @@ use std::thread;
 use std::time::Duration;
 
 use socket2::{Domain, SockRef, Socket, Type};
-use vocab::Random;
+use vocab::SeededRandom;
 
-use crate::sites::{self, PATIENCE, Sites};
+use crate::sites::{self, PATIENCE, TestSites};
 
 /// Direct runs of each script before and, where the nodes' outcome is not among theirs, after that.
 const DIRECT_RUNS: u64 = 4;
@@ -37,7 +37,7 @@ const CLIENT: usize = 0;
 const SERVER: usize = 1;
 
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum CloseStep {
     Send(usize),
     /// Waits for so many bytes, or for the end.
     Read(usize),
@@ -47,7 +47,7 @@ enum Step {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
+enum CloseAction {
     Close,
     /// Close with a linger time of zero.
     Reset,
@@ -57,16 +57,16 @@ enum Ending {
 }
 
 #[derive(Clone, Debug)]
-struct Script {
+struct CloseScript {
     seed: u64,
-    steps: [Vec<Step>; 2],
-    endings: [Ending; 2],
+    steps: [Vec<CloseStep>; 2],
+    endings: [CloseAction; 2],
     /// How much of what this end sends arrives is up to the kernel's buffers.
     cut_off: Option<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum End {
+enum StreamEnd {
     NotRead,
     Finished,
     Reset,
@@ -74,18 +74,18 @@ enum End {
 
 /// What each end has read, in bytes (`None` where it is up to buffers), and how that ended.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Outcome([(Option<usize>, End); 2]);
+struct CloseOutcome([(Option<usize>, StreamEnd); 2]);
 
-impl fmt::Debug for Outcome {
+impl fmt::Debug for CloseOutcome {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [client, server] = self.0;
         write!(out, "client {client:?}, server {server:?}")
     }
 }
 
-impl Script {
+impl CloseScript {
     fn from_seed(seed: u64) -> Self {
-        let mut random = Random::for_stream(seed, 1);
+        let mut random = SeededRandom::for_stream(seed, 1);
         match random.below(8) {
             0 => Self::early_answer(seed, &mut random),
             1 => Self::bulk(seed, &mut random),
@@ -94,38 +94,38 @@ impl Script {
     }
 
     /// Steps in an order in which nobody waits for what was not sent before.
-    fn conversation(seed: u64, random: &mut Random) -> Self {
+    fn conversation(seed: u64, random: &mut SeededRandom) -> Self {
         let mut steps = [Vec::new(), Vec::new()];
         let mut unread = [0_usize; 2];
         for _ in 0..random.below(10) {
             let end = random.below(2) as usize;
             let other = 1 - end;
             let step = match random.below(8) {
-                0 if unread[other] < UNREAD_MOST => Step::Urgent,
+                0 if unread[other] < UNREAD_MOST => CloseStep::Urgent,
                 0..4 if unread[end] > 0 => {
-                    Step::Read(1 + random.below(unread[end] as u64) as usize)
+                    CloseStep::Read(1 + random.below(unread[end] as u64) as usize)
                 }
                 _ => {
                     let room = UNREAD_MOST.saturating_sub(unread[other]);
                     let longest = [10, 2_000, 30_000][random.below(3) as usize];
                     match room.min(longest) {
                         0 => continue,
-                        most => Step::Send(1 + random.below(most as u64) as usize),
+                        most => CloseStep::Send(1 + random.below(most as u64) as usize),
                     }
                 }
             };
             match step {
-                Step::Send(bytes) => unread[other] += bytes,
-                Step::Urgent => unread[other] += 1,
-                Step::Read(bytes) => unread[end] -= bytes,
+                CloseStep::Send(bytes) => unread[other] += bytes,
+                CloseStep::Urgent => unread[other] += 1,
+                CloseStep::Read(bytes) => unread[end] -= bytes,
             }
             steps[end].push(step);
         }
         let all = [
-            Ending::Close,
-            Ending::Reset,
-            Ending::FinishAndReadAll,
-            Ending::ReadAll,
+            CloseAction::Close,
+            CloseAction::Reset,
+            CloseAction::FinishAndReadAll,
+            CloseAction::ReadAll,
         ];
         let first = all[random.below(3) as usize];
         let second = all[random.below(4) as usize];
@@ -142,44 +142,47 @@ impl Script {
     }
 
     /// A server answers and closes while the upload goes on, as with HTTP's 413.
-    fn early_answer(seed: u64, random: &mut Random) -> Self {
+    fn early_answer(seed: u64, random: &mut SeededRandom) -> Self {
         let (end, other) = either(random);
         let mut script = Self {
             seed,
             steps: [Vec::new(), Vec::new()],
-            endings: [Ending::ReadAll; 2],
+            endings: [CloseAction::ReadAll; 2],
             cut_off: None,
         };
         let upload = [3_000, 100_000, BULK][random.below(3) as usize];
-        script.steps[end] = vec![Step::Send(upload)];
+        script.steps[end] = vec![CloseStep::Send(upload)];
         let answer = 1 + random.below(20_000) as usize;
-        script.steps[other] = vec![Step::Read(100), Step::Send(answer)];
+        script.steps[other] = vec![CloseStep::Read(100), CloseStep::Send(answer)];
         script.endings[other] = match random.below(4) {
-            0 => Ending::Reset,
-            _ => Ending::Close,
+            0 => CloseAction::Reset,
+            _ => CloseAction::Close,
         };
         script
     }
 
     /// One end sends more than all buffers hold to one that reads all.
-    fn bulk(seed: u64, random: &mut Random) -> Self {
+    fn bulk(seed: u64, random: &mut SeededRandom) -> Self {
         let (end, other) = either(random);
         let mut script = Self {
             seed,
             steps: [Vec::new(), Vec::new()],
-            endings: [Ending::ReadAll; 2],
+            endings: [CloseAction::ReadAll; 2],
             cut_off: None,
         };
-        script.steps[end] = vec![Step::Send(BULK)];
-        script.endings[end] =
-            [Ending::Close, Ending::Reset, Ending::FinishAndReadAll][random.below(3) as usize];
-        if script.endings[end] == Ending::Reset {
+        script.steps[end] = vec![CloseStep::Send(BULK)];
+        script.endings[end] = [
+            CloseAction::Close,
+            CloseAction::Reset,
+            CloseAction::FinishAndReadAll,
+        ][random.below(3) as usize];
+        if script.endings[end] == CloseAction::Reset {
             script.cut_off = Some(end);
         }
-        if script.endings[end] == Ending::FinishAndReadAll {
+        if script.endings[end] == CloseAction::FinishAndReadAll {
             script.steps[other] = vec![
-                Step::Read(BULK),
-                Step::Send(1 + random.below(9_999) as usize),
+                CloseStep::Read(BULK),
+                CloseStep::Send(1 + random.below(9_999) as usize),
             ];
         }
         script
@@ -190,35 +193,35 @@ impl Script {
         accept: &TcpListener,
         connect: impl FnOnce() -> TcpStream,
         pauses: u64,
-    ) -> Outcome {
+    ) -> CloseOutcome {
         let seen = thread::scope(|scope| {
             let server = scope.spawn(|| {
                 let (stream, _) = accept.accept().unwrap();
-                self.play(SERVER, stream, Random::for_stream(pauses, 3))
+                self.play(SERVER, stream, SeededRandom::for_stream(pauses, 3))
             });
-            let client = self.play(CLIENT, connect(), Random::for_stream(pauses, 2));
+            let client = self.play(CLIENT, connect(), SeededRandom::for_stream(pauses, 2));
             [client, server.join().unwrap()]
         });
         let mut ends = seen.map(|(read, end)| (Some(read), end));
         if let Some(end) = self.cut_off {
             ends[1 - end].0 = None;
         }
-        Outcome(ends)
+        CloseOutcome(ends)
     }
 
-    fn play(&self, own: usize, stream: TcpStream, mut pauses: Random) -> (usize, End) {
+    fn play(&self, own: usize, stream: TcpStream, mut pauses: SeededRandom) -> (usize, StreamEnd) {
         let socket = SockRef::from(&stream);
         // What Nagle's algorithm holds back is lost by a reset before it was on its way.
         stream.set_nodelay(true).unwrap();
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
-        let mut side = Side {
+        let mut side = ProgramSide {
             stream: &stream,
             outgoing: 2 * self.seed + own as u64,
             incoming: 2 * self.seed + 1 - own as u64,
             sent: 0,
             read: 0,
-            end: End::NotRead,
+            end: StreamEnd::NotRead,
             can_send: true,
             is_reset: false,
             name: (self.seed, own),
@@ -226,17 +229,17 @@ impl Script {
         for step in &self.steps[own] {
             pause(&mut pauses);
             match *step {
-                Step::Send(bytes) => side.send(bytes),
-                Step::Urgent => side.send_urgent(),
-                Step::Read(bytes) => side.read(bytes),
+                CloseStep::Send(bytes) => side.send(bytes),
+                CloseStep::Urgent => side.send_urgent(),
+                CloseStep::Read(bytes) => side.read(bytes),
             }
         }
         pause(&mut pauses);
         match self.endings[own] {
-            Ending::Close => {}
-            Ending::Reset => socket.set_linger(Some(Duration::ZERO)).unwrap(),
-            Ending::ReadAll => side.read(usize::MAX),
-            Ending::FinishAndReadAll => {
+            CloseAction::Close => {}
+            CloseAction::Reset => socket.set_linger(Some(Duration::ZERO)).unwrap(),
+            CloseAction::ReadAll => side.read(usize::MAX),
+            CloseAction::FinishAndReadAll => {
                 // An error says that the connection is gone, as reading will.
                 let _ = socket.shutdown(std::net::Shutdown::Write);
                 side.read(usize::MAX);
@@ -246,13 +249,13 @@ impl Script {
     }
 }
 
-fn either(random: &mut Random) -> (usize, usize) {
+fn either(random: &mut SeededRandom) -> (usize, usize) {
     let end = random.below(2) as usize;
     (end, 1 - end)
 }
 
 /// Different timing for each direct run; nothing waits for it.
-fn pause(random: &mut Random) {
+fn pause(random: &mut SeededRandom) {
     if random.below(3) == 0 {
         thread::sleep(Duration::from_millis(random.below(PAUSE_MS)));
     }
@@ -269,21 +272,21 @@ fn content(stream: u64, from: usize, length: usize) -> Vec<u8> {
 }
 
 /// One program.
-struct Side<'a> {
+struct ProgramSide<'a> {
     stream: &'a TcpStream,
     /// Which content it sends, and which it expects.
     outgoing: u64,
     incoming: u64,
     sent: usize,
     read: usize,
-    end: End,
+    end: StreamEnd,
     can_send: bool,
     /// The kernel tells of a reset once: perhaps to who sends.
     is_reset: bool,
     name: (u64, usize),
 }
 
-impl Side<'_> {
+impl ProgramSide<'_> {
     fn send(&mut self, bytes: usize) {
         let content = content(self.outgoing, self.sent, bytes);
         self.sent += bytes;
@@ -316,18 +319,20 @@ impl Side<'_> {
     fn read(&mut self, bytes: usize) {
         let mut left = bytes;
         let mut buffer = vec![0; 64 << 10];
-        while left > 0 && self.end == End::NotRead {
+        while left > 0 && self.end == StreamEnd::NotRead {
             let most = left.min(buffer.len());
             match self.stream.read(&mut buffer[..most]) {
-                Ok(0) if self.is_reset => self.end = End::Reset,
-                Ok(0) => self.end = End::Finished,
+                Ok(0) if self.is_reset => self.end = StreamEnd::Reset,
+                Ok(0) => self.end = StreamEnd::Finished,
                 Ok(length) => {
                     let expected = content(self.incoming, self.read, length);
                     assert!(buffer[..length] == expected, "{:?}: wrong bytes", self.name);
                     self.read += length;
                     left -= length;
                 }
-                Err(error) if error.kind() == ErrorKind::ConnectionReset => self.end = End::Reset,
+                Err(error) if error.kind() == ErrorKind::ConnectionReset => {
+                    self.end = StreamEnd::Reset
+                }
                 Err(error) => panic!("{:?}, {} bytes read: {error}", self.name, self.read),
             }
         }
@@ -343,7 +348,7 @@ fn listen(at: Ipv4Addr) -> TcpListener {
     listener
 }
 
-fn direct(script: &Script, at: Ipv4Addr, run: u64) -> Outcome {
+fn direct(script: &CloseScript, at: Ipv4Addr, run: u64) -> CloseOutcome {
     let listener = listen(at);
     let server = listener.local_addr().unwrap();
     let connect = || {
@@ -355,7 +360,7 @@ fn direct(script: &Script, at: Ipv4Addr, run: u64) -> Outcome {
     script.run(&listener, connect, script.seed << 8 | run)
 }
 
-fn through(script: &Script, at: Ipv4Addr, socks: SocketAddr) -> Outcome {
+fn through(script: &CloseScript, at: Ipv4Addr, socks: SocketAddr) -> CloseOutcome {
     let listener = listen(at);
     let port = listener.local_addr().unwrap().port();
     let connect = || sites::connect(socks, at, port).unwrap();
@@ -376,10 +381,10 @@ fn each<T: Sync, R: Send>(all: &[T], at_once: usize, work: impl Fn(&T) -> R + Sy
 
 /// Runs scripts direct, then all at once over one pair of nodes. What the nodes give must be what direct
 /// connections give.
-pub(super) fn compare(sites: &Sites, seeds: std::ops::Range<u64>) {
+pub(super) fn compare(sites: &TestSites, seeds: std::ops::Range<u64>) {
     let (at, socks) = (sites.far(), sites.socks());
-    let scripts: Vec<Script> = seeds.map(Script::from_seed).collect();
-    let known: Vec<BTreeSet<Outcome>> = each(&scripts, DIRECT_AT_ONCE, |script| {
+    let scripts: Vec<CloseScript> = seeds.map(CloseScript::from_seed).collect();
+    let known: Vec<BTreeSet<CloseOutcome>> = each(&scripts, DIRECT_AT_ONCE, |script| {
         (0..DIRECT_RUNS)
             .map(|run| direct(script, at, run))
             .collect()

@@ -15,9 +15,9 @@ use std::sync::mpsc::{self, Receiver, TryRecvError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use vocab::Random;
+use vocab::SeededRandom;
 
-use crate::sites::{self, PATIENCE, Sites};
+use crate::sites::{self, PATIENCE, TestSites};
 
 /// Bytes of a file, at most, and the least.
 const LARGEST: u64 = 1 << 20;
@@ -34,7 +34,7 @@ const NEWEST: usize = 3;
 
 /// What was seen.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct KillStatistics {
     /// Files that were cut off, and how much of them had come.
     pub(super) cut_off: u32,
     pub(super) cut_off_bytes: u64,
@@ -49,11 +49,11 @@ pub(super) struct Seen {
 }
 
 /// A file is its number.
-struct File(u64);
+struct FileNumber(u64);
 
-impl File {
+impl FileNumber {
     fn content(&self) -> Vec<u8> {
-        let mut random = Random::from_seed(self.0);
+        let mut random = SeededRandom::from_seed(self.0);
         let mut content = vec![0; (SMALLEST + random.below(LARGEST - SMALLEST)) as usize];
         random.fill(&mut content);
         content
@@ -61,12 +61,12 @@ impl File {
 }
 
 /// Kills nodes of this pair so often, every other time the far one.
-pub(super) fn kill(sites: &mut Sites, points: u32, seed: u64) -> Seen {
-    let mut random = Random::from_seed(seed);
-    let mut seen = Seen::default();
+pub(super) fn kill(sites: &mut TestSites, points: u32, seed: u64) -> KillStatistics {
+    let mut random = SeededRandom::from_seed(seed);
+    let mut seen = KillStatistics::default();
     // Files that the near node has on its disk, and one that it may have had in memory alone.
-    let mut kept: Vec<File> = Vec::new();
-    let mut delivered: Option<File> = None;
+    let mut kept: Vec<FileNumber> = Vec::new();
+    let mut delivered: Option<FileNumber> = None;
     for point in 0..points {
         // Until its log is read a node asks for what it does not know yet to have.
         sites.wait_for_status("near", |status| status["dictionary"]["ready"] == true);
@@ -101,7 +101,7 @@ pub(super) fn kill(sites: &mut Sites, points: u32, seed: u64) -> Seen {
         }
 
         let victim = if point % 2 == 0 { "near" } else { "far" };
-        let file = File(seed << 32 | u64::from(point));
+        let file = FileNumber(seed << 32 | u64::from(point));
         let content = file.content();
         let goal = match random.below(WHOLE) {
             0 => content.len(),
@@ -132,24 +132,24 @@ pub(super) fn kill(sites: &mut Sites, points: u32, seed: u64) -> Seen {
     seen
 }
 
-fn random_part(random: &mut Random, longest: Duration) -> Duration {
+fn random_part(random: &mut SeededRandom, longest: Duration) -> Duration {
     Duration::from_nanos(random.below(longest.as_nanos() as u64))
 }
 
 /// The bytes of the near node's flows that have crossed the WAN since it started.
-fn wan_bytes(sites: &Sites) -> u64 {
+fn wan_bytes(sites: &TestSites) -> u64 {
     sites.status("near")["wan_bytes"].as_u64().unwrap()
 }
 
 /// How often the near node has asked for content that it was taken to have, since it started.
-fn content_requests(sites: &Sites) -> u64 {
+fn content_requests(sites: &TestSites) -> u64 {
     let dictionary = sites.status("near")["dictionary"].clone();
     assert_eq!(dictionary["disk_faults_total"], 0, "{dictionary}");
     dictionary["content_requests_total"].as_u64().unwrap()
 }
 
 /// Fetches a file until it comes whole: what is asked of a peer whose death is not known yet breaks.
-fn fetch_whole(sites: &Sites, content: &[u8]) {
+fn fetch_whole(sites: &TestSites, content: &[u8]) {
     let began = Instant::now();
     while fetch(sites, content).end() != content.len() {
         assert!(began.elapsed() < PATIENCE, "{}", sites.log("near"));
@@ -157,13 +157,13 @@ fn fetch_whole(sites: &Sites, content: &[u8]) {
 }
 
 /// A file on its way.
-struct Fetching {
+struct FileFetch {
     /// Bytes that have come.
     came: Arc<AtomicUsize>,
     client: JoinHandle<()>,
 }
 
-impl Fetching {
+impl FileFetch {
     /// Waits until so many bytes have come, or no more will.
     fn wait_for(&self, goal: usize) {
         while self.came.load(Ordering::Relaxed) < goal && !self.client.is_finished() {
@@ -179,7 +179,7 @@ impl Fetching {
 }
 
 /// Fetches a file; all that comes is compared.
-fn fetch(sites: &Sites, content: &[u8]) -> Fetching {
+fn fetch(sites: &TestSites, content: &[u8]) -> FileFetch {
     let far = sites.far();
     let listener = TcpListener::bind((far, 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -213,7 +213,7 @@ fn fetch(sites: &Sites, content: &[u8]) -> Fetching {
             received.len()
         );
     });
-    Fetching { came, client }
+    FileFetch { came, client }
 }
 
 /// Sends this to whoever connects, until the client has ended.

@@ -22,7 +22,7 @@ mod turn_up;
 use std::fs::Permissions;
 use std::os::unix::fs::PermissionsExt;
 
-use sites::{RATE, Sites};
+use sites::{RATE, TestSites};
 
 /// What a transfer is: some four seconds at the rate to which the far node is held.
 const BYTES: usize = 12 << 20;
@@ -31,7 +31,7 @@ const BYTES: usize = 12 << 20;
 /// that gives a path another port in the middle of it costs neither the path nor a byte.
 #[test]
 fn a_translator_that_changes_the_port_in_mid_transfer_is_followed() {
-    let sites = Sites::new(1, RATE);
+    let sites = TestSites::new(1, RATE);
     sites.wait_for("near", |path| path["carries"] == "udp");
     let mut download = sites.download(BYTES);
     for part in 1..4 {
@@ -54,7 +54,7 @@ fn a_translator_that_changes_the_port_in_mid_transfer_is_followed() {
 /// business.
 #[test]
 fn a_transfer_goes_on_by_udp_when_its_link_breaks() {
-    let sites = Sites::new(2, RATE);
+    let sites = TestSites::new(2, RATE);
     for node in ["near", "far"] {
         sites.wait_for(node, |path| path["carries"] == "udp");
     }
@@ -79,7 +79,7 @@ fn a_transfer_goes_on_by_udp_when_its_link_breaks() {
 /// What a node knew of the path is there again when it starts again, and stays.
 #[test]
 fn what_a_path_was_like_outlives_the_node() {
-    let mut sites = Sites::new(3, RATE);
+    let mut sites = TestSites::new(3, RATE);
     sites.wait_for("near", |path| path["carries"] == "udp");
     let mut download = sites.download(BYTES / 4);
     download.read_until(BYTES / 4);
@@ -100,7 +100,7 @@ fn what_a_path_was_like_outlives_the_node() {
 #[test]
 fn a_proxys_client_hears_that_the_server_refuses() {
     // The long test of sockets has this number too; long tests run by themselves.
-    let sites = Sites::new(14, RATE);
+    let sites = TestSites::new(14, RATE);
     sites.wait_for("near", |path| path["carries"] == "udp");
     let mut download = sites.download(BYTES / 64);
     download.read_until(BYTES / 64);
@@ -113,7 +113,7 @@ fn a_proxys_client_hears_that_the_server_refuses() {
 /// Whoever asks is told, with an exit code that a script sees, before and while a node runs.
 #[test]
 fn an_account_file_that_is_open_to_others_is_refused_and_who_asks_is_told() {
-    let sites = Sites::new(4, RATE);
+    let sites = TestSites::new(4, RATE);
     let accounts = sites.state("near").join("accounts");
     std::fs::write(&accounts, "*\\backup:password:secret\n").unwrap();
     let open_to = |mode| {
@@ -142,7 +142,7 @@ fn an_account_file_that_is_open_to_others_is_refused_and_who_asks_is_told() {
 /// The kernel tells it since Linux 6.15; before, the log says that it does not.
 #[test]
 fn the_log_says_how_a_node_died() {
-    let mut sites = Sites::new(5, RATE);
+    let mut sites = TestSites::new(5, RATE);
     sites.kill("near");
     sites.wait_for_log("near", "the node is dead");
     let log = sites.log("near");
@@ -164,7 +164,7 @@ fn a_node_that_is_killed_at_a_thousand_points_loses_nothing_that_it_acknowledged
 }
 
 fn kills_lose_nothing(points: u32) {
-    let mut sites = Sites::new(0, "400Mbit");
+    let mut sites = TestSites::new(0, "400Mbit");
     sites.wait_for("near", |path| path["carries"] == "udp");
     let seen = kills::kill(&mut sites, points, u64::from(points));
     println!("{seen:?}");
@@ -175,7 +175,7 @@ fn kills_lose_nothing(points: u32) {
 /// Some scripts by UDP; the next test runs a thousand, by UDP and by TLS.
 #[test]
 fn sockets_see_through_two_nodes_what_they_see_directly() {
-    let sites = Sites::new(13, "400Mbit");
+    let sites = TestSites::new(13, "400Mbit");
     sites.wait_for("near", |path| path["carries"] == "udp");
     closes::compare(&sites, 0..60);
 }
@@ -184,9 +184,9 @@ fn sockets_see_through_two_nodes_what_they_see_directly() {
 #[test]
 #[ignore = "long: two minutes"]
 fn five_hundred_scripts_of_sockets_see_through_two_nodes_what_they_see_directly() {
-    let sites = Sites::with_wan(14, "udp = \"auto\"");
+    let sites = TestSites::with_wan(14, "udp = \"auto\"");
     sites.wait_for("near", |path| path["carries"] == "udp");
     closes::compare(&sites, 1_000..1_500);
-    let sites = Sites::with_wan(15, "udp = \"off\"");
+    let sites = TestSites::with_wan(15, "udp = \"off\"");
     closes::compare(&sites, 2_000..2_500);
 }

@@ -8,7 +8,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::Command;
 
-use crate::sites::{RATE, Sites};
+use crate::sites::{RATE, TestSites};
 
 /// A user that is neither root nor anybody on a usual system.
 const OTHER: u32 = 54_321;
@@ -35,7 +35,7 @@ fn can_run_as_another() -> bool {
 /// its other peers.
 #[test]
 fn a_node_leaves_no_core_and_lives_with_a_damaged_pin() {
-    let mut sites = Sites::new(6, RATE);
+    let mut sites = TestSites::new(6, RATE);
     let process = format!("/proc/{}", sites.process("far"));
     let read = |name: &str| fs::read_to_string(format!("{process}/{name}")).unwrap();
     assert_eq!(read("coredump_filter").trim(), "00000000");
@@ -135,7 +135,7 @@ fn root_looks_after_nodes_that_run_as_another_user() {
         return;
     }
     // Root has paired them.
-    let mut sites = Sites::of_user(7, RATE, Some(OTHER));
+    let mut sites = TestSites::of_user(7, RATE, Some(OTHER));
     sites.wait_for_status("near", |status| status["peers"][0]["state"] == "up");
     for file in [
         "far/peers/near.json",

@@ -11,11 +11,11 @@ use std::time::Duration;
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A relay between the near node and an address of the far one with the same port.
-pub(super) struct Relay {
-    state: Arc<State>,
+pub(super) struct NodeRelay {
+    state: Arc<RelayState>,
 }
 
-struct State {
+struct RelayState {
     far: SocketAddr,
     is_over: AtomicBool,
     takes_links: AtomicBool,
@@ -25,23 +25,23 @@ struct State {
     inner: UdpSocket,
     near: Mutex<Option<SocketAddr>>,
     /// One towards the far node after the other; the last is in use.
-    outer: Mutex<Vec<Outer>>,
+    outer: Mutex<Vec<OuterSocket>>,
 }
 
-struct Outer {
+struct OuterSocket {
     socket: UdpSocket,
     /// Packets that came back to it.
     came_back: u64,
 }
 
-impl Relay {
+impl NodeRelay {
     pub(super) fn new(at: SocketAddr, far: SocketAddr) -> Self {
         let listener = TcpListener::bind(at).unwrap();
         listener.set_nonblocking(true).unwrap();
         let inner = UdpSocket::bind(at).unwrap();
         inner.set_read_timeout(Some(LOOK)).unwrap();
         let relay = Self {
-            state: Arc::new(State {
+            state: Arc::new(RelayState {
                 far,
                 is_over: AtomicBool::new(false),
                 takes_links: AtomicBool::new(true),
@@ -65,7 +65,7 @@ impl Relay {
         socket.set_read_timeout(Some(LOOK)).unwrap();
         let reader = socket.try_clone().unwrap();
         let mut outer = self.state.outer.lock().unwrap();
-        outer.push(Outer {
+        outer.push(OuterSocket {
             socket,
             came_back: 0,
         });
@@ -94,13 +94,13 @@ impl Relay {
     }
 }
 
-impl Drop for Relay {
+impl Drop for NodeRelay {
     fn drop(&mut self) {
         self.state.is_over.store(true, Ordering::SeqCst);
     }
 }
 
-impl State {
+impl RelayState {
     fn is_over(&self) -> bool {
         self.is_over.load(Ordering::SeqCst)
     }

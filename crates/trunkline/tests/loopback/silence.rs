@@ -7,21 +7,21 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-use crate::sites::{self, PATIENCE, RATE, Sites};
+use crate::sites::{self, PATIENCE, RATE, TestSites};
 
 /// A node waits for 5 s where it can, and for 45 s where it must.
 const SOON: Duration = Duration::from_secs(15);
 
 /// A client's connection through the nodes, and its end at the server.
-struct Pair {
+struct ConnectionPair {
     client: TcpStream,
     server: TcpStream,
     listener: TcpListener,
 }
 
-impl Pair {
+impl ConnectionPair {
     /// Connected from end to end: a byte has gone each way.
-    fn new(sites: &Sites) -> Self {
+    fn new(sites: &TestSites) -> Self {
         for node in ["near", "far"] {
             sites.wait_for(node, |path| path["carries"] == "udp");
         }
@@ -60,8 +60,8 @@ fn await_reset(stream: &mut TcpStream) -> Duration {
 /// SIGSTOP at the far node: connections that it never confirmed end, and confirmed ones go on when it does.
 #[test]
 fn a_hung_far_node_holds_up_no_new_connections() {
-    let sites = Sites::new(8, RATE);
-    let mut established = Pair::new(&sites);
+    let sites = TestSites::new(8, RATE);
+    let mut established = ConnectionPair::new(&sites);
     let reached = established.listener.local_addr().unwrap().port();
     let fresh = TcpListener::bind((sites.far(), 0)).unwrap();
     let fresh = fresh.local_addr().unwrap().port();
@@ -98,8 +98,8 @@ fn a_hung_far_node_holds_up_no_new_connections() {
 /// kill -9 of the near node: nothing at the server waits for a client that has no connection any more.
 #[test]
 fn a_dead_near_node_leaves_no_connection_at_a_server() {
-    let mut sites = Sites::new(9, RATE);
-    let mut pair = Pair::new(&sites);
+    let mut sites = TestSites::new(9, RATE);
+    let mut pair = ConnectionPair::new(&sites);
     sites.kill("near");
     let took = await_reset(&mut pair.server);
     assert!(took < SOON, "{took:?}");
@@ -109,9 +109,9 @@ fn a_dead_near_node_leaves_no_connection_at_a_server() {
 /// Whichever node removes the other.
 #[test]
 fn a_removed_peers_flows_end_at_both_ends() {
-    let sites = Sites::new(10, RATE);
+    let sites = TestSites::new(10, RATE);
     for (remover, removed) in [("far", "near"), ("near", "far")] {
-        let mut pair = Pair::new(&sites);
+        let mut pair = ConnectionPair::new(&sites);
         let (code, said) = sites.ends(remover, &["peer", "remove", removed]);
         assert_eq!(code, Some(0), "{said}");
         for end in [&mut pair.client, &mut pair.server] {
@@ -127,8 +127,8 @@ fn a_removed_peers_flows_end_at_both_ends() {
 /// A file that has lost its end takes nothing away from flows until an operator says so.
 #[test]
 fn a_configuration_that_was_cut_off_removes_no_peer_in_use() {
-    let sites = Sites::new(11, RATE);
-    let mut pair = Pair::new(&sites);
+    let sites = TestSites::new(11, RATE);
+    let mut pair = ConnectionPair::new(&sites);
     let whole = sites.configuration("near");
     let without_peer = whole.split("[[peer]]").next().unwrap();
     let without_prefixes = whole.split("prefixes").next().unwrap();
@@ -180,8 +180,8 @@ fn a_configuration_that_was_cut_off_removes_no_peer_in_use() {
 /// Nor does it take away a restriction.
 #[test]
 fn a_configuration_that_was_cut_off_lifts_no_restriction() {
-    let sites = Sites::new(13, RATE);
-    let mut pair = Pair::new(&sites);
+    let sites = TestSites::new(13, RATE);
+    let mut pair = ConnectionPair::new(&sites);
     let bare = sites.configuration("near");
     let whole = format!("{bare}[policy]\nnever_store_ports = [5432]\n");
     let reload = ["node", "reload"];
@@ -217,8 +217,8 @@ fn a_configuration_that_was_cut_off_lifts_no_restriction() {
 /// An order to remove a peer does not wait for the configuration to be put right.
 #[test]
 fn a_removed_peer_is_gone_although_the_configuration_is_refused() {
-    let sites = Sites::new(12, RATE);
-    let mut pair = Pair::new(&sites);
+    let sites = TestSites::new(12, RATE);
+    let mut pair = ConnectionPair::new(&sites);
     sites.configure("near", "[credentials]\naccounts = \"/nowhere/accounts\"\n");
     let (_, said) = sites.ends("near", &["peer", "remove", "far"]);
     for end in [&mut pair.client, &mut pair.server] {

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use tempfile::TempDir;
-use vocab::Random;
+use vocab::SeededRandom;
 
-use crate::relay::Relay;
+use crate::relay::NodeRelay;
 
 const PORT: u16 = 4433;
 const SOCKS_PORT: u16 = 1080;
@@ -26,14 +26,14 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 pub(super) const RATE: &str = "24Mbit";
 
 /// A pair of nodes that have been told of each other.
-pub(super) struct Sites {
+pub(super) struct TestSites {
     directory: TempDir,
     nodes: Vec<(&'static str, Child)>,
     near: Ipv4Addr,
     /// Whom the nodes run as, where that is another user than this test's.
     user: Option<u32>,
     relay_address: Ipv4Addr,
-    pub(super) relay: Relay,
+    pub(super) relay: NodeRelay,
 }
 
 /// An address of this machine that no other test takes at the same time, of sixteen.
@@ -44,7 +44,7 @@ fn address(test: u8, host: u8) -> Ipv4Addr {
     Ipv4Addr::new(127, second, middle, low)
 }
 
-impl Sites {
+impl TestSites {
     /// Both run, and have a link; the far one sends at this rate, at most.
     pub(super) fn new(test: u8, rate: &str) -> Self {
         Self::of_user(test, rate, None)
@@ -92,7 +92,7 @@ impl Sites {
             near,
             user,
             relay_address: relay,
-            relay: Relay::new(at(relay), at(far)),
+            relay: NodeRelay::new(at(relay), at(far)),
         };
         if let Some(user) = user {
             for node in ["near", "far"] {
@@ -242,19 +242,19 @@ impl Sites {
     }
 
     /// A client behind the near node asks a server beside the far one for so many bytes.
-    pub(super) fn download(&self, bytes: usize) -> Download {
+    pub(super) fn download(&self, bytes: usize) -> PendingDownload {
         let far = self.far();
         let listener = TcpListener::bind((far, 0)).unwrap();
         let port = listener.local_addr().unwrap().port();
         let mut expected = vec![0; bytes];
-        Random::from_seed(bytes as u64).fill(&mut expected);
+        SeededRandom::from_seed(bytes as u64).fill(&mut expected);
         let content = expected.clone();
         thread::spawn(move || {
             let (mut client, _) = listener.accept().unwrap();
             let _ = client.write_all(&content);
         });
         let stream = connect(self.socks(), far, port).unwrap();
-        Download {
+        PendingDownload {
             stream,
             received: Vec::with_capacity(bytes),
             expected,
@@ -410,7 +410,7 @@ pub(super) fn connect(socks: SocketAddr, server: Ipv4Addr, port: u16) -> io::Res
     Ok(stream)
 }
 
-impl Drop for Sites {
+impl Drop for TestSites {
     fn drop(&mut self) {
         for (_, child) in &mut self.nodes {
             // The watchdog beside a node goes with it.
@@ -421,13 +421,13 @@ impl Drop for Sites {
 }
 
 /// A transfer under way.
-pub(super) struct Download {
+pub(super) struct PendingDownload {
     stream: TcpStream,
     received: Vec<u8>,
     expected: Vec<u8>,
 }
 
-impl Download {
+impl PendingDownload {
     /// Reads until so many bytes are there.
     pub(super) fn read_until(&mut self, bytes: usize) {
         let mut buffer = vec![0; 64 << 10];

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
-use measure::wire::{Message, VERSION, frame};
+use measure::wire::{ControlMessage, VERSION, frame};
 
 pub(crate) const KEY: &str = "an onyx cat sleeps";
 
@@ -25,13 +25,13 @@ pub(crate) fn run(port: u16, more: &[&str], key: &str) -> Output {
 }
 
 /// A server at a port of the system's choice.
-pub(crate) struct Server {
+pub(crate) struct MeasureServer {
     pub(crate) child: Child,
     says: BufReader<ChildStdout>,
     pub(crate) port: u16,
 }
 
-impl Server {
+impl MeasureServer {
     fn start() -> Self {
         Self::start_with(&[])
     }
@@ -71,7 +71,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for MeasureServer {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -103,7 +103,7 @@ fn a_host_without_a_server_and_one_with_another_are_named() {
 
 #[test]
 fn a_wrong_key_and_a_second_test_are_refused_and_the_first_goes_on() {
-    let mut server = Server::start();
+    let mut server = MeasureServer::start();
     assert_refused(
         &run(server.port, &[], "a brass owl waits"),
         "the key is not this server's",
@@ -137,7 +137,7 @@ fn a_wrong_key_and_a_second_test_are_refused_and_the_first_goes_on() {
 /// A client that dies in mid-test leaves nothing running, and the next one is served.
 #[test]
 fn a_client_that_dies_makes_room_for_the_next() {
-    let mut server = Server::start();
+    let mut server = MeasureServer::start();
     let port = server.port.to_string();
     let arguments = [
         "run",
@@ -163,7 +163,7 @@ fn a_client_that_dies_makes_room_for_the_next() {
 /// A server of a later build, which no longer speaks our version.
 #[test]
 fn a_server_of_another_version_is_named_with_what_to_do() {
-    let hello = frame(&Message::Hello {
+    let hello = frame(&ControlMessage::Hello {
         oldest: VERSION + 1,
         newest: VERSION + 2,
         nonce: Default::default(),
@@ -225,7 +225,7 @@ fn an_iperf3_server_that_is_none_or_busy_or_will_not_is_named() {
 /// hold a tag, or a rate that the server does not give, is said before anything is sent.
 #[test]
 fn a_service_without_criteria_is_measured_and_not_judged() {
-    let server = Server::start();
+    let server = MeasureServer::start();
     let port = server.port.to_string();
     let common = ["service", "127.0.0.1", "--port", &port, "--direction=up"];
     let small = ["--cir=1Mbit", "--step=1s", "--rest=0", "--frame-sizes=512"];
@@ -260,7 +260,7 @@ fn a_service_without_criteria_is_measured_and_not_judged() {
 /// What cannot come out is not measured for three minutes first.
 #[test]
 fn a_threshold_above_what_may_be_offered_is_refused_before_the_test() {
-    let server = Server::start();
+    let server = MeasureServer::start();
     let here = run(server.port, &["--max-rate=5Mbit", "--min-rate=10Mbit"], KEY);
     assert_refused(&here, "cannot show --min-rate");
     let there = run(server.port, &["--min-rate=2Gbit"], KEY);

@@ -16,12 +16,12 @@
 
 use std::time::Duration;
 
-use vocab::{Bitrate, Probability, Random, Time};
+use vocab::{Bitrate, Probability, SeededRandom, Time};
 
-use super::bbr::aggregation::Aggregation;
-use super::event::{Event, SendState};
-use super::sample::{RateBase, RateSample, Sampler};
-use super::{Config, Controller, Remembered, Telemetry};
+use super::bbr::aggregation::AckAggregation;
+use super::event::{DeliveryEvent, SendState};
+use super::sample::{RateBase, RateSample, RateSampler};
+use super::{CongestionController, ControllerConfig, ControllerTelemetry, RememberedPath};
 
 /// `bbr_high_gain`: 2/ln 2.
 const HIGH_GAIN: f64 = 2.885;
@@ -62,7 +62,7 @@ const BUDGET_PACKETS: u64 = 6;
 const EXTRA_SPAN: f64 = 0.1;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum BbrV1State {
     Startup,
     Drain,
     ProbeBw {
@@ -78,7 +78,7 @@ enum State {
 
 /// Linux's `TCP_CA_Recovery`.
 #[derive(Clone, Copy, Debug)]
-struct Recovery {
+struct LossRecovery {
     /// Packets sent after this moment end it when they are acknowledged.
     since: Time,
     /// Sends what was acknowledged, for a round.
@@ -88,11 +88,11 @@ struct Recovery {
 /// The controller.
 #[derive(Clone, Debug)]
 pub(super) struct BbrV1 {
-    config: Config,
-    random: Random,
-    sampler: Sampler,
-    aggregation: Aggregation,
-    state: State,
+    config: ControllerConfig,
+    random: SeededRandom,
+    sampler: RateSampler,
+    aggregation: AckAggregation,
+    state: BbrV1State,
     phase_at: Time,
     round: u64,
     round_ends_at: u64,
@@ -104,7 +104,7 @@ pub(super) struct BbrV1 {
     full_rate: f64,
     rounds_without_growth: u32,
     is_full: bool,
-    recovery: Option<Recovery>,
+    recovery: Option<LossRecovery>,
     lost_in_phase: bool,
     window: u64,
     window_before: u64,
@@ -112,14 +112,14 @@ pub(super) struct BbrV1 {
 }
 
 impl BbrV1 {
-    pub(super) fn new(config: Config, now: Time) -> Self {
+    pub(super) fn new(config: ControllerConfig, now: Time) -> Self {
         let window = INITIAL_WINDOW_PACKETS * config.packet_bytes;
         Self {
             config,
-            random: Random::from_seed(config.seed),
-            sampler: Sampler::new(now),
-            aggregation: Aggregation::new(now),
-            state: State::Startup,
+            random: SeededRandom::from_seed(config.seed),
+            sampler: RateSampler::new(now),
+            aggregation: AckAggregation::new(now),
+            state: BbrV1State::Startup,
             phase_at: now,
             round: 0,
             round_ends_at: 0,
@@ -158,18 +158,21 @@ impl BbrV1 {
     /// `bbr_inflight`.
     fn in_flight_for(&self, gain: f64) -> u64 {
         let more = match self.state {
-            State::ProbeBw { phase: 0 } => 2,
-            State::Startup | State::Drain | State::ProbeBw { .. } | State::ProbeRtt { .. } => 0,
+            BbrV1State::ProbeBw { phase: 0 } => 2,
+            BbrV1State::Startup
+            | BbrV1State::Drain
+            | BbrV1State::ProbeBw { .. }
+            | BbrV1State::ProbeRtt { .. } => 0,
         };
         self.bdp(gain) + (BUDGET_PACKETS + more) * self.config.packet_bytes
     }
 
     fn gains(&self) -> (f64, f64) {
         match self.state {
-            State::Startup => (HIGH_GAIN, HIGH_GAIN),
-            State::Drain => (1.0 / HIGH_GAIN, HIGH_GAIN),
-            State::ProbeBw { phase } => (CYCLE[phase], WINDOW_GAIN),
-            State::ProbeRtt { .. } => (1.0, 1.0),
+            BbrV1State::Startup => (HIGH_GAIN, HIGH_GAIN),
+            BbrV1State::Drain => (1.0 / HIGH_GAIN, HIGH_GAIN),
+            BbrV1State::ProbeBw { phase } => (CYCLE[phase], WINDOW_GAIN),
+            BbrV1State::ProbeRtt { .. } => (1.0, 1.0),
         }
     }
 
@@ -199,7 +202,7 @@ impl BbrV1 {
 
     /// `bbr_update_cycle_phase`.
     fn update_phase(&mut self, now: Time, in_flight: u64) {
-        let State::ProbeBw { phase } = self.state else {
+        let BbrV1State::ProbeBw { phase } = self.state else {
             return;
         };
         let is_long = now.since(self.phase_at) > self.minimum.unwrap_or_default();
@@ -217,7 +220,7 @@ impl BbrV1 {
     }
 
     fn enter_phase(&mut self, now: Time, phase: usize) {
-        self.state = State::ProbeBw { phase };
+        self.state = BbrV1State::ProbeBw { phase };
         self.phase_at = now;
         self.lost_in_phase = false;
     }
@@ -247,10 +250,10 @@ impl BbrV1 {
 
     /// `bbr_check_drain`.
     fn check_drain(&mut self, now: Time, in_flight: u64) {
-        if self.state == State::Startup && self.is_full {
-            self.state = State::Drain;
+        if self.state == BbrV1State::Startup && self.is_full {
+            self.state = BbrV1State::Drain;
         }
-        if self.state == State::Drain && in_flight <= self.in_flight_for(1.0) {
+        if self.state == BbrV1State::Drain && in_flight <= self.in_flight_for(1.0) {
             self.enter_probe_bw(now);
         }
     }
@@ -264,14 +267,14 @@ impl BbrV1 {
             self.minimum = Some(rtt);
             self.minimum_at = now;
         }
-        if is_old && !matches!(self.state, State::ProbeRtt { .. }) {
+        if is_old && !matches!(self.state, BbrV1State::ProbeRtt { .. }) {
             self.save_window();
-            self.state = State::ProbeRtt {
+            self.state = BbrV1State::ProbeRtt {
                 done_at: None,
                 is_round_done: false,
             };
         }
-        let State::ProbeRtt {
+        let BbrV1State::ProbeRtt {
             done_at,
             is_round_done,
         } = self.state
@@ -282,7 +285,7 @@ impl BbrV1 {
         let Some(done_at) = done_at else {
             if in_flight <= self.window_min() {
                 self.start_round();
-                self.state = State::ProbeRtt {
+                self.state = BbrV1State::ProbeRtt {
                     done_at: Some(now + PROBE_RTT),
                     is_round_done: false,
                 };
@@ -290,7 +293,7 @@ impl BbrV1 {
             return;
         };
         let is_round_done = is_round_done || self.is_round_start;
-        self.state = State::ProbeRtt {
+        self.state = BbrV1State::ProbeRtt {
             done_at: Some(done_at),
             is_round_done,
         };
@@ -299,14 +302,15 @@ impl BbrV1 {
             self.window = self.window.max(self.window_before);
             match self.is_full {
                 true => self.enter_probe_bw(now),
-                false => self.state = State::Startup,
+                false => self.state = BbrV1State::Startup,
             }
         }
     }
 
     /// `bbr_save_cwnd`.
     fn save_window(&mut self) {
-        let is_usual = self.recovery.is_none() && !matches!(self.state, State::ProbeRtt { .. });
+        let is_usual =
+            self.recovery.is_none() && !matches!(self.state, BbrV1State::ProbeRtt { .. });
         self.window_before = match is_usual {
             true => self.window,
             false => self.window_before.max(self.window),
@@ -314,7 +318,7 @@ impl BbrV1 {
     }
 
     /// `bbr_set_cwnd_to_recover_or_restore`; true when that is the window.
-    fn recover(&mut self, event: &Event<'_>, acked: u64) -> bool {
+    fn recover(&mut self, event: &DeliveryEvent<'_>, acked: u64) -> bool {
         let lost: u64 = event.lost.iter().map(|packet| packet.bytes).sum();
         if lost > 0 {
             self.lost_in_phase = true;
@@ -328,7 +332,7 @@ impl BbrV1 {
             None if lost > 0 => {
                 self.window += lost;
                 self.save_window();
-                self.recovery = Some(Recovery {
+                self.recovery = Some(LossRecovery {
                     since: event.now,
                     conserves: true,
                 });
@@ -349,7 +353,7 @@ impl BbrV1 {
     }
 
     /// `bbr_set_cwnd`.
-    fn set_window(&mut self, event: &Event<'_>, acked: u64) {
+    fn set_window(&mut self, event: &DeliveryEvent<'_>, acked: u64) {
         if !self.recover(event, acked) && acked > 0 {
             let (_, gain) = self.gains();
             let extra = match self.is_full {
@@ -369,7 +373,7 @@ impl BbrV1 {
             }
             self.window = self.window.max(self.window_min());
         }
-        if let State::ProbeRtt { .. } = self.state {
+        if let BbrV1State::ProbeRtt { .. } = self.state {
             self.window = self.window.min(self.window_min());
         }
     }
@@ -383,12 +387,12 @@ impl BbrV1 {
     }
 }
 
-impl Controller for BbrV1 {
+impl CongestionController for BbrV1 {
     fn sent(&mut self, now: Time, _number: u64, bytes: u64, in_flight_before: u64) -> SendState {
         self.sampler.sent(now, bytes, in_flight_before)
     }
 
-    fn event(&mut self, event: &Event<'_>) {
+    fn event(&mut self, event: &DeliveryEvent<'_>) {
         let now = event.now;
         if self.minimum.is_none()
             && let Some(rtt) = event.rtt
@@ -450,19 +454,19 @@ impl Controller for BbrV1 {
     }
 
     /// A kernel's connection remembers nothing of the one before.
-    fn remembered(&self) -> Option<Remembered> {
+    fn remembered(&self) -> Option<RememberedPath> {
         None
     }
 
-    fn telemetry(&self) -> Telemetry {
-        Telemetry {
+    fn telemetry(&self) -> ControllerTelemetry {
+        ControllerTelemetry {
             state: match self.state {
-                State::Startup => "startup",
-                State::Drain => "drain",
-                State::ProbeBw { phase: 0 } => "up",
-                State::ProbeBw { phase: 1 } => "down",
-                State::ProbeBw { .. } => "cruise",
-                State::ProbeRtt { .. } => "probe rtt",
+                BbrV1State::Startup => "startup",
+                BbrV1State::Drain => "drain",
+                BbrV1State::ProbeBw { phase: 0 } => "up",
+                BbrV1State::ProbeBw { phase: 1 } => "down",
+                BbrV1State::ProbeBw { .. } => "cruise",
+                BbrV1State::ProbeRtt { .. } => "probe rtt",
             },
             bandwidth: Bitrate::from_bits_per_second((self.rate() * 8.0) as u64),
             rtt_min: self.minimum,

@@ -62,7 +62,7 @@ pub struct LostPacket {
 /// One acknowledgement or one loss timer, as a controller sees it. A packet is in one of the three
 /// lists, once; one that was declared lost may come again, in `spurious`.
 #[derive(Clone, Copy, Debug)]
-pub struct Event<'a> {
+pub struct DeliveryEvent<'a> {
     /// When it is handled.
     pub now: Time,
     /// Newly acknowledged packets, in any order.

@@ -6,17 +6,17 @@
 //!            ── event(acked, lost, spurious, …) ──►┘  └────── telemetry ───► status, FEC policy
 //! ```
 //!
-//! A [`Controller`] is told of every packet that counts on the path (data, repair, probes) when it
+//! A [`CongestionController`] is told of every packet that counts on the path (data, repair, probes) when it
 //! goes out, and of what became of it. It hands back a small [`SendState`] with each packet, which
 //! comes home with the packet's fate: the delivery-rate sample is made from the two. Two
-//! algorithms stand behind the trait: [`Algorithm::Bbr`], by draft-ietf-ccwg-bbr with departures
-//! (docs/decisions/0029), and [`Algorithm::Cubic`], by RFC 9438 and RFC 9406; a third is a rival for the
+//! algorithms stand behind the trait: [`CongestionAlgorithm::Bbr`], by draft-ietf-ccwg-bbr with departures
+//! (docs/decisions/0029), and [`CongestionAlgorithm::Cubic`], by RFC 9438 and RFC 9406; a third is a rival for the
 //! lab.
 //!
 //! Bytes are those of IP packets: the UDP payload with the UDP and IP headers around it.
 //!
 //! Nothing here detects losses, resends, or keeps packets; it reads no clock and draws chance only
-//! from the seed in its [`Config`].
+//! from the seed in its [`ControllerConfig`].
 
 mod bbr;
 mod bbr_v1;
@@ -30,12 +30,12 @@ use std::time::Duration;
 
 use vocab::{Bitrate, Probability, Time};
 
-pub use event::{AckedPacket, Event, LostPacket, SendState};
+pub use event::{AckedPacket, DeliveryEvent, LostPacket, SendState};
 pub use pacer::Pacer;
 
 /// Which controller a path is given.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Algorithm {
+pub enum CongestionAlgorithm {
     /// A model of the path by draft-ietf-ccwg-bbr ("BBRv3"): the default.
     #[default]
     Bbr,
@@ -48,7 +48,7 @@ pub enum Algorithm {
 
 /// What a controller is told once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
+pub struct ControllerConfig {
     /// A full packet's bytes, headers included.
     pub packet_bytes: u64,
     /// The operator's cap; the path is never paced faster.
@@ -57,7 +57,7 @@ pub struct Config {
     pub seed: u64,
 }
 
-impl Default for Config {
+impl Default for ControllerConfig {
     fn default() -> Self {
         Self {
             packet_bytes: 1500,
@@ -69,7 +69,7 @@ impl Default for Config {
 
 /// What an earlier session knew of the path to this peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Remembered {
+pub struct RememberedPath {
     /// The rate at which the path delivered.
     pub rate: Bitrate,
     /// The round-trip time without queues: the shortest, or where packets overtake each other the
@@ -78,13 +78,13 @@ pub struct Remembered {
 }
 
 /// Decides how much may be in flight on one path, and how fast it is sent.
-pub trait Controller: fmt::Debug + Send {
+pub trait CongestionController: fmt::Debug + Send {
     /// Takes note of a packet that goes out now and counts as in flight; what is handed back is
     /// kept with it. `in_flight_before` does not include the packet.
     fn sent(&mut self, now: Time, number: u64, bytes: u64, in_flight_before: u64) -> SendState;
 
     /// Learns from an acknowledgement, from losses, or from both.
-    fn event(&mut self, event: &Event<'_>);
+    fn event(&mut self, event: &DeliveryEvent<'_>);
 
     /// Takes note that nothing more is to be sent although `in_flight` is below the window: from
     /// here on the rate says nothing about the path. Also to be called when the peer's credits,
@@ -105,15 +105,15 @@ pub trait Controller: fmt::Debug + Send {
     fn send_quantum(&self) -> u64;
 
     /// What is worth remembering for the next session, once the path is known.
-    fn remembered(&self) -> Option<Remembered>;
+    fn remembered(&self) -> Option<RememberedPath>;
 
     /// What an operator, and the FEC policy, may want to know.
-    fn telemetry(&self) -> Telemetry;
+    fn telemetry(&self) -> ControllerTelemetry;
 }
 
 /// A controller's view of the path.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Telemetry {
+pub struct ControllerTelemetry {
     /// The state's name: `"startup"`, `"cruise"`, `"slow start"`, …
     pub state: &'static str,
     /// The path's estimated rate.
@@ -138,14 +138,16 @@ pub struct Telemetry {
 #[must_use]
 pub fn controller(
     now: Time,
-    algorithm: Algorithm,
-    config: Config,
-    remembered: Option<Remembered>,
-) -> Box<dyn Controller> {
+    algorithm: CongestionAlgorithm,
+    config: ControllerConfig,
+    remembered: Option<RememberedPath>,
+) -> Box<dyn CongestionController> {
     match algorithm {
-        Algorithm::Bbr => Box::new(bbr::Bbr::new(config, remembered, now)),
-        Algorithm::Cubic => Box::new(cubic::Cubic::new(config, remembered, now)),
-        Algorithm::BbrV1 => Box::new(bbr_v1::BbrV1::new(config, now)),
+        CongestionAlgorithm::Bbr => Box::new(bbr::BbrController::new(config, remembered, now)),
+        CongestionAlgorithm::Cubic => {
+            Box::new(cubic::CubicController::new(config, remembered, now))
+        }
+        CongestionAlgorithm::BbrV1 => Box::new(bbr_v1::BbrV1::new(config, now)),
     }
 }
 

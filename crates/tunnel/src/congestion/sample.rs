@@ -48,7 +48,7 @@ pub(super) enum RateBase {
 
 /// The account at some moment.
 #[derive(Clone, Copy, Debug)]
-struct Mark {
+struct DeliverySnapshot {
     at: Time,
     delivered: u64,
     sent: u64,
@@ -56,12 +56,12 @@ struct Mark {
 
 /// Keeps the account of one path's deliveries.
 #[derive(Clone, Debug)]
-pub(super) struct Sampler {
+pub(super) struct RateSampler {
     delivered: u64,
     delivered_at: Time,
     lost: u64,
     sent: u64,
-    marks: VecDeque<Mark>,
+    marks: VecDeque<DeliverySnapshot>,
     /// When the newest packet went out that is known to be delivered; when nothing was in flight,
     /// when the first packet after that went out.
     first_sent_at: Time,
@@ -93,7 +93,7 @@ pub(super) struct RateSample {
     pub(super) newly_acked: u64,
 }
 
-impl Sampler {
+impl RateSampler {
     pub(super) fn new(now: Time) -> Self {
         Self {
             delivered: 0,
@@ -217,7 +217,7 @@ impl Sampler {
     }
 }
 
-impl Sampler {
+impl RateSampler {
     /// The rate of a window that ends now.
     fn rate_over(&mut self, now: Time, span: Duration, flight: Duration) -> Option<f64> {
         let step = span / MARKS_PER_WINDOW;
@@ -226,7 +226,7 @@ impl Sampler {
             .back()
             .is_none_or(|mark| now.since(mark.at) >= step)
         {
-            self.marks.push_back(Mark {
+            self.marks.push_back(DeliverySnapshot {
                 at: now,
                 delivered: self.delivered,
                 sent: self.sent,
@@ -277,8 +277,8 @@ mod tests {
     }
 
     /// Sends a packet each millisecond, acknowledged 100 ms later, and hands back the last sample.
-    fn steady(count: u64, passes: f64) -> (Sampler, Option<RateSample>) {
-        let mut sampler = Sampler::new(at(0));
+    fn steady(count: u64, passes: f64) -> (RateSampler, Option<RateSample>) {
+        let mut sampler = RateSampler::new(at(0));
         let mut states = Vec::new();
         let mut last = None;
         for tick in 0..count + 100 {
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn acknowledgements_in_a_crowd_do_not_look_like_a_fast_path() {
-        let mut sampler = Sampler::new(at(0));
+        let mut sampler = RateSampler::new(at(0));
         let states: Vec<SendState> = (0..100)
             .map(|n| sampler.sent(at(n), 1000, 1000 * n))
             .collect();
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn samples_are_application_limited_until_the_bubble_has_passed() {
-        let mut sampler = Sampler::new(at(0));
+        let mut sampler = RateSampler::new(at(0));
         let first = sampler.sent(at(0), 1000, 0);
         sampler.limited_by_application(1000);
         let second = sampler.sent(at(1), 1000, 1000);
@@ -338,7 +338,7 @@ mod tests {
 
     #[test]
     fn an_interval_too_short_to_tell_makes_no_rate() {
-        let mut sampler = Sampler::new(at(0));
+        let mut sampler = RateSampler::new(at(0));
         let state = sampler.sent(at(0), 1000, 0);
         let least = Duration::from_millis(11);
         let packets = [acked(0, at(0), state)];

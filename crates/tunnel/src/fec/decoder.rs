@@ -15,15 +15,15 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use bytes::Bytes;
-use simd::gf256::Kernel;
+use simd::gf256::Gf256Kernel;
 
 use super::coefficients::coefficient;
-use super::equations::{Equation, Equations, Placed};
+use super::equations::{EquationResult, EquationSystem, SymbolEquation};
 use super::{LENGTH_PREFIX, PAYLOAD_LIMIT, RepairSymbol, SYMBOLS_KEPT};
 
 /// What a source symbol was to the decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
+pub enum SourceSymbolResult {
     /// It had been missing until now.
     New,
     /// It was received or recovered before: its payload has been handed on already.
@@ -36,8 +36,8 @@ pub enum Arrival {
 
 /// What a repair symbol was to the decoder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// It became an equation; ask [`Decoder::poll_recovered`].
+pub enum RepairSymbolResult {
+    /// It became an equation; ask [`FecDecoder::poll_recovered`].
     Used,
     /// All that it could tell is known.
     Redundant,
@@ -64,43 +64,43 @@ pub struct DecoderStatistics {
 
 /// Computes payloads that did not arrive.
 #[derive(Debug)]
-pub struct Decoder {
-    kernel: Kernel,
+pub struct FecDecoder {
+    kernel: Gf256Kernel,
     /// By number modulo [`SYMBOLS_KEPT`]; made with the first symbol.
-    slots: Vec<Slot>,
+    slots: Vec<DecoderSlot>,
     next: u64,
     /// Nothing before it is kept, since memory was given back there.
     released: u64,
-    equations: Equations,
+    equations: EquationSystem,
     /// Not yet polled; at most [`SYMBOLS_KEPT`], beyond which the oldest is dropped.
     recovered: VecDeque<(u64, Bytes)>,
     statistics: DecoderStatistics,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Slot {
+struct DecoderSlot {
     /// Length prefix, payload, and zeros up to the longest repair symbol that it was needed in.
     symbol: Vec<u8>,
     length: usize,
     is_known: bool,
 }
 
-impl Default for Decoder {
+impl Default for FecDecoder {
     fn default() -> Self {
-        Self::new(Kernel::detect())
+        Self::new(Gf256Kernel::detect())
     }
 }
 
-impl Decoder {
+impl FecDecoder {
     /// A decoder that has seen nothing yet.
     #[must_use]
-    pub fn new(kernel: Kernel) -> Self {
+    pub fn new(kernel: Gf256Kernel) -> Self {
         Self {
             kernel,
             slots: Vec::new(),
             next: 0,
             released: 0,
-            equations: Equations::new(kernel),
+            equations: EquationSystem::new(kernel),
             recovered: VecDeque::new(),
             statistics: DecoderStatistics::default(),
         }
@@ -109,22 +109,22 @@ impl Decoder {
     /// Takes the payload that was received as source symbol `number`.
     ///
     /// Drain [`poll_recovered`](Self::poll_recovered) afterwards: a late symbol may solve others.
-    pub fn source(&mut self, number: u64, payload: &[u8]) -> Arrival {
+    pub fn source(&mut self, number: u64, payload: &[u8]) -> SourceSymbolResult {
         let Some(end) = number.checked_add(1) else {
             self.statistics.malformed += 1;
-            return Arrival::Malformed;
+            return SourceSymbolResult::Malformed;
         };
         if payload.len() > PAYLOAD_LIMIT {
             self.statistics.malformed += 1;
-            return Arrival::Malformed;
+            return SourceSymbolResult::Malformed;
         }
         self.advance(end);
         if number < self.base() {
-            return Arrival::TooOld;
+            return SourceSymbolResult::TooOld;
         }
         let slot = &mut self.slots[place(number)];
         if slot.is_known {
-            return Arrival::Repeated;
+            return SourceSymbolResult::Repeated;
         }
         let length = payload.len() as u16;
         slot.symbol.clear();
@@ -137,19 +137,19 @@ impl Decoder {
             self.equations.known(number, symbol);
             self.collect_solved();
         }
-        Arrival::New
+        SourceSymbolResult::New
     }
 
     /// Takes a repair symbol, whatever its fields say.
     ///
     /// Drain [`poll_recovered`](Self::poll_recovered) afterwards.
-    pub fn repair(&mut self, repair: &RepairSymbol) -> Verdict {
+    pub fn repair(&mut self, repair: &RepairSymbol) -> RepairSymbolResult {
         let verdict = self.judge(repair);
         let counter = match verdict {
-            Verdict::Used => &mut self.statistics.used,
-            Verdict::Redundant => &mut self.statistics.redundant,
-            Verdict::TooOld => &mut self.statistics.too_old,
-            Verdict::Malformed => &mut self.statistics.malformed,
+            RepairSymbolResult::Used => &mut self.statistics.used,
+            RepairSymbolResult::Redundant => &mut self.statistics.redundant,
+            RepairSymbolResult::TooOld => &mut self.statistics.too_old,
+            RepairSymbolResult::Malformed => &mut self.statistics.malformed,
         };
         *counter += 1;
         verdict
@@ -175,33 +175,37 @@ impl Decoder {
         self.equations.clear();
     }
 
-    fn judge(&mut self, repair: &RepairSymbol) -> Verdict {
+    fn judge(&mut self, repair: &RepairSymbol) -> RepairSymbolResult {
         let Some(window) = repair.window() else {
-            return Verdict::Malformed;
+            return RepairSymbolResult::Malformed;
         };
         self.advance(window.end);
         if window.start < self.base() {
-            return Verdict::TooOld;
+            return RepairSymbolResult::TooOld;
         }
         let Some(equation) = self.equation(repair, window) else {
-            return Verdict::Malformed;
+            return RepairSymbolResult::Malformed;
         };
         let Some(equation) = equation else {
-            return Verdict::Redundant;
+            return RepairSymbolResult::Redundant;
         };
         match self.equations.insert(equation) {
-            Placed::New => {
+            EquationResult::New => {
                 self.collect_solved();
-                Verdict::Used
+                RepairSymbolResult::Used
             }
-            Placed::Redundant => Verdict::Redundant,
-            Placed::Contradiction => Verdict::Malformed,
+            EquationResult::Redundant => RepairSymbolResult::Redundant,
+            EquationResult::Contradiction => RepairSymbolResult::Malformed,
         }
     }
 
     /// What a repair symbol says of the missing symbols in its window: `Some(None)` when none is
     /// missing, `None` when a known symbol is longer than the sum that it is said to be in.
-    fn equation(&mut self, repair: &RepairSymbol, window: Range<u64>) -> Option<Option<Equation>> {
+    fn equation(
+        &mut self,
+        repair: &RepairSymbol,
+        window: Range<u64>,
+    ) -> Option<Option<SymbolEquation>> {
         let length = repair.bytes.len();
         let mut missing = 0;
         for number in window.clone() {
@@ -229,7 +233,7 @@ impl Decoder {
             .map(|(number, slot)| (&slot.symbol[..length], coefficient(repair.key, number)))
             .collect();
         self.kernel.mul_add_many(&mut sum, &terms);
-        let mut equation = Equation::new(window.start, window.end, sum);
+        let mut equation = SymbolEquation::new(window.start, window.end, sum);
         for number in window {
             if !self.slots[place(number)].is_known {
                 equation.set(number, coefficient(repair.key, number));
@@ -266,7 +270,7 @@ impl Decoder {
     /// Moves the window on so that it ends at `end`, if that is ahead.
     fn advance(&mut self, end: u64) {
         if self.slots.is_empty() {
-            self.slots = vec![Slot::default(); SYMBOLS_KEPT];
+            self.slots = vec![DecoderSlot::default(); SYMBOLS_KEPT];
         }
         if end <= self.next {
             return;

@@ -13,40 +13,40 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use simd::gf256::Kernel;
+use simd::gf256::Gf256Kernel;
 
 use super::coefficients::coefficient;
 use super::{LENGTH_PREFIX, PAYLOAD_LIMIT, RepairSymbol, SYMBOLS_KEPT, WINDOW_LIMIT};
 
 /// Makes repair symbols of the payloads it has been shown.
 #[derive(Debug)]
-pub struct Encoder {
-    kernel: Kernel,
+pub struct FecEncoder {
+    kernel: Gf256Kernel,
     /// By number modulo [`SYMBOLS_KEPT`]; grows to that many with the first symbols.
-    slots: Vec<Slot>,
+    slots: Vec<EncoderSlot>,
     oldest: u64,
     next: u64,
     next_key: u16,
 }
 
 #[derive(Debug, Default)]
-struct Slot {
+struct EncoderSlot {
     /// Length prefix, payload, and zeros up to the longest repair symbol that it was needed in.
     symbol: Vec<u8>,
     length: usize,
     is_acknowledged: bool,
 }
 
-impl Default for Encoder {
+impl Default for FecEncoder {
     fn default() -> Self {
-        Self::new(Kernel::detect())
+        Self::new(Gf256Kernel::detect())
     }
 }
 
-impl Encoder {
+impl FecEncoder {
     /// An encoder that has seen nothing yet; its first symbol has the number 0.
     #[must_use]
-    pub fn new(kernel: Kernel) -> Self {
+    pub fn new(kernel: Gf256Kernel) -> Self {
         Self {
             kernel,
             slots: Vec::new(),
@@ -70,7 +70,7 @@ impl Encoder {
         self.oldest = self.oldest.max(self.next.saturating_sub(kept));
         let at = place(number);
         if at == self.slots.len() {
-            self.slots.push(Slot::default());
+            self.slots.push(EncoderSlot::default());
         }
         let slot = &mut self.slots[at];
         slot.symbol.clear();

@@ -16,7 +16,7 @@
 //! Work per equation is bounded: at most [`EQUATION_LIMIT`] others, each as long as a symbol and a
 //! row of coefficients.
 
-use simd::gf256::{Kernel, inverse};
+use simd::gf256::{Gf256Kernel, inverse};
 
 use super::SYMBOLS_KEPT;
 
@@ -26,7 +26,7 @@ pub(super) const EQUATION_LIMIT: usize = 64;
 
 /// An equation over missing symbols.
 #[derive(Debug)]
-pub(super) struct Equation {
+pub(super) struct SymbolEquation {
     /// Coefficients by number modulo [`SYMBOLS_KEPT`]; 0 for what is not in it.
     coefficients: [u8; SYMBOLS_KEPT],
     /// Behind the newest symbol that may have a coefficient.
@@ -36,7 +36,7 @@ pub(super) struct Equation {
     sum: Vec<u8>,
 }
 
-impl Equation {
+impl SymbolEquation {
     /// An equation without unknowns yet, about symbols from `first` up to before `end`.
     pub(super) fn new(first: u64, end: u64, sum: Vec<u8>) -> Self {
         Self {
@@ -57,13 +57,13 @@ impl Equation {
     }
 
     /// Adds `factor` times another equation, whose pivot is not older than this one's.
-    fn add(&mut self, kernel: Kernel, other: &Equation, factor: u8) {
+    fn add(&mut self, kernel: Gf256Kernel, other: &SymbolEquation, factor: u8) {
         kernel.mul_add(&mut self.coefficients, &other.coefficients, factor);
         self.end = self.end.max(other.end);
         self.add_to_sum(kernel, &other.sum, factor);
     }
 
-    fn add_to_sum(&mut self, kernel: Kernel, bytes: &[u8], factor: u8) {
+    fn add_to_sum(&mut self, kernel: Gf256Kernel, bytes: &[u8], factor: u8) {
         // Both stand for themselves and zeros behind.
         if self.sum.len() < bytes.len() {
             self.sum.resize(bytes.len(), 0);
@@ -88,7 +88,7 @@ impl Equation {
 
 /// What became of an equation that was handed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Placed {
+pub(super) enum EquationResult {
     /// It says something that the others did not.
     New,
     /// It follows from the others.
@@ -99,13 +99,13 @@ pub(super) enum Placed {
 
 /// The equations that wait for more.
 #[derive(Debug)]
-pub(super) struct Equations {
-    kernel: Kernel,
-    rows: Vec<Equation>,
+pub(super) struct EquationSystem {
+    kernel: Gf256Kernel,
+    rows: Vec<SymbolEquation>,
 }
 
-impl Equations {
-    pub(super) fn new(kernel: Kernel) -> Self {
+impl EquationSystem {
+    pub(super) fn new(kernel: Gf256Kernel) -> Self {
         Self {
             kernel,
             rows: Vec::new(),
@@ -117,7 +117,7 @@ impl Equations {
     }
 
     /// Takes an equation all of whose symbols are missing.
-    pub(super) fn insert(&mut self, mut equation: Equation) -> Placed {
+    pub(super) fn insert(&mut self, mut equation: SymbolEquation) -> EquationResult {
         for row in &self.rows {
             let factor = equation.of(row.pivot);
             if factor != 0 {
@@ -158,7 +158,7 @@ impl Equations {
 
     /// Takes out a symbol that has been solved: its number and bytes.
     pub(super) fn take_solved(&mut self) -> Option<(u64, Vec<u8>)> {
-        let at = self.rows.iter().position(Equation::is_solved)?;
+        let at = self.rows.iter().position(SymbolEquation::is_solved)?;
         let row = self.rows.swap_remove(at);
         Some((row.pivot, row.sum))
     }
@@ -168,13 +168,13 @@ impl Equations {
     }
 
     /// Gives an equation that is reduced by all others its pivot, and reduces them by it.
-    fn place(&mut self, mut equation: Equation) -> Placed {
+    fn place(&mut self, mut equation: SymbolEquation) -> EquationResult {
         let Some(pivot) = equation.leading() else {
             // All unknowns cancelled each other; what is left says 0 = sum.
             if equation.sum.iter().all(|byte| *byte == 0) {
-                return Placed::Redundant;
+                return EquationResult::Redundant;
             }
-            return Placed::Contradiction;
+            return EquationResult::Contradiction;
         };
         equation.pivot = pivot;
         let factor = inverse(equation.of(pivot));
@@ -193,7 +193,7 @@ impl Equations {
                 .expect("there is one more than the limit");
             self.rows.swap_remove(oldest);
         }
-        Placed::New
+        EquationResult::New
     }
 }
 

@@ -24,7 +24,7 @@ const PRIOR_RUNS: f64 = 4.0;
 
 /// Why a packet was lost, as far as the sender knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum LossCause {
     /// Nothing points to a queue.
     Unknown,
     /// The path's queue was full: the controller saw it grow, or was told so by marks.
@@ -34,14 +34,14 @@ pub enum Cause {
 /// What is known of a path's losses.
 #[derive(Clone, Debug, Default)]
 pub struct LossEstimate {
-    long: Memory,
-    short: Memory,
+    long: DecayingLossCount,
+    short: DecayingLossCount,
     runs: f64,
     last_lost: Option<u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Memory {
+struct DecayingLossCount {
     packets: f64,
     lost: f64,
 }
@@ -63,10 +63,10 @@ impl LossEstimate {
     ///
     /// Runs are told by packet numbers that follow each other, so losses are best reported in the
     /// order of their numbers.
-    pub fn lost(&mut self, number: u64, cause: Cause) {
+    pub fn lost(&mut self, number: u64, cause: LossCause) {
         match cause {
-            Cause::Unknown => {}
-            Cause::Queue => return,
+            LossCause::Unknown => {}
+            LossCause::Queue => return,
         }
         let fading = self.fade(1);
         self.long.lost += 1.0;
@@ -112,7 +112,7 @@ impl LossEstimate {
     }
 }
 
-impl Memory {
+impl DecayingLossCount {
     /// Lets `count` packets come in and older ones fade; returns by how much they did.
     fn fade(&mut self, count: f64, memory: f64) -> f64 {
         let fading = (-count / memory).exp();
@@ -131,7 +131,7 @@ impl Memory {
 
 #[cfg(test)]
 mod tests {
-    use vocab::{Probability, Random};
+    use vocab::{Probability, SeededRandom};
 
     use super::*;
 
@@ -142,11 +142,11 @@ mod tests {
     }
 
     fn feed(estimate: &mut LossEstimate, packets: u64, loss: f64, seed: u64) {
-        let mut random = Random::from_seed(seed);
+        let mut random = SeededRandom::from_seed(seed);
         let loss = Probability::from_fraction(loss).unwrap();
         for number in 0..packets {
             if random.happens(loss) {
-                estimate.lost(number, Cause::Unknown);
+                estimate.lost(number, LossCause::Unknown);
             } else {
                 estimate.delivered(1);
             }
@@ -182,7 +182,7 @@ mod tests {
         let mut estimate = LossEstimate::new();
         for start in (0..20_000).step_by(800) {
             for number in start..start + 8 {
-                estimate.lost(number, Cause::Unknown);
+                estimate.lost(number, LossCause::Unknown);
             }
             estimate.delivered(792);
         }
@@ -195,7 +195,7 @@ mod tests {
         let mut estimate = after(10_000, 0.0, 1);
         let before = estimate.probability();
         for number in 0..1_000 {
-            estimate.lost(number, Cause::Queue);
+            estimate.lost(number, LossCause::Queue);
         }
         assert_eq!(estimate.probability(), before);
     }
@@ -204,7 +204,7 @@ mod tests {
     fn a_loss_that_was_none_is_taken_back() {
         let mut estimate = after(1_000, 0.0, 1);
         let before = estimate.probability();
-        estimate.lost(1, Cause::Unknown);
+        estimate.lost(1, LossCause::Unknown);
         estimate.spurious();
         assert!(estimate.probability() <= before);
         assert!(estimate.mean_run() >= 1.0);

@@ -7,7 +7,7 @@
 
 /// What the losses of a path are like.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Losses {
+pub(super) struct LossModel {
     /// The share of packets that is lost; 0 to 1.
     pub(super) probability: f64,
     /// How many packets in a row are lost, on average; at least 1.
@@ -18,8 +18,8 @@ pub(super) struct Losses {
 /// such runs is incomplete; `most` when no number up to that is enough.
 ///
 /// Costs about `(sources + most) · most` multiplications.
-pub(super) fn repairs_needed(sources: u64, losses: Losses, failure: f64, most: usize) -> usize {
-    let mut chain = Chain::new(losses, most);
+pub(super) fn repairs_needed(sources: u64, losses: LossModel, failure: f64, most: usize) -> usize {
+    let mut chain = LossChain::new(losses, most);
     for _ in 0..sources {
         chain.step();
     }
@@ -33,15 +33,15 @@ pub(super) fn repairs_needed(sources: u64, losses: Losses, failure: f64, most: u
 }
 
 /// The probabilities of having lost so many packets, and of the last one having been lost or not.
-struct Chain {
+struct LossChain {
     /// (last arrived, last lost) by the number lost; more than the length are not looked at.
     counts: Vec<(f64, f64)>,
     /// Probability of a loss after an arrival, and after a loss.
     loss_after: (f64, f64),
 }
 
-impl Chain {
-    fn new(losses: Losses, most: usize) -> Self {
+impl LossChain {
+    fn new(losses: LossModel, most: usize) -> Self {
         let probability = losses.probability.clamp(0.0, 0.99);
         // With runs as short as chance alone makes them, packets are independent.
         let after_loss = (1.0 - 1.0 / losses.mean_run.max(1.0)).max(probability);
@@ -80,8 +80,8 @@ impl Chain {
 mod tests {
     use super::*;
 
-    fn random(probability: f64) -> Losses {
-        Losses {
+    fn random(probability: f64) -> LossModel {
+        LossModel {
             probability,
             mean_run: 1.0,
         }
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn runs_need_more_than_single_losses() {
-        let burst = |mean_run| Losses {
+        let burst = |mean_run| LossModel {
             probability: 0.01,
             mean_run,
         };
@@ -130,7 +130,7 @@ mod tests {
         assert_eq!(repairs_needed(0, random(0.5), 0.0, 0), 0);
         assert_eq!(repairs_needed(100, random(0.0), 0.0, 10), 0);
         for probability in [1.0, 2.0] {
-            let hopeless = Losses {
+            let hopeless = LossModel {
                 probability,
                 mean_run: 0.0,
             };

@@ -36,10 +36,10 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
-pub use decoder::{Arrival, Decoder, DecoderStatistics, Verdict};
-pub use encoder::Encoder;
-pub use estimate::{Cause, LossEstimate};
-pub use policy::{Mode, PathState, Pause, Policy, Queue};
+pub use decoder::{DecoderStatistics, FecDecoder, RepairSymbolResult, SourceSymbolResult};
+pub use encoder::FecEncoder;
+pub use estimate::{LossCause, LossEstimate};
+pub use policy::{PathState, PauseReason, QueueTrend, RepairMode, RepairPolicy};
 
 /// Payload of one source symbol, at most: an Ethernet packet's.
 pub const PAYLOAD_LIMIT: usize = 1_500;

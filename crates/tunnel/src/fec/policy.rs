@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use vocab::Time;
 
-use super::margin::{Losses, repairs_needed};
+use super::margin::{LossModel, repairs_needed};
 use super::{LossEstimate, SYMBOLS_KEPT, WINDOW_LIMIT};
 
 /// Share of tails that may need a round trip in spite of repair symbols: a fifth of what a 99th
@@ -73,7 +73,7 @@ const DUE_LIMIT: usize = SYMBOLS_KEPT / 4 + 2;
 
 /// What an operator has chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
+pub enum RepairMode {
     /// No repair symbols.
     Off,
     /// Repair symbols all the time, as many as the losses ask for.
@@ -85,7 +85,7 @@ pub enum Mode {
 
 /// Why nothing more is sent for now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pause {
+pub enum PauseReason {
     /// No flow has anything to send.
     Dry,
     /// A flow has said all it had, in the last so many source symbols; others go on.
@@ -97,7 +97,7 @@ pub enum Pause {
 
 /// What the controller thinks of the path's queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Queue {
+pub enum QueueTrend {
     /// Short, or of unknown length.
     #[default]
     Short,
@@ -113,13 +113,13 @@ pub struct PathState {
     /// The time between packets at the rate they are paced with.
     pub packet_interval: Duration,
     /// What the controller thinks of the queue.
-    pub queue: Queue,
+    pub queue: QueueTrend,
 }
 
 /// Decides about the repair symbols of one direction of a path.
 #[derive(Debug)]
-pub struct Policy {
-    mode: Mode,
+pub struct RepairPolicy {
+    mode: RepairMode,
     path: PathState,
     losses: LossEstimate,
     credit: f64,
@@ -132,21 +132,21 @@ pub struct Policy {
     due: VecDeque<(Time, Range<u64>)>,
     /// Runs of repair symbols that were planned, newest last; at most [`DUE_LIMIT`].
     planned: VecDeque<Range<u64>>,
-    ratio: Ratio,
+    ratio: RepairRatio,
 }
 
-/// The steady stream of repair symbols under [`Mode::On`].
+/// The steady stream of repair symbols under [`RepairMode::On`].
 #[derive(Debug, Default)]
-struct Ratio {
+struct RepairRatio {
     per_source: f64,
     owed: f64,
     sources_until_refresh: u64,
 }
 
-impl Policy {
+impl RepairPolicy {
     /// A policy for a path that nothing is known of yet.
     #[must_use]
-    pub fn new(mode: Mode) -> Self {
+    pub fn new(mode: RepairMode) -> Self {
         Self {
             mode,
             path: PathState::default(),
@@ -158,25 +158,25 @@ impl Policy {
             next: 0,
             due: VecDeque::new(),
             planned: VecDeque::new(),
-            ratio: Ratio::default(),
+            ratio: RepairRatio::default(),
         }
     }
 
     /// What the operator has chosen.
     #[must_use]
-    pub fn mode(&self) -> Mode {
+    pub fn mode(&self) -> RepairMode {
         self.mode
     }
 
-    /// Takes the operator's choice; what is due is still sent unless it is [`Mode::Off`].
-    pub fn set_mode(&mut self, mode: Mode) {
+    /// Takes the operator's choice; what is due is still sent unless it is [`RepairMode::Off`].
+    pub fn set_mode(&mut self, mode: RepairMode) {
         self.mode = mode;
         match mode {
-            Mode::Off => {
+            RepairMode::Off => {
                 self.due.clear();
                 self.tail_at = None;
             }
-            Mode::On | Mode::Auto => {}
+            RepairMode::On | RepairMode::Auto => {}
         }
     }
 
@@ -196,21 +196,21 @@ impl Policy {
         self.tail_at = None;
         self.earn(now, 1.0);
         match self.mode {
-            Mode::Off | Mode::Auto => {}
-            Mode::On => self.keep_ratio(now),
+            RepairMode::Off | RepairMode::Auto => {}
+            RepairMode::On => self.keep_ratio(now),
         }
     }
 
     /// Notes that nothing more is sent for now, whatever the reason.
     ///
     /// `outstanding` is the encoder's run of symbols that the peer may lack.
-    pub fn paused(&mut self, now: Time, pause: Pause, outstanding: Range<u64>) {
+    pub fn paused(&mut self, now: Time, pause: PauseReason, outstanding: Range<u64>) {
         match self.mode {
-            Mode::Off => return,
-            Mode::On | Mode::Auto => {}
+            RepairMode::Off => return,
+            RepairMode::On | RepairMode::Auto => {}
         }
         match pause {
-            Pause::Dry => {
+            PauseReason::Dry => {
                 let has_new = self.unprotected.max(outstanding.start) < outstanding.end;
                 if has_new && self.tail_at.is_none() {
                     let hold = (self.path.round_trip / HOLD_SHARE).max(HOLD_MIN);
@@ -218,7 +218,7 @@ impl Policy {
                 }
             }
             // Others go on sending, so there is no silence to wait for.
-            Pause::Exchange { sources } => {
+            PauseReason::Exchange { sources } => {
                 let first = outstanding.end.saturating_sub(sources);
                 self.plan(now, outstanding.start.max(first)..outstanding.end);
             }
@@ -280,8 +280,8 @@ impl Policy {
     fn affordable(&self, length: u64) -> usize {
         let credit = self.credit.max(0.0);
         match self.path.queue {
-            Queue::Short => credit as usize,
-            Queue::Building => credit.min(length as f64 * LEAST_SHARE) as usize,
+            QueueTrend::Short => credit as usize,
+            QueueTrend::Building => credit.min(length as f64 * LEAST_SHARE) as usize,
         }
     }
 
@@ -336,14 +336,14 @@ impl Policy {
         (SHARE_PER_LOSS * losses).clamp(LEAST_SHARE, MOST_SHARE)
     }
 
-    fn loss_model(&self) -> Losses {
-        Losses {
+    fn loss_model(&self) -> LossModel {
+        LossModel {
             probability: self.losses.probability(),
             mean_run: self.losses.mean_run(),
         }
     }
 
-    /// One more source symbol under [`Mode::On`].
+    /// One more source symbol under [`RepairMode::On`].
     fn keep_ratio(&mut self, now: Time) {
         if self.ratio.sources_until_refresh == 0 {
             self.ratio.sources_until_refresh = RATIO_REFRESH;
@@ -354,8 +354,8 @@ impl Policy {
         }
         self.ratio.sources_until_refresh -= 1;
         match self.path.queue {
-            Queue::Short => self.ratio.owed += self.ratio.per_source,
-            Queue::Building => self.ratio.owed = 0.0,
+            QueueTrend::Short => self.ratio.owed += self.ratio.per_source,
+            QueueTrend::Building => self.ratio.owed = 0.0,
         }
         if self.ratio.owed >= 1.0 && self.due.len() < DUE_LIMIT {
             self.ratio.owed -= 1.0;

@@ -3,16 +3,16 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use vocab::{Random, Time};
+use vocab::{SeededRandom, Time};
 
-use super::policy::{Mode, PathState, Pause, Policy, Queue};
-use super::{Cause, Decoder, Encoder, SYMBOLS_KEPT, WINDOW_LIMIT};
+use super::policy::{PathState, PauseReason, QueueTrend, RepairMode, RepairPolicy};
+use super::{FecDecoder, FecEncoder, LossCause, SYMBOLS_KEPT, WINDOW_LIMIT};
 
 const ROUND_TRIP: Duration = Duration::from_millis(100);
 /// 1,500 bytes at 20 Mbit/s.
 const INTERVAL: Duration = Duration::from_micros(600);
 
-fn path(queue: Queue) -> PathState {
+fn path(queue: QueueTrend) -> PathState {
     PathState {
         round_trip: ROUND_TRIP,
         packet_interval: INTERVAL,
@@ -20,20 +20,20 @@ fn path(queue: Queue) -> PathState {
     }
 }
 
-fn policy(mode: Mode) -> Policy {
-    let mut policy = Policy::new(mode);
-    policy.set_path(path(Queue::Short));
+fn policy(mode: RepairMode) -> RepairPolicy {
+    let mut policy = RepairPolicy::new(mode);
+    policy.set_path(path(QueueTrend::Short));
     policy
 }
 
 /// A policy that has seen so many packets with losses in runs of `run`, evenly spread.
-fn seasoned(mode: Mode, packets: u64, loss: f64, run: u64) -> Policy {
+fn trained_policy(mode: RepairMode, packets: u64, loss: f64, run: u64) -> RepairPolicy {
     let mut policy = policy(mode);
-    season(&mut policy, packets, loss, run);
+    train_policy(&mut policy, packets, loss, run);
     policy
 }
 
-fn season(policy: &mut Policy, packets: u64, loss: f64, run: u64) {
+fn train_policy(policy: &mut RepairPolicy, packets: u64, loss: f64, run: u64) {
     let period = if loss == 0.0 {
         packets
     } else {
@@ -42,14 +42,14 @@ fn season(policy: &mut Policy, packets: u64, loss: f64, run: u64) {
     for start in (0..packets).step_by(period as usize) {
         let lost = if loss == 0.0 { 0 } else { run };
         for number in start..start + lost {
-            policy.losses().lost(number, Cause::Unknown);
+            policy.losses().lost(number, LossCause::Unknown);
         }
         policy.losses().delivered(period - lost);
     }
 }
 
 /// Sends the symbols, a packet interval apart, and returns the time after the last.
-fn send(policy: &mut Policy, mut now: Time, numbers: Range<u64>) -> Time {
+fn send(policy: &mut RepairPolicy, mut now: Time, numbers: Range<u64>) -> Time {
     for number in numbers {
         policy.sent(now, number);
         now += INTERVAL;
@@ -58,7 +58,7 @@ fn send(policy: &mut Policy, mut now: Time, numbers: Range<u64>) -> Time {
 }
 
 /// Everything that becomes due while nothing else happens, with its time.
-fn due(policy: &mut Policy, outstanding: Range<u64>) -> Vec<(Time, Range<u64>)> {
+fn due(policy: &mut RepairPolicy, outstanding: Range<u64>) -> Vec<(Time, Range<u64>)> {
     let mut all = Vec::new();
     while let Some(now) = policy.poll_timeout() {
         while let Some(run) = policy.poll_repair(now, outstanding.clone()) {
@@ -69,31 +69,31 @@ fn due(policy: &mut Policy, outstanding: Range<u64>) -> Vec<(Time, Range<u64>)> 
 }
 
 /// What a sender that falls silent after these symbols sends.
-fn tail(policy: &mut Policy, now: Time, numbers: Range<u64>) -> Vec<(Time, Range<u64>)> {
+fn tail(policy: &mut RepairPolicy, now: Time, numbers: Range<u64>) -> Vec<(Time, Range<u64>)> {
     let after = send(policy, now, numbers.clone());
-    policy.paused(after, Pause::Dry, numbers.clone());
+    policy.paused(after, PauseReason::Dry, numbers.clone());
     due(policy, numbers)
 }
 
 #[test]
 fn off_sends_nothing() {
-    let mut policy = seasoned(Mode::Off, 10_000, 0.1, 1);
+    let mut policy = trained_policy(RepairMode::Off, 10_000, 0.1, 1);
     assert!(tail(&mut policy, Time::ZERO, 0..50).is_empty());
-    policy.set_mode(Mode::Auto);
+    policy.set_mode(RepairMode::Auto);
     send(&mut policy, Time::ZERO, 50..100);
-    policy.paused(Time::ZERO, Pause::Dry, 50..100);
-    policy.set_mode(Mode::Off);
+    policy.paused(Time::ZERO, PauseReason::Dry, 50..100);
+    policy.set_mode(RepairMode::Off);
     assert_eq!(policy.poll_timeout(), None);
 }
 
 #[test]
 fn a_bulk_flow_gets_nothing_until_its_end() {
-    let mut policy = seasoned(Mode::Auto, 10_000, 0.05, 1);
+    let mut policy = trained_policy(RepairMode::Auto, 10_000, 0.05, 1);
     let mut now = Time::ZERO;
     for start in (0..5_000).step_by(10) {
         now = send(&mut policy, now, start..start + 10);
         // The application is a little late now and then.
-        policy.paused(now, Pause::Dry, start..start + 10);
+        policy.paused(now, PauseReason::Dry, start..start + 10);
         now += ROUND_TRIP / 64;
         assert_eq!(policy.poll_repair(now, start..start + 10), None);
     }
@@ -103,50 +103,50 @@ fn a_bulk_flow_gets_nothing_until_its_end() {
 
 #[test]
 fn a_tail_is_held_for_a_moment_and_planned_once() {
-    let mut policy = policy(Mode::Auto);
+    let mut policy = policy(RepairMode::Auto);
     let now = send(&mut policy, Time::ZERO, 0..1);
-    policy.paused(now, Pause::Dry, 0..1);
+    policy.paused(now, PauseReason::Dry, 0..1);
     let held = now + ROUND_TRIP / 32;
     assert_eq!(policy.poll_timeout(), Some(held));
     assert_eq!(policy.poll_repair(now, 0..1), None);
     assert_eq!(policy.poll_repair(held, 0..1), Some(0..1));
     due(&mut policy, 0..1);
     // Still dry, and nothing new: nothing more, for however long.
-    policy.paused(held + 20 * ROUND_TRIP, Pause::Dry, 0..1);
+    policy.paused(held + 20 * ROUND_TRIP, PauseReason::Dry, 0..1);
     assert_eq!(policy.poll_timeout(), None);
 }
 
 #[test]
 fn between_pieces_on_a_lan_there_is_no_tail() {
-    let mut policy = policy(Mode::Auto);
+    let mut policy = policy(RepairMode::Auto);
     policy.set_path(PathState {
         round_trip: Duration::from_micros(200),
         ..PathState::default()
     });
     let mut now = send(&mut policy, Time::ZERO, 0..1);
     for next in 1..20 {
-        policy.paused(now, Pause::Dry, 0..next);
+        policy.paused(now, PauseReason::Dry, 0..next);
         now += Duration::from_micros(500);
         assert_eq!(policy.poll_repair(now, 0..next), None);
         now = send(&mut policy, now, next..next + 1);
     }
-    policy.paused(now, Pause::Dry, 0..20);
+    policy.paused(now, PauseReason::Dry, 0..20);
     now += Duration::from_millis(1);
     assert!(policy.poll_repair(now, 0..20).is_some());
 }
 
 #[test]
 fn an_unknown_path_gets_some_for_an_exchange_and_one_for_a_single_packet() {
-    let single = tail(&mut policy(Mode::Auto), Time::ZERO, 0..1);
+    let single = tail(&mut policy(RepairMode::Auto), Time::ZERO, 0..1);
     assert_eq!(single.len(), 1);
-    let exchange = tail(&mut policy(Mode::Auto), Time::ZERO, 0..47);
+    let exchange = tail(&mut policy(RepairMode::Auto), Time::ZERO, 0..47);
     assert!((3..=6).contains(&exchange.len()), "{}", exchange.len());
     assert!(exchange.iter().all(|(_, run)| *run == (0..47)));
 }
 
 #[test]
 fn a_clean_path_gets_next_to_nothing() {
-    let mut policy = seasoned(Mode::Auto, 60_000, 0.0, 1);
+    let mut policy = trained_policy(RepairMode::Auto, 60_000, 0.0, 1);
     assert!(tail(&mut policy, Time::ZERO, 0..1).is_empty());
     let exchange = tail(&mut policy, Time::ZERO + ROUND_TRIP, 1..48);
     assert!(exchange.len() <= 1, "{}", exchange.len());
@@ -155,7 +155,7 @@ fn a_clean_path_gets_next_to_nothing() {
 #[test]
 fn no_tail_costs_more_than_a_quarter_and_two() {
     for loss in [0.01, 0.1, 0.3] {
-        let mut policy = seasoned(Mode::Auto, 10_000, loss, 8);
+        let mut policy = trained_policy(RepairMode::Auto, 10_000, loss, 8);
         let mut now = Time::ZERO;
         let mut next = 0;
         for length in [1, 2, 5, 20, 47, 100, 192, 3, 47] {
@@ -175,14 +175,14 @@ fn no_tail_costs_more_than_a_quarter_and_two() {
 #[test]
 fn single_packets_at_short_intervals_are_held_to_their_credit() {
     // A packet every 5 ms for a hundred round trips: longer apart than a tail is held.
-    let mut policy = seasoned(Mode::Auto, 10_000, 0.01, 1);
+    let mut policy = trained_policy(RepairMode::Auto, 10_000, 0.01, 1);
     let mut now = Time::ZERO;
     let mut repairs = 0;
     let packets = 2_000;
     for number in 0..packets {
         policy.sent(now, number);
         let outstanding = number.saturating_sub(19)..number + 1;
-        policy.paused(now, Pause::Dry, outstanding.clone());
+        policy.paused(now, PauseReason::Dry, outstanding.clone());
         now += ROUND_TRIP / 20;
         while policy.poll_repair(now, outstanding.clone()).is_some() {
             repairs += 1;
@@ -195,13 +195,13 @@ fn single_packets_at_short_intervals_are_held_to_their_credit() {
 #[test]
 fn repair_symbols_are_spread_where_losses_come_in_runs() {
     let single = tail(
-        &mut seasoned(Mode::Auto, 10_000, 0.01, 1),
+        &mut trained_policy(RepairMode::Auto, 10_000, 0.01, 1),
         Time::ZERO,
         0..47,
     );
     assert!(single.windows(2).all(|two| two[0].0 == two[1].0));
     let runs = tail(
-        &mut seasoned(Mode::Auto, 10_000, 0.01, 8),
+        &mut trained_policy(RepairMode::Auto, 10_000, 0.01, 8),
         Time::ZERO,
         0..47,
     );
@@ -215,8 +215,8 @@ fn repair_symbols_are_spread_where_losses_come_in_runs() {
 
 #[test]
 fn a_growing_queue_is_not_fed() {
-    let mut policy = seasoned(Mode::On, 10_000, 0.1, 1);
-    policy.set_path(path(Queue::Building));
+    let mut policy = trained_policy(RepairMode::On, 10_000, 0.1, 1);
+    policy.set_path(path(QueueTrend::Building));
     let now = send(&mut policy, Time::ZERO, 0..1_000);
     assert_eq!(policy.poll_timeout(), None);
     let repairs = tail(&mut policy, now, 1_000..1_047);
@@ -226,7 +226,7 @@ fn a_growing_queue_is_not_fed() {
 #[test]
 fn on_sends_in_the_middle_as_losses_ask_for() {
     for (loss, most) in [(0.0, 0.01), (0.01, 0.05), (0.05, 0.15), (0.3, 0.25)] {
-        let mut policy = seasoned(Mode::On, 60_000, loss, 1);
+        let mut policy = trained_policy(RepairMode::On, 60_000, loss, 1);
         let mut now = Time::ZERO;
         let mut repairs = 0;
         for number in 0..10_000 {
@@ -245,9 +245,9 @@ fn on_sends_in_the_middle_as_losses_ask_for() {
 
 #[test]
 fn an_exchange_beside_a_bulk_flow_is_protected_at_once() {
-    let mut policy = seasoned(Mode::Auto, 10_000, 0.01, 1);
+    let mut policy = trained_policy(RepairMode::Auto, 10_000, 0.01, 1);
     let now = send(&mut policy, Time::ZERO, 0..2_000);
-    policy.paused(now, Pause::Exchange { sources: 10 }, 1_850..2_000);
+    policy.paused(now, PauseReason::Exchange { sources: 10 }, 1_850..2_000);
     assert_eq!(policy.poll_timeout(), Some(now));
     let repairs = due(&mut policy, 1_850..2_000);
     assert!((1..=2).contains(&repairs.len()), "{}", repairs.len());
@@ -256,12 +256,12 @@ fn an_exchange_beside_a_bulk_flow_is_protected_at_once() {
 
 #[test]
 fn a_tail_counts_on_what_was_sent_for_the_one_before() {
-    let mut policy = seasoned(Mode::Auto, 10_000, 0.01, 1);
+    let mut policy = trained_policy(RepairMode::Auto, 10_000, 0.01, 1);
     let first = tail(&mut policy, Time::ZERO, 0..40);
     assert!(first.len() > 1);
     // Two more before anything was acknowledged, and credit enough for all.
     let now = send(&mut policy, Time::ZERO + 3 * ROUND_TRIP, 40..42);
-    policy.paused(now, Pause::Dry, 0..42);
+    policy.paused(now, PauseReason::Dry, 0..42);
     let second = due(&mut policy, 0..42);
     assert_eq!(second.len(), 1);
     assert_eq!(second[0].1, 0..42);
@@ -269,21 +269,21 @@ fn a_tail_counts_on_what_was_sent_for_the_one_before() {
 
 #[test]
 fn a_tail_makes_up_for_what_the_one_before_could_not_have() {
-    let mut policy = seasoned(Mode::Auto, 10_000, 0.1, 1);
-    policy.set_path(path(Queue::Building));
+    let mut policy = trained_policy(RepairMode::Auto, 10_000, 0.1, 1);
+    policy.set_path(path(QueueTrend::Building));
     assert_eq!(tail(&mut policy, Time::ZERO, 0..47).len(), 2);
-    policy.set_path(path(Queue::Short));
+    policy.set_path(path(QueueTrend::Short));
     let now = send(&mut policy, Time::ZERO + 3 * ROUND_TRIP, 47..48);
-    policy.paused(now, Pause::Dry, 0..48);
+    policy.paused(now, PauseReason::Dry, 0..48);
     assert!(due(&mut policy, 0..48).len() > 6);
 }
 
 #[test]
 fn repair_symbols_are_spread_over_no_more_than_a_quarter_of_a_round_trip() {
-    let mut policy = seasoned(Mode::Auto, 10_000, 0.01, 8);
+    let mut policy = trained_policy(RepairMode::Auto, 10_000, 0.01, 8);
     policy.set_path(PathState {
         packet_interval: ROUND_TRIP / 10,
-        ..path(Queue::Short)
+        ..path(QueueTrend::Short)
     });
     let repairs = tail(&mut policy, Time::ZERO, 0..47);
     let spread = repairs.last().unwrap().0.since(repairs[0].0);
@@ -295,7 +295,7 @@ fn repair_symbols_are_spread_over_no_more_than_a_quarter_of_a_round_trip() {
 
 #[test]
 fn of_much_in_flight_the_newest_is_protected_window_by_window() {
-    let mut policy = seasoned(Mode::Auto, 10_000, 0.02, 1);
+    let mut policy = trained_policy(RepairMode::Auto, 10_000, 0.02, 1);
     let repairs = tail(&mut policy, Time::ZERO, 0..5_000);
     let kept = 5_000 - SYMBOLS_KEPT as u64;
     assert!(repairs.iter().all(|(_, run)| run.start >= kept));
@@ -309,23 +309,23 @@ fn of_much_in_flight_the_newest_is_protected_window_by_window() {
 }
 
 /// What became of many exchanges.
-struct Outcome {
+struct ExchangeOutcome {
     incomplete: f64,
     overhead: f64,
 }
 
 /// Exchanges of 47 packets over a path that loses single packets or runs (Gilbert's chain, mean
 /// length `run`), with real symbols, and the losses of each reported a round trip later.
-fn exchanges(loss: f64, run: f64, count: u64, seed: u64) -> Outcome {
+fn exchanges(loss: f64, run: f64, count: u64, seed: u64) -> ExchangeOutcome {
     const SOURCES: u64 = 47;
     /// Exchanges in which the policy gets to know the path, not counted.
     const LEARNING: u64 = 300;
-    let mut random = Random::from_seed(seed);
+    let mut random = SeededRandom::from_seed(seed);
     let after_loss = (1.0 - 1.0 / run).max(loss);
     let after_arrival = loss * (1.0 - after_loss) / (1.0 - loss);
     let mut was_lost = false;
-    let mut policy = policy(Mode::Auto);
-    let (mut encoder, mut decoder) = (Encoder::default(), Decoder::default());
+    let mut policy = policy(RepairMode::Auto);
+    let (mut encoder, mut decoder) = (FecEncoder::default(), FecDecoder::default());
     let mut now = Time::ZERO;
     let mut packets = 0;
     let (mut incomplete, mut repairs) = (0, 0);
@@ -348,7 +348,7 @@ fn exchanges(loss: f64, run: f64, count: u64, seed: u64) -> Outcome {
                 decoder.source(number, b"data");
             }
         }
-        policy.paused(now, Pause::Dry, encoder.outstanding());
+        policy.paused(now, PauseReason::Dry, encoder.outstanding());
         while let Some(at) = policy.poll_timeout() {
             now = at;
             while let Some(window) = policy.poll_repair(now, encoder.outstanding()) {
@@ -365,7 +365,7 @@ fn exchanges(loss: f64, run: f64, count: u64, seed: u64) -> Outcome {
         incomplete += u64::from(missing > 0 && exchange >= LEARNING);
         for fate in fates {
             match fate {
-                true => policy.losses().lost(packets, Cause::Unknown),
+                true => policy.losses().lost(packets, LossCause::Unknown),
                 false => policy.losses().delivered(1),
             }
             packets += 1;
@@ -374,7 +374,7 @@ fn exchanges(loss: f64, run: f64, count: u64, seed: u64) -> Outcome {
         encoder.acknowledged(encoder.outstanding());
         now += ROUND_TRIP;
     }
-    Outcome {
+    ExchangeOutcome {
         incomplete: incomplete as f64 / count as f64,
         overhead: repairs as f64 / (count * SOURCES) as f64,
     }

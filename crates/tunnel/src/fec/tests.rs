@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use simd::gf256::{Kernel, inverse, multiply_bitwise};
-use vocab::Random;
+use simd::gf256::{Gf256Kernel, inverse, multiply_bitwise};
+use vocab::SeededRandom;
 
 use super::coefficients::{EPOCH, coefficient};
 use super::equations::EQUATION_LIMIT;
@@ -12,13 +12,13 @@ use super::*;
 
 /// A payload that is the same for the same number: between none and `most` bytes.
 fn payload(number: u64, most: usize) -> Vec<u8> {
-    let mut random = Random::for_stream(77, number);
+    let mut random = SeededRandom::for_stream(77, number);
     let mut bytes = vec![0; random.below(most as u64 + 1) as usize];
     random.fill(&mut bytes);
     bytes
 }
 
-fn drain(decoder: &mut Decoder) -> Vec<(u64, Bytes)> {
+fn drain(decoder: &mut FecDecoder) -> Vec<(u64, Bytes)> {
     std::iter::from_fn(|| decoder.poll_recovered()).collect()
 }
 
@@ -90,7 +90,7 @@ fn solve(
 
 /// How a run of symbols is mistreated on its way.
 #[derive(Clone, Debug)]
-struct Journey {
+struct LossyChannel {
     sources: u64,
     loss: u64,
     run: u64,
@@ -102,14 +102,14 @@ struct Journey {
     seed: u64,
 }
 
-fn journeys() -> impl Strategy<Value = Journey> {
+fn lossy_channels() -> impl Strategy<Value = LossyChannel> {
     (
         (1_u64..150, 0_u64..40, 1_u64..10, 1_u64..12),
         (1_u64..200, 0_u64..40, 0_u64..20, 0_usize..40, any::<u64>()),
     )
         .prop_map(|((sources, loss, run, repair_every), rest)| {
             let (window, lateness, repeat, most, seed) = rest;
-            Journey {
+            LossyChannel {
                 sources,
                 loss,
                 run,
@@ -124,29 +124,29 @@ fn journeys() -> impl Strategy<Value = Journey> {
 }
 
 #[derive(Clone, Debug)]
-enum Packet {
+enum SymbolPacket {
     Source(u64),
     Repair(RepairSymbol),
 }
 
 /// The packets of a journey in the order in which they arrive, the lost ones left out.
-fn travel(journey: &Journey) -> Vec<Packet> {
-    let mut random = Random::from_seed(journey.seed);
-    let mut encoder = Encoder::new(Kernel::detect());
+fn travel(journey: &LossyChannel) -> Vec<SymbolPacket> {
+    let mut random = SeededRandom::from_seed(journey.seed);
+    let mut encoder = FecEncoder::new(Gf256Kernel::detect());
     let mut sent = Vec::new();
     let mut repairs = 0;
     for number in 0..journey.sources {
         assert_eq!(encoder.source(&payload(number, journey.most)), number);
-        sent.push(Packet::Source(number));
+        sent.push(SymbolPacket::Source(number));
         if random.below(journey.repair_every) == 0 && repairs < EQUATION_LIMIT {
             repairs += 1;
             let window = 1 + random.below(journey.window);
             let run = (number + 1).saturating_sub(window)..number + 1;
-            sent.push(Packet::Repair(encoder.repair(run).unwrap()));
+            sent.push(SymbolPacket::Repair(encoder.repair(run).unwrap()));
         }
     }
     let mut lost_until = 0;
-    let mut arriving: Vec<(u64, Packet)> = Vec::new();
+    let mut arriving: Vec<(u64, SymbolPacket)> = Vec::new();
     for (at, packet) in sent.into_iter().enumerate() {
         let at = at as u64;
         if random.below(100) < journey.loss / journey.run {
@@ -168,22 +168,22 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn the_decoder_finds_what_a_slow_solver_finds(journey in journeys()) {
+    fn the_decoder_finds_what_a_slow_solver_finds(journey in lossy_channels()) {
         let mut received = BTreeSet::new();
         let mut repairs = Vec::new();
         let mut recovered = BTreeMap::new();
-        let mut decoder = Decoder::default();
+        let mut decoder = FecDecoder::default();
         for packet in travel(&journey) {
             match packet {
-                Packet::Source(number) => {
+                SymbolPacket::Source(number) => {
                     let arrival = decoder.source(number, &payload(number, journey.most));
                     let is_new = received.insert(number) && !recovered.contains_key(&number);
-                    let right = if is_new { Arrival::New } else { Arrival::Repeated };
+                    let right = if is_new { SourceSymbolResult::New } else { SourceSymbolResult::Repeated };
                     prop_assert_eq!(arrival, right);
                 }
-                Packet::Repair(repair) => {
+                SymbolPacket::Repair(repair) => {
                     let verdict = decoder.repair(&repair);
-                    prop_assert!(matches!(verdict, Verdict::Used | Verdict::Redundant));
+                    prop_assert!(matches!(verdict, RepairSymbolResult::Used | RepairSymbolResult::Redundant));
                     repairs.push(repair);
                 }
             }
@@ -213,7 +213,7 @@ proptest! {
         ),
         origin in prop_oneof![Just(0), Just(u64::MAX - 600), any::<u64>()],
     ) {
-        let mut decoder = Decoder::default();
+        let mut decoder = FecDecoder::default();
         let mut given = BTreeSet::new();
         for (is_source, offset, count, key, length, is_small) in steps {
             let number = origin.wrapping_add(offset);
@@ -235,9 +235,9 @@ proptest! {
 
 /// Sends `sources` symbols and `repairs` repair symbols over all of them, and loses `lost` of the
 /// former at random; `true` when all are recovered.
-fn recovers(encoder: &mut Encoder, sources: u64, lost: u64, repairs: u64, seed: u64) -> bool {
-    let mut random = Random::from_seed(seed);
-    let mut decoder = Decoder::default();
+fn recovers(encoder: &mut FecEncoder, sources: u64, lost: u64, repairs: u64, seed: u64) -> bool {
+    let mut random = SeededRandom::from_seed(seed);
+    let mut decoder = FecDecoder::default();
     let first = encoder.outstanding().end;
     let mut missing = BTreeSet::new();
     while (missing.len() as u64) < lost {
@@ -264,8 +264,8 @@ fn recovers(encoder: &mut Encoder, sources: u64, lost: u64, repairs: u64, seed: 
 
 #[test]
 fn over_one_window_any_losses_are_recovered_from_as_many_repair_symbols() {
-    let mut encoder = Encoder::default();
-    let mut random = Random::from_seed(9);
+    let mut encoder = FecEncoder::default();
+    let mut random = SeededRandom::from_seed(9);
     for seed in 0..1_500 {
         let sources = 1 + random.below(WINDOW_LIMIT);
         // Repair symbols of one epoch, wherever in it they begin.
@@ -277,7 +277,7 @@ fn over_one_window_any_losses_are_recovered_from_as_many_repair_symbols() {
 
 #[test]
 fn across_epochs_nearly_all_losses_are_recovered_from_as_many_repair_symbols() {
-    let mut encoder = Encoder::default();
+    let mut encoder = FecEncoder::default();
     let mut failures = 0;
     let rounds = 4_000;
     for seed in 0..rounds {
@@ -295,10 +295,10 @@ fn windows_that_slide_recover_nearly_as_well_as_one() {
     let mut failures = 0;
     let rounds = 2_000;
     for seed in 0..rounds {
-        let mut random = Random::from_seed(seed);
-        let mut encoder = Encoder::default();
+        let mut random = SeededRandom::from_seed(seed);
+        let mut encoder = FecEncoder::default();
         encoder.skip_to_key(random.next_u64() as u16);
-        let mut decoder = Decoder::default();
+        let mut decoder = FecDecoder::default();
         let mut lost = 0;
         for number in 0..100 {
             encoder.source(&payload(number, 4));
@@ -323,23 +323,26 @@ fn windows_that_slide_recover_nearly_as_well_as_one() {
 #[test]
 fn a_lost_packet_of_any_size_is_recovered() {
     for length in [0, 1, 63, 1_200, PAYLOAD_LIMIT] {
-        let mut encoder = Encoder::default();
-        let mut decoder = Decoder::default();
+        let mut encoder = FecEncoder::default();
+        let mut decoder = FecDecoder::default();
         encoder.source(b"short");
         encoder.source(&vec![7; length]);
         decoder.source(0, b"short");
         let repair = encoder.repair(0..2).unwrap();
         assert_eq!(repair.bytes.len(), LENGTH_PREFIX + length.max(5));
-        assert_eq!(decoder.repair(&repair), Verdict::Used);
+        assert_eq!(decoder.repair(&repair), RepairSymbolResult::Used);
         assert_eq!(drain(&mut decoder), [(1, Bytes::from(vec![7; length]))]);
-        assert_eq!(decoder.source(1, &vec![7; length]), Arrival::Repeated);
+        assert_eq!(
+            decoder.source(1, &vec![7; length]),
+            SourceSymbolResult::Repeated
+        );
     }
 }
 
 #[test]
 fn a_late_symbol_lets_the_others_be_solved() {
-    let mut encoder = Encoder::default();
-    let mut decoder = Decoder::default();
+    let mut encoder = FecEncoder::default();
+    let mut decoder = FecDecoder::default();
     for number in 0..4 {
         encoder.source(&payload(number, 9));
     }
@@ -348,14 +351,14 @@ fn a_late_symbol_lets_the_others_be_solved() {
         decoder.repair(&encoder.repair(0..4).unwrap());
     }
     assert_eq!(decoder.poll_recovered(), None);
-    assert_eq!(decoder.source(1, &payload(1, 9)), Arrival::New);
+    assert_eq!(decoder.source(1, &payload(1, 9)), SourceSymbolResult::New);
     let numbers: Vec<u64> = drain(&mut decoder).into_iter().map(|(n, _)| n).collect();
     assert_eq!(numbers, [0, 2]);
 }
 
 #[test]
 fn what_the_peer_has_is_not_protected() {
-    let mut encoder = Encoder::default();
+    let mut encoder = FecEncoder::default();
     for number in 0..10 {
         encoder.source(&payload(number, 9));
     }
@@ -372,7 +375,7 @@ fn what_the_peer_has_is_not_protected() {
 
 #[test]
 fn the_encoder_keeps_its_limit_and_takes_the_newest_window() {
-    let mut encoder = Encoder::default();
+    let mut encoder = FecEncoder::default();
     for number in 0..2 * SYMBOLS_KEPT as u64 {
         encoder.source(&payload(number, 3));
     }
@@ -391,25 +394,31 @@ fn the_encoder_keeps_its_limit_and_takes_the_newest_window() {
 
 #[test]
 fn what_is_too_old_changes_nothing() {
-    let mut encoder = Encoder::default();
-    let mut decoder = Decoder::default();
+    let mut encoder = FecEncoder::default();
+    let mut decoder = FecDecoder::default();
     encoder.source(b"lost");
     let old = encoder.repair(0..1).unwrap();
-    assert_eq!(decoder.source(SYMBOLS_KEPT as u64, b"new"), Arrival::New);
-    assert_eq!(decoder.repair(&old), Verdict::TooOld);
-    assert_eq!(decoder.source(0, b"lost"), Arrival::TooOld);
+    assert_eq!(
+        decoder.source(SYMBOLS_KEPT as u64, b"new"),
+        SourceSymbolResult::New
+    );
+    assert_eq!(decoder.repair(&old), RepairSymbolResult::TooOld);
+    assert_eq!(decoder.source(0, b"lost"), SourceSymbolResult::TooOld);
     decoder.release_memory();
-    assert_eq!(decoder.source(SYMBOLS_KEPT as u64, b"new"), Arrival::TooOld);
+    assert_eq!(
+        decoder.source(SYMBOLS_KEPT as u64, b"new"),
+        SourceSymbolResult::TooOld
+    );
     assert_eq!(
         decoder.source(SYMBOLS_KEPT as u64 + 1, b"next"),
-        Arrival::New
+        SourceSymbolResult::New
     );
 }
 
 #[test]
 fn an_equation_is_dropped_with_its_oldest_symbol_before_its_place_is_used_again() {
-    let mut encoder = Encoder::default();
-    let mut decoder = Decoder::default();
+    let mut encoder = FecEncoder::default();
+    let mut decoder = FecDecoder::default();
     for number in 0..3 {
         encoder.source(&payload(number, 9));
     }
@@ -417,7 +426,7 @@ fn an_equation_is_dropped_with_its_oldest_symbol_before_its_place_is_used_again(
     decoder.source(1, &payload(1, 9));
     assert_eq!(
         decoder.repair(&encoder.repair(0..3).unwrap()),
-        Verdict::Used
+        RepairSymbolResult::Used
     );
     for number in 3..SYMBOLS_KEPT as u64 + 3 {
         decoder.source(number, &payload(number, 9));
@@ -428,10 +437,10 @@ fn an_equation_is_dropped_with_its_oldest_symbol_before_its_place_is_used_again(
 
 #[test]
 fn more_equations_than_the_limit_drop_the_oldest() {
-    let mut decoder = Decoder::default();
+    let mut decoder = FecDecoder::default();
     let limit = EQUATION_LIMIT as u64;
     let repair = |first, key| {
-        let mut encoder = Encoder::default();
+        let mut encoder = FecEncoder::default();
         for number in 0..first + 2 {
             encoder.source(&payload(number, 5));
         }
@@ -440,18 +449,24 @@ fn more_equations_than_the_limit_drop_the_oldest() {
     };
     // Pairs of unknowns, none of which can be solved.
     for pair in 0..limit + 1 {
-        assert_eq!(decoder.repair(&repair(3 * pair, 0)), Verdict::Used);
+        assert_eq!(
+            decoder.repair(&repair(3 * pair, 0)),
+            RepairSymbolResult::Used
+        );
     }
     // The first pair's equation is gone, so another one about it solves nothing.
-    assert_eq!(decoder.repair(&repair(0, 1)), Verdict::Used);
+    assert_eq!(decoder.repair(&repair(0, 1)), RepairSymbolResult::Used);
     assert_eq!(decoder.poll_recovered(), None);
-    assert_eq!(decoder.repair(&repair(3 * limit, 1)), Verdict::Used);
+    assert_eq!(
+        decoder.repair(&repair(3 * limit, 1)),
+        RepairSymbolResult::Used
+    );
     assert_eq!(drain(&mut decoder).len(), 2);
 }
 
 #[test]
 fn fields_that_no_encoder_makes_are_refused() {
-    let mut decoder = Decoder::default();
+    let mut decoder = FecDecoder::default();
     decoder.source(0, b"longer than the sum");
     let good = RepairSymbol {
         first: 0,
@@ -472,55 +487,59 @@ fn fields_that_no_encoder_makes_are_refused() {
         with(|repair| repair.bytes = Bytes::from(vec![0; SYMBOL_LIMIT + 1])),
         with(|repair| repair.bytes = Bytes::from_static(&[0; 5])),
     ] {
-        assert_eq!(decoder.repair(&bad), Verdict::Malformed, "{bad:?}");
+        assert_eq!(
+            decoder.repair(&bad),
+            RepairSymbolResult::Malformed,
+            "{bad:?}"
+        );
     }
     let long = vec![0; PAYLOAD_LIMIT + 1];
-    assert_eq!(decoder.source(1, &long), Arrival::Malformed);
-    assert_eq!(decoder.source(u64::MAX, b""), Arrival::Malformed);
+    assert_eq!(decoder.source(1, &long), SourceSymbolResult::Malformed);
+    assert_eq!(decoder.source(u64::MAX, b""), SourceSymbolResult::Malformed);
     assert_eq!(decoder.statistics().malformed, 8);
     assert_eq!(decoder.poll_recovered(), None);
 }
 
 #[test]
 fn a_sum_that_is_no_payload_is_not_handed_on() {
-    let mut decoder = Decoder::default();
+    let mut decoder = FecDecoder::default();
     let damaged = RepairSymbol {
         first: 0,
         count: 1,
         key: 0,
         bytes: Bytes::from_static(&[0xFF; 64]),
     };
-    assert_eq!(decoder.repair(&damaged), Verdict::Used);
+    assert_eq!(decoder.repair(&damaged), RepairSymbolResult::Used);
     assert_eq!(decoder.poll_recovered(), None);
     assert_eq!(decoder.statistics().malformed, 1);
-    assert_eq!(decoder.source(0, b"the real one"), Arrival::New);
+    assert_eq!(decoder.source(0, b"the real one"), SourceSymbolResult::New);
 }
 
 #[test]
 fn a_payload_with_other_than_zeros_behind_it_is_not_handed_on() {
-    let mut encoder = Encoder::default();
-    let mut decoder = Decoder::default();
+    let mut encoder = FecEncoder::default();
+    let mut decoder = FecDecoder::default();
     encoder.source(b"payload");
     let mut repair = encoder.repair(0..1).unwrap();
     let mut bytes = repair.bytes.to_vec();
     bytes.extend([0, 0, 1]);
     repair.bytes = bytes.into();
-    assert_eq!(decoder.repair(&repair), Verdict::Used);
+    assert_eq!(decoder.repair(&repair), RepairSymbolResult::Used);
     assert_eq!(decoder.poll_recovered(), None);
     assert_eq!(decoder.statistics().malformed, 1);
 }
 
 #[test]
 fn repair_symbols_that_contradict_each_other_are_refused() {
-    let mut decoder = Decoder::default();
+    let mut decoder = FecDecoder::default();
     let repair = |byte| RepairSymbol {
         first: 0,
         count: 2,
         key: 0,
         bytes: Bytes::from(vec![byte; 64]),
     };
-    assert_eq!(decoder.repair(&repair(1)), Verdict::Used);
-    assert_eq!(decoder.repair(&repair(1)), Verdict::Redundant);
-    assert_eq!(decoder.repair(&repair(2)), Verdict::Malformed);
+    assert_eq!(decoder.repair(&repair(1)), RepairSymbolResult::Used);
+    assert_eq!(decoder.repair(&repair(1)), RepairSymbolResult::Redundant);
+    assert_eq!(decoder.repair(&repair(2)), RepairSymbolResult::Malformed);
     assert_eq!(decoder.poll_recovered(), None);
 }

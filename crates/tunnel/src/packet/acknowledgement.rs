@@ -9,9 +9,9 @@
 //!                 next range       +2     newest range        gap = newer first − older last − 2
 //! ```
 
-use vocab::{Reader, Writer};
+use vocab::{ByteReader, ByteWriter};
 
-use crate::Error;
+use crate::SessionError;
 use crate::wire::NUMBER_LIMIT;
 
 /// Ranges of each kind in one frame, at most. With numbers that grow up to eight bytes 256 ranges
@@ -20,7 +20,7 @@ pub const RANGE_LIMIT: usize = 256;
 
 /// A frame that tells the sender what became of its packets.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Acknowledgement {
+pub struct PacketAck {
     /// How long the receiver kept the news of the largest number to itself, in microseconds.
     pub delay_us: u64,
     /// Packet numbers that have arrived: (first, last) of each range, both included, newest first
@@ -49,7 +49,7 @@ const FLAG_ECN: u8 = 1;
 /// Recovered symbols follow.
 const FLAG_RECOVERED: u8 = 2;
 
-impl Acknowledgement {
+impl PacketAck {
     /// The largest packet number that has arrived.
     ///
     /// # Panics
@@ -59,10 +59,12 @@ impl Acknowledgement {
         self.ranges.first().expect("there is at least one range").1
     }
 
-    pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, Error> {
+    pub(super) fn parse(reader: &mut ByteReader<'_>) -> Result<Self, SessionError> {
         let flags = reader.u8()?;
         if flags & !(FLAG_ECN | FLAG_RECOVERED) != 0 {
-            return Err(Error::InvalidMessage("unknown flags in an acknowledgement"));
+            return Err(SessionError::InvalidMessage(
+                "unknown flags in an acknowledgement",
+            ));
         }
         let delay_us = reader.varint()?;
         let ranges = parse_ranges(reader)?;
@@ -88,7 +90,7 @@ impl Acknowledgement {
         })
     }
 
-    pub(super) fn emit(&self, out: &mut Writer) {
+    pub(super) fn emit(&self, out: &mut ByteWriter) {
         let mut flags = 0;
         if self.ecn.is_some() {
             flags |= FLAG_ECN;
@@ -107,12 +109,12 @@ impl Acknowledgement {
     }
 }
 
-fn parse_ranges(reader: &mut Reader<'_>) -> Result<Vec<(u64, u64)>, Error> {
-    let below_zero = Error::InvalidMessage("an acknowledged range goes below zero");
+fn parse_ranges(reader: &mut ByteReader<'_>) -> Result<Vec<(u64, u64)>, SessionError> {
+    let below_zero = SessionError::InvalidMessage("an acknowledged range goes below zero");
     let mut last = reader.varint()?;
     let more = reader.varint()?;
     if more >= RANGE_LIMIT as u64 {
-        return Err(Error::InvalidMessage(
+        return Err(SessionError::InvalidMessage(
             "too many ranges in an acknowledgement",
         ));
     }
@@ -132,7 +134,7 @@ fn parse_ranges(reader: &mut Reader<'_>) -> Result<Vec<(u64, u64)>, Error> {
     Ok(ranges)
 }
 
-fn emit_ranges(ranges: &[(u64, u64)], out: &mut Writer) {
+fn emit_ranges(ranges: &[(u64, u64)], out: &mut ByteWriter) {
     let [(first, last), older @ ..] = ranges else {
         panic!("an acknowledgement names at least one range");
     };

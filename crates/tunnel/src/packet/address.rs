@@ -14,9 +14,9 @@
 //! older address is challenged too: when somebody has merely forwarded the peer's packets from an
 //! address of his own, the peer's answer is newer and brings the path back (§9.3.3, Off-Path Packet
 //! Forwarding). What was learnt about the path is of the address that was validated last, until
-//! another one is ([`Validation`]).
+//! another one is ([`ChallengeResult`]).
 //!
-//! Only an [`Opened`] packet says anything here, so a stranger moves nothing.
+//! Only an [`OpenedPacket`] packet says anything here, so a stranger moves nothing.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -25,8 +25,8 @@ use std::time::Duration;
 use vocab::Time;
 
 use super::frames::{PathChallenge, PathResponse};
-use super::keys::Secret;
-use super::opener::Opened;
+use super::keys::HkdfSecret;
+use super::opener::OpenedPacket;
 
 /// Bytes that go to an address that is not validated for each that came from it (RFC 9000 §8.1,
 /// Address Validation during Connection Establishment).
@@ -43,7 +43,7 @@ const CHALLENGE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Whether the peer has proved that it receives at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trust {
+pub enum AddressTrust {
     /// It has, or the operator of this node has named the address.
     Validated,
     /// Not yet.
@@ -52,7 +52,7 @@ pub enum Trust {
 
 /// What an opened packet says about the peer's address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Arrival {
+pub enum AddressChange {
     /// Nothing new, or nothing that a newer packet has not overtaken.
     Same,
     /// Packets go elsewhere from now on.
@@ -61,7 +61,7 @@ pub enum Arrival {
 
 /// What a response to a challenge proves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Validation {
+pub enum ChallengeResult {
     /// The current address is the peer's. It is the first, or another port of the host that was
     /// validated last: what was learnt about the path probably still holds (RFC 9000 §9.4, Loss
     /// Detection and Congestion Control).
@@ -75,7 +75,7 @@ pub enum Validation {
 
 /// What becomes of an address that did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum ValidationFailure {
     /// Packets go to the last validated address again.
     Reverted,
     /// There is none: nothing can be sent until the peer is heard again.
@@ -84,13 +84,13 @@ pub enum Failure {
 
 /// From this the values of challenges follow. Random, and known to this node alone: the peer
 /// must not be able to answer for an address at which it does not receive.
-pub struct ChallengeSeed(Secret);
+pub struct ChallengeSeed(HkdfSecret);
 
 impl ChallengeSeed {
     /// Has `random` fill it, from the system's generator.
     #[must_use]
     pub fn new(random: impl FnOnce(&mut [u8])) -> Self {
-        let Ok(secret) = Secret::filled(|room| {
+        let Ok(secret) = HkdfSecret::filled(|room| {
             random(room);
             Ok::<(), Infallible>(())
         });
@@ -106,11 +106,11 @@ impl ChallengeSeed {
 }
 
 /// Where packets of one path go.
-pub struct Addresses {
+pub struct PathAddresses {
     seed: ChallengeSeed,
     /// Challenges made so far; each is made once.
     challenges_made: u64,
-    current: Option<Current>,
+    current: Option<CurrentAddress>,
     /// The last validated address, while the current one is not.
     fallback: Option<SocketAddr>,
     /// The fallback is to be challenged, once.
@@ -121,14 +121,14 @@ pub struct Addresses {
 }
 
 /// The address that packets go to.
-struct Current {
+struct CurrentAddress {
     address: SocketAddr,
     /// `None` when it is validated.
-    doubt: Option<Doubt>,
+    doubt: Option<PendingValidation>,
 }
 
 /// What is known of an address that is not validated.
-struct Doubt {
+struct PendingValidation {
     received: u64,
     sent: u64,
     challenges: Vec<u64>,
@@ -136,12 +136,12 @@ struct Doubt {
     expires: Time,
 }
 
-impl Addresses {
+impl PathAddresses {
     /// A path to `known`, or to wherever the peer is heard from first. The node that dials knows
     /// where to, by its operator's word; the node that is dialled does not, whatever address the
     /// link came from.
     #[must_use]
-    pub fn new(now: Time, seed: ChallengeSeed, known: Option<(SocketAddr, Trust)>) -> Self {
+    pub fn new(now: Time, seed: ChallengeSeed, known: Option<(SocketAddr, AddressTrust)>) -> Self {
         let mut addresses = Self {
             seed,
             challenges_made: 0,
@@ -151,11 +151,11 @@ impl Addresses {
             newest: None,
             probe_timeout: CHALLENGE_INTERVAL,
         };
-        addresses.current = known.map(|(address, trust)| Current {
+        addresses.current = known.map(|(address, trust)| CurrentAddress {
             address,
             doubt: match trust {
-                Trust::Validated => None,
-                Trust::Unvalidated => Some(addresses.doubt(now)),
+                AddressTrust::Validated => None,
+                AddressTrust::Unvalidated => Some(addresses.doubt(now)),
             },
         });
         addresses
@@ -169,10 +169,10 @@ impl Addresses {
 
     /// Whether the peer has proved that it receives there.
     #[must_use]
-    pub fn trust(&self) -> Trust {
+    pub fn trust(&self) -> AddressTrust {
         match &self.current {
-            Some(Current { doubt: None, .. }) => Trust::Validated,
-            Some(_) | None => Trust::Unvalidated,
+            Some(CurrentAddress { doubt: None, .. }) => AddressTrust::Validated,
+            Some(_) | None => AddressTrust::Unvalidated,
         }
     }
 
@@ -181,9 +181,9 @@ impl Addresses {
         &mut self,
         now: Time,
         from: SocketAddr,
-        packet: &Opened,
+        packet: &OpenedPacket,
         bytes: u64,
-    ) -> Arrival {
+    ) -> AddressChange {
         let is_newest = self.newest < Some(packet.number());
         if is_newest {
             self.newest = Some(packet.number());
@@ -193,18 +193,18 @@ impl Addresses {
                 if let Some(doubt) = &mut current.doubt {
                     doubt.received = doubt.received.saturating_add(bytes);
                 }
-                Arrival::Same
+                AddressChange::Same
             }
-            Some(_) if !is_newest => Arrival::Same,
+            Some(_) if !is_newest => AddressChange::Same,
             Some(_) | None => {
                 self.move_to(now, from, bytes);
-                Arrival::Moved
+                AddressChange::Moved
             }
         }
     }
 
     fn move_to(&mut self, now: Time, to: SocketAddr, received: u64) {
-        if let Some(Current {
+        if let Some(CurrentAddress {
             address,
             doubt: None,
         }) = self.current
@@ -215,17 +215,17 @@ impl Addresses {
             self.fallback = None;
             None
         } else {
-            Some(Doubt {
+            Some(PendingValidation {
                 received,
                 ..self.doubt(now)
             })
         };
         self.challenge_fallback = doubt.is_some() && self.fallback.is_some();
-        self.current = Some(Current { address: to, doubt });
+        self.current = Some(CurrentAddress { address: to, doubt });
     }
 
-    fn doubt(&self, now: Time) -> Doubt {
-        Doubt {
+    fn doubt(&self, now: Time) -> PendingValidation {
+        PendingValidation {
             received: 0,
             sent: 0,
             challenges: Vec::with_capacity(CHALLENGES),
@@ -243,8 +243,8 @@ impl Addresses {
     pub fn allowance(&self) -> u64 {
         match &self.current {
             None => 0,
-            Some(Current { doubt: None, .. }) => u64::MAX,
-            Some(Current {
+            Some(CurrentAddress { doubt: None, .. }) => u64::MAX,
+            Some(CurrentAddress {
                 doubt: Some(doubt), ..
             }) => allowance(doubt.received).saturating_sub(doubt.sent),
         }
@@ -260,7 +260,7 @@ impl Addresses {
     /// which nothing is known, and perhaps to somebody who forwards the peer's packets.
     #[must_use]
     pub fn is_elsewhere(&self) -> bool {
-        let is_doubted = self.trust() == Trust::Unvalidated;
+        let is_doubted = self.trust() == AddressTrust::Unvalidated;
         is_doubted && self.fallback.is_some_and(|known| !self.is_at_host(known))
     }
 
@@ -271,7 +271,7 @@ impl Addresses {
 
     /// Hears that a datagram of that many bytes went to the current address.
     pub fn on_sent(&mut self, bytes: u64) {
-        if let Some(Current {
+        if let Some(CurrentAddress {
             doubt: Some(doubt), ..
         }) = &mut self.current
         {
@@ -307,16 +307,16 @@ impl Addresses {
         self.seed.value(self.challenges_made)
     }
 
-    fn doubted(&mut self) -> Option<&mut Doubt> {
+    fn doubted(&mut self) -> Option<&mut PendingValidation> {
         self.current.as_mut()?.doubt.as_mut()
     }
 
     /// Hears a response from an opened packet, wherever that came from (RFC 9000 §8.2.3,
     /// Successful Path Validation).
-    pub fn on_challenge_response(&mut self, response: PathResponse) -> Validation {
+    pub fn on_challenge_response(&mut self, response: PathResponse) -> ChallengeResult {
         let is_elsewhere = self.is_elsewhere();
         let Some(current) = &mut self.current else {
-            return Validation::Unknown;
+            return ChallengeResult::Unknown;
         };
         match &current.doubt {
             Some(doubt) if doubt.challenges.contains(&response.value) => {
@@ -324,12 +324,12 @@ impl Addresses {
                 self.fallback = None;
                 self.challenge_fallback = false;
                 if is_elsewhere {
-                    Validation::OtherHost
+                    ChallengeResult::OtherHost
                 } else {
-                    Validation::SameHost
+                    ChallengeResult::SameHost
                 }
             }
-            Some(_) | None => Validation::Unknown,
+            Some(_) | None => ChallengeResult::Unknown,
         }
     }
 
@@ -338,14 +338,14 @@ impl Addresses {
         self.probe_timeout = probe_timeout;
     }
 
-    /// When [`Addresses::handle_timeout`] or [`Addresses::poll_challenge`] has something to do
+    /// When [`PathAddresses::handle_timeout`] or [`PathAddresses::poll_challenge`] has something to do
     /// without a further packet; [`Time::NEVER`] when nothing waits. `bytes` as for the latter.
     #[must_use]
     pub fn poll_timeout(&self, bytes: u64) -> Time {
         if self.challenge_fallback {
             return Time::ZERO;
         }
-        let Some(Current {
+        let Some(CurrentAddress {
             doubt: Some(doubt), ..
         }) = &self.current
         else {
@@ -359,18 +359,18 @@ impl Addresses {
     }
 
     /// Gives up an address that has not answered in time, and says what is left.
-    pub fn handle_timeout(&mut self, now: Time) -> Option<Failure> {
+    pub fn handle_timeout(&mut self, now: Time) -> Option<ValidationFailure> {
         if self.doubted()?.expires > now {
             return None;
         }
         self.challenge_fallback = false;
-        self.current = self.fallback.take().map(|address| Current {
+        self.current = self.fallback.take().map(|address| CurrentAddress {
             address,
             doubt: None,
         });
         Some(match self.current {
-            Some(_) => Failure::Reverted,
-            None => Failure::Lost,
+            Some(_) => ValidationFailure::Reverted,
+            None => ValidationFailure::Lost,
         })
     }
 }
@@ -381,7 +381,7 @@ pub fn allowance(received: u64) -> u64 {
     received.saturating_mul(AMPLIFICATION)
 }
 
-impl std::fmt::Debug for Addresses {
+impl std::fmt::Debug for PathAddresses {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Addresses")
             .field("current", &self.current())

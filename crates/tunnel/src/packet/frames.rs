@@ -13,14 +13,14 @@
 //! treats it as what it is, bytes of a peer, and so does this file with all bytes.
 
 use bytes::{Buf, Bytes, BytesMut};
-use vocab::{Reader, Writer, varint_length};
+use vocab::{ByteReader, ByteWriter, varint_length};
 
-use super::acknowledgement::Acknowledgement;
-use crate::Error;
+use super::acknowledgement::PacketAck;
+use crate::SessionError;
 use crate::fec::RepairSymbol;
-use crate::wire::{Frame, NUMBER_LIMIT, next_frame};
+use crate::wire::{NUMBER_LIMIT, SessionFrame, next_frame};
 
-/// Bytes of text that a [`Close`] takes along, at most: a sentence for the log of the other side.
+/// Bytes of text that a [`CloseFrame`] takes along, at most: a sentence for the log of the other side.
 pub const REASON_LIMIT: usize = 256;
 
 /// Frame kinds as written on the wire; numbers are never given out again.
@@ -42,13 +42,13 @@ const FIRST_TRANSPORT_KIND: u8 = 0x40;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PacketFrame {
     /// Bytes that say nothing.
-    Padding(Padding),
+    Padding(PaddingFrame),
     /// A packet that is to be acknowledged, though it carries nothing else.
-    Probe(Probe),
+    Probe(ProbeFrame),
     /// What has arrived.
-    Acknowledgement(Acknowledgement),
+    Acknowledgement(PacketAck),
     /// The rest of this payload is a source symbol.
-    Source(Source),
+    Source(SourceSymbol),
     /// A repair symbol.
     Repair(RepairSymbol),
     /// A question whether the peer is where its packets come from.
@@ -56,25 +56,25 @@ pub enum PacketFrame {
     /// The answer to it.
     PathResponse(PathResponse),
     /// The datagram path ends.
-    Close(Close),
+    Close(CloseFrame),
     /// A frame of the session.
-    Session(Frame),
+    Session(SessionFrame),
 }
 
 /// Bytes that say nothing: for probes of the path's MTU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Padding {
+pub struct PaddingFrame {
     /// All bytes that it takes in the payload, its own framing included; at least one.
     pub bytes: u16,
 }
 
 /// Asks for an acknowledgement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Probe;
+pub struct ProbeFrame;
 
 /// Says that everything behind it in the payload is this source symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Source {
+pub struct SourceSymbol {
     /// Counts the source symbols of one direction of a path from 0.
     pub symbol: u64,
 }
@@ -111,7 +111,7 @@ pub enum CloseCode {
 
 /// The datagram path ends; nothing is sent on it after this.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Close {
+pub struct CloseFrame {
     /// Why.
     pub code: CloseCode,
     /// For a log; at most [`REASON_LIMIT`] bytes.
@@ -123,13 +123,13 @@ impl PacketFrame {
     /// slices of the payload, not copies.
     ///
     /// # Errors
-    /// [`Error::InvalidMessage`] when it is no frame of this version; the payload is of no use
+    /// [`SessionError::InvalidMessage`] when it is no frame of this version; the payload is of no use
     /// then.
-    pub fn take(payload: &mut Bytes) -> Result<Option<Self>, Error> {
+    pub fn take(payload: &mut Bytes) -> Result<Option<Self>, SessionError> {
         if payload.is_empty() {
             return Ok(None);
         }
-        let cut_short = Error::InvalidMessage("a frame ends behind its packet");
+        let cut_short = SessionError::InvalidMessage("a frame ends behind its packet");
         let (prefix, length) = next_frame(payload).ok_or(cut_short.clone())?;
         let length = usize::try_from(length)
             .ok()
@@ -138,7 +138,7 @@ impl PacketFrame {
         payload.advance(prefix);
         if length > 0 && payload[0] == kind::SOURCE {
             // Every packet of a flow has one, and it is not worth counting another holder of the bytes.
-            let source = Source::parse(&payload[1..length])?;
+            let source = SourceSymbol::parse(&payload[1..length])?;
             payload.advance(length);
             return Ok(Some(Self::Source(source)));
         }
@@ -146,24 +146,24 @@ impl PacketFrame {
         let Some(kind) = frame.first() else {
             // A length of zero may be written in more bytes than one; all of them are padding.
             let bytes = prefix as u16;
-            return Ok(Some(Self::Padding(Padding { bytes })));
+            return Ok(Some(Self::Padding(PaddingFrame { bytes })));
         };
         if *kind == kind::PADDING {
             let bytes = u16::try_from(prefix + length)
-                .map_err(|_| Error::InvalidMessage("padding is longer than a packet"))?;
-            return Ok(Some(Self::Padding(Padding { bytes })));
+                .map_err(|_| SessionError::InvalidMessage("padding is longer than a packet"))?;
+            return Ok(Some(Self::Padding(PaddingFrame { bytes })));
         }
         if *kind < FIRST_TRANSPORT_KIND {
-            return Frame::parse(&frame).map(|frame| Some(Self::Session(frame)));
+            return SessionFrame::parse(&frame).map(|frame| Some(Self::Session(frame)));
         }
         Self::parse_transport(*kind, &frame).map(Some)
     }
 
-    fn parse_transport(kind: u8, frame: &Bytes) -> Result<Self, Error> {
-        let mut reader = Reader::new(&frame[1..]);
+    fn parse_transport(kind: u8, frame: &Bytes) -> Result<Self, SessionError> {
+        let mut reader = ByteReader::new(&frame[1..]);
         let parsed = match kind {
-            kind::PROBE => Self::Probe(Probe),
-            kind::ACKNOWLEDGEMENT => Self::Acknowledgement(Acknowledgement::parse(&mut reader)?),
+            kind::PROBE => Self::Probe(ProbeFrame),
+            kind::ACKNOWLEDGEMENT => Self::Acknowledgement(PacketAck::parse(&mut reader)?),
             kind::REPAIR => Self::Repair(parse_repair(frame, &mut reader)?),
             kind::PATH_CHALLENGE => Self::PathChallenge(PathChallenge {
                 value: reader.u64()?,
@@ -171,11 +171,17 @@ impl PacketFrame {
             kind::PATH_RESPONSE => Self::PathResponse(PathResponse {
                 value: reader.u64()?,
             }),
-            kind::CLOSE => Self::Close(Close::parse(&mut reader)?),
-            _ => return Err(Error::InvalidMessage("unknown frame kind in a packet")),
+            kind::CLOSE => Self::Close(CloseFrame::parse(&mut reader)?),
+            _ => {
+                return Err(SessionError::InvalidMessage(
+                    "unknown frame kind in a packet",
+                ));
+            }
         };
         if !reader.is_empty() {
-            return Err(Error::InvalidMessage("bytes after the end of a frame"));
+            return Err(SessionError::InvalidMessage(
+                "bytes after the end of a frame",
+            ));
         }
         Ok(parsed)
     }
@@ -184,12 +190,12 @@ impl PacketFrame {
     ///
     /// # Panics
     /// When a field breaks the rule that its description gives.
-    pub fn emit(&self, out: &mut Writer) {
-        let mut body = Writer::new();
+    pub fn emit(&self, out: &mut ByteWriter) {
+        let mut body = ByteWriter::new();
         match self {
             Self::Padding(padding) => return padding.emit(out),
             Self::Session(frame) => return frame.emit(out),
-            Self::Probe(Probe) => {
+            Self::Probe(ProbeFrame) => {
                 body.u8(kind::PROBE);
             }
             Self::Acknowledgement(ack) => return emit_acknowledgement(ack, out),
@@ -221,26 +227,28 @@ impl PacketFrame {
     }
 }
 
-impl Source {
-    fn parse(body: &[u8]) -> Result<Self, Error> {
-        let mut reader = Reader::new(body);
+impl SourceSymbol {
+    fn parse(body: &[u8]) -> Result<Self, SessionError> {
+        let mut reader = ByteReader::new(body);
         let symbol = reader.varint()?;
         if !reader.is_empty() {
-            return Err(Error::InvalidMessage("bytes after the end of a frame"));
+            return Err(SessionError::InvalidMessage(
+                "bytes after the end of a frame",
+            ));
         }
         Ok(Self { symbol })
     }
 
     /// Every packet has one, so it is written where it stays.
-    fn emit(self, out: &mut Writer) {
+    fn emit(self, out: &mut ByteWriter) {
         let length = 1 + varint_length(self.symbol);
         out.varint(length as u64);
         out.u8(kind::SOURCE).varint(self.symbol);
     }
 }
 
-impl Padding {
-    fn emit(self, out: &mut Writer) {
+impl PaddingFrame {
+    fn emit(self, out: &mut ByteWriter) {
         /// What one byte of length can say at most.
         const SHORT: u16 = 0x3f;
         assert!(self.bytes > 0, "padding of no bytes is no frame");
@@ -269,19 +277,19 @@ impl Padding {
 }
 
 /// Appends an acknowledgement as a frame.
-pub(crate) fn emit_acknowledgement(acknowledgement: &Acknowledgement, out: &mut Writer) {
-    let mut body = Writer::with_capacity(64);
+pub(crate) fn emit_acknowledgement(acknowledgement: &PacketAck, out: &mut ByteWriter) {
+    let mut body = ByteWriter::with_capacity(64);
     acknowledgement.emit(body.u8(kind::ACKNOWLEDGEMENT));
     out.prefixed(&body.finish());
 }
 
 /// Checks only that its numbers are numbers; whether it is a repair that a decoder can use, the
 /// decoder says.
-fn parse_repair(frame: &Bytes, reader: &mut Reader<'_>) -> Result<RepairSymbol, Error> {
+fn parse_repair(frame: &Bytes, reader: &mut ByteReader<'_>) -> Result<RepairSymbol, SessionError> {
     let first = reader.varint()?;
     let count = reader.u8()?;
     if count == 0 || first + u64::from(count) > NUMBER_LIMIT {
-        return Err(Error::InvalidMessage(
+        return Err(SessionError::InvalidMessage(
             "a repair of no or impossible symbols",
         ));
     }
@@ -293,7 +301,7 @@ fn parse_repair(frame: &Bytes, reader: &mut Reader<'_>) -> Result<RepairSymbol, 
     })
 }
 
-fn emit_repair(repair: &RepairSymbol, out: &mut Writer) {
+fn emit_repair(repair: &RepairSymbol, out: &mut ByteWriter) {
     assert!(repair.count > 0, "a repair is of at least one symbol");
     assert!(
         repair.first + u64::from(repair.count) <= NUMBER_LIMIT,
@@ -327,20 +335,20 @@ impl CloseCode {
     }
 }
 
-impl Close {
-    fn parse(reader: &mut Reader<'_>) -> Result<Self, Error> {
+impl CloseFrame {
+    fn parse(reader: &mut ByteReader<'_>) -> Result<Self, SessionError> {
         let code = CloseCode::from_number(reader.u16()?);
         let reason = reader.bytes(reader.remaining())?;
         if reason.len() > REASON_LIMIT {
-            return Err(Error::InvalidMessage("a reason is too long"));
+            return Err(SessionError::InvalidMessage("a reason is too long"));
         }
         let reason = std::str::from_utf8(reason)
-            .map_err(|_| Error::InvalidMessage("a reason is no text"))?
+            .map_err(|_| SessionError::InvalidMessage("a reason is no text"))?
             .to_owned();
         Ok(Self { code, reason })
     }
 
-    fn emit(&self, out: &mut Writer) {
+    fn emit(&self, out: &mut ByteWriter) {
         assert!(self.reason.len() <= REASON_LIMIT, "a reason is a sentence");
         // Otherwise the code would be read back as one that this version knows.
         let code = CloseCode::from_number(self.code.number());
@@ -353,7 +361,7 @@ impl Close {
 ///
 /// # Errors
 /// Of [`PacketFrame::take`].
-pub fn frames(mut payload: Bytes) -> impl Iterator<Item = Result<PacketFrame, Error>> {
+pub fn frames(mut payload: Bytes) -> impl Iterator<Item = Result<PacketFrame, SessionError>> {
     std::iter::from_fn(move || {
         let next = PacketFrame::take(&mut payload);
         if next.is_err() {
@@ -365,7 +373,7 @@ pub fn frames(mut payload: Bytes) -> impl Iterator<Item = Result<PacketFrame, Er
 
 /// Appends a frame to a payload that is being filled.
 pub fn append(frame: &PacketFrame, payload: &mut BytesMut) {
-    let mut writer = Writer::with_capacity(64);
+    let mut writer = ByteWriter::with_capacity(64);
     frame.emit(&mut writer);
     payload.extend_from_slice(&writer.finish());
 }

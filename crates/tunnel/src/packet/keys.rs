@@ -24,9 +24,9 @@ use vocab::{NodeId, Time};
 use zeroize::{Zeroize, Zeroizing};
 
 use super::header::ConnectionId;
-use super::opener::Opener;
+use super::opener::PacketOpener;
 use super::replay::WindowWidth;
-use super::sealer::Sealer;
+use super::sealer::PacketSealer;
 
 /// What a shell asks the exporter of TLS for (RFC 8446 §7.5, Exporters).
 pub const EXPORTER_LABEL: &[u8] = b"EXPORTER-trunkline-wan-1";
@@ -44,14 +44,14 @@ pub(super) const INITIAL_PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// An AEAD with its header protection; which one, the two nodes agree inside TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Suite {
+pub enum CipherSuite {
     /// AES-256-GCM, where the processor knows AES.
     Aes256Gcm,
     /// ChaCha20-Poly1305, where it does not.
     ChaCha20Poly1305,
 }
 
-impl Suite {
+impl CipherSuite {
     /// Its number on the wire and in [`KeyContext`].
     #[must_use]
     pub fn number(self) -> u16 {
@@ -74,7 +74,7 @@ impl Suite {
 
 /// Which end of the TLS connection this node is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum TlsRole {
     /// It made the connection.
     Dialler,
     /// It accepted it.
@@ -87,7 +87,7 @@ pub struct KeyContext {
     /// Version of the datagram path.
     pub version: u16,
     /// The agreed suite.
-    pub suite: Suite,
+    pub suite: CipherSuite,
     /// The verified identity of the dialling node.
     pub dialler: NodeId,
     /// The verified identity of the accepting node.
@@ -142,13 +142,13 @@ pub struct KeyLimits {
 impl KeyLimits {
     /// The rule for a suite.
     #[must_use]
-    pub fn of(suite: Suite) -> Self {
+    pub fn of(suite: CipherSuite) -> Self {
         Self {
             packets_per_key: 1 << 22,
             key_age: Duration::from_secs(3600),
             forgeries: match suite {
-                Suite::Aes256Gcm => 1 << 52,
-                Suite::ChaCha20Poly1305 => 1 << 36,
+                CipherSuite::Aes256Gcm => 1 << 52,
+                CipherSuite::ChaCha20Poly1305 => 1 << 36,
             },
             window: WindowWidth::default(),
         }
@@ -179,9 +179,9 @@ pub struct PathIdUsed(pub u32);
 /// }
 /// ```
 pub struct PathSecret {
-    secret: Secret,
-    suite: Suite,
-    role: Role,
+    secret: HkdfSecret,
+    suite: CipherSuite,
+    role: TlsRole,
     /// Path ids from here on have not been given out.
     next_path: u32,
 }
@@ -195,11 +195,11 @@ impl PathSecret {
     /// # Errors
     /// What `export` returns.
     pub fn export<E>(
-        role: Role,
+        role: TlsRole,
         context: KeyContext,
         export: impl FnOnce(&mut [u8], &'static [u8], &[u8]) -> Result<(), E>,
     ) -> Result<Self, E> {
-        let secret = Secret::filled(|room| export(room, EXPORTER_LABEL, &context.encode()))?;
+        let secret = HkdfSecret::filled(|room| export(room, EXPORTER_LABEL, &context.encode()))?;
         Ok(Self {
             secret,
             suite: context.suite,
@@ -218,24 +218,24 @@ impl PathSecret {
         id: u32,
         connection_ids: ConnectionIds,
         limits: KeyLimits,
-    ) -> Result<(Sealer, Opener), PathIdUsed> {
+    ) -> Result<(PacketSealer, PacketOpener), PathIdUsed> {
         if id < self.next_path || id == u32::MAX {
             return Err(PathIdUsed(id));
         }
         self.next_path = id + 1;
         let (sending, receiving) = match self.role {
-            Role::Dialler => (DIALLER_SENDS, LISTENER_SENDS),
-            Role::Listener => (LISTENER_SENDS, DIALLER_SENDS),
+            TlsRole::Dialler => (DIALLER_SENDS, LISTENER_SENDS),
+            TlsRole::Listener => (LISTENER_SENDS, DIALLER_SENDS),
         };
         let sending = self.direction(sending, id);
         let receiving = self.direction(receiving, id);
         Ok((
-            Sealer::new(now, self.suite, &sending, connection_ids.theirs, limits),
-            Opener::new(self.suite, &receiving, connection_ids.ours, limits),
+            PacketSealer::new(now, self.suite, &sending, connection_ids.theirs, limits),
+            PacketOpener::new(self.suite, &receiving, connection_ids.ours, limits),
         ))
     }
 
-    fn direction(&self, direction: u8, path: u32) -> Secret {
+    fn direction(&self, direction: u8, path: u32) -> HkdfSecret {
         let [a, b, c, d] = path.to_be_bytes();
         self.secret.derive(b"wan dir", &[direction, a, b, c, d])
     }
@@ -258,9 +258,9 @@ const LISTENER_SENDS: u8 = 1;
 
 /// A secret of the tree. It lies on the heap, so that moving it leaves no copies behind, and is
 /// overwritten with zeros when it goes.
-pub(super) struct Secret(Box<[u8; SECRET_LENGTH]>);
+pub(super) struct HkdfSecret(Box<[u8; SECRET_LENGTH]>);
 
-impl Secret {
+impl HkdfSecret {
     /// A secret that `fill` writes in its place.
     pub(super) fn filled<E>(fill: impl FnOnce(&mut [u8]) -> Result<(), E>) -> Result<Self, E> {
         let mut secret = Self(Box::new([0; SECRET_LENGTH]));
@@ -282,8 +282,8 @@ impl Secret {
 
     /// HKDF-Expand-Label of RFC 8446 §7.1.
     pub(super) fn expand(&self, label: &[u8], context: &[u8], out: &mut [u8]) {
-        struct Length(usize);
-        impl hkdf::KeyType for Length {
+        struct HkdfLength(usize);
+        impl hkdf::KeyType for HkdfLength {
             fn len(&self) -> usize {
                 self.0
             }
@@ -301,7 +301,7 @@ impl Secret {
             context,
         ];
         hkdf::Prk::new_less_safe(hkdf::HKDF_SHA256, &self.0[..])
-            .expand(&info, Length(out.len()))
+            .expand(&info, HkdfLength(out.len()))
             .and_then(|expanded| expanded.fill(out))
             .expect("HKDF gives up to 255 times the length of its hash");
     }
@@ -318,7 +318,7 @@ impl Secret {
     }
 }
 
-impl Drop for Secret {
+impl Drop for HkdfSecret {
     fn drop(&mut self) {
         self.wipe();
     }
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn labels_expand_as_in_rfc_9001_appendix_a_5() {
-        let secret = Secret(Box::new(bytes(
+        let secret = HkdfSecret(Box::new(bytes(
             "9ac312a7f877468ebe69422748ad00a15443f18203a07d6060f688f30f21632b",
         )));
         assert_eq!(
@@ -367,7 +367,7 @@ mod tests {
     fn a_context_is_written_field_after_field() {
         let context = KeyContext {
             version: 0x0102,
-            suite: Suite::ChaCha20Poly1305,
+            suite: CipherSuite::ChaCha20Poly1305,
             dialler: NodeId([3; 32]),
             listener: NodeId([4; 32]),
             dialler_nonce: [5; 16],
@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn a_secret_that_is_wiped_holds_zeros() {
-        let mut secret = Secret(Box::new([0xa5; SECRET_LENGTH]));
+        let mut secret = HkdfSecret(Box::new([0xa5; SECRET_LENGTH]));
         secret.wipe();
         assert_eq!(*secret.0, [0; SECRET_LENGTH]);
     }

@@ -7,7 +7,7 @@
 //!
 //! A datagram is one packet: a header that names the path, and a payload of frames under an AEAD
 //! (`header.rs`, `frames.rs`; docs/formats/wan-packets.md). Each path and direction has one
-//! [`Sealer`], which counts its packets and never gives a number twice, and one [`Opener`], which
+//! [`PacketSealer`], which counts its packets and never gives a number twice, and one [`PacketOpener`], which
 //! believes nothing before the tag has been checked, and then takes each number once. Keys come
 //! from the TLS session of the link that the path belongs to and are renewed on the way
 //! (`keys.rs`). The construction and its sources are in
@@ -26,21 +26,25 @@ mod protection;
 mod replay;
 mod sealer;
 
-pub use acknowledgement::{Acknowledgement, EcnCounts, RANGE_LIMIT};
-pub use address::{Addresses, Arrival, ChallengeSeed, Failure, Trust, Validation, allowance};
+pub use acknowledgement::{EcnCounts, PacketAck, RANGE_LIMIT};
+pub use address::{
+    AddressChange, AddressTrust, ChallengeResult, ChallengeSeed, PathAddresses, ValidationFailure,
+    allowance,
+};
 pub(crate) use frames::emit_acknowledgement;
 pub use frames::{
-    Close, CloseCode, PacketFrame, Padding, PathChallenge, PathResponse, Probe, REASON_LIMIT,
-    Source, append, frames,
+    CloseCode, CloseFrame, PacketFrame, PaddingFrame, PathChallenge, PathResponse, ProbeFrame,
+    REASON_LIMIT, SourceSymbol, append, frames,
 };
 pub use header::{ConnectionId, HEADER_LENGTH};
 pub use keys::{
-    ConnectionIds, EXPORTER_LABEL, KeyContext, KeyLimits, PathIdUsed, PathSecret, Role, Suite,
+    CipherSuite, ConnectionIds, EXPORTER_LABEL, KeyContext, KeyLimits, PathIdUsed, PathSecret,
+    TlsRole,
 };
-pub use opener::{Opened, Opener, OpenerStatistics, PhaseChange, Refused};
+pub use opener::{OpenedPacket, OpenerStatistics, PacketOpener, PacketRefusal, PhaseChange};
 pub use protection::TAG_LENGTH;
 pub use replay::WindowWidth;
-pub use sealer::{ASKING_RESERVE, SealError, Sealer, UNACKNOWLEDGED_LIMIT};
+pub use sealer::{ASKING_RESERVE, PacketSealer, SealError, UNACKNOWLEDGED_LIMIT};
 
 /// What sealing adds to a payload, in bytes.
 pub const OVERHEAD: usize = HEADER_LENGTH + TAG_LENGTH;

@@ -29,14 +29,14 @@ use thiserror::Error;
 use vocab::Time;
 
 use super::header::{ConnectionId, KEY_PHASE, NUMBER_OFFSET, RESERVED_MASK, decode_number};
-use super::keys::{INITIAL_PROBE_TIMEOUT, KEPT_PROBE_TIMEOUTS, KeyLimits, Secret, Suite};
+use super::keys::{CipherSuite, HkdfSecret, INITIAL_PROBE_TIMEOUT, KEPT_PROBE_TIMEOUTS, KeyLimits};
 use super::protection::{HeaderKey, PacketKey, TAG_LENGTH};
-use super::replay::{NotTaken, ReplayWindow};
+use super::replay::{ReplayRejection, ReplayWindow};
 use crate::wire::NUMBER_LIMIT;
 
 /// Why a datagram is thrown away. Whatever the reason, nothing has changed but a counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Refused {
+pub enum PacketRefusal {
     /// Not a packet of this path: another form, another connection id, or too short.
     #[error("it is no packet of this path")]
     NotOurs,
@@ -69,15 +69,15 @@ pub enum PhaseChange {
     Renewed,
 }
 
-/// Proof that a packet's tag was right and its number new; only an [`Opener`] makes one.
+/// Proof that a packet's tag was right and its number new; only an [`PacketOpener`] makes one.
 #[derive(Debug)]
-pub struct Opened {
+pub struct OpenedPacket {
     number: u64,
     payload: Range<usize>,
     phase: PhaseChange,
 }
 
-impl Opened {
+impl OpenedPacket {
     /// The packet's number.
     #[must_use]
     pub fn number(&self) -> u64 {
@@ -102,25 +102,25 @@ impl Opened {
 pub struct OpenerStatistics {
     /// Packets opened.
     pub opened: u64,
-    /// Refused as [`Refused::NotOurs`].
+    /// Refused as [`PacketRefusal::NotOurs`].
     pub not_ours: u64,
-    /// Refused as [`Refused::Forged`].
+    /// Refused as [`PacketRefusal::Forged`].
     pub forged: u64,
-    /// Refused as [`Refused::OldKey`].
+    /// Refused as [`PacketRefusal::OldKey`].
     pub old_key: u64,
-    /// Refused as [`Refused::Replayed`].
+    /// Refused as [`PacketRefusal::Replayed`].
     pub replayed: u64,
-    /// Refused as [`Refused::TooOld`].
+    /// Refused as [`PacketRefusal::TooOld`].
     pub too_old: u64,
-    /// Refused as [`Refused::Malformed`].
+    /// Refused as [`PacketRefusal::Malformed`].
     pub malformed: u64,
     /// Key updates of the peer's that were followed.
     pub key_updates: u64,
 }
 
 /// Opens the packets that this node receives on one path.
-pub struct Opener {
-    suite: Suite,
+pub struct PacketOpener {
+    suite: CipherSuite,
     /// This node's name for the path.
     id: ConnectionId,
     header_key: HeaderKey,
@@ -132,8 +132,8 @@ pub struct Opener {
     current_from: u64,
     next: PacketKey,
     /// Of the epoch after that of `next`; those before it are gone.
-    secret_after_next: Secret,
-    previous: Option<Previous>,
+    secret_after_next: HkdfSecret,
+    previous: Option<PreviousKey>,
     /// The same of the key before `current`, kept or not.
     previous_from: u64,
     window: ReplayWindow,
@@ -143,21 +143,26 @@ pub struct Opener {
 }
 
 /// The key of the epoch before, for packets that were overtaken.
-struct Previous {
+struct PreviousKey {
     key: PacketKey,
     until: Time,
 }
 
 /// Which of the kept keys a packet needs.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Chosen {
+enum SelectedKey {
     Previous,
     Current,
     Next,
 }
 
-impl Opener {
-    pub(super) fn new(suite: Suite, secret: &Secret, id: ConnectionId, limits: KeyLimits) -> Self {
+impl PacketOpener {
+    pub(super) fn new(
+        suite: CipherSuite,
+        secret: &HkdfSecret,
+        id: ConnectionId,
+        limits: KeyLimits,
+    ) -> Self {
         let next_secret = secret.next_epoch();
         Self {
             suite,
@@ -186,35 +191,35 @@ impl Opener {
     /// Opens a datagram in place.
     ///
     /// # Errors
-    /// [`Refused`]; no state but a counter has changed, and what `datagram` holds is worth nothing.
-    pub fn open(&mut self, now: Time, datagram: &mut [u8]) -> Result<Opened, Refused> {
+    /// [`PacketRefusal`]; no state but a counter has changed, and what `datagram` holds is worth nothing.
+    pub fn open(&mut self, now: Time, datagram: &mut [u8]) -> Result<OpenedPacket, PacketRefusal> {
         let outcome = self.try_open(now, datagram);
         let statistics = &mut self.statistics;
         match outcome {
             Ok(_) => statistics.opened += 1,
-            Err(Refused::NotOurs) => statistics.not_ours += 1,
-            Err(Refused::Forged) => statistics.forged += 1,
-            Err(Refused::ForgeryLimit) => {}
-            Err(Refused::OldKey) => statistics.old_key += 1,
-            Err(Refused::Replayed) => statistics.replayed += 1,
-            Err(Refused::TooOld) => statistics.too_old += 1,
-            Err(Refused::Malformed) => statistics.malformed += 1,
+            Err(PacketRefusal::NotOurs) => statistics.not_ours += 1,
+            Err(PacketRefusal::Forged) => statistics.forged += 1,
+            Err(PacketRefusal::ForgeryLimit) => {}
+            Err(PacketRefusal::OldKey) => statistics.old_key += 1,
+            Err(PacketRefusal::Replayed) => statistics.replayed += 1,
+            Err(PacketRefusal::TooOld) => statistics.too_old += 1,
+            Err(PacketRefusal::Malformed) => statistics.malformed += 1,
         }
         outcome
     }
 
-    fn try_open(&mut self, now: Time, datagram: &mut [u8]) -> Result<Opened, Refused> {
+    fn try_open(&mut self, now: Time, datagram: &mut [u8]) -> Result<OpenedPacket, PacketRefusal> {
         self.handle_timeout(now);
         if self.is_exhausted() {
-            return Err(Refused::ForgeryLimit);
+            return Err(PacketRefusal::ForgeryLimit);
         }
         if !self.is_addressed_by(datagram) {
-            return Err(Refused::NotOurs);
+            return Err(PacketRefusal::NotOurs);
         }
         let number_length = self
             .header_key
             .show(datagram, NUMBER_OFFSET)
-            .ok_or(Refused::NotOurs)?;
+            .ok_or(PacketRefusal::NotOurs)?;
         let (header, sealed) = datagram.split_at_mut(NUMBER_OFFSET + number_length);
         let flags = header[0];
         let truncated = header[NUMBER_OFFSET..]
@@ -223,48 +228,48 @@ impl Opener {
         let number = decode_number(self.window.top(), truncated, number_length);
         let chosen = self.choose_key(flags & KEY_PHASE, number)?;
         let key = match chosen {
-            Chosen::Current => &self.current,
-            Chosen::Next => &self.next,
-            Chosen::Previous => &self.previous.as_ref().ok_or(Refused::OldKey)?.key,
+            SelectedKey::Current => &self.current,
+            SelectedKey::Next => &self.next,
+            SelectedKey::Previous => &self.previous.as_ref().ok_or(PacketRefusal::OldKey)?.key,
         };
         if !key.open(number, header, sealed) {
-            return Err(Refused::Forged);
+            return Err(PacketRefusal::Forged);
         }
         // From here on the bytes are the peer's.
         let payload = header.len()..header.len() + sealed.len() - TAG_LENGTH;
         if flags & RESERVED_MASK != 0 || payload.is_empty() || number >= NUMBER_LIMIT {
-            return Err(Refused::Malformed);
+            return Err(PacketRefusal::Malformed);
         }
         self.window.take(number).map_err(|refused| match refused {
-            NotTaken::Replayed => Refused::Replayed,
-            NotTaken::TooOld => Refused::TooOld,
+            ReplayRejection::Replayed => PacketRefusal::Replayed,
+            ReplayRejection::TooOld => PacketRefusal::TooOld,
         })?;
         let phase = match chosen {
-            Chosen::Current | Chosen::Previous => PhaseChange::Same,
-            Chosen::Next => {
+            SelectedKey::Current | SelectedKey::Previous => PhaseChange::Same,
+            SelectedKey::Next => {
                 self.renew(now, number);
                 PhaseChange::Renewed
             }
         };
-        Ok(Opened {
+        Ok(OpenedPacket {
             number,
             payload,
             phase,
         })
     }
 
-    fn choose_key(&self, phase: u8, number: u64) -> Result<Chosen, Refused> {
+    fn choose_key(&self, phase: u8, number: u64) -> Result<SelectedKey, PacketRefusal> {
         if phase == self.key_phase {
             return if number >= self.previous_from {
-                Ok(Chosen::Current)
+                Ok(SelectedKey::Current)
             } else {
-                Err(Refused::OldKey)
+                Err(PacketRefusal::OldKey)
             };
         }
         if number > self.current_from || self.current_from == 0 {
-            return Ok(Chosen::Next);
+            return Ok(SelectedKey::Next);
         }
-        Ok(Chosen::Previous)
+        Ok(SelectedKey::Previous)
     }
 
     fn renew(&mut self, now: Time, first: u64) {
@@ -272,7 +277,7 @@ impl Opener {
         self.secret_after_next = self.secret_after_next.next_epoch();
         let current = std::mem::replace(&mut self.next, next);
         let key = std::mem::replace(&mut self.current, current);
-        self.previous = Some(Previous {
+        self.previous = Some(PreviousKey {
             key,
             until: now + self.probe_timeout * KEPT_PROBE_TIMEOUTS,
         });
@@ -314,7 +319,7 @@ impl Opener {
     }
 }
 
-impl std::fmt::Debug for Opener {
+impl std::fmt::Debug for PacketOpener {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Opener")
             .field("id", &self.id)
@@ -324,7 +329,7 @@ impl std::fmt::Debug for Opener {
 }
 
 #[cfg(test)]
-impl Opener {
+impl PacketOpener {
     /// As if the packet of that number had been opened.
     pub(super) fn skip_to(&mut self, number: u64) {
         self.window.take(number).unwrap();

@@ -12,7 +12,7 @@ use ring::aead::{self, Aad, LessSafeKey, Nonce, UnboundKey, quic};
 use zeroize::Zeroize;
 
 use super::header::{FORM, HIDDEN_MASK, LENGTH_MASK, VISIBLE_MASK};
-use super::keys::{SECRET_LENGTH, Secret, Suite};
+use super::keys::{CipherSuite, HkdfSecret, SECRET_LENGTH};
 
 /// Bytes that prove a packet, behind its payload.
 pub const TAG_LENGTH: usize = 16;
@@ -27,11 +27,11 @@ const SAMPLE_OFFSET: usize = 4;
 pub(super) struct PacketKey {
     key: Box<LessSafeKey>,
     iv: Box<[u8; aead::NONCE_LEN]>,
-    suite: Suite,
+    suite: CipherSuite,
 }
 
 impl PacketKey {
-    pub(super) fn new(suite: Suite, secret: &Secret) -> Self {
+    pub(super) fn new(suite: CipherSuite, secret: &HkdfSecret) -> Self {
         let mut iv = Box::new([0; aead::NONCE_LEN]);
         secret.expand(b"wan iv", &[], &mut iv[..]);
         Self {
@@ -86,11 +86,11 @@ impl Drop for PacketKey {
 /// Hides and shows the flags and the number of a header, in all epochs of one direction.
 pub(super) struct HeaderKey {
     key: Box<quic::HeaderProtectionKey>,
-    suite: Suite,
+    suite: CipherSuite,
 }
 
 impl HeaderKey {
-    pub(super) fn new(suite: Suite, secret: &Secret) -> Self {
+    pub(super) fn new(suite: CipherSuite, secret: &HkdfSecret) -> Self {
         Self {
             key: Box::new(header_key(suite, &secret.key(b"wan hp"))),
             suite,
@@ -145,19 +145,19 @@ fn apply(mask: [u8; 5], packet: &mut [u8], number_at: usize, number_length: usiz
     }
 }
 
-fn aead_key(suite: Suite, key: &[u8; SECRET_LENGTH]) -> LessSafeKey {
+fn aead_key(suite: CipherSuite, key: &[u8; SECRET_LENGTH]) -> LessSafeKey {
     let algorithm = match suite {
-        Suite::Aes256Gcm => &aead::AES_256_GCM,
-        Suite::ChaCha20Poly1305 => &aead::CHACHA20_POLY1305,
+        CipherSuite::Aes256Gcm => &aead::AES_256_GCM,
+        CipherSuite::ChaCha20Poly1305 => &aead::CHACHA20_POLY1305,
     };
     let key = UnboundKey::new(algorithm, key).expect("both suites have keys of this length");
     LessSafeKey::new(key)
 }
 
-fn header_key(suite: Suite, key: &[u8; SECRET_LENGTH]) -> quic::HeaderProtectionKey {
+fn header_key(suite: CipherSuite, key: &[u8; SECRET_LENGTH]) -> quic::HeaderProtectionKey {
     let algorithm = match suite {
-        Suite::Aes256Gcm => &quic::AES_256,
-        Suite::ChaCha20Poly1305 => &quic::CHACHA20,
+        CipherSuite::Aes256Gcm => &quic::AES_256,
+        CipherSuite::ChaCha20Poly1305 => &quic::CHACHA20,
     };
     quic::HeaderProtectionKey::new(algorithm, key).expect("both suites have keys of this length")
 }
@@ -184,7 +184,7 @@ mod tests {
 
     /// The keys of RFC 9001 §A.5 (ChaCha20-Poly1305 Short Header Packet).
     fn appendix_a_5() -> (PacketKey, HeaderKey) {
-        let suite = Suite::ChaCha20Poly1305;
+        let suite = CipherSuite::ChaCha20Poly1305;
         let packet_key = PacketKey {
             key: Box::new(aead_key(
                 suite,
@@ -246,8 +246,8 @@ mod tests {
     #[test]
     fn a_key_that_is_wiped_is_the_key_of_zeros() {
         let zero = [0; SECRET_LENGTH];
-        for suite in [Suite::Aes256Gcm, Suite::ChaCha20Poly1305] {
-            let Ok(secret) = Secret::filled(|_| Ok::<(), std::convert::Infallible>(()));
+        for suite in [CipherSuite::Aes256Gcm, CipherSuite::ChaCha20Poly1305] {
+            let Ok(secret) = HkdfSecret::filled(|_| Ok::<(), std::convert::Infallible>(()));
             let mut packet_key = PacketKey::new(suite, &secret);
             let mut sealed = *b"a payload of sixteen bytes, or so";
             let of_zeros = {

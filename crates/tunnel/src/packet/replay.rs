@@ -53,7 +53,7 @@ impl Default for WindowWidth {
 
 /// Why a number is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NotTaken {
+pub(super) enum ReplayRejection {
     /// It was taken before.
     Replayed,
     /// It is below the window.
@@ -86,15 +86,15 @@ impl ReplayWindow {
     }
 
     /// Takes a number, once.
-    pub(super) fn take(&mut self, number: u64) -> Result<(), NotTaken> {
+    pub(super) fn take(&mut self, number: u64) -> Result<(), ReplayRejection> {
         if number + self.width < self.top {
-            return Err(NotTaken::TooOld);
+            return Err(ReplayRejection::TooOld);
         }
         self.advance(number);
         let bit = 1 << (number % WORD_BITS);
         let word = self.word_of(number);
         if self.words[word] & bit != 0 {
-            return Err(NotTaken::Replayed);
+            return Err(ReplayRejection::Replayed);
         }
         self.words[word] |= bit;
         Ok(())
@@ -140,9 +140,9 @@ mod tests {
         let mut window = ReplayWindow::new(WindowWidth::LEAST);
         window.take(1_000_000).unwrap();
         let edge = 1_000_001 - 65_536;
-        assert_eq!(window.take(edge - 1), Err(NotTaken::TooOld));
+        assert_eq!(window.take(edge - 1), Err(ReplayRejection::TooOld));
         assert_eq!(window.take(edge), Ok(()));
-        assert_eq!(window.take(edge), Err(NotTaken::Replayed));
+        assert_eq!(window.take(edge), Err(ReplayRejection::Replayed));
     }
 
     #[test]
@@ -181,12 +181,12 @@ mod tests {
                     _ => top.saturating_sub(step % 300),
                 };
                 let expected = if number + 256 < top {
-                    Err(NotTaken::TooOld)
+                    Err(ReplayRejection::TooOld)
                 } else if taken.insert(number) {
                     top = top.max(number + 1);
                     Ok(())
                 } else {
-                    Err(NotTaken::Replayed)
+                    Err(ReplayRejection::Replayed)
                 };
                 prop_assert_eq!(window.take(number), expected);
                 prop_assert_eq!(window.top(), top);

@@ -1,7 +1,7 @@
 //! Seals the packets of one direction of a path, and gives each its number.
 //!
 //! Everything that is sent on a path, data, repairs, probes and acknowledgements, goes through its
-//! one [`Sealer`], and the number of a packet is the nonce of its seal. A number is spent before
+//! one [`PacketSealer`], and the number of a packet is the nonce of its seal. A number is spent before
 //! the seal is made and never given back, the counter goes on across key updates, and neither the
 //! sealer nor what it comes from can be copied. What is sent again is another packet.
 //!
@@ -18,7 +18,7 @@ use thiserror::Error;
 use vocab::Time;
 
 use super::header::{ConnectionId, FORM, HEADER_LENGTH, KEY_PHASE, NUMBER_LENGTH, NUMBER_OFFSET};
-use super::keys::{INITIAL_PROBE_TIMEOUT, KEPT_PROBE_TIMEOUTS, KeyLimits, Secret, Suite};
+use super::keys::{CipherSuite, HkdfSecret, INITIAL_PROBE_TIMEOUT, KEPT_PROBE_TIMEOUTS, KeyLimits};
 use super::protection::{HeaderKey, PacketKey};
 
 /// Packet numbers may be ahead of the largest acknowledged one by less than this: with the widest
@@ -48,16 +48,16 @@ pub enum SealError {
 ///     let _ = sealer.clone();
 /// }
 /// ```
-pub struct Sealer {
-    suite: Suite,
+pub struct PacketSealer {
+    suite: CipherSuite,
     /// The peer's name for the path.
     id: ConnectionId,
     header_key: HeaderKey,
     key: PacketKey,
     /// Of the epoch after this one; the secret of this one is gone.
-    next_secret: Secret,
+    next_secret: HkdfSecret,
     key_phase: u8,
-    epoch: Epoch,
+    epoch: KeyEpoch,
     next_number: u64,
     largest_acknowledged: Option<u64>,
     limits: KeyLimits,
@@ -65,7 +65,7 @@ pub struct Sealer {
 }
 
 /// Since when, and from which packet on, the key is in use.
-struct Epoch {
+struct KeyEpoch {
     index: u64,
     first_number: u64,
     began: Time,
@@ -73,7 +73,7 @@ struct Epoch {
     confirmed: Option<Time>,
 }
 
-impl Epoch {
+impl KeyEpoch {
     fn new(now: Time, index: u64, first_number: u64) -> Self {
         Self {
             index,
@@ -84,11 +84,11 @@ impl Epoch {
     }
 }
 
-impl Sealer {
+impl PacketSealer {
     pub(super) fn new(
         now: Time,
-        suite: Suite,
-        secret: &Secret,
+        suite: CipherSuite,
+        secret: &HkdfSecret,
         id: ConnectionId,
         limits: KeyLimits,
     ) -> Self {
@@ -99,7 +99,7 @@ impl Sealer {
             key: PacketKey::new(suite, secret),
             next_secret: secret.next_epoch(),
             key_phase: 0,
-            epoch: Epoch::new(now, 0, 0),
+            epoch: KeyEpoch::new(now, 0, 0),
             next_number: 0,
             largest_acknowledged: None,
             limits,
@@ -213,11 +213,11 @@ impl Sealer {
         self.key = PacketKey::new(self.suite, &self.next_secret);
         self.next_secret = self.next_secret.next_epoch();
         self.key_phase ^= KEY_PHASE;
-        self.epoch = Epoch::new(now, self.epoch.index + 1, self.next_number);
+        self.epoch = KeyEpoch::new(now, self.epoch.index + 1, self.next_number);
     }
 }
 
-impl std::fmt::Debug for Sealer {
+impl std::fmt::Debug for PacketSealer {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         out.debug_struct("Sealer")
             .field("id", &self.id)
@@ -228,7 +228,7 @@ impl std::fmt::Debug for Sealer {
 }
 
 #[cfg(test)]
-impl Sealer {
+impl PacketSealer {
     /// As if all numbers below `number` had been sealed.
     pub(crate) fn skip_to(&mut self, number: u64) {
         assert!(number >= self.next_number);

@@ -20,7 +20,7 @@
 
 use std::time::Duration;
 
-use path::{GRANULARITY, Quantiles, RttEstimator};
+use path::{DurationQuantiles, GRANULARITY, RttEstimator};
 use vocab::Time;
 
 /// One in 500 packets may be later than the window: a wrong verdict costs a packet sent twice, and
@@ -48,19 +48,19 @@ const LATE_MIN: Duration = Duration::from_micros(64);
 
 /// What is known of packets that come late.
 #[derive(Clone, Debug)]
-pub(super) struct Lateness {
-    spans: Quantiles,
+pub(super) struct ReorderingEstimate {
+    spans: DurationQuantiles,
     /// From sending to acknowledgement, of every packet.
-    flights: Quantiles,
+    flights: DurationQuantiles,
     window: Duration,
     typical: Duration,
 }
 
-impl Lateness {
+impl ReorderingEstimate {
     pub(super) fn new(now: Time, rtt: &RttEstimator) -> Self {
         let mut lateness = Self {
-            spans: Quantiles::new(now),
-            flights: Quantiles::new(now),
+            spans: DurationQuantiles::new(now),
+            flights: DurationQuantiles::new(now),
             window: Duration::ZERO,
             typical: Duration::ZERO,
         };

@@ -17,7 +17,7 @@ use crate::packet::EcnCounts;
 const TESTED: u64 = 10;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum EcnState {
     Testing,
     Unknown,
     Capable,
@@ -26,16 +26,16 @@ enum State {
 
 /// The state of validation, and the peer's last counts.
 #[derive(Clone, Debug)]
-pub(super) struct Marks {
-    state: State,
+pub(super) struct EcnValidation {
+    state: EcnState,
     sent: u64,
     counts: EcnCounts,
 }
 
-impl Marks {
+impl EcnValidation {
     pub(super) fn new() -> Self {
         Self {
-            state: State::Testing,
+            state: EcnState::Testing,
             sent: 0,
             counts: EcnCounts::default(),
         }
@@ -43,19 +43,19 @@ impl Marks {
 
     /// Whether the next packet is to be marked ECT(0).
     pub(super) fn wanted(&self) -> bool {
-        matches!(self.state, State::Testing | State::Capable)
+        matches!(self.state, EcnState::Testing | EcnState::Capable)
     }
 
     /// Whether marks were tried and did not come through.
     pub(super) fn failed(&self) -> bool {
-        self.state == State::Failed
+        self.state == EcnState::Failed
     }
 
     /// Takes note of a packet that went out marked.
     pub(super) fn sent(&mut self) {
         self.sent += 1;
-        if self.state == State::Testing && self.sent >= TESTED {
-            self.state = State::Unknown;
+        if self.state == EcnState::Testing && self.sent >= TESTED {
+            self.state = EcnState::Unknown;
         }
     }
 
@@ -63,13 +63,13 @@ impl Marks {
     /// of `newly_acked` marked packets; says how many more packets were marked "congestion
     /// experienced".
     pub(super) fn acknowledged(&mut self, newly_acked: u64, counts: Option<EcnCounts>) -> u64 {
-        if self.state == State::Failed {
+        if self.state == EcnState::Failed {
             return 0;
         }
         let Some(counts) = counts else {
             // RFC 9000 §13.4.2.1: marked packets were acknowledged and no counts came with that.
             if newly_acked > 0 {
-                self.state = State::Failed;
+                self.state = EcnState::Failed;
             }
             return 0;
         };
@@ -78,17 +78,17 @@ impl Marks {
             counts.ect0.checked_sub(before.ect0),
             counts.ce.checked_sub(before.ce),
         ) else {
-            self.state = State::Failed;
+            self.state = EcnState::Failed;
             return 0;
         };
         let marked = ect0.saturating_add(ce);
         let in_all = counts.ect0.saturating_add(counts.ce);
         if marked < newly_acked || in_all > self.sent || counts.ect1 > 0 {
-            self.state = State::Failed;
+            self.state = EcnState::Failed;
             return 0;
         }
         if marked > 0 {
-            self.state = State::Capable;
+            self.state = EcnState::Capable;
         }
         ce
     }
@@ -102,8 +102,8 @@ mod tests {
         Some(EcnCounts { ect0, ect1: 0, ce })
     }
 
-    fn sent(packets: u64) -> Marks {
-        let mut marks = Marks::new();
+    fn sent(packets: u64) -> EcnValidation {
+        let mut marks = EcnValidation::new();
         for _ in 0..packets {
             marks.sent();
         }
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn a_peer_that_sees_no_marks_fails_only_marked_packets() {
-        let mut marks = Marks::new();
+        let mut marks = EcnValidation::new();
         assert_eq!(marks.acknowledged(0, None), 0);
         assert!(marks.wanted());
     }

@@ -27,10 +27,12 @@ mod sent;
 
 use std::time::Duration;
 
-pub use received::{Arrival, Asks, Codepoint, Received, TRACKED_BACK, Telling};
+pub use received::{
+    AckRequest, EcnMarking, PendingAck, ReceivedPacket, ReceivedPackets, TRACKED_BACK,
+};
 pub use sent::{
-    AckOutcome, Kind, LOST_REMEMBERED, Outgoing, PROBE_INTERVAL_MAX, Sent, SentPackets, Statistics,
-    TRACKED_LIMIT, Timeout, UNTIMED_LIMIT,
+    AckOutcome, LOST_REMEMBERED, OutgoingPacket, PROBE_INTERVAL_MAX, PacketKind,
+    RecoveryStatistics, RecoveryTimeout, SentPacket, SentPackets, TRACKED_LIMIT, UNTIMED_LIMIT,
 };
 
 /// How long a receiver keeps an acknowledgement to itself, at most; what RFC 9000 §18.2

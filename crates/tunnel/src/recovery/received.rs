@@ -18,8 +18,8 @@ use std::time::Duration;
 use vocab::Time;
 
 use super::ACK_DELAY_MAX;
-use crate::packet::{Acknowledgement, EcnCounts, RANGE_LIMIT};
-use crate::ranges::Ranges;
+use crate::packet::{EcnCounts, PacketAck, RANGE_LIMIT};
+use crate::ranges::RangeSet;
 
 /// Numbers before the largest that are kept track of: as many as may be late by half a second at
 /// 1 Gbit/s, and more. Older ones are not acknowledged. There are at most half as many ranges, and
@@ -60,7 +60,7 @@ const REORDERS_SHARE: u64 = 8;
 
 /// What a packet asks of its receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asks {
+pub enum AckRequest {
     /// Nothing: it is acknowledged when something else is.
     Nothing,
     /// An acknowledgement, when convenient.
@@ -71,7 +71,7 @@ pub enum Asks {
 
 /// The two bits of congestion notification of an IP packet (RFC 3168 §5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Codepoint {
+pub enum EcnMarking {
     /// No marks, or the host does not show them.
     NotEct,
     /// ECN-capable, as we send it.
@@ -84,37 +84,37 @@ pub enum Codepoint {
 
 /// A packet that came, opened and not seen before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arrival {
+pub struct ReceivedPacket {
     /// Its number.
     pub number: u64,
     /// What it asks.
-    pub asks: Asks,
+    pub asks: AckRequest,
     /// Its mark.
-    pub codepoint: Codepoint,
+    pub codepoint: EcnMarking,
 }
 
-/// What the peer may be told now, and what is to be noted when it is ([`Received::told`]).
+/// What the peer may be told now, and what is to be noted when it is ([`ReceivedPackets::told`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Telling {
+pub struct PendingAck {
     /// As it goes into a packet.
-    pub acknowledgement: Acknowledgement,
+    pub acknowledgement: PacketAck,
     /// Where the next one's turn goes on.
     turn: u64,
 }
 
 /// What has come on one path, and what the peer is to hear of it.
 #[derive(Clone, Debug)]
-pub struct Received {
+pub struct ReceivedPackets {
     /// Numbers that came.
-    numbers: Ranges,
+    numbers: RangeSet,
     /// Those of them that the peer is not known to know.
-    unconfirmed: Ranges,
+    unconfirmed: RangeSet,
     largest: Option<(u64, Time)>,
     /// Numbers that came since the last acknowledgement, and between the last few, newest first.
-    changes: VecDeque<Ranges>,
+    changes: VecDeque<RangeSet>,
     /// Ranges below it are the next to be told in turn.
     turn: u64,
-    recovered: Ranges,
+    recovered: RangeSet,
     counts: EcnCounts,
     has_marks: bool,
     /// Packets that wait for an acknowledgement.
@@ -122,28 +122,28 @@ pub struct Received {
     due: Option<Time>,
     told_at: Option<Time>,
     rtt: Duration,
-    arrivals: Arrivals,
+    arrivals: ArrivalCounter,
     confirmed_at: Time,
 }
 
-impl Received {
+impl ReceivedPackets {
     /// Nothing has come; `rtt` is what is known of the round-trip time.
     #[must_use]
     pub fn new(now: Time, rtt: Duration) -> Self {
         Self {
-            numbers: Ranges::default(),
-            unconfirmed: Ranges::default(),
+            numbers: RangeSet::default(),
+            unconfirmed: RangeSet::default(),
             largest: None,
-            changes: VecDeque::from([Ranges::default()]),
+            changes: VecDeque::from([RangeSet::default()]),
             turn: 0,
-            recovered: Ranges::default(),
+            recovered: RangeSet::default(),
             counts: EcnCounts::default(),
             has_marks: false,
             waiting: 0,
             due: None,
             told_at: None,
             rtt,
-            arrivals: Arrivals::new(now),
+            arrivals: ArrivalCounter::new(now),
             confirmed_at: now,
         }
     }
@@ -154,7 +154,7 @@ impl Received {
     }
 
     /// Takes note of a packet that came.
-    pub fn on_packet(&mut self, now: Time, arrival: Arrival) {
+    pub fn on_packet(&mut self, now: Time, arrival: ReceivedPacket) {
         let number = arrival.number;
         let horizon = self.horizon();
         if number < horizon || self.numbers.contains(number) {
@@ -174,14 +174,14 @@ impl Received {
             }
         }
         self.count(arrival.codepoint);
-        if arrival.asks == Asks::Nothing {
+        if arrival.asks == AckRequest::Nothing {
             return;
         }
         self.arrivals.count(now, self.rtt, number < expected);
         self.waiting += 1;
         let is_out_of_order = number != expected && !self.arrivals.reorder();
-        let is_news = is_out_of_order || arrival.codepoint == Codepoint::Ce;
-        let due = if arrival.asks == Asks::AtOnce || self.waiting >= self.arrivals.every() {
+        let is_news = is_out_of_order || arrival.codepoint == EcnMarking::Ce;
+        let due = if arrival.asks == AckRequest::AtOnce || self.waiting >= self.arrivals.every() {
             now
         } else if is_news {
             self.spaced(now)
@@ -211,37 +211,37 @@ impl Received {
     /// Whether there is anything that the last acknowledgement did not tell, so that a packet that
     /// goes out anyway may take another along.
     #[must_use]
-    pub fn has_news(&self) -> bool {
+    pub fn has_unreported(&self) -> bool {
         !self.changes[0].is_empty() || self.due.is_some()
     }
 
     /// What to tell the peer now, in at most `ranges_max` ranges of each kind; `None` when nothing
     /// has come yet. It is not told before [`Self::told`] says so.
     #[must_use]
-    pub fn telling(&self, now: Time, ranges_max: usize) -> Option<Telling> {
+    pub fn pending_ack(&self, now: Time, ranges_max: usize) -> Option<PendingAck> {
         let (_, came_at) = self.largest?;
         let ranges_max = ranges_max.clamp(1, RANGE_LIMIT);
         let (ranges, turn) = self.ranges_to_tell(ranges_max);
         let recovered = self.recovered.iter().rev().take(ranges_max);
         let recovered = recovered.map(inclusive).collect();
         let delay = now.since(came_at).as_micros();
-        let acknowledgement = Acknowledgement {
+        let acknowledgement = PacketAck {
             // A number on the wire is below 2^62.
             delay_us: u64::try_from(delay).unwrap_or(u64::MAX).min(u64::MAX >> 2),
             ranges,
             ecn: self.has_marks.then_some(self.counts),
             recovered,
         };
-        Some(Telling {
+        Some(PendingAck {
             acknowledgement,
             turn,
         })
     }
 
     /// Takes note that a packet with this went out: what was due is done.
-    pub fn told(&mut self, now: Time, telling: &Telling) {
+    pub fn on_ack_sent(&mut self, now: Time, telling: &PendingAck) {
         self.turn = telling.turn;
-        self.changes.push_front(Ranges::default());
+        self.changes.push_front(RangeSet::default());
         self.changes.truncate(REPEATS);
         self.waiting = 0;
         self.due = None;
@@ -250,7 +250,7 @@ impl Received {
 
     /// Takes note that the peer has this acknowledgement, since it acknowledged the packet with it:
     /// what it told need not be told again.
-    pub fn confirmed(&mut self, now: Time, acknowledgement: &Acknowledgement) {
+    pub fn confirmed(&mut self, now: Time, acknowledgement: &PacketAck) {
         self.confirmed_at = now;
         for (first, last) in &acknowledgement.ranges {
             self.unconfirmed.remove(*first..*last + 1);
@@ -273,7 +273,7 @@ impl Received {
     }
 
     /// Takes note that a packet with an acknowledgement went out that asks for one itself.
-    pub fn asked_for_confirmation(&mut self, now: Time) {
+    pub fn on_confirmation_requested(&mut self, now: Time) {
         self.confirmed_at = now;
     }
 
@@ -333,12 +333,12 @@ impl Received {
         })
     }
 
-    fn count(&mut self, codepoint: Codepoint) {
+    fn count(&mut self, codepoint: EcnMarking) {
         let count = match codepoint {
-            Codepoint::NotEct => return,
-            Codepoint::Ect0 => &mut self.counts.ect0,
-            Codepoint::Ect1 => &mut self.counts.ect1,
-            Codepoint::Ce => &mut self.counts.ce,
+            EcnMarking::NotEct => return,
+            EcnMarking::Ect0 => &mut self.counts.ect0,
+            EcnMarking::Ect1 => &mut self.counts.ect1,
+            EcnMarking::Ce => &mut self.counts.ce,
         };
         *count += 1;
         self.has_marks = true;
@@ -361,7 +361,7 @@ impl Received {
 
 /// Counts how many packets come in a sixteenth of a round trip, and how many of them late.
 #[derive(Clone, Debug)]
-struct Arrivals {
+struct ArrivalCounter {
     since: Time,
     count: u64,
     late: u64,
@@ -369,7 +369,7 @@ struct Arrivals {
     reorder: bool,
 }
 
-impl Arrivals {
+impl ArrivalCounter {
     fn new(now: Time) -> Self {
         Self {
             since: now,

@@ -18,13 +18,13 @@ const SPARE: usize = 1 << 10;
 
 /// Entries by number.
 #[derive(Clone, Debug)]
-pub(super) struct Ring<E> {
-    slots: VecDeque<Slot<E>>,
+pub(super) struct PacketRing<E> {
+    slots: VecDeque<RingSlot<E>>,
     base: u64,
 }
 
 #[derive(Clone, Debug)]
-enum Slot<E> {
+enum RingSlot<E> {
     Held(E),
     /// Nothing from here to before `next` is held.
     Gone {
@@ -32,7 +32,7 @@ enum Slot<E> {
     },
 }
 
-impl<E> Ring<E> {
+impl<E> PacketRing<E> {
     pub(super) fn new() -> Self {
         Self {
             slots: VecDeque::new(),
@@ -55,32 +55,32 @@ impl<E> Ring<E> {
         self.slots.len()
     }
 
-    /// Holds an entry for `number`, which is not below [`Ring::end`]; numbers in between are gone.
+    /// Holds an entry for `number`, which is not below [`PacketRing::end`]; numbers in between are gone.
     pub(super) fn push(&mut self, number: u64, entry: E) {
         assert!(number >= self.end(), "numbers rise");
         if self.slots.is_empty() {
             self.base = number;
         }
         while self.end() < number {
-            self.slots.push_back(Slot::Gone { next: number });
+            self.slots.push_back(RingSlot::Gone { next: number });
         }
-        self.slots.push_back(Slot::Held(entry));
+        self.slots.push_back(RingSlot::Held(entry));
     }
 
-    /// The first held number that is not below `from`, or [`Ring::end`].
+    /// The first held number that is not below `from`, or [`PacketRing::end`].
     pub(super) fn find(&mut self, from: u64) -> u64 {
         let end = self.end();
         let from = from.max(self.base);
         let mut found = from;
         while found < end {
             match &self.slots[(found - self.base) as usize] {
-                Slot::Held(_) => break,
-                Slot::Gone { next } => found = *next,
+                RingSlot::Held(_) => break,
+                RingSlot::Gone { next } => found = *next,
             }
         }
         let mut passed = from;
         while passed < found.min(end) {
-            let Slot::Gone { next } = &mut self.slots[(passed - self.base) as usize] else {
+            let RingSlot::Gone { next } = &mut self.slots[(passed - self.base) as usize] else {
                 break;
             };
             passed = std::mem::replace(next, found);
@@ -91,16 +91,16 @@ impl<E> Ring<E> {
     pub(super) fn get(&self, number: u64) -> Option<&E> {
         let index = usize::try_from(number.checked_sub(self.base)?).ok()?;
         match self.slots.get(index)? {
-            Slot::Held(entry) => Some(entry),
-            Slot::Gone { .. } => None,
+            RingSlot::Held(entry) => Some(entry),
+            RingSlot::Gone { .. } => None,
         }
     }
 
     pub(super) fn get_mut(&mut self, number: u64) -> Option<&mut E> {
         let index = usize::try_from(number.checked_sub(self.base)?).ok()?;
         match self.slots.get_mut(index)? {
-            Slot::Held(entry) => Some(entry),
-            Slot::Gone { .. } => None,
+            RingSlot::Held(entry) => Some(entry),
+            RingSlot::Gone { .. } => None,
         }
     }
 
@@ -108,10 +108,11 @@ impl<E> Ring<E> {
     pub(super) fn take(&mut self, number: u64) -> Option<E> {
         let index = usize::try_from(number.checked_sub(self.base)?).ok()?;
         let slot = self.slots.get_mut(index)?;
-        if matches!(slot, Slot::Gone { .. }) {
+        if matches!(slot, RingSlot::Gone { .. }) {
             return None;
         }
-        let Slot::Held(entry) = std::mem::replace(slot, Slot::Gone { next: number + 1 }) else {
+        let RingSlot::Held(entry) = std::mem::replace(slot, RingSlot::Gone { next: number + 1 })
+        else {
             return None;
         };
         self.drop_front();
@@ -119,7 +120,7 @@ impl<E> Ring<E> {
     }
 
     fn drop_front(&mut self) {
-        while let Some(Slot::Gone { .. }) = self.slots.front() {
+        while let Some(RingSlot::Gone { .. }) = self.slots.front() {
             self.slots.pop_front();
             self.base += 1;
         }
@@ -143,7 +144,7 @@ mod tests {
         fn it_is_the_map_it_stands_for(
             steps in prop::collection::vec((0_u8..4, 0_u64..40), 1..200),
         ) {
-            let mut ring = Ring::new();
+            let mut ring = PacketRing::new();
             let mut reference = BTreeMap::new();
             let mut end = 0;
             for (step, value) in steps {
@@ -181,7 +182,7 @@ mod tests {
 
     #[test]
     fn a_long_range_is_gone_over_once() {
-        let mut ring = Ring::new();
+        let mut ring = PacketRing::new();
         for number in 0..100_000 {
             ring.push(number, ());
         }
@@ -189,7 +190,7 @@ mod tests {
             ring.take(number);
         }
         assert_eq!(ring.find(1), 99_999);
-        let Slot::Gone { next } = ring.slots[50_000] else {
+        let RingSlot::Gone { next } = ring.slots[50_000] else {
             panic!("it was taken");
         };
         assert_eq!(next, 99_999);
@@ -197,7 +198,7 @@ mod tests {
 
     #[test]
     fn the_memory_of_a_burst_is_given_back() {
-        let mut ring = Ring::new();
+        let mut ring = PacketRing::new();
         for number in 0..100_000 {
             ring.push(number, ());
         }

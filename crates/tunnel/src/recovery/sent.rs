@@ -27,11 +27,11 @@ use path::RttEstimator;
 use vocab::Time;
 
 use super::ACK_DELAY_MAX;
-use super::lateness::Lateness;
-use super::marks::Marks;
-use super::ring::Ring;
-use crate::Error;
-use crate::packet::Acknowledgement;
+use super::lateness::ReorderingEstimate;
+use super::marks::EcnValidation;
+use super::ring::PacketRing;
+use crate::SessionError;
+use crate::packet::PacketAck;
 
 /// Numbers from the oldest packet that is not settled to the newest, at most: 300 MB in the least
 /// packets that every path carries, which is 1 Gbit/s over 2.5 s.
@@ -66,7 +66,7 @@ const PACKET_THRESHOLD: u64 = 3;
 
 /// What a packet is for, as far as recovery cares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum PacketKind {
     /// It asks for no acknowledgement and does not count as in flight; it tells when it arrived or
     /// was lost only when something else is acknowledged.
     Silent,
@@ -80,13 +80,13 @@ pub enum Kind {
     PathProbe,
 }
 
-impl Kind {
+impl PacketKind {
     /// Whether it counts as in flight, and a probe timer runs for it.
     #[must_use]
     pub fn is_in_flight(self) -> bool {
         match self {
-            Kind::Silent | Kind::PathProbe => false,
-            Kind::Eliciting | Kind::MtuProbe => true,
+            PacketKind::Silent | PacketKind::PathProbe => false,
+            PacketKind::Eliciting | PacketKind::MtuProbe => true,
         }
     }
 
@@ -94,21 +94,21 @@ impl Kind {
     #[must_use]
     pub fn asks(self) -> bool {
         match self {
-            Kind::Silent => false,
-            Kind::Eliciting | Kind::MtuProbe | Kind::PathProbe => true,
+            PacketKind::Silent => false,
+            PacketKind::Eliciting | PacketKind::MtuProbe | PacketKind::PathProbe => true,
         }
     }
 }
 
 /// A packet that goes out.
 #[derive(Clone, Debug)]
-pub struct Outgoing<T> {
+pub struct OutgoingPacket<T> {
     /// Its number, larger than any before.
     pub number: u64,
     /// Its bytes, headers included.
     pub bytes: u64,
     /// What it is for.
-    pub kind: Kind,
+    pub kind: PacketKind,
     /// Whether it leaves marked ECT(0), as [`SentPackets::wants_mark`] asks for.
     pub is_marked: bool,
     /// The source symbol that its payload is, if it is one; they rise as numbers do.
@@ -119,7 +119,7 @@ pub struct Outgoing<T> {
 
 /// A packet that went out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Sent<T> {
+pub struct SentPacket<T> {
     /// Its number.
     pub number: u64,
     /// Its bytes, headers included.
@@ -127,7 +127,7 @@ pub struct Sent<T> {
     /// When it went out.
     pub sent_at: Time,
     /// What it was for.
-    pub kind: Kind,
+    pub kind: PacketKind,
     /// What the caller gave along.
     pub content: T,
 }
@@ -136,16 +136,16 @@ pub struct Sent<T> {
 #[derive(Clone, Debug)]
 pub struct AckOutcome<T> {
     /// Packets that were under way and have arrived.
-    pub acked: Vec<Sent<T>>,
+    pub acked: Vec<SentPacket<T>>,
     /// Packets that were in flight, have not arrived, and whose contents the peer has from repairs.
-    pub recovered: Vec<Sent<T>>,
+    pub recovered: Vec<SentPacket<T>>,
     /// Packets that are lost now; their contents are to be sent again.
-    pub lost: Vec<Sent<T>>,
+    pub lost: Vec<SentPacket<T>>,
     /// Packets that were declared lost, or recovered, and have arrived after all.
-    pub spurious: Vec<Sent<T>>,
+    pub spurious: Vec<SentPacket<T>>,
     /// Packets that were declared lost and have not arrived, but whose contents the peer has from
     /// repairs by now.
-    pub recovered_late: Vec<Sent<T>>,
+    pub recovered_late: Vec<SentPacket<T>>,
     /// The round-trip time of the largest number, if it was news.
     pub rtt: Option<Duration>,
     /// How many more packets were marked "congestion experienced".
@@ -154,9 +154,9 @@ pub struct AckOutcome<T> {
 
 /// What has become due.
 #[derive(Clone, Debug)]
-pub enum Timeout<T> {
+pub enum RecoveryTimeout<T> {
     /// Packets are lost.
-    Lost(Vec<Sent<T>>),
+    Lost(Vec<SentPacket<T>>),
     /// Nothing was heard for too long: one or two packets that ask for an acknowledgement are to
     /// be sent, whatever the congestion window says (RFC 9002 §6.2.4 and §7.5).
     Probe {
@@ -167,7 +167,7 @@ pub enum Timeout<T> {
 
 /// Counts since the path began.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Statistics {
+pub struct RecoveryStatistics {
     /// Packets sent, the silent ones too.
     pub sent: u64,
     /// Packets that arrived, late ones included.
@@ -183,16 +183,16 @@ pub struct Statistics {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum TrackedState {
     InFlight,
     Lost,
     Recovered,
 }
 
 #[derive(Clone, Debug)]
-struct Tracked<T> {
-    sent: Sent<T>,
-    standing: Standing,
+struct TrackedPacket<T> {
+    sent: SentPacket<T>,
+    state: TrackedState,
     is_marked: bool,
     /// The round-trip time of the packet that overtook it.
     overtaken_by: Option<Duration>,
@@ -202,7 +202,7 @@ struct Tracked<T> {
 #[derive(Clone, Debug)]
 pub struct SentPackets<T> {
     /// Boxed, so that a settled number between those that are not costs two words.
-    packets: Ring<Box<Tracked<T>>>,
+    packets: PacketRing<Box<TrackedPacket<T>>>,
     /// Overtaken packets by the time at which they were expected; settled ones among them.
     overtaken: BinaryHeap<Reverse<(Time, u64)>>,
     /// Those declared lost or recovered, as that happened.
@@ -222,9 +222,9 @@ pub struct SentPackets<T> {
     loss_time: Option<Time>,
     probe_timeout: Duration,
     rtt: RttEstimator,
-    lateness: Lateness,
-    marks: Marks,
-    statistics: Statistics,
+    reordering_estimate: ReorderingEstimate,
+    marks: EcnValidation,
+    statistics: RecoveryStatistics,
 }
 
 impl<T: Clone> SentPackets<T> {
@@ -232,7 +232,7 @@ impl<T: Clone> SentPackets<T> {
     #[must_use]
     pub fn new(now: Time, rtt: RttEstimator) -> Self {
         Self {
-            packets: Ring::new(),
+            packets: PacketRing::new(),
             overtaken: BinaryHeap::new(),
             remembered: VecDeque::new(),
             untimed: VecDeque::new(),
@@ -246,10 +246,10 @@ impl<T: Clone> SentPackets<T> {
             probe_count: 0,
             loss_time: None,
             probe_timeout: rtt.probe_timeout(ACK_DELAY_MAX),
-            lateness: Lateness::new(now, &rtt),
+            reordering_estimate: ReorderingEstimate::new(now, &rtt),
             rtt,
-            marks: Marks::new(),
-            statistics: Statistics::default(),
+            marks: EcnValidation::new(),
+            statistics: RecoveryStatistics::default(),
         }
     }
 
@@ -258,7 +258,7 @@ impl<T: Clone> SentPackets<T> {
     pub fn has_room(&self) -> bool {
         self.packets.span() < TRACKED_LIMIT
             || (self.packets.get(self.packets.base()))
-                .is_none_or(|oldest| oldest.standing != Standing::InFlight)
+                .is_none_or(|oldest| oldest.state != TrackedState::InFlight)
     }
 
     /// Takes note of a packet that goes out now.
@@ -266,7 +266,7 @@ impl<T: Clone> SentPackets<T> {
     /// # Panics
     /// When its number is not larger than all before it, or there is no room. Numbers may be left
     /// out, a few at a time.
-    pub fn sent(&mut self, now: Time, packet: Outgoing<T>) {
+    pub fn sent(&mut self, now: Time, packet: OutgoingPacket<T>) {
         assert!(self.has_room(), "the caller asks for room first");
         if self.packets.span() >= TRACKED_LIMIT {
             // What is oldest was declared lost, or there were no room.
@@ -287,15 +287,15 @@ impl<T: Clone> SentPackets<T> {
         let (number, kind) = (packet.number, packet.kind);
         self.packets.push(
             number,
-            Box::new(Tracked {
-                sent: Sent {
+            Box::new(TrackedPacket {
+                sent: SentPacket {
                     number: packet.number,
                     bytes: packet.bytes,
                     sent_at: now,
                     kind: packet.kind,
                     content: packet.content,
                 },
-                standing: Standing::InFlight,
+                state: TrackedState::InFlight,
                 is_marked: packet.is_marked,
                 overtaken_by: None,
             }),
@@ -308,16 +308,16 @@ impl<T: Clone> SentPackets<T> {
     /// Takes in what the peer says has arrived.
     ///
     /// # Errors
-    /// [`Error::PeerMisbehaved`] when it names a packet that was not sent (RFC 9000 §13.1);
+    /// [`SessionError::PeerMisbehaved`] when it names a packet that was not sent (RFC 9000 §13.1);
     /// nothing has changed then.
     pub fn on_acknowledgement(
         &mut self,
         now: Time,
-        acknowledgement: &Acknowledgement,
-    ) -> Result<AckOutcome<T>, Error> {
+        acknowledgement: &PacketAck,
+    ) -> Result<AckOutcome<T>, SessionError> {
         let largest = acknowledgement.largest();
         if largest >= self.packets.end() {
-            return Err(Error::PeerMisbehaved(
+            return Err(SessionError::PeerMisbehaved(
                 "it acknowledged a packet that was never sent",
             ));
         }
@@ -330,7 +330,7 @@ impl<T: Clone> SentPackets<T> {
             rtt: None,
             ce_marked: 0,
         };
-        let mut news = News::default();
+        let mut news = AckSummary::default();
         for (first, last) in &acknowledgement.ranges {
             let mut number = self.packets.find(*first);
             while number <= *last && number < self.packets.end() {
@@ -358,8 +358,8 @@ impl<T: Clone> SentPackets<T> {
         if news.any {
             self.probe_count = 0;
         }
-        self.lateness.update(now, &self.rtt);
-        let slowest = self.lateness.slowest_flight();
+        self.reordering_estimate.update(now, &self.rtt);
+        let slowest = self.reordering_estimate.slowest_flight();
         self.probe_timeout = self.rtt.probe_timeout(ACK_DELAY_MAX).max(slowest);
         self.detect_lost(now, &mut outcome.lost);
         self.forget(now);
@@ -375,13 +375,13 @@ impl<T: Clone> SentPackets<T> {
 
     /// Does what has become due; `None` when nothing has. To be called until then: with the last
     /// pending verdict a probe may become due at once.
-    pub fn handle_timeout(&mut self, now: Time) -> Option<Timeout<T>> {
+    pub fn handle_timeout(&mut self, now: Time) -> Option<RecoveryTimeout<T>> {
         if self.loss_time.is_some_and(|due| due <= now) {
             let mut lost = Vec::new();
             self.detect_lost(now, &mut lost);
             self.forget(now);
             if !lost.is_empty() {
-                return Some(Timeout::Lost(lost));
+                return Some(RecoveryTimeout::Lost(lost));
             }
         }
         if self.loss_time.is_none() && self.probe_time().is_some_and(|due| due <= now) {
@@ -389,7 +389,7 @@ impl<T: Clone> SentPackets<T> {
             self.probed_at = now;
             self.statistics.probe_timeouts += 1;
             self.forget(now);
-            return Some(Timeout::Probe {
+            return Some(RecoveryTimeout::Probe {
                 count: self.probe_count,
             });
         }
@@ -398,11 +398,11 @@ impl<T: Clone> SentPackets<T> {
 
     /// Gives up on all that is in flight, in the order of sending, for a path that is left: their
     /// contents go another way. What was declared lost is forgotten.
-    pub fn abandon(&mut self) -> Vec<Sent<T>> {
+    pub fn abandon(&mut self) -> Vec<SentPacket<T>> {
         let mut left = Vec::new();
         let mut number = self.packets.find(0);
         while let Some(tracked) = self.packets.take(number) {
-            if tracked.standing == Standing::InFlight {
+            if tracked.state == TrackedState::InFlight {
                 left.push(tracked.sent);
             }
             number = self.packets.find(number);
@@ -422,18 +422,19 @@ impl<T: Clone> SentPackets<T> {
     /// assumed (RFC 9000 §9.4).
     pub fn forget_path(&mut self, now: Time, rtt: RttEstimator) {
         self.probe_timeout = rtt.probe_timeout(ACK_DELAY_MAX);
-        self.lateness = Lateness::new(now, &rtt);
+        self.reordering_estimate = ReorderingEstimate::new(now, &rtt);
         self.rtt = rtt;
     }
 
     /// The packet in flight that asked first for an acknowledgement, whose contents a probe may
     /// repeat (RFC 9002 §6.2.4).
     #[must_use]
-    pub fn oldest_in_flight(&mut self) -> Option<&Sent<T>> {
+    pub fn oldest_in_flight(&mut self) -> Option<&SentPacket<T>> {
         let mut number = self.packets.find(0);
         loop {
             let tracked = self.packets.get(number)?;
-            if tracked.standing == Standing::InFlight && tracked.sent.kind == Kind::Eliciting {
+            if tracked.state == TrackedState::InFlight && tracked.sent.kind == PacketKind::Eliciting
+            {
                 break;
             }
             number = self.packets.find(number + 1);
@@ -475,23 +476,23 @@ impl<T: Clone> SentPackets<T> {
 
     /// The round-trip time that a packet may expect. Samples are of packets that arrive first
     /// (RFC 9002 §5.1), so on a path that reorders the smoothed one is of the quick ones only, and
-    /// this is the median of all. For [`super::Received::set_rtt`], and for whoever asks.
+    /// this is the median of all. For [`super::ReceivedPackets::set_rtt`], and for whoever asks.
     #[must_use]
     pub fn typical_rtt(&self) -> Duration {
-        self.lateness.typical()
+        self.reordering_estimate.typical()
     }
 
     /// By how much packets of this path come later than those that overtake them; `None` while the
     /// order is kept.
     #[must_use]
     pub fn reordering(&self) -> Option<Duration> {
-        self.lateness.spread(&self.rtt)
+        self.reordering_estimate.spread(&self.rtt)
     }
 
     /// How long an overtaken packet is waited for.
     #[must_use]
     pub fn reordering_window(&self) -> Duration {
-        self.lateness.window()
+        self.reordering_estimate.window()
     }
 
     /// Whether the next packet is to leave marked ECT(0).
@@ -508,7 +509,7 @@ impl<T: Clone> SentPackets<T> {
 
     /// Counts for an operator.
     #[must_use]
-    pub fn statistics(&self) -> Statistics {
+    pub fn statistics(&self) -> RecoveryStatistics {
         self.statistics
     }
 
@@ -517,12 +518,12 @@ impl<T: Clone> SentPackets<T> {
         now: Time,
         number: u64,
         largest: u64,
-        news: &mut News,
+        news: &mut AckSummary,
         outcome: &mut AckOutcome<T>,
     ) {
         let tracked = self.packets.take(number).expect("it was found");
         let sent = tracked.sent;
-        let is_spurious = tracked.standing != Standing::InFlight;
+        let is_spurious = tracked.state != TrackedState::InFlight;
         news.any = true;
         news.elicited |= sent.kind.asks();
         news.marked += u64::from(tracked.is_marked);
@@ -532,7 +533,8 @@ impl<T: Clone> SentPackets<T> {
         if sent.kind.asks() {
             // One that asks for nothing may be acknowledged at any time.
             let flight = now.since(sent.sent_at);
-            self.lateness.arrived(flight, tracked.overtaken_by);
+            self.reordering_estimate
+                .arrived(flight, tracked.overtaken_by);
         }
         self.statistics.acked += 1;
         if is_spurious {
@@ -559,13 +561,13 @@ impl<T: Clone> SentPackets<T> {
         }
     }
 
-    fn detect_lost(&mut self, now: Time, lost: &mut Vec<Sent<T>>) {
+    fn detect_lost(&mut self, now: Time, lost: &mut Vec<SentPacket<T>>) {
         // RFC 9002 §6.1.1, and not on a path that reorders, where it would be wrong all the time.
         let below = self
             .largest_acked
             .map_or(0, |largest| (largest + 1).saturating_sub(PACKET_THRESHOLD));
         if below > self.threshold_from {
-            if !self.lateness.reorders() {
+            if !self.reordering_estimate.reorders() {
                 let mut number = self.packets.find(self.threshold_from);
                 while number < below {
                     self.declare_lost(now, number, lost);
@@ -574,11 +576,11 @@ impl<T: Clone> SentPackets<T> {
             }
             self.threshold_from = below;
         }
-        let window = self.lateness.window();
+        let window = self.reordering_estimate.window();
         self.loss_time = None;
         while let Some(Reverse((expected, number))) = self.overtaken.peek().copied() {
             let is_pending = (self.packets.get(number))
-                .is_some_and(|tracked| tracked.standing == Standing::InFlight);
+                .is_some_and(|tracked| tracked.state == TrackedState::InFlight);
             if is_pending && expected + window > now {
                 self.loss_time = Some(expected + window);
                 return;
@@ -590,12 +592,12 @@ impl<T: Clone> SentPackets<T> {
         }
     }
 
-    fn declare_lost(&mut self, now: Time, number: u64, lost: &mut Vec<Sent<T>>) {
+    fn declare_lost(&mut self, now: Time, number: u64, lost: &mut Vec<SentPacket<T>>) {
         let tracked = self.packets.get_mut(number).expect("it was found");
-        if tracked.standing != Standing::InFlight {
+        if tracked.state != TrackedState::InFlight {
             return;
         }
-        tracked.standing = Standing::Lost;
+        tracked.state = TrackedState::Lost;
         lost.push(tracked.sent.clone());
         self.missing(now, number);
     }
@@ -623,10 +625,10 @@ impl<T: Clone> SentPackets<T> {
             }
             index += 1;
             let tracked = self.packets.get_mut(number).expect("it was found");
-            match std::mem::replace(&mut tracked.standing, Standing::Recovered) {
-                Standing::Recovered => continue,
-                Standing::Lost => outcome.recovered_late.push(tracked.sent.clone()),
-                Standing::InFlight => {
+            match std::mem::replace(&mut tracked.state, TrackedState::Recovered) {
+                TrackedState::Recovered => continue,
+                TrackedState::Lost => outcome.recovered_late.push(tracked.sent.clone()),
+                TrackedState::InFlight => {
                     outcome.recovered.push(tracked.sent.clone());
                     self.missing(now, number);
                 }
@@ -655,7 +657,7 @@ impl<T: Clone> SentPackets<T> {
         self.untimed.push_back(number);
         while let Some(oldest) = self.untimed.front().copied() {
             let is_under_way = (self.packets.get(oldest))
-                .is_some_and(|tracked| tracked.standing == Standing::InFlight);
+                .is_some_and(|tracked| tracked.state == TrackedState::InFlight);
             if is_under_way && self.untimed.len() <= UNTIMED_LIMIT {
                 break;
             }
@@ -666,7 +668,7 @@ impl<T: Clone> SentPackets<T> {
         }
     }
 
-    fn leaves_flight(&mut self, kind: Kind, bytes: u64) {
+    fn leaves_flight(&mut self, kind: PacketKind, bytes: u64) {
         if kind.is_in_flight() {
             self.in_flight -= bytes;
             self.eliciting -= 1;
@@ -693,7 +695,7 @@ impl<T: Clone> SentPackets<T> {
 
 /// What an acknowledgement brought.
 #[derive(Default)]
-struct News {
+struct AckSummary {
     any: bool,
     elicited: bool,
     marked: u64,

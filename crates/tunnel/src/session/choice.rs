@@ -14,7 +14,7 @@
 //!
 //! What the peer has is counted as it arrives, in order or not: in front of a limit there are gaps,
 //! and what waits behind them was delivered all the same. Of packets the transport tells. Of the link,
-//! on which all is in order, the answers to pings do that follow its data ([`Choice::wants_mark`]).
+//! on which all is in order, the answers to pings do that follow its data ([`PathSelection::wants_mark`]).
 //!
 //! Where others keep a queue on the path, what the link adds is taken from them: a second flow gets a
 //! second share, and a TCP connection that begins pushes them aside. That says nothing of a limit, so
@@ -73,7 +73,7 @@ const MARK_ROUND_TRIPS: u32 = 3;
 
 /// What the session is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum SelectionAction {
     /// Send data on the link as well.
     Try,
     /// Packets alone again; what went on the link and is not there may go once more.
@@ -86,7 +86,7 @@ pub(super) enum Verdict {
 
 /// What is left when data has gone out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Left {
+pub(super) enum BacklogState {
     /// Nothing that was written.
     Nothing,
     /// What the peer's credit holds back.
@@ -97,14 +97,14 @@ pub(super) enum Left {
 
 /// Bytes of a flow that went on the link in a trial.
 #[derive(Clone, Debug)]
-pub(super) struct Piece {
+pub(super) struct TrialPiece {
     pub(super) flow: FlowId,
     pub(super) offset: u64,
     pub(super) length: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum SelectionStage {
     Packets,
     Trial {
         since: Time,
@@ -120,14 +120,14 @@ enum Stage {
 
 /// A stretch of backlog.
 #[derive(Clone, Copy, Debug)]
-struct Stretch {
+struct BacklogPeriod {
     from: Time,
     delivered: u64,
 }
 
 /// A ping on the link: who answers it has all pieces before it.
 #[derive(Clone, Copy, Debug)]
-struct Mark {
+struct MarkerPing {
     stamp_us: u32,
     sent: Time,
     /// The pieces of the trial that went before it.
@@ -135,8 +135,8 @@ struct Mark {
 }
 
 #[derive(Debug)]
-pub(super) struct Choice {
-    stage: Stage,
+pub(super) struct PathSelection {
+    stage: SelectionStage,
     /// Since when there has been backlog all the time.
     backlog: Option<Time>,
     /// For how long of it could be told whether others kept a queue, for how long they did, and when
@@ -147,7 +147,7 @@ pub(super) struct Choice {
     /// Since when nothing is left of it.
     dry_since: Option<Time>,
     /// What is being measured now, and the rate of the last full stretch, in bytes a second.
-    stretch: Option<Stretch>,
+    stretch: Option<BacklogPeriod>,
     steady: Option<u64>,
     /// Bytes that the peer is known to have.
     delivered: u64,
@@ -156,15 +156,15 @@ pub(super) struct Choice {
     patience: Duration,
     link_for: Duration,
     /// What went on the link and is not known to be there, in its order, and how many pieces before.
-    pieces: VecDeque<Piece>,
+    pieces: VecDeque<TrialPiece>,
     confirmed_pieces: u64,
-    mark: Option<Mark>,
+    mark: Option<MarkerPing>,
 }
 
-impl Choice {
+impl PathSelection {
     pub(super) fn new() -> Self {
         Self {
-            stage: Stage::Packets,
+            stage: SelectionStage::Packets,
             backlog: None,
             watched: Duration::ZERO,
             crowded: Duration::ZERO,
@@ -197,21 +197,24 @@ impl Choice {
 
     /// Whether the link takes data beside the packets.
     pub(super) fn is_trial(&self) -> bool {
-        matches!(self.stage, Stage::Trial { .. }) && self.pieces.len() < PIECES_MAX
+        matches!(self.stage, SelectionStage::Trial { .. }) && self.pieces.len() < PIECES_MAX
     }
 
     /// Whether the link was chosen although packets get through.
     pub(super) fn is_on_link(&self) -> bool {
-        matches!(self.stage, Stage::Link { .. })
+        matches!(self.stage, SelectionStage::Link { .. })
     }
 
     /// Data went out, and so much is left.
-    pub(super) fn sent(&mut self, now: Time, left: Left) {
+    pub(super) fn sent(&mut self, now: Time, left: BacklogState) {
         // Before a trial a reader who gives no credit must not look like a path that is held back. In
         // one, credit is short because of gaps, and what arrives tells the rate all the same.
         let has_more = match (left, self.stage) {
-            (Left::Nothing, _) | (Left::Credit, Stage::Packets) => false,
-            (Left::Data, _) | (Left::Credit, Stage::Trial { .. } | Stage::Link { .. }) => true,
+            (BacklogState::Nothing, _) | (BacklogState::Credit, SelectionStage::Packets) => false,
+            (BacklogState::Data, _)
+            | (BacklogState::Credit, SelectionStage::Trial { .. } | SelectionStage::Link { .. }) => {
+                true
+            }
         };
         if has_more {
             self.backlog.get_or_insert(now);
@@ -222,19 +225,19 @@ impl Choice {
     }
 
     /// Data went out on the link in a trial.
-    pub(super) fn sent_on_link(&mut self, piece: Piece) {
+    pub(super) fn sent_on_link(&mut self, piece: TrialPiece) {
         self.pieces.push_back(piece);
     }
 
     /// Whether a ping is to follow what has gone on the link.
     pub(super) fn wants_mark(&self, now: Time, round_trip: Duration) -> bool {
-        let is_waiting = |mark: Mark| now.since(mark.sent) < round_trip * MARK_ROUND_TRIPS;
+        let is_waiting = |mark: MarkerPing| now.since(mark.sent) < round_trip * MARK_ROUND_TRIPS;
         self.is_trial() && !self.pieces.is_empty() && !self.mark.is_some_and(is_waiting)
     }
 
     /// That ping went out.
     pub(super) fn marked(&mut self, now: Time, stamp_us: u32) {
-        self.mark = Some(Mark {
+        self.mark = Some(MarkerPing {
             stamp_us,
             sent: now,
             pieces: self.confirmed_pieces + self.pieces.len() as u64,
@@ -242,7 +245,7 @@ impl Choice {
     }
 
     /// A ping was answered; gives the pieces that are there therefore.
-    pub(super) fn answered(&mut self, stamp_us: u32) -> Vec<Piece> {
+    pub(super) fn answered(&mut self, stamp_us: u32) -> Vec<TrialPiece> {
         let Some(mark) = self.mark.take_if(|mark| mark.stamp_us == stamp_us) else {
             return Vec::new();
         };
@@ -267,7 +270,7 @@ impl Choice {
     }
 
     /// What went on the link in the trial that has ended, and is not known to be there.
-    pub(super) fn take_pieces(&mut self) -> VecDeque<Piece> {
+    pub(super) fn take_pieces(&mut self) -> VecDeque<TrialPiece> {
         self.mark = None;
         self.confirmed_pieces += self.pieces.len() as u64;
         std::mem::take(&mut self.pieces)
@@ -279,7 +282,7 @@ impl Choice {
         let (Some(last), Some(is_shared)) = (last, is_shared) else {
             return;
         };
-        if self.backlog.is_some() && self.stage == Stage::Packets {
+        if self.backlog.is_some() && self.stage == SelectionStage::Packets {
             let since = now.since(last).min(LOOK_MAX);
             self.watched += since;
             self.crowded += if is_shared { since } else { Duration::ZERO };
@@ -287,22 +290,22 @@ impl Choice {
     }
 
     /// To be asked when the peer has acknowledged something, with a typical round trip.
-    pub(super) fn judge(&mut self, now: Time, round_trip: Duration) -> Option<Verdict> {
+    pub(super) fn judge(&mut self, now: Time, round_trip: Duration) -> Option<SelectionAction> {
         let span = TRIAL.max(round_trip * TRIAL_ROUND_TRIPS);
         self.notice_pause(now, round_trip);
         let Some(backlog) = self.backlog else {
             // Nothing can be told, and on the link nothing is lost by going back to packets.
             return match self.stage {
-                Stage::Packets => None,
-                Stage::Trial { .. } => {
-                    self.stage = Stage::Packets;
-                    Some(Verdict::Stay)
+                SelectionStage::Packets => None,
+                SelectionStage::Trial { .. } => {
+                    self.stage = SelectionStage::Packets;
+                    Some(SelectionAction::Stay)
                 }
-                Stage::Link { since, .. } => self.return_after(now, since),
+                SelectionStage::Link { since, .. } => self.return_after(now, since),
             };
         };
         match self.stage {
-            Stage::Packets => {
+            SelectionStage::Packets => {
                 self.measure(now, span / 2);
                 let before = self.steady?;
                 let lasted = now.since(backlog);
@@ -318,14 +321,14 @@ impl Choice {
                     return None;
                 }
                 self.stretch = None;
-                self.stage = Stage::Trial {
+                self.stage = SelectionStage::Trial {
                     since: now,
                     before,
                     is_crowded,
                 };
-                Some(Verdict::Try)
+                Some(SelectionAction::Try)
             }
-            Stage::Trial {
+            SelectionStage::Trial {
                 since,
                 before,
                 is_crowded,
@@ -340,19 +343,19 @@ impl Choice {
                 };
                 if is_percent(both, worth, before) {
                     self.stretch = None;
-                    self.stage = Stage::Link {
+                    self.stage = SelectionStage::Link {
                         since: now,
                         before,
                         is_confirmed: false,
                     };
-                    return Some(Verdict::Leave);
+                    return Some(SelectionAction::Leave);
                 }
-                self.stage = Stage::Packets;
+                self.stage = SelectionStage::Packets;
                 self.begin_backlog(Some(now));
                 self.patience = (self.patience * 2).min(PATIENCE_MAX);
-                Some(Verdict::Stay)
+                Some(SelectionAction::Stay)
             }
-            Stage::Link {
+            SelectionStage::Link {
                 since,
                 before,
                 is_confirmed,
@@ -362,7 +365,7 @@ impl Choice {
                 }
                 let alone = self.measure(now, span / 2)?;
                 if is_percent(alone, CONFIRMED_PERCENT, before) {
-                    self.stage = Stage::Link {
+                    self.stage = SelectionStage::Link {
                         since,
                         before,
                         is_confirmed: true,
@@ -392,7 +395,7 @@ impl Choice {
         self.crowded = Duration::ZERO;
     }
 
-    fn return_after(&mut self, now: Time, since: Time) -> Option<Verdict> {
+    fn return_after(&mut self, now: Time, since: Time) -> Option<SelectionAction> {
         if now.since(since) < self.link_for {
             return None;
         }
@@ -400,19 +403,19 @@ impl Choice {
         self.leave_link(now)
     }
 
-    fn leave_link(&mut self, now: Time) -> Option<Verdict> {
-        self.stage = Stage::Packets;
+    fn leave_link(&mut self, now: Time) -> Option<SelectionAction> {
+        self.stage = SelectionStage::Packets;
         self.begin_backlog(self.backlog.map(|_| now));
         self.stretch = None;
         self.steady = None;
         (self.arrived, self.lost) = (0, 0);
-        Some(Verdict::Return)
+        Some(SelectionAction::Return)
     }
 
     /// The rate of a full stretch of backlog, when one has just ended.
     fn measure(&mut self, now: Time, span: Duration) -> Option<u64> {
         let delivered = self.delivered;
-        let stretch = *self.stretch.get_or_insert(Stretch {
+        let stretch = *self.stretch.get_or_insert(BacklogPeriod {
             from: now,
             delivered,
         });
@@ -423,7 +426,7 @@ impl Choice {
         let bytes = delivered - stretch.delivered;
         let rate = (bytes as f64 / took.as_secs_f64()) as u64;
         self.steady = Some(rate);
-        self.stretch = Some(Stretch {
+        self.stretch = Some(BacklogPeriod {
             from: now,
             delivered,
         });
@@ -448,15 +451,15 @@ mod tests {
     /// Lets time pass with backlog, at so many bytes a second, until there is a verdict, `limit` at
     /// most; says after how many whole seconds it came.
     fn next(
-        choice: &mut Choice,
+        choice: &mut PathSelection,
         now: &mut Time,
         rate: u64,
         limit: Duration,
-    ) -> Option<(Verdict, u64)> {
+    ) -> Option<(SelectionAction, u64)> {
         let begun = *now;
         while now.since(begun) < limit {
             *now += ROUND_TRIP;
-            choice.sent(*now, Left::Data);
+            choice.sent(*now, BacklogState::Data);
             choice.delivered(rate / 20);
             if let Some(verdict) = choice.judge(*now, ROUND_TRIP) {
                 return Some((verdict, now.since(begun).as_secs()));
@@ -469,52 +472,52 @@ mod tests {
 
     #[test]
     fn a_path_that_shares_its_bottleneck_keeps_packets_and_is_asked_less_and_less() {
-        let (mut choice, mut now) = (Choice::new(), Time::ZERO);
+        let (mut choice, mut now) = (PathSelection::new(), Time::ZERO);
         for wait in [30, 60, 120, 240] {
             let verdict = next(&mut choice, &mut now, 1_000_000, HOUR);
-            assert_eq!(verdict, Some((Verdict::Try, wait)));
+            assert_eq!(verdict, Some((SelectionAction::Try, wait)));
             assert!(choice.is_trial());
             let verdict = next(&mut choice, &mut now, 1_200_000, HOUR);
-            assert_eq!(verdict, Some((Verdict::Stay, 3)));
+            assert_eq!(verdict, Some((SelectionAction::Stay, 3)));
             assert!(!choice.is_trial());
         }
     }
 
     #[test]
     fn limited_udp_is_found_out_within_seven_seconds_and_left() {
-        let (mut choice, mut now) = (Choice::new(), Time::ZERO);
+        let (mut choice, mut now) = (PathSelection::new(), Time::ZERO);
         for minutes in [1, 2, 4] {
             choice.lost(300_000);
             choice.arrived(700_000);
             let verdict = next(&mut choice, &mut now, 125_000, HOUR);
-            assert_eq!(verdict, Some((Verdict::Try, 3)));
+            assert_eq!(verdict, Some((SelectionAction::Try, 3)));
             let verdict = next(&mut choice, &mut now, 2_000_000, HOUR);
-            assert_eq!(verdict, Some((Verdict::Leave, 3)));
+            assert_eq!(verdict, Some((SelectionAction::Leave, 3)));
             assert!(choice.is_on_link());
             let verdict = next(&mut choice, &mut now, 2_000_000, HOUR);
-            assert_eq!(verdict, Some((Verdict::Return, 60 * minutes)));
+            assert_eq!(verdict, Some((SelectionAction::Return, 60 * minutes)));
         }
     }
 
     #[test]
     fn a_path_that_became_faster_by_itself_is_not_left_for_long() {
-        let (mut choice, mut now) = (Choice::new(), Time::ZERO);
+        let (mut choice, mut now) = (PathSelection::new(), Time::ZERO);
         let verdict = next(&mut choice, &mut now, 500_000, HOUR);
-        assert_eq!(verdict, Some((Verdict::Try, 30)));
+        assert_eq!(verdict, Some((SelectionAction::Try, 30)));
         // Both double, by chance; alone the link gets what packets got before.
         let verdict = next(&mut choice, &mut now, 1_000_000, HOUR);
-        assert_eq!(verdict, Some((Verdict::Leave, 3)));
+        assert_eq!(verdict, Some((SelectionAction::Leave, 3)));
         let verdict = next(&mut choice, &mut now, 500_000, HOUR);
-        assert_eq!(verdict, Some((Verdict::Return, 3)));
+        assert_eq!(verdict, Some((SelectionAction::Return, 3)));
     }
 
     #[test]
     fn nothing_is_judged_without_backlog() {
-        let (mut choice, mut now) = (Choice::new(), Time::ZERO);
+        let (mut choice, mut now) = (PathSelection::new(), Time::ZERO);
         for _ in 0..100 {
             let verdict = next(&mut choice, &mut now, 500_000, Duration::from_secs(2));
             assert_eq!(verdict, None);
-            choice.sent(now, Left::Nothing);
+            choice.sent(now, BacklogState::Nothing);
             now += ROUND_TRIP / REFILL_SHARE;
             assert_eq!(choice.judge(now, ROUND_TRIP), None);
         }
@@ -522,25 +525,25 @@ mod tests {
 
     #[test]
     fn what_is_written_again_at_once_is_one_backlog() {
-        let (mut choice, mut now) = (Choice::new(), Time::ZERO);
+        let (mut choice, mut now) = (PathSelection::new(), Time::ZERO);
         for _ in 0..10 {
-            choice.sent(now, Left::Nothing);
+            choice.sent(now, BacklogState::Nothing);
             let verdict = next(&mut choice, &mut now, 500_000, Duration::from_secs(2));
             assert_eq!(verdict, None);
         }
         let verdict = next(&mut choice, &mut now, 500_000, HOUR);
-        assert_eq!(verdict, Some((Verdict::Try, 10)));
+        assert_eq!(verdict, Some((SelectionAction::Try, 10)));
     }
 
     #[test]
     fn where_others_keep_a_queue_two_shares_of_it_are_no_reason_to_leave() {
-        let (mut choice, mut now) = (Choice::new(), Time::ZERO);
-        let mut until_verdict = |choice: &mut Choice, rate: u64, is_shared: bool| {
+        let (mut choice, mut now) = (PathSelection::new(), Time::ZERO);
+        let mut until_verdict = |choice: &mut PathSelection, rate: u64, is_shared: bool| {
             let begun = now;
             while now.since(begun) < HOUR {
                 now += ROUND_TRIP;
                 choice.watch_queue(now, Some(is_shared));
-                choice.sent(now, Left::Data);
+                choice.sent(now, BacklogState::Data);
                 choice.delivered(rate / 20);
                 if let Some(verdict) = choice.judge(now, ROUND_TRIP) {
                     return Some((verdict, now.since(begun).as_secs()));
@@ -552,55 +555,55 @@ mod tests {
         choice.lost(300_000);
         choice.arrived(700_000);
         let crowded = until_verdict(&mut choice, 500_000, true);
-        assert_eq!(crowded, Some((Verdict::Try, 300)));
+        assert_eq!(crowded, Some((SelectionAction::Try, 300)));
         let verdict = until_verdict(&mut choice, 1_000_000, true);
-        assert_eq!(verdict, Some((Verdict::Stay, 3)));
+        assert_eq!(verdict, Some((SelectionAction::Stay, 3)));
         // The others have gone.
         let alone = until_verdict(&mut choice, 500_000, false);
-        assert_eq!(alone, Some((Verdict::Try, 60)));
+        assert_eq!(alone, Some((SelectionAction::Try, 60)));
         let verdict = until_verdict(&mut choice, 500_000, false);
-        assert_eq!(verdict, Some((Verdict::Stay, 3)));
+        assert_eq!(verdict, Some((SelectionAction::Stay, 3)));
         let crowded = until_verdict(&mut choice, 500_000, true);
-        assert_eq!(crowded, Some((Verdict::Try, 1200)));
+        assert_eq!(crowded, Some((SelectionAction::Try, 1200)));
         let verdict = until_verdict(&mut choice, 2_000_000, true);
         assert_eq!(
             verdict,
-            Some((Verdict::Leave, 3)),
+            Some((SelectionAction::Leave, 3)),
             "that is more than theirs"
         );
     }
 
     #[test]
     fn a_peer_that_gives_no_credit_starts_no_trial_and_ends_none() {
-        let (mut choice, mut now) = (Choice::new(), Time::ZERO);
+        let (mut choice, mut now) = (PathSelection::new(), Time::ZERO);
         for _ in 0..1_000 {
             now += ROUND_TRIP;
-            choice.sent(now, Left::Credit);
+            choice.sent(now, BacklogState::Credit);
             choice.delivered(1_000);
             assert_eq!(choice.judge(now, ROUND_TRIP), None);
         }
         let verdict = next(&mut choice, &mut now, 500_000, HOUR);
-        assert_eq!(verdict, Some((Verdict::Try, 30)));
+        assert_eq!(verdict, Some((SelectionAction::Try, 30)));
         let end = now + Duration::from_secs(2);
         while now < end {
             now += ROUND_TRIP;
-            choice.sent(now, Left::Credit);
+            choice.sent(now, BacklogState::Credit);
             choice.delivered(50_000);
             assert_eq!(choice.judge(now, ROUND_TRIP), None);
         }
         let verdict = next(&mut choice, &mut now, 1_000_000, HOUR);
-        assert_eq!(verdict, Some((Verdict::Leave, 1)));
+        assert_eq!(verdict, Some((SelectionAction::Leave, 1)));
     }
 
     #[test]
     fn the_answer_to_a_mark_tells_of_what_went_before_it() {
-        let (mut choice, mut now) = (Choice::new(), Time::ZERO);
+        let (mut choice, mut now) = (PathSelection::new(), Time::ZERO);
         next(&mut choice, &mut now, 500_000, HOUR);
         assert!(!choice.wants_mark(now, ROUND_TRIP), "nothing went there");
         let mut offset = 0;
-        let mut go = |choice: &mut Choice| {
+        let mut go = |choice: &mut PathSelection| {
             let (flow, length) = (FlowId(0), 1_000);
-            choice.sent_on_link(Piece {
+            choice.sent_on_link(TrialPiece {
                 flow,
                 offset,
                 length,

@@ -9,20 +9,21 @@ use bytes::BytesMut;
 use super::*;
 use crate::limits::{MESSAGE_PIECE, RESETS_WAITING};
 use crate::packet::{
-    ChallengeSeed, ConnectionId, ConnectionIds, KeyLimits, PathSecret, Sealer, Suite,
+    ChallengeSeed, CipherSuite, ConnectionId, ConnectionIds, KeyLimits, PacketSealer, PathSecret,
 };
-use crate::transport::{Codepoint, Keys, Settings, SuspendReason};
+use crate::transport::{EcnMarking, PathKeys, PathSettings, SuspendReason};
 use crate::wire::{
-    DATAGRAM_VERSION, Data, DatagramOffer, Frame, OpenFrame, Resume, Series, split_frame,
+    DATAGRAM_VERSION, DataFrame, DatagramOffer, OpenFrame, ResumeContinuation, ResumeFrame,
+    SessionFrame, split_frame,
 };
-use crate::{DatagramAgreement, Error, LinkEnd, LinkId};
+use crate::{DatagramAgreement, LinkEnd, LinkId, SessionError};
 
 const NEAR: usize = 0;
 const FAR: usize = 1;
 const ONE_WAY: Duration = Duration::from_millis(10);
 
 /// Two sessions, a link, and a way for datagrams that the test holds in its hands.
-struct Pair {
+struct DatagramSessionPair {
     now: Time,
     sessions: [Session; 2],
     link: Option<LinkId>,
@@ -31,21 +32,21 @@ struct Pair {
     under_way: BTreeMap<(Time, u64), (usize, BytesMut)>,
     datagrams: [u64; 2],
     /// Where each side is.
-    homes: [SocketAddr; 2],
+    addresses: [SocketAddr; 2],
     /// When a translator before the near side forgets it, and when it last saw a packet of it.
     binding: Option<(Duration, Time)>,
-    swallows: fn(usize, &BytesMut) -> bool,
+    drops_datagram: fn(usize, &BytesMut) -> bool,
     /// Keys as the peer has them, to make packets by hand.
-    forged: [Option<Sealer>; 2],
-    events: [Vec<Event>; 2],
+    forged: [Option<PacketSealer>; 2],
+    events: [Vec<SessionEvent>; 2],
 }
 
 fn home(side: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1 + side as u8], 4_000))
 }
 
-fn open() -> Open {
-    Open {
+fn open() -> OpenRequest {
+    OpenRequest {
         client: "198.18.1.2:40000".parse().unwrap(),
         server: "198.18.2.2:80".parse().unwrap(),
         accelerator: 0,
@@ -58,7 +59,7 @@ fn open() -> Open {
 fn offer(side: usize, link: LinkId) -> DatagramOffer {
     DatagramOffer {
         version: DATAGRAM_VERSION,
-        suite: Suite::Aes256Gcm,
+        suite: CipherSuite::Aes256Gcm,
         connection_id: ConnectionId([side as u8, link.0 as u8, 0, 0, 0, 0, 0, 0]),
         nonce: [side as u8; 16],
         port: 4_000,
@@ -69,11 +70,11 @@ fn bytes(count: usize) -> Bytes {
     (0..count).map(|index| (index * index / 7) as u8).collect()
 }
 
-impl Pair {
-    fn new(config: &Config) -> Self {
+impl DatagramSessionPair {
+    fn new(config: &SessionConfig) -> Self {
         let ids = [NodeId([1; 32]), NodeId([2; 32])];
         let session = |side: usize| {
-            let random = Random::from_seed(side as u64);
+            let random = SeededRandom::from_seed(side as u64);
             Session::new(config.clone(), ids[side], ids[1 - side], random, Time::ZERO)
         };
         Self {
@@ -84,16 +85,16 @@ impl Pair {
             on_link: Default::default(),
             under_way: BTreeMap::new(),
             datagrams: [0; 2],
-            homes: [home(NEAR), home(FAR)],
+            addresses: [home(NEAR), home(FAR)],
             binding: None,
-            swallows: |_, _| false,
+            drops_datagram: |_, _| false,
             forged: [None, None],
             events: Default::default(),
         }
     }
 
     /// A pair whose frames travel in packets.
-    fn in_packets(config: &Config) -> Self {
+    fn in_packets(config: &SessionConfig) -> Self {
         let mut pair = Self::new(config);
         pair.connect();
         pair.run(Duration::from_secs(1));
@@ -155,9 +156,9 @@ impl Pair {
             && entry.key().0 <= self.now
         {
             let (to, packet) = entry.remove();
-            let (from, now) = (self.homes[1 - to], self.now);
+            let (from, now) = (self.addresses[1 - to], self.now);
             self.sessions[to]
-                .handle_datagram(now, from, Codepoint::NotEct, packet)
+                .handle_datagram(now, from, EcnMarking::NotEct, packet)
                 .unwrap();
             self.take_events(to);
         }
@@ -180,7 +181,7 @@ impl Pair {
                 self.datagrams[side] += 1;
                 let packet = BytesMut::from(packet);
                 let arrives = self.is_let_through(side, transmit.to);
-                if arrives && !(self.swallows)(side, &packet) {
+                if arrives && !(self.drops_datagram)(side, &packet) {
                     let at = (self.now + ONE_WAY, self.datagrams.iter().sum());
                     self.under_way.insert(at, (1 - side, packet));
                 }
@@ -198,21 +199,21 @@ impl Pair {
                 if side == FAR {
                     return false;
                 }
-                let port = self.homes[NEAR].port() + 1;
-                self.homes[NEAR].set_port(port);
+                let port = self.addresses[NEAR].port() + 1;
+                self.addresses[NEAR].set_port(port);
             }
             *seen = self.now;
         }
-        to == self.homes[1 - side]
+        to == self.addresses[1 - side]
     }
 
     fn take_events(&mut self, side: usize) {
         while let Some(event) = self.sessions[side].poll_event() {
             match &event {
-                Event::LinkAttached { link } => {
+                SessionEvent::LinkAttached { link } => {
                     self.sessions[side].offer_datagrams(self.now, *link, offer(side, *link));
                 }
-                Event::DatagramsAgreed { link, agreement } => {
+                SessionEvent::DatagramsAgreed { link, agreement } => {
                     self.agreed(side, *link, agreement.clone());
                 }
                 _ => {}
@@ -239,23 +240,23 @@ impl Pair {
         let (sealer, opener) = path(agreement.connection_ids);
         self.sessions[side].start_datagrams(self.now, link, |now, random| {
             let challenges = ChallengeSeed::new(|room| random.fill(room));
-            let keys = Keys {
+            let keys = PathKeys {
                 sealer,
                 opener,
                 challenges,
             };
-            Transport::new(now, keys, peer, Settings::default())
+            DatagramTransport::new(now, keys, peer, PathSettings::default())
         });
     }
 
     /// A packet with these frames, as that side could seal it with a number of its own choice.
-    fn sealed(&mut self, side: usize, number: u64, frames: &[Frame]) -> BytesMut {
-        let mut payload = vocab::Writer::new();
+    fn sealed(&mut self, side: usize, number: u64, frames: &[SessionFrame]) -> BytesMut {
+        let mut payload = vocab::ByteWriter::new();
         for frame in frames {
             frame.emit(&mut payload);
         }
         let mut packet = BytesMut::new();
-        let start = Sealer::begin(&mut packet);
+        let start = PacketSealer::begin(&mut packet);
         packet.extend_from_slice(payload.as_slice());
         let sealer = self.forged[side].as_mut().unwrap();
         sealer.skip_to(number);
@@ -265,7 +266,7 @@ impl Pair {
 
     fn down(&self, side: usize) -> Vec<SuspendReason> {
         let down = self.events[side].iter().filter_map(|event| match event {
-            Event::DatagramsDown { reason } => Some(*reason),
+            SessionEvent::DatagramsDown { reason } => Some(*reason),
             _ => None,
         });
         down.collect()
@@ -274,7 +275,7 @@ impl Pair {
 
 #[test]
 fn a_path_that_is_closed_takes_no_frames_at_either_end_and_the_link_does() {
-    let mut pair = Pair::in_packets(&Config::default());
+    let mut pair = DatagramSessionPair::in_packets(&SessionConfig::default());
     let now = pair.now;
     pair.sessions[NEAR].close_datagrams(now);
     pair.run(2 * ONE_WAY);
@@ -284,7 +285,7 @@ fn a_path_that_is_closed_takes_no_frames_at_either_end_and_the_link_does() {
     let flow = pair.sessions[NEAR].open(pair.now, open()).unwrap();
     pair.sessions[NEAR].write(flow, bytes(5_000));
     pair.run(Duration::from_secs(60));
-    assert!(pair.events[FAR].contains(&Event::Readable { flow }));
+    assert!(pair.events[FAR].contains(&SessionEvent::Readable { flow }));
     // The end itself is said again, and nothing else goes there.
     assert_eq!(pair.datagrams, [before[NEAR] + 2, before[FAR]]);
 }
@@ -296,31 +297,31 @@ fn taken(session: &mut Session, flow: FlowId) -> Vec<u8> {
         .collect()
 }
 
-fn lost_links(pair: &Pair, side: usize) -> usize {
-    let is_lost = |event: &&Event| matches!(event, Event::LinkLost { .. });
+fn lost_links(pair: &DatagramSessionPair, side: usize) -> usize {
+    let is_lost = |event: &&SessionEvent| matches!(event, SessionEvent::LinkLost { .. });
     pair.events[side].iter().filter(is_lost).count()
 }
 
 #[test]
 fn packets_go_on_when_their_link_breaks_until_there_is_another() {
-    let mut pair = Pair::in_packets(&Config::default());
+    let mut pair = DatagramSessionPair::in_packets(&SessionConfig::default());
     let flow = pair.sessions[FAR].open(pair.now, open()).unwrap();
     pair.sessions[FAR].write(flow, bytes(5_000));
     let link = pair.link.unwrap();
     for session in &mut pair.sessions {
         session.link_down(pair.now, link, LinkEnd::Lost);
-        assert!(session.outlives_link());
+        assert!(session.is_path_without_link());
         assert_eq!(session.wants_transmit(), None);
     }
     pair.run(Duration::from_secs(30));
     assert_eq!(taken(&mut pair.sessions[NEAR], flow), bytes(5_000));
-    pair.sessions[NEAR].answer(flow, Answer::Connected);
+    pair.sessions[NEAR].answer(flow, OpenAnswer::Connected);
     pair.sessions[NEAR].write(flow, bytes(3_000));
     pair.run(Duration::from_millis(1));
     pair.connect();
     pair.run(Duration::from_secs(1));
     assert!(pair.sessions.iter().all(Session::is_in_packets));
-    assert!(!pair.sessions.iter().any(Session::outlives_link));
+    assert!(!pair.sessions.iter().any(Session::is_path_without_link));
     assert_eq!(taken(&mut pair.sessions[FAR], flow), bytes(3_000));
     assert!(taken(&mut pair.sessions[NEAR], flow).is_empty());
     assert_eq!([NEAR, FAR].map(|side| lost_links(&pair, side)), [0, 0]);
@@ -330,16 +331,16 @@ fn packets_go_on_when_their_link_breaks_until_there_is_another() {
 #[test]
 fn a_peer_whose_host_closed_the_link_is_given_up_unless_packets_keep_coming() {
     for (heard_ms, is_lost) in [(900, true), (2_000, false)] {
-        let mut pair = Pair::in_packets(&Config::default());
+        let mut pair = DatagramSessionPair::in_packets(&SessionConfig::default());
         let flow = pair.sessions[NEAR].open(pair.now, open()).unwrap();
         let link = pair.link.unwrap();
         for session in &mut pair.sessions {
             session.link_down(pair.now, link, LinkEnd::ClosedByPeer);
         }
         pair.run(Duration::from_millis(heard_ms));
-        pair.swallows = |_, _| true;
+        pair.drops_datagram = |_, _| true;
         pair.run(Duration::from_millis(5_000 - heard_ms));
-        let lost = Event::PeerLost { flows: 1 };
+        let lost = SessionEvent::PeerLost { flows: 1 };
         assert_eq!(pair.events[NEAR].contains(&lost), is_lost);
         pair.run(Duration::from_secs(30));
         let flows = pair.sessions[NEAR].flow_statistics(flow);
@@ -350,21 +351,21 @@ fn a_peer_whose_host_closed_the_link_is_given_up_unless_packets_keep_coming() {
 /// A link that breaks may be all that is heard of a path that goes dark.
 #[test]
 fn a_peer_that_is_not_heard_after_its_link_broke_counts_as_silent_after_five_seconds() {
-    let mut pair = Pair::in_packets(&Config::default());
+    let mut pair = DatagramSessionPair::in_packets(&SessionConfig::default());
     let link = pair.link.unwrap();
-    pair.swallows = |_, _| true;
+    pair.drops_datagram = |_, _| true;
     for session in &mut pair.sessions {
         session.link_down(pair.now, link, LinkEnd::Lost);
     }
     assert!(pair.sessions[NEAR].is_silent());
     pair.run(Duration::from_secs(5));
-    assert!(pair.events[NEAR].contains(&Event::Silent));
+    assert!(pair.events[NEAR].contains(&SessionEvent::Silent));
 }
 
 /// DESIGN: UDP outlives a lost control connection by 60 s at most.
 #[test]
 fn packets_end_a_minute_after_their_link_and_the_peer_is_told() {
-    let mut pair = Pair::in_packets(&Config::default());
+    let mut pair = DatagramSessionPair::in_packets(&SessionConfig::default());
     let link = pair.link.unwrap();
     pair.sessions[NEAR].link_down(pair.now, link, LinkEnd::Lost);
     pair.run(Duration::from_millis(59_900));
@@ -386,17 +387,17 @@ fn packets_end_a_minute_after_their_link_and_the_peer_is_told() {
 
 #[test]
 fn a_broken_link_is_lost_once_packets_get_no_answer() {
-    let mut pair = Pair::in_packets(&Config::default());
+    let mut pair = DatagramSessionPair::in_packets(&SessionConfig::default());
     let link = pair.link.unwrap();
     pair.sessions[NEAR].link_down(pair.now, link, LinkEnd::Lost);
-    pair.swallows = |_, _| true;
+    pair.drops_datagram = |_, _| true;
     let flow = pair.sessions[NEAR].open(pair.now, open()).unwrap();
     pair.sessions[NEAR].write(flow, bytes(5_000));
     pair.run(Duration::from_secs(3));
     assert_eq!(pair.down(NEAR), [SuspendReason::NoAnswer]);
     assert_eq!(lost_links(&pair, NEAR), 1);
     assert!(!pair.sessions[NEAR].is_up());
-    pair.swallows = |_, _| false;
+    pair.drops_datagram = |_, _| false;
     pair.connect();
     pair.run(Duration::from_secs(1));
     assert_eq!(taken(&mut pair.sessions[FAR], flow), bytes(5_000));
@@ -405,7 +406,7 @@ fn a_broken_link_is_lost_once_packets_get_no_answer() {
 /// What went on the link in a trial, and before packets were up, is not known to be there.
 #[test]
 fn what_was_on_a_link_that_broke_goes_in_packets() {
-    let mut pair = Pair::in_packets(&Config::default());
+    let mut pair = DatagramSessionPair::in_packets(&SessionConfig::default());
     let flow = pair.sessions[NEAR].open(pair.now, open()).unwrap();
     pair.sessions[NEAR].write(flow, bytes(5_000));
     pair.run(Duration::from_secs(1));
@@ -423,10 +424,10 @@ fn what_was_on_a_link_that_broke_goes_in_packets() {
 
 /// Has a session with backlog try the link; gives the moment at which it does.
 fn begin_trial(session: &mut Session, mut now: Time) -> Time {
-    let choice = &mut session.link.as_mut().unwrap().datagrams.choice;
+    let choice = &mut session.link.as_mut().unwrap().datagrams.selection;
     while !choice.is_trial() {
         now += ONE_WAY;
-        choice.sent(now, choice::Left::Data);
+        choice.sent(now, choice::BacklogState::Data);
         choice.delivered(10_000);
         choice.judge(now, ONE_WAY);
     }
@@ -436,7 +437,7 @@ fn begin_trial(session: &mut Session, mut now: Time) -> Time {
 /// The answer to a sign of life says nothing of what is on the link.
 #[test]
 fn a_ping_in_a_packet_is_told_from_a_mark_on_the_link_of_the_same_moment() {
-    let mut pair = Pair::in_packets(&Config::default());
+    let mut pair = DatagramSessionPair::in_packets(&SessionConfig::default());
     let flow = pair.sessions[NEAR].open(pair.now, open()).unwrap();
     pair.sessions[NEAR].write(flow, bytes(5_000));
     pair.run(Duration::from_secs(1));
@@ -446,14 +447,14 @@ fn a_ping_in_a_packet_is_told_from_a_mark_on_the_link_of_the_same_moment() {
     near.write(flow, bytes(5_000));
     near.liveness.restart();
     let on_link = near.poll_transmit(now, link, 64 << 10).unwrap();
-    let (mut packet, mut carried) = (vocab::Writer::new(), Vec::new());
+    let (mut packet, mut carried) = (vocab::ByteWriter::new(), Vec::new());
     near.poll_packet(now, 1_200, &mut packet, &mut carried);
     let stamps = |bytes: &[u8]| -> Vec<u32> {
         let mut bytes = BytesMut::from(bytes);
         let frames = std::iter::from_fn(|| split_frame(&mut bytes).unwrap());
-        let frames = frames.map(|frame| Frame::parse(&frame).unwrap());
+        let frames = frames.map(|frame| SessionFrame::parse(&frame).unwrap());
         let stamp = |frame| match frame {
-            Frame::Ping(ping) => Some(ping.stamp_us),
+            SessionFrame::Ping(ping) => Some(ping.stamp_us),
             _ => None,
         };
         frames.filter_map(stamp).collect()
@@ -466,19 +467,19 @@ fn a_ping_in_a_packet_is_told_from_a_mark_on_the_link_of_the_same_moment() {
 /// A peer that breaks the rules in a packet is told that the path ends.
 #[test]
 fn a_path_on_which_rules_are_broken_is_closed() {
-    let mut pair = Pair::in_packets(&Config::default());
-    let greeting = Frame::Resume(Resume {
-        series: Series::Last,
+    let mut pair = DatagramSessionPair::in_packets(&SessionConfig::default());
+    let greeting = SessionFrame::Resume(ResumeFrame {
+        series: ResumeContinuation::Last,
         flows_seen_below: 0,
         next_message: 0,
         positions: Vec::new(),
     });
     let packet = pair.sealed(NEAR, 1_000, &[greeting]);
-    let (now, codepoint) = (pair.now, Codepoint::NotEct);
+    let (now, codepoint) = (pair.now, EcnMarking::NotEct);
     let error = pair.sessions[FAR]
         .handle_datagram(now, home(NEAR), codepoint, packet)
         .unwrap_err();
-    assert!(matches!(error, Error::PeerMisbehaved(_)), "{error}");
+    assert!(matches!(error, SessionError::PeerMisbehaved(_)), "{error}");
     pair.run(2 * ONE_WAY);
     assert_eq!(pair.down(NEAR), [SuspendReason::ClosedByPeer]);
 }
@@ -486,19 +487,19 @@ fn a_path_on_which_rules_are_broken_is_closed() {
 /// Packets need no more resets waiting than a link, whatever the peer opens in them.
 #[test]
 fn resets_do_not_pile_up_for_flows_opened_in_packets() {
-    let config = Config {
+    let config = SessionConfig {
         flow_limit: 0,
-        ..Config::default()
+        ..SessionConfig::default()
     };
-    let mut pair = Pair::in_packets(&config);
-    let (now, codepoint) = (pair.now, Codepoint::NotEct);
+    let mut pair = DatagramSessionPair::in_packets(&config);
+    let (now, codepoint) = (pair.now, EcnMarking::NotEct);
     let mut outcome = Ok(());
     let mut flow = 0;
     for number in 1_000..20_000 {
         let mut frames = Vec::new();
         for _ in 0..20 {
             let id = FlowId(flow);
-            frames.push(Frame::Open(OpenFrame {
+            frames.push(SessionFrame::Open(OpenFrame {
                 flow: id,
                 open: open(),
             }));
@@ -512,7 +513,7 @@ fn resets_do_not_pile_up_for_flows_opened_in_packets() {
         let waiting = pair.sessions[FAR].control.resets.len();
         assert!(waiting <= RESETS_WAITING + 1, "{waiting}");
     }
-    assert!(matches!(outcome, Err(Error::PeerMisbehaved(_))));
+    assert!(matches!(outcome, Err(SessionError::PeerMisbehaved(_))));
     assert!(flow / 2 > RESETS_WAITING as u64, "not before the limit");
     assert!(pair.sessions[FAR].control.resets.is_empty());
     assert!(!pair.sessions[FAR].is_up());
@@ -520,14 +521,14 @@ fn resets_do_not_pile_up_for_flows_opened_in_packets() {
 
 #[test]
 fn what_a_flow_held_behind_gaps_goes_with_it() {
-    let mut pair = Pair::in_packets(&Config::default());
+    let mut pair = DatagramSessionPair::in_packets(&SessionConfig::default());
     let [reset, filled] = [(); 2].map(|()| pair.sessions[NEAR].open(pair.now, open()).unwrap());
     pair.run(2 * ONE_WAY);
     let mut frames = Vec::new();
     for flow in [reset, filled] {
         for offset in [5, 10, 15] {
             let bytes = bytes(1);
-            frames.push(Frame::Data(Data {
+            frames.push(SessionFrame::Data(DataFrame {
                 flow,
                 offset,
                 bytes,
@@ -548,35 +549,38 @@ fn what_a_flow_held_behind_gaps_goes_with_it() {
     for side in [NEAR, FAR] {
         pair.sessions[side].link_down(now, link, LinkEnd::Lost);
     }
-    pair.swallows = |_, _| true;
-    pair.run(Config::default().give_up_after);
+    pair.drops_datagram = |_, _| true;
+    pair.run(SessionConfig::default().give_up_after);
     assert_eq!(pair.sessions[FAR].held_pieces, 0);
 }
 
 /// An offer comes after the last Resume, and one that comes before is a fault of the peer.
 #[test]
 fn an_offer_between_resumes_is_refused() {
-    let mut pair = Pair::new(&Config::default());
+    let mut pair = DatagramSessionPair::new(&SessionConfig::default());
     pair.connect();
     let link = pair.link.unwrap();
-    let mut greeting = vocab::Writer::new();
+    let mut greeting = vocab::ByteWriter::new();
     pair.sessions[NEAR].hello().emit(&mut greeting);
     let resume = |series| {
-        Frame::Resume(Resume {
+        SessionFrame::Resume(ResumeFrame {
             series,
             flows_seen_below: 0,
             next_message: 0,
             positions: Vec::new(),
         })
     };
-    resume(Series::More).emit(&mut greeting);
+    resume(ResumeContinuation::More).emit(&mut greeting);
     let now = pair.now;
     let greeting = greeting.finish();
     pair.sessions[FAR].handle(now, link, &greeting).unwrap();
-    let mut early = vocab::Writer::new();
-    Frame::DatagramOffer(offer(NEAR, link)).emit(&mut early);
+    let mut early = vocab::ByteWriter::new();
+    SessionFrame::DatagramOffer(offer(NEAR, link)).emit(&mut early);
     let error = pair.sessions[FAR].handle(now, link, &early.finish());
-    assert!(matches!(error, Err(Error::PeerMisbehaved(_))), "{error:?}");
+    assert!(
+        matches!(error, Err(SessionError::PeerMisbehaved(_))),
+        "{error:?}"
+    );
     assert!(!pair.sessions[FAR].is_up());
 }
 
@@ -584,7 +588,7 @@ fn an_offer_between_resumes_is_refused() {
 /// that, or the peer would refuse it.
 #[test]
 fn an_offer_waits_for_the_last_resume() {
-    let mut pair = Pair::new(&Config::default());
+    let mut pair = DatagramSessionPair::new(&SessionConfig::default());
     pair.connect();
     pair.run(Duration::from_millis(100));
     for _ in 0..1_200 {
@@ -625,8 +629,8 @@ fn an_offer_waits_for_the_last_resume() {
 /// packet together.
 #[test]
 fn a_message_leaves_at_once_beside_an_acknowledgement_that_waits() {
-    let mut pair = Pair::in_packets(&Config::default());
-    pair.swallows = |_, packet| packet.len() > 1_200;
+    let mut pair = DatagramSessionPair::in_packets(&SessionConfig::default());
+    pair.drops_datagram = |_, packet| packet.len() > 1_200;
     pair.run(Duration::from_secs(120));
     let size = pair.sessions[NEAR].datagram_status().unwrap().packet_size;
     assert_eq!(size, 1_200);
@@ -643,7 +647,7 @@ fn a_message_leaves_at_once_beside_an_acknowledgement_that_waits() {
         pair.run(Duration::from_millis(200));
     }
     let came = pair.events[FAR].iter();
-    let came = came.filter(|event| matches!(event, Event::Message { .. }));
+    let came = came.filter(|event| matches!(event, SessionEvent::Message { .. }));
     assert_eq!(came.count(), 20);
 }
 
@@ -653,31 +657,31 @@ fn a_message_leaves_at_once_beside_an_acknowledgement_that_waits() {
 fn an_idle_path_keeps_its_translator_awake() {
     // Whether or not the session has something to say of its own.
     for ping_interval in [1, 3_600].map(Duration::from_secs) {
-        let config = Config {
+        let config = SessionConfig {
             ping_interval,
             silent_after: 2 * ping_interval,
             give_up_after: 4 * ping_interval,
-            ..Config::default()
+            ..SessionConfig::default()
         };
-        let mut pair = Pair::in_packets(&config);
+        let mut pair = DatagramSessionPair::in_packets(&config);
         pair.binding = Some((Duration::from_secs(30), pair.now));
-        let port = pair.homes[NEAR].port();
+        let port = pair.addresses[NEAR].port();
         pair.run(Duration::from_secs(3_000));
-        assert_eq!(pair.homes[NEAR].port(), port);
+        assert_eq!(pair.addresses[NEAR].port(), port);
         assert!(pair.down(NEAR).is_empty() && pair.down(FAR).is_empty());
         // The far side reaches the near one at once.
         let flow = pair.sessions[FAR].open(pair.now, open()).unwrap();
         pair.run(2 * ONE_WAY);
-        assert!(pair.events[NEAR].contains(&Event::Opened { flow, open: open() }));
+        assert!(pair.events[NEAR].contains(&SessionEvent::Opened { flow, open: open() }));
     }
 }
 
 /// Of a session with nothing to say but that it lives, repairs would be most of what it sends.
 #[test]
 fn signs_of_life_are_not_repaired_and_an_exchange_is() {
-    let mut pair = Pair::in_packets(&Config::default());
+    let mut pair = DatagramSessionPair::in_packets(&SessionConfig::default());
     pair.run(Duration::from_secs(5));
-    let repairs = |pair: &Pair| {
+    let repairs = |pair: &DatagramSessionPair| {
         let sent = |session: &Session| session.datagram_status().unwrap().sent_repairs;
         pair.sessions.iter().map(sent).sum::<u64>()
     };

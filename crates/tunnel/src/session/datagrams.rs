@@ -15,50 +15,51 @@ use std::net::SocketAddr;
 
 use bytes::BytesMut;
 use path::INITIAL_RTT;
-use vocab::{Random, Time};
+use vocab::{SeededRandom, Time};
 
-use super::choice::{Choice, Piece, Verdict};
-use super::link::Phase;
-use super::{Carried, Session};
-use crate::congestion::Remembered;
-use crate::packet::{CloseCode, ConnectionIds, KeyContext, Role, Suite};
+use super::choice::{PathSelection, SelectionAction, TrialPiece};
+use super::link::LinkPhase;
+use super::{CarriedFrame, Session};
+use crate::congestion::RememberedPath;
+use crate::packet::{CipherSuite, CloseCode, ConnectionIds, KeyContext, TlsRole};
 use crate::transport::{
-    Change, Codepoint, Condition, Fate, Filled, Status, SuspendReason, Transmit, Transport, Worth,
+    DatagramTransport, DeliveryOutcome, EcnMarking, FilledPacket, PathChange, PathCondition,
+    RepairProtection, SuspendReason, TransmitBatch, TransportStatus,
 };
 use crate::wire::{DATAGRAM_VERSION, DatagramOffer};
-use crate::{DatagramAgreement, Error, Event, LinkId};
+use crate::{DatagramAgreement, LinkId, SessionError, SessionEvent};
 
 /// The first version of the session that knows offers.
 const OFFERS_FROM: u16 = 2;
 
 /// The datagram path of one link, as far as it has come.
 #[derive(Debug)]
-pub(super) struct Datagrams {
+pub(super) struct DatagramPath {
     ours: Option<DatagramOffer>,
     theirs: Option<DatagramOffer>,
     /// Ours has not gone out yet.
     pub(super) offer_waiting: bool,
-    transport: Option<Box<Transport<Vec<Carried>>>>,
+    transport: Option<Box<DatagramTransport<Vec<CarriedFrame>>>>,
     /// Whether packets are worth it, where they get through.
-    pub(super) choice: Choice,
+    pub(super) selection: PathSelection,
 }
 
-impl Datagrams {
+impl DatagramPath {
     pub(super) fn new() -> Self {
         Self {
             ours: None,
             theirs: None,
             offer_waiting: false,
             transport: None,
-            choice: Choice::new(),
+            selection: PathSelection::new(),
         }
     }
 
-    pub(super) fn transport(&self) -> Option<&Transport<Vec<Carried>>> {
+    pub(super) fn transport(&self) -> Option<&DatagramTransport<Vec<CarriedFrame>>> {
         self.transport.as_deref()
     }
 
-    pub(super) fn into_transport(self) -> Option<Box<Transport<Vec<Carried>>>> {
+    pub(super) fn into_transport(self) -> Option<Box<DatagramTransport<Vec<CarriedFrame>>>> {
         self.transport
     }
 
@@ -70,13 +71,13 @@ impl Datagrams {
 
 impl Session {
     /// Tells the peer, over the present link, where this node takes packets.
-    /// [`Event::DatagramsAgreed`] follows when the peer does the same; nothing, when it speaks a
+    /// [`SessionEvent::DatagramsAgreed`] follows when the peer does the same; nothing, when it speaks a
     /// version that knows none.
     pub fn offer_datagrams(&mut self, now: Time, link: LinkId, offer: DatagramOffer) {
         self.advance(now);
         if let Some(current) = self.link.as_mut().filter(|current| current.id == link)
             && self.peer_version >= OFFERS_FROM
-            && current.phase == Phase::Established
+            && current.phase == LinkPhase::Established
             && current.datagrams.ours.is_none()
         {
             current.datagrams.ours = Some(offer);
@@ -85,12 +86,14 @@ impl Session {
         }
     }
 
-    pub(super) fn on_datagram_offer(&mut self, offer: DatagramOffer) -> Result<(), Error> {
+    pub(super) fn on_datagram_offer(&mut self, offer: DatagramOffer) -> Result<(), SessionError> {
         let Some(link) = &mut self.link else {
             return Ok(());
         };
         if link.datagrams.theirs.is_some() {
-            return Err(Error::PeerMisbehaved("two datagram offers on one link"));
+            return Err(SessionError::PeerMisbehaved(
+                "two datagram offers on one link",
+            ));
         }
         link.datagrams.theirs = Some(offer);
         self.check_agreement();
@@ -101,7 +104,7 @@ impl Session {
         let Some(link) = &self.link else {
             return;
         };
-        let Datagrams {
+        let DatagramPath {
             ours: Some(ours),
             theirs: Some(theirs),
             transport: None,
@@ -110,20 +113,20 @@ impl Session {
         else {
             return;
         };
-        let both_aes = [ours.suite, theirs.suite] == [Suite::Aes256Gcm; 2];
+        let both_aes = [ours.suite, theirs.suite] == [CipherSuite::Aes256Gcm; 2];
         let (role, dialler, listener) = if link.dialed_by_us() {
-            (Role::Dialler, (self.local, ours), (self.peer, theirs))
+            (TlsRole::Dialler, (self.local, ours), (self.peer, theirs))
         } else {
-            (Role::Listener, (self.peer, theirs), (self.local, ours))
+            (TlsRole::Listener, (self.peer, theirs), (self.local, ours))
         };
         let agreement = DatagramAgreement {
             role,
             context: KeyContext {
                 version: theirs.version.min(DATAGRAM_VERSION),
                 suite: if both_aes {
-                    Suite::Aes256Gcm
+                    CipherSuite::Aes256Gcm
                 } else {
-                    Suite::ChaCha20Poly1305
+                    CipherSuite::ChaCha20Poly1305
                 },
                 dialler: dialler.0,
                 listener: listener.0,
@@ -138,7 +141,7 @@ impl Session {
         };
         let link = link.id;
         self.events
-            .push_back(Event::DatagramsAgreed { link, agreement });
+            .push_back(SessionEvent::DatagramsAgreed { link, agreement });
     }
 
     /// Begins to probe the datagram path of this link, with keys from its TLS connection. On a link
@@ -147,7 +150,7 @@ impl Session {
         &mut self,
         now: Time,
         link: LinkId,
-        make: impl FnOnce(Time, &mut Random) -> Transport<Vec<Carried>>,
+        make: impl FnOnce(Time, &mut SeededRandom) -> DatagramTransport<Vec<CarriedFrame>>,
     ) {
         self.advance(now);
         let now = self.now;
@@ -168,9 +171,9 @@ impl Session {
         &mut self,
         now: Time,
         from: SocketAddr,
-        codepoint: Codepoint,
+        codepoint: EcnMarking,
         datagram: BytesMut,
-    ) -> Result<(), Error> {
+    ) -> Result<(), SessionError> {
         self.advance(now);
         let now = self.now;
         if let Some((_, closing)) = &mut self.closing
@@ -212,7 +215,7 @@ impl Session {
     pub(super) fn leave_path(
         &mut self,
         link: LinkId,
-        mut transport: Box<Transport<Vec<Carried>>>,
+        mut transport: Box<DatagramTransport<Vec<CarriedFrame>>>,
         code: CloseCode,
     ) {
         transport.close(self.now, code, "");
@@ -230,9 +233,9 @@ impl Session {
     /// Whether there is something to say about that path now: to be asked before the link's socket
     /// goes.
     #[must_use]
-    pub fn has_last_word(&self) -> bool {
+    pub fn is_close_due(&self) -> bool {
         let closing = self.closing.as_ref();
-        closing.is_some_and(|(_, closing)| closing.has_last_word())
+        closing.is_some_and(|(_, closing)| closing.is_close_due())
     }
 
     /// Appends packets of this link's path for one destination to `out`, at most `packets_max` of one
@@ -244,7 +247,7 @@ impl Session {
         link: LinkId,
         packets_max: usize,
         out: &mut BytesMut,
-    ) -> Option<Transmit> {
+    ) -> Option<TransmitBatch> {
         self.advance(now);
         let now = self.now;
         if let Some((_, closing)) = self.closing.as_mut().filter(|(of, _)| *of == link) {
@@ -260,9 +263,9 @@ impl Session {
             let mut carried = Vec::new();
             self.poll_packet(now, room, payload, &mut carried);
             let worth = worth(&carried);
-            (!carried.is_empty()).then_some(Filled {
+            (!carried.is_empty()).then_some(FilledPacket {
                 content: carried,
-                worth,
+                protection: worth,
             })
         });
         self.counters.sent_packet_bytes += transport.sent_bytes() - before;
@@ -288,12 +291,12 @@ impl Session {
         let closing = self.closing.as_ref().map(|(_, closing)| &**closing);
         let paths = [closing, present];
         let timeouts = paths.into_iter().flatten();
-        timeouts.filter_map(Transport::poll_timeout).min()
+        timeouts.filter_map(DatagramTransport::poll_timeout).min()
     }
 
     /// What the datagram path of the present link does; `None` when there is none.
     #[must_use]
-    pub fn datagram_status(&self) -> Option<Status> {
+    pub fn datagram_status(&self) -> Option<TransportStatus> {
         let transport = self.link.as_ref()?.datagrams.transport()?;
         Some(transport.status(self.now))
     }
@@ -307,7 +310,7 @@ impl Session {
 
     /// What is worth remembering of the datagram path of the present link.
     #[must_use]
-    pub fn datagrams_remembered(&self) -> Option<Remembered> {
+    pub fn datagrams_remembered(&self) -> Option<RememberedPath> {
         self.link.as_ref()?.datagrams.transport()?.remembered()
     }
 
@@ -315,29 +318,30 @@ impl Session {
     #[must_use]
     pub fn prefers_link(&self) -> bool {
         let link = self.link.as_ref();
-        link.is_some_and(|link| link.datagrams.choice.is_on_link())
+        link.is_some_and(|link| link.datagrams.selection.is_on_link())
     }
 
     /// Looks at which way delivers more; to be called when the peer has said what it has.
     pub(super) fn compare_ways(&mut self) {
         let now = self.now;
-        if !self.config.compare_ways {
+        if !self.config.compare_paths {
             return;
         }
         let round_trip = self.round_trip().unwrap_or(INITIAL_RTT);
         let Some(link) = self.link.as_mut().filter(|link| link.broken_at.is_none()) else {
             return;
         };
-        let carries = |transport: &Transport<_>| transport.condition() == Condition::Carrying;
+        let carries =
+            |transport: &DatagramTransport<_>| transport.condition() == PathCondition::Carrying;
         let Some(transport) = link.datagrams.transport().filter(|one| carries(one)) else {
             return;
         };
         let is_shared = transport.is_shared();
-        let choice = &mut link.datagrams.choice;
+        let choice = &mut link.datagrams.selection;
         choice.watch_queue(now, is_shared);
         match choice.judge(now, round_trip) {
-            None | Some(Verdict::Try) => {}
-            Some(Verdict::Stay) => {
+            None | Some(SelectionAction::Try) => {}
+            Some(SelectionAction::Stay) => {
                 for piece in choice.take_pieces() {
                     if let Some(flow) = self.flows.get_mut(&piece.flow) {
                         flow.send.lost(piece.offset..piece.offset + piece.length);
@@ -345,15 +349,16 @@ impl Session {
                     self.activate(piece.flow);
                 }
             }
-            Some(Verdict::Leave) => {
+            Some(SelectionAction::Leave) => {
                 choice.take_pieces();
                 self.packets_down(now);
                 let reason = SuspendReason::SlowerThanLink;
-                self.events.push_back(Event::DatagramsDown { reason });
+                self.events
+                    .push_back(SessionEvent::DatagramsDown { reason });
             }
-            Some(Verdict::Return) => {
+            Some(SelectionAction::Return) => {
                 self.packets_up(now);
-                self.events.push_back(Event::DatagramsUp);
+                self.events.push_back(SessionEvent::DatagramsUp);
             }
         }
     }
@@ -361,8 +366,8 @@ impl Session {
     /// What went on the link before a mark is there.
     pub(super) fn mark_answered(&mut self, stamp_us: u32) {
         let link = self.link.as_mut();
-        let there = link.map(|link| link.datagrams.choice.answered(stamp_us));
-        for Piece {
+        let there = link.map(|link| link.datagrams.selection.answered(stamp_us));
+        for TrialPiece {
             flow,
             offset,
             length,
@@ -374,24 +379,27 @@ impl Session {
 
     /// Follows what has become of a transport that took in nothing of the peer's, so that nothing can
     /// have broken the rules.
-    fn settle(&mut self, mut transport: Box<Transport<Vec<Carried>>>) {
+    fn settle(&mut self, mut transport: Box<DatagramTransport<Vec<CarriedFrame>>>) {
         if self.drain_transport(&mut transport).is_ok() {
             self.return_transport(transport);
             self.check_broken_link();
         }
     }
 
-    fn take_transport(&mut self) -> Option<Box<Transport<Vec<Carried>>>> {
+    fn take_transport(&mut self) -> Option<Box<DatagramTransport<Vec<CarriedFrame>>>> {
         self.link.as_mut()?.datagrams.transport.take()
     }
 
-    fn return_transport(&mut self, transport: Box<Transport<Vec<Carried>>>) {
+    fn return_transport(&mut self, transport: Box<DatagramTransport<Vec<CarriedFrame>>>) {
         if let Some(link) = &mut self.link {
             link.datagrams.transport = Some(transport);
         }
     }
 
-    fn drain_transport(&mut self, transport: &mut Transport<Vec<Carried>>) -> Result<(), Error> {
+    fn drain_transport(
+        &mut self,
+        transport: &mut DatagramTransport<Vec<CarriedFrame>>,
+    ) -> Result<(), SessionError> {
         let now = self.now;
         while let Some(frame) = transport.poll_frame() {
             self.handle_packet_frame(now, frame)?;
@@ -399,23 +407,24 @@ impl Session {
         while let Some((fate, carried)) = transport.poll_fate() {
             for carried in &carried {
                 match fate {
-                    Fate::Arrived => self.packet_arrived(carried),
-                    Fate::Lost => self.packet_lost(now, carried),
+                    DeliveryOutcome::Arrived => self.packet_arrived(carried),
+                    DeliveryOutcome::Lost => self.packet_lost(now, carried),
                 }
             }
         }
         while let Some(change) = transport.poll_change() {
             match change {
-                Change::Carrying => {
+                PathChange::Carrying => {
                     if let Some(link) = &mut self.link {
-                        link.datagrams.choice.restart();
+                        link.datagrams.selection.restart();
                     }
                     self.packets_up(now);
-                    self.events.push_back(Event::DatagramsUp);
+                    self.events.push_back(SessionEvent::DatagramsUp);
                 }
-                Change::Suspended(reason) => {
+                PathChange::Suspended(reason) => {
                     self.packets_down(now);
-                    self.events.push_back(Event::DatagramsDown { reason });
+                    self.events
+                        .push_back(SessionEvent::DatagramsDown { reason });
                 }
             }
         }
@@ -424,11 +433,12 @@ impl Session {
 }
 
 /// Signs of life come again by themselves; of a quiet session they would be all that is repaired.
-fn worth(carried: &[Carried]) -> Worth {
-    let is_sign = |carried: &Carried| matches!(carried, Carried::Ping | Carried::Pong);
+fn worth(carried: &[CarriedFrame]) -> RepairProtection {
+    let is_sign =
+        |carried: &CarriedFrame| matches!(carried, CarriedFrame::Ping | CarriedFrame::Pong);
     if carried.iter().all(is_sign) {
-        Worth::Nothing
+        RepairProtection::Nothing
     } else {
-        Worth::Repair
+        RepairProtection::Repair
     }
 }

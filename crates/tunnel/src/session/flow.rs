@@ -11,36 +11,42 @@
 use vocab::Time;
 
 use super::receive::ReceiveHalf;
-use super::schedule::Turn;
-use super::send::{Ending, SendHalf};
-use crate::{Answer, FlowStatistics, Open};
+use super::schedule::ScheduledFlow;
+use super::send::{FinishState, SendHalf};
+use crate::{FlowStatistics, OpenAnswer, OpenRequest};
 
 /// Who opened the flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Origin {
+pub(super) enum FlowOrigin {
     Ours,
     Theirs,
 }
 
 #[derive(Debug)]
-pub(super) struct Flow {
-    pub(super) origin: Origin,
-    pub(super) open: Open,
+pub(super) struct SessionFlow {
+    pub(super) origin: FlowOrigin,
+    pub(super) open: OpenRequest,
     /// Ours: the answer that came. Theirs: the answer that was given.
-    pub(super) answer: Option<Answer>,
+    pub(super) answer: Option<OpenAnswer>,
     /// Ours: its Open was handed to a link or put in a packet, so the peer may have it.
     pub(super) is_open_sent: bool,
     /// Ours: the peer is known to have its Open.
     pub(super) is_open_known: bool,
     pub(super) send: SendHalf,
     pub(super) receive: ReceiveHalf,
-    pub(super) turn: Turn,
+    pub(super) turn: ScheduledFlow,
     /// What the session's total holds of its memory.
     pub(super) accounted: usize,
 }
 
-impl Flow {
-    pub(super) fn new(now: Time, origin: Origin, open: Open, credit: u64, window: u64) -> Self {
+impl SessionFlow {
+    pub(super) fn new(
+        now: Time,
+        origin: FlowOrigin,
+        open: OpenRequest,
+        credit: u64,
+        window: u64,
+    ) -> Self {
         Self {
             origin,
             open,
@@ -49,24 +55,24 @@ impl Flow {
             is_open_known: false,
             send: SendHalf::new(credit),
             receive: ReceiveHalf::new(window),
-            turn: Turn::new(now),
+            turn: ScheduledFlow::new(now),
             accounted: 0,
         }
     }
 
     /// The flow ends with its answer and carries nothing.
     pub(super) fn is_failed(&self) -> bool {
-        matches!(self.answer, Some(Answer::Failed(_)))
+        matches!(self.answer, Some(OpenAnswer::Failed(_)))
     }
 
     /// Its Open may not have arrived yet.
     pub(super) fn needs_open(&self) -> bool {
-        self.origin == Origin::Ours && !self.is_open_known && self.answer.is_none()
+        self.origin == FlowOrigin::Ours && !self.is_open_known && self.answer.is_none()
     }
 
     /// Both directions have ended, and both decoders are through.
     pub(super) fn is_complete(&self) -> bool {
-        self.send.ending == Ending::Acknowledged
+        self.send.ending == FinishState::Acknowledged
             && self.send.consumed() == self.send.written()
             && self.receive.is_consumed_to_end()
             && self.receive.finish_told

@@ -4,22 +4,23 @@ use bytes::Bytes;
 use vocab::{FlowId, Time};
 
 use super::Session;
-use super::flow::{Flow, Origin};
-use super::link::Phase;
-use super::liveness::Presence;
-use super::messages::Whole;
-use super::receive::{Urgency, Violation};
-use super::send::Ending;
-use crate::credit::Pool;
+use super::flow::{FlowOrigin, SessionFlow};
+use super::link::LinkPhase;
+use super::liveness::PeerPresence;
+use super::messages::ReassembledMessage;
+use super::receive::{AckUrgency, ReceiveViolation};
+use super::send::FinishState;
+use crate::credit::CreditPool;
 use crate::limits::{ACKNOWLEDGE_BYTES, FLOW_LIMIT, RESETS_WAITING, held_pieces_limit};
 use crate::packet::CloseCode;
 use crate::wire::{
-    Ack, AnswerFrame, DataView, Finish, Frame, OpenFrame, Reset, Seen, frame_length, next_frame,
+    AnswerFrame, DataView, FinishFrame, FlowAck, OpenFrame, ReceiptState, ResetFrame, SessionFrame,
+    frame_length, next_frame,
 };
-use crate::{Answer, Error, Event, LinkId, ResetReason};
+use crate::{LinkId, OpenAnswer, ResetReason, SessionError, SessionEvent};
 
 /// What is known of a flow id.
-enum Standing {
+enum FlowIdState {
     Open,
     Closed,
     NeverOpened,
@@ -32,7 +33,7 @@ impl Session {
     /// # Errors
     /// When the bytes are no frames or break the rules. The session has let go of the link
     /// then and the shell must close it; the flows wait for the next one.
-    pub fn handle(&mut self, now: Time, link: LinkId, bytes: &[u8]) -> Result<(), Error> {
+    pub fn handle(&mut self, now: Time, link: LinkId, bytes: &[u8]) -> Result<(), SessionError> {
         self.advance(now);
         let outcome = self.take_in(link, bytes);
         match outcome {
@@ -42,7 +43,7 @@ impl Session {
         outcome
     }
 
-    fn take_in(&mut self, link: LinkId, bytes: &[u8]) -> Result<(), Error> {
+    fn take_in(&mut self, link: LinkId, bytes: &[u8]) -> Result<(), SessionError> {
         let Some(current) = self.link.as_mut().filter(|current| current.id == link) else {
             return Ok(());
         };
@@ -73,10 +74,10 @@ impl Session {
         Ok(())
     }
 
-    fn take_frame(&mut self, frame: &[u8]) -> Result<(), Error> {
+    fn take_frame(&mut self, frame: &[u8]) -> Result<(), SessionError> {
         let waiting = self.control.resets.len() + self.control.last_acknowledgements.len();
         if waiting > RESETS_WAITING {
-            return Err(Error::PeerMisbehaved(
+            return Err(SessionError::PeerMisbehaved(
                 "it does not read which of its flows were reset or closed",
             ));
         }
@@ -85,91 +86,103 @@ impl Session {
             return Ok(());
         };
         // Data is copied once, to where its flow keeps it.
-        if phase == Phase::Established
+        if phase == LinkPhase::Established
             && let Some(data) = DataView::of_frame(frame)
         {
             self.on_data(data?)?;
             self.note_heard();
             return Ok(());
         }
-        self.dispatch(phase, Frame::parse(&Bytes::copy_from_slice(frame))?)
+        self.dispatch(phase, SessionFrame::parse(&Bytes::copy_from_slice(frame))?)
     }
 
-    pub(super) fn dispatch(&mut self, phase: Phase, frame: Frame) -> Result<(), Error> {
+    pub(super) fn dispatch(
+        &mut self,
+        phase: LinkPhase,
+        frame: SessionFrame,
+    ) -> Result<(), SessionError> {
         match (phase, frame) {
-            (_, Frame::Hello(hello)) => {
+            (_, SessionFrame::Hello(hello)) => {
                 self.on_hello(hello)?;
                 self.note_heard();
                 return Ok(());
             }
-            (Phase::Greeting, _) => {
-                return Err(Error::PeerMisbehaved("a link does not begin with a hello"));
+            (LinkPhase::Greeting, _) => {
+                return Err(SessionError::PeerMisbehaved(
+                    "a link does not begin with a hello",
+                ));
             }
-            (Phase::Resuming, Frame::Resume(resume)) => self.on_resume(resume)?,
-            (Phase::Established, Frame::Resume(_)) => {
-                return Err(Error::PeerMisbehaved("a resume in the middle of a link"));
+            (LinkPhase::Resuming, SessionFrame::Resume(resume)) => self.on_resume(resume)?,
+            (LinkPhase::Established, SessionFrame::Resume(_)) => {
+                return Err(SessionError::PeerMisbehaved(
+                    "a resume in the middle of a link",
+                ));
             }
-            (Phase::Established, Frame::DatagramOffer(offer)) => self.on_datagram_offer(offer)?,
-            (_, Frame::Ping(ping)) => self.control.pong = Some(ping.stamp_us),
-            (_, Frame::Pong(pong)) => {
+            (LinkPhase::Established, SessionFrame::DatagramOffer(offer)) => {
+                self.on_datagram_offer(offer)?
+            }
+            (_, SessionFrame::Ping(ping)) => self.control.pong = Some(ping.stamp_us),
+            (_, SessionFrame::Pong(pong)) => {
                 self.liveness.pong(self.now, pong.stamp_us);
                 self.mark_answered(pong.stamp_us);
             }
-            (Phase::Resuming, _) => {
-                return Err(Error::PeerMisbehaved("flows go on before the last resume"));
+            (LinkPhase::Resuming, _) => {
+                return Err(SessionError::PeerMisbehaved(
+                    "flows go on before the last resume",
+                ));
             }
-            (Phase::Established, frame) => self.on_flow_frame(frame)?,
+            (LinkPhase::Established, frame) => self.on_flow_frame(frame)?,
         }
         self.note_heard();
         Ok(())
     }
 
-    fn on_flow_frame(&mut self, frame: Frame) -> Result<(), Error> {
+    fn on_flow_frame(&mut self, frame: SessionFrame) -> Result<(), SessionError> {
         match frame {
-            Frame::Open(open) => self.on_open(open),
-            Frame::Answer(answer) => self.on_answer(answer),
-            Frame::Data(data) => self.on_data(data.view()),
-            Frame::Finish(finish) => self.on_finish(finish),
-            Frame::Reset(reset) => self.on_reset(reset),
-            Frame::Ack(ack) => match self.standing(ack.flow) {
-                Standing::Open => {
+            SessionFrame::Open(open) => self.on_open(open),
+            SessionFrame::Answer(answer) => self.on_answer(answer),
+            SessionFrame::Data(data) => self.on_data(data.view()),
+            SessionFrame::Finish(finish) => self.on_finish(finish),
+            SessionFrame::Reset(reset) => self.on_reset(reset),
+            SessionFrame::Ack(ack) => match self.standing(ack.flow) {
+                FlowIdState::Open => {
                     self.apply_ack(&ack)?;
                     self.activate(ack.flow);
                     self.check_room(ack.flow);
                     Ok(())
                 }
                 // The flow may have been reset here while the acknowledgement was under way.
-                Standing::Closed => Ok(()),
-                Standing::NeverOpened => never_opened(ack.flow),
+                FlowIdState::Closed => Ok(()),
+                FlowIdState::NeverOpened => never_opened(ack.flow),
             },
-            Frame::TotalCredit(credit) => {
+            SessionFrame::TotalCredit(credit) => {
                 self.peer_total_window = self.total_credit(credit.window);
                 self.release_stalled();
                 Ok(())
             }
-            Frame::Message(message) => self.on_message(message),
-            Frame::MessageAck(ack) => {
+            SessionFrame::Message(message) => self.on_message(message),
+            SessionFrame::MessageAck(ack) => {
                 if self.messages.acknowledge(ack.next) {
                     self.release_messages();
                     Ok(())
                 } else {
-                    Err(Error::PeerMisbehaved(
+                    Err(SessionError::PeerMisbehaved(
                         "it has messages that were never sent",
                     ))
                 }
             }
-            Frame::GoAway(_) => {
+            SessionFrame::GoAway(_) => {
                 if !self.peer_leaving {
                     self.peer_leaving = true;
-                    self.events.push_back(Event::GoAway);
+                    self.events.push_back(SessionEvent::GoAway);
                 }
                 Ok(())
             }
-            Frame::Hello(_)
-            | Frame::Resume(_)
-            | Frame::DatagramOffer(_)
-            | Frame::Ping(_)
-            | Frame::Pong(_) => Ok(()),
+            SessionFrame::Hello(_)
+            | SessionFrame::Resume(_)
+            | SessionFrame::DatagramOffer(_)
+            | SessionFrame::Ping(_)
+            | SessionFrame::Pong(_) => Ok(()),
         }
     }
 
@@ -178,10 +191,10 @@ impl Session {
             .liveness
             .heard(self.now, &self.config, &mut self.random);
         match before {
-            Presence::Doubted | Presence::Silent | Presence::GivenUp => {
-                self.events.push_back(Event::Heard)
+            PeerPresence::Doubted | PeerPresence::Silent | PeerPresence::GivenUp => {
+                self.events.push_back(SessionEvent::Heard)
             }
-            Presence::Unmet | Presence::Heard => {}
+            PeerPresence::Unmet | PeerPresence::Heard => {}
         }
     }
 
@@ -189,36 +202,36 @@ impl Session {
         flow.0 % 2 == u64::from(self.local > self.peer)
     }
 
-    fn standing(&self, flow: FlowId) -> Standing {
+    fn standing(&self, flow: FlowId) -> FlowIdState {
         let next = if self.is_ours(flow) {
             self.next_id
         } else {
             self.peer_next
         };
         if self.flows.contains_key(&flow) {
-            Standing::Open
+            FlowIdState::Open
         } else if flow.0 < next && !self.unopened.contains(&flow) {
-            Standing::Closed
+            FlowIdState::Closed
         } else {
-            Standing::NeverOpened
+            FlowIdState::NeverOpened
         }
     }
 
-    fn on_open(&mut self, frame: OpenFrame) -> Result<(), Error> {
+    fn on_open(&mut self, frame: OpenFrame) -> Result<(), SessionError> {
         let id = frame.flow;
         if self.is_ours(id) {
-            return Err(Error::PeerMisbehavedOnFlow {
+            return Err(SessionError::PeerMisbehavedOnFlow {
                 flow: id,
                 what: "its id is one of ours to give",
             });
         }
         match self.standing(id) {
-            Standing::Open => Ok(()),
-            Standing::Closed => {
-                self.refuse_stray(id);
+            FlowIdState::Open => Ok(()),
+            FlowIdState::Closed => {
+                self.reset_closed_flow(id);
                 Ok(())
             }
-            Standing::NeverOpened => {
+            FlowIdState::NeverOpened => {
                 self.note_id(id)?;
                 if self.peer_flows >= self.config.flow_limit {
                     self.send_reset(id, ResetReason::Limit);
@@ -226,15 +239,15 @@ impl Session {
                 }
                 self.peer_flows += 1;
                 self.counters.accepted_flows += 1;
-                let flow = Flow::new(
+                let flow = SessionFlow::new(
                     self.now,
-                    Origin::Theirs,
+                    FlowOrigin::Theirs,
                     frame.open.clone(),
                     self.peer_flow_window,
                     self.config.flow_window.bytes(),
                 );
                 self.flows.insert(id, Box::new(flow));
-                self.events.push_back(Event::Opened {
+                self.events.push_back(SessionEvent::Opened {
                     flow: id,
                     open: frame.open,
                 });
@@ -245,14 +258,14 @@ impl Session {
 
     /// The peer has used this id. Those below it that it has not opened yet may come later, in
     /// another packet.
-    fn note_id(&mut self, id: FlowId) -> Result<(), Error> {
+    fn note_id(&mut self, id: FlowId) -> Result<(), SessionError> {
         if self.unopened.remove(&id) || id.0 < self.peer_next {
             return Ok(());
         }
         let parity = u64::from(self.peer > self.local);
         let first = self.peer_next + u64::from(self.peer_next % 2 != parity);
         if (id.0 - first) / 2 > FLOW_LIMIT as u64 {
-            return Err(Error::PeerMisbehavedOnFlow {
+            return Err(SessionError::PeerMisbehavedOnFlow {
                 flow: id,
                 what: "its id is far above the last one",
             });
@@ -266,20 +279,20 @@ impl Session {
         Ok(())
     }
 
-    fn on_answer(&mut self, frame: AnswerFrame) -> Result<(), Error> {
+    fn on_answer(&mut self, frame: AnswerFrame) -> Result<(), SessionError> {
         let id = frame.flow;
         if !self.is_ours(id) {
-            return Err(Error::PeerMisbehavedOnFlow {
+            return Err(SessionError::PeerMisbehavedOnFlow {
                 flow: id,
                 what: "it answers a flow of its own",
             });
         }
         let Some(flow) = self.flows.get_mut(&id) else {
             return match self.standing(id) {
-                Standing::NeverOpened => never_opened(id),
+                FlowIdState::NeverOpened => never_opened(id),
                 // A failed flow is kept over there until it hears that we know.
-                Standing::Open | Standing::Closed => {
-                    self.refuse_stray(id);
+                FlowIdState::Open | FlowIdState::Closed => {
+                    self.reset_closed_flow(id);
                     Ok(())
                 }
             };
@@ -289,23 +302,23 @@ impl Session {
         }
         flow.answer = Some(frame.answer);
         self.control.opens.remove(&id);
-        self.events.push_back(Event::Answered {
+        self.events.push_back(SessionEvent::Answered {
             flow: id,
             answer: frame.answer,
         });
-        if let Answer::Failed(_) = frame.answer {
+        if let OpenAnswer::Failed(_) = frame.answer {
             self.remove(id);
             self.send_reset(id, ResetReason::Gone);
-            self.events.push_back(Event::Closed { flow: id });
+            self.events.push_back(SessionEvent::Closed { flow: id });
             self.check_drained();
         }
         Ok(())
     }
 
-    fn on_data(&mut self, data: DataView<'_>) -> Result<(), Error> {
+    fn on_data(&mut self, data: DataView<'_>) -> Result<(), SessionError> {
         let id = data.flow;
         let Some(flow) = self.flows.get_mut(&id) else {
-            return self.on_stray(id);
+            return self.on_unknown_flow(id);
         };
         self.counters.received_data_bytes += data.bytes.len() as u64;
         if flow.is_failed() {
@@ -324,25 +337,27 @@ impl Session {
         self.counters.duplicate_bytes += data.bytes.len() as u64 - fresh;
         self.unconsumed += fresh;
         if self.unconsumed > self.config.total_window.bytes() {
-            return Err(Error::PeerMisbehaved("it sent more than the total credit"));
+            return Err(SessionError::PeerMisbehaved(
+                "it sent more than the total credit",
+            ));
         }
         if self.held_pieces > held_pieces_limit(self.config.total_window) {
-            return Err(Error::PeerMisbehaved(
+            return Err(SessionError::PeerMisbehaved(
                 "it sent too many pieces that do not join",
             ));
         }
         if !flow.receive.readable_told && flow.receive.has_unread() {
             flow.receive.readable_told = true;
-            self.events.push_back(Event::Readable { flow: id });
+            self.events.push_back(SessionEvent::Readable { flow: id });
         }
         self.note_progress(id);
         Ok(())
     }
 
-    fn on_finish(&mut self, finish: Finish) -> Result<(), Error> {
+    fn on_finish(&mut self, finish: FinishFrame) -> Result<(), SessionError> {
         let id = finish.flow;
         let Some(flow) = self.flows.get_mut(&id) else {
-            return self.on_stray(id);
+            return self.on_unknown_flow(id);
         };
         if flow.is_failed() {
             return Ok(());
@@ -362,7 +377,7 @@ impl Session {
         };
         if flow.receive.is_read_to_end() && !flow.receive.finish_told {
             flow.receive.finish_told = true;
-            self.events.push_back(Event::Finished { flow: id });
+            self.events.push_back(SessionEvent::Finished { flow: id });
             self.close_if_complete(id);
         }
     }
@@ -375,20 +390,20 @@ impl Session {
         };
         self.control.note_acknowledgement(self.now);
         self.control.acknowledgements.insert(id);
-        if flow.receive.urgency(ACKNOWLEDGE_BYTES) == Urgency::Now {
+        if flow.receive.urgency(ACKNOWLEDGE_BYTES) == AckUrgency::Now {
             self.control.acknowledge_now = true;
         }
     }
 
-    fn on_reset(&mut self, reset: Reset) -> Result<(), Error> {
+    fn on_reset(&mut self, reset: ResetFrame) -> Result<(), SessionError> {
         let id = reset.flow;
         let Some(flow) = self.flows.get_mut(&id) else {
             return match self.standing(id) {
-                Standing::Open | Standing::Closed => Ok(()),
-                Standing::NeverOpened if self.is_ours(id) => never_opened(id),
+                FlowIdState::Open | FlowIdState::Closed => Ok(()),
+                FlowIdState::NeverOpened if self.is_ours(id) => never_opened(id),
                 // It was reset before its Open went out, which then never comes, or the Open was
                 // overtaken and must not be executed.
-                Standing::NeverOpened => {
+                FlowIdState::NeverOpened => {
                     self.resets.remember(id, reset.reason);
                     self.note_id(id)
                 }
@@ -396,17 +411,17 @@ impl Session {
         };
         // The peer forgets a flow when all of it is acknowledged both ways; when the link was
         // lost with the last acknowledgement, this reset is all we hear of a clean end.
-        let all_sent = flow.send.unsent() == 0 && flow.send.ending != Ending::Open;
+        let all_sent = flow.send.unsent() == 0 && flow.send.ending != FinishState::Open;
         if reset.reason == ResetReason::Gone && all_sent && flow.receive.is_finished() {
             let (written, committed) = (flow.send.written(), flow.committed());
             self.outstanding -= flow.send.outstanding();
             self.committed -= committed;
             self.freed += committed;
-            flow.send.ending = Ending::Sent;
+            flow.send.ending = FinishState::Sent;
             flow.send.acknowledge(self.now, written, written, written);
             flow.send.acknowledge_finish(written);
             if committed > 0 {
-                self.events.push_back(Event::Consumed {
+                self.events.push_back(SessionEvent::Consumed {
                     flow: id,
                     offset: written,
                 });
@@ -418,10 +433,10 @@ impl Session {
         self.remove(id);
         self.resets.remember(id, reset.reason);
         if failed {
-            self.events.push_back(Event::Closed { flow: id });
+            self.events.push_back(SessionEvent::Closed { flow: id });
         } else {
             self.counters.reset_flows += 1;
-            self.events.push_back(Event::Reset {
+            self.events.push_back(SessionEvent::Reset {
                 flow: id,
                 reason: reset.reason,
             });
@@ -430,23 +445,23 @@ impl Session {
         Ok(())
     }
 
-    pub(super) fn apply_ack(&mut self, ack: &Ack) -> Result<(), Error> {
+    pub(super) fn apply_ack(&mut self, ack: &FlowAck) -> Result<(), SessionError> {
         let id = ack.flow;
         let Some(flow) = self.flows.get_mut(&id) else {
             return Ok(());
         };
         flow.is_open_known = true;
-        let claim = |what| Error::PeerMisbehavedOnFlow { flow: id, what };
+        let claim = |what| SessionError::PeerMisbehavedOnFlow { flow: id, what };
         let progress = flow
             .send
             .acknowledge(self.now, ack.received, ack.consumed, ack.limit)
             .ok_or_else(|| claim("it has bytes that were never sent"))?;
         if let Some(link) = &mut self.link {
-            link.datagrams.choice.delivered(progress.delivered);
+            link.datagrams.selection.delivered(progress.delivered);
         }
         let mut is_news = progress.consumed > 0;
-        if ack.finish == Seen::Seen {
-            is_news |= flow.send.ending != Ending::Acknowledged;
+        if ack.finish == ReceiptState::Seen {
+            is_news |= flow.send.ending != FinishState::Acknowledged;
             flow.send
                 .acknowledge_finish(ack.received)
                 .ok_or_else(|| claim("it has an end that was never sent"))?;
@@ -454,11 +469,12 @@ impl Session {
         self.outstanding -= progress.consumed;
         self.committed -= progress.consumed;
         self.freed += progress.consumed;
-        let pool = Pool::new(self.peer_total_window, self.committed);
+        let pool = CreditPool::new(self.peer_total_window, self.committed);
         flow.send.note_consumed(&pool, progress.consumed);
         if is_news {
             let offset = flow.send.consumed();
-            self.events.push_back(Event::Consumed { flow: id, offset });
+            self.events
+                .push_back(SessionEvent::Consumed { flow: id, offset });
         }
         if progress.consumed > 0 {
             self.release_stalled();
@@ -468,23 +484,24 @@ impl Session {
         Ok(())
     }
 
-    fn on_message(&mut self, message: crate::wire::Message) -> Result<(), Error> {
+    fn on_message(&mut self, message: crate::wire::MessageFrame) -> Result<(), SessionError> {
         let received = self.messages.receive(message);
         self.control.note_acknowledgement(self.now);
         self.control.message_ack = true;
-        while let Some(Whole { flow, kind, bytes }) = self.messages.next_whole() {
+        while let Some(ReassembledMessage { flow, kind, bytes }) = self.messages.next_whole() {
             if self.flows.contains_key(&flow) {
-                self.events.push_back(Event::Message { flow, kind, bytes });
+                self.events
+                    .push_back(SessionEvent::Message { flow, kind, bytes });
             }
         }
-        received.map_err(Error::PeerMisbehaved)
+        received.map_err(SessionError::PeerMisbehaved)
     }
 
-    fn on_stray(&mut self, id: FlowId) -> Result<(), Error> {
+    fn on_unknown_flow(&mut self, id: FlowId) -> Result<(), SessionError> {
         match self.standing(id) {
-            Standing::NeverOpened => never_opened(id),
-            Standing::Open | Standing::Closed => {
-                self.refuse_stray(id);
+            FlowIdState::NeverOpened => never_opened(id),
+            FlowIdState::Open | FlowIdState::Closed => {
+                self.reset_closed_flow(id);
                 Ok(())
             }
         }
@@ -492,7 +509,7 @@ impl Session {
 
     /// A frame for a flow that is closed. When it was reset here the peer knows or will soon;
     /// otherwise it is told once.
-    pub(super) fn refuse_stray(&mut self, id: FlowId) {
+    pub(super) fn reset_closed_flow(&mut self, id: FlowId) {
         if self.resets.reason(id).is_none() {
             self.send_reset(id, ResetReason::Gone);
         }
@@ -507,7 +524,7 @@ impl Session {
 }
 
 /// What is to be taken next of the bytes that came.
-struct Part {
+struct FramePart {
     length: usize,
     /// Of the frame that it belongs to, what its length takes.
     prefix: usize,
@@ -516,7 +533,7 @@ struct Part {
 }
 
 /// The next of the bytes that came, behind those of a frame that has `begun`; `None` at their end.
-fn next_part(begun: &[u8], came: &[u8]) -> Result<Option<Part>, Error> {
+fn next_part(begun: &[u8], came: &[u8]) -> Result<Option<FramePart>, SessionError> {
     /// The longest length, in bytes.
     const LENGTH_BYTES: usize = 10;
     if came.is_empty() {
@@ -529,7 +546,7 @@ fn next_part(begun: &[u8], came: &[u8]) -> Result<Option<Part>, Error> {
         let is_endless = begun.len() + length > LENGTH_BYTES;
         return match is_endless {
             true => frame_length(u64::MAX).map(|_| None),
-            false => Ok(Some(Part {
+            false => Ok(Some(FramePart {
                 length,
                 prefix: 0,
                 is_whole: false,
@@ -537,25 +554,25 @@ fn next_part(begun: &[u8], came: &[u8]) -> Result<Option<Part>, Error> {
         };
     };
     let missing = prefix + frame_length(length)? - begun.len();
-    Ok(Some(Part {
+    Ok(Some(FramePart {
         length: missing.min(came.len()),
         prefix,
         is_whole: missing <= came.len(),
     }))
 }
 
-fn never_opened(flow: FlowId) -> Result<(), Error> {
-    Err(Error::PeerMisbehavedOnFlow {
+fn never_opened(flow: FlowId) -> Result<(), SessionError> {
+    Err(SessionError::PeerMisbehavedOnFlow {
         flow,
         what: "it was never opened",
     })
 }
 
-fn misbehaved(flow: FlowId, violation: Violation) -> Error {
+fn misbehaved(flow: FlowId, violation: ReceiveViolation) -> SessionError {
     let what = match violation {
-        Violation::BeyondCredit => "more bytes than the flow's credit",
-        Violation::BeyondEnd => "bytes after the end",
-        Violation::EndMoved => "the end moved",
+        ReceiveViolation::BeyondCredit => "more bytes than the flow's credit",
+        ReceiveViolation::BeyondEnd => "bytes after the end",
+        ReceiveViolation::EndMoved => "the end moved",
     };
-    Error::PeerMisbehavedOnFlow { flow, what }
+    SessionError::PeerMisbehavedOnFlow { flow, what }
 }

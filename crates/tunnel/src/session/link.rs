@@ -10,20 +10,21 @@
 
 use vocab::{FlowId, Time};
 
-use super::datagrams::Datagrams;
-use super::flow::Origin;
-use super::liveness::Presence;
-use super::{Control, Messages, Resets, Session};
+use super::datagrams::DatagramPath;
+use super::flow::FlowOrigin;
+use super::liveness::PeerPresence;
+use super::{MessageQueue, PendingControl, RecentResets, Session};
 use crate::limits::{HELLO_TIMEOUT, PACKETS_OUTLIVE_LINK, SIMULTANEOUS_DIAL};
 use crate::packet::CloseCode;
 use crate::wire::{
-    Frame, Hello, LEAST_VERSION, POSITIONS_PER_FRAME, Position, Resume, Seen, Series, VERSION,
+    HelloFrame, LEAST_VERSION, POSITIONS_PER_FRAME, ReceiptState, ResumeContinuation, ResumeFrame,
+    ResumePosition, SessionFrame, VERSION,
 };
-use crate::{Error, Event, LinkEnd, LinkId, ResetReason};
+use crate::{LinkEnd, LinkId, ResetReason, SessionError, SessionEvent};
 
 /// How far a link has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Phase {
+pub(super) enum LinkPhase {
     Greeting,
     Resuming,
     Established,
@@ -37,31 +38,31 @@ pub(super) enum ResumeOut {
 }
 
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct SessionLink {
     pub(super) id: LinkId,
-    pub(super) phase: Phase,
+    pub(super) phase: LinkPhase,
     /// The bytes of a frame that is not all there yet.
     pub(super) begun: Vec<u8>,
     pub(super) hello_waiting: bool,
     pub(super) resume_out: ResumeOut,
     /// Flow frames travel in packets beside it.
     pub(super) in_packets: bool,
-    pub(super) datagrams: Datagrams,
+    pub(super) datagrams: DatagramPath,
     dialed_by_us: bool,
     attached: Time,
     /// When it broke, if packets go on without it.
     pub(super) broken_at: Option<Time>,
 }
 
-impl Link {
+impl SessionLink {
     /// When the link is given back for want of a hello, or packets end that go on without it.
     pub(super) fn timeout(&self) -> Time {
         if let Some(broken_at) = self.broken_at {
             return broken_at + PACKETS_OUTLIVE_LINK;
         }
         match self.phase {
-            Phase::Greeting | Phase::Resuming => self.attached + HELLO_TIMEOUT,
-            Phase::Established => Time::NEVER,
+            LinkPhase::Greeting | LinkPhase::Resuming => self.attached + HELLO_TIMEOUT,
+            LinkPhase::Established => Time::NEVER,
         }
     }
 
@@ -73,7 +74,7 @@ impl Link {
 impl Session {
     /// A new link to the peer, authenticated by the shell on both sides.
     ///
-    /// It takes the place of the attached one, which [`Event::LinkReplaced`] then names. Only
+    /// It takes the place of the attached one, which [`SessionEvent::LinkReplaced`] then names. Only
     /// when the attached one is younger than [`SIMULTANEOUS_DIAL`], was dialled by the other
     /// side and is not silent, the link dialled by the lower node id stays.
     pub fn link_up(&mut self, now: Time, link: LinkId, dialed_by_us: bool) {
@@ -82,24 +83,24 @@ impl Session {
             let together = current.broken_at.is_none()
                 && current.dialed_by_us != dialed_by_us
                 && self.now.since(current.attached) < SIMULTANEOUS_DIAL
-                && self.liveness.presence() != Presence::Silent;
+                && self.liveness.presence() != PeerPresence::Silent;
             let lower_dialed_current = current.dialed_by_us == (self.local < self.peer);
             if together && lower_dialed_current {
-                self.events.push_back(Event::LinkReplaced { link });
+                self.events.push_back(SessionEvent::LinkReplaced { link });
                 return;
             }
             let link = current.id;
-            self.events.push_back(Event::LinkReplaced { link });
+            self.events.push_back(SessionEvent::LinkReplaced { link });
             self.detach(CloseCode::Finished);
         }
-        self.link = Some(Link {
+        self.link = Some(SessionLink {
             id: link,
-            phase: Phase::Greeting,
+            phase: LinkPhase::Greeting,
             begun: Vec::new(),
             hello_waiting: true,
             resume_out: ResumeOut::From(FlowId(0)),
             in_packets: false,
-            datagrams: Datagrams::new(),
+            datagrams: DatagramPath::new(),
             dialed_by_us,
             attached: self.now,
             broken_at: None,
@@ -108,11 +109,11 @@ impl Session {
 
     /// The link is gone; a link that was replaced before may still be reported here. Where frames
     /// travel in packets beside it they go on until there is another, 60 s at most
-    /// ([`Self::outlives_link`]); [`Event::Heard`] tells that they get through, and [`Event::LinkLost`]
+    /// ([`Self::outlives_link`]); [`SessionEvent::Heard`] tells that they get through, and [`SessionEvent::LinkLost`]
     /// of their end.
     ///
-    /// Flows wait for another link until [`crate::Config::give_up_after`]. When the peer's host closed this one
-    /// ([`LinkEnd::ClosedByPeer`]) and no sign of life comes for [`crate::Config::silent_after`], the peer's
+    /// Flows wait for another link until [`crate::SessionConfig::give_up_after`]. When the peer's host closed this one
+    /// ([`LinkEnd::ClosedByPeer`]) and no sign of life comes for [`crate::SessionConfig::silent_after`], the peer's
     /// process is dead and its flows are reset.
     pub fn link_down(&mut self, now: Time, link: LinkId, end: LinkEnd) {
         self.advance(now);
@@ -123,7 +124,7 @@ impl Session {
         if end == LinkEnd::ClosedByPeer {
             self.liveness.closed(self.now);
         }
-        if !self.outlive_link() {
+        if !self.keep_path_after_link() {
             self.detach(CloseCode::Finished);
         }
     }
@@ -136,24 +137,24 @@ impl Session {
         {
             self.leave_path(link.id, path, code);
         }
-        self.control = Control::default();
+        self.control = PendingControl::default();
         self.liveness.stop();
     }
 
-    pub(super) fn give_back_unanswered_link(&mut self) {
+    pub(super) fn drop_timed_out_link(&mut self) {
         let late = (self.link.as_ref()).filter(|link| self.now >= link.timeout());
         if let Some(current) = late {
             let link = current.id;
             self.events.push_back(match current.broken_at {
-                Some(_) => Event::LinkLost { link },
-                None => Event::LinkReplaced { link },
+                Some(_) => SessionEvent::LinkLost { link },
+                None => SessionEvent::LinkReplaced { link },
             });
             self.detach(CloseCode::Finished);
         }
     }
 
-    pub(super) fn hello(&self) -> Frame {
-        Frame::Hello(Hello {
+    pub(super) fn hello(&self) -> SessionFrame {
+        SessionFrame::Hello(HelloFrame {
             version: VERSION,
             least_version: LEAST_VERSION,
             sender: self.local,
@@ -166,9 +167,9 @@ impl Session {
         })
     }
 
-    pub(super) fn on_hello(&mut self, hello: Hello) -> Result<(), Error> {
+    pub(super) fn on_hello(&mut self, hello: HelloFrame) -> Result<(), SessionError> {
         if hello.version < LEAST_VERSION || hello.least_version > VERSION {
-            return Err(Error::PeerIncompatible {
+            return Err(SessionError::PeerIncompatible {
                 least: hello.least_version,
                 newest: hello.version,
                 ours_least: LEAST_VERSION,
@@ -176,33 +177,36 @@ impl Session {
             });
         }
         if hello.sender != self.peer || hello.receiver != self.local {
-            return Err(Error::WrongNode(hello.sender));
+            return Err(SessionError::WrongNode(hello.sender));
         }
         if hello.incarnation == [0; 16] {
-            return Err(Error::PeerMisbehaved("an incarnation of zero"));
+            return Err(SessionError::PeerMisbehaved("an incarnation of zero"));
         }
         let Some(link) = &mut self.link else {
             return Ok(());
         };
         match link.phase {
-            Phase::Greeting => {
-                link.phase = Phase::Resuming;
+            LinkPhase::Greeting => {
+                link.phase = LinkPhase::Resuming;
                 self.liveness.met();
             }
-            Phase::Resuming | Phase::Established => {
+            LinkPhase::Resuming | LinkPhase::Established => {
                 if self.peer_incarnation != Some(hello.incarnation) {
-                    return Err(Error::PeerMisbehaved("another incarnation on one link"));
+                    return Err(SessionError::PeerMisbehaved(
+                        "another incarnation on one link",
+                    ));
                 }
                 if self.peer_blob.as_ref() != Some(&hello.blob) {
                     self.peer_blob = Some(hello.blob.clone());
-                    self.events.push_back(Event::Hello { blob: hello.blob });
+                    self.events
+                        .push_back(SessionEvent::Hello { blob: hello.blob });
                 }
                 return Ok(());
             }
         }
         if self.peer_incarnation != Some(hello.incarnation) {
             if self.peer_incarnation.is_some() {
-                self.events.push_back(Event::PeerRestarted);
+                self.events.push_back(SessionEvent::PeerRestarted);
                 self.lose_all(ResetReason::PeerRestarted);
                 // The new incarnation numbers its flows from the start: a reset or an
                 // acknowledgement meant for the old one must not hit a namesake.
@@ -213,19 +217,20 @@ impl Session {
             self.peer_next = 0;
             self.unopened.clear();
             self.peer_leaving = false;
-            self.messages = Messages::default();
-            self.resets = Resets::default();
+            self.messages = MessageQueue::default();
+            self.resets = RecentResets::default();
         }
         self.peer_version = hello.version;
         self.peer_flow_window = hello.flow_window;
         self.peer_total_window = self.total_credit(hello.total_window);
         self.peer_blob = Some(hello.blob.clone());
-        self.events.push_back(Event::Hello { blob: hello.blob });
+        self.events
+            .push_back(SessionEvent::Hello { blob: hello.blob });
         Ok(())
     }
 
     /// The next of our Resume frames, as long as there is one.
-    pub(super) fn next_resume(&mut self) -> Option<Frame> {
+    pub(super) fn next_resume(&mut self) -> Option<SessionFrame> {
         let link = self.link.as_ref()?;
         let ResumeOut::From(from) = link.resume_out else {
             return None;
@@ -243,21 +248,25 @@ impl Session {
             .take(POSITIONS_PER_FRAME)
             .filter_map(|id| {
                 let flow = self.flows.get_mut(id)?;
-                let answered = flow.origin == Origin::Ours && flow.answer.is_some();
+                let answered = flow.origin == FlowOrigin::Ours && flow.answer.is_some();
                 self.control.acknowledgements.remove(id);
-                Some(Position {
+                Some(ResumePosition {
                     ack: flow.receive.acknowledgement(*id, &around),
-                    answer: if answered { Seen::Seen } else { Seen::NotYet },
+                    answer: if answered {
+                        ReceiptState::Seen
+                    } else {
+                        ReceiptState::NotYet
+                    },
                 })
             })
             .collect();
         let link = self.link.as_mut()?;
         link.resume_out = more.map_or(ResumeOut::Done, ResumeOut::From);
-        Some(Frame::Resume(Resume {
+        Some(SessionFrame::Resume(ResumeFrame {
             series: if more.is_some() {
-                Series::More
+                ResumeContinuation::More
             } else {
-                Series::Last
+                ResumeContinuation::Last
             },
             flows_seen_below: self.unopened.first().map_or(self.peer_next, |id| id.0),
             next_message: self.messages.next_incoming(),
@@ -265,25 +274,25 @@ impl Session {
         }))
     }
 
-    pub(super) fn on_resume(&mut self, resume: Resume) -> Result<(), Error> {
+    pub(super) fn on_resume(&mut self, resume: ResumeFrame) -> Result<(), SessionError> {
         if resume.flows_seen_below > self.next_id {
-            return Err(Error::PeerMisbehaved(
+            return Err(SessionError::PeerMisbehaved(
                 "it has seen flows that were never opened",
             ));
         }
         if !self.messages.acknowledge(resume.next_message) {
-            return Err(Error::PeerMisbehaved(
+            return Err(SessionError::PeerMisbehaved(
                 "it has messages that were never sent",
             ));
         }
         for position in &resume.positions {
             self.on_position(position)?;
         }
-        if resume.series == Series::More {
+        if resume.series == ResumeContinuation::More {
             return Ok(());
         }
         for (id, flow) in &mut self.flows {
-            if flow.origin == Origin::Ours && id.0 >= resume.flows_seen_below {
+            if flow.origin == FlowOrigin::Ours && id.0 >= resume.flows_seen_below {
                 flow.send.rewind();
                 self.control.opens.insert(*id);
             }
@@ -293,7 +302,7 @@ impl Session {
         Ok(())
     }
 
-    fn on_position(&mut self, position: &Position) -> Result<(), Error> {
+    fn on_position(&mut self, position: &ResumePosition) -> Result<(), SessionError> {
         let id = position.ack.flow;
         let Some(flow) = self.flows.get_mut(&id) else {
             // A flow of the peer's whose Open has not come yet needs no answer.
@@ -301,13 +310,16 @@ impl Session {
                 return Ok(());
             }
             if id.0 >= self.next_id && self.is_ours(id) {
-                return Err(Error::PeerMisbehaved("it has a flow that was never opened"));
+                return Err(SessionError::PeerMisbehaved(
+                    "it has a flow that was never opened",
+                ));
             }
             let reason = self.resets.reason(id).unwrap_or(ResetReason::Gone);
             self.control.resets.insert(id, reason);
             return Ok(());
         };
-        let answer_missing = flow.origin == Origin::Theirs && position.answer == Seen::NotYet;
+        let answer_missing =
+            flow.origin == FlowOrigin::Theirs && position.answer == ReceiptState::NotYet;
         if answer_missing && flow.answer.is_some() {
             self.control.answers.insert(id);
         }
@@ -322,7 +334,7 @@ impl Session {
         let Some(link) = &mut self.link else {
             return;
         };
-        link.phase = Phase::Established;
+        link.phase = LinkPhase::Established;
         let link = link.id;
         if self.establishments > 0 {
             self.counters.link_changes += 1;
@@ -330,7 +342,7 @@ impl Session {
         self.establishments += 1;
         self.liveness.restart();
         self.control.go_away = self.leaving;
-        self.events.push_back(Event::LinkAttached { link });
+        self.events.push_back(SessionEvent::LinkAttached { link });
         let ids: Vec<FlowId> = self.flows.keys().copied().collect();
         for id in ids {
             self.activate(id);

@@ -16,13 +16,13 @@
 
 use std::time::Duration;
 
-use vocab::{Random, Time};
+use vocab::{SeededRandom, Time};
 
-use crate::Config;
+use crate::SessionConfig;
 use crate::limits::{LATE_PACKETS, ROUND_TRIP_REFRESH};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Presence {
+pub(super) enum PeerPresence {
     Unmet,
     Heard,
     /// Its link broke, and it was not heard since. It counts as silent, and is asked at once.
@@ -33,14 +33,14 @@ pub(super) enum Presence {
 
 /// What became due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Due {
+pub(super) enum LivenessTimeout {
     Silent,
     GiveUp,
 }
 
 #[derive(Debug)]
-pub(super) struct Liveness {
-    presence: Presence,
+pub(super) struct PeerLiveness {
+    presence: PeerPresence,
     last_heard: Time,
     /// When the peer's host closed the link, while there is no sign that the peer's process lives.
     closed_at: Option<Time>,
@@ -54,10 +54,10 @@ pub(super) struct Liveness {
     pub(super) smoothed: Option<Duration>,
 }
 
-impl Liveness {
+impl PeerLiveness {
     pub(super) fn new() -> Self {
         Self {
-            presence: Presence::Unmet,
+            presence: PeerPresence::Unmet,
             last_heard: Time::ZERO,
             closed_at: None,
             ping_at: Time::NEVER,
@@ -70,19 +70,24 @@ impl Liveness {
         }
     }
 
-    pub(super) fn presence(&self) -> Presence {
+    pub(super) fn presence(&self) -> PeerPresence {
         self.presence
     }
 
     /// A frame came; returns what the peer was before.
-    pub(super) fn heard(&mut self, now: Time, config: &Config, random: &mut Random) -> Presence {
+    pub(super) fn heard(
+        &mut self,
+        now: Time,
+        config: &SessionConfig,
+        random: &mut SeededRandom,
+    ) -> PeerPresence {
         self.last_heard = now;
         // Packets that were under way when the peer's process died prove nothing.
         self.closed_at = (self.closed_at).filter(|closed_at| now.since(*closed_at) < LATE_PACKETS);
         self.ping_at = now + spread(config.ping_interval, random);
         // Who only receives has no other way to learn the round-trip time.
         self.ping_waiting &= self.latest.is_none();
-        std::mem::replace(&mut self.presence, Presence::Heard)
+        std::mem::replace(&mut self.presence, PeerPresence::Heard)
     }
 
     /// A link is established: measure it, and forget what another link measured.
@@ -108,18 +113,18 @@ impl Liveness {
     /// both sides of a broken path, so it says nothing new.
     pub(super) fn closed(&mut self, now: Time) {
         match self.presence {
-            Presence::Heard | Presence::Doubted => {
+            PeerPresence::Heard | PeerPresence::Doubted => {
                 self.closed_at.get_or_insert(now);
             }
-            Presence::Unmet | Presence::Silent | Presence::GivenUp => {}
+            PeerPresence::Unmet | PeerPresence::Silent | PeerPresence::GivenUp => {}
         }
     }
 
     /// The link broke, perhaps because the peer is dead: until it is heard in a packet it counts as
     /// silent, and it is asked at once.
     pub(super) fn doubt(&mut self) {
-        if self.presence == Presence::Heard {
-            self.presence = Presence::Doubted;
+        if self.presence == PeerPresence::Heard {
+            self.presence = PeerPresence::Doubted;
         }
         self.ping_sent = None;
         self.ping_waiting = true;
@@ -141,7 +146,7 @@ impl Liveness {
 
     /// The stamp of a ping that goes out now.
     pub(super) fn ping(&mut self, now: Time) -> u32 {
-        let stamp = stamp_us(now, Asker::Liveness);
+        let stamp = stamp_us(now, PingPurpose::Liveness);
         self.ping_waiting = false;
         self.ping_sent = Some((stamp, now));
         stamp
@@ -169,21 +174,21 @@ impl Liveness {
         );
     }
 
-    pub(super) fn timeout(&self, config: &Config) -> Time {
+    pub(super) fn timeout(&self, config: &SessionConfig) -> Time {
         let closed = self.closed_deadline(config);
         let presence = match self.presence {
-            Presence::Unmet | Presence::GivenUp => Time::NEVER,
-            Presence::Heard | Presence::Doubted => {
+            PeerPresence::Unmet | PeerPresence::GivenUp => Time::NEVER,
+            PeerPresence::Heard | PeerPresence::Doubted => {
                 let silent = self.last_heard + config.silent_after.min(config.give_up_after);
                 silent.min(closed)
             }
-            Presence::Silent => closed.min(self.last_heard + config.give_up_after),
+            PeerPresence::Silent => closed.min(self.last_heard + config.give_up_after),
         };
         presence.min(self.ping_at)
     }
 
     /// When a peer is given up whose host closed the link.
-    fn closed_deadline(&self, config: &Config) -> Time {
+    fn closed_deadline(&self, config: &SessionConfig) -> Time {
         self.closed_at
             .map_or(Time::NEVER, |closed_at| closed_at + config.silent_after)
     }
@@ -192,9 +197,9 @@ impl Liveness {
     pub(super) fn handle_timeout(
         &mut self,
         now: Time,
-        config: &Config,
-        random: &mut Random,
-    ) -> Option<Due> {
+        config: &SessionConfig,
+        random: &mut SeededRandom,
+    ) -> Option<LivenessTimeout> {
         if now >= self.ping_at {
             self.ping_at = now + spread(config.ping_interval, random);
             self.ping_waiting = true;
@@ -203,20 +208,20 @@ impl Liveness {
         let is_gone = now >= self.closed_deadline(config);
         let is_silent = is_gone || quiet >= config.silent_after.min(config.give_up_after);
         match self.presence {
-            Presence::Heard | Presence::Doubted if is_silent => {
-                self.presence = Presence::Silent;
-                Some(Due::Silent)
+            PeerPresence::Heard | PeerPresence::Doubted if is_silent => {
+                self.presence = PeerPresence::Silent;
+                Some(LivenessTimeout::Silent)
             }
-            Presence::Silent if is_gone || quiet >= config.give_up_after => {
-                self.presence = Presence::GivenUp;
+            PeerPresence::Silent if is_gone || quiet >= config.give_up_after => {
+                self.presence = PeerPresence::GivenUp;
                 self.closed_at = None;
-                Some(Due::GiveUp)
+                Some(LivenessTimeout::GiveUp)
             }
-            Presence::Unmet
-            | Presence::Heard
-            | Presence::Doubted
-            | Presence::Silent
-            | Presence::GivenUp => None,
+            PeerPresence::Unmet
+            | PeerPresence::Heard
+            | PeerPresence::Doubted
+            | PeerPresence::Silent
+            | PeerPresence::GivenUp => None,
         }
     }
 }
@@ -224,7 +229,7 @@ impl Liveness {
 /// Who asks by a ping. They ask by different ways, at the same moment perhaps, and the answer to one
 /// says nothing of the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asker {
+pub(super) enum PingPurpose {
     /// Whether the peer lives.
     Liveness,
     /// Whether what went on the link in a trial is there.
@@ -232,15 +237,15 @@ pub(super) enum Asker {
 }
 
 /// What a ping is told from others by: the time, even or odd.
-pub(super) fn stamp_us(now: Time, asker: Asker) -> u32 {
+pub(super) fn stamp_us(now: Time, asker: PingPurpose) -> u32 {
     let stamp = (now.as_nanos() / 1_000) as u32;
     match asker {
-        Asker::Liveness => stamp & !1,
-        Asker::Mark => stamp | 1,
+        PingPurpose::Liveness => stamp & !1,
+        PingPurpose::Mark => stamp | 1,
     }
 }
 
 /// The interval and up to a quarter more.
-fn spread(interval: Duration, random: &mut Random) -> Duration {
+fn spread(interval: Duration, random: &mut SeededRandom) -> Duration {
     interval + interval / 1024 * (random.next_u64() % 256) as u32
 }

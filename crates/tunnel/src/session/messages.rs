@@ -7,39 +7,39 @@ use bytes::{Bytes, BytesMut};
 use vocab::FlowId;
 
 use crate::limits::{MESSAGE_BACKLOG_LIMIT, MESSAGE_LIMIT, MESSAGE_PIECE, MESSAGE_PIECES_LIMIT};
-use crate::ranges::Ranges;
-use crate::wire::{Message, Piece};
+use crate::ranges::RangeSet;
+use crate::wire::{MessageContinuation, MessageFrame};
 
 /// What is kept of a piece beside its bytes, about.
 const PIECE_OVERHEAD: usize = 160;
 
 #[derive(Debug, Default)]
-pub(super) struct Messages {
-    outgoing: VecDeque<Message>,
+pub(super) struct MessageQueue {
+    outgoing: VecDeque<MessageFrame>,
     /// Sequences below this were sent on this link.
     sent_below: u64,
     /// Of these, what is to be sent again, and what is known to have arrived behind a gap.
-    again: Ranges,
-    arrived: Ranges,
+    again: RangeSet,
+    arrived: RangeSet,
     next_sequence: u64,
     backlog: usize,
     next_incoming: u64,
     /// What came before its turn.
-    early: BTreeMap<u64, Message>,
+    early: BTreeMap<u64, MessageFrame>,
     early_bytes: usize,
     assembling: Option<(FlowId, BytesMut)>,
-    whole: VecDeque<Whole>,
+    whole: VecDeque<ReassembledMessage>,
 }
 
 /// A message of the peer's, with all its pieces.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Whole {
+pub(super) struct ReassembledMessage {
     pub(super) flow: FlowId,
     pub(super) kind: u8,
     pub(super) bytes: Bytes,
 }
 
-impl Messages {
+impl MessageQueue {
     /// Queues a message; `false` when it is too long or too much is waiting.
     pub(super) fn push(&mut self, flow: FlowId, kind: u8, mut bytes: Bytes) -> bool {
         let pieces = bytes.len().div_ceil(MESSAGE_PIECE).max(1);
@@ -53,11 +53,11 @@ impl Messages {
         loop {
             let part = bytes.split_to(bytes.len().min(MESSAGE_PIECE));
             let piece = if bytes.is_empty() {
-                Piece::Last
+                MessageContinuation::Last
             } else {
-                Piece::Part
+                MessageContinuation::Part
             };
-            self.outgoing.push_back(Message {
+            self.outgoing.push_back(MessageFrame {
                 flow,
                 kind,
                 piece,
@@ -65,7 +65,7 @@ impl Messages {
                 bytes: part,
             });
             self.next_sequence += 1;
-            if piece == Piece::Last {
+            if piece == MessageContinuation::Last {
                 return true;
             }
         }
@@ -94,7 +94,7 @@ impl Messages {
     }
 
     /// What goes next, at most `room` bytes of content; `None` when there is nothing so short.
-    pub(super) fn next_to_send(&mut self, room: usize) -> Option<Message> {
+    pub(super) fn next_to_send(&mut self, room: usize) -> Option<MessageFrame> {
         let sequence = self.next_sequence_to_send();
         let first = self.outgoing.front()?.sequence;
         let message = self.outgoing.get((sequence.checked_sub(first)?) as usize)?;
@@ -145,8 +145,8 @@ impl Messages {
     /// A new link: everything that is not acknowledged is sent again.
     pub(super) fn rewind(&mut self) {
         self.sent_below = self.base();
-        self.again = Ranges::default();
-        self.arrived = Ranges::default();
+        self.again = RangeSet::default();
+        self.arrived = RangeSet::default();
     }
 
     /// What was sent and is not known to be there goes again, though packets with some of it may still
@@ -174,7 +174,7 @@ impl Messages {
     ///
     /// # Errors
     /// With what a peer must not send.
-    pub(super) fn receive(&mut self, message: Message) -> Result<(), &'static str> {
+    pub(super) fn receive(&mut self, message: MessageFrame) -> Result<(), &'static str> {
         if message.sequence < self.next_incoming || self.early.contains_key(&message.sequence) {
             return Ok(());
         }
@@ -188,7 +188,8 @@ impl Messages {
             // Its packet is not kept alive for it.
             let bytes = Bytes::copy_from_slice(&message.bytes);
             let sequence = message.sequence;
-            self.early.insert(sequence, Message { bytes, ..message });
+            self.early
+                .insert(sequence, MessageFrame { bytes, ..message });
             return Ok(());
         }
         self.assemble(message)?;
@@ -200,19 +201,20 @@ impl Messages {
     }
 
     /// The next message that has all its pieces.
-    pub(super) fn next_whole(&mut self) -> Option<Whole> {
+    pub(super) fn next_whole(&mut self) -> Option<ReassembledMessage> {
         self.whole.pop_front()
     }
 
-    fn assemble(&mut self, message: Message) -> Result<(), &'static str> {
+    fn assemble(&mut self, message: MessageFrame) -> Result<(), &'static str> {
         self.next_incoming += 1;
-        let Message {
+        let MessageFrame {
             flow, kind, piece, ..
         } = message;
         let bytes = match self.assembling.take() {
-            None if piece == Piece::Last => {
+            None if piece == MessageContinuation::Last => {
                 let bytes = message.bytes;
-                self.whole.push_back(Whole { flow, kind, bytes });
+                self.whole
+                    .push_back(ReassembledMessage { flow, kind, bytes });
                 return Ok(());
             }
             None => BytesMut::from(&message.bytes[..]),
@@ -226,11 +228,12 @@ impl Messages {
             return Err("a message is too long");
         }
         match piece {
-            Piece::Last => {
+            MessageContinuation::Last => {
                 let bytes = bytes.freeze();
-                self.whole.push_back(Whole { flow, kind, bytes });
+                self.whole
+                    .push_back(ReassembledMessage { flow, kind, bytes });
             }
-            Piece::Part => self.assembling = Some((flow, bytes)),
+            MessageContinuation::Part => self.assembling = Some((flow, bytes)),
         }
         Ok(())
     }
@@ -240,13 +243,13 @@ impl Messages {
 mod tests {
     use super::*;
 
-    fn sent(messages: &mut Messages) -> Vec<Message> {
+    fn sent(messages: &mut MessageQueue) -> Vec<MessageFrame> {
         std::iter::from_fn(|| messages.next_to_send(MESSAGE_PIECE)).collect()
     }
 
     #[test]
     fn a_long_message_arrives_whole_after_a_change_of_links() {
-        let (mut near, mut far) = (Messages::default(), Messages::default());
+        let (mut near, mut far) = (MessageQueue::default(), MessageQueue::default());
         let long = Bytes::from(vec![7; 40_000]);
         assert!(near.push(FlowId(2), 1, long.clone()));
         let first = near.next_to_send(MESSAGE_PIECE).unwrap();
@@ -267,7 +270,7 @@ mod tests {
 
     #[test]
     fn what_was_lost_is_sent_again_and_what_overtook_it_waits() {
-        let (mut near, mut far) = (Messages::default(), Messages::default());
+        let (mut near, mut far) = (MessageQueue::default(), MessageQueue::default());
         for kind in 0..4 {
             assert!(near.push(FlowId(0), kind, Bytes::from_static(b"x")));
         }
@@ -298,7 +301,7 @@ mod tests {
     /// A link broke, and packets with some of them are still under way.
     #[test]
     fn what_is_repeated_is_whole_whatever_is_lost_then() {
-        let mut near = Messages::default();
+        let mut near = MessageQueue::default();
         for kind in 0..5 {
             assert!(near.push(FlowId(0), kind, Bytes::from_static(b"x")));
         }
@@ -315,20 +318,20 @@ mod tests {
 
     #[test]
     fn the_backlog_is_bounded_on_both_sides() {
-        let mut near = Messages::default();
+        let mut near = MessageQueue::default();
         let large = Bytes::from(vec![0; MESSAGE_LIMIT]);
         for _ in 0..MESSAGE_BACKLOG_LIMIT / MESSAGE_LIMIT {
             assert!(near.push(FlowId(0), 0, large.clone()));
         }
         assert!(!near.push(FlowId(0), 0, Bytes::from_static(b"x")));
-        assert!(!Messages::default().push(FlowId(0), 0, vec![0; MESSAGE_LIMIT + 1].into()));
-        let mut many = Messages::default();
+        assert!(!MessageQueue::default().push(FlowId(0), 0, vec![0; MESSAGE_LIMIT + 1].into()));
+        let mut many = MessageQueue::default();
         while many.push(FlowId(0), 0, Bytes::new()) {}
         assert_eq!(many.outgoing.len(), MESSAGE_PIECES_LIMIT);
-        let far_ahead = Message {
+        let far_ahead = MessageFrame {
             sequence: MESSAGE_PIECES_LIMIT as u64 + 1,
             ..many.outgoing[0].clone()
         };
-        assert!(Messages::default().receive(far_ahead).is_err());
+        assert!(MessageQueue::default().receive(far_ahead).is_err());
     }
 }

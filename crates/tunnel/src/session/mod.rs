@@ -30,25 +30,26 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
-use vocab::{FlowId, NodeId, Random, Time, Writer};
+use vocab::{ByteWriter, FlowId, NodeId, SeededRandom, Time};
 
-use crate::credit::Pool;
+use crate::credit::CreditPool;
 use crate::limits::{ACKNOWLEDGE_DELAY, FLOW_LIMIT, HELLO_BLOB_LIMIT, MESSAGE_BACKLOG_LIMIT};
-use crate::transport::Transport;
-use crate::wire::{Ack, Frame, Reset};
+use crate::transport::DatagramTransport;
+use crate::wire::{FlowAck, ResetFrame, SessionFrame};
 use crate::{
-    Answer, Config, Event, FlowStatistics, LinkId, Open, OpenError, ResetReason, Statistics,
+    FlowStatistics, LinkId, OpenAnswer, OpenError, OpenRequest, ResetReason, SessionConfig,
+    SessionEvent, SessionStatistics,
 };
-pub use packets::Carried;
+pub use packets::CarriedFrame;
 
-use flow::{Flow, Origin};
-use link::{Link, Phase, ResumeOut};
-use liveness::{Due, Liveness, Presence};
-use messages::Messages;
-use receive::Surroundings;
-use resets::Resets;
-use schedule::Schedule;
-use send::Ending;
+use flow::{FlowOrigin, SessionFlow};
+use link::{LinkPhase, ResumeOut, SessionLink};
+use liveness::{LivenessTimeout, PeerLiveness, PeerPresence};
+use messages::MessageQueue;
+use receive::WindowContext;
+use resets::RecentResets;
+use schedule::FlowScheduler;
+use send::FinishState;
 
 /// Less room than this is little: `Writable` is said when there is that much again.
 const LITTLE_ROOM: u64 = 16 << 10;
@@ -63,22 +64,22 @@ const MOST_TOTAL_CREDIT: u64 = 4;
 /// ended it may still be waiting.
 #[derive(Debug)]
 pub struct Session {
-    config: Config,
+    config: SessionConfig,
     local: NodeId,
     peer: NodeId,
-    random: Random,
+    random: SeededRandom,
     now: Time,
     incarnation: [u8; 16],
     peer_incarnation: Option<[u8; 16]>,
     blob: Bytes,
     peer_blob: Option<Bytes>,
-    link: Option<Link>,
+    link: Option<SessionLink>,
     /// A datagram path whose link is gone, while the peer may still have to be told.
-    closing: Option<(LinkId, Box<Transport<Vec<Carried>>>)>,
+    closing: Option<(LinkId, Box<DatagramTransport<Vec<CarriedFrame>>>)>,
     establishments: u64,
-    liveness: Liveness,
+    liveness: PeerLiveness,
     /// Boxed: a tree that grows at its end leaves almost half of the room in its nodes empty.
-    flows: BTreeMap<FlowId, Box<Flow>>,
+    flows: BTreeMap<FlowId, Box<SessionFlow>>,
     /// The id our next flow gets.
     next_id: u64,
     /// Above every id that the peer has used.
@@ -92,17 +93,17 @@ pub struct Session {
     leaving: bool,
     peer_leaving: bool,
     drained_told: bool,
-    control: Control,
+    control: PendingControl,
     acknowledged_at: Option<Time>,
-    schedule: Schedule,
+    schedule: FlowScheduler,
     /// Flows that wait for the total credit alone.
     stalled: BTreeSet<FlowId>,
     /// Flows that are to be told when messages have room.
     message_waiters: BTreeSet<FlowId>,
     /// Whether data is being sent again after a change of links.
     repeating: bool,
-    messages: Messages,
-    resets: Resets,
+    messages: MessageQueue,
+    resets: RecentResets,
     /// Over all flows: sent and not consumed by the peer.
     outstanding: u64,
     /// Over all flows: written and not consumed by the peer.
@@ -115,13 +116,13 @@ pub struct Session {
     flow_memory: usize,
     /// Total credit that came back since waiting writers were last looked for.
     freed: u64,
-    counters: Statistics,
-    events: VecDeque<Event>,
+    counters: SessionStatistics,
+    events: VecDeque<SessionEvent>,
 }
 
 /// What is to be said on the current link, apart from data. Forgotten with the link.
 #[derive(Debug, Default)]
-struct Control {
+struct PendingControl {
     pong: Option<u32>,
     go_away: bool,
     opens: BTreeSet<FlowId>,
@@ -129,13 +130,13 @@ struct Control {
     resets: BTreeMap<FlowId, ResetReason>,
     acknowledgements: BTreeSet<FlowId>,
     /// Of flows that have closed since.
-    last_acknowledgements: BTreeMap<FlowId, Ack>,
+    last_acknowledgements: BTreeMap<FlowId, FlowAck>,
     message_ack: bool,
     acknowledge_at: Option<Time>,
     acknowledge_now: bool,
 }
 
-impl Control {
+impl PendingControl {
     fn note_acknowledgement(&mut self, now: Time) {
         self.acknowledge_at.get_or_insert(now + ACKNOWLEDGE_DELAY);
     }
@@ -145,7 +146,13 @@ impl Session {
     /// A session that has not met its peer yet. `random` must be seeded from the system: the
     /// nonce that tells this life of the node from the one before comes from it.
     #[must_use]
-    pub fn new(config: Config, local: NodeId, peer: NodeId, mut random: Random, now: Time) -> Self {
+    pub fn new(
+        config: SessionConfig,
+        local: NodeId,
+        peer: NodeId,
+        mut random: SeededRandom,
+        now: Time,
+    ) -> Self {
         let mut incarnation = [0; 16];
         random.fill(&mut incarnation);
         Self {
@@ -161,7 +168,7 @@ impl Session {
             link: None,
             closing: None,
             establishments: 0,
-            liveness: Liveness::new(),
+            liveness: PeerLiveness::new(),
             flows: BTreeMap::new(),
             next_id: u64::from(local > peer),
             peer_next: 0,
@@ -173,26 +180,26 @@ impl Session {
             leaving: false,
             peer_leaving: false,
             drained_told: false,
-            control: Control::default(),
+            control: PendingControl::default(),
             acknowledged_at: None,
-            schedule: Schedule::default(),
+            schedule: FlowScheduler::default(),
             stalled: BTreeSet::new(),
             message_waiters: BTreeSet::new(),
             repeating: false,
-            messages: Messages::default(),
-            resets: Resets::default(),
+            messages: MessageQueue::default(),
+            resets: RecentResets::default(),
             outstanding: 0,
             committed: 0,
             unconsumed: 0,
             held_pieces: 0,
             flow_memory: 0,
             freed: 0,
-            counters: Statistics::default(),
+            counters: SessionStatistics::default(),
             events: VecDeque::new(),
         }
     }
 
-    /// Sets what the peer's engine gets as [`Event::Hello`]: with the next link, and at once
+    /// Sets what the peer's engine gets as [`SessionEvent::Hello`]: with the next link, and at once
     /// when one is up.
     ///
     /// # Panics
@@ -209,7 +216,7 @@ impl Session {
     }
 
     /// The next event; to be called until there is none.
-    pub fn poll_event(&mut self) -> Option<Event> {
+    pub fn poll_event(&mut self) -> Option<SessionEvent> {
         self.events.pop_front()
     }
 
@@ -234,17 +241,17 @@ impl Session {
     /// Does what is due: pings, acknowledgements, silence, giving up.
     pub fn handle_timeout(&mut self, now: Time) {
         self.advance(now);
-        self.give_back_unanswered_link();
+        self.drop_timed_out_link();
         self.handle_datagram_timeout();
         while let Some(due) = self
             .liveness
             .handle_timeout(self.now, &self.config, &mut self.random)
         {
             match due {
-                Due::Silent => self.events.push_back(Event::Silent),
-                Due::GiveUp => {
+                LivenessTimeout::Silent => self.events.push_back(SessionEvent::Silent),
+                LivenessTimeout::GiveUp => {
                     let flows = self.flows.len();
-                    self.events.push_back(Event::PeerLost { flows });
+                    self.events.push_back(SessionEvent::PeerLost { flows });
                     self.lose_all(ResetReason::PeerLost);
                 }
             }
@@ -256,9 +263,9 @@ impl Session {
     ///
     /// # Errors
     /// When the connection should pass by instead.
-    pub fn open(&mut self, now: Time, open: Open) -> Result<FlowId, OpenError> {
+    pub fn open(&mut self, now: Time, open: OpenRequest) -> Result<FlowId, OpenError> {
         self.advance(now);
-        if self.establishments == 0 || self.liveness.presence() == Presence::GivenUp {
+        if self.establishments == 0 || self.liveness.presence() == PeerPresence::GivenUp {
             return Err(OpenError::NotConnected);
         }
         if self.leaving {
@@ -273,7 +280,13 @@ impl Session {
         let id = FlowId(self.next_id);
         self.next_id += 2;
         let window = self.config.flow_window.bytes();
-        let flow = Flow::new(self.now, Origin::Ours, open, self.peer_flow_window, window);
+        let flow = SessionFlow::new(
+            self.now,
+            FlowOrigin::Ours,
+            open,
+            self.peer_flow_window,
+            window,
+        );
         self.flows.insert(id, Box::new(flow));
         self.counters.opened_flows += 1;
         if self.link.is_some() {
@@ -282,14 +295,14 @@ impl Session {
         Ok(id)
     }
 
-    /// Answers a flow that the peer opened, once. After [`Answer::Failed`] the flow carries
-    /// nothing, and [`Event::Closed`] comes when the peer knows.
-    pub fn answer(&mut self, flow: FlowId, answer: Answer) {
+    /// Answers a flow that the peer opened, once. After [`OpenAnswer::Failed`] the flow carries
+    /// nothing, and [`SessionEvent::Closed`] comes when the peer knows.
+    pub fn answer(&mut self, flow: FlowId, answer: OpenAnswer) {
         let linked = self.link.is_some();
         let Some(state) = self.flows.get_mut(&flow) else {
             return;
         };
-        if state.origin == Origin::Theirs && state.answer.is_none() {
+        if state.origin == FlowOrigin::Theirs && state.answer.is_none() {
             state.answer = Some(answer);
             if linked {
                 self.control.answers.insert(flow);
@@ -298,7 +311,7 @@ impl Session {
     }
 
     /// Encoded bytes that may be written now: what the limit on unsent bytes, the flow's
-    /// credit and the total credit allow. When it is little, [`Event::Writable`] follows.
+    /// credit and the total credit allow. When it is little, [`SessionEvent::Writable`] follows.
     #[must_use]
     pub fn writable(&self, flow: FlowId) -> usize {
         let Some(state) = self.flows.get(&flow) else {
@@ -317,7 +330,7 @@ impl Session {
     #[must_use]
     pub fn record_room(&self, flow: FlowId) -> usize {
         let room = self.flows.get(&flow).map_or(0, |flow| {
-            let pool = Pool::new(self.peer_total_window, self.committed);
+            let pool = CreditPool::new(self.peer_total_window, self.committed);
             flow.send
                 .credit()
                 .min(pool.record_room(flow.send.holding()))
@@ -337,7 +350,11 @@ impl Session {
         if state.is_failed() || bytes.is_empty() {
             return;
         }
-        assert_eq!(state.send.ending, Ending::Open, "nothing after the end");
+        assert_eq!(
+            state.send.ending,
+            FinishState::Open,
+            "nothing after the end"
+        );
         self.committed += bytes.len() as u64;
         state.send.write(bytes);
         state.send.note_blocked(self.now);
@@ -350,21 +367,21 @@ impl Session {
         let Some(state) = self.flows.get_mut(&flow) else {
             return;
         };
-        if !state.is_failed() && state.send.ending == Ending::Open {
-            state.send.ending = Ending::Wanted;
+        if !state.is_failed() && state.send.ending == FinishState::Open {
+            state.send.ending = FinishState::Wanted;
             self.activate(flow);
         }
     }
 
     /// Whether the peer knows of the flow, has consumed all that was written and has seen the end of our
-    /// direction, if it was ended. [`Event::Answered`] and [`Event::Consumed`] tell of changes. Also true of
-    /// a flow that is not open or was answered with [`Answer::Failed`].
+    /// direction, if it was ended. [`SessionEvent::Answered`] and [`SessionEvent::Consumed`] tell of changes. Also true of
+    /// a flow that is not open or was answered with [`OpenAnswer::Failed`].
     #[must_use]
     pub fn is_delivered(&self, flow: FlowId) -> bool {
         self.flows.get(&flow).is_none_or(|state| {
             let is_ended = match state.send.ending {
-                Ending::Open | Ending::Acknowledged => true,
-                Ending::Wanted | Ending::Sent => false,
+                FinishState::Open | FinishState::Acknowledged => true,
+                FinishState::Wanted | FinishState::Sent => false,
             };
             state.is_failed()
                 || is_ended && !state.needs_open() && state.send.consumed() == state.send.written()
@@ -372,7 +389,7 @@ impl Session {
     }
 
     /// Ends both directions at once; no event follows. A flow that was answered with
-    /// [`Answer::Failed`] is left to end by that.
+    /// [`OpenAnswer::Failed`] is left to end by that.
     pub fn reset(&mut self, flow: FlowId, reason: ResetReason) {
         if self.flows.get(&flow).is_none_or(|flow| flow.is_failed()) {
             return;
@@ -383,7 +400,7 @@ impl Session {
         self.check_drained();
     }
 
-    /// Ends all flows at once, because the peer holds none of them any more. Each gets an [`Event::Reset`].
+    /// Ends all flows at once, because the peer holds none of them any more. Each gets an [`SessionEvent::Reset`].
     pub fn reset_all(&mut self, now: Time, reason: ResetReason) {
         self.advance(now);
         self.lose_all(reason);
@@ -405,9 +422,9 @@ impl Session {
         if !self.is_up() {
             return None;
         }
-        let mut out = Writer::new();
+        let mut out = ByteWriter::new();
         for (flow, reason) in std::mem::take(&mut self.control.resets) {
-            Frame::Reset(Reset { flow, reason }).emit(&mut out);
+            SessionFrame::Reset(ResetFrame { flow, reason }).emit(&mut out);
         }
         Some(out.finish())
     }
@@ -440,7 +457,7 @@ impl Session {
     }
 
     /// Whether a message of any length may be sent with much room left for those of other flows.
-    /// When not, [`Event::Writable`] follows once there is: who can wait asks before each message, so
+    /// When not, [`SessionEvent::Writable`] follows once there is: who can wait asks before each message, so
     /// that no flow is reset for what many want to say at once.
     pub fn has_message_room(&mut self, flow: FlowId) -> bool {
         let has_room = self.messages.backlog() <= MESSAGE_BACKLOG_LIMIT / 2;
@@ -456,14 +473,14 @@ impl Session {
     pub fn send_message(&mut self, flow: FlowId, kind: u8, bytes: Bytes) {
         if self.flows.contains_key(&flow) && !self.messages.push(flow, kind, bytes) {
             self.reset(flow, ResetReason::Limit);
-            self.events.push_back(Event::Reset {
+            self.events.push_back(SessionEvent::Reset {
                 flow,
                 reason: ResetReason::Limit,
             });
         }
     }
 
-    /// Takes and opens no new flows from here on; [`Event::Drained`] when none is left.
+    /// Takes and opens no new flows from here on; [`SessionEvent::Drained`] when none is left.
     pub fn goaway(&mut self, now: Time) {
         self.advance(now);
         if self.leaving {
@@ -479,15 +496,18 @@ impl Session {
     pub fn is_up(&self) -> bool {
         self.link
             .as_ref()
-            .is_some_and(|link| link.phase == Phase::Established)
+            .is_some_and(|link| link.phase == LinkPhase::Established)
     }
 
     /// Whether nothing was heard for so long, or ever.
     #[must_use]
     pub fn is_silent(&self) -> bool {
         match self.liveness.presence() {
-            Presence::Heard => false,
-            Presence::Unmet | Presence::Doubted | Presence::Silent | Presence::GivenUp => true,
+            PeerPresence::Heard => false,
+            PeerPresence::Unmet
+            | PeerPresence::Doubted
+            | PeerPresence::Silent
+            | PeerPresence::GivenUp => true,
         }
     }
 
@@ -499,8 +519,8 @@ impl Session {
 
     /// What the session has done so far.
     #[must_use]
-    pub fn statistics(&self) -> Statistics {
-        Statistics {
+    pub fn statistics(&self) -> SessionStatistics {
+        SessionStatistics {
             round_trip_latest: self.liveness.latest,
             round_trip_minimum: self.liveness.minimum,
             round_trip_smoothed: self.liveness.smoothed,
@@ -549,8 +569,8 @@ impl Session {
         self.now = self.now.max(now);
     }
 
-    fn surroundings(&self) -> Surroundings {
-        Surroundings {
+    fn surroundings(&self) -> WindowContext {
+        WindowContext {
             now: self.now,
             round_trip: self.round_trip(),
             window_limit: self.config.flow_window_limit.bytes(),
@@ -570,12 +590,12 @@ impl Session {
             .and_then(|link| link.datagrams.transport());
         transport
             .filter(|_| self.is_in_packets())
-            .and_then(Transport::round_trip)
+            .and_then(DatagramTransport::round_trip)
             .or(self.liveness.smoothed)
     }
 
-    fn room(&self, flow: &Flow) -> u64 {
-        if flow.send.ending != Ending::Open || flow.is_failed() {
+    fn room(&self, flow: &SessionFlow) -> u64 {
+        if flow.send.ending != FinishState::Open || flow.is_failed() {
             return 0;
         }
         let unsent = self.config.unsent_limit.bytes();
@@ -591,8 +611,8 @@ impl Session {
     }
 
     /// What the flow's credit and its part of the total credit allow.
-    fn credit(&self, flow: &Flow) -> u64 {
-        let pool = Pool::new(self.peer_total_window, self.committed);
+    fn credit(&self, flow: &SessionFlow) -> u64 {
+        let pool = CreditPool::new(self.peer_total_window, self.committed);
         flow.send.credit().min(pool.room(flow.send.holding()))
     }
 
@@ -618,7 +638,7 @@ impl Session {
         let idle = flow.send.unsent() == 0;
         if room >= LITTLE_ROOM.min(self.config.unsent_limit.bytes()) || (idle && room > 0) {
             flow.send.wants_room.set(false);
-            self.events.push_back(Event::Writable { flow: id });
+            self.events.push_back(SessionEvent::Writable { flow: id });
         }
     }
 
@@ -628,7 +648,7 @@ impl Session {
             return;
         }
         for flow in std::mem::take(&mut self.message_waiters) {
-            self.events.push_back(Event::Writable { flow });
+            self.events.push_back(SessionEvent::Writable { flow });
         }
     }
 
@@ -650,7 +670,7 @@ impl Session {
     /// for every 64th of it, and more often only when nearly nothing is left.
     fn wakes_writers(&mut self) -> bool {
         let window = self.peer_total_window;
-        let left = Pool::new(window, self.committed).left();
+        let left = CreditPool::new(window, self.committed).left();
         let was_left = left.saturating_sub(self.freed);
         let step = if was_left < window / 8 {
             LITTLE_ROOM
@@ -677,7 +697,7 @@ impl Session {
         self.unconsumed -= flow.receive.unconsumed();
         self.held_pieces -= flow.receive.pieces();
         self.flow_memory -= flow.accounted;
-        self.peer_flows -= usize::from(flow.origin == Origin::Theirs);
+        self.peer_flows -= usize::from(flow.origin == FlowOrigin::Theirs);
         self.control.opens.remove(&id);
         self.control.answers.remove(&id);
         self.control.acknowledgements.remove(&id);
@@ -707,12 +727,13 @@ impl Session {
             self.control.last_acknowledgements.insert(id, ack);
         }
         // A flow that has ended in good order was answered, even if its end overtook the answer.
-        if flow.origin == Origin::Ours && flow.answer.is_none() {
-            let answer = Answer::Connected;
-            self.events.push_back(Event::Answered { flow: id, answer });
+        if flow.origin == FlowOrigin::Ours && flow.answer.is_none() {
+            let answer = OpenAnswer::Connected;
+            self.events
+                .push_back(SessionEvent::Answered { flow: id, answer });
         }
         self.remove(id);
-        self.events.push_back(Event::Closed { flow: id });
+        self.events.push_back(SessionEvent::Closed { flow: id });
         self.check_drained();
     }
 
@@ -725,17 +746,17 @@ impl Session {
         self.flow_memory = 0;
         self.stalled.clear();
         self.message_waiters.clear();
-        self.schedule = Schedule::default();
+        self.schedule = FlowScheduler::default();
         self.control.opens.clear();
         self.control.answers.clear();
         self.control.acknowledgements.clear();
         for (flow, state) in lost {
             self.send_reset(flow, reason);
             if state.is_failed() {
-                self.events.push_back(Event::Closed { flow });
+                self.events.push_back(SessionEvent::Closed { flow });
             } else {
                 self.counters.reset_flows += 1;
-                self.events.push_back(Event::Reset { flow, reason });
+                self.events.push_back(SessionEvent::Reset { flow, reason });
             }
         }
         self.check_drained();
@@ -744,7 +765,7 @@ impl Session {
     fn check_drained(&mut self) {
         if self.leaving && self.flows.is_empty() && !self.drained_told {
             self.drained_told = true;
-            self.events.push_back(Event::Drained);
+            self.events.push_back(SessionEvent::Drained);
         }
     }
 }

@@ -1,25 +1,26 @@
 //! What goes out: greetings, then control frames, then acknowledgements, then data in turn.
 //!
 //! On a link frames follow each other as they are made. A packet has a length, and what it takes
-//! along is written down ([`Carried`]) for the day on which it has arrived or is lost
-//! (`packets.rs`). A [`Bundle`] is either.
+//! along is written down ([`CarriedFrame`]) for the day on which it has arrived or is lost
+//! (`packets.rs`). A [`FrameBundle`] is either.
 
 use bytes::Bytes;
 use path::INITIAL_RTT;
-use vocab::{FlowId, Time, Writer};
+use vocab::{ByteWriter, FlowId, Time};
 
 use super::Session;
-use super::choice::{Left, Piece};
-use super::link::{Link, Phase, ResumeOut};
-use super::liveness::{Asker, stamp_us};
-use super::packets::Carried;
-use super::schedule::After;
-use super::send::Ending;
+use super::choice::{BacklogState, TrialPiece};
+use super::link::{LinkPhase, ResumeOut, SessionLink};
+use super::liveness::{PingPurpose, stamp_us};
+use super::packets::CarriedFrame;
+use super::schedule::FlowBacklog;
+use super::send::FinishState;
 use crate::LinkId;
 use crate::limits::{ACKNOWLEDGE_SPACING, DATA_LIMIT, MESSAGE_PIECE};
 use crate::transport::LEAST_FRAMES_ROOM;
 use crate::wire::{
-    Ack, AnswerFrame, Finish, Frame, GoAway, MessageAck, OpenFrame, Ping, Pong, Reset, data_header,
+    AnswerFrame, FinishFrame, FlowAck, GoAway, MessageAck, OpenFrame, PingFrame, PongFrame,
+    ResetFrame, SessionFrame, data_header,
 };
 
 /// A frame on a link is not cut shorter than this because the caller's room ends, nor one in a
@@ -37,22 +38,22 @@ const _: () = assert!(MESSAGE_PIECE + HEADER_ROOM <= LEAST_FRAMES_ROOM);
 const CONTROL_ROOM: usize = 80;
 
 /// Frames on their way to the caller.
-pub(super) struct Bundle<'a> {
-    out: &'a mut Writer,
+pub(super) struct FrameBundle<'a> {
+    out: &'a mut ByteWriter,
     max: usize,
     /// In a packet, what it takes along.
-    carried: Option<&'a mut Vec<Carried>>,
+    carried: Option<&'a mut Vec<CarriedFrame>>,
 }
 
-impl<'a> Bundle<'a> {
+impl<'a> FrameBundle<'a> {
     /// For a link: about `max` bytes.
-    fn for_link(out: &'a mut Writer, max: usize) -> Self {
+    fn for_link(out: &'a mut ByteWriter, max: usize) -> Self {
         let carried = None;
         Self { out, max, carried }
     }
 
     /// For a packet: no more than `max` bytes.
-    fn for_packet(out: &'a mut Writer, max: usize, carried: &'a mut Vec<Carried>) -> Self {
+    fn for_packet(out: &'a mut ByteWriter, max: usize, carried: &'a mut Vec<CarriedFrame>) -> Self {
         let carried = Some(carried);
         Self { out, max, carried }
     }
@@ -70,7 +71,7 @@ impl<'a> Bundle<'a> {
         self.left() >= if self.is_packet() { CONTROL_ROOM } else { 1 }
     }
 
-    fn note(&mut self, carried: impl FnOnce() -> Carried) {
+    fn note(&mut self, carried: impl FnOnce() -> CarriedFrame) {
         if let Some(list) = &mut self.carried {
             list.push(carried());
         }
@@ -84,8 +85,8 @@ impl Session {
         let link = self.link.as_ref().filter(|link| link.broken_at.is_none())?;
         let greeting = link.hello_waiting || resume_waiting(link) || offer_waiting(link);
         let wants = greeting
-            || self.control.pong.is_some() && link.phase == Phase::Resuming
-            || self.travels_by(Way::Link) && self.has_frames()
+            || self.control.pong.is_some() && link.phase == LinkPhase::Resuming
+            || self.travels_by(FrameCarrier::Link) && self.has_frames()
             || self.tries_link() && !self.schedule.is_empty();
         wants.then_some(link.id)
     }
@@ -93,7 +94,7 @@ impl Session {
     /// Whether [`Self::poll_packet`] has frames now; to be asked after every call.
     #[must_use]
     pub fn wants_packet(&self) -> bool {
-        self.travels_by(Way::Packets) && self.has_frames()
+        self.travels_by(FrameCarrier::Packets) && self.has_frames()
     }
 
     /// Whether there is flow data to be sent now, beside control frames.
@@ -102,11 +103,11 @@ impl Session {
         !self.schedule.is_empty()
     }
 
-    fn travels_by(&self, way: Way) -> bool {
+    fn travels_by(&self, way: FrameCarrier) -> bool {
         let packets = if self.is_in_packets() {
-            Way::Packets
+            FrameCarrier::Packets
         } else {
-            Way::Link
+            FrameCarrier::Link
         };
         self.is_up() && way == packets
     }
@@ -114,7 +115,8 @@ impl Session {
     /// Whether data may take the link although frames travel in packets.
     fn tries_link(&self) -> bool {
         let link = self.link.as_ref();
-        self.travels_by(Way::Packets) && link.is_some_and(|link| link.datagrams.choice.is_trial())
+        self.travels_by(FrameCarrier::Packets)
+            && link.is_some_and(|link| link.datagrams.selection.is_trial())
     }
 
     fn has_frames(&self) -> bool {
@@ -133,16 +135,16 @@ impl Session {
         if max == 0 || current.broken_at.is_some() {
             return None;
         }
-        let capacity = if current.phase == Phase::Established && !self.schedule.is_empty() {
+        let capacity = if current.phase == LinkPhase::Established && !self.schedule.is_empty() {
             max.min(self.waiting_estimate()) + HEADER_ROOM
         } else {
             256
         };
-        let mut out = Writer::with_capacity(capacity);
-        let mut bundle = Bundle::for_link(&mut out, max);
+        let mut out = ByteWriter::with_capacity(capacity);
+        let mut bundle = FrameBundle::for_link(&mut out, max);
         self.put_greeting(&mut bundle);
         let greeted = self.link.as_ref().is_some_and(|link| !resume_waiting(link));
-        if greeted && self.travels_by(Way::Link) {
+        if greeted && self.travels_by(FrameCarrier::Link) {
             self.put_frames(&mut bundle);
         } else if greeted && self.tries_link() {
             self.put_data(&mut bundle);
@@ -158,24 +160,24 @@ impl Session {
         &mut self,
         now: Time,
         room: usize,
-        out: &mut Writer,
-        carried: &mut Vec<Carried>,
+        out: &mut ByteWriter,
+        carried: &mut Vec<CarriedFrame>,
     ) {
         self.advance(now);
-        if self.travels_by(Way::Packets) {
+        if self.travels_by(FrameCarrier::Packets) {
             let before = out.len();
-            let mut bundle = Bundle::for_packet(out, before + room, carried);
+            let mut bundle = FrameBundle::for_packet(out, before + room, carried);
             self.put_frames(&mut bundle);
             self.counters.sent_bytes += (out.len() - before) as u64;
         }
     }
 
-    fn put_frames(&mut self, bundle: &mut Bundle<'_>) {
+    fn put_frames(&mut self, bundle: &mut FrameBundle<'_>) {
         if bundle.has_room()
             && let Some(stamp_us) = self.control.pong.take()
         {
-            self.put(&Frame::Pong(Pong { stamp_us }), bundle);
-            bundle.note(|| Carried::Pong);
+            self.put(&SessionFrame::Pong(PongFrame { stamp_us }), bundle);
+            bundle.note(|| CarriedFrame::Pong);
         }
         self.put_control(bundle);
         self.put_acknowledgements(bundle);
@@ -193,12 +195,12 @@ impl Session {
             .saturating_add((self.schedule.len() + 8) * HEADER_ROOM)
     }
 
-    fn put(&mut self, frame: &Frame, bundle: &mut Bundle<'_>) {
+    fn put(&mut self, frame: &SessionFrame, bundle: &mut FrameBundle<'_>) {
         self.counters.sent_frames += 1;
         frame.emit(bundle.out);
     }
 
-    fn put_greeting(&mut self, bundle: &mut Bundle<'_>) {
+    fn put_greeting(&mut self, bundle: &mut FrameBundle<'_>) {
         if self.link.as_ref().is_some_and(|link| link.hello_waiting) {
             let hello = self.hello();
             self.put(&hello, bundle);
@@ -215,14 +217,14 @@ impl Session {
         if let Some(link) = self.link.as_mut().filter(|link| offer_waiting(link))
             && let Some(offer) = link.datagrams.offer()
         {
-            self.put(&Frame::DatagramOffer(offer), bundle);
+            self.put(&SessionFrame::DatagramOffer(offer), bundle);
         }
         let resuming = self
             .link
             .as_ref()
-            .is_some_and(|link| link.phase == Phase::Resuming);
+            .is_some_and(|link| link.phase == LinkPhase::Resuming);
         if resuming && let Some(stamp_us) = self.control.pong.take() {
-            self.put(&Frame::Pong(Pong { stamp_us }), bundle);
+            self.put(&SessionFrame::Pong(PongFrame { stamp_us }), bundle);
         }
     }
 
@@ -236,19 +238,19 @@ impl Session {
             || self.messages.is_waiting()
     }
 
-    fn put_control(&mut self, bundle: &mut Bundle<'_>) {
+    fn put_control(&mut self, bundle: &mut FrameBundle<'_>) {
         if bundle.has_room() && self.liveness.ping_waiting() {
             self.put_ping(bundle);
         }
         if bundle.has_room() && std::mem::take(&mut self.control.go_away) {
-            self.put(&Frame::GoAway(GoAway), bundle);
-            bundle.note(|| Carried::GoAway);
+            self.put(&SessionFrame::GoAway(GoAway), bundle);
+            bundle.note(|| CarriedFrame::GoAway);
         }
         while bundle.has_room()
             && let Some((flow, reason)) = self.control.resets.pop_first()
         {
-            self.put(&Frame::Reset(Reset { flow, reason }), bundle);
-            bundle.note(|| Carried::Reset(flow, reason));
+            self.put(&SessionFrame::Reset(ResetFrame { flow, reason }), bundle);
+            bundle.note(|| CarriedFrame::Reset(flow, reason));
         }
         // Opens in rising order, because on a link ids below the highest seen count as closed.
         while bundle.has_room()
@@ -260,8 +262,11 @@ impl Session {
             && let Some(id) = self.control.answers.pop_first()
         {
             if let Some(answer) = self.flows.get(&id).and_then(|flow| flow.answer) {
-                self.put(&Frame::Answer(AnswerFrame { flow: id, answer }), bundle);
-                bundle.note(|| Carried::Answer(id));
+                self.put(
+                    &SessionFrame::Answer(AnswerFrame { flow: id, answer }),
+                    bundle,
+                );
+                bundle.note(|| CarriedFrame::Answer(id));
             }
         }
         loop {
@@ -276,37 +281,37 @@ impl Session {
                 break;
             };
             let sequence = message.sequence;
-            self.put(&Frame::Message(message), bundle);
-            bundle.note(|| Carried::Message(sequence));
+            self.put(&SessionFrame::Message(message), bundle);
+            bundle.note(|| CarriedFrame::Message(sequence));
         }
     }
 
-    fn put_ping(&mut self, bundle: &mut Bundle<'_>) {
+    fn put_ping(&mut self, bundle: &mut FrameBundle<'_>) {
         let stamp_us = self.liveness.ping(self.now);
-        self.put(&Frame::Ping(Ping { stamp_us }), bundle);
-        bundle.note(|| Carried::Ping);
+        self.put(&SessionFrame::Ping(PingFrame { stamp_us }), bundle);
+        bundle.note(|| CarriedFrame::Ping);
     }
 
     /// Asks, behind what went on the link in a trial, whether it is there.
-    fn put_mark(&mut self, bundle: &mut Bundle<'_>) {
+    fn put_mark(&mut self, bundle: &mut FrameBundle<'_>) {
         let round_trip = self.round_trip().unwrap_or(INITIAL_RTT);
         let Some(link) = &mut self.link else {
             return;
         };
-        let choice = &mut link.datagrams.choice;
+        let choice = &mut link.datagrams.selection;
         if choice.wants_mark(self.now, round_trip) {
-            let stamp_us = stamp_us(self.now, Asker::Mark);
+            let stamp_us = stamp_us(self.now, PingPurpose::Mark);
             choice.marked(self.now, stamp_us);
-            self.put(&Frame::Ping(Ping { stamp_us }), bundle);
+            self.put(&SessionFrame::Ping(PingFrame { stamp_us }), bundle);
         }
     }
 
-    fn put_open(&mut self, id: FlowId, bundle: &mut Bundle<'_>) {
+    fn put_open(&mut self, id: FlowId, bundle: &mut FrameBundle<'_>) {
         if let Some(flow) = self.flows.get_mut(&id) {
             flow.is_open_sent = true;
             let open = flow.open.clone();
-            self.put(&Frame::Open(OpenFrame { flow: id, open }), bundle);
-            bundle.note(|| Carried::Open(id));
+            self.put(&SessionFrame::Open(OpenFrame { flow: id, open }), bundle);
+            bundle.note(|| CarriedFrame::Open(id));
         }
     }
 
@@ -315,7 +320,7 @@ impl Session {
     }
 
     /// Acknowledgements go when they are due, or along with what goes anyway.
-    fn put_acknowledgements(&mut self, bundle: &mut Bundle<'_>) {
+    fn put_acknowledgements(&mut self, bundle: &mut FrameBundle<'_>) {
         let company = !bundle.out.is_empty() || !self.schedule.is_empty();
         let spaced = self
             .acknowledged_at
@@ -327,14 +332,14 @@ impl Session {
         self.acknowledged_at = Some(self.now);
         if std::mem::take(&mut self.control.message_ack) {
             let next = self.messages.next_incoming();
-            self.put(&Frame::MessageAck(MessageAck { next }), bundle);
-            bundle.note(|| Carried::MessageAck);
+            self.put(&SessionFrame::MessageAck(MessageAck { next }), bundle);
+            bundle.note(|| CarriedFrame::MessageAck);
         }
         while bundle.has_room()
             && let Some((_, ack)) = self.control.last_acknowledgements.pop_first()
         {
             self.put_ack(ack, bundle);
-            bundle.note(|| Carried::LastAck(Box::new(ack)));
+            bundle.note(|| CarriedFrame::LastAck(Box::new(ack)));
         }
         let around = self.surroundings();
         while bundle.has_room()
@@ -343,7 +348,7 @@ impl Session {
             if let Some(flow) = self.flows.get_mut(&id) {
                 let ack = flow.receive.acknowledgement(id, &around);
                 self.put_ack(ack, bundle);
-                bundle.note(|| Carried::Ack(id));
+                bundle.note(|| CarriedFrame::Ack(id));
             }
         }
         let all_out = self.control.acknowledgements.is_empty()
@@ -354,12 +359,12 @@ impl Session {
         }
     }
 
-    fn put_ack(&mut self, ack: Ack, bundle: &mut Bundle<'_>) {
+    fn put_ack(&mut self, ack: FlowAck, bundle: &mut FrameBundle<'_>) {
         self.counters.sent_acknowledgements += 1;
-        self.put(&Frame::Ack(ack), bundle);
+        self.put(&SessionFrame::Ack(ack), bundle);
     }
 
-    fn put_data(&mut self, bundle: &mut Bundle<'_>) {
+    fn put_data(&mut self, bundle: &mut FrameBundle<'_>) {
         let before = self.counters.sent_data_bytes;
         while let Some(id) = self.schedule.next() {
             let enough = if bundle.is_packet() {
@@ -376,17 +381,17 @@ impl Session {
         }
         let sent = self.counters.sent_data_bytes > before;
         let left = if !self.schedule.is_empty() {
-            Left::Data
+            BacklogState::Data
         } else if self.committed > self.outstanding {
-            Left::Credit
+            BacklogState::Credit
         } else {
-            Left::Nothing
+            BacklogState::Nothing
         };
         if let Some(link) = self.link.as_mut().filter(|_| sent) {
-            link.datagrams.choice.sent(self.now, left);
+            link.datagrams.selection.sent(self.now, left);
         }
         // In a trial the link's round trip is not what is asked for.
-        let is_usual = bundle.is_packet() || self.travels_by(Way::Link);
+        let is_usual = bundle.is_packet() || self.travels_by(FrameCarrier::Link);
         if sent && is_usual && self.liveness.refresh_due(self.now) && bundle.has_room() {
             self.put_ping(bundle);
         }
@@ -394,7 +399,7 @@ impl Session {
 
     /// Sends one frame of a flow, and its end if that comes next; `false` when the frame was
     /// cut short by the room that is left.
-    fn put_turn(&mut self, id: FlowId, bundle: &mut Bundle<'_>) -> bool {
+    fn put_turn(&mut self, id: FlowId, bundle: &mut FrameBundle<'_>) -> bool {
         // What was written had its part of the total credit then.
         let total = self.peer_total_window.saturating_sub(self.outstanding);
         if !self.flows.contains_key(&id) {
@@ -437,13 +442,13 @@ impl Session {
             self.counters.sent_frames += 1;
             self.counters.sent_data_bytes += count as u64;
             self.counters.retransmitted_bytes += again;
-            bundle.note(|| Carried::Data {
+            bundle.note(|| CarriedFrame::Data {
                 flow: id,
                 offset: next.start,
                 length: count as u32,
             });
             if let Some(link) = self.link.as_mut().filter(|_| is_trial) {
-                link.datagrams.choice.sent_on_link(Piece {
+                link.datagrams.selection.sent_on_link(TrialPiece {
                     flow: id,
                     offset: next.start,
                     length: count as u64,
@@ -452,26 +457,26 @@ impl Session {
         }
         let mut finish = None;
         if flow.send.finish_due() {
-            flow.send.ending = Ending::Sent;
-            finish = Some(Frame::Finish(Finish {
+            flow.send.ending = FinishState::Sent;
+            finish = Some(SessionFrame::Finish(FinishFrame {
                 flow: id,
                 final_offset: flow.send.written(),
             }));
         }
         let after = if sendable == count as u64 {
-            After::Nothing
+            FlowBacklog::Nothing
         } else {
-            After::More
+            FlowBacklog::More
         };
         flow.send.note_blocked(self.now);
         // What is left then waits for the total credit only.
-        if flow.send.sendable() > 0 && after == After::Nothing {
+        if flow.send.sendable() > 0 && after == FlowBacklog::Nothing {
             self.stalled.insert(id);
         }
         self.schedule.served(self.now, &mut flow.turn, count, after);
         if let Some(finish) = finish {
             self.put(&finish, bundle);
-            bundle.note(|| Carried::Finish(id));
+            bundle.note(|| CarriedFrame::Finish(id));
         }
         self.check_room(id);
         count == wanted || count == 0
@@ -480,16 +485,16 @@ impl Session {
 
 /// How flow frames travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum FrameCarrier {
     Link,
     Packets,
 }
 
-fn resume_waiting(link: &Link) -> bool {
-    link.phase != Phase::Greeting && link.resume_out != ResumeOut::Done
+fn resume_waiting(link: &SessionLink) -> bool {
+    link.phase != LinkPhase::Greeting && link.resume_out != ResumeOut::Done
 }
 
 /// Before its last Resume has gone out, the peer would not take an offer.
-fn offer_waiting(link: &Link) -> bool {
+fn offer_waiting(link: &SessionLink) -> bool {
     link.datagrams.offer_waiting && link.resume_out == ResumeOut::Done
 }

@@ -9,47 +9,48 @@
 //!
 //! A TCP connection ends for reasons that are none of the path's: a firewall that forgets it, a reset.
 //! Flows then need not stop until another stands. It ends because the peer is dead, too, so that the
-//! peer counts as silent until it is heard again ([`Event::Heard`]), and is asked at once. Nobody can be greeted meanwhile, and what an
+//! peer counts as silent until it is heard again ([`SessionEvent::Heard`]), and is asked at once. Nobody can be greeted meanwhile, and what an
 //! operator revokes ends at once all the same, since the session goes with its peer.
 
 use super::Session;
-use super::flow::Origin;
-use super::link::Link;
-use crate::Event;
+use super::flow::FlowOrigin;
+use super::link::SessionLink;
+use crate::SessionEvent;
 use crate::packet::CloseCode;
 
 impl Session {
     /// Lets packets go on without the link that has just broken, if frames travel in them; whether
     /// they do.
-    pub(super) fn outlive_link(&mut self) -> bool {
+    pub(super) fn keep_path_after_link(&mut self) -> bool {
         let now = self.now;
-        let carries = |link: &&mut Link| link.in_packets && link.datagrams.transport().is_some();
+        let carries =
+            |link: &&mut SessionLink| link.in_packets && link.datagrams.transport().is_some();
         let Some(link) = self.link.as_mut().filter(carries) else {
             return false;
         };
         link.broken_at = Some(now);
-        link.datagrams.choice.restart();
+        link.datagrams.selection.restart();
         self.liveness.doubt();
-        self.say_all_again();
+        self.resend_unconfirmed();
         true
     }
 
     /// Whether packets go on without their link.
     #[must_use]
-    pub fn outlives_link(&self) -> bool {
+    pub fn is_path_without_link(&self) -> bool {
         let link = self.link.as_ref();
         link.is_some_and(|link| link.broken_at.is_some())
     }
 
     /// Has all that the peer may not have heard go out in packets: some of it may have been on the
     /// link, from before packets were up or from a trial.
-    fn say_all_again(&mut self) {
+    fn resend_unconfirmed(&mut self) {
         for (id, flow) in &mut self.flows {
             flow.send.rewind();
             if flow.needs_open() {
                 self.control.opens.insert(*id);
             }
-            if flow.origin == Origin::Theirs && flow.answer.is_some() {
+            if flow.origin == FlowOrigin::Theirs && flow.answer.is_some() {
                 self.control.answers.insert(*id);
             }
             // A peer that may not know of a flow yet must not hear of it in this way.
@@ -71,7 +72,7 @@ impl Session {
         let link = self.link.as_ref();
         if let Some(link) = link.filter(|link| link.broken_at.is_some() && !link.in_packets) {
             let link = link.id;
-            self.events.push_back(Event::LinkLost { link });
+            self.events.push_back(SessionEvent::LinkLost { link });
             self.detach(CloseCode::Finished);
         }
     }

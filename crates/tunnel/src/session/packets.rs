@@ -14,15 +14,15 @@ use std::ops::Range;
 use vocab::{FlowId, Time};
 
 use super::Session;
-use super::link::Phase;
+use super::link::LinkPhase;
 use crate::limits::RESETS_WAITING;
 use crate::packet::CloseCode;
-use crate::wire::{Ack, Frame};
-use crate::{Error, ResetReason};
+use crate::wire::{FlowAck, SessionFrame};
+use crate::{ResetReason, SessionError};
 
 /// One frame that a packet took along.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Carried {
+pub enum CarriedFrame {
     /// Bytes of a flow.
     Data {
         /// The flow.
@@ -43,7 +43,7 @@ pub enum Carried {
     /// How far we have received a flow.
     Ack(FlowId),
     /// The same of a flow that has closed since.
-    LastAck(Box<Ack>),
+    LastAck(Box<FlowAck>),
     /// A piece of an engine's message, by its sequence.
     Message(u64),
     /// How many of the peer's messages have come.
@@ -65,7 +65,7 @@ impl Session {
         if let Some(link) = self
             .link
             .as_mut()
-            .filter(|link| link.phase == Phase::Established)
+            .filter(|link| link.phase == LinkPhase::Established)
         {
             link.in_packets = true;
         }
@@ -91,23 +91,28 @@ impl Session {
     /// # Errors
     /// When it breaks the rules. The session has let go of the link then, and the shell must close
     /// it and the transport beneath it.
-    pub fn handle_packet_frame(&mut self, now: Time, frame: Frame) -> Result<(), Error> {
+    pub fn handle_packet_frame(
+        &mut self,
+        now: Time,
+        frame: SessionFrame,
+    ) -> Result<(), SessionError> {
         self.advance(now);
         let Some(phase) = self.link.as_ref().map(|link| link.phase) else {
             return Ok(());
         };
         self.counters.received_frames += 1;
         let outcome = match (phase, frame) {
-            _ if self.control.resets.len() > RESETS_WAITING => Err(Error::PeerMisbehaved(
+            _ if self.control.resets.len() > RESETS_WAITING => Err(SessionError::PeerMisbehaved(
                 "it does not read which of its flows were reset",
             )),
-            (_, Frame::Hello(_) | Frame::Resume(_) | Frame::DatagramOffer(_)) => {
-                Err(Error::PeerMisbehaved("a greeting in a packet"))
-            }
-            (Phase::Greeting | Phase::Resuming, _) => {
-                Err(Error::PeerMisbehaved("packets before the last resume"))
-            }
-            (Phase::Established, frame) => self.dispatch(phase, frame),
+            (
+                _,
+                SessionFrame::Hello(_) | SessionFrame::Resume(_) | SessionFrame::DatagramOffer(_),
+            ) => Err(SessionError::PeerMisbehaved("a greeting in a packet")),
+            (LinkPhase::Greeting | LinkPhase::Resuming, _) => Err(SessionError::PeerMisbehaved(
+                "packets before the last resume",
+            )),
+            (LinkPhase::Established, frame) => self.dispatch(phase, frame),
         };
         if outcome.is_err() {
             self.detach(CloseCode::Misbehaved);
@@ -116,34 +121,34 @@ impl Session {
     }
 
     /// The packet that carried this has arrived.
-    pub fn packet_arrived(&mut self, carried: &Carried) {
+    pub fn packet_arrived(&mut self, carried: &CarriedFrame) {
         match *carried {
-            Carried::Data {
+            CarriedFrame::Data {
                 flow,
                 offset,
                 length,
             } => {
                 self.note_delivered(flow, offset..offset + u64::from(length));
                 if let Some(link) = &mut self.link {
-                    link.datagrams.choice.arrived(length.into());
+                    link.datagrams.selection.arrived(length.into());
                 }
             }
-            Carried::Open(flow) => {
+            CarriedFrame::Open(flow) => {
                 if let Some(flow) = self.flows.get_mut(&flow) {
                     flow.is_open_known = true;
                 }
                 self.control.opens.remove(&flow);
             }
-            Carried::Message(sequence) => self.messages.arrived_there(sequence),
-            Carried::Finish(_)
-            | Carried::Answer(_)
-            | Carried::Reset(..)
-            | Carried::Ack(_)
-            | Carried::LastAck(_)
-            | Carried::MessageAck
-            | Carried::Ping
-            | Carried::Pong
-            | Carried::GoAway => {}
+            CarriedFrame::Message(sequence) => self.messages.arrived_there(sequence),
+            CarriedFrame::Finish(_)
+            | CarriedFrame::Answer(_)
+            | CarriedFrame::Reset(..)
+            | CarriedFrame::Ack(_)
+            | CarriedFrame::LastAck(_)
+            | CarriedFrame::MessageAck
+            | CarriedFrame::Ping
+            | CarriedFrame::Pong
+            | CarriedFrame::GoAway => {}
         }
     }
 
@@ -154,22 +159,22 @@ impl Session {
         };
         let delivered = flow.send.arrived(range);
         if let Some(link) = &mut self.link {
-            link.datagrams.choice.delivered(delivered);
+            link.datagrams.selection.delivered(delivered);
         }
     }
 
     /// The packet that carried this is lost, or its transport is gone.
-    pub fn packet_lost(&mut self, now: Time, carried: &Carried) {
+    pub fn packet_lost(&mut self, now: Time, carried: &CarriedFrame) {
         self.advance(now);
         // A new link begins with a Resume, which knows better.
         let Some(link) = &mut self.link else {
             return;
         };
-        if let Carried::Data { length, .. } = carried {
-            link.datagrams.choice.lost((*length).into());
+        if let CarriedFrame::Data { length, .. } = carried {
+            link.datagrams.selection.lost((*length).into());
         }
         match carried {
-            Carried::Data {
+            CarriedFrame::Data {
                 flow,
                 offset,
                 length,
@@ -179,49 +184,49 @@ impl Session {
                     self.activate(*flow);
                 }
             }
-            Carried::Finish(flow) => {
+            CarriedFrame::Finish(flow) => {
                 if let Some(state) = self.flows.get_mut(flow) {
                     state.send.lost_finish();
                     self.activate(*flow);
                 }
             }
-            Carried::Open(flow) => {
+            CarriedFrame::Open(flow) => {
                 if self.flows.get(flow).is_some_and(|flow| flow.needs_open()) {
                     self.control.opens.insert(*flow);
                 }
             }
-            Carried::Answer(flow) => {
+            CarriedFrame::Answer(flow) => {
                 if self.flows.contains_key(flow) {
                     self.control.answers.insert(*flow);
                 }
             }
-            Carried::Reset(flow, reason) => {
+            CarriedFrame::Reset(flow, reason) => {
                 self.control.resets.insert(*flow, *reason);
             }
-            Carried::Ack(flow) => {
+            CarriedFrame::Ack(flow) => {
                 if self.flows.contains_key(flow) {
                     self.control.note_acknowledgement(self.now);
                     self.control.acknowledgements.insert(*flow);
                     self.control.acknowledge_now = true;
                 } else {
                     // It may have been the one that the peer's end of the flow waits for.
-                    self.refuse_stray(*flow);
+                    self.reset_closed_flow(*flow);
                 }
             }
-            Carried::LastAck(ack) => {
+            CarriedFrame::LastAck(ack) => {
                 self.control.note_acknowledgement(self.now);
                 self.control.last_acknowledgements.insert(ack.flow, **ack);
                 self.control.acknowledge_now = true;
             }
-            Carried::Message(sequence) => self.messages.lost(*sequence),
-            Carried::MessageAck => {
+            CarriedFrame::Message(sequence) => self.messages.lost(*sequence),
+            CarriedFrame::MessageAck => {
                 self.control.note_acknowledgement(self.now);
                 self.control.message_ack = true;
                 self.control.acknowledge_now = true;
             }
-            Carried::Ping => self.liveness.ping_lost(),
-            Carried::Pong => {}
-            Carried::GoAway => self.control.go_away = true,
+            CarriedFrame::Ping => self.liveness.ping_lost(),
+            CarriedFrame::Pong => {}
+            CarriedFrame::GoAway => self.control.go_away = true,
         }
     }
 }

@@ -25,7 +25,7 @@ use vocab::{FlowId, Time};
 
 use crate::credit::LEAST_WINDOW;
 use crate::limits::DATA_LIMIT;
-use crate::wire::{Ack, Seen};
+use crate::wire::{FlowAck, ReceiptState};
 
 /// What arrives is copied into buffers that are closed at this size. A piece of a read of the link
 /// would keep all of that read alive, and of that read most may be old bytes or another flow's.
@@ -48,7 +48,7 @@ const JOIN_HELD_UP_TO: usize = 2 * JOIN_HELD_BELOW;
 
 /// What the session knows that a flow's window depends on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Surroundings {
+pub(super) struct WindowContext {
     pub(super) now: Time,
     pub(super) round_trip: Option<Duration>,
     pub(super) window_limit: u64,
@@ -58,7 +58,7 @@ pub(super) struct Surroundings {
 
 /// Why arrived bytes cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Violation {
+pub(super) enum ReceiveViolation {
     BeyondCredit,
     BeyondEnd,
     EndMoved,
@@ -66,7 +66,7 @@ pub(super) enum Violation {
 
 /// When an acknowledgement should go out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Urgency {
+pub(super) enum AckUrgency {
     /// With other frames, or after the delay.
     Later,
     /// Now: much has arrived, or the peer will soon want the credit.
@@ -165,13 +165,13 @@ impl ReceiveHalf {
     }
 
     /// Takes bytes in; returns how many of them are new.
-    pub(super) fn push(&mut self, offset: u64, bytes: &[u8]) -> Result<u64, Violation> {
+    pub(super) fn push(&mut self, offset: u64, bytes: &[u8]) -> Result<u64, ReceiveViolation> {
         let end = offset + bytes.len() as u64;
         if end > self.limit {
-            return Err(Violation::BeyondCredit);
+            return Err(ReceiveViolation::BeyondCredit);
         }
         if self.final_offset.is_some_and(|last| end > last) {
-            return Err(Violation::BeyondEnd);
+            return Err(ReceiveViolation::BeyondEnd);
         }
         if end <= self.received {
             return Ok(0);
@@ -264,16 +264,16 @@ impl ReceiveHalf {
         self.held.insert(start, joined.into());
     }
 
-    pub(super) fn finish(&mut self, final_offset: u64) -> Result<(), Violation> {
+    pub(super) fn finish(&mut self, final_offset: u64) -> Result<(), ReceiveViolation> {
         let reached = self
             .held
             .last_key_value()
             .map_or(self.received, |(offset, piece)| offset + piece.len() as u64);
         match self.final_offset {
-            Some(known) if known != final_offset => Err(Violation::EndMoved),
+            Some(known) if known != final_offset => Err(ReceiveViolation::EndMoved),
             Some(_) => Ok(()),
-            None if final_offset < reached => Err(Violation::EndMoved),
-            None if final_offset > self.limit => Err(Violation::BeyondCredit),
+            None if final_offset < reached => Err(ReceiveViolation::EndMoved),
+            None if final_offset > self.limit => Err(ReceiveViolation::BeyondCredit),
             None => {
                 self.final_offset = Some(final_offset);
                 Ok(())
@@ -296,7 +296,7 @@ impl ReceiveHalf {
     }
 
     /// Everything below `offset` is done with; returns how many bytes that frees.
-    pub(super) fn consume(&mut self, offset: u64, around: &Surroundings) -> u64 {
+    pub(super) fn consume(&mut self, offset: u64, around: &WindowContext) -> u64 {
         let offset = offset.min(self.read);
         let freed = offset.saturating_sub(self.consumed);
         self.consumed += freed;
@@ -315,33 +315,33 @@ impl ReceiveHalf {
     }
 
     /// Whether the peer should hear of the progress now.
-    pub(super) fn urgency(&self, least_bytes: u64) -> Urgency {
+    pub(super) fn urgency(&self, least_bytes: u64) -> AckUrgency {
         let step = least_bytes.max(self.window / 8);
         let progress = (self.received - self.told_received).max(self.consumed - self.told_consumed);
         if progress >= step.min(self.window / 4) {
-            Urgency::Now
+            AckUrgency::Now
         } else {
-            Urgency::Later
+            AckUrgency::Later
         }
     }
 
     /// What the peer is to be told, with as much credit as there is to give.
-    pub(super) fn acknowledgement(&mut self, flow: FlowId, around: &Surroundings) -> Ack {
+    pub(super) fn acknowledgement(&mut self, flow: FlowId, around: &WindowContext) -> FlowAck {
         let window = self.window.min(LEAST_WINDOW.max(around.total_free / 2));
         if self.final_offset.is_none() {
             self.limit = self.limit.max(self.consumed + window);
         }
         self.told_received = self.received;
         self.told_consumed = self.consumed;
-        Ack {
+        FlowAck {
             flow,
             received: self.received,
             consumed: self.consumed,
             limit: self.limit,
             finish: if self.is_finished() {
-                Seen::Seen
+                ReceiptState::Seen
             } else {
-                Seen::NotYet
+                ReceiptState::NotYet
             },
         }
     }
@@ -362,8 +362,8 @@ impl ReceiveHalf {
 mod tests {
     use super::*;
 
-    fn around(now: Time) -> Surroundings {
-        Surroundings {
+    fn around(now: Time) -> WindowContext {
+        WindowContext {
             now,
             round_trip: Some(Duration::from_millis(100)),
             window_limit: 1000,
@@ -401,16 +401,16 @@ mod tests {
     fn gaps_credit_and_ends_are_kept() {
         let mut half = ReceiveHalf::new(4);
         let bytes = Bytes::from_static(b"abc");
-        assert_eq!(half.push(2, &bytes), Err(Violation::BeyondCredit));
+        assert_eq!(half.push(2, &bytes), Err(ReceiveViolation::BeyondCredit));
         assert_eq!(half.push(1, &bytes), Ok(3));
-        assert_eq!(half.finish(3), Err(Violation::EndMoved));
+        assert_eq!(half.finish(3), Err(ReceiveViolation::EndMoved));
         assert_eq!(half.push(0, &bytes), Ok(1));
-        assert_eq!(half.finish(5), Err(Violation::BeyondCredit));
-        assert_eq!(half.finish(3), Err(Violation::EndMoved));
+        assert_eq!(half.finish(5), Err(ReceiveViolation::BeyondCredit));
+        assert_eq!(half.finish(3), Err(ReceiveViolation::EndMoved));
         assert_eq!(half.finish(4), Ok(()));
-        assert_eq!(half.finish(3), Err(Violation::EndMoved));
+        assert_eq!(half.finish(3), Err(ReceiveViolation::EndMoved));
         assert!(half.is_finished());
-        assert_eq!(half.push(2, &bytes), Err(Violation::BeyondCredit));
+        assert_eq!(half.push(2, &bytes), Err(ReceiveViolation::BeyondCredit));
     }
 
     #[test]
@@ -421,16 +421,19 @@ mod tests {
         let around = around(Time::ZERO);
         assert_eq!(
             half.acknowledgement(FlowId(0), &around).finish,
-            Seen::NotYet
+            ReceiptState::NotYet
         );
         assert_eq!(
             half.push(2, &Bytes::from_static(b"cde")),
-            Err(Violation::BeyondEnd)
+            Err(ReceiveViolation::BeyondEnd)
         );
         assert_eq!(half.push(2, &Bytes::from_static(b"cd")), Ok(2));
         assert_eq!(half.push(0, &Bytes::from_static(b"ab")), Ok(2));
         assert!(half.is_finished());
-        assert_eq!(half.acknowledgement(FlowId(0), &around).finish, Seen::Seen);
+        assert_eq!(
+            half.acknowledgement(FlowId(0), &around).finish,
+            ReceiptState::Seen
+        );
     }
 
     /// Bytes that arrive one by one behind a gap, in whatever order, as a terminal's do.

@@ -8,12 +8,12 @@ use crate::ResetReason;
 use crate::limits::RESETS_REMEMBERED;
 
 #[derive(Debug, Default)]
-pub(super) struct Resets {
+pub(super) struct RecentResets {
     reasons: BTreeMap<FlowId, ResetReason>,
     order: VecDeque<FlowId>,
 }
 
-impl Resets {
+impl RecentResets {
     pub(super) fn remember(&mut self, flow: FlowId, reason: ResetReason) {
         if self.reasons.insert(flow, reason).is_some() {
             return;

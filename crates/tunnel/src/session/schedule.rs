@@ -28,7 +28,7 @@ const TURN_EVERY: u32 = 5;
 
 /// Where a flow stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum SchedulePosition {
     Idle,
     Early,
     Turns,
@@ -36,17 +36,17 @@ enum Place {
 
 /// What the schedule keeps with each flow.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Turn {
-    place: Place,
+pub(super) struct ScheduledFlow {
+    place: SchedulePosition,
     early_left: u64,
     deficit: u64,
     last_sent: Time,
 }
 
-impl Turn {
+impl ScheduledFlow {
     pub(super) fn new(now: Time) -> Self {
         Self {
-            place: Place::Idle,
+            place: SchedulePosition::Idle,
             early_left: EARLY_BYTES,
             deficit: 0,
             last_sent: now,
@@ -56,20 +56,20 @@ impl Turn {
 
 /// Whether a flow has more after a frame of it was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum After {
+pub(super) enum FlowBacklog {
     More,
     Nothing,
 }
 
 /// The lists; a flow is in at most one, once.
 #[derive(Debug, Default)]
-pub(super) struct Schedule {
+pub(super) struct FlowScheduler {
     early: VecDeque<FlowId>,
     turns: VecDeque<FlowId>,
     since_turn: u32,
 }
 
-impl Schedule {
+impl FlowScheduler {
     pub(super) fn is_empty(&self) -> bool {
         self.early.is_empty() && self.turns.is_empty()
     }
@@ -87,18 +87,18 @@ impl Schedule {
         }
     }
 
-    pub(super) fn activate(&mut self, now: Time, flow: FlowId, turn: &mut Turn) {
-        if turn.place != Place::Idle {
+    pub(super) fn activate(&mut self, now: Time, flow: FlowId, turn: &mut ScheduledFlow) {
+        if turn.place != SchedulePosition::Idle {
             return;
         }
         if now.since(turn.last_sent) >= NEW_AGAIN {
             turn.early_left = EARLY_BYTES;
         }
         if turn.early_left > 0 {
-            turn.place = Place::Early;
+            turn.place = SchedulePosition::Early;
             self.early.push_back(flow);
         } else {
-            turn.place = Place::Turns;
+            turn.place = SchedulePosition::Turns;
             self.turns.push_back(flow);
         }
     }
@@ -113,10 +113,10 @@ impl Schedule {
     }
 
     /// How much the flow may send now, in one frame.
-    pub(super) fn allowance(&self, turn: &mut Turn) -> usize {
+    pub(super) fn allowance(&self, turn: &mut ScheduledFlow) -> usize {
         match turn.place {
-            Place::Early => DATA_LIMIT,
-            Place::Turns | Place::Idle => {
+            SchedulePosition::Early => DATA_LIMIT,
+            SchedulePosition::Turns | SchedulePosition::Idle => {
                 if turn.deficit == 0 {
                     turn.deficit = DATA_LIMIT as u64;
                 }
@@ -126,41 +126,47 @@ impl Schedule {
     }
 
     /// A frame with `bytes` of the flow at the front of its list was sent.
-    pub(super) fn served(&mut self, now: Time, turn: &mut Turn, bytes: usize, after: After) {
+    pub(super) fn served(
+        &mut self,
+        now: Time,
+        turn: &mut ScheduledFlow,
+        bytes: usize,
+        after: FlowBacklog,
+    ) {
         let bytes = bytes as u64;
         if bytes > 0 {
             turn.last_sent = now;
         }
         match turn.place {
-            Place::Early => {
+            SchedulePosition::Early => {
                 self.since_turn += 1;
                 turn.early_left = turn.early_left.saturating_sub(bytes);
                 let Some(flow) = self.early.pop_front() else {
                     return;
                 };
                 match after {
-                    After::Nothing => turn.place = Place::Idle,
-                    After::More if turn.early_left > 0 => self.early.push_back(flow),
-                    After::More => {
-                        turn.place = Place::Turns;
+                    FlowBacklog::Nothing => turn.place = SchedulePosition::Idle,
+                    FlowBacklog::More if turn.early_left > 0 => self.early.push_back(flow),
+                    FlowBacklog::More => {
+                        turn.place = SchedulePosition::Turns;
                         self.turns.push_back(flow);
                     }
                 }
             }
-            Place::Turns => {
+            SchedulePosition::Turns => {
                 self.since_turn = 0;
                 turn.deficit = turn.deficit.saturating_sub(bytes);
                 match after {
-                    After::Nothing => {
+                    FlowBacklog::Nothing => {
                         turn.deficit = 0;
-                        turn.place = Place::Idle;
+                        turn.place = SchedulePosition::Idle;
                         self.turns.pop_front();
                     }
-                    After::More if turn.deficit == 0 => self.turns.rotate_left(1),
-                    After::More => {}
+                    FlowBacklog::More if turn.deficit == 0 => self.turns.rotate_left(1),
+                    FlowBacklog::More => {}
                 }
             }
-            Place::Idle => {}
+            SchedulePosition::Idle => {}
         }
     }
 
@@ -179,13 +185,13 @@ mod tests {
     use super::*;
 
     /// Which flows the next `frames` full frames are from, with all flows always having more.
-    fn order(schedule: &mut Schedule, turns: &mut [Turn], frames: usize) -> Vec<u64> {
+    fn order(schedule: &mut FlowScheduler, turns: &mut [ScheduledFlow], frames: usize) -> Vec<u64> {
         let mut order = Vec::new();
         for _ in 0..frames {
             let flow = schedule.next().unwrap();
             let turn = &mut turns[flow.0 as usize];
             let allowance = schedule.allowance(turn);
-            schedule.served(Time::ZERO, turn, allowance, After::More);
+            schedule.served(Time::ZERO, turn, allowance, FlowBacklog::More);
             order.push(flow.0);
         }
         order
@@ -193,8 +199,8 @@ mod tests {
 
     #[test]
     fn bulk_flows_take_turns_and_a_new_one_goes_first() {
-        let mut schedule = Schedule::default();
-        let mut turns = [Turn::new(Time::ZERO); 3];
+        let mut schedule = FlowScheduler::default();
+        let mut turns = [ScheduledFlow::new(Time::ZERO); 3];
         for (index, turn) in turns.iter_mut().take(2).enumerate() {
             schedule.activate(Time::ZERO, FlowId(index as u64), turn);
         }
@@ -209,16 +215,16 @@ mod tests {
 
     #[test]
     fn a_flow_that_only_paused_is_not_new_again() {
-        let mut schedule = Schedule::default();
-        let mut turn = Turn::new(Time::ZERO);
+        let mut schedule = FlowScheduler::default();
+        let mut turn = ScheduledFlow::new(Time::ZERO);
         schedule.activate(Time::ZERO, FlowId(0), &mut turn);
-        schedule.served(Time::ZERO, &mut turn, 70_000, After::Nothing);
+        schedule.served(Time::ZERO, &mut turn, 70_000, FlowBacklog::Nothing);
         let soon = Time::ZERO + Duration::from_millis(999);
         schedule.activate(soon, FlowId(0), &mut turn);
-        assert_eq!(turn.place, Place::Turns);
-        schedule.served(soon, &mut turn, 0, After::Nothing);
+        assert_eq!(turn.place, SchedulePosition::Turns);
+        schedule.served(soon, &mut turn, 0, FlowBacklog::Nothing);
         let later = soon + Duration::from_secs(1);
         schedule.activate(later, FlowId(0), &mut turn);
-        assert_eq!(turn.place, Place::Early);
+        assert_eq!(turn.place, SchedulePosition::Early);
     }
 }

@@ -16,14 +16,14 @@ use std::ops::Range;
 use std::time::Duration;
 
 use bytes::Bytes;
-use vocab::{Time, Writer};
+use vocab::{ByteWriter, Time};
 
-use crate::credit::{Holding, Pool};
-use crate::ranges::Ranges;
+use crate::credit::{CreditPool, FlowCredit};
+use crate::ranges::RangeSet;
 
 /// How far the end of our direction has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ending {
+pub(super) enum FinishState {
     /// More may be written.
     Open,
     /// The engine has ended it; Finish is to be sent after the last byte.
@@ -36,7 +36,7 @@ pub(super) enum Ending {
 
 /// What acknowledging did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Progress {
+pub(super) struct AckProgress {
     /// Bytes that the peer was not known to have.
     pub(super) delivered: u64,
     /// Bytes newly consumed by the peer.
@@ -55,9 +55,9 @@ pub(super) struct SendHalf {
     written: u64,
     limit: u64,
     consumed: u64,
-    again: Ranges,
-    arrived: Ranges,
-    pub(super) ending: Ending,
+    again: RangeSet,
+    arrived: RangeSet,
+    pub(super) ending: FinishState,
     /// Whether the engine found little room when it last asked, and waits for `Writable`.
     pub(super) wants_room: Cell<bool>,
     /// What the reader over there has shown to take, see [`crate::credit`].
@@ -76,9 +76,9 @@ impl SendHalf {
             written: 0,
             limit,
             consumed: 0,
-            again: Ranges::default(),
-            arrived: Ranges::default(),
-            ending: Ending::Open,
+            again: RangeSet::default(),
+            arrived: RangeSet::default(),
+            ending: FinishState::Open,
             wants_room: Cell::new(false),
             proven: 0,
             retransmitted: 0,
@@ -132,8 +132,8 @@ impl SendHalf {
     }
 
     /// What counts when the total credit is divided.
-    pub(super) fn holding(&self) -> Holding {
-        Holding {
+    pub(super) fn holding(&self) -> FlowCredit {
+        FlowCredit {
             committed: self.written - self.consumed,
             behind: self.base.saturating_sub(self.consumed),
             proven: self.proven,
@@ -141,7 +141,7 @@ impl SendHalf {
     }
 
     /// The reader over there took so many bytes more.
-    pub(super) fn note_consumed(&mut self, pool: &Pool, consumed: u64) {
+    pub(super) fn note_consumed(&mut self, pool: &CreditPool, consumed: u64) {
         self.proven = pool.proven(self.holding(), consumed);
     }
 
@@ -182,7 +182,7 @@ impl SendHalf {
 
     /// Whether Finish goes out next.
     pub(super) fn finish_due(&self) -> bool {
-        self.ending == Ending::Wanted && self.again.is_empty() && self.reached == self.written
+        self.ending == FinishState::Wanted && self.again.is_empty() && self.reached == self.written
     }
 
     /// Notes from when on bytes wait for the peer's credit.
@@ -194,7 +194,7 @@ impl SendHalf {
 
     /// Copies the first `count` bytes of [`Self::next`] to `out`. Returns how many of them had
     /// been sent before.
-    pub(super) fn take(&mut self, count: usize, out: &mut Writer) -> u64 {
+    pub(super) fn take(&mut self, count: usize, out: &mut ByteWriter) -> u64 {
         let range = self.next();
         let range = range.start..range.end.min(range.start + count as u64);
         debug_assert_eq!(range.end - range.start, count as u64, "the caller asked");
@@ -209,7 +209,7 @@ impl SendHalf {
         }
     }
 
-    fn copy(&self, range: Range<u64>, out: &mut Writer) {
+    fn copy(&self, range: Range<u64>, out: &mut ByteWriter) {
         let mut at = range.start;
         let mut index = self.chunks.partition_point(|(offset, _)| *offset <= at);
         index = index.saturating_sub(1);
@@ -230,7 +230,7 @@ impl SendHalf {
         received: u64,
         consumed: u64,
         limit: u64,
-    ) -> Option<Progress> {
+    ) -> Option<AckProgress> {
         if received > self.reached {
             return None;
         }
@@ -246,7 +246,7 @@ impl SendHalf {
         }
         let newly = consumed.saturating_sub(self.consumed);
         self.consumed = self.consumed.max(consumed);
-        Some(Progress {
+        Some(AckProgress {
             delivered,
             consumed: newly,
         })
@@ -261,13 +261,16 @@ impl SendHalf {
     pub(super) fn acknowledge_finish(&mut self, received: u64) -> Option<()> {
         match self.ending {
             // An end that is to be sent again was sent before.
-            Ending::Wanted | Ending::Sent | Ending::Acknowledged
+            FinishState::Wanted | FinishState::Sent | FinishState::Acknowledged
                 if received == self.written && self.reached == self.written =>
             {
-                self.ending = Ending::Acknowledged;
+                self.ending = FinishState::Acknowledged;
                 Some(())
             }
-            Ending::Open | Ending::Wanted | Ending::Sent | Ending::Acknowledged => None,
+            FinishState::Open
+            | FinishState::Wanted
+            | FinishState::Sent
+            | FinishState::Acknowledged => None,
         }
     }
 
@@ -276,8 +279,8 @@ impl SendHalf {
         for range in self.arrived.missing(self.base..self.reached) {
             self.again.insert(range);
         }
-        if self.ending == Ending::Sent {
-            self.ending = Ending::Wanted;
+        if self.ending == FinishState::Sent {
+            self.ending = FinishState::Wanted;
         }
     }
 
@@ -291,8 +294,8 @@ impl SendHalf {
 
     /// The packet that carried the end is lost.
     pub(super) fn lost_finish(&mut self) {
-        if self.ending == Ending::Sent {
-            self.ending = Ending::Wanted;
+        if self.ending == FinishState::Sent {
+            self.ending = FinishState::Wanted;
         }
     }
 
@@ -326,7 +329,7 @@ mod tests {
     use super::*;
 
     fn taken(half: &mut SendHalf, count: usize) -> Vec<u8> {
-        let mut out = Writer::new();
+        let mut out = ByteWriter::new();
         half.take(count, &mut out);
         out.finish().to_vec()
     }
@@ -379,10 +382,10 @@ mod tests {
     fn an_end_that_was_lost_goes_out_again_after_the_bytes() {
         let mut half = SendHalf::new(100);
         half.write(Bytes::from_static(b"ab"));
-        half.ending = Ending::Wanted;
+        half.ending = FinishState::Wanted;
         taken(&mut half, 2);
         assert!(half.finish_due());
-        half.ending = Ending::Sent;
+        half.ending = FinishState::Sent;
         half.lost(0..2);
         half.lost_finish();
         assert!(!half.finish_due());

@@ -5,10 +5,10 @@ use std::time::Duration;
 use vocab::ByteCount;
 
 use super::*;
-use crate::{ConnectFailure, Error, LinkEnd, LinkId};
+use crate::{ConnectFailure, LinkEnd, LinkId, SessionError};
 
 /// Two sessions and a link with a delay between them.
-struct Pair {
+struct SessionPair {
     now: Time,
     sessions: [Session; 2],
     link: Option<LinkId>,
@@ -16,21 +16,21 @@ struct Pair {
     delay: Duration,
     /// Bytes under way to each side, with their time of arrival.
     under_way: [VecDeque<(Time, Bytes)>; 2],
-    events: [Vec<Event>; 2],
+    events: [Vec<SessionEvent>; 2],
 }
 
 const NEAR: usize = 0;
 const FAR: usize = 1;
 
-impl Pair {
-    fn new(config: &Config) -> Self {
+impl SessionPair {
+    fn new(config: &SessionConfig) -> Self {
         let ids = [NodeId([1; 32]), NodeId([2; 32])];
         let session = |side: usize| {
             Session::new(
                 config.clone(),
                 ids[side],
                 ids[1 - side],
-                Random::from_seed(side as u64),
+                SeededRandom::from_seed(side as u64),
                 Time::ZERO,
             )
         };
@@ -46,7 +46,7 @@ impl Pair {
     }
 
     /// A pair that has met, with the events of that taken away.
-    fn connected(config: &Config) -> Self {
+    fn connected(config: &SessionConfig) -> Self {
         let mut pair = Self::new(config);
         pair.connect();
         pair.run(Duration::from_millis(100));
@@ -137,7 +137,7 @@ impl Pair {
         self.sessions[NEAR].open(self.now, open()).unwrap()
     }
 
-    fn took(&self, side: usize, event: &Event) -> bool {
+    fn took(&self, side: usize, event: &SessionEvent) -> bool {
         self.events[side].contains(event)
     }
 
@@ -155,8 +155,8 @@ impl Pair {
     }
 }
 
-fn open() -> Open {
-    Open {
+fn open() -> OpenRequest {
+    OpenRequest {
         client: "198.18.1.2:40000".parse().unwrap(),
         server: "[2001:2:0:2::2]:80".parse().unwrap(),
         accelerator: 0,
@@ -172,48 +172,48 @@ fn bytes(count: usize) -> Bytes {
 
 #[test]
 fn the_first_bytes_travel_with_the_open_and_the_answer_costs_one_round_trip() {
-    let mut pair = Pair::connected(&Config::default());
+    let mut pair = SessionPair::connected(&SessionConfig::default());
     let flow = pair.open();
     pair.sessions[NEAR].write(flow, Bytes::from_static(b"GET /"));
     pair.run(Duration::from_millis(10));
     assert_eq!(flow, FlowId(0), "the lower node gives out even ids");
-    assert!(pair.took(FAR, &Event::Opened { flow, open: open() }));
-    assert!(pair.took(FAR, &Event::Readable { flow }));
+    assert!(pair.took(FAR, &SessionEvent::Opened { flow, open: open() }));
+    assert!(pair.took(FAR, &SessionEvent::Readable { flow }));
     assert_eq!(pair.read(FAR, flow), b"GET /");
-    pair.sessions[FAR].answer(flow, Answer::Connected);
+    pair.sessions[FAR].answer(flow, OpenAnswer::Connected);
     pair.sessions[FAR].write(flow, Bytes::from_static(b"200"));
     pair.run(Duration::from_millis(10));
-    let answer = Answer::Connected;
-    assert!(pair.took(NEAR, &Event::Answered { flow, answer }));
+    let answer = OpenAnswer::Connected;
+    assert!(pair.took(NEAR, &SessionEvent::Answered { flow, answer }));
     assert_eq!(pair.read(NEAR, flow), b"200");
 }
 
 #[test]
 fn a_flow_closes_on_both_sides_when_both_decoders_are_through() {
-    let mut pair = Pair::connected(&Config::default());
+    let mut pair = SessionPair::connected(&SessionConfig::default());
     let flow = pair.open();
     pair.sessions[NEAR].write(flow, bytes(5));
     pair.sessions[NEAR].finish(flow);
     pair.run(Duration::from_millis(50));
     assert!(
-        !pair.took(FAR, &Event::Finished { flow }),
+        !pair.took(FAR, &SessionEvent::Finished { flow }),
         "not before it is read"
     );
     assert_eq!(pair.sessions[FAR].read(flow, 100), Some(bytes(5)));
     pair.run(Duration::from_millis(50));
-    assert!(pair.took(FAR, &Event::Finished { flow }));
+    assert!(pair.took(FAR, &SessionEvent::Finished { flow }));
     pair.sessions[FAR].finish(flow);
     pair.run(Duration::from_millis(100));
-    assert!(pair.took(NEAR, &Event::Finished { flow }));
+    assert!(pair.took(NEAR, &SessionEvent::Finished { flow }));
     assert!(
-        !pair.took(NEAR, &Event::Closed { flow }),
+        !pair.took(NEAR, &SessionEvent::Closed { flow }),
         "the decoder is not through"
     );
     pair.sessions[FAR].consumed(flow, 5);
     pair.run(Duration::from_millis(100));
-    assert!(pair.took(NEAR, &Event::Consumed { flow, offset: 5 }));
+    assert!(pair.took(NEAR, &SessionEvent::Consumed { flow, offset: 5 }));
     for side in [NEAR, FAR] {
-        assert!(pair.took(side, &Event::Closed { flow }));
+        assert!(pair.took(side, &SessionEvent::Closed { flow }));
         assert_eq!(pair.sessions[side].flow_count(), 0);
         assert_eq!(pair.sessions[side].statistics().outstanding_bytes, 0);
     }
@@ -221,17 +221,17 @@ fn a_flow_closes_on_both_sides_when_both_decoders_are_through() {
 
 #[test]
 fn a_failed_open_ends_with_its_answer_on_both_sides() {
-    let mut pair = Pair::connected(&Config::default());
+    let mut pair = SessionPair::connected(&SessionConfig::default());
     let flow = pair.open();
     pair.sessions[NEAR].write(flow, bytes(100_000));
     pair.run(Duration::from_millis(15));
-    let answer = Answer::Failed(ConnectFailure::Refused);
+    let answer = OpenAnswer::Failed(ConnectFailure::Refused);
     pair.sessions[FAR].answer(flow, answer);
     pair.sessions[FAR].reset(flow, ResetReason::HostLost);
     pair.run(Duration::from_millis(100));
-    assert!(pair.took(NEAR, &Event::Answered { flow, answer }));
+    assert!(pair.took(NEAR, &SessionEvent::Answered { flow, answer }));
     for side in [NEAR, FAR] {
-        assert!(pair.took(side, &Event::Closed { flow }));
+        assert!(pair.took(side, &SessionEvent::Closed { flow }));
         assert_eq!(pair.sessions[side].flow_count(), 0);
         assert_eq!(pair.sessions[side].statistics().unconsumed_bytes, 0);
     }
@@ -239,23 +239,23 @@ fn a_failed_open_ends_with_its_answer_on_both_sides() {
 
 #[test]
 fn a_lost_answer_is_said_again_and_an_open_is_not_executed_again() {
-    let mut pair = Pair::connected(&Config::default());
+    let mut pair = SessionPair::connected(&SessionConfig::default());
     let flow = pair.open();
     pair.run(Duration::from_millis(15));
-    pair.sessions[FAR].answer(flow, Answer::Connected);
+    pair.sessions[FAR].answer(flow, OpenAnswer::Connected);
     pair.run(Duration::from_millis(5));
     pair.disconnect();
     pair.connect();
     pair.run(Duration::from_millis(100));
-    let opened = |event: &&Event| matches!(event, Event::Opened { .. });
+    let opened = |event: &&SessionEvent| matches!(event, SessionEvent::Opened { .. });
     assert_eq!(pair.events[FAR].iter().filter(opened).count(), 1);
-    let answer = Answer::Connected;
-    assert!(pair.took(NEAR, &Event::Answered { flow, answer }));
+    let answer = OpenAnswer::Connected;
+    assert!(pair.took(NEAR, &SessionEvent::Answered { flow, answer }));
 }
 
 #[test]
 fn an_open_lost_with_its_link_is_sent_again() {
-    let mut pair = Pair::connected(&Config::default());
+    let mut pair = SessionPair::connected(&SessionConfig::default());
     let flow = pair.open();
     pair.sessions[NEAR].write(flow, bytes(50_000));
     pair.run(Duration::from_millis(5));
@@ -275,7 +275,7 @@ fn an_open_lost_with_its_link_is_sent_again() {
 
 #[test]
 fn a_clean_end_stays_clean_when_the_last_acknowledgement_is_lost() {
-    let mut pair = Pair::connected(&Config::default());
+    let mut pair = SessionPair::connected(&SessionConfig::default());
     let flow = pair.open();
     pair.sessions[NEAR].write(flow, bytes(10));
     pair.sessions[NEAR].finish(flow);
@@ -284,22 +284,22 @@ fn a_clean_end_stays_clean_when_the_last_acknowledgement_is_lost() {
     pair.sessions[FAR].finish(flow);
     // The far side's Finish and acknowledgement arrive and the near side is done; what it
     // says last does not arrive.
-    while !pair.took(NEAR, &Event::Closed { flow }) {
+    while !pair.took(NEAR, &SessionEvent::Closed { flow }) {
         pair.run(Duration::from_millis(1));
         pair.read(NEAR, flow);
     }
-    assert!(!pair.took(FAR, &Event::Closed { flow }));
+    assert!(!pair.took(FAR, &SessionEvent::Closed { flow }));
     pair.disconnect();
     pair.connect();
     pair.run(Duration::from_millis(100));
-    assert!(pair.took(FAR, &Event::Closed { flow }));
-    let reset = |event: &Event| matches!(event, Event::Reset { .. });
+    assert!(pair.took(FAR, &SessionEvent::Closed { flow }));
+    let reset = |event: &SessionEvent| matches!(event, SessionEvent::Reset { .. });
     assert!(!pair.events[FAR].iter().any(reset));
 }
 
 #[test]
 fn a_reset_during_an_outage_is_told_with_its_reason() {
-    let mut pair = Pair::connected(&Config::default());
+    let mut pair = SessionPair::connected(&SessionConfig::default());
     let flow = pair.open();
     pair.run(Duration::from_millis(15));
     pair.disconnect();
@@ -307,41 +307,41 @@ fn a_reset_during_an_outage_is_told_with_its_reason() {
     pair.sessions[NEAR].reset(flow, reason);
     pair.connect();
     pair.run(Duration::from_millis(100));
-    assert!(pair.took(FAR, &Event::Reset { flow, reason }));
+    assert!(pair.took(FAR, &SessionEvent::Reset { flow, reason }));
 }
 
 #[test]
 fn a_silent_link_is_noticed_after_five_seconds_and_a_fresh_one_takes_over() {
-    let mut pair = Pair::connected(&Config::default());
+    let mut pair = SessionPair::connected(&SessionConfig::default());
     let flow = pair.open();
     pair.sessions[NEAR].write(flow, bytes(1_000));
     pair.run(Duration::from_millis(5));
     pair.cut_wire();
     pair.run(Duration::from_millis(4_900));
-    assert!(!pair.took(NEAR, &Event::Silent));
+    assert!(!pair.took(NEAR, &SessionEvent::Silent));
     pair.run(Duration::from_millis(200));
-    assert!(pair.took(NEAR, &Event::Silent) && pair.sessions[NEAR].is_silent());
+    assert!(pair.took(NEAR, &SessionEvent::Silent) && pair.sessions[NEAR].is_silent());
     pair.run(Duration::from_secs(25));
     pair.connect();
     pair.run(Duration::from_millis(100));
     let link = LinkId(0);
-    assert!(pair.took(NEAR, &Event::LinkReplaced { link }));
-    assert!(pair.took(NEAR, &Event::Heard));
+    assert!(pair.took(NEAR, &SessionEvent::LinkReplaced { link }));
+    assert!(pair.took(NEAR, &SessionEvent::Heard));
     assert_eq!(pair.read(FAR, flow), bytes(1_000));
     assert_eq!(pair.sessions[NEAR].statistics().link_changes, 1);
 }
 
 #[test]
 fn flows_are_given_up_when_the_peer_stays_away() {
-    let config = Config::default();
-    let mut pair = Pair::connected(&config);
+    let config = SessionConfig::default();
+    let mut pair = SessionPair::connected(&config);
     let flow = pair.open();
     pair.run(Duration::from_millis(15));
     pair.disconnect();
     pair.run(config.give_up_after);
     let reason = ResetReason::PeerLost;
     for side in [NEAR, FAR] {
-        assert!(pair.took(side, &Event::Reset { flow, reason }));
+        assert!(pair.took(side, &SessionEvent::Reset { flow, reason }));
     }
     assert_eq!(
         pair.sessions[NEAR].open(pair.now, open()),
@@ -355,16 +355,22 @@ fn flows_are_given_up_when_the_peer_stays_away() {
 #[test]
 fn flows_of_a_peer_whose_host_closed_the_link_wait_five_seconds_for_another() {
     for (away_ms, survives) in [(4_900, true), (5_000, false)] {
-        let config = Config::default();
-        let mut pair = Pair::connected(&config);
+        let config = SessionConfig::default();
+        let mut pair = SessionPair::connected(&config);
         let flow = pair.open();
         pair.run(Duration::from_millis(15));
         pair.end_link(LinkEnd::ClosedByPeer);
         pair.run(Duration::from_millis(away_ms));
         let reason = ResetReason::PeerLost;
         for side in [NEAR, FAR] {
-            assert_eq!(pair.took(side, &Event::Reset { flow, reason }), !survives);
-            assert_eq!(pair.took(side, &Event::PeerLost { flows: 1 }), !survives);
+            assert_eq!(
+                pair.took(side, &SessionEvent::Reset { flow, reason }),
+                !survives
+            );
+            assert_eq!(
+                pair.took(side, &SessionEvent::PeerLost { flows: 1 }),
+                !survives
+            );
         }
         pair.connect();
         pair.run(Duration::from_secs(60));
@@ -375,13 +381,13 @@ fn flows_of_a_peer_whose_host_closed_the_link_wait_five_seconds_for_another() {
 /// A middlebox may reset what it has forgotten in an outage.
 #[test]
 fn a_link_that_is_closed_after_silence_says_nothing_of_the_peer() {
-    let mut pair = Pair::connected(&Config::default());
+    let mut pair = SessionPair::connected(&SessionConfig::default());
     let flow = pair.open();
     pair.run(Duration::from_millis(15));
     pair.under_way = Default::default();
     pair.delay = Duration::from_secs(3_600);
     pair.run(Duration::from_secs(6));
-    assert!(pair.took(NEAR, &Event::Silent));
+    assert!(pair.took(NEAR, &SessionEvent::Silent));
     pair.end_link(LinkEnd::ClosedByPeer);
     pair.run(Duration::from_secs(30));
     assert!(pair.sessions[NEAR].flow_statistics(flow).is_some());
@@ -389,7 +395,7 @@ fn a_link_that_is_closed_after_silence_says_nothing_of_the_peer() {
 
 #[test]
 fn an_open_counts_as_sent_once_a_link_has_taken_it() {
-    let mut pair = Pair::connected(&Config::default());
+    let mut pair = SessionPair::connected(&SessionConfig::default());
     let flow = pair.open();
     assert!(!pair.sessions[NEAR].is_open_sent(flow));
     pair.transmit(NEAR);
@@ -402,12 +408,12 @@ fn an_open_counts_as_sent_once_a_link_has_taken_it() {
     pair.disconnect();
     pair.connect();
     pair.run(Duration::from_millis(50));
-    assert!(!pair.took(FAR, &Event::Opened { flow, open: open() }));
+    assert!(!pair.took(FAR, &SessionEvent::Opened { flow, open: open() }));
 }
 
 #[test]
 fn a_session_that_takes_leave_has_the_peer_reset_its_flows() {
-    let mut pair = Pair::connected(&Config::default());
+    let mut pair = SessionPair::connected(&SessionConfig::default());
     let flows = [pair.open(), pair.open()];
     pair.run(Duration::from_millis(15));
     let reason = ResetReason::PeerRemoved;
@@ -416,8 +422,8 @@ fn a_session_that_takes_leave_has_the_peer_reset_its_flows() {
     pair.sessions[NEAR].handle(pair.now, link, &last).unwrap();
     pair.run(Duration::from_millis(5));
     for flow in flows {
-        assert!(pair.took(NEAR, &Event::Reset { flow, reason }));
-        assert!(!pair.took(FAR, &Event::Reset { flow, reason }));
+        assert!(pair.took(NEAR, &SessionEvent::Reset { flow, reason }));
+        assert!(!pair.took(FAR, &SessionEvent::Reset { flow, reason }));
     }
     pair.disconnect();
     assert_eq!(pair.sessions[FAR].take_leave(pair.now, reason), None);
@@ -425,33 +431,33 @@ fn a_session_that_takes_leave_has_the_peer_reset_its_flows() {
 
 #[test]
 fn a_restarted_peer_takes_its_flows_with_it() {
-    let mut pair = Pair::connected(&Config::default());
+    let mut pair = SessionPair::connected(&SessionConfig::default());
     let flow = pair.open();
     pair.run(Duration::from_millis(15));
     pair.disconnect();
     pair.sessions[FAR] = Session::new(
-        Config::default(),
+        SessionConfig::default(),
         NodeId([2; 32]),
         NodeId([1; 32]),
-        Random::from_seed(77),
+        SeededRandom::from_seed(77),
         pair.now,
     );
     pair.connect();
     pair.run(Duration::from_millis(100));
     let reason = ResetReason::PeerRestarted;
-    assert!(pair.took(NEAR, &Event::PeerRestarted));
-    assert!(pair.took(NEAR, &Event::Reset { flow, reason }));
+    assert!(pair.took(NEAR, &SessionEvent::PeerRestarted));
+    assert!(pair.took(NEAR, &SessionEvent::Reset { flow, reason }));
     let flow = pair.open();
     pair.run(Duration::from_millis(15));
-    assert!(pair.took(FAR, &Event::Opened { flow, open: open() }));
+    assert!(pair.took(FAR, &SessionEvent::Opened { flow, open: open() }));
 }
 
 #[test]
 fn what_a_restarted_peer_never_heard_of_is_not_acknowledged_to_it() {
-    let mut pair = Pair::connected(&Config::default());
+    let mut pair = SessionPair::connected(&SessionConfig::default());
     let flow = pair.open();
     pair.sessions[NEAR].finish(flow);
-    pair.sessions[FAR].answer(flow, Answer::Connected);
+    pair.sessions[FAR].answer(flow, OpenAnswer::Connected);
     pair.run(Duration::from_millis(50));
     pair.sessions[FAR].write(flow, bytes(5));
     pair.sessions[FAR].finish(flow);
@@ -460,10 +466,10 @@ fn what_a_restarted_peer_never_heard_of_is_not_acknowledged_to_it() {
     pair.run(Duration::from_millis(100));
     pair.disconnect();
     pair.sessions[FAR] = Session::new(
-        Config::default(),
+        SessionConfig::default(),
         NodeId([2; 32]),
         NodeId([1; 32]),
-        Random::from_seed(77),
+        SeededRandom::from_seed(77),
         pair.now,
     );
     pair.connect();
@@ -471,7 +477,7 @@ fn what_a_restarted_peer_never_heard_of_is_not_acknowledged_to_it() {
     pair.sessions[NEAR].consumed(flow, 5);
     assert_eq!(pair.sessions[NEAR].flow_count(), 0);
     pair.run(Duration::from_millis(200));
-    assert!(pair.took(NEAR, &Event::PeerRestarted));
+    assert!(pair.took(NEAR, &SessionEvent::PeerRestarted));
     assert!(pair.sessions.iter().all(Session::is_up));
 }
 
@@ -479,7 +485,7 @@ fn what_a_restarted_peer_never_heard_of_is_not_acknowledged_to_it() {
 fn of_two_links_dialled_at_once_the_lower_nodes_stays() {
     for order in [[LinkId(1), LinkId(2)], [LinkId(2), LinkId(1)]] {
         for side in [NEAR, FAR] {
-            let mut pair = Pair::new(&Config::default());
+            let mut pair = SessionPair::new(&SessionConfig::default());
             // Link 1 is dialled by the near node, which has the lower id.
             for link in order {
                 let near_dialed = link == LinkId(1);
@@ -488,7 +494,7 @@ fn of_two_links_dialled_at_once_the_lower_nodes_stays() {
             let link = LinkId(2);
             assert_eq!(
                 pair.sessions[side].poll_event(),
-                Some(Event::LinkReplaced { link })
+                Some(SessionEvent::LinkReplaced { link })
             );
             assert_eq!(pair.sessions[side].wants_transmit(), Some(LinkId(1)));
         }
@@ -497,7 +503,7 @@ fn of_two_links_dialled_at_once_the_lower_nodes_stays() {
 
 #[test]
 fn a_later_link_wins_whoever_dialled_it() {
-    let mut pair = Pair::connected(&Config::default());
+    let mut pair = SessionPair::connected(&SessionConfig::default());
     pair.run(Duration::from_secs(4));
     let later = LinkId(9);
     pair.sessions[NEAR].link_up(pair.now, later, false);
@@ -505,26 +511,26 @@ fn a_later_link_wins_whoever_dialled_it() {
     let link = LinkId(0);
     assert_eq!(
         pair.sessions[NEAR].poll_event(),
-        Some(Event::LinkReplaced { link })
+        Some(SessionEvent::LinkReplaced { link })
     );
 }
 
 #[test]
 fn a_link_without_a_hello_is_given_back() {
-    let mut pair = Pair::new(&Config::default());
+    let mut pair = SessionPair::new(&SessionConfig::default());
     let link = LinkId(3);
     pair.sessions[NEAR].link_up(pair.now, link, true);
     pair.run(Duration::from_secs(6));
-    assert!(pair.took(NEAR, &Event::LinkReplaced { link }));
+    assert!(pair.took(NEAR, &SessionEvent::LinkReplaced { link }));
 }
 
 #[test]
 fn messages_need_no_credit_and_survive_a_change_of_links() {
-    let config = Config {
+    let config = SessionConfig {
         flow_window: ByteCount::new(10),
-        ..Config::default()
+        ..SessionConfig::default()
     };
-    let mut pair = Pair::connected(&config);
+    let mut pair = SessionPair::connected(&config);
     let flow = pair.open();
     pair.sessions[NEAR].write(flow, bytes(100));
     pair.sessions[NEAR].send_message(flow, 7, bytes(60_000));
@@ -532,19 +538,19 @@ fn messages_need_no_credit_and_survive_a_change_of_links() {
     pair.disconnect();
     pair.connect();
     pair.run(Duration::from_millis(100));
-    let whole = |event: &&Event| matches!(event, Event::Message { kind: 7, bytes: got, .. } if *got == bytes(60_000));
+    let whole = |event: &&SessionEvent| matches!(event, SessionEvent::Message { kind: 7, bytes: got, .. } if *got == bytes(60_000));
     assert_eq!(pair.events[FAR].iter().filter(whole).count(), 1);
     assert_eq!(pair.sessions[NEAR].statistics().message_backlog_bytes, 0);
 }
 
 #[test]
 fn credit_bounds_what_is_sent_and_comes_back_when_consumed() {
-    let config = Config {
+    let config = SessionConfig {
         flow_window: ByteCount::new(30_000),
         flow_window_limit: ByteCount::new(30_000),
-        ..Config::default()
+        ..SessionConfig::default()
     };
-    let mut pair = Pair::connected(&config);
+    let mut pair = SessionPair::connected(&config);
     let flow = pair.open();
     assert_eq!(pair.sessions[NEAR].writable(flow), 30_000);
     pair.sessions[NEAR].write(flow, bytes(40_000));
@@ -556,12 +562,12 @@ fn credit_bounds_what_is_sent_and_comes_back_when_consumed() {
     pair.run(Duration::from_millis(100));
     assert!(pair.took(
         NEAR,
-        &Event::Consumed {
+        &SessionEvent::Consumed {
             flow,
             offset: 30_000
         }
     ));
-    assert!(pair.took(NEAR, &Event::Writable { flow }));
+    assert!(pair.took(NEAR, &SessionEvent::Writable { flow }));
     assert_eq!(pair.sessions[NEAR].writable(flow), 20_000);
     let statistics = pair.sessions[NEAR].flow_statistics(flow).unwrap();
     assert!(statistics.credit_blocked >= Duration::from_millis(20));
@@ -569,11 +575,11 @@ fn credit_bounds_what_is_sent_and_comes_back_when_consumed() {
 
 #[test]
 fn stalled_bulk_flows_leave_credit_for_small_ones() {
-    let config = Config {
+    let config = SessionConfig {
         total_window: ByteCount::mebibytes(2),
-        ..Config::default()
+        ..SessionConfig::default()
     };
-    let mut pair = Pair::connected(&config);
+    let mut pair = SessionPair::connected(&config);
     let bulk: Vec<FlowId> = (0..200).map(|_| pair.open()).collect();
     for _ in 0..100 {
         for flow in &bulk {
@@ -604,7 +610,7 @@ fn stalled_bulk_flows_leave_credit_for_small_ones() {
 
 #[test]
 fn a_small_flow_goes_before_the_queue_of_a_bulk_flow() {
-    let mut pair = Pair::connected(&Config::default());
+    let mut pair = SessionPair::connected(&SessionConfig::default());
     let bulk = pair.open();
     pair.sessions[NEAR].write(bulk, bytes(1 << 20));
     let link = pair.link.unwrap();
@@ -631,12 +637,12 @@ fn a_small_flow_goes_before_the_queue_of_a_bulk_flow() {
 
 #[test]
 fn leaving_waits_for_the_flows_and_takes_no_new_ones() {
-    let mut pair = Pair::connected(&Config::default());
+    let mut pair = SessionPair::connected(&SessionConfig::default());
     let flow = pair.open();
     pair.run(Duration::from_millis(15));
     pair.sessions[FAR].goaway(pair.now);
     pair.run(Duration::from_millis(15));
-    assert!(pair.took(NEAR, &Event::GoAway));
+    assert!(pair.took(NEAR, &SessionEvent::GoAway));
     assert_eq!(
         pair.sessions[NEAR].open(pair.now, open()),
         Err(OpenError::PeerLeaving)
@@ -645,15 +651,15 @@ fn leaving_waits_for_the_flows_and_takes_no_new_ones() {
         pair.sessions[FAR].open(pair.now, open()),
         Err(OpenError::Leaving)
     );
-    assert!(!pair.took(FAR, &Event::Drained));
+    assert!(!pair.took(FAR, &SessionEvent::Drained));
     pair.sessions[NEAR].reset(flow, ResetReason::HostReset);
     pair.run(Duration::from_millis(15));
-    assert!(pair.took(FAR, &Event::Drained));
+    assert!(pair.took(FAR, &SessionEvent::Drained));
 }
 
 #[test]
 fn the_hello_blob_is_told_with_each_link_and_when_it_changes() {
-    let mut pair = Pair::new(&Config::default());
+    let mut pair = SessionPair::new(&SessionConfig::default());
     pair.sessions[NEAR].set_hello_blob(Bytes::from_static(b"one"));
     pair.connect();
     pair.run(Duration::from_millis(100));
@@ -661,13 +667,13 @@ fn the_hello_blob_is_told_with_each_link_and_when_it_changes() {
     pair.run(Duration::from_millis(100));
     for text in ["one", "two"] {
         let blob = Bytes::from_static(text.as_bytes());
-        assert!(pair.took(FAR, &Event::Hello { blob }));
+        assert!(pair.took(FAR, &SessionEvent::Hello { blob }));
     }
 }
 
 #[test]
 fn an_idle_session_costs_one_short_exchange_a_second() {
-    let mut pair = Pair::connected(&Config::default());
+    let mut pair = SessionPair::connected(&SessionConfig::default());
     let before: u64 = pair
         .sessions
         .iter()
@@ -690,7 +696,7 @@ fn an_idle_session_costs_one_short_exchange_a_second() {
 
 #[test]
 fn acknowledgements_cost_little_beside_the_data() {
-    let mut pair = Pair::connected(&Config::default());
+    let mut pair = SessionPair::connected(&SessionConfig::default());
     let flow = pair.open();
     let mut left = 8 << 20;
     while left > 0 {
@@ -711,23 +717,23 @@ fn acknowledgements_cost_little_beside_the_data() {
 
 #[test]
 fn a_peer_that_breaks_the_rules_loses_its_link_and_no_more() {
-    use crate::wire::{Data, Finish, Frame, Message, Piece};
+    use crate::wire::{DataFrame, FinishFrame, MessageContinuation, MessageFrame, SessionFrame};
     let flow = FlowId(0);
     let data = |flow, offset, count| {
-        Frame::Data(Data {
+        SessionFrame::Data(DataFrame {
             flow,
             offset,
             bytes: bytes(count),
         })
     };
-    let message = Message {
+    let message = MessageFrame {
         flow,
         kind: 0,
-        piece: Piece::Last,
+        piece: MessageContinuation::Last,
         sequence: 1 << 40,
         bytes: Bytes::new(),
     };
-    let finish = |final_offset| Frame::Finish(Finish { flow, final_offset });
+    let finish = |final_offset| SessionFrame::Finish(FinishFrame { flow, final_offset });
     let cases = [
         vec![data(flow, 1 << 20, 5)],
         vec![data(flow, 7, 5), finish(8)],
@@ -739,18 +745,18 @@ fn a_peer_that_breaks_the_rules_loses_its_link_and_no_more() {
         vec![data(flow, 0, 5), finish(4)],
         vec![data(flow, 0, 5), finish(5), data(flow, 5, 1)],
         vec![data(flow, 0, 5), finish(5), finish(6)],
-        vec![Frame::Message(message)],
+        vec![SessionFrame::Message(message)],
     ];
-    let config = Config {
+    let config = SessionConfig {
         total_window: ByteCount::mebibytes(2),
-        ..Config::default()
+        ..SessionConfig::default()
     };
     for frames in cases {
-        let mut pair = Pair::connected(&config);
+        let mut pair = SessionPair::connected(&config);
         let link = pair.link.unwrap();
         assert_eq!(pair.open(), flow);
         pair.run(Duration::from_millis(15));
-        let mut out = vocab::Writer::new();
+        let mut out = vocab::ByteWriter::new();
         for frame in &frames {
             frame.emit(&mut out);
         }
@@ -759,7 +765,7 @@ fn a_peer_that_breaks_the_rules_loses_its_link_and_no_more() {
             .unwrap_err();
         let fault = matches!(
             error,
-            Error::PeerMisbehaved(_) | Error::PeerMisbehavedOnFlow { .. }
+            SessionError::PeerMisbehaved(_) | SessionError::PeerMisbehavedOnFlow { .. }
         );
         assert!(fault, "{frames:?}: {error}");
         assert!(!pair.sessions[FAR].is_up());
@@ -769,35 +775,35 @@ fn a_peer_that_breaks_the_rules_loses_its_link_and_no_more() {
 
 #[test]
 fn another_version_and_another_node_are_told_apart() {
-    use crate::wire::{Frame, Hello};
-    let pair = Pair::new(&Config::default());
-    let Frame::Hello(hello) = pair.sessions[NEAR].hello() else {
+    use crate::wire::{HelloFrame, SessionFrame};
+    let pair = SessionPair::new(&SessionConfig::default());
+    let SessionFrame::Hello(hello) = pair.sessions[NEAR].hello() else {
         panic!("a hello");
     };
-    let outcome = |hello: Hello| {
-        let mut pair = Pair::new(&Config::default());
+    let outcome = |hello: HelloFrame| {
+        let mut pair = SessionPair::new(&SessionConfig::default());
         pair.connect();
-        let mut out = vocab::Writer::new();
-        Frame::Hello(hello).emit(&mut out);
+        let mut out = vocab::ByteWriter::new();
+        SessionFrame::Hello(hello).emit(&mut out);
         pair.sessions[FAR].handle(pair.now, LinkId(0), &out.finish())
     };
-    let newer = Hello {
+    let newer = HelloFrame {
         version: 9,
         least_version: 8,
         ..hello.clone()
     };
     assert!(matches!(
         outcome(newer),
-        Err(Error::PeerIncompatible { least: 8, .. })
+        Err(SessionError::PeerIncompatible { least: 8, .. })
     ));
     let stranger = NodeId([5; 32]);
-    let other = Hello {
+    let other = HelloFrame {
         sender: stranger,
         ..hello.clone()
     };
-    assert_eq!(outcome(other), Err(Error::WrongNode(stranger)));
+    assert_eq!(outcome(other), Err(SessionError::WrongNode(stranger)));
     assert_eq!(
-        outcome(Hello {
+        outcome(HelloFrame {
             version: 2,
             ..hello
         }),
@@ -807,47 +813,47 @@ fn another_version_and_another_node_are_told_apart() {
 
 #[test]
 fn more_flows_than_the_limit_are_reset() {
-    let config = Config {
+    let config = SessionConfig {
         flow_limit: 1,
-        ..Config::default()
+        ..SessionConfig::default()
     };
-    let mut pair = Pair::connected(&config);
+    let mut pair = SessionPair::connected(&config);
     pair.open();
     let flow = pair.open();
     pair.run(Duration::from_millis(30));
     let reason = ResetReason::Limit;
-    assert!(pair.took(NEAR, &Event::Reset { flow, reason }));
+    assert!(pair.took(NEAR, &SessionEvent::Reset { flow, reason }));
 }
 
 #[test]
 fn a_peer_that_never_reads_its_resets_cannot_pile_them_up() {
     use crate::limits::RESETS_WAITING;
-    use crate::wire::{Frame, OpenFrame};
-    let config = Config {
+    use crate::wire::{OpenFrame, SessionFrame};
+    let config = SessionConfig {
         flow_limit: 0,
-        ..Config::default()
+        ..SessionConfig::default()
     };
-    let mut pair = Pair::connected(&config);
+    let mut pair = SessionPair::connected(&config);
     let link = pair.link.unwrap();
     let mut outcome = Ok(());
     for number in 0..RESETS_WAITING as u64 + 2 {
-        let mut out = vocab::Writer::new();
+        let mut out = vocab::ByteWriter::new();
         let flow = FlowId(2 * number);
-        Frame::Open(OpenFrame { flow, open: open() }).emit(&mut out);
+        SessionFrame::Open(OpenFrame { flow, open: open() }).emit(&mut out);
         outcome = pair.sessions[FAR].handle(pair.now, link, &out.finish());
     }
-    assert!(matches!(outcome, Err(Error::PeerMisbehaved(_))));
+    assert!(matches!(outcome, Err(SessionError::PeerMisbehaved(_))));
     assert!(pair.sessions[FAR].control.resets.is_empty());
 }
 
 #[test]
 fn a_flow_reset_before_its_open_went_out_takes_no_other_with_it() {
-    let mut pair = Pair::connected(&Config::default());
+    let mut pair = SessionPair::connected(&SessionConfig::default());
     let kept = pair.open();
     let dropped = pair.open();
     pair.sessions[NEAR].reset(dropped, ResetReason::HostReset);
     pair.run(Duration::from_millis(50));
-    let opened = Event::Opened {
+    let opened = SessionEvent::Opened {
         flow: kept,
         open: open(),
     };
@@ -858,7 +864,7 @@ fn a_flow_reset_before_its_open_went_out_takes_no_other_with_it() {
 
 #[test]
 fn thousands_of_flows_move_to_the_next_link() {
-    let mut pair = Pair::connected(&Config::default());
+    let mut pair = SessionPair::connected(&SessionConfig::default());
     let flows: Vec<FlowId> = (0..3_000).map(|_| pair.open()).collect();
     pair.run(Duration::from_millis(50));
     for flow in &flows {
@@ -876,5 +882,9 @@ fn thousands_of_flows_move_to_the_next_link() {
 #[test]
 fn an_idle_flow_costs_less_than_half_a_kibibyte() {
     // Its buffers are empty and its place in the tree is a few words more.
-    assert!(size_of::<Flow>() <= 512, "{}", size_of::<Flow>());
+    assert!(
+        size_of::<SessionFlow>() <= 512,
+        "{}",
+        size_of::<SessionFlow>()
+    );
 }

@@ -22,10 +22,10 @@ use std::time::Duration;
 use bytes::BytesMut;
 use vocab::Time;
 
-use super::sending::Draft;
-use super::{Transmit, Transport};
-use crate::packet::{OVERHEAD, PacketFrame, PathChallenge, PathResponse, Sealer, allowance};
-use crate::recovery::Kind;
+use super::sending::PacketDraft;
+use super::{DatagramTransport, TransmitBatch};
+use crate::packet::{OVERHEAD, PacketFrame, PacketSealer, PathChallenge, PathResponse, allowance};
+use crate::recovery::PacketKind;
 
 /// A path that carries nothing is asked again after this long at the latest, so that one that is
 /// blocked for good costs 80 bytes/s, and an outage is over half a minute after its end at most.
@@ -47,13 +47,13 @@ const RESPONSES_MAX: usize = 8;
 
 /// When a path that carries nothing is asked next.
 #[derive(Debug)]
-pub(super) struct Asking {
+pub(super) struct IdleProbeTimer {
     at: Option<Time>,
     asked_at: Option<Time>,
     wait: Duration,
 }
 
-impl Asking {
+impl IdleProbeTimer {
     /// First at `at`, and then after `wait` and longer.
     pub(super) fn new(at: Option<Time>, wait: Duration) -> Self {
         let asked_at = None;
@@ -81,7 +81,7 @@ impl Asking {
 
     /// The peer was heard, so the path may be back: asks now, unless it was asked within a probe
     /// timeout, and soon again.
-    pub(super) fn hurry(&mut self, now: Time, probe_timeout: Duration) {
+    pub(super) fn probe_soon(&mut self, now: Time, probe_timeout: Duration) {
         if (self.asked_at).is_none_or(|asked| now.since(asked) >= probe_timeout) {
             self.at = Some(now);
             self.wait = probe_timeout;
@@ -91,14 +91,14 @@ impl Asking {
 
 /// A challenge that waits to be answered.
 #[derive(Debug)]
-pub(super) struct Response {
+pub(super) struct PendingResponse {
     to: SocketAddr,
     frame: PathResponse,
     /// What may go there because of the datagram that brought it.
     allowance: u64,
 }
 
-impl<T: Clone> Transport<T> {
+impl<T: Clone> DatagramTransport<T> {
     /// When a path that carries is to be kept open.
     pub(super) fn keep_alive_at(&self) -> Option<Time> {
         self.carries().then(|| self.quiet_since + KEEP_ALIVE)
@@ -116,7 +116,7 @@ impl<T: Clone> Transport<T> {
     pub(super) fn challenged(&mut self, from: SocketAddr, bytes: u64, challenge: PathChallenge) {
         if self.responses.len() < RESPONSES_MAX {
             let value = challenge.value;
-            self.responses.push_back(Response {
+            self.responses.push_back(PendingResponse {
                 to: from,
                 frame: PathResponse { value },
                 allowance: allowance(bytes),
@@ -124,7 +124,11 @@ impl<T: Clone> Transport<T> {
         }
     }
 
-    pub(super) fn send_challenge(&mut self, now: Time, out: &mut BytesMut) -> Option<Transmit> {
+    pub(super) fn send_challenge(
+        &mut self,
+        now: Time,
+        out: &mut BytesMut,
+    ) -> Option<TransmitBatch> {
         if !self.sent.has_room() || self.sealer.is_far_ahead() {
             return None;
         }
@@ -132,23 +136,23 @@ impl<T: Clone> Transport<T> {
         let is_current = self.addresses.current() == Some(to);
         let (allowed, kind) = if !is_current {
             // It was validated.
-            (u64::MAX, Kind::Silent)
+            (u64::MAX, PacketKind::Silent)
         } else if self.addresses.is_elsewhere() {
             // How long the answer takes from there says nothing of the path that was left.
-            (self.addresses.allowance(), Kind::Silent)
+            (self.addresses.allowance(), PacketKind::Silent)
         } else {
-            (self.addresses.allowance(), Kind::PathProbe)
+            (self.addresses.allowance(), PacketKind::PathProbe)
         };
         let frame = PacketFrame::PathChallenge(challenge);
         self.send_alone(now, to, &frame, allowed, kind, out)
     }
 
     /// A response goes to where the challenge came from (RFC 9000 §8.2.2), wherever the rest goes.
-    pub(super) fn send_response(&mut self, now: Time, out: &mut BytesMut) -> Option<Transmit> {
+    pub(super) fn send_response(&mut self, now: Time, out: &mut BytesMut) -> Option<TransmitBatch> {
         if !self.sent.has_room() || self.sealer.is_far_ahead() {
             return None;
         }
-        let Response { to, allowance, .. } = *self.responses.front()?;
+        let PendingResponse { to, allowance, .. } = *self.responses.front()?;
         let allowed = if self.addresses.current() == Some(to) {
             self.addresses.allowance()
         } else {
@@ -158,7 +162,7 @@ impl<T: Clone> Transport<T> {
             return None;
         }
         let frame = PacketFrame::PathResponse(self.responses.pop_front()?.frame);
-        self.send_alone(now, to, &frame, allowed, Kind::Silent, out)
+        self.send_alone(now, to, &frame, allowed, PacketKind::Silent, out)
     }
 
     /// A packet with one frame, as long as the least packet where that is allowed.
@@ -168,14 +172,14 @@ impl<T: Clone> Transport<T> {
         to: SocketAddr,
         frame: &PacketFrame,
         allowed: u64,
-        kind: Kind,
+        kind: PacketKind,
         out: &mut BytesMut,
-    ) -> Option<Transmit> {
-        let start = Sealer::begin(out);
+    ) -> Option<TransmitBatch> {
+        let start = PacketSealer::begin(out);
         self.append(frame, out);
         self.expand(allowed, start, out);
-        let is_marked = self.seal(now, to, out, start, Draft::of(kind))?;
-        Some(Transmit {
+        let is_marked = self.seal(now, to, out, start, PacketDraft::of(kind))?;
+        Some(TransmitBatch {
             to,
             is_marked,
             segment: out.len() - start,

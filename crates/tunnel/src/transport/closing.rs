@@ -18,9 +18,9 @@ use bytes::BytesMut;
 use vocab::Time;
 
 use super::asking::LEAST_CHALLENGE;
-use super::{SuspendReason, Transmit, Transport};
-use crate::packet::{Close, CloseCode, PacketFrame, frames};
-use crate::recovery::Kind;
+use super::{DatagramTransport, SuspendReason, TransmitBatch};
+use crate::packet::{CloseCode, CloseFrame, PacketFrame, frames};
+use crate::recovery::PacketKind;
 
 /// Probe timeouts for which a closed path is remembered (RFC 9000 §10.2: at least three).
 const REMEMBERED_PROBE_TIMEOUTS: u32 = 3;
@@ -30,8 +30,8 @@ const CLOSES_MAX: u32 = 8;
 
 /// The last word about a path.
 #[derive(Debug)]
-pub(super) struct Closing {
-    frame: Close,
+pub(super) struct ClosingState {
+    frame: CloseFrame,
     until: Time,
     /// When it is said again, and how long after that again.
     repeat_at: Time,
@@ -42,7 +42,7 @@ pub(super) struct Closing {
     is_due: bool,
 }
 
-impl Closing {
+impl ClosingState {
     pub(super) fn poll_timeout(&self) -> Time {
         self.until.min(self.repeat_at)
     }
@@ -64,14 +64,14 @@ impl Closing {
     }
 }
 
-impl<T: Clone> Transport<T> {
+impl<T: Clone> DatagramTransport<T> {
     /// Ends the path for good; the peer is told why. Nothing happens to one that has ended.
     pub fn close(&mut self, now: Time, code: CloseCode, reason: &str) {
         if self.has_ended() {
             return;
         }
         self.suspend(now, SuspendReason::ClosedHere);
-        self.say_close(now, code, reason);
+        self.start_close(now, code, reason);
     }
 
     /// Whether the end of a path that this node has closed may still have to be told.
@@ -82,7 +82,7 @@ impl<T: Clone> Transport<T> {
 
     /// Whether the end is to be told now.
     #[must_use]
-    pub fn has_last_word(&self) -> bool {
+    pub fn is_close_due(&self) -> bool {
         self.closing.as_ref().is_some_and(|closing| closing.is_due)
     }
 
@@ -93,13 +93,13 @@ impl<T: Clone> Transport<T> {
     }
 
     /// Has the peer told that the path has ended here.
-    pub(super) fn say_close(&mut self, now: Time, code: CloseCode, reason: &str) {
+    pub(super) fn start_close(&mut self, now: Time, code: CloseCode, reason: &str) {
         // Nobody was heard who could be told.
         if self.addresses.current().is_some() {
             let reason = reason.to_owned();
             let probe_timeout = self.sent.probe_timeout();
-            self.closing = Some(Closing {
-                frame: Close { code, reason },
+            self.closing = Some(ClosingState {
+                frame: CloseFrame { code, reason },
                 until: now + probe_timeout * REMEMBERED_PROBE_TIMEOUTS,
                 repeat_at: now + probe_timeout,
                 repeat_every: probe_timeout,
@@ -130,7 +130,7 @@ impl<T: Clone> Transport<T> {
     }
 
     /// The end, if it is to be told now.
-    pub(super) fn send_close(&mut self, now: Time, out: &mut BytesMut) -> Option<Transmit> {
+    pub(super) fn send_close(&mut self, now: Time, out: &mut BytesMut) -> Option<TransmitBatch> {
         let to = self.addresses.current()?;
         let closing = self.closing.as_mut().filter(|closing| closing.is_due)?;
         let length = LEAST_CHALLENGE + closing.frame.reason.len() as u64;
@@ -142,6 +142,6 @@ impl<T: Clone> Transport<T> {
         closing.said += 1;
         let frame = PacketFrame::Close(closing.frame.clone());
         // Never expanded: nothing is to come back.
-        self.send_alone(now, to, &frame, 0, Kind::Silent, out)
+        self.send_alone(now, to, &frame, 0, PacketKind::Silent, out)
     }
 }

@@ -7,9 +7,9 @@
 //!             └── frames of the session ◄── Transport ── path: packet size, round trips
 //! ```
 //!
-//! Packets carry frames of the layer above, which puts them in when asked ([`Transport::poll_transmit`]
+//! Packets carry frames of the layer above, which puts them in when asked ([`DatagramTransport::poll_transmit`]
 //! calls back for them) and gives each packet a content `T` to remember what it held. It is told of the
-//! content's fate ([`Transport::poll_fate`]): that it is lost, perhaps more than once, as when a probe
+//! content's fate ([`DatagramTransport::poll_fate`]): that it is lost, perhaps more than once, as when a probe
 //! had better carry it again, and that it arrived, even if that turns out later. Nothing is sent twice
 //! here but by the layer above.
 //!
@@ -42,21 +42,25 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use path::{INITIAL_RTT, MtuConfig, PathMtu, RttEstimator};
-use vocab::{Bitrate, Time, Writer};
+use vocab::{Bitrate, ByteWriter, Time};
 
-use crate::congestion::{self, Algorithm, Controller, Pacer, Remembered, SendState};
-use crate::fec::{self, Decoder, Encoder, Policy};
-use crate::packet::{Acknowledgement, Addresses, ChallengeSeed, Opener, Sealer, Trust};
-use crate::recovery::{Received, SentPackets, Timeout};
-use crate::wire::Frame;
+use crate::congestion::{
+    self, CongestionAlgorithm, CongestionController, Pacer, RememberedPath, SendState,
+};
+use crate::fec::{self, FecDecoder, FecEncoder, RepairPolicy};
+use crate::packet::{
+    AddressTrust, ChallengeSeed, PacketAck, PacketOpener, PacketSealer, PathAddresses,
+};
+use crate::recovery::{ReceivedPackets, RecoveryTimeout, SentPackets};
+use crate::wire::SessionFrame;
 
-use asking::{Asking, Response};
-use closing::Closing;
-use narrowness::Narrowness;
+use asking::{IdleProbeTimer, PendingResponse};
+use closing::ClosingState;
+use narrowness::BlackHoleDetector;
 
-pub use crate::recovery::Codepoint;
+pub use crate::recovery::EcnMarking;
 pub(crate) use sending::LEAST_FRAMES_ROOM;
-pub use status::Status;
+pub use status::TransportStatus;
 
 /// A path that has answered nothing for this long, and for [`SUSPEND_PROBES`] probe timeouts, is
 /// suspended: a person waits no longer than a second more, and two probes in a row are lost on a
@@ -69,26 +73,26 @@ const PROBE_PACKETS: u32 = 2;
 
 /// What may be chosen about a path.
 #[derive(Clone, Copy, Debug)]
-pub struct Settings {
+pub struct PathSettings {
     /// When repair symbols are sent.
-    pub fec: fec::Mode,
+    pub fec: fec::RepairMode,
     /// Who decides the rate.
-    pub algorithm: Algorithm,
+    pub algorithm: CongestionAlgorithm,
     /// The operator's cap.
     pub rate_max: Option<Bitrate>,
     /// What an earlier path to this peer was like.
-    pub remembered: Option<Remembered>,
+    pub remembered: Option<RememberedPath>,
     /// The largest UDP payload to try: the interface's MTU less the IP and UDP headers.
     pub datagram_max: u16,
     /// Seed of the small random waits in congestion control.
     pub seed: u64,
 }
 
-impl Default for Settings {
+impl Default for PathSettings {
     fn default() -> Self {
         Self {
-            fec: fec::Mode::Auto,
-            algorithm: Algorithm::Bbr,
+            fec: fec::RepairMode::Auto,
+            algorithm: CongestionAlgorithm::Bbr,
             rate_max: None,
             remembered: None,
             datagram_max: 1_452,
@@ -99,16 +103,16 @@ impl Default for Settings {
 
 /// What the layer above has put into a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Filled<T> {
+pub struct FilledPacket<T> {
     /// What is to be remembered of it.
     pub content: T,
     /// Whether its loss may cost a repair symbol.
-    pub worth: Worth,
+    pub protection: RepairProtection,
 }
 
 /// Whether repair symbols are spent on a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Worth {
+pub enum RepairProtection {
     /// Somebody waits for what is in it.
     Repair,
     /// It is asked or said again before anybody misses it, such as a sign of life.
@@ -117,7 +121,7 @@ pub enum Worth {
 
 /// What became of a packet's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum DeliveryOutcome {
     /// The peer has it.
     Arrived,
     /// It is lost as far as is known; it may still turn out to have arrived.
@@ -126,7 +130,7 @@ pub enum Fate {
 
 /// How far the path has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Condition {
+pub enum PathCondition {
     /// Nobody has answered yet.
     Probing,
     /// It carries frames.
@@ -170,7 +174,7 @@ impl SuspendReason {
 
 /// A change that the layer above has to follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Change {
+pub enum PathChange {
     /// Frames may be sent here.
     Carrying,
     /// They have to go another way; the fates of all packets under way have been told.
@@ -179,7 +183,7 @@ pub enum Change {
 
 /// Packets of one system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transmit {
+pub struct TransmitBatch {
     /// Where they go.
     pub to: SocketAddr,
     /// Whether they leave marked as ECN-capable.
@@ -191,16 +195,16 @@ pub struct Transmit {
 }
 
 /// The parts of a path that come from its keys.
-pub struct Keys {
+pub struct PathKeys {
     /// Seals what goes out.
-    pub sealer: Sealer,
+    pub sealer: PacketSealer,
     /// Opens what comes in.
-    pub opener: Opener,
+    pub opener: PacketOpener,
     /// For challenges to new addresses.
     pub challenges: ChallengeSeed,
 }
 
-impl fmt::Debug for Keys {
+impl fmt::Debug for PathKeys {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("Keys")
             .field("sealer", &self.sealer)
@@ -211,69 +215,69 @@ impl fmt::Debug for Keys {
 
 /// One datagram path to the peer.
 #[derive(Debug)]
-pub struct Transport<T> {
-    settings: Settings,
-    condition: Condition,
-    sealer: Sealer,
-    opener: Opener,
-    addresses: Addresses,
-    sent: SentPackets<Content<T>>,
-    received: Received,
-    controller: Box<dyn Controller>,
+pub struct DatagramTransport<T> {
+    settings: PathSettings,
+    condition: PathCondition,
+    sealer: PacketSealer,
+    opener: PacketOpener,
+    addresses: PathAddresses,
+    sent: SentPackets<PacketContent<T>>,
+    received: ReceivedPackets,
+    controller: Box<dyn CongestionController>,
     pacer: Pacer,
     mtu: PathMtu,
-    encoder: Encoder,
-    decoder: Decoder,
-    policy: Policy,
-    responses: VecDeque<Response>,
+    encoder: FecEncoder,
+    decoder: FecDecoder,
+    policy: RepairPolicy,
+    responses: VecDeque<PendingResponse>,
     /// Probes that are to be sent whatever the window says.
     probes_due: u32,
     /// How long they may be: nothing may have been heard because nothing longer gets through.
     probe_max: u16,
     /// Whether the path has come to carry less than every path should.
-    narrowness: Narrowness,
+    black_hole_detector: BlackHoleDetector,
     /// When a path that carries nothing is asked whether it does.
-    asking: Asking,
+    idle_probe_timer: IdleProbeTimer,
     /// When the last packet went out, or was asked for to keep the path open.
     quiet_since: Time,
     /// What is still to be said of a path that was closed here.
-    closing: Option<Closing>,
+    closing: Option<ClosingState>,
     /// Since when nothing was answered although an answer was asked for.
     unanswered_since: Option<Time>,
     /// When the pacer lets out what waits.
     paced_until: Option<Time>,
     /// A sealed packet that is longer than those it was to be sent with.
-    held: Option<Held>,
+    held: Option<HeldDatagram>,
     /// Room for a frame of ours, and for those of the layer above, on their way into a packet.
-    scratch: Writer,
-    filled: Writer,
-    frames: VecDeque<Frame>,
-    fates: VecDeque<(Fate, T)>,
-    changes: VecDeque<Change>,
-    counters: status::Counters,
+    scratch: ByteWriter,
+    filled: ByteWriter,
+    frames: VecDeque<SessionFrame>,
+    fates: VecDeque<(DeliveryOutcome, T)>,
+    changes: VecDeque<PathChange>,
+    counters: status::PathCounters,
 }
 
 /// What is kept with each packet.
 #[derive(Clone, Debug)]
-struct Content<T> {
+struct PacketContent<T> {
     above: Option<T>,
     state: SendState,
     symbol: Option<u64>,
-    acknowledgement: Option<Box<Acknowledgement>>,
+    acknowledgement: Option<Box<PacketAck>>,
     /// The UDP payload.
     datagram: u16,
 }
 
 #[derive(Debug)]
-struct Held {
+struct HeldDatagram {
     to: SocketAddr,
     bytes: BytesMut,
     is_marked: bool,
 }
 
-impl Held {
-    fn transmit(&self) -> Transmit {
-        Transmit {
+impl HeldDatagram {
+    fn transmit(&self) -> TransmitBatch {
+        TransmitBatch {
             to: self.to,
             is_marked: self.is_marked,
             segment: self.bytes.len(),
@@ -282,73 +286,78 @@ impl Held {
     }
 }
 
-impl<T: Clone> Transport<T> {
+impl<T: Clone> DatagramTransport<T> {
     /// A path with keys of its own. The side that knows where the peer is sends first.
     #[must_use]
-    pub fn new(now: Time, keys: Keys, peer: Option<SocketAddr>, settings: Settings) -> Self {
-        let Keys {
+    pub fn new(
+        now: Time,
+        keys: PathKeys,
+        peer: Option<SocketAddr>,
+        settings: PathSettings,
+    ) -> Self {
+        let PathKeys {
             sealer,
             opener,
             challenges,
         } = keys;
         // The operator or the link has named the address of whom is dialled.
-        let known = peer.map(|address| (address, Trust::Validated));
+        let known = peer.map(|address| (address, AddressTrust::Validated));
         let initial = settings
             .remembered
             .map_or(INITIAL_RTT, |remembered| remembered.rtt);
         let controller = new_controller(now, peer, &settings, settings.remembered);
         let sent = SentPackets::new(now, RttEstimator::new(initial));
         Self {
-            asking: Asking::new(peer.map(|_| now), sent.probe_timeout()),
+            idle_probe_timer: IdleProbeTimer::new(peer.map(|_| now), sent.probe_timeout()),
             settings,
-            condition: Condition::Probing,
+            condition: PathCondition::Probing,
             sealer,
             opener,
-            addresses: Addresses::new(now, challenges, known),
+            addresses: PathAddresses::new(now, challenges, known),
             sent,
-            received: Received::new(now, initial),
+            received: ReceivedPackets::new(now, initial),
             pacer: Pacer::new(now, controller.pacing_rate(), controller.send_quantum()),
             controller,
             mtu: new_search(now, &settings),
-            encoder: Encoder::default(),
-            decoder: Decoder::default(),
-            policy: Policy::new(settings.fec),
+            encoder: FecEncoder::default(),
+            decoder: FecDecoder::default(),
+            policy: RepairPolicy::new(settings.fec),
             responses: VecDeque::new(),
             probes_due: 0,
             probe_max: u16::MAX,
-            narrowness: Narrowness::default(),
+            black_hole_detector: BlackHoleDetector::default(),
             quiet_since: now,
             closing: None,
             unanswered_since: None,
             paced_until: None,
             held: None,
-            scratch: Writer::with_capacity(2_048),
-            filled: Writer::with_capacity(2_048),
+            scratch: ByteWriter::with_capacity(2_048),
+            filled: ByteWriter::with_capacity(2_048),
             frames: VecDeque::new(),
             fates: VecDeque::new(),
             changes: VecDeque::new(),
-            counters: status::Counters::default(),
+            counters: status::PathCounters::default(),
         }
     }
 
     /// The next frame of the peer's; to be called until there is none.
-    pub fn poll_frame(&mut self) -> Option<Frame> {
+    pub fn poll_frame(&mut self) -> Option<SessionFrame> {
         self.frames.pop_front()
     }
 
     /// What became of a packet's content; to be called until there is nothing.
-    pub fn poll_fate(&mut self) -> Option<(Fate, T)> {
+    pub fn poll_fate(&mut self) -> Option<(DeliveryOutcome, T)> {
         self.fates.pop_front()
     }
 
     /// What the layer above has to follow, after the fates; to be called until there is nothing.
-    pub fn poll_change(&mut self) -> Option<Change> {
+    pub fn poll_change(&mut self) -> Option<PathChange> {
         self.changes.pop_front()
     }
 
     /// How far the path has come.
     #[must_use]
-    pub fn condition(&self) -> Condition {
+    pub fn condition(&self) -> PathCondition {
         self.condition
     }
 
@@ -361,7 +370,7 @@ impl<T: Clone> Transport<T> {
 
     /// What is worth remembering of this path for the next one to this peer.
     #[must_use]
-    pub fn remembered(&self) -> Option<Remembered> {
+    pub fn remembered(&self) -> Option<RememberedPath> {
         self.controller.remembered()
     }
 
@@ -370,7 +379,7 @@ impl<T: Clone> Transport<T> {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         if self.has_ended() {
-            return self.closing.as_ref().map(Closing::poll_timeout);
+            return self.closing.as_ref().map(ClosingState::poll_timeout);
         }
         let fixed = [
             self.opener.poll_timeout(),
@@ -381,7 +390,7 @@ impl<T: Clone> Transport<T> {
             self.sent.poll_timeout(),
             self.paced_until,
             self.suspend_at(),
-            self.asking.poll_timeout(),
+            self.idle_probe_timer.poll_timeout(),
             self.keep_alive_at(),
             fixed[0],
             fixed[1],
@@ -395,7 +404,7 @@ impl<T: Clone> Transport<T> {
             if self.carries() && self.window_has_room(size as u64) {
                 let least = self.paced_until.unwrap_or(Time::ZERO);
                 next[8] = self.policy.poll_timeout().map(|at| at.max(least));
-                if self.addresses.trust() == Trust::Validated {
+                if self.addresses.trust() == AddressTrust::Validated {
                     next[9] = self.mtu.poll_timeout().map(|at| at.max(least));
                 }
             }
@@ -416,14 +425,14 @@ impl<T: Clone> Transport<T> {
         }
         while let Some(timeout) = self.sent.handle_timeout(now) {
             match timeout {
-                Timeout::Lost(lost) => self.on_lost(now, lost),
-                Timeout::Probe { count } => self.probe_what_is_under_way(count),
+                RecoveryTimeout::Lost(lost) => self.on_lost(now, lost),
+                RecoveryTimeout::Probe { count } => self.probe_what_is_under_way(count),
             }
         }
         if self.suspend_at().is_some_and(|at| at <= now) {
             self.suspend(now, SuspendReason::NoAnswer);
         }
-        if self.asking.is_due(now) {
+        if self.idle_probe_timer.is_due(now) {
             self.probes_due = PROBE_PACKETS;
         }
         self.keep_alive(now);
@@ -436,7 +445,7 @@ impl<T: Clone> Transport<T> {
         self.probe_max = if count > 1 { path::BASE_SIZE } else { u16::MAX };
         let oldest = self.sent.oldest_in_flight();
         if let Some(above) = oldest.and_then(|packet| packet.content.above.clone()) {
-            self.fates.push_back((Fate::Lost, above));
+            self.fates.push_back((DeliveryOutcome::Lost, above));
         }
     }
 
@@ -444,13 +453,13 @@ impl<T: Clone> Transport<T> {
     fn abandon(&mut self) {
         for packet in self.sent.abandon() {
             if let Some(above) = packet.content.above {
-                self.fates.push_back((Fate::Lost, above));
+                self.fates.push_back((DeliveryOutcome::Lost, above));
             }
         }
         // Its symbols are of no more use to the peer.
         self.encoder.acknowledged(self.encoder.outstanding());
         self.unanswered_since = None;
-        self.narrowness = Narrowness::default();
+        self.black_hole_detector = BlackHoleDetector::default();
     }
 
     /// The peer is at another host, by a way of which nothing is known (RFC 9000 §9.4). What went
@@ -468,7 +477,7 @@ impl<T: Clone> Transport<T> {
     /// Whether frames may be sent, where packets go now: not to a host that nobody has validated,
     /// since what became of them there would tell a wrong thing of the path that was left.
     fn carries(&self) -> bool {
-        self.condition == Condition::Carrying && !self.addresses.is_elsewhere()
+        self.condition == PathCondition::Carrying && !self.addresses.is_elsewhere()
     }
 
     /// How long a packet may be that goes to the peer now, if one may go.
@@ -495,7 +504,7 @@ impl<T: Clone> Transport<T> {
         let since = self
             .unanswered_since
             .filter(|_| self.sent.bytes_in_flight() > 0)?;
-        (self.condition == Condition::Carrying).then_some(since + self.suspicion_wait())
+        (self.condition == PathCondition::Carrying).then_some(since + self.suspicion_wait())
     }
 
     /// How long a path is given before it is taken for dead.
@@ -505,40 +514,42 @@ impl<T: Clone> Transport<T> {
 
     /// Sends what is under way another way, and carries no frames for now, or never again.
     fn suspend(&mut self, now: Time, reason: SuspendReason) {
-        if let Condition::Suspended(before) = self.condition
+        if let PathCondition::Suspended(before) = self.condition
             && (before.is_final() || !reason.is_final())
         {
             return;
         }
-        let was_carrying = self.condition == Condition::Carrying;
-        self.condition = Condition::Suspended(reason);
+        let was_carrying = self.condition == PathCondition::Carrying;
+        self.condition = PathCondition::Suspended(reason);
         self.abandon();
         self.held = None;
         self.probes_due = 0;
         self.paced_until = None;
-        self.asking = Asking::new(Some(now), self.sent.probe_timeout());
+        self.idle_probe_timer = IdleProbeTimer::new(Some(now), self.sent.probe_timeout());
         if was_carrying {
             self.counters.suspensions += 1;
         }
         // Whoever hopes for the path must hear that it is gone for good.
         if was_carrying || reason.is_final() {
-            self.changes.push_back(Change::Suspended(reason));
+            self.changes.push_back(PathChange::Suspended(reason));
         }
     }
 
     /// Whether it will never carry anything again.
     fn has_ended(&self) -> bool {
-        matches!(self.condition, Condition::Suspended(reason) if reason.is_final())
+        matches!(self.condition, PathCondition::Suspended(reason) if reason.is_final())
     }
 
     /// Something that was asked was answered.
     fn answered(&mut self, now: Time) {
         let is_waiting = self.sent.bytes_in_flight() > 0;
         self.unanswered_since = is_waiting.then_some(now);
-        if self.condition != Condition::Carrying && self.addresses.trust() == Trust::Validated {
-            self.condition = Condition::Carrying;
-            self.asking.stop();
-            self.changes.push_back(Change::Carrying);
+        if self.condition != PathCondition::Carrying
+            && self.addresses.trust() == AddressTrust::Validated
+        {
+            self.condition = PathCondition::Carrying;
+            self.idle_probe_timer.stop();
+            self.changes.push_back(PathChange::Carrying);
         }
     }
 }
@@ -546,10 +557,10 @@ impl<T: Clone> Transport<T> {
 fn new_controller(
     now: Time,
     peer: Option<SocketAddr>,
-    settings: &Settings,
-    remembered: Option<Remembered>,
-) -> Box<dyn Controller> {
-    let config = congestion::Config {
+    settings: &PathSettings,
+    remembered: Option<RememberedPath>,
+) -> Box<dyn CongestionController> {
+    let config = congestion::ControllerConfig {
         packet_bytes: u64::from(path::BASE_SIZE) + headers(peer),
         rate_max: settings.rate_max,
         seed: settings.seed,
@@ -557,7 +568,7 @@ fn new_controller(
     congestion::controller(now, settings.algorithm, config, remembered)
 }
 
-fn new_search(now: Time, settings: &Settings) -> PathMtu {
+fn new_search(now: Time, settings: &PathSettings) -> PathMtu {
     let base = path::BASE_SIZE;
     let config = MtuConfig {
         base,

@@ -15,7 +15,7 @@ const LOSSES: u32 = 6;
 
 /// Packets lost, and none as long has arrived since.
 #[derive(Clone, Copy, Debug)]
-struct Row {
+struct LargePacketLosses {
     /// When the first of them was sent.
     since: Time,
     /// The shortest.
@@ -25,11 +25,11 @@ struct Row {
 
 /// What speaks for a path too narrow.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Narrowness {
-    row: Option<Row>,
+pub(super) struct BlackHoleDetector {
+    row: Option<LargePacketLosses>,
 }
 
-impl Narrowness {
+impl BlackHoleDetector {
     /// A packet with a UDP payload of `size` bytes arrived.
     pub(super) fn acknowledged(&mut self, size: u16) {
         self.row = self.row.filter(|row| size < row.least);
@@ -40,7 +40,7 @@ impl Narrowness {
         if size > path::BASE_SIZE {
             return;
         }
-        let row = self.row.get_or_insert(Row {
+        let row = self.row.get_or_insert(LargePacketLosses {
             since: sent_at,
             least: size,
             count: 0,
@@ -51,7 +51,8 @@ impl Narrowness {
 
     /// Whether that has lasted for `wait`, too long for chance.
     pub(super) fn is_certain(&self, now: Time, wait: Duration) -> bool {
-        let is_certain = |row: Row| row.count >= LOSSES && now.since(row.since) >= wait;
+        let is_certain =
+            |row: LargePacketLosses| row.count >= LOSSES && now.since(row.since) >= wait;
         self.row.is_some_and(is_certain)
     }
 }
@@ -68,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_row_of_losses_is_certain_when_it_has_lasted() {
-        let mut narrowness = Narrowness::default();
+        let mut narrowness = BlackHoleDetector::default();
         for packet in 0..LOSSES {
             assert!(!narrowness.is_certain(after(5_000), WAIT), "{packet}");
             narrowness.lost(Time::ZERO, 1_200);
@@ -80,7 +81,7 @@ mod tests {
 
     #[test]
     fn a_packet_as_long_as_one_that_was_lost_clears_the_path() {
-        let mut narrowness = Narrowness::default();
+        let mut narrowness = BlackHoleDetector::default();
         for packet in 0..20 {
             narrowness.lost(Time::ZERO, 1_000 + 10 * packet);
         }
@@ -92,7 +93,7 @@ mod tests {
 
     #[test]
     fn longer_packets_say_nothing() {
-        let mut narrowness = Narrowness::default();
+        let mut narrowness = BlackHoleDetector::default();
         for _ in 0..20 {
             narrowness.lost(Time::ZERO, path::BASE_SIZE + 1);
         }

@@ -6,16 +6,19 @@ use std::net::SocketAddr;
 use bytes::{Buf, Bytes, BytesMut};
 use vocab::Time;
 
-use super::{Codepoint, Condition, Content, Fate, SuspendReason, Transport, headers, new_search};
-use crate::Error;
-use crate::congestion::{AckedPacket, Event, LostPacket};
-use crate::fec::{Cause, PathState, Queue};
-use crate::packet::{
-    Acknowledgement, CloseCode, PacketFrame, PathResponse, Refused, Trust, Validation,
+use super::{
+    DatagramTransport, DeliveryOutcome, EcnMarking, PacketContent, PathCondition, SuspendReason,
+    headers, new_search,
 };
-use crate::recovery::{Arrival, Asks, Kind, Sent};
+use crate::SessionError;
+use crate::congestion::{AckedPacket, DeliveryEvent, LostPacket};
+use crate::fec::{LossCause, PathState, QueueTrend};
+use crate::packet::{
+    AddressTrust, ChallengeResult, CloseCode, PacketAck, PacketFrame, PacketRefusal, PathResponse,
+};
+use crate::recovery::{AckRequest, PacketKind, ReceivedPacket, SentPacket};
 
-impl<T: Clone> Transport<T> {
+impl<T: Clone> DatagramTransport<T> {
     /// Takes in a datagram from the socket. What no peer sealed changes nothing.
     ///
     /// # Errors
@@ -24,18 +27,18 @@ impl<T: Clone> Transport<T> {
         &mut self,
         now: Time,
         from: SocketAddr,
-        codepoint: Codepoint,
+        codepoint: EcnMarking,
         mut datagram: BytesMut,
-    ) -> Result<(), Error> {
+    ) -> Result<(), SessionError> {
         if self.has_ended() {
             self.handle_closed(now, from, &mut datagram);
             return Ok(());
         }
         let opened = match self.opener.open(now, &mut datagram) {
             Ok(opened) => opened,
-            Err(Refused::ForgeryLimit) => {
+            Err(PacketRefusal::ForgeryLimit) => {
                 self.suspend(now, SuspendReason::KeysUsedUp);
-                self.say_close(now, CloseCode::ForgeryLimit, "too many packets were forged");
+                self.start_close(now, CloseCode::ForgeryLimit, "too many packets were forged");
                 return Ok(());
             }
             Err(_) => return Ok(()),
@@ -47,43 +50,46 @@ impl<T: Clone> Transport<T> {
         let payload = opened.payload();
         datagram.truncate(payload.end);
         datagram.advance(payload.start);
-        let asks = self.take_apart(now, from, bytes, datagram.freeze())?;
+        let asks = self.handle_payload(now, from, bytes, datagram.freeze())?;
         self.received.on_packet(
             now,
-            Arrival {
+            ReceivedPacket {
                 number: opened.number(),
                 asks,
                 codepoint,
             },
         );
-        if self.condition != Condition::Carrying && self.addresses.trust() == Trust::Validated {
-            self.asking.hurry(now, self.sent.probe_timeout());
+        if self.condition != PathCondition::Carrying
+            && self.addresses.trust() == AddressTrust::Validated
+        {
+            self.idle_probe_timer
+                .probe_soon(now, self.sent.probe_timeout());
         }
         self.take_recovered(now)
     }
 
     /// Takes apart a payload that came from there in a datagram of so many bytes; says what it asks.
-    fn take_apart(
+    fn handle_payload(
         &mut self,
         now: Time,
         from: SocketAddr,
         bytes: u64,
         mut payload: Bytes,
-    ) -> Result<Asks, Error> {
-        let mut asks = Asks::Nothing;
+    ) -> Result<AckRequest, SessionError> {
+        let mut asks = AckRequest::Nothing;
         let mut is_challenged = false;
-        let mut ask = |more: Asks| {
-            if more == Asks::AtOnce || asks == Asks::Nothing {
+        let mut ask = |more: AckRequest| {
+            if more == AckRequest::AtOnce || asks == AckRequest::Nothing {
                 asks = more;
             }
         };
         while let Some(frame) = PacketFrame::take(&mut payload)? {
             if frame.elicits_acknowledgement() {
-                ask(Asks::Acknowledgement);
+                ask(AckRequest::Acknowledgement);
             }
             match frame {
                 PacketFrame::Padding(_) => {}
-                PacketFrame::Probe(_) => ask(Asks::AtOnce),
+                PacketFrame::Probe(_) => ask(AckRequest::AtOnce),
                 PacketFrame::Acknowledgement(ack) => self.on_acknowledgement(now, &ack)?,
                 PacketFrame::Source(source) => {
                     // What is too old or was there before is of no use for repairs, no more.
@@ -94,7 +100,7 @@ impl<T: Clone> Transport<T> {
                     self.decoder.repair(&repair);
                 }
                 PacketFrame::PathChallenge(challenge) => {
-                    ask(Asks::AtOnce);
+                    ask(AckRequest::AtOnce);
                     // One for each datagram, which bounds what may go back to where it came from.
                     if !std::mem::replace(&mut is_challenged, true) {
                         self.challenged(from, bytes, challenge);
@@ -103,7 +109,7 @@ impl<T: Clone> Transport<T> {
                 PacketFrame::PathResponse(response) => self.on_response(now, response),
                 PacketFrame::Close(_) => {
                     self.suspend(now, SuspendReason::ClosedByPeer);
-                    return Ok(Asks::Nothing);
+                    return Ok(AckRequest::Nothing);
                 }
                 PacketFrame::Session(frame) => self.frames.push_back(frame),
             }
@@ -113,22 +119,22 @@ impl<T: Clone> Transport<T> {
 
     fn on_response(&mut self, now: Time, response: PathResponse) {
         match self.addresses.on_challenge_response(response) {
-            Validation::Unknown => return,
-            Validation::SameHost => {}
-            Validation::OtherHost => self.start_over(now),
+            ChallengeResult::Unknown => return,
+            ChallengeResult::SameHost => {}
+            ChallengeResult::OtherHost => self.start_over(now),
         }
         self.answered(now);
     }
 
     /// Takes the payloads that repairs have made whole.
-    fn take_recovered(&mut self, now: Time) -> Result<(), Error> {
+    fn take_recovered(&mut self, now: Time) -> Result<(), SessionError> {
         while let Some((symbol, mut payload)) = self.decoder.poll_recovered() {
             self.counters.recovered_packets += 1;
             self.received.on_recovered(now, symbol);
             // Authenticated symbols do not make an authenticated sum, so this is anyone's word.
             while let Some(frame) = PacketFrame::take(&mut payload)? {
                 let PacketFrame::Session(frame) = frame else {
-                    return Err(Error::InvalidMessage(
+                    return Err(SessionError::InvalidMessage(
                         "a source symbol holds what is no frame of the session",
                     ));
                 };
@@ -138,7 +144,7 @@ impl<T: Clone> Transport<T> {
         Ok(())
     }
 
-    fn on_acknowledgement(&mut self, now: Time, ack: &Acknowledgement) -> Result<(), Error> {
+    fn on_acknowledgement(&mut self, now: Time, ack: &PacketAck) -> Result<(), SessionError> {
         let outcome = self.sent.on_acknowledgement(now, ack)?;
         self.sealer.acknowledged(now, ack.largest());
         let congested = self.cause();
@@ -146,17 +152,20 @@ impl<T: Clone> Transport<T> {
         let mut is_answer = false;
         for packet in outcome.acked {
             is_answer |= self.is_answer(&packet);
-            if packet.kind != Kind::PathProbe {
+            if packet.kind != PacketKind::PathProbe {
                 self.policy.losses().delivered(1);
             }
             match packet.kind {
-                Kind::Eliciting | Kind::PathProbe => self.size_acked(now, packet.content.datagram),
-                Kind::MtuProbe => {
-                    self.narrowness.acknowledged(packet.content.datagram);
+                PacketKind::Eliciting | PacketKind::PathProbe => {
+                    self.size_acked(now, packet.content.datagram)
+                }
+                PacketKind::MtuProbe => {
+                    self.black_hole_detector
+                        .acknowledged(packet.content.datagram);
                     self.mtu.probe_acked(now, packet.content.datagram);
                     self.note_size();
                 }
-                Kind::Silent => {}
+                PacketKind::Silent => {}
             }
             if packet.kind.is_in_flight() {
                 acked.push(acked_packet(&packet, false));
@@ -172,14 +181,14 @@ impl<T: Clone> Transport<T> {
         for packet in outcome.spurious {
             is_answer |= self.is_answer(&packet);
             match packet.kind {
-                Kind::Eliciting => {
+                PacketKind::Eliciting => {
                     self.policy.losses().spurious();
                     self.size_acked(now, packet.content.datagram);
                     spurious.push(lost_packet(&packet));
                 }
-                Kind::PathProbe => self.size_acked(now, packet.content.datagram),
-                Kind::MtuProbe => self.mtu.probe_acked(now, packet.content.datagram),
-                Kind::Silent => {}
+                PacketKind::PathProbe => self.size_acked(now, packet.content.datagram),
+                PacketKind::MtuProbe => self.mtu.probe_acked(now, packet.content.datagram),
+                PacketKind::Silent => {}
             }
             self.arrived(now, packet.content);
         }
@@ -189,7 +198,7 @@ impl<T: Clone> Transport<T> {
         let lost = self.lose(now, outcome.lost);
         let is_news = !acked.is_empty() || !spurious.is_empty() || outcome.rtt.is_some();
         if is_news || !lost.is_empty() || outcome.ce_marked > 0 {
-            self.controller.event(&Event {
+            self.controller.event(&DeliveryEvent {
                 now,
                 acked: &acked,
                 lost: &lost,
@@ -201,7 +210,7 @@ impl<T: Clone> Transport<T> {
             });
         }
         self.note_path(now);
-        if self.leave_if_too_narrow(now) {
+        if self.suspend_black_hole(now) {
             return Ok(());
         }
         if is_answer {
@@ -211,20 +220,22 @@ impl<T: Clone> Transport<T> {
     }
 
     /// Whether this acknowledgement shows that the path carries.
-    fn is_answer(&self, packet: &Sent<Content<T>>) -> bool {
-        let is_narrow = self.condition == Condition::Suspended(SuspendReason::TooNarrow);
+    fn is_answer(&self, packet: &SentPacket<PacketContent<T>>) -> bool {
+        let is_narrow = self.condition == PathCondition::Suspended(SuspendReason::TooNarrow);
         packet.kind.asks() && (!is_narrow || packet.content.datagram >= path::BASE_SIZE)
     }
 
     fn size_acked(&mut self, now: Time, size: u16) {
         self.mtu.acked(now, size);
-        self.narrowness.acknowledged(size);
+        self.black_hole_detector.acknowledged(size);
     }
 
     /// Leaves a path that carries short packets alone; says whether it did.
-    fn leave_if_too_narrow(&mut self, now: Time) -> bool {
-        let is_left = self.condition == Condition::Carrying
-            && self.narrowness.is_certain(now, self.suspicion_wait());
+    fn suspend_black_hole(&mut self, now: Time) -> bool {
+        let is_left = self.condition == PathCondition::Carrying
+            && self
+                .black_hole_detector
+                .is_certain(now, self.suspicion_wait());
         if is_left {
             self.suspend(now, SuspendReason::TooNarrow);
             self.mtu = new_search(now, &self.settings);
@@ -233,10 +244,10 @@ impl<T: Clone> Transport<T> {
     }
 
     /// Packets that a timer declared lost.
-    pub(super) fn on_lost(&mut self, now: Time, lost: Vec<Sent<Content<T>>>) {
+    pub(super) fn on_lost(&mut self, now: Time, lost: Vec<SentPacket<PacketContent<T>>>) {
         let lost = self.lose(now, lost);
         if !lost.is_empty() {
-            self.controller.event(&Event {
+            self.controller.event(&DeliveryEvent {
                 now,
                 acked: &[],
                 lost: &lost,
@@ -248,11 +259,15 @@ impl<T: Clone> Transport<T> {
             });
             self.note_path(now);
         }
-        self.leave_if_too_narrow(now);
+        self.suspend_black_hole(now);
     }
 
     /// Hands back the contents of lost packets; gives those that count for congestion.
-    fn lose(&mut self, now: Time, mut packets: Vec<Sent<Content<T>>>) -> Vec<LostPacket> {
+    fn lose(
+        &mut self,
+        now: Time,
+        mut packets: Vec<SentPacket<PacketContent<T>>>,
+    ) -> Vec<LostPacket> {
         let cause = self.cause();
         let round_trip = self.sent.typical_rtt();
         let mut lost = Vec::with_capacity(packets.len());
@@ -260,22 +275,22 @@ impl<T: Clone> Transport<T> {
         packets.sort_unstable_by_key(|packet| packet.number);
         for packet in packets {
             match packet.kind {
-                Kind::Eliciting => {
+                PacketKind::Eliciting => {
                     let (sent_at, size) = (packet.sent_at, packet.content.datagram);
                     self.mtu.lost(now, sent_at, size, round_trip);
-                    self.narrowness.lost(sent_at, size);
+                    self.black_hole_detector.lost(sent_at, size);
                     self.policy.losses().lost(packet.number, cause);
                     lost.push(lost_packet(&packet));
                 }
-                Kind::MtuProbe => self.mtu.probe_lost(now, packet.number),
-                Kind::Silent | Kind::PathProbe => {}
+                PacketKind::MtuProbe => self.mtu.probe_lost(now, packet.number),
+                PacketKind::Silent | PacketKind::PathProbe => {}
             }
             if let Some(symbol) = packet.content.symbol {
                 // Its data goes out again in another symbol.
                 self.encoder.acknowledged(symbol..symbol + 1);
             }
             if let Some(above) = packet.content.above {
-                self.fates.push_back((Fate::Lost, above));
+                self.fates.push_back((DeliveryOutcome::Lost, above));
             }
         }
         if self.sent.bytes_in_flight() == 0 {
@@ -286,7 +301,7 @@ impl<T: Clone> Transport<T> {
         lost
     }
 
-    fn arrived(&mut self, now: Time, content: Content<T>) {
+    fn arrived(&mut self, now: Time, content: PacketContent<T>) {
         if let Some(symbol) = content.symbol {
             self.encoder.acknowledged(symbol..symbol + 1);
         }
@@ -294,16 +309,16 @@ impl<T: Clone> Transport<T> {
             self.received.confirmed(now, &acknowledgement);
         }
         if let Some(above) = content.above {
-            self.fates.push_back((Fate::Arrived, above));
+            self.fates.push_back((DeliveryOutcome::Arrived, above));
         }
     }
 
     /// Why a packet that is lost now may be.
-    fn cause(&self) -> Cause {
+    fn cause(&self) -> LossCause {
         if self.controller.telemetry().is_congested {
-            Cause::Queue
+            LossCause::Queue
         } else {
-            Cause::Unknown
+            LossCause::Unknown
         }
     }
 
@@ -323,9 +338,9 @@ impl<T: Clone> Transport<T> {
             round_trip: smoothed,
             packet_interval: rate.time_for(packet),
             queue: if self.controller.telemetry().is_congested {
-                Queue::Building
+                QueueTrend::Building
             } else {
-                Queue::Short
+                QueueTrend::Short
             },
         });
     }
@@ -336,7 +351,7 @@ impl<T: Clone> Transport<T> {
     }
 }
 
-fn acked_packet<T>(packet: &Sent<Content<T>>, recovered: bool) -> AckedPacket {
+fn acked_packet<T>(packet: &SentPacket<PacketContent<T>>, recovered: bool) -> AckedPacket {
     AckedPacket {
         number: packet.number,
         bytes: packet.bytes,
@@ -346,7 +361,7 @@ fn acked_packet<T>(packet: &Sent<Content<T>>, recovered: bool) -> AckedPacket {
     }
 }
 
-fn lost_packet<T>(packet: &Sent<Content<T>>) -> LostPacket {
+fn lost_packet<T>(packet: &SentPacket<PacketContent<T>>) -> LostPacket {
     LostPacket {
         number: packet.number,
         bytes: packet.bytes,

@@ -8,15 +8,18 @@
 use std::net::SocketAddr;
 
 use bytes::BytesMut;
-use vocab::{Time, Writer, varint_length};
+use vocab::{ByteWriter, Time, varint_length};
 
-use super::{Condition, Content, Filled, Held, SuspendReason, Transmit, Transport, Worth, headers};
-use crate::fec::{LENGTH_PREFIX, Mode, PAYLOAD_LIMIT, Pause};
-use crate::packet::{
-    OVERHEAD, PacketFrame, Padding, Probe, RANGE_LIMIT, SealError, Sealer, Source, Trust,
-    emit_acknowledgement,
+use super::{
+    DatagramTransport, FilledPacket, HeldDatagram, PacketContent, PathCondition, RepairProtection,
+    SuspendReason, TransmitBatch, headers,
 };
-use crate::recovery::{Kind, Outgoing, Telling};
+use crate::fec::{LENGTH_PREFIX, PAYLOAD_LIMIT, PauseReason, RepairMode};
+use crate::packet::{
+    AddressTrust, OVERHEAD, PacketFrame, PacketSealer, PaddingFrame, ProbeFrame, RANGE_LIMIT,
+    SealError, SourceSymbol, emit_acknowledgement,
+};
+use crate::recovery::{OutgoingPacket, PacketKind, PendingAck};
 
 /// What a Repair frame is longer than the symbol in it, at most: two bytes of length, the kind,
 /// eight of the first number, the count, two of the key.
@@ -45,15 +48,15 @@ const LEAST_ACKNOWLEDGEMENT: usize = 2 + 1 + 1 + 8 + (8 + 1 + 8) + 3 * 8 + (8 + 
 pub(super) const LEAST_ROOM: usize = OVERHEAD + LEAST_ACKNOWLEDGEMENT;
 
 /// A packet in the making.
-pub(super) struct Draft<T> {
-    kind: Kind,
+pub(super) struct PacketDraft<T> {
+    kind: PacketKind,
     above: Option<T>,
     symbol: Option<u64>,
-    telling: Option<Telling>,
+    telling: Option<PendingAck>,
 }
 
-impl<T> Draft<T> {
-    pub(super) fn of(kind: Kind) -> Self {
+impl<T> PacketDraft<T> {
+    pub(super) fn of(kind: PacketKind) -> Self {
         Self {
             kind,
             above: None,
@@ -63,7 +66,7 @@ impl<T> Draft<T> {
     }
 }
 
-impl<T: Clone> Transport<T> {
+impl<T: Clone> DatagramTransport<T> {
     /// Appends packets for one destination to `out`, at most `packets_max` of one length, the last
     /// of which may be shorter; `None` when nothing is to be sent now.
     ///
@@ -74,8 +77,8 @@ impl<T: Clone> Transport<T> {
         now: Time,
         packets_max: usize,
         out: &mut BytesMut,
-        mut fill: impl FnMut(usize, &mut Writer) -> Option<Filled<T>>,
-    ) -> Option<Transmit> {
+        mut fill: impl FnMut(usize, &mut ByteWriter) -> Option<FilledPacket<T>>,
+    ) -> Option<TransmitBatch> {
         if self.has_ended() {
             return self.send_close(now, out);
         }
@@ -85,7 +88,7 @@ impl<T: Clone> Transport<T> {
         if alone.is_some() {
             return alone;
         }
-        if self.condition == Condition::Carrying && self.sealer.is_far_ahead() {
+        if self.condition == PathCondition::Carrying && self.sealer.is_far_ahead() {
             // What is acknowledged brings it back.
             self.suspend(now, SuspendReason::NoAnswer);
         }
@@ -116,7 +119,7 @@ impl<T: Clone> Transport<T> {
                 batch_marked = is_marked;
             } else if length > segment || is_marked != batch_marked {
                 let bytes = out.split_off(from);
-                self.held = Some(Held {
+                self.held = Some(HeldDatagram {
                     to,
                     bytes,
                     is_marked,
@@ -128,7 +131,7 @@ impl<T: Clone> Transport<T> {
             }
         }
         let bytes = out.len() - start;
-        (bytes > 0).then_some(Transmit {
+        (bytes > 0).then_some(TransmitBatch {
             to,
             is_marked: batch_marked,
             segment,
@@ -142,14 +145,14 @@ impl<T: Clone> Transport<T> {
         now: Time,
         to: SocketAddr,
         out: &mut BytesMut,
-        fill: &mut impl FnMut(usize, &mut Writer) -> Option<Filled<T>>,
+        fill: &mut impl FnMut(usize, &mut ByteWriter) -> Option<FilledPacket<T>>,
     ) -> Option<bool> {
         let size = self.packet_room()?;
-        let start = Sealer::begin(out);
-        let mut draft = Draft::of(Kind::Silent);
+        let start = PacketSealer::begin(out);
+        let mut draft = PacketDraft::of(PacketKind::Silent);
         let free = self.may_send_more(now, size as u64 + headers(Some(to)));
         if free && self.carries() && self.put_repair(now, size, out) {
-            draft.kind = Kind::Eliciting;
+            draft.kind = PacketKind::Eliciting;
             return self.seal(now, to, out, start, draft);
         }
         if self.received.poll_timeout().is_some_and(|at| at <= now) {
@@ -167,22 +170,22 @@ impl<T: Clone> Transport<T> {
             return None;
         }
         let untimed = self.sent.untimed();
-        if draft.kind == Kind::Silent && self.received.wants_confirmation(now, untimed) {
-            self.append(&PacketFrame::Probe(Probe), out);
-            self.received.asked_for_confirmation(now);
+        if draft.kind == PacketKind::Silent && self.received.wants_confirmation(now, untimed) {
+            self.append(&PacketFrame::Probe(ProbeFrame), out);
+            self.received.on_confirmation_requested(now);
             draft.kind = self.asking_kind();
         }
         self.seal(now, to, out, start, draft)
     }
 
     /// What a packet is that only asks for an answer.
-    fn asking_kind(&self) -> Kind {
+    fn asking_kind(&self) -> PacketKind {
         if self.carries() {
-            Kind::Eliciting
+            PacketKind::Eliciting
         } else if self.addresses.is_elsewhere() {
-            Kind::Silent
+            PacketKind::Silent
         } else {
-            Kind::PathProbe
+            PacketKind::PathProbe
         }
     }
 
@@ -204,13 +207,13 @@ impl<T: Clone> Transport<T> {
         now: Time,
         room: usize,
         out: &mut BytesMut,
-        draft: &mut Draft<T>,
+        draft: &mut PacketDraft<T>,
     ) {
         let from = out.len();
         let mut ranges = room.saturating_sub(ACKNOWLEDGEMENT_ROOM) / RANGE_ROOM;
         loop {
             ranges = ranges.clamp(1, RANGE_LIMIT);
-            let Some(telling) = self.received.telling(now, ranges) else {
+            let Some(telling) = self.received.pending_ack(now, ranges) else {
                 return;
             };
             self.scratch.clear();
@@ -233,18 +236,18 @@ impl<T: Clone> Transport<T> {
         size: usize,
         start: usize,
         out: &mut BytesMut,
-        draft: &mut Draft<T>,
-        fill: &mut impl FnMut(usize, &mut Writer) -> Option<Filled<T>>,
+        draft: &mut PacketDraft<T>,
+        fill: &mut impl FnMut(usize, &mut ByteWriter) -> Option<FilledPacket<T>>,
     ) {
         let carries = self.carries();
-        let is_trusted = self.addresses.trust() == Trust::Validated;
+        let is_trusted = self.addresses.trust() == AddressTrust::Validated;
         if carries && is_trusted && self.put_mtu_probe(now, start, out, draft) {
             return;
         }
         let is_probe = self.probes_due > 0;
         if is_probe {
             // Each is answered at once and by itself: what is missing may be the answers alone.
-            self.append(&PacketFrame::Probe(Probe), out);
+            self.append(&PacketFrame::Probe(ProbeFrame), out);
         }
         if carries && self.put_frames(now, size, start, out, draft, fill) {
             if let Some(symbol) = draft.symbol {
@@ -265,7 +268,7 @@ impl<T: Clone> Transport<T> {
             let in_flight = self.sent.bytes_in_flight();
             self.controller.limited_by_application(now, in_flight);
             self.policy
-                .paused(now, Pause::Dry, self.encoder.outstanding());
+                .paused(now, PauseReason::Dry, self.encoder.outstanding());
         }
     }
 
@@ -274,16 +277,16 @@ impl<T: Clone> Transport<T> {
         now: Time,
         start: usize,
         out: &mut BytesMut,
-        draft: &mut Draft<T>,
+        draft: &mut PacketDraft<T>,
     ) -> bool {
         // It says nothing else, since it may well not arrive.
-        let fits = draft.kind == Kind::Silent && draft.telling.is_none();
+        let fits = draft.kind == PacketKind::Silent && draft.telling.is_none();
         let Some(size) = self.mtu.poll_probe(now).filter(|_| fits) else {
             return false;
         };
-        self.append(&PacketFrame::Probe(Probe), out);
+        self.append(&PacketFrame::Probe(ProbeFrame), out);
         self.pad(usize::from(size), start, out);
-        draft.kind = Kind::MtuProbe;
+        draft.kind = PacketKind::MtuProbe;
         true
     }
 
@@ -310,10 +313,11 @@ impl<T: Clone> Transport<T> {
         size: usize,
         start: usize,
         out: &mut BytesMut,
-        draft: &mut Draft<T>,
-        fill: &mut impl FnMut(usize, &mut Writer) -> Option<Filled<T>>,
+        draft: &mut PacketDraft<T>,
+        fill: &mut impl FnMut(usize, &mut ByteWriter) -> Option<FilledPacket<T>>,
     ) -> bool {
-        let symbol = (self.policy.mode() != Mode::Off).then(|| self.encoder.outstanding().end);
+        let symbol =
+            (self.policy.mode() != RepairMode::Off).then(|| self.encoder.outstanding().end);
         let source = symbol.map_or(0, |symbol| 1 + 1 + varint_length(symbol));
         let used = out.len() - start - crate::packet::HEADER_LENGTH;
         let rides_along = draft.telling.is_none() && self.received.poll_timeout().is_some();
@@ -331,25 +335,25 @@ impl<T: Clone> Transport<T> {
         let content = fill(room, &mut filled);
         debug_assert!(filled.len() <= room, "a packet has a length");
         let symbol = symbol.filter(|_| {
-            let worth = content.as_ref().map(|content| content.worth);
-            worth == Some(Worth::Repair)
+            let worth = content.as_ref().map(|content| content.protection);
+            worth == Some(RepairProtection::Repair)
         });
         if content.is_some() {
             if rides_along {
                 self.put_acknowledgement(now, RIDE_ALONG_ROOM, out, draft);
             }
             if let Some(symbol) = symbol {
-                self.append(&PacketFrame::Source(Source { symbol }), out);
+                self.append(&PacketFrame::Source(SourceSymbol { symbol }), out);
                 let numbered = self.encoder.source(filled.as_slice());
                 debug_assert_eq!(numbered, symbol);
             }
             out.extend_from_slice(filled.as_slice());
         }
         self.filled = filled;
-        let Some(Filled { content, .. }) = content else {
+        let Some(FilledPacket { content, .. }) = content else {
             return false;
         };
-        draft.kind = Kind::Eliciting;
+        draft.kind = PacketKind::Eliciting;
         draft.above = Some(content);
         draft.symbol = symbol;
         true
@@ -362,14 +366,14 @@ impl<T: Clone> Transport<T> {
         to: SocketAddr,
         out: &mut BytesMut,
         start: usize,
-        draft: Draft<T>,
+        draft: PacketDraft<T>,
     ) -> Option<bool> {
         let number = match self.sealer.seal(now, out, start) {
             Ok(number) => number,
             Err(error) => {
                 out.truncate(start);
                 if let Some(above) = draft.above {
-                    self.fates.push_back((super::Fate::Lost, above));
+                    self.fates.push_back((super::DeliveryOutcome::Lost, above));
                 }
                 self.suspend(
                     now,
@@ -383,7 +387,7 @@ impl<T: Clone> Transport<T> {
         };
         self.quiet_since = now;
         if let Some(telling) = &draft.telling {
-            self.received.told(now, telling);
+            self.received.on_ack_sent(now, telling);
         }
         let datagram = (out.len() - start) as u16;
         let bytes = u64::from(datagram) + headers(Some(to));
@@ -401,20 +405,20 @@ impl<T: Clone> Transport<T> {
         } else {
             Default::default()
         };
-        if draft.kind == Kind::MtuProbe {
+        if draft.kind == PacketKind::MtuProbe {
             let wait = self.sent.probe_timeout();
             self.mtu.probe_sent(now, number, datagram, wait);
         }
         let is_marked = in_flight && self.sent.wants_mark();
         self.sent.sent(
             now,
-            Outgoing {
+            OutgoingPacket {
                 number,
                 bytes,
                 kind: draft.kind,
                 is_marked,
                 symbol: draft.symbol,
-                content: Content {
+                content: PacketContent {
                     above: draft.above,
                     state,
                     symbol: draft.symbol,
@@ -439,7 +443,7 @@ impl<T: Clone> Transport<T> {
         let length = out.len() - start + crate::packet::TAG_LENGTH;
         if let Some(bytes) = size.checked_sub(length).filter(|left| *left > 0) {
             let bytes = bytes as u16;
-            self.append(&PacketFrame::Padding(Padding { bytes }), out);
+            self.append(&PacketFrame::Padding(PaddingFrame { bytes }), out);
         }
     }
 }

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use vocab::{Bitrate, Time};
 
-use super::{Condition, Transport, headers};
+use super::{DatagramTransport, PathCondition, headers};
 
 /// Counts since the path began. Bytes are those of IP packets.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Counters {
+pub(super) struct PathCounters {
     pub(super) sent_packets: u64,
     pub(super) sent_bytes: u64,
     pub(super) sent_repairs: u64,
@@ -21,9 +21,9 @@ pub(super) struct Counters {
 
 /// What a path does and what it is like.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Status {
+pub struct TransportStatus {
     /// Whether it carries frames, and if not, why.
-    pub condition: Condition,
+    pub condition: PathCondition,
     /// Times that it stopped carrying.
     pub suspensions: u64,
     /// The controller's state, such as `"cruise"`.
@@ -72,10 +72,10 @@ pub struct Status {
     pub marks_failed: bool,
 }
 
-impl<T: Clone> Transport<T> {
-    /// Whether others keep a queue on the path ([`Telemetry::is_shared`]).
+impl<T: Clone> DatagramTransport<T> {
+    /// Whether others keep a queue on the path ([`ControllerTelemetry::is_shared`]).
     ///
-    /// [`Telemetry::is_shared`]: crate::congestion::Telemetry::is_shared
+    /// [`ControllerTelemetry::is_shared`]: crate::congestion::ControllerTelemetry::is_shared
     #[must_use]
     pub fn is_shared(&self) -> Option<bool> {
         self.controller.telemetry().is_shared
@@ -95,12 +95,12 @@ impl<T: Clone> Transport<T> {
 
     /// The path as it is now.
     #[must_use]
-    pub fn status(&self, _now: Time) -> Status {
+    pub fn status(&self, _now: Time) -> TransportStatus {
         let telemetry = self.controller.telemetry();
         let recovery = self.sent.statistics();
         let opener = self.opener.statistics();
         let counters = self.counters;
-        Status {
+        TransportStatus {
             condition: self.condition,
             suspensions: counters.suspensions,
             congestion: telemetry.state,

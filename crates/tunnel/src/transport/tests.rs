@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::packet::{
-    Close, CloseCode, ConnectionId, ConnectionIds, KeyContext, KeyLimits, PacketFrame,
-    PathChallenge, PathSecret, Probe, Role, Suite, UNACKNOWLEDGED_LIMIT, append, frames,
+    CipherSuite, CloseCode, CloseFrame, ConnectionId, ConnectionIds, KeyContext, KeyLimits,
+    PacketFrame, PathChallenge, PathSecret, ProbeFrame, TlsRole, UNACKNOWLEDGED_LIMIT, append,
+    frames,
 };
-use crate::wire::{Data, Frame};
+use crate::wire::{DataFrame, SessionFrame};
 use vocab::{FlowId, NodeId};
 
 const NEAR: usize = 0;
@@ -15,19 +16,19 @@ const FAR: usize = 1;
 const ONE_WAY: Duration = Duration::from_millis(20);
 
 /// Two ends; each sends numbered frames, and remembers what became of them.
-struct Pair {
+struct TransportPair {
     now: Time,
-    ends: [Transport<u64>; 2],
-    homes: [SocketAddr; 2],
+    ends: [DatagramTransport<u64>; 2],
+    addresses: [SocketAddr; 2],
     under_way: BTreeMap<(Time, u64), (usize, SocketAddr, BytesMut)>,
     sent: u64,
     /// Frames that an end wants to send, and those that came.
     wanted: [Vec<u64>; 2],
     came: [BTreeSet<u64>; 2],
     arrived: [BTreeSet<u64>; 2],
-    changes: [Vec<Change>; 2],
+    changes: [Vec<PathChange>; 2],
     /// Datagrams that the path swallows, by the end that sent them.
-    swallows: fn(usize, &BytesMut) -> bool,
+    drops_datagram: fn(usize, &BytesMut) -> bool,
     /// Datagrams that each end has sent.
     datagrams: [u64; 2],
     /// The length of a frame's bytes.
@@ -38,11 +39,11 @@ fn home(end: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1 + end as u8], 4_000))
 }
 
-fn keys(end: usize) -> Keys {
-    let roles = [Role::Dialler, Role::Listener];
+fn keys(end: usize) -> PathKeys {
+    let roles = [TlsRole::Dialler, TlsRole::Listener];
     let context = KeyContext {
         version: 1,
-        suite: Suite::Aes256Gcm,
+        suite: CipherSuite::Aes256Gcm,
         dialler: NodeId([1; 32]),
         listener: NodeId([2; 32]),
         dialler_nonce: [3; 16],
@@ -57,30 +58,30 @@ fn keys(end: usize) -> Keys {
         ours: ConnectionId([end as u8; 8]),
         theirs: ConnectionId([1 - end as u8; 8]),
     };
-    let limits = KeyLimits::of(Suite::Aes256Gcm);
+    let limits = KeyLimits::of(CipherSuite::Aes256Gcm);
     let (sealer, opener) = secret.path(Time::ZERO, 0, ids, limits).unwrap();
     let challenges = ChallengeSeed::new(|room| room.fill(end as u8));
-    Keys {
+    PathKeys {
         sealer,
         opener,
         challenges,
     }
 }
 
-impl Pair {
-    fn new(settings: Settings) -> Self {
-        let end = |end: usize, peer| Transport::new(Time::ZERO, keys(end), peer, settings);
+impl TransportPair {
+    fn new(settings: PathSettings) -> Self {
+        let end = |end: usize, peer| DatagramTransport::new(Time::ZERO, keys(end), peer, settings);
         Self {
             now: Time::ZERO,
             ends: [end(NEAR, Some(home(FAR))), end(FAR, None)],
-            homes: [home(NEAR), home(FAR)],
+            addresses: [home(NEAR), home(FAR)],
             under_way: BTreeMap::new(),
             sent: 0,
             wanted: Default::default(),
             came: Default::default(),
             arrived: Default::default(),
             changes: Default::default(),
-            swallows: |_, _| false,
+            drops_datagram: |_, _| false,
             datagrams: [0; 2],
             frame_bytes: 1_000,
         }
@@ -93,16 +94,16 @@ impl Pair {
             let (wanted, bytes) = (&mut self.wanted[end], self.frame_bytes);
             let transmit = self.ends[end].poll_transmit(self.now, 8, &mut out, |room, payload| {
                 let number = wanted.pop()?;
-                Frame::Data(Data {
+                SessionFrame::Data(DataFrame {
                     flow: FlowId(number),
                     offset: 0,
                     bytes: vec![number as u8; bytes.min(room - 20)].into(),
                 })
                 .emit(payload);
-                let worth = Worth::Repair;
-                Some(Filled {
+                let worth = RepairProtection::Repair;
+                Some(FilledPacket {
                     content: number,
-                    worth,
+                    protection: worth,
                 })
             });
             let Some(transmit) = transmit else {
@@ -112,10 +113,10 @@ impl Pair {
                 let packet = BytesMut::from(packet);
                 self.sent += 1;
                 self.datagrams[end] += 1;
-                if transmit.to == self.homes[1 - end] && !(self.swallows)(end, &packet) {
+                if transmit.to == self.addresses[1 - end] && !(self.drops_datagram)(end, &packet) {
                     let at = (self.now + ONE_WAY, self.sent);
                     self.under_way
-                        .insert(at, (1 - end, self.homes[end], packet));
+                        .insert(at, (1 - end, self.addresses[end], packet));
                 }
             }
         }
@@ -125,16 +126,16 @@ impl Pair {
     fn drain(&mut self, end: usize) {
         let transport = &mut self.ends[end];
         while let Some(frame) = transport.poll_frame() {
-            let Frame::Data(data) = frame else {
+            let SessionFrame::Data(data) = frame else {
                 panic!("a frame that nobody sent: {frame:?}");
             };
             self.came[end].insert(data.flow.0);
         }
         while let Some((fate, number)) = transport.poll_fate() {
             match fate {
-                Fate::Arrived => drop(self.arrived[end].insert(number)),
-                Fate::Lost if self.arrived[end].contains(&number) => {}
-                Fate::Lost => self.wanted[end].push(number),
+                DeliveryOutcome::Arrived => drop(self.arrived[end].insert(number)),
+                DeliveryOutcome::Lost if self.arrived[end].contains(&number) => {}
+                DeliveryOutcome::Lost => self.wanted[end].push(number),
             }
         }
         while let Some(change) = transport.poll_change() {
@@ -149,7 +150,7 @@ impl Pair {
             for end in [NEAR, FAR] {
                 self.settle(end);
             }
-            let timers = self.ends.iter().filter_map(Transport::poll_timeout);
+            let timers = self.ends.iter().filter_map(DatagramTransport::poll_timeout);
             let arrivals = self.under_way.keys().map(|(at, _)| *at).take(1);
             let next = timers.chain(arrivals).min().unwrap_or(Time::NEVER);
             if next > end_of_run {
@@ -164,7 +165,7 @@ impl Pair {
             {
                 let (to, from, packet) = entry.remove();
                 self.ends[to]
-                    .handle(self.now, from, Codepoint::NotEct, packet)
+                    .handle(self.now, from, EcnMarking::NotEct, packet)
                     .unwrap();
                 self.drain(to);
             }
@@ -178,7 +179,7 @@ impl Pair {
     /// A packet of that end's, made by hand.
     fn sealed(&mut self, end: usize, frame: &PacketFrame) -> BytesMut {
         let mut packet = BytesMut::new();
-        let start = Sealer::begin(&mut packet);
+        let start = PacketSealer::begin(&mut packet);
         append(frame, &mut packet);
         self.ends[end]
             .sealer
@@ -189,7 +190,7 @@ impl Pair {
 
     /// Hands a datagram to an end, as if it had come from there.
     fn deliver(&mut self, to: usize, from: SocketAddr, packet: BytesMut) {
-        let codepoint = Codepoint::NotEct;
+        let codepoint = EcnMarking::NotEct;
         self.ends[to]
             .handle(self.now, from, codepoint, packet)
             .unwrap();
@@ -201,7 +202,7 @@ impl Pair {
         let mut taken = Vec::new();
         let mut out = BytesMut::new();
         while let Some(transmit) =
-            self.ends[end].poll_transmit(self.now, 8, &mut out, |_, _| None::<Filled<u64>>)
+            self.ends[end].poll_transmit(self.now, 8, &mut out, |_, _| None::<FilledPacket<u64>>)
         {
             let packets = out.chunks(transmit.segment);
             taken.extend(packets.map(|packet| (transmit.to, BytesMut::from(packet))));
@@ -223,24 +224,27 @@ impl Pair {
     }
 }
 
-fn carrying(settings: Settings) -> Pair {
-    let mut pair = Pair::new(settings);
+fn carrying(settings: PathSettings) -> TransportPair {
+    let mut pair = TransportPair::new(settings);
     pair.run(Duration::from_millis(500));
-    assert_eq!(pair.changes, [[Change::Carrying], [Change::Carrying]]);
+    assert_eq!(
+        pair.changes,
+        [[PathChange::Carrying], [PathChange::Carrying]]
+    );
     pair
 }
 
 /// At a rate at which a few thousand frames take seconds.
-fn capped() -> Settings {
-    Settings {
+fn capped() -> PathSettings {
+    PathSettings {
         rate_max: Some(Bitrate::from_bits_per_second(8_000_000)),
-        ..Settings::default()
+        ..PathSettings::default()
     }
 }
 
 #[test]
 fn frames_arrive_once_told_and_are_acknowledged() {
-    let mut pair = carrying(Settings::default());
+    let mut pair = carrying(PathSettings::default());
     pair.send(NEAR, 0..300);
     pair.send(FAR, 0..300);
     pair.run(Duration::from_secs(3));
@@ -254,15 +258,15 @@ fn frames_arrive_once_told_and_are_acknowledged() {
 
 #[test]
 fn both_packets_of_a_probe_timeout_ask_to_be_answered_at_once() {
-    let mut pair = carrying(Settings {
-        fec: crate::fec::Mode::Off,
-        ..Settings::default()
+    let mut pair = carrying(PathSettings {
+        fec: crate::fec::RepairMode::Off,
+        ..PathSettings::default()
     });
     pair.run(Duration::from_secs(3));
     pair.send(NEAR, 0..2);
-    pair.swallows = |_, _| true;
+    pair.drops_datagram = |_, _| true;
     pair.settle(NEAR);
-    pair.swallows = |_, _| false;
+    pair.drops_datagram = |_, _| false;
     while pair.under_way.is_empty() {
         pair.now = pair.ends[NEAR].poll_timeout().unwrap();
         pair.ends[NEAR].handle_timeout(pair.now);
@@ -277,7 +281,10 @@ fn both_packets_of_a_probe_timeout_ask_to_be_answered_at_once() {
     };
     let (first, second) = (pair.frames(FAR, first), pair.frames(FAR, second));
     for frames in [&first, &second] {
-        assert!(frames.contains(&PacketFrame::Probe(Probe)), "{frames:?}");
+        assert!(
+            frames.contains(&PacketFrame::Probe(ProbeFrame)),
+            "{frames:?}"
+        );
     }
     let repeats = |frame: &PacketFrame| matches!(frame, PacketFrame::Session(_));
     assert!(first.iter().any(repeats), "{first:?}");
@@ -285,9 +292,9 @@ fn both_packets_of_a_probe_timeout_ask_to_be_answered_at_once() {
 
 #[test]
 fn a_path_for_jumbo_packets_is_found_and_correction_bears_it() {
-    let mut pair = carrying(Settings {
+    let mut pair = carrying(PathSettings {
         datagram_max: 8_952,
-        ..Settings::default()
+        ..PathSettings::default()
     });
     pair.frame_bytes = 8_000;
     pair.send(NEAR, 0..300);
@@ -298,43 +305,50 @@ fn a_path_for_jumbo_packets_is_found_and_correction_bears_it() {
 
 #[test]
 fn a_quiet_path_is_not_suspended_for_a_probe_of_its_size_that_is_lost() {
-    let mut pair = Pair::new(Settings {
+    let mut pair = TransportPair::new(PathSettings {
         datagram_max: 1_472,
-        ..Settings::default()
+        ..PathSettings::default()
     });
-    pair.swallows = |_, packet| packet.len() > 1_300;
+    pair.drops_datagram = |_, packet| packet.len() > 1_300;
     pair.run(Duration::from_secs(60));
-    assert_eq!(pair.changes, [[Change::Carrying], [Change::Carrying]]);
+    assert_eq!(
+        pair.changes,
+        [[PathChange::Carrying], [PathChange::Carrying]]
+    );
     let size = pair.ends[NEAR].status(pair.now).packet_size;
     assert!((1_292..=1_300).contains(&size), "{size}");
 }
 
 #[test]
 fn a_path_that_swallows_all_is_suspended_and_used_again() {
-    let mut pair = carrying(Settings::default());
-    pair.swallows = |_, _| true;
+    let mut pair = carrying(PathSettings::default());
+    pair.drops_datagram = |_, _| true;
     pair.send(NEAR, 0..50);
     pair.run(Duration::from_secs(4));
     let reason = SuspendReason::NoAnswer;
-    assert_eq!(pair.changes[NEAR].last(), Some(&Change::Suspended(reason)));
+    assert_eq!(
+        pair.changes[NEAR].last(),
+        Some(&PathChange::Suspended(reason))
+    );
     // What was under way has to go another way.
     let unsaid: BTreeSet<u64> = pair.wanted[NEAR].iter().copied().collect();
     assert!(unsaid.into_iter().eq(0..50));
-    pair.swallows = |_, _| false;
+    pair.drops_datagram = |_, _| false;
     pair.run(Duration::from_secs(10));
-    assert_eq!(pair.changes[NEAR].last(), Some(&Change::Carrying));
+    assert_eq!(pair.changes[NEAR].last(), Some(&PathChange::Carrying));
     assert!(pair.came[FAR].iter().copied().eq(0..50));
 }
 
 #[test]
 fn a_peer_that_moves_with_packets_under_way_is_followed() {
-    let mut pair = carrying(Settings::default());
+    let mut pair = carrying(PathSettings::default());
     for step in 0..4_u64 {
         pair.send(NEAR, 100 * step..100 * (step + 1));
         pair.send(FAR, 100 * step..100 * (step + 1));
         pair.run(Duration::from_millis(25));
         // By turns another port and another host.
-        pair.homes[NEAR] = SocketAddr::from(([10, 0, (step / 2) as u8, 9], 5_000 + step as u16));
+        pair.addresses[NEAR] =
+            SocketAddr::from(([10, 0, (step / 2) as u8, 9], 5_000 + step as u16));
         pair.run(Duration::from_secs(8));
     }
     for end in [NEAR, FAR] {
@@ -343,7 +357,7 @@ fn a_peer_that_moves_with_packets_under_way_is_followed() {
 }
 
 /// What an end has learnt of losses: their share, and the length of their runs.
-fn losses(end: &mut Transport<u64>) -> (f64, f64) {
+fn losses(end: &mut DatagramTransport<u64>) -> (f64, f64) {
     let losses = end.policy.losses();
     (losses.probability(), losses.mean_run())
 }
@@ -356,27 +370,27 @@ fn is_response(frame: &PacketFrame) -> bool {
 /// an acknowledgement and nothing else.
 #[test]
 fn a_peer_that_only_acknowledges_may_change_its_port() {
-    let mut pair = carrying(Settings::default());
+    let mut pair = carrying(PathSettings::default());
     pair.send(FAR, 0..2);
     // Their acknowledgements will come from elsewhere.
     pair.run(ONE_WAY / 2);
-    pair.homes[NEAR] = SocketAddr::from(([10, 0, 0, 1], 5_000));
+    pair.addresses[NEAR] = SocketAddr::from(([10, 0, 0, 1], 5_000));
     pair.run(3 * ONE_WAY);
     pair.send(FAR, 2..200);
     pair.run(Duration::from_millis(700));
     assert!(pair.came[NEAR].iter().copied().eq(0..200));
-    assert_eq!(pair.changes[FAR], [Change::Carrying]);
+    assert_eq!(pair.changes[FAR], [PathChange::Carrying]);
 }
 
 /// RFC 9000 §8.1: whatever is in them, no more than three times the bytes go there.
 #[test]
 fn a_doubted_address_gets_no_more_than_three_times_its_bytes() {
     for bytes in [30, 60, 200, 400, 1_300] {
-        let mut pair = carrying(Settings::default());
+        let mut pair = carrying(PathSettings::default());
         pair.send(FAR, 0..50);
         pair.run(Duration::from_secs(2));
         let elsewhere = SocketAddr::from(([10, 0, 0, 1], 5_000));
-        let padding = crate::packet::Padding { bytes };
+        let padding = crate::packet::PaddingFrame { bytes };
         let packet = pair.sealed(NEAR, &PacketFrame::Padding(padding));
         let most = 3 * packet.len();
         pair.send(FAR, 50..200);
@@ -385,10 +399,13 @@ fn a_doubted_address_gets_no_more_than_three_times_its_bytes() {
         let mut went = 0;
         for _ in 0..100 {
             let end = &mut pair.ends[FAR];
-            let fill = |room: usize, payload: &mut Writer| {
+            let fill = |room: usize, payload: &mut ByteWriter| {
                 payload.bytes(&[0; 1_200][..room.min(1_200)]);
-                let (content, worth) = (1, Worth::Repair);
-                (room > 0).then_some(Filled { content, worth })
+                let (content, worth) = (1, RepairProtection::Repair);
+                (room > 0).then_some(FilledPacket {
+                    content,
+                    protection: worth,
+                })
             };
             let Some(transmit) = end.poll_transmit(pair.now, 8, &mut out, fill) else {
                 break;
@@ -409,11 +426,11 @@ fn a_doubted_address_gets_no_more_than_three_times_its_bytes() {
 /// RFC 9000 §8.2.2: on the path on which the challenge came, whatever the newest packet says.
 #[test]
 fn a_challenge_is_answered_where_it_came_from() {
-    let mut pair = carrying(Settings::default());
+    let mut pair = carrying(PathSettings::default());
     let value = 7;
     let challenge = PacketFrame::PathChallenge(PathChallenge { value });
     let challenge = pair.sealed(FAR, &challenge);
-    let newer = pair.sealed(FAR, &PacketFrame::Probe(Probe));
+    let newer = pair.sealed(FAR, &PacketFrame::Probe(ProbeFrame));
     let elsewhere = SocketAddr::from(([10, 0, 9, 9], 4_000));
     pair.deliver(NEAR, elsewhere, newer);
     pair.deliver(NEAR, home(FAR), challenge);
@@ -429,21 +446,21 @@ fn a_challenge_is_answered_where_it_came_from() {
 /// A datagram full of challenges, from an address that may be anybody's, is answered once.
 #[test]
 fn challenges_make_no_more_bytes_than_they_are() {
-    let mut pair = carrying(Settings::default());
+    let mut pair = carrying(PathSettings::default());
     let stranger = SocketAddr::from(([10, 0, 9, 9], 4_000));
     let mut packet = BytesMut::new();
-    let start = Sealer::begin(&mut packet);
+    let start = PacketSealer::begin(&mut packet);
     for value in 0..10 {
         append(
             &PacketFrame::PathChallenge(PathChallenge { value }),
             &mut packet,
         );
     }
-    let padding = crate::packet::Padding { bytes: 400 };
+    let padding = crate::packet::PaddingFrame { bytes: 400 };
     append(&PacketFrame::Padding(padding), &mut packet);
     let now = pair.now;
     pair.ends[FAR].sealer.seal(now, &mut packet, start).unwrap();
-    let newer = pair.sealed(FAR, &PacketFrame::Probe(Probe));
+    let newer = pair.sealed(FAR, &PacketFrame::Probe(ProbeFrame));
     pair.deliver(NEAR, home(FAR), newer);
     let most = 3 * packet.len();
     pair.deliver(NEAR, stranger, packet);
@@ -464,7 +481,7 @@ fn a_packet_that_was_led_through_another_host_costs_no_knowledge() {
     let known = losses(&mut pair.ends[FAR]);
     assert!(before.in_flight_bytes > 0 && before.rtt_minimum.is_some());
     let attacker = SocketAddr::from(([66, 6, 6, 6], 4_000));
-    let padding = crate::packet::Padding { bytes: 1_300 };
+    let padding = crate::packet::PaddingFrame { bytes: 1_300 };
     let led = pair.sealed(NEAR, &PacketFrame::Padding(padding));
     pair.deliver(FAR, attacker, led);
     assert_eq!(pair.ends[FAR].addresses.current(), Some(attacker));
@@ -477,7 +494,7 @@ fn a_packet_that_was_led_through_another_host_costs_no_knowledge() {
     assert!(losses(&mut pair.ends[FAR]).0 <= known.0);
     pair.run(Duration::from_secs(5));
     assert!(pair.came[NEAR].iter().copied().eq(0..2_000));
-    assert_eq!(pair.changes[FAR], [Change::Carrying]);
+    assert_eq!(pair.changes[FAR], [PathChange::Carrying]);
 }
 
 /// RFC 9000 §9.4: of another host's path nothing is known, once the peer has proved that it is there.
@@ -487,14 +504,14 @@ fn a_peer_at_another_host_is_a_new_path_once_it_answers_there() {
     pair.send(FAR, 0..2_000);
     pair.run(Duration::from_secs(1));
     let before = pair.ends[FAR].status(pair.now);
-    pair.homes[NEAR] = SocketAddr::from(([10, 9, 9, 9], 4_000));
+    pair.addresses[NEAR] = SocketAddr::from(([10, 9, 9, 9], 4_000));
     pair.run(ONE_WAY + ONE_WAY / 2);
-    assert_eq!(pair.ends[FAR].addresses.trust(), Trust::Unvalidated);
+    assert_eq!(pair.ends[FAR].addresses.trust(), AddressTrust::Unvalidated);
     let doubted = pair.ends[FAR].status(pair.now);
     assert_eq!(doubted.packet_size, before.packet_size);
     pair.run(2 * ONE_WAY);
     let after = pair.ends[FAR].status(pair.now);
-    assert_eq!(pair.ends[FAR].addresses.trust(), Trust::Validated);
+    assert_eq!(pair.ends[FAR].addresses.trust(), AddressTrust::Validated);
     assert!(after.window_bytes < before.window_bytes / 2, "{after:?}");
     pair.run(Duration::from_secs(10));
     assert!(pair.came[NEAR].iter().copied().eq(0..2_000));
@@ -504,23 +521,23 @@ fn a_peer_at_another_host_is_a_new_path_once_it_answers_there() {
 /// of how it loses packets, when it is back.
 #[test]
 fn questions_to_a_dead_path_are_few_and_forgotten() {
-    let mut pair = carrying(Settings::default());
+    let mut pair = carrying(PathSettings::default());
     pair.send(NEAR, 0..300);
     pair.run(Duration::from_secs(3));
     let window = pair.ends[NEAR].status(pair.now).window_bytes;
-    pair.swallows = |_, _| true;
+    pair.drops_datagram = |_, _| true;
     pair.send(NEAR, 300..310);
     pair.run(Duration::from_secs(5));
-    assert_ne!(pair.ends[NEAR].condition(), Condition::Carrying);
+    assert_ne!(pair.ends[NEAR].condition(), PathCondition::Carrying);
     let (before, datagrams) = (losses(&mut pair.ends[NEAR]), pair.datagrams[NEAR]);
     pair.run(Duration::from_secs(3_600));
     let asked = pair.datagrams[NEAR] - datagrams;
     assert!((200..300).contains(&asked), "{asked} packets in an hour");
-    pair.swallows = |_, _| false;
+    pair.drops_datagram = |_, _| false;
     pair.run(asking::ASK_INTERVAL_MAX + Duration::from_secs(1));
     assert_eq!(
         pair.changes.each_ref().map(|changes| changes.last()),
-        [Some(&Change::Carrying); 2]
+        [Some(&PathChange::Carrying); 2]
     );
     pair.run(Duration::from_secs(3));
     assert!(pair.came[FAR].iter().copied().eq(0..310));
@@ -535,17 +552,18 @@ fn questions_to_a_dead_path_are_few_and_forgotten() {
 /// An end that hears the peer asks at once, however seldom it did before.
 #[test]
 fn both_ends_are_back_as_soon_as_one_of_them_is() {
-    let mut pair = carrying(Settings::default());
-    pair.swallows = |end, _| end == FAR;
+    let mut pair = carrying(PathSettings::default());
+    pair.drops_datagram = |end, _| end == FAR;
     pair.send(NEAR, 0..10);
     // They do not ask at the same times.
     pair.run(Duration::from_secs(7));
     pair.send(FAR, 0..10);
     pair.run(Duration::from_secs(200));
-    let carries =
-        |pair: &Pair| [NEAR, FAR].map(|end| pair.ends[end].condition() == Condition::Carrying);
+    let carries = |pair: &TransportPair| {
+        [NEAR, FAR].map(|end| pair.ends[end].condition() == PathCondition::Carrying)
+    };
     assert_eq!(carries(&pair), [false; 2]);
-    pair.swallows = |_, _| false;
+    pair.drops_datagram = |_, _| false;
     let back = pair.now + asking::ASK_INTERVAL_MAX;
     while carries(&pair) == [false; 2] {
         pair.run(Duration::from_millis(1));
@@ -558,7 +576,7 @@ fn both_ends_are_back_as_soon_as_one_of_them_is() {
 /// Too far ahead of what is acknowledged is no end: an acknowledgement mends it.
 #[test]
 fn a_path_too_far_ahead_of_its_acknowledgements_is_suspended_and_comes_back() {
-    let mut pair = carrying(Settings::default());
+    let mut pair = carrying(PathSettings::default());
     pair.send(NEAR, 0..10);
     pair.run(ONE_WAY / 2);
     assert!(pair.ends[NEAR].status(pair.now).in_flight_bytes > 0);
@@ -567,9 +585,12 @@ fn a_path_too_far_ahead_of_its_acknowledgements_is_suspended_and_comes_back() {
     pair.send(NEAR, 10..300);
     pair.run(ONE_WAY / 2);
     let reason = SuspendReason::NoAnswer;
-    assert_eq!(pair.changes[NEAR].last(), Some(&Change::Suspended(reason)));
+    assert_eq!(
+        pair.changes[NEAR].last(),
+        Some(&PathChange::Suspended(reason))
+    );
     pair.run(Duration::from_secs(5));
-    assert_eq!(pair.changes[NEAR].last(), Some(&Change::Carrying));
+    assert_eq!(pair.changes[NEAR].last(), Some(&PathChange::Carrying));
     assert!(pair.came[FAR].iter().copied().eq(0..300));
 }
 
@@ -586,9 +607,9 @@ fn acknowledgements_alone_are_not_remembered_for_ever() {
     let sent = pair.ends[FAR].sent.statistics().sent;
     assert!(sent > 1_500 && most <= 700, "{most} of {sent}");
     // Nor when none of them gets through.
-    pair.swallows = |end, _| end == FAR;
+    pair.drops_datagram = |end, _| end == FAR;
     for number in 0..3_000 {
-        let probe = pair.sealed(NEAR, &PacketFrame::Probe(Probe));
+        let probe = pair.sealed(NEAR, &PacketFrame::Probe(ProbeFrame));
         pair.deliver(FAR, home(NEAR), probe);
         pair.now += Duration::from_micros(number % 3);
         pair.taken(FAR);
@@ -599,7 +620,7 @@ fn acknowledgements_alone_are_not_remembered_for_ever() {
 /// RFC 8085 §3.5: a quiet path says something before a translator forgets it, and little.
 #[test]
 fn a_quiet_path_is_kept_open() {
-    let mut pair = carrying(Settings::default());
+    let mut pair = carrying(PathSettings::default());
     pair.run(Duration::from_secs(10));
     let before = pair.datagrams;
     for _ in 0..40 {
@@ -609,40 +630,46 @@ fn a_quiet_path_is_kept_open() {
     }
     let sent = pair.datagrams.iter().sum::<u64>() - before.iter().sum::<u64>();
     assert!(sent <= 2 * 43 * 2, "{sent} packets in eleven minutes");
-    assert_eq!(pair.changes, [[Change::Carrying], [Change::Carrying]]);
+    assert_eq!(
+        pair.changes,
+        [[PathChange::Carrying], [PathChange::Carrying]]
+    );
 }
 
 /// RFC 9000 §10.2.1: the end is told, and told again to a peer that goes on, a few times.
 #[test]
 fn a_path_that_is_closed_is_closed_for_the_peer_at_once() {
-    let mut pair = carrying(Settings::default());
+    let mut pair = carrying(PathSettings::default());
     let now = pair.now;
     pair.ends[NEAR].close(now, CloseCode::Finished, "the node stops");
     pair.run(2 * ONE_WAY);
-    let here = Change::Suspended(SuspendReason::ClosedHere);
-    let there = Change::Suspended(SuspendReason::ClosedByPeer);
+    let here = PathChange::Suspended(SuspendReason::ClosedHere);
+    let there = PathChange::Suspended(SuspendReason::ClosedByPeer);
     assert_eq!(
         pair.changes,
-        [[Change::Carrying, here], [Change::Carrying, there]]
+        [[PathChange::Carrying, here], [PathChange::Carrying, there]]
     );
     let before = pair.sent;
     pair.run(Duration::from_secs(60));
     assert_eq!(pair.sent, before + 2, "the end alone, said again");
-    assert_eq!(pair.ends.each_ref().map(Transport::poll_timeout), [None; 2]);
+    assert_eq!(
+        pair.ends.each_ref().map(DatagramTransport::poll_timeout),
+        [None; 2]
+    );
 }
 
 #[test]
 fn an_end_that_is_lost_is_told_again_to_a_peer_that_goes_on() {
-    let mut pair = carrying(Settings::default());
+    let mut pair = carrying(PathSettings::default());
     // The first two words are lost.
     static LOST: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-    pair.swallows =
+    pair.drops_datagram =
         |end, _| end == NEAR && LOST.fetch_add(1, std::sync::atomic::Ordering::Relaxed) < 2;
     let now = pair.now;
     pair.ends[NEAR].close(now, CloseCode::Finished, "");
     pair.send(FAR, 0..10);
     pair.run(Duration::from_millis(200));
-    let there = Change::Suspended(SuspendReason::ClosedByPeer);
+    let there = PathChange::Suspended(SuspendReason::ClosedByPeer);
     assert_eq!(pair.changes[FAR].last(), Some(&there));
     assert!(pair.came[NEAR].is_empty());
 }
@@ -650,14 +677,14 @@ fn an_end_that_is_lost_is_told_again_to_a_peer_that_goes_on() {
 /// A peer with nothing to say gives no occasion.
 #[test]
 fn an_end_that_is_lost_is_told_again_to_a_peer_that_says_nothing() {
-    let mut pair = carrying(Settings::default());
+    let mut pair = carrying(PathSettings::default());
     pair.run(Duration::from_secs(1));
     let now = pair.now;
     pair.ends[NEAR].close(now, CloseCode::Finished, "");
     assert_eq!(pair.taken(NEAR).len(), 1, "the first word is lost");
     let before = pair.datagrams[FAR];
     pair.run(Duration::from_millis(200));
-    let there = Change::Suspended(SuspendReason::ClosedByPeer);
+    let there = PathChange::Suspended(SuspendReason::ClosedByPeer);
     assert_eq!(pair.changes[FAR].last(), Some(&there));
     assert_eq!(pair.datagrams[FAR], before);
 }
@@ -665,9 +692,9 @@ fn an_end_that_is_lost_is_told_again_to_a_peer_that_says_nothing() {
 /// What an unvalidated address may get is used up, so the end cannot be told at once.
 #[test]
 fn an_end_that_may_not_go_yet_goes_when_the_peer_is_heard() {
-    let mut pair = carrying(Settings::default());
+    let mut pair = carrying(PathSettings::default());
     let elsewhere = SocketAddr::from(([10, 0, 9, 9], 4_000));
-    let probe = pair.sealed(NEAR, &PacketFrame::Probe(Probe));
+    let probe = pair.sealed(NEAR, &PacketFrame::Probe(ProbeFrame));
     pair.deliver(FAR, elsewhere, probe);
     while !pair.taken(FAR).is_empty() {}
     let now = pair.now;
@@ -676,7 +703,7 @@ fn an_end_that_may_not_go_yet_goes_when_the_peer_is_heard() {
     pair.ends[FAR].close(now, CloseCode::Finished, "");
     assert!(pair.taken(FAR).is_empty(), "nothing may go there");
     for _ in 0..3 {
-        let probe = pair.sealed(NEAR, &PacketFrame::Probe(Probe));
+        let probe = pair.sealed(NEAR, &PacketFrame::Probe(ProbeFrame));
         pair.deliver(FAR, elsewhere, probe);
     }
     let to: Vec<_> = pair.taken(FAR).iter().map(|(to, _)| *to).collect();
@@ -686,13 +713,13 @@ fn an_end_that_may_not_go_yet_goes_when_the_peer_is_heard() {
 /// Who never hears it makes nobody speak for ever.
 #[test]
 fn the_end_is_told_a_few_times_and_forgotten() {
-    let mut pair = carrying(Settings::default());
+    let mut pair = carrying(PathSettings::default());
     pair.run(Duration::from_secs(1));
     let now = pair.now;
     pair.ends[NEAR].close(now, CloseCode::Finished, "");
     let mut told = pair.taken(NEAR).len();
     for _ in 0..1_000 {
-        let probe = pair.sealed(FAR, &PacketFrame::Probe(Probe));
+        let probe = pair.sealed(FAR, &PacketFrame::Probe(ProbeFrame));
         pair.deliver(NEAR, home(FAR), probe);
         told += pair.taken(NEAR).len();
     }
@@ -711,19 +738,28 @@ fn the_end_is_told_a_few_times_and_forgotten() {
 /// Who waits for a suspended path to come back must hear that it never will.
 #[test]
 fn the_end_of_a_suspended_path_is_told() {
-    let mut pair = carrying(Settings::default());
-    pair.swallows = |_, _| true;
+    let mut pair = carrying(PathSettings::default());
+    pair.drops_datagram = |_, _| true;
     pair.send(NEAR, 0..10);
     pair.run(Duration::from_secs(10));
     let reason = SuspendReason::NoAnswer;
-    assert_eq!(pair.changes[NEAR].last(), Some(&Change::Suspended(reason)));
-    let close = PacketFrame::Close(Close {
+    assert_eq!(
+        pair.changes[NEAR].last(),
+        Some(&PathChange::Suspended(reason))
+    );
+    let close = PacketFrame::Close(CloseFrame {
         code: CloseCode::Finished,
         reason: String::new(),
     });
     let close = pair.sealed(FAR, &close);
     pair.deliver(NEAR, home(FAR), close);
     let reason = SuspendReason::ClosedByPeer;
-    assert_eq!(pair.changes[NEAR].last(), Some(&Change::Suspended(reason)));
-    assert_eq!(pair.ends[NEAR].condition(), Condition::Suspended(reason));
+    assert_eq!(
+        pair.changes[NEAR].last(),
+        Some(&PathChange::Suspended(reason))
+    );
+    assert_eq!(
+        pair.ends[NEAR].condition(),
+        PathCondition::Suspended(reason)
+    );
 }

@@ -1,14 +1,14 @@
 //! Data: bytes of one flow at their offset.
 
 use bytes::Bytes;
-use vocab::{FlowId, Reader, Writer, varint_length};
+use vocab::{ByteReader, ByteWriter, FlowId, varint_length};
 
 use super::{kind, number_sum, prefix_length};
-use crate::Error;
+use crate::SessionError;
 
 /// Bytes of one direction of a flow.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Data {
+pub struct DataFrame {
     /// The flow.
     pub flow: FlowId,
     /// Where in the stream the bytes begin.
@@ -27,17 +27,17 @@ pub(crate) struct DataView<'a> {
 
 impl<'a> DataView<'a> {
     /// Reads a frame without its length; `None` when it carries no data.
-    pub(crate) fn of_frame(frame: &'a [u8]) -> Option<Result<Self, Error>> {
-        let mut reader = Reader::new(frame);
+    pub(crate) fn of_frame(frame: &'a [u8]) -> Option<Result<Self, SessionError>> {
+        let mut reader = ByteReader::new(frame);
         (reader.u8() == Ok(kind::DATA)).then(|| Self::parse(&mut reader))
     }
 
-    fn parse(reader: &mut Reader<'a>) -> Result<Self, Error> {
+    fn parse(reader: &mut ByteReader<'a>) -> Result<Self, SessionError> {
         let flow = FlowId(reader.varint()?);
         let offset = reader.varint()?;
         let bytes = reader.bytes(reader.remaining())?;
         if bytes.is_empty() {
-            return Err(Error::InvalidMessage("data without bytes"));
+            return Err(SessionError::InvalidMessage("data without bytes"));
         }
         number_sum(offset, bytes.len() as u64)?;
         Ok(Self {
@@ -48,8 +48,8 @@ impl<'a> DataView<'a> {
     }
 }
 
-impl Data {
-    pub(super) fn parse(frame: &Bytes, reader: &mut Reader<'_>) -> Result<Self, Error> {
+impl DataFrame {
+    pub(super) fn parse(frame: &Bytes, reader: &mut ByteReader<'_>) -> Result<Self, SessionError> {
         let DataView {
             flow,
             offset,
@@ -71,7 +71,7 @@ impl Data {
         }
     }
 
-    pub(super) fn emit(&self, out: &mut Writer) {
+    pub(super) fn emit(&self, out: &mut ByteWriter) {
         data_header(out, self.flow, self.offset, self.bytes.len());
         out.bytes(&self.bytes);
     }
@@ -79,7 +79,7 @@ impl Data {
 
 /// Writes what stands before the bytes of a data frame, so that a flow's buffer can be copied
 /// straight to its place behind it.
-pub(crate) fn data_header(out: &mut Writer, flow: FlowId, offset: u64, length: usize) -> usize {
+pub(crate) fn data_header(out: &mut ByteWriter, flow: FlowId, offset: u64, length: usize) -> usize {
     let body = 1 + varint_length(flow.0) + varint_length(offset) + length;
     out.varint(body as u64)
         .u8(kind::DATA)

@@ -1,9 +1,9 @@
 //! DatagramOffer: where and how a node takes packets of a datagram path, beside this link.
 
-use vocab::{Reader, Writer};
+use vocab::{ByteReader, ByteWriter};
 
-use crate::Error;
-use crate::packet::{ConnectionId, Suite};
+use crate::SessionError;
+use crate::packet::{CipherSuite, ConnectionId};
 
 /// The version of the datagram path that this code speaks.
 pub const DATAGRAM_VERSION: u16 = 1;
@@ -16,7 +16,7 @@ pub struct DatagramOffer {
     /// The newest version of the datagram path that the sender speaks.
     pub version: u16,
     /// The suite that its processor is better at. AES is taken when both are.
-    pub suite: Suite,
+    pub suite: CipherSuite,
     /// What packets to the sender begin with; random.
     pub connection_id: ConnectionId,
     /// Random, and new with each offer: it goes into the keys.
@@ -26,23 +26,25 @@ pub struct DatagramOffer {
 }
 
 impl DatagramOffer {
-    pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, Error> {
+    pub(super) fn parse(reader: &mut ByteReader<'_>) -> Result<Self, SessionError> {
         let offer = Self {
             version: reader.u16()?,
             // A suite that is not known here can only be refused by taking the one all know.
-            suite: Suite::from_number(reader.u16()?).unwrap_or(Suite::ChaCha20Poly1305),
+            suite: CipherSuite::from_number(reader.u16()?).unwrap_or(CipherSuite::ChaCha20Poly1305),
             connection_id: ConnectionId(reader.array()?),
             nonce: reader.array()?,
             port: reader.u16()?,
         };
         if offer.version == 0 || offer.port == 0 {
-            return Err(Error::InvalidMessage("an offer of no version or port"));
+            return Err(SessionError::InvalidMessage(
+                "an offer of no version or port",
+            ));
         }
         reader.bytes(reader.remaining())?;
         Ok(offer)
     }
 
-    pub(super) fn emit(&self, out: &mut Writer) {
+    pub(super) fn emit(&self, out: &mut ByteWriter) {
         out.u16(self.version)
             .u16(self.suite.number())
             .bytes(&self.connection_id.0)

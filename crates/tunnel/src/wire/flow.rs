@@ -2,9 +2,9 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use vocab::{FlowId, Reader, Writer};
+use vocab::{ByteReader, ByteWriter, FlowId};
 
-use crate::{Answer, ConnectFailure, Error, Open, ResetReason};
+use crate::{ConnectFailure, OpenAnswer, OpenRequest, ResetReason, SessionError};
 
 /// A new flow of the sender's.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,7 +12,7 @@ pub struct OpenFrame {
     /// Its id, above all that the sender has used.
     pub flow: FlowId,
     /// What is wanted.
-    pub open: Open,
+    pub open: OpenRequest,
 }
 
 /// What became of an open.
@@ -21,12 +21,12 @@ pub struct AnswerFrame {
     /// The flow.
     pub flow: FlowId,
     /// The answer.
-    pub answer: Answer,
+    pub answer: OpenAnswer,
 }
 
 /// The end of the sender's direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Finish {
+pub struct FinishFrame {
     /// The flow.
     pub flow: FlowId,
     /// The length of the whole stream in bytes.
@@ -35,7 +35,7 @@ pub struct Finish {
 
 /// The end of a flow in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reset {
+pub struct ResetFrame {
     /// The flow.
     pub flow: FlowId,
     /// Why.
@@ -46,13 +46,13 @@ const KEEP_CLIENT_ADDRESS: u8 = 1;
 const NEVER_STORE: u8 = 2;
 
 impl OpenFrame {
-    pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, Error> {
+    pub(super) fn parse(reader: &mut ByteReader<'_>) -> Result<Self, SessionError> {
         let flow = FlowId(reader.varint()?);
         let flags = reader.u8()?;
         if flags & !(KEEP_CLIENT_ADDRESS | NEVER_STORE) != 0 {
-            return Err(Error::InvalidMessage("unknown flags in an open"));
+            return Err(SessionError::InvalidMessage("unknown flags in an open"));
         }
-        let open = Open {
+        let open = OpenRequest {
             keep_client_address: flags & KEEP_CLIENT_ADDRESS != 0,
             may_store: flags & NEVER_STORE == 0,
             accelerator: reader.u8()?,
@@ -63,7 +63,7 @@ impl OpenFrame {
         Ok(Self { flow, open })
     }
 
-    pub(super) fn emit(&self, out: &mut Writer) {
+    pub(super) fn emit(&self, out: &mut ByteWriter) {
         let flags = (u8::from(self.open.keep_client_address) * KEEP_CLIENT_ADDRESS)
             | (u8::from(!self.open.may_store) * NEVER_STORE);
         out.varint(self.flow.0)
@@ -75,17 +75,17 @@ impl OpenFrame {
     }
 }
 
-fn parse_address(reader: &mut Reader<'_>) -> Result<SocketAddr, Error> {
+fn parse_address(reader: &mut ByteReader<'_>) -> Result<SocketAddr, SessionError> {
     let address: IpAddr = match reader.u8()? {
         4 => reader.array::<4>()?.into(),
         6 => reader.array::<16>()?.into(),
-        _ => return Err(Error::InvalidMessage("unknown family of an address")),
+        _ => return Err(SessionError::InvalidMessage("unknown family of an address")),
     };
     Ok(SocketAddr::new(address, reader.u16()?))
 }
 
 /// Flow label and scope of an IPv6 socket address mean nothing on another node and stay here.
-fn emit_address(address: &SocketAddr, out: &mut Writer) {
+fn emit_address(address: &SocketAddr, out: &mut ByteWriter) {
     match address.ip() {
         IpAddr::V4(ip) => out.u8(4).bytes(&ip.octets()),
         IpAddr::V6(ip) => out.u8(6).bytes(&ip.octets()),
@@ -94,59 +94,59 @@ fn emit_address(address: &SocketAddr, out: &mut Writer) {
 }
 
 impl AnswerFrame {
-    pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, Error> {
+    pub(super) fn parse(reader: &mut ByteReader<'_>) -> Result<Self, SessionError> {
         let flow = FlowId(reader.varint()?);
         let answer = match reader.u8()? {
-            0 => Answer::Connected,
-            1 => Answer::Failed(ConnectFailure::Refused),
-            2 => Answer::Failed(ConnectFailure::TimedOut),
-            3 => Answer::Failed(ConnectFailure::Unreachable),
-            4 => Answer::Failed(ConnectFailure::NotPermitted),
-            5 => Answer::Failed(ConnectFailure::Exhausted),
-            6 => Answer::Failed(ConnectFailure::Filtered),
-            7 => Answer::Failed(ConnectFailure::AnswersElsewhere),
-            _ => Answer::Failed(ConnectFailure::Other),
+            0 => OpenAnswer::Connected,
+            1 => OpenAnswer::Failed(ConnectFailure::Refused),
+            2 => OpenAnswer::Failed(ConnectFailure::TimedOut),
+            3 => OpenAnswer::Failed(ConnectFailure::Unreachable),
+            4 => OpenAnswer::Failed(ConnectFailure::NotPermitted),
+            5 => OpenAnswer::Failed(ConnectFailure::Exhausted),
+            6 => OpenAnswer::Failed(ConnectFailure::Filtered),
+            7 => OpenAnswer::Failed(ConnectFailure::AnswersElsewhere),
+            _ => OpenAnswer::Failed(ConnectFailure::Other),
         };
         Ok(Self { flow, answer })
     }
 
-    pub(super) fn emit(self, out: &mut Writer) {
+    pub(super) fn emit(self, out: &mut ByteWriter) {
         out.varint(self.flow.0).u8(match self.answer {
-            Answer::Connected => 0,
-            Answer::Failed(ConnectFailure::Refused) => 1,
-            Answer::Failed(ConnectFailure::TimedOut) => 2,
-            Answer::Failed(ConnectFailure::Unreachable) => 3,
-            Answer::Failed(ConnectFailure::NotPermitted) => 4,
-            Answer::Failed(ConnectFailure::Exhausted) => 5,
-            Answer::Failed(ConnectFailure::Filtered) => 6,
-            Answer::Failed(ConnectFailure::AnswersElsewhere) => 7,
-            Answer::Failed(ConnectFailure::Other) => 255,
+            OpenAnswer::Connected => 0,
+            OpenAnswer::Failed(ConnectFailure::Refused) => 1,
+            OpenAnswer::Failed(ConnectFailure::TimedOut) => 2,
+            OpenAnswer::Failed(ConnectFailure::Unreachable) => 3,
+            OpenAnswer::Failed(ConnectFailure::NotPermitted) => 4,
+            OpenAnswer::Failed(ConnectFailure::Exhausted) => 5,
+            OpenAnswer::Failed(ConnectFailure::Filtered) => 6,
+            OpenAnswer::Failed(ConnectFailure::AnswersElsewhere) => 7,
+            OpenAnswer::Failed(ConnectFailure::Other) => 255,
         });
     }
 }
 
-impl Finish {
-    pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, Error> {
+impl FinishFrame {
+    pub(super) fn parse(reader: &mut ByteReader<'_>) -> Result<Self, SessionError> {
         Ok(Self {
             flow: FlowId(reader.varint()?),
             final_offset: reader.varint()?,
         })
     }
 
-    pub(super) fn emit(self, out: &mut Writer) {
+    pub(super) fn emit(self, out: &mut ByteWriter) {
         out.varint(self.flow.0).varint(self.final_offset);
     }
 }
 
-impl Reset {
-    pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, Error> {
+impl ResetFrame {
+    pub(super) fn parse(reader: &mut ByteReader<'_>) -> Result<Self, SessionError> {
         Ok(Self {
             flow: FlowId(reader.varint()?),
             reason: reason_from(reader.u8()?),
         })
     }
 
-    pub(super) fn emit(self, out: &mut Writer) {
+    pub(super) fn emit(self, out: &mut ByteWriter) {
         out.varint(self.flow.0).u8(reason_number(self.reason));
     }
 }

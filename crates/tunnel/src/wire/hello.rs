@@ -1,9 +1,9 @@
 //! Hello: the first frame of each side on every link, and again when the engine's part changes.
 
 use bytes::Bytes;
-use vocab::{NodeId, Reader, Writer};
+use vocab::{ByteReader, ByteWriter, NodeId};
 
-use crate::Error;
+use crate::SessionError;
 use crate::limits::HELLO_BLOB_LIMIT;
 
 /// The version this code speaks. Version 2 knows packets beside the link.
@@ -19,7 +19,7 @@ const MAGIC: [u8; 4] = *b"TkLn";
 ///
 /// Later versions may append fields; what follows the known ones is ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hello {
+pub struct HelloFrame {
     /// The newest version the sender speaks.
     pub version: u16,
     /// The oldest version it accepts.
@@ -40,10 +40,12 @@ pub struct Hello {
     pub blob: Bytes,
 }
 
-impl Hello {
-    pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, Error> {
+impl HelloFrame {
+    pub(super) fn parse(reader: &mut ByteReader<'_>) -> Result<Self, SessionError> {
         if reader.array()? != MAGIC {
-            return Err(Error::InvalidMessage("a hello begins with other bytes"));
+            return Err(SessionError::InvalidMessage(
+                "a hello begins with other bytes",
+            ));
         }
         let hello = Self {
             version: reader.u16()?,
@@ -57,7 +59,7 @@ impl Hello {
             blob: Bytes::copy_from_slice(reader.prefixed()?),
         };
         if hello.blob.len() > HELLO_BLOB_LIMIT {
-            return Err(Error::InvalidMessage(
+            return Err(SessionError::InvalidMessage(
                 "the engine's part of a hello is too long",
             ));
         }
@@ -65,7 +67,7 @@ impl Hello {
         Ok(hello)
     }
 
-    pub(super) fn emit(&self, out: &mut Writer) {
+    pub(super) fn emit(&self, out: &mut ByteWriter) {
         out.bytes(&MAGIC)
             .u16(self.version)
             .u16(self.least_version)

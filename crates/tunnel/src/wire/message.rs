@@ -1,13 +1,13 @@
 //! Message, what the engines say to each other beside the flows (repair), and its acknowledgement.
 
 use bytes::Bytes;
-use vocab::{FlowId, Reader, Writer};
+use vocab::{ByteReader, ByteWriter, FlowId};
 
-use crate::Error;
+use crate::SessionError;
 
 /// Whether a message goes on in the next frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Piece {
+pub enum MessageContinuation {
     /// More follows.
     Part,
     /// The message ends here.
@@ -16,13 +16,13 @@ pub enum Piece {
 
 /// A message, or a piece of one. Pieces of one message follow each other directly.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct MessageFrame {
     /// The flow it is about.
     pub flow: FlowId,
     /// The engine's own number for the kind of message.
     pub kind: u8,
     /// Whether more follows.
-    pub piece: Piece,
+    pub piece: MessageContinuation,
     /// Counts the session's message frames from 0.
     pub sequence: u64,
     /// The bytes.
@@ -36,27 +36,27 @@ pub struct MessageAck {
     pub next: u64,
 }
 
-impl Message {
-    pub(super) fn parse(frame: &Bytes, reader: &mut Reader<'_>) -> Result<Self, Error> {
+impl MessageFrame {
+    pub(super) fn parse(frame: &Bytes, reader: &mut ByteReader<'_>) -> Result<Self, SessionError> {
         Ok(Self {
             flow: FlowId(reader.varint()?),
             kind: reader.u8()?,
             piece: match reader.u8()? {
-                0 => Piece::Last,
-                1 => Piece::Part,
-                _ => return Err(Error::InvalidMessage("unknown flags in a message")),
+                0 => MessageContinuation::Last,
+                1 => MessageContinuation::Part,
+                _ => return Err(SessionError::InvalidMessage("unknown flags in a message")),
             },
             sequence: reader.varint()?,
             bytes: frame.slice_ref(reader.bytes(reader.remaining())?),
         })
     }
 
-    pub(super) fn emit(&self, out: &mut Writer) {
+    pub(super) fn emit(&self, out: &mut ByteWriter) {
         out.varint(self.flow.0)
             .u8(self.kind)
             .u8(match self.piece {
-                Piece::Last => 0,
-                Piece::Part => 1,
+                MessageContinuation::Last => 0,
+                MessageContinuation::Part => 1,
             })
             .varint(self.sequence)
             .bytes(&self.bytes);
@@ -64,12 +64,12 @@ impl Message {
 }
 
 impl MessageAck {
-    pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, Error> {
+    pub(super) fn parse(reader: &mut ByteReader<'_>) -> Result<Self, SessionError> {
         let next = reader.varint()?;
         Ok(Self { next })
     }
 
-    pub(super) fn emit(self, out: &mut Writer) {
+    pub(super) fn emit(self, out: &mut ByteWriter) {
         out.varint(self.next);
     }
 }

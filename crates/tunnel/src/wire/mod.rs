@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Each family has a file with its meaning as structs; what they can hold, `emit` writes and
-//! [`Frame::parse`] reads back equal. Parsing checks what one frame can show; what depends on
+//! [`SessionFrame::parse`] reads back equal. Parsing checks what one frame can show; what depends on
 //! the session's state is checked by the session. It allocates nothing that the frame's own
 //! size does not bound.
 
@@ -20,18 +20,21 @@ mod message;
 mod progress;
 
 use bytes::{Buf, Bytes, BytesMut};
-use vocab::{Reader, Writer, varint_length};
+use vocab::{ByteReader, ByteWriter, varint_length};
 
-pub use data::Data;
+pub use data::DataFrame;
 pub(crate) use data::{DataView, data_header};
 pub use datagrams::{DATAGRAM_VERSION, DatagramOffer};
-pub use flow::{AnswerFrame, Finish, OpenFrame, Reset};
-pub use hello::{Hello, LEAST_VERSION, VERSION};
-pub use liveness::{GoAway, Ping, Pong};
-pub use message::{Message, MessageAck, Piece};
-pub use progress::{Ack, POSITIONS_PER_FRAME, Position, Resume, Seen, Series, TotalCredit};
+pub use flow::{AnswerFrame, FinishFrame, OpenFrame, ResetFrame};
+pub use hello::{HelloFrame, LEAST_VERSION, VERSION};
+pub use liveness::{GoAway, PingFrame, PongFrame};
+pub use message::{MessageAck, MessageContinuation, MessageFrame};
+pub use progress::{
+    FlowAck, POSITIONS_PER_FRAME, ReceiptState, ResumeContinuation, ResumeFrame, ResumePosition,
+    TotalCredit,
+};
 
-use crate::Error;
+use crate::SessionError;
 use crate::limits::FRAME_LIMIT;
 
 /// Offsets, ids and credits are below this, so that they fit a variable-length integer.
@@ -39,15 +42,15 @@ pub const NUMBER_LIMIT: u64 = 1 << 62;
 
 /// One frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Frame {
+pub enum SessionFrame {
     /// Who is speaking, and in which version.
-    Hello(Hello),
+    Hello(HelloFrame),
     /// Where each flow stands after a change of links.
-    Resume(Resume),
+    Resume(ResumeFrame),
     /// A question for a sign of life.
-    Ping(Ping),
+    Ping(PingFrame),
     /// The answer to it.
-    Pong(Pong),
+    Pong(PongFrame),
     /// No new flows, please.
     GoAway(GoAway),
     /// Where the sender takes packets.
@@ -57,17 +60,17 @@ pub enum Frame {
     /// What became of it.
     Answer(AnswerFrame),
     /// Bytes of a flow.
-    Data(Data),
+    Data(DataFrame),
     /// The end of a direction.
-    Finish(Finish),
+    Finish(FinishFrame),
     /// The end of a flow.
-    Reset(Reset),
+    Reset(ResetFrame),
     /// How far a flow's receiver has come.
-    Ack(Ack),
+    Ack(FlowAck),
     /// Credit for all flows together.
     TotalCredit(TotalCredit),
     /// A message between the engines.
-    Message(Message),
+    Message(MessageFrame),
     /// How many of them have arrived.
     MessageAck(MessageAck),
 }
@@ -91,41 +94,43 @@ mod kind {
     pub(super) const MESSAGE_ACK: u8 = 0x19;
 }
 
-impl Frame {
+impl SessionFrame {
     /// Reads a frame without its length. Payloads are slices of `frame`, not copies.
     ///
     /// # Errors
-    /// [`Error::InvalidMessage`] when it is no frame of this version.
-    pub fn parse(frame: &Bytes) -> Result<Self, Error> {
-        let mut reader = Reader::new(frame);
+    /// [`SessionError::InvalidMessage`] when it is no frame of this version.
+    pub fn parse(frame: &Bytes) -> Result<Self, SessionError> {
+        let mut reader = ByteReader::new(frame);
         let kind = reader.u8()?;
         let parsed = match kind {
-            kind::HELLO => Self::Hello(Hello::parse(&mut reader)?),
-            kind::RESUME => Self::Resume(Resume::parse(&mut reader)?),
-            kind::PING => Self::Ping(Ping::parse(&mut reader)?),
-            kind::PONG => Self::Pong(Pong::parse(&mut reader)?),
+            kind::HELLO => Self::Hello(HelloFrame::parse(&mut reader)?),
+            kind::RESUME => Self::Resume(ResumeFrame::parse(&mut reader)?),
+            kind::PING => Self::Ping(PingFrame::parse(&mut reader)?),
+            kind::PONG => Self::Pong(PongFrame::parse(&mut reader)?),
             kind::GO_AWAY => Self::GoAway(GoAway),
             kind::DATAGRAM_OFFER => Self::DatagramOffer(DatagramOffer::parse(&mut reader)?),
             kind::OPEN => Self::Open(OpenFrame::parse(&mut reader)?),
             kind::ANSWER => Self::Answer(AnswerFrame::parse(&mut reader)?),
-            kind::DATA => Self::Data(Data::parse(frame, &mut reader)?),
-            kind::FINISH => Self::Finish(Finish::parse(&mut reader)?),
-            kind::RESET => Self::Reset(Reset::parse(&mut reader)?),
-            kind::ACK => Self::Ack(Ack::parse(&mut reader)?),
+            kind::DATA => Self::Data(DataFrame::parse(frame, &mut reader)?),
+            kind::FINISH => Self::Finish(FinishFrame::parse(&mut reader)?),
+            kind::RESET => Self::Reset(ResetFrame::parse(&mut reader)?),
+            kind::ACK => Self::Ack(FlowAck::parse(&mut reader)?),
             kind::TOTAL_CREDIT => Self::TotalCredit(TotalCredit::parse(&mut reader)?),
-            kind::MESSAGE => Self::Message(Message::parse(frame, &mut reader)?),
+            kind::MESSAGE => Self::Message(MessageFrame::parse(frame, &mut reader)?),
             kind::MESSAGE_ACK => Self::MessageAck(MessageAck::parse(&mut reader)?),
-            _ => return Err(Error::InvalidMessage("unknown frame type")),
+            _ => return Err(SessionError::InvalidMessage("unknown frame type")),
         };
         if !reader.is_empty() {
-            return Err(Error::InvalidMessage("bytes after the end of a frame"));
+            return Err(SessionError::InvalidMessage(
+                "bytes after the end of a frame",
+            ));
         }
         Ok(parsed)
     }
 
     /// Appends the frame with its length.
-    pub fn emit(&self, out: &mut Writer) {
-        let mut body = Writer::with_capacity(64);
+    pub fn emit(&self, out: &mut ByteWriter) {
+        let mut body = ByteWriter::with_capacity(64);
         match self {
             Self::Hello(hello) => hello.emit(body.u8(kind::HELLO)),
             Self::Resume(resume) => resume.emit(body.u8(kind::RESUME)),
@@ -153,8 +158,8 @@ impl Frame {
 /// `None` when more bytes are needed.
 ///
 /// # Errors
-/// [`Error::InvalidMessage`] when the length is zero or above [`FRAME_LIMIT`].
-pub fn split_frame(incoming: &mut BytesMut) -> Result<Option<Bytes>, Error> {
+/// [`SessionError::InvalidMessage`] when the length is zero or above [`FRAME_LIMIT`].
+pub fn split_frame(incoming: &mut BytesMut) -> Result<Option<Bytes>, SessionError> {
     let Some((prefix, length)) = next_frame(incoming) else {
         return Ok(None);
     };
@@ -167,9 +172,9 @@ pub fn split_frame(incoming: &mut BytesMut) -> Result<Option<Bytes>, Error> {
 }
 
 /// The length of a frame, if there can be one so long.
-pub(crate) fn frame_length(length: u64) -> Result<usize, Error> {
+pub(crate) fn frame_length(length: u64) -> Result<usize, SessionError> {
     if length == 0 || length > FRAME_LIMIT as u64 {
-        return Err(Error::InvalidMessage(
+        return Err(SessionError::InvalidMessage(
             "a frame's length is zero or too large",
         ));
     }
@@ -179,17 +184,17 @@ pub(crate) fn frame_length(length: u64) -> Result<usize, Error> {
 /// How many bytes the length takes that `bytes` begin with, and how long the frame behind it is,
 /// there or not; `None` when the length itself is not all there.
 pub(crate) fn next_frame(bytes: &[u8]) -> Option<(usize, u64)> {
-    let mut reader = Reader::new(bytes);
+    let mut reader = ByteReader::new(bytes);
     let length = reader.varint().ok()?;
     // It may be written in more bytes than it needs.
     Some((bytes.len() - reader.remaining(), length))
 }
 
 /// Reads a number and checks that it can be written again.
-fn number_sum(base: u64, more: u64) -> Result<u64, Error> {
+fn number_sum(base: u64, more: u64) -> Result<u64, SessionError> {
     base.checked_add(more)
         .filter(|sum| *sum < NUMBER_LIMIT)
-        .ok_or(Error::InvalidMessage("a number is above 2^62"))
+        .ok_or(SessionError::InvalidMessage("a number is above 2^62"))
 }
 
 /// What a length prefix adds to a frame of `length` bytes.

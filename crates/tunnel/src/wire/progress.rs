@@ -1,16 +1,16 @@
 //! How far a receiver has come: Ack, TotalCredit, and Resume after a change of links.
 
-use vocab::{FlowId, Reader, Writer};
+use vocab::{ByteReader, ByteWriter, FlowId};
 
 use super::number_sum;
-use crate::Error;
+use crate::SessionError;
 
 /// Positions in one Resume frame, at most: 512 of at most 33 bytes stay below 17 KiB.
 pub const POSITIONS_PER_FRAME: usize = 512;
 
 /// Whether something of the peer's has arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum ReceiptState {
     /// Not yet.
     NotYet,
     /// It has.
@@ -19,7 +19,7 @@ pub enum Seen {
 
 /// How far the receiver of one direction has come: `consumed` ≤ `received` ≤ `limit`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ack {
+pub struct FlowAck {
     /// The flow.
     pub flow: FlowId,
     /// Everything below this offset has arrived and need not be kept.
@@ -29,7 +29,7 @@ pub struct Ack {
     /// Bytes up to this offset may be sent.
     pub limit: u64,
     /// Whether the direction's Finish has arrived.
-    pub finish: Seen,
+    pub finish: ReceiptState,
 }
 
 /// Credit of all flows together.
@@ -39,18 +39,18 @@ pub struct TotalCredit {
     pub window: u64,
 }
 
-/// One open flow in a [`Resume`].
+/// One open flow in a [`ResumeFrame`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Position {
+pub struct ResumePosition {
     /// How far its receiver has come.
-    pub ack: Ack,
+    pub ack: FlowAck,
     /// Whether the peer's Answer has arrived.
-    pub answer: Seen,
+    pub answer: ReceiptState,
 }
 
 /// Whether more Resume frames follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Series {
+pub enum ResumeContinuation {
     /// More follow.
     More,
     /// This is the last; all other frames may follow it.
@@ -59,19 +59,19 @@ pub enum Series {
 
 /// Where the sender stands at the start of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resume {
+pub struct ResumeFrame {
     /// Whether more follow.
-    pub series: Series,
+    pub series: ResumeContinuation,
     /// Above the ids of all flows of the receiver's that the sender has seen opened.
     pub flows_seen_below: u64,
     /// The message sequence expected next.
     pub next_message: u64,
     /// The flows that the sender has open, in rising order of ids over all frames.
-    pub positions: Vec<Position>,
+    pub positions: Vec<ResumePosition>,
 }
 
-impl Ack {
-    pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, Error> {
+impl FlowAck {
+    pub(super) fn parse(reader: &mut ByteReader<'_>) -> Result<Self, SessionError> {
         let (ack, flags) = parse_progress(reader, 1)?;
         Ok(Self {
             finish: seen(flags & 1),
@@ -79,39 +79,41 @@ impl Ack {
         })
     }
 
-    pub(super) fn emit(self, out: &mut Writer) {
+    pub(super) fn emit(self, out: &mut ByteWriter) {
         emit_progress(&self, bit(self.finish), 1, out);
     }
 }
 
 impl TotalCredit {
-    pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, Error> {
+    pub(super) fn parse(reader: &mut ByteReader<'_>) -> Result<Self, SessionError> {
         let window = reader.varint()?;
         Ok(Self { window })
     }
 
-    pub(super) fn emit(self, out: &mut Writer) {
+    pub(super) fn emit(self, out: &mut ByteWriter) {
         out.varint(self.window);
     }
 }
 
-impl Resume {
-    pub(super) fn parse(reader: &mut Reader<'_>) -> Result<Self, Error> {
+impl ResumeFrame {
+    pub(super) fn parse(reader: &mut ByteReader<'_>) -> Result<Self, SessionError> {
         let series = match reader.u8()? {
-            0 => Series::Last,
-            1 => Series::More,
-            _ => return Err(Error::InvalidMessage("unknown flags in a resume")),
+            0 => ResumeContinuation::Last,
+            1 => ResumeContinuation::More,
+            _ => return Err(SessionError::InvalidMessage("unknown flags in a resume")),
         };
         let flows_seen_below = reader.varint()?;
         let next_message = reader.varint()?;
         let mut positions = Vec::new();
         while !reader.is_empty() {
             if positions.len() == POSITIONS_PER_FRAME {
-                return Err(Error::InvalidMessage("too many positions in one resume"));
+                return Err(SessionError::InvalidMessage(
+                    "too many positions in one resume",
+                ));
             }
             let (ack, flags) = parse_progress(reader, 2)?;
-            positions.push(Position {
-                ack: Ack {
+            positions.push(ResumePosition {
+                ack: FlowAck {
                     finish: seen(flags & 1),
                     ..ack
                 },
@@ -126,10 +128,10 @@ impl Resume {
         })
     }
 
-    pub(super) fn emit(&self, out: &mut Writer) {
+    pub(super) fn emit(&self, out: &mut ByteWriter) {
         out.u8(match self.series {
-            Series::Last => 0,
-            Series::More => 1,
+            ResumeContinuation::Last => 0,
+            ResumeContinuation::More => 1,
         })
         .varint(self.flows_seen_below)
         .varint(self.next_message);
@@ -142,39 +144,46 @@ impl Resume {
 
 /// Received counts from zero, the rest from each other, so that an ordinary acknowledgement
 /// is some twelve bytes; `flag_bits` flags share a number with the unconsumed bytes.
-fn parse_progress(reader: &mut Reader<'_>, flag_bits: u32) -> Result<(Ack, u64), Error> {
+fn parse_progress(
+    reader: &mut ByteReader<'_>,
+    flag_bits: u32,
+) -> Result<(FlowAck, u64), SessionError> {
     let flow = FlowId(reader.varint()?);
     let received = reader.varint()?;
     let unconsumed = reader.varint()?;
     let flags = unconsumed & ((1 << flag_bits) - 1);
     let consumed = received
         .checked_sub(unconsumed >> flag_bits)
-        .ok_or(Error::InvalidMessage("more consumed than received"))?;
+        .ok_or(SessionError::InvalidMessage("more consumed than received"))?;
     let limit = number_sum(received, reader.varint()?)?;
-    let ack = Ack {
+    let ack = FlowAck {
         flow,
         received,
         consumed,
         limit,
-        finish: Seen::NotYet,
+        finish: ReceiptState::NotYet,
     };
     Ok((ack, flags))
 }
 
-fn emit_progress(ack: &Ack, flags: u64, flag_bits: u32, out: &mut Writer) {
+fn emit_progress(ack: &FlowAck, flags: u64, flag_bits: u32, out: &mut ByteWriter) {
     out.varint(ack.flow.0)
         .varint(ack.received)
         .varint((ack.received - ack.consumed) << flag_bits | flags)
         .varint(ack.limit - ack.received);
 }
 
-fn seen(flag: u64) -> Seen {
-    if flag == 0 { Seen::NotYet } else { Seen::Seen }
+fn seen(flag: u64) -> ReceiptState {
+    if flag == 0 {
+        ReceiptState::NotYet
+    } else {
+        ReceiptState::Seen
+    }
 }
 
-fn bit(seen: Seen) -> u64 {
+fn bit(seen: ReceiptState) -> u64 {
     match seen {
-        Seen::NotYet => 0,
-        Seen::Seen => 1,
+        ReceiptState::NotYet => 0,
+        ReceiptState::Seen => 1,
     }
 }

@@ -4,8 +4,8 @@ use proptest::prelude::*;
 use vocab::{FlowId, NodeId};
 
 use super::*;
-use crate::packet::{ConnectionId, Suite};
-use crate::{Answer, ConnectFailure, Open, ResetReason};
+use crate::packet::{CipherSuite, ConnectionId};
+use crate::{ConnectFailure, OpenAnswer, OpenRequest, ResetReason};
 
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![0..100_u64, 0..1_u64 << 32, 0..1_u64 << 60]
@@ -15,13 +15,13 @@ fn payload() -> impl Strategy<Value = Bytes> {
     prop::collection::vec(any::<u8>(), 1..300).prop_map(Bytes::from)
 }
 
-fn seen() -> impl Strategy<Value = Seen> {
-    prop_oneof![Just(Seen::NotYet), Just(Seen::Seen)]
+fn seen() -> impl Strategy<Value = ReceiptState> {
+    prop_oneof![Just(ReceiptState::NotYet), Just(ReceiptState::Seen)]
 }
 
-fn ack() -> impl Strategy<Value = Ack> {
+fn ack() -> impl Strategy<Value = FlowAck> {
     (number(), number(), number(), number(), seen()).prop_map(
-        |(flow, consumed, unconsumed, credit, finish)| Ack {
+        |(flow, consumed, unconsumed, credit, finish)| FlowAck {
             flow: FlowId(flow),
             received: consumed + unconsumed,
             consumed,
@@ -31,7 +31,7 @@ fn ack() -> impl Strategy<Value = Ack> {
     )
 }
 
-fn open() -> impl Strategy<Value = Open> {
+fn open() -> impl Strategy<Value = OpenRequest> {
     (
         any::<[u8; 16]>(),
         any::<[u8; 4]>(),
@@ -40,7 +40,7 @@ fn open() -> impl Strategy<Value = Open> {
     )
         .prop_map(
             |(six, four, [client, server], (accelerator, dscp, keep_client_address, may_store))| {
-                Open {
+                OpenRequest {
                     client: (six, client).into(),
                     server: (four, server).into(),
                     accelerator,
@@ -52,7 +52,7 @@ fn open() -> impl Strategy<Value = Open> {
         )
 }
 
-fn hello() -> impl Strategy<Value = Hello> {
+fn hello() -> impl Strategy<Value = HelloFrame> {
     let ids = (any::<[u8; 32]>(), any::<[u8; 32]>());
     let lives = (any::<[u8; 16]>(), any::<[u8; 16]>());
     (
@@ -64,7 +64,7 @@ fn hello() -> impl Strategy<Value = Hello> {
         payload(),
     )
         .prop_map(
-            |(versions, ids, lives, flow_window, total_window, blob)| Hello {
+            |(versions, ids, lives, flow_window, total_window, blob)| HelloFrame {
                 version: versions.0,
                 least_version: versions.1,
                 sender: NodeId(ids.0),
@@ -78,33 +78,36 @@ fn hello() -> impl Strategy<Value = Hello> {
         )
 }
 
-fn resume() -> impl Strategy<Value = Resume> {
+fn resume() -> impl Strategy<Value = ResumeFrame> {
     let positions = prop::collection::vec((ack(), seen()), 0..20);
-    let series = prop_oneof![Just(Series::More), Just(Series::Last)];
+    let series = prop_oneof![
+        Just(ResumeContinuation::More),
+        Just(ResumeContinuation::Last)
+    ];
     (series, number(), number(), positions).prop_map(
-        |(series, flows_seen_below, next_message, positions)| Resume {
+        |(series, flows_seen_below, next_message, positions)| ResumeFrame {
             series,
             flows_seen_below,
             next_message,
             positions: positions
                 .into_iter()
-                .map(|(ack, answer)| Position { ack, answer })
+                .map(|(ack, answer)| ResumePosition { ack, answer })
                 .collect(),
         },
     )
 }
 
-fn answer() -> impl Strategy<Value = Answer> {
+fn answer() -> impl Strategy<Value = OpenAnswer> {
     prop_oneof![
-        Just(Answer::Connected),
-        Just(Answer::Failed(ConnectFailure::Refused)),
-        Just(Answer::Failed(ConnectFailure::TimedOut)),
-        Just(Answer::Failed(ConnectFailure::Unreachable)),
-        Just(Answer::Failed(ConnectFailure::NotPermitted)),
-        Just(Answer::Failed(ConnectFailure::Exhausted)),
-        Just(Answer::Failed(ConnectFailure::Filtered)),
-        Just(Answer::Failed(ConnectFailure::AnswersElsewhere)),
-        Just(Answer::Failed(ConnectFailure::Other)),
+        Just(OpenAnswer::Connected),
+        Just(OpenAnswer::Failed(ConnectFailure::Refused)),
+        Just(OpenAnswer::Failed(ConnectFailure::TimedOut)),
+        Just(OpenAnswer::Failed(ConnectFailure::Unreachable)),
+        Just(OpenAnswer::Failed(ConnectFailure::NotPermitted)),
+        Just(OpenAnswer::Failed(ConnectFailure::Exhausted)),
+        Just(OpenAnswer::Failed(ConnectFailure::Filtered)),
+        Just(OpenAnswer::Failed(ConnectFailure::AnswersElsewhere)),
+        Just(OpenAnswer::Failed(ConnectFailure::Other)),
     ]
 }
 
@@ -124,10 +127,13 @@ fn reason() -> impl Strategy<Value = ResetReason> {
     ]
 }
 
-fn message() -> impl Strategy<Value = Message> {
-    let piece = prop_oneof![Just(Piece::Part), Just(Piece::Last)];
+fn message() -> impl Strategy<Value = MessageFrame> {
+    let piece = prop_oneof![
+        Just(MessageContinuation::Part),
+        Just(MessageContinuation::Last)
+    ];
     (number(), any::<u8>(), piece, number(), payload()).prop_map(
-        |(flow, kind, piece, sequence, bytes)| Message {
+        |(flow, kind, piece, sequence, bytes)| MessageFrame {
             flow: FlowId(flow),
             kind,
             piece,
@@ -138,7 +144,10 @@ fn message() -> impl Strategy<Value = Message> {
 }
 
 fn datagram_offer() -> impl Strategy<Value = DatagramOffer> {
-    let suite = prop_oneof![Just(Suite::Aes256Gcm), Just(Suite::ChaCha20Poly1305)];
+    let suite = prop_oneof![
+        Just(CipherSuite::Aes256Gcm),
+        Just(CipherSuite::ChaCha20Poly1305)
+    ];
     (1_u16.., suite, any::<[u8; 8]>(), any::<[u8; 16]>(), 1_u16..).prop_map(
         |(version, suite, connection_id, nonce, port)| DatagramOffer {
             version,
@@ -150,29 +159,35 @@ fn datagram_offer() -> impl Strategy<Value = DatagramOffer> {
     )
 }
 
-fn frame() -> impl Strategy<Value = Frame> {
+fn frame() -> impl Strategy<Value = SessionFrame> {
     let flow = || number().prop_map(FlowId);
     prop_oneof![
-        hello().prop_map(Frame::Hello),
-        resume().prop_map(Frame::Resume),
-        any::<u32>().prop_map(|stamp_us| Frame::Ping(Ping { stamp_us })),
-        any::<u32>().prop_map(|stamp_us| Frame::Pong(Pong { stamp_us })),
-        Just(Frame::GoAway(GoAway)),
-        datagram_offer().prop_map(Frame::DatagramOffer),
-        (flow(), open()).prop_map(|(flow, open)| Frame::Open(OpenFrame { flow, open })),
-        (flow(), answer()).prop_map(|(flow, answer)| Frame::Answer(AnswerFrame { flow, answer })),
-        (flow(), number(), payload()).prop_map(|(flow, offset, bytes)| Frame::Data(Data {
+        hello().prop_map(SessionFrame::Hello),
+        resume().prop_map(SessionFrame::Resume),
+        any::<u32>().prop_map(|stamp_us| SessionFrame::Ping(PingFrame { stamp_us })),
+        any::<u32>().prop_map(|stamp_us| SessionFrame::Pong(PongFrame { stamp_us })),
+        Just(SessionFrame::GoAway(GoAway)),
+        datagram_offer().prop_map(SessionFrame::DatagramOffer),
+        (flow(), open()).prop_map(|(flow, open)| SessionFrame::Open(OpenFrame { flow, open })),
+        (flow(), answer())
+            .prop_map(|(flow, answer)| SessionFrame::Answer(AnswerFrame { flow, answer })),
+        (flow(), number(), payload()).prop_map(|(flow, offset, bytes)| SessionFrame::Data(
+            DataFrame {
+                flow,
+                offset,
+                bytes
+            }
+        )),
+        (flow(), number()).prop_map(|(flow, final_offset)| SessionFrame::Finish(FinishFrame {
             flow,
-            offset,
-            bytes
+            final_offset
         })),
-        (flow(), number())
-            .prop_map(|(flow, final_offset)| Frame::Finish(Finish { flow, final_offset })),
-        (flow(), reason()).prop_map(|(flow, reason)| Frame::Reset(Reset { flow, reason })),
-        ack().prop_map(Frame::Ack),
-        number().prop_map(|window| Frame::TotalCredit(TotalCredit { window })),
-        message().prop_map(Frame::Message),
-        number().prop_map(|next| Frame::MessageAck(MessageAck { next })),
+        (flow(), reason())
+            .prop_map(|(flow, reason)| SessionFrame::Reset(ResetFrame { flow, reason })),
+        ack().prop_map(SessionFrame::Ack),
+        number().prop_map(|window| SessionFrame::TotalCredit(TotalCredit { window })),
+        message().prop_map(SessionFrame::Message),
+        number().prop_map(|next| SessionFrame::MessageAck(MessageAck { next })),
     ]
 }
 
@@ -182,7 +197,7 @@ proptest! {
         frames in prop::collection::vec(frame(), 1..8),
         cut in 1..200_usize,
     ) {
-        let mut out = Writer::new();
+        let mut out = ByteWriter::new();
         for frame in &frames {
             frame.emit(&mut out);
         }
@@ -191,7 +206,7 @@ proptest! {
         for piece in out.finish().chunks(cut) {
             incoming.extend_from_slice(piece);
             while let Some(frame) = split_frame(&mut incoming).unwrap() {
-                read.push(Frame::parse(&frame).unwrap());
+                read.push(SessionFrame::parse(&frame).unwrap());
             }
         }
         prop_assert!(incoming.is_empty());
@@ -204,12 +219,12 @@ proptest! {
         mut noise in prop::collection::vec(any::<u8>(), 0..100),
     ) {
         noise.insert(0, kind);
-        if let Ok(frame) = Frame::parse(&noise.into()) {
-            let mut out = Writer::new();
+        if let Ok(frame) = SessionFrame::parse(&noise.into()) {
+            let mut out = ByteWriter::new();
             frame.emit(&mut out);
             let mut written = BytesMut::from(&out.finish()[..]);
             let body = split_frame(&mut written).unwrap().unwrap();
-            prop_assert_eq!(Frame::parse(&body).unwrap(), frame);
+            prop_assert_eq!(SessionFrame::parse(&body).unwrap(), frame);
         }
     }
 }
@@ -223,13 +238,13 @@ fn a_frame_of_no_length_or_too_much_is_refused() {
 
 #[test]
 fn an_acknowledgement_is_short() {
-    let mut out = Writer::new();
-    Frame::Ack(Ack {
+    let mut out = ByteWriter::new();
+    SessionFrame::Ack(FlowAck {
         flow: FlowId(40),
         received: 5_000_000,
         consumed: 4_995_000,
         limit: 6_000_000,
-        finish: Seen::NotYet,
+        finish: ReceiptState::NotYet,
     })
     .emit(&mut out);
     assert_eq!(out.len(), 13);

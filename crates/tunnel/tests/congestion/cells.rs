@@ -7,18 +7,18 @@
 use std::time::Duration;
 
 use emulate::{
-    Change, DirectionConfig, Distribution, GilbertElliott, Jitter, Line, Loss, Order, Queue,
-    Schedule, Step, TokenBucket,
+    DirectionConfig, GilbertElliott, JitterConfig, JitterDistribution, LineConfig, LinkSchedule,
+    LossModel, PacketOrder, QueueConfig, ScheduleStep, SettingsChange, TokenBucket,
 };
-use tunnel::congestion::{Algorithm, Remembered};
-use vocab::{Bitrate, ByteCount, Probability, Random};
+use tunnel::congestion::{CongestionAlgorithm, RememberedPath};
+use vocab::{Bitrate, ByteCount, Probability, SeededRandom};
 
-use crate::simulation::{Flow, Outcome, PACKET, Setup, run};
+use crate::simulation::{FlowOutcome, PACKET, SimulatedFlow, SimulationSetup, run};
 
 /// One path and what is asked of a flow on it.
-pub struct Cell {
+pub struct CongestionScenario {
     name: &'static str,
-    path: Path,
+    path: BottleneckPath,
     /// Least share of ideal.
     share: f64,
     /// Most of what was sent that may be lost beyond what the path loses by itself.
@@ -29,7 +29,7 @@ pub struct Cell {
 
 /// A line with one queue before it.
 #[derive(Clone, Copy)]
-pub struct Path {
+pub struct BottleneckPath {
     pub rate: Bitrate,
     pub one_way: Duration,
     pub loss: f64,
@@ -45,7 +45,7 @@ pub struct Path {
     pub to: Duration,
 }
 
-pub const WAN: Path = Path {
+pub const WAN: BottleneckPath = BottleneckPath {
     rate: mbit(20),
     one_way: ms(50),
     loss: 0.0,
@@ -68,13 +68,13 @@ pub const fn ms(count: u64) -> Duration {
     Duration::from_millis(count)
 }
 
-impl Path {
+impl BottleneckPath {
     /// The rate in each span of time, where it changes.
     fn rates(&self, seed: u64) -> Vec<(Duration, Bitrate)> {
         let Some(each) = self.changes_each else {
             return vec![(Duration::ZERO, self.rate)];
         };
-        let mut random = Random::from_seed(seed);
+        let mut random = SeededRandom::from_seed(seed);
         let (mut rates, mut at) = (Vec::new(), Duration::ZERO);
         while at < self.to {
             let share = 0.25 + 0.75 * random.next_f64();
@@ -107,21 +107,21 @@ impl Path {
         let bdp = self.rate.bytes_in(self.one_way * 2).bytes() as f64;
         // A queue of a few packets is the least that routers have.
         let queue = ((bdp * self.queue) as u64).max(16 * PACKET);
-        let steps: Vec<Step> = self
+        let steps: Vec<ScheduleStep> = self
             .rates(seed)
             .into_iter()
-            .map(|(at, rate)| Step {
+            .map(|(at, rate)| ScheduleStep {
                 at,
-                change: Change {
+                change: SettingsChange {
                     rate: Some(rate),
-                    ..Change::default()
+                    ..SettingsChange::default()
                 },
             })
             .collect();
-        let schedule = Schedule::new(steps, None).unwrap();
+        let schedule = LinkSchedule::new(steps, None).unwrap();
         DirectionConfig {
-            queue: Queue::from(ByteCount::new(queue)),
-            line: Line::Rate(self.rate),
+            queue: QueueConfig::from(ByteCount::new(queue)),
+            line: LineConfig::Rate(self.rate),
             policer: self.policer.map(|(rate, burst)| TokenBucket {
                 rate,
                 burst: ByteCount::new(burst),
@@ -136,18 +136,18 @@ impl Path {
         let share = Probability::from_fraction(self.loss).unwrap();
         let loss = if self.burst > 1.0 {
             let bursts = GilbertElliott::from_rate_and_burst(share, self.burst).unwrap();
-            Loss::GilbertElliott(bursts)
+            LossModel::GilbertElliott(bursts)
         } else {
-            Loss::from(share)
+            LossModel::from(share)
         };
-        let jitter = Jitter {
-            distribution: Distribution::Uniform {
+        let jitter = JitterConfig {
+            distribution: JitterDistribution::Uniform {
                 spread: self.jitter,
             },
-            order: Order::Free,
+            order: PacketOrder::Free,
         };
         DirectionConfig {
-            queue: Queue::from(ByteCount::mebibytes(64)),
+            queue: QueueConfig::from(ByteCount::mebibytes(64)),
             loss,
             delay: self.one_way,
             jitter: (!self.jitter.is_zero()).then_some(jitter),
@@ -155,8 +155,8 @@ impl Path {
         }
     }
 
-    pub fn setup(&self, flows: Vec<Flow>, seed: u64) -> Setup {
-        Setup {
+    pub fn setup(&self, flows: Vec<SimulatedFlow>, seed: u64) -> SimulationSetup {
+        SimulationSetup {
             forward: self.forward(seed),
             back: self.back(),
             flows,
@@ -169,8 +169,14 @@ impl Path {
 
 const NO_BOUND: f64 = f64::INFINITY;
 
-const fn cell(name: &'static str, path: Path, share: f64, lost: f64, queueing: f64) -> Cell {
-    Cell {
+const fn cell(
+    name: &'static str,
+    path: BottleneckPath,
+    share: f64,
+    lost: f64,
+    queueing: f64,
+) -> CongestionScenario {
+    CongestionScenario {
         name,
         path,
         share,
@@ -179,28 +185,28 @@ const fn cell(name: &'static str, path: Path, share: f64, lost: f64, queueing: f
     }
 }
 
-const fn with_loss(loss: f64, burst: f64) -> Path {
-    Path { loss, burst, ..WAN }
+const fn with_loss(loss: f64, burst: f64) -> BottleneckPath {
+    BottleneckPath { loss, burst, ..WAN }
 }
 
-const fn with_jitter(loss: f64) -> Path {
-    Path {
+const fn with_jitter(loss: f64) -> BottleneckPath {
+    BottleneckPath {
         loss,
         jitter: ms(50),
         ..WAN
     }
 }
 
-const fn oc_1(one_way: u64) -> Path {
-    Path {
+const fn oc_1(one_way: u64) -> BottleneckPath {
+    BottleneckPath {
         rate: OC_1,
         one_way: ms(one_way),
         ..WAN
     }
 }
 
-const fn policed(burst: u64) -> Path {
-    Path {
+const fn policed(burst: u64) -> BottleneckPath {
+    BottleneckPath {
         rate: mbit(100),
         policer: Some((mbit(10), burst)),
         ..WAN
@@ -208,7 +214,7 @@ const fn policed(burst: u64) -> Path {
 }
 
 /// Every cell. The bars leave the transport's own overhead (about 1 %) room below the product's.
-const CELLS: [Cell; 22] = [
+const CELLS: [CongestionScenario; 22] = [
     cell("20M 100ms", WAN, 0.98, 0.001, 0.25),
     cell("20M 100ms 1%", with_loss(0.01, 1.0), 0.97, 0.005, 0.30),
     cell("20M 100ms 5%", with_loss(0.05, 1.0), 0.96, 0.01, 0.30),
@@ -249,7 +255,7 @@ const CELLS: [Cell; 22] = [
     cell("OC-1 100ms", oc_1(100), 0.97, 0.001, 0.25),
     cell(
         "OC-1 250ms",
-        Path {
+        BottleneckPath {
             from: ms(20_000),
             to: ms(80_000),
             ..oc_1(250)
@@ -260,7 +266,7 @@ const CELLS: [Cell; 22] = [
     ),
     cell(
         "500M 100ms",
-        Path {
+        BottleneckPath {
             rate: mbit(500),
             to: ms(12_000),
             ..WAN
@@ -271,7 +277,7 @@ const CELLS: [Cell; 22] = [
     ),
     cell(
         "500M 100ms 1%",
-        Path {
+        BottleneckPath {
             rate: mbit(500),
             to: ms(12_000),
             ..with_loss(0.01, 1.0)
@@ -280,12 +286,18 @@ const CELLS: [Cell; 22] = [
         0.005,
         0.30,
     ),
-    cell("0.1 BDP", Path { queue: 0.1, ..WAN }, 0.98, 0.02, 0.25),
+    cell(
+        "0.1 BDP",
+        BottleneckPath { queue: 0.1, ..WAN },
+        0.98,
+        0.02,
+        0.25,
+    ),
     cell("policer 10M, 62.5 kB", policed(62_500), 0.97, 0.05, 0.05),
     cell("policer 10M, 250 kB", policed(250_000), 0.97, 0.06, 0.05),
     cell(
         "20M each 500ms",
-        Path {
+        BottleneckPath {
             changes_each: Some(ms(500)),
             ..WAN
         },
@@ -295,7 +307,7 @@ const CELLS: [Cell; 22] = [
     ),
     cell(
         "20M each 3s",
-        Path {
+        BottleneckPath {
             changes_each: Some(ms(3_000)),
             ..WAN
         },
@@ -305,17 +317,17 @@ const CELLS: [Cell; 22] = [
     ),
 ];
 
-struct Measured {
+struct FlowMeasurement {
     share: f64,
     lost: f64,
     queueing: f64,
     spurious: f64,
 }
 
-fn measure(path: &Path, algorithm: Algorithm, seed: u64) -> Measured {
-    let outcome = run(&path.setup(vec![Flow::of(algorithm)], seed)).remove(0);
+fn measure(path: &BottleneckPath, algorithm: CongestionAlgorithm, seed: u64) -> FlowMeasurement {
+    let outcome = run(&path.setup(vec![SimulatedFlow::of(algorithm)], seed)).remove(0);
     let rtt = (path.one_way * 2).as_secs_f64().max(1e-3);
-    Measured {
+    FlowMeasurement {
         share: outcome.steady_bytes as f64 * 8.0 / path.ideal_bits(seed),
         lost: outcome.loss() - path.loss,
         queueing: outcome.queueing_quantile(0.95).as_secs_f64() / rtt,
@@ -331,8 +343,8 @@ fn median(values: impl Iterator<Item = f64>) -> f64 {
 
 fn check(chosen: impl Fn(&str) -> bool, seeds: u64) {
     for cell in CELLS.iter().filter(|cell| chosen(cell.name)) {
-        let runs: Vec<Measured> = (1..=seeds)
-            .map(|seed| measure(&cell.path, Algorithm::Bbr, seed))
+        let runs: Vec<FlowMeasurement> = (1..=seeds)
+            .map(|seed| measure(&cell.path, CongestionAlgorithm::Bbr, seed))
             .collect();
         let share = median(runs.iter().map(|run| run.share));
         let lost = median(runs.iter().map(|run| run.lost));
@@ -371,7 +383,7 @@ fn bbr_fills_a_path_that_reorders() {
 fn losses_before_reordering_is_known_do_not_end_start_up_far_below_the_path() {
     // Each of these starts once left half of the path empty until the end.
     for (loss, seed, least) in [(0.1, 4, 0.75), (0.1, 7, 0.9), (0.01, 22, 0.9)] {
-        let share = measure(&with_jitter(loss), Algorithm::Bbr, seed).share;
+        let share = measure(&with_jitter(loss), CongestionAlgorithm::Bbr, seed).share;
         assert!(share > least, "loss {loss}, seed {seed}: {share:.3}");
     }
 }
@@ -388,7 +400,7 @@ fn bbr_follows_a_rate_that_changes() {
 
 /// The share of ideal of 16 MiB as a whole, of which 1448 bytes are in each packet, from the first
 /// packet to the last arrival.
-fn whole_transfer(flow: Flow, path: Path) -> f64 {
+fn whole_transfer(flow: SimulatedFlow, path: BottleneckPath) -> f64 {
     let mut setup = path.setup(vec![flow], 1);
     setup.length = Duration::from_secs(20);
     let outcome = run(&setup).remove(0);
@@ -397,16 +409,16 @@ fn whole_transfer(flow: Flow, path: Path) -> f64 {
     path.rate.time_for(ByteCount::new(bytes)).as_secs_f64() / taken.as_secs_f64()
 }
 
-fn remembering(rate: Bitrate) -> Flow {
-    Flow {
-        remembered: Some(Remembered { rate, rtt: ms(100) }),
-        ..Flow::of(Algorithm::Bbr)
+fn remembering(rate: Bitrate) -> SimulatedFlow {
+    SimulatedFlow {
+        remembered: Some(RememberedPath { rate, rtt: ms(100) }),
+        ..SimulatedFlow::of(CongestionAlgorithm::Bbr)
     }
 }
 
 #[test]
 fn a_whole_transfer_wastes_little_on_its_start() {
-    let new = whole_transfer(Flow::of(Algorithm::Bbr), WAN);
+    let new = whole_transfer(SimulatedFlow::of(CongestionAlgorithm::Bbr), WAN);
     assert!(new >= 0.94, "new path: {new:.3}");
     let remembered = whole_transfer(remembering(WAN.rate), WAN);
     assert!(remembered >= 0.97, "remembered path: {remembered:.3}");
@@ -415,7 +427,7 @@ fn a_whole_transfer_wastes_little_on_its_start() {
 #[test]
 fn a_wrong_memory_does_little_harm() {
     // The path has become four times slower, and four times faster.
-    let slower = Path {
+    let slower = BottleneckPath {
         rate: mbit(5),
         ..WAN
     };
@@ -428,21 +440,24 @@ fn a_wrong_memory_does_little_harm() {
 }
 
 /// Each flow's share of what all got in seconds 20 to 80 of a path with a queue of `queue` BDP.
-fn shares(algorithms: &[Algorithm], queue: f64, seed: u64) -> Vec<f64> {
-    let path = Path {
+fn shares(algorithms: &[CongestionAlgorithm], queue: f64, seed: u64) -> Vec<f64> {
+    let path = BottleneckPath {
         queue,
         from: ms(20_000),
         to: ms(80_000),
         ..WAN
     };
-    let flows = algorithms.iter().zip(0..).map(|(algorithm, index)| Flow {
-        start: ms(100) * index,
-        ..Flow::of(*algorithm)
-    });
+    let flows = algorithms
+        .iter()
+        .zip(0..)
+        .map(|(algorithm, index)| SimulatedFlow {
+            start: ms(100) * index,
+            ..SimulatedFlow::of(*algorithm)
+        });
     let outcomes = run(&path.setup(flows.collect(), seed));
     let bytes: Vec<f64> = outcomes
         .iter()
-        .map(|outcome: &Outcome| outcome.steady_bytes as f64)
+        .map(|outcome: &FlowOutcome| outcome.steady_bytes as f64)
         .collect();
     let sum: f64 = bytes.iter().sum();
     assert!(sum * 8.0 > 0.95 * path.ideal_bits(seed), "{sum}");
@@ -458,7 +473,7 @@ fn jain(shares: &[f64]) -> f64 {
 #[test]
 fn two_bbr_flows_share_a_queue_fairly() {
     for queue in [1.0, 4.0] {
-        let fairness = jain(&shares(&[Algorithm::Bbr; 2], queue, 1));
+        let fairness = jain(&shares(&[CongestionAlgorithm::Bbr; 2], queue, 1));
         assert!(fairness >= 0.95, "{queue} BDP: {fairness:.3}");
     }
 }
@@ -466,7 +481,7 @@ fn two_bbr_flows_share_a_queue_fairly() {
 #[test]
 fn sixteen_bbr_flows_leave_nobody_behind() {
     for queue in [1.0, 4.0] {
-        let fairness = jain(&shares(&[Algorithm::Bbr; 16], queue, 1));
+        let fairness = jain(&shares(&[CongestionAlgorithm::Bbr; 16], queue, 1));
         assert!(fairness >= 0.88, "{queue} BDP: {fairness:.3}");
     }
 }
@@ -474,7 +489,11 @@ fn sixteen_bbr_flows_leave_nobody_behind() {
 #[test]
 fn bbr_and_cubic_leave_each_other_a_third() {
     for queue in [1.0, 4.0] {
-        let both = shares(&[Algorithm::Bbr, Algorithm::Cubic], queue, 1);
+        let both = shares(
+            &[CongestionAlgorithm::Bbr, CongestionAlgorithm::Cubic],
+            queue,
+            1,
+        );
         assert!((0.35..=0.65).contains(&both[0]), "{queue} BDP: {both:.3?}");
     }
 }
@@ -482,8 +501,16 @@ fn bbr_and_cubic_leave_each_other_a_third() {
 #[test]
 fn bbr_gets_its_part_of_a_deep_queue_from_one_who_answers_nothing() {
     // With 1 BDP such a rival leaves CUBIC a tenth too; with 4 its own window ends the queue.
-    let began = shares(&[Algorithm::Bbr, Algorithm::BbrV1], 4.0, 1)[0];
-    let came_later = shares(&[Algorithm::BbrV1, Algorithm::Bbr], 4.0, 2)[1];
+    let began = shares(
+        &[CongestionAlgorithm::Bbr, CongestionAlgorithm::BbrV1],
+        4.0,
+        1,
+    )[0];
+    let came_later = shares(
+        &[CongestionAlgorithm::BbrV1, CongestionAlgorithm::Bbr],
+        4.0,
+        2,
+    )[1];
     for ours in [began, came_later] {
         assert!((0.43..=0.57).contains(&ours), "{ours:.3}");
     }
@@ -491,16 +518,16 @@ fn bbr_gets_its_part_of_a_deep_queue_from_one_who_answers_nothing() {
 
 #[test]
 fn cubic_fills_a_clean_path_and_shares_it() {
-    let measured = measure(&WAN, Algorithm::Cubic, 1);
+    let measured = measure(&WAN, CongestionAlgorithm::Cubic, 1);
     assert!(measured.share > 0.95, "{:.3}", measured.share);
-    let fairness = jain(&shares(&[Algorithm::Cubic; 2], 1.0, 1));
+    let fairness = jain(&shares(&[CongestionAlgorithm::Cubic; 2], 1.0, 1));
     assert!(fairness >= 0.95, "{fairness:.3}");
 }
 
 #[test]
 fn cubic_takes_every_loss_for_congestion() {
     // RFC 9438 §5.4: at 1 % of loss a flow of 100 ms keeps some 13 packets in flight, of 167.
-    let measured = measure(&with_loss(0.01, 1.0), Algorithm::Cubic, 1);
+    let measured = measure(&with_loss(0.01, 1.0), CongestionAlgorithm::Cubic, 1);
     assert!(measured.share < 0.2, "{:.3}", measured.share);
 }
 
@@ -516,8 +543,8 @@ fn table() {
     let seeds: u64 = seeds.and_then(|seeds| seeds.parse().ok()).unwrap_or(5);
     let only = std::env::var("ONLY").unwrap_or_default();
     for cell in CELLS.iter().filter(|cell| cell.name.contains(&only)) {
-        let runs: Vec<Measured> = (1..=seeds)
-            .map(|seed| measure(&cell.path, Algorithm::Bbr, seed))
+        let runs: Vec<FlowMeasurement> = (1..=seeds)
+            .map(|seed| measure(&cell.path, CongestionAlgorithm::Bbr, seed))
             .collect();
         let mut sorted: Vec<f64> = runs.iter().map(|run| run.share).collect();
         sorted.sort_by(f64::total_cmp);
@@ -535,14 +562,26 @@ fn table() {
     }
     for queue in [1.0, 4.0].into_iter().filter(|_| only.is_empty()) {
         for (name, flows) in [
-            ("2 BBR", vec![Algorithm::Bbr; 2]),
-            ("16 BBR", vec![Algorithm::Bbr; 16]),
-            ("BBR, CUBIC", vec![Algorithm::Bbr, Algorithm::Cubic]),
-            ("2 CUBIC", vec![Algorithm::Cubic; 2]),
-            ("BBR, v1", vec![Algorithm::Bbr, Algorithm::BbrV1]),
-            ("v1, BBR", vec![Algorithm::BbrV1, Algorithm::Bbr]),
-            ("2 v1", vec![Algorithm::BbrV1; 2]),
-            ("CUBIC, v1", vec![Algorithm::Cubic, Algorithm::BbrV1]),
+            ("2 BBR", vec![CongestionAlgorithm::Bbr; 2]),
+            ("16 BBR", vec![CongestionAlgorithm::Bbr; 16]),
+            (
+                "BBR, CUBIC",
+                vec![CongestionAlgorithm::Bbr, CongestionAlgorithm::Cubic],
+            ),
+            ("2 CUBIC", vec![CongestionAlgorithm::Cubic; 2]),
+            (
+                "BBR, v1",
+                vec![CongestionAlgorithm::Bbr, CongestionAlgorithm::BbrV1],
+            ),
+            (
+                "v1, BBR",
+                vec![CongestionAlgorithm::BbrV1, CongestionAlgorithm::Bbr],
+            ),
+            ("2 v1", vec![CongestionAlgorithm::BbrV1; 2]),
+            (
+                "CUBIC, v1",
+                vec![CongestionAlgorithm::Cubic, CongestionAlgorithm::BbrV1],
+            ),
         ] {
             let all: Vec<Vec<f64>> = (1..=seeds)
                 .map(|seed| shares(&flows, queue, seed))

@@ -14,12 +14,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
-use emulate::{Direction, DirectionConfig};
+use emulate::{DirectionConfig, LinkDirection};
 use tunnel::congestion::{
-    AckedPacket, Algorithm, Config, Controller, Event, LostPacket, Pacer, Remembered, SendState,
-    controller,
+    AckedPacket, CongestionAlgorithm, CongestionController, ControllerConfig, DeliveryEvent,
+    LostPacket, Pacer, RememberedPath, SendState, controller,
 };
-use vocab::{Random, Time};
+use vocab::{SeededRandom, Time};
 
 /// A full packet with its headers.
 pub const PACKET: u64 = 1500;
@@ -32,14 +32,14 @@ const SPREAD_SAMPLES: usize = 512;
 
 /// What a flow does.
 #[derive(Clone, Copy, Debug)]
-pub struct Flow {
-    pub algorithm: Algorithm,
+pub struct SimulatedFlow {
+    pub algorithm: CongestionAlgorithm,
     pub start: Duration,
-    pub remembered: Option<Remembered>,
+    pub remembered: Option<RememberedPath>,
 }
 
-impl Flow {
-    pub fn of(algorithm: Algorithm) -> Self {
+impl SimulatedFlow {
+    pub fn of(algorithm: CongestionAlgorithm) -> Self {
         Self {
             algorithm,
             start: Duration::ZERO,
@@ -50,10 +50,10 @@ impl Flow {
 
 /// One experiment.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct SimulationSetup {
     pub forward: DirectionConfig,
     pub back: DirectionConfig,
-    pub flows: Vec<Flow>,
+    pub flows: Vec<SimulatedFlow>,
     pub seed: u64,
     pub length: Duration,
     /// Outcomes count from here on.
@@ -62,7 +62,7 @@ pub struct Setup {
 
 /// What came of a flow.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct FlowOutcome {
     /// Bytes that arrived in the steady part.
     pub steady_bytes: u64,
     /// Packets sent and packets that did not arrive, over the whole run.
@@ -76,7 +76,7 @@ pub struct Outcome {
     pub queueing: Vec<Duration>,
 }
 
-impl Outcome {
+impl FlowOutcome {
     /// A quantile of the queueing delay.
     pub fn queueing_quantile(&self, share: f64) -> Duration {
         let mut sorted = self.queueing.clone();
@@ -97,19 +97,19 @@ impl Outcome {
     }
 }
 
-struct Sent {
+struct SimulatedPacket {
     bytes: u64,
     sent_at: Time,
     state: SendState,
     is_lost: bool,
 }
 
-struct Sender {
-    controller: Box<dyn Controller>,
+struct SimulatedSender {
+    controller: Box<dyn CongestionController>,
     pacer: Pacer,
     start: Time,
     next_number: u64,
-    packets: BTreeMap<u64, Sent>,
+    packets: BTreeMap<u64, SimulatedPacket>,
     in_flight: u64,
     largest_acked: Option<u64>,
     newest_acked_at: Time,
@@ -121,24 +121,24 @@ struct Sender {
     last_event: Time,
     loss_at: Option<Time>,
     pace_at: Option<Time>,
-    back: Direction,
+    back: LinkDirection,
     /// Numbers in the order of their arrival at the receiver.
     received: Vec<u64>,
     /// How many of them each acknowledgement tells of, and the packet that caused it.
     acknowledgements: Vec<(usize, u64)>,
     processed: usize,
     received_bytes: u64,
-    outcome: Outcome,
+    outcome: FlowOutcome,
 }
 
 /// Runs the experiment.
-pub fn run(setup: &Setup) -> Vec<Outcome> {
-    let mut random = Random::from_seed(setup.seed);
-    let mut forward = Direction::new(setup.forward.clone(), random.next_u64());
-    let mut senders: Vec<Sender> = setup
+pub fn run(setup: &SimulationSetup) -> Vec<FlowOutcome> {
+    let mut random = SeededRandom::from_seed(setup.seed);
+    let mut forward = LinkDirection::new(setup.forward.clone(), random.next_u64());
+    let mut senders: Vec<SimulatedSender> = setup
         .flows
         .iter()
-        .map(|flow| Sender::new(flow, setup, &mut random))
+        .map(|flow| SimulatedSender::new(flow, setup, &mut random))
         .collect();
     let packet = Bytes::from(vec![0x45; PACKET as usize]);
     // By the packet's index in the shared direction.
@@ -162,18 +162,18 @@ pub fn run(setup: &Setup) -> Vec<Outcome> {
                 forward.handle(now, packet.clone());
             });
         }
-        let next = senders.iter().filter_map(Sender::next).min();
+        let next = senders.iter().filter_map(SimulatedSender::next).min();
         let next = [next, forward.poll_timeout()].into_iter().flatten().min();
         let Some(next) = next else { break };
         now = next.max(now + Duration::from_nanos(1));
     }
-    senders.into_iter().map(Sender::finish).collect()
+    senders.into_iter().map(SimulatedSender::finish).collect()
 }
 
-impl Sender {
-    fn new(flow: &Flow, setup: &Setup, random: &mut Random) -> Self {
+impl SimulatedSender {
+    fn new(flow: &SimulatedFlow, setup: &SimulationSetup, random: &mut SeededRandom) -> Self {
         let start = Time::ZERO + flow.start;
-        let config = Config {
+        let config = ControllerConfig {
             packet_bytes: PACKET,
             rate_max: None,
             seed: random.next_u64(),
@@ -197,12 +197,12 @@ impl Sender {
             last_event: start,
             loss_at: None,
             pace_at: None,
-            back: Direction::new(setup.back.clone(), random.next_u64()),
+            back: LinkDirection::new(setup.back.clone(), random.next_u64()),
             received: Vec::new(),
             acknowledgements: Vec::new(),
             processed: 0,
             received_bytes: 0,
-            outcome: Outcome::default(),
+            outcome: FlowOutcome::default(),
         }
     }
 
@@ -371,7 +371,7 @@ impl Sender {
             first.remove();
         }
         self.last_event = now;
-        self.controller.event(&Event {
+        self.controller.event(&DeliveryEvent {
             now,
             acked,
             lost: &lost,
@@ -406,7 +406,7 @@ impl Sender {
                 self.last_event = now;
             }
             self.in_flight += PACKET;
-            let packet = Sent {
+            let packet = SimulatedPacket {
                 bytes: PACKET,
                 sent_at: now,
                 state,
@@ -417,7 +417,7 @@ impl Sender {
         }
     }
 
-    fn finish(mut self) -> Outcome {
+    fn finish(mut self) -> FlowOutcome {
         self.outcome.sent = self.next_number;
         let arrived = self.received.len() as u64;
         let under_way = self.in_flight / PACKET;

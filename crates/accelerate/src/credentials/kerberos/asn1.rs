@@ -34,11 +34,11 @@ pub(crate) fn inside(bytes: &[u8], tag: Tag) -> Option<&[u8]> {
 
 /// A SEQUENCE's fields. Those that later versions may add are left out.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fields<'a> {
+pub(crate) struct SequenceFields<'a> {
     fields: [Option<&'a [u8]>; FIELDS],
 }
 
-impl<'a> Fields<'a> {
+impl<'a> SequenceFields<'a> {
     /// Of a SEQUENCE that these bytes begin with.
     pub(crate) fn of(bytes: &'a [u8]) -> Option<Self> {
         let mut rest = inside(bytes, Tag::Sequence)?;

@@ -38,7 +38,7 @@ const AUTHENTICATES: u8 = 0x55;
 
 /// How something is encrypted (Kerberos Encryption Type Numbers, IANA).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Encryption {
+pub(crate) enum EncryptionType {
     Aes128Sha1,
     Aes256Sha1,
     Aes128Sha2,
@@ -46,7 +46,7 @@ pub(crate) enum Encryption {
     Rc4,
 }
 
-impl Encryption {
+impl EncryptionType {
     /// Every one.
     pub(crate) const ALL: [Self; 5] = [
         Self::Aes128Sha1,
@@ -103,21 +103,21 @@ impl Encryption {
 
 /// A key of Kerberos. It is overwritten when it is dropped, and shown by no `Debug`.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Key {
-    encryption: Encryption,
+pub(crate) struct KerberosKey {
+    encryption: EncryptionType,
     bytes: Zeroizing<Vec<u8>>,
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for KerberosKey {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Key({}, not shown)", self.encryption.name())
     }
 }
 
-impl Key {
+impl KerberosKey {
     /// Of these bytes, if the encryption is known and they are as many as it takes.
     pub(crate) fn of(encryption: i64, bytes: &[u8]) -> Option<Self> {
-        let encryption = Encryption::from_number(encryption)?;
+        let encryption = EncryptionType::from_number(encryption)?;
         (bytes.len() == encryption.key_length()).then(|| Self {
             encryption,
             bytes: Zeroizing::new(bytes.to_vec()),
@@ -125,7 +125,7 @@ impl Key {
     }
 
     /// What it encrypts with.
-    pub(crate) fn encryption(&self) -> Encryption {
+    pub(crate) fn encryption(&self) -> EncryptionType {
         self.encryption
     }
 
@@ -137,17 +137,21 @@ impl Key {
     /// What was encrypted with this key for this use; `None` when something else was.
     pub(crate) fn open(&self, usage: u32, sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
         let opened = match self.encryption {
-            Encryption::Aes128Sha1 => self.open_sha1::<Aes128>(usage, sealed),
-            Encryption::Aes256Sha1 => self.open_sha1::<Aes256>(usage, sealed),
-            Encryption::Aes128Sha2 => self.open_sha2::<Aes128, Hmac<Sha256>>(usage, sealed),
-            Encryption::Aes256Sha2 => self.open_sha2::<Aes256, Hmac<Sha384>>(usage, sealed),
-            Encryption::Rc4 => self.open_rc4(usage, sealed),
+            EncryptionType::Aes128Sha1 => self.open_sha1::<Aes128>(usage, sealed),
+            EncryptionType::Aes256Sha1 => self.open_sha1::<Aes256>(usage, sealed),
+            EncryptionType::Aes128Sha2 => self.open_sha2::<Aes128, Hmac<Sha256>>(usage, sealed),
+            EncryptionType::Aes256Sha2 => self.open_sha2::<Aes256, Hmac<Sha384>>(usage, sealed),
+            EncryptionType::Rc4 => self.open_rc4(usage, sealed),
         };
         opened.filter(|text| !text.is_empty())
     }
 
     /// RFC 3961 §5.3 (Cryptosystem Profile Based on Simplified Profile), decryption.
-    fn open_sha1<C: Block>(&self, usage: u32, sealed: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+    fn open_sha1<C: AesBlockCipher>(
+        &self,
+        usage: u32,
+        sealed: &[u8],
+    ) -> Option<Zeroizing<Vec<u8>>> {
         let at = sealed.len().checked_sub(self.encryption.tag_length())?;
         let (ciphertext, tag) = sealed.split_at(at);
         let text = unsteal::<C>(&self.derive_sha1::<C>(usage, ENCRYPTS), ciphertext)?;
@@ -158,7 +162,7 @@ impl Key {
     }
 
     /// RFC 3961 §5.1: DK, with random-to-key as AES has it, which changes nothing (RFC 3962 §6).
-    fn derive_sha1<C: Block>(&self, usage: u32, purpose: u8) -> Zeroizing<Vec<u8>> {
+    fn derive_sha1<C: AesBlockCipher>(&self, usage: u32, purpose: u8) -> Zeroizing<Vec<u8>> {
         let cipher = C::new_from_slice(&self.bytes).expect("a key has its cipher's length");
         let mut block = Zeroizing::new(n_fold(&constant(usage, purpose)));
         let mut derived = Zeroizing::new(Vec::with_capacity(self.bytes.len()));
@@ -170,7 +174,7 @@ impl Key {
     }
 
     /// RFC 8009 §5 (Kerberos Algorithm Protocol Parameters), decryption.
-    fn open_sha2<C: Block, M: Mac + KeyInit>(
+    fn open_sha2<C: AesBlockCipher, M: Mac + KeyInit>(
         &self,
         usage: u32,
         sealed: &[u8],
@@ -241,7 +245,7 @@ fn mac<M: Mac + KeyInit>(key: &[u8], parts: &[&[u8]]) -> M {
 
 /// AES in CBC with ciphertext stealing, the last two blocks always swapped, and no initial vector (RFC 3962
 /// §5, RFC 8009 §4).
-fn unsteal<C: Block>(key: &[u8], ciphertext: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
+fn unsteal<C: AesBlockCipher>(key: &[u8], ciphertext: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
     let cipher = C::new_from_slice(key).expect("a derived key has its cipher's length");
     let mut text = Zeroizing::new(ciphertext.to_vec());
     let mode = CbcCs3::inner_iv_init(cipher, &Default::default());
@@ -259,18 +263,18 @@ fn without(mut text: Zeroizing<Vec<u8>>, confounder: usize) -> Option<Zeroizing<
 }
 
 /// AES with a key of one length.
-trait Block: BlockCipherEncrypt + BlockCipherDecrypt + KeyInit {
+trait AesBlockCipher: BlockCipherEncrypt + BlockCipherDecrypt + KeyInit {
     /// One block.
     fn encrypt(&self, block: &mut [u8; 16]);
 }
 
-impl Block for Aes128 {
+impl AesBlockCipher for Aes128 {
     fn encrypt(&self, block: &mut [u8; 16]) {
         self.encrypt_block(block.into());
     }
 }
 
-impl Block for Aes256 {
+impl AesBlockCipher for Aes256 {
     fn encrypt(&self, block: &mut [u8; 16]) {
         self.encrypt_block(block.into());
     }
@@ -278,15 +282,15 @@ impl Block for Aes256 {
 
 /// The other way, for those who write what is read here.
 #[cfg(any(test, feature = "testing"))]
-impl Key {
+impl KerberosKey {
     /// Encrypts a text for this use, behind a confounder of zeros.
     pub(crate) fn seal(&self, usage: u32, text: &[u8]) -> Vec<u8> {
         match self.encryption {
-            Encryption::Aes128Sha1 => self.seal_sha1::<Aes128>(usage, text),
-            Encryption::Aes256Sha1 => self.seal_sha1::<Aes256>(usage, text),
-            Encryption::Aes128Sha2 => self.seal_sha2::<Aes128, Hmac<Sha256>>(usage, text),
-            Encryption::Aes256Sha2 => self.seal_sha2::<Aes256, Hmac<Sha384>>(usage, text),
-            Encryption::Rc4 => {
+            EncryptionType::Aes128Sha1 => self.seal_sha1::<Aes128>(usage, text),
+            EncryptionType::Aes256Sha1 => self.seal_sha1::<Aes256>(usage, text),
+            EncryptionType::Aes128Sha2 => self.seal_sha2::<Aes128, Hmac<Sha256>>(usage, text),
+            EncryptionType::Aes256Sha2 => self.seal_sha2::<Aes256, Hmac<Sha384>>(usage, text),
+            EncryptionType::Rc4 => {
                 let mut whole = [&[0; CONFOUNDER_RC4], text].concat();
                 let key = self.derive_rc4(usage);
                 let checksum = mac::<Hmac<Md5>>(key.as_bytes(), &[&whole]).finalize();
@@ -296,7 +300,7 @@ impl Key {
         }
     }
 
-    fn seal_sha1<C: Block>(&self, usage: u32, text: &[u8]) -> Vec<u8> {
+    fn seal_sha1<C: AesBlockCipher>(&self, usage: u32, text: &[u8]) -> Vec<u8> {
         let text = [&[0; CONFOUNDER], text].concat();
         let sealed = steal::<C>(&self.derive_sha1::<C>(usage, ENCRYPTS), &text);
         let authenticates = self.derive_sha1::<C>(usage, AUTHENTICATES);
@@ -304,7 +308,7 @@ impl Key {
         [&sealed, &tag.as_bytes()[..self.encryption.tag_length()]].concat()
     }
 
-    fn seal_sha2<C: Block, M: Mac + KeyInit>(&self, usage: u32, text: &[u8]) -> Vec<u8> {
+    fn seal_sha2<C: AesBlockCipher, M: Mac + KeyInit>(&self, usage: u32, text: &[u8]) -> Vec<u8> {
         let text = [&[0; CONFOUNDER], text].concat();
         let length = self.encryption.tag_length();
         let encrypts = self.derive_sha2::<M>(usage, ENCRYPTS, self.bytes.len());
@@ -316,7 +320,7 @@ impl Key {
 }
 
 #[cfg(any(test, feature = "testing"))]
-fn steal<C: Block>(key: &[u8], text: &[u8]) -> Vec<u8> {
+fn steal<C: AesBlockCipher>(key: &[u8], text: &[u8]) -> Vec<u8> {
     let cipher = C::new_from_slice(key).expect("a derived key has its cipher's length");
     let mut sealed = text.to_vec();
     let mode = CbcCs3::inner_iv_init(cipher, &Default::default());

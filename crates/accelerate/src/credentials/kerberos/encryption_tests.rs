@@ -4,7 +4,7 @@ use super::super::super::testing::hexadecimal;
 use super::*;
 
 fn opened(number: i64, key: &str, usage: u32, sealed: &str) -> Option<Vec<u8>> {
-    let key = Key::of(number, &hexadecimal(key)).unwrap();
+    let key = KerberosKey::of(number, &hexadecimal(key)).unwrap();
     let opened = key.open(usage, &hexadecimal(sealed))?;
     Some(opened.to_vec())
 }
@@ -35,14 +35,14 @@ fn stealing_is_as_published() {
 fn the_published_samples_of_hmac_sha2_are_opened() {
     // RFC 8009 A (Test Vectors), key derivation and encryption for usage 2.
     let key = "3705d96080c17728a0e800eab6e0d23c";
-    let short = Key::of(19, &hexadecimal(key)).unwrap();
+    let short = KerberosKey::of(19, &hexadecimal(key)).unwrap();
     let derived = |purpose, length| short.derive_sha2::<Hmac<Sha256>>(2, purpose, length);
     let wanted = hexadecimal("9b197dd1e8c5609d6e67c3e37c62c72e");
     assert_eq!(derived(ENCRYPTS, 16)[..], wanted[..]);
     let wanted = hexadecimal("9fda0e56ab2d85e1569a688696c26a6c");
     assert_eq!(derived(AUTHENTICATES, 16)[..], wanted[..]);
     let long_key = "6d404d37faf79f9df0d33568d320669800eb4836472ea8a026d16b7182460c52";
-    let long = Key::of(20, &hexadecimal(long_key)).unwrap();
+    let long = KerberosKey::of(20, &hexadecimal(long_key)).unwrap();
     let derived = |purpose, length| long.derive_sha2::<Hmac<Sha384>>(2, purpose, length);
     let wanted = hexadecimal("56ab22bee63d82d7bc5227f6773f8ea7a5eb1c825160c38312980c442e5c7e49");
     assert_eq!(derived(ENCRYPTS, 32)[..], wanted[..]);
@@ -177,7 +177,7 @@ fn what_mit_kerberos_encrypted_is_opened() {
         let mut altered = hexadecimal(sealed);
         for at in 0..altered.len() {
             altered[at] ^= 0x10;
-            let key = Key::of(number, &hexadecimal(key)).unwrap();
+            let key = KerberosKey::of(number, &hexadecimal(key)).unwrap();
             assert!(key.open(usage, &altered).is_none(), "{number} {usage} {at}");
             altered[at] ^= 0x10;
         }
@@ -186,10 +186,10 @@ fn what_mit_kerberos_encrypted_is_opened() {
 
 #[test]
 fn what_is_too_short_is_nothing_and_what_is_sealed_here_is_opened_here() {
-    for encryption in Encryption::ALL {
+    for encryption in EncryptionType::ALL {
         let bytes = vec![7; encryption.key_length()];
-        assert!(Key::of(encryption.number(), &bytes[1..]).is_none());
-        let key = Key::of(encryption.number(), &bytes).unwrap();
+        assert!(KerberosKey::of(encryption.number(), &bytes[1..]).is_none());
+        let key = KerberosKey::of(encryption.number(), &bytes).unwrap();
         for length in 0..60 {
             assert!(key.open(2, &vec![0; length]).is_none());
             let text = vec![9; length + 1];
@@ -199,7 +199,7 @@ fn what_is_too_short_is_nothing_and_what_is_sealed_here_is_opened_here() {
         // A text of nothing says nothing.
         assert!(key.open(2, &key.seal(2, &[])).is_none());
     }
-    assert!(Key::of(1, &[0; 8]).is_none());
+    assert!(KerberosKey::of(1, &[0; 8]).is_none());
 }
 
 #[test]

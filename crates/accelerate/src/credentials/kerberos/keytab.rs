@@ -11,7 +11,7 @@
 
 use std::fmt;
 
-use super::encryption::{Encryption, Key};
+use super::encryption::{EncryptionType, KerberosKey};
 
 /// Version 5.2, the only one with a byte order that does not hang on the machine.
 const MAGIC: [u8; 2] = [5, 2];
@@ -47,17 +47,17 @@ pub enum KeytabError {
 
 /// A key, whose it is, and which of theirs.
 #[derive(Clone, PartialEq, Eq)]
-struct Entry {
+struct KeytabEntry {
     /// `cifs/files.corp.example@CORP.EXAMPLE`.
     principal: String,
     version: u32,
-    key: Key,
+    key: KerberosKey,
 }
 
 /// The keys with which the far half opens what clients send to a service.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Keytab {
-    entries: Vec<Entry>,
+    entries: Vec<KeytabEntry>,
 }
 
 impl fmt::Debug for Keytab {
@@ -90,7 +90,7 @@ impl Keytab {
             if length < 0 {
                 continue;
             }
-            entries.extend(Cursor(entry).entry().ok_or(damaged)?);
+            entries.extend(EntryCursor(entry).entry().ok_or(damaged)?);
             if entries.len() > KEYS_MAX {
                 return Err(KeytabError::TooMany);
             }
@@ -124,9 +124,9 @@ impl Keytab {
         &self,
         service: &str,
         version: Option<u32>,
-        encryption: Encryption,
-    ) -> impl Iterator<Item = &Key> {
-        let mut fit: Vec<&Entry> = self
+        encryption: EncryptionType,
+    ) -> impl Iterator<Item = &KerberosKey> {
+        let mut fit: Vec<&KeytabEntry> = self
             .entries
             .iter()
             .filter(|entry| entry.key.encryption() == encryption)
@@ -145,8 +145,8 @@ impl Keytab {
                 u32::MAX - entry.version,
             )
         });
-        let mut keys: Vec<&Key> = Vec::new();
-        for Entry { key, .. } in fit {
+        let mut keys: Vec<&KerberosKey> = Vec::new();
+        for KeytabEntry { key, .. } in fit {
             if keys.len() == TRIES_MAX {
                 break;
             }
@@ -166,11 +166,11 @@ fn host(principal: &str) -> Option<&str> {
 }
 
 /// The rest of an entry.
-struct Cursor<'a>(&'a [u8]);
+struct EntryCursor<'a>(&'a [u8]);
 
-impl<'a> Cursor<'a> {
+impl<'a> EntryCursor<'a> {
     /// The entry; nothing inside if its encryption is not known.
-    fn entry(mut self) -> Option<Option<Entry>> {
+    fn entry(mut self) -> Option<Option<KeytabEntry>> {
         let count = self.u16()?;
         let realm = self.text()?;
         let components: Option<Vec<String>> = (0..count).map(|_| self.text()).collect();
@@ -178,8 +178,8 @@ impl<'a> Cursor<'a> {
         let [_kind, _time] = [self.u32()?, self.u32()?];
         let [short_version] = *self.take::<1>()?;
         let encryption = i64::from(self.u16()?);
-        let key = Key::of(encryption, self.string()?);
-        if key.is_none() && Encryption::from_number(encryption).is_some() {
+        let key = KerberosKey::of(encryption, self.string()?);
+        if key.is_none() && EncryptionType::from_number(encryption).is_some() {
             return None;
         }
         // It is there if the entry is long enough for it, and then it counts, unless it is 0.
@@ -187,7 +187,7 @@ impl<'a> Cursor<'a> {
             None | Some(0) => u32::from(short_version),
             Some(version) => version,
         };
-        Some(key.map(|key| Entry {
+        Some(key.map(|key| KeytabEntry {
             principal,
             version,
             key,
@@ -274,7 +274,7 @@ mod tests {
 
     /// The first byte of each key that is tried.
     fn tried(keytab: &Keytab, service: &str, version: Option<u32>) -> Vec<u8> {
-        let keys = keytab.find(service, version, Encryption::Aes256Sha1);
+        let keys = keytab.find(service, version, EncryptionType::Aes256Sha1);
         keys.map(|key| key.bytes()[0]).collect()
     }
 
@@ -293,7 +293,7 @@ mod tests {
         assert_eq!(tried(&keytab, service, Some(6)), [2, 4, 3, 1]);
         assert_eq!(tried(&keytab, service, None), [4, 3, 2, 1]);
         assert_eq!(tried(&keytab, "host/files@CORP.EXAMPLE", Some(6))[0], 1);
-        let rc4 = keytab.find(service, Some(7), Encryption::Rc4);
+        let rc4 = keytab.find(service, Some(7), EncryptionType::Rc4);
         assert_eq!(rc4.count(), 1);
         assert_eq!(keytab.keys(), 5);
         let names = ["cifs/files@CORP.EXAMPLE", "host/files@CORP.EXAMPLE"];

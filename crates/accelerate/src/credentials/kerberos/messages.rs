@@ -1,7 +1,7 @@
 //! The messages of RFC 4120 that a client and a service exchange, and the structures that are
 //! encrypted in them; of each only what leads to keys, names and versions.
 
-use super::asn1::{Fields, application, first, inside, texts};
+use super::asn1::{SequenceFields, application, first, inside, texts};
 
 /// The bit of ap-options that says that the ticket is encrypted with a session key (RFC 4120 §5.5.1,
 /// KRB_AP_REQ Definition): bit 1, counted from the most significant one.
@@ -11,12 +11,12 @@ const USE_SESSION_KEY: u8 = 0x40;
 pub(crate) type EncryptionKey<'a> = (i64, &'a [u8]);
 
 fn encryption_key(bytes: &[u8]) -> Option<EncryptionKey<'_>> {
-    let fields = Fields::of(bytes)?;
+    let fields = SequenceFields::of(bytes)?;
     Some((fields.integer(0)?, fields.octets(1)?))
 }
 
 /// A key that may be left out.
-fn subkey<'a>(fields: &Fields<'a>, number: usize) -> Option<Option<EncryptionKey<'a>>> {
+fn subkey<'a>(fields: &SequenceFields<'a>, number: usize) -> Option<Option<EncryptionKey<'a>>> {
     match fields.get(number) {
         Some(bytes) => encryption_key(bytes).map(Some),
         None => Some(None),
@@ -34,7 +34,7 @@ pub(crate) struct EncryptedData<'a> {
 
 impl<'a> EncryptedData<'a> {
     fn parse(bytes: &'a [u8]) -> Option<Self> {
-        let fields = Fields::of(bytes)?;
+        let fields = SequenceFields::of(bytes)?;
         Some(Self {
             encryption: fields.integer(0)?,
             // MIT Kerberos writes numbers of 2^31 and more as negative ones.
@@ -46,20 +46,20 @@ impl<'a> EncryptedData<'a> {
 
 /// A name within a realm (RFC 4120 §5.2.2 and §6.2): `cifs/files.corp.example`.
 fn principal(name: &[u8], realm: &str) -> Option<String> {
-    let parts = texts(Fields::of(name)?.get(1)?)?;
+    let parts = texts(SequenceFields::of(name)?.get(1)?)?;
     Some(format!("{}@{realm}", parts.join("/")))
 }
 
 /// What proves to a service who a client is (RFC 4120 §5.3, Tickets).
 #[derive(Clone, Debug)]
-pub(crate) struct Ticket<'a> {
+pub(crate) struct KerberosTicket<'a> {
     service: String,
     pub(crate) part: EncryptedData<'a>,
 }
 
-impl<'a> Ticket<'a> {
+impl<'a> KerberosTicket<'a> {
     fn parse(bytes: &'a [u8]) -> Option<Self> {
-        let fields = Fields::of(inside(bytes, application(1))?)?;
+        let fields = SequenceFields::of(inside(bytes, application(1))?)?;
         Some(Self {
             service: principal(fields.get(2)?, &fields.text(1)?)?,
             part: EncryptedData::parse(fields.get(3)?)?,
@@ -76,18 +76,18 @@ impl<'a> Ticket<'a> {
 #[derive(Clone, Debug)]
 pub(crate) struct ApReq<'a> {
     pub(crate) uses_session_key: bool,
-    pub(crate) ticket: Ticket<'a>,
+    pub(crate) ticket: KerberosTicket<'a>,
     pub(crate) authenticator: EncryptedData<'a>,
 }
 
 impl<'a> ApReq<'a> {
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
-        let fields = Fields::of(inside(bytes, application(14))?)?;
+        let fields = SequenceFields::of(inside(bytes, application(14))?)?;
         let (_, options, _) = first(fields.get(2)?)?;
         Some(Self {
             // Before the bits stands how many of the last byte do not count.
             uses_session_key: options.get(1)? & USE_SESSION_KEY != 0,
-            ticket: Ticket::parse(fields.get(3)?)?,
+            ticket: KerberosTicket::parse(fields.get(3)?)?,
             authenticator: EncryptedData::parse(fields.get(4)?)?,
         })
     }
@@ -101,7 +101,7 @@ pub(crate) struct ApRep<'a> {
 
 impl<'a> ApRep<'a> {
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
-        let fields = Fields::of(inside(bytes, application(15))?)?;
+        let fields = SequenceFields::of(inside(bytes, application(15))?)?;
         Some(Self {
             part: EncryptedData::parse(fields.get(2)?)?,
         })
@@ -116,7 +116,7 @@ pub(crate) struct EncTicketPart<'a> {
 
 impl<'a> EncTicketPart<'a> {
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
-        let fields = Fields::of(inside(bytes, application(3))?)?;
+        let fields = SequenceFields::of(inside(bytes, application(3))?)?;
         Some(Self {
             key: encryption_key(fields.get(1)?)?,
             client: principal(fields.get(3)?, &fields.text(2)?)?,
@@ -130,13 +130,13 @@ impl<'a> EncTicketPart<'a> {
 }
 
 /// What shows that the client has the session key (RFC 4120 §5.5.1).
-pub(crate) struct Authenticator<'a> {
+pub(crate) struct KerberosAuthenticator<'a> {
     pub(crate) subkey: Option<EncryptionKey<'a>>,
 }
 
-impl<'a> Authenticator<'a> {
+impl<'a> KerberosAuthenticator<'a> {
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
-        let fields = Fields::of(inside(bytes, application(2))?)?;
+        let fields = SequenceFields::of(inside(bytes, application(2))?)?;
         Some(Self {
             subkey: subkey(&fields, 6)?,
         })
@@ -150,7 +150,7 @@ pub(crate) struct EncApRepPart<'a> {
 
 impl<'a> EncApRepPart<'a> {
     pub(crate) fn parse(bytes: &'a [u8]) -> Option<Self> {
-        let fields = Fields::of(inside(bytes, application(27))?)?;
+        let fields = SequenceFields::of(inside(bytes, application(27))?)?;
         Some(Self {
             subkey: subkey(&fields, 2)?,
         })

@@ -22,10 +22,10 @@ mod spnego;
 #[cfg(any(test, feature = "testing"))]
 pub(crate) mod testing;
 
-pub(crate) use encryption::{Encryption, Key};
+pub(crate) use encryption::{EncryptionType, KerberosKey};
 pub use keytab::{Keytab, KeytabError};
-use messages::{ApRep, ApReq, Authenticator, EncApRepPart, EncTicketPart};
-use spnego::Token;
+use messages::{ApRep, ApReq, EncApRepPart, EncTicketPart, KerberosAuthenticator};
+use spnego::SpnegoToken;
 
 use super::SessionKey;
 
@@ -41,7 +41,7 @@ pub(crate) mod usage {
 
 /// Why nothing came of an AP-REQ. Each says which service it was for, as anybody may have sent it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum ApReqError {
     /// There is no keytab.
     NoKeytab(String),
     /// No key of the keytab opens the ticket.
@@ -55,38 +55,41 @@ pub(crate) enum Refused {
 }
 
 /// A client that a ticket speaks for, and the keys that it brought.
-pub(crate) struct Accepted {
+pub(crate) struct AcceptedClient {
     /// `anna@CORP.EXAMPLE`.
     pub(crate) client: String,
-    session: Key,
+    session: KerberosKey,
     subkey: Option<SessionKey>,
 }
 
-impl std::fmt::Debug for Accepted {
+impl std::fmt::Debug for AcceptedClient {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(out, "Accepted(of {}, keys not shown)", self.client)
     }
 }
 
 /// Reads what a client sent, if it is an AP-REQ of Kerberos in SPNEGO's wrapping or in none.
-pub(crate) fn accept(token: &[u8], keytab: Option<&Keytab>) -> Option<Result<Accepted, Refused>> {
+pub(crate) fn accept(
+    token: &[u8],
+    keytab: Option<&Keytab>,
+) -> Option<Result<AcceptedClient, ApReqError>> {
     match spnego::find(token)? {
-        Token::ApReq(message) => Some(accepted(message, keytab)),
-        Token::OtherKerberos => Some(Err(Refused::Mechanism)),
-        Token::ApRep(_) => None,
+        SpnegoToken::ApReq(message) => Some(accepted(message, keytab)),
+        SpnegoToken::OtherKerberos => Some(Err(ApReqError::Mechanism)),
+        SpnegoToken::ApRep(_) => None,
     }
 }
 
-fn accepted(message: &[u8], keytab: Option<&Keytab>) -> Result<Accepted, Refused> {
-    let request = ApReq::parse(message).ok_or(Refused::Mechanism)?;
+fn accepted(message: &[u8], keytab: Option<&Keytab>) -> Result<AcceptedClient, ApReqError> {
+    let request = ApReq::parse(message).ok_or(ApReqError::Mechanism)?;
     // The ticket is encrypted for a session of the service's own (RFC 4120 §2.6), whose key is in no file.
     if request.uses_session_key {
-        return Err(Refused::Mechanism);
+        return Err(ApReqError::Mechanism);
     }
     let service = request.ticket.service();
     let sealed = &request.ticket.part;
-    let Some(encryption) = Encryption::from_number(sealed.encryption) else {
-        return Err(Refused::Encryption(format!(
+    let Some(encryption) = EncryptionType::from_number(sealed.encryption) else {
+        return Err(ApReqError::Encryption(format!(
             "{service}, encryption type {}",
             sealed.encryption
         )));
@@ -95,31 +98,31 @@ fn accepted(message: &[u8], keytab: Option<&Keytab>) -> Result<Accepted, Refused
         Some(version) => format!("{service}, key version {version}, {}", encryption.name()),
         None => format!("{service}, {}", encryption.name()),
     };
-    let keytab = keytab.ok_or_else(|| Refused::NoKeytab(service.clone()))?;
+    let keytab = keytab.ok_or_else(|| ApReqError::NoKeytab(service.clone()))?;
     let opened = keytab
         .find(&service, sealed.version, encryption)
         .find_map(|key| key.open(usage::TICKET, sealed.bytes))
-        .ok_or_else(|| Refused::NoKey(described()))?;
-    let ticket = EncTicketPart::parse(&opened).ok_or_else(|| Refused::Broken(described()))?;
+        .ok_or_else(|| ApReqError::NoKey(described()))?;
+    let ticket = EncTicketPart::parse(&opened).ok_or_else(|| ApReqError::Broken(described()))?;
     let client = ticket.client();
     // From here on the names are those of the one who issues tickets.
-    let broken = || Refused::Broken(client.clone());
-    let session = Key::of(ticket.key.0, ticket.key.1).ok_or_else(broken)?;
+    let broken = || ApReqError::Broken(client.clone());
+    let session = KerberosKey::of(ticket.key.0, ticket.key.1).ok_or_else(broken)?;
     let opened = session
         .open(usage::AUTHENTICATOR, request.authenticator.bytes)
         .ok_or_else(broken)?;
-    let authenticator = Authenticator::parse(&opened).ok_or_else(broken)?;
-    Ok(Accepted {
+    let authenticator = KerberosAuthenticator::parse(&opened).ok_or_else(broken)?;
+    Ok(AcceptedClient {
         subkey: authenticator.subkey.map(|key| SessionKey::new(key.1)),
         client,
         session,
     })
 }
 
-impl Accepted {
+impl AcceptedClient {
     /// The server's subkey, if its token holds an AP-REP with one.
     pub(crate) fn subkey_of_server(&self, token: &[u8]) -> Option<SessionKey> {
-        let Token::ApRep(message) = spnego::find(token)? else {
+        let SpnegoToken::ApRep(message) = spnego::find(token)? else {
             return None;
         };
         let part = ApRep::parse(message)?.part;
@@ -144,10 +147,10 @@ pub(crate) fn read_all(bytes: &[u8]) {
     let _ = ApReq::parse(bytes).map(|request| request.ticket.service());
     let _ = ApRep::parse(bytes);
     let _ = EncTicketPart::parse(bytes).map(|part| part.client());
-    let _ = Authenticator::parse(bytes);
+    let _ = KerberosAuthenticator::parse(bytes);
     let _ = EncApRepPart::parse(bytes);
-    for encryption in Encryption::ALL {
-        let key = Key::of(encryption.number(), &vec![0x5a; encryption.key_length()]);
+    for encryption in EncryptionType::ALL {
+        let key = KerberosKey::of(encryption.number(), &vec![0x5a; encryption.key_length()]);
         let opened = key.expect("the length is right").open(usage::TICKET, bytes);
         assert!(
             opened.is_none(),

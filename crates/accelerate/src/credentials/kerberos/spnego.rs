@@ -11,7 +11,7 @@
 
 use der::Tag;
 
-use super::asn1::{Fields, application, context, first, inside};
+use super::asn1::{SequenceFields, application, context, first, inside};
 
 /// 1.3.6.1.5.5.2
 const SPNEGO: &[u8] = &[0x2b, 6, 1, 5, 5, 2];
@@ -31,7 +31,7 @@ const AP_REP: &[u8] = &[2, 0];
 
 /// What a security token holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Token<'a> {
+pub(crate) enum SpnegoToken<'a> {
     /// A client's request.
     ApReq(&'a [u8]),
     /// A server's answer.
@@ -41,7 +41,7 @@ pub(crate) enum Token<'a> {
 }
 
 /// What of Kerberos is in a token.
-pub(crate) fn find(token: &[u8]) -> Option<Token<'_>> {
+pub(crate) fn find(token: &[u8]) -> Option<SpnegoToken<'_>> {
     let (tag, value, _) = first(token)?;
     if tag != application(0) {
         return negotiated(token).or_else(|| bare(token));
@@ -54,12 +54,12 @@ pub(crate) fn find(token: &[u8]) -> Option<Token<'_>> {
 }
 
 /// A NegotiationToken (RFC 4178 §4.2): a choice of two that have the mechanism's token at the same place.
-fn negotiated(token: &[u8]) -> Option<Token<'_>> {
+fn negotiated(token: &[u8]) -> Option<SpnegoToken<'_>> {
     let (tag, value, _) = first(token)?;
     if tag != context(0) && tag != context(1) {
         return None;
     }
-    let token = Fields::of(value)?.octets(2)?;
+    let token = SequenceFields::of(value)?.octets(2)?;
     let Some(wrapped) = inside(token, application(0)) else {
         return bare(token);
     };
@@ -68,27 +68,27 @@ fn negotiated(token: &[u8]) -> Option<Token<'_>> {
 }
 
 /// What follows a mechanism's name.
-fn of_mechanism<'a>(mechanism: &[u8], token: &'a [u8]) -> Option<Token<'a>> {
+fn of_mechanism<'a>(mechanism: &[u8], token: &'a [u8]) -> Option<SpnegoToken<'a>> {
     if mechanism == USER_TO_USER {
-        return Some(Token::OtherKerberos);
+        return Some(SpnegoToken::OtherKerberos);
     }
     if !KERBEROS.contains(&mechanism) {
         return None;
     }
     let (kind, message) = token.split_at_checked(2)?;
     Some(match kind {
-        AP_REQ => Token::ApReq(message),
-        AP_REP => Token::ApRep(message),
-        _ => Token::OtherKerberos,
+        AP_REQ => SpnegoToken::ApReq(message),
+        AP_REP => SpnegoToken::ApRep(message),
+        _ => SpnegoToken::OtherKerberos,
     })
 }
 
 /// A message without any wrapping ([MS-KILE] §3.4.5.1, Three-Leg DCE-Style Mutual Authentication).
-fn bare(token: &[u8]) -> Option<Token<'_>> {
+fn bare(token: &[u8]) -> Option<SpnegoToken<'_>> {
     let (tag, ..) = first(token)?;
     match tag {
-        tag if tag == application(14) => Some(Token::ApReq(token)),
-        tag if tag == application(15) => Some(Token::ApRep(token)),
+        tag if tag == application(14) => Some(SpnegoToken::ApReq(token)),
+        tag if tag == application(15) => Some(SpnegoToken::ApRep(token)),
         _ => None,
     }
 }

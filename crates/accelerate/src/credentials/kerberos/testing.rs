@@ -4,7 +4,7 @@
 #![cfg_attr(not(test), allow(dead_code))]
 
 use super::keytab::{Keytab, testing as keytab};
-use super::{Encryption, Key, usage};
+use super::{EncryptionType, KerberosKey, usage};
 
 /// The realm, ...
 pub(crate) const REALM: &str = "CORP.EXAMPLE";
@@ -92,8 +92,8 @@ fn encrypted(encryption: i64, version: Option<u32>, bytes: &[u8]) -> Vec<u8> {
 
 /// What a client and a service have, and what they choose.
 #[derive(Clone, Debug)]
-pub(crate) struct Exchange {
-    pub(crate) encryption: Encryption,
+pub(crate) struct KerberosExchange {
+    pub(crate) encryption: EncryptionType,
     /// Which of the service's keys the ticket is encrypted with.
     pub(crate) version: u32,
     /// What fills that key, the session's, and the two subkeys; those may be left out.
@@ -105,9 +105,9 @@ pub(crate) struct Exchange {
     pub(crate) options: u8,
 }
 
-impl Exchange {
+impl KerberosExchange {
     /// With both subkeys and mutual authentication.
-    pub(crate) fn with(encryption: Encryption) -> Self {
+    pub(crate) fn with(encryption: EncryptionType) -> Self {
         Self {
             encryption,
             version: 3,
@@ -126,8 +126,8 @@ impl Exchange {
             .collect()
     }
 
-    fn key(&self, byte: u8) -> Key {
-        Key::of(self.encryption.number(), &self.bytes(byte)).expect("the length is right")
+    fn key(&self, byte: u8) -> KerberosKey {
+        KerberosKey::of(self.encryption.number(), &self.bytes(byte)).expect("the length is right")
     }
 
     /// The key that both have in the end.

@@ -1,23 +1,23 @@
 //! Exchanges with every encryption and in every wrapping, and what must not lead to a key.
 
-use super::testing::{CLIENT_NAME, Exchange, SERVICE_NAME, USER_TO_USER, first_token, gss};
+use super::testing::{CLIENT_NAME, KerberosExchange, SERVICE_NAME, USER_TO_USER, first_token, gss};
 use super::*;
 
-fn accepted(exchange: &Exchange, token: &[u8]) -> Accepted {
+fn accepted(exchange: &KerberosExchange, token: &[u8]) -> AcceptedClient {
     match accept(token, Some(&exchange.keytab())) {
         Some(Ok(accepted)) => accepted,
         other => panic!("{other:?}"),
     }
 }
 
-fn refused(token: &[u8], keytab: Option<&Keytab>) -> Refused {
+fn refused(token: &[u8], keytab: Option<&Keytab>) -> ApReqError {
     accept(token, keytab).expect("it is Kerberos").unwrap_err()
 }
 
 #[test]
 fn every_encryption_leads_to_the_key_that_both_have() {
-    for encryption in Encryption::ALL {
-        let mut exchange = Exchange::with(encryption);
+    for encryption in EncryptionType::ALL {
+        let mut exchange = KerberosExchange::with(encryption);
         for [of_client, of_server] in [[true, true], [true, false], [false, true], [false, false]] {
             exchange.subkey = of_client.then_some(0x33);
             exchange.subkey_of_server = of_server.then_some(0x44);
@@ -35,7 +35,7 @@ fn every_encryption_leads_to_the_key_that_both_have() {
 
 #[test]
 fn a_ticket_is_found_in_every_wrapping() {
-    let exchange = Exchange::with(Encryption::Aes256Sha1);
+    let exchange = KerberosExchange::with(EncryptionType::Aes256Sha1);
     let old = gss(
         &[6, 9, 0x2a, 0x86, 0x48, 0x82, 0xf7, 0x12, 1, 2, 2],
         &[1, 0],
@@ -57,7 +57,7 @@ fn a_ticket_is_found_in_every_wrapping() {
 
 #[test]
 fn what_is_not_kerberos_is_none_of_it() {
-    let exchange = Exchange::with(Encryption::Aes128Sha1);
+    let exchange = KerberosExchange::with(EncryptionType::Aes128Sha1);
     let ntlm = b"NTLMSSP\0\x01\0\0\0";
     let foreign = gss(&[6, 3, 0x2a, 3, 4], &[1, 0], &exchange.ap_req());
     let tokens = [
@@ -75,34 +75,34 @@ fn what_is_not_kerberos_is_none_of_it() {
 
 #[test]
 fn what_cannot_be_opened_says_which_service_and_key_it_needs() {
-    let exchange = Exchange::with(Encryption::Aes256Sha1);
+    let exchange = KerberosExchange::with(EncryptionType::Aes256Sha1);
     let token = exchange.token();
-    let other = Exchange {
+    let other = KerberosExchange {
         service_key: 0x12,
         ..exchange.clone()
     };
     let described = format!("{SERVICE_NAME}, key version 3, aes256-cts-hmac-sha1-96");
-    let wanted = Refused::NoKey(described);
+    let wanted = ApReqError::NoKey(described);
     assert_eq!(refused(&token, Some(&other.keytab())), wanted);
-    let short = Exchange::with(Encryption::Aes128Sha1).keytab();
+    let short = KerberosExchange::with(EncryptionType::Aes128Sha1).keytab();
     assert_eq!(refused(&token, Some(&short)), wanted);
-    let wanted = Refused::NoKeytab(SERVICE_NAME.to_owned());
+    let wanted = ApReqError::NoKeytab(SERVICE_NAME.to_owned());
     assert_eq!(refused(&token, None), wanted);
 }
 
 #[test]
 fn a_ticket_of_a_foreign_encryption_or_for_a_session_key_is_not_followed() {
-    let exchange = Exchange::with(Encryption::Rc4);
+    let exchange = KerberosExchange::with(EncryptionType::Rc4);
     let keytab = exchange.keytab();
     // rc4-hmac-exp is one more.
     let mut token = exchange.token();
     let number = [0xa0, 3, 2, 1, 23];
     let at = token.windows(5).position(|window| window == number);
     token[at.unwrap() + 4] = 24;
-    let wanted = Refused::Encryption(format!("{SERVICE_NAME}, encryption type 24"));
+    let wanted = ApReqError::Encryption(format!("{SERVICE_NAME}, encryption type 24"));
     assert_eq!(refused(&token, Some(&keytab)), wanted);
 
-    let to_user = Exchange {
+    let to_user = KerberosExchange {
         options: 0x60,
         ..exchange.clone()
     };
@@ -113,20 +113,20 @@ fn a_ticket_of_a_foreign_encryption_or_for_a_session_key_is_not_followed() {
         &[0x7e, 0],
     ));
     for token in [to_user.token(), asks_for_ticket, error] {
-        assert_eq!(refused(&token, Some(&keytab)), Refused::Mechanism);
+        assert_eq!(refused(&token, Some(&keytab)), ApReqError::Mechanism);
     }
 }
 
 #[test]
 fn an_authenticator_of_another_session_leads_to_nothing() {
-    let exchange = Exchange::with(Encryption::Aes128Sha2);
+    let exchange = KerberosExchange::with(EncryptionType::Aes128Sha2);
     let mut token = exchange.token();
     let last = token.len() - 1;
     token[last] ^= 1;
-    let wanted = Refused::Broken(CLIENT_NAME.to_owned());
+    let wanted = ApReqError::Broken(CLIENT_NAME.to_owned());
     assert_eq!(refused(&token, Some(&exchange.keytab())), wanted);
 
-    let other = Exchange {
+    let other = KerberosExchange {
         session_key: 0x23,
         ..exchange.clone()
     };
@@ -136,7 +136,7 @@ fn an_authenticator_of_another_session_leads_to_nothing() {
 
 #[test]
 fn no_cut_and_no_altered_byte_is_read_beyond_or_taken_for_the_whole() {
-    let exchange = Exchange::with(Encryption::Aes256Sha1);
+    let exchange = KerberosExchange::with(EncryptionType::Aes256Sha1);
     let (keytab, token) = (exchange.keytab(), exchange.token());
     for cut in 0..token.len() {
         let outcome = accept(&token[..cut], Some(&keytab));
@@ -163,7 +163,7 @@ fn no_cut_and_no_altered_byte_is_read_beyond_or_taken_for_the_whole() {
 
 #[test]
 fn nothing_shows_a_key() {
-    let exchange = Exchange::with(Encryption::Aes256Sha1);
+    let exchange = KerberosExchange::with(EncryptionType::Aes256Sha1);
     let accepted = accepted(&exchange, &exchange.token());
     let shown = format!("{accepted:?} {:?}", accepted.candidates(None));
     let wanted = "Accepted(of anna@CORP.EXAMPLE, keys not shown) \

@@ -8,7 +8,7 @@ use super::policy::{self, Freshness, NotStored};
 use super::stored::{Conditions, Stored, Validators, head_to_store};
 use super::{Content, WallTime};
 use crate::http::wire::{RequestHead, ResponseHead};
-use crate::shared::Purged;
+use crate::shared::PurgeCount;
 
 /// Responses of one URL. Two or three languages times codings are common; a URL with more variants is one
 /// that varies by something like User-Agent, and each further one displaces the oldest.
@@ -183,11 +183,11 @@ impl<H: Content> Index<H> {
     }
 
     /// Removes the stored responses of all servers whose URLs begin with `prefix`.
-    pub(crate) fn purge(&mut self, prefix: &[u8]) -> Purged {
+    pub(crate) fn purge(&mut self, prefix: &[u8]) -> PurgeCount {
         let keys = self.urls.keys().filter(|key| key.url.starts_with(prefix));
         let mut keys: Vec<Key> = keys.cloned().collect();
         keys.sort_unstable();
-        let mut purged = Purged::default();
+        let mut purged = PurgeCount::default();
         for key in &keys {
             let variants = self.urls.get(key).into_iter().flatten();
             purged.bytes += variants.map(|variant| variant.stored.length).sum::<u64>();

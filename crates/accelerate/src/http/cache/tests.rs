@@ -7,7 +7,7 @@
 use std::net::SocketAddr;
 
 use bytes::Bytes;
-use vocab::Random;
+use vocab::SeededRandom;
 
 use super::date;
 use super::*;
@@ -60,12 +60,12 @@ struct Response {
     varies: bool,
 }
 
-fn maybe(random: &mut Random, one_in: u64, bound: u64) -> Option<u64> {
+fn maybe(random: &mut SeededRandom, one_in: u64, bound: u64) -> Option<u64> {
     (random.below(one_in) == 0).then(|| random.below(bound))
 }
 
 impl Request {
-    fn random(random: &mut Random) -> Self {
+    fn random(random: &mut SeededRandom) -> Self {
         let mut rare = || random.below(12) == 0;
         let [authorized, no_store, no_cache, only_if_cached] = [rare(), rare(), rare(), rare()];
         Self {
@@ -124,7 +124,7 @@ fn directives(spans: &[(&str, Option<u64>)], words: &[(&str, bool)]) -> String {
 }
 
 impl Response {
-    fn random(random: &mut Random) -> Self {
+    fn random(random: &mut SeededRandom) -> Self {
         let mut rare = || random.below(10) == 0;
         let [no_store, no_cache, is_private, is_public] = [rare(), rare(), rare(), rare()];
         let [must_revalidate, sets_cookie] = [rare(), rare()];
@@ -327,7 +327,7 @@ impl Reference {
 fn the_index_agrees_with_a_reference_from_the_text_of_the_rfc() {
     let mut counts = [0; 5];
     for seed in 0..60 {
-        let mut random = Random::from_seed(seed);
+        let mut random = SeededRandom::from_seed(seed);
         let mut index: Index<u64> = Index::new(MEMORY);
         let mut reference = Reference::default();
         let mut now = START_S;

@@ -9,7 +9,8 @@ use crate::http::reasons;
 use crate::http::shared::Content;
 use crate::http::wire::{Body, RequestHead, ResponseHead, Version, has_option};
 use crate::{
-    ContentAbsence, ContentId, ContentReport, ContentRequest, LettingGo, MAX_CONTENT_STORES, Output,
+    AcceleratorOutput, ContentAbsence, ContentId, ContentReport, ContentRequest, LettingGo,
+    MAX_CONTENT_STORES,
 };
 
 /// Where the server cannot be asked, or is not to be (RFC 9111 §5.2.1.7, only-if-cached).
@@ -121,7 +122,7 @@ impl Near {
         let id = self.next_content();
         let range = 0..stored.length;
         let read = ContentRequest::Read { id, handle, range };
-        self.outputs.push_back(Output::Content(read));
+        self.outputs.push_back(AcceleratorOutput::Content(read));
         self.answering = Some(Answering {
             id,
             head: Some(head),
@@ -347,12 +348,12 @@ impl Near {
                     self.contents += 1;
                     keeping.content = Some(id);
                     let store = ContentRequest::Store { id };
-                    self.outputs.push_back(Output::Content(store));
+                    self.outputs.push_back(AcceleratorOutput::Content(store));
                 }
                 let id = keeping.content.unwrap_or(id);
                 let bytes = bytes.clone();
                 let append = ContentRequest::Append { id, bytes };
-                self.outputs.push_back(Output::Content(append));
+                self.outputs.push_back(AcceleratorOutput::Content(append));
             }
             Rest::Keep(_) | Rest::Pass => {}
             Rest::Drop => return,
@@ -374,7 +375,7 @@ impl Near {
             Some(id) => {
                 self.ended.insert(id, ended);
                 let finish = ContentRequest::Finish { id };
-                self.outputs.push_back(Output::Content(finish));
+                self.outputs.push_back(AcceleratorOutput::Content(finish));
             }
         }
     }
@@ -420,6 +421,6 @@ impl Near {
     pub(super) fn close(&mut self, reason: crate::ReasonCode) {
         self.state = State::LetGo;
         let close = LettingGo::Close { reason };
-        self.outputs.push_back(Output::LettingGo(close));
+        self.outputs.push_back(AcceleratorOutput::LettingGo(close));
     }
 }

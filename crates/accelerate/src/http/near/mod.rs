@@ -9,13 +9,15 @@ mod exchange;
 use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
-use vocab::{Segment, SegmentKind, Time};
+use vocab::{FlowSegment, SegmentKind, Time};
 
 use super::config::{HELD_MAX, OPEN_AFTER, PIPELINED_MAX};
 use super::reasons;
 use super::shared::SharedCache;
 use super::wire::{Body, Expectation, Fault, RequestHead, Requests, Responses, What, has_option};
-use crate::{Accelerator, ContentId, Input, LettingGo, Output, ReasonCode};
+use crate::{
+    AcceleratorHalf, AcceleratorInput, AcceleratorOutput, ContentId, LettingGo, ReasonCode,
+};
 use exchange::{Answering, Ended, Owed, Rest};
 
 /// The near half.
@@ -47,7 +49,7 @@ pub(super) struct Near {
     answered: u64,
     validated: u64,
     now: Time,
-    outputs: VecDeque<Output>,
+    outputs: VecDeque<AcceleratorOutput>,
 }
 
 /// See the table in the head of `http/mod.rs`.
@@ -104,7 +106,7 @@ impl Near {
                 Ok(step) => step,
                 Err(fault) => {
                     let held = self.requests.take_held();
-                    self.send_wan(Segment::payload(held.into()));
+                    self.send_wan(FlowSegment::payload(held.into()));
                     self.drain(reason(fault));
                     break;
                 }
@@ -113,12 +115,12 @@ impl Near {
             match step.what {
                 What::PartOfHead => {}
                 What::Head(head, body) => self.request(*head, body),
-                What::Control => self.send_wan(Segment::control(run)),
-                What::Payload | What::Opaque => self.send_wan(Segment::payload(run)),
+                What::Control => self.send_wan(FlowSegment::control(run)),
+                What::Payload | What::Opaque => self.send_wan(FlowSegment::payload(run)),
             }
         }
         if !matches!(self.state, State::Ended | State::LetGo) {
-            self.send_wan(Segment::payload(bytes));
+            self.send_wan(FlowSegment::payload(bytes));
             self.let_go_when_drained();
         }
     }
@@ -190,8 +192,8 @@ impl Near {
             return self.end();
         }
         let held = self.requests.take_held();
-        self.send_wan(Segment::control(held.into()));
-        self.outputs.push_back(Output::FinishWan);
+        self.send_wan(FlowSegment::control(held.into()));
+        self.outputs.push_back(AcceleratorOutput::FinishWan);
     }
 
     /// Whether what the client sends next has a meaning only once a response has come.
@@ -201,7 +203,7 @@ impl Near {
 
     fn request(&mut self, head: RequestHead, body: Body) {
         if head.method() == b"CONNECT" {
-            self.send_wan(Segment::control(head.bytes));
+            self.send_wan(FlowSegment::control(head.bytes));
             return self.drain(reasons::UPGRADED);
         }
         let head = match body {
@@ -233,7 +235,7 @@ impl Near {
             true => Expectation::NoBody,
             false => Expectation::Usual,
         });
-        self.send_wan(Segment::control(bytes));
+        self.send_wan(FlowSegment::control(bytes));
         self.owed.push_back(owed);
         if self.owed.len() > PIPELINED_MAX {
             self.drain(ReasonCode::LIMIT);
@@ -285,19 +287,19 @@ impl Near {
             let held = self.responses.take_held();
             self.write_lan(held.into());
         }
-        self.outputs.push_back(Output::FinishLan);
+        self.outputs.push_back(AcceleratorOutput::FinishLan);
         self.state = State::ServerEnded;
         // What the client has sent since goes to the server, as far as it still goes anywhere.
         self.owed.clear();
         self.send_postponed();
         let held = self.requests.take_held();
-        self.send_wan(Segment::control(held.into()));
+        self.send_wan(FlowSegment::control(held.into()));
         self.resume();
     }
 
     fn send_postponed(&mut self) {
         if let Some(head) = self.postponed.take() {
-            self.send_wan(Segment::control(head.bytes));
+            self.send_wan(FlowSegment::control(head.bytes));
         }
     }
 
@@ -314,14 +316,14 @@ impl Near {
     /// Ends the connection to the client behind what was written.
     fn end(&mut self) {
         self.state = State::Ended;
-        self.outputs.push_back(Output::FinishLan);
-        self.outputs.push_back(Output::FinishWan);
+        self.outputs.push_back(AcceleratorOutput::FinishLan);
+        self.outputs.push_back(AcceleratorOutput::FinishWan);
     }
 
     /// A request of the client's was answered here to the end.
     fn note_answered(&mut self, request: &Bytes) {
         if !self.is_opened {
-            let answered = Output::AnsweredHere(request.len());
+            let answered = AcceleratorOutput::AnsweredHere(request.len());
             self.outputs.push_back(answered);
         }
     }
@@ -357,40 +359,43 @@ impl Near {
     fn let_go(&mut self, reason: ReasonCode) {
         self.send_postponed();
         let held = self.requests.take_held();
-        self.send_wan(Segment::control(held.into()));
+        self.send_wan(FlowSegment::control(held.into()));
         for bytes in std::mem::take(&mut self.held_client) {
-            self.send_wan(Segment::payload(bytes));
+            self.send_wan(FlowSegment::payload(bytes));
         }
         if self.client_finished {
-            self.outputs.push_back(Output::FinishWan);
+            self.outputs.push_back(AcceleratorOutput::FinishWan);
         }
         let held = self.responses.take_held();
         self.write_lan(held.into());
         self.state = State::LetGo;
         let letting_go = LettingGo::LetGo { reason };
-        self.outputs.push_back(Output::LettingGo(letting_go));
+        self.outputs
+            .push_back(AcceleratorOutput::LettingGo(letting_go));
     }
 
-    fn send_wan(&mut self, segment: Segment) {
+    fn send_wan(&mut self, segment: FlowSegment) {
         if !segment.bytes.is_empty() {
             self.is_opened = true;
-            self.outputs.push_back(Output::ToWan(segment));
+            self.outputs.push_back(AcceleratorOutput::ToWan(segment));
         }
     }
 
     fn write_lan(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
-            self.outputs.push_back(Output::ToLan(bytes));
+            self.outputs.push_back(AcceleratorOutput::ToLan(bytes));
         }
     }
 }
 
-impl Accelerator for Near {
-    fn handle(&mut self, now: Time, input: Input) {
+impl AcceleratorHalf for Near {
+    fn handle(&mut self, now: Time, input: AcceleratorInput) {
         self.now = now;
         if matches!(
             input,
-            Input::Lan(_) | Input::LanFinished | Input::WanFinished
+            AcceleratorInput::Lan(_)
+                | AcceleratorInput::LanFinished
+                | AcceleratorInput::WanFinished
         ) || self.is_opened
         {
             self.open_at = None;
@@ -398,39 +403,41 @@ impl Accelerator for Near {
         match input {
             // Nothing is of use any more to a client that was told that its connection ends.
             _ if matches!(self.state, State::LetGo | State::Ended) => {
-                if input == Input::LanFinished && self.state == State::Ended {
-                    self.outputs.push_back(Output::FinishWan);
+                if input == AcceleratorInput::LanFinished && self.state == State::Ended {
+                    self.outputs.push_back(AcceleratorOutput::FinishWan);
                 }
             }
-            Input::Start => self.open_at = self.cache.as_ref().map(|_| now + OPEN_AFTER),
-            Input::Timeout if self.open_at.is_some_and(|at| at <= now) => {
+            AcceleratorInput::Start => self.open_at = self.cache.as_ref().map(|_| now + OPEN_AFTER),
+            AcceleratorInput::Timeout if self.open_at.is_some_and(|at| at <= now) => {
                 self.open_at = None;
                 self.is_opened = true;
-                self.outputs.push_back(Output::OpenFlow);
+                self.outputs.push_back(AcceleratorOutput::OpenFlow);
             }
-            Input::Lan(bytes) if self.client_waits() => self.hold_client(bytes),
-            Input::Lan(bytes) => self.hear_client(bytes),
-            Input::LanFinished if self.client_waits() => self.client_finished = true,
-            Input::LanFinished => self.finish_wan(),
-            Input::Wan(segment) => match segment.kind {
+            AcceleratorInput::Lan(bytes) if self.client_waits() => self.hold_client(bytes),
+            AcceleratorInput::Lan(bytes) => self.hear_client(bytes),
+            AcceleratorInput::LanFinished if self.client_waits() => self.client_finished = true,
+            AcceleratorInput::LanFinished => self.finish_wan(),
+            AcceleratorInput::Wan(segment) => match segment.kind {
                 SegmentKind::Payload | SegmentKind::Control => self.hear_server(segment.bytes),
                 // The far half of this release sends none.
                 SegmentKind::Frame => {}
             },
-            Input::WanFinished if self.answering.is_some() => self.server_finished = true,
-            Input::WanFinished => self.hear_end_of_server(),
-            Input::Content(report) => self.content_report(report),
-            Input::WanSilent(_)
-            | Input::Timeout
-            | Input::Server(..)
-            | Input::ClaimGranted
-            | Input::ClaimRevoked
-            | Input::ClaimDenied
-            | Input::Woken => {}
+            AcceleratorInput::WanFinished if self.answering.is_some() => {
+                self.server_finished = true
+            }
+            AcceleratorInput::WanFinished => self.hear_end_of_server(),
+            AcceleratorInput::Content(report) => self.content_report(report),
+            AcceleratorInput::WanSilent(_)
+            | AcceleratorInput::Timeout
+            | AcceleratorInput::Server(..)
+            | AcceleratorInput::ClaimGranted
+            | AcceleratorInput::ClaimRevoked
+            | AcceleratorInput::ClaimDenied
+            | AcceleratorInput::Woken => {}
         }
     }
 
-    fn poll_output(&mut self) -> Option<Output> {
+    fn poll_output(&mut self) -> Option<AcceleratorOutput> {
         self.outputs.pop_front()
     }
 

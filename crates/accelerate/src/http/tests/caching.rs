@@ -62,10 +62,10 @@ impl Site {
 impl Connection {
     fn ask(&mut self, request: &str, response: &str) -> (String, String) {
         let before = (self.0.to_server.len(), self.0.to_client.len());
-        self.0.say(Half::Near, request.as_bytes());
+        self.0.say(WanEnd::Near, request.as_bytes());
         let asked = self.0.to_server[before.0..].to_vec();
         if !asked.is_empty() {
-            self.0.say(Half::Far, response.as_bytes());
+            self.0.say(WanEnd::Far, response.as_bytes());
         }
         let got = self.0.to_client[before.1..].to_vec();
         (
@@ -164,13 +164,13 @@ fn pipelined_answers_keep_their_order() {
     );
     let mut pair = site.connect().0;
     let requests = [get("/1"), get("/stored"), get("/2"), get("/stored")].concat();
-    pair.say(Half::Near, requests.as_bytes());
+    pair.say(WanEnd::Near, requests.as_bytes());
     // What is stored waits for its turn, and so does what comes behind it.
     assert_eq!(pair.to_server, get("/1").as_bytes());
     assert_eq!(pair.to_client, b"");
-    pair.say(Half::Far, ok("", "first").as_bytes());
+    pair.say(WanEnd::Far, ok("", "first").as_bytes());
     assert_eq!(pair.to_server, [get("/1"), get("/2")].concat().as_bytes());
-    pair.say(Half::Far, ok("", "second").as_bytes());
+    pair.say(WanEnd::Far, ok("", "second").as_bytes());
     let got = String::from_utf8(pair.to_client).unwrap();
     let places = ["first", "stored", "second", "stored"];
     let mut rest = &got[..];
@@ -334,22 +334,22 @@ fn hosts_servers_and_targets_are_kept_apart() {
 fn a_response_that_is_cut_short_is_not_stored() {
     let site = Site::new();
     let mut pair = site.connect().0;
-    pair.say(Half::Near, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    pair.say(WanEnd::Near, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     pair.say(
-        Half::Far,
+        WanEnd::Far,
         b"HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\nContent-Length: 5\r\n\r\nhel",
     );
-    pair.tell(Half::Far, Input::LanFinished);
+    pair.tell(WanEnd::Far, AcceleratorInput::LanFinished);
     assert!(pair.client_finished);
     assert!(site.get("", &ok("", "whole")).0);
     // So is one whose end is the connection's, since a cut looks the same.
     let mut pair = site.connect().0;
-    pair.say(Half::Near, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    pair.say(WanEnd::Near, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     pair.say(
-        Half::Far,
+        WanEnd::Far,
         b"HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\n\r\nhel",
     );
-    pair.tell(Half::Far, Input::LanFinished);
+    pair.tell(WanEnd::Far, AcceleratorInput::LanFinished);
     assert!(site.get("", &ok("", "whole")).0);
 }
 
@@ -446,9 +446,9 @@ fn a_response_that_cannot_be_followed_closes_a_flow_whose_request_was_altered() 
     );
     site.wait(20);
     let mut pair = site.connect().0;
-    pair.say(Half::Near, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    pair.say(WanEnd::Near, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     pair.say(
-        Half::Far,
+        WanEnd::Far,
         b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
     );
     assert_eq!(pair.closed, Some(ReasonCode::VIOLATION));
@@ -461,7 +461,7 @@ fn a_client_that_ends_the_connection_gets_its_answer_first() {
     site.get("", &ok("Cache-Control: max-age=60\r\n", "one"));
     let mut pair = site.connect().0;
     pair.say(
-        Half::Near,
+        WanEnd::Near,
         b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n",
     );
     let got = String::from_utf8(pair.to_client).unwrap();
@@ -494,7 +494,7 @@ fn content_that_is_gone_is_a_miss_and_never_a_wrong_byte() {
         "{asked}{got}"
     );
     assert!(connection.0.to_server.ends_with(request.as_bytes()));
-    connection.0.say(Half::Far, response.as_bytes());
+    connection.0.say(WanEnd::Far, response.as_bytes());
     assert_eq!(connection.0.to_client, response.as_bytes());
     // Gone in the middle: the client sees that it is not whole.
     let mut connection = site.connect();

@@ -4,48 +4,50 @@
 use bytes::Bytes;
 use vocab::{SegmentKind, Time};
 
-use super::leases::LeaseAsked;
-use super::open::{Grant, Open};
-use super::read_ahead::{ReadAhead, Verdict};
-use super::{Far, Held, Outstanding, Purpose, Rest, State};
+use super::leases::RequestedLease;
+use super::open::{LicenceState, TrackedOpen};
+use super::read_ahead::{ReadAhead, ReadVerdict};
+use super::{
+    FarState, HeldMessage, OutstandingRequest, RequestPurpose, ResponseRemainder, Smb2FarHalf,
+};
 use crate::ReasonCode;
 use crate::smb::config::{AHEAD_BLOCK_MAX, OUTSTANDING_MAX};
-use crate::smb::frames::{Frame, Licence};
-use crate::smb::keys::{NoKey, Outcome, SetUps};
+use crate::smb::frames::{HalfFrame, OpenLicence};
+use crate::smb::keys::{MissingKeyReason, PendingSetUps, SetUpOutcome};
 use crate::smb::reasons;
-use crate::smb::wire::create::{ANSWER_OPLOCK_AT, CreateAnswer, oplock_level};
-use crate::smb::wire::header::{self, Guard, Header, command, flag, status};
-use crate::smb::wire::split::{Head, Piece};
+use crate::smb::wire::create::{ANSWER_OPLOCK_AT, CreateResponse, oplock_level};
+use crate::smb::wire::header::{self, MessageProtection, Smb2Header, command, flag, status};
+use crate::smb::wire::split::{Smb2MessageHead, SplitterPiece};
 use crate::smb::wire::transfer::READ_DATA_AT;
 use crate::smb::wire::{FileId, u8_at, u32_at};
 
 /// What an open was asked for with.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Opened {
+pub(super) struct CreateIntent {
     pub(super) is_ours: bool,
-    pub(super) guard: Guard,
+    pub(super) guard: MessageProtection,
     pub(super) may_read: bool,
     pub(super) may_write: bool,
     /// The lease that was asked for.
-    pub(super) lease: Option<LeaseAsked>,
+    pub(super) lease: Option<RequestedLease>,
     pub(super) is_durable: bool,
 }
 
-impl Far {
+impl Smb2FarHalf {
     /// Bytes of the server's.
     pub(super) fn answer_bytes(&mut self, now: Time, bytes: Bytes) {
         self.answers.push(bytes);
-        while self.state != State::Gone {
+        while self.state != FarState::Gone {
             match self.answers.next() {
-                Ok(Some(Piece::Sealed(frame))) => self.sealed_answer(now, frame),
-                Ok(Some(Piece::Head(head))) if self.must_be_whole(&head.header) => {
+                Ok(Some(SplitterPiece::Sealed(frame))) => self.sealed_answer(now, frame),
+                Ok(Some(SplitterPiece::Head(head))) if self.must_be_whole(&head.header) => {
                     let left = head.length - head.message().len();
                     let rest = Vec::new();
-                    self.held = Some(Held { head, rest, left });
+                    self.held = Some(HeldMessage { head, rest, left });
                     self.if_whole(now);
                 }
-                Ok(Some(Piece::Head(head))) => self.answer(now, head, &[]),
-                Ok(Some(Piece::Rest(kind, bytes))) => match &mut self.held {
+                Ok(Some(SplitterPiece::Head(head))) => self.answer(now, head, &[]),
+                Ok(Some(SplitterPiece::Rest(kind, bytes))) => match &mut self.held {
                     Some(held) => {
                         held.left -= bytes.len();
                         held.rest.push((kind, bytes));
@@ -53,7 +55,7 @@ impl Far {
                     }
                     None => self.pass_rest(kind, bytes),
                 },
-                Ok(Some(Piece::End)) => {
+                Ok(Some(SplitterPiece::End)) => {
                     self.answer_complete();
                     self.give_ready();
                 }
@@ -66,36 +68,39 @@ impl Far {
     /// What follows a message's head.
     pub(super) fn pass_rest(&mut self, kind: SegmentKind, bytes: Bytes) {
         match (self.rest, kind) {
-            (Rest::Listed(..), _) => self.gather(&bytes),
-            (Rest::Told(_), _) => {
-                self.gather_told(&bytes);
+            (ResponseRemainder::Listed(..), _) => self.gather(&bytes),
+            (ResponseRemainder::Told(_), _) => {
+                self.gather_listing(&bytes);
                 self.pass(kind, bytes);
             }
-            (Rest::Pass, _) => self.pass(kind, bytes),
-            (Rest::Ahead { .. }, SegmentKind::Payload) => {
+            (ResponseRemainder::Pass, _) => self.pass(kind, bytes),
+            (ResponseRemainder::Ahead { .. }, SegmentKind::Payload) => {
                 let kind = self.storable(kind, self.answer_sealed.is_some());
                 self.send_client(kind, bytes);
             }
-            (Rest::Swallow | Rest::Ahead { .. }, _) => {}
+            (ResponseRemainder::Swallow | ResponseRemainder::Ahead { .. }, _) => {}
         }
     }
 
     /// Whether an answer is gathered: a key comes out of it, or its signature is verified.
-    fn must_be_whole(&self, header: &Header) -> bool {
+    fn must_be_whole(&self, header: &Smb2Header) -> bool {
         let is_keyed = self.sessions.server_key(header.session).is_some();
         header.has(flag::FROM_SERVER)
             && header.message_id != header::UNASKED
-            && (SetUps::wants(header)
+            && (PendingSetUps::wants(header)
                 || is_keyed && header.has(flag::SIGNED)
                 || self.is_lease_given(header))
     }
 
     /// Whether an answer may give a lease: its contexts say so.
-    fn is_lease_given(&self, header: &Header) -> bool {
+    fn is_lease_given(&self, header: &Smb2Header) -> bool {
         let request = self.outstanding.get(&header.message_id);
         header.status == status::SUCCESS
             && request.is_some_and(|request| {
-                matches!(request.purpose, Purpose::Create { lease: Some(_), .. })
+                matches!(
+                    request.purpose,
+                    RequestPurpose::Create { lease: Some(_), .. }
+                )
             })
     }
 
@@ -107,7 +112,7 @@ impl Far {
         let header = held.head.header;
         // A set-up's last answer is signed with a key that was not known as the answer began.
         self.learn_keys(&held.head, &held.rest);
-        if self.state == State::Gone {
+        if self.state == FarState::Gone {
             return;
         }
         let key = self.sessions.server_key(header.session);
@@ -125,14 +130,14 @@ impl Far {
     }
 
     /// Learns a session's keys from an answer that is there whole.
-    pub(super) fn learn_keys(&mut self, head: &Head, rest: &[(SegmentKind, Bytes)]) {
+    pub(super) fn learn_keys(&mut self, head: &Smb2MessageHead, rest: &[(SegmentKind, Bytes)]) {
         let header = head.header;
-        if !SetUps::wants(&header) {
+        if !PendingSetUps::wants(&header) {
             return;
         }
         let client_id = self.outstanding.get(&header.message_id);
         let client_id = client_id.and_then(|request| request.client_id);
-        let as_asked = Header {
+        let as_asked = Smb2Header {
             message_id: client_id.unwrap_or(header.message_id),
             ..header
         };
@@ -157,30 +162,37 @@ impl Far {
     fn parts_the_hosts(
         &self,
         session: u64,
-        outcome: &Outcome,
+        outcome: &SetUpOutcome,
     ) -> Option<(ReasonCode, Option<String>)> {
-        let is_alike = self.state != State::Engaged
+        let is_alike = self.state != FarState::Engaged
             || !self.connection.hashes_set_up()
             || self.sessions.stands(session);
         match outcome {
             _ if is_alike => None,
             // Nobody's sessions have none.
-            Outcome::NoKey(NoKey::Keyless) => None,
-            Outcome::NoKey(no_key) => Some((no_key.reason(), no_key.account().map(str::to_owned))),
-            Outcome::Key {
+            SetUpOutcome::NoKey(MissingKeyReason::Keyless) => None,
+            SetUpOutcome::NoKey(no_key) => {
+                Some((no_key.reason(), no_key.account().map(str::to_owned)))
+            }
+            SetUpOutcome::Key {
                 key,
                 may_sign: false,
                 account,
                 ..
             } if key.differ() => Some((reasons::GMAC, Some(account.clone()))),
-            Outcome::Key { .. } => None,
+            SetUpOutcome::Key { .. } => None,
         }
     }
 
     /// Handles an answer that is there whole and vouched for.
-    pub(super) fn whole_answer(&mut self, now: Time, head: Head, rest: Vec<(SegmentKind, Bytes)>) {
+    pub(super) fn whole_answer(
+        &mut self,
+        now: Time,
+        head: Smb2MessageHead,
+        rest: Vec<(SegmentKind, Bytes)>,
+    ) {
         self.answer(now, head, &rest);
-        if self.state != State::Gone {
+        if self.state != FarState::Gone {
             for (kind, bytes) in rest {
                 self.pass_rest(kind, bytes);
             }
@@ -188,18 +200,18 @@ impl Far {
     }
 
     /// A message of the server's begins; the rest of one that was gathered is there.
-    fn answer(&mut self, now: Time, mut head: Head, rest: &[(SegmentKind, Bytes)]) {
+    fn answer(&mut self, now: Time, mut head: Smb2MessageHead, rest: &[(SegmentKind, Bytes)]) {
         let header = head.header;
         if !header.has(flag::FROM_SERVER) {
             return self.object(head, rest, ReasonCode::VIOLATION);
         }
         self.ids.granted(header.credits);
-        self.rest = Rest::Pass;
+        self.rest = ResponseRemainder::Pass;
         if header.message_id == header::UNASKED {
             return self.unasked(now, head);
         }
         let Some(request) = self.outstanding.get(&header.message_id).copied() else {
-            if self.state == State::Engaged {
+            if self.state == FarState::Engaged {
                 return self.stop(ReasonCode::VIOLATION);
             }
             return self.pass_head(head);
@@ -230,7 +242,7 @@ impl Far {
             self.finished(now, &mut head, rest, request);
         }
         self.give_early_breaks(header.message_id, &request, is_interim);
-        if self.state == State::Engaged && header.guard() == Guard::Signed {
+        if self.state == FarState::Engaged && header.guard() == MessageProtection::Signed {
             match self.sessions.client_key(header.session) {
                 Some(key) => {
                     let rest = rest.iter().map(|(_, bytes)| &bytes[..]);
@@ -252,7 +264,7 @@ impl Far {
         if !header.is_sealed {
             self.forget_ended(request.session);
         }
-        if self.state != State::Gone {
+        if self.state != FarState::Gone {
             self.pass_head(head);
         }
     }
@@ -261,7 +273,12 @@ impl Far {
     /// Signature; §3.2.5.1.1, Decrypting the Message). A server that has lost the session can neither
     /// sign nor encrypt; the client may hear that. Nor does Samba's encrypt what it says to a compound that is
     /// none.
-    fn is_vouched_for(&self, header: &Header, request: &Outstanding, is_interim: bool) -> bool {
+    fn is_vouched_for(
+        &self,
+        header: &Smb2Header,
+        request: &OutstandingRequest,
+        is_interim: bool,
+    ) -> bool {
         let is_its = header.session == request.session
             || header.is_sealed && self.answer_sealed == Some(request.session);
         let has_lost_session = matches!(
@@ -273,37 +290,42 @@ impl Far {
         has_lost_session
             || is_refusal
             || match (request.guard, header.guard()) {
-                (Guard::Nothing, _) => true,
-                (Guard::Signed | Guard::Sealed, Guard::Sealed) => is_its,
+                (MessageProtection::Nothing, _) => true,
+                (
+                    MessageProtection::Signed | MessageProtection::Sealed,
+                    MessageProtection::Sealed,
+                ) => is_its,
                 // [MS-SMB2] §3.3.4.2 (Sending an Interim Response): such go unsigned.
-                (Guard::Signed, _) if is_interim => true,
-                (Guard::Signed, Guard::Signed) => {
+                (MessageProtection::Signed, _) if is_interim => true,
+                (MessageProtection::Signed, MessageProtection::Signed) => {
                     is_its && self.sessions.server_key(header.session).is_some()
                 }
-                (Guard::Signed, Guard::Nothing) => false,
+                (MessageProtection::Signed, MessageProtection::Nothing) => false,
                 // Who proves again who they are is answered under a signature, while everything passes.
-                (Guard::Sealed, Guard::Nothing | Guard::Signed) => {
-                    header.command == command::SESSION_SETUP
-                }
+                (
+                    MessageProtection::Sealed,
+                    MessageProtection::Nothing | MessageProtection::Signed,
+                ) => header.command == command::SESSION_SETUP,
             }
     }
 
     /// Forgets the keys of a session that has ended, once no signed or encrypted answer of it is to come:
     /// that would pass unverified.
     pub(super) fn forget_ended(&mut self, session: u64) {
-        let is_awaited =
-            |request: &Outstanding| request.session == session && request.guard != Guard::Nothing;
+        let is_awaited = |request: &OutstandingRequest| {
+            request.session == session && request.guard != MessageProtection::Nothing
+        };
         if self.sessions.has_ended(session)
             && !self.outstanding.values().any(is_awaited)
             && self.sessions.forget(session)
         {
-            self.tell_near(Frame::Forget { session });
+            self.tell_near(HalfFrame::Forget { session });
         }
     }
 
     /// Stops at a message that cannot be; in a state that may let go, it is passed on first.
-    fn object(&mut self, head: Head, rest: &[(SegmentKind, Bytes)], reason: ReasonCode) {
-        if self.state == State::Watching {
+    fn object(&mut self, head: Smb2MessageHead, rest: &[(SegmentKind, Bytes)], reason: ReasonCode) {
+        if self.state == FarState::Watching {
             self.pass_head(head);
             for (kind, bytes) in rest {
                 self.pass(*kind, bytes.clone());
@@ -316,22 +338,22 @@ impl Far {
     fn finished(
         &mut self,
         now: Time,
-        head: &mut Head,
+        head: &mut Smb2MessageHead,
         rest: &[(SegmentKind, Bytes)],
-        request: Outstanding,
+        request: OutstandingRequest,
     ) {
         let header = head.header;
         if request.is_early {
             self.early = self.early.saturating_sub(1);
         }
         match request.purpose {
-            Purpose::Create {
+            RequestPurpose::Create {
                 is_bare: true,
                 may_read,
                 tree,
                 ..
             } => self.opened_bare(head, tree, may_read, request.guard),
-            Purpose::Create {
+            RequestPurpose::Create {
                 is_ours,
                 may_read,
                 may_write,
@@ -340,7 +362,7 @@ impl Far {
                 lease,
                 is_durable,
             } => {
-                let opened = Opened {
+                let opened = CreateIntent {
                     is_ours,
                     guard: request.guard,
                     may_read,
@@ -350,7 +372,7 @@ impl Far {
                 };
                 self.opened(now, head, rest, tree, opened);
             }
-            Purpose::Changes { file, .. } => {
+            RequestPurpose::Changes { file, .. } => {
                 self.outdate_opening_of(file);
                 if let Some(open) = self.opens.get_mut(&file) {
                     self.leases.change_ends(open);
@@ -362,9 +384,11 @@ impl Far {
                     }
                 }
             }
-            Purpose::Closes(file) if header.status == status::SUCCESS => self.forget_open(file),
-            Purpose::Closes(file) => self.stays_open(now, file),
-            Purpose::Ends { session, tree } if header.status == status::SUCCESS => {
+            RequestPurpose::Closes(file) if header.status == status::SUCCESS => {
+                self.forget_open(file)
+            }
+            RequestPurpose::Closes(file) => self.stays_open(now, file),
+            RequestPurpose::Ends { session, tree } if header.status == status::SUCCESS => {
                 for file in self.files() {
                     let open = &self.opens[&file];
                     if open.session == session && tree.is_none_or(|tree| tree == open.tree) {
@@ -373,7 +397,7 @@ impl Far {
                 }
             }
             // They have not ended, and what breaks must be given back.
-            Purpose::Ends { session, tree } => {
+            RequestPurpose::Ends { session, tree } => {
                 for file in self.files() {
                     let open = &self.opens[&file];
                     if open.session == session && tree.is_none_or(|tree| tree == open.tree) {
@@ -381,26 +405,26 @@ impl Far {
                     }
                 }
             }
-            Purpose::Plain if header.command == command::CREATE => {
+            RequestPurpose::Plain if header.command == command::CREATE => {
                 self.opened_unserved(now, head);
             }
-            Purpose::Lists(file) => {
+            RequestPurpose::Lists(file) => {
                 if let Some(listing) = self.listing(file) {
                     listing.answered_client(header.status);
                     self.list_begun(file);
                 }
                 if header.status == status::SUCCESS && self.staleness().is_some() {
                     self.gathered = head.body().to_vec();
-                    self.rest = Rest::Told(file);
+                    self.rest = ResponseRemainder::Told(file);
                 }
             }
-            Purpose::Plain
-            | Purpose::Ahead { .. }
-            | Purpose::ListsAhead(_)
-            | Purpose::AsksFileSystem { .. }
-            | Purpose::OpensAhead(_)
-            | Purpose::ClosesAhead(_)
-            | Purpose::Own => {}
+            RequestPurpose::Plain
+            | RequestPurpose::Ahead { .. }
+            | RequestPurpose::ListsAhead(_)
+            | RequestPurpose::AsksFileSystem { .. }
+            | RequestPurpose::OpensAhead(_)
+            | RequestPurpose::ClosesAhead(_)
+            | RequestPurpose::Own => {}
         }
     }
 
@@ -408,20 +432,20 @@ impl Far {
     fn opened(
         &mut self,
         now: Time,
-        head: &mut Head,
+        head: &mut Smb2MessageHead,
         rest: &[(SegmentKind, Bytes)],
         tree: u32,
-        opened: Opened,
+        opened: CreateIntent,
     ) {
         let is_ours = opened.is_ours;
-        let header = Header {
+        let header = Smb2Header {
             tree,
             ..head.header
         };
         if header.status != status::SUCCESS {
             return;
         }
-        let Ok(answer) = CreateAnswer::parse(head.body()) else {
+        let Ok(answer) = CreateResponse::parse(head.body()) else {
             return self.stop(ReasonCode::VIOLATION);
         };
         if is_ours {
@@ -448,12 +472,18 @@ impl Far {
     }
 
     /// The server has opened a directory, or something for its attributes alone.
-    fn opened_bare(&mut self, head: &Head, tree: u32, may_list: bool, guard: Guard) {
+    fn opened_bare(
+        &mut self,
+        head: &Smb2MessageHead,
+        tree: u32,
+        may_list: bool,
+        guard: MessageProtection,
+    ) {
         let message_id = head.header.message_id;
         if head.header.status != status::SUCCESS {
             return self.opens_ahead.opened(message_id, None);
         }
-        let Ok(answer) = CreateAnswer::parse(head.body()) else {
+        let Ok(answer) = CreateResponse::parse(head.body()) else {
             return self.stop(ReasonCode::VIOLATION);
         };
         let may_list = may_list && answer.is_directory();
@@ -464,13 +494,13 @@ impl Far {
         if self.may_have_channels(session) {
             return;
         }
-        let mut open = Open::new(session, tree, false);
+        let mut open = TrackedOpen::new(session, tree, false);
         open.may_close = true;
         open.listing = may_list.then(|| self.usual_listing.begin());
         open.guard = guard;
         self.keep_open(file, open);
         self.tell_key(session);
-        self.tell_near(Frame::Licence(Licence {
+        self.tell_near(HalfFrame::Licence(OpenLicence {
             file,
             session,
             tree,
@@ -488,11 +518,11 @@ impl Far {
 
     /// The server has opened a file that is not served. If the client has an oplock of its own, its
     /// break must be known from one of an open that is under way.
-    fn opened_unserved(&mut self, now: Time, head: &Head) {
+    fn opened_unserved(&mut self, now: Time, head: &Smb2MessageHead) {
         if head.header.status != status::SUCCESS {
             return;
         }
-        let Ok(answer) = CreateAnswer::parse(head.body()) else {
+        let Ok(answer) = CreateResponse::parse(head.body()) else {
             return;
         };
         if matches!(
@@ -503,7 +533,7 @@ impl Far {
         }
         // With so many opens no more are served, and every unknown break is the client's.
         if self.opens.len() < OUTSTANDING_MAX {
-            let open = Open::new(head.header.session, head.header.tree, false);
+            let open = TrackedOpen::new(head.header.session, head.header.tree, false);
             self.keep_open(answer.file, open);
             self.break_early(now, answer.file);
         }
@@ -513,10 +543,10 @@ impl Far {
     /// open's id, so that both halves see every request that names it.
     pub(super) fn serve(
         &mut self,
-        header: &Header,
-        answer: &CreateAnswer,
+        header: &Smb2Header,
+        answer: &CreateResponse,
         is_exclusive: bool,
-        opened: Opened,
+        opened: CreateIntent,
     ) {
         let (read_max, write_max) = self
             .connection
@@ -530,18 +560,18 @@ impl Far {
         let is_outlived = opened.is_durable || lease.is_some_and(|key| self.has_durable_kin(key));
         let may_write = opened.may_write && is_exclusive && !is_outlived && write_max > 0;
         let may_close = is_exclusive && !opened.is_durable;
-        let mut open = Open::new(header.session, header.tree, opened.is_ours);
+        let mut open = TrackedOpen::new(header.session, header.tree, opened.is_ours);
         open.guard = opened.guard;
         open.lease = lease;
         open.is_durable = opened.is_durable;
         if is_exclusive {
-            open.grant = Grant::Held;
+            open.grant = LicenceState::Held;
             open.may_write = may_write;
             open.may_close = may_close;
         }
         if is_exclusive || open.lease.is_some() {
             self.tell_key(header.session);
-            self.tell_near(Frame::Licence(Licence {
+            self.tell_near(HalfFrame::Licence(OpenLicence {
                 file,
                 session: header.session,
                 tree: header.tree,
@@ -554,7 +584,7 @@ impl Far {
             }));
         }
         if let Some(key) = open.lease {
-            self.tell_near(Frame::Lease { file, key });
+            self.tell_near(HalfFrame::Lease { file, key });
         }
         if may_read {
             // Without multi-credit requests one credit pays for 64 KiB and no more.
@@ -564,7 +594,7 @@ impl Far {
             };
             open.reads = Some(ReadAhead::new(answer.end_of_file, most));
             self.reading.push_back(file);
-            self.tell_near(Frame::EndOfFile {
+            self.tell_near(HalfFrame::EndOfFile {
                 file,
                 position: self.position,
                 offset: answer.end_of_file,
@@ -574,7 +604,7 @@ impl Far {
     }
 
     /// Watches an open from here on.
-    pub(super) fn keep_open(&mut self, file: FileId, open: Open) {
+    pub(super) fn keep_open(&mut self, file: FileId, open: TrackedOpen) {
         if let Some(before) = self.opens.remove(&file) {
             self.leases.remove(file, &before);
         }
@@ -585,7 +615,7 @@ impl Far {
     /// Hands the session's key to the near half, if it has one and the near half does not.
     fn tell_key(&mut self, session: u64) {
         if let Some(key) = self.sessions.key_to_tell(session) {
-            self.tell_near(Frame::Key { session, key });
+            self.tell_near(HalfFrame::Key { session, key });
         }
     }
 
@@ -603,30 +633,36 @@ impl Far {
     }
 
     /// The server has answered a request of ours.
-    fn own_answer(&mut self, now: Time, head: &Head, request: Outstanding, is_interim: bool) {
-        self.rest = Rest::Swallow;
+    fn own_answer(
+        &mut self,
+        now: Time,
+        head: &Smb2MessageHead,
+        request: OutstandingRequest,
+        is_interim: bool,
+    ) {
+        self.rest = ResponseRemainder::Swallow;
         match request.purpose {
             _ if is_interim => {}
-            Purpose::OpensAhead(number) => {
+            RequestPurpose::OpensAhead(number) => {
                 return self.opened_ahead(now, head, number);
             }
-            Purpose::ClosesAhead(file) => return self.forget_open(file),
-            Purpose::AsksFileSystem {
+            RequestPurpose::ClosesAhead(file) => return self.forget_open(file),
+            RequestPurpose::AsksFileSystem {
                 file,
                 class,
                 position,
-            } => return self.told_file_system(head, file, class, position),
+            } => return self.send_file_system_reply(head, file, class, position),
             _ => {}
         }
-        if let Purpose::ListsAhead(file) = request.purpose {
+        if let RequestPurpose::ListsAhead(file) = request.purpose {
             if !is_interim {
                 self.ahead_credits -= u32::from(request.charge).min(self.ahead_credits);
                 self.gathered = head.body().to_vec();
-                self.rest = Rest::Listed(file, head.header.status);
+                self.rest = ResponseRemainder::Listed(file, head.header.status);
             }
             return;
         }
-        let Purpose::Ahead {
+        let RequestPurpose::Ahead {
             file,
             offset,
             length,
@@ -660,13 +696,13 @@ impl Far {
         match head.header.status {
             _ if !is_awaited => {}
             status::SUCCESS => {
-                self.tell_near(Frame::Ahead {
+                self.tell_near(HalfFrame::Ahead {
                     file,
                     position,
                     offset,
                     length: count,
                 });
-                self.rest = Rest::Ahead {
+                self.rest = ResponseRemainder::Ahead {
                     file,
                     offset,
                     length,
@@ -686,15 +722,15 @@ impl Far {
     }
 
     pub(super) fn answer_complete(&mut self) {
-        let rest = std::mem::replace(&mut self.rest, Rest::Pass);
-        if let Rest::Listed(file, status) = rest {
+        let rest = std::mem::replace(&mut self.rest, ResponseRemainder::Pass);
+        if let ResponseRemainder::Listed(file, status) = rest {
             self.listed(file, status);
         }
-        if let Rest::Told(file) = rest {
+        if let ResponseRemainder::Told(file) = rest {
             self.learn_names(file);
             self.gathered.clear();
         }
-        if let Rest::Ahead {
+        if let ResponseRemainder::Ahead {
             file,
             offset,
             length,
@@ -723,7 +759,7 @@ impl Far {
         if let Some(offset) = end
             && end != known
         {
-            self.tell_near(Frame::EndOfFile {
+            self.tell_near(HalfFrame::EndOfFile {
                 file,
                 position,
                 offset,
@@ -745,13 +781,13 @@ impl Far {
         let mut unanswered = Vec::new();
         for waiting in std::mem::take(&mut open.waiting) {
             match reads.verdict(waiting.offset, waiting.length) {
-                Verdict::Settled => settled.push(waiting.message_id),
-                Verdict::Wait => open.waiting.push(waiting),
-                Verdict::Forward => unanswered.push(waiting.message),
+                ReadVerdict::Settled => settled.push(waiting.message_id),
+                ReadVerdict::Wait => open.waiting.push(waiting),
+                ReadVerdict::Forward => unanswered.push(waiting.message),
             }
         }
         for message_id in settled {
-            self.tell_near(Frame::Settled { message_id });
+            self.tell_near(HalfFrame::Settled { message_id });
         }
         for message in unanswered {
             self.enqueue(message);
@@ -760,7 +796,7 @@ impl Far {
 }
 
 /// The bytes of data that a READ answer holds, if they lie within it and behind its fixed part.
-fn data_length(head: &Head) -> Option<u32> {
+fn data_length(head: &Smb2MessageHead) -> Option<u32> {
     let at = usize::from(u8_at(head.body(), 2).ok()?);
     let count = u32_at(head.body(), 4).ok()?;
     let lies_within = at >= READ_DATA_AT && at + count as usize <= head.length;

@@ -7,20 +7,20 @@ use std::collections::{HashMap, HashSet};
 
 use super::super::config::TREES_MAX;
 use super::super::wire::create::{CreateRequest, oplock_level};
-use super::super::wire::header::{Header, command, flag, status};
+use super::super::wire::header::{Smb2Header, command, flag, status};
 use super::super::wire::lease;
 use super::super::wire::set_up::{
-    NegotiateAnswer, SessionSetupAnswer, TreeConnectAnswer, client_guid, dialect,
+    NegotiateResponse, SessionSetupResponse, TreeConnectResponse, client_guid, dialect,
 };
 use super::super::wire::u32_at;
 use crate::claims::ClaimKey;
 
 /// See the head of this file.
 #[derive(Debug, Default)]
-pub(crate) struct Connection {
+pub(crate) struct Smb2Connection {
     /// What the client calls itself; zeros until it has said.
     client: [u8; 16],
-    negotiated: Option<NegotiateAnswer>,
+    negotiated: Option<NegotiateResponse>,
     /// Sessions that stand, and whether they are without a key.
     sessions: HashMap<u64, bool>,
     /// Trees of disk shares, by session.
@@ -34,7 +34,7 @@ pub(crate) struct Connection {
 const QUERY_NETWORK_INTERFACE_INFO: u32 = 0x0014_01fc;
 
 /// Whether a request asks for the server's interfaces.
-pub(crate) fn asks_for_interfaces(header: &Header, body: &[u8]) -> bool {
+pub(crate) fn asks_for_interfaces(header: &Smb2Header, body: &[u8]) -> bool {
     header.command == command::IOCTL && u32_at(body, 4) == Ok(QUERY_NETWORK_INTERFACE_INFO)
 }
 
@@ -64,21 +64,21 @@ const CONTEXTS_SERVED: [&[u8]; 5] = [b"MxAc", b"QFid", b"AlSi", b"ExtA", b"SecD"
 /// given stays the client's; a handle that it takes up again is not served.
 const CONTEXTS_OF_ITS_OWN: [&[u8]; 3] = [b"DHnQ", b"DH2Q", lease::CONTEXT];
 
-impl Connection {
+impl Smb2Connection {
     /// Learns from an answer, in the order in which they come.
-    pub(crate) fn learn(&mut self, header: &Header, body: &[u8]) {
+    pub(crate) fn learn(&mut self, header: &Smb2Header, body: &[u8]) {
         // An answer that was pending does not name its tree.
         if header.status != status::SUCCESS || header.has(flag::ASYNC) {
             return;
         }
         match header.command {
             command::NEGOTIATE => {
-                self.negotiated = NegotiateAnswer::parse(body)
+                self.negotiated = NegotiateResponse::parse(body)
                     .ok()
                     .filter(|answer| answer.dialect != dialect::WILDCARD);
             }
             command::SESSION_SETUP => {
-                if let Ok(answer) = SessionSetupAnswer::parse(body)
+                if let Ok(answer) = SessionSetupResponse::parse(body)
                     && self.sessions.len() < TREES_MAX
                 {
                     self.sessions
@@ -86,7 +86,7 @@ impl Connection {
                 }
             }
             command::TREE_CONNECT => {
-                if let Ok(answer) = TreeConnectAnswer::parse(body)
+                if let Ok(answer) = TreeConnectResponse::parse(body)
                     && answer.is_disk()
                     && self.disks.len() < TREES_MAX
                 {
@@ -106,7 +106,7 @@ impl Connection {
     }
 
     /// What a client says of itself.
-    pub(crate) fn note_client(&mut self, header: &Header, body: &[u8]) {
+    pub(crate) fn note_client(&mut self, header: &Smb2Header, body: &[u8]) {
         if header.command == command::NEGOTIATE
             && let Ok(client) = client_guid(body)
         {
@@ -124,7 +124,7 @@ impl Connection {
     }
 
     /// What was agreed in NEGOTIATE.
-    pub(crate) fn negotiated(&self) -> Option<&NegotiateAnswer> {
+    pub(crate) fn negotiated(&self) -> Option<&NegotiateResponse> {
         self.negotiated.as_ref()
     }
 
@@ -177,10 +177,10 @@ impl Connection {
     /// What to do with the oplock of a request to open a file.
     pub(crate) fn judge(
         &self,
-        header: &Header,
+        header: &Smb2Header,
         request: &CreateRequest<'_>,
         is_keyed: bool,
-    ) -> Asking {
+    ) -> OplockRequester {
         let may_transfer = request.may_read() || request.may_write();
         let is_bare = request.is_directory() || !may_transfer;
         let is_served = self.serves(header.session, header.tree, is_keyed)
@@ -189,29 +189,29 @@ impl Connection {
                 false => request.options & OPTIONS_NOT_SERVED == 0,
             };
         let Ok(names) = request.context_names() else {
-            return Asking::NotServed;
+            return OplockRequester::NotServed;
         };
         let fits = names.iter().all(|name| CONTEXTS_SERVED.contains(name));
         let fits_its_own = names
             .iter()
             .all(|name| CONTEXTS_SERVED.contains(name) || CONTEXTS_OF_ITS_OWN.contains(name));
         match request.oplock_level {
-            _ if !is_served => Asking::NotServed,
-            oplock_level::NONE if !fits => Asking::NotServed,
-            oplock_level::NONE if is_bare => Asking::ForNobody,
-            _ if is_bare => Asking::NotServed,
-            oplock_level::NONE => Asking::ForUs,
+            _ if !is_served => OplockRequester::NotServed,
+            oplock_level::NONE if !fits => OplockRequester::NotServed,
+            oplock_level::NONE if is_bare => OplockRequester::ForNobody,
+            _ if is_bare => OplockRequester::NotServed,
+            oplock_level::NONE => OplockRequester::ForUs,
             oplock_level::EXCLUSIVE | oplock_level::BATCH | oplock_level::LEASE if fits_its_own => {
-                Asking::ForItself
+                OplockRequester::ForItself
             }
-            _ => Asking::NotServed,
+            _ => OplockRequester::NotServed,
         }
     }
 }
 
 /// Who asks for an open's oplock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Asking {
+pub(crate) enum OplockRequester {
     /// Nobody, or in a way that gives no licence.
     NotServed,
     /// The client.

@@ -5,14 +5,14 @@
 //! client asks for it at once; the client's own question still goes to the server, so that the two
 //! halves need not agree on what has become of an answer (docs/decisions/0066).
 
-use super::{Far, Finish, Outstanding, Purpose};
-use crate::smb::frames::Frame;
+use super::{OutstandingRequest, RequestPurpose, Smb2FarHalf, StreamFinish};
+use crate::smb::frames::HalfFrame;
 use crate::smb::wire::FileId;
 use crate::smb::wire::header::{command, status};
 use crate::smb::wire::query_info::{FileSystemQuestion, information};
-use crate::smb::wire::split::Head;
+use crate::smb::wire::split::Smb2MessageHead;
 
-use super::message::Message;
+use super::message::GatheredMessage;
 
 /// FileFsSizeInformation ([MS-FSCC] §2.5.8), which a stock smbclient asks for.
 const SIZE: u8 = 3;
@@ -23,13 +23,13 @@ const ANSWER_MAX: u32 = 80;
 
 /// What is guessed of a directory that is opened for its attributes: what the client asked last.
 #[derive(Debug)]
-pub(crate) struct Usual {
+pub(crate) struct FileSystemGuess {
     class: u8,
     /// Such a question followed the last directory that was opened so.
     is_wanted: bool,
 }
 
-impl Default for Usual {
+impl Default for FileSystemGuess {
     fn default() -> Self {
         Self {
             class: SIZE,
@@ -38,14 +38,14 @@ impl Default for Usual {
     }
 }
 
-impl Far {
+impl Smb2FarHalf {
     /// What the client asks is what it will probably ask again.
-    pub(super) fn note_file_system(&mut self, message: &Message) {
+    pub(super) fn note_file_system(&mut self, message: &GatheredMessage) {
         if let Some(head) = message.single()
             && head.header.command == command::QUERY_INFO
             && let Ok(Some(question)) = FileSystemQuestion::parse(head.body())
         {
-            self.usual_file_system = Usual {
+            self.usual_file_system = FileSystemGuess {
                 class: question.class,
                 is_wanted: true,
             };
@@ -64,12 +64,12 @@ impl Far {
             file,
         };
         // What the client asked for before must be in what it is told.
-        let changes_names = |request: &Outstanding| request.changes_names;
+        let changes_names = |request: &OutstandingRequest| request.changes_names;
         let is_idle = self.queue.is_empty() && !self.outstanding.values().any(changes_names);
         let Some(open) = self.opens.get(&file).filter(|_| is_idle) else {
             return;
         };
-        if self.client_finish != Finish::Open || !self.ids.can_take(1) {
+        if self.client_finish != StreamFinish::Open || !self.ids.can_take(1) {
             return;
         }
         let mut header = open.request(command::QUERY_INFO);
@@ -79,7 +79,7 @@ impl Far {
             .is_some_and(|agreed| agreed.is_large_mtu());
         header.credit_charge = u16::from(is_large);
         header.credits = 1;
-        let purpose = Purpose::AsksFileSystem {
+        let purpose = RequestPurpose::AsksFileSystem {
             file,
             class: question.class,
             position: self.position,
@@ -88,7 +88,13 @@ impl Far {
     }
 
     /// The server has answered it.
-    pub(super) fn told_file_system(&mut self, head: &Head, file: FileId, class: u8, position: u64) {
+    pub(super) fn send_file_system_reply(
+        &mut self,
+        head: &Smb2MessageHead,
+        file: FileId,
+        class: u8,
+        position: u64,
+    ) {
         if head.header.status != status::SUCCESS {
             return;
         }
@@ -96,7 +102,7 @@ impl Far {
         if let Ok(answer) = information(head.body())
             && answer.len() <= ANSWER_MAX as usize
         {
-            self.tell_near(Frame::FileSystem {
+            self.tell_near(HalfFrame::FileSystem {
                 file,
                 position,
                 class,

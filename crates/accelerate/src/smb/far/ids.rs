@@ -6,7 +6,7 @@
 
 /// See the head of this file.
 #[derive(Debug)]
-pub(crate) struct Ids {
+pub(crate) struct MessageIds {
     next: u64,
     /// Ids that were used; less than `next` when the client left some out.
     used: u64,
@@ -15,7 +15,7 @@ pub(crate) struct Ids {
     credits: i64,
 }
 
-impl Ids {
+impl MessageIds {
     /// A new connection has one credit, for its NEGOTIATE.
     pub(crate) fn new() -> Self {
         Self {

@@ -25,20 +25,20 @@ use std::collections::{HashMap, HashSet};
 use bytes::Bytes;
 use vocab::{SegmentKind, Time};
 
-use super::message::Message;
-use super::open::{Grant, Open};
-use super::{Far, Finish, Purpose};
+use super::message::GatheredMessage;
+use super::open::{LicenceState, TrackedOpen};
+use super::{RequestPurpose, Smb2FarHalf, StreamFinish};
 use crate::smb::config::{CONFIRM_WITHIN, LAST_TAKES_WITHIN, OPENS_MAX, TAKES_WITHIN};
 use crate::smb::wire::FileId;
-use crate::smb::wire::create::{CreateAnswer, CreateRequest, REQUEST_OPLOCK_AT, oplock_level};
-use crate::smb::wire::header::{Header, LENGTH, command};
+use crate::smb::wire::create::{CreateRequest, CreateResponse, REQUEST_OPLOCK_AT, oplock_level};
+use crate::smb::wire::header::{LENGTH, Smb2Header, command};
 use crate::smb::wire::lease::{LeaseBreak, LeaseKey};
-use crate::smb::wire::split::Head;
-use crate::{Output, ReasonCode};
+use crate::smb::wire::split::Smb2MessageHead;
+use crate::{AcceleratorOutput, ReasonCode};
 
 /// A lease that is asked for with an open under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct LeaseAsked {
+pub(super) struct RequestedLease {
     pub(super) key: LeaseKey,
     /// With the open the file is emptied.
     pub(super) empties: bool,
@@ -49,7 +49,7 @@ pub(super) struct LeaseAsked {
 
 /// The opens that are watched of one lease: the same that stand among all opens, found by their key.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Kin {
+struct LeaseOpens {
     files: Vec<FileId>,
     /// Requests under way that may change their file, through any of them.
     changing: usize,
@@ -57,7 +57,7 @@ struct Kin {
 
 /// Whether other connections of the client may work under its leases.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Company {
+enum LeaseSharing {
     #[default]
     Unknown,
     /// The engine was asked, and the client waits.
@@ -72,15 +72,15 @@ enum Company {
 
 /// What is known of leases.
 #[derive(Debug, Default)]
-pub(super) struct Leases {
-    company: Company,
-    kin: HashMap<LeaseKey, Kin>,
+pub(super) struct LeaseTable {
+    company: LeaseSharing,
+    kin: HashMap<LeaseKey, LeaseOpens>,
     shared: HashSet<LeaseKey>,
     /// Any may be.
     are_all_shared: bool,
 }
 
-impl Leases {
+impl LeaseTable {
     /// Whether opens of this lease are watched.
     pub(super) fn has_kin(&self, key: LeaseKey) -> bool {
         self.kin.contains_key(&key)
@@ -90,7 +90,7 @@ impl Leases {
         self.kin.get(&key).map_or(&[], |kin| &kin.files)
     }
 
-    pub(super) fn insert(&mut self, file: FileId, open: &Open) {
+    pub(super) fn insert(&mut self, file: FileId, open: &TrackedOpen) {
         if let Some(key) = open.lease {
             let kin = self.kin.entry(key).or_default();
             kin.files.push(file);
@@ -98,7 +98,7 @@ impl Leases {
         }
     }
 
-    pub(super) fn remove(&mut self, file: FileId, open: &Open) {
+    pub(super) fn remove(&mut self, file: FileId, open: &TrackedOpen) {
         if let Some(key) = open.lease
             && let Some(kin) = self.kin.get_mut(&key)
         {
@@ -111,7 +111,7 @@ impl Leases {
     }
 
     /// A request that may change this open's file goes to the server.
-    pub(super) fn change_begins(&mut self, open: &mut Open) {
+    pub(super) fn change_begins(&mut self, open: &mut TrackedOpen) {
         open.changing += 1;
         if let Some(kin) = open.lease.and_then(|key| self.kin.get_mut(&key)) {
             kin.changing += 1;
@@ -119,7 +119,7 @@ impl Leases {
     }
 
     /// One is answered; it may have gone before the open was there, by another of the same id.
-    pub(super) fn change_ends(&mut self, open: &mut Open) {
+    pub(super) fn change_ends(&mut self, open: &mut TrackedOpen) {
         let ended = open.changing.min(1);
         open.changing -= ended;
         if let Some(kin) = open.lease.and_then(|key| self.kin.get_mut(&key)) {
@@ -128,12 +128,12 @@ impl Leases {
     }
 
     pub(super) fn is_shared(&self, key: LeaseKey) -> bool {
-        self.company != Company::Alone || self.are_all_shared || self.shared.contains(&key)
+        self.company != LeaseSharing::Alone || self.are_all_shared || self.shared.contains(&key)
     }
 
     /// Whether the client waits to hear whether it has other connections.
     pub(super) fn awaits_company(&self) -> bool {
-        self.company == Company::Asked
+        self.company == LeaseSharing::Asked
     }
 
     fn share(&mut self, key: Option<LeaseKey>) {
@@ -146,7 +146,7 @@ impl Leases {
     }
 }
 
-impl Far {
+impl Smb2FarHalf {
     /// The opens of this one's lease, itself first.
     pub(super) fn kin(&self, file: FileId) -> Vec<FileId> {
         let key = self.opens.get(&file).and_then(|open| open.lease);
@@ -184,7 +184,7 @@ impl Far {
 
     fn outdate_opening(&mut self, of: LeaseKey) {
         for request in self.outstanding.values_mut() {
-            if let Purpose::Create {
+            if let RequestPurpose::Create {
                 lease: Some(lease), ..
             } = &mut request.purpose
                 && lease.key == of
@@ -198,20 +198,20 @@ impl Far {
     /// meanwhile that the answer does not tell.
     pub(super) fn is_exclusive_lease(
         &self,
-        head: &Head,
+        head: &Smb2MessageHead,
         rest: &[(SegmentKind, Bytes)],
-        asked: Option<LeaseAsked>,
+        asked: Option<RequestedLease>,
     ) -> bool {
         let mut message = head.message().to_vec();
         rest.iter()
             .for_each(|(_, bytes)| message.extend_from_slice(bytes));
-        let (Some(asked), Ok(Some(given))) = (asked, CreateAnswer::lease(&message)) else {
+        let (Some(asked), Ok(Some(given))) = (asked, CreateResponse::lease(&message)) else {
             return false;
         };
         given.key == asked.key && given.is_exclusive() && self.may_serve_lease(asked)
     }
 
-    fn may_serve_lease(&self, lease: LeaseAsked) -> bool {
+    fn may_serve_lease(&self, lease: RequestedLease) -> bool {
         let kin = self.leases.of(lease.key);
         let is_quiet = |file: &FileId| {
             let open = &self.opens[file];
@@ -238,33 +238,33 @@ impl Far {
 
     /// A message of the server's was learned from: once it has said who it is, the engine is asked who else there is.
     pub(super) fn ask_for_company(&mut self) {
-        if self.leases.company == Company::Unknown
+        if self.leases.company == LeaseSharing::Unknown
             && let Some(ends) = self.connection.ends()
         {
-            self.leases.company = Company::Asked;
-            self.outputs.push_back(Output::Claim(ends));
+            self.leases.company = LeaseSharing::Asked;
+            self.outputs.push_back(AcceleratorOutput::Claim(ends));
         }
     }
 
     /// The client has no other connection that is known, or none any more.
     pub(super) fn is_alone(&mut self) {
-        self.leases.company = Company::Alone;
+        self.leases.company = LeaseSharing::Alone;
     }
 
     /// The client has other connections. Through those the file may change, and breaks be told; so what is done under
     /// leases ends, without the near half's word once it has surely stopped, and without the server's in the end.
     pub(super) fn is_beside_others(&mut self, now: Time) {
-        let is_stopping = self.leases.company == Company::Alone;
+        let is_stopping = self.leases.company == LeaseSharing::Alone;
         let within = match self.client_finish {
-            Finish::Open => TAKES_WITHIN,
-            Finish::Wanted | Finish::Done => LAST_TAKES_WITHIN,
+            StreamFinish::Open => TAKES_WITHIN,
+            StreamFinish::Wanted | StreamFinish::Done => LAST_TAKES_WITHIN,
         };
         let stops_by = is_stopping.then(|| now + within);
-        self.leases.company = Company::Beside { stops_by };
+        self.leases.company = LeaseSharing::Beside { stops_by };
         self.share_known_leases();
         self.give_back_lease(now, None);
         for open in self.opens.values_mut().filter(|open| open.lease.is_some()) {
-            if let Grant::Breaking { at_latest, .. } = &mut open.grant {
+            if let LicenceState::Breaking { at_latest, .. } = &mut open.grant {
                 *at_latest = (*at_latest).min(now + CONFIRM_WITHIN);
             }
         }
@@ -275,7 +275,7 @@ impl Far {
     fn share_known_leases(&mut self) {
         let opening = self.outstanding.values();
         let opening = opening.filter_map(|request| match request.purpose {
-            Purpose::Create { lease, .. } => lease.map(|lease| lease.key),
+            RequestPurpose::Create { lease, .. } => lease.map(|lease| lease.key),
             _ => None,
         });
         let known: Vec<_> = opening.chain(self.leases.kin.keys().copied()).collect();
@@ -286,18 +286,18 @@ impl Far {
 
     /// Says so when nothing is done under leases any more and somebody waits for that.
     pub(super) fn tell_given_back(&mut self) {
-        let is_done = |open: &Open| open.lease.is_none() || open.has_stopped();
+        let is_done = |open: &TrackedOpen| open.lease.is_none() || open.has_stopped();
         if self.stops_by().is_some() && self.opens.values().all(is_done) {
-            self.leases.company = Company::Beside { stops_by: None };
-            self.outputs.push_back(Output::ClaimReleased);
+            self.leases.company = LeaseSharing::Beside { stops_by: None };
+            self.outputs.push_back(AcceleratorOutput::ClaimReleased);
         }
     }
 
     /// When the flow ends if others still wait for it then.
     pub(super) fn stops_by(&self) -> Option<Time> {
         match self.leases.company {
-            Company::Beside { stops_by } => stops_by,
-            Company::Unknown | Company::Asked | Company::Alone => None,
+            LeaseSharing::Beside { stops_by } => stops_by,
+            LeaseSharing::Unknown | LeaseSharing::Asked | LeaseSharing::Alone => None,
         }
     }
 
@@ -313,9 +313,9 @@ impl Far {
     /// no longer than need be.
     pub(super) fn forgo_company(&mut self, now: Time) {
         if self.leases.awaits_company() {
-            self.leases.company = Company::Beside { stops_by: None };
+            self.leases.company = LeaseSharing::Beside { stops_by: None };
         }
-        if let Company::Beside { stops_by: Some(at) } = &mut self.leases.company {
+        if let LeaseSharing::Beside { stops_by: Some(at) } = &mut self.leases.company {
             *at = (*at).min(now + LAST_TAKES_WITHIN);
         }
     }
@@ -335,7 +335,7 @@ impl Far {
         };
         for file in files {
             let open = &self.opens[&file];
-            if open.lease.is_some() && open.grant == Grant::Held {
+            if open.lease.is_some() && open.grant == LicenceState::Held {
                 self.broken(now, file);
             }
         }
@@ -346,15 +346,15 @@ impl Far {
         let mut kin = self.leases.of(key).iter();
         let mut opening = self.outstanding.values();
         kin.any(|file| self.opens[file].is_durable) || opening.any(|request| {
-            matches!(request.purpose, Purpose::Create { lease: Some(lease), is_durable: true, .. }
+            matches!(request.purpose, RequestPurpose::Create { lease: Some(lease), is_durable: true, .. }
                     if lease.key == key)
         })
     }
 
     /// The opens whose WRITEs may be answered while a frame asks for one of their lease that may outlive the connection
     /// with which answered WRITEs would be lost.
-    fn outlived_writers(&self, message: &Message) -> Vec<FileId> {
-        let may_ask = |header: &Header| header.command == command::CREATE;
+    fn outlived_writers(&self, message: &GatheredMessage) -> Vec<FileId> {
+        let may_ask = |header: &Smb2Header| header.command == command::CREATE;
         if self.leases.kin.is_empty() || !message.heads().any(|head| may_ask(&head.header)) {
             return Vec::new();
         }
@@ -366,13 +366,13 @@ impl Far {
     }
 
     /// Whether such an open waits for those. What they are given back behind passes it.
-    pub(super) fn waits_for_writers(&self, message: &Message) -> bool {
+    pub(super) fn waits_for_writers(&self, message: &GatheredMessage) -> bool {
         !self.outlived_writers(message).is_empty()
     }
 
     /// The same in a compound that works on opens as well, which may hold the very CLOSE that is waited for: until no
     /// WRITE is answered any more, and all that were have come here.
-    pub(super) fn is_written_behind(&self, message: &Message) -> bool {
+    pub(super) fn is_written_behind(&self, message: &GatheredMessage) -> bool {
         let mut writers = self.outlived_writers(message).into_iter();
         writers.any(|file| {
             let open = &self.opens[&file];
@@ -395,7 +395,7 @@ impl Far {
     /// What is found by a lease's key is what stands among the opens.
     #[cfg(test)]
     pub(super) fn check_kin(&self) {
-        let mut opens = Leases::default();
+        let mut opens = LeaseTable::default();
         for (file, open) in &self.opens {
             opens.insert(*file, open);
         }
@@ -410,8 +410,8 @@ impl Far {
 
     /// A frame goes to the server as it is, unwatched: leases that it asks for are shared from here on, if
     /// something could be changed through their opens.
-    pub(super) fn share_leases(&mut self, now: Time, message: &Message) {
-        let may_ask = |header: &Header| header.command == command::CREATE;
+    pub(super) fn share_leases(&mut self, now: Time, message: &GatheredMessage) {
+        let may_ask = |header: &Smb2Header| header.command == command::CREATE;
         if !message.heads().any(|head| may_ask(&head.header)) {
             return;
         }

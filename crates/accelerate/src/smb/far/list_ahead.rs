@@ -11,27 +11,27 @@
 use bytes::Bytes;
 use vocab::SegmentKind;
 
-use super::listing::{Listing, Standing, State, Usual};
-use super::message::{Message, SAME_SESSION, SAME_TREE};
-use super::open::Open;
-use super::{Far, Finish, Purpose};
+use super::listing::{ListingGuess, ListingPhase, ListingPosition, OpenListing};
+use super::message::{GatheredMessage, SAME_SESSION, SAME_TREE};
+use super::open::TrackedOpen;
+use super::{RequestPurpose, Smb2FarHalf, StreamFinish};
 use crate::ReasonCode;
 use crate::smb::config::{AHEAD_CREDITS, LISTING_BLOCK, LISTINGS_AHEAD, NAMES_KEPT};
-use crate::smb::frames::Frame;
-use crate::smb::listing::Query;
+use crate::smb::frames::HalfFrame;
+use crate::smb::listing::DirectoryQuery;
 use crate::smb::wire::directory::{FLAGS_AT, QueryDirectoryRequest, entries, flag};
-use crate::smb::wire::header::{Header, command, status};
-use crate::smb::wire::target::{Chain, Touch};
+use crate::smb::wire::header::{Smb2Header, command, status};
+use crate::smb::wire::target::{CompoundChain, RequestEffect};
 use crate::smb::wire::{FileId, u8_at};
 
-impl Far {
-    pub(super) fn listing(&mut self, file: FileId) -> Option<&mut Listing> {
+impl Smb2FarHalf {
+    pub(super) fn listing(&mut self, file: FileId) -> Option<&mut OpenListing> {
         self.opens.get_mut(&file)?.listing.as_mut()
     }
 
     /// Takes a request for names that has arrived and is, or will be, answered by what is read
     /// ahead; gives back what is not.
-    pub(super) fn list_ahead(&mut self, message: Message) -> Option<Message> {
+    pub(super) fn list_ahead(&mut self, message: GatheredMessage) -> Option<GatheredMessage> {
         if let Some((_, request)) = listed_request(&message)
             && let Some(open) = self.opens.get(&request.file)
             && let Some(listing) = open.listing.as_ref().filter(|listing| listing.is_closed)
@@ -48,7 +48,7 @@ impl Far {
     }
 
     /// The same for one whose turn it is.
-    fn list_next(&mut self, mut message: Message) -> Option<Message> {
+    fn list_next(&mut self, mut message: GatheredMessage) -> Option<GatheredMessage> {
         let Some((header, request)) = listed_request(&message) else {
             return self.list_unseen(message);
         };
@@ -62,16 +62,16 @@ impl Far {
         if header.guard() < open.guard {
             return self.list_unsigned(message, request.file);
         }
-        let is_fresh = listing.state == State::Fresh;
+        let is_fresh = listing.state == ListingPhase::Fresh;
         // None overtakes one that waits.
         if listing.waiting.is_empty() && listing.is_next_for(&request) {
             listing.sent.pop_front();
             if is_fresh {
-                listing.state = State::Going;
+                listing.state = ListingPhase::Going;
                 listing.is_moved = false;
                 self.usual_listing.is_wanted = true;
             }
-            self.tell_near(Frame::Settled {
+            self.tell_near(HalfFrame::Settled {
                 message_id: header.message_id,
             });
             return None;
@@ -85,29 +85,29 @@ impl Far {
         if listing.is_moved {
             let body = message.heads_mut().next()?.body_mut();
             body[FLAGS_AT] |= flag::REOPEN;
-            listing.beginning = Some(Standing::First);
+            listing.beginning = Some(ListingPosition::First);
         } else if listing.is_ahead() || listing.is_lost {
             if !begins {
                 // Its place in the listing is where the server stands no more.
                 self.stop(ReasonCode::UNSUPPORTED);
                 return None;
             }
-            listing.beginning = Some(Standing::Amid);
+            listing.beginning = Some(ListingPosition::Amid);
         }
         listing.sent.clear();
-        let is_first = begins || listing.is_moved || listing.state == State::Off;
+        let is_first = begins || listing.is_moved || listing.state == ListingPhase::Off;
         if is_first {
             self.opens_ahead.begins(request.file);
         }
         listing.is_moved = false;
         listing.is_complete = false;
-        listing.state = State::Off;
-        if let Some(query) = Query::of(&request) {
-            listing.state = State::Going;
+        listing.state = ListingPhase::Off;
+        if let Some(query) = DirectoryQuery::of(&request) {
+            listing.state = ListingPhase::Going;
             listing.query = query;
             listing.length = request.length.min(LISTING_BLOCK);
             if is_first {
-                self.usual_listing = Usual {
+                self.usual_listing = ListingGuess {
                     query,
                     length: listing.length,
                     is_wanted: true,
@@ -119,7 +119,7 @@ impl Far {
 
     /// A request that nobody vouches for, on an open whose client signs: nobody else may take what
     /// is there for that client, or lose its place.
-    fn list_unsigned(&mut self, message: Message, file: FileId) -> Option<Message> {
+    fn list_unsigned(&mut self, message: GatheredMessage, file: FileId) -> Option<GatheredMessage> {
         let Some(listing) = self.listing(file) else {
             return Some(message);
         };
@@ -128,14 +128,14 @@ impl Far {
             self.stop(ReasonCode::FORGED);
             return None;
         }
-        listing.state = State::Off;
+        listing.state = ListingPhase::Off;
         Some(message)
     }
 
     /// Requests for names that are not alone in their frame, or not understood: they are the
     /// server's, from where the client stands.
-    fn list_unseen(&mut self, mut message: Message) -> Option<Message> {
-        let (mut chain, mut session, mut tree) = (Chain::default(), 0, 0);
+    fn list_unseen(&mut self, mut message: GatheredMessage) -> Option<GatheredMessage> {
+        let (mut chain, mut session, mut tree) = (CompoundChain::default(), 0, 0);
         let mut asked = Vec::new();
         for (index, head) in message.heads().enumerate() {
             let header = &head.header;
@@ -172,7 +172,7 @@ impl Far {
             let Some(open) = self.opens.get_mut(&file) else {
                 continue;
             };
-            let is_asked = |listing: &&mut Listing| is_last || !listing.is_closed;
+            let is_asked = |listing: &&mut OpenListing| is_last || !listing.is_closed;
             let Some(listing) = open.listing.as_mut().filter(is_asked) else {
                 continue;
             };
@@ -186,11 +186,11 @@ impl Far {
                 if let Some(head) = message.heads_mut().nth(index).filter(|_| is_its) {
                     head.body_mut()[FLAGS_AT] |= flag::REOPEN;
                     listing.is_moved = false;
-                    listing.beginning = Some(Standing::First);
+                    listing.beginning = Some(ListingPosition::First);
                 }
             } else if listing.is_ahead() || listing.is_lost {
                 if begins && is_its {
-                    listing.beginning = Some(Standing::Amid);
+                    listing.beginning = Some(ListingPosition::Amid);
                 } else if !begun.contains(&file) {
                     self.stop(ReasonCode::UNSUPPORTED);
                     return None;
@@ -199,39 +199,43 @@ impl Far {
             if begins && is_its {
                 begun.push(file);
             }
-            listing.state = State::Off;
+            listing.state = ListingPhase::Off;
             listing.sent.clear();
         }
         Some(message)
     }
 
     /// Whether a frame ends an open while requests for its names wait that came before it.
-    pub(super) fn ends_listed(&self, message: &Message) -> bool {
+    pub(super) fn ends_listed(&self, message: &GatheredMessage) -> bool {
         self.lists_waiting > 0 && self.ends(message, |_, open| open.has_waiting_lists())
     }
 
     /// Whether a frame ends an open of those that are meant.
-    fn ends(&self, message: &Message, is_meant: impl Fn(FileId, &Open) -> bool) -> bool {
-        let mut chain = Chain::default();
+    fn ends(
+        &self,
+        message: &GatheredMessage,
+        is_meant: impl Fn(FileId, &TrackedOpen) -> bool,
+    ) -> bool {
+        let mut chain = CompoundChain::default();
         message.heads().any(|head| {
             let touch = chain.touch(&head.header, head.body());
             let (session, tree) = (head.header.session, head.header.tree);
             let mut opens = self.opens.iter();
             match touch {
-                Touch::Closes(file) => {
+                RequestEffect::Closes(file) => {
                     opens.any(|(other, open)| *other == file && is_meant(file, open))
                 }
-                Touch::EndsTree => opens.any(|(file, open)| {
+                RequestEffect::EndsTree => opens.any(|(file, open)| {
                     (open.session, open.tree) == (session, tree) && is_meant(*file, open)
                 }),
-                Touch::EndsSession => {
+                RequestEffect::EndsSession => {
                     opens.any(|(file, open)| open.session == session && is_meant(*file, open))
                 }
-                Touch::Nothing
-                | Touch::Asks(_)
-                | Touch::Changes(_)
-                | Touch::Flushes(_)
-                | Touch::Anything => false,
+                RequestEffect::Nothing
+                | RequestEffect::Asks(_)
+                | RequestEffect::Changes(_)
+                | RequestEffect::Flushes(_)
+                | RequestEffect::Anything => false,
             }
         })
     }
@@ -250,19 +254,19 @@ impl Far {
     /// The first entries that were read as this directory was opened are out of date.
     pub(super) fn forget_fresh(&mut self, file: FileId) {
         if let Some(listing) = self.listing(file)
-            && listing.state == State::Fresh
+            && listing.state == ListingPhase::Fresh
         {
-            listing.state = State::Off;
+            listing.state = ListingPhase::Off;
             listing.sent.clear();
         }
     }
 
     /// Asks the server for the names that clients will probably ask for.
     pub(super) fn list_all_ahead(&mut self) {
-        if !self.queue.is_empty() || self.client_finish != Finish::Open {
+        if !self.queue.is_empty() || self.client_finish != StreamFinish::Open {
             return;
         }
-        let wants_more = |listing: &Listing| listing.wants_more();
+        let wants_more = |listing: &OpenListing| listing.wants_more();
         let wanted: Vec<FileId> = self
             .opens
             .iter()
@@ -271,7 +275,7 @@ impl Far {
             .collect();
         for file in wanted {
             let listings = self.opens.values().filter_map(|open| open.listing.as_ref());
-            if listings.map(Listing::ahead).sum::<usize>() >= LISTINGS_AHEAD {
+            if listings.map(OpenListing::ahead).sum::<usize>() >= LISTINGS_AHEAD {
                 return;
             }
             self.list_one_ahead(file);
@@ -298,11 +302,11 @@ impl Far {
         let Some(listing) = &mut open.listing else {
             return;
         };
-        if listing.state == State::Fresh && is_changing {
+        if listing.state == ListingPhase::Fresh && is_changing {
             return;
         }
         listing.is_under_way = true;
-        listing.is_moved = listing.state == State::Fresh;
+        listing.is_moved = listing.state == ListingPhase::Fresh;
         let request = QueryDirectoryRequest {
             class: listing.query.class,
             flags: 0,
@@ -314,7 +318,7 @@ impl Far {
         header.credit_charge = if is_large { charge as u16 } else { 0 };
         header.credits = charge as u16;
         self.ahead_credits += charge;
-        self.send_own(header, &request.emit(), Purpose::ListsAhead(file));
+        self.send_own(header, &request.emit(), RequestPurpose::ListsAhead(file));
     }
 
     /// More of the answer to a request of ours for names.
@@ -327,7 +331,7 @@ impl Far {
     }
 
     /// More of an answer to the client's own request for names.
-    pub(super) fn gather_told(&mut self, bytes: &[u8]) {
+    pub(super) fn gather_listing(&mut self, bytes: &[u8]) {
         if self.gathered.len() + bytes.len() <= NAMES_KEPT {
             self.gathered.extend_from_slice(bytes);
         }
@@ -339,7 +343,7 @@ impl Far {
             && let Ok(found) = entries(&self.gathered)
             && let Some(open) = self.opens.get(&file)
             && let Some(listing) = open.listing.as_ref()
-            && listing.state != State::Off
+            && listing.state != ListingPhase::Off
         {
             let whose = (open.session, open.tree);
             self.opens_ahead
@@ -363,13 +367,15 @@ impl Far {
                 Ok(found) if !found.is_empty() => Some(found),
                 _ => return self.stop(ReasonCode::VIOLATION),
             },
-            (status::NO_MORE_FILES, State::Going) => Some(&[][..]),
-            (status::NO_MORE_FILES, State::Fresh) if !listing.sent.is_empty() => Some(&[][..]),
+            (status::NO_MORE_FILES, ListingPhase::Going) => Some(&[][..]),
+            (status::NO_MORE_FILES, ListingPhase::Fresh) if !listing.sent.is_empty() => {
+                Some(&[][..])
+            }
             // Whatever it is, the client shall hear it from the server.
             _ => None,
         };
         match (listing.state, found) {
-            (State::Fresh | State::Going, Some(found)) => {
+            (ListingPhase::Fresh | ListingPhase::Going, Some(found)) => {
                 listing.is_complete = found.is_empty();
                 listing.sent.push_back(found.len());
                 // What the request that waits for it does not want would be taken there for the
@@ -383,8 +389,8 @@ impl Far {
                 }
             }
             // What was sent still answers; behind it nothing is read ahead.
-            (State::Fresh | State::Going, None) => listing.is_complete = true,
-            (State::Off, _) => {}
+            (ListingPhase::Fresh | ListingPhase::Going, None) => listing.is_complete = true,
+            (ListingPhase::Off, _) => {}
         }
         self.list_waiting(file, waiting);
     }
@@ -402,17 +408,17 @@ impl Far {
     }
 
     /// It is the turn of requests that have waited.
-    fn list_waiting(&mut self, file: FileId, waiting: Vec<Message>) {
+    fn list_waiting(&mut self, file: FileId, waiting: Vec<GatheredMessage>) {
         self.lists_waiting -= waiting.len();
         // They came before what ends their open, and that has waited for them.
-        let ends = |message: &Message| self.ends(message, |other, _| other == file);
+        let ends = |message: &GatheredMessage| self.ends(message, |other, _| other == file);
         let end = self.queue.len();
         let mut at = match waiting.is_empty() {
             true => end,
             false => self.queue.iter().position(ends).unwrap_or(end),
         };
         for message in waiting {
-            if self.state == super::State::Gone {
+            if self.state == super::FarState::Gone {
                 return;
             }
             if let Some(message) = self.list_next(message) {
@@ -428,11 +434,11 @@ impl Far {
         let Some(listing) = self.listing(file) else {
             return;
         };
-        let frame = Frame::Listed {
+        let frame = HalfFrame::Listed {
             file,
             position,
             query: listing.query,
-            is_fresh: listing.state == State::Fresh,
+            is_fresh: listing.state == ListingPhase::Fresh,
             length: found.len() as u32,
         };
         self.tell_near(frame);
@@ -442,7 +448,7 @@ impl Far {
 }
 
 /// A request for names alone in its frame.
-fn listed_request(message: &Message) -> Option<(Header, QueryDirectoryRequest)> {
+fn listed_request(message: &GatheredMessage) -> Option<(Smb2Header, QueryDirectoryRequest)> {
     let head = message.single()?;
     if head.header.command != command::QUERY_DIRECTORY {
         return None;

@@ -9,38 +9,42 @@
 
 use std::collections::VecDeque;
 
-use super::message::Message;
+use super::message::GatheredMessage;
 use crate::smb::config::{LISTING_AHEAD, LISTING_BLOCK, LISTING_FIRST};
-use crate::smb::listing::Query;
+use crate::smb::listing::DirectoryQuery;
 use crate::smb::wire::directory::QueryDirectoryRequest;
 use crate::smb::wire::header::status;
 
 /// What is guessed of a directory that is opened to be listed: what the client asked for last.
 #[derive(Debug)]
-pub(crate) struct Usual {
-    pub(super) query: Query,
+pub(crate) struct ListingGuess {
+    pub(super) query: DirectoryQuery,
     /// Bytes that an answer may hold.
     pub(super) length: u32,
     /// The last directory that was opened so was listed.
     pub(super) is_wanted: bool,
 }
 
-impl Default for Usual {
+impl Default for ListingGuess {
     fn default() -> Self {
         Self {
-            query: Query::usual(),
+            query: DirectoryQuery::usual(),
             length: LISTING_BLOCK,
             is_wanted: true,
         }
     }
 }
 
-impl Usual {
+impl ListingGuess {
     /// A directory is opened.
-    pub(crate) fn begin(&mut self) -> Listing {
+    pub(crate) fn begin(&mut self) -> OpenListing {
         let is_wanted = std::mem::replace(&mut self.is_wanted, false);
-        Listing {
-            state: if is_wanted { State::Fresh } else { State::Off },
+        OpenListing {
+            state: if is_wanted {
+                ListingPhase::Fresh
+            } else {
+                ListingPhase::Off
+            },
             query: self.query,
             length: self.length,
             is_complete: false,
@@ -57,7 +61,7 @@ impl Usual {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum ListingPhase {
     /// The client has asked for nothing, and the first entries are read for it.
     Fresh,
     /// What comes next is read for it.
@@ -68,7 +72,7 @@ pub(super) enum State {
 
 /// Where the client stands if a request that begins anew is refused; the server stands elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum ListingPosition {
     /// At the beginning, which the next request can be told to open again.
     First,
     /// Amid a listing: no request leads there.
@@ -77,9 +81,9 @@ pub(super) enum Standing {
 
 /// One open's listing.
 #[derive(Debug)]
-pub(crate) struct Listing {
-    pub(super) state: State,
-    pub(super) query: Query,
+pub(crate) struct OpenListing {
+    pub(super) state: ListingPhase,
+    pub(super) query: DirectoryQuery,
     /// Bytes that an answer may hold.
     pub(super) length: u32,
     /// There are no more names behind those sent.
@@ -92,20 +96,20 @@ pub(crate) struct Listing {
     /// The server's place is not the client's, which was amid the names: only beginning anew helps.
     pub(super) is_lost: bool,
     /// A request is under way that begins anew though the server's place is not the client's.
-    pub(super) beginning: Option<Standing>,
+    pub(super) beginning: Option<ListingPosition>,
     /// The client has closed it: what it asks behind that is the server's to answer.
     pub(super) is_closed: bool,
     /// Requests of the client's that what is under way will answer, or that must wait for it.
-    pub(super) waiting: Vec<Message>,
+    pub(super) waiting: Vec<GatheredMessage>,
     /// Requests of the client's under way to the server.
     pub(super) asked_by_client: usize,
 }
 
-impl Listing {
+impl OpenListing {
     /// The server has answered a request of the client's own.
     pub(super) fn answered_client(&mut self, answer: u32) {
         self.asked_by_client = self.asked_by_client.saturating_sub(1);
-        if answer != status::SUCCESS && self.state == State::Going {
+        if answer != status::SUCCESS && self.state == ListingPhase::Going {
             self.is_complete = true;
         }
         let has_begun = matches!(
@@ -115,15 +119,15 @@ impl Listing {
         // What is refused has not opened it again.
         match self.beginning.take() {
             Some(_) if has_begun => self.is_lost = false,
-            Some(Standing::First) => self.is_moved = true,
-            Some(Standing::Amid) => self.is_lost = true,
+            Some(ListingPosition::First) => self.is_moved = true,
+            Some(ListingPosition::Amid) => self.is_lost = true,
             None => {}
         }
     }
 
     /// Bytes of requests that wait.
     pub(super) fn waiting_bytes(&self) -> usize {
-        self.waiting.iter().map(Message::bytes).sum()
+        self.waiting.iter().map(GatheredMessage::bytes).sum()
     }
 
     /// Whether something is there, or will be, that the client has not asked for.
@@ -133,9 +137,9 @@ impl Listing {
 
     /// Whether what was sent first, and not asked for, answers this request.
     pub(super) fn is_next_for(&self, request: &QueryDirectoryRequest) -> bool {
-        let is_fresh = self.state == State::Fresh;
+        let is_fresh = self.state == ListingPhase::Fresh;
         let front = self.sent.front();
-        self.state != State::Off
+        self.state != ListingPhase::Off
             && front.is_some_and(|front| self.query.answers(request, is_fresh, *front))
     }
 
@@ -148,9 +152,9 @@ impl Listing {
     /// Whether more is wanted.
     pub(super) fn wants_more(&self) -> bool {
         let most = match self.state {
-            State::Fresh => LISTING_FIRST,
-            State::Going => LISTING_AHEAD,
-            State::Off => return false,
+            ListingPhase::Fresh => LISTING_FIRST,
+            ListingPhase::Going => LISTING_AHEAD,
+            ListingPhase::Off => return false,
         };
         let is_idle = !self.is_under_way && self.asked_by_client == 0;
         self.ahead() < most && !self.is_complete && !self.is_closed && is_idle

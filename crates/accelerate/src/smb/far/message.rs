@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 
-use super::super::keys::{Authentic, SigningKey};
+use super::super::keys::{SigningKey, VerifiedSignature};
 pub(crate) use super::super::sealed::SAME_SESSION;
-use super::super::wire::header::{Guard, Header, command, flag};
-use super::super::wire::split::{Head, Piece};
+use super::super::wire::header::{MessageProtection, Smb2Header, command, flag};
+use super::super::wire::split::{Smb2MessageHead, SplitterPiece};
 use super::connection::asks_for_interfaces;
 
 /// What the tree of a message of a compound is when it is that of the message before it ([MS-SMB2]
@@ -14,8 +14,8 @@ pub(crate) const SAME_TREE: u32 = u32::MAX;
 
 /// See the head of this file.
 #[derive(Debug, Default)]
-pub(crate) struct Message {
-    parts: Vec<Part>,
+pub(crate) struct GatheredMessage {
+    parts: Vec<FramePart>,
     bytes: usize,
     /// The session that it came encrypted for.
     sealed: Option<u64>,
@@ -25,14 +25,14 @@ pub(crate) struct Message {
 
 /// A part of a frame.
 #[derive(Debug)]
-pub(crate) enum Part {
-    Head(Box<Head>),
+pub(crate) enum FramePart {
+    Head(Box<Smb2MessageHead>),
     Rest(Bytes),
 }
 
 /// Why a message's signature says nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unverified {
+pub(crate) enum SignatureError {
     /// Nobody has given the session's key.
     NoKey {
         /// Which one.
@@ -43,32 +43,32 @@ pub(crate) enum Unverified {
 }
 
 /// What follows a head, up to the next one.
-fn rest(parts: &[Part]) -> impl Iterator<Item = &[u8]> {
+fn rest(parts: &[FramePart]) -> impl Iterator<Item = &[u8]> {
     parts.iter().map_while(|part| match part {
-        Part::Rest(bytes) => Some(&bytes[..]),
-        Part::Head(_) => None,
+        FramePart::Rest(bytes) => Some(&bytes[..]),
+        FramePart::Head(_) => None,
     })
 }
 
-impl Message {
+impl GatheredMessage {
     /// Takes the next piece; whether the frame is complete.
-    pub(crate) fn push(&mut self, piece: Piece) -> bool {
+    pub(crate) fn push(&mut self, piece: SplitterPiece) -> bool {
         match piece {
-            Piece::Head(head) => {
+            SplitterPiece::Head(head) => {
                 self.bytes += head.bytes.len();
-                self.parts.push(Part::Head(Box::new(head)));
+                self.parts.push(FramePart::Head(Box::new(head)));
                 false
             }
-            Piece::Rest(_, bytes) => {
+            SplitterPiece::Rest(_, bytes) => {
                 self.bytes += bytes.len();
-                self.parts.push(Part::Rest(bytes));
+                self.parts.push(FramePart::Rest(bytes));
                 false
             }
-            Piece::End => true,
+            SplitterPiece::End => true,
             // Whoever takes such frames opens them first.
-            Piece::Sealed(frame) => {
+            SplitterPiece::Sealed(frame) => {
                 self.bytes += frame.len();
-                self.parts.push(Part::Rest(frame.freeze()));
+                self.parts.push(FramePart::Rest(frame.freeze()));
                 true
             }
         }
@@ -76,7 +76,7 @@ impl Message {
 
     /// One that came encrypted: the pieces of what was inside, and the frame that it came in where that
     /// may have to pass.
-    pub(crate) fn sealed(session: u64, pieces: Vec<Piece>, raw: Option<Bytes>) -> Self {
+    pub(crate) fn sealed(session: u64, pieces: Vec<SplitterPiece>, raw: Option<Bytes>) -> Self {
         let mut message = Self {
             sealed: Some(session),
             raw,
@@ -122,10 +122,10 @@ impl Message {
     }
 
     /// The heads of its messages.
-    pub(crate) fn heads(&self) -> impl Iterator<Item = &Head> {
+    pub(crate) fn heads(&self) -> impl Iterator<Item = &Smb2MessageHead> {
         self.parts.iter().filter_map(|part| match part {
-            Part::Head(head) => Some(&**head),
-            Part::Rest(_) => None,
+            FramePart::Head(head) => Some(&**head),
+            FramePart::Rest(_) => None,
         })
     }
 
@@ -141,15 +141,15 @@ impl Message {
     }
 
     /// The heads of its messages, to be changed.
-    pub(crate) fn heads_mut(&mut self) -> impl Iterator<Item = &mut Head> {
+    pub(crate) fn heads_mut(&mut self) -> impl Iterator<Item = &mut Smb2MessageHead> {
         self.parts.iter_mut().filter_map(|part| match part {
-            Part::Head(head) => Some(&mut **head),
-            Part::Rest(_) => None,
+            FramePart::Head(head) => Some(&mut **head),
+            FramePart::Rest(_) => None,
         })
     }
 
     /// The head, if the frame holds one message alone.
-    pub(crate) fn single(&self) -> Option<&Head> {
+    pub(crate) fn single(&self) -> Option<&Smb2MessageHead> {
         let head = self.heads().next()?;
         head.is_single().then_some(head)
     }
@@ -160,23 +160,23 @@ impl Message {
         let mut joined = Vec::with_capacity(self.bytes);
         for part in &self.parts {
             match part {
-                Part::Head(head) => joined.extend_from_slice(&head.bytes),
-                Part::Rest(bytes) => joined.extend_from_slice(bytes),
+                FramePart::Head(head) => joined.extend_from_slice(&head.bytes),
+                FramePart::Rest(bytes) => joined.extend_from_slice(bytes),
             }
         }
         Some(joined.split_off(start))
     }
 
     /// Its messages, each in one piece and with the padding that may stand before the next.
-    pub(crate) fn messages(&self) -> impl Iterator<Item = (Header, Vec<u8>)> {
+    pub(crate) fn messages(&self) -> impl Iterator<Item = (Smb2Header, Vec<u8>)> {
         let heads = self.parts.iter().enumerate();
         heads.filter_map(|(index, part)| match part {
-            Part::Head(head) => {
+            FramePart::Head(head) => {
                 let mut joined = head.message().to_vec();
                 rest(&self.parts[index + 1..]).for_each(|bytes| joined.extend_from_slice(bytes));
                 Some((head.header, joined))
             }
-            Part::Rest(_) => None,
+            FramePart::Rest(_) => None,
         })
     }
 
@@ -185,23 +185,23 @@ impl Message {
     pub(crate) fn verify<'a>(
         &self,
         key_of: impl Fn(u64) -> Option<&'a SigningKey>,
-    ) -> Result<Option<Authentic>, Unverified> {
+    ) -> Result<Option<VerifiedSignature>, SignatureError> {
         let mut authentic = None;
         let mut session = 0;
         for (index, part) in self.parts.iter().enumerate() {
-            let Part::Head(head) = part else {
+            let FramePart::Head(head) = part else {
                 continue;
             };
             if head.header.session != SAME_SESSION {
                 session = head.header.session;
             }
-            if head.header.guard() != Guard::Signed {
+            if head.header.guard() != MessageProtection::Signed {
                 continue;
             }
-            let key = key_of(session).ok_or(Unverified::NoKey { session })?;
+            let key = key_of(session).ok_or(SignatureError::NoKey { session })?;
             let mut mac = key.begin(head.message());
             rest(&self.parts[index + 1..]).for_each(|bytes| mac.update(bytes));
-            authentic = Some(mac.verify().ok_or(Unverified::Forged)?);
+            authentic = Some(mac.verify().ok_or(SignatureError::Forged)?);
         }
         Ok(authentic)
     }
@@ -211,13 +211,13 @@ impl Message {
         let mut session = 0;
         for index in 0..self.parts.len() {
             let (before, behind) = self.parts.split_at_mut(index + 1);
-            let Some(Part::Head(head)) = before.last_mut() else {
+            let Some(FramePart::Head(head)) = before.last_mut() else {
                 continue;
             };
             if head.header.session != SAME_SESSION {
                 session = head.header.session;
             }
-            let is_signed = head.header.guard() == Guard::Signed;
+            let is_signed = head.header.guard() == MessageProtection::Signed;
             if let Some(key) = key_of(session).filter(|_| is_signed) {
                 key.sign(head.message_mut(), rest(behind));
             }
@@ -232,7 +232,7 @@ impl Message {
     }
 
     /// The command of the first message.
-    pub(crate) fn first(&self) -> Option<&Header> {
+    pub(crate) fn first(&self) -> Option<&Smb2Header> {
         self.heads().next().map(|head| &head.header)
     }
 
@@ -251,8 +251,8 @@ impl Message {
             None => self.parts,
         };
         let parts = parts.into_iter().map(|part| match part {
-            Part::Head(head) => head.bytes.freeze(),
-            Part::Rest(bytes) => bytes,
+            FramePart::Head(head) => head.bytes.freeze(),
+            FramePart::Rest(bytes) => bytes,
         });
         self.raw.into_iter().chain(parts)
     }
@@ -262,7 +262,7 @@ impl Message {
 mod tests {
     use super::*;
     use crate::smb::testing::messages::{echo, frame, query_interfaces};
-    use crate::smb::wire::split::Splitter;
+    use crate::smb::wire::split::Smb2Splitter;
 
     #[test]
     fn a_related_message_asks_in_the_session_before_it() {
@@ -273,9 +273,9 @@ mod tests {
             (echo.header(3, 8, 5), &echo.body),
             (asks.header(4, 9, 5), &asks.body),
         ]);
-        let mut pieces = Splitter::new();
+        let mut pieces = Smb2Splitter::new();
         pieces.push(bytes.into());
-        let mut message = Message::default();
+        let mut message = GatheredMessage::default();
         while let Some(piece) = pieces.next().unwrap() {
             message.push(piece);
         }

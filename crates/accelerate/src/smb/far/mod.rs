@@ -49,26 +49,26 @@ mod sessions;
 use std::collections::{HashMap, VecDeque};
 
 use bytes::Bytes;
-use vocab::{Random, Segment, SegmentKind, Time};
+use vocab::{FlowSegment, SeededRandom, SegmentKind, Time};
 
-use super::config::{Consistency, Settings};
-use super::frames::{Frame, TAKES_KEYS, TAKES_LEASES, TAKES_OFFERS, TAKES_SEALING};
-use super::keys::SetUps;
+use super::config::{ConsistencyMode, SmbSettings};
+use super::frames::{HalfFrame, TAKES_KEYS, TAKES_LEASES, TAKES_OFFERS, TAKES_SEALING};
+use super::keys::PendingSetUps;
 use super::wire::FileId;
-use super::wire::split::{Foreign, Head, Splitter, is_sealed};
-use crate::{Accelerator, Input, LettingGo, Output, ReasonCode};
-use connection::Connection;
-use ids::Ids;
-use leases::{LeaseAsked, Leases};
-use message::Message;
-use open::Open;
-use outstanding::{Outstanding, Requests};
-use pace::Pace;
-use sessions::Sessions;
+use super::wire::split::{ForeignFrame, Smb2MessageHead, Smb2Splitter, is_sealed};
+use crate::{AcceleratorHalf, AcceleratorInput, AcceleratorOutput, LettingGo, ReasonCode};
+use connection::Smb2Connection;
+use ids::MessageIds;
+use leases::{LeaseTable, RequestedLease};
+use message::GatheredMessage;
+use open::TrackedOpen;
+use outstanding::{OutstandingRequest, RequestTable};
+use pace::ReadAheadPace;
+use sessions::SessionTable;
 
 /// Where the half stands; see the drawing above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum FarState {
     Watching,
     Engaged,
     /// It has let go or closed; the engine drops it.
@@ -77,7 +77,7 @@ enum State {
 
 /// Where the end of the client's stream stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Finish {
+enum StreamFinish {
     Open,
     Wanted,
     Done,
@@ -85,8 +85,8 @@ enum Finish {
 
 /// What a request under way was for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Purpose {
-    /// Nothing is to be learned from the answer but what [`Connection`] does.
+enum RequestPurpose {
+    /// Nothing is to be learned from the answer but what [`Smb2Connection`] does.
     Plain,
     /// To open a file.
     Create {
@@ -99,7 +99,7 @@ enum Purpose {
         /// The request's; an answer that was pending does not say it.
         tree: u32,
         /// The client asks for this lease.
-        lease: Option<LeaseAsked>,
+        lease: Option<RequestedLease>,
         /// The open may outlive its connection.
         is_durable: bool,
     },
@@ -137,7 +137,7 @@ enum Purpose {
 
 /// What is done with the rest of the server's message that is coming in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rest {
+enum ResponseRemainder {
     Pass,
     Swallow,
     /// Its payload is sent ahead.
@@ -155,8 +155,8 @@ enum Rest {
 
 /// A message of the server's that must be whole before anything is done with it.
 #[derive(Debug)]
-struct Held {
-    head: Head,
+struct HeldMessage {
+    head: Smb2MessageHead,
     rest: Vec<(SegmentKind, Bytes)>,
     /// Bytes that are still to come.
     left: usize,
@@ -164,30 +164,30 @@ struct Held {
 
 /// See the head of this file.
 #[derive(Debug)]
-pub(crate) struct Far {
-    settings: Settings,
-    state: State,
-    outputs: VecDeque<Output>,
-    connection: Connection,
+pub(crate) struct Smb2FarHalf {
+    settings: SmbSettings,
+    state: FarState,
+    outputs: VecDeque<AcceleratorOutput>,
+    connection: Smb2Connection,
 
-    requests: Splitter,
-    gathering: Message,
+    requests: Smb2Splitter,
+    gathering: GatheredMessage,
     /// Frames of the client's, up to the last one gathered.
     position: u64,
-    queue: VecDeque<Message>,
+    queue: VecDeque<GatheredMessage>,
     queue_bytes: usize,
 
-    answers: Splitter,
-    rest: Rest,
+    answers: Smb2Splitter,
+    rest: ResponseRemainder,
     /// A message of the server's that is gathered whole.
-    held: Option<Held>,
+    held: Option<HeldMessage>,
     /// Answers from here that wait for the end of one that is coming in, and for which session they
     /// are to be encrypted.
     ready: Vec<(Option<u64>, Bytes)>,
 
-    set_ups: SetUps,
-    sessions: Sessions,
-    chance: Random,
+    set_ups: PendingSetUps,
+    sessions: SessionTable,
+    random: SeededRandom,
     /// The near half takes keys, and those for encryption.
     near_takes_keys: bool,
     near_takes_sealing: bool,
@@ -200,53 +200,53 @@ pub(crate) struct Far {
     /// Whose session made the half let go.
     no_key_for: Option<String>,
 
-    ids: Ids,
-    outstanding: Requests,
+    ids: MessageIds,
+    outstanding: RequestTable,
     early_breaks: oplocks::EarlyBreaks,
-    opens: HashMap<FileId, Open>,
-    leases: Leases,
+    opens: HashMap<FileId, TrackedOpen>,
+    leases: LeaseTable,
     /// The opens whose oplocks the server wants back.
     breaking: Vec<FileId>,
     /// The opens that are read ahead for, the one that was read last at the end.
     reading: VecDeque<FileId>,
-    pace: Pace,
+    pace: ReadAheadPace,
     ahead_credits: u32,
     /// WRITEs and CLOSEs under way that the client may hold for done.
     early: usize,
     /// What is asked of a directory as it is opened.
-    usual_listing: listing::Usual,
-    usual_file_system: file_system::Usual,
+    usual_listing: listing::ListingGuess,
+    usual_file_system: file_system::FileSystemGuess,
     /// The answer to a request of our own for names, as far as it has come.
     gathered: Vec<u8>,
     /// Requests for names that wait for what is read ahead.
     lists_waiting: usize,
-    opens_ahead: open_ahead::OpensAhead,
+    opens_ahead: open_ahead::SpeculativeOpens,
     /// The near half takes opens that were made ahead, and leases.
     near_takes_offers: bool,
     near_takes_leases: bool,
 
-    client_finish: Finish,
+    client_finish: StreamFinish,
 }
 
-impl Held {
+impl HeldMessage {
     fn bytes(&self) -> usize {
         let rest: usize = self.rest.iter().map(|(_, bytes)| bytes.len()).sum();
         self.head.bytes.len() + rest
     }
 }
 
-impl Far {
+impl Smb2FarHalf {
     /// A half that has not started.
-    pub(crate) fn new(settings: Settings, chance: Random) -> Self {
+    pub(crate) fn new(settings: SmbSettings, chance: SeededRandom) -> Self {
         // Without secrets nothing encrypted is ever opened.
         let splitter = match settings.accounts.is_some() || settings.keytab.is_some() {
-            true => Splitter::taking_sealed,
-            false => Splitter::new,
+            true => Smb2Splitter::taking_sealed,
+            false => Smb2Splitter::new,
         };
         Self {
-            set_ups: SetUps::new(&settings),
-            sessions: Sessions::default(),
-            chance,
+            set_ups: PendingSetUps::new(&settings),
+            sessions: SessionTable::default(),
+            random: chance,
             near_takes_keys: false,
             near_takes_sealing: false,
             next_sealed: None,
@@ -254,78 +254,83 @@ impl Far {
             answer_sealed: None,
             no_key_for: None,
             settings,
-            state: State::Watching,
+            state: FarState::Watching,
             outputs: VecDeque::new(),
-            connection: Connection::default(),
+            connection: Smb2Connection::default(),
             requests: splitter(),
-            gathering: Message::default(),
+            gathering: GatheredMessage::default(),
             position: 0,
             queue: VecDeque::new(),
             queue_bytes: 0,
             answers: splitter(),
-            rest: Rest::Pass,
+            rest: ResponseRemainder::Pass,
             held: None,
             ready: Vec::new(),
-            ids: Ids::new(),
-            outstanding: Requests::default(),
+            ids: MessageIds::new(),
+            outstanding: RequestTable::default(),
             early_breaks: oplocks::EarlyBreaks::default(),
             opens: HashMap::new(),
-            leases: Leases::default(),
+            leases: LeaseTable::default(),
             breaking: Vec::new(),
             reading: VecDeque::new(),
-            pace: Pace::new(),
+            pace: ReadAheadPace::new(),
             ahead_credits: 0,
             early: 0,
-            usual_listing: listing::Usual::default(),
-            usual_file_system: file_system::Usual::default(),
+            usual_listing: listing::ListingGuess::default(),
+            usual_file_system: file_system::FileSystemGuess::default(),
             gathered: Vec::new(),
             lists_waiting: 0,
-            opens_ahead: open_ahead::OpensAhead::default(),
+            opens_ahead: open_ahead::SpeculativeOpens::default(),
             near_takes_offers: false,
             near_takes_leases: false,
-            client_finish: Finish::Open,
+            client_finish: StreamFinish::Open,
         }
     }
 
-    fn tell_near(&mut self, frame: Frame) {
-        self.outputs.push_back(Output::ToWan(frame.emit()));
+    fn tell_near(&mut self, frame: HalfFrame) {
+        self.outputs
+            .push_back(AcceleratorOutput::ToWan(frame.emit()));
     }
 
     fn send_server(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
-            self.outputs.push_back(Output::ToLan(bytes));
+            self.outputs.push_back(AcceleratorOutput::ToLan(bytes));
         }
     }
 
     fn send_client(&mut self, kind: SegmentKind, bytes: Bytes) {
         if !bytes.is_empty() {
-            let segment = Segment { kind, bytes };
-            self.outputs.push_back(Output::ToWan(segment));
+            let segment = FlowSegment { kind, bytes };
+            self.outputs.push_back(AcceleratorOutput::ToWan(segment));
         }
     }
 
     /// Stops, in the form that is safe where the half stands.
     fn stop(&mut self, reason: ReasonCode) {
         let letting_go = match self.state {
-            State::Watching => {
+            FarState::Watching => {
                 self.give_gathered();
                 self.give_held();
                 let held = self.answers.give_back();
                 self.send_client(SegmentKind::Payload, held);
                 LettingGo::LetGo { reason }
             }
-            State::Engaged => LettingGo::Close { reason },
-            State::Gone => return,
+            FarState::Engaged => LettingGo::Close { reason },
+            FarState::Gone => return,
         };
-        self.state = State::Gone;
-        self.outputs.push_back(Output::LettingGo(letting_go));
+        self.state = FarState::Gone;
+        self.outputs
+            .push_back(AcceleratorOutput::LettingGo(letting_go));
     }
 
     /// Passes on what came of the client's, as it came.
     fn give_gathered(&mut self) {
         let waiting = std::mem::take(&mut self.queue).into_iter();
         let gathered = std::mem::take(&mut self.gathering);
-        for bytes in waiting.chain([gathered]).flat_map(Message::into_bytes) {
+        for bytes in waiting
+            .chain([gathered])
+            .flat_map(GatheredMessage::into_bytes)
+        {
             self.send_server(bytes);
         }
         self.queue_bytes = 0;
@@ -343,20 +348,20 @@ impl Far {
         }
     }
 
-    fn stop_for(&mut self, foreign: Foreign) {
+    fn stop_for(&mut self, foreign: ForeignFrame) {
         self.stop(match foreign {
-            Foreign::Encrypted => ReasonCode::ENCRYPTED,
-            Foreign::Smb1 | Foreign::Compressed => ReasonCode::UNSUPPORTED,
-            Foreign::TooLong => ReasonCode::LIMIT,
-            Foreign::Unknown => ReasonCode::VIOLATION,
+            ForeignFrame::Encrypted => ReasonCode::ENCRYPTED,
+            ForeignFrame::Smb1 | ForeignFrame::Compressed => ReasonCode::UNSUPPORTED,
+            ForeignFrame::TooLong => ReasonCode::LIMIT,
+            ForeignFrame::Unknown => ReasonCode::VIOLATION,
         });
     }
 
     /// From here on hosts' messages are altered.
     fn engage(&mut self) {
-        if self.state == State::Watching {
-            self.state = State::Engaged;
-            self.tell_near(Frame::Engaged {
+        if self.state == FarState::Watching {
+            self.state = FarState::Engaged;
+            self.tell_near(HalfFrame::Engaged {
                 version: super::frames::VERSION,
             });
             self.tell_sealing();
@@ -364,20 +369,20 @@ impl Far {
     }
 
     fn frame(&mut self, now: Time, bytes: &[u8]) {
-        match Frame::parse(bytes) {
-            Ok(Some(Frame::Beat { number })) => self.tell_near(Frame::Heard { number }),
-            Ok(Some(Frame::Received { bytes })) => self.pace.received(now, bytes),
-            Ok(Some(Frame::Again { header, request })) => self.read_again(&header, &request),
-            Ok(Some(Frame::Revoked { file })) => self.confirmed(file),
-            Ok(Some(Frame::Forgot { file })) => self.forget_fresh(file),
-            Ok(Some(Frame::Speaks { version })) => {
+        match HalfFrame::parse(bytes) {
+            Ok(Some(HalfFrame::Beat { number })) => self.tell_near(HalfFrame::Heard { number }),
+            Ok(Some(HalfFrame::Received { bytes })) => self.pace.received(now, bytes),
+            Ok(Some(HalfFrame::Again { header, request })) => self.read_again(&header, &request),
+            Ok(Some(HalfFrame::Revoked { file })) => self.confirmed(file),
+            Ok(Some(HalfFrame::Forgot { file })) => self.forget_fresh(file),
+            Ok(Some(HalfFrame::Speaks { version })) => {
                 self.near_takes_keys = version >= TAKES_KEYS;
                 self.near_takes_sealing = version >= TAKES_SEALING;
                 self.near_takes_offers = version >= TAKES_OFFERS;
                 self.near_takes_leases = version >= TAKES_LEASES;
             }
-            Ok(Some(Frame::Sealed { session })) => self.request_sealed(session),
-            Ok(Some(Frame::Took { file })) => self.took(now, file),
+            Ok(Some(HalfFrame::Sealed { session })) => self.request_sealed(session),
+            Ok(Some(HalfFrame::Took { file })) => self.took(now, file),
             // A later release's; or one that only this half sends.
             Ok(_) => {}
             Err(_) => self.stop(ReasonCode::VIOLATION),
@@ -387,55 +392,57 @@ impl Far {
     /// The client's stream has ended: nothing is served any more. What waits still goes to the
     /// server, and then the stream towards it ends (see [`Self::pump`]).
     fn client_finished(&mut self, now: Time) {
-        self.client_finish = Finish::Wanted;
+        self.client_finish = StreamFinish::Wanted;
         self.forgo_company(now);
         self.stop_serving_all();
-        if self.state == State::Watching {
+        if self.state == FarState::Watching {
             // With the beginning of a message that never came whole.
             self.give_gathered();
         }
     }
 }
 
-impl Accelerator for Far {
-    fn handle(&mut self, now: Time, input: Input) {
-        if self.state == State::Gone {
+impl AcceleratorHalf for Smb2FarHalf {
+    fn handle(&mut self, now: Time, input: AcceleratorInput) {
+        if self.state == FarState::Gone {
             return;
         }
         match input {
-            Input::Start => {
-                self.outputs.push_back(Output::OpenServer);
+            AcceleratorInput::Start => {
+                self.outputs.push_back(AcceleratorOutput::OpenServer);
                 match self.settings.consistency {
-                    Consistency::Off => self.stop(ReasonCode::POLICY),
-                    Consistency::Strict | Consistency::Relaxed { .. } => {}
+                    ConsistencyMode::Off => self.stop(ReasonCode::POLICY),
+                    ConsistencyMode::Strict | ConsistencyMode::Relaxed { .. } => {}
                 }
             }
-            Input::Lan(bytes) => self.answer_bytes(now, bytes),
-            Input::LanFinished => {
+            AcceleratorInput::Lan(bytes) => self.answer_bytes(now, bytes),
+            AcceleratorInput::LanFinished => {
                 // What was to be verified and never came whole is nobody's business, once ids differ.
                 match self.state {
-                    State::Watching => self.give_held(),
-                    State::Engaged | State::Gone => self.held = None,
+                    FarState::Watching => self.give_held(),
+                    FarState::Engaged | FarState::Gone => self.held = None,
                 }
                 let held = self.answers.give_back();
                 // Nor is the beginning of what is encrypted, where everything else goes in the clear.
-                if self.state == State::Watching || !is_sealed(&held) {
+                if self.state == FarState::Watching || !is_sealed(&held) {
                     self.send_client(SegmentKind::Control, held);
                 }
-                self.outputs.push_back(Output::FinishWan);
+                self.outputs.push_back(AcceleratorOutput::FinishWan);
             }
-            Input::Wan(segment) => match segment.kind {
+            AcceleratorInput::Wan(segment) => match segment.kind {
                 SegmentKind::Payload | SegmentKind::Control => {
                     self.request_bytes(now, segment.bytes);
                 }
                 SegmentKind::Frame => self.frame(now, &segment.bytes),
             },
-            Input::WanFinished => self.client_finished(now),
-            Input::WanSilent(_) | Input::Woken => {}
-            Input::ClaimGranted => self.is_alone(),
-            Input::ClaimRevoked | Input::ClaimDenied => self.is_beside_others(now),
-            Input::Content(_) | Input::Server(..) => {}
-            Input::Timeout => {
+            AcceleratorInput::WanFinished => self.client_finished(now),
+            AcceleratorInput::WanSilent(_) | AcceleratorInput::Woken => {}
+            AcceleratorInput::ClaimGranted => self.is_alone(),
+            AcceleratorInput::ClaimRevoked | AcceleratorInput::ClaimDenied => {
+                self.is_beside_others(now)
+            }
+            AcceleratorInput::Content(_) | AcceleratorInput::Server(..) => {}
+            AcceleratorInput::Timeout => {
                 self.give_back_overdue(now);
                 self.retire_overdue(now);
                 self.end_overdue(now);
@@ -444,7 +451,7 @@ impl Accelerator for Far {
         self.pump(now);
     }
 
-    fn poll_output(&mut self) -> Option<Output> {
+    fn poll_output(&mut self) -> Option<AcceleratorOutput> {
         self.outputs.pop_front()
     }
 
@@ -467,13 +474,13 @@ impl Accelerator for Far {
             .opens
             .values()
             .filter_map(|open| open.listing.as_ref())
-            .map(listing::Listing::waiting_bytes)
+            .map(listing::OpenListing::waiting_bytes)
             .sum();
         self.queue_bytes
             + self.gathering.bytes()
             + self.requests.held()
             + self.answers.held()
-            + self.held.as_ref().map_or(0, Held::bytes)
+            + self.held.as_ref().map_or(0, HeldMessage::bytes)
             + waiting
             + lists
             + self.gathered.len()

@@ -10,15 +10,15 @@ use std::collections::BTreeMap;
 
 use vocab::Time;
 
-use super::super::wire::header::{Guard, Header, flag};
+use super::super::wire::header::{MessageProtection, Smb2Header, flag};
 use super::super::wire::lease::LeaseKey;
-use super::listing::Listing;
-use super::message::Message;
+use super::listing::OpenListing;
+use super::message::GatheredMessage;
 use super::read_ahead::ReadAhead;
 
 /// Where an open's licence stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Grant {
+pub(crate) enum LicenceState {
     /// The oplock is held: every other client waits for us before it sees or changes anything.
     Held,
     /// The server wants it back.
@@ -34,14 +34,14 @@ pub(crate) enum Grant {
 
 /// One open.
 #[derive(Debug)]
-pub(crate) struct Open {
+pub(crate) struct TrackedOpen {
     pub(crate) session: u64,
     pub(crate) tree: u32,
     /// The oplock was asked for by us, and the client does not know of it.
     pub(crate) is_ours: bool,
     /// What vouched for the request that opened it; what is asked for it here is guarded so too.
-    pub(crate) guard: Guard,
-    pub(crate) grant: Grant,
+    pub(crate) guard: MessageProtection,
+    pub(crate) grant: LicenceState,
     /// The client's lease that it is part of: others may share it, and change the file without breaking it.
     pub(crate) lease: Option<LeaseKey>,
     /// A LOCK went through it.
@@ -53,14 +53,14 @@ pub(crate) struct Open {
     pub(crate) may_close: bool,
     pub(crate) reads: Option<ReadAhead>,
     /// Of a directory that may be listed.
-    pub(crate) listing: Option<Listing>,
+    pub(crate) listing: Option<OpenListing>,
     /// Where the client's last READ ended, or where it has set it: its position in the file, as the server would
     /// tell it.
     pub(crate) seek: u64,
     /// The server's may be another: it has seen READs of ours, or not all of the client's.
     pub(crate) is_moved: bool,
     /// READs of the client's that what is on its way will answer.
-    pub(crate) waiting: Vec<Waiting>,
+    pub(crate) waiting: Vec<WaitingRead>,
     /// Requests under way that may change the file.
     pub(crate) changing: usize,
     /// WRITEs under way that came before the near half confirmed: the oplock is given back behind them.
@@ -81,22 +81,22 @@ pub(crate) struct Open {
 
 /// A READ that waits.
 #[derive(Debug)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitingRead {
     pub(crate) message_id: u64,
     pub(crate) offset: u64,
     pub(crate) length: u32,
-    pub(crate) message: Message,
+    pub(crate) message: GatheredMessage,
 }
 
-impl Open {
+impl TrackedOpen {
     /// An open without a licence.
     pub(crate) fn new(session: u64, tree: u32, is_ours: bool) -> Self {
         Self {
             session,
             tree,
             is_ours,
-            guard: Guard::Nothing,
-            grant: Grant::Given,
+            guard: MessageProtection::Nothing,
+            grant: LicenceState::Given,
             lease: None,
             is_locked: false,
             is_durable: false,
@@ -118,14 +118,14 @@ impl Open {
     }
 
     /// A request of our own on this open: signed or encrypted as its client's.
-    pub(crate) fn request(&self, command: u16) -> Header {
-        Header {
+    pub(crate) fn request(&self, command: u16) -> Smb2Header {
+        Smb2Header {
             flags: match self.guard {
-                Guard::Signed => flag::SIGNED,
-                Guard::Nothing | Guard::Sealed => 0,
+                MessageProtection::Signed => flag::SIGNED,
+                MessageProtection::Nothing | MessageProtection::Sealed => 0,
             },
-            is_sealed: self.guard == Guard::Sealed,
-            ..Header::request(command, 0, self.session, self.tree)
+            is_sealed: self.guard == MessageProtection::Sealed,
+            ..Smb2Header::request(command, 0, self.session, self.tree)
         }
     }
 
@@ -139,7 +139,7 @@ impl Open {
 
     /// Whether the near half may answer for this open.
     pub(crate) fn is_held(&self) -> bool {
-        self.grant == Grant::Held && !self.is_closing
+        self.grant == LicenceState::Held && !self.is_closing
     }
 
     /// Whether a WRITE from `start` to `end` would change what one under way changes. A server may
@@ -160,9 +160,9 @@ impl Open {
     /// Whether the near half has said that it has stopped, or never had a licence.
     pub(crate) fn has_confirmed(&self) -> bool {
         match self.grant {
-            Grant::Held => false,
-            Grant::Breaking { confirmed, .. } => confirmed && !self.refuses_writes,
-            Grant::Given => !self.refuses_writes,
+            LicenceState::Held => false,
+            LicenceState::Breaking { confirmed, .. } => confirmed && !self.refuses_writes,
+            LicenceState::Given => !self.refuses_writes,
         }
     }
 
@@ -171,9 +171,9 @@ impl Open {
     pub(crate) fn has_stopped(&self) -> bool {
         let answers = self.may_write || self.may_close;
         match self.grant {
-            Grant::Held => !answers && self.is_closing,
-            Grant::Breaking { confirmed, .. } => !answers && (confirmed || self.is_closing),
-            Grant::Given => true,
+            LicenceState::Held => !answers && self.is_closing,
+            LicenceState::Breaking { confirmed, .. } => !answers && (confirmed || self.is_closing),
+            LicenceState::Given => true,
         }
     }
 
@@ -184,6 +184,6 @@ impl Open {
 
     /// Whether WRITEs under way may have been answered already.
     pub(crate) fn has_early_writes(&self) -> bool {
-        self.may_write && self.grant != Grant::Given
+        self.may_write && self.grant != LicenceState::Given
     }
 }

@@ -19,23 +19,23 @@ use std::time::Duration;
 use bytes::Bytes;
 use vocab::Time;
 
-use super::answers::Opened;
-use super::connection::Asking;
-use super::message::Message;
-use super::open::{Grant, Open};
-use super::{Far, Finish, Outstanding, Purpose, State};
+use super::answers::CreateIntent;
+use super::connection::OplockRequester;
+use super::message::GatheredMessage;
+use super::open::{LicenceState, TrackedOpen};
+use super::{FarState, OutstandingRequest, RequestPurpose, Smb2FarHalf, StreamFinish};
 use crate::smb::config::{
-    AHEAD_CREDITS, Consistency, NAMES_KEPT, OPENS_AHEAD_BYTES, OPENS_AHEAD_FIRST, OPENS_AHEAD_MAX,
-    OPENS_MAX,
+    AHEAD_CREDITS, ConsistencyMode, NAMES_KEPT, OPENS_AHEAD_BYTES, OPENS_AHEAD_FIRST,
+    OPENS_AHEAD_MAX, OPENS_MAX,
 };
-use crate::smb::frames::Frame;
+use crate::smb::frames::HalfFrame;
 use crate::smb::offer::{drops_offers, names_of};
 use crate::smb::wire::create::{
-    ANSWER_OPLOCK_AT, CreateAnswer, CreateRequest, REQUEST_OPLOCK_AT, oplock_level,
+    ANSWER_OPLOCK_AT, CreateRequest, CreateResponse, REQUEST_OPLOCK_AT, oplock_level,
 };
 use crate::smb::wire::frame::{FRAME_HEADER, frame_header};
-use crate::smb::wire::header::{self, Guard, Header, command, flag, status};
-use crate::smb::wire::split::Head;
+use crate::smb::wire::header::{self, MessageProtection, Smb2Header, command, flag, status};
+use crate::smb::wire::split::Smb2MessageHead;
 use crate::smb::wire::{FileId, u16_at};
 
 /// Where a file's name stands in a CREATE of ours: behind the fixed part ([MS-SMB2] §2.2.13).
@@ -50,7 +50,7 @@ const BACKSLASH: [u8; 2] = [b'\\', 0];
 
 /// What the client was told of a directory.
 #[derive(Debug)]
-struct Directory {
+struct ListedDirectory {
     session: u64,
     tree: u32,
     path: Vec<u8>,
@@ -62,8 +62,8 @@ struct Directory {
 
 /// The client's last CREATE, and where it stands in the directory's names in both orders.
 #[derive(Debug)]
-struct Model {
-    header: Header,
+struct AccessPattern {
+    header: Smb2Header,
     body: Vec<u8>,
     at: [Option<usize>; 2],
     /// The order that it follows, once two files were opened in it, and what to open next.
@@ -73,8 +73,8 @@ struct Model {
 
 /// A CREATE of ours under way.
 #[derive(Debug)]
-struct Asked {
-    header: Header,
+struct PendingCreate {
+    header: Smb2Header,
     body: Vec<u8>,
     position: u64,
     at: Time,
@@ -82,33 +82,33 @@ struct Asked {
 
 /// An open that no client has asked for.
 #[derive(Debug)]
-pub(super) struct Offer {
-    asked: Asked,
+pub(super) struct SpeculativeOpen {
+    asked: PendingCreate,
     answer: Vec<u8>,
     bytes: u64,
     /// The near half was told to stop; its word is awaited.
     is_retiring: bool,
     /// The client's CREATE, which waits for that.
-    waiting: Option<Message>,
+    waiting: Option<GatheredMessage>,
 }
 
 /// See the head of this file.
 #[derive(Debug, Default)]
-pub(super) struct OpensAhead {
-    directory: Option<Directory>,
+pub(super) struct SpeculativeOpens {
+    directory: Option<ListedDirectory>,
     /// Names of directories whose CREATE is under way, by the client's message id, and of those open.
     opening: HashMap<u64, Vec<u8>>,
     paths: HashMap<FileId, Vec<u8>>,
-    model: Option<Model>,
-    asked: HashMap<u64, Asked>,
+    model: Option<AccessPattern>,
+    asked: HashMap<u64, PendingCreate>,
     next_number: u64,
-    offers: HashMap<FileId, Offer>,
+    offers: HashMap<FileId, SpeculativeOpen>,
     window: usize,
     /// Opens that nobody wants, and that are closed as soon as the server gives a credit.
     unwanted: VecDeque<FileId>,
 }
 
-impl Directory {
+impl ListedDirectory {
     fn places(&mut self, name: &[u8]) -> [Option<usize>; 2] {
         if !self.is_sorted {
             let mut sorted = self.names[0].clone();
@@ -156,7 +156,7 @@ fn with_name(body: &[u8], name: &[u8]) -> Vec<u8> {
     named
 }
 
-impl OpensAhead {
+impl SpeculativeOpens {
     /// A directory is being opened, under this id of the client's.
     pub(super) fn opening(&mut self, message_id: u64, message: &[u8]) {
         if let Some(name) = message.get(header::LENGTH..).and_then(name_of)
@@ -186,7 +186,7 @@ impl OpensAhead {
         });
         if !is_same {
             self.model = None;
-            self.directory = Some(Directory {
+            self.directory = Some(ListedDirectory {
                 session,
                 tree,
                 path: path.clone(),
@@ -218,7 +218,7 @@ impl OpensAhead {
     }
 
     /// The client opens a file in a way that others may be opened in.
-    fn follow(&mut self, header: &Header, body: &[u8]) {
+    fn follow(&mut self, header: &Smb2Header, body: &[u8]) {
         let Some(name) = name_of(body) else {
             return;
         };
@@ -231,7 +231,7 @@ impl OpensAhead {
             self.model = None;
             return;
         };
-        let is_alike = |model: &&Model| {
+        let is_alike = |model: &&AccessPattern| {
             let (old, new) = (&model.body, body);
             let is_same = old[..44] == new[..44] && old[48..56] == new[48..56];
             is_same && model.header.guard() == header.guard()
@@ -253,7 +253,7 @@ impl OpensAhead {
         if kept.is_none() {
             self.window = OPENS_AHEAD_FIRST;
         }
-        self.model = Some(Model {
+        self.model = Some(AccessPattern {
             header: *header,
             body: body.to_vec(),
             at,
@@ -263,7 +263,7 @@ impl OpensAhead {
     }
 
     /// What to open next, if anything.
-    fn next(&mut self) -> Option<(Header, Vec<u8>)> {
+    fn next(&mut self) -> Option<(Smb2Header, Vec<u8>)> {
         let count = self.offers.len() + self.asked.len();
         let bytes: u64 = self.offers.values().map(|offer| offer.bytes).sum();
         let model = self.model.as_mut()?;
@@ -282,8 +282,8 @@ impl OpensAhead {
     }
 
     /// The offer that a CREATE of the client's asks for.
-    fn find(&self, header: &Header, body: &[u8]) -> Option<FileId> {
-        let is_meant = |offer: &Offer| {
+    fn find(&self, header: &Smb2Header, body: &[u8]) -> Option<FileId> {
+        let is_meant = |offer: &SpeculativeOpen| {
             let asked = &offer.asked.header;
             (asked.session, asked.tree) == (header.session, header.tree)
                 && asked.guard() == header.guard()
@@ -300,7 +300,7 @@ impl OpensAhead {
     }
 
     /// An open is forgotten.
-    pub(super) fn forget(&mut self, file: FileId) -> Option<Message> {
+    pub(super) fn forget(&mut self, file: FileId) -> Option<GatheredMessage> {
         self.paths.remove(&file);
         self.unwanted.retain(|other| *other != file);
         self.offers.remove(&file)?.waiting
@@ -322,21 +322,25 @@ impl OpensAhead {
             .offers
             .values()
             .filter_map(|offer| offer.waiting.as_ref());
-        names + waiting.map(Message::bytes).sum::<usize>()
+        names + waiting.map(GatheredMessage::bytes).sum::<usize>()
     }
 }
 
-impl Far {
+impl Smb2FarHalf {
     pub(super) fn staleness(&self) -> Option<Duration> {
         match self.settings.consistency {
-            Consistency::Relaxed { staleness } => Some(staleness),
-            Consistency::Off | Consistency::Strict => None,
+            ConsistencyMode::Relaxed { staleness } => Some(staleness),
+            ConsistencyMode::Off | ConsistencyMode::Strict => None,
         }
     }
 
     /// What a frame of the client's says of opens ahead. Takes a CREATE that one of them answers.
-    pub(super) fn open_next(&mut self, now: Time, message: Message) -> Option<Message> {
-        if self.staleness().is_none() || self.state != State::Engaged {
+    pub(super) fn open_next(
+        &mut self,
+        now: Time,
+        message: GatheredMessage,
+    ) -> Option<GatheredMessage> {
+        if self.staleness().is_none() || self.state != FarState::Engaged {
             return Some(message);
         }
         if message.heads().any(|head| drops_offers(&head.header)) {
@@ -372,22 +376,22 @@ impl Far {
     }
 
     /// Whether a CREATE opens a file to read it, in a way that changes nothing.
-    fn may_be_model(&self, header: &Header, message: &[u8]) -> bool {
+    fn may_be_model(&self, header: &Smb2Header, message: &[u8]) -> bool {
         let Ok(request) = CreateRequest::parse(message) else {
             return false;
         };
         let is_keyed = self.sessions.client_key(header.session).is_some();
         let asking = self.connection.judge(header, &request, is_keyed);
         let names = request.context_names();
-        asking == Asking::ForUs
+        asking == OplockRequester::ForUs
             && request.only_reads()
             && names.is_ok_and(|names| names.is_empty())
             && match header.guard() {
                 // The server takes such from this client, and will judge ours.
-                Guard::Nothing => true,
-                Guard::Signed => is_keyed,
+                MessageProtection::Nothing => true,
+                MessageProtection::Signed => is_keyed,
                 // What encrypts costs its client the round trip.
-                Guard::Sealed => false,
+                MessageProtection::Sealed => false,
             }
     }
 
@@ -396,7 +400,7 @@ impl Far {
     }
 
     /// The client is given an open that was made ahead; from here on it is one like any other.
-    fn give_offer(&mut self, now: Time, file: FileId, header: &Header) {
+    fn give_offer(&mut self, now: Time, file: FileId, header: &Smb2Header) {
         let Some(offer) = self.opens_ahead.offers.remove(&file) else {
             return;
         };
@@ -415,7 +419,7 @@ impl Far {
         answer.extend(header.answer(status::SUCCESS).emit());
         answer.extend(&offer.answer);
         let key = self.sessions.client_key(header.session);
-        if let Some(key) = key.filter(|_| header.guard() == Guard::Signed) {
+        if let Some(key) = key.filter(|_| header.guard() == MessageProtection::Signed) {
             key.sign(&mut answer[FRAME_HEADER..], []);
         }
         self.answer_here(header, answer.into());
@@ -450,7 +454,7 @@ impl Far {
                 open.reads = None;
             }
             self.reading.retain(|reading| *reading != file);
-            self.tell_near(Frame::Revoke { file });
+            self.tell_near(HalfFrame::Revoke { file });
         }
     }
 
@@ -476,7 +480,7 @@ impl Far {
     fn discard(&mut self, file: FileId) {
         if let Some(open) = self.opens.get_mut(&file).filter(|open| !open.is_closing) {
             open.close();
-            open.grant = Grant::Given;
+            open.grant = LicenceState::Given;
             open.reads = None;
             self.breaking.retain(|breaking| *breaking != file);
             self.reading.retain(|reading| *reading != file);
@@ -499,7 +503,7 @@ impl Far {
             let mut body = vec![0; 24];
             body[0] = 24;
             body[8..24].copy_from_slice(&file.0);
-            self.send_own(header, &body, Purpose::ClosesAhead(file));
+            self.send_own(header, &body, RequestPurpose::ClosesAhead(file));
         }
     }
 
@@ -520,15 +524,15 @@ impl Far {
         if self.staleness().is_none()
             || !self.near_takes_offers
             || !self.queue.is_empty()
-            || self.client_finish != Finish::Open
+            || self.client_finish != StreamFinish::Open
         {
             return;
         }
         // A rename under way, say, must be over.
-        let changes = |request: &Outstanding| {
+        let changes = |request: &OutstandingRequest| {
             matches!(
                 request.purpose,
-                Purpose::Changes {
+                RequestPurpose::Changes {
                     is_write: false,
                     ..
                 }
@@ -542,7 +546,7 @@ impl Far {
             && (self.ahead_credits == 0 || self.ahead_credits < AHEAD_CREDITS)
             && let Some((model, body)) = self.opens_ahead.next()
         {
-            let mut header = Header::request(command::CREATE, 0, model.session, model.tree);
+            let mut header = Smb2Header::request(command::CREATE, 0, model.session, model.tree);
             header.flags = model.flags & flag::SIGNED;
             header.process = model.process;
             header.credit_charge = model.credit_charge;
@@ -552,8 +556,8 @@ impl Far {
             let mut ours = body.clone();
             ours[REQUEST_OPLOCK_AT] = oplock_level::BATCH;
             self.ahead_credits += 1;
-            self.send_own(header, &ours, Purpose::OpensAhead(number));
-            let asked = Asked {
+            self.send_own(header, &ours, RequestPurpose::OpensAhead(number));
+            let asked = PendingCreate {
                 header,
                 body,
                 position: self.position,
@@ -564,7 +568,7 @@ impl Far {
     }
 
     /// The server has opened a file ahead of the client, or not.
-    pub(super) fn opened_ahead(&mut self, now: Time, head: &Head, number: u64) {
+    pub(super) fn opened_ahead(&mut self, now: Time, head: &Smb2MessageHead, number: u64) {
         self.ahead_credits = self.ahead_credits.saturating_sub(1);
         let Some(asked) = self.opens_ahead.asked.remove(&number) else {
             return;
@@ -572,22 +576,22 @@ impl Far {
         if head.header.status != status::SUCCESS {
             return;
         }
-        let Ok(answer) = CreateAnswer::parse(head.body()) else {
+        let Ok(answer) = CreateResponse::parse(head.body()) else {
             return self.stop(crate::ReasonCode::VIOLATION);
         };
         let file = answer.file;
         let fixed = header::LENGTH + ANSWER;
         let is_plain = (fixed..=fixed + ANSWER_PADDING).contains(&head.length);
         let is_exclusive = answer.oplock_level == oplock_level::BATCH;
-        let is_there = self.client_finish == Finish::Open;
+        let is_there = self.client_finish == StreamFinish::Open;
         if !is_plain || !is_exclusive || answer.is_directory() || !is_there {
-            let mut open = Open::new(asked.header.session, asked.header.tree, true);
+            let mut open = TrackedOpen::new(asked.header.session, asked.header.tree, true);
             open.guard = asked.header.guard();
             self.keep_open(file, open);
             self.forget_early_break(file);
             return self.discard(file);
         }
-        let opened = Opened {
+        let opened = CreateIntent {
             lease: None,
             is_durable: false,
             is_ours: true,
@@ -598,14 +602,14 @@ impl Far {
         self.serve(&asked.header, &answer, true, opened);
         let mut body = head.body()[..ANSWER].to_vec();
         body[ANSWER_OPLOCK_AT] = oplock_level::NONE;
-        self.tell_near(Frame::Offer {
+        self.tell_near(HalfFrame::Offer {
             file,
             position: asked.position,
             staleness: self.staleness().unwrap_or_default(),
             request: Bytes::copy_from_slice(&asked.body),
             answer: Bytes::copy_from_slice(&body),
         });
-        let offer = Offer {
+        let offer = SpeculativeOpen {
             bytes: answer
                 .end_of_file
                 .min(u64::from(crate::smb::config::FIRST_BLOCK)),

@@ -1,16 +1,16 @@
 //! What becomes of a CREATE: whether its open may be served, and what is asked for in the client's place.
 
-use super::connection::Asking;
-use super::leases::LeaseAsked;
-use super::message::Message;
-use super::{Far, Purpose, State};
+use super::connection::OplockRequester;
+use super::leases::RequestedLease;
+use super::message::GatheredMessage;
+use super::{FarState, RequestPurpose, Smb2FarHalf};
 use crate::smb::config::OPENS_MAX;
 use crate::smb::wire::create::{CreateRequest, oplock_level};
-use crate::smb::wire::header::{Header, command};
+use crate::smb::wire::header::{Smb2Header, command};
 
-impl Far {
+impl Smb2FarHalf {
     /// What a CREATE alone in its frame is for, if its open may be served.
-    pub(super) fn judge_create(&mut self, message: &Message) -> Option<Purpose> {
+    pub(super) fn judge_create(&mut self, message: &GatheredMessage) -> Option<RequestPurpose> {
         let header = message.single()?.header;
         if header.command != command::CREATE || self.opens.len() >= OPENS_MAX {
             return None;
@@ -22,7 +22,7 @@ impl Far {
         let request = CreateRequest::parse(&joined).ok()?;
         let is_keyed = self.sessions.is_keyed(header.session);
         let asking = self.connection.judge(&header, &request, is_keyed);
-        if asking == Asking::NotServed {
+        if asking == OplockRequester::NotServed {
             return None;
         }
         let lease = match request.oplock_level {
@@ -30,14 +30,14 @@ impl Far {
             _ => None,
         };
         self.engage();
-        if asking == Asking::ForNobody && self.staleness().is_some() {
+        if asking == OplockRequester::ForNobody && self.staleness().is_some() {
             self.opens_ahead.opening(header.message_id, &joined);
         }
-        Some(Purpose::Create {
-            is_ours: asking == Asking::ForUs,
+        Some(RequestPurpose::Create {
+            is_ours: asking == OplockRequester::ForUs,
             may_read: request.may_read(),
             may_write: request.may_write(),
-            is_bare: asking == Asking::ForNobody,
+            is_bare: asking == OplockRequester::ForNobody,
             tree: header.tree,
             lease,
             is_durable: request.is_durable(),
@@ -45,20 +45,20 @@ impl Far {
     }
 
     /// The lease that a CREATE asks for, if it may be a licence.
-    fn judge_lease(&self, request: &CreateRequest<'_>) -> Option<LeaseAsked> {
+    fn judge_lease(&self, request: &CreateRequest<'_>) -> Option<RequestedLease> {
         let key = request.lease().ok()??.key;
         let empties = request.empties();
         let has_kin = self.leases.has_kin(key);
         let mut opening = self.outstanding.values();
         let is_emptied = opening.any(|request| {
-            matches!(request.purpose, Purpose::Create { lease: Some(lease), .. }
+            matches!(request.purpose, RequestPurpose::Create { lease: Some(lease), .. }
                 if lease.key == key && (lease.empties || empties))
         });
         // Who empties a file that it holds itself breaks nothing.
         let may_serve = self.near_takes_leases
             && !self.leases.is_shared(key)
             && !(is_emptied || has_kin && empties);
-        may_serve.then_some(LeaseAsked {
+        may_serve.then_some(RequestedLease {
             key,
             empties,
             is_stale: false,
@@ -66,9 +66,9 @@ impl Far {
     }
 
     /// Whether requests such as this one can be answered here, as far as the flow and the near half allow.
-    pub(super) fn may_answer(&self, header: &Header) -> bool {
-        let may_engage =
-            self.state == State::Engaged || self.ids.is_without_gap() && self.answers.at_boundary();
+    pub(super) fn may_answer(&self, header: &Smb2Header) -> bool {
+        let may_engage = self.state == FarState::Engaged
+            || self.ids.is_without_gap() && self.answers.at_boundary();
         // What the near half answers must be signed there, or encrypted.
         let near_can = match header.is_sealed {
             true => self.near_takes_sealing && self.sessions.is_proved(header.session),

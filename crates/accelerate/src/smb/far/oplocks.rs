@@ -17,18 +17,20 @@
 use bytes::Bytes;
 use vocab::Time;
 
-use super::message::Message;
-use super::open::Grant;
-use super::{Far, Finish, Outstanding, Purpose, Rest, State};
+use super::message::GatheredMessage;
+use super::open::LicenceState;
+use super::{
+    FarState, OutstandingRequest, RequestPurpose, ResponseRemainder, Smb2FarHalf, StreamFinish,
+};
 use crate::ReasonCode;
 use crate::smb::config::{CONFIRM_WITHIN, TAKEN_AFTER};
-use crate::smb::frames::Frame;
+use crate::smb::frames::HalfFrame;
 use crate::smb::wire::FileId;
 use crate::smb::wire::create::oplock_level;
 use crate::smb::wire::header::command;
 use crate::smb::wire::lease::LeaseBreak;
 use crate::smb::wire::oplock::OplockBreak;
-use crate::smb::wire::split::Head;
+use crate::smb::wire::split::Smb2MessageHead;
 use crate::smb::wire::target::touch;
 
 /// Breaks of opens that are not known yet; a server has no reason to send more of them than there
@@ -68,9 +70,9 @@ impl EarlyBreaks {
     }
 }
 
-impl Far {
+impl Smb2FarHalf {
     /// Something that the server sends unasked.
-    pub(super) fn unasked(&mut self, now: Time, head: Head) {
+    pub(super) fn unasked(&mut self, now: Time, head: Smb2MessageHead) {
         let is_for_the_client = match OplockBreak::parse(head.body()) {
             Ok(notice) if head.header.command == command::OPLOCK_BREAK => {
                 self.break_of(now, notice.file, &head)
@@ -85,20 +87,20 @@ impl Far {
                 true
             }
         };
-        if self.state == State::Gone {
+        if self.state == FarState::Gone {
             return;
         }
         if is_for_the_client {
             self.pass_head(head);
         } else if head.is_single() {
-            self.rest = Rest::Swallow;
+            self.rest = ResponseRemainder::Swallow;
         } else {
             self.stop(ReasonCode::VIOLATION);
         }
     }
 
     /// The server wants an oplock back; whether the client shall hear of it now.
-    fn break_of(&mut self, now: Time, file: FileId, head: &Head) -> bool {
+    fn break_of(&mut self, now: Time, file: FileId, head: &Smb2MessageHead) -> bool {
         if let Some(open) = self.opens.get(&file) {
             let is_ours = open.is_ours;
             self.broken(now, file);
@@ -145,7 +147,12 @@ impl Far {
     /// A request is answered, or pending. Breaks that no CREATE has claimed which was under way as they came are the
     /// client's: nobody here knows their opens. It hears of them as well once what is left is pending: that has
     /// hardly opened anything yet, and may wait for that very break.
-    pub(super) fn give_early_breaks(&mut self, answered: u64, of: &Outstanding, is_interim: bool) {
+    pub(super) fn give_early_breaks(
+        &mut self,
+        answered: u64,
+        of: &OutstandingRequest,
+        is_interim: bool,
+    ) {
         if self.early_breaks.kept.is_empty() || !may_hold(&of.purpose) {
             return;
         }
@@ -176,11 +183,11 @@ impl Far {
     /// Begins to give an open's oplock back.
     pub(super) fn broken(&mut self, now: Time, file: FileId) {
         self.forget_ahead(file);
-        let is_alone = self.client_finish != Finish::Open;
+        let is_alone = self.client_finish != StreamFinish::Open;
         let Some(open) = self.opens.get_mut(&file) else {
             return;
         };
-        if open.grant != Grant::Held {
+        if open.grant != LicenceState::Held {
             return;
         }
         // A CLOSE under way gives it back as well.
@@ -188,7 +195,7 @@ impl Far {
             open.is_broken = true;
             return;
         }
-        open.grant = Grant::Breaking {
+        open.grant = LicenceState::Breaking {
             confirmed: is_alone,
             at_latest: match open.is_ours {
                 true => now + CONFIRM_WITHIN,
@@ -200,7 +207,7 @@ impl Far {
         self.breaking.push(file);
         self.reading.retain(|reading| *reading != file);
         self.offer_broken(file);
-        self.tell_near(Frame::Revoke { file });
+        self.tell_near(HalfFrame::Revoke { file });
     }
 
     /// A CLOSE has failed: what it was to give back is given back otherwise.
@@ -227,7 +234,7 @@ impl Far {
         let Some(open) = self.opens.get(&file) else {
             return;
         };
-        let is_given = open.grant == Grant::Given;
+        let is_given = open.grant == LicenceState::Given;
         if !self.may_have_channels(open.session) {
             return;
         }
@@ -243,7 +250,7 @@ impl Far {
             // as the IOCTL passes, which may change names.
             listing.asked_by_client += 1;
         }
-        self.tell_near(Frame::Revoke { file });
+        self.tell_near(HalfFrame::Revoke { file });
     }
 
     /// The near half has stopped.
@@ -262,7 +269,7 @@ impl Far {
         open.refuses_writes = false;
         // A CLOSE that has come may have been answered before.
         open.may_close &= open.is_closing;
-        if let Grant::Breaking { confirmed, .. } = &mut open.grant {
+        if let LicenceState::Breaking { confirmed, .. } = &mut open.grant {
             *confirmed = true;
         }
     }
@@ -271,7 +278,7 @@ impl Far {
     pub(super) fn give_back_overdue(&mut self, now: Time) {
         for file in &self.breaking {
             if let Some(open) = self.opens.get_mut(file)
-                && let Grant::Breaking {
+                && let LicenceState::Breaking {
                     confirmed,
                     at_latest,
                 } = &mut open.grant
@@ -290,11 +297,11 @@ impl Far {
         self.breaking
             .iter()
             .filter_map(|file| match self.opens.get(file)?.grant {
-                Grant::Breaking {
+                LicenceState::Breaking {
                     confirmed: false,
                     at_latest,
                 } => Some(at_latest),
-                Grant::Held | Grant::Breaking { .. } | Grant::Given => None,
+                LicenceState::Held | LicenceState::Breaking { .. } | LicenceState::Given => None,
             })
             .min()
     }
@@ -303,7 +310,7 @@ impl Far {
     pub(super) fn give_back_confirmed(&mut self) {
         for file in self.breaking.clone() {
             let open = &self.opens[&file];
-            let Grant::Breaking {
+            let LicenceState::Breaking {
                 confirmed: true, ..
             } = open.grant
             else {
@@ -321,7 +328,7 @@ impl Far {
             }
             let (header, is_ours) = (open.request(command::OPLOCK_BREAK), open.is_ours);
             if let Some(open) = self.opens.get_mut(&file) {
-                open.grant = Grant::Given;
+                open.grant = LicenceState::Given;
                 open.reads = None;
             }
             self.breaking.retain(|breaking| *breaking != file);
@@ -330,14 +337,14 @@ impl Far {
                     level: oplock_level::NONE,
                     file,
                 };
-                self.send_own(header, &acknowledgement.emit(), Purpose::Own);
+                self.send_own(header, &acknowledgement.emit(), RequestPurpose::Own);
             }
         }
     }
 
     /// WRITEs to this open that wait and may have been answered: those alone in their frames.
     fn queued_writes(&self, file: FileId) -> usize {
-        let singles = self.queue.iter().filter_map(Message::single);
+        let singles = self.queue.iter().filter_map(GatheredMessage::single);
         let writes = singles.filter(|head| {
             head.header.command == command::WRITE
                 && touch(&head.header, head.body()).file() == Some(file)
@@ -356,9 +363,9 @@ impl Far {
 }
 
 /// Whether what a request opens may be served, and so have an oplock that is known here.
-fn may_hold(purpose: &Purpose) -> bool {
+fn may_hold(purpose: &RequestPurpose) -> bool {
     matches!(
         purpose,
-        Purpose::Create { is_bare: false, .. } | Purpose::OpensAhead(_)
+        RequestPurpose::Create { is_bare: false, .. } | RequestPurpose::OpensAhead(_)
     )
 }

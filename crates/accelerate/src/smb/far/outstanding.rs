@@ -2,26 +2,26 @@
 
 use std::collections::HashMap;
 
-use super::Purpose;
-use crate::smb::wire::header::Guard;
+use super::RequestPurpose;
+use crate::smb::wire::header::MessageProtection;
 
 /// A request under way.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Outstanding {
+pub(super) struct OutstandingRequest {
     /// The client's id; `None` for our own.
     pub(super) client_id: Option<u64>,
-    pub(super) purpose: Purpose,
+    pub(super) purpose: RequestPurpose,
     pub(super) charge: u16,
     pub(super) session: u64,
     /// What vouched for it, and has to for its answer.
-    pub(super) guard: Guard,
-    /// It is part of a compound that servers refuse, see [`Message::relates_to_nothing`](super::message::Message::relates_to_nothing).
+    pub(super) guard: MessageProtection,
+    /// It is part of a compound that servers refuse, see [`GatheredMessage::relates_to_nothing`](super::message::GatheredMessage::relates_to_nothing).
     pub(super) is_refused: bool,
     /// A WRITE or CLOSE that the client may hold for done.
     pub(super) is_early: bool,
-    /// A WRITE behind which an oplock is given back, see [`Open::writing`](super::open::Open::writing).
+    /// A WRITE behind which an oplock is given back, see [`TrackedOpen::writing`](super::open::TrackedOpen::writing).
     pub(super) is_awaited: bool,
-    /// Where such a WRITE begins, if it stands among [`Open::written`](super::open::Open::written).
+    /// Where such a WRITE begins, if it stands among [`TrackedOpen::written`](super::open::TrackedOpen::written).
     pub(super) written_at: Option<u64>,
     /// It may change what a directory holds.
     pub(super) changes_names: bool,
@@ -29,13 +29,13 @@ pub(super) struct Outstanding {
     pub(super) heard_breaks: u64,
 }
 
-impl Outstanding {
+impl OutstandingRequest {
     /// A request of which nothing else is known.
     pub(super) fn new(
         client_id: Option<u64>,
-        purpose: Purpose,
+        purpose: RequestPurpose,
         charge: u16,
-        (session, guard): (u64, Guard),
+        (session, guard): (u64, MessageProtection),
     ) -> Self {
         Self {
             client_id,
@@ -55,27 +55,27 @@ impl Outstanding {
 
 /// See the head of this file.
 #[derive(Debug, Default)]
-pub(super) struct Requests {
+pub(super) struct RequestTable {
     /// By the id that the server knows.
-    requests: HashMap<u64, Outstanding>,
+    requests: HashMap<u64, OutstandingRequest>,
     /// The server's id of what the client knows by another, or the same.
     of_client: HashMap<u64, u64>,
 }
 
-impl Requests {
-    pub(super) fn insert(&mut self, id: u64, request: Outstanding) {
+impl RequestTable {
+    pub(super) fn insert(&mut self, id: u64, request: OutstandingRequest) {
         if let Some(client_id) = request.client_id {
             self.of_client.insert(client_id, id);
         }
         self.requests.insert(id, request);
     }
 
-    pub(super) fn get(&self, id: &u64) -> Option<&Outstanding> {
+    pub(super) fn get(&self, id: &u64) -> Option<&OutstandingRequest> {
         self.requests.get(id)
     }
 
     /// The request that the client knows by this id, and the server's id of it.
-    pub(super) fn of_client(&self, client_id: u64) -> Option<(u64, &Outstanding)> {
+    pub(super) fn of_client(&self, client_id: u64) -> Option<(u64, &OutstandingRequest)> {
         let id = *self.of_client.get(&client_id)?;
         Some((id, self.requests.get(&id)?))
     }
@@ -97,11 +97,11 @@ impl Requests {
         }
     }
 
-    pub(super) fn values(&self) -> impl Iterator<Item = &Outstanding> {
+    pub(super) fn values(&self) -> impl Iterator<Item = &OutstandingRequest> {
         self.requests.values()
     }
 
-    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut Outstanding> {
+    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut OutstandingRequest> {
         self.requests.values_mut()
     }
 
@@ -118,17 +118,22 @@ impl Requests {
 mod tests {
     use super::*;
 
-    fn request(client_id: Option<u64>) -> Outstanding {
-        Outstanding::new(client_id, Purpose::Plain, 1, (0, Guard::Nothing))
+    fn request(client_id: Option<u64>) -> OutstandingRequest {
+        OutstandingRequest::new(
+            client_id,
+            RequestPurpose::Plain,
+            1,
+            (0, MessageProtection::Nothing),
+        )
     }
 
     #[test]
     fn what_the_client_means_is_found_until_it_is_answered() {
-        let mut requests = Requests::default();
+        let mut requests = RequestTable::default();
         requests.insert(10, request(Some(3)));
         requests.insert(11, request(None));
         requests.insert(12, request(Some(4)));
-        let found = |requests: &Requests, id| requests.of_client(id).map(|(id, _)| id);
+        let found = |requests: &RequestTable, id| requests.of_client(id).map(|(id, _)| id);
         assert_eq!(found(&requests, 3), Some(10));
         assert_eq!(found(&requests, 4), Some(12));
         assert_eq!(found(&requests, 11), None);

@@ -29,7 +29,7 @@ const BASE_LASTS: Duration = Duration::from_secs(60);
 
 /// See the head of this file.
 #[derive(Debug)]
-pub(crate) struct Pace {
+pub(crate) struct ReadAheadPace {
     window: u64,
     /// Bytes asked of the server and not yet answered.
     asked: u64,
@@ -43,7 +43,7 @@ pub(crate) struct Pace {
     shrunk_until: u64,
 }
 
-impl Pace {
+impl ReadAheadPace {
     pub(crate) fn new() -> Self {
         Self {
             window: FIRST_WINDOW,
@@ -123,7 +123,7 @@ mod tests {
     /// `seconds`; what arrived, and the longest time that a block was under way.
     fn run(rate: f64, delay: Duration, seconds: f64) -> (u64, Duration) {
         const BLOCK: u64 = 65_536;
-        let mut pace = Pace::new();
+        let mut pace = ReadAheadPace::new();
         let mut now = Time::ZERO;
         let mut free_at = Time::ZERO;
         let mut under_way: VecDeque<(Time, Time)> = VecDeque::new();
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn a_count_that_cannot_be_is_ignored() {
-        let mut pace = Pace::new();
+        let mut pace = ReadAheadPace::new();
         pace.asked(10);
         pace.answered(Time::ZERO, 10, 10);
         pace.received(Time::ZERO, 11);

@@ -17,7 +17,7 @@ use super::super::config::{AHEAD_BLOCK_MAX, AHEAD_MAX, FIRST_BLOCK};
 
 /// What becomes of a READ of the client's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum ReadVerdict {
     /// The near half has, or will have before it hears of this, all that answers it.
     Settled,
     /// What answers it was asked for and is not sent yet.
@@ -27,14 +27,14 @@ pub(crate) enum Verdict {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Block {
+struct ReadAheadBlock {
     offset: u64,
     length: u32,
     done: bool,
 }
 
 #[derive(Debug)]
-struct Run {
+struct SequentialRun {
     /// Up to here the client has asked.
     start: u64,
     /// From here on nothing was asked for.
@@ -44,13 +44,13 @@ struct Run {
     /// How much is asked for at a time: what the client asks for at a time.
     block: u32,
     /// What was asked for and the client has not passed, in order.
-    blocks: VecDeque<Block>,
+    blocks: VecDeque<ReadAheadBlock>,
 }
 
 /// See the head of this file.
 #[derive(Debug)]
 pub(crate) struct ReadAhead {
-    run: Option<Run>,
+    run: Option<SequentialRun>,
     /// Where a READ would continue the last one.
     expected: u64,
     /// The longest READ that the server takes.
@@ -103,7 +103,7 @@ impl ReadAhead {
     }
 
     /// A READ of the client's, plain and within what the server takes.
-    pub(crate) fn read(&mut self, offset: u64, length: u32) -> Verdict {
+    pub(crate) fn read(&mut self, offset: u64, length: u32) -> ReadVerdict {
         let end = offset + u64::from(length);
         let continues = offset == self.expected;
         self.expected = end;
@@ -124,40 +124,40 @@ impl ReadAhead {
                 run.limit = (run.limit * 2).clamp(4 * u64::from(block), AHEAD_MAX);
                 run.block = block;
                 run.drop_passed();
-                return Verdict::Forward;
+                return ReadVerdict::Forward;
             }
         }
         self.run = None;
         if continues && length <= AHEAD_BLOCK_MAX {
             self.begin(end, block, 2 * u64::from(block));
         }
-        Verdict::Forward
+        ReadVerdict::Forward
     }
 
     /// Whether what answers this READ of an earlier time has been sent now.
-    pub(crate) fn verdict(&self, offset: u64, length: u32) -> Verdict {
+    pub(crate) fn verdict(&self, offset: u64, length: u32) -> ReadVerdict {
         let Some(run) = &self.run else {
-            return Verdict::Forward;
+            return ReadVerdict::Forward;
         };
         let end = offset + u64::from(length);
         let end = self.end.map_or(end, |file_end| end.min(file_end));
         if offset >= end {
             // Behind the file's end, which the near half was told.
-            return Verdict::Settled;
+            return ReadVerdict::Settled;
         }
         let mut reached = offset;
         for block in &run.blocks {
             if block.offset <= reached && reached < block.offset + u64::from(block.length) {
                 if !block.done {
-                    return Verdict::Wait;
+                    return ReadVerdict::Wait;
                 }
                 reached = block.offset + u64::from(block.length);
                 if reached >= end {
-                    return Verdict::Settled;
+                    return ReadVerdict::Settled;
                 }
             }
         }
-        Verdict::Forward
+        ReadVerdict::Forward
     }
 
     /// What to ask the server for next, of at most `room` bytes beyond what the client asked for.
@@ -176,7 +176,7 @@ impl ReadAhead {
     pub(crate) fn asked(&mut self, offset: u64, length: u32) {
         if let Some(run) = &mut self.run {
             run.next = offset + u64::from(length);
-            run.blocks.push_back(Block {
+            run.blocks.push_back(ReadAheadBlock {
                 offset,
                 length,
                 done: false,
@@ -211,7 +211,7 @@ impl ReadAhead {
     }
 
     fn begin(&mut self, at: u64, block: u32, limit: u64) {
-        self.run = Some(Run {
+        self.run = Some(SequentialRun {
             start: at,
             next: at,
             limit,
@@ -221,7 +221,7 @@ impl ReadAhead {
     }
 }
 
-impl Run {
+impl SequentialRun {
     /// Forgets what lies wholly before `start`: the near half has, too.
     fn drop_passed(&mut self) {
         while self
@@ -278,9 +278,9 @@ mod tests {
     fn a_serial_reader_is_followed_further_and_further() {
         let mut ahead = ReadAhead::new(1 << 30, 8 << 20);
         ask(&mut ahead);
-        assert_eq!(ahead.read(0, 60_000), Verdict::Wait);
+        assert_eq!(ahead.read(0, 60_000), ReadVerdict::Wait);
         ahead.sent(0, 65_536, 65_536);
-        assert_eq!(ahead.verdict(0, 60_000), Verdict::Settled);
+        assert_eq!(ahead.verdict(0, 60_000), ReadVerdict::Settled);
         let mut reach = 0;
         for turn in 1..6 {
             let blocks = ask(&mut ahead);
@@ -290,7 +290,7 @@ mod tests {
             for (offset, length) in blocks {
                 ahead.sent(offset, length, length);
             }
-            assert_eq!(ahead.read(turn * 60_000, 60_000), Verdict::Settled);
+            assert_eq!(ahead.read(turn * 60_000, 60_000), ReadVerdict::Settled);
             assert!(ahead.ahead() + 60_000 > reach);
             reach = ahead.ahead();
         }
@@ -301,9 +301,9 @@ mod tests {
     fn a_read_elsewhere_ends_the_run_and_a_serial_pair_begins_one() {
         let mut ahead = ReadAhead::new(1 << 30, 8 << 20);
         ask(&mut ahead);
-        assert_eq!(ahead.read(1 << 20, 4_096), Verdict::Forward);
+        assert_eq!(ahead.read(1 << 20, 4_096), ReadVerdict::Forward);
         assert_eq!(ask(&mut ahead), []);
-        assert_eq!(ahead.read((1 << 20) + 4_096, 4_096), Verdict::Forward);
+        assert_eq!(ahead.read((1 << 20) + 4_096, 4_096), ReadVerdict::Forward);
         assert_eq!(
             ask(&mut ahead),
             [((1 << 20) + 8_192, 4_096), ((1 << 20) + 12_288, 4_096)]
@@ -315,11 +315,11 @@ mod tests {
         let mut ahead = ReadAhead::new(70_000, 8 << 20);
         ask(&mut ahead);
         ahead.sent(0, 65_536, 65_536);
-        assert_eq!(ahead.read(0, 65_536), Verdict::Settled);
+        assert_eq!(ahead.read(0, 65_536), ReadVerdict::Settled);
         assert_eq!(ask(&mut ahead), [(65_536, 4_464)]);
         ahead.sent(65_536, 4_464, 4_464);
-        assert_eq!(ahead.read(65_536, 65_536), Verdict::Settled);
-        assert_eq!(ahead.read(131_072, 65_536), Verdict::Settled);
+        assert_eq!(ahead.read(65_536, 65_536), ReadVerdict::Settled);
+        assert_eq!(ahead.read(131_072, 65_536), ReadVerdict::Settled);
         assert_eq!(ask(&mut ahead), []);
     }
 
@@ -329,9 +329,9 @@ mod tests {
         ask(&mut ahead);
         ahead.sent(0, 65_536, 10);
         assert_eq!(ahead.end(), Some(10));
-        assert_eq!(ahead.read(0, 65_536), Verdict::Settled);
+        assert_eq!(ahead.read(0, 65_536), ReadVerdict::Settled);
         ahead.forget();
-        assert_eq!(ahead.read(0, 65_536), Verdict::Forward);
+        assert_eq!(ahead.read(0, 65_536), ReadVerdict::Forward);
         assert_eq!(ahead.end(), None);
     }
 }

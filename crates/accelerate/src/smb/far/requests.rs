@@ -4,32 +4,32 @@ use bytes::{Bytes, BytesMut};
 use vocab::Time;
 
 use super::connection::asks_for_interfaces;
-use super::message::{Message, SAME_SESSION, Unverified};
-use super::open::{Grant, Open, Waiting};
-use super::read_ahead::Verdict;
-use super::{Far, Finish, Outstanding, Purpose, State};
-use crate::smb::config::{AHEAD_CREDITS, AHEAD_MAX, Channels, OUTSTANDING_MAX};
-use crate::smb::frames::Frame;
-use crate::smb::keys::SetUps;
+use super::message::{GatheredMessage, SAME_SESSION, SignatureError};
+use super::open::{LicenceState, TrackedOpen, WaitingRead};
+use super::read_ahead::ReadVerdict;
+use super::{FarState, OutstandingRequest, RequestPurpose, Smb2FarHalf, StreamFinish};
+use crate::smb::config::{AHEAD_CREDITS, AHEAD_MAX, ChannelPolicy, OUTSTANDING_MAX};
+use crate::smb::frames::HalfFrame;
+use crate::smb::keys::PendingSetUps;
 use crate::smb::listing::may_change_names;
 use crate::smb::wire::FileId;
 use crate::smb::wire::create::{REQUEST_OPLOCK_AT, oplock_level};
 use crate::smb::wire::frame::{FRAME_HEADER, frame_header};
-use crate::smb::wire::header::{self, Guard, Header, command, flag, status};
+use crate::smb::wire::header::{self, MessageProtection, Smb2Header, command, flag, status};
 use crate::smb::wire::set_info::{asks_for_position, position_set, set_position_body};
 use crate::smb::wire::set_up::is_binding;
-use crate::smb::wire::split::{Foreign, Head, Piece};
-use crate::smb::wire::target::{Chain, Touch, touch};
+use crate::smb::wire::split::{ForeignFrame, Smb2MessageHead, SplitterPiece};
+use crate::smb::wire::target::{CompoundChain, RequestEffect, touch};
 use crate::smb::wire::transfer::{ReadRequest, WriteRequest};
-use crate::{Output, ReasonCode};
+use crate::{AcceleratorOutput, ReasonCode};
 
-impl Far {
+impl Smb2FarHalf {
     /// Bytes of the client's.
     pub(super) fn request_bytes(&mut self, now: Time, bytes: Bytes) {
         self.requests.push(bytes);
-        while self.state != State::Gone {
+        while self.state != FarState::Gone {
             match self.requests.next() {
-                Ok(Some(Piece::Sealed(frame))) => self.sealed_request(now, frame),
+                Ok(Some(SplitterPiece::Sealed(frame))) => self.sealed_request(now, frame),
                 Ok(Some(piece)) => {
                     if self.gathering.push(piece) {
                         let mut message = std::mem::take(&mut self.gathering);
@@ -40,12 +40,13 @@ impl Far {
                     }
                 }
                 Ok(None) => return,
-                Err(Foreign::Smb1) if self.position == 0 => {
+                Err(ForeignFrame::Smb1) if self.position == 0 => {
                     // The only SMB1 message that an SMB2 client sends: its first NEGOTIATE, which
                     // takes id 0 ([MS-SMB2] §3.3.5.3.1, SMB 2.??? Support).
                     self.ids.pass(0, 1);
-                    let nobodys = (0, Guard::Nothing);
-                    let negotiate = Outstanding::new(Some(0), Purpose::Plain, 1, nobodys);
+                    let nobodys = (0, MessageProtection::Nothing);
+                    let negotiate =
+                        OutstandingRequest::new(Some(0), RequestPurpose::Plain, 1, nobodys);
                     self.outstanding.insert(0, negotiate);
                     self.requests.skip_frame();
                 }
@@ -55,7 +56,7 @@ impl Far {
     }
 
     /// A frame of the client's is complete.
-    pub(super) fn arrived(&mut self, now: Time, message: Message) {
+    pub(super) fn arrived(&mut self, now: Time, message: GatheredMessage) {
         self.position += 1;
         if let Some(reason) = self.objection(&message) {
             // Put back, so that letting go passes it on.
@@ -91,10 +92,10 @@ impl Far {
     /// A question for the server's interfaces that is answered here as a server does that has no further
     /// channels ([MS-SMB2] §3.3.5.15.11, Handling a Query Network Interface Request): in a session
     /// that can be helped, and would not be any more after it.
-    fn refused_channels(&self, message: &Message) -> Option<Header> {
+    fn refused_channels(&self, message: &GatheredMessage) -> Option<Smb2Header> {
         let head = message.single()?;
         let header = head.header;
-        let is_refused = self.settings.channels == Channels::One
+        let is_refused = self.settings.channels == ChannelPolicy::One
             && asks_for_interfaces(&header, head.body())
             && self.sessions.is_keyed(header.session)
             && !self.may_have_channels(header.session)
@@ -103,7 +104,7 @@ impl Far {
     }
 
     /// Why the client's message cannot be handled, if so.
-    fn objection(&mut self, message: &Message) -> Option<ReasonCode> {
+    fn objection(&mut self, message: &GatheredMessage) -> Option<ReasonCode> {
         let waiting = self.queue.len() + self.lists_waiting;
         if self.outstanding.len() > OUTSTANDING_MAX || waiting > OUTSTANDING_MAX {
             return Some(ReasonCode::LIMIT);
@@ -122,14 +123,14 @@ impl Far {
                 }
                 _ => false,
             };
-            if self.state == State::Engaged && is_lost {
+            if self.state == FarState::Engaged && is_lost {
                 return Some(ReasonCode::UNSUPPORTED);
             }
         }
         match message.verify(|session| self.sessions.client_key(session)) {
             Ok(_) => None,
-            Err(Unverified::Forged) => Some(ReasonCode::FORGED),
-            Err(Unverified::NoKey { session }) => {
+            Err(SignatureError::Forged) => Some(ReasonCode::FORGED),
+            Err(SignatureError::NoKey { session }) => {
                 let (reason, account) = self.sessions.why_no_key(session);
                 self.no_key_for = account;
                 Some(reason)
@@ -140,7 +141,7 @@ impl Far {
     /// Whether a session that is set up can be followed, so that its keys may be known. One that
     /// stands keeps those that it has ([MS-SMB2] §3.3.5.5.2, Reauthenticating an Existing Session), or goes
     /// on without.
-    fn can_follow(&self, message: &Message) -> bool {
+    fn can_follow(&self, message: &GatheredMessage) -> bool {
         let is_new = self.settings.accounts.is_some() || self.settings.keytab.is_some();
         let session = message.single().map(|head| head.header.session);
         let stands =
@@ -150,7 +151,7 @@ impl Far {
     }
 
     /// The frame may ask for further channels.
-    fn note_channels(&mut self, now: Time, message: &Message) {
+    fn note_channels(&mut self, now: Time, message: &GatheredMessage) {
         for session in message.asks_for_interfaces() {
             self.connection.note_channels(session);
             for file in self.files() {
@@ -162,9 +163,9 @@ impl Far {
     }
 
     /// What the frame says of the connection and its sessions.
-    fn note_set_up(&mut self, message: &Message) {
+    fn note_set_up(&mut self, message: &GatheredMessage) {
         if let Some(header) = message.first().copied()
-            && SetUps::wants(&header)
+            && PendingSetUps::wants(&header)
             && let Some(joined) = message.joined()
         {
             self.set_ups.request(&header, &joined);
@@ -172,7 +173,7 @@ impl Far {
     }
 
     /// What the frame does to what is known of opens.
-    fn note_touches(&mut self, now: Time, message: &Message) {
+    fn note_touches(&mut self, now: Time, message: &GatheredMessage) {
         if self.opens.is_empty() {
             return;
         }
@@ -181,8 +182,8 @@ impl Far {
                 self.forget_fresh(file);
             }
         }
-        let mut chain = Chain::default();
-        let touches: Vec<(Touch, Header, Option<u64>)> = message
+        let mut chain = CompoundChain::default();
+        let touches: Vec<(RequestEffect, Smb2Header, Option<u64>)> = message
             .heads()
             .map(|head| {
                 let touch = chain.touch(&head.header, head.body());
@@ -191,7 +192,7 @@ impl Far {
             })
             .collect();
         for (touch, header, position) in touches {
-            if let (Touch::Changes(file), command::SET_INFO, Some(position)) =
+            if let (RequestEffect::Changes(file), command::SET_INFO, Some(position)) =
                 (touch, header.command, position)
                 && let Some(open) = self.opens.get_mut(&file)
             {
@@ -199,21 +200,21 @@ impl Far {
             }
             let (session, tree) = (header.session, header.tree);
             match touch {
-                Touch::Changes(file) if header.command == command::LOCK => {
+                RequestEffect::Changes(file) if header.command == command::LOCK => {
                     self.changes(file);
                     self.locks(now, file);
                 }
-                Touch::Nothing | Touch::Asks(_) | Touch::Flushes(_) => {}
-                Touch::Changes(file) => self.changes(file),
-                Touch::Closes(file) => {
+                RequestEffect::Nothing | RequestEffect::Asks(_) | RequestEffect::Flushes(_) => {}
+                RequestEffect::Changes(file) => self.changes(file),
+                RequestEffect::Closes(file) => {
                     self.forget_ahead(file);
                     if let Some(open) = self.opens.get_mut(&file) {
                         open.close();
                     }
                 }
-                Touch::EndsTree => self.end_opens(|open| open == (session, tree)),
-                Touch::EndsSession => self.end_opens(|open| open.0 == session),
-                Touch::Anything => {
+                RequestEffect::EndsTree => self.end_opens(|open| open == (session, tree)),
+                RequestEffect::EndsSession => self.end_opens(|open| open.0 == session),
+                RequestEffect::Anything => {
                     for file in self.files() {
                         self.forget_ahead(file);
                     }
@@ -253,7 +254,7 @@ impl Far {
 
     /// Takes a READ alone in its frame that is, or will be, answered by what is read ahead; gives
     /// back what is not.
-    fn answer_ahead(&mut self, message: Message) -> Option<Message> {
+    fn answer_ahead(&mut self, message: GatheredMessage) -> Option<GatheredMessage> {
         let Some((header, request)) = served_read(&message) else {
             return Some(message);
         };
@@ -283,16 +284,16 @@ impl Far {
         }
         let verdict = reads.read(request.offset, request.length);
         // A READ that the server does not see leaves its position behind.
-        open.is_moved |= verdict != Verdict::Forward;
+        open.is_moved |= verdict != ReadVerdict::Forward;
         match verdict {
-            Verdict::Settled => {
-                self.tell_near(Frame::Settled {
+            ReadVerdict::Settled => {
+                self.tell_near(HalfFrame::Settled {
                     message_id: header.message_id,
                 });
                 None
             }
-            Verdict::Wait => {
-                open.waiting.push(Waiting {
+            ReadVerdict::Wait => {
+                open.waiting.push(WaitingRead {
                     message_id: header.message_id,
                     offset: request.offset,
                     length: request.length,
@@ -300,7 +301,7 @@ impl Far {
                 });
                 None
             }
-            Verdict::Forward => {
+            ReadVerdict::Forward => {
                 // It may have ended the run that others wait for.
                 self.judge_waiting(request.file);
                 Some(message)
@@ -309,12 +310,12 @@ impl Far {
     }
 
     /// The near half does not have what answered this READ any more.
-    pub(super) fn read_again(&mut self, header: &Header, request: &ReadRequest) {
+    pub(super) fn read_again(&mut self, header: &Smb2Header, request: &ReadRequest) {
         let mut bytes = BytesMut::from(&frame_header(header::LENGTH + 49)[..]);
         bytes.extend_from_slice(&header.emit());
         bytes.extend_from_slice(&request.emit());
-        let mut message = Message::default();
-        message.push(Piece::Head(Head {
+        let mut message = GatheredMessage::default();
+        message.push(SplitterPiece::Head(Smb2MessageHead {
             bytes,
             start: FRAME_HEADER,
             header: *header,
@@ -324,19 +325,19 @@ impl Far {
             message.mark_sealed(header.session);
         }
         let is_one = header.command == command::READ && header.next == 0;
-        if is_one && self.state == State::Engaged && self.queue.len() <= OUTSTANDING_MAX {
+        if is_one && self.state == FarState::Engaged && self.queue.len() <= OUTSTANDING_MAX {
             self.enqueue(message);
         }
     }
 
-    pub(super) fn enqueue(&mut self, message: Message) {
+    pub(super) fn enqueue(&mut self, message: GatheredMessage) {
         self.queue_bytes += message.bytes();
         self.queue.push_back(message);
     }
 
     /// Sends all that may be sent now.
     pub(super) fn pump(&mut self, now: Time) {
-        if self.state == State::Gone {
+        if self.state == FarState::Gone {
             return;
         }
         self.give_back_confirmed();
@@ -355,9 +356,9 @@ impl Far {
             self.queue_bytes -= message.bytes();
             self.dispatch(now, message);
         }
-        if self.client_finish == Finish::Wanted && self.queue.is_empty() {
-            self.client_finish = Finish::Done;
-            self.outputs.push_back(Output::FinishLan);
+        if self.client_finish == StreamFinish::Wanted && self.queue.is_empty() {
+            self.client_finish = StreamFinish::Done;
+            self.outputs.push_back(AcceleratorOutput::FinishLan);
         }
         self.read_ahead(now);
         self.list_all_ahead();
@@ -368,30 +369,36 @@ impl Far {
 
     /// Whether a message alone in its frame asks for further channels of a session whose opens are not
     /// given back yet, or a frame for an open that outlives others which are not.
-    pub(super) fn waits_for_opens(&self, message: &Message) -> bool {
+    pub(super) fn waits_for_opens(&self, message: &GatheredMessage) -> bool {
         let is_single = message.single().is_some();
-        is_single && self.asks_for_channels(message, |grant| grant != Grant::Given)
+        is_single && self.asks_for_channels(message, |grant| grant != LicenceState::Given)
             || (is_single || !self.works_on_opens(message)) && self.waits_for_writers(message)
     }
 
     /// Whether something in a frame may be about opens that are there already.
-    fn works_on_opens(&self, message: &Message) -> bool {
-        let mut chain = Chain::default();
+    fn works_on_opens(&self, message: &GatheredMessage) -> bool {
+        let mut chain = CompoundChain::default();
         message.heads().any(|head| {
             let touch = chain.touch(&head.header, head.body());
             match touch {
-                Touch::Nothing => false,
-                Touch::EndsTree | Touch::EndsSession | Touch::Anything => true,
-                Touch::Asks(file)
-                | Touch::Changes(file)
-                | Touch::Flushes(file)
-                | Touch::Closes(file) => self.opens.contains_key(&file),
+                RequestEffect::Nothing => false,
+                RequestEffect::EndsTree | RequestEffect::EndsSession | RequestEffect::Anything => {
+                    true
+                }
+                RequestEffect::Asks(file)
+                | RequestEffect::Changes(file)
+                | RequestEffect::Flushes(file)
+                | RequestEffect::Closes(file) => self.opens.contains_key(&file),
             }
         })
     }
 
     /// Whether a message asks for further channels of a session that has opens with such a grant.
-    fn asks_for_channels(&self, message: &Message, is_meant: impl Fn(Grant) -> bool) -> bool {
+    fn asks_for_channels(
+        &self,
+        message: &GatheredMessage,
+        is_meant: impl Fn(LicenceState) -> bool,
+    ) -> bool {
         let mut sessions = message
             .asks_for_interfaces()
             .filter(|session| self.may_have_channels(*session));
@@ -401,8 +408,8 @@ impl Far {
         })
     }
 
-    fn may_pass(&self, message: &Message) -> bool {
-        if self.state == State::Watching {
+    fn may_pass(&self, message: &GatheredMessage) -> bool {
+        if self.state == FarState::Watching {
             return true;
         }
         // Whether WRITEs through opens that are not watched overlap with those under way nobody knows.
@@ -430,9 +437,9 @@ impl Far {
         // Before a client may get another channel, nothing is answered for it any more. A compound may
         // hold the very WRITE that its file is given back behind, so it waits for no more than that.
         let is_served = self.asks_for_channels(message, |grant| match grant {
-            Grant::Held => true,
-            Grant::Breaking { confirmed, .. } => !confirmed,
-            Grant::Given => false,
+            LicenceState::Held => true,
+            LicenceState::Breaking { confirmed, .. } => !confirmed,
+            LicenceState::Given => false,
         });
         // With nothing under way no credit will come; then the server may judge.
         !is_served
@@ -444,8 +451,8 @@ impl Far {
     }
 
     /// The open whose position a request asks for, if the server's may be another.
-    fn moved_open(&self, message: &Message) -> Option<FileId> {
-        let mut chain = Chain::default();
+    fn moved_open(&self, message: &GatheredMessage) -> Option<FileId> {
+        let mut chain = CompoundChain::default();
         message.heads().find_map(|head| {
             let file = chain.touch(&head.header, head.body()).file()?;
             let asks = head.header.command == command::QUERY_INFO
@@ -463,11 +470,11 @@ impl Far {
         open.is_moved = false;
         let header = open.request(command::SET_INFO);
         let body = set_position_body(file, open.seek);
-        self.send_own(header, &body, Purpose::Own);
+        self.send_own(header, &body, RequestPurpose::Own);
     }
 
     /// Gives a frame of the client's ids of the server's window and sends it.
-    fn dispatch(&mut self, now: Time, mut message: Message) {
+    fn dispatch(&mut self, now: Time, mut message: GatheredMessage) {
         if self.refuse_late_write(&message) {
             return;
         }
@@ -483,7 +490,8 @@ impl Far {
         let asked = message.first().copied();
         let mut is_void = false;
         let is_refused = message.relates_to_nothing();
-        let (mut chain, mut session) = (Chain::default(), message.sealed_for().unwrap_or(0));
+        let (mut chain, mut session) =
+            (CompoundChain::default(), message.sealed_for().unwrap_or(0));
         for head in message.heads_mut() {
             let header = head.header;
             if header.session != SAME_SESSION {
@@ -491,7 +499,7 @@ impl Far {
             }
             if header.command == command::CANCEL {
                 let meant = self.cancelled(&header);
-                if self.state == State::Engaged {
+                if self.state == FarState::Engaged {
                     is_void |= meant.is_none();
                     head.set_message_id(meant.unwrap_or(header::UNASKED));
                 }
@@ -503,7 +511,7 @@ impl Far {
                 _ => purpose(&header, touch),
             };
             let (mut is_early, mut is_awaited, mut written_at) = (false, false, None);
-            if let Purpose::Changes { file, is_write } = purpose
+            if let RequestPurpose::Changes { file, is_write } = purpose
                 && let Some(open) = self.opens.get_mut(&file)
             {
                 self.leases.change_begins(open);
@@ -518,16 +526,16 @@ impl Far {
                     written_at = Some(start);
                 }
             }
-            if let Purpose::Closes(file) = purpose {
+            if let RequestPurpose::Closes(file) = purpose {
                 is_early = self.opens.get(&file).is_some_and(|open| open.may_close);
             }
             self.early += usize::from(is_early);
-            if let Purpose::Lists(file) = purpose
+            if let RequestPurpose::Lists(file) = purpose
                 && let Some(listing) = self.listing(file)
             {
                 listing.asked_by_client += 1;
             }
-            if let Purpose::Create {
+            if let RequestPurpose::Create {
                 is_bare: false,
                 is_ours: true,
                 ..
@@ -536,14 +544,14 @@ impl Far {
                 head.body_mut()[REQUEST_OPLOCK_AT] = oplock_level::EXCLUSIVE;
             }
             let id = match self.state {
-                State::Watching => {
+                FarState::Watching => {
                     self.ids.pass(header.message_id, header.charge());
                     header.message_id
                 }
-                State::Engaged | State::Gone => self.ids.take(header.charge()),
+                FarState::Engaged | FarState::Gone => self.ids.take(header.charge()),
             };
             head.set_message_id(id);
-            let request = Outstanding {
+            let request = OutstandingRequest {
                 client_id: Some(header.message_id),
                 purpose,
                 charge: header.charge(),
@@ -561,9 +569,9 @@ impl Far {
         if is_void && message.single().is_some() {
             return;
         }
-        if self.state == State::Engaged {
+        if self.state == FarState::Engaged {
             message.sign(|session| self.sessions.server_key(session));
-            if let Some(header) = asked.filter(SetUps::wants)
+            if let Some(header) = asked.filter(PendingSetUps::wants)
                 && let Some(joined) = message.joined()
             {
                 self.set_ups.sent(header.message_id, &joined);
@@ -581,7 +589,7 @@ impl Far {
 
     /// Under which id the server knows what a CANCEL means, if it does. A CANCEL names a request under way, and
     /// takes no id itself ([MS-SMB2] §3.2.4.24, Application Requests Canceling an Operation).
-    fn cancelled(&self, header: &Header) -> Option<u64> {
+    fn cancelled(&self, header: &Smb2Header) -> Option<u64> {
         match self.outstanding.of_client(header.message_id) {
             // What the client holds for done stays.
             Some((_, request)) if request.is_early => None,
@@ -595,7 +603,12 @@ impl Far {
     }
 
     /// Sends a request of our own, signed or encrypted if its header says so.
-    pub(super) fn send_own(&mut self, mut header: Header, body: &[u8], purpose: Purpose) {
+    pub(super) fn send_own(
+        &mut self,
+        mut header: Smb2Header,
+        body: &[u8],
+        purpose: RequestPurpose,
+    ) {
         header.message_id = self.ids.take(header.charge());
         let mut bytes = frame_header(header::LENGTH + body.len()).to_vec();
         bytes.extend(header.emit());
@@ -606,7 +619,7 @@ impl Far {
         }
         self.outstanding.insert(
             header.message_id,
-            Outstanding::new(
+            OutstandingRequest::new(
                 None,
                 purpose,
                 header.charge(),
@@ -621,7 +634,7 @@ impl Far {
 
     /// Asks the server for what clients will probably ask for.
     fn read_ahead(&mut self, now: Time) {
-        if !self.queue.is_empty() || self.client_finish != Finish::Open {
+        if !self.queue.is_empty() || self.client_finish != StreamFinish::Open {
             return;
         }
         let mut ahead = None;
@@ -652,7 +665,7 @@ impl Far {
                         .is_some_and(|reads| reads.next(u64::MAX).is_some())
             });
             if !wants_more {
-                return self.opens.get(&file).is_some_and(Open::is_held);
+                return self.opens.get(&file).is_some_and(TrackedOpen::is_held);
             }
             let ahead = ahead.get_or_insert_with(|| self.ahead_of_all());
             let Some(open) = self.opens.get_mut(&file).filter(|open| open.is_held()) else {
@@ -694,7 +707,7 @@ impl Far {
             };
             self.pace.asked(u64::from(length));
             self.ahead_credits += charge;
-            let purpose = Purpose::Ahead {
+            let purpose = RequestPurpose::Ahead {
                 file,
                 offset,
                 length,
@@ -714,7 +727,7 @@ impl Far {
 
     /// A WRITE that the client may hold for done, to a file that another client has been given
     /// since: it is refused, and the near half reports it.
-    fn refuse_late_write(&mut self, message: &Message) -> bool {
+    fn refuse_late_write(&mut self, message: &GatheredMessage) -> bool {
         let Some(head) = message.single() else {
             return false;
         };
@@ -724,7 +737,8 @@ impl Far {
         let Some(file) = touch(&head.header, head.body()).file() else {
             return false;
         };
-        let is_late = |open: &&mut Open| open.grant == Grant::Given && open.is_from_before();
+        let is_late =
+            |open: &&mut TrackedOpen| open.grant == LicenceState::Given && open.is_from_before();
         let Some(open) = self.opens.get_mut(&file).filter(is_late) else {
             return false;
         };
@@ -735,10 +749,10 @@ impl Far {
     }
 
     /// Answers a request in the server's place with an error.
-    fn refuse(&mut self, request: &Header, status: u32) {
+    fn refuse(&mut self, request: &Smb2Header, status: u32) {
         let mut refusal = header::error_answer(request, status);
         let key = self.sessions.client_key(request.session);
-        if let Some(key) = key.filter(|_| request.guard() == Guard::Signed) {
+        if let Some(key) = key.filter(|_| request.guard() == MessageProtection::Signed) {
             key.sign(&mut refusal[FRAME_HEADER..], []);
         }
         self.answer_here(request, refusal.into());
@@ -746,28 +760,33 @@ impl Far {
 }
 
 /// What a request's answer will tell.
-fn purpose(header: &Header, touch: Touch) -> Purpose {
+fn purpose(header: &Smb2Header, touch: RequestEffect) -> RequestPurpose {
     match touch {
-        Touch::Changes(file) => Purpose::Changes {
+        RequestEffect::Changes(file) => RequestPurpose::Changes {
             file,
             is_write: header.command == command::WRITE,
         },
-        Touch::Closes(file) => Purpose::Closes(file),
-        Touch::Asks(file) if header.command == command::QUERY_DIRECTORY => Purpose::Lists(file),
-        Touch::EndsTree => Purpose::Ends {
+        RequestEffect::Closes(file) => RequestPurpose::Closes(file),
+        RequestEffect::Asks(file) if header.command == command::QUERY_DIRECTORY => {
+            RequestPurpose::Lists(file)
+        }
+        RequestEffect::EndsTree => RequestPurpose::Ends {
             session: header.session,
             tree: Some(header.tree),
         },
-        Touch::EndsSession => Purpose::Ends {
+        RequestEffect::EndsSession => RequestPurpose::Ends {
             session: header.session,
             tree: None,
         },
-        Touch::Nothing | Touch::Asks(_) | Touch::Flushes(_) | Touch::Anything => Purpose::Plain,
+        RequestEffect::Nothing
+        | RequestEffect::Asks(_)
+        | RequestEffect::Flushes(_)
+        | RequestEffect::Anything => RequestPurpose::Plain,
     }
 }
 
 /// What a WRITE alone in its frame changes: the open, from where, to where.
-fn written_range(message: &Message) -> Option<(FileId, u64, u64)> {
+fn written_range(message: &GatheredMessage) -> Option<(FileId, u64, u64)> {
     let head = message.single()?;
     if head.header.command != command::WRITE {
         return None;
@@ -778,7 +797,7 @@ fn written_range(message: &Message) -> Option<(FileId, u64, u64)> {
 }
 
 /// A plain READ alone in its frame.
-fn served_read(message: &Message) -> Option<(Header, ReadRequest)> {
+fn served_read(message: &GatheredMessage) -> Option<(Smb2Header, ReadRequest)> {
     let head = message.single()?;
     if head.header.command != command::READ {
         return None;

@@ -15,29 +15,29 @@
 use bytes::{Bytes, BytesMut};
 use vocab::{SegmentKind, Time};
 
-use super::message::Message;
-use super::sessions::Sender;
-use super::{Far, State};
+use super::message::GatheredMessage;
+use super::sessions::MessageSender;
+use super::{FarState, Smb2FarHalf};
 use crate::ReasonCode;
-use crate::smb::frames::Frame;
-use crate::smb::keys::CHANCE;
+use crate::smb::frames::HalfFrame;
+use crate::smb::keys::NONCE_SEED_LENGTH;
 use crate::smb::sealed;
 use crate::smb::wire::frame::FRAME_HEADER;
-use crate::smb::wire::header::Header;
-use crate::smb::wire::split::{Head, Piece};
-use crate::smb::wire::transform::Transform;
+use crate::smb::wire::header::Smb2Header;
+use crate::smb::wire::split::{Smb2MessageHead, SplitterPiece};
+use crate::smb::wire::transform::TransformHeader;
 
-impl Far {
+impl Smb2FarHalf {
     /// A frame of the client's with an encrypted message.
     pub(super) fn sealed_request(&mut self, now: Time, frame: BytesMut) {
         let frame = frame.freeze();
-        match self.open(Sender::Client, &frame) {
+        match self.open(MessageSender::Client, &frame) {
             Ok((session, pieces)) => {
-                let raw = (self.state == State::Watching).then_some(frame);
-                self.arrived(now, Message::sealed(session, pieces, raw));
+                let raw = (self.state == FarState::Watching).then_some(frame);
+                self.arrived(now, GatheredMessage::sealed(session, pieces, raw));
             }
             Err(reason) => {
-                self.gathering = Message::unread(frame);
+                self.gathering = GatheredMessage::unread(frame);
                 self.stop(reason);
             }
         }
@@ -45,7 +45,7 @@ impl Far {
 
     /// The near half has opened the message that follows.
     pub(super) fn request_sealed(&mut self, session: u64) {
-        let is_expected = self.state == State::Engaged
+        let is_expected = self.state == FarState::Engaged
             && self.requests.at_boundary()
             && self.next_sealed.is_none()
             && self.sessions.is_proved(session);
@@ -56,7 +56,7 @@ impl Far {
     }
 
     /// Marks a message of the client's as the near half has said; whether it can be so.
-    pub(super) fn mark_sealed(&mut self, message: &mut Message) -> bool {
+    pub(super) fn mark_sealed(&mut self, message: &mut GatheredMessage) -> bool {
         let Some(session) = self.next_sealed.take() else {
             return true;
         };
@@ -69,54 +69,61 @@ impl Far {
     /// A frame of the server's with an encrypted message.
     pub(super) fn sealed_answer(&mut self, now: Time, frame: BytesMut) {
         let frame = frame.freeze();
-        let opened = self.open(Sender::Server, &frame);
-        if self.state == State::Watching {
+        let opened = self.open(MessageSender::Server, &frame);
+        if self.state == FarState::Watching {
             self.send_client(SegmentKind::Payload, frame);
         }
         let (session, pieces) = match opened {
-            Ok(_) if self.state == State::Engaged && !self.near_takes_sealing => {
+            Ok(_) if self.state == FarState::Engaged && !self.near_takes_sealing => {
                 return self.stop(ReasonCode::ENCRYPTED);
             }
             Ok(opened) => opened,
             Err(reason) => return self.stop(reason),
         };
-        if self.state == State::Engaged {
+        if self.state == FarState::Engaged {
             // Of a session in which nothing was encrypted before.
             self.tell_sealing();
         }
-        self.is_muted = self.state == State::Watching;
+        self.is_muted = self.state == FarState::Watching;
         self.answer_sealed = Some(session);
         let mut pieces = pieces.into_iter().peekable();
         while let Some(piece) = pieces.next() {
             match piece {
-                Piece::Head(head) if self.state != State::Gone => {
+                SplitterPiece::Head(head) if self.state != FarState::Gone => {
                     let mut rest = Vec::new();
-                    while let Some(Piece::Rest(kind, bytes)) =
-                        pieces.next_if(|piece| matches!(piece, Piece::Rest(..)))
+                    while let Some(SplitterPiece::Rest(kind, bytes)) =
+                        pieces.next_if(|piece| matches!(piece, SplitterPiece::Rest(..)))
                     {
                         rest.push((kind, bytes));
                     }
                     self.learn_keys(&head, &rest);
-                    if self.state != State::Gone {
+                    if self.state != FarState::Gone {
                         self.whole_answer(now, head, rest);
                     }
                 }
-                Piece::End if self.state != State::Gone => self.answer_complete(),
-                Piece::Head(_) | Piece::Rest(..) | Piece::End | Piece::Sealed(_) => {}
+                SplitterPiece::End if self.state != FarState::Gone => self.answer_complete(),
+                SplitterPiece::Head(_)
+                | SplitterPiece::Rest(..)
+                | SplitterPiece::End
+                | SplitterPiece::Sealed(_) => {}
             }
         }
         self.is_muted = false;
         self.answer_sealed = None;
-        if self.state != State::Gone {
+        if self.state != FarState::Gone {
             self.forget_ended(session);
             self.give_ready();
         }
     }
 
     /// The session and the pieces of an encrypted message.
-    fn open(&mut self, sender: Sender, frame: &Bytes) -> Result<(u64, Vec<Piece>), ReasonCode> {
+    fn open(
+        &mut self,
+        sender: MessageSender,
+        frame: &Bytes,
+    ) -> Result<(u64, Vec<SplitterPiece>), ReasonCode> {
         let message = &frame[FRAME_HEADER..];
-        let transform = Transform::parse(message).map_err(|_| ReasonCode::VIOLATION)?;
+        let transform = TransformHeader::parse(message).map_err(|_| ReasonCode::VIOLATION)?;
         let session = transform.session;
         let plain = self
             .sessions
@@ -136,20 +143,20 @@ impl Far {
         }
         for (session, keys) in self.sessions.sealing_to_tell() {
             let chance = self.draw();
-            self.tell_near(Frame::Sealing {
+            self.tell_near(HalfFrame::Sealing {
                 session,
                 keys,
-                chance,
+                nonce_seed: chance,
                 may_store: self.settings.may_store_decrypted,
             });
         }
     }
 
     /// Chance for nonces.
-    pub(super) fn draw(&mut self) -> [u8; CHANCE] {
-        let mut chance = [0; CHANCE];
-        chance[..8].copy_from_slice(&self.chance.next_u64().to_be_bytes());
-        chance[8..].copy_from_slice(&self.chance.next_u64().to_be_bytes());
+    pub(super) fn draw(&mut self) -> [u8; NONCE_SEED_LENGTH] {
+        let mut chance = [0; NONCE_SEED_LENGTH];
+        chance[..8].copy_from_slice(&self.random.next_u64().to_be_bytes());
+        chance[8..].copy_from_slice(&self.random.next_u64().to_be_bytes());
         chance
     }
 
@@ -167,12 +174,12 @@ impl Far {
     }
 
     /// Passes a message's head on to the client, unless it has passed as it came.
-    pub(super) fn pass_head(&mut self, head: Head) {
+    pub(super) fn pass_head(&mut self, head: Smb2MessageHead) {
         if let Some(session) = self.answer_sealed
             && head.start > 0
             && !self.is_muted
         {
-            self.tell_near(Frame::Sealed { session });
+            self.tell_near(HalfFrame::Sealed { session });
         }
         self.pass(SegmentKind::Control, head.bytes.freeze());
     }
@@ -195,7 +202,7 @@ impl Far {
     }
 
     /// Gives the client an answer from here, encrypted if its request was.
-    pub(super) fn answer_here(&mut self, request: &Header, answer: Bytes) {
+    pub(super) fn answer_here(&mut self, request: &Smb2Header, answer: Bytes) {
         let sealed = request.is_sealed.then_some(request.session);
         self.ready.push((sealed, answer));
         if self.answers.at_boundary() && self.answer_sealed.is_none() {
@@ -207,7 +214,7 @@ impl Far {
     pub(super) fn give_ready(&mut self) {
         for (sealed, answer) in std::mem::take(&mut self.ready) {
             if let Some(session) = sealed {
-                self.tell_near(Frame::Sealed { session });
+                self.tell_near(HalfFrame::Sealed { session });
             }
             self.send_client(SegmentKind::Control, answer);
         }

@@ -6,81 +6,87 @@ use std::collections::HashMap;
 use crate::ReasonCode;
 use crate::smb::config::TREES_MAX;
 use crate::smb::keys::{
-    Algorithm, CHANCE, Ends, NoKey, Outcome, Sealer, SealingKey, SealingKeys, SigningKey,
+    HostPair, MessageSealer, MissingKeyReason, NONCE_SEED_LENGTH, SealingKey, SealingKeys,
+    SetUpOutcome, SigningAlgorithm, SigningKey,
 };
 use crate::smb::reasons;
 
 /// A session whose keys are known.
 #[derive(Debug)]
-struct Keyed {
-    key: Ends<SigningKey>,
+struct KeyedSession {
+    key: HostPair<SigningKey>,
     /// The policy allows to sign with it.
     may_sign: bool,
-    sealing: Option<Sealing>,
+    sealing: Option<SessionSealing>,
     account: String,
     /// The near half has the key.
-    is_told: bool,
+    is_reported: bool,
     /// It was logged off, and answers to what was asked before may still come.
     has_ended: bool,
 }
 
 /// How what is encrypted in a session is opened, and sealed again.
 #[derive(Debug)]
-struct Sealing {
-    keys: Ends<SealingKeys>,
+struct SessionSealing {
+    keys: HostPair<SealingKeys>,
     /// Of what goes to the server in the client's place.
-    sealer: Sealer,
+    sealer: MessageSealer,
     /// One of them has opened a message, which proves both: they follow from the same session key, and
     /// that the server has proved itself.
     is_proved: bool,
-    is_told: bool,
+    is_reported: bool,
 }
 
 /// Which host sent what is encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Sender {
+pub(super) enum MessageSender {
     Client,
     Server,
 }
 
 /// See the head of this file.
 #[derive(Debug, Default)]
-pub(super) struct Sessions {
-    keyed: HashMap<u64, Keyed>,
-    keyless: HashMap<u64, NoKey>,
+pub(super) struct SessionTable {
+    keyed: HashMap<u64, KeyedSession>,
+    keyless: HashMap<u64, MissingKeyReason>,
 }
 
-impl Sessions {
+impl SessionTable {
     /// A session stands. What was known of it remains: who proves again who they are goes on with the
     /// session's key ([MS-SMB2] §3.3.5.5.2, Reauthenticating an Existing Session).
-    pub(super) fn insert(&mut self, session: u64, outcome: Outcome, chance: [u8; CHANCE]) {
+    pub(super) fn insert(
+        &mut self,
+        session: u64,
+        outcome: SetUpOutcome,
+        chance: [u8; NONCE_SEED_LENGTH],
+    ) {
         let count = self.keyed.len() + self.keyless.len();
         if self.stands(session) || count >= TREES_MAX {
             return;
         }
         match outcome {
-            Outcome::Key {
+            SetUpOutcome::Key {
                 key,
                 may_sign,
                 sealing,
                 account,
             } => {
-                let keyed = Keyed {
+                let keyed = KeyedSession {
                     key,
                     may_sign,
-                    sealing: sealing.map(|keys| Sealing {
-                        sealer: Sealer::new(keys.at_server.client.clone(), chance),
+                    sealing: sealing.map(|keys| SessionSealing {
+                        sealer: MessageSealer::new(keys.at_server.client.clone(), chance),
                         keys,
                         is_proved: false,
-                        is_told: false,
+                        is_reported: false,
                     }),
                     account,
-                    is_told: false,
+                    is_reported: false,
                     has_ended: false,
                 };
                 self.keyed.insert(session, keyed);
             }
-            Outcome::NoKey(no_key) => {
+            SetUpOutcome::NoKey(no_key) => {
                 self.keyless.insert(session, no_key);
             }
         }
@@ -109,7 +115,7 @@ impl Sessions {
     /// Nothing signed by a session that has ended is to come; whether the near half has its key.
     pub(super) fn forget(&mut self, session: u64) -> bool {
         self.keyed.remove(&session).is_some_and(|keyed| {
-            keyed.is_told || keyed.sealing.is_some_and(|sealing| sealing.is_told)
+            keyed.is_reported || keyed.sealing.is_some_and(|sealing| sealing.is_reported)
         })
     }
 
@@ -136,7 +142,7 @@ impl Sessions {
             .keyed
             .get_mut(&session)
             .filter(|keyed| keyed.may_sign)?;
-        let is_told = std::mem::replace(&mut keyed.is_told, true);
+        let is_told = std::mem::replace(&mut keyed.is_reported, true);
         (!is_told).then(|| keyed.key.at_client.clone())
     }
 
@@ -145,8 +151,10 @@ impl Sessions {
         match (self.keyless.get(&session), self.keyed.get(&session)) {
             (Some(no_key), _) => (no_key.reason(), no_key.account().map(str::to_owned)),
             (None, Some(keyed)) => match keyed.key.at_server.algorithm() {
-                Algorithm::AesGmac => (reasons::GMAC, Some(keyed.account.clone())),
-                Algorithm::HmacSha256 | Algorithm::AesCmac => (ReasonCode::SIGNED, None),
+                SigningAlgorithm::AesGmac => (reasons::GMAC, Some(keyed.account.clone())),
+                SigningAlgorithm::HmacSha256 | SigningAlgorithm::AesCmac => {
+                    (ReasonCode::SIGNED, None)
+                }
             },
             (None, None) => (ReasonCode::SIGNED, None),
         }
@@ -156,7 +164,7 @@ impl Sessions {
     pub(super) fn open(
         &mut self,
         session: u64,
-        sender: Sender,
+        sender: MessageSender,
         message: &[u8],
     ) -> Result<Vec<u8>, (ReasonCode, Option<String>)> {
         let keyed = self.keyed.get_mut(&session);
@@ -166,8 +174,8 @@ impl Sessions {
             return Err(self.why_not_opened(session));
         };
         let key: &SealingKey = match sender {
-            Sender::Client => &sealing.keys.at_client.client,
-            Sender::Server => &sealing.keys.at_server.server,
+            MessageSender::Client => &sealing.keys.at_client.client,
+            MessageSender::Server => &sealing.keys.at_server.server,
         };
         match key.open(message) {
             Some(plain) => {
@@ -181,9 +189,10 @@ impl Sessions {
 
     fn why_not_opened(&self, session: u64) -> (ReasonCode, Option<String>) {
         match self.keyless.get(&session) {
-            Some(NoKey::Keyless | NoKey::NoSecrets | NoKey::Gmac(_)) | None => {
-                (ReasonCode::ENCRYPTED, None)
-            }
+            Some(
+                MissingKeyReason::Keyless | MissingKeyReason::NoSecrets | MissingKeyReason::Gmac(_),
+            )
+            | None => (ReasonCode::ENCRYPTED, None),
             Some(no_key) => (no_key.reason(), no_key.account().map(str::to_owned)),
         }
     }
@@ -209,8 +218,8 @@ impl Sessions {
         let mut untold = Vec::new();
         for (session, keyed) in &mut self.keyed {
             let sealing = keyed.sealing.as_mut();
-            if let Some(sealing) = sealing.filter(|of| of.is_proved && !of.is_told) {
-                sealing.is_told = true;
+            if let Some(sealing) = sealing.filter(|of| of.is_proved && !of.is_reported) {
+                sealing.is_reported = true;
                 untold.push((*session, sealing.keys.at_client.clone()));
             }
         }

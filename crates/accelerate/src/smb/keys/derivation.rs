@@ -6,8 +6,8 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 
 use super::preauth::PREAUTH_LENGTH;
-use super::sealing::{Cipher, SealingKey, SealingKeys};
-use super::signature::{Algorithm, SigningKey};
+use super::sealing::{EncryptionCipher, SealingKey, SealingKeys};
+use super::signature::{SigningAlgorithm, SigningKey};
 use crate::credentials::SessionKey;
 use crate::smb::wire::set_up::dialect;
 
@@ -15,7 +15,7 @@ use crate::smb::wire::set_up::dialect;
 /// ([MS-SMB2] §3.2.5.3.1 and §3.3.5.5.3, Session.SessionKey).
 pub(crate) fn signing_key(
     dialect: u16,
-    algorithm: Algorithm,
+    algorithm: SigningAlgorithm,
     session_key: &[u8; 16],
     preauth: &[u8; PREAUTH_LENGTH],
 ) -> SigningKey {
@@ -34,15 +34,15 @@ pub(crate) fn signing_key(
 /// all of the session key, the others from what is signed with ([MS-SMB2] §3.2.5.3.1, Session.FullSessionKey).
 pub(crate) fn sealing_keys(
     dialect: u16,
-    cipher: Cipher,
+    cipher: EncryptionCipher,
     session_key: &SessionKey,
     preauth: &[u8; PREAUTH_LENGTH],
 ) -> SealingKeys {
     let length = cipher.key_length();
     let first = session_key.first();
     let session_key = match cipher {
-        Cipher::Aes128Ccm | Cipher::Aes128Gcm => &first[..],
-        Cipher::Aes256Ccm | Cipher::Aes256Gcm => session_key.full(),
+        EncryptionCipher::Aes128Ccm | EncryptionCipher::Aes128Gcm => &first[..],
+        EncryptionCipher::Aes256Ccm | EncryptionCipher::Aes256Gcm => session_key.full(),
     };
     let (client, server) = match dialect {
         dialect::SMB_3_1_1.. => (
@@ -89,9 +89,12 @@ mod tests {
     fn the_published_keys_of_smb_3_0_and_3_1_1_come_out() {
         let key = |text: &str| <[u8; 16]>::try_from(hexadecimal(text)).unwrap();
         let session = key("7CD451825D0450D235424E44BA6E78CC");
-        let wanted = SigningKey::new(Algorithm::AesCmac, &key("0B7E9C5CAC36C0F6EA9AB275298CEDCE"));
+        let wanted = SigningKey::new(
+            SigningAlgorithm::AesCmac,
+            &key("0B7E9C5CAC36C0F6EA9AB275298CEDCE"),
+        );
         let none = [0; PREAUTH_LENGTH];
-        let found = signing_key(0x0300, Algorithm::AesCmac, &session, &none);
+        let found = signing_key(0x0300, SigningAlgorithm::AesCmac, &session, &none);
         assert!(found == wanted);
 
         let session = key("270E1BA896585EEB7AF3472D3B4C75A7");
@@ -100,8 +103,11 @@ mod tests {
              28622DDDAD522D9751640A459762C5A9D6BB084CBB3CE6BDADEF5D5BCE3C6C01",
         );
         let preauth = preauth.try_into().unwrap();
-        let wanted = SigningKey::new(Algorithm::AesCmac, &key("73FE7A9A77BEF0BDE49C650D8CCB5F76"));
-        let found = signing_key(0x0311, Algorithm::AesCmac, &session, &preauth);
+        let wanted = SigningKey::new(
+            SigningAlgorithm::AesCmac,
+            &key("73FE7A9A77BEF0BDE49C650D8CCB5F76"),
+        );
+        let found = signing_key(0x0311, SigningAlgorithm::AesCmac, &session, &preauth);
         assert!(found == wanted);
     }
 
@@ -112,7 +118,7 @@ mod tests {
         let cases = [
             (
                 0x0300,
-                Cipher::Aes128Ccm,
+                EncryptionCipher::Aes128Ccm,
                 "B4546771B515F766A86735532DD6C4F0",
                 "00".repeat(PREAUTH_LENGTH),
                 "261B72350558F2E9DCF613070383EDBF",
@@ -120,7 +126,7 @@ mod tests {
             ),
             (
                 0x0311,
-                Cipher::Aes128Gcm,
+                EncryptionCipher::Aes128Gcm,
                 "419FDDF34C1E001909D362AE7FB6AF79",
                 "B23F3CBFD69487D9832B79B1594A367CDD950909B774C3A4C412B4FCEA9EDDDB\
                  A7DB256BA2EA30E977F11F9B113247578E0E915C6D2A513B8F2FCA5707DC8770"

@@ -1,8 +1,8 @@
 //! Delegated keys: what lets the accelerator work on sessions that are signed or encrypted.
 //!
-//! The operator gives the node beside the server the accounts of its users ([`crate::credentials::Accounts`]), or the
+//! The operator gives the node beside the server the accounts of its users ([`crate::credentials::DelegatedAccounts`]), or the
 //! server's own key of Kerberos ([`crate::credentials::Keytab`]). From it and from the messages that pass while a session is set up, the far
-//! half derives the keys with which client and server sign and encrypt ([`SetUps`]), as the server does. Nothing is asked of either,
+//! half derives the keys with which client and server sign and encrypt ([`PendingSetUps`]), as the server does. Nothing is asked of either,
 //! and NEGOTIATE and SESSION_SETUP pass byte for byte, because keys of SMB 3.1.1 hang on every one
 //! of their bytes. (A session that is set up beside one that is served has other message ids at either end,
 //! and so other keys; both are known here.)
@@ -27,11 +27,13 @@ mod sealing;
 mod set_up;
 mod signature;
 
-pub(crate) use sealing::{CHANCE, Cipher, Sealer, SealingKey, SealingKeys};
-pub(crate) use set_up::{Ends, NoKey, Outcome, SetUps};
-pub(crate) use signature::{Algorithm, Authentic, Mac, SigningKey};
+pub(crate) use sealing::{
+    EncryptionCipher, MessageSealer, NONCE_SEED_LENGTH, SealingKey, SealingKeys,
+};
+pub(crate) use set_up::{HostPair, MissingKeyReason, PendingSetUps, SetUpOutcome};
+pub(crate) use signature::{SignatureMac, SigningAlgorithm, SigningKey, VerifiedSignature};
 
 #[cfg(any(test, feature = "testing"))]
 pub(crate) use derivation::signing_key;
 #[cfg(any(test, feature = "testing"))]
-pub(crate) use preauth::Preauth;
+pub(crate) use preauth::PreauthHash;

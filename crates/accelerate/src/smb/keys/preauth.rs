@@ -8,9 +8,9 @@ pub(crate) const PREAUTH_LENGTH: usize = 64;
 
 /// See the head of this file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Preauth(pub(crate) [u8; PREAUTH_LENGTH]);
+pub(crate) struct PreauthHash(pub(crate) [u8; PREAUTH_LENGTH]);
 
-impl Preauth {
+impl PreauthHash {
     /// Before anything was said.
     pub(crate) const NOTHING: Self = Self([0; PREAUTH_LENGTH]);
 

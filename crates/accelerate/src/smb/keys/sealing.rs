@@ -10,7 +10,7 @@
 //! ```
 //! *Chance* is 128 bits from outside, new for each half of each flow, so that a flow which replays an
 //! old session's set-up, and so has its keys, does not have its nonces. *Number* counts messages. The
-//! host counts its own nonces from where it likes; [`Cipher::sealed_max`] says after how many of ours
+//! host counts its own nonces from where it likes; [`EncryptionCipher::sealed_max`] says after how many of ours
 //! one of both may no longer be taken for certain to differ (docs/decisions/0062).
 
 use std::fmt;
@@ -25,18 +25,18 @@ use sha2::{Digest, Sha256};
 use zeroize::Zeroize;
 
 use crate::smb::wire::frame::{FRAME_HEADER, frame_header};
-use crate::smb::wire::transform::{self, Transform};
+use crate::smb::wire::transform::{self, TransformHeader};
 
 /// Bytes of the longest key.
 const KEY_MAX: usize = 32;
 /// Bytes of chance that nonces come from.
-pub(crate) const CHANCE: usize = 16;
+pub(crate) const NONCE_SEED_LENGTH: usize = 16;
 /// What nonces are the only use of.
 const NONCE_LABEL: &[u8] = b"trunkline smb nonce\0";
 
 /// How messages are encrypted ([MS-SMB2] §2.2.3.1.2, SMB2_ENCRYPTION_CAPABILITIES).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Cipher {
+pub(crate) enum EncryptionCipher {
     /// The only one of SMB 3.0.
     Aes128Ccm,
     Aes128Gcm,
@@ -44,7 +44,7 @@ pub(crate) enum Cipher {
     Aes256Gcm,
 }
 
-impl Cipher {
+impl EncryptionCipher {
     /// Every one, in the order of their numbers, which begin with 1.
     pub(crate) const ALL: [Self; 4] = [
         Self::Aes128Ccm,
@@ -110,7 +110,7 @@ impl Cipher {
 /// however the value is moved, and is shown by no `Debug`.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct SealingKey {
-    cipher: Cipher,
+    cipher: EncryptionCipher,
     key: Box<[u8; KEY_MAX]>,
 }
 
@@ -140,7 +140,7 @@ impl SealingKey {
     ///
     /// # Panics
     /// When there are fewer.
-    pub(crate) fn new(cipher: Cipher, key: &[u8]) -> Self {
+    pub(crate) fn new(cipher: EncryptionCipher, key: &[u8]) -> Self {
         let mut own = Self {
             cipher,
             key: Box::default(),
@@ -150,7 +150,7 @@ impl SealingKey {
         own
     }
 
-    pub(crate) fn cipher(&self) -> Cipher {
+    pub(crate) fn cipher(&self) -> EncryptionCipher {
         self.cipher
     }
 
@@ -162,7 +162,7 @@ impl SealingKey {
     /// The message inside an encrypted one that is there whole, without its frame; `None` when it is
     /// not sealed with this key, or cannot be a message.
     pub(crate) fn open(&self, message: &[u8]) -> Option<Vec<u8>> {
-        let transform = Transform::parse(message).ok()?;
+        let transform = TransformHeader::parse(message).ok()?;
         let (header, sealed) = message.split_at(transform::LENGTH);
         let mut plain = sealed.to_vec();
         let beside = &header[transform::NONCE_AT..];
@@ -172,17 +172,25 @@ impl SealingKey {
         let long: Array<u8, U12> = Array(first(&transform.nonce));
         let buffer = plain.as_mut_slice().into();
         let opened = match self.cipher {
-            Cipher::Aes128Ccm => ccm_128(key).decrypt_inout_detached(&short, beside, buffer, &tag),
-            Cipher::Aes256Ccm => ccm_256(key).decrypt_inout_detached(&short, beside, buffer, &tag),
-            Cipher::Aes128Gcm => gcm_128(key).decrypt_inout_detached(&long, beside, buffer, &tag),
-            Cipher::Aes256Gcm => gcm_256(key).decrypt_inout_detached(&long, beside, buffer, &tag),
+            EncryptionCipher::Aes128Ccm => {
+                ccm_128(key).decrypt_inout_detached(&short, beside, buffer, &tag)
+            }
+            EncryptionCipher::Aes256Ccm => {
+                ccm_256(key).decrypt_inout_detached(&short, beside, buffer, &tag)
+            }
+            EncryptionCipher::Aes128Gcm => {
+                gcm_128(key).decrypt_inout_detached(&long, beside, buffer, &tag)
+            }
+            EncryptionCipher::Aes256Gcm => {
+                gcm_256(key).decrypt_inout_detached(&long, beside, buffer, &tag)
+            }
         };
         opened.ok().map(|()| plain)
     }
 
     /// Encrypts a message in its place; the header that goes before it.
     fn seal(&self, session: u64, nonce: [u8; 16], message: &mut [u8]) -> [u8; transform::LENGTH] {
-        let mut transform = Transform {
+        let mut transform = TransformHeader {
             signature: [0; 16],
             nonce,
             size: message.len() as u32,
@@ -196,10 +204,18 @@ impl SealingKey {
         let long: Array<u8, U12> = Array(first(&nonce));
         let buffer = message.into();
         let tag = match self.cipher {
-            Cipher::Aes128Ccm => ccm_128(key).encrypt_inout_detached(&short, beside, buffer),
-            Cipher::Aes256Ccm => ccm_256(key).encrypt_inout_detached(&short, beside, buffer),
-            Cipher::Aes128Gcm => gcm_128(key).encrypt_inout_detached(&long, beside, buffer),
-            Cipher::Aes256Gcm => gcm_256(key).encrypt_inout_detached(&long, beside, buffer),
+            EncryptionCipher::Aes128Ccm => {
+                ccm_128(key).encrypt_inout_detached(&short, beside, buffer)
+            }
+            EncryptionCipher::Aes256Ccm => {
+                ccm_256(key).encrypt_inout_detached(&short, beside, buffer)
+            }
+            EncryptionCipher::Aes128Gcm => {
+                gcm_128(key).encrypt_inout_detached(&long, beside, buffer)
+            }
+            EncryptionCipher::Aes256Gcm => {
+                gcm_256(key).encrypt_inout_detached(&long, beside, buffer)
+            }
         };
         let tag = tag.expect("a frame is far shorter than any cipher's longest message");
         transform.signature = tag.into();
@@ -207,15 +223,15 @@ impl SealingKey {
     }
 }
 
-type Ccm128 = Ccm<Aes128, U16, U11>;
-type Ccm256 = Ccm<Aes256, U16, U11>;
+type Aes128Ccm = Ccm<Aes128, U16, U11>;
+type Aes256Ccm = Ccm<Aes256, U16, U11>;
 
-fn ccm_128(key: &[u8; KEY_MAX]) -> Ccm128 {
-    Ccm128::new((&first::<16>(key)).into())
+fn ccm_128(key: &[u8; KEY_MAX]) -> Aes128Ccm {
+    Aes128Ccm::new((&first::<16>(key)).into())
 }
 
-fn ccm_256(key: &[u8; KEY_MAX]) -> Ccm256 {
-    Ccm256::new(key.into())
+fn ccm_256(key: &[u8; KEY_MAX]) -> Aes256Ccm {
+    Aes256Ccm::new(key.into())
 }
 
 fn gcm_128(key: &[u8; KEY_MAX]) -> Aes128Gcm {
@@ -233,18 +249,18 @@ fn first<const N: usize>(bytes: &[u8]) -> [u8; N] {
 
 /// Seals messages in a host's place.
 #[derive(Debug)]
-pub(crate) struct Sealer {
+pub(crate) struct MessageSealer {
     key: SealingKey,
-    chance: [u8; CHANCE],
+    nonce_seed: [u8; NONCE_SEED_LENGTH],
     sealed: u64,
 }
 
-impl Sealer {
+impl MessageSealer {
     /// One that draws its nonces from `chance`, which nobody else does.
-    pub(crate) fn new(key: SealingKey, chance: [u8; CHANCE]) -> Self {
+    pub(crate) fn new(key: SealingKey, chance: [u8; NONCE_SEED_LENGTH]) -> Self {
         Self {
             key,
-            chance,
+            nonce_seed: chance,
             sealed: 0,
         }
     }
@@ -279,7 +295,7 @@ impl Sealer {
     fn next_nonce(&mut self) -> [u8; 16] {
         let mut hash = Sha256::new();
         hash.update(NONCE_LABEL);
-        hash.update(self.chance);
+        hash.update(self.nonce_seed);
         hash.update(self.sealed.to_be_bytes());
         self.sealed += 1;
         let mut nonce = first::<16>(&hash.finalize());

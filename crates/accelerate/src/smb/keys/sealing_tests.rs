@@ -6,8 +6,8 @@ use super::*;
 use crate::credentials::testing::hexadecimal;
 
 /// A published message of each direction: the key, the session, the message, and what was sent.
-struct Published {
-    cipher: Cipher,
+struct SealingVector {
+    cipher: EncryptionCipher,
     key: &'static str,
     session: u64,
     plain: &'static str,
@@ -17,9 +17,9 @@ struct Published {
 /// Microsoft Open Specifications, "Encryption in SMB 3.0: a protocol perspective" (a WRITE, its answer,
 /// and the answer to a READ, between Windows 8 and Server 2012), and "SMB 3.1.1 Encryption in Windows
 /// 10" (a WRITE).
-const PUBLISHED: [Published; 4] = [
-    Published {
-        cipher: Cipher::Aes128Ccm,
+const PUBLISHED: [SealingVector; 4] = [
+    SealingVector {
+        cipher: EncryptionCipher::Aes128Ccm,
         key: "261B72350558F2E9DCF613070383EDBF",
         session: 0x0008_e400_1400_0011,
         plain: "FE534D4240000100000000000900400008000000000000000400000000000000\
@@ -34,8 +34,8 @@ const PUBLISHED: [Published; 4] = [
                  AA1DB43050B33B49182637759AC15D84BFCDF5B6B238993C0F4CF4D6012023F6\
                  C627297075D84B7803912D0A9639634453595EF3E33FFE4E7AC2AB",
     },
-    Published {
-        cipher: Cipher::Aes128Ccm,
+    SealingVector {
+        cipher: EncryptionCipher::Aes128Ccm,
         key: "8FE2B57EC34D2DB5B1A9727F526BBDB5",
         session: 0x0008_e400_1400_0011,
         plain: "FE534D4240000100000000000900210009000000000000000400000000000000\
@@ -47,8 +47,8 @@ const PUBLISHED: [Published; 4] = [
                  1483E01F7BECD02064EAC3E235F913668BBC2F097980D4B378F1993EFF6E60D1\
                  77309E5B",
     },
-    Published {
-        cipher: Cipher::Aes128Ccm,
+    SealingVector {
+        cipher: EncryptionCipher::Aes128Ccm,
         key: "8FE2B57EC34D2DB5B1A9727F526BBDB5",
         session: 0x0008_e400_1400_0011,
         plain: "FE534D4240000100000000000800210009000000000000000500000000000000\
@@ -61,8 +61,8 @@ const PUBLISHED: [Published; 4] = [
                  89C9E7FE4F313E910A04180D2D0EA7DF636329E5A3285984500EF86FE9D55DA4\
                  FAB9531CFDD4C551D47F3C73124BB4590A45052B694048B991CCF5",
     },
-    Published {
-        cipher: Cipher::Aes128Gcm,
+    SealingVector {
+        cipher: EncryptionCipher::Aes128Gcm,
         key: "A2F5E80E5D59103034F32E52F698E5EC",
         session: 0x1000_0000_0025,
         plain: "FE534D4240000100000000000900010008000000000000000500000000000000\
@@ -86,7 +86,7 @@ fn published_messages_are_opened_and_sealed_alike() {
         let key = SealingKey::new(published.cipher, &hexadecimal(published.key));
         let (plain, sealed) = (hexadecimal(published.plain), hexadecimal(published.sealed));
         assert_eq!(key.open(&sealed).as_deref(), Some(&plain[..]));
-        let transform = Transform::parse(&sealed).unwrap();
+        let transform = TransformHeader::parse(&sealed).unwrap();
         assert_eq!(transform.session, published.session);
         let mut message = plain.clone();
         let header = key.seal(published.session, transform.nonce, &mut message);
@@ -107,7 +107,7 @@ fn no_bit_of_an_encrypted_message_may_differ() {
     for length in 0..sealed.len() {
         assert_eq!(key.open(&sealed[..length]), None);
     }
-    let other = SealingKey::new(Cipher::Aes128Gcm, &hexadecimal(published.key));
+    let other = SealingKey::new(EncryptionCipher::Aes128Gcm, &hexadecimal(published.key));
     assert_eq!(other.open(&sealed), None);
 }
 
@@ -116,8 +116,8 @@ fn no_bit_of_an_encrypted_message_may_differ() {
 #[test]
 fn long_keys_seal_as_another_implementation_does() {
     let cases = [
-        (Cipher::Aes256Ccm, OTHERS_CCM_256),
-        (Cipher::Aes256Gcm, OTHERS_GCM_256),
+        (EncryptionCipher::Aes256Ccm, OTHERS_CCM_256),
+        (EncryptionCipher::Aes256Gcm, OTHERS_GCM_256),
     ];
     let bytes: Vec<u8> = (0..64).collect();
     for (cipher, wanted) in cases {
@@ -140,18 +140,21 @@ const OTHERS_GCM_256: &str = "d5a2804ea3544d0614a535bce37b4fb8\
 
 #[test]
 fn what_is_sealed_is_opened_and_no_nonce_comes_twice() {
-    for cipher in Cipher::ALL {
-        assert_eq!(Cipher::from_number(cipher.number().into()), Some(cipher));
+    for cipher in EncryptionCipher::ALL {
+        assert_eq!(
+            EncryptionCipher::from_number(cipher.number().into()),
+            Some(cipher)
+        );
         let key = SealingKey::new(cipher, &[7; 32]);
         let mut nonces = HashSet::new();
         for chance in 0..3 {
-            let mut sealer = Sealer::new(key.clone(), [chance; CHANCE]);
+            let mut sealer = MessageSealer::new(key.clone(), [chance; NONCE_SEED_LENGTH]);
             assert_eq!(sealer.used(), None);
             for length in 64..200 {
                 let message: Vec<u8> = (0..length).collect();
                 let frame = sealer.seal(3, message.chunks(50)).unwrap();
                 assert_eq!(frame[..4], frame_header(frame.len() - 4));
-                let transform = Transform::parse(&frame[4..]).unwrap();
+                let transform = TransformHeader::parse(&frame[4..]).unwrap();
                 assert!(nonces.insert(transform.nonce));
                 assert!(
                     transform.nonce[cipher.nonce_length()..]
@@ -163,14 +166,15 @@ fn what_is_sealed_is_opened_and_no_nonce_comes_twice() {
             assert_eq!(sealer.used(), Some(cipher.name()));
         }
     }
-    assert_eq!(Cipher::from_number(0), None);
-    assert_eq!(Cipher::from_number(5), None);
+    assert_eq!(EncryptionCipher::from_number(0), None);
+    assert_eq!(EncryptionCipher::from_number(5), None);
 }
 
 #[test]
 fn a_key_is_used_as_often_as_it_may_be() {
-    for cipher in Cipher::ALL {
-        let mut sealer = Sealer::new(SealingKey::new(cipher, &[7; 32]), [1; CHANCE]);
+    for cipher in EncryptionCipher::ALL {
+        let mut sealer =
+            MessageSealer::new(SealingKey::new(cipher, &[7; 32]), [1; NONCE_SEED_LENGTH]);
         sealer.skip_to(cipher.sealed_max() - 1);
         assert!(sealer.seal(1, [&[0; 64][..]]).is_some());
         assert_eq!(sealer.seal(1, [&[0; 64][..]]), None);

@@ -13,7 +13,7 @@
 //!
 //! The hosts may have heard different bytes: once a node has renumbered what passes, the set-up of a
 //! further session has other message ids at each end. In SMB 3.1.1 its keys differ, then, too, and both are
-//! derived ([`Ends`]).
+//! derived ([`HostPair`]).
 //!
 //! Of requests only what these steps need is kept, and of a few at a time: a session that is set up
 //! beside too many others goes without a key.
@@ -22,18 +22,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::derivation::{sealing_keys, signing_key};
-use super::preauth::Preauth;
-use super::sealing::{Cipher, SealingKeys};
-use super::signature::{Algorithm, SigningKey};
+use super::preauth::PreauthHash;
+use super::sealing::{EncryptionCipher, SealingKeys};
+use super::signature::{SigningAlgorithm, SigningKey};
 use crate::ReasonCode;
-use crate::credentials::kerberos::{self, Accepted, Refused};
-use crate::credentials::ntlm::{Authenticate, Challenge, Derived};
-use crate::credentials::{Accounts, Keytab, SessionKey};
-use crate::smb::config::Settings;
+use crate::credentials::kerberos::{self, AcceptedClient, ApReqError};
+use crate::credentials::ntlm::{DerivedKeys, NtlmAuthenticate, NtlmChallenge};
+use crate::credentials::{DelegatedAccounts, Keytab, SessionKey};
+use crate::smb::config::SmbSettings;
 use crate::smb::reasons;
-use crate::smb::wire::header::{Header, LENGTH, command, flag, status};
+use crate::smb::wire::header::{LENGTH, Smb2Header, command, flag, status};
 use crate::smb::wire::set_up::{
-    NegotiateAnswer, SessionSetupAnswer, dialect, is_binding, security_token, session_setup_token,
+    NegotiateResponse, SessionSetupResponse, dialect, is_binding, security_token,
+    session_setup_token,
 };
 
 /// Sessions that may be in the middle of their set-up on one connection: clients do one at a time.
@@ -49,7 +50,7 @@ const SHOWN_PRINCIPAL_MAX: usize = 120;
 
 /// Why a session that signs or encrypts goes without a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum NoKey {
+pub(crate) enum MissingKeyReason {
     /// It signs nothing: its user is a guest or nobody.
     Keyless,
     /// The node has neither an account file nor a keytab.
@@ -76,7 +77,7 @@ pub(crate) enum NoKey {
     Limit,
 }
 
-impl NoKey {
+impl MissingKeyReason {
     /// For the operator, and the peer.
     pub(crate) fn reason(&self) -> ReasonCode {
         match self {
@@ -107,44 +108,44 @@ impl NoKey {
     }
 }
 
-impl From<&Refused> for NoKey {
-    fn from(refused: &Refused) -> Self {
+impl From<&ApReqError> for MissingKeyReason {
+    fn from(refused: &ApReqError) -> Self {
         let cut = |name: &str| cut(name, SHOWN_PRINCIPAL_MAX);
         match refused {
-            Refused::NoKeytab(service) => Self::NoKeytab(cut(service)),
-            Refused::NoKey(ticket) => Self::UnknownTicket(cut(ticket)),
-            Refused::Encryption(ticket) => Self::Encryption(cut(ticket)),
-            Refused::Mechanism => Self::Mechanism,
-            Refused::Broken(whose) => Self::Unproven(cut(whose)),
+            ApReqError::NoKeytab(service) => Self::NoKeytab(cut(service)),
+            ApReqError::NoKey(ticket) => Self::UnknownTicket(cut(ticket)),
+            ApReqError::Encryption(ticket) => Self::Encryption(cut(ticket)),
+            ApReqError::Mechanism => Self::Mechanism,
+            ApReqError::Broken(whose) => Self::Unproven(cut(whose)),
         }
     }
 }
 
 /// How a session's set-up ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum SetUpOutcome {
     /// With keys that the server has proved, by its signature.
     Key {
-        key: Ends<SigningKey>,
+        key: HostPair<SigningKey>,
         /// The policy allows to sign with it.
         may_sign: bool,
         /// Those for encryption, if a cipher was agreed.
-        sealing: Option<Ends<SealingKeys>>,
+        sealing: Option<HostPair<SealingKeys>>,
         /// Whose they are.
         account: String,
     },
     /// Without.
-    NoKey(NoKey),
+    NoKey(MissingKeyReason),
 }
 
 /// What each of the two hosts has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Ends<T> {
+pub(crate) struct HostPair<T> {
     pub(crate) at_client: T,
     pub(crate) at_server: T,
 }
 
-impl<T: PartialEq> Ends<T> {
+impl<T: PartialEq> HostPair<T> {
     /// Whether it is not the same.
     pub(crate) fn differ(&self) -> bool {
         self.at_client != self.at_server
@@ -153,32 +154,32 @@ impl<T: PartialEq> Ends<T> {
 
 /// What was agreed, as far as keys depend on it.
 #[derive(Clone, Copy, Debug)]
-struct Agreed {
+struct NegotiatedParameters {
     dialect: u16,
-    algorithm: Algorithm,
-    cipher: Option<Cipher>,
+    algorithm: SigningAlgorithm,
+    cipher: Option<EncryptionCipher>,
 }
 
 /// A SESSION_SETUP under way.
 #[derive(Debug)]
-struct Asked {
+struct PendingSessionSetup {
     /// Before and with this request.
-    before: Ends<Preauth>,
-    preauth: Ends<Preauth>,
-    challenge: Option<Challenge>,
-    authenticate: Option<Authenticate>,
-    ticket: Ticket,
+    before: HostPair<PreauthHash>,
+    preauth: HostPair<PreauthHash>,
+    challenge: Option<NtlmChallenge>,
+    authenticate: Option<NtlmAuthenticate>,
+    ticket: TicketResult,
     is_binding: bool,
 }
 
 /// What came of a client's ticket, and the subkey of the server's, if either was there.
 #[derive(Debug, Default)]
-struct Ticket {
-    accepted: Option<Result<Accepted, Refused>>,
+struct TicketResult {
+    accepted: Option<Result<AcceptedClient, ApReqError>>,
     of_server: Option<SessionKey>,
 }
 
-impl Ticket {
+impl TicketResult {
     /// Reads the server's token, if there was a ticket.
     fn answered(&mut self, token: &[u8]) {
         if let Some(Ok(accepted)) = &self.accepted {
@@ -190,31 +191,31 @@ impl Ticket {
 
 /// A session between two SESSION_SETUPs.
 #[derive(Debug)]
-struct Half {
-    preauth: Ends<Preauth>,
-    challenge: Option<Challenge>,
-    ticket: Ticket,
+struct PartialSession {
+    preauth: HostPair<PreauthHash>,
+    challenge: Option<NtlmChallenge>,
+    ticket: TicketResult,
 }
 
 /// See the head of this file.
 #[derive(Debug)]
-pub(crate) struct SetUps {
-    accounts: Option<Arc<Accounts>>,
+pub(crate) struct PendingSetUps {
+    accounts: Option<Arc<DelegatedAccounts>>,
     keytab: Option<Arc<Keytab>>,
     may_sign_by_gmac: bool,
-    connection: Preauth,
-    agreed: Option<Agreed>,
-    asked: HashMap<u64, Asked>,
-    halves: HashMap<u64, Half>,
+    connection: PreauthHash,
+    agreed: Option<NegotiatedParameters>,
+    asked: HashMap<u64, PendingSessionSetup>,
+    halves: HashMap<u64, PartialSession>,
 }
 
-impl SetUps {
-    pub(crate) fn new(settings: &Settings) -> Self {
+impl PendingSetUps {
+    pub(crate) fn new(settings: &SmbSettings) -> Self {
         Self {
             accounts: settings.accounts.clone(),
             keytab: settings.keytab.clone(),
             may_sign_by_gmac: settings.may_resign_gmac,
-            connection: Preauth::NOTHING,
+            connection: PreauthHash::NOTHING,
             agreed: None,
             asked: HashMap::new(),
             halves: HashMap::new(),
@@ -222,36 +223,36 @@ impl SetUps {
     }
 
     /// Whether a message has to be shown to it, whole and as the hosts sent it.
-    pub(crate) fn wants(header: &Header) -> bool {
+    pub(crate) fn wants(header: &Smb2Header) -> bool {
         matches!(header.command, command::NEGOTIATE | command::SESSION_SETUP)
     }
 
     /// A request, without its frame, as the client has sent it.
-    pub(crate) fn request(&mut self, header: &Header, message: &[u8]) {
+    pub(crate) fn request(&mut self, header: &Smb2Header, message: &[u8]) {
         match header.command {
             command::NEGOTIATE => {
                 self.agreed = None;
-                self.connection = Preauth::NOTHING.and(message);
+                self.connection = PreauthHash::NOTHING.and(message);
             }
             command::SESSION_SETUP => {
                 let half = self.halves.remove(&header.session);
                 if self.asked.len() >= SET_UPS_MAX {
                     return;
                 }
-                let half = half.unwrap_or_else(|| Half::before(self.connection));
+                let half = half.unwrap_or_else(|| PartialSession::before(self.connection));
                 let token = session_setup_token(message).unwrap_or_default();
                 let ticket = match kerberos::accept(token, self.keytab.as_deref()) {
                     None => half.ticket,
-                    accepted => Ticket {
+                    accepted => TicketResult {
                         accepted,
                         of_server: None,
                     },
                 };
-                let asked = Asked {
+                let asked = PendingSessionSetup {
                     before: half.preauth,
                     preauth: half.preauth.and(message, message),
                     challenge: half.challenge,
-                    authenticate: Authenticate::find(token),
+                    authenticate: NtlmAuthenticate::find(token),
                     ticket,
                     is_binding: is_binding(message),
                 };
@@ -272,10 +273,10 @@ impl SetUps {
     /// session, if its set-up ends with it.
     pub(crate) fn answer(
         &mut self,
-        header: &Header,
+        header: &Smb2Header,
         message: &[u8],
         passed: &[u8],
-    ) -> Option<Outcome> {
+    ) -> Option<SetUpOutcome> {
         match (header.command, header.status) {
             (command::NEGOTIATE, status::SUCCESS) => {
                 self.connection = self.connection.and(message);
@@ -287,9 +288,9 @@ impl SetUps {
                 if self.halves.len() < SET_UPS_MAX {
                     let token = security_token(message).unwrap_or_default();
                     asked.ticket.answered(token);
-                    let half = Half {
+                    let half = PartialSession {
                         preauth: asked.preauth.and(passed, message),
-                        challenge: Challenge::find(token),
+                        challenge: NtlmChallenge::find(token),
                         ticket: asked.ticket,
                     };
                     self.halves.insert(header.session, half);
@@ -298,11 +299,11 @@ impl SetUps {
             }
             (command::SESSION_SETUP, status::SUCCESS) => {
                 let asked = self.asked.remove(&header.message_id);
-                let is_keyless = SessionSetupAnswer::parse(&message[LENGTH..])
-                    .is_ok_and(SessionSetupAnswer::is_without_key);
+                let is_keyless = SessionSetupResponse::parse(&message[LENGTH..])
+                    .is_ok_and(SessionSetupResponse::is_without_key);
                 Some(match (is_keyless, asked) {
-                    (true, _) => Outcome::NoKey(NoKey::Keyless),
-                    (false, None) => Outcome::NoKey(NoKey::Limit),
+                    (true, _) => SetUpOutcome::NoKey(MissingKeyReason::Keyless),
+                    (false, None) => SetUpOutcome::NoKey(MissingKeyReason::Limit),
                     (false, Some(asked)) => self.outcome(asked, header, message),
                 })
             }
@@ -316,21 +317,31 @@ impl SetUps {
         }
     }
 
-    fn outcome(&self, mut asked: Asked, header: &Header, message: &[u8]) -> Outcome {
+    fn outcome(
+        &self,
+        mut asked: PendingSessionSetup,
+        header: &Smb2Header,
+        message: &[u8],
+    ) -> SetUpOutcome {
         let token = security_token(message).unwrap_or_default();
         asked.ticket.answered(token);
         match self.find_key(&asked, header, message) {
             Ok(outcome) => outcome,
-            Err(no_key) => Outcome::NoKey(no_key),
+            Err(no_key) => SetUpOutcome::NoKey(no_key),
         }
     }
 
-    fn find_key(&self, asked: &Asked, header: &Header, message: &[u8]) -> Result<Outcome, NoKey> {
+    fn find_key(
+        &self,
+        asked: &PendingSessionSetup,
+        header: &Smb2Header,
+        message: &[u8],
+    ) -> Result<SetUpOutcome, MissingKeyReason> {
         if asked.is_binding && self.has_secrets() {
-            return Err(NoKey::Channel);
+            return Err(MissingKeyReason::Channel);
         }
         let (account, keys) = self.candidates(asked)?;
-        let agreed = self.agreed.ok_or(NoKey::Mechanism)?;
+        let agreed = self.agreed.ok_or(MissingKeyReason::Mechanism)?;
         let (dialect, preauth) = (agreed.dialect, asked.preauth);
         let proved = keys
             .iter()
@@ -344,16 +355,16 @@ impl SetUps {
                 header.has(flag::SIGNED) && signing.at_server.verify(message).is_some()
             });
         let Some((session_key, key)) = proved else {
-            return Err(NoKey::Unproven(account));
+            return Err(MissingKeyReason::Unproven(account));
         };
         let sealing = agreed.cipher.map(|cipher| {
             preauth.map(|preauth| sealing_keys(dialect, cipher, session_key, &preauth.0))
         });
-        let is_gmac = key.at_server.algorithm() == Algorithm::AesGmac;
+        let is_gmac = key.at_server.algorithm() == SigningAlgorithm::AesGmac;
         let may_sign = !is_gmac || self.may_sign_by_gmac;
         match may_sign || sealing.is_some() {
-            false => Err(NoKey::Gmac(account)),
-            true => Ok(Outcome::Key {
+            false => Err(MissingKeyReason::Gmac(account)),
+            true => Ok(SetUpOutcome::Key {
                 key,
                 may_sign,
                 sealing,
@@ -363,7 +374,10 @@ impl SetUps {
     }
 
     /// The session keys that what was said may lead to, the likeliest first, and whose session it is.
-    fn candidates(&self, asked: &Asked) -> Result<(String, Vec<SessionKey>), NoKey> {
+    fn candidates(
+        &self,
+        asked: &PendingSessionSetup,
+    ) -> Result<(String, Vec<SessionKey>), MissingKeyReason> {
         match (
             &asked.authenticate,
             &asked.challenge,
@@ -376,8 +390,8 @@ impl SetUps {
                 Ok((client, keys))
             }
             (_, _, Some(Err(refused))) => Err(refused.into()),
-            (_, _, None) if self.has_secrets() => Err(NoKey::Mechanism),
-            (_, _, None) => Err(NoKey::NoSecrets),
+            (_, _, None) if self.has_secrets() => Err(MissingKeyReason::Mechanism),
+            (_, _, None) => Err(MissingKeyReason::NoSecrets),
         }
     }
 
@@ -387,50 +401,50 @@ impl SetUps {
 
     fn by_ntlm(
         &self,
-        authenticate: &Authenticate,
-        challenge: &Challenge,
-    ) -> Result<(String, Vec<SessionKey>), NoKey> {
+        authenticate: &NtlmAuthenticate,
+        challenge: &NtlmChallenge,
+    ) -> Result<(String, Vec<SessionKey>), MissingKeyReason> {
         if !self.has_secrets() {
-            return Err(NoKey::NoSecrets);
+            return Err(MissingKeyReason::NoSecrets);
         }
         if authenticate.is_anonymous() {
-            return Err(NoKey::Keyless);
+            return Err(MissingKeyReason::Keyless);
         }
         if authenticate.is_version_1() {
-            return Err(NoKey::Mechanism);
+            return Err(MissingKeyReason::Mechanism);
         }
         let (domain, user) = (authenticate.domain(), authenticate.user());
         let account = shown(&domain, &user);
         let mut is_known = false;
         for hash in self.accounts.iter().flat_map(|of| of.find(&domain, &user)) {
             is_known = true;
-            if let Derived::Keys(keys) = authenticate.derive(hash, challenge) {
+            if let DerivedKeys::Keys(keys) = authenticate.derive(hash, challenge) {
                 let keys = keys.iter().map(|key| SessionKey::new(&key[..]));
                 return Ok((account, keys.collect()));
             }
         }
         Err(match is_known {
-            true => NoKey::WrongSecret(account),
-            false => NoKey::UnknownAccount(account),
+            true => MissingKeyReason::WrongSecret(account),
+            false => MissingKeyReason::UnknownAccount(account),
         })
     }
 }
 
-impl Half {
+impl PartialSession {
     /// Of a session that begins on this connection.
-    fn before(connection: Preauth) -> Self {
+    fn before(connection: PreauthHash) -> Self {
         Self {
-            preauth: Ends {
+            preauth: HostPair {
                 at_client: connection,
                 at_server: connection,
             },
             challenge: None,
-            ticket: Ticket::default(),
+            ticket: TicketResult::default(),
         }
     }
 }
 
-impl Ends<Preauth> {
+impl HostPair<PreauthHash> {
     /// With a message more, as client and server have it.
     fn and(self, at_client: &[u8], at_server: &[u8]) -> Self {
         Self {
@@ -440,8 +454,8 @@ impl Ends<Preauth> {
     }
 
     /// What follows from it at each end.
-    fn map<T>(&self, follow: impl Fn(&Preauth) -> T) -> Ends<T> {
-        Ends {
+    fn map<T>(&self, follow: impl Fn(&PreauthHash) -> T) -> HostPair<T> {
+        HostPair {
             at_client: follow(&self.at_client),
             at_server: follow(&self.at_server),
         }
@@ -462,26 +476,26 @@ fn cut(name: &str, count: usize) -> String {
     vocab::printable(&shown)
 }
 
-fn agreed(message: &[u8]) -> Option<Agreed> {
-    let answer = NegotiateAnswer::parse(&message[LENGTH..]).ok()?;
+fn agreed(message: &[u8]) -> Option<NegotiatedParameters> {
+    let answer = NegotiateResponse::parse(&message[LENGTH..]).ok()?;
     let algorithm = match answer.dialect {
         dialect::WILDCARD => return None,
-        ..dialect::SMB_3_0 => Algorithm::HmacSha256,
-        dialect::SMB_3_0..dialect::SMB_3_1_1 => Algorithm::AesCmac,
+        ..dialect::SMB_3_0 => SigningAlgorithm::HmacSha256,
+        dialect::SMB_3_0..dialect::SMB_3_1_1 => SigningAlgorithm::AesCmac,
         // [MS-SMB2] §3.2.5.2: AES-CMAC where the server says nothing.
-        dialect::SMB_3_1_1.. => match NegotiateAnswer::signing_algorithm(message).ok()? {
-            None => Algorithm::AesCmac,
-            Some(number) => Algorithm::from_number(number)?,
+        dialect::SMB_3_1_1.. => match NegotiateResponse::signing_algorithm(message).ok()? {
+            None => SigningAlgorithm::AesCmac,
+            Some(number) => SigningAlgorithm::from_number(number)?,
         },
     };
     let cipher = match answer.dialect {
         ..dialect::SMB_3_0 => None,
-        dialect::SMB_3_0..dialect::SMB_3_1_1 => Some(Cipher::Aes128Ccm),
-        dialect::SMB_3_1_1.. => NegotiateAnswer::cipher(message)
+        dialect::SMB_3_0..dialect::SMB_3_1_1 => Some(EncryptionCipher::Aes128Ccm),
+        dialect::SMB_3_1_1.. => NegotiateResponse::cipher(message)
             .ok()?
-            .and_then(Cipher::from_number),
+            .and_then(EncryptionCipher::from_number),
     };
-    Some(Agreed {
+    Some(NegotiatedParameters {
         dialect: answer.dialect,
         algorithm,
         cipher,

@@ -2,40 +2,40 @@
 
 use super::super::sealing::SealingKey;
 use super::*;
-use crate::credentials::kerberos::Encryption;
+use crate::credentials::kerberos::EncryptionType;
 use crate::credentials::kerberos::testing::{
-    CLIENT_NAME, Exchange, SERVICE_NAME, first_token, mic_token,
+    CLIENT_NAME, KerberosExchange, SERVICE_NAME, first_token, mic_token,
 };
 use crate::credentials::testing::{authenticate, challenge, hexadecimal, log_in};
 use crate::smb::wire::header::SIGNATURE_AT;
 
 const CHALLENGE: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
 
-fn setups(accounts: &str) -> SetUps {
-    SetUps::new(&with_accounts(accounts))
+fn setups(accounts: &str) -> PendingSetUps {
+    PendingSetUps::new(&with_accounts(accounts))
 }
 
-fn with_accounts(accounts: &str) -> Settings {
-    Settings {
-        accounts: Some(Arc::new(Accounts::parse(accounts).unwrap())),
-        ..Settings::STRICT
+fn with_accounts(accounts: &str) -> SmbSettings {
+    SmbSettings {
+        accounts: Some(Arc::new(DelegatedAccounts::parse(accounts).unwrap())),
+        ..SmbSettings::STRICT
     }
 }
 
 /// With the keytab of a service, and no accounts.
-fn with_keytab(exchange: &Exchange) -> SetUps {
-    SetUps::new(&Settings {
+fn with_keytab(exchange: &KerberosExchange) -> PendingSetUps {
+    PendingSetUps::new(&SmbSettings {
         keytab: Some(Arc::new(exchange.keytab())),
-        ..Settings::STRICT
+        ..SmbSettings::STRICT
     })
 }
 
-fn message(header: Header, body: &[u8]) -> Vec<u8> {
+fn message(header: Smb2Header, body: &[u8]) -> Vec<u8> {
     [&header.emit()[..], body].concat()
 }
 
-fn answer_header(of: u16, id: u64, session: u64, status: u32) -> Header {
-    Header::request(of, id, session, 0).answer(status)
+fn answer_header(of: u16, id: u64, session: u64, status: u32) -> Smb2Header {
+    Smb2Header::request(of, id, session, 0).answer(status)
 }
 
 /// An answer to NEGOTIATE, with a context of another kind before the one for signing.
@@ -53,7 +53,7 @@ fn negotiate_answer(dialect: u16, algorithm: Option<u8>) -> Vec<u8> {
 }
 
 /// The same with a cipher alone.
-fn negotiate_answer_with_cipher(cipher: Cipher) -> Vec<u8> {
+fn negotiate_answer_with_cipher(cipher: EncryptionCipher) -> Vec<u8> {
     let mut answer = negotiate_answer(0x0311, Some(cipher.number()));
     // The second context becomes one of the kind that ciphers are chosen in, and signing goes by CMAC.
     let at = answer.len() - 12;
@@ -68,7 +68,7 @@ fn set_up_request(id: u64, session: u64, token: &[u8]) -> Vec<u8> {
     body[14..16].copy_from_slice(&(token.len() as u16).to_le_bytes());
     body.extend(token);
     message(
-        Header::request(command::SESSION_SETUP, id, session, 0),
+        Smb2Header::request(command::SESSION_SETUP, id, session, 0),
         &body,
     )
 }
@@ -81,46 +81,50 @@ fn set_up_answer(id: u64, status: u32, flags: u8, token: &[u8]) -> Vec<u8> {
 }
 
 /// What passes while a session is set up: requests and answers, the last one to be signed.
-struct Conversation {
+struct SetUpConversation {
     said: Vec<Vec<u8>>,
     session_key: Vec<u8>,
 }
 
-fn conversation(dialect: u16, algorithm: Option<u8>, exchanged: bool) -> Conversation {
+fn conversation(dialect: u16, algorithm: Option<u8>, exchanged: bool) -> SetUpConversation {
     let exchanged = exchanged.then_some([0xe5; 16]);
     let (token, session_key) = log_in("CORP", "Anna", "secret", CHALLENGE, exchanged);
     let more = status::MORE_PROCESSING_REQUIRED;
     let said = vec![
-        message(Header::request(command::NEGOTIATE, 0, 0, 0), &[36; 36]),
+        message(Smb2Header::request(command::NEGOTIATE, 0, 0, 0), &[36; 36]),
         negotiate_answer(dialect, algorithm),
         set_up_request(1, 0, b"NTLMSSP\0\x01\0\0\0"),
         set_up_answer(1, more, 0, &challenge(CHALLENGE)),
         set_up_request(2, 77, &[b"wrapping", &token[..]].concat()),
         set_up_answer(2, status::SUCCESS, 0, b"done"),
     ];
-    Conversation {
+    SetUpConversation {
         said,
         session_key: session_key.to_vec(),
     }
 }
 
 /// The same by Kerberos: one request and its answer.
-fn by_kerberos(dialect: u16, algorithm: Option<u8>, exchange: &Exchange) -> Conversation {
+fn by_kerberos(
+    dialect: u16,
+    algorithm: Option<u8>,
+    exchange: &KerberosExchange,
+) -> SetUpConversation {
     let said = vec![
-        message(Header::request(command::NEGOTIATE, 0, 0, 0), &[36; 36]),
+        message(Smb2Header::request(command::NEGOTIATE, 0, 0, 0), &[36; 36]),
         negotiate_answer(dialect, algorithm),
         set_up_request(1, 0, &exchange.token()),
         set_up_answer(1, status::SUCCESS, 0, &exchange.answer()),
     ];
-    Conversation {
+    SetUpConversation {
         said,
         session_key: exchange.agreed(),
     }
 }
 
-impl Conversation {
+impl SetUpConversation {
     /// Signs the last answer as a server does.
-    fn signed(mut self, dialect: u16, algorithm: Algorithm) -> Self {
+    fn signed(mut self, dialect: u16, algorithm: SigningAlgorithm) -> Self {
         let key = SessionKey::new(&self.session_key).first();
         let key = signing_key(dialect, algorithm, &key, &self.preauth().0);
         key.sign(self.said.last_mut().unwrap(), []);
@@ -128,16 +132,16 @@ impl Conversation {
     }
 
     /// The hash over all but the last answer.
-    fn preauth(&self) -> Preauth {
+    fn preauth(&self) -> PreauthHash {
         let (_, before) = self.said.split_last().unwrap();
         let all = before.iter();
-        all.fold(Preauth::NOTHING, |hash, message| hash.and(message))
+        all.fold(PreauthHash::NOTHING, |hash, message| hash.and(message))
     }
 
-    fn heard_by(&self, setups: &mut SetUps) -> Option<Outcome> {
+    fn heard_by(&self, setups: &mut PendingSetUps) -> Option<SetUpOutcome> {
         let mut outcome = None;
         for message in &self.said {
-            let header = Header::parse(message).unwrap();
+            let header = Smb2Header::parse(message).unwrap();
             match header.has(flag::FROM_SERVER) {
                 true => outcome = outcome.or(setups.answer(&header, message, message)),
                 false => setups.request(&header, message),
@@ -150,19 +154,19 @@ impl Conversation {
 #[test]
 fn every_dialect_and_algorithm_comes_to_the_key_that_the_server_proves() {
     let cases = [
-        (0x0202, None, Algorithm::HmacSha256),
-        (0x0210, None, Algorithm::HmacSha256),
-        (0x0300, None, Algorithm::AesCmac),
-        (0x0302, None, Algorithm::AesCmac),
-        (0x0311, None, Algorithm::AesCmac),
-        (0x0311, Some(0), Algorithm::HmacSha256),
-        (0x0311, Some(1), Algorithm::AesCmac),
+        (0x0202, None, SigningAlgorithm::HmacSha256),
+        (0x0210, None, SigningAlgorithm::HmacSha256),
+        (0x0300, None, SigningAlgorithm::AesCmac),
+        (0x0302, None, SigningAlgorithm::AesCmac),
+        (0x0311, None, SigningAlgorithm::AesCmac),
+        (0x0311, Some(0), SigningAlgorithm::HmacSha256),
+        (0x0311, Some(1), SigningAlgorithm::AesCmac),
     ];
     for (dialect, number, algorithm) in cases {
         for exchanged in [false, true] {
             let said = conversation(dialect, number, exchanged).signed(dialect, algorithm);
             let mut setups = setups("corp\\anna:password:secret");
-            let Some(Outcome::Key { key, account, .. }) = said.heard_by(&mut setups) else {
+            let Some(SetUpOutcome::Key { key, account, .. }) = said.heard_by(&mut setups) else {
                 panic!("{dialect:#x} {algorithm:?}");
             };
             assert!(!key.differ());
@@ -176,14 +180,14 @@ fn every_dialect_and_algorithm_comes_to_the_key_that_the_server_proves() {
 
 #[test]
 fn an_interim_answer_leaves_the_set_up_as_it_was() {
-    let said = conversation(0x0302, None, true).signed(0x0302, Algorithm::AesCmac);
+    let said = conversation(0x0302, None, true).signed(0x0302, SigningAlgorithm::AesCmac);
     let mut setups = setups("corp\\anna:password:secret");
     let mut outcome = None;
     for message in &said.said {
-        let header = Header::parse(message).unwrap();
+        let header = Smb2Header::parse(message).unwrap();
         if header.has(flag::FROM_SERVER) {
             if header.command == command::SESSION_SETUP {
-                let interim = Header {
+                let interim = Smb2Header {
                     flags: flag::FROM_SERVER | flag::ASYNC,
                     status: status::PENDING,
                     ..header
@@ -196,25 +200,28 @@ fn an_interim_answer_leaves_the_set_up_as_it_was() {
             setups.request(&header, message);
         }
     }
-    assert!(matches!(outcome, Some(Outcome::Key { .. })), "{outcome:?}");
+    assert!(
+        matches!(outcome, Some(SetUpOutcome::Key { .. })),
+        "{outcome:?}"
+    );
 }
 
 #[test]
 fn every_dialect_and_encryption_of_kerberos_comes_to_the_key_that_the_server_proves() {
     let dialects = [
-        (0x0202, None, Algorithm::HmacSha256),
-        (0x0302, None, Algorithm::AesCmac),
-        (0x0311, Some(1), Algorithm::AesCmac),
+        (0x0202, None, SigningAlgorithm::HmacSha256),
+        (0x0302, None, SigningAlgorithm::AesCmac),
+        (0x0311, Some(1), SigningAlgorithm::AesCmac),
     ];
     for (dialect, number, algorithm) in dialects {
-        for encryption in Encryption::ALL {
-            let mut exchange = Exchange::with(encryption);
+        for encryption in EncryptionType::ALL {
+            let mut exchange = KerberosExchange::with(encryption);
             for [of_client, of_server] in [[true, true], [true, false], [false, false]] {
                 exchange.subkey = of_client.then_some(0x33);
                 exchange.subkey_of_server = of_server.then_some(0x44);
                 let said = by_kerberos(dialect, number, &exchange).signed(dialect, algorithm);
                 let outcome = said.heard_by(&mut with_keytab(&exchange));
-                let Some(Outcome::Key { key, account, .. }) = outcome else {
+                let Some(SetUpOutcome::Key { key, account, .. }) = outcome else {
                     panic!("{dialect:#x} {encryption:?} {outcome:?}");
                 };
                 assert_eq!(account, CLIENT_NAME);
@@ -226,13 +233,13 @@ fn every_dialect_and_encryption_of_kerberos_comes_to_the_key_that_the_server_pro
 
 #[test]
 fn ciphers_of_256_bits_take_the_whole_key_of_kerberos_and_others_its_beginning() {
-    let exchange = Exchange::with(Encryption::Aes256Sha1);
-    for cipher in Cipher::ALL {
+    let exchange = KerberosExchange::with(EncryptionType::Aes256Sha1);
+    for cipher in EncryptionCipher::ALL {
         let mut said = by_kerberos(0x0311, None, &exchange);
         said.said[1] = negotiate_answer_with_cipher(cipher);
-        let said = said.signed(0x0311, Algorithm::AesCmac);
+        let said = said.signed(0x0311, SigningAlgorithm::AesCmac);
         let outcome = said.heard_by(&mut with_keytab(&exchange));
-        let Some(Outcome::Key {
+        let Some(SetUpOutcome::Key {
             sealing: Some(sealing),
             ..
         }) = outcome
@@ -263,26 +270,29 @@ fn ciphers_of_256_bits_take_the_whole_key_of_kerberos_and_others_its_beginning()
 
 #[test]
 fn a_leg_more_for_the_mic_keeps_the_ticket() {
-    let exchange = Exchange::with(Encryption::Aes128Sha2);
+    let exchange = KerberosExchange::with(EncryptionType::Aes128Sha2);
     let more = status::MORE_PROCESSING_REQUIRED;
     let mut said = by_kerberos(0x0311, None, &exchange);
     said.said[3] = set_up_answer(1, more, 0, &exchange.answer());
     said.said.push(set_up_request(2, 77, &mic_token()));
     said.said
         .push(set_up_answer(2, status::SUCCESS, 0, &mic_token()));
-    let said = said.signed(0x0311, Algorithm::AesCmac);
+    let said = said.signed(0x0311, SigningAlgorithm::AesCmac);
     let outcome = said.heard_by(&mut with_keytab(&exchange));
-    assert!(matches!(outcome, Some(Outcome::Key { .. })), "{outcome:?}");
+    assert!(
+        matches!(outcome, Some(SetUpOutcome::Key { .. })),
+        "{outcome:?}"
+    );
 }
 
 #[test]
 fn a_client_that_falls_back_from_kerberos_to_ntlm_is_followed() {
-    let exchange = Exchange::with(Encryption::Rc4);
+    let exchange = KerberosExchange::with(EncryptionType::Rc4);
     let mut said = conversation(0x0311, None, true);
     said.said[2] = set_up_request(1, 0, &exchange.token());
-    let said = said.signed(0x0311, Algorithm::AesCmac);
+    let said = said.signed(0x0311, SigningAlgorithm::AesCmac);
     let outcome = said.heard_by(&mut setups("corp\\anna:password:secret"));
-    let Some(Outcome::Key { account, .. }) = outcome else {
+    let Some(SetUpOutcome::Key { account, .. }) = outcome else {
         panic!("{outcome:?}");
     };
     assert_eq!(account, "CORP\\Anna");
@@ -290,56 +300,62 @@ fn a_client_that_falls_back_from_kerberos_to_ntlm_is_followed() {
 
 #[test]
 fn a_session_of_kerberos_without_its_key_says_what_is_missing() {
-    let exchange = Exchange::with(Encryption::Aes256Sha1);
-    let said = by_kerberos(0x0311, None, &exchange).signed(0x0311, Algorithm::AesCmac);
-    let no_key = |setups: &mut SetUps| match said.heard_by(setups) {
-        Some(Outcome::NoKey(no_key)) => no_key,
+    let exchange = KerberosExchange::with(EncryptionType::Aes256Sha1);
+    let said = by_kerberos(0x0311, None, &exchange).signed(0x0311, SigningAlgorithm::AesCmac);
+    let no_key = |setups: &mut PendingSetUps| match said.heard_by(setups) {
+        Some(SetUpOutcome::NoKey(no_key)) => no_key,
         other => panic!("{other:?}"),
     };
     let found = no_key(&mut setups("corp\\anna:password:secret"));
-    assert_eq!(found, NoKey::NoKeytab(SERVICE_NAME.to_owned()));
+    assert_eq!(found, MissingKeyReason::NoKeytab(SERVICE_NAME.to_owned()));
     assert_eq!(found.reason(), ReasonCode::NO_KEYTAB);
     assert_eq!(found.account(), Some(SERVICE_NAME));
 
-    let renewed = Exchange {
+    let renewed = KerberosExchange {
         version: 4,
         service_key: 0x99,
         ..exchange.clone()
     };
     let found = no_key(&mut with_keytab(&renewed));
     let ticket = format!("{SERVICE_NAME}, key version 3, aes256-cts-hmac-sha1-96");
-    assert_eq!(found, NoKey::UnknownTicket(ticket));
+    assert_eq!(found, MissingKeyReason::UnknownTicket(ticket));
     assert_eq!(found.reason(), ReasonCode::UNKNOWN_TICKET);
 
     // NTLM needs an account, which a keytab is not.
-    let ntlm = conversation(0x0311, None, true).signed(0x0311, Algorithm::AesCmac);
-    let wanted = Outcome::NoKey(NoKey::UnknownAccount("CORP\\Anna".to_owned()));
+    let ntlm = conversation(0x0311, None, true).signed(0x0311, SigningAlgorithm::AesCmac);
+    let wanted = SetUpOutcome::NoKey(MissingKeyReason::UnknownAccount("CORP\\Anna".to_owned()));
     assert_eq!(ntlm.heard_by(&mut with_keytab(&exchange)), Some(wanted));
 }
 
 #[test]
 fn a_ticket_that_the_server_does_not_prove_is_none() {
-    let exchange = Exchange::with(Encryption::Aes256Sha1);
-    let unproven = Some(Outcome::NoKey(NoKey::Unproven(CLIENT_NAME.to_owned())));
+    let exchange = KerberosExchange::with(EncryptionType::Aes256Sha1);
+    let unproven = Some(SetUpOutcome::NoKey(MissingKeyReason::Unproven(
+        CLIENT_NAME.to_owned(),
+    )));
     let unsigned = by_kerberos(0x0311, None, &exchange);
     assert_eq!(unsigned.heard_by(&mut with_keytab(&exchange)), unproven);
     // The server has another key than its token says.
     let mut other = by_kerberos(0x0311, None, &exchange);
     other.session_key[0] ^= 1;
-    let other = other.signed(0x0311, Algorithm::AesCmac);
+    let other = other.signed(0x0311, SigningAlgorithm::AesCmac);
     assert_eq!(other.heard_by(&mut with_keytab(&exchange)), unproven);
     for altered in 0..4 {
-        let mut said = by_kerberos(0x0311, None, &exchange).signed(0x0311, Algorithm::AesCmac);
+        let mut said =
+            by_kerberos(0x0311, None, &exchange).signed(0x0311, SigningAlgorithm::AesCmac);
         let at = said.said[altered].len() - 1;
         said.said[altered][at] ^= 1;
         let outcome = said.heard_by(&mut with_keytab(&exchange));
-        assert!(!matches!(outcome, Some(Outcome::Key { .. })), "{altered}");
+        assert!(
+            !matches!(outcome, Some(SetUpOutcome::Key { .. })),
+            "{altered}"
+        );
     }
 }
 
 #[test]
 fn a_long_name_in_a_ticket_is_cut_before_it_is_shown() {
-    let exchange = Exchange::with(Encryption::Aes128Sha1);
+    let exchange = KerberosExchange::with(EncryptionType::Aes128Sha1);
     let mut request = exchange.ap_req();
     // No length changes: the realm's letters become line feeds.
     for at in 0..request.len() - 12 {
@@ -351,7 +367,10 @@ fn a_long_name_in_a_ticket_is_cut_before_it_is_shown() {
     said.said[2] = set_up_request(1, 0, &first_token(&request));
     let outcome = said.heard_by(&mut setups(""));
     let shown = "cifs/files.corp.example@?ORP.EXAMPLE".to_owned();
-    assert_eq!(outcome, Some(Outcome::NoKey(NoKey::NoKeytab(shown))));
+    assert_eq!(
+        outcome,
+        Some(SetUpOutcome::NoKey(MissingKeyReason::NoKeytab(shown)))
+    );
     assert_eq!(
         cut(&"x".repeat(200), SHOWN_PRINCIPAL_MAX).chars().count(),
         121
@@ -362,21 +381,27 @@ fn a_long_name_in_a_ticket_is_cut_before_it_is_shown() {
 fn without_the_right_secret_there_is_no_key_and_the_reason_names_the_account() {
     let whose = || "CORP\\Anna".to_owned();
     let cases = [
-        ("", NoKey::UnknownAccount(whose())),
+        ("", MissingKeyReason::UnknownAccount(whose())),
         (
             "other\\anna:password:secret",
-            NoKey::UnknownAccount(whose()),
+            MissingKeyReason::UnknownAccount(whose()),
         ),
-        ("*\\anna:password:secret2", NoKey::WrongSecret(whose())),
+        (
+            "*\\anna:password:secret2",
+            MissingKeyReason::WrongSecret(whose()),
+        ),
     ];
     for (accounts, wanted) in cases {
-        let said = conversation(0x0311, None, true).signed(0x0311, Algorithm::AesCmac);
+        let said = conversation(0x0311, None, true).signed(0x0311, SigningAlgorithm::AesCmac);
         let outcome = said.heard_by(&mut setups(accounts));
-        assert_eq!(outcome, Some(Outcome::NoKey(wanted)));
+        assert_eq!(outcome, Some(SetUpOutcome::NoKey(wanted)));
     }
-    let said = conversation(0x0210, None, true).signed(0x0210, Algorithm::HmacSha256);
-    let outcome = said.heard_by(&mut SetUps::new(&Settings::STRICT));
-    assert_eq!(outcome, Some(Outcome::NoKey(NoKey::NoSecrets)));
+    let said = conversation(0x0210, None, true).signed(0x0210, SigningAlgorithm::HmacSha256);
+    let outcome = said.heard_by(&mut PendingSetUps::new(&SmbSettings::STRICT));
+    assert_eq!(
+        outcome,
+        Some(SetUpOutcome::NoKey(MissingKeyReason::NoSecrets))
+    );
 }
 
 #[test]
@@ -386,43 +411,48 @@ fn a_name_that_anybody_may_send_is_fit_to_be_shown() {
     let mut said = conversation(0x0210, None, true);
     said.said[4] = set_up_request(2, 77, &token);
     let shown = format!("A??\\?]0;?{}…", "x".repeat(SHOWN_MAX - 5));
-    let wanted = Outcome::NoKey(NoKey::UnknownAccount(shown));
+    let wanted = SetUpOutcome::NoKey(MissingKeyReason::UnknownAccount(shown));
     assert_eq!(said.heard_by(&mut setups("")), Some(wanted));
 }
 
 #[test]
 fn a_key_that_the_server_does_not_prove_is_none() {
-    let unproven = Some(Outcome::NoKey(NoKey::Unproven("CORP\\Anna".to_owned())));
+    let unproven = Some(SetUpOutcome::NoKey(MissingKeyReason::Unproven(
+        "CORP\\Anna".to_owned(),
+    )));
     let accounts = "corp\\anna:password:secret";
     let unsigned = conversation(0x0311, None, true);
     assert_eq!(unsigned.heard_by(&mut setups(accounts)), unproven);
     // A message on the way was altered, or signed with another key.
     for altered in 0..5 {
-        let mut said = conversation(0x0311, None, true).signed(0x0311, Algorithm::AesCmac);
+        let mut said = conversation(0x0311, None, true).signed(0x0311, SigningAlgorithm::AesCmac);
         let at = said.said[altered].len() - 1;
         said.said[altered][at] ^= 1;
         let outcome = said.heard_by(&mut setups(accounts));
-        assert!(!matches!(outcome, Some(Outcome::Key { .. })), "{altered}");
+        assert!(
+            !matches!(outcome, Some(SetUpOutcome::Key { .. })),
+            "{altered}"
+        );
     }
-    let mut said = conversation(0x0311, None, true).signed(0x0311, Algorithm::AesCmac);
+    let mut said = conversation(0x0311, None, true).signed(0x0311, SigningAlgorithm::AesCmac);
     said.said[5][SIGNATURE_AT] ^= 1;
     assert_eq!(said.heard_by(&mut setups(accounts)), unproven);
 }
 
 #[test]
 fn gmac_needs_the_policy_of_its_name() {
-    let said = conversation(0x0311, Some(2), true).signed(0x0311, Algorithm::AesGmac);
+    let said = conversation(0x0311, Some(2), true).signed(0x0311, SigningAlgorithm::AesGmac);
     let settings = with_accounts("corp\\anna:password:secret");
-    let mut without = SetUps::new(&settings);
-    let wanted = Outcome::NoKey(NoKey::Gmac("CORP\\Anna".to_owned()));
+    let mut without = PendingSetUps::new(&settings);
+    let wanted = SetUpOutcome::NoKey(MissingKeyReason::Gmac("CORP\\Anna".to_owned()));
     assert_eq!(said.heard_by(&mut without), Some(wanted));
-    let mut with = SetUps::new(&Settings {
+    let mut with = PendingSetUps::new(&SmbSettings {
         may_resign_gmac: true,
         ..settings
     });
     assert!(matches!(
         said.heard_by(&mut with),
-        Some(Outcome::Key { .. })
+        Some(SetUpOutcome::Key { .. })
     ));
 }
 
@@ -431,7 +461,7 @@ fn guests_strange_tokens_and_old_ntlm_have_no_key() {
     let accounts = "*\\anna:password:secret";
     let mut guest = conversation(0x0210, None, true);
     *guest.said.last_mut().unwrap() = set_up_answer(2, status::SUCCESS, 1, b"");
-    let keyless = Some(Outcome::NoKey(NoKey::Keyless));
+    let keyless = Some(SetUpOutcome::NoKey(MissingKeyReason::Keyless));
     assert_eq!(guest.heard_by(&mut setups(accounts)), keyless);
 
     let old = authenticate("CORP", "anna", &[1; 24], None);
@@ -439,7 +469,10 @@ fn guests_strange_tokens_and_old_ntlm_have_no_key() {
         let mut said = conversation(0x0210, None, true);
         said.said[4] = set_up_request(2, 77, token);
         let outcome = said.heard_by(&mut setups(accounts));
-        assert_eq!(outcome, Some(Outcome::NoKey(NoKey::Mechanism)));
+        assert_eq!(
+            outcome,
+            Some(SetUpOutcome::NoKey(MissingKeyReason::Mechanism))
+        );
     }
 }
 
@@ -458,7 +491,7 @@ fn the_hash_of_a_published_negotiation_comes_out() {
          A785E5D8E06AF0BE1C74296FEF05B045C3793A12B32C49DF",
     );
     let mut setups = setups("");
-    setups.request(&Header::parse(&request).unwrap(), &request);
+    setups.request(&Smb2Header::parse(&request).unwrap(), &request);
     assert_eq!(setups.connection.0[..], hash[..]);
 }
 
@@ -467,7 +500,7 @@ fn many_set_ups_at_a_time_are_bounded() {
     let mut setups = setups("");
     for id in 0..1_000 {
         let request = set_up_request(id, 0, b"");
-        setups.request(&Header::parse(&request).unwrap(), &request);
+        setups.request(&Smb2Header::parse(&request).unwrap(), &request);
         assert!(setups.asked.len() <= SET_UPS_MAX);
     }
 }

@@ -16,11 +16,11 @@ use sha2::Sha256;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroize;
 
-use crate::smb::wire::header::{Header, LENGTH, SIGNATURE_AT, command, flag};
+use crate::smb::wire::header::{LENGTH, SIGNATURE_AT, Smb2Header, command, flag};
 
 /// How messages are signed ([MS-SMB2] §2.2.3.1.7, SMB2_SIGNING_CAPABILITIES).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Algorithm {
+pub(crate) enum SigningAlgorithm {
     /// SMB 2.
     HmacSha256,
     /// SMB 3.
@@ -29,7 +29,7 @@ pub(crate) enum Algorithm {
     AesGmac,
 }
 
-impl Algorithm {
+impl SigningAlgorithm {
     /// The protocol's number for it.
     pub(crate) fn number(self) -> u8 {
         match self {
@@ -63,7 +63,7 @@ impl Algorithm {
 /// value is moved, and is shown by no `Debug`.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct SigningKey {
-    algorithm: Algorithm,
+    algorithm: SigningAlgorithm,
     key: Box<[u8; 16]>,
 }
 
@@ -81,10 +81,10 @@ impl fmt::Debug for SigningKey {
 
 /// What a message may be acted upon by: it bears the session's signature. Only the verifier makes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Authentic(());
+pub(crate) struct VerifiedSignature(());
 
 impl SigningKey {
-    pub(crate) fn new(algorithm: Algorithm, key: &[u8; 16]) -> Self {
+    pub(crate) fn new(algorithm: SigningAlgorithm, key: &[u8; 16]) -> Self {
         let mut own = Self {
             algorithm,
             key: Box::default(),
@@ -93,7 +93,7 @@ impl SigningKey {
         own
     }
 
-    pub(crate) fn algorithm(&self) -> Algorithm {
+    pub(crate) fn algorithm(&self) -> SigningAlgorithm {
         self.algorithm
     }
 
@@ -106,19 +106,21 @@ impl SigningKey {
     ///
     /// # Panics
     /// When they hold no whole header; the caller has parsed it.
-    pub(crate) fn begin(&self, front: &[u8]) -> Mac {
-        let header = Header::parse(front).expect("the caller has parsed the header");
-        let mut mac = Mac {
+    pub(crate) fn begin(&self, front: &[u8]) -> SignatureMac {
+        let header = Smb2Header::parse(front).expect("the caller has parsed the header");
+        let mut mac = SignatureMac {
             given: header.signature,
             inner: match self.algorithm {
-                Algorithm::HmacSha256 => Inner::Hmac(Box::new(
+                SigningAlgorithm::HmacSha256 => MacState::Hmac(Box::new(
                     <Hmac<Sha256> as KeyInit>::new_from_slice(&*self.key)
                         .expect("HMAC takes keys of any length"),
                 )),
-                Algorithm::AesCmac => {
-                    Inner::Cmac(Box::new(Cmac::<Aes128>::new((&*self.key).into())))
+                SigningAlgorithm::AesCmac => {
+                    MacState::Cmac(Box::new(Cmac::<Aes128>::new((&*self.key).into())))
                 }
-                Algorithm::AesGmac => Inner::Gmac(Box::new(Gmac::new(&self.key, &header))),
+                SigningAlgorithm::AesGmac => {
+                    MacState::Gmac(Box::new(AesGmac::new(&self.key, &header)))
+                }
             },
         };
         mac.update(&front[..SIGNATURE_AT]);
@@ -128,8 +130,8 @@ impl SigningKey {
     }
 
     /// Whether a whole message bears this session's signature.
-    pub(crate) fn verify(&self, message: &[u8]) -> Option<Authentic> {
-        Header::parse(message).ok()?;
+    pub(crate) fn verify(&self, message: &[u8]) -> Option<VerifiedSignature> {
+        Smb2Header::parse(message).ok()?;
         self.begin(message).verify()
     }
 
@@ -146,54 +148,54 @@ impl SigningKey {
 }
 
 /// A signature in the making.
-pub(crate) struct Mac {
+pub(crate) struct SignatureMac {
     given: [u8; 16],
-    inner: Inner,
+    inner: MacState,
 }
 
-enum Inner {
+enum MacState {
     Hmac(Box<Hmac<Sha256>>),
     Cmac(Box<Cmac<Aes128>>),
-    Gmac(Box<Gmac>),
+    Gmac(Box<AesGmac>),
 }
 
-impl fmt::Debug for Mac {
+impl fmt::Debug for SignatureMac {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("Mac(not shown)")
     }
 }
 
-impl Mac {
+impl SignatureMac {
     /// Takes more of the message.
     pub(crate) fn update(&mut self, bytes: &[u8]) {
         match &mut self.inner {
-            Inner::Hmac(mac) => mac.update(bytes),
-            Inner::Cmac(mac) => mac.update(bytes),
-            Inner::Gmac(mac) => mac.update(bytes),
+            MacState::Hmac(mac) => mac.update(bytes),
+            MacState::Cmac(mac) => mac.update(bytes),
+            MacState::Gmac(mac) => mac.update(bytes),
         }
     }
 
     /// The message's signature.
     pub(crate) fn finish(self) -> [u8; 16] {
         match self.inner {
-            Inner::Hmac(mac) => {
+            MacState::Hmac(mac) => {
                 let whole: [u8; 32] = mac.finalize().into_bytes().into();
                 *whole.first_chunk().expect("an HMAC-SHA256 has 32 bytes")
             }
-            Inner::Cmac(mac) => mac.finalize().into_bytes().into(),
-            Inner::Gmac(mac) => mac.finish(),
+            MacState::Cmac(mac) => mac.finalize().into_bytes().into(),
+            MacState::Gmac(mac) => mac.finish(),
         }
     }
 
     /// Whether the message, now whole, bears the signature that its header says.
-    pub(crate) fn verify(self) -> Option<Authentic> {
+    pub(crate) fn verify(self) -> Option<VerifiedSignature> {
         let given = self.given;
-        bool::from(self.finish().ct_eq(&given)).then_some(Authentic(()))
+        bool::from(self.finish().ct_eq(&given)).then_some(VerifiedSignature(()))
     }
 }
 
 /// AES-GCM of no text, with the message as what is authenticated beside it (NIST SP 800-38D §7.1).
-struct Gmac {
+struct AesGmac {
     hash: GHash,
     /// The cipher's first block, which hides the hash.
     mask: [u8; 16],
@@ -202,8 +204,8 @@ struct Gmac {
     length: u64,
 }
 
-impl Gmac {
-    fn new(key: &[u8; 16], header: &Header) -> Self {
+impl AesGmac {
+    fn new(key: &[u8; 16], header: &Smb2Header) -> Self {
         let cipher = Aes128::new(key.into());
         let mut hash_key = [0; 16];
         cipher.encrypt_block((&mut hash_key).into());
@@ -266,7 +268,7 @@ impl Gmac {
     }
 }
 
-impl Drop for Gmac {
+impl Drop for AesGmac {
     fn drop(&mut self) {
         self.mask.zeroize();
     }

@@ -19,9 +19,15 @@ fn published() -> Vec<u8> {
 #[test]
 fn a_published_answer_is_verified_and_no_other() {
     let message = published();
-    let right = SigningKey::new(Algorithm::AesCmac, &key("73FE7A9A77BEF0BDE49C650D8CCB5F76"));
+    let right = SigningKey::new(
+        SigningAlgorithm::AesCmac,
+        &key("73FE7A9A77BEF0BDE49C650D8CCB5F76"),
+    );
     assert!(right.verify(&message).is_some());
-    let wrong = SigningKey::new(Algorithm::AesCmac, &key("73FE7A9A77BEF0BDE49C650D8CCB5F77"));
+    let wrong = SigningKey::new(
+        SigningAlgorithm::AesCmac,
+        &key("73FE7A9A77BEF0BDE49C650D8CCB5F77"),
+    );
     assert!(wrong.verify(&message).is_none());
     for bit in 0..message.len() * 8 {
         let mut altered = message.clone();
@@ -33,17 +39,19 @@ fn a_published_answer_is_verified_and_no_other() {
 #[test]
 fn what_is_signed_is_verified_however_it_is_cut() {
     for algorithm in [
-        Algorithm::HmacSha256,
-        Algorithm::AesCmac,
-        Algorithm::AesGmac,
+        SigningAlgorithm::HmacSha256,
+        SigningAlgorithm::AesCmac,
+        SigningAlgorithm::AesGmac,
     ] {
         let key = SigningKey::new(algorithm, &[7; 16]);
         for length in [0, 1, 15, 16, 17, 127, 128, 129, 1_000] {
             let body: Vec<u8> = (0..length as u32).map(|index| index as u8).collect();
-            let mut front = Header::request(command::WRITE, 99, 1, 2).emit().to_vec();
+            let mut front = Smb2Header::request(command::WRITE, 99, 1, 2)
+                .emit()
+                .to_vec();
             front.extend_from_slice(&body[..length.min(7)]);
             key.sign(&mut front, body[length.min(7)..].chunks(11));
-            let header = Header::parse(&front).unwrap();
+            let header = Smb2Header::parse(&front).unwrap();
             assert!(header.has(flag::SIGNED));
             let mut whole = header.emit().to_vec();
             whole.extend_from_slice(&body);
@@ -64,8 +72,8 @@ fn gmac_is_galois_counter_mode_without_text() {
     // cryptography): key 00…0f, nonce as [MS-SMB2] §3.1.4.1 says for message 5 of a server, the 64
     // bytes of its header as data beside.
     let key: [u8; 16] = std::array::from_fn(|index| index as u8);
-    let key = SigningKey::new(Algorithm::AesGmac, &key);
-    let mut header = Header::request(command::ECHO, 5, 1, 2);
+    let key = SigningKey::new(SigningAlgorithm::AesGmac, &key);
+    let mut header = Smb2Header::request(command::ECHO, 5, 1, 2);
     header.flags = flag::FROM_SERVER | flag::SIGNED;
     let mac = key.begin(&header.emit());
     assert_eq!(mac.finish()[..], hexadecimal(GMAC_OF_AN_ECHO)[..]);

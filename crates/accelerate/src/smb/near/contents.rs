@@ -12,7 +12,7 @@ pub(crate) const BYTES_MAX: u64 = AHEAD_MAX + 4 * AHEAD_BLOCK_MAX as u64;
 
 /// What answers a READ.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum CachedRead {
     /// These bytes, fewer than asked for only at the file's end.
     Data { pieces: Vec<Bytes>, length: u32 },
     /// The file ends before.
@@ -20,20 +20,20 @@ pub(crate) enum Found {
 }
 
 #[derive(Debug)]
-struct Block {
+struct FileBlock {
     pieces: Vec<Bytes>,
     length: u64,
 }
 
 /// See the head of this file.
 #[derive(Debug, Default)]
-pub(crate) struct Contents {
-    blocks: BTreeMap<u64, Block>,
+pub(crate) struct FileContents {
+    blocks: BTreeMap<u64, FileBlock>,
     bytes: u64,
     end: Option<u64>,
 }
 
-impl Contents {
+impl FileContents {
     /// Bytes kept.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
@@ -60,7 +60,7 @@ impl Contents {
                 self.bytes -= old.length;
             }
         }
-        if let Some(old) = self.blocks.insert(offset, Block { pieces, length }) {
+        if let Some(old) = self.blocks.insert(offset, FileBlock { pieces, length }) {
             self.bytes -= old.length;
         }
         self.bytes += length;
@@ -70,11 +70,11 @@ impl Contents {
     }
 
     /// What answers a READ of `length` bytes at `offset`, if all of it is here.
-    pub(crate) fn find(&self, offset: u64, length: u32) -> Option<Found> {
+    pub(crate) fn find(&self, offset: u64, length: u32) -> Option<CachedRead> {
         let mut end = offset.checked_add(u64::from(length))?;
         if let Some(file_end) = self.end {
             if offset >= file_end {
-                return Some(Found::End);
+                return Some(CachedRead::End);
             }
             end = end.min(file_end);
         }
@@ -100,7 +100,7 @@ impl Contents {
                 }
             }
         }
-        Some(Found::Data {
+        Some(CachedRead::Data {
             pieces,
             length: (end - offset) as u32,
         })
@@ -127,21 +127,21 @@ impl Contents {
 mod tests {
     use super::*;
 
-    fn data(found: Option<Found>) -> Option<Vec<u8>> {
+    fn data(found: Option<CachedRead>) -> Option<Vec<u8>> {
         match found? {
-            Found::Data { pieces, length } => {
+            CachedRead::Data { pieces, length } => {
                 let bytes = pieces.concat();
                 assert_eq!(bytes.len(), length as usize);
                 Some(bytes)
             }
-            Found::End => Some(Vec::new()),
+            CachedRead::End => Some(Vec::new()),
         }
     }
 
     #[test]
     fn every_range_of_blocks_in_pieces_is_found_and_no_other() {
         let file: Vec<u8> = (0..60).collect();
-        let mut contents = Contents::default();
+        let mut contents = FileContents::default();
         for (offset, cut) in [(40, 45), (0, 7), (20, 20)] {
             let pieces = [&file[offset..cut], &file[cut..offset + 20]];
             let pieces = pieces.map(Bytes::copy_from_slice);
@@ -157,7 +157,7 @@ mod tests {
         }
         contents.set_end(60);
         assert_eq!(data(contents.find(50, 100)).unwrap(), &file[50..]);
-        assert_eq!(contents.find(60, 1), Some(Found::End));
+        assert_eq!(contents.find(60, 1), Some(CachedRead::End));
         contents.drop_before(25);
         assert_eq!(contents.bytes(), 40);
         assert_eq!(contents.find(10, 5), None);
@@ -166,7 +166,7 @@ mod tests {
 
     #[test]
     fn more_than_was_agreed_is_dropped() {
-        let mut contents = Contents::default();
+        let mut contents = FileContents::default();
         let block = Bytes::from(vec![0; 1 << 20]);
         for index in 0..64 {
             contents.insert(index << 20, vec![block.clone()]);
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn a_short_block_of_before_hides_nothing_of_a_longer_one() {
-        let mut contents = Contents::default();
+        let mut contents = FileContents::default();
         contents.insert(600, vec![Bytes::from(vec![6; 10])]);
         contents.insert(700, vec![Bytes::from(vec![7; 90])]);
         contents.insert(500, vec![Bytes::from(vec![5; 250])]);

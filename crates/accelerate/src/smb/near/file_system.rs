@@ -4,16 +4,16 @@
 use bytes::Bytes;
 use vocab::Time;
 
-use super::{Near, Pending};
+use super::{PendingRequest, Smb2NearHalf};
 use crate::smb::config::LISTING_WAITS;
 use crate::smb::wire::FileId;
 use crate::smb::wire::frame::frame_header;
-use crate::smb::wire::header::{self, Header, status};
+use crate::smb::wire::header::{self, Smb2Header, status};
 use crate::smb::wire::query_info::{FileSystemQuestion, answer_body};
 
 /// What the server said as an open was made.
 #[derive(Debug)]
-pub(super) struct Told {
+pub(super) struct FileSystemReply {
     pub(super) class: u8,
     /// The client's frames that had come before the server was asked.
     pub(super) position: u64,
@@ -21,16 +21,21 @@ pub(super) struct Told {
     pub(super) at: Time,
 }
 
-impl Near {
+impl Smb2NearHalf {
     /// It has come ahead.
-    pub(super) fn told_file_system(&mut self, now: Time, file: FileId, told: Told) {
+    pub(super) fn store_file_system_reply(
+        &mut self,
+        now: Time,
+        file: FileId,
+        told: FileSystemReply,
+    ) {
         let Some(open) = self.opens.get_mut(&file) else {
             return;
         };
         open.file_system = Some(told);
         let mut pending = self.pending.values();
         let asked = pending.find_map(|pending| match pending {
-            Pending::Asks {
+            PendingRequest::Asks {
                 file_system: Some((header, question)),
                 is_answered: false,
                 ..
@@ -46,17 +51,24 @@ impl Near {
     pub(super) fn asks_file_system(
         &mut self,
         now: Time,
-        header: &Header,
+        header: &Smb2Header,
         question: &FileSystemQuestion,
     ) {
-        if let Some(Pending::Asks { file_system, .. }) = self.pending.get_mut(&header.message_id) {
+        if let Some(PendingRequest::Asks { file_system, .. }) =
+            self.pending.get_mut(&header.message_id)
+        {
             *file_system = Some((*header, *question));
             self.answer_file_system(now, header, question);
         }
     }
 
     /// Answers the question, if what came ahead does.
-    fn answer_file_system(&mut self, now: Time, header: &Header, question: &FileSystemQuestion) {
+    fn answer_file_system(
+        &mut self,
+        now: Time,
+        header: &Smb2Header,
+        question: &FileSystemQuestion,
+    ) {
         if self.serves(now, question.file, header).is_none() {
             return;
         }
@@ -64,7 +76,7 @@ impl Near {
         let Some(open) = self.opens.get_mut(&question.file) else {
             return;
         };
-        let answers = |told: &mut Told| {
+        let answers = |told: &mut FileSystemReply| {
             told.class == question.class
                 && told.answer.len() <= question.length as usize
                 && now.since(told.at) <= LISTING_WAITS
@@ -73,7 +85,8 @@ impl Near {
         let Some(told) = open.file_system.take_if(answers) else {
             return;
         };
-        let Some(Pending::Asks { is_answered, .. }) = self.pending.get_mut(&header.message_id)
+        let Some(PendingRequest::Asks { is_answered, .. }) =
+            self.pending.get_mut(&header.message_id)
         else {
             return;
         };

@@ -16,14 +16,14 @@ const BEATS_MAX: usize = 64;
 
 /// See the head of this file.
 #[derive(Debug, Default)]
-pub(crate) struct Freshness {
+pub(crate) struct LicenceFreshness {
     sent: u64,
     last: Option<Time>,
     unanswered: VecDeque<(u64, Time)>,
     until: Option<Time>,
 }
 
-impl Freshness {
+impl LicenceFreshness {
     /// The number of a beat to send now, if one is due.
     pub(crate) fn beat(&mut self, now: Time) -> Option<u64> {
         let is_due = self.last.is_none_or(|last| now.since(last) >= BEAT_EVERY);
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn freshness_counts_from_when_the_beat_left() {
-        let mut fresh = Freshness::default();
+        let mut fresh = LicenceFreshness::default();
         let start = Time::ZERO + Duration::from_secs(1);
         let number = fresh.beat(start).unwrap();
         assert_eq!(fresh.beat(start + Duration::from_millis(100)), None);
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn numbers_that_were_never_sent_prove_nothing() {
-        let mut fresh = Freshness::default();
+        let mut fresh = LicenceFreshness::default();
         fresh.heard(99);
         assert!(!fresh.is_fresh(Time::ZERO));
         let number = fresh.beat(Time::ZERO).unwrap();

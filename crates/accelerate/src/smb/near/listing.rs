@@ -5,20 +5,20 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use vocab::Time;
 
-use super::{Near, Pending};
+use super::{PendingRequest, Smb2NearHalf};
 use crate::ReasonCode;
 use crate::smb::config::LISTING_WAITS;
-use crate::smb::frames::Frame;
-use crate::smb::listing::Query;
+use crate::smb::frames::HalfFrame;
+use crate::smb::listing::DirectoryQuery;
 use crate::smb::wire::FileId;
 use crate::smb::wire::directory::{QueryDirectoryRequest, answer_body};
 use crate::smb::wire::frame::frame_header;
-use crate::smb::wire::header::{self, Header, status};
+use crate::smb::wire::header::{self, Smb2Header, status};
 
 /// One answer that came ahead.
 #[derive(Debug)]
-struct Listed {
-    query: Query,
+struct PrefetchedAnswer {
+    query: DirectoryQuery,
     is_fresh: bool,
     pieces: Vec<Bytes>,
     length: usize,
@@ -27,9 +27,9 @@ struct Listed {
 
 /// Those of one open, and requests that are not answered.
 #[derive(Debug, Default)]
-pub(super) struct Listing {
-    answers: VecDeque<Listed>,
-    waiting: VecDeque<Waiting>,
+pub(super) struct PrefetchedListing {
+    answers: VecDeque<PrefetchedAnswer>,
+    waiting: VecDeque<UnansweredQuery>,
     /// The client has been given the first of what came with the open, and goes on.
     is_begun: bool,
     /// The client has closed it: what it asks behind that is the server's to answer.
@@ -39,7 +39,7 @@ pub(super) struct Listing {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Waiting {
+struct UnansweredQuery {
     message_id: u64,
     /// Its frame: what is read behind it comes with this position or a later one.
     position: u64,
@@ -49,7 +49,7 @@ struct Waiting {
     names_changed_at: u64,
 }
 
-impl Listing {
+impl PrefetchedListing {
     /// Bytes kept.
     pub(super) fn bytes(&self) -> usize {
         self.answers.iter().map(|answer| answer.length).sum()
@@ -72,16 +72,16 @@ impl Listing {
 
 /// A block of names that is coming in.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Coming {
+pub(super) struct IncomingListing {
     pub(super) file: FileId,
     pub(super) position: u64,
-    pub(super) query: Query,
+    pub(super) query: DirectoryQuery,
     pub(super) is_fresh: bool,
 }
 
-impl Near {
+impl Smb2NearHalf {
     /// An answer has come ahead.
-    pub(super) fn listed(&mut self, now: Time, coming: Coming, pieces: Vec<Bytes>) {
+    pub(super) fn listed(&mut self, now: Time, coming: IncomingListing, pieces: Vec<Bytes>) {
         let names_changed_at = self.names_changed_at;
         let Some(open) = self.opens.get_mut(&coming.file) else {
             return;
@@ -102,7 +102,7 @@ impl Near {
             return;
         }
         let length = pieces.iter().map(Bytes::len).sum();
-        open.listing.answers.push_back(Listed {
+        open.listing.answers.push_back(PrefetchedAnswer {
             query: coming.query,
             is_fresh: coming.is_fresh,
             pieces,
@@ -134,7 +134,7 @@ impl Near {
                 return true;
             }
             open.listing.drop_answers(position + 1);
-            self.tell_far(Frame::Forgot { file: *file });
+            self.tell_far(HalfFrame::Forgot { file: *file });
             false
         });
         self.fresh_listings = files;
@@ -154,7 +154,7 @@ impl Near {
     pub(super) fn lists_unseen(&mut self, message_id: u64, file: FileId, position: u64) {
         let names_changed_at = self.names_changed_at;
         if let Some(open) = self.opens.get_mut(&file) {
-            open.listing.waiting.push_back(Waiting {
+            open.listing.waiting.push_back(UnansweredQuery {
                 message_id,
                 position,
                 is_unseen: true,
@@ -165,7 +165,7 @@ impl Near {
     }
 
     /// A request for names has passed.
-    pub(super) fn lists(&mut self, header: &Header, request: &QueryDirectoryRequest) {
+    pub(super) fn lists(&mut self, header: &Smb2Header, request: &QueryDirectoryRequest) {
         let names_changed_at = self.names_changed_at;
         let its = (header.session, header.tree);
         if let Some(open) = self.opens.get_mut(&request.file)
@@ -173,7 +173,7 @@ impl Near {
             && (open.licence.session, open.licence.tree) == its
             && header.guard() >= open.licence.guard
         {
-            open.listing.waiting.push_back(Waiting {
+            open.listing.waiting.push_back(UnansweredQuery {
                 message_id: header.message_id,
                 position: self.position,
                 is_unseen: false,
@@ -195,7 +195,7 @@ impl Near {
                 continue;
             }
             let id = waiting.message_id;
-            let Some(Pending::Lists {
+            let Some(PendingRequest::Lists {
                 header,
                 request,
                 is_answered: false,
@@ -221,7 +221,7 @@ impl Near {
             open.listing.is_begun |= answer.is_fresh;
             open.listing.answers.pop_front();
             open.listing.waiting.pop_front();
-            if let Some(Pending::Lists { is_answered, .. }) = self.pending.get_mut(&id) {
+            if let Some(PendingRequest::Lists { is_answered, .. }) = self.pending.get_mut(&id) {
                 *is_answered = true;
             }
             self.answered += 1;
@@ -241,7 +241,7 @@ impl Near {
     /// The far half counts a request for names as answered by what it sent.
     pub(super) fn list_settled(&mut self, message_id: u64) {
         match self.pending.remove(&message_id) {
-            Some(Pending::Lists {
+            Some(PendingRequest::Lists {
                 is_answered: true, ..
             }) => {}
             // Both halves drop by the same rule, so it cannot be missing.

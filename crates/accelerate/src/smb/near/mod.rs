@@ -32,26 +32,26 @@ use bytes::Bytes;
 use vocab::{SegmentKind, Time};
 
 use super::config::{OPENS_MAX, OUTSTANDING_MAX, TREES_MAX};
-use super::frames::{Frame, Licence, TAKES_LEASES, VERSION};
-use super::keys::{Mac, Sealer, SealingKey, SigningKey};
+use super::frames::{HalfFrame, OpenLicence, TAKES_LEASES, VERSION};
+use super::keys::{MessageSealer, SealingKey, SignatureMac, SigningKey};
 use super::wire::directory::QueryDirectoryRequest;
-use super::wire::header::Header;
+use super::wire::header::Smb2Header;
 use super::wire::lease::LeaseKey;
 use super::wire::query_info::FileSystemQuestion;
-use super::wire::split::{Head, Splitter};
-use super::wire::target::Chain;
+use super::wire::split::{Smb2MessageHead, Smb2Splitter};
+use super::wire::target::CompoundChain;
 use super::wire::transfer::{ReadRequest, WriteRequest};
 use super::wire::{FileId, u16_at};
-use crate::{Accelerator, Input, LettingGo, Output, ReasonCode};
-use contents::{BYTES_MAX, Contents};
-use file_system::Told;
-use freshness::Freshness;
-use listing::{Coming, Listing};
-use offers::Offers;
+use crate::{AcceleratorHalf, AcceleratorInput, AcceleratorOutput, LettingGo, ReasonCode};
+use contents::{BYTES_MAX, FileContents};
+use file_system::FileSystemReply;
+use freshness::LicenceFreshness;
+use listing::{IncomingListing, PrefetchedListing};
+use offers::OpenOffers;
 
 /// Where the half stands; see the drawing above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum NearState {
     Passing,
     Serving,
     /// Closed; the engine drops it.
@@ -60,15 +60,15 @@ enum State {
 
 /// An open with a licence.
 #[derive(Debug)]
-struct Open {
-    licence: Licence,
+struct LicensedOpen {
+    licence: OpenLicence,
     /// Revoked.
     is_over: bool,
     /// Closed by the client: what it asks behind that is the server's to answer.
     is_closed: bool,
-    contents: Contents,
+    contents: FileContents,
     /// As long as READs of that time are not answered.
-    earlier: Vec<Earlier>,
+    earlier: Vec<EarlierContents>,
     /// Data that was read before this frame of the client's is out of date.
     changed_at: u64,
     /// READs that are not answered, by message id.
@@ -79,14 +79,14 @@ struct Open {
     lost: Option<u32>,
     /// Something was changed through it: what comes of that its CLOSE tells.
     is_changed: bool,
-    listing: Listing,
-    file_system: Option<Told>,
+    listing: PrefetchedListing,
+    file_system: Option<FileSystemReply>,
 }
 
-impl Open {
+impl LicensedOpen {
     /// Its file changes with this frame of the client's.
-    fn change(&mut self, at: u64, pending: &HashMap<u64, Pending>) {
-        self.earlier.push(Earlier {
+    fn change(&mut self, at: u64, pending: &HashMap<u64, PendingRequest>) {
+        self.earlier.push(EarlierContents {
             contents: std::mem::take(&mut self.contents),
             from: self.changed_at,
             until: at,
@@ -96,12 +96,12 @@ impl Open {
     }
 
     /// Drops what no READ waits for.
-    fn drop_earlier(&mut self, pending: &HashMap<u64, Pending>) {
+    fn drop_earlier(&mut self, pending: &HashMap<u64, PendingRequest>) {
         if self.earlier.is_empty() {
             return;
         }
         let position = |id: &u64| match pending.get(id) {
-            Some(Pending::Read {
+            Some(PendingRequest::Read {
                 position,
                 is_answered: false,
                 ..
@@ -119,7 +119,7 @@ impl Open {
     }
 
     /// What was read of its file at the time of this frame of the client's.
-    fn contents_of(&mut self, position: u64) -> Option<&mut Contents> {
+    fn contents_of(&mut self, position: u64) -> Option<&mut FileContents> {
         if position >= self.changed_at {
             return Some(&mut self.contents);
         }
@@ -132,14 +132,14 @@ impl Open {
 /// What a file held before a change, for READs that were asked before it: the server would answer them
 /// behind it, and perhaps behind a CLOSE.
 #[derive(Debug)]
-struct Earlier {
-    contents: Contents,
+struct EarlierContents {
+    contents: FileContents,
     /// Data is of it that was read behind this frame of the client's, and READs before that one.
     from: u64,
     until: u64,
 }
 
-impl Earlier {
+impl EarlierContents {
     fn is_of(&self, position: u64) -> bool {
         (self.from..self.until).contains(&position)
     }
@@ -147,9 +147,9 @@ impl Earlier {
 
 /// A request of the client's on a licensed open, under way to the server.
 #[derive(Clone, Debug)]
-enum Pending {
+enum PendingRequest {
     Read {
-        header: Header,
+        header: Smb2Header,
         request: ReadRequest,
         /// Its frame.
         position: u64,
@@ -172,7 +172,7 @@ enum Pending {
     },
     /// A request for names.
     Lists {
-        header: Header,
+        header: Smb2Header,
         request: QueryDirectoryRequest,
         is_answered: bool,
         /// The client was told to wait for the server.
@@ -182,7 +182,7 @@ enum Pending {
     Asks {
         file: FileId,
         /// One that what comes ahead may answer.
-        file_system: Option<(Header, FileSystemQuestion)>,
+        file_system: Option<(Smb2Header, FileSystemQuestion)>,
         /// The client has its answer from here.
         is_answered: bool,
     },
@@ -194,35 +194,35 @@ enum Pending {
 
 /// A block that is coming in.
 #[derive(Debug)]
-struct Incoming {
-    of: Of,
+struct IncomingBlock {
+    of: BlockKind,
     left: usize,
     pieces: Vec<Bytes>,
 }
 
 /// What it is of.
 #[derive(Clone, Copy, Debug)]
-enum Of {
+enum BlockKind {
     Contents {
         file: FileId,
         position: u64,
         offset: u64,
     },
-    Names(Coming),
+    Names(IncomingListing),
 }
 
 /// What is done with the rest of the message that the far half is passing on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Rest {
+enum RequestRemainder {
     Pass,
     Swallow,
 }
 
 /// A message among others of a frame that was altered, and is signed when it is whole.
 #[derive(Debug)]
-struct Altered {
+struct AlteredMessage {
     key: SigningKey,
-    head: Head,
+    head: Smb2MessageHead,
     rest: Vec<Bytes>,
     /// Bytes that are still to come.
     left: usize,
@@ -230,79 +230,79 @@ struct Altered {
 
 /// How a session encrypts.
 #[derive(Debug)]
-struct Sealing {
+struct ClientSealing {
     client: SealingKey,
     may_store: bool,
     /// Of what goes to the client in the server's place.
-    sealer: Sealer,
+    sealer: MessageSealer,
 }
 
 /// An answer that is gathered to be encrypted.
 #[derive(Debug)]
-struct Sealed {
+struct GatheredAnswer {
     session: u64,
     parts: Vec<Bytes>,
 }
 
 /// The client's message that is passing.
 #[derive(Debug)]
-enum Passing {
-    Read(Header, ReadRequest),
-    Write(Header, WriteRequest, usize),
+enum PassingRequest {
+    Read(Smb2Header, ReadRequest),
+    Write(Smb2Header, WriteRequest, usize),
     /// A CLOSE that asks for nothing, and whether it may be answered here.
-    Close(Header, bool),
-    Lists(Header, QueryDirectoryRequest),
-    FileSystem(Header, FileSystemQuestion),
+    Close(Smb2Header, bool),
+    Lists(Smb2Header, QueryDirectoryRequest),
+    FileSystem(Smb2Header, FileSystemQuestion),
     /// A CREATE, and its body.
-    Opens(Header, Vec<u8>),
+    Opens(Smb2Header, Vec<u8>),
 }
 
 /// See the head of this file.
 #[derive(Debug)]
-pub(crate) struct Near {
-    state: State,
-    outputs: VecDeque<Output>,
+pub(crate) struct Smb2NearHalf {
+    state: NearState,
+    outputs: VecDeque<AcceleratorOutput>,
 
-    requests: Splitter,
+    requests: Smb2Splitter,
     /// The client's bytes are not SMB2 (any more) and are not looked at.
     is_blind: bool,
     /// Frames of the client's that have passed.
     position: u64,
     /// What the frame under way has been about.
-    chain: Chain,
-    passing: Option<Passing>,
+    chain: CompoundChain,
+    passing: Option<PassingRequest>,
     /// Its signature, as far as it has passed.
-    mac: Option<Mac>,
+    mac: Option<SignatureMac>,
 
     /// Keys of sessions that sign, from the far half.
     keys: HashMap<u64, SigningKey>,
     /// The same of sessions that encrypt.
-    sealing: HashMap<u64, Sealing>,
+    sealing: HashMap<u64, ClientSealing>,
     /// Bytes of what the splitter holds that have passed already.
     passed: usize,
 
-    answers: Splitter,
-    rest: Rest,
+    answers: Smb2Splitter,
+    rest: RequestRemainder,
     /// The answer that is passing is to be encrypted.
-    sealed: Option<Sealed>,
-    altered: Option<Altered>,
+    sealed: Option<GatheredAnswer>,
+    altered: Option<AlteredMessage>,
     /// Answers from here that wait for the end of one that is passing.
     ready: VecDeque<Bytes>,
 
-    opens: HashMap<FileId, Open>,
-    pending: HashMap<u64, Pending>,
-    incoming: Option<Incoming>,
+    opens: HashMap<FileId, LicensedOpen>,
+    pending: HashMap<u64, PendingRequest>,
+    incoming: Option<IncomingBlock>,
     /// The last frame of the client's of which nothing is known.
     unread_at: u64,
     /// The frame of the client's that last may have changed what directories hold.
     names_changed_at: u64,
     /// Opens whose first names came with them and may not have been asked for.
     fresh_listings: Vec<FileId>,
-    offers: Offers,
+    offers: OpenOffers,
     received: u64,
     /// Bytes of WRITEs that were answered and not confirmed.
     behind: u64,
-    fresh: Freshness,
+    fresh: LicenceFreshness,
     /// Requests answered here.
     answered: u64,
     client_finished: bool,
@@ -310,23 +310,23 @@ pub(crate) struct Near {
     server_finished: bool,
 }
 
-impl Near {
+impl Smb2NearHalf {
     /// A half that has not started.
     pub(crate) fn new() -> Self {
         Self {
-            state: State::Passing,
+            state: NearState::Passing,
             outputs: VecDeque::new(),
-            requests: Splitter::taking_sealed(),
+            requests: Smb2Splitter::taking_sealed(),
             is_blind: false,
             position: 0,
-            chain: Chain::default(),
+            chain: CompoundChain::default(),
             passing: None,
             mac: None,
             keys: HashMap::new(),
             sealing: HashMap::new(),
             passed: 0,
-            answers: Splitter::new(),
-            rest: Rest::Pass,
+            answers: Smb2Splitter::new(),
+            rest: RequestRemainder::Pass,
             sealed: None,
             altered: None,
             ready: VecDeque::new(),
@@ -336,68 +336,70 @@ impl Near {
             unread_at: 0,
             names_changed_at: 0,
             fresh_listings: Vec::new(),
-            offers: Offers::default(),
+            offers: OpenOffers::default(),
             received: 0,
             behind: 0,
-            fresh: Freshness::default(),
+            fresh: LicenceFreshness::default(),
             answered: 0,
             client_finished: false,
             server_finished: false,
         }
     }
 
-    fn tell_far(&mut self, frame: Frame) {
+    fn tell_far(&mut self, frame: HalfFrame) {
         if !self.client_finished {
-            self.outputs.push_back(Output::ToWan(frame.emit()));
+            self.outputs
+                .push_back(AcceleratorOutput::ToWan(frame.emit()));
         }
     }
 
     fn send_client(&mut self, bytes: Bytes) {
         if !bytes.is_empty() && !self.server_finished {
-            self.outputs.push_back(Output::ToLan(bytes));
+            self.outputs.push_back(AcceleratorOutput::ToLan(bytes));
         }
     }
 
     fn close(&mut self, reason: ReasonCode) {
-        if self.state == State::Gone {
+        if self.state == NearState::Gone {
             return;
         }
-        self.state = State::Gone;
+        self.state = NearState::Gone;
         let closing = LettingGo::Close { reason };
-        self.outputs.push_back(Output::LettingGo(closing));
+        self.outputs
+            .push_back(AcceleratorOutput::LettingGo(closing));
     }
 
     fn frame(&mut self, now: Time, bytes: &[u8]) {
-        let Ok(frame) = Frame::parse(bytes) else {
+        let Ok(frame) = HalfFrame::parse(bytes) else {
             return self.close(ReasonCode::VIOLATION);
         };
         match frame {
-            Some(Frame::Engaged { version: VERSION }) if self.state == State::Passing => {
-                self.state = State::Serving;
+            Some(HalfFrame::Engaged { version: VERSION }) if self.state == NearState::Passing => {
+                self.state = NearState::Serving;
             }
-            Some(Frame::Engaged { .. }) => self.close(ReasonCode::UNSUPPORTED),
-            Some(Frame::Licence(licence)) => self.licensed(licence),
-            Some(Frame::Ahead {
+            Some(HalfFrame::Engaged { .. }) => self.close(ReasonCode::UNSUPPORTED),
+            Some(HalfFrame::Licence(licence)) => self.licensed(licence),
+            Some(HalfFrame::Ahead {
                 file,
                 position,
                 offset,
                 length,
             }) => {
-                let of = Of::Contents {
+                let of = BlockKind::Contents {
                     file,
                     position,
                     offset,
                 };
                 self.ahead(of, length as usize);
             }
-            Some(Frame::Listed {
+            Some(HalfFrame::Listed {
                 file,
                 position,
                 query,
                 is_fresh,
                 length,
             }) => {
-                let coming = Coming {
+                let coming = IncomingListing {
                     file,
                     position,
                     query,
@@ -405,10 +407,10 @@ impl Near {
                 };
                 match length {
                     0 => self.listed(now, coming, Vec::new()),
-                    _ => self.ahead(Of::Names(coming), length as usize),
+                    _ => self.ahead(BlockKind::Names(coming), length as usize),
                 }
             }
-            Some(Frame::EndOfFile {
+            Some(HalfFrame::EndOfFile {
                 file,
                 position,
                 offset,
@@ -418,16 +420,16 @@ impl Near {
                     self.answer_waiting(now, file);
                 }
             }
-            Some(Frame::Settled { message_id }) => self.settled(message_id),
-            Some(Frame::Offer {
+            Some(HalfFrame::Settled { message_id }) => self.settled(message_id),
+            Some(HalfFrame::Offer {
                 file,
                 position,
                 staleness,
                 request,
                 answer,
             }) => self.offered(file, position, staleness, request, answer),
-            Some(Frame::Lease { file, key }) => self.is_of_lease(file, key),
-            Some(Frame::Revoke { file }) => {
+            Some(HalfFrame::Lease { file, key }) => self.is_of_lease(file, key),
+            Some(HalfFrame::Revoke { file }) => {
                 if self.offers.remove(file) {
                     self.opens.remove(&file);
                 }
@@ -436,72 +438,72 @@ impl Near {
                     open.contents.clear();
                     open.earlier.clear();
                 }
-                self.tell_far(Frame::Revoked { file });
+                self.tell_far(HalfFrame::Revoked { file });
             }
-            Some(Frame::FileSystem {
+            Some(HalfFrame::FileSystem {
                 file,
                 position,
                 class,
                 answer,
             }) => {
-                let told = Told {
+                let told = FileSystemReply {
                     class,
                     position,
                     answer,
                     at: now,
                 };
-                self.told_file_system(now, file, told);
+                self.store_file_system_reply(now, file, told);
             }
-            Some(Frame::Heard { number }) => self.fresh.heard(number),
-            Some(Frame::Key { session, key }) => {
+            Some(HalfFrame::Heard { number }) => self.fresh.heard(number),
+            Some(HalfFrame::Key { session, key }) => {
                 if self.keys.len() >= TREES_MAX {
                     return self.close(ReasonCode::LIMIT);
                 }
                 self.keys.insert(session, key);
             }
-            Some(Frame::Sealing {
+            Some(HalfFrame::Sealing {
                 session,
                 keys,
-                chance,
+                nonce_seed: chance,
                 may_store,
             }) => self.take_sealing(session, keys, chance, may_store),
-            Some(Frame::Sealed { session }) => self.answer_sealed(session),
-            Some(Frame::Forget { session }) => {
+            Some(HalfFrame::Sealed { session }) => self.answer_sealed(session),
+            Some(HalfFrame::Forget { session }) => {
                 self.keys.remove(&session);
                 self.sealing.remove(&session);
             }
             // What only this half sends, or a later release.
             Some(
-                Frame::Beat { .. }
-                | Frame::Received { .. }
-                | Frame::Again { .. }
-                | Frame::Revoked { .. }
-                | Frame::Forgot { .. }
-                | Frame::Took { .. }
-                | Frame::Speaks { .. },
+                HalfFrame::Beat { .. }
+                | HalfFrame::Received { .. }
+                | HalfFrame::Again { .. }
+                | HalfFrame::Revoked { .. }
+                | HalfFrame::Forgot { .. }
+                | HalfFrame::Took { .. }
+                | HalfFrame::Speaks { .. },
             )
             | None => {}
         }
     }
 
-    fn licensed(&mut self, licence: Licence) {
+    fn licensed(&mut self, licence: OpenLicence) {
         // What the far half grants it also counts on: a READ that it holds for answered would never
         // be. It keeps to its limit but for opens that are under way as it is reached.
-        if self.opens.len() >= OPENS_MAX + OUTSTANDING_MAX || self.state != State::Serving {
+        if self.opens.len() >= OPENS_MAX + OUTSTANDING_MAX || self.state != NearState::Serving {
             return self.close(ReasonCode::LIMIT);
         }
-        let open = Open {
+        let open = LicensedOpen {
             licence,
             is_over: false,
             is_closed: false,
-            contents: Contents::default(),
+            contents: FileContents::default(),
             earlier: Vec::new(),
             changed_at: 0,
             waiting: Vec::new(),
             lease: None,
             lost: None,
             is_changed: false,
-            listing: Listing::default(),
+            listing: PrefetchedListing::default(),
             file_system: None,
         };
         self.opens.insert(licence.file, open);
@@ -519,11 +521,11 @@ impl Near {
         }
     }
 
-    fn ahead(&mut self, of: Of, length: usize) {
-        if self.incoming.is_some() || length == 0 || self.state != State::Serving {
+    fn ahead(&mut self, of: BlockKind, length: usize) {
+        if self.incoming.is_some() || length == 0 || self.state != NearState::Serving {
             return self.close(ReasonCode::VIOLATION);
         }
-        self.incoming = Some(Incoming {
+        self.incoming = Some(IncomingBlock {
             of,
             left: length,
             pieces: Vec::new(),
@@ -537,7 +539,7 @@ impl Near {
         };
         let piece = bytes.split_to(incoming.left.min(bytes.len()));
         incoming.left -= piece.len();
-        if let Of::Contents { .. } = incoming.of {
+        if let BlockKind::Contents { .. } = incoming.of {
             self.received += piece.len() as u64;
         }
         incoming.pieces.push(piece);
@@ -546,11 +548,11 @@ impl Near {
         }
         let block = self.incoming.take().expect("it was there just now");
         let (file, position, offset) = match block.of {
-            Of::Names(coming) => {
+            BlockKind::Names(coming) => {
                 self.listed(now, coming, block.pieces);
                 return bytes;
             }
-            Of::Contents {
+            BlockKind::Contents {
                 file,
                 position,
                 offset,
@@ -564,7 +566,7 @@ impl Near {
             }
         }
         let received = self.received;
-        self.tell_far(Frame::Received { bytes: received });
+        self.tell_far(HalfFrame::Received { bytes: received });
         if let Some(contents) = self.contents_at(file, position) {
             contents.insert(offset, block.pieces);
             self.answer_waiting(now, file);
@@ -573,7 +575,7 @@ impl Near {
     }
 
     /// Where what was read of a file behind this frame of the client's belongs.
-    fn contents_at(&mut self, file: FileId, position: u64) -> Option<&mut Contents> {
+    fn contents_at(&mut self, file: FileId, position: u64) -> Option<&mut FileContents> {
         let open = self.opens.get_mut(&file).filter(|open| !open.is_over)?;
         open.contents_of(position)
     }
@@ -584,11 +586,11 @@ impl Near {
             let earlier = open.earlier.iter().map(|earlier| &earlier.contents);
             std::iter::once(&open.contents).chain(earlier)
         });
-        contents.map(Contents::bytes).sum()
+        contents.map(FileContents::bytes).sum()
     }
 
     /// Whether answers may be given for this open, by the request's own session and tree.
-    fn serves(&self, now: Time, file: FileId, header: &Header) -> Option<&Open> {
+    fn serves(&self, now: Time, file: FileId, header: &Smb2Header) -> Option<&LicensedOpen> {
         let open = self.opens.get(&file)?;
         // What was signed or encrypted when the open was made and is not now is for the server to judge;
         // what is signed has been verified (see `passed`).
@@ -599,28 +601,28 @@ impl Near {
     }
 }
 
-impl Accelerator for Near {
-    fn handle(&mut self, now: Time, input: Input) {
-        if self.state == State::Gone {
+impl AcceleratorHalf for Smb2NearHalf {
+    fn handle(&mut self, now: Time, input: AcceleratorInput) {
+        if self.state == NearState::Gone {
             return;
         }
         match input {
-            Input::Start => self.tell_far(Frame::Speaks {
+            AcceleratorInput::Start => self.tell_far(HalfFrame::Speaks {
                 version: TAKES_LEASES,
             }),
             // The far half's affair.
-            Input::ClaimGranted
-            | Input::ClaimRevoked
-            | Input::ClaimDenied
-            | Input::Content(_)
-            | Input::Woken => {}
-            Input::Timeout | Input::Server(..) => {}
-            Input::Lan(bytes) => self.request_bytes(now, bytes),
-            Input::LanFinished => {
-                self.outputs.push_back(Output::FinishWan);
+            AcceleratorInput::ClaimGranted
+            | AcceleratorInput::ClaimRevoked
+            | AcceleratorInput::ClaimDenied
+            | AcceleratorInput::Content(_)
+            | AcceleratorInput::Woken => {}
+            AcceleratorInput::Timeout | AcceleratorInput::Server(..) => {}
+            AcceleratorInput::Lan(bytes) => self.request_bytes(now, bytes),
+            AcceleratorInput::LanFinished => {
+                self.outputs.push_back(AcceleratorOutput::FinishWan);
                 self.client_finished = true;
             }
-            Input::Wan(segment) => match segment.kind {
+            AcceleratorInput::Wan(segment) => match segment.kind {
                 SegmentKind::Frame => self.frame(now, &segment.bytes),
                 SegmentKind::Payload => {
                     let rest = self.incoming(now, segment.bytes);
@@ -636,19 +638,19 @@ impl Accelerator for Near {
                 }
                 SegmentKind::Control => self.answer_bytes(segment.bytes),
             },
-            Input::WanFinished => {
+            AcceleratorInput::WanFinished => {
                 let held = self.answers.give_back();
                 self.send_client(held);
-                self.outputs.push_back(Output::FinishLan);
+                self.outputs.push_back(AcceleratorOutput::FinishLan);
                 // The server's opens have ended with its stream, and what they allowed.
                 self.server_finished = true;
                 self.fresh.expire();
             }
-            Input::WanSilent(_) => self.fresh.expire(),
+            AcceleratorInput::WanSilent(_) => self.fresh.expire(),
         }
     }
 
-    fn poll_output(&mut self) -> Option<Output> {
+    fn poll_output(&mut self) -> Option<AcceleratorOutput> {
         self.outputs.pop_front()
     }
 
@@ -697,7 +699,7 @@ impl Accelerator for Near {
 }
 
 /// What a message alone in its frame is, if it may be answered here.
-fn passing(head: &Head) -> Option<Passing> {
+fn passing(head: &Smb2MessageHead) -> Option<PassingRequest> {
     use super::wire::header::command;
     if !head.is_single() {
         return None;
@@ -707,23 +709,23 @@ fn passing(head: &Head) -> Option<Passing> {
             let request = ReadRequest::parse(head.body()).ok()?;
             request
                 .is_plain()
-                .then_some(Passing::Read(head.header, request))
+                .then_some(PassingRequest::Read(head.header, request))
         }
         command::WRITE => {
             let request = WriteRequest::parse(head.body()).ok()?;
-            Some(Passing::Write(head.header, request, head.length))
+            Some(PassingRequest::Write(head.header, request, head.length))
         }
         // Without SMB2_CLOSE_FLAG_POSTQUERY_ATTRIB ([MS-SMB2] §2.2.15, CLOSE Request).
         command::CLOSE if u16_at(head.body(), 2) == Ok(0) => {
-            Some(Passing::Close(head.header, false))
+            Some(PassingRequest::Close(head.header, false))
         }
         command::QUERY_DIRECTORY => {
             let request = QueryDirectoryRequest::parse(head.body()).ok()?;
-            Some(Passing::Lists(head.header, request))
+            Some(PassingRequest::Lists(head.header, request))
         }
         command::QUERY_INFO => {
             let question = FileSystemQuestion::parse(head.body()).ok()??;
-            Some(Passing::FileSystem(head.header, question))
+            Some(PassingRequest::FileSystem(head.header, question))
         }
         _ => None,
     }

@@ -9,13 +9,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use vocab::Time;
 
-use super::{Near, Pending};
+use super::{PendingRequest, Smb2NearHalf};
 use crate::ReasonCode;
 use crate::smb::config::{OPENS_AHEAD_MAX, OUTSTANDING_MAX};
-use crate::smb::frames::Frame;
+use crate::smb::frames::HalfFrame;
 use crate::smb::wire::FileId;
 use crate::smb::wire::frame::frame_header;
-use crate::smb::wire::header::{self, Header, status};
+use crate::smb::wire::header::{self, Smb2Header, status};
 
 /// Frames whose time is remembered, and for how long: three for each file that is gone through in the
 /// time for which offers are of use.
@@ -23,7 +23,7 @@ const FRAMES_MAX: usize = 1_024;
 const FRAMES_KEPT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
-struct Offer {
+struct OfferedOpen {
     position: u64,
     staleness: Duration,
     request: Bytes,
@@ -32,15 +32,15 @@ struct Offer {
 
 /// See the head of this file.
 #[derive(Debug, Default)]
-pub(super) struct Offers {
-    offers: HashMap<FileId, Offer>,
+pub(super) struct OpenOffers {
+    offers: HashMap<FileId, OfferedOpen>,
     /// When the client's last frames passed, by their numbers.
     passed: VecDeque<(u64, Time)>,
     /// What was opened before this frame of the client's is given no more.
     dropped_at: u64,
 }
 
-impl Offers {
+impl OpenOffers {
     pub(super) fn is_empty(&self) -> bool {
         self.offers.is_empty()
     }
@@ -72,7 +72,7 @@ impl Offers {
     }
 }
 
-impl Near {
+impl Smb2NearHalf {
     /// The far half has opened a file ahead; its licence has come.
     pub(super) fn offered(
         &mut self,
@@ -85,7 +85,7 @@ impl Near {
         if self.offers.offers.len() > 2 * OPENS_AHEAD_MAX || !self.opens.contains_key(&file) {
             return self.close(ReasonCode::VIOLATION);
         }
-        let offer = Offer {
+        let offer = OfferedOpen {
             position,
             staleness,
             request,
@@ -95,8 +95,8 @@ impl Near {
     }
 
     /// Answers a CREATE that has passed, if it was made ahead.
-    pub(super) fn answer_open(&mut self, now: Time, header: &Header, body: &[u8]) {
-        let is_given = |(file, offer): (&FileId, &Offer)| {
+    pub(super) fn answer_open(&mut self, now: Time, header: &Smb2Header, body: &[u8]) {
+        let is_given = |(file, offer): (&FileId, &OfferedOpen)| {
             let age = self.offers.age(now, offer.position);
             let is_meant = offer.request == body
                 && offer.position >= self.offers.dropped_at
@@ -111,12 +111,13 @@ impl Near {
             return;
         }
         self.offers.offers.remove(&file);
-        self.pending.insert(header.message_id, Pending::Opens);
+        self.pending
+            .insert(header.message_id, PendingRequest::Opens);
         self.answered += 1;
         let mut answer = frame_header(header::LENGTH + body.len()).to_vec();
         answer.extend(header.answer(status::SUCCESS).emit());
         answer.extend_from_slice(&body);
         self.give(header, answer, Vec::new());
-        self.tell_far(Frame::Took { file });
+        self.tell_far(HalfFrame::Took { file });
     }
 }

@@ -3,42 +3,46 @@
 
 use bytes::{Bytes, BytesMut};
 
-use super::{Altered, Near, Open, Pending, Rest, State};
+use super::{
+    AlteredMessage, LicensedOpen, NearState, PendingRequest, RequestRemainder, Smb2NearHalf,
+};
 use crate::ReasonCode;
 use crate::smb::wire::FileId;
 use crate::smb::wire::frame::{FRAME_HEADER, frame_header};
-use crate::smb::wire::header::{self, ERROR_BODY, Guard, Header, flag, status};
-use crate::smb::wire::split::{Head, Piece};
+use crate::smb::wire::header::{self, ERROR_BODY, MessageProtection, Smb2Header, flag, status};
+use crate::smb::wire::split::{Smb2MessageHead, SplitterPiece};
 use crate::smb::wire::transfer::written;
 
-impl Near {
+impl Smb2NearHalf {
     /// Bytes of the server's.
     pub(super) fn answer_bytes(&mut self, bytes: Bytes) {
-        if self.state == State::Passing {
+        if self.state == NearState::Passing {
             return self.send_client(bytes);
         }
         self.answers.push(bytes);
-        while self.state == State::Serving {
+        while self.state == NearState::Serving {
             match self.answers.next() {
-                Ok(Some(Piece::Head(mut head))) => {
+                Ok(Some(SplitterPiece::Head(mut head))) => {
                     head.header.is_sealed = self.sealed.is_some();
                     self.answer(head);
                 }
-                Ok(Some(Piece::Rest(_, bytes))) => match &mut self.altered {
+                Ok(Some(SplitterPiece::Rest(_, bytes))) => match &mut self.altered {
                     Some(altered) => {
                         altered.left -= bytes.len();
                         altered.rest.push(bytes);
                         self.sign_altered();
                     }
-                    None if self.rest == Rest::Pass => self.pass(bytes),
+                    None if self.rest == RequestRemainder::Pass => self.pass(bytes),
                     None => {}
                 },
-                Ok(Some(Piece::End)) => {
-                    self.rest = Rest::Pass;
+                Ok(Some(SplitterPiece::End)) => {
+                    self.rest = RequestRemainder::Pass;
                     self.give_sealed();
                 }
                 Ok(None) => break,
-                Ok(Some(Piece::Sealed(_))) | Err(_) => return self.close(ReasonCode::VIOLATION),
+                Ok(Some(SplitterPiece::Sealed(_))) | Err(_) => {
+                    return self.close(ReasonCode::VIOLATION);
+                }
             }
             if self.answers.is_between() {
                 self.give_ready();
@@ -54,15 +58,15 @@ impl Near {
     }
 
     /// An answer begins to pass.
-    fn answer(&mut self, head: Head) {
+    fn answer(&mut self, head: Smb2MessageHead) {
         let header = head.header;
-        self.rest = Rest::Pass;
+        self.rest = RequestRemainder::Pass;
         let is_interim = header.status == status::PENDING && header.has(flag::ASYNC);
         let Some(pending) = self.pending.get_mut(&header.message_id) else {
             return self.pass(head.bytes.freeze());
         };
         match *pending {
-            Pending::Read {
+            PendingRequest::Read {
                 is_answered: true, ..
             } => {
                 if !is_interim {
@@ -70,22 +74,22 @@ impl Near {
                 }
                 self.keep_back(&head);
             }
-            Pending::Lists {
+            PendingRequest::Lists {
                 is_answered: true, ..
             } => self.close(ReasonCode::VIOLATION),
-            Pending::Read { .. } | Pending::Lists { .. } if is_interim => {
-                if let Pending::Read { is_servers, .. } | Pending::Lists { is_servers, .. } =
-                    pending
+            PendingRequest::Read { .. } | PendingRequest::Lists { .. } if is_interim => {
+                if let PendingRequest::Read { is_servers, .. }
+                | PendingRequest::Lists { is_servers, .. } = pending
                 {
                     *is_servers = true;
                 }
                 self.pass(head.bytes.freeze());
             }
-            Pending::Read { .. } | Pending::Lists { .. } => {
+            PendingRequest::Read { .. } | PendingRequest::Lists { .. } => {
                 self.pending.remove(&header.message_id);
                 self.pass(head.bytes.freeze());
             }
-            Pending::Write {
+            PendingRequest::Write {
                 file,
                 length,
                 is_answered: true,
@@ -97,7 +101,7 @@ impl Near {
                 }
                 self.keep_back(&head);
             }
-            Pending::Close {
+            PendingRequest::Close {
                 file,
                 is_answered: true,
             } => {
@@ -107,7 +111,7 @@ impl Near {
                 }
                 self.keep_back(&head);
             }
-            Pending::Asks {
+            PendingRequest::Asks {
                 is_answered: true, ..
             } => {
                 if !is_interim {
@@ -115,34 +119,36 @@ impl Near {
                 }
                 self.keep_back(&head);
             }
-            Pending::Asks { .. } if is_interim => {
+            PendingRequest::Asks { .. } if is_interim => {
                 // The client was told to wait for the server.
-                if let Pending::Asks { file_system, .. } = pending {
+                if let PendingRequest::Asks { file_system, .. } = pending {
                     *file_system = None;
                 }
                 self.pass(head.bytes.freeze());
             }
-            Pending::Write { .. } | Pending::Reports { .. } | Pending::Close { .. }
+            PendingRequest::Write { .. }
+            | PendingRequest::Reports { .. }
+            | PendingRequest::Close { .. }
                 if is_interim =>
             {
                 self.pass(head.bytes.freeze());
             }
-            Pending::Opens => {
+            PendingRequest::Opens => {
                 self.pending.remove(&header.message_id);
                 self.keep_back(&head);
             }
-            Pending::Asks { .. } => {
+            PendingRequest::Asks { .. } => {
                 self.pending.remove(&header.message_id);
                 self.pass(head.bytes.freeze());
             }
-            Pending::Write { file, .. } => {
+            PendingRequest::Write { file, .. } => {
                 self.pending.remove(&header.message_id);
                 self.report(file, head);
             }
-            Pending::Ends { .. } if is_interim => self.pass(head.bytes.freeze()),
-            Pending::Ends { session, tree } => {
+            PendingRequest::Ends { .. } if is_interim => self.pass(head.bytes.freeze()),
+            PendingRequest::Ends { session, tree } => {
                 self.pending.remove(&header.message_id);
-                let ends = |open: &Open| {
+                let ends = |open: &LicensedOpen| {
                     let licence = &open.licence;
                     licence.session == session && tree.is_none_or(|tree| tree == licence.tree)
                 };
@@ -160,11 +166,11 @@ impl Near {
                     self.opens.retain(|_, open| !ends(open));
                 }
             }
-            Pending::Reports { file } => {
+            PendingRequest::Reports { file } => {
                 self.pending.remove(&header.message_id);
                 self.report(file, head);
             }
-            Pending::Close { file, .. } => {
+            PendingRequest::Close { file, .. } => {
                 self.pending.remove(&header.message_id);
                 self.report(file, head);
                 if header.status == status::SUCCESS {
@@ -174,9 +180,9 @@ impl Near {
         }
     }
 
-    fn keep_back(&mut self, head: &Head) {
+    fn keep_back(&mut self, head: &Smb2MessageHead) {
         if head.is_single() {
-            self.rest = Rest::Swallow;
+            self.rest = RequestRemainder::Swallow;
         } else {
             // An answer among others, to a request that was alone.
             self.close(ReasonCode::VIOLATION);
@@ -184,7 +190,7 @@ impl Near {
     }
 
     /// Remembers that a WRITE that was answered did not arrive, or not all of it.
-    fn note_loss(&mut self, file: FileId, head: &Head, length: u32) {
+    fn note_loss(&mut self, file: FileId, head: &Smb2MessageHead, length: u32) {
         let lost = match head.header.status {
             status::SUCCESS if written(head.body()) == Ok(length) => return,
             status::SUCCESS => status::UNEXPECTED_IO_ERROR,
@@ -196,14 +202,14 @@ impl Near {
     }
 
     /// Passes an answer on, with what was lost before in place of its own status.
-    fn report(&mut self, file: FileId, mut head: Head) {
+    fn report(&mut self, file: FileId, mut head: Smb2MessageHead) {
         let lost = self.opens.get(&file).and_then(|open| open.lost);
         let Some(lost) = lost else {
             return self.pass(head.bytes.freeze());
         };
         if head.is_single() {
-            self.rest = Rest::Swallow;
-            let header = Header {
+            self.rest = RequestRemainder::Swallow;
+            let header = Smb2Header {
                 status: lost,
                 signature: [0; 16],
                 ..head.header
@@ -211,7 +217,7 @@ impl Near {
             let mut bytes = BytesMut::from(&frame_header(header::LENGTH + ERROR_BODY.len())[..]);
             bytes.extend_from_slice(&header.emit());
             bytes.extend_from_slice(&ERROR_BODY);
-            if header.guard() == Guard::Signed {
+            if header.guard() == MessageProtection::Signed {
                 let Some(key) = self.keys.get(&header.session) else {
                     return self.close(ReasonCode::SIGNED);
                 };
@@ -223,14 +229,14 @@ impl Near {
         let body = head.body_mut();
         let length = body.len().min(ERROR_BODY.len());
         body[..length].copy_from_slice(&ERROR_BODY[..length]);
-        if head.header.guard() != Guard::Signed {
+        if head.header.guard() != MessageProtection::Signed {
             return self.pass(head.bytes.freeze());
         }
         let Some(key) = self.keys.get(&head.header.session).cloned() else {
             return self.close(ReasonCode::SIGNED);
         };
         let left = head.length - head.message().len();
-        self.altered = Some(Altered {
+        self.altered = Some(AlteredMessage {
             key,
             head,
             rest: Vec::new(),

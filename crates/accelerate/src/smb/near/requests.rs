@@ -1,25 +1,25 @@
 //! The client's requests as they pass, and the answers that are given to them here.
 
 use bytes::Bytes;
-use vocab::{Segment, SegmentKind, Time};
+use vocab::{FlowSegment, SegmentKind, Time};
 
-use super::contents::Found;
-use super::{Near, Passing, Pending, State, passing};
+use super::contents::CachedRead;
+use super::{NearState, PassingRequest, PendingRequest, Smb2NearHalf, passing};
 use crate::smb::config::{BEHIND_BLOCK_MAX, BEHIND_MAX, OUTSTANDING_MAX};
-use crate::smb::frames::Frame;
-use crate::smb::keys::Mac;
+use crate::smb::frames::HalfFrame;
+use crate::smb::keys::SignatureMac;
 use crate::smb::listing::may_change_names;
 use crate::smb::offer::drops_offers;
 use crate::smb::wire::FileId;
 use crate::smb::wire::frame::{FRAME_HEADER, frame_header};
-use crate::smb::wire::header::{self, Guard, Header, command, status};
+use crate::smb::wire::header::{self, MessageProtection, Smb2Header, command, status};
 use crate::smb::wire::lock::may_lock_shared;
-use crate::smb::wire::split::{Foreign, Head, Piece};
-use crate::smb::wire::target::{Chain, Touch};
+use crate::smb::wire::split::{ForeignFrame, Smb2MessageHead, SplitterPiece};
+use crate::smb::wire::target::{CompoundChain, RequestEffect};
 use crate::smb::wire::transfer::{
     READ_DATA_AT, ReadRequest, WriteRequest, read_answer_body, write_answer_body,
 };
-use crate::{Output, ReasonCode};
+use crate::{AcceleratorOutput, ReasonCode};
 
 /// The answer to a CLOSE that asks for nothing: its fixed length, and zeros ([MS-SMB2] §2.2.16,
 /// CLOSE Response).
@@ -35,17 +35,17 @@ const OFFERED_MAX: usize = header::LENGTH + 56 + 2 * 1_024;
 /// What a credit pays for ([MS-SMB2] §3.1.5.2, Calculating the CreditCharge).
 const CREDIT_BYTES: u32 = 65_536;
 
-impl Near {
+impl Smb2NearHalf {
     /// Bytes of the client's: they go on at once, payload apart, and then are looked at.
     pub(super) fn request_bytes(&mut self, now: Time, bytes: Bytes) {
         if self.is_blind {
-            let segment = Segment::payload(bytes);
-            self.outputs.push_back(Output::ToWan(segment));
+            let segment = FlowSegment::payload(bytes);
+            self.outputs.push_back(AcceleratorOutput::ToWan(segment));
             return;
         }
         self.forget_old_listings(now);
         if let Some(number) = self.fresh.beat(now) {
-            self.tell_far(Frame::Beat { number });
+            self.tell_far(HalfFrame::Beat { number });
         }
         if !self.sealing.is_empty() {
             return self.open_bytes(now, bytes);
@@ -55,28 +55,28 @@ impl Near {
         for (kind, length) in runs {
             let bytes = rest.split_to(length);
             self.outputs
-                .push_back(Output::ToWan(Segment { kind, bytes }));
+                .push_back(AcceleratorOutput::ToWan(FlowSegment { kind, bytes }));
         }
         for piece in pieces {
             match piece {
-                Piece::Head(head) => self.passes(now, &head),
-                Piece::Rest(_, bytes) => {
-                    if let Some(Passing::Opens(_, body)) = &mut self.passing {
+                SplitterPiece::Head(head) => self.passes(now, &head),
+                SplitterPiece::Rest(_, bytes) => {
+                    if let Some(PassingRequest::Opens(_, body)) = &mut self.passing {
                         body.extend_from_slice(&bytes);
                     }
                     if let Some(mac) = &mut self.mac {
                         mac.update(&bytes);
                     }
                 }
-                Piece::End => self.passed(now),
-                Piece::Sealed(_) => self.passed_unread(now),
+                SplitterPiece::End => self.passed(now),
+                SplitterPiece::Sealed(_) => self.passed_unread(now),
             }
         }
     }
 
     /// Cuts bytes into runs of payload and of the rest, and into what they mean.
-    fn split(&mut self, bytes: Bytes) -> (Vec<(SegmentKind, usize)>, Vec<Piece>) {
-        let mut runs = Runs {
+    fn split(&mut self, bytes: Bytes) -> (Vec<(SegmentKind, usize)>, Vec<SplitterPiece>) {
+        let mut runs = PayloadRuns {
             passed: self.requests.held(),
             left: bytes.len(),
             runs: Vec::new(),
@@ -87,10 +87,12 @@ impl Near {
             match self.requests.next() {
                 Ok(Some(piece)) => {
                     match &piece {
-                        Piece::Head(head) => runs.add(SegmentKind::Control, head.bytes.len()),
-                        Piece::Rest(kind, bytes) => runs.add(*kind, bytes.len()),
-                        Piece::End => {}
-                        Piece::Sealed(frame) => runs.add(SegmentKind::Payload, frame.len()),
+                        SplitterPiece::Head(head) => {
+                            runs.add(SegmentKind::Control, head.bytes.len())
+                        }
+                        SplitterPiece::Rest(kind, bytes) => runs.add(*kind, bytes.len()),
+                        SplitterPiece::End => {}
+                        SplitterPiece::Sealed(frame) => runs.add(SegmentKind::Payload, frame.len()),
                     }
                     pieces.push(piece);
                 }
@@ -99,7 +101,7 @@ impl Near {
                     break;
                 }
                 // The far half passes the same one frame (see `far::requests`).
-                Err(Foreign::Smb1) if self.position == 0 && pieces.is_empty() => {
+                Err(ForeignFrame::Smb1) if self.position == 0 && pieces.is_empty() => {
                     self.requests.skip_frame();
                 }
                 Err(_) => {
@@ -114,7 +116,7 @@ impl Near {
     }
 
     /// A message of the client's begins to pass.
-    pub(super) fn passes(&mut self, now: Time, head: &Head) {
+    pub(super) fn passes(&mut self, now: Time, head: &Smb2MessageHead) {
         if may_change_names(&head.header) {
             self.names_may_change(self.position + 1);
         }
@@ -122,7 +124,7 @@ impl Near {
             self.offers.drop_before(self.position + 1);
         }
         if head.start > 0 {
-            self.chain = Chain::default();
+            self.chain = CompoundChain::default();
         }
         let touch = self.chain.touch(&head.header, head.body());
         if self.opens.is_empty() {
@@ -134,16 +136,16 @@ impl Near {
         }
         let at = self.position + 1;
         let closes_early =
-            matches!(touch, Touch::Closes(file) if self.may_close(now, file, &head.header));
+            matches!(touch, RequestEffect::Closes(file) if self.may_close(now, file, &head.header));
         match touch {
             // Requests for names that are not alone in their frame.
-            Touch::Asks(file)
+            RequestEffect::Asks(file)
                 if head.header.command == command::QUERY_DIRECTORY && passing(head).is_none() =>
             {
                 self.lists_unseen(head.header.message_id, file, at);
             }
-            Touch::Nothing | Touch::Asks(_) | Touch::Flushes(_) => {}
-            Touch::Changes(file) => {
+            RequestEffect::Nothing | RequestEffect::Asks(_) | RequestEffect::Flushes(_) => {}
+            RequestEffect::Changes(file) => {
                 self.change(file, at);
                 if let Some(open) = self.opens.get_mut(&file) {
                     open.is_changed = true;
@@ -152,33 +154,33 @@ impl Near {
                     self.locks(file, may_lock_shared(head.body()));
                 }
             }
-            Touch::Closes(file) => {
+            RequestEffect::Closes(file) => {
                 if let Some(open) = self.opens.get_mut(&file) {
                     open.is_closed = true;
                     open.listing.is_closed = true;
                 }
             }
-            Touch::EndsTree | Touch::EndsSession | Touch::Anything => {
-                let of_tree = touch == Touch::EndsTree;
+            RequestEffect::EndsTree | RequestEffect::EndsSession | RequestEffect::Anything => {
+                let of_tree = touch == RequestEffect::EndsTree;
                 for open in self.opens.values_mut() {
-                    let is_meant = touch == Touch::Anything
+                    let is_meant = touch == RequestEffect::Anything
                         || open.licence.session == head.header.session
                             && (!of_tree || open.licence.tree == head.header.tree);
                     if is_meant {
                         open.is_changed = true;
-                        open.is_closed |= touch != Touch::Anything;
-                        if touch == Touch::Anything {
+                        open.is_closed |= touch != RequestEffect::Anything;
+                        if touch == RequestEffect::Anything {
                             open.change(at, &self.pending);
                         }
-                        open.listing.is_closed |= touch != Touch::Anything;
+                        open.listing.is_closed |= touch != RequestEffect::Anything;
                     }
                 }
             }
         }
-        if matches!(touch, Touch::EndsTree | Touch::EndsSession) {
-            let ends = Pending::Ends {
+        if matches!(touch, RequestEffect::EndsTree | RequestEffect::EndsSession) {
+            let ends = PendingRequest::Ends {
                 session: head.header.session,
-                tree: (touch == Touch::EndsTree).then_some(head.header.tree),
+                tree: (touch == RequestEffect::EndsTree).then_some(head.header.tree),
             };
             self.pending.insert(head.header.message_id, ends);
         }
@@ -188,12 +190,12 @@ impl Near {
             && head.length <= OFFERED_MAX
             && !self.offers.is_empty()
         {
-            self.passing = Some(Passing::Opens(head.header, head.body().to_vec()));
+            self.passing = Some(PassingRequest::Opens(head.header, head.body().to_vec()));
             let key = self.keys.get(&head.header.session);
-            let key = key.filter(|_| head.header.guard() == Guard::Signed);
+            let key = key.filter(|_| head.header.guard() == MessageProtection::Signed);
             self.mac = key.map(|key| key.begin(head.message()));
         }
-        if let Some(Passing::Close(_, is_early)) = &mut self.passing {
+        if let Some(PassingRequest::Close(_, is_early)) = &mut self.passing {
             *is_early = closes_early;
         }
     }
@@ -215,34 +217,34 @@ impl Near {
 
     /// Whether the CLOSE of an open may be answered here: nothing was changed through it, so that
     /// there is nothing that could fail, and nothing else that was asked of it is unanswered.
-    fn may_close(&self, now: Time, file: FileId, header: &Header) -> bool {
+    fn may_close(&self, now: Time, file: FileId, header: &Smb2Header) -> bool {
         let Some(open) = self.serves(now, file, header) else {
             return false;
         };
-        let is_unanswered = |pending: &Pending| match *pending {
-            Pending::Read {
+        let is_unanswered = |pending: &PendingRequest| match *pending {
+            PendingRequest::Read {
                 request,
                 is_answered: false,
                 ..
             } => request.file == file,
-            Pending::Lists {
+            PendingRequest::Lists {
                 ref request,
                 is_answered: false,
                 ..
             } => request.file == file,
-            Pending::Write { file: of, .. }
-            | Pending::Reports { file: of }
-            | Pending::Close { file: of, .. }
-            | Pending::Asks {
+            PendingRequest::Write { file: of, .. }
+            | PendingRequest::Reports { file: of }
+            | PendingRequest::Close { file: of, .. }
+            | PendingRequest::Asks {
                 file: of,
                 is_answered: false,
                 ..
             } => of == file,
-            Pending::Read { .. }
-            | Pending::Lists { .. }
-            | Pending::Asks { .. }
-            | Pending::Ends { .. }
-            | Pending::Opens => false,
+            PendingRequest::Read { .. }
+            | PendingRequest::Lists { .. }
+            | PendingRequest::Asks { .. }
+            | PendingRequest::Ends { .. }
+            | PendingRequest::Opens => false,
         };
         open.licence.may_close && !open.is_changed && !self.pending.values().any(is_unanswered)
     }
@@ -264,7 +266,7 @@ impl Near {
     }
 
     /// Notes a request whose answer this half gives, or has something to say to.
-    fn expect_answer(&mut self, head: &Head, touch: Touch) {
+    fn expect_answer(&mut self, head: &Smb2MessageHead, touch: RequestEffect) {
         let Some(file) = touch.file().filter(|file| self.opens.contains_key(file)) else {
             return;
         };
@@ -273,41 +275,47 @@ impl Near {
             return self.close(ReasonCode::LIMIT);
         }
         self.passing = passing(head);
-        if self.passing.is_some() && head.header.guard() == Guard::Signed {
+        if self.passing.is_some() && head.header.guard() == MessageProtection::Signed {
             let key = self.keys.get(&head.header.session);
             self.mac = key.map(|key| key.begin(head.message()));
         }
         let pending = match (&self.passing, touch) {
-            (Some(Passing::Read(header, request)), _) => Pending::Read {
+            (Some(PassingRequest::Read(header, request)), _) => PendingRequest::Read {
                 header: *header,
                 request: *request,
                 position: self.position + 1,
                 is_answered: false,
                 is_servers: self.opens[&file].is_closed,
             },
-            (Some(Passing::Write(_, request, _)), _) => Pending::Write {
+            (Some(PassingRequest::Write(_, request, _)), _) => PendingRequest::Write {
                 file,
                 length: request.length,
                 is_answered: false,
             },
-            (Some(Passing::Close(..)), _) | (None, Touch::Closes(_)) => Pending::Close {
-                file,
-                is_answered: false,
-            },
-            (Some(Passing::Lists(header, request)), _) => Pending::Lists {
+            (Some(PassingRequest::Close(..)), _) | (None, RequestEffect::Closes(_)) => {
+                PendingRequest::Close {
+                    file,
+                    is_answered: false,
+                }
+            }
+            (Some(PassingRequest::Lists(header, request)), _) => PendingRequest::Lists {
                 header: *header,
                 request: request.clone(),
                 is_answered: false,
                 is_servers: false,
             },
             // It works on no open, and is noted once it is answered.
-            (Some(Passing::Opens(..)), _) => return,
-            (None, Touch::Flushes(_) | Touch::Changes(_)) => Pending::Reports { file },
-            (Some(Passing::FileSystem(..)), _) | (None, Touch::Asks(_)) => Pending::Asks {
-                file,
-                file_system: None,
-                is_answered: false,
-            },
+            (Some(PassingRequest::Opens(..)), _) => return,
+            (None, RequestEffect::Flushes(_) | RequestEffect::Changes(_)) => {
+                PendingRequest::Reports { file }
+            }
+            (Some(PassingRequest::FileSystem(..)), _) | (None, RequestEffect::Asks(_)) => {
+                PendingRequest::Asks {
+                    file,
+                    file_system: None,
+                    is_answered: false,
+                }
+            }
             (None, _) => return,
         };
         self.pending.insert(head.header.message_id, pending);
@@ -317,44 +325,46 @@ impl Near {
     pub(super) fn passed(&mut self, now: Time) {
         self.position += 1;
         self.offers.passed(now, self.position);
-        self.chain = Chain::default();
+        self.chain = CompoundChain::default();
         let mac = self.mac.take();
         let passing = self.passing.take();
         let header = match &passing {
             Some(
-                Passing::Read(header, _)
-                | Passing::Write(header, ..)
-                | Passing::Close(header, _)
-                | Passing::Lists(header, _)
-                | Passing::FileSystem(header, _)
-                | Passing::Opens(header, _),
+                PassingRequest::Read(header, _)
+                | PassingRequest::Write(header, ..)
+                | PassingRequest::Close(header, _)
+                | PassingRequest::Lists(header, _)
+                | PassingRequest::FileSystem(header, _)
+                | PassingRequest::Opens(header, _),
             ) => header,
             None => return,
         };
         // What says that it is signed and is not by this session's key is not acted upon here; the
         // far half finds the same, and ends the flow.
-        if header.guard() == Guard::Signed && mac.and_then(Mac::verify).is_none() {
+        if header.guard() == MessageProtection::Signed
+            && mac.and_then(SignatureMac::verify).is_none()
+        {
             self.pending.remove(&header.message_id);
             return;
         }
         match passing {
-            Some(Passing::Read(header, request)) => {
+            Some(PassingRequest::Read(header, request)) => {
                 if !self.answer_read_if_served(now, &header, &request)
                     && let Some(open) = self.opens.get_mut(&request.file)
                 {
                     open.waiting.push(header.message_id);
                 }
             }
-            Some(Passing::Write(header, request, length)) => {
+            Some(PassingRequest::Write(header, request, length)) => {
                 self.answer_write(now, &header, &request, length);
             }
-            Some(Passing::Close(header, true)) => self.answer_close(&header),
-            Some(Passing::Close(_, false)) => {}
-            Some(Passing::Lists(header, request)) => self.lists(&header, &request),
-            Some(Passing::FileSystem(header, question)) => {
+            Some(PassingRequest::Close(header, true)) => self.answer_close(&header),
+            Some(PassingRequest::Close(_, false)) => {}
+            Some(PassingRequest::Lists(header, request)) => self.lists(&header, &request),
+            Some(PassingRequest::FileSystem(header, question)) => {
                 self.asks_file_system(now, &header, &question);
             }
-            Some(Passing::Opens(header, body)) => self.answer_open(now, &header, &body),
+            Some(PassingRequest::Opens(header, body)) => self.answer_open(now, &header, &body),
             None => {}
         }
     }
@@ -366,7 +376,7 @@ impl Near {
         };
         let mut waiting = open.waiting.clone();
         waiting.retain(|id| match self.pending.get(id).cloned() {
-            Some(Pending::Read {
+            Some(PendingRequest::Read {
                 header,
                 request,
                 is_answered: false,
@@ -384,10 +394,10 @@ impl Near {
     /// The far half counts a READ as answered by what it sent, and had nothing to revoke before that:
     /// so it is answered here whatever has become of the licence meanwhile.
     pub(super) fn settled(&mut self, message_id: u64) {
-        if let Some(Pending::Lists { .. }) = self.pending.get(&message_id) {
+        if let Some(PendingRequest::Lists { .. }) = self.pending.get(&message_id) {
             return self.list_settled(message_id);
         }
-        let Some(Pending::Read {
+        let Some(PendingRequest::Read {
             header,
             request,
             position,
@@ -400,19 +410,24 @@ impl Near {
         if is_answered || self.answer_read(&header, &request, position) {
             self.pending.remove(&message_id);
         } else {
-            self.tell_far(Frame::Again { header, request });
+            self.tell_far(HalfFrame::Again { header, request });
         }
     }
 
     /// Answers a READ by a licence, if all of it is here; whether it was.
-    fn answer_read_if_served(&mut self, now: Time, header: &Header, request: &ReadRequest) -> bool {
+    fn answer_read_if_served(
+        &mut self,
+        now: Time,
+        header: &Smb2Header,
+        request: &ReadRequest,
+    ) -> bool {
         // One that was asked before the CLOSE and is not answered by then waits for the far half's word.
         self.serves(now, request.file, header).is_some()
             && self.answer_read(header, request, u64::MAX)
     }
 
     /// Answers a READ of this frame if all of it is here; whether it was.
-    fn answer_read(&mut self, header: &Header, request: &ReadRequest, position: u64) -> bool {
+    fn answer_read(&mut self, header: &Smb2Header, request: &ReadRequest, position: u64) -> bool {
         let Some(open) = self.opens.get_mut(&request.file) else {
             return false;
         };
@@ -425,23 +440,25 @@ impl Near {
         let contents = open.contents_of(position);
         let found = contents.and_then(|contents| contents.find(request.offset, request.length));
         let found = match found {
-            Some(Found::Data { length, .. }) if length < request.minimum => return false,
+            Some(CachedRead::Data { length, .. }) if length < request.minimum => return false,
             Some(found) => found,
             None => return false,
         };
         match found {
-            Found::End => {
+            CachedRead::End => {
                 let answer = header::error_answer(header, status::END_OF_FILE);
                 self.give(header, answer, Vec::new());
             }
-            Found::Data { pieces, length } => {
+            CachedRead::Data { pieces, length } => {
                 let mut front = frame_header(READ_DATA_AT + length as usize).to_vec();
                 front.extend(header.answer(status::SUCCESS).emit());
                 front.extend(read_answer_body(length));
                 self.give(header, front, pieces);
             }
         }
-        if let Some(Pending::Read { is_answered, .. }) = self.pending.get_mut(&header.message_id) {
+        if let Some(PendingRequest::Read { is_answered, .. }) =
+            self.pending.get_mut(&header.message_id)
+        {
             *is_answered = true;
         }
         if let Some(open) = self.opens.get_mut(&request.file) {
@@ -450,7 +467,7 @@ impl Near {
                 .waiting
                 .iter()
                 .filter_map(|id| match self.pending.get(id) {
-                    Some(Pending::Read {
+                    Some(PendingRequest::Read {
                         request,
                         is_answered: false,
                         ..
@@ -468,7 +485,7 @@ impl Near {
     fn answer_write(
         &mut self,
         now: Time,
-        header: &Header,
+        header: &Smb2Header,
         request: &WriteRequest,
         message_length: usize,
     ) {
@@ -484,7 +501,8 @@ impl Near {
         if !fits {
             return;
         }
-        let Some(Pending::Write { is_answered, .. }) = self.pending.get_mut(&header.message_id)
+        let Some(PendingRequest::Write { is_answered, .. }) =
+            self.pending.get_mut(&header.message_id)
         else {
             return;
         };
@@ -499,8 +517,9 @@ impl Near {
     }
 
     /// Answers a CLOSE that has passed.
-    fn answer_close(&mut self, header: &Header) {
-        let Some(Pending::Close { is_answered, .. }) = self.pending.get_mut(&header.message_id)
+    fn answer_close(&mut self, header: &Smb2Header) {
+        let Some(PendingRequest::Close { is_answered, .. }) =
+            self.pending.get_mut(&header.message_id)
         else {
             return;
         };
@@ -514,9 +533,9 @@ impl Near {
 
     /// Gives the client an answer from here, signed or encrypted as its request was ([MS-SMB2] §3.3.4.1.1,
     /// Signing the Message; §3.3.4.1.4, Encrypting the Message). The front begins with the frame's header.
-    pub(super) fn give(&mut self, request: &Header, mut front: Vec<u8>, rest: Vec<Bytes>) {
+    pub(super) fn give(&mut self, request: &Smb2Header, mut front: Vec<u8>, rest: Vec<Bytes>) {
         match request.guard() {
-            Guard::Sealed => {
+            MessageProtection::Sealed => {
                 let parts = rest.iter().map(|piece| &piece[..]);
                 let parts = std::iter::once(&front[FRAME_HEADER..]).chain(parts);
                 if let Some(sealed) = self.seal(request.session, parts) {
@@ -524,13 +543,13 @@ impl Near {
                 }
                 return;
             }
-            Guard::Signed => {
+            MessageProtection::Signed => {
                 if let Some(key) = self.keys.get(&request.session) {
                     let parts = rest.iter().map(|piece| &piece[..]);
                     key.sign(&mut front[FRAME_HEADER..], parts);
                 }
             }
-            Guard::Nothing => {}
+            MessageProtection::Nothing => {}
         }
         self.reply(front.into());
         for piece in rest {
@@ -541,7 +560,7 @@ impl Near {
     /// Gives the client bytes of an answer from here, behind what is passing.
     fn reply(&mut self, bytes: Bytes) {
         let is_free = self.answers.at_boundary() && self.sealed.is_none();
-        if is_free && self.state == State::Serving {
+        if is_free && self.state == NearState::Serving {
             self.send_client(bytes);
         } else {
             self.ready.push_back(bytes);
@@ -550,7 +569,7 @@ impl Near {
 }
 
 /// How the bytes of one input divide into payload and the rest.
-struct Runs {
+struct PayloadRuns {
     /// Bytes of the first pieces that have passed with an earlier input.
     passed: usize,
     /// Bytes of this input that are in no run yet.
@@ -558,7 +577,7 @@ struct Runs {
     runs: Vec<(SegmentKind, usize)>,
 }
 
-impl Runs {
+impl PayloadRuns {
     fn add(&mut self, kind: SegmentKind, length: usize) {
         let passed = length.min(self.passed);
         self.passed -= passed;
@@ -578,6 +597,6 @@ impl Runs {
 }
 
 /// Whether the client paid for so many bytes; one that did not shall hear it from the server.
-fn is_paid(header: &Header, bytes: u32) -> bool {
+fn is_paid(header: &Smb2Header, bytes: u32) -> bool {
     bytes <= CREDIT_BYTES * u32::from(header.charge())
 }

@@ -2,42 +2,42 @@
 //!
 //! Until the far half has handed over a session's keys, what is encrypted passes as it comes and is only
 //! counted. From then on frames are gathered and opened, and go on in the clear, each behind
-//! [`Frame::Sealed`]; one that no key opens goes on as it came, for the far half to judge. What the far half
+//! [`HalfFrame::Sealed`]; one that no key opens goes on as it came, for the far half to judge. What the far half
 //! marks so is sealed for the client when all of it is there.
 
 use bytes::{Buf, Bytes, BytesMut};
-use vocab::{Segment, SegmentKind, Time};
+use vocab::{FlowSegment, SegmentKind, Time};
 
-use super::{Near, Sealed, Sealing, State};
+use super::{ClientSealing, GatheredAnswer, NearState, Smb2NearHalf};
 use crate::smb::config::TREES_MAX;
-use crate::smb::frames::Frame;
-use crate::smb::keys::{CHANCE, Sealer, SealingKeys};
+use crate::smb::frames::HalfFrame;
+use crate::smb::keys::{MessageSealer, NONCE_SEED_LENGTH, SealingKeys};
 use crate::smb::sealed;
 use crate::smb::wire::frame::FRAME_HEADER;
-use crate::smb::wire::split::Piece;
-use crate::smb::wire::transform::Transform;
-use crate::{Output, ReasonCode};
+use crate::smb::wire::split::SplitterPiece;
+use crate::smb::wire::transform::TransformHeader;
+use crate::{AcceleratorOutput, ReasonCode};
 
-impl Near {
+impl Smb2NearHalf {
     /// Takes a session's keys from the far half.
     pub(super) fn take_sealing(
         &mut self,
         session: u64,
         keys: SealingKeys,
-        chance: [u8; CHANCE],
+        chance: [u8; NONCE_SEED_LENGTH],
         may_store: bool,
     ) {
-        if self.sealing.len() >= TREES_MAX || self.state != State::Serving {
+        if self.sealing.len() >= TREES_MAX || self.state != NearState::Serving {
             return self.close(ReasonCode::LIMIT);
         }
         if self.sealing.is_empty() {
             // So far all that came has passed at once.
             self.passed = self.requests.held();
         }
-        let sealing = Sealing {
+        let sealing = ClientSealing {
             client: keys.client,
             may_store,
-            sealer: Sealer::new(keys.server, chance),
+            sealer: MessageSealer::new(keys.server, chance),
         };
         self.sealing.insert(session, sealing);
     }
@@ -47,7 +47,7 @@ impl Near {
         self.requests.push(bytes);
         loop {
             match self.requests.next() {
-                Ok(Some(Piece::Sealed(frame))) => self.sealed_request(now, frame),
+                Ok(Some(SplitterPiece::Sealed(frame))) => self.sealed_request(now, frame),
                 Ok(Some(piece)) => self.pass_on(now, piece),
                 Ok(None) => return,
                 Err(_) => {
@@ -68,42 +68,44 @@ impl Near {
             self.send_far(SegmentKind::Payload, frame);
             return self.passed_unread(now);
         };
-        self.tell_far(Frame::Sealed { session });
+        self.tell_far(HalfFrame::Sealed { session });
         let may_store = self.sealing.get(&session).is_some_and(|of| of.may_store);
         for piece in pieces {
             self.pass_on(
                 now,
                 match piece {
                     // No dictionary keeps control.
-                    Piece::Rest(_, bytes) if !may_store => Piece::Rest(SegmentKind::Control, bytes),
+                    SplitterPiece::Rest(_, bytes) if !may_store => {
+                        SplitterPiece::Rest(SegmentKind::Control, bytes)
+                    }
                     piece => piece,
                 },
             );
         }
     }
 
-    fn open(&self, frame: &Bytes) -> Option<(u64, Vec<Piece>)> {
+    fn open(&self, frame: &Bytes) -> Option<(u64, Vec<SplitterPiece>)> {
         let message = &frame[FRAME_HEADER..];
-        let session = Transform::parse(message).ok()?.session;
+        let session = TransformHeader::parse(message).ok()?.session;
         let plain = self.sealing.get(&session)?.client.open(message)?;
         Some((session, sealed::pieces(session, &plain)?))
     }
 
     /// Sends a piece of the client's on, and looks at it.
-    fn pass_on(&mut self, now: Time, piece: Piece) {
+    fn pass_on(&mut self, now: Time, piece: SplitterPiece) {
         match piece {
-            Piece::Head(head) => {
+            SplitterPiece::Head(head) => {
                 self.send_far(SegmentKind::Control, head.bytes.clone().freeze());
                 self.passes(now, &head);
             }
-            Piece::Rest(kind, bytes) => {
+            SplitterPiece::Rest(kind, bytes) => {
                 if let Some(mac) = &mut self.mac {
                     mac.update(&bytes);
                 }
                 self.send_far(kind, bytes);
             }
-            Piece::End => self.passed(now),
-            Piece::Sealed(_) => {}
+            SplitterPiece::End => self.passed(now),
+            SplitterPiece::Sealed(_) => {}
         }
     }
 
@@ -113,8 +115,8 @@ impl Near {
         self.passed -= passed;
         bytes.advance(passed);
         if !bytes.is_empty() {
-            let segment = Segment { kind, bytes };
-            self.outputs.push_back(Output::ToWan(segment));
+            let segment = FlowSegment { kind, bytes };
+            self.outputs.push_back(AcceleratorOutput::ToWan(segment));
         }
     }
 
@@ -131,12 +133,12 @@ impl Near {
     /// The answer that follows is to be encrypted.
     pub(super) fn answer_sealed(&mut self, session: u64) {
         let is_expected =
-            self.state == State::Serving && self.answers.at_boundary() && self.sealed.is_none();
+            self.state == NearState::Serving && self.answers.at_boundary() && self.sealed.is_none();
         if !is_expected {
             return self.close(ReasonCode::VIOLATION);
         }
         let parts = Vec::new();
-        self.sealed = Some(Sealed { session, parts });
+        self.sealed = Some(GatheredAnswer { session, parts });
     }
 
     /// Gives the client bytes of the server's, or keeps them to be encrypted.

@@ -17,26 +17,26 @@ use bytes::Bytes;
 use vocab::{SegmentKind, Time};
 
 use super::wire::header::MAGIC;
-use super::wire::split::{FRAME_HEADER, Splitter};
+use super::wire::split::{FRAME_HEADER, Smb1Splitter};
 use super::{far, near};
-use crate::smb::config::{Consistency, Settings};
-use crate::{Accelerator, Input, Output};
+use crate::smb::config::{ConsistencyMode, SmbSettings};
+use crate::{AcceleratorHalf, AcceleratorInput, AcceleratorOutput};
 
 /// What has to be seen of a frame to know whose it is.
 const LOOK: usize = FRAME_HEADER + MAGIC.len();
 
 /// A half for SMB 1, from where the other was.
 #[derive(Clone, Debug)]
-pub(crate) enum Other {
+pub(crate) enum Smb1Alternative {
     Near,
-    Far(Settings),
+    Far(SmbSettings),
 }
 
 /// What has been seen.
 #[derive(Debug, Default)]
-struct Seen {
+struct NegotiateObservation {
     /// The client's bytes, as long as they may be one message of SMB 1.
-    asked: Splitter,
+    asked: Smb1Splitter,
     /// One has been there whole, and nothing behind it.
     has_asked: bool,
     /// The beginning of what the server says.
@@ -44,23 +44,22 @@ struct Seen {
 }
 
 /// See the head of this file.
-pub(crate) struct Choice {
-    running: Box<dyn Accelerator>,
+pub(crate) struct DialectSelector {
+    running: Box<dyn AcceleratorHalf>,
     /// `None` once it is known.
-    seen: Option<Seen>,
-    other: Other,
+    seen: Option<NegotiateObservation>,
+    other: Smb1Alternative,
     /// What the half for SMB 2 had still to say.
-    outputs: VecDeque<Output>,
+    outputs: VecDeque<AcceleratorOutput>,
 }
 
-impl Choice {
+impl DialectSelector {
     /// A half for SMB 2, in whose place one for SMB 1 may come.
-    pub(crate) fn new(running: Box<dyn Accelerator>, other: Other) -> Self {
-        let is_off =
-            matches!(&other, Other::Far(settings) if settings.consistency == Consistency::Off);
+    pub(crate) fn new(running: Box<dyn AcceleratorHalf>, other: Smb1Alternative) -> Self {
+        let is_off = matches!(&other, Smb1Alternative::Far(settings) if settings.consistency == ConsistencyMode::Off);
         Self {
             running,
-            seen: (!is_off).then(Seen::default),
+            seen: (!is_off).then(NegotiateObservation::default),
             other,
             outputs: VecDeque::new(),
         }
@@ -110,7 +109,7 @@ impl Choice {
         seen.map_or_else(Bytes::new, |seen| Bytes::copy_from_slice(&seen.answered))
     }
 
-    fn change(&mut self, to: Box<dyn Accelerator>) {
+    fn change(&mut self, to: Box<dyn AcceleratorHalf>) {
         while let Some(output) = self.running.poll_output() {
             self.outputs.push_back(output);
         }
@@ -118,47 +117,49 @@ impl Choice {
     }
 
     /// The server's bytes at the far half: kept until it is known for whom they are.
-    fn far_answer(&mut self, now: Time, settings: Settings, bytes: Bytes) {
+    fn far_answer(&mut self, now: Time, settings: SmbSettings, bytes: Bytes) {
         let early = self.early_answer();
         if self.is_answered_in_smb1(&bytes) {
-            self.change(Box::new(far::Far::new(settings)));
+            self.change(Box::new(far::Smb1FarHalf::new(settings)));
         } else if self.seen.is_some() {
             return;
         }
         if !early.is_empty() {
-            self.running.handle(now, Input::Lan(early));
+            self.running.handle(now, AcceleratorInput::Lan(early));
         }
-        self.running.handle(now, Input::Lan(bytes));
+        self.running.handle(now, AcceleratorInput::Lan(bytes));
     }
 }
 
-impl Accelerator for Choice {
-    fn handle(&mut self, now: Time, input: Input) {
+impl AcceleratorHalf for DialectSelector {
+    fn handle(&mut self, now: Time, input: AcceleratorInput) {
         if self.seen.is_none() {
             return self.running.handle(now, input);
         }
         let other = self.other.clone();
         match (other, &input) {
-            (Other::Near, Input::Lan(bytes)) => self.asked(bytes),
-            (Other::Far(_), Input::Wan(segment)) if segment.kind != SegmentKind::Frame => {
+            (Smb1Alternative::Near, AcceleratorInput::Lan(bytes)) => self.asked(bytes),
+            (Smb1Alternative::Far(_), AcceleratorInput::Wan(segment))
+                if segment.kind != SegmentKind::Frame =>
+            {
                 self.asked(&segment.bytes);
             }
-            (Other::Near, Input::Wan(segment))
+            (Smb1Alternative::Near, AcceleratorInput::Wan(segment))
                 if segment.kind != SegmentKind::Frame
                     && self.is_answered_in_smb1(&segment.bytes) =>
             {
                 // As it came, like all before it.
                 self.running.handle(now, input);
-                return self.change(Box::new(near::Near::new()));
+                return self.change(Box::new(near::Smb1NearHalf::new()));
             }
-            (Other::Far(settings), Input::Lan(bytes)) => {
+            (Smb1Alternative::Far(settings), AcceleratorInput::Lan(bytes)) => {
                 return self.far_answer(now, settings, bytes.clone());
             }
-            (Other::Far(_), Input::LanFinished) => {
+            (Smb1Alternative::Far(_), AcceleratorInput::LanFinished) => {
                 let early = self.early_answer();
                 self.seen = None;
                 if !early.is_empty() {
-                    self.running.handle(now, Input::Lan(early));
+                    self.running.handle(now, AcceleratorInput::Lan(early));
                 }
             }
             _ => {}
@@ -166,7 +167,7 @@ impl Accelerator for Choice {
         self.running.handle(now, input);
     }
 
-    fn poll_output(&mut self) -> Option<Output> {
+    fn poll_output(&mut self) -> Option<AcceleratorOutput> {
         self.outputs
             .pop_front()
             .or_else(|| self.running.poll_output())

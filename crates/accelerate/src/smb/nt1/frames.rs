@@ -8,9 +8,9 @@
 //! SMB 2's frames, which another release may send on the same flow.
 
 use bytes::Bytes;
-use vocab::{Reader, Segment, Truncated, Writer};
+use vocab::{ByteReader, ByteWriter, FlowSegment, TruncatedInput};
 
-/// The version of these frames. In the first a [`Frame::Licence`] may end before the length of READs.
+/// The version of these frames. In the first a [`Smb1HalfFrame::Licence`] may end before the length of READs.
 pub(crate) const VERSION: u8 = 2;
 
 const SPEAKS: u8 = 64;
@@ -29,7 +29,7 @@ const REPLY: u8 = 76;
 
 /// What the near half may answer for one open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Licence {
+pub(crate) struct Smb1OpenLicence {
     pub(crate) file: u16,
     pub(crate) user: u16,
     pub(crate) tree: u16,
@@ -43,13 +43,13 @@ pub(crate) struct Licence {
 
 /// One frame. A position counts the client's messages since the flow began.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Frame {
+pub(crate) enum Smb1HalfFrame {
     /// The near half has seen SMB 1 agreed upon, and follows it from the client's next message on.
     Speaks { version: u8 },
     /// The far half has begun to alter what hosts say and will never let go without closing.
     Engaged { version: u8 },
     /// An open may be served.
-    Licence(Licence),
+    Licence(Smb1OpenLicence),
     /// `length` bytes of payload follow: the file's contents from `offset` on.
     Ahead {
         file: u16,
@@ -67,11 +67,11 @@ pub(crate) enum Frame {
     Settled { position: u64 },
     /// Nothing may be answered for this open any more.
     Revoke { file: u16 },
-    /// All up to this [`Frame::Beat`] was heard.
+    /// All up to this [`Smb1HalfFrame::Beat`] was heard.
     Heard { number: u64 },
     /// Numbered, so that the near half knows how fresh its licences are.
     Beat { number: u64 },
-    /// Bytes of [`Frame::Ahead`] payload that have arrived, in all.
+    /// Bytes of [`Smb1HalfFrame::Ahead`] payload that have arrived, in all.
     Received { bytes: u64 },
     /// What was to answer this READ is not there any more; ask the server. With the READ's message.
     Again { position: u64, message: Bytes },
@@ -81,10 +81,10 @@ pub(crate) enum Frame {
     Reply { position: u64 },
 }
 
-impl Frame {
+impl Smb1HalfFrame {
     /// The frame as a segment.
-    pub(crate) fn emit(&self) -> Segment {
-        let mut writer = Writer::with_capacity(32);
+    pub(crate) fn emit(&self) -> FlowSegment {
+        let mut writer = ByteWriter::with_capacity(32);
         match self {
             Self::Speaks { version } => writer.u8(SPEAKS).u8(*version),
             Self::Engaged { version } => writer.u8(ENGAGED).u8(*version),
@@ -128,15 +128,15 @@ impl Frame {
             Self::Revoked { file } => writer.u8(REVOKED).u16(*file),
             Self::Reply { position } => writer.u8(REPLY).u64(*position),
         };
-        Segment::frame(writer.finish())
+        FlowSegment::frame(writer.finish())
     }
 
     /// Reads a frame segment; `None` for a kind that this release does not know, or of SMB 2.
     ///
     /// # Errors
     /// When a known frame ends early.
-    pub(crate) fn parse(bytes: &[u8]) -> Result<Option<Self>, Truncated> {
-        let mut reader = Reader::new(bytes);
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Option<Self>, TruncatedInput> {
+        let mut reader = ByteReader::new(bytes);
         Ok(Some(match reader.u8()? {
             SPEAKS => Self::Speaks {
                 version: reader.u8()?,
@@ -151,7 +151,7 @@ impl Frame {
                     true => 0,
                     false => reader.u32()?,
                 };
-                Self::Licence(Licence {
+                Self::Licence(Smb1OpenLicence {
                     file,
                     user,
                     tree,
@@ -212,9 +212,9 @@ mod tests {
     #[test]
     fn frames_read_back_as_written_and_cut_ones_are_errors() {
         let frames = [
-            Frame::Speaks { version: VERSION },
-            Frame::Engaged { version: VERSION },
-            Frame::Licence(Licence {
+            Smb1HalfFrame::Speaks { version: VERSION },
+            Smb1HalfFrame::Engaged { version: VERSION },
+            Smb1HalfFrame::Licence(Smb1OpenLicence {
                 file: 0x4001,
                 user: 100,
                 tree: 7,
@@ -222,43 +222,43 @@ mod tests {
                 may_write: false,
                 longest: 4_296,
             }),
-            Frame::Ahead {
+            Smb1HalfFrame::Ahead {
                 file: 3,
                 position: 9,
                 offset: 1 << 40,
                 length: 65_535,
             },
-            Frame::EndOfFile {
+            Smb1HalfFrame::EndOfFile {
                 file: 3,
                 position: 9,
                 offset: 1 << 40,
             },
-            Frame::Settled { position: 4 },
-            Frame::Revoke { file: 3 },
-            Frame::Heard { number: 5 },
-            Frame::Beat { number: 5 },
-            Frame::Received { bytes: 6 },
-            Frame::Again {
+            Smb1HalfFrame::Settled { position: 4 },
+            Smb1HalfFrame::Revoke { file: 3 },
+            Smb1HalfFrame::Heard { number: 5 },
+            Smb1HalfFrame::Beat { number: 5 },
+            Smb1HalfFrame::Received { bytes: 6 },
+            Smb1HalfFrame::Again {
                 position: 8,
                 message: Bytes::from_static(b"read"),
             },
-            Frame::Revoked { file: 3 },
-            Frame::Reply { position: 8 },
+            Smb1HalfFrame::Revoked { file: 3 },
+            Smb1HalfFrame::Reply { position: 8 },
         ];
         for frame in frames {
             let bytes = frame.emit().bytes;
-            assert_eq!(Frame::parse(&bytes), Ok(Some(frame)));
+            assert_eq!(Smb1HalfFrame::parse(&bytes), Ok(Some(frame)));
             for cut in 0..bytes.len() {
-                let read = Frame::parse(&bytes[..cut]);
+                let read = Smb1HalfFrame::parse(&bytes[..cut]);
                 match read {
                     // As in the first version.
-                    Ok(Some(Frame::Licence(licence))) => {
+                    Ok(Some(Smb1HalfFrame::Licence(licence))) => {
                         assert_eq!((cut, licence.longest), (bytes.len() - 4, 0));
                     }
-                    _ => assert_eq!(read, Err(Truncated)),
+                    _ => assert_eq!(read, Err(TruncatedInput)),
                 }
             }
         }
-        assert_eq!(Frame::parse(&[1, 1]), Ok(None));
+        assert_eq!(Smb1HalfFrame::parse(&[1, 1]), Ok(None));
     }
 }

@@ -18,24 +18,26 @@
 use std::collections::{HashMap, VecDeque};
 
 use bytes::{Bytes, BytesMut};
-use vocab::{Segment, SegmentKind, Time};
+use vocab::{FlowSegment, SegmentKind, Time};
 
-use super::frames::{Frame, Licence, VERSION};
+use super::frames::{Smb1HalfFrame, Smb1OpenLicence, VERSION};
 use super::wire::create::opened_file;
-use super::wire::header::{Header, command};
-use super::wire::oplock::Locking;
-use super::wire::split::{self, Passed, Passing, Splitter};
-use super::wire::target::{Touch, answers, is_secondary, may_open, touch};
-use super::wire::transaction::Progress;
-use super::wire::transfer::{ReadRequest, WriteRequest, read_answer_front, write_answer, written};
+use super::wire::header::{Smb1Header, command};
+use super::wire::oplock::LockingRequest;
+use super::wire::split::{self, PassedMessage, PassingFrame, Smb1Splitter};
+use super::wire::target::{Smb1RequestEffect, answers, is_secondary, may_open, touch};
+use super::wire::transaction::TransactionProgress;
+use super::wire::transfer::{
+    ReadAndxRequest, WriteAndxRequest, read_answer_front, write_answer, written,
+};
 use crate::smb::config::{BEHIND_MAX, OPENS_MAX, OUTSTANDING_MAX};
-use crate::smb::near::contents::{BYTES_MAX, Contents, Found};
-use crate::smb::near::freshness::Freshness;
-use crate::{Accelerator, Input, LettingGo, Output, ReasonCode};
+use crate::smb::near::contents::{BYTES_MAX, CachedRead, FileContents};
+use crate::smb::near::freshness::LicenceFreshness;
+use crate::{AcceleratorHalf, AcceleratorInput, AcceleratorOutput, LettingGo, ReasonCode};
 
 /// Where the half stands; see the drawing above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum Smb1NearState {
     Passing,
     Serving,
     /// Closed; the engine drops it.
@@ -44,11 +46,11 @@ enum State {
 
 /// An open with a licence.
 #[derive(Debug)]
-struct Open {
-    licence: Licence,
+struct Smb1LicensedOpen {
+    licence: Smb1OpenLicence,
     /// Revoked, or closed by the client: what it asks behind that is the server's to answer.
     is_over: bool,
-    contents: Contents,
+    contents: FileContents,
     /// What the client asked up to this message was of another open with the same file id.
     opened_at: u64,
     /// Data that was read before this message of the client's is out of date.
@@ -59,7 +61,7 @@ struct Open {
     lost: Option<u32>,
 }
 
-impl Open {
+impl Smb1LicensedOpen {
     /// Its file changes with this message of the client's.
     fn change(&mut self, at: u64) {
         self.contents.clear();
@@ -75,10 +77,10 @@ impl Open {
 
 /// A request of the client's under way to the server, by its position.
 #[derive(Clone, Debug)]
-enum Pending {
+enum Smb1PendingRequest {
     Read {
-        header: Header,
-        request: ReadRequest,
+        header: Smb1Header,
+        request: ReadAndxRequest,
         message: Bytes,
         /// The client has its answer from here.
         is_answered: bool,
@@ -91,11 +93,11 @@ enum Pending {
     /// A request with whose answer a loss is reported, and what has come of the answer.
     Reports {
         file: u16,
-        progress: Progress,
+        progress: TransactionProgress,
     },
     /// The same of any open.
     ReportsAny {
-        progress: Progress,
+        progress: TransactionProgress,
         /// The server may give out a file id with its answer.
         may_open: bool,
     },
@@ -107,21 +109,21 @@ enum Pending {
     },
 }
 
-impl Pending {
+impl Smb1PendingRequest {
     fn reports(file: u16) -> Self {
-        let progress = Progress::default();
+        let progress = TransactionProgress::default();
         Self::Reports { file, progress }
     }
 
     fn reports_any(may_open: bool) -> Self {
-        let progress = Progress::default();
+        let progress = TransactionProgress::default();
         Self::ReportsAny { progress, may_open }
     }
 }
 
 /// A block that is coming in.
 #[derive(Debug)]
-struct Incoming {
+struct Smb1IncomingBlock {
     file: u16,
     position: u64,
     offset: u64,
@@ -131,26 +133,26 @@ struct Incoming {
 
 /// See the head of this file.
 #[derive(Debug)]
-pub(crate) struct Near {
-    state: State,
-    outputs: VecDeque<Output>,
-    requests: Passing,
+pub(crate) struct Smb1NearHalf {
+    state: Smb1NearState,
+    outputs: VecDeque<AcceleratorOutput>,
+    requests: PassingFrame,
     /// The client's bytes cannot be followed and are not looked at.
     is_blind: bool,
     /// Messages of the client's that have passed.
     position: u64,
-    answers: Splitter,
+    answers: Smb1Splitter,
     /// What the server's next message answers.
     reply: Option<u64>,
     /// The file that has a licence since the server's last message: the next one opens it.
     licensed: Option<u16>,
-    opens: HashMap<u16, Open>,
-    pending: HashMap<u64, Pending>,
-    incoming: Option<Incoming>,
+    opens: HashMap<u16, Smb1LicensedOpen>,
+    pending: HashMap<u64, Smb1PendingRequest>,
+    incoming: Option<Smb1IncomingBlock>,
     received: u64,
     /// Bytes of WRITEs that were answered and not confirmed.
     behind: u64,
-    fresh: Freshness,
+    fresh: LicenceFreshness,
     /// Requests answered here.
     answered: u64,
     client_finished: bool,
@@ -158,16 +160,16 @@ pub(crate) struct Near {
     server_finished: bool,
 }
 
-impl Near {
+impl Smb1NearHalf {
     /// A half for a flow on which the client's first message, and nothing more, has passed.
     pub(crate) fn new() -> Self {
         let mut near = Self {
-            state: State::Passing,
+            state: Smb1NearState::Passing,
             outputs: VecDeque::new(),
-            requests: Passing::default(),
+            requests: PassingFrame::default(),
             is_blind: false,
             position: 1,
-            answers: Splitter::default(),
+            answers: Smb1Splitter::default(),
             reply: None,
             licensed: None,
             opens: HashMap::new(),
@@ -175,51 +177,53 @@ impl Near {
             incoming: None,
             received: 0,
             behind: 0,
-            fresh: Freshness::default(),
+            fresh: LicenceFreshness::default(),
             answered: 0,
             client_finished: false,
             server_finished: false,
         };
-        near.tell_far(&Frame::Speaks { version: VERSION });
+        near.tell_far(&Smb1HalfFrame::Speaks { version: VERSION });
         near
     }
 
-    fn tell_far(&mut self, frame: &Frame) {
+    fn tell_far(&mut self, frame: &Smb1HalfFrame) {
         if !self.client_finished {
-            self.outputs.push_back(Output::ToWan(frame.emit()));
+            self.outputs
+                .push_back(AcceleratorOutput::ToWan(frame.emit()));
         }
     }
 
     fn send_client(&mut self, bytes: Bytes) {
         if !bytes.is_empty() && !self.server_finished {
-            self.outputs.push_back(Output::ToLan(bytes));
+            self.outputs.push_back(AcceleratorOutput::ToLan(bytes));
         }
     }
 
     fn close(&mut self, reason: ReasonCode) {
-        if self.state == State::Gone {
+        if self.state == Smb1NearState::Gone {
             return;
         }
-        self.state = State::Gone;
+        self.state = Smb1NearState::Gone;
         let closing = LettingGo::Close { reason };
-        self.outputs.push_back(Output::LettingGo(closing));
+        self.outputs
+            .push_back(AcceleratorOutput::LettingGo(closing));
     }
 
     /// Bytes of the client's: they go on at once, and then are looked at.
     fn request_bytes(&mut self, now: Time, bytes: Bytes) {
         if let Some(number) = self.fresh.beat(now) {
-            self.tell_far(&Frame::Beat { number });
+            self.tell_far(&Smb1HalfFrame::Beat { number });
         }
         if self.is_blind {
             return self
                 .outputs
-                .push_back(Output::ToWan(Segment::payload(bytes)));
+                .push_back(AcceleratorOutput::ToWan(FlowSegment::payload(bytes)));
         }
         match self.requests.push(bytes.clone()) {
             Ok((runs, messages)) => {
                 for (kind, bytes) in runs {
-                    let segment = Segment { kind, bytes };
-                    self.outputs.push_back(Output::ToWan(segment));
+                    let segment = FlowSegment { kind, bytes };
+                    self.outputs.push_back(AcceleratorOutput::ToWan(segment));
                 }
                 for passed in messages {
                     self.passed(now, passed);
@@ -230,13 +234,13 @@ impl Near {
                 self.is_blind = true;
                 self.fresh.expire();
                 self.outputs
-                    .push_back(Output::ToWan(Segment::payload(bytes)));
+                    .push_back(AcceleratorOutput::ToWan(FlowSegment::payload(bytes)));
             }
         }
     }
 
     /// A message of the client's has passed.
-    fn passed(&mut self, now: Time, passed: Passed) {
+    fn passed(&mut self, now: Time, passed: PassedMessage) {
         self.position += 1;
         if self.opens.is_empty() {
             return;
@@ -245,65 +249,67 @@ impl Near {
         let touch = touch(&passed.header, &passed.message);
         let may_open = may_open(&passed.header, touch, &passed.message);
         match touch {
-            Touch::Nothing
-            | Touch::Asks(_)
-            | Touch::AsksPosition(_)
-            | Touch::Seeks(_)
-            | Touch::ReadsOtherwise(_)
-            | Touch::Opens
-            | Touch::Raw => {}
-            Touch::Reads(request) => self.read_passed(now, passed, request),
-            Touch::Writes(request) => self.write_passed(now, &passed, request),
-            Touch::Changes(file) => {
+            Smb1RequestEffect::Nothing
+            | Smb1RequestEffect::Asks(_)
+            | Smb1RequestEffect::AsksPosition(_)
+            | Smb1RequestEffect::Seeks(_)
+            | Smb1RequestEffect::ReadsOtherwise(_)
+            | Smb1RequestEffect::Opens
+            | Smb1RequestEffect::Raw => {}
+            Smb1RequestEffect::Reads(request) => self.read_passed(now, passed, request),
+            Smb1RequestEffect::Writes(request) => self.write_passed(now, &passed, request),
+            Smb1RequestEffect::Changes(file) => {
                 self.change(file, at);
-                self.expect(at, file, Pending::reports(file));
+                self.expect(at, file, Smb1PendingRequest::reports(file));
             }
-            Touch::Locks(locking) => {
+            Smb1RequestEffect::Locks(locking) => {
                 self.locks(&passed.header, locking);
-                self.expect(at, locking.file, Pending::reports(locking.file));
+                self.expect(at, locking.file, Smb1PendingRequest::reports(locking.file));
             }
-            Touch::Releases(locking) => {
+            Smb1RequestEffect::Releases(locking) => {
                 // The server takes it back whether it has asked for it or not.
                 if let Some(open) = self.opens.get_mut(&locking.file) {
                     open.end();
                 }
                 if !locking.is_without_answer() {
                     self.locks(&passed.header, locking);
-                    self.expect(at, locking.file, Pending::reports(locking.file));
+                    self.expect(at, locking.file, Smb1PendingRequest::reports(locking.file));
                 }
             }
-            Touch::Flushes(file) => self.expect(at, file, Pending::reports(file)),
-            Touch::FlushesAll => self.note(at, Pending::reports_any(false)),
-            Touch::Closes(file) => {
+            Smb1RequestEffect::Flushes(file) => {
+                self.expect(at, file, Smb1PendingRequest::reports(file))
+            }
+            Smb1RequestEffect::FlushesAll => self.note(at, Smb1PendingRequest::reports_any(false)),
+            Smb1RequestEffect::Closes(file) => {
                 if let Some(open) = self.opens.get_mut(&file) {
                     // What READs before it wait for is on its way.
                     open.is_over = true;
                 }
-                self.expect(at, file, Pending::Closes(file));
+                self.expect(at, file, Smb1PendingRequest::Closes(file));
             }
-            Touch::EndsTree => self.ends(at, Some(passed.header.tree), None),
-            Touch::EndsUser => self.ends(at, None, Some(passed.header.user)),
-            Touch::Anything => {
+            Smb1RequestEffect::EndsTree => self.ends(at, Some(passed.header.tree), None),
+            Smb1RequestEffect::EndsUser => self.ends(at, None, Some(passed.header.user)),
+            Smb1RequestEffect::Anything => {
                 for open in self.opens.values_mut() {
                     open.change(at);
                 }
                 // A part of a request is answered with the first one.
                 if !is_secondary(&passed.header) {
-                    self.note(at, Pending::reports_any(may_open));
+                    self.note(at, Smb1PendingRequest::reports_any(may_open));
                 }
             }
-            Touch::Unread => {
+            Smb1RequestEffect::Unread => {
                 for open in self.opens.values_mut() {
                     open.end();
                 }
                 if answers(&passed.header, &passed.message) > 0 {
-                    self.note(at, Pending::reports_any(may_open));
+                    self.note(at, Smb1PendingRequest::reports_any(may_open));
                 }
             }
         }
     }
 
-    fn locks(&mut self, header: &Header, locking: Locking) {
+    fn locks(&mut self, header: &Smb1Header, locking: LockingRequest) {
         let Some(open) = self.opens.get_mut(&locking.file) else {
             return;
         };
@@ -330,17 +336,17 @@ impl Near {
                 open.end();
             }
         }
-        self.note(at, Pending::Ends { tree, user });
+        self.note(at, Smb1PendingRequest::Ends { tree, user });
     }
 
     /// Notes a request on an open whose answer this half gives, or has something to say to.
-    fn expect(&mut self, at: u64, file: u16, pending: Pending) {
+    fn expect(&mut self, at: u64, file: u16, pending: Smb1PendingRequest) {
         if self.opens.contains_key(&file) {
             self.note(at, pending);
         }
     }
 
-    fn note(&mut self, at: u64, pending: Pending) {
+    fn note(&mut self, at: u64, pending: Smb1PendingRequest) {
         // One that is not noted could never be answered here, and the far half may count on it.
         if self.pending.len() >= OUTSTANDING_MAX {
             return self.close(ReasonCode::LIMIT);
@@ -348,9 +354,9 @@ impl Near {
         self.pending.insert(at, pending);
     }
 
-    fn read_passed(&mut self, now: Time, passed: Passed, request: ReadRequest) {
+    fn read_passed(&mut self, now: Time, passed: PassedMessage, request: ReadAndxRequest) {
         let at = self.position;
-        let pending = Pending::Read {
+        let pending = Smb1PendingRequest::Read {
             header: passed.header,
             request,
             message: passed.message.into(),
@@ -362,7 +368,7 @@ impl Near {
         }
     }
 
-    fn write_passed(&mut self, now: Time, passed: &Passed, request: WriteRequest) {
+    fn write_passed(&mut self, now: Time, passed: &PassedMessage, request: WriteAndxRequest) {
         let at = self.position;
         self.change(request.file, at);
         let may_answer = self
@@ -370,13 +376,13 @@ impl Near {
             .is_some_and(|open| open.licence.may_write && open.lost.is_none())
             && request.is_plain(passed.length)
             && self.behind + u64::from(request.length) <= BEHIND_MAX;
-        let pending = Pending::Write {
+        let pending = Smb1PendingRequest::Write {
             file: request.file,
             length: request.length,
             is_answered: may_answer,
         };
         self.expect(at, request.file, pending);
-        if !may_answer || self.state == State::Gone {
+        if !may_answer || self.state == Smb1NearState::Gone {
             return;
         }
         self.answered += 1;
@@ -386,13 +392,13 @@ impl Near {
     }
 
     /// Whether answers may be given for this open to who asks.
-    fn serves(&self, now: Time, file: u16, header: &Header) -> Option<&Open> {
+    fn serves(&self, now: Time, file: u16, header: &Smb1Header) -> Option<&Smb1LicensedOpen> {
         let open = self.opens.get(&file)?;
         (!open.is_over && open.takes(header) && self.fresh.is_fresh(now)).then_some(open)
     }
 
     /// Answers a READ if all of it is here; whether it was.
-    fn answer_read(&mut self, at: u64, header: &Header, request: ReadRequest) -> bool {
+    fn answer_read(&mut self, at: u64, header: &Smb1Header, request: ReadAndxRequest) -> bool {
         let Some(open) = self.opens.get_mut(&request.file) else {
             return false;
         };
@@ -406,8 +412,8 @@ impl Near {
         };
         // At its end a file has no more bytes, and that is no error in SMB 1.
         let (length, pieces) = match found {
-            Found::Data { pieces, length } => (length, pieces),
-            Found::End => (0, Vec::new()),
+            CachedRead::Data { pieces, length } => (length, pieces),
+            CachedRead::End => (0, Vec::new()),
         };
         let front = read_answer_front(header, length);
         let total = (front.len() + length as usize) as u32;
@@ -417,13 +423,13 @@ impl Near {
         for piece in pieces {
             self.send_client(piece);
         }
-        if let Some(Pending::Read { is_answered, .. }) = self.pending.get_mut(&at) {
+        if let Some(Smb1PendingRequest::Read { is_answered, .. }) = self.pending.get_mut(&at) {
             *is_answered = true;
         }
         // Others that were asked before may want what lies before.
         let mut least = request.offset;
         for pending in self.pending.values() {
-            if let Pending::Read {
+            if let Smb1PendingRequest::Read {
                 request: other,
                 is_answered: false,
                 ..
@@ -442,9 +448,9 @@ impl Near {
 
     /// Answers the READs of an open that what has come since allows to answer.
     fn answer_waiting(&mut self, now: Time, file: u16) {
-        let mut waiting: Vec<(u64, Header, ReadRequest)> = Vec::new();
+        let mut waiting: Vec<(u64, Smb1Header, ReadAndxRequest)> = Vec::new();
         for (at, pending) in &self.pending {
-            if let Pending::Read {
+            if let Smb1PendingRequest::Read {
                 header,
                 request,
                 is_answered: false,
@@ -471,7 +477,7 @@ impl Near {
     /// The far half counts a READ as answered by what it sent, and had nothing to revoke before that: so
     /// it is answered here whatever has become of the licence meanwhile.
     fn settled(&mut self, position: u64) {
-        let Some(Pending::Read {
+        let Some(Smb1PendingRequest::Read {
             header,
             request,
             message,
@@ -483,32 +489,32 @@ impl Near {
         if is_answered || self.answer_read(position, &header, request) {
             self.pending.remove(&position);
         } else {
-            self.tell_far(&Frame::Again { position, message });
+            self.tell_far(&Smb1HalfFrame::Again { position, message });
         }
     }
 
     fn frame(&mut self, now: Time, bytes: &[u8]) {
-        let Ok(frame) = Frame::parse(bytes) else {
+        let Ok(frame) = Smb1HalfFrame::parse(bytes) else {
             return self.close(ReasonCode::VIOLATION);
         };
         match frame {
-            Some(Frame::Engaged {
+            Some(Smb1HalfFrame::Engaged {
                 version: 1..=VERSION,
-            }) if self.state == State::Passing => {
-                self.state = State::Serving;
+            }) if self.state == Smb1NearState::Passing => {
+                self.state = Smb1NearState::Serving;
             }
-            Some(Frame::Engaged { .. }) => self.close(ReasonCode::UNSUPPORTED),
-            Some(Frame::Licence(licence)) => self.licensed(licence),
-            Some(Frame::Ahead {
+            Some(Smb1HalfFrame::Engaged { .. }) => self.close(ReasonCode::UNSUPPORTED),
+            Some(Smb1HalfFrame::Licence(licence)) => self.licensed(licence),
+            Some(Smb1HalfFrame::Ahead {
                 file,
                 position,
                 offset,
                 length,
             }) => {
-                if self.incoming.is_some() || length == 0 || self.state != State::Serving {
+                if self.incoming.is_some() || length == 0 || self.state != Smb1NearState::Serving {
                     return self.close(ReasonCode::VIOLATION);
                 }
-                self.incoming = Some(Incoming {
+                self.incoming = Some(Smb1IncomingBlock {
                     file,
                     position,
                     offset,
@@ -516,7 +522,7 @@ impl Near {
                     pieces: Vec::new(),
                 });
             }
-            Some(Frame::EndOfFile {
+            Some(Smb1HalfFrame::EndOfFile {
                 file,
                 position,
                 offset,
@@ -526,37 +532,37 @@ impl Near {
                     self.answer_waiting(now, file);
                 }
             }
-            Some(Frame::Settled { position }) => self.settled(position),
-            Some(Frame::Revoke { file }) => {
+            Some(Smb1HalfFrame::Settled { position }) => self.settled(position),
+            Some(Smb1HalfFrame::Revoke { file }) => {
                 if let Some(open) = self.opens.get_mut(&file) {
                     open.end();
                 }
-                self.tell_far(&Frame::Revoked { file });
+                self.tell_far(&Smb1HalfFrame::Revoked { file });
             }
-            Some(Frame::Heard { number }) => self.fresh.heard(number),
-            Some(Frame::Reply { position }) => self.reply = Some(position),
+            Some(Smb1HalfFrame::Heard { number }) => self.fresh.heard(number),
+            Some(Smb1HalfFrame::Reply { position }) => self.reply = Some(position),
             // What only this half sends, or another release.
             Some(
-                Frame::Speaks { .. }
-                | Frame::Beat { .. }
-                | Frame::Received { .. }
-                | Frame::Again { .. }
-                | Frame::Revoked { .. },
+                Smb1HalfFrame::Speaks { .. }
+                | Smb1HalfFrame::Beat { .. }
+                | Smb1HalfFrame::Received { .. }
+                | Smb1HalfFrame::Again { .. }
+                | Smb1HalfFrame::Revoked { .. },
             )
             | None => {}
         }
     }
 
-    fn licensed(&mut self, licence: Licence) {
+    fn licensed(&mut self, licence: Smb1OpenLicence) {
         // What the far half grants it also counts on. It keeps to its limit but for opens that are under
         // way as it is reached.
-        if self.opens.len() >= OPENS_MAX + OUTSTANDING_MAX || self.state != State::Serving {
+        if self.opens.len() >= OPENS_MAX + OUTSTANDING_MAX || self.state != Smb1NearState::Serving {
             return self.close(ReasonCode::LIMIT);
         }
-        let open = Open {
+        let open = Smb1LicensedOpen {
             licence,
             is_over: false,
-            contents: Contents::default(),
+            contents: FileContents::default(),
             opened_at: self.position,
             changed_at: 0,
             locker: None,
@@ -567,7 +573,7 @@ impl Near {
     }
 
     /// Where what was read of a file behind this message of the client's belongs.
-    fn contents_at(&mut self, file: u16, position: u64) -> Option<&mut Contents> {
+    fn contents_at(&mut self, file: u16, position: u64) -> Option<&mut FileContents> {
         let open = self.opens.get_mut(&file)?;
         (position >= open.changed_at).then_some(&mut open.contents)
     }
@@ -592,7 +598,7 @@ impl Near {
             }
         }
         let received = self.received;
-        self.tell_far(&Frame::Received { bytes: received });
+        self.tell_far(&Smb1HalfFrame::Received { bytes: received });
         if let Some(contents) = self.contents_at(block.file, block.position) {
             contents.insert(block.offset, block.pieces);
             self.answer_waiting(now, block.file);
@@ -608,14 +614,14 @@ impl Near {
 
     /// Bytes of the server's.
     fn answer_bytes(&mut self, bytes: Bytes) {
-        if self.state == State::Passing {
+        if self.state == Smb1NearState::Passing {
             return self.send_client(bytes);
         }
         self.answers.push(&bytes);
-        while self.state == State::Serving {
+        while self.state == Smb1NearState::Serving {
             match self.answers.next() {
-                Ok(Some(split::Frame::KeepAlive(frame))) => self.send_client(frame.freeze()),
-                Ok(Some(split::Frame::Message(header, frame))) => self.answer(&header, frame),
+                Ok(Some(split::Smb1Frame::KeepAlive(frame))) => self.send_client(frame.freeze()),
+                Ok(Some(split::Smb1Frame::Message(header, frame))) => self.answer(&header, frame),
                 Ok(None) => return,
                 Err(_) => return self.close(ReasonCode::VIOLATION),
             }
@@ -623,7 +629,7 @@ impl Near {
     }
 
     /// A message of the server's.
-    fn answer(&mut self, header: &Header, frame: BytesMut) {
+    fn answer(&mut self, header: &Smb1Header, frame: BytesMut) {
         let licensed = self.licensed.take();
         let reply = self.reply.take();
         let (is_last, may_open) = self.progress(reply, header, split::message(&frame));
@@ -641,13 +647,13 @@ impl Near {
             .and_then(|at| self.pending.remove(&at));
         match pending {
             None
-            | Some(Pending::Read {
+            | Some(Smb1PendingRequest::Read {
                 is_answered: false, ..
             }) => self.send_client(frame.freeze()),
-            Some(Pending::Read {
+            Some(Smb1PendingRequest::Read {
                 is_answered: true, ..
             }) => {}
-            Some(Pending::Write {
+            Some(Smb1PendingRequest::Write {
                 file,
                 length,
                 is_answered: true,
@@ -663,11 +669,13 @@ impl Near {
                     open.lost.get_or_insert(lost);
                 }
             }
-            Some(Pending::Write { file, .. } | Pending::Reports { file, .. }) => {
+            Some(
+                Smb1PendingRequest::Write { file, .. } | Smb1PendingRequest::Reports { file, .. },
+            ) => {
                 let lost = self.opens.get(&file).and_then(|open| open.lost);
                 self.report(header, frame, lost);
             }
-            Some(Pending::Closes(file)) => {
+            Some(Smb1PendingRequest::Closes(file)) => {
                 let lost = self.opens.get(&file).and_then(|open| open.lost);
                 self.report(header, frame, lost);
                 // Another may have its file id already.
@@ -676,14 +684,14 @@ impl Near {
                 }
             }
             // Nobody would close what is opened so.
-            Some(Pending::ReportsAny { .. }) if given.is_some() => {
+            Some(Smb1PendingRequest::ReportsAny { .. }) if given.is_some() => {
                 self.send_client(frame.freeze());
             }
-            Some(Pending::ReportsAny { .. }) => {
+            Some(Smb1PendingRequest::ReportsAny { .. }) => {
                 let lost = self.opens.values().find_map(|open| open.lost);
                 self.report(header, frame, lost);
             }
-            Some(Pending::Ends { tree, user }) => {
+            Some(Smb1PendingRequest::Ends { tree, user }) => {
                 // The last answer in which what was lost with an open can be said.
                 let mut ended = self.opens.values();
                 let lost =
@@ -698,7 +706,12 @@ impl Near {
     }
 
     /// Whether a message is the last of the answer to this request, and whether it may give out a file id.
-    fn progress(&mut self, reply: Option<u64>, header: &Header, message: &[u8]) -> (bool, bool) {
+    fn progress(
+        &mut self,
+        reply: Option<u64>,
+        header: &Smb1Header,
+        message: &[u8],
+    ) -> (bool, bool) {
         let is_transaction = matches!(
             header.command,
             command::TRANSACTION | command::TRANSACTION_2 | command::NT_TRANSACT
@@ -707,8 +720,10 @@ impl Near {
             return (true, true);
         }
         match reply.and_then(|at| self.pending.get_mut(&at)) {
-            Some(Pending::Reports { progress, .. }) => (progress.is_last(header, message), false),
-            Some(Pending::ReportsAny { progress, may_open }) => {
+            Some(Smb1PendingRequest::Reports { progress, .. }) => {
+                (progress.is_last(header, message), false)
+            }
+            Some(Smb1PendingRequest::ReportsAny { progress, may_open }) => {
                 (progress.is_last(header, message), *may_open)
             }
             _ => (true, false),
@@ -716,53 +731,53 @@ impl Near {
     }
 
     /// Passes an answer on, with what was lost before in place of its own status.
-    fn report(&mut self, header: &Header, frame: BytesMut, lost: Option<u32>) {
+    fn report(&mut self, header: &Smb1Header, frame: BytesMut, lost: Option<u32>) {
         let Some(status) = lost else {
             return self.send_client(frame.freeze());
         };
-        let header = Header { status, ..*header };
+        let header = Smb1Header { status, ..*header };
         self.send_client(super::wire::frame(&header.alone()).into());
     }
 }
 
-impl Open {
+impl Smb1LicensedOpen {
     /// Whether what this request asks is its own, and nothing that is locked against it.
-    fn takes(&self, header: &Header) -> bool {
+    fn takes(&self, header: &Smb1Header) -> bool {
         (self.licence.user, self.licence.tree) == (header.user, header.tree)
             && self.locker.is_none_or(|locker| locker == process(header))
     }
 }
 
 /// The process that asks, in both halves of its id.
-fn process(header: &Header) -> (u16, u16) {
+fn process(header: &Smb1Header) -> (u16, u16) {
     (header.process, header.process_high)
 }
 
 /// Whether an open ends with a tree, or with a user.
-fn is_of(licence: &Licence, tree: Option<u16>, user: Option<u16>) -> bool {
+fn is_of(licence: &Smb1OpenLicence, tree: Option<u16>, user: Option<u16>) -> bool {
     tree.is_none_or(|tree| tree == licence.tree) && user.is_none_or(|user| user == licence.user)
 }
 
-impl Accelerator for Near {
-    fn handle(&mut self, now: Time, input: Input) {
-        if self.state == State::Gone {
+impl AcceleratorHalf for Smb1NearHalf {
+    fn handle(&mut self, now: Time, input: AcceleratorInput) {
+        if self.state == Smb1NearState::Gone {
             return;
         }
         match input {
-            Input::Start
-            | Input::Timeout
-            | Input::Server(..)
-            | Input::ClaimGranted
-            | Input::ClaimRevoked
-            | Input::ClaimDenied
-            | Input::Content(_)
-            | Input::Woken => {}
-            Input::Lan(bytes) => self.request_bytes(now, bytes),
-            Input::LanFinished => {
-                self.outputs.push_back(Output::FinishWan);
+            AcceleratorInput::Start
+            | AcceleratorInput::Timeout
+            | AcceleratorInput::Server(..)
+            | AcceleratorInput::ClaimGranted
+            | AcceleratorInput::ClaimRevoked
+            | AcceleratorInput::ClaimDenied
+            | AcceleratorInput::Content(_)
+            | AcceleratorInput::Woken => {}
+            AcceleratorInput::Lan(bytes) => self.request_bytes(now, bytes),
+            AcceleratorInput::LanFinished => {
+                self.outputs.push_back(AcceleratorOutput::FinishWan);
                 self.client_finished = true;
             }
-            Input::Wan(segment) => match segment.kind {
+            AcceleratorInput::Wan(segment) => match segment.kind {
                 SegmentKind::Frame => self.frame(now, &segment.bytes),
                 SegmentKind::Payload => {
                     let rest = self.incoming(now, segment.bytes);
@@ -773,19 +788,19 @@ impl Accelerator for Near {
                 }
                 SegmentKind::Control => self.answer_bytes(segment.bytes),
             },
-            Input::WanFinished => {
+            AcceleratorInput::WanFinished => {
                 let held = self.answers.give_back();
                 self.send_client(held);
-                self.outputs.push_back(Output::FinishLan);
+                self.outputs.push_back(AcceleratorOutput::FinishLan);
                 // The server's opens have ended with its stream, and what they allowed.
                 self.server_finished = true;
                 self.fresh.expire();
             }
-            Input::WanSilent(_) => self.fresh.expire(),
+            AcceleratorInput::WanSilent(_) => self.fresh.expire(),
         }
     }
 
-    fn poll_output(&mut self) -> Option<Output> {
+    fn poll_output(&mut self) -> Option<AcceleratorOutput> {
         self.outputs.pop_front()
     }
 

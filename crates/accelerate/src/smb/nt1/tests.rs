@@ -10,15 +10,15 @@ mod writing;
 
 use std::time::Duration;
 
-use super::testing::world::World;
+use super::testing::world::Smb1World;
 
 /// A path of 50 ms each way.
 const DELAY: Duration = Duration::from_millis(50);
 const ROUND_TRIP: Duration = Duration::from_millis(100);
 
 /// A world with a file `a` of so many bytes, and client 0 with a session.
-fn world(length: usize) -> World {
-    let mut world = World::new(DELAY);
+fn world(length: usize) -> Smb1World {
+    let mut world = Smb1World::new(DELAY);
     world.server.files.insert("a".to_owned(), contents(length));
     world.set_up(0);
     world

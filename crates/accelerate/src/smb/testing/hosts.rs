@@ -1,16 +1,16 @@
 //! A file server, and a client of its, as hosts that are given bytes and give bytes: for tests of
 //! whoever carries them.
 
-use super::messages::{self, Create};
-use super::server::Server;
-use super::world::Client;
+use super::messages::{self, Smb2CreateParameters};
+use super::server::Smb2Server;
+use super::world::Smb2Client;
 use crate::smb::wire::FileId;
-use crate::smb::wire::create::CreateAnswer;
+use crate::smb::wire::create::CreateResponse;
 use crate::smb::wire::header::status;
 
 /// A server of one file, over one connection.
 pub struct FileServer {
-    server: Server,
+    server: Smb2Server,
 }
 
 impl FileServer {
@@ -19,7 +19,7 @@ impl FileServer {
     /// One whose file holds this.
     #[must_use]
     pub fn new(contents: Vec<u8>) -> Self {
-        let mut server = Server::new();
+        let mut server = Smb2Server::new();
         server.connect();
         server.files.insert(Self::NAME.to_owned(), contents);
         Self { server }
@@ -51,7 +51,7 @@ impl FileServer {
 
 /// What a client asks, one after the other: the first four connect it and open the file.
 #[derive(Clone, Debug)]
-pub enum Question {
+pub enum ClientStep {
     /// Which dialect.
     Negotiate,
     /// For a session.
@@ -82,16 +82,16 @@ pub enum Question {
 
 /// A client of such a server's.
 pub struct FileClient {
-    client: Client,
+    client: Smb2Client,
     /// What is not answered.
-    asked: Option<(u64, Question)>,
+    asked: Option<(u64, ClientStep)>,
     file: FileId,
 }
 
 impl Default for FileClient {
     fn default() -> Self {
         Self {
-            client: Client::new(),
+            client: Smb2Client::new(),
             asked: None,
             file: FileId([0; 16]),
         }
@@ -103,17 +103,17 @@ impl FileClient {
     ///
     /// # Panics
     /// When the one before is not answered.
-    pub fn ask(&mut self, question: Question) -> Vec<u8> {
+    pub fn ask(&mut self, question: ClientStep) -> Vec<u8> {
         assert!(self.asked.is_none(), "{:?} is not answered", self.asked);
         let request = match &question {
-            Question::Negotiate => messages::negotiate(),
-            Question::SetUp => messages::session_setup(),
-            Question::Connect => messages::tree_connect(),
-            Question::Open => Create::open(FileServer::NAME).request(),
-            Question::OpenLeased => Create::leased(FileServer::NAME, 7).request(),
-            Question::Read { offset, length } => messages::read(self.file, *offset, *length),
-            Question::Write { offset, data } => messages::write(self.file, *offset, data),
-            Question::Flush => messages::flush(self.file),
+            ClientStep::Negotiate => messages::negotiate(),
+            ClientStep::SetUp => messages::session_setup(),
+            ClientStep::Connect => messages::tree_connect(),
+            ClientStep::Open => Smb2CreateParameters::open(FileServer::NAME).request(),
+            ClientStep::OpenLeased => Smb2CreateParameters::leased(FileServer::NAME, 7).request(),
+            ClientStep::Read { offset, length } => messages::read(self.file, *offset, *length),
+            ClientStep::Write { offset, data } => messages::write(self.file, *offset, data),
+            ClientStep::Flush => messages::flush(self.file),
         };
         let (ids, bytes) = self.client.frame(std::slice::from_ref(&request));
         self.asked = Some((ids[0], question));
@@ -131,14 +131,14 @@ impl FileClient {
         let answer = self.client.answered.remove(id)?;
         assert_eq!(answer.header.status, status::SUCCESS, "{:?}", self.asked);
         match self.asked.take()?.1 {
-            Question::SetUp => self.client.session = answer.header.session,
-            Question::Connect => self.client.tree = answer.header.tree,
-            Question::Open | Question::OpenLeased => {
-                let opened = CreateAnswer::parse(&answer.body);
+            ClientStep::SetUp => self.client.session = answer.header.session,
+            ClientStep::Connect => self.client.tree = answer.header.tree,
+            ClientStep::Open | ClientStep::OpenLeased => {
+                let opened = CreateResponse::parse(&answer.body);
                 self.file = opened.expect("it is a CREATE's").file;
             }
-            Question::Read { .. } => return Some(answer.data().to_vec()),
-            Question::Negotiate | Question::Write { .. } | Question::Flush => {}
+            ClientStep::Read { .. } => return Some(answer.data().to_vec()),
+            ClientStep::Negotiate | ClientStep::Write { .. } | ClientStep::Flush => {}
         }
         Some(Vec::new())
     }

@@ -3,12 +3,12 @@
 //! Client and server come to their key by their own view of what was said; what passes between them
 //! need not be the same for both, and if it is not, their keys differ as real ones do.
 
-use super::seal::{End, Seal};
-use crate::credentials::kerberos::Encryption;
-use crate::credentials::kerberos::testing::Exchange;
+use super::seal::{SessionEncryption, SessionEndpoint};
+use crate::credentials::kerberos::EncryptionType;
+use crate::credentials::kerberos::testing::KerberosExchange;
 use crate::credentials::testing::{challenge, log_in};
-use crate::smb::keys::{Algorithm, Preauth, SigningKey, signing_key};
-use crate::smb::wire::header::{Header, command, flag};
+use crate::smb::keys::{PreauthHash, SigningAlgorithm, SigningKey, signing_key};
+use crate::smb::wire::header::{Smb2Header, command, flag};
 
 /// The server's challenge: always the same, because chance has no place in these tests.
 const CHALLENGE: [u8; 8] = [3, 1, 4, 1, 5, 9, 2, 6];
@@ -17,7 +17,7 @@ const CHOSEN: [u8; 16] = [0xc5; 16];
 
 /// A user, as client and server know them.
 #[derive(Clone, Debug)]
-pub(crate) enum Login {
+pub(crate) enum UserLogin {
     /// By NTLM, in two steps.
     Password {
         domain: &'static str,
@@ -29,19 +29,19 @@ pub(crate) enum Login {
 }
 
 /// Anna of CORP, whose password is "secret".
-pub(crate) const ANNA: Login = Login::Password {
+pub(crate) const ANNA: UserLogin = UserLogin::Password {
     domain: "CORP",
     user: "anna",
     password: "secret",
 };
 
-/// What client and service of [`Login::Ticket`] have and choose.
-pub(crate) fn exchange() -> Exchange {
-    Exchange::with(Encryption::Aes256Sha1)
+/// What client and service of [`UserLogin::Ticket`] have and choose.
+pub(crate) fn exchange() -> KerberosExchange {
+    KerberosExchange::with(EncryptionType::Aes256Sha1)
 }
 
 /// How a client proves who it is.
-pub(crate) struct Proof {
+pub(crate) struct LoginProof {
     /// Its last token.
     pub(crate) token: Vec<u8>,
     /// What the server says to that.
@@ -50,7 +50,7 @@ pub(crate) struct Proof {
     pub(crate) session_key: [u8; 16],
 }
 
-impl Login {
+impl UserLogin {
     /// Whether there is a step before the proof.
     pub(crate) fn has_two_steps(&self) -> bool {
         matches!(self, Self::Password { .. })
@@ -67,7 +67,7 @@ impl Login {
     }
 
     /// The client's answer to that, or its only token.
-    pub(crate) fn proves(&self) -> Proof {
+    pub(crate) fn proves(&self) -> LoginProof {
         match self {
             Self::Password {
                 domain,
@@ -75,7 +75,7 @@ impl Login {
                 password,
             } => {
                 let (token, session_key) = log_in(domain, user, password, CHALLENGE, Some(CHOSEN));
-                Proof {
+                LoginProof {
                     token: [b"wrapped ", &token[..]].concat(),
                     answer: b"welcome".to_vec(),
                     session_key,
@@ -84,7 +84,7 @@ impl Login {
             Self::Ticket => {
                 let exchange = exchange();
                 let agreed = exchange.agreed();
-                Proof {
+                LoginProof {
                     token: exchange.token(),
                     answer: exchange.answer(),
                     session_key: *agreed.first_chunk().expect("keys have 16 bytes or more"),
@@ -96,19 +96,19 @@ impl Login {
 
 /// One end's view of what was said before its session stood.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Heard {
-    connection: Preauth,
-    session: Preauth,
+pub(crate) struct PreauthHashes {
+    connection: PreauthHash,
+    session: PreauthHash,
 }
 
-impl Heard {
+impl PreauthHashes {
     pub(crate) const NOTHING: Self = Self {
-        connection: Preauth::NOTHING,
-        session: Preauth::NOTHING,
+        connection: PreauthHash::NOTHING,
+        session: PreauthHash::NOTHING,
     };
 
     /// With a message more, if it counts.
-    pub(crate) fn and(self, header: &Header, message: &[u8]) -> Self {
+    pub(crate) fn and(self, header: &Smb2Header, message: &[u8]) -> Self {
         let is_last = header.has(flag::FROM_SERVER)
             && header.command == command::SESSION_SETUP
             && header.status == 0;
@@ -135,18 +135,23 @@ impl Heard {
     }
 
     /// The key of a session that was set up so.
-    pub(crate) fn key(self, dialect: u16, algorithm: Algorithm, key: &[u8; 16]) -> SigningKey {
+    pub(crate) fn key(
+        self,
+        dialect: u16,
+        algorithm: SigningAlgorithm,
+        key: &[u8; 16],
+    ) -> SigningKey {
         signing_key(dialect, algorithm, key, &self.session.0)
     }
 
     /// How a session that was set up so is encrypted.
     pub(crate) fn seal(
         self,
-        end: End,
+        end: SessionEndpoint,
         (dialect, cipher): (u16, u16),
         key: &[u8; 16],
         session: u64,
-    ) -> Seal {
-        Seal::new(end, dialect, cipher, key, &self.session.0, session)
+    ) -> SessionEncryption {
+        SessionEncryption::new(end, dialect, cipher, key, &self.session.0, session)
     }
 }

@@ -3,7 +3,7 @@
 use crate::smb::wire::FileId;
 use crate::smb::wire::directory::QueryDirectoryRequest;
 use crate::smb::wire::frame::frame_header;
-use crate::smb::wire::header::{Header, LENGTH, command};
+use crate::smb::wire::header::{LENGTH, Smb2Header, command};
 use crate::smb::wire::lease::LeaseKey;
 use crate::smb::wire::oplock::OplockBreak;
 use crate::smb::wire::query_info::FileSystemQuestion;
@@ -11,14 +11,14 @@ use crate::smb::wire::transfer::ReadRequest;
 
 /// A message: its header's fields that differ, and its body.
 #[derive(Clone, Debug)]
-pub(crate) struct Request {
+pub(crate) struct Smb2Message {
     pub(crate) command: u16,
     pub(crate) flags: u32,
     pub(crate) charge: u16,
     pub(crate) body: Vec<u8>,
 }
 
-impl Request {
+impl Smb2Message {
     fn new(command: u16, body: Vec<u8>) -> Self {
         Self {
             command,
@@ -33,18 +33,18 @@ impl Request {
         self
     }
 
-    pub(crate) fn header(&self, message_id: u64, session: u64, tree: u32) -> Header {
-        Header {
+    pub(crate) fn header(&self, message_id: u64, session: u64, tree: u32) -> Smb2Header {
+        Smb2Header {
             credit_charge: self.charge,
             credits: 64,
             flags: self.flags,
-            ..Header::request(self.command, message_id, session, tree)
+            ..Smb2Header::request(self.command, message_id, session, tree)
         }
     }
 }
 
 /// Messages in one frame, padded to multiples of 8 when there are several.
-pub(crate) fn frame(messages: &[(Header, &[u8])]) -> Vec<u8> {
+pub(crate) fn frame(messages: &[(Smb2Header, &[u8])]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (index, (header, body)) in messages.iter().enumerate() {
         let is_last = index + 1 == messages.len();
@@ -63,55 +63,55 @@ pub(crate) fn frame(messages: &[(Header, &[u8])]) -> Vec<u8> {
     framed
 }
 
-pub(crate) fn negotiate() -> Request {
+pub(crate) fn negotiate() -> Smb2Message {
     let mut body = vec![0; 38];
     body[0] = 36;
     body[2] = 1;
-    Request::new(command::NEGOTIATE, body)
+    Smb2Message::new(command::NEGOTIATE, body)
 }
 
-pub(crate) fn session_setup() -> Request {
+pub(crate) fn session_setup() -> Smb2Message {
     let mut body = vec![0; 25];
     body[0] = 25;
-    Request::new(command::SESSION_SETUP, body)
+    Smb2Message::new(command::SESSION_SETUP, body)
 }
 
 /// A SESSION_SETUP with a security token.
-pub(crate) fn session_setup_with(token: &[u8]) -> Request {
+pub(crate) fn session_setup_with(token: &[u8]) -> Smb2Message {
     let mut body = vec![0; 24];
     body[0] = 25;
     body[12] = (LENGTH + 24) as u8;
     body[14..16].copy_from_slice(&(token.len() as u16).to_le_bytes());
     body.extend(token);
-    Request::new(command::SESSION_SETUP, body)
+    Smb2Message::new(command::SESSION_SETUP, body)
 }
 
-pub(crate) fn logoff() -> Request {
-    Request::new(command::LOGOFF, vec![4, 0, 0, 0])
+pub(crate) fn logoff() -> Smb2Message {
+    Smb2Message::new(command::LOGOFF, vec![4, 0, 0, 0])
 }
 
 /// An IOCTL that asks for the server's interfaces.
-pub(crate) fn query_interfaces() -> Request {
+pub(crate) fn query_interfaces() -> Smb2Message {
     let mut body = vec![0; 56];
     body[0] = 57;
     body[4..8].copy_from_slice(&0x0014_01fcu32.to_le_bytes());
     body[8..24].fill(0xff);
-    Request::new(command::IOCTL, body)
+    Smb2Message::new(command::IOCTL, body)
 }
 
-pub(crate) fn tree_connect() -> Request {
+pub(crate) fn tree_connect() -> Smb2Message {
     let mut body = vec![0; 16];
     body[0] = 9;
-    Request::new(command::TREE_CONNECT, body)
+    Smb2Message::new(command::TREE_CONNECT, body)
 }
 
-pub(crate) fn tree_disconnect() -> Request {
-    Request::new(command::TREE_DISCONNECT, vec![4, 0, 0, 0])
+pub(crate) fn tree_disconnect() -> Smb2Message {
+    Smb2Message::new(command::TREE_DISCONNECT, vec![4, 0, 0, 0])
 }
 
 /// What a CREATE asks for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Create<'a> {
+pub(crate) struct Smb2CreateParameters<'a> {
     pub(crate) name: &'a str,
     pub(crate) oplock: u8,
     pub(crate) access: u32,
@@ -123,7 +123,7 @@ pub(crate) struct Create<'a> {
     pub(crate) lease: Option<(LeaseKey, u8)>,
 }
 
-impl<'a> Create<'a> {
+impl<'a> Smb2CreateParameters<'a> {
     /// To read and write, a file that may be there.
     pub(crate) fn open(name: &'a str) -> Self {
         Self {
@@ -157,7 +157,7 @@ impl<'a> Create<'a> {
         }
     }
 
-    pub(crate) fn request(&self) -> Request {
+    pub(crate) fn request(&self) -> Smb2Message {
         let mut body = vec![0; 56];
         body[0] = 57;
         body[3] = self.oplock;
@@ -194,11 +194,11 @@ impl<'a> Create<'a> {
             body[52..56].copy_from_slice(&(contexts.len() as u32).to_le_bytes());
             body.extend(contexts);
         }
-        Request::new(command::CREATE, body)
+        Smb2Message::new(command::CREATE, body)
     }
 }
 
-pub(crate) fn read(file: FileId, offset: u64, length: u32) -> Request {
+pub(crate) fn read(file: FileId, offset: u64, length: u32) -> Smb2Message {
     let request = ReadRequest {
         flags: 0,
         length,
@@ -207,13 +207,13 @@ pub(crate) fn read(file: FileId, offset: u64, length: u32) -> Request {
         minimum: 0,
         channel: 0,
     };
-    Request {
+    Smb2Message {
         charge: length.div_ceil(65_536).max(1) as u16,
-        ..Request::new(command::READ, request.emit().to_vec())
+        ..Smb2Message::new(command::READ, request.emit().to_vec())
     }
 }
 
-pub(crate) fn write(file: FileId, offset: u64, data: &[u8]) -> Request {
+pub(crate) fn write(file: FileId, offset: u64, data: &[u8]) -> Smb2Message {
     let mut body = vec![0; 48];
     body[0] = 49;
     body[2..4].copy_from_slice(&((LENGTH + 48) as u16).to_le_bytes());
@@ -221,42 +221,42 @@ pub(crate) fn write(file: FileId, offset: u64, data: &[u8]) -> Request {
     body[8..16].copy_from_slice(&offset.to_le_bytes());
     body[16..32].copy_from_slice(&file.0);
     body.extend(data);
-    Request {
+    Smb2Message {
         charge: data.len().div_ceil(65_536).max(1) as u16,
-        ..Request::new(command::WRITE, body)
+        ..Smb2Message::new(command::WRITE, body)
     }
 }
 
 /// A request whose body is its size, flags and a file: CLOSE, FLUSH, LOCK (of nothing).
-fn on_file(command: u16, size: u8, length: usize, file: FileId) -> Request {
+fn on_file(command: u16, size: u8, length: usize, file: FileId) -> Smb2Message {
     let mut body = vec![0; length];
     body[0] = size;
     body[8..24].copy_from_slice(&file.0);
-    Request::new(command, body)
+    Smb2Message::new(command, body)
 }
 
-pub(crate) fn close(file: FileId) -> Request {
+pub(crate) fn close(file: FileId) -> Smb2Message {
     on_file(command::CLOSE, 24, 24, file)
 }
 
 /// A CLOSE that asks for the file's attributes as they are then.
-pub(crate) fn close_with_attributes(file: FileId) -> Request {
+pub(crate) fn close_with_attributes(file: FileId) -> Smb2Message {
     let mut request = close(file);
     request.body[2] = 1;
     request
 }
 
-pub(crate) fn flush(file: FileId) -> Request {
+pub(crate) fn flush(file: FileId) -> Smb2Message {
     on_file(command::FLUSH, 24, 24, file)
 }
 
-pub(crate) fn lock(file: FileId) -> Request {
+pub(crate) fn lock(file: FileId) -> Smb2Message {
     on_file(command::LOCK, 48, 48, file)
 }
 
 /// A LOCK of the file's first 100 bytes against others' WRITEs, the holder's own included
 /// ([MS-SMB2] §2.2.26.1, SMB2_LOCKFLAG_SHARED_LOCK).
-pub(crate) fn lock_shared(file: FileId) -> Request {
+pub(crate) fn lock_shared(file: FileId) -> Smb2Message {
     let mut request = lock(file);
     request.body[2] = 1;
     request.body[32] = 100;
@@ -265,7 +265,7 @@ pub(crate) fn lock_shared(file: FileId) -> Request {
 }
 
 /// SET_INFO of the file's end.
-pub(crate) fn set_end(file: FileId, end: u64) -> Request {
+pub(crate) fn set_end(file: FileId, end: u64) -> Smb2Message {
     let mut body = vec![0; 32];
     body[0] = 33;
     body[2] = 1;
@@ -274,18 +274,18 @@ pub(crate) fn set_end(file: FileId, end: u64) -> Request {
     body[8] = 96;
     body[16..32].copy_from_slice(&file.0);
     body.extend(end.to_le_bytes());
-    Request::new(command::SET_INFO, body)
+    Smb2Message::new(command::SET_INFO, body)
 }
 
 /// SET_INFO of where the last READ ended.
-pub(crate) fn set_position(file: FileId, position: u64) -> Request {
+pub(crate) fn set_position(file: FileId, position: u64) -> Smb2Message {
     let mut request = set_end(file, position);
     request.body[3] = 14;
     request
 }
 
 /// SET_INFO that gives the file another name, which nothing may have.
-pub(crate) fn rename(file: FileId, to: &str) -> Request {
+pub(crate) fn rename(file: FileId, to: &str) -> Smb2Message {
     let mut request = set_end(file, 0);
     let name: Vec<u8> = to.encode_utf16().flat_map(u16::to_le_bytes).collect();
     request.body[3] = 10;
@@ -299,7 +299,7 @@ pub(crate) fn rename(file: FileId, to: &str) -> Request {
 }
 
 /// SET_INFO by which the file is deleted with its last open.
-pub(crate) fn delete(file: FileId) -> Request {
+pub(crate) fn delete(file: FileId) -> Smb2Message {
     let mut request = set_end(file, 0);
     request.body[3] = 13;
     request.body[4] = 1;
@@ -309,35 +309,35 @@ pub(crate) fn delete(file: FileId) -> Request {
 }
 
 /// QUERY_INFO of the file's length.
-pub(crate) fn query_length(file: FileId) -> Request {
+pub(crate) fn query_length(file: FileId) -> Smb2Message {
     let mut request = query_position(file);
     request.body[3] = 5;
     request
 }
 
 /// QUERY_INFO of the file system, in this class.
-pub(crate) fn query_file_system(file: FileId, class: u8) -> Request {
+pub(crate) fn query_file_system(file: FileId, class: u8) -> Smb2Message {
     let question = FileSystemQuestion {
         class,
         length: 65_535,
         file,
     };
-    Request::new(command::QUERY_INFO, question.emit().to_vec())
+    Smb2Message::new(command::QUERY_INFO, question.emit().to_vec())
 }
 
 /// QUERY_INFO of where the last READ ended.
-pub(crate) fn query_position(file: FileId) -> Request {
+pub(crate) fn query_position(file: FileId) -> Smb2Message {
     let mut body = vec![0; 40];
     body[0] = 41;
     body[2] = 1;
     body[3] = 14;
     body[4] = 8;
     body[24..40].copy_from_slice(&file.0);
-    Request::new(command::QUERY_INFO, body)
+    Smb2Message::new(command::QUERY_INFO, body)
 }
 
 /// QUERY_DIRECTORY of all names.
-pub(crate) fn list(file: FileId, flags: u8, length: u32) -> Request {
+pub(crate) fn list(file: FileId, flags: u8, length: u32) -> Smb2Message {
     let request = QueryDirectoryRequest {
         class: 37,
         flags,
@@ -345,35 +345,35 @@ pub(crate) fn list(file: FileId, flags: u8, length: u32) -> Request {
         pattern: b"*\0".to_vec(),
         length,
     };
-    Request {
+    Smb2Message {
         charge: length.div_ceil(65_536).max(1) as u16,
-        ..Request::new(command::QUERY_DIRECTORY, request.emit())
+        ..Smb2Message::new(command::QUERY_DIRECTORY, request.emit())
     }
 }
 
-pub(crate) fn echo() -> Request {
-    Request::new(command::ECHO, vec![4, 0, 0, 0])
+pub(crate) fn echo() -> Smb2Message {
+    Smb2Message::new(command::ECHO, vec![4, 0, 0, 0])
 }
 
-pub(crate) fn cancel() -> Request {
-    Request::new(command::CANCEL, vec![4, 0, 0, 0])
+pub(crate) fn cancel() -> Smb2Message {
+    Smb2Message::new(command::CANCEL, vec![4, 0, 0, 0])
 }
 
 /// A request that the server answers at once with "pending", and only when cancelled in the end.
-pub(crate) fn change_notify(file: FileId) -> Request {
+pub(crate) fn change_notify(file: FileId) -> Smb2Message {
     on_file(command::CHANGE_NOTIFY, 32, 32, file)
 }
 
 /// Gives back a lease but for this state ([MS-SMB2] §2.2.24.2, Lease Break Acknowledgment).
-pub(crate) fn acknowledge_lease(key: LeaseKey, state: u8) -> Request {
+pub(crate) fn acknowledge_lease(key: LeaseKey, state: u8) -> Smb2Message {
     let mut body = vec![0; 36];
     body[0] = 36;
     body[8..24].copy_from_slice(&key.0);
     body[24] = state;
-    Request::new(command::OPLOCK_BREAK, body)
+    Smb2Message::new(command::OPLOCK_BREAK, body)
 }
 
-pub(crate) fn acknowledge(file: FileId, level: u8) -> Request {
+pub(crate) fn acknowledge(file: FileId, level: u8) -> Smb2Message {
     let body = OplockBreak { level, file }.emit();
-    Request::new(command::OPLOCK_BREAK, body.to_vec())
+    Smb2Message::new(command::OPLOCK_BREAK, body.to_vec())
 }

@@ -21,27 +21,30 @@ pub(crate) mod world;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::keys::Algorithm;
-use super::{Channels, Consistency, Settings, nt1};
-use crate::Input;
-use crate::credentials::Accounts;
-use messages::Create;
-use server::{Sealing, Signing};
-use world::World;
+use super::keys::SigningAlgorithm;
+use super::{ChannelPolicy, ConsistencyMode, SmbSettings, nt1};
+use crate::AcceleratorInput;
+use crate::credentials::DelegatedAccounts;
+use messages::Smb2CreateParameters;
+use server::{EncryptionPolicy, SigningPolicy};
+use world::Smb2World;
 
-pub use hosts::{FileClient, FileServer, Question};
+pub use hosts::{ClientStep, FileClient, FileServer};
 pub use probe::structures;
 
 /// What the near and the far half are told while a client opens a file, reads and writes it, and
 /// another client beside the server opens it too: good inputs to start from.
 #[must_use]
-pub fn conversation() -> [Vec<Input>; 2] {
-    told(World::with_settings(Duration::from_millis(10), settings()))
+pub fn conversation() -> [Vec<AcceleratorInput>; 2] {
+    told(Smb2World::with_settings(
+        Duration::from_millis(10),
+        settings(),
+    ))
 }
 
 /// The same by a client of SMB 1.
 #[must_use]
-pub fn smb1_conversation() -> [Vec<Input>; 2] {
+pub fn smb1_conversation() -> [Vec<AcceleratorInput>; 2] {
     nt1::testing::conversation()
 }
 
@@ -55,12 +58,12 @@ pub fn smb1_structures(bytes: &[u8]) {
 
 /// The same by SMB 3.1.1 and signed by a user whose account [`settings`] hold.
 #[must_use]
-pub fn signed_conversation() -> [Vec<Input>; 2] {
-    let mut world = World::with_settings(Duration::from_millis(10), settings());
+pub fn signed_conversation() -> [Vec<AcceleratorInput>; 2] {
+    let mut world = Smb2World::with_settings(Duration::from_millis(10), settings());
     world.server.dialect = 0x0311;
-    world.server.signing = Some(Signing {
+    world.server.signing = Some(SigningPolicy {
         login: login::ANNA,
-        algorithm: Algorithm::AesCmac,
+        algorithm: SigningAlgorithm::AesCmac,
         is_required: true,
     });
     told(world)
@@ -68,12 +71,12 @@ pub fn signed_conversation() -> [Vec<Input>; 2] {
 
 /// The same by a client that has a ticket for the service whose keytab [`settings`] hold.
 #[must_use]
-pub fn kerberos_conversation() -> [Vec<Input>; 2] {
-    let mut world = World::with_settings(Duration::from_millis(10), settings());
+pub fn kerberos_conversation() -> [Vec<AcceleratorInput>; 2] {
+    let mut world = Smb2World::with_settings(Duration::from_millis(10), settings());
     world.server.dialect = 0x0311;
-    world.server.signing = Some(Signing {
-        login: login::Login::Ticket,
-        algorithm: Algorithm::AesCmac,
+    world.server.signing = Some(SigningPolicy {
+        login: login::UserLogin::Ticket,
+        algorithm: SigningAlgorithm::AesCmac,
         is_required: true,
     });
     told(world)
@@ -81,15 +84,15 @@ pub fn kerberos_conversation() -> [Vec<Input>; 2] {
 
 /// The same, and encrypted.
 #[must_use]
-pub fn sealed_conversation() -> [Vec<Input>; 2] {
-    let mut world = World::with_settings(Duration::from_millis(10), settings());
+pub fn sealed_conversation() -> [Vec<AcceleratorInput>; 2] {
+    let mut world = Smb2World::with_settings(Duration::from_millis(10), settings());
     world.server.dialect = 0x0311;
-    world.server.signing = Some(Signing {
+    world.server.signing = Some(SigningPolicy {
         login: login::ANNA,
-        algorithm: Algorithm::AesCmac,
+        algorithm: SigningAlgorithm::AesCmac,
         is_required: true,
     });
-    world.server.sealing = Some(Sealing::OfSessions(2));
+    world.server.sealing = Some(EncryptionPolicy::OfSessions(2));
     told(world)
 }
 
@@ -117,35 +120,35 @@ pub fn keytab_file() -> Vec<u8> {
 
 /// Everything switched on, and an account and a service delegated.
 #[must_use]
-pub fn settings() -> Settings {
-    let accounts = Accounts::parse("CORP\\anna:password:secret");
-    Settings {
+pub fn settings() -> SmbSettings {
+    let accounts = DelegatedAccounts::parse("CORP\\anna:password:secret");
+    SmbSettings {
         accounts: Some(Arc::new(accounts.expect("it is one"))),
         keytab: Some(Arc::new(login::exchange().keytab())),
         may_resign_gmac: true,
         may_store_decrypted: true,
-        channels: Channels::One,
-        consistency: Consistency::Relaxed {
-            staleness: Consistency::STALENESS,
+        channels: ChannelPolicy::One,
+        consistency: ConsistencyMode::Relaxed {
+            staleness: ConsistencyMode::STALENESS,
         },
     }
 }
 
-fn told(mut world: World) -> [Vec<Input>; 2] {
+fn told(mut world: Smb2World) -> [Vec<AcceleratorInput>; 2] {
     world.told = Some([Vec::new(), Vec::new()]);
     world.server.files.insert("a".to_owned(), vec![7; 3_000]);
     world.set_up(0);
     let other = world.beside();
-    let file = world.create(0, &Create::open("a"));
+    let file = world.create(0, &Smb2CreateParameters::open("a"));
     for offset in [0, 1_000, 2_000] {
         world.ask(0, &messages::read(file, offset, 1_000));
     }
     world.ask(0, &messages::write(file, 500, b"written"));
     world.ask(0, &messages::flush(file));
-    world.create(other, &Create::open("a"));
+    world.create(other, &Smb2CreateParameters::open("a"));
     world.ask(0, &messages::read(file, 0, 1_000));
     world.ask(0, &messages::close(file));
-    let directory = world.create(0, &Create::directory(""));
+    let directory = world.create(0, &Smb2CreateParameters::directory(""));
     for _ in 0..2 {
         world.ask(0, &messages::list(directory, 0, 65_536));
     }
@@ -153,15 +156,15 @@ fn told(mut world: World) -> [Vec<Input>; 2] {
     for name in ["b", "c", "d", "e"] {
         world.server.files.insert(name.to_owned(), vec![9; 100]);
     }
-    let directory = world.create(0, &Create::directory(""));
+    let directory = world.create(0, &Smb2CreateParameters::directory(""));
     let mut list = messages::list(directory, 0, 65_536);
     list.body[2] = server::FULL;
     world.ask(0, &list);
     for name in ["b", "c", "d", "e"] {
-        let create = Create {
+        let create = Smb2CreateParameters {
             access: 0x1,
             disposition: 1,
-            ..Create::open(name)
+            ..Smb2CreateParameters::open(name)
         };
         let file = world.create(0, &create);
         world.ask(0, &messages::read(file, 0, 100));

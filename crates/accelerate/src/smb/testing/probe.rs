@@ -4,20 +4,20 @@ use bytes::Bytes;
 
 use crate::credentials::Keytab;
 use crate::credentials::kerberos::read_all as read_kerberos;
-use crate::smb::frames::Frame;
-use crate::smb::keys::{Cipher, Outcome, SealingKey, SetUps};
+use crate::smb::frames::HalfFrame;
+use crate::smb::keys::{EncryptionCipher, PendingSetUps, SealingKey, SetUpOutcome};
 use crate::smb::sealed;
-use crate::smb::wire::create::{CreateAnswer, CreateRequest};
+use crate::smb::wire::create::{CreateRequest, CreateResponse};
 use crate::smb::wire::directory::{QueryDirectoryRequest, entries};
-use crate::smb::wire::header::{Header, LENGTH, command, status};
-use crate::smb::wire::lease::{Lease, LeaseBreak};
+use crate::smb::wire::header::{LENGTH, Smb2Header, command, status};
+use crate::smb::wire::lease::{LeaseBreak, LeaseContext};
 use crate::smb::wire::oplock::OplockBreak;
 use crate::smb::wire::set_info::position_set;
-use crate::smb::wire::set_up::{NegotiateAnswer, SessionSetupAnswer, TreeConnectAnswer};
-use crate::smb::wire::split::{Piece, Splitter};
+use crate::smb::wire::set_up::{NegotiateResponse, SessionSetupResponse, TreeConnectResponse};
+use crate::smb::wire::split::{Smb2Splitter, SplitterPiece};
 use crate::smb::wire::target::touch;
 use crate::smb::wire::transfer::{ReadRequest, WriteRequest, written};
-use crate::smb::wire::transform::{self, Transform};
+use crate::smb::wire::transform::{self, TransformHeader};
 
 /// Takes any bytes.
 ///
@@ -25,7 +25,7 @@ use crate::smb::wire::transform::{self, Transform};
 /// When a reader panics, a stream does not come out as it went in, or what was understood is not
 /// read again equal.
 pub fn structures(bytes: &[u8]) {
-    if let Ok(header) = Header::parse(bytes) {
+    if let Ok(header) = Smb2Header::parse(bytes) {
         assert_eq!(header.emit()[..], bytes[..LENGTH]);
         let _ = touch(&header, &bytes[LENGTH..]);
     }
@@ -49,16 +49,16 @@ pub fn structures(bytes: &[u8]) {
         let _ = request.lease();
     }
     let _ = written(bytes);
-    let _ = CreateAnswer::parse(bytes);
-    let _ = CreateAnswer::lease(bytes);
+    let _ = CreateResponse::parse(bytes);
+    let _ = CreateResponse::lease(bytes);
     let _ = position_set(bytes);
-    let _ = Lease::parse(bytes);
+    let _ = LeaseContext::parse(bytes);
     let _ = LeaseBreak::parse(bytes);
-    let _ = NegotiateAnswer::parse(bytes);
-    let _ = SessionSetupAnswer::parse(bytes);
-    let _ = TreeConnectAnswer::parse(bytes);
-    if let Ok(Some(frame)) = Frame::parse(bytes) {
-        assert_eq!(Frame::parse(&frame.emit().bytes), Ok(Some(frame)));
+    let _ = NegotiateResponse::parse(bytes);
+    let _ = SessionSetupResponse::parse(bytes);
+    let _ = TreeConnectResponse::parse(bytes);
+    if let Ok(Some(frame)) = HalfFrame::parse(bytes) {
+        assert_eq!(HalfFrame::parse(&frame.emit().bytes), Ok(Some(frame)));
     }
     encrypted(bytes);
     set_up(bytes);
@@ -71,26 +71,26 @@ pub fn structures(bytes: &[u8]) {
 
 /// An encrypted message, which no key opens that did not seal it, and what might stand in one.
 fn encrypted(bytes: &[u8]) {
-    if let Ok(transform) = Transform::parse(bytes) {
+    if let Ok(transform) = TransformHeader::parse(bytes) {
         assert_eq!(transform.emit()[..], bytes[..transform::LENGTH]);
-        for cipher in Cipher::ALL {
+        for cipher in EncryptionCipher::ALL {
             assert_eq!(SealingKey::new(cipher, &[0x5a; 32]).open(bytes), None);
         }
     }
-    let session = Header::parse(bytes).map_or(0, |header| header.session);
+    let session = Smb2Header::parse(bytes).map_or(0, |header| header.session);
     let Some(pieces) = sealed::pieces(session, bytes) else {
         return;
     };
     let mut out = Vec::new();
     for piece in pieces {
         match piece {
-            Piece::Head(head) => {
+            SplitterPiece::Head(head) => {
                 assert!(head.header.is_sealed);
                 out.extend_from_slice(&head.bytes);
             }
-            Piece::Rest(_, bytes) => out.extend_from_slice(&bytes),
-            Piece::End => {}
-            Piece::Sealed(_) => panic!("encrypted once more"),
+            SplitterPiece::Rest(_, bytes) => out.extend_from_slice(&bytes),
+            SplitterPiece::End => {}
+            SplitterPiece::Sealed(_) => panic!("encrypted once more"),
         }
     }
     assert_eq!(out[4..], *bytes);
@@ -98,23 +98,23 @@ fn encrypted(bytes: &[u8]) {
 
 /// A whole message as each of those from which a key may come, of which none comes from one message.
 fn set_up(bytes: &[u8]) {
-    let _ = NegotiateAnswer::signing_algorithm(bytes);
-    let _ = NegotiateAnswer::cipher(bytes);
-    let Ok(header) = Header::parse(bytes) else {
+    let _ = NegotiateResponse::signing_algorithm(bytes);
+    let _ = NegotiateResponse::cipher(bytes);
+    let Ok(header) = Smb2Header::parse(bytes) else {
         return;
     };
-    let mut set_ups = SetUps::new(&super::settings());
+    let mut set_ups = PendingSetUps::new(&super::settings());
     for command in [command::NEGOTIATE, command::SESSION_SETUP] {
         let status = [0, status::MORE_PROCESSING_REQUIRED, 0];
         for status in status {
-            let header = Header {
+            let header = Smb2Header {
                 command,
                 status,
                 ..header
             };
             set_ups.request(&header, bytes);
             let outcome = set_ups.answer(&header, bytes, bytes);
-            assert!(!matches!(outcome, Some(Outcome::Key { .. })));
+            assert!(!matches!(outcome, Some(SetUpOutcome::Key { .. })));
         }
     }
 }
@@ -122,17 +122,17 @@ fn set_up(bytes: &[u8]) {
 /// A stream in two parts, cut where its first byte says.
 fn stream(bytes: &[u8]) {
     let cut = bytes.first().map_or(0, |first| usize::from(*first));
-    let mut splitter = Splitter::taking_sealed();
+    let mut splitter = Smb2Splitter::taking_sealed();
     let mut out = Vec::new();
     let (first, second) = bytes.split_at(cut.min(bytes.len()));
     for part in [first, second] {
         splitter.push(Bytes::copy_from_slice(part));
         loop {
             match splitter.next() {
-                Ok(Some(Piece::Head(head))) => out.extend_from_slice(&head.bytes),
-                Ok(Some(Piece::Rest(_, bytes))) => out.extend_from_slice(&bytes),
-                Ok(Some(Piece::End)) => {}
-                Ok(Some(Piece::Sealed(frame))) => out.extend_from_slice(&frame),
+                Ok(Some(SplitterPiece::Head(head))) => out.extend_from_slice(&head.bytes),
+                Ok(Some(SplitterPiece::Rest(_, bytes))) => out.extend_from_slice(&bytes),
+                Ok(Some(SplitterPiece::End)) => {}
+                Ok(Some(SplitterPiece::Sealed(frame))) => out.extend_from_slice(&frame),
                 Ok(None) | Err(_) => break,
             }
         }

@@ -13,14 +13,14 @@ use sha2::Sha256;
 
 /// Which end of the session it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum SessionEndpoint {
     Client,
     Server,
 }
 
 /// One end's encryption.
 #[derive(Clone, Debug)]
-pub(crate) struct Seal {
+pub(crate) struct SessionEncryption {
     cipher: u16,
     /// Of what this end sends, and of what comes.
     out: Vec<u8>,
@@ -33,10 +33,10 @@ pub(crate) struct Seal {
     pub(crate) refused: usize,
 }
 
-impl Seal {
+impl SessionEncryption {
     /// For a session of this dialect, whose set-up gave this key and hash.
     pub(crate) fn new(
-        end: End,
+        end: SessionEndpoint,
         dialect: u16,
         cipher: u16,
         session_key: &[u8],
@@ -63,8 +63,8 @@ impl Seal {
             ),
         };
         let (out, into) = match end {
-            End::Client => (up, down),
-            End::Server => (down, up),
+            SessionEndpoint::Client => (up, down),
+            SessionEndpoint::Server => (down, up),
         };
         Self {
             cipher,

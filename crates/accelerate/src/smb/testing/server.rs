@@ -2,7 +2,7 @@
 //!
 //! It knows what the tactics depend on: windows of message ids, exclusive oplocks and their breaks,
 //! which the opener waits for, shares, names that change, pending requests, and a disk that can be
-//! full. It answers at once. What happened it tells in [`Happened`], if it is to.
+//! full. It answers at once. What happened it tells in [`HistoryEvent`], if it is to.
 
 mod history;
 
@@ -11,20 +11,20 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bytes::Bytes;
 use vocab::Time;
 
-use super::login::{Heard, Login, Proof};
-use super::seal::{End, Seal};
-use crate::smb::keys::{Algorithm, SigningKey};
+use super::login::{LoginProof, PreauthHashes, UserLogin};
+use super::seal::{SessionEncryption, SessionEndpoint};
+use crate::smb::keys::{SigningAlgorithm, SigningKey};
 use crate::smb::wire::create::CreateRequest;
 use crate::smb::wire::directory::{QueryDirectoryRequest, answer_body};
 use crate::smb::wire::frame::{FRAME_HEADER, frame_header};
-use crate::smb::wire::header::{Header, LENGTH, UNASKED, command, error_answer, flag, status};
+use crate::smb::wire::header::{LENGTH, Smb2Header, UNASKED, command, error_answer, flag, status};
 use crate::smb::wire::lease::LeaseKey;
 use crate::smb::wire::oplock::OplockBreak;
 use crate::smb::wire::query_info;
-use crate::smb::wire::split::{Piece, Splitter};
+use crate::smb::wire::split::{Smb2Splitter, SplitterPiece};
 use crate::smb::wire::transfer::{ReadRequest, WriteRequest, read_answer_body, write_answer_body};
 use crate::smb::wire::{FileId, array, u8_at, u16_at, u32_at, u64_at};
-pub(crate) use history::Happened;
+pub(crate) use history::HistoryEvent;
 
 pub(crate) const DISK_FULL: u32 = 0xc000_007f;
 pub(crate) const NO_SUCH_FILE: u32 = 0xc000_0034;
@@ -60,37 +60,37 @@ const EXCLUSIVE: u8 = 8;
 const SHARED_LEVEL: u8 = 1;
 
 /// One connection to the server.
-struct Connection {
-    requests: Splitter,
+struct Smb2ServerConnection {
+    requests: Smb2Splitter,
     frame: Vec<u8>,
     out: Vec<u8>,
     /// Ids that may be used: those below `top` that were not.
     top: u64,
     used: BTreeSet<u64>,
     /// Requests that are pending: their headers.
-    pending: Vec<Header>,
-    heard: Heard,
+    pending: Vec<Smb2Header>,
+    heard: PreauthHashes,
     /// The key of the connection's session, if it signs.
     key: Option<SigningKey>,
     is_gone: bool,
     /// How it encrypts, if it does.
-    pub(super) seal: Option<Seal>,
+    pub(super) seal: Option<SessionEncryption>,
     /// Sessions that were set up over it by users.
     sessions: u64,
 }
 
 /// How a server's sessions are signed.
 #[derive(Clone, Debug)]
-pub(crate) struct Signing {
-    pub(crate) login: Login,
-    pub(crate) algorithm: Algorithm,
+pub(crate) struct SigningPolicy {
+    pub(crate) login: UserLogin,
+    pub(crate) algorithm: SigningAlgorithm,
     /// Unsigned requests are refused.
     pub(crate) is_required: bool,
 }
 
 /// What a server encrypts, with the cipher of this number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sealing {
+pub(crate) enum EncryptionPolicy {
     /// Whatever a client encrypts.
     AsAsked(u16),
     /// All of a session.
@@ -99,7 +99,7 @@ pub(crate) enum Sealing {
     OfTheShare(u16),
 }
 
-impl Sealing {
+impl EncryptionPolicy {
     pub(crate) fn cipher(self) -> u16 {
         match self {
             Self::AsAsked(cipher) | Self::OfSessions(cipher) | Self::OfTheShare(cipher) => cipher,
@@ -107,7 +107,7 @@ impl Sealing {
     }
 }
 
-struct Open {
+struct Smb2ServerOpen {
     connection: usize,
     name: String,
     object: u64,
@@ -125,14 +125,14 @@ struct Open {
 }
 
 /// A CREATE that waits for an oplock to come back.
-struct Waiting {
+struct WaitingCreate {
     connection: usize,
-    header: Header,
+    header: Smb2Header,
     body: Vec<u8>,
 }
 
 /// See the head of this file.
-pub(crate) struct Server {
+pub(crate) struct Smb2Server {
     pub(crate) files: BTreeMap<String, Vec<u8>>,
     pub(crate) dialect: u16,
     /// Bytes that all files may hold together.
@@ -143,24 +143,24 @@ pub(crate) struct Server {
     pub(crate) file_system_questions: usize,
     pub(crate) file_system_bytes: usize,
     /// Every request: connection and header.
-    pub(crate) log: Vec<(usize, Header)>,
-    connections: Vec<Connection>,
-    opens: BTreeMap<FileId, Open>,
+    pub(crate) log: Vec<(usize, Smb2Header)>,
+    connections: Vec<Smb2ServerConnection>,
+    opens: BTreeMap<FileId, Smb2ServerOpen>,
     next_file: u64,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<WaitingCreate>,
     /// WRITEs are kept until [`Self::do_held_writes`], which does the last one first: a server may
     /// work on several at a time.
     pub(crate) holds_writes: bool,
-    held_writes: Vec<(usize, Header, Vec<u8>, FileId)>,
+    held_writes: Vec<(usize, Smb2Header, Vec<u8>, FileId)>,
     /// CLOSEs are kept until [`Self::do_held_closes`].
     pub(crate) holds_closes: bool,
-    held_closes: Vec<(usize, Header, FileId)>,
+    held_closes: Vec<(usize, Smb2Header, FileId)>,
     /// Users prove who they are, and sessions have a key.
-    pub(crate) signing: Option<Signing>,
+    pub(crate) signing: Option<SigningPolicy>,
     /// Otherwise they are guests.
     pub(crate) takes_guests: bool,
     /// Sessions are encrypted, too.
-    pub(crate) sealing: Option<Sealing>,
+    pub(crate) sealing: Option<EncryptionPolicy>,
     /// Answers to what is encrypted go in the clear, as no server's may.
     pub(crate) forgets_to_seal: bool,
     /// Capabilities beside those that its dialect brings.
@@ -168,7 +168,7 @@ pub(crate) struct Server {
     /// Requests whose signature was missing or not valid.
     pub(crate) refused: usize,
     /// What happened, if it is kept.
-    pub(crate) history: Option<Vec<Happened>>,
+    pub(crate) history: Option<Vec<HistoryEvent>>,
     /// When each of it happened, and what time it is.
     pub(crate) times: Vec<Time>,
     pub(crate) now: Time,
@@ -187,7 +187,7 @@ pub(crate) struct Server {
     deleting: BTreeSet<String>,
 }
 
-impl Server {
+impl Smb2Server {
     pub(crate) fn new() -> Self {
         Self {
             files: BTreeMap::new(),
@@ -292,7 +292,7 @@ impl Server {
             .opens
             .get(&by)
             .map(|open| (open.connection, open.lease));
-        let shared = |(file, open): (&FileId, &mut Open)| {
+        let shared = |(file, open): (&FileId, &mut Smb2ServerOpen)| {
             let is_own = open.lease.is_some() && by_lease == Some((open.connection, open.lease));
             let is_shared = *file != by && !is_own && open.name == name && open.oplock == 1;
             is_shared.then(|| {
@@ -322,7 +322,7 @@ impl Server {
         body[8..24].copy_from_slice(&key.0);
         body[24] = if state > 0 { 7 } else { 3 };
         body[28] = state;
-        let mut header = Header::request(command::OPLOCK_BREAK, UNASKED, 0, 0);
+        let mut header = Smb2Header::request(command::OPLOCK_BREAK, UNASKED, 0, 0);
         header.credits = 0;
         header.flags = flag::FROM_SERVER;
         header.is_sealed = self.connections[holder].seal.is_some();
@@ -331,7 +331,7 @@ impl Server {
 
     fn say_broken(&mut self, holder: usize, file: FileId, level: u8) {
         let notice = OplockBreak { level, file };
-        let mut header = Header::request(command::OPLOCK_BREAK, UNASKED, 0, 0);
+        let mut header = Smb2Header::request(command::OPLOCK_BREAK, UNASKED, 0, 0);
         header.credits = 0;
         header.flags = flag::FROM_SERVER;
         header.is_sealed = self.connections[holder].seal.is_some();
@@ -339,14 +339,14 @@ impl Server {
     }
 
     pub(crate) fn connect(&mut self) -> usize {
-        self.connections.push(Connection {
-            requests: Splitter::taking_sealed(),
+        self.connections.push(Smb2ServerConnection {
+            requests: Smb2Splitter::taking_sealed(),
             frame: Vec::new(),
             out: Vec::new(),
             top: 1,
             used: BTreeSet::new(),
             pending: Vec::new(),
-            heard: Heard::NOTHING,
+            heard: PreauthHashes::NOTHING,
             key: None,
             is_gone: false,
             seal: None,
@@ -410,10 +410,10 @@ impl Server {
         let mut frames = Vec::new();
         while let Some(piece) = from.requests.next().expect("a client speaks SMB2") {
             match piece {
-                Piece::Head(head) => from.frame.extend_from_slice(&head.bytes),
-                Piece::Rest(_, bytes) => from.frame.extend_from_slice(&bytes),
-                Piece::Sealed(frame) => frames.push(frame.to_vec()),
-                Piece::End => frames.push(std::mem::take(&mut from.frame)),
+                SplitterPiece::Head(head) => from.frame.extend_from_slice(&head.bytes),
+                SplitterPiece::Rest(_, bytes) => from.frame.extend_from_slice(&bytes),
+                SplitterPiece::Sealed(frame) => frames.push(frame.to_vec()),
+                SplitterPiece::End => frames.push(std::mem::take(&mut from.frame)),
             }
         }
         // A keep-alive holds no message.
@@ -434,7 +434,7 @@ impl Server {
     }
 
     /// How a connection's session encrypts.
-    pub(crate) fn seal(&self, connection: usize) -> &Seal {
+    pub(crate) fn seal(&self, connection: usize) -> &SessionEncryption {
         self.connections[connection].seal.as_ref().expect("it does")
     }
 
@@ -445,13 +445,13 @@ impl Server {
 
     fn frame(&mut self, connection: usize, mut rest: &[u8], is_sealed: bool) {
         let mut before = None;
-        let first = Header::parse(rest).expect("a message of a client's has a header");
+        let first = Smb2Header::parse(rest).expect("a message of a client's has a header");
         let relates_to_nothing = first.has(flag::RELATED);
         loop {
-            let header = Header {
+            let header = Smb2Header {
                 // Samba's server refuses such a compound in the clear, whatever it came in.
                 is_sealed: is_sealed && !relates_to_nothing,
-                ..Header::parse(rest).expect("a message of a client's has a header")
+                ..Smb2Header::parse(rest).expect("a message of a client's has a header")
             };
             let length = match header.next as usize {
                 0 => rest.len(),
@@ -460,7 +460,7 @@ impl Server {
             let message = &rest[..length];
             if relates_to_nothing {
                 self.log.push((connection, header));
-                let answer = Header {
+                let answer = Smb2Header {
                     flags: header.flags & !flag::SIGNED,
                     ..header
                 };
@@ -477,7 +477,7 @@ impl Server {
     }
 
     /// Takes a message's ids out of the window.
-    fn use_id(&mut self, connection: usize, header: &Header) {
+    fn use_id(&mut self, connection: usize, header: &Smb2Header) {
         let from = &mut self.connections[connection];
         for id in header.message_id..header.message_id + u64::from(header.charge()) {
             assert!(id < from.top, "message id {id} is beyond the window");
@@ -489,7 +489,7 @@ impl Server {
     fn message(
         &mut self,
         connection: usize,
-        header: &Header,
+        header: &Smb2Header,
         message: &[u8],
         before: Option<FileId>,
     ) -> Option<FileId> {
@@ -561,7 +561,7 @@ impl Server {
                 self.log_in(connection, header, &token);
             }
             command::SESSION_SETUP => {
-                let header = Header {
+                let header = Smb2Header {
                     session: 77 + connection as u64,
                     ..*header
                 };
@@ -569,11 +569,11 @@ impl Server {
                 self.answer(connection, &header, &[9, 0, flags, 0, 0, 0, 0, 0, 0]);
             }
             command::TREE_CONNECT => {
-                let header = Header { tree: 5, ..*header };
+                let header = Smb2Header { tree: 5, ..*header };
                 let mut answer = vec![0; 16];
                 answer[0] = 16;
                 answer[2] = 1;
-                if let Some(Sealing::OfTheShare(_)) = self.sealing {
+                if let Some(EncryptionPolicy::OfTheShare(_)) = self.sealing {
                     // [MS-SMB2] §2.2.10 (SMB2_SHAREFLAG_ENCRYPT_DATA).
                     answer[5] = 0x80;
                 }
@@ -628,9 +628,9 @@ impl Server {
                 let name = self.open(connection, header, file(24));
                 let found = match body[3] {
                     STANDARD => {
-                        let Open { object, access, .. } = self.opens[&file(24)];
+                        let Smb2ServerOpen { object, access, .. } = self.opens[&file(24)];
                         if access & !ATTRIBUTES != 0 {
-                            self.note(|| Happened::Used { connection, object });
+                            self.note(|| HistoryEvent::Used { connection, object });
                         }
                         self.files[&name].len() as u64
                     }
@@ -668,8 +668,8 @@ impl Server {
                 let end = u64_at(message, usize::from(u16_at(body, 8).unwrap())).unwrap();
                 self.files.get_mut(&name).unwrap().resize(end as usize, 0);
                 let object = self.object(&name);
-                self.note(|| Happened::Used { connection, object });
-                self.note(|| Happened::Cut {
+                self.note(|| HistoryEvent::Used { connection, object });
+                self.note(|| HistoryEvent::Cut {
                     connection,
                     file: file(16),
                     end,
@@ -693,7 +693,7 @@ impl Server {
             }
             command::ECHO => self.answer(connection, header, &[4, 0, 0, 0]),
             command::CHANGE_NOTIFY => {
-                let interim = Header {
+                let interim = Smb2Header {
                     process: header.message_id as u32,
                     tree: 0xa5,
                     flags: flag::ASYNC | header.flags & flag::SIGNED,
@@ -728,7 +728,7 @@ impl Server {
     }
 
     /// A holder has answered a break of its lease ([MS-SMB2] §2.2.24.2, Lease Break Acknowledgment).
-    fn lease_given_back(&mut self, connection: usize, header: &Header, body: &[u8]) {
+    fn lease_given_back(&mut self, connection: usize, header: &Smb2Header, body: &[u8]) {
         let key = LeaseKey(array(body, 8).expect("an acknowledgement"));
         let files = self
             .opens
@@ -754,15 +754,17 @@ impl Server {
     }
 
     /// Whether a request bears its session's signature where it must.
-    fn is_vouched_for(&self, connection: usize, header: &Header, message: &[u8]) -> bool {
+    fn is_vouched_for(&self, connection: usize, header: &Smb2Header, message: &[u8]) -> bool {
         let (Some(signing), Some(key)) = (&self.signing, &self.connections[connection].key) else {
             return true;
         };
         let must_be_sealed = self.connections[connection].seal.is_some()
             && match self.sealing {
-                Some(Sealing::OfSessions(_)) => true,
-                Some(Sealing::OfTheShare(_)) => header.tree == 5 && !header.has(flag::ASYNC),
-                Some(Sealing::AsAsked(_)) | None => false,
+                Some(EncryptionPolicy::OfSessions(_)) => true,
+                Some(EncryptionPolicy::OfTheShare(_)) => {
+                    header.tree == 5 && !header.has(flag::ASYNC)
+                }
+                Some(EncryptionPolicy::AsAsked(_)) | None => false,
             };
         if header.is_sealed || must_be_sealed {
             return header.is_sealed;
@@ -780,7 +782,7 @@ impl Server {
     }
 
     /// The two steps of a session's set-up.
-    fn log_in(&mut self, connection: usize, header: &Header, token: &[u8]) {
+    fn log_in(&mut self, connection: usize, header: &Smb2Header, token: &[u8]) {
         let signing = self.signing.clone().expect("sessions are signed");
         let mut header = *header;
         if header.session == 0 {
@@ -790,7 +792,7 @@ impl Server {
         }
         // [MS-SMB2] §2.2.6 (SMB2_SESSION_FLAG_ENCRYPT_DATA).
         let session_flags = match self.sealing {
-            Some(Sealing::OfSessions(_)) => 4,
+            Some(EncryptionPolicy::OfSessions(_)) => 4,
             _ => 0,
         };
         let body = |token: &[u8]| {
@@ -799,14 +801,14 @@ impl Server {
             body.extend(token);
             body
         };
-        if token == Login::begins() {
+        if token == UserLogin::begins() {
             let mut answer = header.answer(status::MORE_PROCESSING_REQUIRED);
             answer.credits = self.grant(connection, &header);
             // Only who proves again who they are can have signed it.
             answer.flags |= header.flags & flag::SIGNED;
-            return self.say(connection, &answer, &body(&Login::asks()));
+            return self.say(connection, &answer, &body(&UserLogin::asks()));
         }
-        let Proof {
+        let LoginProof {
             token: wanted,
             answer,
             session_key,
@@ -822,8 +824,12 @@ impl Server {
         to.key = Some(to.heard.key(self.dialect, signing.algorithm, &session_key));
         let seal = self.sealing.map(|sealing| {
             let agreed = (self.dialect, sealing.cipher());
-            to.heard
-                .seal(End::Server, agreed, &session_key, header.session)
+            to.heard.seal(
+                SessionEndpoint::Server,
+                agreed,
+                &session_key,
+                header.session,
+            )
         });
         header.flags |= flag::SIGNED;
         self.answer(connection, &header, &body(&answer));
@@ -831,7 +837,7 @@ impl Server {
     }
 
     /// The name of an open's file, after checking that it is the connection's own.
-    fn open(&self, connection: usize, header: &Header, file: FileId) -> String {
+    fn open(&self, connection: usize, header: &Smb2Header, file: FileId) -> String {
         let Some(open) = self.opens.get(&file) else {
             panic!("{file:?} does not exist: {header:?}");
         };
@@ -842,7 +848,7 @@ impl Server {
         open.name.clone()
     }
 
-    fn create(&mut self, connection: usize, header: &Header, message: &[u8]) -> Option<FileId> {
+    fn create(&mut self, connection: usize, header: &Smb2Header, message: &[u8]) -> Option<FileId> {
         let body = &message[LENGTH..];
         let at = usize::from(u16_at(body, 44).unwrap());
         let length = usize::from(u16_at(body, 46).unwrap());
@@ -859,8 +865,9 @@ impl Server {
         let lease = request.lease().expect("contexts that can be read");
         let lease = lease.filter(|_| u8_at(body, 3) == Ok(0xff));
         let key = lease.map(|lease| lease.key);
-        let is_own =
-            |open: &Open| key.is_some() && (open.connection, open.lease) == (connection, key);
+        let is_own = |open: &Smb2ServerOpen| {
+            key.is_some() && (open.connection, open.lease) == (connection, key)
+        };
         // [MS-SMB2] §3.3.5.9.8 (Handling the SMB2_CREATE_REQUEST_LEASE Create Context).
         if self
             .opens
@@ -871,7 +878,7 @@ impl Server {
             self.error(connection, &header, status::INVALID_PARAMETER);
             return None;
         }
-        let conflicts = |open: &Open| {
+        let conflicts = |open: &Smb2ServerOpen| {
             open.name == name
                 && SHARED.iter().any(|(rights, shared)| {
                     access & rights != 0 && open.share & shared == 0
@@ -895,14 +902,14 @@ impl Server {
             }
         }
         if broken.is_empty() && !with.is_empty() {
-            self.note(|| Happened::Conflicted { connection, with });
+            self.note(|| HistoryEvent::Conflicted { connection, with });
             let header = self.as_pending(connection, header);
             self.error(connection, &header, SHARING_VIOLATION);
             return None;
         }
         if !broken.is_empty() {
             let is_new = !self.is_waiting(connection, header);
-            self.note(|| Happened::Waits {
+            self.note(|| HistoryEvent::Waits {
                 connection,
                 message_id: header.message_id,
                 on: broken.iter().map(|(file, ..)| *file).collect(),
@@ -917,13 +924,13 @@ impl Server {
                 }
                 for file in self.sharing(file, holder, lease) {
                     self.breaking.insert(file);
-                    self.note(|| Happened::Broke(file));
+                    self.note(|| HistoryEvent::Broke(file));
                 }
             }
             if is_new {
                 self.error(connection, &as_async(header), status::PENDING);
             }
-            self.waiting.push_back(Waiting {
+            self.waiting.push_back(WaitingCreate {
                 connection,
                 header: *header,
                 body: message.to_vec(),
@@ -1008,15 +1015,15 @@ impl Server {
         }
         let object = self.object(&name);
         if access & !ATTRIBUTES != 0 {
-            self.note(|| Happened::Used { connection, object });
+            self.note(|| HistoryEvent::Used { connection, object });
         }
-        self.note(|| Happened::Opened { file, object });
+        self.note(|| HistoryEvent::Opened { file, object });
         if empties {
             self.break_shared(file, &name);
         }
         self.opens.insert(
             file,
-            Open {
+            Smb2ServerOpen {
                 connection,
                 name,
                 object,
@@ -1037,14 +1044,14 @@ impl Server {
     }
 
     /// Whether a CREATE waits for an oplock.
-    fn is_waiting(&self, connection: usize, header: &Header) -> bool {
+    fn is_waiting(&self, connection: usize, header: &Smb2Header) -> bool {
         self.waiting.iter().any(|waiting| {
             waiting.connection == connection && waiting.header.message_id == header.message_id
         })
     }
 
     /// A CREATE's header as its answer must name it.
-    fn as_pending(&self, connection: usize, header: &Header) -> Header {
+    fn as_pending(&self, connection: usize, header: &Smb2Header) -> Smb2Header {
         match self.is_waiting(connection, header) {
             true => as_async(header),
             false => *header,
@@ -1066,7 +1073,7 @@ impl Server {
         self.names_changed(connection);
     }
 
-    fn close(&mut self, connection: usize, header: &Header, file: FileId) {
+    fn close(&mut self, connection: usize, header: &Smb2Header, file: FileId) {
         self.do_held_writes();
         self.open(connection, header, file);
         self.end(file);
@@ -1095,11 +1102,11 @@ impl Server {
         }
     }
 
-    fn read(&mut self, connection: usize, header: &Header, body: &[u8], file: FileId) {
+    fn read(&mut self, connection: usize, header: &Smb2Header, body: &[u8], file: FileId) {
         let request = ReadRequest::parse(body).expect("a READ");
         let name = self.open(connection, header, file);
         let object = self.opens[&file].object;
-        self.note(|| Happened::Used { connection, object });
+        self.note(|| HistoryEvent::Used { connection, object });
         let contents = &self.files[&name];
         let start = (request.offset as usize).min(contents.len());
         let end = (start + request.length as usize).min(contents.len());
@@ -1113,7 +1120,7 @@ impl Server {
     }
 
     /// Names in entries of this server's own making; every file is in every directory.
-    fn list(&mut self, connection: usize, header: &Header, body: &[u8], file: FileId) {
+    fn list(&mut self, connection: usize, header: &Smb2Header, body: &[u8], file: FileId) {
         let request = QueryDirectoryRequest::parse(body).expect("a QUERY_DIRECTORY");
         if !self.opens.contains_key(&file) {
             return self.error(connection, header, FILE_CLOSED);
@@ -1128,7 +1135,7 @@ impl Server {
         let open = self.opens.get_mut(&file).unwrap();
         if open.listing.is_none() || request.flags & 0x11 != 0 {
             open.listing = Some(names);
-            self.note(|| Happened::Listed(file));
+            self.note(|| HistoryEvent::Listed(file));
         }
         let open = self.opens.get_mut(&file).unwrap();
         let left = open.listing.as_mut().unwrap();
@@ -1168,7 +1175,7 @@ impl Server {
         self.answer(connection, header, &answer);
     }
 
-    fn write(&mut self, connection: usize, header: &Header, message: &[u8], file: FileId) {
+    fn write(&mut self, connection: usize, header: &Smb2Header, message: &[u8], file: FileId) {
         let request = WriteRequest::parse(&message[LENGTH..]).expect("a WRITE");
         let name = self.open(connection, header, file);
         let at = usize::from(request.data_at);
@@ -1190,7 +1197,7 @@ impl Server {
         self.answer(connection, header, &write_answer_body(request.length));
     }
 
-    fn cancel(&mut self, connection: usize, header: &Header) {
+    fn cancel(&mut self, connection: usize, header: &Smb2Header) {
         let from = &mut self.connections[connection];
         let meant = from
             .pending
@@ -1205,10 +1212,10 @@ impl Server {
         }
     }
 
-    fn error(&mut self, connection: usize, header: &Header, status: u32) {
+    fn error(&mut self, connection: usize, header: &Smb2Header, status: u32) {
         let message = error_answer(header, status);
         let (answer, body) = message[FRAME_HEADER..].split_at(LENGTH);
-        let mut answer = Header::parse(answer).unwrap();
+        let mut answer = Smb2Header::parse(answer).unwrap();
         answer.is_sealed = header.is_sealed;
         answer.flags |= header.flags & (flag::ASYNC | flag::SIGNED);
         if status == status::PENDING {
@@ -1219,14 +1226,14 @@ impl Server {
         self.say(connection, &answer, body);
     }
 
-    fn answer(&mut self, connection: usize, header: &Header, body: &[u8]) {
+    fn answer(&mut self, connection: usize, header: &Smb2Header, body: &[u8]) {
         let mut answer = header.answer(status::SUCCESS);
         answer.flags |= header.flags & (flag::ASYNC | flag::SIGNED);
         answer.credits = self.grant(connection, header);
         self.say(connection, &answer, body);
     }
 
-    fn grant(&mut self, connection: usize, header: &Header) -> u16 {
+    fn grant(&mut self, connection: usize, header: &Smb2Header) -> u16 {
         let to = &mut self.connections[connection];
         // What is not used and not taken back stays within the limit; one is always given.
         let open = to.top - to.used.len() as u64;
@@ -1237,7 +1244,7 @@ impl Server {
         credits
     }
 
-    fn say(&mut self, connection: usize, header: &Header, body: &[u8]) {
+    fn say(&mut self, connection: usize, header: &Smb2Header, body: &[u8]) {
         let to = &mut self.connections[connection];
         if to.is_gone {
             return;
@@ -1275,8 +1282,8 @@ impl Server {
 
 /// A request's header as its answers name it once it is pending: by an async id that stands where the
 /// tree did.
-fn as_async(header: &Header) -> Header {
-    Header {
+fn as_async(header: &Smb2Header) -> Smb2Header {
+    Smb2Header {
         process: header.message_id as u32,
         tree: 0xa5,
         flags: flag::ASYNC | header.flags & flag::SIGNED,

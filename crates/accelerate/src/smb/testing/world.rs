@@ -9,33 +9,33 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use vocab::{Random, Segment, SegmentKind, Time};
+use vocab::{FlowSegment, SeededRandom, SegmentKind, Time};
 
-use super::login::Heard;
-use super::messages::{self, Create, Request, frame};
-use super::seal::{End, Seal};
-use super::server::{Sealing, Server, Signing};
+use super::login::PreauthHashes;
+use super::messages::{self, Smb2CreateParameters, Smb2Message, frame};
+use super::seal::{SessionEncryption, SessionEndpoint};
+use super::server::{EncryptionPolicy, SigningPolicy, Smb2Server};
 use crate::claims::ClaimKey;
 use crate::smb::keys::SigningKey;
-use crate::smb::wire::create::CreateAnswer;
+use crate::smb::wire::create::CreateResponse;
 use crate::smb::wire::frame::FRAME_HEADER;
-use crate::smb::wire::header::{Header, LENGTH, command, flag, status};
-use crate::smb::wire::split::{Piece, Splitter};
+use crate::smb::wire::header::{LENGTH, Smb2Header, command, flag, status};
+use crate::smb::wire::split::{Smb2Splitter, SplitterPiece};
 use crate::smb::wire::{FileId, u32_at};
-use crate::smb::{self, Settings};
-use crate::{Accelerator, FrameKind, Half, Input, LettingGo, Output};
+use crate::smb::{self, SmbSettings};
+use crate::{AcceleratorHalf, AcceleratorInput, AcceleratorOutput, FrameKind, LettingGo, WanEnd};
 
 /// Longer than any test's user waits.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 /// An answer: its header, and its body.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
-    pub(crate) header: Header,
+pub(crate) struct Smb2Response {
+    pub(crate) header: Smb2Header,
     pub(crate) body: Vec<u8>,
 }
 
-impl Answer {
+impl Smb2Response {
     /// The data of a READ.
     pub(crate) fn data(&self) -> &[u8] {
         assert_eq!(self.header.status, status::SUCCESS);
@@ -45,20 +45,20 @@ impl Answer {
 }
 
 /// What crosses the path.
-enum Item {
-    Segment(Segment),
+enum PathItem {
+    Segment(FlowSegment),
     Finish,
 }
 
 /// One direction of the path.
-struct Way {
-    items: VecDeque<(Time, Item)>,
+struct PathDirection {
+    items: VecDeque<(Time, PathItem)>,
     free_at: Time,
 }
 
 /// A half, or what is left of it.
-enum Stage {
-    Running(Box<dyn Accelerator>),
+enum HalfStage {
+    Running(Box<dyn AcceleratorHalf>),
     Released,
     /// Its node is gone.
     Dead,
@@ -66,7 +66,7 @@ enum Stage {
 
 /// When an answer came: what had happened at the server by then.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Arrival {
+pub(crate) struct ResponseArrival {
     pub(crate) who: usize,
     pub(crate) message_id: u64,
     pub(crate) happened: usize,
@@ -74,28 +74,28 @@ pub(crate) struct Arrival {
 }
 
 /// A client's end of a connection.
-pub(crate) struct Client {
+pub(crate) struct Smb2Client {
     next_id: u64,
     credits: u64,
     pub(crate) session: u64,
     pub(crate) tree: u32,
-    answers: Splitter,
+    answers: Smb2Splitter,
     frame: BytesMut,
     /// Answers by message id; interim ones apart.
-    pub(crate) answered: BTreeMap<u64, Answer>,
-    pub(crate) interim: Vec<Answer>,
+    pub(crate) answered: BTreeMap<u64, Smb2Response>,
+    pub(crate) interim: Vec<Smb2Response>,
     /// What came unasked.
-    pub(crate) unasked: Vec<Answer>,
+    pub(crate) unasked: Vec<Smb2Response>,
     /// All bytes that came.
     pub(crate) bytes: Vec<u8>,
     /// All bytes that went.
     pub(crate) sent: Vec<u8>,
-    heard: Heard,
+    heard: PreauthHashes,
     /// The session key, once it has proved its password, until the server's last word on it.
-    session_key: Option<(Signing, u16, [u8; 16])>,
+    session_key: Option<(SigningPolicy, u16, [u8; 16])>,
     /// How the server encrypts.
-    sealing: Option<Sealing>,
-    pub(crate) seal: Option<Seal>,
+    sealing: Option<EncryptionPolicy>,
+    pub(crate) seal: Option<SessionEncryption>,
     /// It encrypts all that it says.
     pub(crate) seals_all: bool,
     /// It encrypts what it says to this tree.
@@ -114,21 +114,21 @@ pub(crate) struct Client {
     arrived: Vec<u64>,
 }
 
-impl Client {
+impl Smb2Client {
     pub(crate) fn new() -> Self {
         Self {
             next_id: 0,
             credits: 1,
             session: 0,
             tree: 0,
-            answers: Splitter::taking_sealed(),
+            answers: Smb2Splitter::taking_sealed(),
             frame: BytesMut::new(),
             answered: BTreeMap::new(),
             interim: Vec::new(),
             unasked: Vec::new(),
             bytes: Vec::new(),
             sent: Vec::new(),
-            heard: Heard::NOTHING,
+            heard: PreauthHashes::NOTHING,
             session_key: None,
             sealing: None,
             seal: None,
@@ -153,16 +153,16 @@ impl Client {
         self.answers.push(Bytes::copy_from_slice(bytes));
         while let Some(piece) = self.answers.next().expect("a server speaks SMB2") {
             match piece {
-                Piece::Head(head) => self.frame.extend_from_slice(&head.bytes),
-                Piece::Rest(_, bytes) => self.frame.extend_from_slice(&bytes),
-                Piece::Sealed(frame) => {
+                SplitterPiece::Head(head) => self.frame.extend_from_slice(&head.bytes),
+                SplitterPiece::Rest(_, bytes) => self.frame.extend_from_slice(&bytes),
+                SplitterPiece::Sealed(frame) => {
                     let seal = self.seal.as_mut().expect("it knows the keys");
                     match seal.open(&frame[FRAME_HEADER..]) {
                         Some(messages) => self.sealed_messages(&messages),
                         None => self.forged += 1,
                     }
                 }
-                Piece::End => {
+                SplitterPiece::End => {
                     let frame = self.frame.split();
                     self.message(&frame[FRAME_HEADER..], false);
                 }
@@ -173,7 +173,7 @@ impl Client {
     /// What an encrypted frame held.
     fn sealed_messages(&mut self, mut rest: &[u8]) {
         while !rest.is_empty() {
-            let header = Header::parse(rest).expect("an answer has a header");
+            let header = Smb2Header::parse(rest).expect("an answer has a header");
             let length = match header.next as usize {
                 0 => rest.len(),
                 next => next,
@@ -184,9 +184,9 @@ impl Client {
     }
 
     fn message(&mut self, message: &[u8], is_sealed: bool) {
-        let header = Header {
+        let header = Smb2Header {
             is_sealed,
-            ..Header::parse(message).expect("an answer has a header")
+            ..Smb2Header::parse(message).expect("an answer has a header")
         };
         if header.message_id != u64::MAX {
             self.unlike += usize::from(self.sealed.contains(&header.message_id) != is_sealed);
@@ -200,7 +200,8 @@ impl Client {
             self.key = Some(self.heard.key(dialect, signing.algorithm, &key));
             self.seal = self.sealing.map(|sealing| {
                 let agreed = (dialect, sealing.cipher());
-                self.heard.seal(End::Client, agreed, &key, header.session)
+                self.heard
+                    .seal(SessionEndpoint::Client, agreed, &key, header.session)
             });
             self.seals_all |= message[LENGTH + 2] & 4 != 0;
         }
@@ -219,7 +220,7 @@ impl Client {
         };
         self.forged += usize::from(!is_vouched_for);
         self.credits += u64::from(header.credits);
-        let answer = Answer {
+        let answer = Smb2Response {
             header,
             body: message[LENGTH..].to_vec(),
         };
@@ -237,7 +238,7 @@ impl Client {
     /// Signs the messages of a frame, if it signs, and remembers what counts for its key.
     fn sign(&mut self, mut rest: &mut [u8]) {
         while !rest.is_empty() {
-            let header = Header::parse(rest).expect("it wrote a header");
+            let header = Smb2Header::parse(rest).expect("it wrote a header");
             let length = match header.next as usize {
                 0 => rest.len(),
                 next => next,
@@ -254,20 +255,20 @@ impl Client {
     }
 
     /// Whether it encrypts a message.
-    fn seals(&self, header: &Header) -> bool {
+    fn seals(&self, header: &Smb2Header) -> bool {
         self.seal.is_some() && (self.seals_all || self.seals_tree == Some(header.tree))
     }
 
     /// The frame as it goes.
     fn protect(&mut self, mut frame: Vec<u8>) -> Vec<u8> {
         self.sign(&mut frame[FRAME_HEADER..]);
-        let header = Header::parse(&frame[FRAME_HEADER..]).expect("it wrote a header");
+        let header = Smb2Header::parse(&frame[FRAME_HEADER..]).expect("it wrote a header");
         if !self.seals(&header) {
             return frame;
         }
         let mut at = FRAME_HEADER;
         loop {
-            let header = Header::parse(&frame[at..]).expect("it wrote a header");
+            let header = Smb2Header::parse(&frame[at..]).expect("it wrote a header");
             self.sealed.insert(header.message_id);
             at += header.next as usize;
             if header.next == 0 {
@@ -279,9 +280,9 @@ impl Client {
     }
 
     /// Requests in one frame, as it goes; their ids.
-    pub(crate) fn frame(&mut self, requests: &[Request]) -> (Vec<u64>, Vec<u8>) {
+    pub(crate) fn frame(&mut self, requests: &[Smb2Message]) -> (Vec<u64>, Vec<u8>) {
         let (session, tree) = (self.session, self.tree);
-        let headers: Vec<Header> = requests
+        let headers: Vec<Smb2Header> = requests
             .iter()
             .map(|request| {
                 let id = self.take_id(request.charge);
@@ -289,7 +290,7 @@ impl Client {
             })
             .collect();
         let bodies = requests.iter().map(|request| &request.body[..]);
-        let messages: Vec<(Header, &[u8])> = headers.iter().copied().zip(bodies).collect();
+        let messages: Vec<(Smb2Header, &[u8])> = headers.iter().copied().zip(bodies).collect();
         let ids = headers.iter().map(|header| header.message_id).collect();
         (ids, self.protect(frame(&messages)))
     }
@@ -308,14 +309,14 @@ impl Client {
 }
 
 /// Alters bytes once.
-pub(crate) type Alters = Box<dyn FnOnce(&mut [u8])>;
+pub(crate) type TamperFunction = Box<dyn FnOnce(&mut [u8])>;
 
 /// See the head of this file.
-pub(crate) struct World {
+pub(crate) struct Smb2World {
     pub(crate) now: Time,
-    pub(crate) server: Server,
+    pub(crate) server: Smb2Server,
     /// Client 0 is behind the pair, the others are beside the server.
-    pub(crate) clients: Vec<Client>,
+    pub(crate) clients: Vec<Smb2Client>,
     pub(crate) delay: Duration,
     /// Bytes a second of each direction.
     pub(crate) rate: Option<f64>,
@@ -333,12 +334,12 @@ pub(crate) struct World {
     /// What it said beside that.
     pub(crate) no_key_for: Option<String>,
     /// Alters the next frame of client 0's, or the next bytes of the server's to it, on its LAN.
-    pub(crate) alters_client: Option<Alters>,
-    pub(crate) alters_server: Option<Alters>,
+    pub(crate) alters_client: Option<TamperFunction>,
+    pub(crate) alters_server: Option<TamperFunction>,
     /// Bytes that crossed the path to the near half, without frames' own few.
     pub(crate) wan_bytes: u64,
     /// When answers came, if the server keeps a history.
-    pub(crate) arrivals: Vec<Arrival>,
+    pub(crate) arrivals: Vec<ResponseArrival>,
     /// The stream towards client 0 has ended, cleanly or not.
     pub(crate) is_client_gone: bool,
     /// Between whom the far half has said that it is.
@@ -347,32 +348,38 @@ pub(crate) struct World {
     pub(crate) keeps_company: bool,
     pub(crate) has_given_back: bool,
     /// What each half was told, if it is to be kept.
-    pub(crate) told: Option<[Vec<Input>; 2]>,
-    halves: [Stage; 2],
-    ways: [Way; 2],
+    pub(crate) told: Option<[Vec<AcceleratorInput>; 2]>,
+    halves: [HalfStage; 2],
+    ways: [PathDirection; 2],
 }
 
 /// Index of a half, and of the way that leads to it.
 pub(crate) const NEAR: usize = 0;
 pub(crate) const FAR: usize = 1;
 
-impl World {
+impl Smb2World {
     pub(crate) fn new(delay: Duration) -> Self {
-        Self::with_settings(delay, Settings::STRICT)
+        Self::with_settings(delay, SmbSettings::STRICT)
     }
 
-    pub(crate) fn with_settings(delay: Duration, settings: Settings) -> Self {
-        let mut server = Server::new();
+    pub(crate) fn with_settings(delay: Duration, settings: SmbSettings) -> Self {
+        let mut server = Smb2Server::new();
         server.connect();
-        let half = |half| Stage::Running(smb::build(half, settings.clone(), Random::from_seed(7)));
-        let way = || Way {
+        let half = |half| {
+            HalfStage::Running(smb::build(
+                half,
+                settings.clone(),
+                SeededRandom::from_seed(7),
+            ))
+        };
+        let way = || PathDirection {
             items: VecDeque::new(),
             free_at: Time::ZERO,
         };
         let mut world = Self {
             now: Time::ZERO,
             server,
-            clients: vec![Client::new()],
+            clients: vec![Smb2Client::new()],
             delay,
             rate: None,
             is_cut: false,
@@ -392,18 +399,18 @@ impl World {
             keeps_company: false,
             has_given_back: false,
             told: None,
-            halves: [half(Half::Near), half(Half::Far)],
+            halves: [half(WanEnd::Near), half(WanEnd::Far)],
             ways: [way(), way()],
         };
-        world.input(NEAR, Input::Start);
-        world.input(FAR, Input::Start);
+        world.input(NEAR, AcceleratorInput::Start);
+        world.input(FAR, AcceleratorInput::Start);
         world
     }
 
     /// A client beside the server, with a session and a tree.
     pub(crate) fn beside(&mut self) -> usize {
         let connection = self.server.connect();
-        self.clients.push(Client::new());
+        self.clients.push(Smb2Client::new());
         self.set_up(connection);
         connection
     }
@@ -416,29 +423,33 @@ impl World {
     }
 
     /// Opens a file.
-    pub(crate) fn create(&mut self, who: usize, create: &Create<'_>) -> FileId {
+    pub(crate) fn create(&mut self, who: usize, create: &Smb2CreateParameters<'_>) -> FileId {
         self.created(who, create).file
     }
 
-    pub(crate) fn created(&mut self, who: usize, create: &Create<'_>) -> CreateAnswer {
+    pub(crate) fn created(
+        &mut self,
+        who: usize,
+        create: &Smb2CreateParameters<'_>,
+    ) -> CreateResponse {
         let answer = self.ask(who, &create.request());
         assert_eq!(answer.header.status, status::SUCCESS);
-        CreateAnswer::parse(&answer.body).unwrap()
+        CreateResponse::parse(&answer.body).unwrap()
     }
 
     /// Sends a request and waits for its answer.
-    pub(crate) fn ask(&mut self, who: usize, request: &Request) -> Answer {
+    pub(crate) fn ask(&mut self, who: usize, request: &Smb2Message) -> Smb2Response {
         let id = self.send(who, request);
         self.wait(who, id)
     }
 
     /// Sends a request; its id.
-    pub(crate) fn send(&mut self, who: usize, request: &Request) -> u64 {
+    pub(crate) fn send(&mut self, who: usize, request: &Smb2Message) -> u64 {
         self.send_chain(who, std::slice::from_ref(request))[0]
     }
 
     /// Sends requests in one frame; their ids.
-    pub(crate) fn send_chain(&mut self, who: usize, requests: &[Request]) -> Vec<u64> {
+    pub(crate) fn send_chain(&mut self, who: usize, requests: &[Smb2Message]) -> Vec<u64> {
         let (ids, bytes) = self.clients[who].frame(requests);
         self.send_bytes(who, &bytes);
         ids
@@ -448,7 +459,7 @@ impl World {
     pub(crate) fn cancel_by_async_id(&mut self, who: usize) {
         let client = &mut self.clients[who];
         let interim = client.interim.pop().expect("something is pending");
-        let header = Header {
+        let header = Smb2Header {
             command: command::CANCEL,
             flags: flag::ASYNC,
             status: 0,
@@ -478,7 +489,7 @@ impl World {
                 alters(&mut bytes);
             }
             for piece in bytes.chunks(self.piece) {
-                self.input(NEAR, Input::Lan(Bytes::copy_from_slice(piece)));
+                self.input(NEAR, AcceleratorInput::Lan(Bytes::copy_from_slice(piece)));
             }
         } else {
             self.server.receive(who, bytes);
@@ -487,7 +498,7 @@ impl World {
     }
 
     /// Runs until this request is answered.
-    pub(crate) fn wait(&mut self, who: usize, id: u64) -> Answer {
+    pub(crate) fn wait(&mut self, who: usize, id: u64) -> Smb2Response {
         let is_there = self.run_until(PATIENCE, |world| {
             world.clients[who].answered.contains_key(&id)
         });
@@ -496,7 +507,11 @@ impl World {
     }
 
     /// Runs until `reached`, for at most `span`; whether it was.
-    pub(crate) fn run_until(&mut self, span: Duration, reached: impl Fn(&World) -> bool) -> bool {
+    pub(crate) fn run_until(
+        &mut self,
+        span: Duration,
+        reached: impl Fn(&Smb2World) -> bool,
+    ) -> bool {
         let end = self.now + span;
         loop {
             self.exchange();
@@ -530,8 +545,8 @@ impl World {
             .filter(|_| !self.is_cut)
             .filter_map(|way| way.items.front().map(|(at, _)| *at));
         let timers = self.halves.iter().filter_map(|stage| match stage {
-            Stage::Running(half) => half.poll_timeout(),
-            Stage::Released | Stage::Dead => None,
+            HalfStage::Running(half) => half.poll_timeout(),
+            HalfStage::Released | HalfStage::Dead => None,
         });
         let said = self.saying.front().map(|(at, _)| *at);
         arrivals.chain(timers).chain(said).min()
@@ -550,29 +565,31 @@ impl World {
             {
                 let (_, item) = self.ways[half].items.pop_front().unwrap();
                 match item {
-                    Item::Finish => self.input(half, Input::WanFinished),
-                    Item::Segment(segment) => self.arrive(half, segment),
+                    PathItem::Finish => self.input(half, AcceleratorInput::WanFinished),
+                    PathItem::Segment(segment) => self.arrive(half, segment),
                 }
                 self.exchange();
             }
             let is_due = match &self.halves[half] {
-                Stage::Running(running) => running.poll_timeout().is_some_and(|at| at <= self.now),
-                Stage::Released | Stage::Dead => false,
+                HalfStage::Running(running) => {
+                    running.poll_timeout().is_some_and(|at| at <= self.now)
+                }
+                HalfStage::Released | HalfStage::Dead => false,
             };
             if is_due {
-                self.input(half, Input::Timeout);
+                self.input(half, AcceleratorInput::Timeout);
             }
         }
     }
 
-    fn arrive(&mut self, half: usize, segment: Segment) {
+    fn arrive(&mut self, half: usize, segment: FlowSegment) {
         if segment.kind == SegmentKind::Frame {
             if FrameKind::of(&segment.bytes) == Some(FrameKind::Released) {
                 self.drain(half);
-                self.halves[half] = Stage::Released;
+                self.halves[half] = HalfStage::Released;
                 return;
             }
-            self.input(half, Input::Wan(segment));
+            self.input(half, AcceleratorInput::Wan(segment));
             return;
         }
         if half == NEAR {
@@ -581,23 +598,23 @@ impl World {
         for piece in segment.bytes.chunks(self.piece) {
             let bytes = segment.bytes.slice_ref(piece);
             let kind = segment.kind;
-            self.input(half, Input::Wan(Segment { kind, bytes }));
+            self.input(half, AcceleratorInput::Wan(FlowSegment { kind, bytes }));
         }
     }
 
     /// What the halves have to say to an operator.
     pub(crate) fn notes(&self) -> [Option<String>; 2] {
         [NEAR, FAR].map(|half| match &self.halves[half] {
-            Stage::Running(half) => half.note(),
-            Stage::Released | Stage::Dead => None,
+            HalfStage::Running(half) => half.note(),
+            HalfStage::Released | HalfStage::Dead => None,
         })
     }
 
     /// Bytes that both halves hold.
     pub(crate) fn buffered(&self) -> usize {
         let held = self.halves.iter().map(|stage| match stage {
-            Stage::Running(half) => half.buffered(),
-            Stage::Released | Stage::Dead => 0,
+            HalfStage::Running(half) => half.buffered(),
+            HalfStage::Released | HalfStage::Dead => 0,
         });
         held.sum()
     }
@@ -606,7 +623,7 @@ impl World {
     pub(crate) fn go_on(&mut self) {
         self.stalls_after = None;
         let said = std::mem::take(&mut self.stalled);
-        self.input(FAR, Input::Lan(said.into()));
+        self.input(FAR, AcceleratorInput::Lan(said.into()));
     }
 
     /// Lets the hosts say what they have to say.
@@ -650,36 +667,38 @@ impl World {
     /// Gives the far half what the server says.
     fn hear(&mut self, said: &[u8]) {
         for piece in said.chunks(self.piece) {
-            self.input(FAR, Input::Lan(Bytes::copy_from_slice(piece)));
+            self.input(FAR, AcceleratorInput::Lan(Bytes::copy_from_slice(piece)));
         }
     }
 
-    pub(crate) fn input(&mut self, half: usize, input: Input) {
+    pub(crate) fn input(&mut self, half: usize, input: AcceleratorInput) {
         self.server.now = self.now;
         if let Some(told) = &mut self.told {
             told[half].push(input.clone());
         }
         match &mut self.halves[half] {
-            Stage::Running(running) => {
+            HalfStage::Running(running) => {
                 running.handle(self.now, input);
                 self.drain(half);
             }
-            Stage::Released => match input {
-                Input::Lan(bytes) => self.send_segment(half, Segment::payload(bytes)),
-                Input::Wan(segment) if segment.kind != SegmentKind::Frame => {
+            HalfStage::Released => match input {
+                AcceleratorInput::Lan(bytes) => {
+                    self.send_segment(half, FlowSegment::payload(bytes))
+                }
+                AcceleratorInput::Wan(segment) if segment.kind != SegmentKind::Frame => {
                     self.give_host(half, &segment.bytes);
                 }
-                Input::LanFinished => self.push(1 - half, Item::Finish, 0),
+                AcceleratorInput::LanFinished => self.push(1 - half, PathItem::Finish, 0),
                 _ => {}
             },
-            Stage::Dead => {}
+            HalfStage::Dead => {}
         }
     }
 
     /// The node of the near or the far half dies, and its host's connection with it. The path leads
     /// nowhere from here on.
     pub(crate) fn kill(&mut self, half: usize) {
-        self.halves[half] = Stage::Dead;
+        self.halves[half] = HalfStage::Dead;
         self.is_cut = true;
         match half {
             NEAR => self.is_client_gone = true,
@@ -692,14 +711,14 @@ impl World {
     pub(crate) fn server_disconnects(&mut self) {
         self.exchange();
         self.server.disconnect(0);
-        self.input(FAR, Input::LanFinished);
+        self.input(FAR, AcceleratorInput::LanFinished);
         self.exchange();
     }
 
     /// The flow is reset at both ends: what its nodes do in the end when they have closed it, or have
     /// lost each other.
     pub(crate) fn reset(&mut self) {
-        self.halves = [Stage::Dead, Stage::Dead];
+        self.halves = [HalfStage::Dead, HalfStage::Dead];
         self.is_client_gone = true;
         self.server.disconnect(0);
         self.exchange();
@@ -712,7 +731,7 @@ impl World {
             return;
         }
         for message_id in arrived {
-            let arrival = Arrival {
+            let arrival = ResponseArrival {
                 who,
                 message_id,
                 happened: self.server.tells(),
@@ -726,35 +745,39 @@ impl World {
         let knew = self.between.is_some();
         self.drain_outputs(half);
         if !knew && self.between.is_some() && !self.keeps_company {
-            self.input(half, Input::ClaimGranted);
+            self.input(half, AcceleratorInput::ClaimGranted);
         }
     }
 
     fn drain_outputs(&mut self, half: usize) {
-        while let Stage::Running(running) = &mut self.halves[half] {
+        while let HalfStage::Running(running) = &mut self.halves[half] {
             let Some(output) = running.poll_output() else {
                 return;
             };
             match output {
-                Output::FinishLan if half == NEAR => self.is_client_gone = true,
-                Output::OpenServer | Output::FinishLan => {}
-                Output::OpenFlow | Output::AnsweredHere(_) | Output::Server(..) => {
+                AcceleratorOutput::FinishLan if half == NEAR => self.is_client_gone = true,
+                AcceleratorOutput::OpenServer | AcceleratorOutput::FinishLan => {}
+                AcceleratorOutput::OpenFlow
+                | AcceleratorOutput::AnsweredHere(_)
+                | AcceleratorOutput::Server(..) => {
                     panic!("{output:?} is not for file shares")
                 }
-                Output::ToLan(bytes) => self.give_host(half, &bytes),
-                Output::ToWan(segment) => self.send_segment(half, segment),
-                Output::FinishWan => self.push(1 - half, Item::Finish, 0),
-                Output::Claim(ends) => self.between = Some(ends),
-                Output::ClaimReleased => self.has_given_back = true,
-                Output::EndBody | Output::Content(_) => panic!("it keeps no bodies"),
-                Output::LettingGo(letting_go) => {
+                AcceleratorOutput::ToLan(bytes) => self.give_host(half, &bytes),
+                AcceleratorOutput::ToWan(segment) => self.send_segment(half, segment),
+                AcceleratorOutput::FinishWan => self.push(1 - half, PathItem::Finish, 0),
+                AcceleratorOutput::Claim(ends) => self.between = Some(ends),
+                AcceleratorOutput::ClaimReleased => self.has_given_back = true,
+                AcceleratorOutput::EndBody | AcceleratorOutput::Content(_) => {
+                    panic!("it keeps no bodies")
+                }
+                AcceleratorOutput::LettingGo(letting_go) => {
                     assert!(self.let_go.is_none(), "it lets go twice");
                     self.let_go = Some(letting_go);
                     self.no_key_for = running.note();
                     if let LettingGo::LetGo { .. } = letting_go {
                         let released = Bytes::from_static(&[0]);
-                        self.send_segment(half, Segment::frame(released));
-                        self.halves[half] = Stage::Released;
+                        self.send_segment(half, FlowSegment::frame(released));
+                        self.halves[half] = HalfStage::Released;
                     }
                 }
             }
@@ -771,12 +794,12 @@ impl World {
         }
     }
 
-    fn send_segment(&mut self, half: usize, segment: Segment) {
+    fn send_segment(&mut self, half: usize, segment: FlowSegment) {
         let bytes = segment.bytes.len();
-        self.push(1 - half, Item::Segment(segment), bytes);
+        self.push(1 - half, PathItem::Segment(segment), bytes);
     }
 
-    fn push(&mut self, to: usize, item: Item, bytes: usize) {
+    fn push(&mut self, to: usize, item: PathItem, bytes: usize) {
         let way = &mut self.ways[to];
         way.free_at = way.free_at.max(self.now);
         if let Some(rate) = self.rate {
@@ -787,6 +810,6 @@ impl World {
 }
 
 /// The command of an answer, for tests that look at what passed.
-pub(crate) fn is_notice(answer: &Answer) -> bool {
+pub(crate) fn is_notice(answer: &Smb2Response) -> bool {
     answer.header.command == command::OPLOCK_BREAK
 }

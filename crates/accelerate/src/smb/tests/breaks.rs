@@ -2,21 +2,21 @@
 
 use std::time::Duration;
 
-use super::super::testing::messages::{self, Create};
+use super::super::testing::messages::{self, Smb2CreateParameters};
 use super::super::testing::server::ACCESS_DENIED;
-use super::super::testing::world::{FAR, World, is_notice};
+use super::super::testing::world::{FAR, Smb2World, is_notice};
 use super::super::wire::FileId;
-use super::super::wire::create::CreateAnswer;
-use super::super::wire::header::{Header, UNASKED, command, flag, status};
+use super::super::wire::create::CreateResponse;
+use super::super::wire::header::{Smb2Header, UNASKED, command, flag, status};
 use super::super::wire::oplock::OplockBreak;
 use super::{contents, open, read, world_with};
-use crate::{Input, LettingGo, ReasonCode};
+use crate::{AcceleratorInput, LettingGo, ReasonCode};
 
 /// For how long a breaker waits where the path is cut, as docs/decisions/0044 states it.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(12);
 
 /// Client 1 opens "a" and waits for it; how many round trips.
-fn open_beside(world: &mut World, who: usize) -> (FileId, f64) {
+fn open_beside(world: &mut Smb2World, who: usize) -> (FileId, f64) {
     let start = world.now;
     let file = open(world, who);
     (file, world.round_trips(start))
@@ -67,7 +67,7 @@ fn a_breaker_is_given_no_file_before_the_writes_that_wait_for_others() {
     world.server.files.insert("b".to_owned(), contents(100));
     let other = world.beside();
     let file = open(&mut world, 0);
-    let beside = world.create(0, &Create::open("b"));
+    let beside = world.create(0, &Smb2CreateParameters::open("b"));
     read(&mut world, 0, file, 0, 10);
     world.server.holds_writes = true;
     world.ask(0, &messages::write(beside, 0, b"b"));
@@ -76,13 +76,13 @@ fn a_breaker_is_given_no_file_before_the_writes_that_wait_for_others() {
     let early = world.ask(0, &messages::write(file, 0, b"early"));
     assert_eq!(early.header.status, status::SUCCESS);
     world.run_for(Duration::from_millis(60));
-    let wanted = world.send(other, &Create::open("a").request());
+    let wanted = world.send(other, &Smb2CreateParameters::open("a").request());
     world.run_for(Duration::from_secs(1));
     assert!(!world.clients[other].answered.contains_key(&wanted));
     world.server.holds_writes = false;
     world.server.do_held_writes();
     let answer = world.wait(other, wanted);
-    let theirs = super::super::wire::create::CreateAnswer::parse(&answer.body).unwrap();
+    let theirs = super::super::wire::create::CreateResponse::parse(&answer.body).unwrap();
     assert_eq!(read(&mut world, other, theirs.file, 0, 5), b"early");
     assert_eq!(world.wait(0, flushed).header.status, status::SUCCESS);
 }
@@ -97,13 +97,13 @@ fn a_break_at_every_moment_of_a_read_leaves_nothing_stale() {
         let first = world.send(0, &messages::read(file, 0, 20_000));
         let second = world.send(0, &messages::read(file, 20_000, 20_000));
         world.run_for(Duration::from_millis(moment * 5));
-        let wanted = Create::open("a").request();
+        let wanted = Smb2CreateParameters::open("a").request();
         let created = world.send(other, &wanted);
         let (first, second) = (world.wait(0, first), world.wait(0, second));
         assert_eq!(first.data(), &expected[..20_000]);
         assert_eq!(second.data(), &expected[20_000..40_000]);
         let answer = world.wait(other, created);
-        let theirs = super::super::wire::create::CreateAnswer::parse(&answer.body).unwrap();
+        let theirs = super::super::wire::create::CreateResponse::parse(&answer.body).unwrap();
         world.ask(other, &messages::write(theirs.file, 0, &[1; 300_000]));
         expected.fill(1);
         for block in 0..15 {
@@ -128,7 +128,7 @@ fn a_read_that_waits_for_what_comes_ahead_is_answered_though_the_oplock_breaks()
             read(&mut world, 0, file, block * 20_000, 20_000);
         }
         world.run_for(Duration::from_millis(moment * 100));
-        let created = world.send(other, &Create::open("a").request());
+        let created = world.send(other, &Smb2CreateParameters::open("a").request());
         for block in 5..20 {
             let at = block as usize * 20_000;
             let data = read(&mut world, 0, file, at as u64, 20_000);
@@ -192,15 +192,15 @@ fn a_licence_that_is_not_heard_of_runs_out_before_it_is_given_back() {
 fn a_client_that_asks_for_the_oplock_itself_hears_of_the_break_and_answers_it() {
     let mut world = world_with(200_000);
     let other = world.beside();
-    let create = Create {
+    let create = Smb2CreateParameters {
         oplock: 9,
-        ..Create::open("a")
+        ..Smb2CreateParameters::open("a")
     };
     let answer = world.created(0, &create);
     assert_eq!(answer.oplock_level, 9);
     let file = answer.file;
     world.ask(0, &messages::write(file, 0, b"early"));
-    let wanted = world.send(other, &Create::open("a").request());
+    let wanted = world.send(other, &Smb2CreateParameters::open("a").request());
     let heard = world.run_until(Duration::from_secs(1), |world| {
         world.clients[0].unasked.iter().any(is_notice)
     });
@@ -223,12 +223,12 @@ fn who_asks_for_attributes_alone_waits_for_nobody_and_is_told_what_the_server_ha
     let file = open(&mut world, 0);
     read(&mut world, 0, file, 0, 10);
     world.ask(0, &messages::write(file, 100, &[7; 50]));
-    let for_attributes = Create {
+    let for_attributes = Smb2CreateParameters {
         access: 0x80,
         disposition: 1,
-        ..Create::open("a")
+        ..Smb2CreateParameters::open("a")
     };
-    let length = |world: &mut World, who: usize, of: super::FileId| {
+    let length = |world: &mut Smb2World, who: usize, of: super::FileId| {
         let answer = world.ask(who, &messages::query_length(of));
         u64::from_le_bytes(answer.body[8..16].try_into().unwrap())
     };
@@ -282,17 +282,17 @@ fn an_open_that_waited_for_another_clients_oplock_is_served_under_its_own_tree()
     let other = world.beside();
     let theirs = world.create(
         other,
-        &Create {
+        &Smb2CreateParameters {
             oplock: 9,
-            ..Create::open("a")
+            ..Smb2CreateParameters::open("a")
         },
     );
-    let wanted = world.send(0, &Create::open("a").request());
+    let wanted = world.send(0, &Smb2CreateParameters::open("a").request());
     world.run_for(Duration::from_millis(200));
     assert_eq!(world.clients[0].interim.len(), 1);
     world.ask(other, &messages::close(theirs));
     let answer = world.wait(0, wanted);
-    let file = super::super::wire::create::CreateAnswer::parse(&answer.body)
+    let file = super::super::wire::create::CreateResponse::parse(&answer.body)
         .unwrap()
         .file;
     let start = world.now;
@@ -316,24 +316,24 @@ fn a_break_that_overtakes_its_open_ends_the_licence_and_is_heard_behind_it() {
             let other = world.beside();
             if is_beside_another {
                 // A CREATE with an oplock of ours is under way all the while.
-                let kept = Create {
+                let kept = Smb2CreateParameters {
                     oplock: 9,
-                    ..Create::open("b")
+                    ..Smb2CreateParameters::open("b")
                 };
                 world.create(other, &kept);
-                world.send(0, &Create::open("b").request());
+                world.send(0, &Smb2CreateParameters::open("b").request());
                 world.run_for(Duration::from_secs(1));
             }
             world.server.is_overtaken = Some(command::CREATE);
-            let create = Create {
+            let create = Smb2CreateParameters {
                 oplock,
-                ..Create::open("a")
+                ..Smb2CreateParameters::open("a")
             };
             let created = world.send(0, &create.request());
             world.run_for(Duration::from_millis(60));
-            let wanted = world.send(other, &Create::open("a").request());
+            let wanted = world.send(other, &Smb2CreateParameters::open("a").request());
             let answer = world.wait(0, created);
-            let file = CreateAnswer::parse(&answer.body).unwrap().file;
+            let file = CreateResponse::parse(&answer.body).unwrap().file;
             // Nothing is answered here, for the break may be answered now.
             let start = world.now;
             world.ask(0, &messages::write(file, 0, b"mine"));
@@ -345,7 +345,7 @@ fn a_break_that_overtakes_its_open_ends_the_licence_and_is_heard_behind_it() {
             assert_eq!(OplockBreak::parse(&notice.body).unwrap().file, file);
             world.ask(0, &messages::acknowledge(file, 0));
             let answer = world.wait(other, wanted);
-            let theirs = CreateAnswer::parse(&answer.body).unwrap().file;
+            let theirs = CreateResponse::parse(&answer.body).unwrap().file;
             world.ask(other, &messages::write(theirs, 0, &[1; 200_000]));
             assert_eq!(read(&mut world, 0, file, 0, 1_000), [1; 1_000]);
         }
@@ -357,30 +357,30 @@ fn an_oplock_of_ours_that_is_broken_before_its_open_is_given_back_unheard() {
     let mut world = world_with(200_000);
     let other = world.beside();
     world.server.is_overtaken = Some(command::CREATE);
-    let created = world.send(0, &Create::open("a").request());
+    let created = world.send(0, &Smb2CreateParameters::open("a").request());
     world.run_for(Duration::from_millis(60));
-    let wanted = world.send(other, &Create::open("a").request());
+    let wanted = world.send(other, &Smb2CreateParameters::open("a").request());
     let answer = world.wait(0, created);
-    let file = CreateAnswer::parse(&answer.body).unwrap().file;
+    let file = CreateResponse::parse(&answer.body).unwrap().file;
     let answer = world.wait(other, wanted);
-    let theirs = CreateAnswer::parse(&answer.body).unwrap().file;
+    let theirs = CreateResponse::parse(&answer.body).unwrap().file;
     world.ask(other, &messages::write(theirs, 0, &[1; 200_000]));
     assert_eq!(read(&mut world, 0, file, 0, 1_000), [1; 1_000]);
     assert!(world.clients[0].unasked.is_empty());
 }
 
 /// The client may know what is not known here.
-fn breaks_what_nobody_opened(world: &mut World) {
+fn breaks_what_nobody_opened(world: &mut Smb2World) {
     breaks(world, FileId([9; 16]));
 }
 
-fn breaks(world: &mut World, file: FileId) {
+fn breaks(world: &mut Smb2World, file: FileId) {
     let notice = OplockBreak { level: 0, file }.emit();
-    let mut header = Header::request(command::OPLOCK_BREAK, UNASKED, 0, 0);
+    let mut header = Smb2Header::request(command::OPLOCK_BREAK, UNASKED, 0, 0);
     header.flags = flag::FROM_SERVER;
     world.input(
         FAR,
-        Input::Lan(messages::frame(&[(header, &notice)]).into()),
+        AcceleratorInput::Lan(messages::frame(&[(header, &notice)]).into()),
     );
 }
 
@@ -391,14 +391,14 @@ fn a_break_of_what_is_not_known_waits_for_those_that_were_being_opened_and_no_ot
     let mut last = 0;
     for round in 0..100 {
         let name = format!("{round}");
-        last = world.send(0, &Create::open(&name).request());
+        last = world.send(0, &Smb2CreateParameters::open(&name).request());
         world.run_for(Duration::from_millis(10));
         if round == 50 {
             breaks_what_nobody_opened(&mut world);
         }
     }
     assert!(world.clients[0].unasked.is_empty());
-    let has_heard = |world: &World| !world.clients[0].unasked.is_empty();
+    let has_heard = |world: &Smb2World| !world.clients[0].unasked.is_empty();
     assert!(world.run_until(Duration::from_secs(60), has_heard));
     assert!(!world.clients[0].answered.contains_key(&last));
 }
@@ -411,7 +411,7 @@ fn breaks_of_what_is_not_known_are_kept_up_to_a_limit() {
         let mut world = world_with(100);
         world.server_takes = Duration::from_secs(5);
         for name in 0..creates {
-            world.send(0, &Create::open(&format!("{name}")).request());
+            world.send(0, &Smb2CreateParameters::open(&format!("{name}")).request());
         }
         world.run_for(Duration::from_millis(100));
         let before = world.buffered();
@@ -435,13 +435,13 @@ fn breaks_of_what_is_not_known_are_kept_up_to_a_limit() {
 fn a_break_of_what_is_not_known_does_not_wait_for_an_open_that_is_pending() {
     let mut world = world_with(100);
     let other = world.beside();
-    let batch = Create {
+    let batch = Smb2CreateParameters {
         oplock: 9,
-        ..Create::open("a")
+        ..Smb2CreateParameters::open("a")
     };
     world.create(other, &batch);
     world.server_takes = Duration::from_millis(200);
-    let pending = world.send(0, &Create::open("a").request());
+    let pending = world.send(0, &Smb2CreateParameters::open("a").request());
     world.run_for(Duration::from_millis(100));
     breaks_what_nobody_opened(&mut world);
     world.run_for(Duration::from_secs(1));
@@ -476,7 +476,7 @@ fn a_break_before_a_close_that_fails_keeps_nobody_waiting() {
     }
 }
 
-fn breaks_beside_what_fails(ends: &messages::Request) {
+fn breaks_beside_what_fails(ends: &messages::Smb2Message) {
     let mut world = world_with(100_000);
     let other = world.beside();
     let file = open(&mut world, 0);

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use super::super::testing::messages::{self, Create, Request};
-use super::super::testing::world::World;
+use super::super::testing::messages::{self, Smb2CreateParameters, Smb2Message};
+use super::super::testing::world::Smb2World;
 use super::super::wire::FileId;
 use super::super::wire::header::{command, status};
 use super::{open, read, world_with};
 
 /// Closes with this request; how many round trips the client waited.
-fn close(world: &mut World, request: &Request) -> f64 {
+fn close(world: &mut Smb2World, request: &Smb2Message) -> f64 {
     let start = world.now;
     let answer = world.ask(0, request);
     assert_eq!(answer.header.status, status::SUCCESS);
@@ -21,12 +21,12 @@ fn close(world: &mut World, request: &Request) -> f64 {
 fn a_close_behind_which_nothing_can_fail_is_answered_at_once_and_done() {
     let mut world = world_with(10_000);
     for create in [
-        Create::open("a"),
-        Create::directory(""),
+        Smb2CreateParameters::open("a"),
+        Smb2CreateParameters::directory(""),
         // For attributes.
-        Create {
+        Smb2CreateParameters {
             access: 0x80,
-            ..Create::open("a")
+            ..Smb2CreateParameters::open("a")
         },
     ] {
         let before = world.server.count(0, command::CLOSE);
@@ -44,7 +44,7 @@ fn a_close_behind_which_nothing_can_fail_is_answered_at_once_and_done() {
 
 #[test]
 fn a_close_that_tells_something_is_the_servers() {
-    let cases: [fn(&mut World, FileId) -> Request; 6] = [
+    let cases: [fn(&mut Smb2World, FileId) -> Smb2Message; 6] = [
         |_, file| messages::close_with_attributes(file),
         |world, file| {
             world.ask(0, &messages::write(file, 0, b"changed"));
@@ -84,7 +84,7 @@ fn nothing_overtakes_a_close_that_was_answered() {
     let file = open(&mut world, 0);
     world.server.holds_closes = true;
     assert!(close(&mut world, &messages::close(file)) < 0.01);
-    let id = world.send(0, &Create::open("a").request());
+    let id = world.send(0, &Smb2CreateParameters::open("a").request());
     world.run_for(Duration::from_secs(5));
     assert_eq!(world.server.count(0, command::CREATE), 1);
     world.server.do_held_closes();

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use super::super::testing::messages::{self, Create};
-use super::super::testing::world::{FAR, NEAR, World};
-use super::super::wire::create::CreateAnswer;
+use super::super::testing::messages::{self, Smb2CreateParameters};
+use super::super::testing::world::{FAR, NEAR, Smb2World};
+use super::super::wire::create::CreateResponse;
 use super::super::wire::header::{command, flag, status};
 use super::leases::{KEY, is_answered_here, leased};
 use super::{contents, read, world_with};
-use crate::{Input, LettingGo, ReasonCode};
+use crate::{AcceleratorInput, LettingGo, ReasonCode};
 
 /// Another connection of the same client shares its leases: what is changed through that breaks none of them.
 #[test]
@@ -21,7 +21,7 @@ fn while_its_client_has_another_connection_a_lease_is_no_licence() {
     let early = messages::write(file, 0, b"early");
     world.server.holds_writes = true;
     assert!(is_answered_here(&mut world, &early));
-    world.input(FAR, Input::ClaimRevoked);
+    world.input(FAR, AcceleratorInput::ClaimRevoked);
     world.run_for(Duration::from_secs(1));
     // The other one waits for what was answered.
     assert!(!world.has_given_back);
@@ -35,11 +35,11 @@ fn while_its_client_has_another_connection_a_lease_is_no_licence() {
     for at in [0, 10_000] {
         assert_eq!(read(&mut world, 0, file, at, 10_000), [1; 10_000]);
     }
-    let second = world.create(0, &Create::leased("b", 9));
+    let second = world.create(0, &Smb2CreateParameters::leased("b", 9));
     let third = leased(&mut world);
     // Once it is alone again, leases are licences that nobody else can have shared.
-    world.input(FAR, Input::ClaimGranted);
-    let fourth = world.create(0, &Create::leased("c", 11));
+    world.input(FAR, AcceleratorInput::ClaimGranted);
+    let fourth = world.create(0, &Smb2CreateParameters::leased("c", 11));
     for (file, is_here) in [(second, false), (third, false), (fourth, true)] {
         world.run_for(Duration::from_secs(1));
         let write = messages::write(file, 0, b"x");
@@ -59,19 +59,19 @@ fn a_lease_from_before_another_connection_is_no_licence_behind_it() {
     world.run_for(Duration::from_secs(1));
     // One is under way all the time.
     world.server_takes = Duration::from_secs(2);
-    let opening = world.send(0, &Create::leased("b", 9).request());
+    let opening = world.send(0, &Smb2CreateParameters::leased("b", 9).request());
     world.run_for(Duration::from_secs(1));
-    world.input(FAR, Input::ClaimRevoked);
+    world.input(FAR, AcceleratorInput::ClaimRevoked);
     world.run_for(Duration::from_millis(500));
     assert!(world.has_given_back);
-    world.input(FAR, Input::ClaimGranted);
+    world.input(FAR, AcceleratorInput::ClaimGranted);
     assert!(!world.clients[0].answered.contains_key(&opening));
     let answer = world.wait(0, opening);
     world.server_takes = Duration::ZERO;
-    let second = CreateAnswer::parse(&answer.body).unwrap().file;
+    let second = CreateResponse::parse(&answer.body).unwrap().file;
     let again = leased(&mut world);
-    let second_again = world.create(0, &Create::leased("b", 9));
-    let new = world.create(0, &Create::leased("c", 11));
+    let second_again = world.create(0, &Smb2CreateParameters::leased("b", 9));
+    let new = world.create(0, &Smb2CreateParameters::leased("c", 11));
     world.run_for(Duration::from_secs(1));
     for file in [first, second, again, second_again] {
         let write = messages::write(file, 0, b"x");
@@ -89,7 +89,7 @@ fn while_the_path_is_cut_another_connection_waits_for_twelve_seconds() {
     world.is_cut = true;
     let late = messages::write(file, 0, b"late");
     assert!(is_answered_here(&mut world, &late));
-    world.input(FAR, Input::ClaimRevoked);
+    world.input(FAR, AcceleratorInput::ClaimRevoked);
     let is_given_back = world.run_until(Duration::from_secs(12), |world| world.has_given_back);
     assert!(is_given_back);
     world.server.files.get_mut("a").unwrap().fill(1);
@@ -117,14 +117,14 @@ fn a_connection_whose_server_takes_nothing_ends_for_the_next_one() {
             assert!(is_answered_here(&mut world, &early));
             world.run_for(Duration::from_secs(1));
             if ends_after == Some(0) {
-                world.input(NEAR, Input::LanFinished);
+                world.input(NEAR, AcceleratorInput::LanFinished);
                 world.run_for(Duration::from_secs(1));
             }
             let waits_from = world.now;
-            world.input(FAR, Input::ClaimRevoked);
+            world.input(FAR, AcceleratorInput::ClaimRevoked);
             if let Some(after) = ends_after.filter(|after| *after > 0) {
                 world.run_for(Duration::from_millis(after) - super::DELAY);
-                world.input(NEAR, Input::LanFinished);
+                world.input(NEAR, AcceleratorInput::LanFinished);
             }
             let is_over = world.run_until(Duration::from_secs(60), |world| world.let_go.is_some());
             assert!(is_over && !world.has_given_back);
@@ -138,9 +138,9 @@ fn a_connection_whose_server_takes_nothing_ends_for_the_next_one() {
 /// A server may take its time for what nobody has answered before it.
 #[test]
 fn a_connection_on_which_only_the_server_answers_is_not_ended_for_the_next_one() {
-    let durable = Create {
+    let durable = Smb2CreateParameters {
         context: Some(b"DH2Q"),
-        ..Create::leased("a", KEY)
+        ..Smb2CreateParameters::leased("a", KEY)
     };
     for request in [messages::write, |file, _, _: &[u8]| messages::close(file)] {
         let mut world = world_with(300_000);
@@ -150,7 +150,7 @@ fn a_connection_on_which_only_the_server_answers_is_not_ended_for_the_next_one()
         world.server.holds_closes = true;
         let asked = world.send(0, &request(file, 0, b"slow"));
         world.run_for(Duration::from_secs(1));
-        world.input(FAR, Input::ClaimRevoked);
+        world.input(FAR, AcceleratorInput::ClaimRevoked);
         let is_given_back = world.run_until(super::DELAY * 2, |world| world.has_given_back);
         assert!(is_given_back);
         world.run_for(Duration::from_secs(60));
@@ -171,9 +171,9 @@ fn a_connection_that_its_client_has_ended_still_brings_what_was_answered_to_the_
     world.server.holds_writes = true;
     let early = messages::write(file, 0, b"early");
     assert!(is_answered_here(&mut world, &early));
-    world.input(NEAR, Input::LanFinished);
+    world.input(NEAR, AcceleratorInput::LanFinished);
     world.run_for(Duration::from_secs(1));
-    world.input(FAR, Input::ClaimRevoked);
+    world.input(FAR, AcceleratorInput::ClaimRevoked);
     world.run_for(Duration::from_secs(1));
     assert!(!world.has_given_back);
     world.server.do_held_writes();
@@ -184,7 +184,7 @@ fn a_connection_that_its_client_has_ended_still_brings_what_was_answered_to_the_
 
 #[test]
 fn what_a_second_connection_says_waits_until_the_first_has_given_back() {
-    let mut world = World::new(super::DELAY);
+    let mut world = Smb2World::new(super::DELAY);
     world.server.files.insert("a".to_owned(), contents(300_000));
     world.keeps_company = true;
     world.ask(0, &messages::negotiate());
@@ -192,7 +192,7 @@ fn what_a_second_connection_says_waits_until_the_first_has_given_back() {
     let waits = world.send(0, &messages::session_setup());
     world.run_for(Duration::from_secs(1));
     assert_eq!(world.server.count(0, command::SESSION_SETUP), 0);
-    world.input(FAR, Input::ClaimRevoked);
+    world.input(FAR, AcceleratorInput::ClaimRevoked);
     let answer = world.wait(0, waits);
     world.clients[0].session = answer.header.session;
     let answer = world.ask(0, &messages::tree_connect());
@@ -207,13 +207,13 @@ fn what_a_second_connection_says_waits_until_the_first_has_given_back() {
 #[test]
 fn a_second_connection_that_is_let_go_or_ends_while_it_waits_loses_nothing() {
     for is_let_go in [true, false] {
-        let mut world = World::new(super::DELAY);
+        let mut world = Smb2World::new(super::DELAY);
         world.keeps_company = true;
         world.ask(0, &messages::negotiate());
         let waits = world.send(0, &messages::session_setup());
         match is_let_go {
             true => drop(world.send(0, &messages::echo().with_flags(flag::SIGNED))),
-            false => world.input(NEAR, Input::LanFinished),
+            false => world.input(NEAR, AcceleratorInput::LanFinished),
         }
         world.run_for(Duration::from_secs(1));
         assert_eq!(world.let_go.is_some(), is_let_go);

@@ -3,9 +3,9 @@
 
 use std::time::Duration;
 
-use super::super::testing::messages::{self, Create};
+use super::super::testing::messages::{self, Smb2CreateParameters};
 use super::super::testing::server::DISK_FULL;
-use super::super::testing::world::{Answer, FAR, NEAR, World};
+use super::super::testing::world::{FAR, NEAR, Smb2Response, Smb2World};
 use super::super::wire::FileId;
 use super::super::wire::header::status;
 use super::{contents, open, read, world_with};
@@ -16,43 +16,48 @@ const BREAKER_WAITS: Duration = Duration::from_secs(12);
 const FRESH_FOR: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum FlowEnding {
     NearDies,
     FarDies,
     IsCut,
     ServerEnds,
 }
 
-const ENDS: [End; 4] = [End::NearDies, End::FarDies, End::IsCut, End::ServerEnds];
+const ENDS: [FlowEnding; 4] = [
+    FlowEnding::NearDies,
+    FlowEnding::FarDies,
+    FlowEnding::IsCut,
+    FlowEnding::ServerEnds,
+];
 
-fn comes(end: End, world: &mut World) {
+fn comes(end: FlowEnding, world: &mut Smb2World) {
     match end {
-        End::NearDies => world.kill(NEAR),
-        End::FarDies => world.kill(FAR),
-        End::IsCut => world.is_cut = true,
-        End::ServerEnds => world.server_disconnects(),
+        FlowEnding::NearDies => world.kill(NEAR),
+        FlowEnding::FarDies => world.kill(FAR),
+        FlowEnding::IsCut => world.is_cut = true,
+        FlowEnding::ServerEnds => world.server_disconnects(),
     }
 }
 
 /// A world whose client has these files open, and has read of each.
-fn world_of(names: &[&str]) -> (World, Vec<FileId>) {
+fn world_of(names: &[&str]) -> (Smb2World, Vec<FileId>) {
     let mut world = world_with(0);
     world.server.credits_max = 512;
     let mut files = Vec::new();
     for name in names {
         world.server.files.insert((*name).to_owned(), contents(100));
-        let file = world.create(0, &Create::open(name));
+        let file = world.create(0, &Smb2CreateParameters::open(name));
         read(&mut world, 0, file, 0, 10);
         files.push(file);
     }
     (world, files)
 }
 
-fn answer(world: &World, id: u64) -> Option<&Answer> {
+fn answer(world: &Smb2World, id: u64) -> Option<&Smb2Response> {
     world.clients[0].answered.get(&id)
 }
 
-fn succeeded(world: &World, id: u64) -> bool {
+fn succeeded(world: &Smb2World, id: u64) -> bool {
     answer(world, id).is_some_and(|answer| answer.header.status == status::SUCCESS)
 }
 
@@ -147,7 +152,7 @@ fn a_loss_is_told_by_all_that_follows_and_by_nothing_of_another_open() {
                 world.is_cut = true;
                 let early = world.ask(0, &messages::write(files[0], 0, &[7; 1_000]));
                 assert_eq!(early.header.status, status::SUCCESS);
-                world.send(other, &Create::open("a").request());
+                world.send(other, &Smb2CreateParameters::open("a").request());
                 world.run_for(cut);
                 world.is_cut = false;
                 status::UNEXPECTED_IO_ERROR
@@ -187,7 +192,7 @@ fn who_opens_a_file_waits_for_twelve_seconds_at_most_whatever_ends() {
                     comes(end, &mut world);
                 }
                 let start = world.now;
-                let wanted = world.send(other, &Create::open("a").request());
+                let wanted = world.send(other, &Smb2CreateParameters::open("a").request());
                 if !is_before {
                     world.run_for(Duration::from_millis(moment));
                     comes(end, &mut world);
@@ -196,9 +201,9 @@ fn who_opens_a_file_waits_for_twelve_seconds_at_most_whatever_ends() {
                 assert_eq!(answer.header.status, status::SUCCESS);
                 let waited = world.now.since(start);
                 let most = match end {
-                    End::NearDies | End::IsCut => BREAKER_WAITS,
+                    FlowEnding::NearDies | FlowEnding::IsCut => BREAKER_WAITS,
                     // The server's opens end with their connection.
-                    End::FarDies | End::ServerEnds => Duration::from_millis(moment),
+                    FlowEnding::FarDies | FlowEnding::ServerEnds => Duration::from_millis(moment),
                 };
                 assert!(waited <= most, "{end:?}, {moment}: {waited:?}");
             }
@@ -208,7 +213,7 @@ fn who_opens_a_file_waits_for_twelve_seconds_at_most_whatever_ends() {
 
 #[test]
 fn what_others_were_given_is_not_answered_near_the_client() {
-    for end in [End::FarDies, End::IsCut] {
+    for end in [FlowEnding::FarDies, FlowEnding::IsCut] {
         let mut world = world_with(1_000_000);
         let other = world.beside();
         let file = open(&mut world, 0);
@@ -218,7 +223,7 @@ fn what_others_were_given_is_not_answered_near_the_client() {
         world.run_for(Duration::from_secs(1));
         comes(end, &mut world);
         let start = world.now;
-        let wanted = world.send(other, &Create::open("a").request());
+        let wanted = world.send(other, &Smb2CreateParameters::open("a").request());
         let mut last = None;
         for step in 0..200 {
             let request = messages::read(file, 50_000 + step * 1_000, 1_000);
@@ -230,7 +235,7 @@ fn what_others_were_given_is_not_answered_near_the_client() {
                 last = Some(world.now);
                 let is_given = world.clients[other].answered.contains_key(&wanted);
                 // A node that is gone takes the server's promise with it, and is missed only then.
-                assert!(!is_given || end == End::FarDies, "step {step}");
+                assert!(!is_given || end == FlowEnding::FarDies, "step {step}");
             }
             world.run_for(Duration::from_millis(100));
         }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::super::testing::messages::{self, Create};
-use super::super::testing::world::{Answer, World};
+use super::super::testing::messages::{self, Smb2CreateParameters};
+use super::super::testing::world::{Smb2Response, Smb2World};
 use super::super::wire::FileId;
 use super::super::wire::header::status;
 use super::super::wire::query_info::information;
@@ -15,18 +15,18 @@ const FULL_SIZE: u8 = 7;
 /// FILE_READ_ATTRIBUTES.
 const ATTRIBUTES: u32 = 0x80;
 
-fn root(world: &mut World) -> FileId {
+fn root(world: &mut Smb2World) -> FileId {
     world.create(
         0,
-        &Create {
+        &Smb2CreateParameters {
             access: ATTRIBUTES,
-            ..Create::directory("")
+            ..Smb2CreateParameters::directory("")
         },
     )
 }
 
 /// Bytes that are used, and the class that the server was asked for.
-fn used(answer: &Answer) -> (u64, Option<u8>) {
+fn used(answer: &Smb2Response) -> (u64, Option<u8>) {
     assert_eq!(answer.header.status, status::SUCCESS);
     let found = information(&answer.body).unwrap();
     let used = u64::from_le_bytes(found[..8].try_into().unwrap());
@@ -34,7 +34,7 @@ fn used(answer: &Answer) -> (u64, Option<u8>) {
 }
 
 /// Opens the root and asks; the answer, and round trips.
-fn ask(world: &mut World, class: u8) -> ((u64, Option<u8>), f64) {
+fn ask(world: &mut Smb2World, class: u8) -> ((u64, Option<u8>), f64) {
     let start = world.now;
     let root = root(world);
     let answer = world.ask(0, &messages::query_file_system(root, class));
@@ -43,7 +43,7 @@ fn ask(world: &mut World, class: u8) -> ((u64, Option<u8>), f64) {
 }
 
 /// What is left comes to the server and is answered there.
-fn settle(world: &mut World) {
+fn settle(world: &mut Smb2World) {
     world.run_for(Duration::from_secs(2));
     assert!(world.let_go.is_none(), "{:?}", world.let_go);
 }
@@ -148,7 +148,7 @@ fn long_answers_and_answers_for_short_questions_are_the_servers() {
 
 #[test]
 fn a_question_and_a_close_at_once_are_answered_in_order() {
-    let mut world = World::new(DELAY);
+    let mut world = Smb2World::new(DELAY);
     world.set_up(0);
     let root = root(&mut world);
     let question = world.send(0, &messages::query_file_system(root, SIZE));

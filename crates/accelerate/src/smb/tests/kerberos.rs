@@ -4,32 +4,36 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::Settings;
-use super::super::testing::login::{Login, exchange};
+use super::super::SmbSettings;
+use super::super::testing::login::{UserLogin, exchange};
 use super::super::testing::messages;
-use super::super::testing::server::{Sealing, Signing};
-use super::super::testing::world::World;
+use super::super::testing::server::{EncryptionPolicy, SigningPolicy};
+use super::super::testing::world::Smb2World;
 use super::{DELAY, contents, open, read};
-use crate::credentials::Accounts;
-use crate::credentials::kerberos::testing::Exchange;
-use crate::smb::keys::Algorithm;
+use crate::credentials::DelegatedAccounts;
+use crate::credentials::kerberos::testing::KerberosExchange;
+use crate::smb::keys::SigningAlgorithm;
 use crate::{LettingGo, ReasonCode};
 
 const BLOCK: u32 = 60_000;
 
 /// Every dialect with what it signs by.
-const WAYS: [(u16, Algorithm); 3] = [
-    (0x0210, Algorithm::HmacSha256),
-    (0x0302, Algorithm::AesCmac),
-    (0x0311, Algorithm::AesCmac),
+const WAYS: [(u16, SigningAlgorithm); 3] = [
+    (0x0210, SigningAlgorithm::HmacSha256),
+    (0x0302, SigningAlgorithm::AesCmac),
+    (0x0311, SigningAlgorithm::AesCmac),
 ];
 
 /// A world whose server takes the client's ticket, with the file "a", before anybody is connected.
-fn unconnected(settings: Settings, (dialect, algorithm): (u16, Algorithm), length: usize) -> World {
-    let mut world = World::with_settings(DELAY, settings);
+fn unconnected(
+    settings: SmbSettings,
+    (dialect, algorithm): (u16, SigningAlgorithm),
+    length: usize,
+) -> Smb2World {
+    let mut world = Smb2World::with_settings(DELAY, settings);
     world.server.dialect = dialect;
-    world.server.signing = Some(Signing {
-        login: Login::Ticket,
+    world.server.signing = Some(SigningPolicy {
+        login: UserLogin::Ticket,
         algorithm,
         is_required: true,
     });
@@ -37,15 +41,15 @@ fn unconnected(settings: Settings, (dialect, algorithm): (u16, Algorithm), lengt
     world
 }
 
-fn with_keytab(exchange: &Exchange) -> Settings {
-    Settings {
+fn with_keytab(exchange: &KerberosExchange) -> SmbSettings {
+    SmbSettings {
         keytab: Some(Arc::new(exchange.keytab())),
-        ..Settings::STRICT
+        ..SmbSettings::STRICT
     }
 }
 
 /// Reads the file and writes it again, block by block; the round trips that both took.
-fn read_and_write(world: &mut World, length: usize) -> [f64; 2] {
+fn read_and_write(world: &mut Smb2World, length: usize) -> [f64; 2] {
     let file = open(world, 0);
     let start = world.now;
     let mut got = Vec::new();
@@ -72,7 +76,7 @@ fn a_client_with_a_ticket_is_read_ahead_of_and_written_behind() {
         (WAYS[0], None),
         (WAYS[1], None),
         (WAYS[2], None),
-        (WAYS[2], Some(Sealing::OfSessions(2))),
+        (WAYS[2], Some(EncryptionPolicy::OfSessions(2))),
     ] {
         let mut world = unconnected(with_keytab(&exchange()), way, length);
         world.server.credits_max = 64;
@@ -95,7 +99,7 @@ fn a_client_that_shows_a_ticket_again_goes_on_being_served() {
         (WAYS[0], None),
         (WAYS[1], None),
         (WAYS[2], None),
-        (WAYS[2], Some(Sealing::OfSessions(2))),
+        (WAYS[2], Some(EncryptionPolicy::OfSessions(2))),
     ] {
         let mut world = unconnected(with_keytab(&exchange()), way, 300_000);
         world.server.sealing = sealing;
@@ -117,12 +121,12 @@ fn a_client_that_shows_a_ticket_again_goes_on_being_served() {
 
 #[test]
 fn without_the_services_key_a_session_with_a_ticket_passes_byte_for_byte() {
-    let accounts = Accounts::parse("*\\anna:password:secret").unwrap();
-    let with_accounts = Settings {
+    let accounts = DelegatedAccounts::parse("*\\anna:password:secret").unwrap();
+    let with_accounts = SmbSettings {
         accounts: Some(Arc::new(accounts)),
-        ..Settings::STRICT
+        ..SmbSettings::STRICT
     };
-    let renewed = Exchange {
+    let renewed = KerberosExchange {
         service_key: 0x99,
         ..exchange()
     };
@@ -140,7 +144,7 @@ fn without_the_services_key_a_session_with_a_ticket_passes_byte_for_byte() {
             assert_eq!(world.let_go, Some(LettingGo::LetGo { reason }));
             assert_eq!((world.clients[0].forged, world.server.refused), (0, 0));
             // The server says to a client beside it what it said to this one.
-            let mut direct = World::new(DELAY);
+            let mut direct = Smb2World::new(DELAY);
             direct.server.dialect = way.0;
             direct.server.signing = world.server.signing.clone();
             direct.server.files.insert("a".to_owned(), contents(50_000));

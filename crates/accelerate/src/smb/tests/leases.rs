@@ -3,25 +3,25 @@
 
 use std::time::Duration;
 
-use super::super::Settings;
-use super::super::frames::{Frame, TAKES_OFFERS};
-use super::super::testing::messages::{self, Create, Request};
-use super::super::testing::world::{FAR, World};
+use super::super::SmbSettings;
+use super::super::frames::{HalfFrame, TAKES_OFFERS};
+use super::super::testing::messages::{self, Smb2CreateParameters, Smb2Message};
+use super::super::testing::world::{FAR, Smb2World};
 use super::super::wire::FileId;
-use super::super::wire::create::CreateAnswer;
+use super::super::wire::create::CreateResponse;
 use super::super::wire::header::{command, status};
 use super::super::wire::lease::{LeaseBreak, LeaseKey};
 use super::{contents, read, world_with};
-use crate::Input;
+use crate::AcceleratorInput;
 
 pub(super) const KEY: u8 = 7;
 
-pub(super) fn leased(world: &mut World) -> FileId {
-    world.create(0, &Create::leased("a", KEY))
+pub(super) fn leased(world: &mut Smb2World) -> FileId {
+    world.create(0, &Smb2CreateParameters::leased("a", KEY))
 }
 
 /// Whether a request is answered at once, and not by the server.
-pub(super) fn is_answered_here(world: &mut World, request: &Request) -> bool {
+pub(super) fn is_answered_here(world: &mut Smb2World, request: &Smb2Message) -> bool {
     let start = world.now;
     let answer = world.ask(0, request);
     assert_eq!(answer.header.status, status::SUCCESS);
@@ -29,7 +29,7 @@ pub(super) fn is_answered_here(world: &mut World, request: &Request) -> bool {
 }
 
 /// Runs until client 0 hears of a break; what is left of its lease.
-fn hears_of_a_break(world: &mut World) -> LeaseBreak {
+fn hears_of_a_break(world: &mut Smb2World) -> LeaseBreak {
     let heard = world.run_until(Duration::from_secs(1), |world| {
         !world.clients[0].unasked.is_empty()
     });
@@ -45,13 +45,13 @@ fn a_serial_reader_under_its_own_lease_waits_no_longer_than_another() {
     for piece in [usize::MAX, 77] {
         let mut world = world_with(1_200_000);
         world.piece = piece;
-        let create = Create::leased("a", KEY).request();
+        let create = Smb2CreateParameters::leased("a", KEY).request();
         let answer = world.ask(0, &create);
         // The client gets its lease as the server gave it.
-        let lease = CreateAnswer::lease(&[&[0; 64][..], &answer.body].concat());
+        let lease = CreateResponse::lease(&[&[0; 64][..], &answer.body].concat());
         let lease = lease.unwrap().expect("it has a lease");
         assert!(lease.key == LeaseKey([KEY; 16]) && lease.is_exclusive());
-        let file = CreateAnswer::parse(&answer.body).unwrap().file;
+        let file = CreateResponse::parse(&answer.body).unwrap().file;
         let start = world.now;
         let mut got = Vec::new();
         while got.len() < 1_200_000 {
@@ -74,7 +74,7 @@ fn writes_are_answered_under_a_lease_and_stand_before_a_breaker_sees_the_file() 
             &messages::write(file, block * 10, &[block as u8; 10])
         ));
     }
-    let wanted = world.send(other, &Create::open("a").request());
+    let wanted = world.send(other, &Smb2CreateParameters::open("a").request());
     hears_of_a_break(&mut world);
     // What the client says now is the server's to answer; and it says when the breaker may go on.
     assert!(!is_answered_here(
@@ -85,7 +85,7 @@ fn writes_are_answered_under_a_lease_and_stand_before_a_breaker_sees_the_file() 
     let key = LeaseKey([KEY; 16]);
     world.ask(0, &messages::acknowledge_lease(key, 3));
     let answer = world.wait(other, wanted);
-    let theirs = CreateAnswer::parse(&answer.body).unwrap().file;
+    let theirs = CreateResponse::parse(&answer.body).unwrap().file;
     assert_eq!(read(&mut world, other, theirs, 0, 10), b"late\0\0\0\0\0\0");
     for block in 1..20 {
         let data = read(&mut world, other, theirs, block * 10, 10);
@@ -106,14 +106,14 @@ fn a_break_at_every_moment_of_a_read_under_a_lease_leaves_nothing_stale() {
         let first = world.send(0, &messages::read(file, 0, 20_000));
         let second = world.send(0, &messages::read(file, 20_000, 20_000));
         world.run_for(Duration::from_millis(moment * 5));
-        let created = world.send(other, &Create::open("a").request());
+        let created = world.send(other, &Smb2CreateParameters::open("a").request());
         hears_of_a_break(&mut world);
         assert_eq!(world.wait(0, first).data(), &contents(300_000)[..20_000]);
         world.wait(0, second);
         let key = LeaseKey([KEY; 16]);
         world.ask(0, &messages::acknowledge_lease(key, 1));
         let answer = world.wait(other, created);
-        let theirs = CreateAnswer::parse(&answer.body).unwrap();
+        let theirs = CreateResponse::parse(&answer.body).unwrap();
         world.ask(other, &messages::write(theirs.file, 0, &[1; 300_000]));
         for block in 0..15 {
             let data = read(&mut world, 0, file, block * 20_000, 20_000);
@@ -180,12 +180,12 @@ fn a_write_while_another_open_of_the_lease_is_under_way_is_seen_by_it() {
         let mut world = world_with(100_000);
         let first = leased(&mut world);
         world.run_for(Duration::from_secs(1));
-        let created = world.send(0, &Create::leased("a", KEY).request());
+        let created = world.send(0, &Smb2CreateParameters::leased("a", KEY).request());
         world.run_for(Duration::from_millis(moment * 5));
         world.ask(0, &messages::write(first, 99_000, &[9; 3_000]));
         world.run_for(Duration::from_millis(moment % 3 * 30));
         let answer = world.wait(0, created);
-        let second = CreateAnswer::parse(&answer.body).unwrap().file;
+        let second = CreateResponse::parse(&answer.body).unwrap().file;
         let start = if moment % 2 == 0 { 99_000 } else { 40_000 };
         let mut expected = contents(100_000);
         expected.resize(102_000, 0);
@@ -204,12 +204,12 @@ fn an_open_is_answered_for_though_another_file_was_written_to_while_it_was_under
     for moment in 0..12 {
         let mut world = world_with(100_000);
         world.server.files.insert("b".to_owned(), contents(10));
-        let other = world.create(0, &Create::open("b"));
-        let created = world.send(0, &Create::leased("a", KEY).request());
+        let other = world.create(0, &Smb2CreateParameters::open("b"));
+        let created = world.send(0, &Smb2CreateParameters::leased("a", KEY).request());
         world.run_for(Duration::from_millis(moment * 10));
         world.send(0, &messages::write(other, 0, b"b"));
         let answer = world.wait(0, created);
-        let file = CreateAnswer::parse(&answer.body).unwrap().file;
+        let file = CreateResponse::parse(&answer.body).unwrap().file;
         world.run_for(Duration::from_secs(1));
         let first = messages::read(file, 0, 10_000);
         assert!(is_answered_here(&mut world, &first), "at {moment}");
@@ -225,9 +225,9 @@ fn an_open_is_answered_for_though_another_file_was_written_to_while_it_was_under
 fn an_open_that_can_outlive_its_connection_is_read_ahead_for_and_written_to_by_the_server() {
     for context in [b"DHnQ", b"DH2Q"] {
         let mut world = world_with(300_000);
-        let create = Create {
+        let create = Smb2CreateParameters {
             context: Some(context),
-            ..Create::leased("a", KEY)
+            ..Smb2CreateParameters::leased("a", KEY)
         };
         let file = world.create(0, &create);
         world.run_for(Duration::from_secs(1));
@@ -245,9 +245,9 @@ fn an_open_that_can_outlive_its_connection_is_read_ahead_for_and_written_to_by_t
 /// another open of the lease.
 #[test]
 fn beside_an_open_that_can_outlive_its_connection_no_other_of_its_lease_writes_early() {
-    let durable = Create {
+    let durable = Smb2CreateParameters {
         context: Some(b"DH2Q"),
-        ..Create::leased("a", KEY)
+        ..Smb2CreateParameters::leased("a", KEY)
     };
     let mut world = world_with(300_000);
     let before = leased(&mut world);
@@ -276,8 +276,8 @@ fn beside_an_open_that_can_outlive_its_connection_no_other_of_its_lease_writes_e
 /// From when such an open can be there, the connection may break and its client go on with what it has written.
 #[test]
 fn all_that_was_answered_stands_at_the_server_before_it_opens_what_can_outlive_the_connection() {
-    let open = Create::leased("a", KEY);
-    let [durable, again] = [b"DH2Q", b"DH2C"].map(|context| Create {
+    let open = Smb2CreateParameters::leased("a", KEY);
+    let [durable, again] = [b"DH2Q", b"DH2C"].map(|context| Smb2CreateParameters {
         context: Some(context),
         ..open
     });
@@ -321,9 +321,9 @@ fn all_that_was_answered_stands_at_the_server_before_it_opens_what_can_outlive_t
 /// A WRITE behind a compound may be answered already as that comes to the server.
 #[test]
 fn what_was_answered_behind_a_compound_goes_before_what_it_opens_to_outlive_the_connection() {
-    let durable = Create {
+    let durable = Smb2CreateParameters {
         context: Some(b"DH2Q"),
-        ..Create::leased("a", KEY)
+        ..Smb2CreateParameters::leased("a", KEY)
     };
     let ways = |file: FileId| {
         let alone = (true, [durable.request(), messages::echo()]);
@@ -363,12 +363,12 @@ fn what_was_answered_behind_a_compound_goes_before_what_it_opens_to_outlive_the_
 /// What cannot be watched is the file of that open, and no other.
 #[test]
 fn an_open_in_a_compound_leaves_the_leases_of_other_files_alone() {
-    let directory = Create {
+    let directory = Smb2CreateParameters {
         oplock: 0xff,
         lease: Some((LeaseKey([9; 16]), 3)),
-        ..Create::directory("")
+        ..Smb2CreateParameters::directory("")
     };
-    for create in [Create::leased("b", 9), directory] {
+    for create in [Smb2CreateParameters::leased("b", 9), directory] {
         let mut world = world_with(300_000);
         world.server.files.insert("b".to_owned(), contents(10));
         let file = leased(&mut world);
@@ -387,9 +387,9 @@ fn an_open_in_a_compound_leaves_the_leases_of_other_files_alone() {
 #[test]
 fn nothing_is_read_ahead_while_a_write_is_under_way() {
     let mut world = world_with(300_000);
-    let create = Create {
+    let create = Smb2CreateParameters {
         context: Some(b"DH2Q"),
-        ..Create::leased("a", KEY)
+        ..Smb2CreateParameters::leased("a", KEY)
     };
     let file = world.create(0, &create);
     for block in 0..3 {
@@ -408,17 +408,17 @@ fn nothing_is_read_ahead_while_a_write_is_under_way() {
 
 #[test]
 fn a_lease_that_others_share_or_that_is_not_understood_is_no_licence() {
-    let plain = Create::leased("a", KEY);
+    let plain = Smb2CreateParameters::leased("a", KEY);
     let key = LeaseKey([KEY; 16]);
-    let to_read = Create {
+    let to_read = Smb2CreateParameters {
         lease: Some((key, 3)),
         ..plain
     };
-    let again = Create {
+    let again = Smb2CreateParameters {
         context: Some(b"DHnC"),
         ..plain
     };
-    let unbuffered = Create {
+    let unbuffered = Smb2CreateParameters {
         options: 0x8,
         ..plain
     };
@@ -440,8 +440,8 @@ fn a_lease_that_others_share_or_that_is_not_understood_is_no_licence() {
 /// Through what cannot be watched the file may change.
 #[test]
 fn an_open_of_the_lease_in_a_compound_or_with_what_is_not_understood_ends_the_licence() {
-    let plain = Create::leased("a", KEY);
-    let unbuffered = Create {
+    let plain = Smb2CreateParameters::leased("a", KEY);
+    let unbuffered = Smb2CreateParameters {
         options: 0x8,
         ..plain
     };
@@ -458,7 +458,7 @@ fn an_open_of_the_lease_in_a_compound_or_with_what_is_not_understood_ends_the_li
             false => world.send(0, &unbuffered.request()),
         };
         let answer = world.wait(0, id);
-        let second = CreateAnswer::parse(&answer.body).unwrap().file;
+        let second = CreateResponse::parse(&answer.body).unwrap().file;
         world.ask(0, &messages::write(second, 10_000, b"changed"));
         assert_eq!(read(&mut world, 0, first, 10_000, 7), b"changed");
         assert!(!is_answered_here(
@@ -479,9 +479,9 @@ fn for_attributes_a_leased_file_may_be_opened_again() {
     world.run_for(Duration::from_secs(1));
     let second = world.create(
         0,
-        &Create {
+        &Smb2CreateParameters {
             access: 0x0012_0080,
-            ..Create::leased("a", KEY)
+            ..Smb2CreateParameters::leased("a", KEY)
         },
     );
     world.ask(0, &messages::query_length(second));
@@ -532,9 +532,9 @@ fn a_leased_file_that_is_emptied_by_its_holder_is_read_from_the_server() {
     world.run_for(Duration::from_secs(1));
     let second = world.create(
         0,
-        &Create {
+        &Smb2CreateParameters {
             disposition: 5,
-            ..Create::leased("a", KEY)
+            ..Smb2CreateParameters::leased("a", KEY)
         },
     );
     assert_eq!(read(&mut world, 0, first, 10_000, 10), b"");
@@ -544,12 +544,12 @@ fn a_leased_file_that_is_emptied_by_its_holder_is_read_from_the_server() {
 
 #[test]
 fn a_near_half_of_an_earlier_release_is_given_no_leases() {
-    let mut world = World::with_settings(super::DELAY, Settings::STRICT);
-    let speaks = Frame::Speaks {
+    let mut world = Smb2World::with_settings(super::DELAY, SmbSettings::STRICT);
+    let speaks = HalfFrame::Speaks {
         version: TAKES_OFFERS,
     };
     world.run_for(Duration::from_secs(1));
-    world.input(FAR, Input::Wan(speaks.emit()));
+    world.input(FAR, AcceleratorInput::Wan(speaks.emit()));
     world.server.files.insert("a".to_owned(), contents(100_000));
     world.set_up(0);
     let file = leased(&mut world);
@@ -564,9 +564,9 @@ fn a_write_through_what_is_not_watched_waits_for_those_that_were_answered() {
     let first = leased(&mut world);
     world.run_for(Duration::from_secs(1));
     world.server.holds_writes = true;
-    let unbuffered = Create {
+    let unbuffered = Smb2CreateParameters {
         options: 0x8,
-        ..Create::leased("a", KEY)
+        ..Smb2CreateParameters::leased("a", KEY)
     };
     let opening = world.send(0, &unbuffered.request());
     world.run_for(Duration::from_millis(80));
@@ -575,7 +575,7 @@ fn a_write_through_what_is_not_watched_waits_for_those_that_were_answered() {
         &messages::write(first, 0, b"older")
     ));
     let answer = world.wait(0, opening);
-    let second = CreateAnswer::parse(&answer.body).unwrap().file;
+    let second = CreateResponse::parse(&answer.body).unwrap().file;
     let writing = world.send(0, &messages::write(second, 0, b"newer"));
     world.run_for(Duration::from_secs(1));
     // The last that has come is done first.
@@ -607,7 +607,7 @@ fn a_lease_that_is_broken_in_part_is_no_licence_any_more() {
 fn of_two_opens_at_once_of_which_one_empties_the_file_none_is_served() {
     for empties_first in [true, false] {
         let mut world = world_with(300_000);
-        let plain = Create::leased("a", KEY).request();
+        let plain = Smb2CreateParameters::leased("a", KEY).request();
         // FILE_OVERWRITE_IF ([MS-SMB2] §2.2.13).
         let mut emptying = plain.clone();
         emptying.body[36..40].copy_from_slice(&5_u32.to_le_bytes());
@@ -622,7 +622,7 @@ fn of_two_opens_at_once_of_which_one_empties_the_file_none_is_served() {
         for id in frames.map(|(ids, _)| ids[0]) {
             let answer = world.wait(0, id);
             assert_eq!(answer.header.status, status::SUCCESS);
-            let file = CreateAnswer::parse(&answer.body).unwrap().file;
+            let file = CreateResponse::parse(&answer.body).unwrap().file;
             world.run_for(Duration::from_secs(1));
             let start = world.now;
             world.ask(0, &messages::read(file, 0, 1_000));
@@ -641,9 +641,9 @@ fn a_handle_that_is_taken_up_again_without_a_word_of_its_lease_ends_the_licence(
         &mut world,
         &messages::read(file, 0, 1_000)
     ));
-    let again = Create {
+    let again = Smb2CreateParameters {
         context: Some(b"DHnC"),
-        ..Create::open("a")
+        ..Smb2CreateParameters::open("a")
     };
     world.send(0, &again.request());
     world.run_for(Duration::from_secs(1));

@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use super::super::testing::messages::{self, frame};
-use super::super::testing::server::Server;
-use super::super::testing::world::World;
+use super::super::testing::server::Smb2Server;
+use super::super::testing::world::Smb2World;
 use super::super::wire::header::flag;
-use super::super::{Consistency, Settings};
+use super::super::{ConsistencyMode, SmbSettings};
 use super::{DELAY, contents, open, read, world_with};
 use crate::{LettingGo, ReasonCode};
 
 #[test]
 fn a_signed_request_lets_go_before_anything_is_altered() {
-    let mut world = World::new(DELAY);
+    let mut world = Smb2World::new(DELAY);
     world.ask(0, &messages::negotiate());
     let answer = world.ask(0, &messages::session_setup());
     world.clients[0].session = answer.header.session;
@@ -30,7 +30,7 @@ fn a_signed_request_lets_go_before_anything_is_altered() {
     assert_eq!(read(&mut world, 0, file, 0, 1_000), contents(1_000));
     assert_eq!(read(&mut world, 0, file, 1_000, 10).len(), 10);
     // Every byte is the server's own.
-    let mut direct = Server::new();
+    let mut direct = Smb2Server::new();
     direct.connect();
     direct.files.insert("a".to_owned(), contents(100_000));
     let mut bytes = Vec::new();
@@ -38,7 +38,7 @@ fn a_signed_request_lets_go_before_anything_is_altered() {
         (0, 0, messages::negotiate()),
         (0, 0, messages::session_setup()),
         (77, 0, signed),
-        (77, 5, super::Create::open("a").request()),
+        (77, 5, super::Smb2CreateParameters::open("a").request()),
         (77, 5, messages::read(file, 0, 1_000)),
         (77, 5, messages::read(file, 1_000, 10)),
     ];
@@ -67,24 +67,24 @@ fn what_is_not_smb2_passes_with_its_reason() {
     for (bytes, reason) in cases {
         for piece in [1, 2, 5, 100] {
             let mut far = super::super::build(
-                crate::Half::Far,
-                Settings::STRICT,
-                vocab::Random::from_seed(1),
+                crate::WanEnd::Far,
+                SmbSettings::STRICT,
+                vocab::SeededRandom::from_seed(1),
             );
             let mut out = Vec::new();
             let mut gone = None;
-            far.handle(vocab::Time::ZERO, crate::Input::Start);
+            far.handle(vocab::Time::ZERO, crate::AcceleratorInput::Start);
             for chunk in bytes.chunks(piece) {
                 if gone.is_none() {
-                    let segment = vocab::Segment::control(bytes::Bytes::copy_from_slice(chunk));
-                    far.handle(vocab::Time::ZERO, crate::Input::Wan(segment));
+                    let segment = vocab::FlowSegment::control(bytes::Bytes::copy_from_slice(chunk));
+                    far.handle(vocab::Time::ZERO, crate::AcceleratorInput::Wan(segment));
                 } else {
                     out.extend_from_slice(chunk);
                 }
                 while let Some(output) = far.poll_output() {
                     match output {
-                        crate::Output::ToLan(bytes) => out.extend_from_slice(&bytes),
-                        crate::Output::LettingGo(LettingGo::LetGo { reason }) => {
+                        crate::AcceleratorOutput::ToLan(bytes) => out.extend_from_slice(&bytes),
+                        crate::AcceleratorOutput::LettingGo(LettingGo::LetGo { reason }) => {
                             gone = Some(reason);
                         }
                         _ => {}
@@ -114,11 +114,11 @@ fn a_signed_request_after_an_open_was_served_ends_the_flow() {
 
 #[test]
 fn switched_off_it_lets_go_at_once() {
-    let settings = Settings {
-        consistency: Consistency::Off,
-        ..Settings::STRICT
+    let settings = SmbSettings {
+        consistency: ConsistencyMode::Off,
+        ..SmbSettings::STRICT
     };
-    let mut world = World::with_settings(DELAY, settings);
+    let mut world = Smb2World::with_settings(DELAY, settings);
     world.set_up(0);
     world.server.files.insert("a".to_owned(), contents(1_000));
     let file = open(&mut world, 0);

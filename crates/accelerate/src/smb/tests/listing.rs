@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use vocab::Random;
+use vocab::SeededRandom;
 
 use super::super::config::{LISTING_BLOCK, LISTINGS_AHEAD, OUTSTANDING_MAX};
-use super::super::testing::messages::{self, Create};
+use super::super::testing::messages::{self, Smb2CreateParameters};
 use super::super::testing::server::{FILE_CLOSED, INVALID_INFO_CLASS, NO_CLASS};
-use super::super::testing::world::{Answer, World};
+use super::super::testing::world::{Smb2Response, Smb2World};
 use super::super::wire::FileId;
 use super::super::wire::directory::entries;
 use super::super::wire::header::{command, status};
@@ -17,8 +17,8 @@ use crate::{LettingGo, ReasonCode};
 const SINGLE: u8 = 2;
 
 /// A world whose client is connected, and a directory with so many names.
-fn world_with(names: usize) -> World {
-    let mut world = World::new(DELAY);
+fn world_with(names: usize) -> Smb2World {
+    let mut world = Smb2World::new(DELAY);
     for name in 0..names {
         let name = format!("file-{name:05}");
         world.server.files.insert(name, Vec::new());
@@ -28,7 +28,7 @@ fn world_with(names: usize) -> World {
     world
 }
 
-fn names(answer: &Answer) -> Vec<String> {
+fn names(answer: &Smb2Response) -> Vec<String> {
     if answer.header.status == status::NO_MORE_FILES {
         return Vec::new();
     }
@@ -45,7 +45,7 @@ fn names(answer: &Answer) -> Vec<String> {
 }
 
 /// Lists until there is no more.
-fn list_all(world: &mut World, who: usize, directory: FileId, length: u32) -> Vec<String> {
+fn list_all(world: &mut Smb2World, who: usize, directory: FileId, length: u32) -> Vec<String> {
     let mut all = Vec::new();
     loop {
         let answer = world.ask(who, &messages::list(directory, 0, length));
@@ -57,25 +57,25 @@ fn list_all(world: &mut World, who: usize, directory: FileId, length: u32) -> Ve
     }
 }
 
-fn directory(world: &mut World) -> FileId {
-    world.create(0, &Create::directory(""))
+fn directory(world: &mut Smb2World) -> FileId {
+    world.create(0, &Smb2CreateParameters::directory(""))
 }
 
-fn all(world: &World) -> Vec<String> {
+fn all(world: &Smb2World) -> Vec<String> {
     world.server.files.keys().cloned().collect()
 }
 
 /// What a stock smbclient asks to list a directory and the free space.
-fn stock_listing(world: &mut World) -> f64 {
+fn stock_listing(world: &mut Smb2World) -> f64 {
     let start = world.now;
     let file = directory(world);
     assert_eq!(list_all(world, 0, file, 8 << 20), all(world));
     world.ask(0, &messages::close(file));
     let root = world.create(
         0,
-        &Create {
+        &Smb2CreateParameters {
             access: 0x80,
-            ..Create::directory("")
+            ..Smb2CreateParameters::directory("")
         },
     );
     world.ask(0, &messages::query_file_system(root, 3));
@@ -135,7 +135,7 @@ fn a_client_sees_the_file_that_it_made_before_it_asked() {
     for pause in [0, 40, 51, 99, 101, 150] {
         let mut world = world_with(10);
         let file = directory(&mut world);
-        let made = world.send(0, &Create::open("made").request());
+        let made = world.send(0, &Smb2CreateParameters::open("made").request());
         world.run_for(Duration::from_millis(pause));
         world.wait(0, made);
         assert_eq!(list_all(&mut world, 0, file, 65_536), all(&world));
@@ -147,12 +147,12 @@ fn a_client_sees_the_file_that_it_made_before_it_asked() {
 /// On a path so short that the first names still wait for their question.
 #[test]
 fn a_client_is_shown_what_it_has_made_since_the_first_names_came() {
-    let mut world = World::new(Duration::from_millis(4));
+    let mut world = Smb2World::new(Duration::from_millis(4));
     world.set_up(0);
-    world.create(0, &Create::open("old"));
+    world.create(0, &Smb2CreateParameters::open("old"));
     let directory = directory(&mut world);
     let start = world.now;
-    world.create(0, &Create::open("new"));
+    world.create(0, &Smb2CreateParameters::open("new"));
     let listed = list_all(&mut world, 0, directory, 65_536);
     assert_eq!(listed, ["new", "old"]);
     // With nothing made in between they are there at once.
@@ -396,9 +396,10 @@ fn a_closed_directory_is_not_listed() {
 
 #[test]
 fn what_was_asked_before_the_close_is_answered() {
-    let ends = [messages::close as fn(FileId) -> messages::Request, |_| {
-        messages::tree_disconnect()
-    }];
+    let ends = [
+        messages::close as fn(FileId) -> messages::Smb2Message,
+        |_| messages::tree_disconnect(),
+    ];
     for (takes, length) in TAKES
         .into_iter()
         .flat_map(|takes| [(takes, 16_384), (takes, 65_536)])
@@ -493,7 +494,7 @@ fn directories_that_are_never_listed_are_soon_read_no_more() {
 #[test]
 fn listings_at_random_while_names_come_and_go_are_never_of_the_past() {
     for seed in 0..20 {
-        let mut random = Random::from_seed(seed);
+        let mut random = SeededRandom::from_seed(seed);
         let mut world = world_with(1 + random.below(1_000) as usize);
         world.piece = [usize::MAX, 900, 177][random.below(3) as usize];
         for step in 0..15 {
@@ -503,7 +504,7 @@ fn listings_at_random_while_names_come_and_go_are_never_of_the_past() {
             }
             if random.below(3) == 0 {
                 let made = format!("made-{step}");
-                let made = world.create(0, &Create::open(&made));
+                let made = world.create(0, &Smb2CreateParameters::open(&made));
                 world.ask(0, &messages::close(made));
             }
             if random.below(3) == 0 {
@@ -536,7 +537,7 @@ fn questions_at_random_are_answered_from_where_the_client_stands() {
     for seed in 0..150 {
         // Who goes on as it began is never cut off.
         let is_steady = seed % 3 > 0;
-        let mut random = Random::from_seed(seed);
+        let mut random = SeededRandom::from_seed(seed);
         let mut world = world_with(random.below(2_500) as usize);
         let all = all(&world);
         world.piece = [usize::MAX, 900, 177][random.below(3) as usize];
@@ -565,7 +566,7 @@ fn questions_at_random_are_answered_from_where_the_client_stands() {
                     asked.push((id, flags, length));
                 }
                 for (id, flags, length) in asked {
-                    let is_there = |world: &World| world.clients[0].answered.contains_key(&id);
+                    let is_there = |world: &Smb2World| world.clients[0].answered.contains_key(&id);
                     world.run_until(Duration::from_secs(10), |world| {
                         world.let_go.is_some() || is_there(world)
                     });

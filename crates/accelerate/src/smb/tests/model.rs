@@ -9,20 +9,22 @@ mod trace;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use vocab::{Random, Time};
+use vocab::{SeededRandom, Time};
 
-use super::super::testing::messages::{self, Create, Request};
-use super::super::testing::server::{DISK_FULL, FULL, Happened};
-use super::super::testing::world::{FAR, NEAR, World};
+use super::super::testing::messages::{self, Smb2CreateParameters, Smb2Message};
+use super::super::testing::server::{DISK_FULL, FULL, HistoryEvent};
+use super::super::testing::world::{FAR, NEAR, Smb2World};
 use super::super::wire::FileId;
-use super::super::wire::create::CreateAnswer;
+use super::super::wire::create::CreateResponse;
 use super::super::wire::header::status;
 use super::super::wire::lease::{LeaseBreak, LeaseKey};
 use super::super::wire::oplock::OplockBreak;
-use super::super::{Consistency, Settings};
+use super::super::{ConsistencyMode, SmbSettings};
 use super::{DELAY, contents};
-use crate::Input;
-use trace::{Asked, Begins, Count, Moment, Op, Trace, Trouble};
+use crate::AcceleratorInput;
+use trace::{
+    ListingStart, ModelTrace, TraceCounts, TraceFaults, TraceMoment, TraceOperation, TraceRequest,
+};
 
 const NAMES: [&str; 5] = ["a", "b", "c", "d", "e"];
 /// Of the servers that were measured (docs/decisions/0044).
@@ -31,26 +33,26 @@ const SERVER_WAITS: Duration = Duration::from_secs(35);
 const SERVER_HOLDS: Duration = Duration::from_millis(100);
 /// After so long without a word a node counts its peer as gone.
 const SILENT_AFTER: Duration = Duration::from_secs(5);
-const RELAXED: Consistency = Consistency::Relaxed {
-    staleness: Consistency::STALENESS,
+const RELAXED: ConsistencyMode = ConsistencyMode::Relaxed {
+    staleness: ConsistencyMode::STALENESS,
 };
 const DEVICE_ERROR: u32 = 0xc000_0185;
 
 /// What a handle is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Use {
+enum HandleUse {
     Data {
         may_write: bool,
     },
     Attributes,
     /// To rename or delete.
     Names,
-    Listing(Listing),
+    Listing(ModelListing),
 }
 
 /// Where a client stands in a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Listing {
+enum ModelListing {
     Fresh,
     /// It waits for an answer.
     Asked,
@@ -61,41 +63,41 @@ enum Listing {
 }
 
 #[derive(Clone, Debug)]
-struct Handle {
+struct ModelHandle {
     file: FileId,
-    is_for: Use,
+    is_for: HandleUse,
     /// Where the last READ ended.
     at: u64,
 }
 
 /// What a client has to give back.
 #[derive(Clone, Copy, Debug)]
-enum Broken {
+enum BreakTarget {
     Oplock(FileId),
     Lease(LeaseKey),
 }
 
 /// What a client waits for.
 #[derive(Debug)]
-struct Waits {
+struct ClientWait {
     id: u64,
     place: usize,
-    opens: Option<(Use, bool)>,
+    opens: Option<(HandleUse, bool)>,
 }
 
 /// One run.
-struct Run {
-    random: Random,
-    world: World,
-    ops: Vec<Op>,
-    trouble: Trouble,
-    handles: [Vec<Handle>; 2],
-    waits: [Vec<Waits>; 2],
+struct ModelRun {
+    random: SeededRandom,
+    world: Smb2World,
+    ops: Vec<TraceOperation>,
+    trouble: TraceFaults,
+    handles: [Vec<ModelHandle>; 2],
+    waits: [Vec<ClientWait>; 2],
     /// Every open for which a client asked for an oplock.
     own_oplocks: BTreeSet<FileId>,
     /// Notices that have been looked at, and acknowledgements to come.
     heard: [usize; 2],
-    acknowledges: Vec<(Time, usize, Broken, u8)>,
+    acknowledges: Vec<(Time, usize, BreakTarget, u8)>,
     /// Oplocks that the server wants back, and since when.
     breaks: Vec<(Time, FileId)>,
     seen: usize,
@@ -112,20 +114,20 @@ struct Run {
     goes_through: Option<usize>,
 }
 
-impl Run {
-    fn new(seed: u64, consistency: Consistency) -> Self {
-        let mut random = Random::from_seed(seed);
-        let settings = Settings {
+impl ModelRun {
+    fn new(seed: u64, consistency: ConsistencyMode) -> Self {
+        let mut random = SeededRandom::from_seed(seed);
+        let settings = SmbSettings {
             consistency,
-            ..Settings::STRICT
+            ..SmbSettings::STRICT
         };
-        let mut world = World::with_settings(DELAY, settings);
+        let mut world = Smb2World::with_settings(DELAY, settings);
         world.server.credits_max = [1, 8, 64, 512][random.below(4) as usize];
         world.piece = [usize::MAX, usize::MAX, 1_000, 77][random.below(4) as usize];
         let scale = [200, 2_000, 20_000][random.below(3) as usize];
         let lists = [16_384, 65_536][random.below(2) as usize];
         let favourite = (random.below(2) == 0).then(|| random.below(3) as usize);
-        let is_relaxed = consistency != Consistency::Strict;
+        let is_relaxed = consistency != ConsistencyMode::Strict;
         if random.below(4) == 0 {
             // More names than one answer holds.
             let others = (0..200).map(|index| (format!("other-{index:03}"), Vec::new()));
@@ -140,7 +142,7 @@ impl Run {
         }
         world.set_up(0);
         if is_relaxed {
-            let file = world.create(0, &Create::directory(""));
+            let file = world.create(0, &Smb2CreateParameters::directory(""));
             let mut list = messages::list(file, 0, 65_536);
             list.body[2] = FULL;
             world.ask(0, &list);
@@ -148,7 +150,7 @@ impl Run {
         }
         world.beside();
         world.server.keep_history();
-        let mut trouble = Trouble::default();
+        let mut trouble = TraceFaults::default();
         if random.below(3) == 0 {
             world.server_takes = Duration::from_millis(random.below(40));
             trouble.is_slow = true;
@@ -176,8 +178,8 @@ impl Run {
         }
     }
 
-    fn moment(&self) -> Moment {
-        Moment {
+    fn moment(&self) -> TraceMoment {
+        TraceMoment {
             happened: self.world.server.happened(),
             at: self.world.now,
         }
@@ -190,30 +192,36 @@ impl Run {
         is_there && self.waits[who].len() < most && self.world.clients[who].credits() > 1
     }
 
-    fn ask(&mut self, who: usize, request: &Request, asked: Asked, opens: Option<(Use, bool)>) {
+    fn ask(
+        &mut self,
+        who: usize,
+        request: &Smb2Message,
+        asked: TraceRequest,
+        opens: Option<(HandleUse, bool)>,
+    ) {
         let sent = self.moment();
         let id = self.world.send(who, request);
         let place = self.ops.len();
-        self.ops.push(Op {
+        self.ops.push(TraceOperation {
             who,
             id,
             asked,
             sent,
             answered: None,
         });
-        self.waits[who].push(Waits { id, place, opens });
+        self.waits[who].push(ClientWait { id, place, opens });
     }
 
     /// Opens the file that comes next, to read it.
     fn open_next(&mut self, index: usize) {
         self.goes_through = Some((index + 1) % NAMES.len());
-        let create = Create {
+        let create = Smb2CreateParameters {
             access: 0x1,
             disposition: 1,
-            ..Create::open(NAMES[index])
+            ..Smb2CreateParameters::open(NAMES[index])
         };
-        let is_for = Use::Data { may_write: false };
-        let asked = Asked::Open { has_oplock: false };
+        let is_for = HandleUse::Data { may_write: false };
+        let asked = TraceRequest::Open { has_oplock: false };
         self.ask(0, &create.request(), asked, Some((is_for, false)));
     }
 
@@ -229,14 +237,14 @@ impl Run {
             _ => NAMES[random.below(5) as usize],
         };
         let (is_for, access, options) = match random.below(10) {
-            0 => (Use::Attributes, 0x80, 0x40),
-            1 | 2 => (Use::Names, 0x1_0080, 0x40),
-            3 => (Use::Listing(Listing::Fresh), 0x81, 0x1),
-            4 => (Use::Data { may_write: false }, 0x81, 0x40),
-            5 => (Use::Data { may_write: true }, 0x1_0083, 0x1040),
-            _ => (Use::Data { may_write: true }, 0x83, 0x40),
+            0 => (HandleUse::Attributes, 0x80, 0x40),
+            1 | 2 => (HandleUse::Names, 0x1_0080, 0x40),
+            3 => (HandleUse::Listing(ModelListing::Fresh), 0x81, 0x1),
+            4 => (HandleUse::Data { may_write: false }, 0x81, 0x40),
+            5 => (HandleUse::Data { may_write: true }, 0x1_0083, 0x1040),
+            _ => (HandleUse::Data { may_write: true }, 0x83, 0x40),
         };
-        let is_listing = matches!(is_for, Use::Listing(_));
+        let is_listing = matches!(is_for, HandleUse::Listing(_));
         let oplock = match random.below(6) {
             _ if is_listing => 0,
             0 => [1, 8, 9][random.below(3) as usize],
@@ -247,7 +255,7 @@ impl Run {
         let key = name.as_bytes()[0] + 16 * who as u8 + 32 * u8::from(random.below(8) == 0);
         let state = [1, 3, 5, 7, 7, 7][random.below(6) as usize];
         let lease = (oplock == 0xff).then_some((LeaseKey([key; 16]), state));
-        let create = Create {
+        let create = Smb2CreateParameters {
             name: if is_listing { "" } else { name },
             oplock,
             access,
@@ -256,7 +264,7 @@ impl Run {
                 _ => 7,
             },
             disposition: match random.below(8) {
-                _ if is_listing || !matches!(is_for, Use::Data { .. }) => 1,
+                _ if is_listing || !matches!(is_for, HandleUse::Data { .. }) => 1,
                 0 => [0, 2, 4, 5][random.below(4) as usize],
                 1 => 1,
                 _ => 3,
@@ -265,7 +273,7 @@ impl Run {
             context: None,
             lease,
         };
-        let asked = Asked::Open {
+        let asked = TraceRequest::Open {
             has_oplock: oplock > 0,
         };
         self.ask(who, &create.request(), asked, Some((is_for, oplock > 0)));
@@ -277,7 +285,7 @@ impl Run {
             return self.open(who);
         }
         let index = self.random.below(count) as usize;
-        let Handle {
+        let ModelHandle {
             file, is_for, at, ..
         } = self.handles[who][index];
         if self.random.below(9) == 0 {
@@ -286,30 +294,30 @@ impl Run {
                 0 => messages::close_with_attributes(file),
                 _ => messages::close(file),
             };
-            return self.ask(who, &request, Asked::Close { file }, None);
+            return self.ask(who, &request, TraceRequest::Close { file }, None);
         }
         match is_for {
-            Use::Data { may_write } => self.use_data(who, file, at, may_write),
-            Use::Attributes => {
+            HandleUse::Data { may_write } => self.use_data(who, file, at, may_write),
+            HandleUse::Attributes => {
                 let request = messages::query_length(file);
-                self.ask(who, &request, Asked::Length { file }, None);
+                self.ask(who, &request, TraceRequest::Length { file }, None);
             }
-            Use::Names => {
+            HandleUse::Names => {
                 let request = match self.random.below(2) {
                     0 => messages::delete(file),
                     _ => messages::rename(file, NAMES[self.random.below(5) as usize]),
                 };
-                self.ask(who, &request, Asked::Names, None);
+                self.ask(who, &request, TraceRequest::Names, None);
             }
-            Use::Listing(Listing::Asked) => {}
-            Use::Listing(at) => self.list(who, index, file, at),
+            HandleUse::Listing(ModelListing::Asked) => {}
+            HandleUse::Listing(at) => self.list(who, index, file, at),
         }
     }
 
-    fn list(&mut self, who: usize, index: usize, file: FileId, at: Listing) {
+    fn list(&mut self, who: usize, index: usize, file: FileId, at: ModelListing) {
         let begins = match at {
-            Listing::Fresh | Listing::Amid => self.random.below(4) == 0,
-            Listing::Asked | Listing::Over => true,
+            ModelListing::Fresh | ModelListing::Amid => self.random.below(4) == 0,
+            ModelListing::Asked | ModelListing::Over => true,
         };
         let flags = [0x01, 0x10, 0x11][self.random.below(3) as usize];
         let flags = if begins { flags } else { 0 };
@@ -317,28 +325,29 @@ impl Run {
         if self.goes_through.is_some() {
             request.body[2] = FULL;
         }
-        let asked = Asked::List {
+        let asked = TraceRequest::List {
             file,
             begins: match at {
-                Listing::Fresh => Some(Begins::AtFirst),
-                _ if begins => Some(Begins::Anew),
+                ModelListing::Fresh => Some(ListingStart::AtFirst),
+                _ if begins => Some(ListingStart::Anew),
                 _ => None,
             },
         };
-        self.handles[who][index].is_for = Use::Listing(Listing::Asked);
+        self.handles[who][index].is_for = HandleUse::Listing(ModelListing::Asked);
         self.ask(who, &request, asked, None);
     }
 
     /// What the client behind the halves can do while nothing crosses the path.
     fn act_alone(&mut self) {
-        let is_meant = |handle: &&Handle| matches!(handle.is_for, Use::Data { .. });
-        let meant: Vec<Handle> = self.handles[0].iter().filter(is_meant).cloned().collect();
+        let is_meant = |handle: &&ModelHandle| matches!(handle.is_for, HandleUse::Data { .. });
+        let meant: Vec<ModelHandle> = self.handles[0].iter().filter(is_meant).cloned().collect();
         if meant.is_empty() || self.random.below(4) == 0 {
             return self.act(0);
         }
-        let Handle { file, is_for, at } = meant[self.random.below(meant.len() as u64) as usize];
+        let ModelHandle { file, is_for, at } =
+            meant[self.random.below(meant.len() as u64) as usize];
         let length = 1 + self.random.below(self.scale / 10);
-        if is_for == (Use::Data { may_write: true }) && self.random.below(3) == 0 {
+        if is_for == (HandleUse::Data { may_write: true }) && self.random.below(3) == 0 {
             let offset = self.random.below(6 * self.scale);
             return self.write(0, file, offset, length);
         }
@@ -353,13 +362,18 @@ impl Run {
             0..=5 if may_write => self.write(who, file, offset, length),
             6 if may_write => {
                 let request = messages::set_end(file, offset);
-                let asked = Asked::Cut { file, end: offset };
+                let asked = TraceRequest::Cut { file, end: offset };
                 self.ask(who, &request, asked, None);
             }
-            7 => self.ask(who, &messages::flush(file), Asked::Flush { file }, None),
+            7 => self.ask(
+                who,
+                &messages::flush(file),
+                TraceRequest::Flush { file },
+                None,
+            ),
             8 => {
                 let request = messages::query_length(file);
-                self.ask(who, &request, Asked::Length { file }, None);
+                self.ask(who, &request, TraceRequest::Length { file }, None);
             }
             other => {
                 let offset = if other < 14 { at } else { offset };
@@ -377,7 +391,7 @@ impl Run {
         }
         let length = length as u32;
         let request = messages::read(file, offset, length);
-        let asked = Asked::Read {
+        let asked = TraceRequest::Read {
             file,
             offset,
             length,
@@ -390,7 +404,12 @@ impl Run {
         let tag = self.tag.to_le_bytes();
         let data: Vec<u8> = tag.into_iter().cycle().take(length as usize + 3).collect();
         let request = messages::write(file, offset, &data);
-        self.ask(who, &request, Asked::Write { file, offset, data }, None);
+        self.ask(
+            who,
+            &request,
+            TraceRequest::Write { file, offset, data },
+            None,
+        );
     }
 
     /// What the world does beside the clients.
@@ -505,7 +524,8 @@ impl Run {
         self.world.server.do_held_writes();
         if self.falls_silent.take_if(|at| *at <= now).is_some() && self.trouble.is_silence_told {
             for half in [NEAR, FAR] {
-                self.world.input(half, Input::WanSilent(SILENT_AFTER));
+                self.world
+                    .input(half, AcceleratorInput::WanSilent(SILENT_AFTER));
             }
         }
         if self.ends_at.take_if(|at| *at <= now).is_some() {
@@ -519,11 +539,11 @@ impl Run {
         self.acknowledges = later;
         for (_, who, broken, level) in acknowledges {
             let (is_open, request) = match broken {
-                Broken::Oplock(file) => (
+                BreakTarget::Oplock(file) => (
                     self.handles[who].iter().any(|handle| handle.file == file),
                     messages::acknowledge(file, level),
                 ),
-                Broken::Lease(key) => (true, messages::acknowledge_lease(key, level)),
+                BreakTarget::Lease(key) => (true, messages::acknowledge_lease(key, level)),
             };
             let is_there = who > 0 || !self.world.is_client_gone;
             if is_open && is_there && self.world.clients[who].credits() > 0 {
@@ -541,7 +561,7 @@ impl Run {
         self.world.run_for(Duration::ZERO);
         let history = self.world.server.history.as_ref().unwrap();
         for (index, happened) in history.iter().enumerate().skip(self.seen) {
-            if let Happened::Broke(file) = happened {
+            if let HistoryEvent::Broke(file) = happened {
                 self.breaks.push((self.world.server.times[index], *file));
             }
         }
@@ -563,31 +583,31 @@ impl Run {
                 continue;
             };
             let waits = self.waits[who].swap_remove(index);
-            let moment = Moment {
+            let moment = TraceMoment {
                 happened: arrival.happened,
                 at: arrival.at,
             };
             if let (Some((is_for, has_oplock)), status::SUCCESS) =
                 (waits.opens, answer.header.status)
             {
-                let file = CreateAnswer::parse(&answer.body).unwrap().file;
+                let file = CreateResponse::parse(&answer.body).unwrap().file;
                 if has_oplock {
                     self.own_oplocks.insert(file);
                 }
-                self.handles[who].push(Handle {
+                self.handles[who].push(ModelHandle {
                     file,
                     is_for,
                     at: 0,
                 });
             }
-            if let Asked::List { file, .. } = self.ops[waits.place].asked {
+            if let TraceRequest::List { file, .. } = self.ops[waits.place].asked {
                 let listing = match answer.header.status {
-                    status::SUCCESS => Listing::Amid,
-                    _ => Listing::Over,
+                    status::SUCCESS => ModelListing::Amid,
+                    _ => ModelListing::Over,
                 };
                 for handle in &mut self.handles[who] {
                     if handle.file == file {
-                        handle.is_for = Use::Listing(listing);
+                        handle.is_for = HandleUse::Listing(listing);
                     }
                 }
             }
@@ -604,7 +624,7 @@ impl Run {
                         let delay = Duration::from_millis(self.random.below(400));
                         let state = [0, 1, 3][self.random.below(3) as usize];
                         let due = self.world.now + delay;
-                        let broken = Broken::Lease(notice.key);
+                        let broken = BreakTarget::Lease(notice.key);
                         self.acknowledges.push((due, who, broken, state));
                     }
                     continue;
@@ -617,7 +637,7 @@ impl Run {
                     let delay = Duration::from_millis(self.random.below(400));
                     let level = self.random.below(2) as u8;
                     let due = self.world.now + delay;
-                    let broken = Broken::Oplock(notice.file);
+                    let broken = BreakTarget::Oplock(notice.file);
                     self.acknowledges.push((due, who, broken, level));
                 }
             }
@@ -626,7 +646,7 @@ impl Run {
     }
 
     /// Ends all, and gives what was counted, or what was wrong.
-    fn end(mut self) -> Result<Count, String> {
+    fn end(mut self) -> Result<TraceCounts, String> {
         self.world.server.disk = usize::MAX;
         self.world.server.refuses = None;
         self.world.server.holds_writes = false;
@@ -639,7 +659,12 @@ impl Run {
                     continue;
                 }
                 let file = handle.file;
-                self.ask(who, &messages::close(file), Asked::Close { file }, None);
+                self.ask(
+                    who,
+                    &messages::close(file),
+                    TraceRequest::Close { file },
+                    None,
+                );
                 self.go_on(Duration::from_secs(1));
             }
         }
@@ -657,7 +682,7 @@ impl Run {
         if let Some(let_go) = self.world.let_go {
             return Err(format!("it has let go: {let_go:?}"));
         }
-        let trace = Trace {
+        let trace = ModelTrace {
             history: self.world.server.history.as_ref().unwrap(),
             times: &self.world.server.times,
             ops: &self.ops,
@@ -667,8 +692,8 @@ impl Run {
     }
 }
 
-fn run(seed: u64, steps: usize, consistency: Consistency) -> Count {
-    let mut run = Run::new(seed, consistency);
+fn run(seed: u64, steps: usize, consistency: ConsistencyMode) -> TraceCounts {
+    let mut run = ModelRun::new(seed, consistency);
     for _ in 0..steps {
         run.clients_act();
         run.trouble();
@@ -687,8 +712,8 @@ fn run(seed: u64, steps: usize, consistency: Consistency) -> Count {
 
 /// Goes through all seeds whatever becomes of one, and names those that failed.
 #[allow(clippy::disallowed_macros)]
-fn run_all(seeds: std::ops::Range<u64>, steps: usize, consistency: Consistency) {
-    let (mut all, mut failed) = (Count::default(), Vec::new());
+fn run_all(seeds: std::ops::Range<u64>, steps: usize, consistency: ConsistencyMode) {
+    let (mut all, mut failed) = (TraceCounts::default(), Vec::new());
     for seed in seeds {
         println!("seed {seed}");
         // The server panics at what no client may say.
@@ -700,13 +725,16 @@ fn run_all(seeds: std::ops::Range<u64>, steps: usize, consistency: Consistency) 
     println!("{all:?}");
     assert!(failed.is_empty(), "seeds {failed:?}");
     // Otherwise nothing was tried.
-    assert_eq!(all.opened_at_once > 0, consistency != Consistency::Strict);
+    assert_eq!(
+        all.opened_at_once > 0,
+        consistency != ConsistencyMode::Strict
+    );
     assert!(all.reads > 0 && all.at_once > 0 && all.lost > 0 && all.waits > 0);
 }
 
 #[test]
 fn two_clients_at_random_never_see_what_a_direct_client_would_not() {
-    run_all(0..100, 150, Consistency::Strict);
+    run_all(0..100, 150, ConsistencyMode::Strict);
 }
 
 #[test]
@@ -719,7 +747,7 @@ fn nor_where_files_are_opened_ahead() {
 #[test]
 #[ignore = "takes minutes"]
 fn two_clients_at_random_thousands_of_times() {
-    run_all(1_000..6_000, 300, Consistency::Strict);
+    run_all(1_000..6_000, 300, ConsistencyMode::Strict);
 }
 
 /// See above.

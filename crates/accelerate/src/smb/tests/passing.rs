@@ -2,19 +2,19 @@
 
 use std::time::Duration;
 
-use super::super::testing::messages::{self, Create, frame};
-use super::super::testing::server::{CANCELLED, Server};
-use super::super::testing::world::World;
+use super::super::testing::messages::{self, Smb2CreateParameters, frame};
+use super::super::testing::server::{CANCELLED, Smb2Server};
+use super::super::testing::world::Smb2World;
 use super::super::wire::FileId;
-use super::super::wire::create::CreateAnswer;
+use super::super::wire::create::CreateResponse;
 use super::super::wire::header::{flag, status};
 use super::{DELAY, contents, open, read, world_with};
 
 #[test]
 fn set_up_passes_byte_for_byte() {
-    let mut world = World::new(DELAY);
+    let mut world = Smb2World::new(DELAY);
     world.set_up(0);
-    let mut direct = Server::new();
+    let mut direct = Smb2Server::new();
     direct.connect();
     let mut bytes = Vec::new();
     for (id, (session, request)) in [
@@ -38,7 +38,7 @@ fn related_compounds_get_their_answers_under_the_clients_ids() {
     let served = open(&mut world, 0);
     let other = world.server.files["a"].clone();
     world.server.files.insert("b".to_owned(), other);
-    let create = Create::open("b").request();
+    let create = Smb2CreateParameters::open("b").request();
     let of_before = FileId::RELATED;
     let chain = [
         create,
@@ -60,11 +60,11 @@ fn related_compounds_get_their_answers_under_the_clients_ids() {
 }
 
 trait MapAnswers {
-    fn map_answers(self, world: &mut World) -> Vec<u32>;
+    fn map_answers(self, world: &mut Smb2World) -> Vec<u32>;
 }
 
 impl MapAnswers for Vec<u64> {
-    fn map_answers(self, world: &mut World) -> Vec<u32> {
+    fn map_answers(self, world: &mut Smb2World) -> Vec<u32> {
         self.into_iter()
             .map(|id| world.wait(0, id).header.status)
             .collect()
@@ -129,9 +129,9 @@ fn a_related_request_works_on_the_open_before_it_though_it_names_another() {
     }
 }
 
-fn open_b(world: &mut World, who: usize) -> FileId {
-    let answer = world.ask(who, &Create::open("b").request());
-    CreateAnswer::parse(&answer.body).unwrap().file
+fn open_b(world: &mut Smb2World, who: usize) -> FileId {
+    let answer = world.ask(who, &Smb2CreateParameters::open("b").request());
+    CreateResponse::parse(&answer.body).unwrap().file
 }
 
 #[test]
@@ -187,7 +187,7 @@ fn an_open_in_another_tree_or_session_is_not_answered_from_here() {
     assert_eq!(world.clients[0].bytes.len(), before);
 }
 
-fn world_next_id(world: &World) -> u64 {
+fn world_next_id(world: &Smb2World) -> u64 {
     world.server.log.len() as u64
 }
 
@@ -233,13 +233,13 @@ fn an_echo_and_an_unserved_open_pass_while_another_is_served() {
     assert_eq!(answer.header.status, status::SUCCESS);
     let created = world.ask(
         0,
-        &Create {
+        &Smb2CreateParameters {
             context: Some(b"DH2Q"),
-            ..Create::open("b")
+            ..Smb2CreateParameters::open("b")
         }
         .request(),
     );
-    let other = CreateAnswer::parse(&created.body).unwrap().file;
+    let other = CreateResponse::parse(&created.body).unwrap().file;
     world.ask(0, &messages::write(other, 0, b"plain"));
     assert_eq!(read(&mut world, 0, other, 0, 5), b"plain");
     assert_eq!(read(&mut world, 0, file, 0, 5), contents(5));
@@ -250,7 +250,7 @@ fn an_echo_and_an_unserved_open_pass_while_another_is_served() {
 /// A guest's session of SMB 3.1.1 has no keys that would follow from the bytes of its set-up.
 #[test]
 fn a_guest_may_set_its_session_up_again() {
-    let mut world = World::new(DELAY);
+    let mut world = Smb2World::new(DELAY);
     world.server.dialect = 0x0311;
     world.server.takes_guests = true;
     world.server.files.insert("a".to_owned(), contents(100_000));

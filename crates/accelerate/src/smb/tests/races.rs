@@ -4,15 +4,15 @@
 use std::time::Duration;
 
 use super::super::config::OPENS_MAX;
-use super::super::testing::messages::{self, Create};
+use super::super::testing::messages::{self, Smb2CreateParameters};
 use super::super::testing::server::DISK_FULL;
-use super::super::testing::world::{NEAR, World, is_notice};
+use super::super::testing::world::{NEAR, Smb2World, is_notice};
 use super::super::wire::header::status;
 use super::{contents, open, read, world_with};
-use crate::Input;
+use crate::AcceleratorInput;
 
 /// Whether a request was answered by the server, which is a round trip away.
-fn waits_for_the_server(world: &mut World, request: &messages::Request) -> bool {
+fn waits_for_the_server(world: &mut Smb2World, request: &messages::Smb2Message) -> bool {
     let start = world.now;
     world.ask(0, request);
     world.round_trips(start) >= 1.0
@@ -40,16 +40,16 @@ fn writes_to_the_same_place_reach_a_server_that_does_them_side_by_side_in_order(
 fn a_client_hears_of_the_break_of_its_own_oplock_while_another_open_is_under_way() {
     let mut world = world_with(1_000);
     // In a compound, so that it is the server's alone.
-    let theirs = Create {
+    let theirs = Smb2CreateParameters {
         oplock: 9,
-        ..Create::open("a")
+        ..Smb2CreateParameters::open("a")
     };
     world.server.files.insert("b".to_owned(), contents(10));
-    let served = world.create(0, &Create::open("b"));
+    let served = world.create(0, &Smb2CreateParameters::open("b"));
     let ids = world.send_chain(0, &[theirs.request(), messages::echo()]);
     world.wait(0, ids[0]);
     // The same client opens the file again, which waits for what it holds itself.
-    world.send(0, &Create::open("a").request());
+    world.send(0, &Smb2CreateParameters::open("a").request());
     let heard = world.run_until(Duration::from_secs(1), |world| {
         world.clients[0].unasked.iter().any(is_notice)
     });
@@ -116,7 +116,7 @@ fn a_late_write_that_waits_as_the_near_half_confirms_is_refused() {
     world.server.files.insert("b".to_owned(), contents(100));
     let other = world.beside();
     let file = open(&mut world, 0);
-    let beside = world.create(0, &Create::open("b"));
+    let beside = world.create(0, &Smb2CreateParameters::open("b"));
     read(&mut world, 0, file, 0, 10);
     world.is_cut = true;
     world.ask(0, &messages::write(beside, 0, b"b"));
@@ -159,7 +159,7 @@ fn a_client_that_never_stops_writing_keeps_nobody_waiting() {
             world.server.do_oldest_held_write();
         }
         if step == 20 {
-            wanted = Some(world.send(other, &Create::open("a").request()));
+            wanted = Some(world.send(other, &Smb2CreateParameters::open("a").request()));
         }
         if wanted.is_some_and(|id| world.clients[other].answered.contains_key(&id)) {
             break;
@@ -173,12 +173,12 @@ fn a_client_that_never_stops_writing_keeps_nobody_waiting() {
 #[test]
 fn an_open_that_can_outlive_its_connection_is_written_to_by_the_server_alone() {
     let mut world = world_with(0);
-    let create = Create {
+    let create = Smb2CreateParameters {
         oplock: 9,
         context: Some(b"DHnQ"),
-        ..Create::open("a")
+        ..Smb2CreateParameters::open("a")
     };
-    world.create(0, &Create::open("b"));
+    world.create(0, &Smb2CreateParameters::open("b"));
     let file = world.create(0, &create);
     assert!(waits_for_the_server(
         &mut world,
@@ -205,21 +205,21 @@ fn a_write_where_the_client_holds_a_shared_lock_is_the_servers_to_judge() {
 fn writes_that_come_after_the_server_took_a_clients_own_oplock_are_refused() {
     let mut world = world_with(100);
     let other = world.beside();
-    let create = Create {
+    let create = Smb2CreateParameters {
         oplock: 9,
-        ..Create::open("a")
+        ..Smb2CreateParameters::open("a")
     };
     let file = world.create(0, &create);
     read(&mut world, 0, file, 0, 10);
     world.is_cut = true;
     let early = world.ask(0, &messages::write(file, 0, b"held for written"));
     assert_eq!(early.header.status, status::SUCCESS);
-    let wanted = world.send(other, &Create::open("a").request());
+    let wanted = world.send(other, &Smb2CreateParameters::open("a").request());
     // As long as servers wait for an answer to a break.
     world.run_for(Duration::from_secs(35));
     world.server.give_up_breaks();
     let answer = world.wait(other, wanted);
-    let theirs = super::super::wire::create::CreateAnswer::parse(&answer.body).unwrap();
+    let theirs = super::super::wire::create::CreateResponse::parse(&answer.body).unwrap();
     world.ask(other, &messages::write(theirs.file, 0, b"theirs"));
     world.is_cut = false;
     let closed = world.ask(0, &messages::close(file));
@@ -235,7 +235,7 @@ fn what_clients_jump_over_is_not_kept_for_ever() {
         .map(|name| {
             let whole = vec![7; 12 << 20];
             world.server.files.insert((*name).to_owned(), whole);
-            world.create(0, &Create::open(name))
+            world.create(0, &Smb2CreateParameters::open(name))
         })
         .collect();
     let mut most = 0;
@@ -329,7 +329,7 @@ fn an_oplock_that_goes_with_a_close_is_not_given_back_behind_it() {
         let other = world.beside();
         let file = open(&mut world, 0);
         world.run_for(Duration::from_secs(1));
-        let wanted = world.send(other, &Create::open("a").request());
+        let wanted = world.send(other, &Smb2CreateParameters::open("a").request());
         world.run_for(Duration::from_millis(moment * 5));
         let closed = world.send(0, &messages::close(file));
         world.wait(0, closed);
@@ -344,7 +344,7 @@ fn nothing_is_answered_while_the_far_node_may_be_gone() {
     let mut world = world_with(100_000);
     let file = open(&mut world, 0);
     read(&mut world, 0, file, 0, 1_000);
-    world.input(NEAR, Input::WanSilent(Duration::ZERO));
+    world.input(NEAR, AcceleratorInput::WanSilent(Duration::ZERO));
     assert!(waits_for_the_server(
         &mut world,
         &messages::read(file, 1_000, 1_000)

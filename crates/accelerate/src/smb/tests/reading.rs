@@ -3,15 +3,15 @@
 use std::time::Duration;
 
 use super::super::far::read_ahead::looks;
-use super::super::testing::messages::{self, Create};
-use super::super::testing::world::World;
+use super::super::testing::messages::{self, Smb2CreateParameters};
+use super::super::testing::world::Smb2World;
 use super::super::wire::header::command;
 use super::{DELAY, contents, open, read, world_with};
 
 const BLOCK: u32 = 60_000;
 
 /// Reads the file "a" block by block until it ends, and checks every byte.
-fn read_all(world: &mut World, length: usize, block: u32) {
+fn read_all(world: &mut Smb2World, length: usize, block: u32) {
     let file = open(world, 0);
     let mut got = Vec::new();
     loop {
@@ -42,7 +42,7 @@ fn the_link_and_not_its_delay_limits_a_serial_reader() {
     // T1 and OC-1 with the delays of the published tables, 15 s of data.
     for (rate, delay) in [(193_000.0, 30), (193_000.0, 250), (6_480_000.0, 250)] {
         let length = (15.0 * rate) as u64;
-        let mut world = World::new(Duration::from_millis(delay));
+        let mut world = Smb2World::new(Duration::from_millis(delay));
         world.rate = Some(rate);
         let whole = vec![1; length as usize];
         world.server.files.insert("a".to_owned(), whole);
@@ -98,7 +98,7 @@ fn every_cut_of_the_streams_gives_the_same() {
 #[test]
 fn a_server_that_gives_one_credit_is_read_ahead_of_too() {
     let length = 50 * BLOCK as usize;
-    let mut world = World::new(DELAY);
+    let mut world = Smb2World::new(DELAY);
     world.server.credits_max = 1;
     world.server.dialect = 0x0202;
     world.server.files.insert("a".to_owned(), contents(length));
@@ -151,7 +151,7 @@ fn a_client_that_pipelines_gets_everything_once() {
 fn the_position_is_where_the_clients_own_reads_have_left_it() {
     let mut world = world_with(100_000);
     let file = open(&mut world, 0);
-    let position = |world: &mut World| {
+    let position = |world: &mut Smb2World| {
         let answer = world.ask(0, &messages::query_position(file));
         u64::from_le_bytes(answer.body[8..16].try_into().unwrap())
     };
@@ -171,27 +171,27 @@ fn the_position_is_where_the_clients_own_reads_have_left_it() {
 
 #[test]
 fn opens_that_ask_for_more_care_are_not_served() {
-    let cases: [Create<'_>; 5] = [
-        Create {
+    let cases: [Smb2CreateParameters<'_>; 5] = [
+        Smb2CreateParameters {
             context: Some(b"DHnQ"),
-            ..Create::open("a")
+            ..Smb2CreateParameters::open("a")
         },
-        Create {
+        Smb2CreateParameters {
             options: 0x2,
-            ..Create::open("a")
+            ..Smb2CreateParameters::open("a")
         },
-        Create {
+        Smb2CreateParameters {
             options: 0x1000,
-            ..Create::open("a")
+            ..Smb2CreateParameters::open("a")
         },
-        Create {
+        Smb2CreateParameters {
             // To read attributes.
             access: 0x80,
-            ..Create::open("a")
+            ..Smb2CreateParameters::open("a")
         },
-        Create {
+        Smb2CreateParameters {
             oplock: 1,
-            ..Create::open("a")
+            ..Smb2CreateParameters::open("a")
         },
     ];
     for create in cases {
@@ -214,7 +214,7 @@ fn a_message_costs_no_more_than_a_look_at_each_open_though_many_want_more_read_a
     for number in 0..OPENS {
         let name = format!("{number}");
         world.server.files.insert(name.clone(), data.clone());
-        world.create(0, &Create::open(&name));
+        world.create(0, &Smb2CreateParameters::open(&name));
     }
     world.run_for(Duration::from_secs(1));
     assert!((1..OPENS).contains(&world.server.count(0, command::READ)));

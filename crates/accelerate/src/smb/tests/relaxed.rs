@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use super::super::config::{FRESH_FOR, OPENS_AHEAD_MAX};
 use super::super::testing::login::ANNA;
-use super::super::testing::messages::{self, Create};
-use super::super::testing::server::{FULL, NO_SUCH_FILE, Signing};
-use super::super::testing::world::World;
+use super::super::testing::messages::{self, Smb2CreateParameters};
+use super::super::testing::server::{FULL, NO_SUCH_FILE, SigningPolicy};
+use super::super::testing::world::Smb2World;
 use super::super::wire::FileId;
 use super::super::wire::header::{command, status};
-use super::super::{Consistency, Settings};
+use super::super::{ConsistencyMode, SmbSettings};
 use super::{DELAY, contents};
-use crate::credentials::Accounts;
-use crate::smb::keys::Algorithm;
+use crate::credentials::DelegatedAccounts;
+use crate::smb::keys::SigningAlgorithm;
 
 const STALENESS: Duration = Duration::from_secs(1);
 const LENGTH: usize = 10_000;
@@ -26,27 +26,27 @@ fn name(index: usize) -> String {
 }
 
 /// A world whose client is connected, and has listed a directory of so many files.
-fn world_with(files: usize) -> World {
+fn world_with(files: usize) -> Smb2World {
     world_of(
         files,
-        Settings {
-            consistency: Consistency::Relaxed {
+        SmbSettings {
+            consistency: ConsistencyMode::Relaxed {
                 staleness: STALENESS,
             },
-            ..Settings::STRICT
+            ..SmbSettings::STRICT
         },
     )
 }
 
-fn world_of(files: usize, settings: Settings) -> World {
-    let mut world = World::with_settings(DELAY, settings);
+fn world_of(files: usize, settings: SmbSettings) -> Smb2World {
+    let mut world = Smb2World::with_settings(DELAY, settings);
     fill(&mut world, files);
     world.set_up(0);
     list(&mut world);
     world
 }
 
-fn fill(world: &mut World, files: usize) {
+fn fill(world: &mut Smb2World, files: usize) {
     for index in 0..files {
         let mut of = contents(LENGTH);
         of[..8].copy_from_slice(&(index as u64).to_le_bytes());
@@ -55,8 +55,8 @@ fn fill(world: &mut World, files: usize) {
     world.server.credits_max = 512;
 }
 
-fn list(world: &mut World) {
-    let directory = world.create(0, &Create::directory(""));
+fn list(world: &mut Smb2World) {
+    let directory = world.create(0, &Smb2CreateParameters::directory(""));
     loop {
         let mut list = messages::list(directory, 0, 65_536);
         list.body[2] = FULL;
@@ -67,20 +67,20 @@ fn list(world: &mut World) {
     world.ask(0, &messages::close(directory));
 }
 
-fn to_read(name: &str) -> Create<'_> {
-    Create {
+fn to_read(name: &str) -> Smb2CreateParameters<'_> {
+    Smb2CreateParameters {
         access: 0x1,
         disposition: 1,
-        ..Create::open(name)
+        ..Smb2CreateParameters::open(name)
     }
 }
 
-fn open(world: &mut World, who: usize, index: usize) -> FileId {
+fn open(world: &mut Smb2World, who: usize, index: usize) -> FileId {
     world.create(who, &to_read(&name(index)))
 }
 
 /// Opens, reads and closes a file; what it holds.
-fn read(world: &mut World, index: usize) -> Vec<u8> {
+fn read(world: &mut Smb2World, index: usize) -> Vec<u8> {
     let file = open(world, 0, index);
     let data = super::read(world, 0, file, 0, LENGTH as u32);
     let answer = world.ask(0, &messages::close(file));
@@ -88,7 +88,7 @@ fn read(world: &mut World, index: usize) -> Vec<u8> {
     data
 }
 
-fn read_all(world: &mut World, files: std::ops::Range<usize>) {
+fn read_all(world: &mut Smb2World, files: std::ops::Range<usize>) {
     for index in files {
         let wanted = world.server.files[&name(index)].clone();
         assert!(read(world, index) == wanted, "file {index}");
@@ -113,19 +113,19 @@ fn a_thousand_small_files_wait_for_a_fifth_of_a_round_trip_each_at_most() {
 #[test]
 fn so_they_do_where_the_key_of_a_session_is_known_and_little_is_signed() {
     for signs_little in [false, true] {
-        let accounts = Accounts::parse("CORP\\anna:password:secret").expect("it is one");
-        let settings = Settings {
+        let accounts = DelegatedAccounts::parse("CORP\\anna:password:secret").expect("it is one");
+        let settings = SmbSettings {
             accounts: Some(Arc::new(accounts)),
-            consistency: Consistency::Relaxed {
+            consistency: ConsistencyMode::Relaxed {
                 staleness: STALENESS,
             },
-            ..Settings::STRICT
+            ..SmbSettings::STRICT
         };
-        let mut world = World::with_settings(DELAY, settings);
+        let mut world = Smb2World::with_settings(DELAY, settings);
         world.server.dialect = 0x0311;
-        world.server.signing = Some(Signing {
+        world.server.signing = Some(SigningPolicy {
             login: ANNA,
-            algorithm: Algorithm::AesCmac,
+            algorithm: SigningAlgorithm::AesCmac,
             is_required: !signs_little,
         });
         fill(&mut world, 200);
@@ -143,7 +143,7 @@ fn so_they_do_where_the_key_of_a_session_is_known_and_little_is_signed() {
 
 #[test]
 fn under_the_strict_policy_nothing_is_opened_ahead() {
-    let mut world = world_of(20, Settings::STRICT);
+    let mut world = world_of(20, SmbSettings::STRICT);
     for index in 0..5 {
         let file = open(&mut world, 0, index);
         world.ask(0, &messages::close(file));
@@ -177,9 +177,9 @@ fn another_client_writes_to_what_is_open_ahead_and_the_first_sees_it() {
         world.run_for(Duration::from_millis(pause));
         let next = name(11);
         // It lets nobody in beside it, and is let in itself.
-        let alone = Create {
+        let alone = Smb2CreateParameters {
             share: 0,
-            ..Create::open(&next)
+            ..Smb2CreateParameters::open(&next)
         };
         let start = world.now;
         let theirs = world.create(other, &alone);
@@ -205,7 +205,7 @@ fn another_client_opens_what_is_ahead_at_every_moment() {
             .collect();
         world.run_for(Duration::from_millis(5 * moment));
         let sixth = name(6);
-        let wanted = world.send(other, &Create::open(&sixth).request());
+        let wanted = world.send(other, &Smb2CreateParameters::open(&sixth).request());
         for id in ids {
             assert_eq!(world.wait(0, id).header.status, status::SUCCESS);
         }
@@ -224,10 +224,10 @@ fn a_file_that_is_gone_cannot_be_opened() {
     let other = world.beside();
     read_all(&mut world, 0..10);
     let next = name(12);
-    let to_delete = Create {
+    let to_delete = Smb2CreateParameters {
         access: 0x1_0080,
         disposition: 1,
-        ..Create::open(&next)
+        ..Smb2CreateParameters::open(&next)
     };
     let theirs = world.create(other, &to_delete);
     world.ask(other, &messages::delete(theirs));
@@ -243,10 +243,10 @@ fn a_client_that_renames_gets_nothing_from_before() {
     let mut world = world_with(100);
     read_all(&mut world, 0..10);
     let (eleventh, other) = (name(11), "other".to_owned());
-    let renaming = Create {
+    let renaming = Smb2CreateParameters {
         access: 0x1_0080,
         disposition: 1,
-        ..Create::open(&eleventh)
+        ..Smb2CreateParameters::open(&eleventh)
     };
     let file = world.create(0, &renaming);
     world.ask(0, &messages::rename(file, &other));
@@ -262,7 +262,7 @@ fn a_client_that_renames_gets_nothing_from_before() {
 fn an_open_behind_what_may_change_names_is_the_servers() {
     let mut world = world_with(40);
     read_all(&mut world, 0..10);
-    let is_at_once = |world: &mut World, index: usize| {
+    let is_at_once = |world: &mut Smb2World, index: usize| {
         let id = world.send(0, &to_read(&name(index)).request());
         let is_at_once = world.clients[0].answered.contains_key(&id);
         assert_eq!(world.wait(0, id).header.status, status::SUCCESS);

@@ -6,17 +6,17 @@ use std::time::Duration;
 
 use vocab::SegmentKind;
 
-use super::super::Settings;
+use super::super::SmbSettings;
 use super::super::testing::login::ANNA;
-use super::super::testing::messages::{self, Create, frame};
-use super::super::testing::server::{DISK_FULL, Sealing, Signing};
-use super::super::testing::world::{Alters, World};
+use super::super::testing::messages::{self, Smb2CreateParameters, frame};
+use super::super::testing::server::{DISK_FULL, EncryptionPolicy, SigningPolicy};
+use super::super::testing::world::{Smb2World, TamperFunction};
 use super::super::wire::FileId;
 use super::super::wire::header::{command, flag, status};
 use super::{DELAY, contents, open, read};
-use crate::credentials::Accounts;
-use crate::smb::keys::Algorithm;
-use crate::{Input, LettingGo, ReasonCode};
+use crate::credentials::DelegatedAccounts;
+use crate::smb::keys::SigningAlgorithm;
+use crate::{AcceleratorInput, LettingGo, ReasonCode};
 
 const BLOCK: u32 = 60_000;
 
@@ -30,23 +30,28 @@ const WAYS: [(u16, u16); 6] = [
     (0x0311, 4),
 ];
 
-fn settings(accounts: &str) -> Settings {
-    Settings {
-        accounts: Some(Arc::new(Accounts::parse(accounts).unwrap())),
-        ..Settings::STRICT
+fn settings(accounts: &str) -> SmbSettings {
+    SmbSettings {
+        accounts: Some(Arc::new(DelegatedAccounts::parse(accounts).unwrap())),
+        ..SmbSettings::STRICT
     }
 }
 
 /// A world whose server encrypts, with the file "a", before anybody is connected.
-fn unconnected(accounts: &str, dialect: u16, sealing: Sealing, length: usize) -> World {
-    let mut world = World::with_settings(DELAY, settings(accounts));
+fn unconnected(
+    accounts: &str,
+    dialect: u16,
+    sealing: EncryptionPolicy,
+    length: usize,
+) -> Smb2World {
+    let mut world = Smb2World::with_settings(DELAY, settings(accounts));
     world.server.dialect = dialect;
-    world.server.signing = Some(Signing {
+    world.server.signing = Some(SigningPolicy {
         login: ANNA,
         // Nothing is signed but the last answer of the set-up, and so none is signed again.
         algorithm: match dialect {
-            0x0311 => Algorithm::AesGmac,
-            _ => Algorithm::AesCmac,
+            0x0311 => SigningAlgorithm::AesGmac,
+            _ => SigningAlgorithm::AesCmac,
         },
         is_required: true,
     });
@@ -55,8 +60,8 @@ fn unconnected(accounts: &str, dialect: u16, sealing: Sealing, length: usize) ->
     world
 }
 
-fn world_of((dialect, cipher): (u16, u16), length: usize) -> World {
-    let sealing = Sealing::OfSessions(cipher);
+fn world_of((dialect, cipher): (u16, u16), length: usize) -> Smb2World {
+    let sealing = EncryptionPolicy::OfSessions(cipher);
     let mut world = unconnected("CORP\\anna:password:secret", dialect, sealing, length);
     world.set_up(0);
     world
@@ -64,7 +69,7 @@ fn world_of((dialect, cipher): (u16, u16), length: usize) -> World {
 
 /// What either host got was encrypted as it had to be, under nonces that came once, nothing let go, and
 /// something was done.
-fn assert_all_sealed(world: &World) {
+fn assert_all_sealed(world: &Smb2World) {
     let client = &world.clients[0];
     assert_eq!((client.forged, client.unlike), (0, 0), "answers");
     assert_eq!(world.server.refused, 0, "requests");
@@ -121,7 +126,7 @@ fn an_encrypted_listing_comes_ahead_as_another() {
         let name = format!("file-{name:05}");
         world.server.files.insert(name, Vec::new());
     }
-    let directory = world.create(0, &Create::directory(""));
+    let directory = world.create(0, &Smb2CreateParameters::directory(""));
     let start = world.now;
     let mut answers = 0;
     while world
@@ -175,7 +180,7 @@ fn every_cut_of_the_streams_is_opened_and_sealed_alike() {
         let mut world = unconnected(
             "*\\anna:password:secret",
             0x0311,
-            Sealing::OfSessions(2),
+            EncryptionPolicy::OfSessions(2),
             60_000,
         );
         world.piece = piece;
@@ -197,18 +202,18 @@ fn what_is_under_way_as_keys_are_handed_over_is_opened_too() {
     let mut world = unconnected(
         "*\\anna:password:secret",
         0x0311,
-        Sealing::OfSessions(2),
+        EncryptionPolicy::OfSessions(2),
         60_000,
     );
     world.set_up(0);
     // One after the other in every 10 ms, so that some are on the path, and one half sent, as the first
     // CREATE engages.
-    let mut asked = vec![world.send(0, &Create::open("a").request())];
+    let mut asked = vec![world.send(0, &Smb2CreateParameters::open("a").request())];
     for index in 0..20 {
         world.run_for(Duration::from_millis(10));
         world.piece = 60 + index;
         asked.push(world.send(0, &messages::echo()));
-        asked.push(world.send(0, &Create::directory("").request()));
+        asked.push(world.send(0, &Smb2CreateParameters::directory("").request()));
     }
     for id in asked {
         world.wait(0, id);
@@ -331,10 +336,10 @@ fn of_a_share_that_is_encrypted_only_its_own_messages_are() {
     let mut world = unconnected(
         "*\\anna:password:secret",
         0x0311,
-        Sealing::OfTheShare(2),
+        EncryptionPolicy::OfTheShare(2),
         300_000,
     );
-    world.server.signing.as_mut().unwrap().algorithm = Algorithm::AesCmac;
+    world.server.signing.as_mut().unwrap().algorithm = SigningAlgorithm::AesCmac;
     world.set_up(0);
     let file = open(&mut world, 0);
     world.run_for(Duration::from_secs(1));
@@ -363,7 +368,7 @@ fn a_client_that_wants_encryption_by_itself_has_it_both_ways() {
     let mut world = unconnected(
         "*\\anna:password:secret",
         0x0302,
-        Sealing::AsAsked(1),
+        EncryptionPolicy::AsAsked(1),
         300_000,
     );
     world.clients[0].seals_all = true;
@@ -382,7 +387,7 @@ fn what_is_not_encrypted_is_not_answered_here_for_one_that_is() {
     let mut world = unconnected(
         "*\\anna:password:secret",
         0x0302,
-        Sealing::AsAsked(1),
+        EncryptionPolicy::AsAsked(1),
         300_000,
     );
     world.clients[0].seals_all = true;
@@ -411,7 +416,7 @@ fn without_its_key_an_encrypted_session_passes_byte_for_byte() {
     ];
     for (accounts, reason) in cases {
         for (dialect, cipher) in WAYS {
-            let sealing = Sealing::OfSessions(cipher);
+            let sealing = EncryptionPolicy::OfSessions(cipher);
             let mut world = unconnected(accounts, dialect, sealing, 50_000);
             world.set_up(0);
             let file = open(&mut world, 0);
@@ -425,9 +430,9 @@ fn without_its_key_an_encrypted_session_passes_byte_for_byte() {
 }
 
 /// The server says to a client beside it what it said to this one.
-fn assert_passed_unaltered(world: &World, length: usize) {
+fn assert_passed_unaltered(world: &Smb2World, length: usize) {
     assert_eq!((world.clients[0].forged, world.server.refused), (0, 0));
-    let mut direct = World::new(DELAY);
+    let mut direct = Smb2World::new(DELAY);
     direct.server.dialect = world.server.dialect;
     direct.server.signing = world.server.signing.clone();
     direct.server.sealing = world.server.sealing;
@@ -439,9 +444,9 @@ fn assert_passed_unaltered(world: &World, length: usize) {
 
 #[test]
 fn without_accounts_nothing_encrypted_is_waited_for() {
-    let mut world = unconnected("", 0x0311, Sealing::OfSessions(2), 50_000);
+    let mut world = unconnected("", 0x0311, EncryptionPolicy::OfSessions(2), 50_000);
     let server = world.server;
-    world = World::with_settings(DELAY, Settings::STRICT);
+    world = Smb2World::with_settings(DELAY, SmbSettings::STRICT);
     world.server = server;
     world.set_up(0);
     let file = open(&mut world, 0);
@@ -458,10 +463,10 @@ fn what_no_key_opens_passes_before_anything_was_altered() {
         let mut world = unconnected(
             "*\\anna:password:secret",
             0x0311,
-            Sealing::OfSessions(2),
+            EncryptionPolicy::OfSessions(2),
             10,
         );
-        let alters: Alters = Box::new(|bytes| {
+        let alters: TamperFunction = Box::new(|bytes| {
             let last = bytes.len() - 1;
             bytes[last] ^= 1;
         });
@@ -617,12 +622,12 @@ fn an_answer_in_the_clear_to_what_was_encrypted_is_nobodys() {
 #[test]
 fn what_was_encrypted_goes_as_payload_under_its_policy_alone() {
     for may_store_decrypted in [false, true] {
-        let server = unconnected("", 0x0311, Sealing::OfSessions(2), 300_000).server;
-        let settings = Settings {
+        let server = unconnected("", 0x0311, EncryptionPolicy::OfSessions(2), 300_000).server;
+        let settings = SmbSettings {
             may_store_decrypted,
             ..settings("*\\anna:password:secret")
         };
-        let mut world = World::with_settings(DELAY, settings);
+        let mut world = Smb2World::with_settings(DELAY, settings);
         world.server = server;
         world.set_up(0);
         let file = open(&mut world, 0);
@@ -635,7 +640,7 @@ fn what_was_encrypted_goes_as_payload_under_its_policy_alone() {
         let told = world.told.take().unwrap();
         for said in told {
             let mut kinds = said.iter().filter_map(|input| match input {
-                Input::Wan(segment) => Some(segment.kind),
+                AcceleratorInput::Wan(segment) => Some(segment.kind),
                 _ => None,
             });
             assert_eq!(

@@ -4,44 +4,48 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::testing::login::{ANNA, Login};
-use super::super::testing::messages::{self, Create};
-use super::super::testing::server::{DISK_FULL, Signing};
-use super::super::testing::world::World;
+use super::super::testing::login::{ANNA, UserLogin};
+use super::super::testing::messages::{self, Smb2CreateParameters};
+use super::super::testing::server::{DISK_FULL, SigningPolicy};
+use super::super::testing::world::Smb2World;
 use super::super::wire::FileId;
-use super::super::wire::create::CreateAnswer;
+use super::super::wire::create::CreateResponse;
 use super::super::wire::header::{command, flag, status};
-use super::super::{Channels, Settings};
+use super::super::{ChannelPolicy, SmbSettings};
 use super::{DELAY, contents, open, read};
-use crate::credentials::Accounts;
-use crate::smb::keys::Algorithm;
+use crate::credentials::DelegatedAccounts;
+use crate::smb::keys::SigningAlgorithm;
 use crate::smb::reasons;
 use crate::{LettingGo, ReasonCode};
 
 const BLOCK: u32 = 60_000;
 
 /// Every dialect with what it signs by.
-const WAYS: [(u16, Algorithm); 5] = [
-    (0x0202, Algorithm::HmacSha256),
-    (0x0210, Algorithm::HmacSha256),
-    (0x0302, Algorithm::AesCmac),
-    (0x0311, Algorithm::AesCmac),
-    (0x0311, Algorithm::AesGmac),
+const WAYS: [(u16, SigningAlgorithm); 5] = [
+    (0x0202, SigningAlgorithm::HmacSha256),
+    (0x0210, SigningAlgorithm::HmacSha256),
+    (0x0302, SigningAlgorithm::AesCmac),
+    (0x0311, SigningAlgorithm::AesCmac),
+    (0x0311, SigningAlgorithm::AesGmac),
 ];
 
-fn settings(accounts: &str) -> Settings {
-    Settings {
-        accounts: Some(Arc::new(Accounts::parse(accounts).unwrap())),
+fn settings(accounts: &str) -> SmbSettings {
+    SmbSettings {
+        accounts: Some(Arc::new(DelegatedAccounts::parse(accounts).unwrap())),
         may_resign_gmac: true,
-        ..Settings::STRICT
+        ..SmbSettings::STRICT
     }
 }
 
 /// A world whose server signs, with the file "a", before anybody is connected.
-fn unconnected(accounts: &str, (dialect, algorithm): (u16, Algorithm), length: usize) -> World {
-    let mut world = World::with_settings(DELAY, settings(accounts));
+fn unconnected(
+    accounts: &str,
+    (dialect, algorithm): (u16, SigningAlgorithm),
+    length: usize,
+) -> Smb2World {
+    let mut world = Smb2World::with_settings(DELAY, settings(accounts));
     world.server.dialect = dialect;
-    world.server.signing = Some(Signing {
+    world.server.signing = Some(SigningPolicy {
         login: ANNA,
         algorithm,
         is_required: true,
@@ -50,14 +54,14 @@ fn unconnected(accounts: &str, (dialect, algorithm): (u16, Algorithm), length: u
     world
 }
 
-fn world_of(way: (u16, Algorithm), length: usize) -> World {
+fn world_of(way: (u16, SigningAlgorithm), length: usize) -> Smb2World {
     let mut world = unconnected("CORP\\anna:password:secret", way, length);
     world.set_up(0);
     world
 }
 
 /// Nothing that either host got lacked its signature, and nothing let go.
-fn assert_all_signed(world: &World) {
+fn assert_all_signed(world: &Smb2World) {
     assert_eq!(world.clients[0].forged, 0, "answers");
     assert_eq!(world.server.refused, 0, "requests");
     assert_eq!(world.let_go, None);
@@ -234,7 +238,7 @@ fn without_its_key_a_signed_session_passes_byte_for_byte() {
             assert_eq!(world.let_go, Some(LettingGo::LetGo { reason }));
             assert_eq!((world.clients[0].forged, world.server.refused), (0, 0));
             // The server says to a client beside it what it said to this one.
-            let mut direct = World::new(DELAY);
+            let mut direct = Smb2World::new(DELAY);
             direct.server.dialect = way.0;
             direct.server.signing = world.server.signing.clone();
             direct.server.files.insert("a".to_owned(), contents(50_000));
@@ -248,12 +252,12 @@ fn without_its_key_a_signed_session_passes_byte_for_byte() {
 #[test]
 fn gmac_is_signed_again_under_its_policy_alone() {
     let mut world = unconnected("*\\anna:password:secret", WAYS[4], 100);
-    let settings = Settings {
+    let settings = SmbSettings {
         may_resign_gmac: false,
         ..settings("*\\anna:password:secret")
     };
     let server = world.server;
-    world = World::with_settings(DELAY, settings);
+    world = Smb2World::with_settings(DELAY, settings);
     world.server = server;
     world.set_up(0);
     let reason = reasons::GMAC;
@@ -416,13 +420,13 @@ fn a_session_of_a_strangers_beside_one_that_is_served_ends_the_flow() {
         let mut world = unconnected("*\\anna:password:secret", way, 300_000);
         world.set_up(0);
         open(&mut world, 0);
-        world.server.signing.as_mut().unwrap().login = Login::Password {
+        world.server.signing.as_mut().unwrap().login = UserLogin::Password {
             domain: "CORP",
             user: "berta",
             password: "secret",
         };
         world.leave_session(0);
-        world.send(0, &messages::session_setup_with(&Login::begins()));
+        world.send(0, &messages::session_setup_with(&UserLogin::begins()));
         world.run_for(Duration::from_secs(1));
         let token = world.server.signing.clone().unwrap().login.proves().token;
         world.clients[0].session = 1_077;
@@ -436,13 +440,13 @@ fn a_session_of_a_strangers_beside_one_that_is_served_ends_the_flow() {
 }
 
 /// A server with several channels, which clients may be told of.
-fn several_channels(channels: Channels) -> World {
+fn several_channels(channels: ChannelPolicy) -> Smb2World {
     let server = unconnected("", WAYS[3], 300_000).server;
-    let settings = Settings {
+    let settings = SmbSettings {
         channels,
         ..settings("*\\anna:password:secret")
     };
-    let mut world = World::with_settings(DELAY, settings);
+    let mut world = Smb2World::with_settings(DELAY, settings);
     world.server = server;
     world.server.capabilities = 8;
     world.set_up(0);
@@ -452,8 +456,8 @@ fn several_channels(channels: Channels) -> World {
 #[test]
 fn a_client_that_looks_for_further_channels_hears_that_there_are_none() {
     for looks_first in [false, true] {
-        let mut world = several_channels(Channels::One);
-        let refused = |world: &mut World| {
+        let mut world = several_channels(ChannelPolicy::One);
+        let refused = |world: &mut Smb2World| {
             let answer = world.ask(0, &messages::query_interfaces());
             assert_eq!(answer.header.status, status::NOT_SUPPORTED);
         };
@@ -474,7 +478,7 @@ fn a_client_that_looks_for_further_channels_hears_that_there_are_none() {
 
 #[test]
 fn a_client_that_looks_for_further_channels_is_not_served_any_more_where_it_may_have_them() {
-    let mut world = several_channels(Channels::Several);
+    let mut world = several_channels(ChannelPolicy::Several);
     let file = open(&mut world, 0);
     for block in 0..3 {
         read(&mut world, 0, file, block * 10_000, 10_000);
@@ -483,7 +487,7 @@ fn a_client_that_looks_for_further_channels_is_not_served_any_more_where_it_may_
     world.ask(0, &messages::query_interfaces());
     let acknowledged = world.server.count(0, command::OPLOCK_BREAK);
     assert_eq!(acknowledged, 1, "given back before the server was asked");
-    let other = world.create(0, &Create::open("b"));
+    let other = world.create(0, &Smb2CreateParameters::open("b"));
     world.ask(0, &messages::write(other, 0, b"plain"));
     let before = world.server.count(0, command::READ);
     assert_eq!(read(&mut world, 0, other, 0, 5), b"plain");
@@ -492,12 +496,12 @@ fn a_client_that_looks_for_further_channels_is_not_served_any_more_where_it_may_
 }
 
 /// A world whose client may get further channels, and with the file "b" in another's hands.
-fn with_channels() -> (World, usize, FileId) {
-    let mut world = several_channels(Channels::Several);
+fn with_channels() -> (Smb2World, usize, FileId) {
+    let mut world = several_channels(ChannelPolicy::Several);
     let other = world.beside();
-    let batch = Create {
+    let batch = Smb2CreateParameters {
         oplock: 9,
-        ..Create::open("b")
+        ..Smb2CreateParameters::open("b")
     };
     let theirs = world.create(other, &batch);
     (world, other, theirs)
@@ -510,7 +514,7 @@ fn an_open_under_way_as_channels_are_looked_for_is_given_back() {
         if holds_another {
             open(&mut world, 0);
         }
-        let creating = world.send(0, &Create::open("b").request());
+        let creating = world.send(0, &Smb2CreateParameters::open("b").request());
         world.run_for(Duration::from_secs(1));
         let asking = world.send(0, &messages::query_interfaces());
         // The question is at the far half, and waits there if there is what to give back.
@@ -533,13 +537,13 @@ fn an_open_under_way_as_channels_are_looked_for_is_given_back() {
 fn a_close_does_not_stand_behind_the_question_for_channels() {
     let (mut world, other, theirs) = with_channels();
     open(&mut world, 0);
-    let creating = world.send(0, &Create::open("b").request());
+    let creating = world.send(0, &Smb2CreateParameters::open("b").request());
     world.run_for(Duration::from_secs(1));
     let asking = world.send(0, &messages::query_interfaces());
     world.run_for(DELAY + DELAY / 2);
     world.ask(other, &messages::close(theirs));
     let answer = world.wait(0, creating);
-    let file = CreateAnswer::parse(&answer.body).unwrap().file;
+    let file = CreateResponse::parse(&answer.body).unwrap().file;
     let closing = world.send(0, &messages::close(file));
     assert_eq!(world.wait(0, closing).header.status, status::SUCCESS);
     world.wait(0, asking);
@@ -600,11 +604,14 @@ fn directories_are_not_gone_through_ahead_once_channels_are_looked_for() {
             .files
             .insert(format!("file-{name}"), Vec::new());
     }
-    let attributes = Create {
+    let attributes = Smb2CreateParameters {
         access: 0x80,
-        ..Create::open("a")
+        ..Smb2CreateParameters::open("a")
     };
-    let (listed, kept) = (Create::directory(""), world.create(0, &attributes));
+    let (listed, kept) = (
+        Smb2CreateParameters::directory(""),
+        world.create(0, &attributes),
+    );
     let listed = world.create(0, &listed);
     world.run_for(Duration::from_secs(1));
     let ahead = world.server.count(0, command::QUERY_DIRECTORY);
@@ -653,7 +660,7 @@ fn a_signed_listing_comes_ahead_as_an_unsigned_one() {
             let name = format!("file-{name:05}");
             world.server.files.insert(name, Vec::new());
         }
-        let directory = world.create(0, &Create::directory(""));
+        let directory = world.create(0, &Smb2CreateParameters::directory(""));
         let start = world.now;
         let mut answers = 0;
         loop {
@@ -679,7 +686,7 @@ fn nobody_loses_a_signing_clients_place_by_a_question_that_is_not_signed() {
         world.set_up(0);
         // Of an empty directory nothing is sent ahead, and the server's place has moved.
         world.server.files.clear();
-        let file = world.create(0, &Create::directory(""));
+        let file = world.create(0, &Smb2CreateParameters::directory(""));
         world.run_for(Duration::from_secs(1));
         world.clients[0].signs_little = true;
         let list = messages::list(file, 0, 65_536);

@@ -1,8 +1,8 @@
 //! Serial writers: what they wait for, and what they hear of losses.
 
-use super::super::testing::messages::{self, Create};
+use super::super::testing::messages::{self, Smb2CreateParameters};
 use super::super::testing::server::DISK_FULL;
-use super::super::testing::world::World;
+use super::super::testing::world::Smb2World;
 use super::super::wire::FileId;
 use super::super::wire::header::status;
 use super::{contents, open, read, world_with};
@@ -10,7 +10,7 @@ use super::{contents, open, read, world_with};
 const BLOCK: usize = 60_000;
 
 /// Writes that many blocks, one after the other; the statuses heard.
-fn write_blocks(world: &mut World, file: FileId, blocks: usize) -> Vec<u32> {
+fn write_blocks(world: &mut Smb2World, file: FileId, blocks: usize) -> Vec<u32> {
     let whole = contents(blocks * BLOCK);
     whole
         .chunks(BLOCK)
@@ -123,10 +123,10 @@ fn writes_with_care_and_writes_without_the_right_wait_for_the_server() {
     assert!(world.round_trips(start) >= 1.0);
     let reader = world.create(
         0,
-        &Create {
+        &Smb2CreateParameters {
             name: "b",
             access: 0x1,
-            ..Create::open("b")
+            ..Smb2CreateParameters::open("b")
         },
     );
     let start = world.now;
@@ -143,7 +143,7 @@ fn no_request_overtakes_what_is_held_for_written() {
     world.server.credits_max = 8;
     let file = open(&mut world, 0);
     write_blocks(&mut world, file, 20);
-    let other = world.create(0, &Create::open("b"));
+    let other = world.create(0, &Smb2CreateParameters::open("b"));
     // The open of another file came behind all that was written before it.
     assert!(world.server.files["a"] == contents(20 * BLOCK));
     world.ask(0, &messages::close(other));

@@ -1,7 +1,7 @@
 //! CREATE: opening a file ([MS-SMB2] §2.2.13, CREATE Request; §2.2.14, CREATE Response).
 
 use super::header::LENGTH;
-use super::lease::{self, Lease};
+use super::lease::{self, LeaseContext};
 use super::{FileId, WireError, array, expect_structure, u8_at, u16_at, u32_at, u64_at};
 
 /// Oplock levels ([MS-SMB2] §2.2.13, RequestedOplockLevel).
@@ -114,7 +114,7 @@ impl<'a> CreateRequest<'a> {
     }
 
     /// The lease that is asked for; a second one, and one that cannot be read, are errors.
-    pub(crate) fn lease(&self) -> Result<Option<Lease>, WireError> {
+    pub(crate) fn lease(&self) -> Result<Option<LeaseContext>, WireError> {
         lease_in(self.contexts)
     }
 }
@@ -131,9 +131,9 @@ fn part(message: &[u8], offset: u32, length: u32) -> Result<&[u8], WireError> {
 }
 
 /// A create context's name, and what it holds.
-type Context<'a> = (&'a [u8], &'a [u8]);
+type CreateContext<'a> = (&'a [u8], &'a [u8]);
 
-fn contexts(mut rest: &[u8]) -> Result<Vec<Context<'_>>, WireError> {
+fn contexts(mut rest: &[u8]) -> Result<Vec<CreateContext<'_>>, WireError> {
     let mut contexts = Vec::new();
     while !rest.is_empty() {
         if contexts.len() == CONTEXTS_MAX {
@@ -151,26 +151,26 @@ fn contexts(mut rest: &[u8]) -> Result<Vec<Context<'_>>, WireError> {
     Ok(contexts)
 }
 
-fn lease_in(bytes: &[u8]) -> Result<Option<Lease>, WireError> {
+fn lease_in(bytes: &[u8]) -> Result<Option<LeaseContext>, WireError> {
     let contexts = contexts(bytes)?;
     let mut leases = contexts.iter().filter(|(name, _)| *name == lease::CONTEXT);
     match (leases.next(), leases.next()) {
         (None, _) => Ok(None),
-        (Some((_, data)), None) => Lease::parse(data).map(Some),
+        (Some((_, data)), None) => LeaseContext::parse(data).map(Some),
         (Some(_), Some(_)) => Err(WireError::Invalid("CreateContexts")),
     }
 }
 
 /// A file that was opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CreateAnswer {
+pub(crate) struct CreateResponse {
     pub(crate) oplock_level: u8,
     pub(crate) end_of_file: u64,
     pub(crate) attributes: u32,
     pub(crate) file: FileId,
 }
 
-impl CreateAnswer {
+impl CreateResponse {
     pub(crate) fn parse(body: &[u8]) -> Result<Self, WireError> {
         expect_structure(body, 89)?;
         Ok(Self {
@@ -182,7 +182,7 @@ impl CreateAnswer {
     }
 
     /// The lease that a whole answer, header included, gives.
-    pub(crate) fn lease(message: &[u8]) -> Result<Option<Lease>, WireError> {
+    pub(crate) fn lease(message: &[u8]) -> Result<Option<LeaseContext>, WireError> {
         let body = message.get(LENGTH..).ok_or(WireError::Truncated)?;
         lease_in(part(message, u32_at(body, 80)?, u32_at(body, 84)?)?)
     }

@@ -72,7 +72,7 @@ pub(crate) mod status {
 
 /// A header's meaning. Every field of it is kept, so that emitting it gives the same 64 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct Smb2Header {
     /// How many message ids the message takes; 0 counts as 1.
     pub(crate) credit_charge: u16,
     /// Of an answer its status; of a request the channel's sequence number.
@@ -102,7 +102,7 @@ pub(crate) struct Header {
 
 /// What vouches for a message, the weakest first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Guard {
+pub(crate) enum MessageProtection {
     /// Nothing.
     #[default]
     Nothing,
@@ -113,7 +113,7 @@ pub(crate) enum Guard {
     Sealed,
 }
 
-impl Header {
+impl Smb2Header {
     /// Reads the header at the front of `bytes`.
     ///
     /// # Errors
@@ -181,11 +181,11 @@ impl Header {
     }
 
     /// What vouches for the message.
-    pub(crate) fn guard(&self) -> Guard {
+    pub(crate) fn guard(&self) -> MessageProtection {
         match (self.is_sealed, self.has(flag::SIGNED)) {
-            (true, _) => Guard::Sealed,
-            (false, true) => Guard::Signed,
-            (false, false) => Guard::Nothing,
+            (true, _) => MessageProtection::Sealed,
+            (false, true) => MessageProtection::Signed,
+            (false, false) => MessageProtection::Nothing,
         }
     }
 
@@ -237,7 +237,7 @@ pub(crate) fn set_status(bytes: &mut [u8], status: u32) {
 
 /// An answer that says only what went wrong, behind its frame header ([MS-SMB2] §2.2.2, ERROR
 /// Response): a structure size of 9, and nothing else set.
-pub(crate) fn error_answer(request: &Header, status: u32) -> Vec<u8> {
+pub(crate) fn error_answer(request: &Smb2Header, status: u32) -> Vec<u8> {
     let mut message = super::frame::frame_header(LENGTH + ERROR_BODY.len()).to_vec();
     message.extend(request.answer(status).emit());
     message.extend(ERROR_BODY);
@@ -257,23 +257,26 @@ mod tests {
         let mut bytes = bytes;
         bytes[0..4].copy_from_slice(&MAGIC);
         bytes[4..6].copy_from_slice(&[64, 0]);
-        let header = Header::parse(&bytes).unwrap();
+        let header = Smb2Header::parse(&bytes).unwrap();
         assert_eq!(&header.emit()[..], &bytes[..]);
         assert_eq!(header.message_id, 0x1f1e_1d1c_1b1a_1918);
         set_message_id(&mut bytes, 7);
-        assert_eq!(Header::parse(&bytes).unwrap().message_id, 7);
+        assert_eq!(Smb2Header::parse(&bytes).unwrap().message_id, 7);
     }
 
     #[test]
     fn what_is_cut_or_foreign_is_an_error() {
-        let bytes = Header::request(command::ECHO, 1, 2, 3).emit();
+        let bytes = Smb2Header::request(command::ECHO, 1, 2, 3).emit();
         for length in 0..LENGTH {
-            assert_eq!(Header::parse(&bytes[..length]), Err(WireError::Truncated));
+            assert_eq!(
+                Smb2Header::parse(&bytes[..length]),
+                Err(WireError::Truncated)
+            );
         }
         let mut foreign = bytes;
         foreign[0] = 0xfd;
         assert_eq!(
-            Header::parse(&foreign),
+            Smb2Header::parse(&foreign),
             Err(WireError::Invalid("ProtocolId"))
         );
     }

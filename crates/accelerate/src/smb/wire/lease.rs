@@ -25,13 +25,13 @@ pub(crate) struct LeaseKey(pub(crate) [u8; 16]);
 
 /// A lease that is asked for, or given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lease {
+pub(crate) struct LeaseContext {
     pub(crate) key: LeaseKey,
     state: u32,
     flags: u32,
 }
 
-impl Lease {
+impl LeaseContext {
     /// Reads what the create context holds.
     pub(crate) fn parse(data: &[u8]) -> Result<Self, WireError> {
         if !LENGTHS.contains(&data.len()) {
@@ -90,11 +90,11 @@ mod tests {
         for (state, is_exclusive) in [(0, false), (1, false), (3, false), (5, true), (7, true)] {
             let mut data = given();
             data[16] = state;
-            let lease = Lease::parse(&data).unwrap();
+            let lease = LeaseContext::parse(&data).unwrap();
             assert_eq!(lease.key, LeaseKey([7; 16]));
             assert_eq!(lease.is_exclusive(), is_exclusive, "{state}");
             data[20] = 2;
-            assert!(!Lease::parse(&data).unwrap().is_exclusive());
+            assert!(!LeaseContext::parse(&data).unwrap().is_exclusive());
         }
     }
 
@@ -104,7 +104,10 @@ mod tests {
         for length in 0..60 {
             let mut data = data.clone();
             data.resize(length, 0);
-            assert_eq!(Lease::parse(&data).is_ok(), LENGTHS.contains(&length));
+            assert_eq!(
+                LeaseContext::parse(&data).is_ok(),
+                LENGTHS.contains(&length)
+            );
         }
     }
 

@@ -32,7 +32,7 @@ pub(crate) fn client_guid(body: &[u8]) -> Result<[u8; 16], WireError> {
 
 /// The answer to a NEGOTIATE ([MS-SMB2] §2.2.4).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NegotiateAnswer {
+pub(crate) struct NegotiateResponse {
     pub(crate) dialect: u16,
     /// What the server calls itself, at all its addresses.
     pub(crate) server_guid: [u8; 16],
@@ -41,7 +41,7 @@ pub(crate) struct NegotiateAnswer {
     pub(crate) max_write: u32,
 }
 
-impl NegotiateAnswer {
+impl NegotiateResponse {
     pub(crate) fn parse(body: &[u8]) -> Result<Self, WireError> {
         expect_structure(body, 65)?;
         Ok(Self {
@@ -98,11 +98,11 @@ impl NegotiateAnswer {
 
 /// The answer to a SESSION_SETUP ([MS-SMB2] §2.2.6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct SessionSetupAnswer {
+pub(crate) struct SessionSetupResponse {
     flags: u16,
 }
 
-impl SessionSetupAnswer {
+impl SessionSetupResponse {
     pub(crate) fn parse(body: &[u8]) -> Result<Self, WireError> {
         expect_structure(body, 9)?;
         Ok(Self {
@@ -145,11 +145,11 @@ fn buffer(message: &[u8], at: u16, length: u16) -> Result<&[u8], WireError> {
 
 /// The answer to a TREE_CONNECT ([MS-SMB2] §2.2.10).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TreeConnectAnswer {
+pub(crate) struct TreeConnectResponse {
     share_type: u8,
 }
 
-impl TreeConnectAnswer {
+impl TreeConnectResponse {
     pub(crate) fn parse(body: &[u8]) -> Result<Self, WireError> {
         expect_structure(body, 16)?;
         Ok(Self {

@@ -17,7 +17,7 @@ use bytes::{Bytes, BytesMut};
 use vocab::SegmentKind;
 
 use super::frame::FRAME_HEADER;
-use super::header::{self, Header, command, flag};
+use super::header::{self, Smb2Header, command, flag};
 use super::{WireError, u8_at, u16_at, u32_at};
 
 /// Bytes of a body that a head holds at most: the fixed part of a CREATE answer, the longest that
@@ -36,7 +36,7 @@ const KEEP_ALIVE: u8 = 0x85;
 
 /// What a frame holds that is not plain SMB2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Foreign {
+pub(crate) enum ForeignFrame {
     /// SMB1, by its first four bytes.
     Smb1,
     /// An encrypted message ([MS-SMB2] §2.2.41, SMB2 TRANSFORM_HEADER).
@@ -51,18 +51,18 @@ pub(crate) enum Foreign {
 
 /// The beginning of one message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Head {
+pub(crate) struct Smb2MessageHead {
     /// The bytes: the frame header if the message is its frame's first, the header, some body.
     pub(crate) bytes: BytesMut,
     /// Where in them the message starts: [`FRAME_HEADER`] or 0.
     pub(crate) start: usize,
     /// The header.
-    pub(crate) header: Header,
+    pub(crate) header: Smb2Header,
     /// Bytes of the message, header included, and padding before the next one.
     pub(crate) length: usize,
 }
 
-impl Head {
+impl Smb2MessageHead {
     /// What the head holds of the body.
     pub(crate) fn body(&self) -> &[u8] {
         &self.bytes[self.start + header::LENGTH..]
@@ -97,9 +97,9 @@ impl Head {
 
 /// What comes out of a splitter, in the stream's order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Piece {
+pub(crate) enum SplitterPiece {
     /// A message begins.
-    Head(Head),
+    Head(Smb2MessageHead),
     /// More bytes of the same message.
     Rest(SegmentKind, Bytes),
     /// The frame is complete.
@@ -110,7 +110,7 @@ pub(crate) enum Piece {
 
 /// Where the splitter is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum SplitterState {
     /// Before a frame, or in its first bytes.
     Frame,
     /// Before a message of a frame with this many bytes left, or in its head.
@@ -129,20 +129,20 @@ enum Place {
 
 /// See the head of this file.
 #[derive(Debug)]
-pub(crate) struct Splitter {
+pub(crate) struct Smb2Splitter {
     held: BytesMut,
     /// Bytes not yet looked at.
     input: Bytes,
-    place: Place,
+    place: SplitterState,
     takes_sealed: bool,
 }
 
-impl Splitter {
+impl Smb2Splitter {
     pub(crate) fn new() -> Self {
         Self {
             held: BytesMut::new(),
             input: Bytes::new(),
-            place: Place::Frame,
+            place: SplitterState::Frame,
             takes_sealed: false,
         }
     }
@@ -173,7 +173,7 @@ impl Splitter {
 
     /// Whether what has come out ends with a frame.
     pub(crate) fn is_between(&self) -> bool {
-        self.place == Place::Frame && self.held.is_empty()
+        self.place == SplitterState::Frame && self.held.is_empty()
     }
 
     /// Whether the stream, as far as it is known, ends with a frame.
@@ -195,7 +195,7 @@ impl Splitter {
         let mut bytes = self.held.split();
         bytes.extend_from_slice(&std::mem::take(&mut self.input));
         self.input = bytes.freeze();
-        self.place = Place::Rest {
+        self.place = SplitterState::Rest {
             message: FRAME_HEADER + length,
             before: FRAME_HEADER + length,
             payload: 0,
@@ -207,9 +207,9 @@ impl Splitter {
     ///
     /// # Errors
     /// When the stream is not SMB2 from here; [`Self::give_back`] has the bytes.
-    pub(crate) fn next(&mut self) -> Result<Option<Piece>, Foreign> {
+    pub(crate) fn next(&mut self) -> Result<Option<SplitterPiece>, ForeignFrame> {
         match self.place {
-            Place::Frame => {
+            SplitterState::Frame => {
                 if self.hold(1) && self.held[0] == KEEP_ALIVE {
                     return self.keep_alive();
                 }
@@ -217,44 +217,44 @@ impl Splitter {
                 if !self.hold(FRAME_HEADER + header::MAGIC.len()) {
                     return self.judge_short_frame();
                 }
-                let length = frame_length(&self.held).ok_or(Foreign::Unknown)?;
+                let length = frame_length(&self.held).ok_or(ForeignFrame::Unknown)?;
                 match self.held[FRAME_HEADER..] {
-                    _ if length > FRAME_MAX => return Err(Foreign::TooLong),
+                    _ if length > FRAME_MAX => return Err(ForeignFrame::TooLong),
                     [0xfe, b'S', b'M', b'B', ..] if length >= header::LENGTH => {}
-                    [0xff, b'S', b'M', b'B', ..] => return Err(Foreign::Smb1),
+                    [0xff, b'S', b'M', b'B', ..] => return Err(ForeignFrame::Smb1),
                     [0xfd, b'S', b'M', b'B', ..] if self.takes_sealed => {
                         let is_whole = self.hold(FRAME_HEADER + length);
-                        return Ok(is_whole.then(|| Piece::Sealed(self.held.split())));
+                        return Ok(is_whole.then(|| SplitterPiece::Sealed(self.held.split())));
                     }
-                    [0xfd, b'S', b'M', b'B', ..] => return Err(Foreign::Encrypted),
-                    [0xfc, b'S', b'M', b'B', ..] => return Err(Foreign::Compressed),
-                    _ => return Err(Foreign::Unknown),
+                    [0xfd, b'S', b'M', b'B', ..] => return Err(ForeignFrame::Encrypted),
+                    [0xfc, b'S', b'M', b'B', ..] => return Err(ForeignFrame::Compressed),
+                    _ => return Err(ForeignFrame::Unknown),
                 }
-                self.place = Place::Message {
+                self.place = SplitterState::Message {
                     first: true,
                     left: length,
                 };
                 self.next()
             }
-            Place::Message { first, left } => self.head(first, left),
-            Place::Rest {
+            SplitterState::Message { first, left } => self.head(first, left),
+            SplitterState::Rest {
                 message: 0,
                 frame: 0,
                 ..
             } => {
-                self.place = Place::Frame;
-                Ok(Some(Piece::End))
+                self.place = SplitterState::Frame;
+                Ok(Some(SplitterPiece::End))
             }
-            Place::Rest {
+            SplitterState::Rest {
                 message: 0, frame, ..
             } => {
-                self.place = Place::Message {
+                self.place = SplitterState::Message {
                     first: false,
                     left: frame,
                 };
                 self.next()
             }
-            Place::Rest {
+            SplitterState::Rest {
                 message,
                 before,
                 payload,
@@ -270,7 +270,7 @@ impl Splitter {
                 };
                 let run = run.min(message).min(self.input.len());
                 let bytes = self.input.split_to(run);
-                self.place = Place::Rest {
+                self.place = SplitterState::Rest {
                     message: message - run,
                     before: before.saturating_sub(run),
                     payload: match before {
@@ -279,28 +279,28 @@ impl Splitter {
                     },
                     frame,
                 };
-                Ok(Some(Piece::Rest(kind, bytes)))
+                Ok(Some(SplitterPiece::Rest(kind, bytes)))
             }
         }
     }
 
-    fn head(&mut self, first: bool, left: usize) -> Result<Option<Piece>, Foreign> {
+    fn head(&mut self, first: bool, left: usize) -> Result<Option<SplitterPiece>, ForeignFrame> {
         // The first message of a frame stands behind the frame's header, which is held already.
         let start = match first {
             true => FRAME_HEADER,
             false => 0,
         };
         if left < header::LENGTH {
-            return Err(Foreign::Unknown);
+            return Err(ForeignFrame::Unknown);
         }
         if !self.hold(start + header::LENGTH) {
             return Ok(None);
         }
-        let header = Header::parse(&self.held[start..]).map_err(|_| Foreign::Unknown)?;
+        let header = Smb2Header::parse(&self.held[start..]).map_err(|_| ForeignFrame::Unknown)?;
         let next = header.next as usize;
         // [MS-SMB2] §3.2.4.1.4: messages of a compound start at multiples of 8.
         if next > left || !next.is_multiple_of(8) || (1..header::LENGTH).contains(&next) {
-            return Err(Foreign::Unknown);
+            return Err(ForeignFrame::Unknown);
         }
         let length = match next {
             0 => left,
@@ -310,7 +310,7 @@ impl Splitter {
         if !self.hold(start + look) {
             return Ok(None);
         }
-        let head = Head {
+        let head = Smb2MessageHead {
             bytes: self.held.split(),
             start,
             header,
@@ -319,39 +319,39 @@ impl Splitter {
         let (data_at, data) = payload(&head).unwrap_or((length, 0));
         let data_at = data_at.clamp(look, length);
         let data_end = data_at.saturating_add(data).min(length);
-        self.place = Place::Rest {
+        self.place = SplitterState::Rest {
             message: length - look,
             before: data_at - look,
             payload: data_end - data_at,
             frame: left - length,
         };
-        Ok(Some(Piece::Head(head)))
+        Ok(Some(SplitterPiece::Head(head)))
     }
 
     /// A frame that says nothing and is passed on.
-    fn keep_alive(&mut self) -> Result<Option<Piece>, Foreign> {
+    fn keep_alive(&mut self) -> Result<Option<SplitterPiece>, ForeignFrame> {
         if !self.hold(FRAME_HEADER) {
             return Ok(None);
         }
         if self.held[1..] != [0, 0, 0] {
-            return Err(Foreign::Unknown);
+            return Err(ForeignFrame::Unknown);
         }
-        self.place = Place::Rest {
+        self.place = SplitterState::Rest {
             message: 0,
             before: 0,
             payload: 0,
             frame: 0,
         };
         let bytes = self.held.split().freeze();
-        Ok(Some(Piece::Rest(SegmentKind::Control, bytes)))
+        Ok(Some(SplitterPiece::Rest(SegmentKind::Control, bytes)))
     }
 
     /// Bytes that end before the first four of a message are waited for, unless they show already
     /// that it is none.
-    fn judge_short_frame(&self) -> Result<Option<Piece>, Foreign> {
+    fn judge_short_frame(&self) -> Result<Option<SplitterPiece>, ForeignFrame> {
         match self.held.first() {
             // Any other type is of NetBIOS's session service (RFC 1002 §4.3) and its set-up.
-            Some(1..) => Err(Foreign::Unknown),
+            Some(1..) => Err(ForeignFrame::Unknown),
             _ => Ok(None),
         }
     }
@@ -378,7 +378,7 @@ fn frame_length(bytes: &[u8]) -> Option<usize> {
 }
 
 /// Where in a message its payload lies and how long it says it is.
-fn payload(head: &Head) -> Result<(usize, usize), WireError> {
+fn payload(head: &Smb2MessageHead) -> Result<(usize, usize), WireError> {
     let body = head.body();
     let from_server = head.header.has(flag::FROM_SERVER);
     match head.header.command {
@@ -394,7 +394,7 @@ fn payload(head: &Head) -> Result<(usize, usize), WireError> {
     }
 }
 
-fn body_look(header: &Header) -> usize {
+fn body_look(header: &Smb2Header) -> usize {
     match (header.command, header.has(flag::FROM_SERVER)) {
         (command::READ, true) => READ_ANSWER_LOOK,
         (command::WRITE, false) => WRITE_LOOK,

@@ -4,14 +4,14 @@ use bytes::Bytes;
 use vocab::SegmentKind;
 
 use super::super::frame::frame_header;
-use super::super::header::{Header, command, flag};
+use super::super::header::{Smb2Header, command, flag};
 use super::*;
 use crate::smb::testing::messages::{echo, frame};
 
 /// A READ answer with 100 bytes of data, two bytes of padding before and one behind it; then a
 /// compound of ECHO and CLOSE.
 fn stream() -> Vec<u8> {
-    let mut answer = Header::request(command::READ, 5, 1, 1);
+    let mut answer = Smb2Header::request(command::READ, 5, 1, 1);
     answer.flags = flag::FROM_SERVER;
     let mut body = vec![17, 0, 82, 0];
     body.extend(100u32.to_le_bytes());
@@ -23,9 +23,9 @@ fn stream() -> Vec<u8> {
     bytes.extend(answer.emit());
     bytes.extend(body);
 
-    let mut echo = Header::request(command::ECHO, 6, 1, 1);
+    let mut echo = Smb2Header::request(command::ECHO, 6, 1, 1);
     echo.next = 72;
-    let close = Header::request(command::CLOSE, 7, 1, 1);
+    let close = Smb2Header::request(command::CLOSE, 7, 1, 1);
     bytes.extend(frame_header(72 + 64 + 24));
     bytes.extend(echo.emit());
     bytes.extend([4, 0, 0, 0, 0, 0, 0, 0]);
@@ -34,28 +34,28 @@ fn stream() -> Vec<u8> {
     bytes
 }
 
-fn pieces(splitter: &mut Splitter, bytes: &[u8]) -> Vec<Piece> {
+fn pieces(splitter: &mut Smb2Splitter, bytes: &[u8]) -> Vec<SplitterPiece> {
     splitter.push(Bytes::copy_from_slice(bytes));
     std::iter::from_fn(|| splitter.next().unwrap()).collect()
 }
 
 /// What the pieces say: every head, the joined bytes of each kind, and all bytes in order.
-fn summary(pieces: &[Piece]) -> (Vec<u64>, Vec<u8>, Vec<u8>, usize) {
+fn summary(pieces: &[SplitterPiece]) -> (Vec<u64>, Vec<u8>, Vec<u8>, usize) {
     let (mut ids, mut payload, mut all, mut ends) = (Vec::new(), Vec::new(), Vec::new(), 0);
     for piece in pieces {
         match piece {
-            Piece::Head(head) => {
+            SplitterPiece::Head(head) => {
                 ids.push(head.header.message_id);
                 all.extend_from_slice(&head.bytes);
             }
-            Piece::Rest(kind, bytes) => {
+            SplitterPiece::Rest(kind, bytes) => {
                 if *kind == SegmentKind::Payload {
                     payload.extend_from_slice(bytes);
                 }
                 all.extend_from_slice(bytes);
             }
-            Piece::End => ends += 1,
-            Piece::Sealed(_) => panic!("it takes none"),
+            SplitterPiece::End => ends += 1,
+            SplitterPiece::Sealed(_) => panic!("it takes none"),
         }
     }
     (ids, payload, all, ends)
@@ -65,7 +65,7 @@ fn summary(pieces: &[Piece]) -> (Vec<u64>, Vec<u8>, Vec<u8>, usize) {
 fn a_stream_cut_at_every_byte_gives_the_same_heads_and_payload() {
     let stream = stream();
     for cut in 0..=stream.len() {
-        let mut splitter = Splitter::new();
+        let mut splitter = Smb2Splitter::new();
         let mut out = pieces(&mut splitter, &stream[..cut]);
         out.extend(pieces(&mut splitter, &stream[cut..]));
         let (ids, payload, all, ends) = summary(&out);
@@ -80,7 +80,7 @@ fn a_stream_cut_at_every_byte_gives_the_same_heads_and_payload() {
 #[test]
 fn one_byte_at_a_time_is_as_good() {
     let stream = stream();
-    let mut splitter = Splitter::new();
+    let mut splitter = Smb2Splitter::new();
     let mut out = Vec::new();
     for byte in &stream {
         out.extend(pieces(&mut splitter, &[*byte]));
@@ -92,15 +92,15 @@ fn one_byte_at_a_time_is_as_good() {
 
 #[test]
 fn what_is_not_smb2_is_named_and_given_back() {
-    let cases: [(&[u8], Foreign); 5] = [
-        (b"\0\0\0\x60\xffSMBr", Foreign::Smb1),
-        (b"\0\0\0\x60\xfdSMB.", Foreign::Encrypted),
-        (b"\0\0\0\x60\xfcSMB.", Foreign::Compressed),
-        (b"\0\xff\xff\xff\xfeSMB", Foreign::TooLong),
-        (b"\x85\0\0\x01", Foreign::Unknown),
+    let cases: [(&[u8], ForeignFrame); 5] = [
+        (b"\0\0\0\x60\xffSMBr", ForeignFrame::Smb1),
+        (b"\0\0\0\x60\xfdSMB.", ForeignFrame::Encrypted),
+        (b"\0\0\0\x60\xfcSMB.", ForeignFrame::Compressed),
+        (b"\0\xff\xff\xff\xfeSMB", ForeignFrame::TooLong),
+        (b"\x85\0\0\x01", ForeignFrame::Unknown),
     ];
     for (bytes, foreign) in cases {
-        let mut splitter = Splitter::new();
+        let mut splitter = Smb2Splitter::new();
         splitter.push(Bytes::copy_from_slice(bytes));
         assert_eq!(splitter.next(), Err(foreign));
         assert_eq!(&splitter.give_back()[..], bytes);
@@ -110,26 +110,26 @@ fn what_is_not_smb2_is_named_and_given_back() {
 #[test]
 fn a_compound_that_points_outside_or_into_a_header_is_foreign() {
     for next in [8u32, 63, 65, 4_096] {
-        let mut echo = Header::request(command::ECHO, 6, 1, 1);
+        let mut echo = Smb2Header::request(command::ECHO, 6, 1, 1);
         echo.next = next;
         let mut bytes = frame_header(64 + 200).to_vec();
         bytes.extend(echo.emit());
         bytes.extend([0; 200]);
-        let mut splitter = Splitter::new();
+        let mut splitter = Smb2Splitter::new();
         splitter.push(bytes.into());
-        assert_eq!(splitter.next(), Err(Foreign::Unknown), "next {next}");
+        assert_eq!(splitter.next(), Err(ForeignFrame::Unknown), "next {next}");
     }
 }
 
 #[test]
 fn an_smb1_negotiate_can_be_skipped() {
-    let mut splitter = Splitter::new();
+    let mut splitter = Smb2Splitter::new();
     let mut bytes = b"\0\0\0\x08\xffSMBr...".to_vec();
     bytes.extend(stream());
     splitter.push(Bytes::from(bytes.clone()));
-    assert_eq!(splitter.next(), Err(Foreign::Smb1));
+    assert_eq!(splitter.next(), Err(ForeignFrame::Smb1));
     splitter.skip_frame();
-    let out: Vec<Piece> = std::iter::from_fn(|| splitter.next().unwrap()).collect();
+    let out: Vec<SplitterPiece> = std::iter::from_fn(|| splitter.next().unwrap()).collect();
     let (ids, _, all, ends) = summary(&out);
     assert_eq!((ids, ends), (vec![5, 6, 7], 3));
     assert_eq!(all, bytes);
@@ -141,7 +141,7 @@ fn a_keep_alive_passes_between_frames() {
     bytes.extend(stream());
     bytes.extend(b"\x85\0\0\0");
     for cut in 0..=bytes.len() {
-        let mut splitter = Splitter::new();
+        let mut splitter = Smb2Splitter::new();
         let mut out = pieces(&mut splitter, &bytes[..cut]);
         out.extend(pieces(&mut splitter, &bytes[cut..]));
         let (ids, payload, all, ends) = summary(&out);
@@ -157,15 +157,15 @@ fn encrypted_messages_are_gathered_where_they_are_taken() {
     stream.extend(frame(&[(echo().header(1, 2, 3), &echo().body)]));
     stream.extend(b"\0\0\0\x06\xfdSMB12");
     for piece in [1, 3, 5, 9, 100] {
-        let mut splitter = Splitter::taking_sealed();
+        let mut splitter = Smb2Splitter::taking_sealed();
         let (mut sealed, mut ends) = (Vec::new(), 0);
         for bytes in stream.chunks(piece) {
             splitter.push(Bytes::copy_from_slice(bytes));
             while let Some(piece) = splitter.next().unwrap() {
                 match piece {
-                    Piece::Sealed(frame) => sealed.push(frame),
-                    Piece::End => ends += 1,
-                    Piece::Head(_) | Piece::Rest(..) => {}
+                    SplitterPiece::Sealed(frame) => sealed.push(frame),
+                    SplitterPiece::End => ends += 1,
+                    SplitterPiece::Head(_) | SplitterPiece::Rest(..) => {}
                 }
             }
         }
@@ -175,7 +175,7 @@ fn encrypted_messages_are_gathered_where_they_are_taken() {
         assert_eq!(ends, 1);
         assert!(splitter.at_boundary());
     }
-    let mut other = Splitter::new();
+    let mut other = Smb2Splitter::new();
     other.push(stream.into());
-    assert_eq!(other.next(), Err(Foreign::Encrypted));
+    assert_eq!(other.next(), Err(ForeignFrame::Encrypted));
 }

@@ -3,12 +3,12 @@
 //! Both halves ask this of every request in the same order, and so agree on which data that was
 //! read ahead is out of date. What is not known to be harmless counts as a change.
 
-use super::header::{Header, command, flag};
+use super::header::{Smb2Header, command, flag};
 use super::{FileId, WireError, array};
 
 /// What a request does to what is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Touch {
+pub(crate) enum RequestEffect {
     /// Nothing.
     Nothing,
     /// It asks something of an open and changes nothing.
@@ -32,45 +32,45 @@ pub(crate) enum Touch {
 /// A related request works on the open of the request before it, whatever its own body names
 /// ([MS-SMB2] §3.3.5.2.7.2, Handling Compounded Related Requests).
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Chain {
+pub(crate) struct CompoundChain {
     /// The open that was last worked on; behind a CREATE it is not known yet.
     file: Option<FileId>,
 }
 
 /// What a request does that is alone in its frame.
-pub(crate) fn touch(header: &Header, body: &[u8]) -> Touch {
-    Chain::default().touch(header, body)
+pub(crate) fn touch(header: &Smb2Header, body: &[u8]) -> RequestEffect {
+    CompoundChain::default().touch(header, body)
 }
 
-impl Chain {
+impl CompoundChain {
     /// What the next request does, by its header and the beginning of its body.
-    pub(crate) fn touch(&mut self, header: &Header, body: &[u8]) -> Touch {
+    pub(crate) fn touch(&mut self, header: &Smb2Header, body: &[u8]) -> RequestEffect {
         // Where the file id stands in each body ([MS-SMB2] §2.2.15 to §2.2.39).
-        let (at, with): (usize, fn(FileId) -> Touch) = match header.command {
+        let (at, with): (usize, fn(FileId) -> RequestEffect) = match header.command {
             command::CREATE => {
                 self.file = Some(FileId::RELATED);
-                return Touch::Nothing;
+                return RequestEffect::Nothing;
             }
             command::NEGOTIATE
             | command::SESSION_SETUP
             | command::TREE_CONNECT
             | command::CANCEL
             | command::ECHO
-            | command::OPLOCK_BREAK => return Touch::Nothing,
-            command::LOGOFF => return Touch::EndsSession,
-            command::TREE_DISCONNECT => return Touch::EndsTree,
-            command::CLOSE => (8, Touch::Closes),
-            command::FLUSH => (8, Touch::Flushes),
-            command::READ => (16, Touch::Asks),
-            command::WRITE => (16, Touch::Changes),
-            command::LOCK | command::IOCTL => (8, Touch::Changes),
-            command::QUERY_DIRECTORY | command::CHANGE_NOTIFY => (8, Touch::Asks),
-            command::QUERY_INFO => (24, Touch::Asks),
-            command::SET_INFO => (16, Touch::Changes),
-            _ => return Touch::Anything,
+            | command::OPLOCK_BREAK => return RequestEffect::Nothing,
+            command::LOGOFF => return RequestEffect::EndsSession,
+            command::TREE_DISCONNECT => return RequestEffect::EndsTree,
+            command::CLOSE => (8, RequestEffect::Closes),
+            command::FLUSH => (8, RequestEffect::Flushes),
+            command::READ => (16, RequestEffect::Asks),
+            command::WRITE => (16, RequestEffect::Changes),
+            command::LOCK | command::IOCTL => (8, RequestEffect::Changes),
+            command::QUERY_DIRECTORY | command::CHANGE_NOTIFY => (8, RequestEffect::Asks),
+            command::QUERY_INFO => (24, RequestEffect::Asks),
+            command::SET_INFO => (16, RequestEffect::Changes),
+            _ => return RequestEffect::Anything,
         };
         let Ok(named) = file(body, at) else {
-            return Touch::Anything;
+            return RequestEffect::Anything;
         };
         let before = self.file.filter(|_| header.has(flag::RELATED));
         let file = before.unwrap_or(named);
@@ -83,15 +83,18 @@ fn file(body: &[u8], at: usize) -> Result<FileId, WireError> {
     array(body, at).map(FileId)
 }
 
-impl Touch {
+impl RequestEffect {
     /// The open that it works on.
     pub(crate) fn file(self) -> Option<FileId> {
         match self {
-            Touch::Asks(file)
-            | Touch::Changes(file)
-            | Touch::Flushes(file)
-            | Touch::Closes(file) => Some(file),
-            Touch::Nothing | Touch::EndsTree | Touch::EndsSession | Touch::Anything => None,
+            RequestEffect::Asks(file)
+            | RequestEffect::Changes(file)
+            | RequestEffect::Flushes(file)
+            | RequestEffect::Closes(file) => Some(file),
+            RequestEffect::Nothing
+            | RequestEffect::EndsTree
+            | RequestEffect::EndsSession
+            | RequestEffect::Anything => None,
         }
     }
 }
@@ -100,8 +103,8 @@ impl Touch {
 mod tests {
     use super::*;
 
-    fn related(command: u16) -> Header {
-        let mut header = Header::request(command, 1, 1, 1);
+    fn related(command: u16) -> Smb2Header {
+        let mut header = Smb2Header::request(command, 1, 1, 1);
         header.flags |= flag::RELATED;
         header
     }
@@ -110,15 +113,15 @@ mod tests {
     fn a_related_request_works_on_the_open_before_it_whatever_it_names() {
         let (one, other) = (FileId([3; 16]), FileId([4; 16]));
         for named in [FileId::RELATED, other] {
-            let mut chain = Chain::default();
-            let asked = chain.touch(&Header::request(command::FLUSH, 1, 1, 1), &body_of(one));
-            assert_eq!(asked, Touch::Flushes(one));
+            let mut chain = CompoundChain::default();
+            let asked = chain.touch(&Smb2Header::request(command::FLUSH, 1, 1, 1), &body_of(one));
+            assert_eq!(asked, RequestEffect::Flushes(one));
             assert_eq!(
                 chain.touch(&related(command::ECHO), &[4, 0, 0, 0]),
-                Touch::Nothing
+                RequestEffect::Nothing
             );
             let closes = chain.touch(&related(command::CLOSE), &body_of(named));
-            assert_eq!(closes, Touch::Closes(one));
+            assert_eq!(closes, RequestEffect::Closes(one));
         }
     }
 
@@ -126,27 +129,30 @@ mod tests {
     fn a_request_that_is_not_related_works_on_what_it_names() {
         let (one, other) = (FileId([3; 16]), FileId([4; 16]));
         for named in [FileId::RELATED, other] {
-            let close = Header::request(command::CLOSE, 1, 1, 1);
-            let mut chain = Chain::default();
-            chain.touch(&Header::request(command::FLUSH, 1, 1, 1), &body_of(one));
-            assert_eq!(chain.touch(&close, &body_of(named)), Touch::Closes(named));
+            let close = Smb2Header::request(command::CLOSE, 1, 1, 1);
+            let mut chain = CompoundChain::default();
+            chain.touch(&Smb2Header::request(command::FLUSH, 1, 1, 1), &body_of(one));
+            assert_eq!(
+                chain.touch(&close, &body_of(named)),
+                RequestEffect::Closes(named)
+            );
         }
     }
 
     #[test]
     fn what_a_create_opens_is_not_known_to_those_behind_it() {
-        let mut chain = Chain::default();
-        let create = Header::request(command::CREATE, 1, 1, 1);
-        assert_eq!(chain.touch(&create, &[0; 56]), Touch::Nothing);
+        let mut chain = CompoundChain::default();
+        let create = Smb2Header::request(command::CREATE, 1, 1, 1);
+        assert_eq!(chain.touch(&create, &[0; 56]), RequestEffect::Nothing);
         let close = chain.touch(&related(command::CLOSE), &body_of(FileId([4; 16])));
-        assert_eq!(close, Touch::Closes(FileId::RELATED));
+        assert_eq!(close, RequestEffect::Closes(FileId::RELATED));
     }
 
     #[test]
     fn a_body_that_is_cut_may_do_anything() {
         let body = body_of(FileId([3; 16]));
-        let header = Header::request(command::CLOSE, 1, 1, 1);
-        assert_eq!(touch(&header, &body[..20]), Touch::Anything);
+        let header = Smb2Header::request(command::CLOSE, 1, 1, 1);
+        assert_eq!(touch(&header, &body[..20]), RequestEffect::Anything);
     }
 
     /// A FLUSH's or CLOSE's.
@@ -158,7 +164,7 @@ mod tests {
 
     #[test]
     fn what_is_not_known_may_do_anything() {
-        let header = Header::request(0x77, 1, 1, 1);
-        assert_eq!(touch(&header, &[0; 88]), Touch::Anything);
+        let header = Smb2Header::request(0x77, 1, 1, 1);
+        assert_eq!(touch(&header, &[0; 88]), RequestEffect::Anything);
     }
 }

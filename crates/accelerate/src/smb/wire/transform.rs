@@ -20,7 +20,7 @@ const ENCRYPTED: u16 = 1;
 
 /// Its meaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Transform {
+pub(crate) struct TransformHeader {
     /// The tag over message and header.
     pub(crate) signature: [u8; 16],
     /// Eleven or twelve bytes that count, and what fills them up.
@@ -33,7 +33,7 @@ pub(crate) struct Transform {
     pub(crate) session: u64,
 }
 
-impl Transform {
+impl TransformHeader {
     /// Reads the header of an encrypted message that is there whole, without its frame.
     ///
     /// # Errors
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     fn whole() -> Vec<u8> {
-        let transform = Transform {
+        let transform = TransformHeader {
             signature: [1; 16],
             nonce: [2; 16],
             size: 70,
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn what_is_read_is_written_again() {
         let message = whole();
-        let transform = Transform::parse(&message).unwrap();
+        let transform = TransformHeader::parse(&message).unwrap();
         assert_eq!(transform.emit()[..], message[..LENGTH]);
         assert_eq!(transform.session, 0x1122_3344_5566_7788);
     }
@@ -103,12 +103,15 @@ mod tests {
     fn what_is_cut_or_lies_of_its_size_is_an_error() {
         let message = whole();
         for length in 0..message.len() {
-            assert!(Transform::parse(&message[..length]).is_err(), "{length}");
+            assert!(
+                TransformHeader::parse(&message[..length]).is_err(),
+                "{length}"
+            );
         }
         let lies = |at: usize, byte: u8| {
             let mut message = whole();
             message[at] = byte;
-            Transform::parse(&message)
+            TransformHeader::parse(&message)
         };
         let size = Err(WireError::Invalid("OriginalMessageSize"));
         assert_eq!(lies(36, 71), size);
@@ -120,6 +123,6 @@ mod tests {
         // A message that could hold no header.
         let mut short = message[..LENGTH + 63].to_vec();
         short[36] = 63;
-        assert_eq!(Transform::parse(&short), size);
+        assert_eq!(TransformHeader::parse(&short), size);
     }
 }

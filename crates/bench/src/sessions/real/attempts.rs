@@ -10,24 +10,24 @@
 
 use anyhow::{Result, bail};
 
-use super::super::report::NotMeasured;
-use host::progress::Progress;
+use super::super::report::FailedRun;
+use host::progress::ProgressReporter;
 
 /// The place where runs are made, and what came of those that failed.
-pub(super) struct Attempts<'a, Place> {
+pub(super) struct RunAttempts<'a, Place> {
     place: Option<Place>,
     make: &'a dyn Fn() -> Result<Place>,
     is_interrupted: fn() -> bool,
-    progress: &'a dyn Progress,
-    failures: Vec<NotMeasured>,
+    progress: &'a dyn ProgressReporter,
+    failures: Vec<FailedRun>,
 }
 
-impl<'a, Place> Attempts<'a, Place> {
+impl<'a, Place> RunAttempts<'a, Place> {
     pub(super) fn new(
         place: Place,
         make: &'a dyn Fn() -> Result<Place>,
         is_interrupted: fn() -> bool,
-        progress: &'a dyn Progress,
+        progress: &'a dyn ProgressReporter,
     ) -> Self {
         Self {
             place: Some(place),
@@ -52,14 +52,14 @@ impl<'a, Place> Attempts<'a, Place> {
         self.place = None;
         // Whatever it was that an interruption made fail, that is the reason.
         let why = if (self.is_interrupted)() {
-            NotMeasured::INTERRUPTED.to_owned()
+            FailedRun::INTERRUPTED.to_owned()
         } else {
             let why = format!("{error:#}");
             let note = format!("{measurement}, {run} was not measured: {why}");
             self.progress.note(&note);
             why
         };
-        self.failures.push(NotMeasured {
+        self.failures.push(FailedRun {
             measurement: measurement.to_owned(),
             run,
             why,
@@ -72,7 +72,7 @@ impl<'a, Place> Attempts<'a, Place> {
         work: impl FnOnce(&mut Place) -> Result<Figure>,
     ) -> Result<Figure> {
         if (self.is_interrupted)() {
-            bail!(NotMeasured::INTERRUPTED);
+            bail!(FailedRun::INTERRUPTED);
         }
         let place = match &mut self.place {
             Some(place) => place,
@@ -82,7 +82,7 @@ impl<'a, Place> Attempts<'a, Place> {
     }
 
     /// The runs that gave nothing.
-    pub(super) fn into_failures(self) -> Vec<NotMeasured> {
+    pub(super) fn into_failures(self) -> Vec<FailedRun> {
         self.failures
     }
 }
@@ -94,7 +94,7 @@ mod tests {
     use anyhow::anyhow;
 
     use super::*;
-    use host::progress::Silent;
+    use host::progress::SilentProgress;
 
     #[test]
     fn after_a_run_that_fails_the_next_has_a_place_of_its_own() {
@@ -106,7 +106,7 @@ mod tests {
                 number => Ok(number),
             }
         };
-        let mut attempts = Attempts::new(1, &make, || false, &Silent);
+        let mut attempts = RunAttempts::new(1, &make, || false, &SilentProgress);
         let mut run = |name: &str, is_good: bool| {
             attempts.run(name, "seed 1".to_owned(), |place| match is_good {
                 true => Ok(*place),
@@ -136,7 +136,7 @@ mod tests {
     fn once_interrupted_nothing_is_begun_and_all_is_noted() {
         thread_local!(static INTERRUPTED: Cell<bool> = const { Cell::new(false) });
         let make = || Ok(());
-        let mut attempts = Attempts::new((), &make, || INTERRUPTED.get(), &Silent);
+        let mut attempts = RunAttempts::new((), &make, || INTERRUPTED.get(), &SilentProgress);
         assert_eq!(attempts.run("a", String::new(), |()| Ok(7)), Some(7));
         let broken = attempts.run::<()>("b", String::new(), |()| {
             INTERRUPTED.set(true);
@@ -147,6 +147,6 @@ mod tests {
         assert_eq!(begun, None);
         let failures = attempts.into_failures();
         let whys: Vec<&str> = failures.iter().map(|failure| &failure.why[..]).collect();
-        assert_eq!(whys, [NotMeasured::INTERRUPTED; 2]);
+        assert_eq!(whys, [FailedRun::INTERRUPTED; 2]);
     }
 }

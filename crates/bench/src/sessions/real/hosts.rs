@@ -16,7 +16,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
-use vocab::Random;
+use vocab::SeededRandom;
 
 use host::kernel;
 
@@ -35,7 +35,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What answers are made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Content {
+pub(super) enum AnswerContent {
     /// One random block again and again, for flows that nobody reduces.
     Repeated,
     /// Random bytes of which no two runs are alike.
@@ -66,32 +66,36 @@ fn within<T: Send>(
 
 /// A server; dropping it ends it.
 #[derive(Debug)]
-pub(super) struct Server {
+pub(super) struct HostServer {
     namespace: Option<PathBuf>,
     port: u16,
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     listener: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct ServerState {
     is_over: AtomicBool,
     /// Of connections that have ended.
     processor_ns: AtomicU64,
 }
 
-impl Server {
+impl HostServer {
     /// Listens in this namespace, at port 0 on any that is free.
     ///
     /// # Errors
     /// When the port is taken or the namespace is gone.
-    pub(super) fn start(namespace: Option<&Path>, port: u16, content: Content) -> Result<Self> {
+    pub(super) fn start(
+        namespace: Option<&Path>,
+        port: u16,
+        content: AnswerContent,
+    ) -> Result<Self> {
         let listener = within(namespace, || {
             TcpListener::bind((Ipv4Addr::UNSPECIFIED, port))
         })
         .with_context(|| format!("listening on port {port}"))?;
         let port = listener.local_addr()?.port();
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(ServerState::default());
         let of_listener = Arc::clone(&shared);
         let listener = thread::spawn(move || {
             for (number, stream) in (0..).zip(listener.incoming().flatten()) {
@@ -122,7 +126,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for HostServer {
     fn drop(&mut self) {
         self.shared.is_over.store(true, Ordering::Relaxed);
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, self.port));
@@ -136,10 +140,10 @@ impl Drop for Server {
     }
 }
 
-fn serve(mut stream: TcpStream, content: Content, number: u64) -> io::Result<()> {
+fn serve(mut stream: TcpStream, content: AnswerContent, number: u64) -> io::Result<()> {
     stream.set_nodelay(true)?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let mut random = Random::for_stream(number, 7);
+    let mut random = SeededRandom::for_stream(number, 7);
     let mut block = vec![0; BLOCK];
     random.fill(&mut block);
     loop {
@@ -153,7 +157,7 @@ fn serve(mut stream: TcpStream, content: Content, number: u64) -> io::Result<()>
         io::copy(&mut (&stream).take(rest), &mut io::sink())?;
         let mut left = answer;
         while left > 0 {
-            if content == Content::Fresh {
+            if content == AnswerContent::Fresh {
                 random.fill(&mut block);
             }
             let count = left.min(BLOCK as u64);
@@ -165,12 +169,12 @@ fn serve(mut stream: TcpStream, content: Content, number: u64) -> io::Result<()>
 
 /// A connection from a host.
 #[derive(Debug)]
-pub(super) struct Client {
+pub(super) struct HostClient {
     stream: TcpStream,
     began: Instant,
 }
 
-impl Client {
+impl HostClient {
     /// Connects from this namespace; time counts from here on.
     ///
     /// # Errors
@@ -250,7 +254,7 @@ impl Client {
     ///
     /// # Errors
     /// When the connection breaks.
-    pub(super) fn take_all(mut self, question: u64) -> Result<Bulk> {
+    pub(super) fn take_all(mut self, question: u64) -> Result<BulkDownload> {
         self.ask(question, ENDLESS)?;
         let received = Arc::new(AtomicU64::new(0));
         let used = Arc::new(OnceLock::new());
@@ -263,7 +267,7 @@ impl Client {
             }
             let _ = used_in.set(thread_time());
         });
-        Ok(Bulk {
+        Ok(BulkDownload {
             stream: self.stream,
             began: self.began,
             received,
@@ -275,7 +279,7 @@ impl Client {
 
 /// An endless answer on its way in; dropping it hangs up.
 #[derive(Debug)]
-pub(super) struct Bulk {
+pub(super) struct BulkDownload {
     stream: TcpStream,
     began: Instant,
     received: Arc<AtomicU64>,
@@ -283,7 +287,7 @@ pub(super) struct Bulk {
     reader: Option<JoinHandle<()>>,
 }
 
-impl Bulk {
+impl BulkDownload {
     /// Bytes so far.
     ///
     /// # Errors
@@ -325,7 +329,7 @@ impl Bulk {
     }
 }
 
-impl Drop for Bulk {
+impl Drop for BulkDownload {
     fn drop(&mut self) {
         self.hang_up();
     }
@@ -343,19 +347,19 @@ fn read_some(stream: &mut TcpStream, room: &mut [u8]) -> io::Result<u64> {
 mod tests {
     use super::*;
 
-    fn server(content: Content) -> (Server, SocketAddr) {
-        let server = Server::start(None, 0, content).unwrap();
+    fn server(content: AnswerContent) -> (HostServer, SocketAddr) {
+        let server = HostServer::start(None, 0, content).unwrap();
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, server.port));
         (server, address)
     }
 
-    fn client(address: SocketAddr) -> Client {
-        Client::connect(None, address).unwrap()
+    fn client(address: SocketAddr) -> HostClient {
+        HostClient::connect(None, address).unwrap()
     }
 
     #[test]
     fn a_server_gives_what_it_is_asked_for() {
-        let (server, address) = server(Content::Fresh);
+        let (server, address) = server(AnswerContent::Fresh);
         let (first, last) = client(address).first_and_last_byte(100, 1 << 20).unwrap();
         assert!(first <= last);
         let times = client(address).exchanges(100, 70_000, 3).unwrap();
@@ -366,7 +370,7 @@ mod tests {
 
     #[test]
     fn an_endless_answer_goes_on_until_the_client_hangs_up() {
-        let (_server, address) = server(Content::Repeated);
+        let (_server, address) = server(AnswerContent::Repeated);
         let bulk = client(address).take_all(16).unwrap();
         while bulk.received().unwrap() < 10 << 20 {
             thread::yield_now();

@@ -17,21 +17,21 @@ mod stand;
 use std::time::Duration;
 
 use anyhow::Result;
-use tunnel::fec::Mode;
+use tunnel::fec::RepairMode;
 
-use self::attempts::Attempts;
+use self::attempts::RunAttempts;
 use self::runs::{CPU_FROM, CPU_SPAN};
-use self::stand::{Flow, Stand};
-use super::exchanges::{Exchanges, Latencies};
-use super::measurement::{Choice, EXCHANGE_LOSS, Measurement};
+use self::stand::{FlowMode, SessionTestBed};
+use super::exchanges::{ExchangeTimes, LatencyQuantiles};
+use super::measurement::{EXCHANGE_LOSS, SessionMeasurement, SessionSelection};
 use super::mode_name;
-use super::report::{Cost, Report};
-use super::series::Together;
-use super::shares::{FROM as SHARE_FROM, QUEUES, Rival, SPAN as SHARE_SPAN, Shares};
+use super::report::{FlowCost, SessionReport};
+use super::series::FlowPair;
+use super::shares::{FROM as SHARE_FROM, QUEUES, QueueShares, RivalController, SPAN as SHARE_SPAN};
 use host::median::median;
-use host::progress::Progress;
-use host::{Environment, kernel, rootless};
-use lab::preflight::{self, Captures, Interception, Needs};
+use host::progress::ProgressReporter;
+use host::{ProgramEnvironment, kernel, rootless};
+use lab::preflight::{self, CaptureMode, InterceptionMode, LabRequirements};
 
 /// Seeds with which rivals are put beside each other, at most: the kernel's flows are not what is
 /// measured here, and each run takes eighty seconds.
@@ -43,29 +43,29 @@ const REFERENCES_MAX: usize = 2;
 /// # Errors
 /// When something is missing, or the place cannot be made: nothing was measured then.
 pub fn measure(
-    environment: &Environment,
-    choice: &Choice,
-    progress: &dyn Progress,
-) -> Result<Report> {
+    environment: &ProgramEnvironment,
+    choice: &SessionSelection,
+    progress: &dyn ProgressReporter,
+) -> Result<SessionReport> {
     let privileges = rootless::obtain(environment)?;
     progress.note(privileges.explain());
-    let needs = Needs {
+    let needs = LabRequirements {
         servers: vec![],
         clients: vec![],
-        interception: Interception::Transparent,
-        captures: Captures::None,
+        interception: InterceptionMode::Transparent,
+        captures: CaptureMode::None,
     };
     preflight::check(&needs, privileges)?;
-    let make = || Stand::create(environment);
-    let mut bench = Bench {
-        attempts: Attempts::new(make()?, &make, kernel::interrupted, progress),
+    let make = || SessionTestBed::create(environment);
+    let mut bench = RealSessionBench {
+        attempts: RunAttempts::new(make()?, &make, kernel::interrupted, progress),
         choice,
         progress,
-        report: Report::default(),
+        report: SessionReport::default(),
         behind: 0.0,
     };
     bench.run();
-    let Bench {
+    let RealSessionBench {
         attempts,
         mut report,
         ..
@@ -75,16 +75,16 @@ pub fn measure(
     Ok(report)
 }
 
-struct Bench<'a> {
-    attempts: Attempts<'a, Stand>,
-    choice: &'a Choice,
-    progress: &'a dyn Progress,
-    report: Report,
+struct RealSessionBench<'a> {
+    attempts: RunAttempts<'a, SessionTestBed>,
+    choice: &'a SessionSelection,
+    progress: &'a dyn ProgressReporter,
+    report: SessionReport,
     /// Seconds that are behind it, by the estimate.
     behind: f64,
 }
 
-impl Measurement {
+impl SessionMeasurement {
     /// How long it takes in real time with one seed and mode, roughly; `None` when it is measured in
     /// virtual time alone.
     fn seconds(&self) -> Option<f64> {
@@ -92,8 +92,8 @@ impl Measurement {
             Self::Cell(cell) => Some(cell.steady().1.as_secs_f64() + 14.0),
             Self::FirstByte | Self::Exchanges => Some(25.0),
             // No kernel has both versions of BBR.
-            Self::Beside(Rival::BbrV1) => None,
-            Self::Beside(Rival::Cubic | Rival::Bbr) | Self::Reference => {
+            Self::Beside(RivalController::BbrV1) => None,
+            Self::Beside(RivalController::Cubic | RivalController::Bbr) | Self::Reference => {
                 Some(2.0 * (SHARE_FROM + SHARE_SPAN).as_secs_f64() + 10.0)
             }
             Self::Cpu => Some(2.0 * (CPU_FROM + CPU_SPAN).as_secs_f64() + 5.0),
@@ -102,19 +102,19 @@ impl Measurement {
     }
 }
 
-impl Bench<'_> {
+impl RealSessionBench<'_> {
     fn run(&mut self) {
         let choice = self.choice;
         let whole: f64 = choice
             .measurements
             .iter()
-            .filter_map(Measurement::seconds)
+            .filter_map(SessionMeasurement::seconds)
             .sum();
         // Nodes that were joined directly stay so: what needs no link comes last.
-        let (last, first): (Vec<&Measurement>, Vec<&Measurement>) = choice
+        let (last, first): (Vec<&SessionMeasurement>, Vec<&SessionMeasurement>) = choice
             .measurements
             .iter()
-            .partition(|measurement| **measurement == Measurement::Cpu);
+            .partition(|measurement| **measurement == SessionMeasurement::Cpu);
         for measurement in first.into_iter().chain(last) {
             let Some(seconds) = measurement.seconds() else {
                 continue;
@@ -125,14 +125,14 @@ impl Bench<'_> {
         }
     }
 
-    fn measure_one(&mut self, measurement: &Measurement) {
+    fn measure_one(&mut self, measurement: &SessionMeasurement) {
         let Self {
             attempts, report, ..
         } = self;
         let seeds = self.choice.seed..self.choice.seed + self.choice.repeat;
         let name = &measurement.name();
         match measurement {
-            Measurement::Cell(cell) => {
+            SessionMeasurement::Cell(cell) => {
                 for mode in &self.choice.modes {
                     for seed in seeds.clone() {
                         let run = format!("{}, seed {seed}", mode_name(*mode));
@@ -141,7 +141,7 @@ impl Bench<'_> {
                     }
                 }
             }
-            Measurement::FirstByte => {
+            SessionMeasurement::FirstByte => {
                 for seed in seeds {
                     let run = format!("seed {seed}");
                     if let Some(times) = attempts.run(name, run, |at| at.first_byte(seed)) {
@@ -149,7 +149,7 @@ impl Bench<'_> {
                     }
                 }
             }
-            Measurement::Exchanges => {
+            SessionMeasurement::Exchanges => {
                 for loss in [0.0, EXCHANGE_LOSS] {
                     let runs = seeds.clone().filter_map(|seed| {
                         let run = format!("real time, {}% loss, seed {seed}", loss * 100.0);
@@ -157,43 +157,43 @@ impl Bench<'_> {
                     });
                     let (times, repairs): (Vec<Vec<Duration>>, Vec<f64>) = runs.unzip();
                     if let Some(repair_share) = median(repairs) {
-                        report.exchanges.push(Exchanges {
-                            fec: mode_name(Mode::Auto),
+                        report.exchanges.push(ExchangeTimes {
+                            fec: mode_name(RepairMode::Auto),
                             loss,
-                            latencies: Latencies::of(times.concat()),
+                            latencies: LatencyQuantiles::of(times.concat()),
                             repair_share,
                         });
                     }
                 }
             }
-            Measurement::Beside(rival) => {
+            SessionMeasurement::Beside(rival) => {
                 for queue_bdp in QUEUES {
                     let runs = seeds.clone().filter_map(|seed| {
                         let run = format!("queue of {queue_bdp} BDP, seed {seed}");
-                        attempts.run(name, run, |at| at.beside(*rival, queue_bdp, seed))
+                        attempts.run(name, run, |at| at.run_beside_rival(*rival, queue_bdp, seed))
                     });
-                    let runs: Vec<Together> = runs.collect();
+                    let runs: Vec<FlowPair> = runs.collect();
                     if !runs.is_empty() {
-                        let shares = Shares::of(rival.name(), queue_bdp, runs);
+                        let shares = QueueShares::of(rival.name(), queue_bdp, runs);
                         report.shares.push(shares);
                     }
                 }
             }
-            Measurement::Reference => {
+            SessionMeasurement::Reference => {
                 for queue_bdp in QUEUES {
                     let runs = seeds.clone().take(REFERENCES_MAX).filter_map(|seed| {
                         let run = format!("queue of {queue_bdp} BDP, seed {seed}");
                         attempts.run(name, run, |at| at.rivals_alone(queue_bdp, seed))
                     });
-                    let runs: Vec<Together> = runs.collect();
+                    let runs: Vec<FlowPair> = runs.collect();
                     if !runs.is_empty() {
-                        let shares = Shares::of(Rival::Bbr.name(), queue_bdp, runs);
+                        let shares = QueueShares::of(RivalController::Bbr.name(), queue_bdp, runs);
                         report.references.push(shares);
                     }
                 }
             }
-            Measurement::Cpu => {
-                for flow in [Flow::Carried, Flow::Reduced] {
+            SessionMeasurement::Cpu => {
+                for flow in [FlowMode::Carried, FlowMode::Reduced] {
                     for number in 1..=self.choice.repeat {
                         let run = format!("{}, {number}", flow.name());
                         report
@@ -202,13 +202,13 @@ impl Bench<'_> {
                     }
                 }
             }
-            Measurement::SmallFlow | Measurement::Sessions => {}
+            SessionMeasurement::SmallFlow | SessionMeasurement::Sessions => {}
         }
     }
 }
 
 /// The median rate of flows that were not reduced.
-pub(super) fn cpu_gbit_s(costs: &[Cost]) -> Option<f64> {
+pub(super) fn cpu_gbit_s(costs: &[FlowCost]) -> Option<f64> {
     let costs = costs.iter().filter(|cost| !cost.is_reduced);
     median(costs.map(|cost| cost.gbit_s))
 }

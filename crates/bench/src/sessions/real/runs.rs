@@ -3,19 +3,19 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use tunnel::fec::Mode;
+use tunnel::fec::RepairMode;
 
-use super::super::cells::{Cell, PLAIN};
+use super::super::cells::{PLAIN, PathCell};
 use super::super::exchanges::{FirstByte, SHORT_ANSWER};
-use super::super::report::Cost;
-use super::super::series::{FlowStep, STEP, Together};
-use super::super::shares::{FROM as SHARE_FROM, Rival, SPAN as SHARE_SPAN};
-use super::super::transfers::{CellResult, WHOLE, mbit};
+use super::super::report::FlowCost;
+use super::super::series::{FlowPair, FlowStep, STEP};
+use super::super::shares::{FROM as SHARE_FROM, RivalController, SPAN as SHARE_SPAN};
+use super::super::transfers::{PathCellResult, WHOLE, mbit};
 use super::super::{mode_name, quantile};
-use super::hosts::Bulk;
-use super::stand::{Flow, Stand};
+use super::hosts::BulkDownload;
+use super::stand::{FlowMode, SessionTestBed};
 use host::machine::ProcessorTime;
-use lab::topology::Site;
+use lab::topology::LabSite;
 
 /// Exchanges in real time; those of the figures are counted in virtual time.
 const EXCHANGES: usize = 100;
@@ -31,19 +31,24 @@ pub(super) const CPU_SPAN: Duration = Duration::from_secs(8);
 
 /// Whose a flow is.
 #[derive(Clone, Copy, Debug)]
-enum Who {
+enum FlowOwner {
     Ours,
-    Kernel(Rival),
+    Kernel(RivalController),
 }
 
-impl Stand {
+impl SessionTestBed {
     /// One path with one mode and seed.
-    pub(super) fn cell(&mut self, cell: &Cell, fec: Mode, seed: u64) -> Result<CellResult> {
+    pub(super) fn cell(
+        &mut self,
+        cell: &PathCell,
+        fec: RepairMode,
+        seed: u64,
+    ) -> Result<PathCellResult> {
         self.set_link(cell, cell.queue_bdp(), seed)?;
         self.start_nodes(fec)?;
         let whole = self.whole_transfer()?;
         let (from, to) = cell.steady();
-        let bulk = self.connect(Flow::Carried)?.take_all(QUESTION)?;
+        let bulk = self.connect(FlowMode::Carried)?.take_all(QUESTION)?;
         self.pause_until(&bulk, from)?;
         let (before, line_before) = (bulk.received()?, self.offered_and_dropped()?);
         let (began, busy) = (bulk.age(), ProcessorTime::now()?);
@@ -52,7 +57,7 @@ impl Stand {
         let span = bulk.age().saturating_sub(began);
         let idle = 1.0 - ProcessorTime::now()?.busy_since(busy);
         let path = self.path()?;
-        let udp = self.status(Site::Far)?["peers"][0]["path"]["udp"].clone();
+        let udp = self.status(LabSite::Far)?["peers"][0]["path"]["udp"].clone();
         drop(bulk);
         // Only the plain path tells it: a second start of a node on each would take too long.
         let remembered = match *cell == PLAIN {
@@ -64,7 +69,7 @@ impl Stand {
         };
         let offered = line.0.saturating_sub(line_before.0);
         let dropped = line.1.saturating_sub(line_before.1);
-        Ok(CellResult {
+        Ok(PathCellResult {
             cell: *cell,
             fec: mode_name(fec),
             goodput_mbit_s: mbit(received) / span.as_secs_f64(),
@@ -89,12 +94,12 @@ impl Stand {
     }
 
     fn whole_transfer(&self) -> Result<f64> {
-        let client = self.connect(Flow::Carried)?;
+        let client = self.connect(FlowMode::Carried)?;
         let (_, last) = client.first_and_last_byte(QUESTION, WHOLE)?;
         Ok(mbit(WHOLE) / last.as_secs_f64())
     }
 
-    fn pause_until(&mut self, bulk: &Bulk, age: Duration) -> Result<()> {
+    fn pause_until(&mut self, bulk: &BulkDownload, age: Duration) -> Result<()> {
         self.pause(age.saturating_sub(bulk.age()))
     }
 
@@ -102,7 +107,7 @@ impl Stand {
     pub(super) fn first_byte(&mut self, seed: u64) -> Result<FirstByte> {
         const OPENS: usize = 20;
         self.set_link(&PLAIN, PLAIN.queue_bdp(), seed)?;
-        self.start_nodes(Mode::Auto)?;
+        self.start_nodes(RepairMode::Auto)?;
         let new_session = self.first_byte_of(ANSWER)?;
         let mut times = Vec::new();
         let mut of_short_answers = Duration::ZERO;
@@ -127,49 +132,57 @@ impl Stand {
     }
 
     fn first_byte_of(&self, answer: u64) -> Result<Duration> {
-        let client = self.connect(Flow::Carried)?;
+        let client = self.connect(FlowMode::Carried)?;
         let (first, _) = client.first_and_last_byte(QUESTION, answer)?;
         Ok(first)
     }
 
     /// What exchanges waited, and the share of repair symbols.
     pub(super) fn exchanges(&mut self, loss: f64, seed: u64) -> Result<(Vec<Duration>, f64)> {
-        let cell = Cell { loss, ..PLAIN };
+        let cell = PathCell { loss, ..PLAIN };
         self.set_link(&cell, cell.queue_bdp(), seed)?;
-        self.start_nodes(Mode::Auto)?;
-        let client = self.connect(Flow::Carried)?;
+        self.start_nodes(RepairMode::Auto)?;
+        let client = self.connect(FlowMode::Carried)?;
         let times = client.exchanges(QUESTION, ANSWER, EXCHANGES)?;
-        let udp = self.status(Site::Far)?["peers"][0]["path"]["udp"].clone();
+        let udp = self.status(LabSite::Far)?["peers"][0]["path"]["udp"].clone();
         let repairs = udp["repair_percent"].as_f64().unwrap_or_default() / 100.0;
         Ok((times, repairs))
     }
 
     /// A flow of ours, and a kernel's that passes by both nodes.
-    pub(super) fn beside(&mut self, rival: Rival, queue_bdp: f64, seed: u64) -> Result<Together> {
+    pub(super) fn run_beside_rival(
+        &mut self,
+        rival: RivalController,
+        queue_bdp: f64,
+        seed: u64,
+    ) -> Result<FlowPair> {
         self.set_link(&PLAIN, queue_bdp, seed)?;
-        self.start_nodes(Mode::Auto)?;
-        let ours = self.connect(Flow::Carried)?.take_all(QUESTION)?;
+        self.start_nodes(RepairMode::Auto)?;
+        let ours = self.connect(FlowMode::Carried)?.take_all(QUESTION)?;
         self.pause(STAGGER)?;
         let theirs = self.connect_rival(rival.name())?.take_all(QUESTION)?;
-        self.watch([(ours, Who::Ours), (theirs, Who::Kernel(rival))])
+        self.watch([(ours, FlowOwner::Ours), (theirs, FlowOwner::Kernel(rival))])
     }
 
     /// A kernel's CUBIC and its BBR, both past the nodes.
-    pub(super) fn rivals_alone(&mut self, queue_bdp: f64, seed: u64) -> Result<Together> {
+    pub(super) fn rivals_alone(&mut self, queue_bdp: f64, seed: u64) -> Result<FlowPair> {
         self.set_link(&PLAIN, queue_bdp, seed)?;
-        self.start_nodes(Mode::Auto)?;
-        let [first, second] = [Rival::Cubic, Rival::Bbr];
+        self.start_nodes(RepairMode::Auto)?;
+        let [first, second] = [RivalController::Cubic, RivalController::Bbr];
         let cubic = self.connect_rival(first.name())?.take_all(QUESTION)?;
         self.pause(STAGGER)?;
         let bbr = self.connect_rival(second.name())?.take_all(QUESTION)?;
-        self.watch([(cubic, Who::Kernel(first)), (bbr, Who::Kernel(second))])
+        self.watch([
+            (cubic, FlowOwner::Kernel(first)),
+            (bbr, FlowOwner::Kernel(second)),
+        ])
     }
 
     /// Both until the end, and how they were after each step.
-    fn watch(&mut self, flows: [(Bulk, Who); 2]) -> Result<Together> {
+    fn watch(&mut self, flows: [(BulkDownload, FlowOwner); 2]) -> Result<FlowPair> {
         let received =
             || -> Result<[u64; 2]> { Ok([flows[0].0.received()?, flows[1].0.received()?]) };
-        let mut run = Together::default();
+        let mut run = FlowPair::default();
         let dropped_before = self.dropped_by_queue()?;
         let mut before = [0; 2];
         let mut at = Duration::ZERO;
@@ -185,8 +198,8 @@ impl Stand {
             let mut states = [FlowStep::default(), FlowStep::default()];
             for (state, (bulk, who)) in states.iter_mut().zip(&flows) {
                 *state = match who {
-                    Who::Ours => FlowStep::of_node(&self.status(Site::Far)?),
-                    Who::Kernel(rival) => {
+                    FlowOwner::Ours => FlowStep::of_node(&self.status(LabSite::Far)?),
+                    FlowOwner::Kernel(rival) => {
                         let socket = self.rival_socket(bulk.port()?)?;
                         FlowStep::of_socket(&socket, rival.name())
                     }
@@ -198,10 +211,10 @@ impl Stand {
     }
 
     /// What a flow costs where nothing is between the nodes.
-    pub(super) fn cost(&mut self, flow: Flow) -> Result<Cost> {
+    pub(super) fn cost(&mut self, flow: FlowMode) -> Result<FlowCost> {
         self.join_directly()?;
-        self.start_nodes(Mode::Auto)?;
-        let sites = [Site::Near, Site::Far];
+        self.start_nodes(RepairMode::Auto)?;
+        let sites = [LabSite::Near, LabSite::Far];
         let mut nodes_before = [Duration::ZERO; 2];
         for (time, site) in nodes_before.iter_mut().zip(sites) {
             *time = self.processor_time(site)?;
@@ -225,8 +238,8 @@ impl Stand {
             *time = self.processor_time(site)?.saturating_sub(before);
         }
         let per_gb = |time: Duration| time.as_secs_f64() / (all as f64 / 1e9);
-        Ok(Cost {
-            is_reduced: flow == Flow::Reduced,
+        Ok(FlowCost {
+            is_reduced: flow == FlowMode::Reduced,
             gbit_s: mbit(received) / 1e3 / span.as_secs_f64(),
             path,
             near_cpu_s_per_gb: per_gb(nodes[0]),

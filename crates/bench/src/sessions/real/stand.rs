@@ -14,18 +14,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
-use tunnel::fec::Mode;
+use tunnel::fec::RepairMode;
 
-use super::super::cells::Cell;
+use super::super::cells::PathCell;
 use super::super::mode_name;
-use super::hosts::{Client, Content, Server};
-use emulator::link::control::{self, Request};
-use host::kernel::Signal;
-use host::process::Process;
-use host::run::Run;
-use host::{Environment, wait};
-use lab::nodes::{Extras, Nodes};
-use lab::topology::{LinkArguments, Offloads, Site, Topology};
+use super::hosts::{AnswerContent, HostClient, HostServer};
+use emulator::link::control::{self, ControlRequest};
+use host::kernel::ProcessSignal;
+use host::process::RunningProcess;
+use host::run::LabRun;
+use host::{ProgramEnvironment, wait};
+use lab::nodes::{ExtraConfiguration, LabNodes};
+use lab::topology::{LabSite, LabTopology, LinkArguments, OffloadMode};
 
 /// Flows to this port are carried as they are.
 const CARRIED_PORT: u16 = 5_201;
@@ -42,29 +42,29 @@ const PATH_LIMIT: Duration = Duration::from_secs(4);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Both sites.
-pub(super) struct Stand {
+pub(super) struct SessionTestBed {
     // In the order in which they have to go.
-    nodes: Nodes,
-    servers: [Server; 2],
-    rival: Option<Server>,
-    emulator: Option<Process>,
-    topology: Topology,
+    nodes: LabNodes,
+    servers: [HostServer; 2],
+    rival: Option<HostServer>,
+    emulator: Option<RunningProcess>,
+    topology: LabTopology,
     logs: PathBuf,
-    run: Run,
+    run: LabRun,
     /// A pair of devices joins the nodes, for good.
     is_direct: bool,
 }
 
 /// A port of the server's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Flow {
+pub(super) enum FlowMode {
     /// Carried as it is.
     Carried,
     /// Reduced.
     Reduced,
 }
 
-impl Flow {
+impl FlowMode {
     /// The word for it in results.
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -74,21 +74,22 @@ impl Flow {
     }
 }
 
-impl Stand {
+impl SessionTestBed {
     /// Builds both sites; no node runs yet.
     ///
     /// # Errors
     /// When the kernel refuses.
-    pub(super) fn create(environment: &Environment) -> Result<Self> {
-        let run = Run::create(environment)?;
+    pub(super) fn create(environment: &ProgramEnvironment) -> Result<Self> {
+        let run = LabRun::create(environment)?;
         let logs = run.subdirectory("logs")?;
-        let topology = Topology::create_with(&run, &[Site::Near, Site::Far], Offloads::Kept)?;
-        let server = topology.namespace_file(Site::Far.host());
+        let topology =
+            LabTopology::create_with(&run, &[LabSite::Near, LabSite::Far], OffloadMode::Kept)?;
+        let server = topology.namespace_file(LabSite::Far.host());
         let servers = [
-            Server::start(Some(&server), CARRIED_PORT, Content::Repeated)?,
-            Server::start(Some(&server), REDUCED_PORT, Content::Fresh)?,
+            HostServer::start(Some(&server), CARRIED_PORT, AnswerContent::Repeated)?,
+            HostServer::start(Some(&server), REDUCED_PORT, AnswerContent::Fresh)?,
         ];
-        let nodes = Nodes::prepare(&run, &topology, &logs)?;
+        let nodes = LabNodes::prepare(&run, &topology, &logs)?;
         Ok(Self {
             nodes,
             servers,
@@ -106,10 +107,10 @@ impl Stand {
     ///
     /// # Errors
     /// When the emulator does not start.
-    pub(super) fn set_link(&mut self, cell: &Cell, queue_bdp: f64, seed: u64) -> Result<()> {
+    pub(super) fn set_link(&mut self, cell: &PathCell, queue_bdp: f64, seed: u64) -> Result<()> {
         self.nodes.stop()?;
         if let Some(mut emulator) = self.emulator.take() {
-            emulator.stop(Signal::Terminate)?;
+            emulator.stop(ProcessSignal::Terminate)?;
         }
         let mut link = cell.words(queue_bdp, seed);
         if let Some(schedule) = cell.schedule(seed) {
@@ -134,7 +135,7 @@ impl Stand {
         if !self.is_direct {
             self.nodes.stop()?;
             self.emulator = None;
-            self.topology.join_directly(Site::Near, Site::Far)?;
+            self.topology.join_directly(LabSite::Near, LabSite::Far)?;
             self.is_direct = true;
         }
         Ok(())
@@ -144,15 +145,15 @@ impl Stand {
     ///
     /// # Errors
     /// When they do not.
-    pub(super) fn start_nodes(&mut self, fec: Mode) -> Result<()> {
+    pub(super) fn start_nodes(&mut self, fec: RepairMode) -> Result<()> {
         self.nodes.stop()?;
-        let extras = Extras {
+        let extras = ExtraConfiguration {
             // A flow that ended a moment before its nodes keeps the one that goes last waiting for a
             // word from the other, and nothing here is owed the usual ten seconds.
             node: vec!["grace = \"1s\"".to_owned()],
             wan: vec![format!("fec = \"{}\"", mode_name(fec))],
             policy: vec![format!("carry_only_ports = [{CARRIED_PORT}]")],
-            ..Extras::default()
+            ..ExtraConfiguration::default()
         };
         self.nodes.configure(&self.topology, &extras)?;
         self.nodes.start(&self.run)?;
@@ -164,8 +165,8 @@ impl Stand {
     /// # Errors
     /// When it does not come up.
     pub(super) fn restart_near_node(&mut self) -> Result<()> {
-        self.nodes.stop_node(Site::Near)?;
-        self.nodes.start_node(&self.run, Site::Near)?;
+        self.nodes.stop_node(LabSite::Near)?;
+        self.nodes.start_node(&self.run, LabSite::Near)?;
         self.nodes.wait_sessions()?;
         self.settle()
     }
@@ -183,7 +184,7 @@ impl Stand {
     /// # Errors
     /// When the far node does not answer.
     pub(super) fn path(&self) -> Result<String> {
-        let status = self.status(Site::Far)?;
+        let status = self.status(LabSite::Far)?;
         let carries = status["peers"][0]["path"]["carries"].as_str();
         // A node that knows no other path does not name the one there is.
         Ok(carries.unwrap_or("tls").to_owned())
@@ -193,7 +194,7 @@ impl Stand {
     ///
     /// # Errors
     /// When it does not answer.
-    pub(super) fn status(&self, site: Site) -> Result<Value> {
+    pub(super) fn status(&self, site: LabSite) -> Result<Value> {
         self.nodes.status(site)
     }
 
@@ -201,13 +202,13 @@ impl Stand {
     ///
     /// # Errors
     /// When it does not run.
-    pub(super) fn processor_time(&mut self, site: Site) -> Result<Duration> {
+    pub(super) fn processor_time(&mut self, site: LabSite) -> Result<Duration> {
         let pid = self.nodes.process(site)?.pid();
         processor_time(pid)
     }
 
     /// Processor time of a server's connections that have ended.
-    pub(super) fn server_processor_time(&self, flow: Flow) -> Duration {
+    pub(super) fn server_processor_time(&self, flow: FlowMode) -> Duration {
         self.servers[flow as usize].processor_time()
     }
 
@@ -215,14 +216,14 @@ impl Stand {
     ///
     /// # Errors
     /// When nobody answers.
-    pub(super) fn connect(&self, flow: Flow) -> Result<Client> {
+    pub(super) fn connect(&self, flow: FlowMode) -> Result<HostClient> {
         let port = match flow {
-            Flow::Carried => CARRIED_PORT,
-            Flow::Reduced => REDUCED_PORT,
+            FlowMode::Carried => CARRIED_PORT,
+            FlowMode::Reduced => REDUCED_PORT,
         };
-        let client = self.topology.namespace_file(Site::Near.host());
-        let server = SocketAddr::from((Site::Far.host_address(), port));
-        Client::connect(Some(&client), server)
+        let client = self.topology.namespace_file(LabSite::Near.host());
+        let server = SocketAddr::from((LabSite::Far.host_address(), port));
+        HostClient::connect(Some(&client), server)
     }
 
     /// Connects across the link past both nodes; the server's side uses this congestion control,
@@ -230,19 +231,19 @@ impl Stand {
     ///
     /// # Errors
     /// When the kernel has not got it, or nobody answers.
-    pub(super) fn connect_rival(&mut self, congestion_control: &str) -> Result<Client> {
+    pub(super) fn connect_rival(&mut self, congestion_control: &str) -> Result<HostClient> {
         self.topology
-            .pass_by(Site::Far, Site::Near, congestion_control)?;
+            .pass_by(LabSite::Far, LabSite::Near, congestion_control)?;
         self.topology
-            .pass_by(Site::Near, Site::Far, congestion_control)?;
+            .pass_by(LabSite::Near, LabSite::Far, congestion_control)?;
         if self.rival.is_none() {
-            let far = self.topology.namespace_file(Site::Far.node());
-            let server = Server::start(Some(&far), RIVAL_PORT, Content::Repeated)?;
+            let far = self.topology.namespace_file(LabSite::Far.node());
+            let server = HostServer::start(Some(&far), RIVAL_PORT, AnswerContent::Repeated)?;
             self.rival = Some(server);
         }
-        let near = self.topology.namespace_file(Site::Near.node());
-        let server = SocketAddr::from((Site::Far.gateway(), RIVAL_PORT));
-        let client = Client::connect(Some(&near), server)?;
+        let near = self.topology.namespace_file(LabSite::Near.node());
+        let server = SocketAddr::from((LabSite::Far.gateway(), RIVAL_PORT));
+        let client = HostClient::connect(Some(&near), server)?;
         let port = client.port()?;
         let what = format!("the rival's socket to use {congestion_control}");
         wait::until(Duration::from_secs(5), &what, || {
@@ -261,7 +262,7 @@ impl Stand {
     /// When ss fails.
     pub(super) fn rival_socket(&self, port: u16) -> Result<String> {
         let filter = format!("( sport = :{RIVAL_PORT} and dport = :{port} )");
-        self.topology.sockets(Site::Far.node(), &filter)
+        self.topology.sockets(LabSite::Far.node(), &filter)
     }
 
     /// Packets from the far side to the near that the link's queue has dropped.
@@ -269,7 +270,7 @@ impl Stand {
     /// # Errors
     /// When it does not answer.
     pub(super) fn dropped_by_queue(&self) -> Result<u64> {
-        let status = control::ask(&self.control(), &Request::Status)?;
+        let status = control::ask(&self.control(), &ControlRequest::Status)?;
         let dropped = status["back"]["dropped_by_queue_packets"].as_u64();
         dropped.with_context(|| format!("the link does not say what it dropped: {status}"))
     }
@@ -280,7 +281,7 @@ impl Stand {
     /// # Errors
     /// When it does not answer.
     pub(super) fn offered_and_dropped(&self) -> Result<(u64, u64)> {
-        let status = control::ask(&self.control(), &Request::Status)?;
+        let status = control::ask(&self.control(), &ControlRequest::Status)?;
         let back = &status["back"];
         let count = |key: &str| -> Result<u64> {
             back[key]
@@ -339,7 +340,7 @@ fn processor_time(pid: u32) -> Result<Duration> {
     ))
 }
 
-impl Cell {
+impl PathCell {
     /// The model of the path as `trunkline emulate run` is told it, but for a trace.
     fn words(&self, queue_bdp: f64, seed: u64) -> Vec<String> {
         let config = self.link_with_queue(queue_bdp, seed).forward;
@@ -394,17 +395,17 @@ impl Cell {
 
 #[cfg(test)]
 mod tests {
-    use emulate::Schedule;
+    use emulate::LinkSchedule;
 
     use super::super::super::cells::all_cells;
     use super::*;
-    use emulator::link::settings::Settings;
+    use emulator::link::settings::LinkSettings;
 
     #[test]
     fn the_emulator_is_told_the_very_path_of_virtual_time() {
         for cell in all_cells() {
             let model = cell.link(7);
-            let mut settings = Settings::default();
+            let mut settings = LinkSettings::default();
             for pair in cell.words(cell.queue_bdp(), 7).chunks(2) {
                 settings
                     .set_by_name(pair[0].trim_start_matches("--"), &pair[1])
@@ -413,7 +414,7 @@ mod tests {
             let mut told = settings.resolve().unwrap().config;
             let schedule = cell
                 .schedule(7)
-                .map(|text| Schedule::from_csv(&text).unwrap());
+                .map(|text| LinkSchedule::from_csv(&text).unwrap());
             for way in [&mut told.forward, &mut told.back] {
                 way.schedule = schedule.clone().map(Into::into);
             }

@@ -9,12 +9,14 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use vocab::Bitrate;
 
-use super::super::certificate::{Cell, Quantity};
-use super::super::stand::{Stamped, Stand, Way};
+use super::super::certificate::{CertificateCell, MeasuredQuantity};
+use super::super::stand::{CellDirection, StampMode, TestBed};
 use super::super::statistics::{CONFIDENCE, median_interval, quantile};
 use super::super::tcp;
-use super::super::traffic::{self, Keep, Load, Outcome, Pace, Sending};
-use super::{Bench, words};
+use super::super::traffic::{
+    self, LoadOutcome, ReceiverRecording, SendMode, SendingPace, TrafficLoad,
+};
+use super::{MeasurementBench, words};
 
 /// Bars over the delay, microseconds.
 const MEDIAN_BAR_US: f64 = 50.0;
@@ -38,7 +40,7 @@ const TCP_LEAD: Duration = Duration::from_millis(1_500);
 
 /// What runs beside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::calibrate) enum Beside {
+pub(in crate::calibrate) enum CompetingTraffic {
     /// Nothing.
     Nothing,
     /// One TCP connection, as fast as it can.
@@ -51,7 +53,7 @@ pub(in crate::calibrate) struct DelayCell {
     pub(in crate::calibrate) delay: Duration,
     pub(in crate::calibrate) packets_per_second: f64,
     pub(in crate::calibrate) span: Duration,
-    pub(in crate::calibrate) beside: Beside,
+    pub(in crate::calibrate) beside: CompetingTraffic,
 }
 
 impl DelayCell {
@@ -65,52 +67,67 @@ impl DelayCell {
 
     fn condition(&self) -> String {
         match self.beside {
-            Beside::Nothing => format!("{} packets/s", self.packets_per_second),
-            Beside::Tcp => "beside TCP".to_owned(),
+            CompetingTraffic::Nothing => format!("{} packets/s", self.packets_per_second),
+            CompetingTraffic::Tcp => "beside TCP".to_owned(),
         }
     }
 
     pub(super) fn expected_s(&self) -> f64 {
         let lead = match self.beside {
-            Beside::Nothing => Duration::ZERO,
-            Beside::Tcp => TCP_LEAD,
+            CompetingTraffic::Nothing => Duration::ZERO,
+            CompetingTraffic::Tcp => TCP_LEAD,
         };
         (self.span + self.delay + lead).as_secs_f64() + 0.5
     }
 
-    fn load(&self) -> Load {
-        Load {
+    fn load(&self) -> TrafficLoad {
+        TrafficLoad {
             packets: (self.packets_per_second * self.span.as_secs_f64()) as u64,
             ip_length: IP_LENGTH,
-            pace: Pace::Even {
+            pace: SendingPace::Even {
                 per_second: self.packets_per_second,
                 head_start: 1,
                 debt_max: 100,
                 together: 1,
             },
-            sending: Sending::Plain,
+            sending: SendMode::Plain,
         }
     }
 
-    pub(super) fn measure(&self, bench: &mut Bench<'_>) -> Result<Vec<Cell>> {
+    pub(super) fn measure(&self, bench: &mut MeasurementBench<'_>) -> Result<Vec<CertificateCell>> {
         let mut settings = vec!["--delay".to_owned(), vocab::format_duration(self.delay)];
         let mut on_the_line = Duration::ZERO;
-        if self.beside == Beside::Tcp {
+        if self.beside == CompetingTraffic::Tcp {
             settings.extend(["--rate".to_owned(), TCP_LINE.to_string()]);
             on_the_line = TCP_LINE.time_for(vocab::ByteCount::new(IP_LENGTH.into()));
         }
         let settings = bench.start(&settings)?;
         let patience = self.delay + Duration::from_millis(300);
         let (outcome, tcp) = match self.beside {
-            Beside::Nothing => {
-                let (sender, receiver) = bench.stand.sockets(Way::Forward, Stamped::Both)?;
+            CompetingTraffic::Nothing => {
+                let (sender, receiver) = bench
+                    .stand
+                    .sockets(CellDirection::Forward, StampMode::Both)?;
                 let load = self.load();
-                let outcome = traffic::run(&sender, &receiver, &load, Keep::Arrivals, patience)?;
+                let outcome = traffic::run(
+                    &sender,
+                    &receiver,
+                    &load,
+                    ReceiverRecording::Arrivals,
+                    patience,
+                )?;
                 (outcome, None)
             }
-            Beside::Tcp => tcp::beside(bench.stand, TCP_LEAD, || {
-                let (sender, receiver) = bench.stand.sockets(Way::Back, Stamped::Both)?;
-                traffic::run(&sender, &receiver, &self.load(), Keep::Arrivals, patience)
+            CompetingTraffic::Tcp => tcp::run_beside_tcp(bench.stand, TCP_LEAD, || {
+                let (sender, receiver) =
+                    bench.stand.sockets(CellDirection::Back, StampMode::Both)?;
+                traffic::run(
+                    &sender,
+                    &receiver,
+                    &self.load(),
+                    ReceiverRecording::Arrivals,
+                    patience,
+                )
             })
             .map(|(outcome, rate)| (outcome, Some(rate)))?,
         };
@@ -132,7 +149,7 @@ impl DelayCell {
         Ok(cells.into())
     }
 
-    fn judge(&self, outcome: &Outcome, on_the_line: Duration) -> Result<Cell> {
+    fn judge(&self, outcome: &LoadOutcome, on_the_line: Duration) -> Result<CertificateCell> {
         let expected_us = (self.delay + on_the_line).as_secs_f64() * 1e6;
         let mut excess: Vec<f64> = spans_us(outcome)
             .iter()
@@ -146,8 +163,8 @@ impl DelayCell {
         let configured = self.delay.as_secs_f64() * 1e3;
         let as_delay = |excess_us: f64| configured + excess_us / 1e3;
         let [low, high] = median_interval(&excess, CONFIDENCE);
-        let cell = Cell::new(
-            Quantity::Delay,
+        let cell = CertificateCell::new(
+            MeasuredQuantity::Delay,
             (configured, "ms"),
             as_delay(at(0.5)),
             [as_delay(low), as_delay(high)],
@@ -168,21 +185,21 @@ impl DelayCell {
             outcome.sent as f64 / outcome.sending_took.as_secs_f64().max(1e-9),
         )
         .figure("sent_packets", outcome.sent as f64);
-        let at_most = |cell: Cell, what: &str, share: f64, bar: f64| {
+        let at_most = |cell: CertificateCell, what: &str, share: f64, bar: f64| {
             cell.must(format!("{what} at most {bar} us over"), at(share) <= bar)
         };
         Ok(match self.beside {
-            Beside::Nothing => {
+            CompetingTraffic::Nothing => {
                 let cell = at_most(cell, "median", 0.5, MEDIAN_BAR_US);
                 at_most(cell, "p99", 0.99, P99_BAR_US)
             }
-            Beside::Tcp => at_most(cell, "p99", 0.99, P99_BESIDE_TCP_BAR_US),
+            CompetingTraffic::Tcp => at_most(cell, "p99", 0.99, P99_BESIDE_TCP_BAR_US),
         })
     }
 }
 
 /// Each packet's time from leaving to arriving, in microseconds, where both were stamped.
-pub(super) fn spans_us(outcome: &Outcome) -> Vec<f64> {
+pub(super) fn spans_us(outcome: &LoadOutcome) -> Vec<f64> {
     outcome
         .arrivals
         .iter()
@@ -195,7 +212,7 @@ pub(super) fn spans_us(outcome: &Outcome) -> Vec<f64> {
 }
 
 /// Rows for the raw file, in the order of arrival.
-pub(super) fn rows(outcome: &Outcome) -> impl Iterator<Item = String> {
+pub(super) fn rows(outcome: &LoadOutcome) -> impl Iterator<Item = String> {
     outcome.arrivals.iter().map(|one| {
         let left = usize::try_from(one.number)
             .ok()
@@ -209,17 +226,23 @@ pub(super) fn rows(outcome: &Outcome) -> impl Iterator<Item = String> {
 
 /// What a link without any setting adds at 10,000 packets a second: the spans in microseconds,
 /// sorted.
-pub(in crate::calibrate) fn added_delay(stand: &mut Stand, span: Duration) -> Result<Vec<f64>> {
+pub(in crate::calibrate) fn added_delay(stand: &mut TestBed, span: Duration) -> Result<Vec<f64>> {
     stand.start(&words(&["--delay", "0"]))?;
     let cell = DelayCell {
         delay: Duration::ZERO,
         packets_per_second: 10_000.0,
         span,
-        beside: Beside::Nothing,
+        beside: CompetingTraffic::Nothing,
     };
-    let (sender, receiver) = stand.sockets(Way::Forward, Stamped::Both)?;
+    let (sender, receiver) = stand.sockets(CellDirection::Forward, StampMode::Both)?;
     let patience = Duration::from_millis(300);
-    let outcome = traffic::run(&sender, &receiver, &cell.load(), Keep::Arrivals, patience)?;
+    let outcome = traffic::run(
+        &sender,
+        &receiver,
+        &cell.load(),
+        ReceiverRecording::Arrivals,
+        patience,
+    )?;
     stand.stop()?;
     let mut spans = spans_us(&outcome);
     spans.sort_by(f64::total_cmp);
@@ -229,31 +252,31 @@ pub(in crate::calibrate) fn added_delay(stand: &mut Stand, span: Duration) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
-    use host::stamped_sockets::Received;
+    use host::stamped_sockets::ReceivedDatagram;
 
     fn cell() -> DelayCell {
         DelayCell {
             delay: Duration::from_millis(10),
             packets_per_second: 1_000.0,
             span: Duration::from_secs(1),
-            beside: Beside::Nothing,
+            beside: CompetingTraffic::Nothing,
         }
     }
 
-    fn outcome(excess_us: impl Fn(u64) -> i64) -> Outcome {
+    fn outcome(excess_us: impl Fn(u64) -> i64) -> LoadOutcome {
         let left = |number: u64| 1_000_000_000 + number * 1_000_000;
-        Outcome {
+        LoadOutcome {
             sent: 1_000,
             sending_took: Duration::from_secs(1),
             left_ns: (0..1_000).map(left).collect(),
             arrivals: (0..1_000)
-                .map(|number| Received {
+                .map(|number| ReceivedDatagram {
                     number,
                     length: 72,
                     stamp_ns: (left(number) as i64 + 10_000_000 + excess_us(number) * 1_000) as u64,
                 })
                 .collect(),
-            ..Outcome::default()
+            ..LoadOutcome::default()
         }
     }
 

@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 
-use super::super::certificate::{Cell, Quantity};
-use super::super::stand::{Stamped, Way};
+use super::super::certificate::{CertificateCell, MeasuredQuantity};
+use super::super::stand::{CellDirection, StampMode};
 use super::super::statistics::{
-    CONFIDENCE, Moments, kolmogorov_bar, kolmogorov_distance, kolmogorov_p, normal_share,
+    CONFIDENCE, SampleMoments, kolmogorov_bar, kolmogorov_distance, kolmogorov_p, normal_share,
 };
-use super::super::traffic::{self, Keep, Load, Outcome, Pace, Sending};
+use super::super::traffic::{
+    self, LoadOutcome, ReceiverRecording, SendMode, SendingPace, TrafficLoad,
+};
 use super::delay::{rows, spans_us};
-use super::{Bench, words};
+use super::{MeasurementBench, words};
 
 /// The delay that it varies about; ten deviations from zero, so that none is cut off.
 const DELAY_MS: f64 = 50.0;
@@ -30,25 +32,25 @@ const MEAN_BAR_MS: f64 = 0.05;
 
 /// A distribution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::calibrate) enum Shape {
+pub(in crate::calibrate) enum JitterShape {
     /// Normal.
     Normal,
     /// Uniform.
     Uniform,
 }
 
-impl Shape {
+impl JitterShape {
     fn name(self) -> &'static str {
         match self {
-            Shape::Normal => "normal",
-            Shape::Uniform => "uniform",
+            JitterShape::Normal => "normal",
+            JitterShape::Uniform => "uniform",
         }
     }
 
     fn deviation_ms(self) -> f64 {
         match self {
-            Shape::Normal => SPREAD_MS,
-            Shape::Uniform => SPREAD_MS / 3.0_f64.sqrt(),
+            JitterShape::Normal => SPREAD_MS,
+            JitterShape::Uniform => SPREAD_MS / 3.0_f64.sqrt(),
         }
     }
 
@@ -56,8 +58,8 @@ impl Shape {
     fn share(self, delay_ms: f64) -> f64 {
         let beyond = (delay_ms - DELAY_MS) / SPREAD_MS;
         match self {
-            Shape::Normal => normal_share(beyond),
-            Shape::Uniform => ((beyond + 1.0) / 2.0).clamp(0.0, 1.0),
+            JitterShape::Normal => normal_share(beyond),
+            JitterShape::Uniform => ((beyond + 1.0) / 2.0).clamp(0.0, 1.0),
         }
     }
 }
@@ -65,7 +67,7 @@ impl Shape {
 /// A distribution to be measured with so many packets.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::calibrate) struct JitterCell {
-    pub(in crate::calibrate) shape: Shape,
+    pub(in crate::calibrate) shape: JitterShape,
     pub(in crate::calibrate) packets: u64,
 }
 
@@ -78,24 +80,32 @@ impl JitterCell {
         self.packets as f64 / PACKETS_PER_SECOND + 0.5
     }
 
-    pub(super) fn measure(&self, bench: &mut Bench<'_>) -> Result<Vec<Cell>> {
+    pub(super) fn measure(&self, bench: &mut MeasurementBench<'_>) -> Result<Vec<CertificateCell>> {
         let jitter = format!("{SPREAD_MS}ms,{},reorder", self.shape.name());
         let delay = format!("{DELAY_MS}ms");
         let settings = bench.start(&words(&["--delay", &delay, "--jitter", &jitter]))?;
-        let (sender, receiver) = bench.stand.sockets(Way::Forward, Stamped::Both)?;
-        let load = Load {
+        let (sender, receiver) = bench
+            .stand
+            .sockets(CellDirection::Forward, StampMode::Both)?;
+        let load = TrafficLoad {
             packets: self.packets,
             ip_length: 100,
-            pace: Pace::Even {
+            pace: SendingPace::Even {
                 per_second: PACKETS_PER_SECOND,
                 head_start: 1,
                 debt_max: 100,
                 together: 1,
             },
-            sending: Sending::Plain,
+            sending: SendMode::Plain,
         };
         let patience = Duration::from_millis(500);
-        let outcome = traffic::run(&sender, &receiver, &load, Keep::Arrivals, patience)?;
+        let outcome = traffic::run(
+            &sender,
+            &receiver,
+            &load,
+            ReceiverRecording::Arrivals,
+            patience,
+        )?;
         let mut cell = self.judge(&outcome)?;
         cell.settings = settings;
         cell.emulator = bench.stand.stop()?;
@@ -108,20 +118,20 @@ impl JitterCell {
         Ok(cells.into())
     }
 
-    fn judge(&self, outcome: &Outcome) -> Result<Cell> {
+    fn judge(&self, outcome: &LoadOutcome) -> Result<CertificateCell> {
         let mut delays: Vec<f64> = spans_us(outcome).iter().map(|span| span / 1e3).collect();
         if delays.len() < 2 {
             bail!("no packets arrived with both stamps");
         }
         delays.sort_by(f64::total_cmp);
-        let moments = Moments::of(&delays);
+        let moments = SampleMoments::of(&delays);
         let set = self.shape.deviation_ms();
         let interval = moments.deviation_interval(CONFIDENCE);
         let [low, high] = moments.mean_interval(CONFIDENCE);
         let distance = kolmogorov_distance(&delays, |delay| self.shape.share(delay));
         let bar = kolmogorov_bar(delays.len());
-        Ok(Cell::new(
-            Quantity::Jitter,
+        Ok(CertificateCell::new(
+            MeasuredQuantity::Jitter,
             (set, "ms"),
             moments.deviation,
             interval,
@@ -153,24 +163,24 @@ impl JitterCell {
 
 #[cfg(test)]
 mod tests {
-    use vocab::Random;
+    use vocab::SeededRandom;
 
     use super::*;
-    use host::stamped_sockets::Received;
+    use host::stamped_sockets::ReceivedDatagram;
 
-    fn outcome(delay_ms: impl Fn(&mut Random) -> f64) -> Outcome {
-        let mut random = Random::from_seed(11);
+    fn outcome(delay_ms: impl Fn(&mut SeededRandom) -> f64) -> LoadOutcome {
+        let mut random = SeededRandom::from_seed(11);
         let left = |number: u64| 1_000_000_000 + number * 1_000_000;
-        Outcome {
+        LoadOutcome {
             left_ns: (0..5_000).map(left).collect(),
             arrivals: (0..5_000)
-                .map(|number| Received {
+                .map(|number| ReceivedDatagram {
                     number,
                     length: 72,
                     stamp_ns: left(number) + (delay_ms(&mut random) * 1e6) as u64,
                 })
                 .collect(),
-            ..Outcome::default()
+            ..LoadOutcome::default()
         }
     }
 
@@ -183,10 +193,10 @@ mod tests {
             50.0 + 5.0 * (sum - 6.0)
         });
         for (shape, outcome, good) in [
-            (Shape::Uniform, &uniform, true),
-            (Shape::Normal, &normal, true),
-            (Shape::Normal, &uniform, false),
-            (Shape::Uniform, &normal, false),
+            (JitterShape::Uniform, &uniform, true),
+            (JitterShape::Normal, &normal, true),
+            (JitterShape::Normal, &uniform, false),
+            (JitterShape::Uniform, &normal, false),
         ] {
             let cell = JitterCell {
                 shape,

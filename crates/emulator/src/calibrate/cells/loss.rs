@@ -13,14 +13,16 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use vocab::Probability;
 
-use super::super::certificate::{Cell, Quantity};
-use super::super::stand::{Stamped, Way};
+use super::super::certificate::{CertificateCell, MeasuredQuantity};
+use super::super::stand::{CellDirection, StampMode};
 use super::super::statistics::{
-    CONFIDENCE, Interval, chain_share_interval, chain_share_p, geometric_p, mean_run_interval,
-    mean_run_p, share_interval, share_p,
+    CONFIDENCE, ConfidenceInterval, chain_share_interval, chain_share_p, geometric_p,
+    mean_run_interval, mean_run_p, share_interval, share_p,
 };
-use super::super::traffic::{self, Keep, Load, Outcome, Pace, Sending};
-use super::{ATTEMPTS, Bench, lost_by_the_host};
+use super::super::traffic::{
+    self, LoadOutcome, ReceiverRecording, SendMode, SendingPace, TrafficLoad,
+};
+use super::{ATTEMPTS, MeasurementBench, lost_by_the_host};
 
 /// The fewest loss events that a cell is judged by: runs of losses where they come in bursts,
 /// lost packets where they do not. A little more than the 2,000 that must be seen is sent for.
@@ -44,26 +46,26 @@ const PATIENCE: Duration = Duration::from_millis(400);
 
 /// How losses are spread.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(in crate::calibrate) enum Pattern {
+pub(in crate::calibrate) enum LossPattern {
     /// Each packet on its own.
     Random,
     /// In runs with this mean length.
     Bursts(f64),
 }
 
-impl Pattern {
+impl LossPattern {
     /// The chances that a run of losses, and one of arrivals, ends with a packet.
     fn ends(self, loss: f64) -> (f64, f64) {
         match self {
-            Pattern::Random => (1.0 - loss, loss),
-            Pattern::Bursts(mean) => (1.0 / mean, loss / (mean * (1.0 - loss))),
+            LossPattern::Random => (1.0 - loss, loss),
+            LossPattern::Bursts(mean) => (1.0 / mean, loss / (mean * (1.0 - loss))),
         }
     }
 
-    fn interval(self, share: f64, lost: u64, sent: u64, confidence: f64) -> Interval {
+    fn interval(self, share: f64, lost: u64, sent: u64, confidence: f64) -> ConfidenceInterval {
         match self {
-            Pattern::Random => share_interval(lost, sent, confidence),
-            Pattern::Bursts(_) => {
+            LossPattern::Random => share_interval(lost, sent, confidence),
+            LossPattern::Bursts(_) => {
                 let memory = self.memory(share);
                 chain_share_interval(lost as f64 / sent as f64, sent, memory, confidence)
             }
@@ -73,8 +75,8 @@ impl Pattern {
     /// How likely a loss of `share` is to give one at least this far from it.
     fn p(self, share: f64, lost: u64, sent: u64) -> f64 {
         match self {
-            Pattern::Random => share_p(lost, sent, share),
-            Pattern::Bursts(_) => {
+            LossPattern::Random => share_p(lost, sent, share),
+            LossPattern::Bursts(_) => {
                 chain_share_p(lost as f64 / sent as f64, sent, self.memory(share), share)
             }
         }
@@ -88,15 +90,15 @@ impl Pattern {
 
     fn condition(self) -> String {
         match self {
-            Pattern::Random => "random".to_owned(),
-            Pattern::Bursts(mean) => format!("bursts of {mean}"),
+            LossPattern::Random => "random".to_owned(),
+            LossPattern::Bursts(mean) => format!("bursts of {mean}"),
         }
     }
 
     fn setting(self, loss: Probability) -> String {
         match self {
-            Pattern::Random => loss.to_string(),
-            Pattern::Bursts(mean) => format!("{loss},burst={mean}"),
+            LossPattern::Random => loss.to_string(),
+            LossPattern::Bursts(mean) => format!("{loss},burst={mean}"),
         }
     }
 }
@@ -105,17 +107,17 @@ impl Pattern {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::calibrate) struct LossCell {
     pub(in crate::calibrate) loss: Probability,
-    pub(in crate::calibrate) pattern: Pattern,
+    pub(in crate::calibrate) pattern: LossPattern,
 }
 
 /// Runs of losses and of arrivals between them, whole ones only.
-struct Runs {
+struct LossRuns {
     lost_packets: u64,
     losses: Vec<u64>,
     between: Vec<u64>,
 }
 
-impl Runs {
+impl LossRuns {
     fn of(missing: &[(u64, u64)], sent: u64) -> Self {
         Self {
             lost_packets: missing.iter().map(|(_, length)| length).sum(),
@@ -134,10 +136,10 @@ impl Runs {
 }
 
 impl LossCell {
-    pub(super) fn quantities(&self) -> &'static [Quantity] {
+    pub(super) fn quantities(&self) -> &'static [MeasuredQuantity] {
         match self.pattern {
-            Pattern::Random => &[Quantity::Loss],
-            Pattern::Bursts(_) => &[Quantity::Loss, Quantity::Burst],
+            LossPattern::Random => &[MeasuredQuantity::Loss],
+            LossPattern::Bursts(_) => &[MeasuredQuantity::Loss, MeasuredQuantity::Burst],
         }
     }
 
@@ -155,13 +157,13 @@ impl LossCell {
         let (loss_ends, _) = self.pattern.ends(loss);
         let events = EVENTS_LEAST as f64 + 6.0 * (EVENTS_LEAST as f64).sqrt();
         let events_per_packet = match self.pattern {
-            Pattern::Random => loss,
-            Pattern::Bursts(_) => loss * loss_ends,
+            LossPattern::Random => loss,
+            LossPattern::Bursts(_) => loss * loss_ends,
         };
         (events / events_per_packet).ceil() as u64
     }
 
-    pub(super) fn measure(&self, bench: &mut Bench<'_>) -> Result<Vec<Cell>> {
+    pub(super) fn measure(&self, bench: &mut MeasurementBench<'_>) -> Result<Vec<CertificateCell>> {
         let loss = ["--loss".to_owned(), self.pattern.setting(self.loss)];
         for _ in 0..ATTEMPTS {
             let settings = bench.start(&loss)?;
@@ -186,19 +188,19 @@ impl LossCell {
         bail!("this host lost packets of its own in each of {ATTEMPTS} attempts; it is too busy")
     }
 
-    fn judge(&self, missing: &[(u64, u64)], sent: u64) -> Vec<Cell> {
+    fn judge(&self, missing: &[(u64, u64)], sent: u64) -> Vec<CertificateCell> {
         let set = self.loss.as_fraction();
-        let runs = Runs::of(missing, sent);
+        let runs = LossRuns::of(missing, sent);
         let events = match self.pattern {
-            Pattern::Random => runs.lost_packets,
-            Pattern::Bursts(_) => runs.losses.len() as u64,
+            LossPattern::Random => runs.lost_packets,
+            LossPattern::Bursts(_) => runs.losses.len() as u64,
         };
         let share = runs.lost_packets as f64 / sent as f64;
         let [low, high] = self
             .pattern
             .interval(set, runs.lost_packets, sent, CONFIDENCE);
-        let mut cell = Cell::new(
-            Quantity::Loss,
+        let mut cell = CertificateCell::new(
+            MeasuredQuantity::Loss,
             (set * 100.0, "percent"),
             share * 100.0,
             [low * 100.0, high * 100.0],
@@ -230,14 +232,14 @@ impl LossCell {
                     .must_by_chance(bar, p > P_LEAST, p);
             }
         }
-        let Pattern::Bursts(mean) = self.pattern else {
+        let LossPattern::Bursts(mean) = self.pattern else {
             return vec![cell];
         };
         let total: u64 = runs.losses.iter().sum();
         let count = runs.losses.len() as u64;
         let interval = mean_run_interval(count.max(1), total.max(1), CONFIDENCE);
-        let bursts = Cell::new(
-            Quantity::Burst,
+        let bursts = CertificateCell::new(
+            MeasuredQuantity::Burst,
             (mean, "packets"),
             total as f64 / count.max(1) as f64,
             interval,
@@ -257,15 +259,23 @@ impl LossCell {
     }
 }
 
-fn send(bench: &mut Bench<'_>, packets: u64) -> Result<Outcome> {
-    let (sender, receiver) = bench.stand.sockets(Way::Forward, Stamped::Nothing)?;
-    let load = Load {
+fn send(bench: &mut MeasurementBench<'_>, packets: u64) -> Result<LoadOutcome> {
+    let (sender, receiver) = bench
+        .stand
+        .sockets(CellDirection::Forward, StampMode::Nothing)?;
+    let load = TrafficLoad {
         packets,
         ip_length: traffic::headers(&sender)? + NUMBER_LENGTH,
-        pace: Pace::Window(WINDOW),
-        sending: Sending::Plain,
+        pace: SendingPace::Window(WINDOW),
+        sending: SendMode::Plain,
     };
-    traffic::run(&sender, &receiver, &load, Keep::Numbers, PATIENCE)
+    traffic::run(
+        &sender,
+        &receiver,
+        &load,
+        ReceiverRecording::Numbers,
+        PATIENCE,
+    )
 }
 
 /// Many short runs, each with a seed of its own: their intervals for 95 % hold the set loss in
@@ -273,7 +283,7 @@ fn send(bench: &mut Bench<'_>, packets: u64) -> Result<Outcome> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::calibrate) struct SeedsCell {
     pub(in crate::calibrate) seeds: u32,
-    pub(in crate::calibrate) pattern: Pattern,
+    pub(in crate::calibrate) pattern: LossPattern,
 }
 
 /// The loss and the length of each of these runs: 200 losses random, 200 bursts otherwise.
@@ -301,12 +311,12 @@ impl SeedsCell {
 
     fn packets(&self) -> u64 {
         match self.pattern {
-            Pattern::Random => SEED_RANDOM_PACKETS,
-            Pattern::Bursts(_) => SEED_BURSTS_PACKETS,
+            LossPattern::Random => SEED_RANDOM_PACKETS,
+            LossPattern::Bursts(_) => SEED_BURSTS_PACKETS,
         }
     }
 
-    pub(super) fn measure(&self, bench: &mut Bench<'_>) -> Result<Vec<Cell>> {
+    pub(super) fn measure(&self, bench: &mut MeasurementBench<'_>) -> Result<Vec<CertificateCell>> {
         let set = SEED_LOSS_PERCENT / 100.0;
         let loss = Probability::from_fraction(set).expect("5 % is a probability");
         let setting = ["--loss".to_owned(), self.pattern.setting(loss)];
@@ -342,12 +352,12 @@ impl SeedsCell {
     }
 
     /// `inside` of the seeds have the set loss inside their interval.
-    fn judge(&self, inside: u64) -> Cell {
+    fn judge(&self, inside: u64) -> CertificateCell {
         let percent = inside as f64 / f64::from(self.seeds) * 100.0;
         let [low, high] = share_interval(inside, self.seeds.into(), CONFIDENCE);
         let p = share_p(inside, self.seeds.into(), SEED_CONFIDENCE);
-        let cell = Cell::new(
-            Quantity::Seeds,
+        let cell = CertificateCell::new(
+            MeasuredQuantity::Seeds,
             (SEED_CONFIDENCE * 100.0, "percent of seeds"),
             percent,
             [low * 100.0, high * 100.0],
@@ -372,13 +382,13 @@ impl SeedsCell {
 
 #[cfg(test)]
 mod tests {
-    use vocab::Random;
+    use vocab::SeededRandom;
 
     use super::*;
 
     /// What a chain with these chances of leaving the lossless and the lossy state loses.
     fn chain(to_bad: f64, to_good: f64, packets: u64) -> Vec<(u64, u64)> {
-        let mut random = Random::from_seed(17);
+        let mut random = SeededRandom::from_seed(17);
         let mut missing: Vec<(u64, u64)> = Vec::new();
         let mut bad = false;
         for number in 0..packets {
@@ -396,7 +406,7 @@ mod tests {
         missing
     }
 
-    fn cell(percent: f64, pattern: Pattern) -> LossCell {
+    fn cell(percent: f64, pattern: LossPattern) -> LossCell {
         LossCell {
             loss: Probability::from_fraction(percent / 100.0).unwrap(),
             pattern,
@@ -405,29 +415,29 @@ mod tests {
 
     #[test]
     fn independent_losses_pass_as_random_and_not_as_bursts() {
-        let random = cell(5.0, Pattern::Random);
+        let random = cell(5.0, LossPattern::Random);
         let missing = chain(0.05, 0.95, random.packets());
         let judged = random.judge(&missing, random.packets());
         assert!(judged[0].within_bars, "{:?}", judged[0]);
-        let bursts = cell(5.0, Pattern::Bursts(5.0));
+        let bursts = cell(5.0, LossPattern::Bursts(5.0));
         let judged = bursts.judge(&missing, random.packets());
         assert!(!judged[0].within_bars && !judged[1].within_bars);
     }
 
     #[test]
     fn bursts_pass_as_bursts_and_not_as_random() {
-        let bursts = cell(5.0, Pattern::Bursts(5.0));
+        let bursts = cell(5.0, LossPattern::Bursts(5.0));
         let missing = chain(0.05 / (5.0 * 0.95), 0.2, bursts.packets());
         let judged = bursts.judge(&missing, bursts.packets());
         assert!(judged[0].within_bars, "{:?}", judged[0]);
         assert!(judged[1].within_bars, "{:?}", judged[1]);
-        let judged = cell(5.0, Pattern::Random).judge(&missing, bursts.packets());
+        let judged = cell(5.0, LossPattern::Random).judge(&missing, bursts.packets());
         assert!(!judged[0].within_bars);
     }
 
     #[test]
     fn a_wrong_rate_is_seen() {
-        let random = cell(5.0, Pattern::Random);
+        let random = cell(5.0, LossPattern::Random);
         let missing = chain(0.056, 0.944, random.packets());
         assert!(!random.judge(&missing, random.packets())[0].within_bars);
     }
@@ -435,15 +445,15 @@ mod tests {
     #[test]
     fn every_cell_sends_enough_for_its_events() {
         for percent in [0.05, 0.1, 0.5, 1.0, 5.0, 10.0] {
-            let expected = cell(percent, Pattern::Random).packets() as f64 * percent / 100.0;
+            let expected = cell(percent, LossPattern::Random).packets() as f64 * percent / 100.0;
             assert!((2_200.0..2_300.0).contains(&expected), "{expected}");
-            let bursts = cell(percent, Pattern::Bursts(5.0)).packets() as f64;
+            let bursts = cell(percent, LossPattern::Bursts(5.0)).packets() as f64;
             assert!((2_200.0..2_300.0).contains(&(bursts * percent / 500.0)));
         }
     }
 
-    fn judged(seeds: u32, inside: u64) -> Cell {
-        let pattern = Pattern::Random;
+    fn judged(seeds: u32, inside: u64) -> CertificateCell {
+        let pattern = LossPattern::Random;
         SeedsCell { seeds, pattern }.judge(inside)
     }
 
@@ -470,7 +480,7 @@ mod tests {
 
     #[test]
     fn a_run_at_the_end_is_not_taken_as_whole() {
-        let runs = Runs::of(&[(0, 1), (10, 2), (98, 2)], 100);
+        let runs = LossRuns::of(&[(0, 1), (10, 2), (98, 2)], 100);
         assert_eq!(
             (runs.lost_packets, runs.losses.as_slice()),
             (5, &[1, 2][..])

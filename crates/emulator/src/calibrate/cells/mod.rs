@@ -13,18 +13,18 @@ mod rate;
 
 use anyhow::Result;
 use serde_json::Value;
-use vocab::Random;
+use vocab::SeededRandom;
 
-pub(super) use delay::{Beside, DelayCell, added_delay};
-pub(super) use jitter::{JitterCell, Shape};
-pub(super) use loss::{LossCell, Pattern, SeedsCell};
+pub(super) use delay::{CompetingTraffic, DelayCell, added_delay};
+pub(super) use jitter::{JitterCell, JitterShape};
+pub(super) use loss::{LossCell, LossPattern, SeedsCell};
 pub(super) use queue::{QueueCell, QueueUnit};
 pub(super) use rate::RateCell;
 
-use super::certificate::{Cell, Quantity};
+use super::certificate::{CertificateCell, MeasuredQuantity};
 use super::measuring_host::processor_time;
-use super::raw::Raw;
-use super::stand::Stand;
+use super::raw::RawSampleWriter;
+use super::stand::TestBed;
 use host::wait;
 
 /// How often a cell is measured again that the host has spoilt.
@@ -38,18 +38,18 @@ pub(super) const STOLEN_PERCENT_MAX: f64 = 0.1;
 const STOLEN_ATTEMPTS: u32 = 8;
 
 /// What a cell measures with.
-pub(super) struct Bench<'a> {
-    pub(super) stand: &'a mut Stand,
-    pub(super) raw: Option<&'a mut Raw>,
-    pub(super) chance: Random,
+pub(super) struct MeasurementBench<'a> {
+    pub(super) stand: &'a mut TestBed,
+    pub(super) raw: Option<&'a mut RawSampleWriter>,
+    pub(super) random: SeededRandom,
 }
 
-impl Bench<'_> {
+impl MeasurementBench<'_> {
     /// Starts the emulator with these settings and a seed of its own; returns both.
     fn start(&mut self, settings: &[String]) -> Result<Vec<String>> {
         let mut settings = settings.to_vec();
         // Seeds of at most 53 bits survive any reader of JSON.
-        let seed = self.chance.next_u64() >> 11;
+        let seed = self.random.next_u64() >> 11;
         settings.extend(["--seed".to_owned(), seed.to_string()]);
         self.stand.start(&settings)?;
         Ok(settings)
@@ -57,7 +57,7 @@ impl Bench<'_> {
 
     fn keep<R: std::fmt::Display>(
         &mut self,
-        cells: &mut [Cell],
+        cells: &mut [CertificateCell],
         columns: &str,
         rows: impl IntoIterator<Item = R>,
     ) -> Result<()> {
@@ -74,7 +74,7 @@ impl Bench<'_> {
 
 /// Something to measure.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Task {
+pub(super) enum CellTask {
     Rate(RateCell),
     Delay(DelayCell),
     Jitter(JitterCell),
@@ -83,40 +83,40 @@ pub(super) enum Task {
     Seeds(SeedsCell),
 }
 
-impl Task {
+impl CellTask {
     /// What its cells are about; a loss in bursts gives a cell for the bursts as well.
-    pub(super) fn quantities(&self) -> &'static [Quantity] {
+    pub(super) fn quantities(&self) -> &'static [MeasuredQuantity] {
         match self {
-            Task::Rate(_) => &[Quantity::Rate],
-            Task::Delay(_) => &[Quantity::Delay],
-            Task::Jitter(_) => &[Quantity::Jitter],
-            Task::Loss(cell) => cell.quantities(),
-            Task::Queue(_) => &[Quantity::Queue],
-            Task::Seeds(_) => &[Quantity::Seeds],
+            CellTask::Rate(_) => &[MeasuredQuantity::Rate],
+            CellTask::Delay(_) => &[MeasuredQuantity::Delay],
+            CellTask::Jitter(_) => &[MeasuredQuantity::Jitter],
+            CellTask::Loss(cell) => cell.quantities(),
+            CellTask::Queue(_) => &[MeasuredQuantity::Queue],
+            CellTask::Seeds(_) => &[MeasuredQuantity::Seeds],
         }
     }
 
     /// What a person who waits reads.
     pub(super) fn title(&self) -> String {
         match self {
-            Task::Rate(cell) => cell.title(),
-            Task::Delay(cell) => cell.title(),
-            Task::Jitter(cell) => cell.title(),
-            Task::Loss(cell) => cell.title(),
-            Task::Queue(cell) => cell.title(),
-            Task::Seeds(cell) => cell.title(),
+            CellTask::Rate(cell) => cell.title(),
+            CellTask::Delay(cell) => cell.title(),
+            CellTask::Jitter(cell) => cell.title(),
+            CellTask::Loss(cell) => cell.title(),
+            CellTask::Queue(cell) => cell.title(),
+            CellTask::Seeds(cell) => cell.title(),
         }
     }
 
     /// About how long it takes, in seconds.
     pub(super) fn expected_s(&self) -> f64 {
         match self {
-            Task::Rate(cell) => cell.expected_s(),
-            Task::Delay(cell) => cell.expected_s(),
-            Task::Jitter(cell) => cell.expected_s(),
-            Task::Loss(cell) => cell.expected_s(),
-            Task::Queue(cell) => cell.expected_s(),
-            Task::Seeds(cell) => cell.expected_s(),
+            CellTask::Rate(cell) => cell.expected_s(),
+            CellTask::Delay(cell) => cell.expected_s(),
+            CellTask::Jitter(cell) => cell.expected_s(),
+            CellTask::Loss(cell) => cell.expected_s(),
+            CellTask::Queue(cell) => cell.expected_s(),
+            CellTask::Seeds(cell) => cell.expected_s(),
         }
     }
 
@@ -124,14 +124,14 @@ impl Task {
     ///
     /// # Errors
     /// When the emulator does not start, or the host spoils the cell again and again.
-    pub(super) fn measure(&self, bench: &mut Bench<'_>) -> Result<Vec<Cell>> {
+    pub(super) fn measure(&self, bench: &mut MeasurementBench<'_>) -> Result<Vec<CertificateCell>> {
         match self {
-            Task::Rate(cell) => undisturbed(bench, |bench| cell.measure(bench)),
-            Task::Delay(cell) => undisturbed(bench, |bench| cell.measure(bench)),
-            Task::Jitter(cell) => undisturbed(bench, |bench| cell.measure(bench)),
-            Task::Loss(cell) => cell.measure(bench),
-            Task::Queue(cell) => cell.measure(bench),
-            Task::Seeds(cell) => cell.measure(bench),
+            CellTask::Rate(cell) => undisturbed(bench, |bench| cell.measure(bench)),
+            CellTask::Delay(cell) => undisturbed(bench, |bench| cell.measure(bench)),
+            CellTask::Jitter(cell) => undisturbed(bench, |bench| cell.measure(bench)),
+            CellTask::Loss(cell) => cell.measure(bench),
+            CellTask::Queue(cell) => cell.measure(bench),
+            CellTask::Seeds(cell) => cell.measure(bench),
         }
     }
 }
@@ -139,9 +139,9 @@ impl Task {
 /// Measures what counts time, again while too much processor time was stolen meanwhile: when this
 /// machine did not run, nobody on it can have been punctual.
 fn undisturbed(
-    bench: &mut Bench<'_>,
-    mut measure: impl FnMut(&mut Bench<'_>) -> Result<Vec<Cell>>,
-) -> Result<Vec<Cell>> {
+    bench: &mut MeasurementBench<'_>,
+    mut measure: impl FnMut(&mut MeasurementBench<'_>) -> Result<Vec<CertificateCell>>,
+) -> Result<Vec<CertificateCell>> {
     let (stolen, attempts, cells) = least_stolen(|| {
         wait::not_interrupted()?;
         let before = processor_time();

@@ -9,10 +9,12 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use vocab::{Bitrate, ByteCount};
 
-use super::super::certificate::{Cell, Quantity};
-use super::super::stand::{Stamped, Way};
-use super::super::traffic::{self, Keep, Load, Outcome, Pace, Sending};
-use super::{ATTEMPTS, Bench, lost_by_the_host};
+use super::super::certificate::{CertificateCell, MeasuredQuantity};
+use super::super::stand::{CellDirection, StampMode};
+use super::super::traffic::{
+    self, LoadOutcome, ReceiverRecording, SendMode, SendingPace, TrafficLoad,
+};
+use super::{ATTEMPTS, MeasurementBench, lost_by_the_host};
 
 /// The time of a packet on the line: the burst must be over in half of it.
 const PACKET_TIME: Duration = Duration::from_millis(60);
@@ -61,7 +63,7 @@ impl QueueCell {
         PACKET_TIME.as_secs_f64() * (self.fitting() as f64 + 3.0) + 0.5
     }
 
-    pub(super) fn measure(&self, bench: &mut Bench<'_>) -> Result<Vec<Cell>> {
+    pub(super) fn measure(&self, bench: &mut MeasurementBench<'_>) -> Result<Vec<CertificateCell>> {
         let bits = f64::from(self.ip_length) * 8.0 / PACKET_TIME.as_secs_f64();
         let rate = Bitrate::from_bits_per_second(bits as u64);
         let flags = [
@@ -70,22 +72,30 @@ impl QueueCell {
             "--queue".to_owned(),
             self.setting(),
         ];
-        let load = Load {
+        let load = TrafficLoad {
             packets: self.fitting() + SURPLUS,
             ip_length: self.ip_length,
-            pace: Pace::Even {
+            pace: SendingPace::Even {
                 per_second: 1e6,
                 head_start: self.fitting() + SURPLUS,
                 debt_max: self.fitting() + SURPLUS,
                 together: 1,
             },
-            sending: Sending::Plain,
+            sending: SendMode::Plain,
         };
         for _ in 0..ATTEMPTS {
             let settings = bench.start(&flags)?;
-            let (sender, receiver) = bench.stand.sockets(Way::Forward, Stamped::Both)?;
+            let (sender, receiver) = bench
+                .stand
+                .sockets(CellDirection::Forward, StampMode::Both)?;
             let patience = PACKET_TIME * 3 + Duration::from_millis(200);
-            let outcome = traffic::run(&sender, &receiver, &load, Keep::Arrivals, patience)?;
+            let outcome = traffic::run(
+                &sender,
+                &receiver,
+                &load,
+                ReceiverRecording::Arrivals,
+                patience,
+            )?;
             let account = bench.stand.stop()?;
             let spoilt = outcome.receiver_dropped > 0 || lost_by_the_host(&account) > 0;
             if spoilt || burst_span(&outcome).is_none_or(|span| span > PACKET_TIME / 2) {
@@ -108,7 +118,7 @@ impl QueueCell {
         )
     }
 
-    fn judge(&self, outcome: &Outcome) -> Cell {
+    fn judge(&self, outcome: &LoadOutcome) -> CertificateCell {
         let passed = outcome.arrivals.len() as u64;
         // Drop-tail lets the first ones through, and no other.
         let are_first = (0..passed)
@@ -125,8 +135,8 @@ impl QueueCell {
             ),
         };
         let fitting = self.fitting();
-        let mut cell = Cell::new(
-            Quantity::Queue,
+        let mut cell = CertificateCell::new(
+            MeasuredQuantity::Queue,
             (self.limit as f64, unit),
             measured as f64,
             interval,
@@ -143,7 +153,7 @@ impl QueueCell {
 }
 
 /// From the first packet's leaving to the last one's.
-fn burst_span(outcome: &Outcome) -> Option<Duration> {
+fn burst_span(outcome: &LoadOutcome) -> Option<Duration> {
     let left = || outcome.left_ns.iter().copied().filter(|left| *left > 0);
     if (left().count() as u64) < outcome.sent {
         return None;
@@ -154,21 +164,21 @@ fn burst_span(outcome: &Outcome) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use host::stamped_sockets::Received;
+    use host::stamped_sockets::ReceivedDatagram;
 
-    fn outcome(numbers: impl IntoIterator<Item = u64>) -> Outcome {
-        Outcome {
+    fn outcome(numbers: impl IntoIterator<Item = u64>) -> LoadOutcome {
+        LoadOutcome {
             sent: 50,
             left_ns: (1..=50).collect(),
             arrivals: numbers
                 .into_iter()
-                .map(|number| Received {
+                .map(|number| ReceivedDatagram {
                     number,
                     length: 672,
                     stamp_ns: 0,
                 })
                 .collect(),
-            ..Outcome::default()
+            ..LoadOutcome::default()
         }
     }
 

@@ -12,12 +12,14 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use vocab::Bitrate;
 
-use super::super::certificate::{Cell, Quantity};
-use super::super::stand::{Stamped, Way};
+use super::super::certificate::{CertificateCell, MeasuredQuantity};
+use super::super::stand::{CellDirection, StampMode};
 use super::super::statistics::{batch_mean_interval, quantile};
-use super::super::traffic::{self, Keep, Load, Outcome, Pace, Sending};
-use super::Bench;
-use host::stamped_sockets::Received;
+use super::super::traffic::{
+    self, LoadOutcome, ReceiverRecording, SendMode, SendingPace, TrafficLoad,
+};
+use super::MeasurementBench;
+use host::stamped_sockets::ReceivedDatagram;
 
 /// Full-size packets, in IP bytes.
 const IP_LENGTH: u16 = 1_500;
@@ -70,7 +72,7 @@ impl RateCell {
         (self.packets_per_second() * self.span.as_secs_f64()).max(PACKETS_LEAST) + warm_up + 1.0
     }
 
-    pub(super) fn measure(&self, bench: &mut Bench<'_>) -> Result<Vec<Cell>> {
+    pub(super) fn measure(&self, bench: &mut MeasurementBench<'_>) -> Result<Vec<CertificateCell>> {
         let per_second = self.packets_per_second();
         let queue = (per_second * QUEUE_S).max(QUEUE_LEAST).ceil();
         let settings = bench.start(&[
@@ -79,22 +81,30 @@ impl RateCell {
             "--queue".to_owned(),
             format!("{:.0}B", queue * f64::from(IP_LENGTH)),
         ])?;
-        let (sender, receiver) = bench.stand.sockets(Way::Forward, Stamped::Arrivals)?;
+        let (sender, receiver) = bench
+            .stand
+            .sockets(CellDirection::Forward, StampMode::Arrivals)?;
         let head_start = (queue / 2.0) as u64;
-        let load = Load {
+        let load = TrafficLoad {
             // What the queue still holds when the sender has done drains at the line's rate too.
             packets: (self.packets() * SURPLUS) as u64 + head_start,
             ip_length: IP_LENGTH,
-            pace: Pace::Even {
+            pace: SendingPace::Even {
                 per_second: per_second * SURPLUS,
                 head_start,
                 debt_max: (queue / 2.0) as u64,
                 together: (per_second / 2_000.0).ceil() as u64,
             },
-            sending: Sending::Plain,
+            sending: SendMode::Plain,
         };
         let patience = Duration::from_secs_f64(3.0 / per_second) + Duration::from_millis(300);
-        let outcome = traffic::run(&sender, &receiver, &load, Keep::Arrivals, patience)?;
+        let outcome = traffic::run(
+            &sender,
+            &receiver,
+            &load,
+            ReceiverRecording::Arrivals,
+            patience,
+        )?;
         let mut cell = self.judge(&outcome)?;
         cell.settings = settings;
         cell.emulator = bench.stand.stop()?;
@@ -107,7 +117,7 @@ impl RateCell {
         Ok(cells.into())
     }
 
-    fn judge(&self, outcome: &Outcome) -> Result<Cell> {
+    fn judge(&self, outcome: &LoadOutcome) -> Result<CertificateCell> {
         let arrivals = backlogged(&outcome.arrivals);
         let (Some(first), Some(last)) = (arrivals.first(), arrivals.last()) else {
             bail!("nothing arrived");
@@ -119,7 +129,7 @@ impl RateCell {
             bail!("the kernel did not stamp every packet");
         }
         let set = self.rate.bits_per_second() as f64;
-        let rate = |arrivals: &[Received]| match (arrivals.first(), arrivals.last()) {
+        let rate = |arrivals: &[ReceivedDatagram]| match (arrivals.first(), arrivals.last()) {
             (Some(first), Some(last)) => {
                 let others = arrivals.len() as u64 - 1;
                 let payload = bytes(arrivals) - u64::from(first.length);
@@ -146,8 +156,8 @@ impl RateCell {
         };
         let error = ((measured - configured) / configured * 100.0).abs();
         let seconds = (last.stamp_ns.saturating_sub(first.stamp_ns)) as f64 / 1e9;
-        Ok(Cell::new(
-            Quantity::Rate,
+        Ok(CertificateCell::new(
+            MeasuredQuantity::Rate,
             (configured, unit),
             measured,
             [low / scale, high / scale],
@@ -169,7 +179,7 @@ impl RateCell {
 }
 
 /// What arrived once the sender was under way.
-fn backlogged(arrivals: &[Received]) -> &[Received] {
+fn backlogged(arrivals: &[ReceivedDatagram]) -> &[ReceivedDatagram] {
     let begin = arrivals.first().map_or(0, |first| first.stamp_ns) + WARM_UP.as_nanos() as u64;
     // Without stamps nothing is cut off, and `judge` complains.
     let unstamped = arrivals.iter().any(|one| one.stamp_ns == 0);
@@ -183,7 +193,7 @@ fn backlogged(arrivals: &[Received]) -> &[Received] {
 
 /// How late each packet is beside a line of this rate that was never idle, sorted; the earliest
 /// is taken as punctual.
-fn lateness_us(arrivals: &[Received], headers: u16, bits_per_second: f64) -> Vec<f64> {
+fn lateness_us(arrivals: &[ReceivedDatagram], headers: u16, bits_per_second: f64) -> Vec<f64> {
     let start = arrivals.first().map_or(0, |first| first.stamp_ns);
     let mut passed = 0.0;
     let mut late: Vec<f64> = arrivals
@@ -205,7 +215,7 @@ fn lateness_us(arrivals: &[Received], headers: u16, bits_per_second: f64) -> Vec
     late
 }
 
-fn bytes(arrivals: &[Received]) -> u64 {
+fn bytes(arrivals: &[ReceivedDatagram]) -> u64 {
     arrivals.iter().map(|one| u64::from(one.length)).sum()
 }
 
@@ -219,7 +229,7 @@ fn unit(rate: Bitrate) -> (f64, &'static str) {
 }
 
 /// Rows of differences, a third of the length of the numbers themselves.
-fn steps(outcome: &Outcome) -> impl Iterator<Item = String> {
+fn steps(outcome: &LoadOutcome) -> impl Iterator<Item = String> {
     let headers = u32::from(outcome.headers);
     let mut before = (0, 0);
     outcome.arrivals.iter().map(move |one| {
@@ -242,17 +252,17 @@ mod tests {
     }
 
     /// Packets of 1500 bytes each `gap_ns` after the one before.
-    fn arrivals(count: u64, gap_ns: u64) -> Outcome {
-        Outcome {
+    fn arrivals(count: u64, gap_ns: u64) -> LoadOutcome {
+        LoadOutcome {
             arrivals: (0..count)
-                .map(|number| Received {
+                .map(|number| ReceivedDatagram {
                     number,
                     length: u32::from(IP_LENGTH) - 28,
                     stamp_ns: 1_000_000 + number * gap_ns,
                 })
                 .collect(),
             headers: 28,
-            ..Outcome::default()
+            ..LoadOutcome::default()
         }
     }
 

@@ -17,13 +17,13 @@
 use std::time::Duration;
 
 use emulate::{
-    DeliveryTrace, DirectionConfig, Distribution, HELD_BYTES_MAX, Jitter, Line, LinkConfig, Order,
-    TokenBucket,
+    DeliveryTrace, DirectionConfig, HELD_BYTES_MAX, JitterConfig, JitterDistribution, LineConfig,
+    LinkConfig, PacketOrder, TokenBucket,
 };
 use vocab::Bitrate;
 
 use super::FULL_PACKET;
-use crate::link::settings::Way;
+use crate::link::settings::SettingDirection;
 
 /// Jitter that fewer packets than one of a billion exceed is left out: at 100,000 packets a second
 /// that is one in three hours.
@@ -43,51 +43,55 @@ const CHANGES_MAX: usize = 2_000_000;
 
 /// The ways of a link that would hold more than the model does, with how much; `before` is what it
 /// is set to until then, when it runs already.
-pub(super) fn overfull(before: Option<&LinkConfig>, config: &LinkConfig) -> Vec<Overfull> {
-    let held = |way| Held::of(before.map(|link| one_way(link, way)), one_way(config, way));
-    let forward = held(Way::Forward);
+pub(super) fn overfull(before: Option<&LinkConfig>, config: &LinkConfig) -> Vec<OverfullDirection> {
+    let held = |way| HeldBytes::of(before.map(|link| one_way(link, way)), one_way(config, way));
+    let forward = held(SettingDirection::Forward);
     let are_alike = |link: &LinkConfig| link.forward == link.back;
     let back = if are_alike(config) && before.is_none_or(are_alike) {
         forward
     } else {
-        held(Way::Back)
+        held(SettingDirection::Back)
     };
-    let both = [(Way::Forward, forward), (Way::Back, back)].into_iter();
+    let both = [
+        (SettingDirection::Forward, forward),
+        (SettingDirection::Back, back),
+    ]
+    .into_iter();
     both.filter(|(_, held)| !held.fits())
-        .map(|(way, held)| Overfull { way, held })
+        .map(|(way, held)| OverfullDirection { way, held })
         .collect()
 }
 
 /// One way of a link.
-pub(super) fn one_way(config: &LinkConfig, way: Way) -> &DirectionConfig {
+pub(super) fn one_way(config: &LinkConfig, way: SettingDirection) -> &DirectionConfig {
     match way {
-        Way::Forward => &config.forward,
-        Way::Back => &config.back,
+        SettingDirection::Forward => &config.forward,
+        SettingDirection::Back => &config.back,
     }
 }
 
 /// A way that would hold too much.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Overfull {
+pub struct OverfullDirection {
     /// Which.
-    pub way: Way,
+    pub way: SettingDirection,
     /// What it would hold.
-    pub held: Held,
+    pub held: HeldBytes,
 }
 
 /// Bytes at the worst moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Held {
+pub struct HeldBytes {
     /// Between what was sent and what has arrived.
     pub under_way: f64,
     /// In front of the line.
     pub queue: f64,
 }
 
-impl Held {
+impl HeldBytes {
     pub(super) fn of(before: Option<&DirectionConfig>, direction: &DirectionConfig) -> Self {
         let copies = 1.0 + direction.duplication.as_fraction();
-        let course = Course::of(before, direction);
+        let course = RateTimeline::of(before, direction);
         let (lowest, highest) = course.rates();
         let queue = if direction.line.rate().is_none() && highest == 0.0 {
             0.0
@@ -132,10 +136,10 @@ fn bytes_per_second(rate: Bitrate) -> f64 {
 }
 
 /// What leaves at once when the line has been idle.
-fn burst_of(line: &Line) -> f64 {
+fn burst_of(line: &LineConfig) -> f64 {
     match line {
-        Line::Shaper(TokenBucket { burst, .. }) => burst.bytes() as f64,
-        Line::Unlimited | Line::Rate(_) | Line::Trace(_) => 0.0,
+        LineConfig::Shaper(TokenBucket { burst, .. }) => burst.bytes() as f64,
+        LineConfig::Unlimited | LineConfig::Rate(_) | LineConfig::Trace(_) => 0.0,
     }
 }
 
@@ -155,43 +159,43 @@ fn queue(direction: &DirectionConfig, highest_rate: f64) -> f64 {
 
 /// A rate and a delay that hold for a while.
 #[derive(Clone, Copy, Debug)]
-struct Leg<'a> {
+struct TimelinePeriod<'a> {
     from_s: f64,
     until_s: f64,
-    pace: Pace<'a>,
+    pace: LinePace<'a>,
     delay_s: f64,
 }
 
 /// How fast packets leave a line.
 #[derive(Clone, Copy, Debug)]
-enum Pace<'a> {
+enum LinePace<'a> {
     /// Bytes per second.
     Steady(f64),
     Recorded(&'a DeliveryTrace),
 }
 
-impl<'a> Pace<'a> {
-    fn of(line: &'a Line) -> Self {
+impl<'a> LinePace<'a> {
+    fn of(line: &'a LineConfig) -> Self {
         match line {
-            Line::Unlimited => Pace::Steady(0.0),
-            Line::Rate(rate) => Pace::Steady(bytes_per_second(*rate)),
-            Line::Shaper(bucket) => Pace::Steady(bytes_per_second(bucket.rate)),
-            Line::Trace(trace) => Pace::Recorded(trace),
+            LineConfig::Unlimited => LinePace::Steady(0.0),
+            LineConfig::Rate(rate) => LinePace::Steady(bytes_per_second(*rate)),
+            LineConfig::Shaper(bucket) => LinePace::Steady(bytes_per_second(bucket.rate)),
+            LineConfig::Trace(trace) => LinePace::Recorded(trace),
         }
     }
 
     /// Its lowest and its usual rate, bytes per second.
     fn rates(self) -> (f64, f64) {
         match self {
-            Pace::Steady(rate) => (rate, rate),
-            Pace::Recorded(trace) => (0.0, bytes_per_second(trace.mean_rate())),
+            LinePace::Steady(rate) => (rate, rate),
+            LinePace::Recorded(trace) => (0.0, bytes_per_second(trace.mean_rate())),
         }
     }
 
     fn at_most(self, most: f64) -> Self {
         match self {
-            Pace::Steady(rate) => Pace::Steady(rate.min(most)),
-            Pace::Recorded(_) => Pace::Steady(most),
+            LinePace::Steady(rate) => LinePace::Steady(rate.min(most)),
+            LinePace::Recorded(_) => LinePace::Steady(most),
         }
     }
 }
@@ -199,13 +203,13 @@ impl<'a> Pace<'a> {
 /// What each recorded line carries at best within a time, per second, as far as it was computed:
 /// the legs of a round have few delays.
 #[derive(Default)]
-struct Bests(Vec<(*const DeliveryTrace, f64, f64)>);
+struct TracePeakRates(Vec<(*const DeliveryTrace, f64, f64)>);
 
-impl Bests {
-    fn within(&mut self, pace: Pace<'_>, span_s: f64) -> f64 {
+impl TracePeakRates {
+    fn within(&mut self, pace: LinePace<'_>, span_s: f64) -> f64 {
         let trace = match pace {
-            Pace::Steady(rate) => return rate,
-            Pace::Recorded(trace) => trace,
+            LinePace::Steady(rate) => return rate,
+            LinePace::Recorded(trace) => trace,
         };
         if span_s <= 0.0 {
             return bytes_per_second(trace.mean_rate());
@@ -226,25 +230,25 @@ impl Bests {
 
 /// A direction's rate and delay over time.
 #[derive(Clone, Debug)]
-struct Course<'a> {
-    legs: Vec<Leg<'a>>,
+struct RateTimeline<'a> {
+    legs: Vec<TimelinePeriod<'a>>,
 }
 
-impl<'a> Course<'a> {
+impl<'a> RateTimeline<'a> {
     fn of(before: Option<&'a DirectionConfig>, direction: &'a DirectionConfig) -> Self {
         let mut legs = Vec::new();
-        let mut now = Leg {
+        let mut now = TimelinePeriod {
             from_s: 0.0,
             until_s: 0.0,
-            pace: Pace::of(&direction.line),
+            pace: LinePace::of(&direction.line),
             delay_s: direction.delay.as_secs_f64(),
         };
         if let Some(before) = before {
-            let delay_s = before.delay.as_secs_f64() + extra_s(before.jitter, Order::Kept);
-            legs.push(Leg {
+            let delay_s = before.delay.as_secs_f64() + extra_s(before.jitter, PacketOrder::Kept);
+            legs.push(TimelinePeriod {
                 from_s: -delay_s,
                 until_s: 0.0,
-                pace: Pace::of(&before.line),
+                pace: LinePace::of(&before.line),
                 delay_s,
             });
         }
@@ -271,7 +275,7 @@ impl<'a> Course<'a> {
             let fastest = steps.iter().filter_map(|step| step.change.rate).max();
             let (_, usual) = now.pace.rates();
             if let Some(fastest) = fastest {
-                now.pace = Pace::Steady(usual.max(bytes_per_second(fastest)));
+                now.pace = LinePace::Steady(usual.max(bytes_per_second(fastest)));
             }
             now.delay_s = longest_s;
             now.until_s = f64::INFINITY;
@@ -285,7 +289,7 @@ impl<'a> Course<'a> {
                 legs.push(now);
                 now.from_s = now.until_s;
                 if let Some(rate) = step.change.rate {
-                    now.pace = Pace::Steady(bytes_per_second(rate));
+                    now.pace = LinePace::Steady(bytes_per_second(rate));
                 }
                 if let Some(delay) = step.change.delay {
                     now.delay_s = delay.as_secs_f64();
@@ -311,9 +315,9 @@ impl<'a> Course<'a> {
 
     /// The same at a rate that nothing exceeds; where the line has none, at that one.
     fn at_most(&self, rate: f64, is_unlimited: bool) -> Self {
-        let legs = self.legs.iter().map(|leg| Leg {
+        let legs = self.legs.iter().map(|leg| TimelinePeriod {
             pace: if is_unlimited {
-                Pace::Steady(rate)
+                LinePace::Steady(rate)
             } else {
                 leg.pace.at_most(rate)
             },
@@ -326,21 +330,24 @@ impl<'a> Course<'a> {
 
     /// The most that is under way, without copies.
     fn under_way(&self, direction: &DirectionConfig) -> f64 {
-        let order = direction.jitter.map_or(Order::Kept, |jitter| jitter.order);
+        let order = direction
+            .jitter
+            .map_or(PacketOrder::Kept, |jitter| jitter.order);
         let punctual = self.peak(extra_s(direction.jitter, order), order);
         let Some(reordering) = &direction.reordering else {
             return punctual;
         };
         // Packets that are late go their own way.
-        let late_s = extra_s(direction.jitter, Order::Free) + reordering.late_by.as_secs_f64();
+        let late_s =
+            extra_s(direction.jitter, PacketOrder::Free) + reordering.late_by.as_secs_f64();
         let share = reordering.probability.as_fraction();
-        (1.0 - share) * punctual + share * self.peak(late_s, Order::Free)
+        (1.0 - share) * punctual + share * self.peak(late_s, PacketOrder::Free)
     }
 
     /// The most between what was sent and what has arrived, each leg's delay longer by `extra_s`.
-    fn peak(&self, extra_s: f64, order: Order) -> f64 {
+    fn peak(&self, extra_s: f64, order: PacketOrder) -> f64 {
         let mut turns = Vec::with_capacity(4 * self.legs.len());
-        let mut bests = Bests::default();
+        let mut bests = TracePeakRates::default();
         // With the order kept nothing arrives before what left earlier.
         let mut latest = f64::NEG_INFINITY;
         for leg in &self.legs {
@@ -350,17 +357,17 @@ impl<'a> Course<'a> {
                 continue;
             }
             let free_from = match order {
-                Order::Free => leg.from_s,
-                Order::Kept => (latest - delay).clamp(leg.from_s, leg.until_s),
+                PacketOrder::Free => leg.from_s,
+                PacketOrder::Kept => (latest - delay).clamp(leg.from_s, leg.until_s),
             };
-            let turn = |at_s: f64, slope: f64| Turn {
+            let turn = |at_s: f64, slope: f64| GrowthChange {
                 at_s,
                 slope,
                 arrive: 0.0,
             };
             turns.extend([turn(leg.from_s, rate), turn(leg.until_s, -rate)]);
             if free_from > leg.from_s {
-                turns.push(Turn {
+                turns.push(GrowthChange {
                     at_s: latest,
                     slope: 0.0,
                     arrive: rate * (free_from - leg.from_s),
@@ -389,7 +396,7 @@ impl<'a> Course<'a> {
 
 /// A moment at which what is under way begins to grow or shrink otherwise.
 #[derive(Clone, Copy, Debug)]
-struct Turn {
+struct GrowthChange {
     at_s: f64,
     /// What the growth changes by.
     slope: f64,
@@ -399,24 +406,26 @@ struct Turn {
 
 /// How much longer than the delay packets take because of jitter: with the order kept all of them
 /// behind one of its tail, else on average, at most.
-fn extra_s(jitter: Option<Jitter>, order: Order) -> f64 {
+fn extra_s(jitter: Option<JitterConfig>, order: PacketOrder) -> f64 {
     let Some(jitter) = jitter else {
         return 0.0;
     };
-    let is_kept = order == Order::Kept;
+    let is_kept = order == PacketOrder::Kept;
     let seconds = match jitter.distribution {
-        Distribution::Uniform { spread } => spread.as_secs_f64() * if is_kept { 1.0 } else { 0.25 },
-        Distribution::Normal { deviation } => {
+        JitterDistribution::Uniform { spread } => {
+            spread.as_secs_f64() * if is_kept { 1.0 } else { 0.25 }
+        }
+        JitterDistribution::Normal { deviation } => {
             deviation.as_secs_f64() * if is_kept { NORMAL_TAIL } else { NORMAL_MEAN }
         }
-        Distribution::Exponential { mean } => {
+        JitterDistribution::Exponential { mean } => {
             mean.as_secs_f64() * if is_kept { -TAIL.ln() } else { 1.0 }
         }
-        Distribution::Pareto { mean, shape } => {
+        JitterDistribution::Pareto { mean, shape } => {
             let tail = (shape - 1.0) * (TAIL.powf(-1.0 / shape) - 1.0);
             mean.as_secs_f64() * if is_kept { tail } else { 1.0 }
         }
-        Distribution::LogNormal { median, sigma } => {
+        JitterDistribution::LogNormal { median, sigma } => {
             let tail = (sigma * NORMAL_TAIL).exp();
             let mean = (sigma * sigma / 2.0).exp();
             median.as_secs_f64() * if is_kept { tail } else { mean }

@@ -13,31 +13,32 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use emulate::{
-    DirectionConfig, Distribution, Jitter, Line, LinkConfig, QueueLimit, Schedule, Step,
+    DirectionConfig, JitterConfig, JitterDistribution, LineConfig, LinkConfig, LinkSchedule,
+    QueueLimit, ScheduleStep,
 };
 use vocab::{Bitrate, ByteCount, format_duration};
 
-use super::memory::{Held, MOST, Overfull, one_way, overfull};
+use super::memory::{HeldBytes, MOST, OverfullDirection, one_way, overfull};
 use super::{FULL_PACKET, fastest, fastest_of, rounded_down};
-use crate::link::settings::{Way, default_queue};
+use crate::link::settings::{SettingDirection, default_queue};
 
 /// What is tried to find the nearest setting that fits: a part in a million.
 const HALVINGS: u32 = 20;
 
-const WAYS: [Way; 2] = [Way::Forward, Way::Back];
+const WAYS: [SettingDirection; 2] = [SettingDirection::Forward, SettingDirection::Back];
 
 /// What was asked for and refused.
-pub(super) struct Asked<'a> {
+pub(super) struct RefusedConfig<'a> {
     /// What the link is set to until then, when it runs already.
     before: Option<&'a LinkConfig>,
     config: &'a LinkConfig,
     /// The ways whose queue is the default.
-    defaults: Vec<Way>,
+    defaults: Vec<SettingDirection>,
 }
 
 /// A setting that is made smaller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum ReducedSetting {
     Delay,
     Rate,
     Jitter,
@@ -45,15 +46,15 @@ enum Kind {
 }
 
 /// A configuration that works, and the words for what is other in it.
-struct Advice {
+struct SuggestedConfig {
     config: LinkConfig,
-    words: Vec<(Way, String)>,
+    words: Vec<(SettingDirection, String)>,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> RefusedConfig<'a> {
     pub(super) fn new(before: Option<&'a LinkConfig>, config: &'a LinkConfig) -> Self {
         let round_trip = config.forward.delay + config.back.delay;
-        let is_default = |way: &Way| {
+        let is_default = |way: &SettingDirection| {
             let direction = one_way(config, *way);
             direction.queue.limit == QueueLimit::bytes(default_queue(direction, round_trip))
         };
@@ -69,7 +70,7 @@ impl<'a> Asked<'a> {
         let full = overfull(self.before, self.config);
         let slower = match self.shorter_queue(self.config, &full) {
             Some(advice) => Some(advice),
-            None => self.smaller(self.config, &full, Kind::Rate),
+            None => self.smaller(self.config, &full, ReducedSetting::Rate),
         };
         slower.map_or(Bitrate::default(), |advice| fastest_of(&advice.config))
     }
@@ -99,13 +100,20 @@ impl<'a> Asked<'a> {
                 (share * 100.0).floor().max(1.0)
             );
         }
-        let kinds = [Kind::Delay, Kind::Rate, Kind::Jitter, Kind::Lateness];
+        let kinds = [
+            ReducedSetting::Delay,
+            ReducedSetting::Rate,
+            ReducedSetting::Jitter,
+            ReducedSetting::Lateness,
+        ];
         let ways: Vec<String> = kinds
             .into_iter()
             .filter_map(|kind| {
                 let advice = self.smaller(base, &full, kind)?;
-                let is_replaced =
-                    |way| kind == Kind::Rate && advice.words.iter().any(|(other, _)| *other == way);
+                let is_replaced = |way| {
+                    kind == ReducedSetting::Rate
+                        && advice.words.iter().any(|(other, _)| *other == way)
+                };
                 let rest = slower.words.iter().filter(|(way, _)| !is_replaced(*way));
                 let rest: Vec<_> = rest.cloned().collect();
                 Some(with(&advice.words, &rest))
@@ -118,7 +126,7 @@ impl<'a> Asked<'a> {
     }
 
     /// The same on a line that is nowhere faster than `most`.
-    fn slower(&self, most: Bitrate) -> Advice {
+    fn slower(&self, most: Bitrate) -> SuggestedConfig {
         let mut config = self.config.clone();
         let mut words = Vec::new();
         for way in WAYS {
@@ -127,17 +135,21 @@ impl<'a> Asked<'a> {
                 words.push((way, slow_down(direction, most, way)));
             }
         }
-        Advice {
+        SuggestedConfig {
             config: self.settled(config),
             words: self.once_where_alike(words),
         }
     }
 
     /// The same with a queue for which there is room; `None` where it is not the queue's fault.
-    fn shorter_queue(&self, base: &LinkConfig, full: &[Overfull]) -> Option<Advice> {
+    fn shorter_queue(
+        &self,
+        base: &LinkConfig,
+        full: &[OverfullDirection],
+    ) -> Option<SuggestedConfig> {
         let mut config = base.clone();
         let mut words = Vec::new();
-        for Overfull { way, held } in full {
+        for OverfullDirection { way, held } in full {
             let room = (MOST - held.under_way).floor();
             if room < FULL_PACKET as f64 {
                 return None;
@@ -146,15 +158,20 @@ impl<'a> Asked<'a> {
             one_way_mut(&mut config, *way).queue.limit = QueueLimit::bytes(limit);
             words.push((*way, format!("{} {}B", flag("queue", *way), room as u64)));
         }
-        Some(Advice {
+        Some(SuggestedConfig {
             words: self.once_where_alike(words),
             config,
         })
     }
 
     /// The same with as much less of one setting as it takes, in the ways that are too full.
-    fn smaller(&self, base: &LinkConfig, full: &[Overfull], kind: Kind) -> Option<Advice> {
-        let mut ways: Vec<Way> = full.iter().map(|full| full.way).collect();
+    fn smaller(
+        &self,
+        base: &LinkConfig,
+        full: &[OverfullDirection],
+        kind: ReducedSetting,
+    ) -> Option<SuggestedConfig> {
+        let mut ways: Vec<SettingDirection> = full.iter().map(|full| full.way).collect();
         let are_alike = self.is_alike();
         ways.truncate(if are_alike { 1 } else { 2 });
         let mut config = base.clone();
@@ -171,7 +188,7 @@ impl<'a> Asked<'a> {
                 }
                 let changed = self.settled(changed);
                 let before = self.before.map(|link| one_way(link, way));
-                if Held::of(before, one_way(&changed, way)).fits() {
+                if HeldBytes::of(before, one_way(&changed, way)).fits() {
                     good = share;
                     best = word.map(|word| (changed, word));
                 } else {
@@ -182,7 +199,7 @@ impl<'a> Asked<'a> {
             config = changed;
             words.push((way, word));
         }
-        let advice = Advice { config, words };
+        let advice = SuggestedConfig { config, words };
         overfull(self.before, &advice.config)
             .is_empty()
             .then_some(advice)
@@ -193,7 +210,10 @@ impl<'a> Asked<'a> {
         self.config.forward == self.config.back
     }
 
-    fn once_where_alike(&self, mut words: Vec<(Way, String)>) -> Vec<(Way, String)> {
+    fn once_where_alike(
+        &self,
+        mut words: Vec<(SettingDirection, String)>,
+    ) -> Vec<(SettingDirection, String)> {
         if self.is_alike() {
             words.truncate(1);
         }
@@ -211,30 +231,35 @@ impl<'a> Asked<'a> {
     }
 }
 
-impl Kind {
+impl ReducedSetting {
     /// Leaves this share of a setting; says it in words, unless there is nothing left.
-    fn shrink(self, direction: &mut DirectionConfig, share: f64, way: Way) -> Option<String> {
+    fn shrink(
+        self,
+        direction: &mut DirectionConfig,
+        share: f64,
+        way: SettingDirection,
+    ) -> Option<String> {
         match self {
-            Kind::Delay => {
+            ReducedSetting::Delay => {
                 direction.delay = part(direction.delay, share);
                 let delay = direction.delay;
                 (!delay.is_zero())
                     .then(|| format!("{} {}", flag("delay", way), format_duration(delay)))
             }
-            Kind::Rate => {
+            ReducedSetting::Rate => {
                 let at = |rate: Bitrate| {
                     let bits = rate.bits_per_second() as f64 * share;
                     rounded_down(Bitrate::from_bits_per_second(bits as u64))
                 };
                 let rate = match &direction.line {
-                    Line::Rate(rate) => at(*rate),
-                    Line::Shaper(bucket) => at(bucket.rate),
-                    Line::Trace(_) | Line::Unlimited => return None,
+                    LineConfig::Rate(rate) => at(*rate),
+                    LineConfig::Shaper(bucket) => at(bucket.rate),
+                    LineConfig::Trace(_) | LineConfig::Unlimited => return None,
                 };
                 (rate > Bitrate::default()).then(|| slow_down(direction, rate, way))
             }
-            Kind::Jitter => {
-                let jitter = calmed(direction.jitter?, share);
+            ReducedSetting::Jitter => {
+                let jitter = reduced_jitter(direction.jitter?, share);
                 direction.jitter = Some(jitter);
                 let percent = (share * 100.0).floor();
                 (percent >= 1.0).then(|| {
@@ -243,7 +268,7 @@ impl Kind {
                     )
                 })
             }
-            Kind::Lateness => {
+            ReducedSetting::Lateness => {
                 let reordering = direction.reordering.as_mut()?;
                 reordering.late_by = part(reordering.late_by, share);
                 let late_by = format_duration(reordering.late_by);
@@ -254,9 +279,9 @@ impl Kind {
 }
 
 /// The share of rates or delays that fits, with a queue that was named or that grows with them.
-fn share_of_schedule(full: &[Overfull]) -> f64 {
+fn share_of_schedule(full: &[OverfullDirection]) -> f64 {
     let shares = full.iter().map(|full| {
-        let Held { under_way, queue } = full.held;
+        let HeldBytes { under_way, queue } = full.held;
         let grows = MOST / (under_way + queue);
         let stays = (MOST - queue) / under_way;
         if stays > 0.0 { grows.min(stays) } else { grows }
@@ -265,18 +290,18 @@ fn share_of_schedule(full: &[Overfull]) -> f64 {
 }
 
 /// Makes a direction nowhere faster than this; says how in words.
-fn slow_down(direction: &mut DirectionConfig, most: Bitrate, way: Way) -> String {
+fn slow_down(direction: &mut DirectionConfig, most: Bitrate, way: SettingDirection) -> String {
     let word = match &mut direction.line {
-        Line::Rate(rate) => {
+        LineConfig::Rate(rate) => {
             *rate = most.min(*rate);
             format!("{} {rate}", flag("rate", way))
         }
-        Line::Shaper(bucket) => {
+        LineConfig::Shaper(bucket) => {
             bucket.rate = most.min(bucket.rate);
             format!("a shaper of {}", bucket.rate)
         }
-        Line::Trace(_) | Line::Unlimited => {
-            direction.line = Line::Rate(most);
+        LineConfig::Trace(_) | LineConfig::Unlimited => {
+            direction.line = LineConfig::Rate(most);
             format!("a trace of {most} at most")
         }
     };
@@ -289,8 +314,8 @@ fn slow_down(direction: &mut DirectionConfig, most: Bitrate, way: Way) -> String
 }
 
 /// The schedule with no higher rate than this; `None` where it has none that is higher.
-fn slower_schedule(schedule: &Schedule, most: Bitrate) -> Option<Schedule> {
-    let is_higher = |step: &Step| step.change.rate.is_some_and(|rate| rate > most);
+fn slower_schedule(schedule: &LinkSchedule, most: Bitrate) -> Option<LinkSchedule> {
+    let is_higher = |step: &ScheduleStep| step.change.rate.is_some_and(|rate| rate > most);
     if !schedule.steps().iter().any(is_higher) {
         return None;
     }
@@ -298,29 +323,29 @@ fn slower_schedule(schedule: &Schedule, most: Bitrate) -> Option<Schedule> {
         step.change.rate = step.change.rate.map(|rate| rate.min(most));
         step
     });
-    Schedule::new(steps.collect(), schedule.repeat()).ok()
+    LinkSchedule::new(steps.collect(), schedule.repeat()).ok()
 }
 
-fn one_way_mut(config: &mut LinkConfig, way: Way) -> &mut DirectionConfig {
+fn one_way_mut(config: &mut LinkConfig, way: SettingDirection) -> &mut DirectionConfig {
     match way {
-        Way::Forward => &mut config.forward,
-        Way::Back => &mut config.back,
+        SettingDirection::Forward => &mut config.forward,
+        SettingDirection::Back => &mut config.back,
     }
 }
 
-fn flag(name: &str, way: Way) -> String {
+fn flag(name: &str, way: SettingDirection) -> String {
     match way {
-        Way::Forward => format!("--{name}"),
-        Way::Back => format!("--{name}-back"),
+        SettingDirection::Forward => format!("--{name}"),
+        SettingDirection::Back => format!("--{name}-back"),
     }
 }
 
-fn written(words: &[(Way, String)]) -> String {
+fn written(words: &[(SettingDirection, String)]) -> String {
     let words: Vec<&str> = words.iter().map(|(_, word)| word.as_str()).collect();
     words.join(" ")
 }
 
-fn with(words: &[(Way, String)], rest: &[(Way, String)]) -> String {
+fn with(words: &[(SettingDirection, String)], rest: &[(SettingDirection, String)]) -> String {
     match rest {
         [] => written(words),
         rest => format!("{} with {}", written(words), written(rest)),
@@ -332,26 +357,28 @@ fn part(span: Duration, share: f64) -> Duration {
     Duration::from_millis((span.as_secs_f64() * share * 1e3) as u64)
 }
 
-fn calmed(jitter: Jitter, share: f64) -> Jitter {
+fn reduced_jitter(jitter: JitterConfig, share: f64) -> JitterConfig {
     let part = |span: Duration| span.mul_f64(share);
     let distribution = match jitter.distribution {
-        Distribution::Uniform { spread } => Distribution::Uniform {
+        JitterDistribution::Uniform { spread } => JitterDistribution::Uniform {
             spread: part(spread),
         },
-        Distribution::Normal { deviation } => Distribution::Normal {
+        JitterDistribution::Normal { deviation } => JitterDistribution::Normal {
             deviation: part(deviation),
         },
-        Distribution::Exponential { mean } => Distribution::Exponential { mean: part(mean) },
-        Distribution::Pareto { mean, shape } => Distribution::Pareto {
+        JitterDistribution::Exponential { mean } => {
+            JitterDistribution::Exponential { mean: part(mean) }
+        }
+        JitterDistribution::Pareto { mean, shape } => JitterDistribution::Pareto {
             mean: part(mean),
             shape,
         },
-        Distribution::LogNormal { median, sigma } => Distribution::LogNormal {
+        JitterDistribution::LogNormal { median, sigma } => JitterDistribution::LogNormal {
             median: part(median),
             sigma,
         },
     };
-    Jitter {
+    JitterConfig {
         distribution,
         ..jitter
     }

@@ -15,11 +15,11 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use vocab::Bitrate;
 
-use super::super::certificate::{Certificate, FILE_NAME};
-use super::super::measuring_host::Host;
-use super::super::stand::Device;
-use super::{By, Seen};
-use host::machine::Machine;
+use super::super::certificate::{CalibrationCertificate, FILE_NAME};
+use super::super::measuring_host::MeasuringHost;
+use super::super::stand::DeviceKind;
+use super::{CapacitySource, ObservedCapacity};
+use host::machine::MachineInfo;
 
 /// The version of a note.
 const FORMAT_VERSION: u32 = 2;
@@ -33,7 +33,7 @@ const REFUSED_LASTS: Duration = Duration::from_secs(3_600);
 
 /// A rate that was refused.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Refused {
+pub(super) struct RefusedRate {
     /// The lowest.
     pub(super) rate: Bitrate,
     /// When first (RFC 3339).
@@ -42,14 +42,14 @@ pub(super) struct Refused {
 
 /// What is known.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Known {
+pub(super) struct KnownCapacity {
     /// What was seen to be carried.
-    pub(super) seen: Vec<Seen>,
+    pub(super) seen: Vec<ObservedCapacity>,
     /// What was refused a while ago.
-    pub(super) refused: Option<Refused>,
+    pub(super) refused: Option<RefusedRate>,
 }
 
-impl Known {
+impl KnownCapacity {
     /// The most that was seen to be carried.
     pub(super) fn most(&self) -> Bitrate {
         let rates = self.seen.iter().map(|seen| seen.rate);
@@ -58,16 +58,16 @@ impl Known {
 }
 
 /// Where it is remembered.
-pub(super) struct Notes {
+pub(super) struct NoteFiles {
     certificate: PathBuf,
     probe: PathBuf,
-    device: Device,
-    host: Identity,
+    device: DeviceKind,
+    host: HostIdentity,
 }
 
 /// What tells one host from another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Identity {
+struct HostIdentity {
     name: String,
     kernel: String,
     processor_model: String,
@@ -77,16 +77,16 @@ struct Identity {
 
 /// A note as it is written.
 #[derive(Serialize, Deserialize)]
-struct Note {
+struct CapacityNote {
     format_version: u32,
-    host: Identity,
-    seen: Option<Seen>,
-    refused: Option<Refused>,
+    host: HostIdentity,
+    seen: Option<ObservedCapacity>,
+    refused: Option<RefusedRate>,
 }
 
-impl Identity {
+impl HostIdentity {
     fn of_this() -> Self {
-        let machine = Machine::describe(&[]);
+        let machine = MachineInfo::describe(&[]);
         let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         Self {
             name: name.trim().to_owned(),
@@ -98,7 +98,7 @@ impl Identity {
     }
 
     /// A certificate does not name its host.
-    fn certified(&self, host: &Host) -> bool {
+    fn certified(&self, host: &MeasuringHost) -> bool {
         host.kernel == self.kernel
             && host.processor_model == self.processor_model
             && host.processors == self.processors
@@ -106,41 +106,41 @@ impl Identity {
     }
 }
 
-impl Notes {
-    pub(super) fn at(state: &Path, device: Device) -> Self {
+impl NoteFiles {
+    pub(super) fn at(state: &Path, device: DeviceKind) -> Self {
         Self {
             certificate: state.join(FILE_NAME),
             probe: state.join(format!("emulator-probe-{}.json", device.name())),
             device,
-            host: Identity::of_this(),
+            host: HostIdentity::of_this(),
         }
     }
 
     /// What is known of this very host. A note that cannot be read is as good as none: the next
     /// probe makes a new one.
-    pub(super) fn read(&self, now: Timestamp) -> Known {
-        let certified = Certificate::read(&self.certificate)
+    pub(super) fn read(&self, now: Timestamp) -> KnownCapacity {
+        let certified = CalibrationCertificate::read(&self.certificate)
             .ok()
             .filter(|certificate| {
                 certificate.device == self.device && self.host.certified(&certificate.host)
             })
             .and_then(|certificate| {
-                Some(Seen {
+                Some(ObservedCapacity {
                     rate: Bitrate::from_bits_per_second(
                         (certificate.capacity?.line_gbit_s * 1e9) as u64,
                     ),
                     date: certificate.date,
-                    by: By::Certificate,
+                    by: CapacitySource::Certificate,
                     probes: 1,
                 })
             });
         let note = fs::read_to_string(&self.probe)
             .ok()
-            .and_then(|text| serde_json::from_str::<Note>(&text).ok())
+            .and_then(|text| serde_json::from_str::<CapacityNote>(&text).ok())
             .filter(|note| note.format_version == FORMAT_VERSION && note.host == self.host);
         let (seen, refused) = note.map_or((None, None), |note| (note.seen, note.refused));
         let seen = seen.filter(|seen| is_within(SEEN_LASTS, &seen.date, now));
-        Known {
+        KnownCapacity {
             seen: certified.into_iter().chain(seen).collect(),
             refused: refused.filter(|refused| is_within(REFUSED_LASTS, &refused.date, now)),
         }
@@ -148,9 +148,12 @@ impl Notes {
 
     /// Remembers what was found. A disk that takes no note costs a probe at the next start and
     /// nothing else.
-    pub(super) fn write(&self, known: &Known) {
-        let probed = known.seen.iter().filter(|seen| seen.by != By::Certificate);
-        let note = Note {
+    pub(super) fn write(&self, known: &KnownCapacity) {
+        let probed = known
+            .seen
+            .iter()
+            .filter(|seen| seen.by != CapacitySource::Certificate);
+        let note = CapacityNote {
             format_version: FORMAT_VERSION,
             host: self.host.clone(),
             seen: probed.max_by_key(|seen| seen.rate).cloned(),
@@ -188,15 +191,15 @@ mod tests {
         text.parse().unwrap()
     }
 
-    fn known(gigabits: u64) -> Known {
-        Known {
-            seen: vec![Seen {
+    fn known(gigabits: u64) -> KnownCapacity {
+        KnownCapacity {
+            seen: vec![ObservedCapacity {
                 rate: Bitrate::from_bits_per_second(gigabits * 1_000_000_000),
                 date: "2026-11-21T12:00:00Z".to_owned(),
-                by: By::Probe,
+                by: CapacitySource::Probe,
                 probes: 3,
             }],
-            refused: Some(Refused {
+            refused: Some(RefusedRate {
                 rate: Bitrate::from_bits_per_second(gigabits * 2_000_000_000),
                 date: "2026-11-21T12:00:00Z".to_owned(),
             }),
@@ -206,49 +209,52 @@ mod tests {
     #[test]
     fn a_note_counts_for_its_host_and_device_and_for_a_while() {
         let folder = tempfile::tempdir().unwrap();
-        let notes = Notes::at(folder.path(), Device::Tun);
+        let notes = NoteFiles::at(folder.path(), DeviceKind::Tun);
         let soon = time("2026-11-21T12:59:00Z");
-        assert_eq!(notes.read(soon), Known::default());
+        assert_eq!(notes.read(soon), KnownCapacity::default());
         notes.write(&known(2));
         assert_eq!(notes.read(soon), known(2));
         let read = notes.read(time("2026-11-21T13:01:00Z"));
         assert_eq!((read.seen, read.refused), (known(2).seen, None));
-        assert_eq!(notes.read(time("2026-12-22T12:00:00Z")), Known::default());
         assert_eq!(
-            Notes::at(folder.path(), Device::Xdp).read(soon),
-            Known::default()
+            notes.read(time("2026-12-22T12:00:00Z")),
+            KnownCapacity::default()
+        );
+        assert_eq!(
+            NoteFiles::at(folder.path(), DeviceKind::Xdp).read(soon),
+            KnownCapacity::default()
         );
         for change in [
-            |host: &mut Identity| host.kernel.push('x'),
-            |host: &mut Identity| host.name.push('x'),
-            |host: &mut Identity| host.processors += 1,
+            |host: &mut HostIdentity| host.kernel.push('x'),
+            |host: &mut HostIdentity| host.name.push('x'),
+            |host: &mut HostIdentity| host.processors += 1,
         ] {
-            let mut other = Notes::at(folder.path(), Device::Tun);
+            let mut other = NoteFiles::at(folder.path(), DeviceKind::Tun);
             change(&mut other.host);
-            assert_eq!(other.read(soon), Known::default());
+            assert_eq!(other.read(soon), KnownCapacity::default());
         }
         let files: Vec<_> = fs::read_dir(folder.path()).unwrap().collect();
         assert_eq!(files.len(), 1, "{files:?}");
         fs::write(&notes.probe, "nonsense").unwrap();
-        assert_eq!(notes.read(soon), Known::default());
+        assert_eq!(notes.read(soon), KnownCapacity::default());
     }
 
     #[test]
     fn a_certificate_of_this_host_counts_and_one_of_another_does_not() {
         let folder = tempfile::tempdir().unwrap();
-        let notes = Notes::at(folder.path(), Device::Tun);
+        let notes = NoteFiles::at(folder.path(), DeviceKind::Tun);
         let now = Timestamp::now();
         let mut certificate = super::super::super::certificate::tests::sample();
         certificate.write(&notes.certificate).unwrap();
-        assert_eq!(notes.read(now), Known::default());
-        let machine = Machine::describe(&[]);
+        assert_eq!(notes.read(now), KnownCapacity::default());
+        let machine = MachineInfo::describe(&[]);
         certificate.host.kernel = machine.kernel;
         certificate.host.processor_model = machine.processor_model;
         certificate.host.processors = machine.processors;
         certificate.host.trunkline = machine.trunkline;
         certificate.write(&notes.certificate).unwrap();
         let seen = notes.read(now).seen;
-        assert_eq!(seen[0].by, By::Certificate);
+        assert_eq!(seen[0].by, CapacitySource::Certificate);
         assert_eq!(seen[0].rate, Bitrate::from_bits_per_second(3_500_000_000));
     }
 }

@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use emulate::Queue;
+use emulate::QueueConfig;
 
 use super::*;
-use crate::link::settings::Settings;
+use crate::link::settings::LinkSettings;
 
 fn rate(text: &str) -> Bitrate {
     text.parse().unwrap()
@@ -15,20 +15,20 @@ fn gigabits(number: f64) -> Bitrate {
     Bitrate::from_bits_per_second((number * 1e9) as u64)
 }
 
-fn seen(number: f64) -> Seen {
-    Seen {
+fn seen(number: f64) -> ObservedCapacity {
+    ObservedCapacity {
         rate: gigabits(number),
         date: now(),
-        by: By::Probe,
+        by: CapacitySource::Probe,
         probes: 1,
     }
 }
 
 fn link(rate: &str) -> LinkConfig {
     let direction = DirectionConfig {
-        line: Line::Rate(rate.parse().unwrap()),
+        line: LineConfig::Rate(rate.parse().unwrap()),
         delay: Duration::from_millis(20),
-        queue: Queue::from(ByteCount::new(500_000)),
+        queue: QueueConfig::from(ByteCount::new(500_000)),
         ..DirectionConfig::default()
     };
     LinkConfig::symmetric(direction, 1)
@@ -36,33 +36,33 @@ fn link(rate: &str) -> LinkConfig {
 
 /// A host that carries these rates, one probe after the other, the last one for ever; a line
 /// above them lets a little more through than can be kept.
-fn host(carries: &[f64]) -> impl FnMut(Bitrate) -> Look {
+fn host(carries: &[f64]) -> impl FnMut(Bitrate) -> ProbeResult {
     let carries: Vec<Bitrate> = carries.iter().copied().map(gigabits).collect();
     let mut probe = 0;
     move |line| {
         let carried = carries[probe.min(carries.len() - 1)];
         probe += 1;
-        Look {
+        ProbeResult {
             came: line.min(of_percent(carried, 110)),
             is_kept: line <= carried,
-            by: By::Probe,
+            by: CapacitySource::Probe,
         }
     }
 }
 
-fn ask(known: &mut Known, asked: &str, carries: &[f64]) -> Result<(), Refusal> {
+fn ask(known: &mut KnownCapacity, asked: &str, carries: &[f64]) -> Result<(), SettingRefusal> {
     let asked = rate(asked);
     if known.seen.iter().any(|seen| seen.rate >= asked) {
         return Ok(());
     }
-    let (learnt, verdict) = judge(asked, Device::Tun, known.clone(), host(carries));
+    let (learnt, verdict) = judge(asked, DeviceKind::Tun, known.clone(), host(carries));
     *known = learnt;
     verdict
 }
 
 #[test]
 fn a_refusal_names_what_is_kept_and_what_it_names_is_allowed() {
-    let mut known = Known {
+    let mut known = KnownCapacity {
         seen: vec![seen(1.0)],
         refused: None,
     };
@@ -76,18 +76,18 @@ fn a_refusal_names_what_is_kept_and_what_it_names_is_allowed() {
 
 #[test]
 fn one_busy_instant_refuses_nothing() {
-    let mut known = Known::default();
+    let mut known = KnownCapacity::default();
     assert_eq!(ask(&mut known, "2Gbit", &[0.5, 3.0]), Ok(()));
     assert_eq!(known.seen[0].probes, 2);
     // Nor do three where they come near.
-    let mut known = Known::default();
+    let mut known = KnownCapacity::default();
     assert_eq!(ask(&mut known, "2Gbit", &[1.6, 1.9, 1.8, 2.1]), Ok(()));
 }
 
 #[test]
 fn the_same_question_has_the_same_answer_near_the_limit() {
     // This host carries 8.8 at one time and 10.5 at another.
-    let mut known = Known::default();
+    let mut known = KnownCapacity::default();
     assert!(ask(&mut known, "10Gbit", &[8.8]).is_err());
     let at_its_limit = [10.5, 8.8, 10.5, 10.5, 8.8];
     let text = ask(&mut known, "10Gbit", &at_its_limit)
@@ -108,14 +108,14 @@ fn the_same_question_has_the_same_answer_near_the_limit() {
 /// though not 125 % of it; nobody has to wait for an hour.
 #[test]
 fn what_a_busy_host_refused_is_probed_afresh() {
-    let mut known = Known::default();
+    let mut known = KnownCapacity::default();
     assert!(ask(&mut known, "10Gbit", &[2.0]).is_err());
     assert!(known.refused.is_some());
     assert_eq!(ask(&mut known, "10Gbit", &[10.5]), Ok(()));
     assert_eq!(known.refused, None);
     assert_eq!(known.most(), rate("10Gbit"));
     // One busy instant among the probes does not matter either.
-    let mut known = Known::default();
+    let mut known = KnownCapacity::default();
     assert!(ask(&mut known, "10Gbit", &[2.0]).is_err());
     assert_eq!(
         ask(&mut known, "10Gbit", &[10.5, 2.0, 10.5, 10.5, 10.5]),
@@ -125,7 +125,7 @@ fn what_a_busy_host_refused_is_probed_afresh() {
 
 #[test]
 fn a_refused_rate_can_be_forced_and_too_much_memory_cannot() {
-    let mut known = Known::default();
+    let mut known = KnownCapacity::default();
     let refusal = ask(&mut known, "10Gbit", &[2.0]).unwrap_err();
     let forced = refusal.forced().unwrap();
     assert!(
@@ -135,7 +135,7 @@ fn a_refused_rate_can_be_forced_and_too_much_memory_cannot() {
     let folder = tempfile::tempdir().unwrap();
     let live = |to: &str| {
         let next = said(to);
-        check_live(&link("1Mbit"), &next, Device::Tun, folder.path()).unwrap_err()
+        check_live(&link("1Mbit"), &next, DeviceKind::Tun, folder.path()).unwrap_err()
     };
     let forced = live("--rate 10Gbit").forced().unwrap();
     assert!(forced.contains("was not known"), "{forced}");
@@ -146,13 +146,13 @@ fn a_refused_rate_can_be_forced_and_too_much_memory_cannot() {
 fn a_running_link_is_judged_by_what_is_known_alone() {
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path();
-    let live = |from: &str, to: &str| check_live(&link(from), &link(to), Device::Tun, state);
+    let live = |from: &str, to: &str| check_live(&link(from), &link(to), DeviceKind::Tun, state);
     assert_eq!(live("1Mbit", "100Mbit"), Ok(()));
     assert_eq!(live("2Gbit", "1Gbit"), Ok(()));
     let text = live("1Mbit", "1Gbit").unwrap_err().to_string();
     assert!(text.contains("use --rate 100Mbit"), "{text}");
     assert!(text.contains("emulate calibrate --device tun"), "{text}");
-    Notes::at(state, Device::Tun).write(&Known {
+    NoteFiles::at(state, DeviceKind::Tun).write(&KnownCapacity {
         seen: vec![seen(1.5)],
         refused: None,
     });
@@ -163,7 +163,7 @@ fn a_running_link_is_judged_by_what_is_known_alone() {
 
 /// A link as its words make it.
 fn said(words: &str) -> LinkConfig {
-    let mut settings = Settings::default();
+    let mut settings = LinkSettings::default();
     for pair in words.split_whitespace().collect::<Vec<_>>().chunks(2) {
         let name = pair[0].strip_prefix("--").unwrap();
         settings.set_by_name(name, pair[1]).unwrap();
@@ -197,15 +197,15 @@ fn advised(words: &str, refusal: &str) -> Vec<String> {
 fn what_is_advised_is_not_refused_next() {
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path();
-    Notes::at(state, Device::Tun).write(&Known {
+    NoteFiles::at(state, DeviceKind::Tun).write(&KnownCapacity {
         seen: vec![seen(3.15)],
         refused: None,
     });
     let start = |words: &str| {
-        let known = || Notes::at(state, Device::Tun).read(Timestamp::now());
-        check_by(&said(words), Device::Tun, known, host(&[3.0])).1
+        let known = || NoteFiles::at(state, DeviceKind::Tun).read(Timestamp::now());
+        check_by(&said(words), DeviceKind::Tun, known, host(&[3.0])).1
     };
-    let live = |words: &str| check_live(&link("1Mbit"), &said(words), Device::Tun, state);
+    let live = |words: &str| check_live(&link("1Mbit"), &said(words), DeviceKind::Tun, state);
     for (words, hints) in [
         // Memory would hold 7 Mbit/s, and no host 1 Tbit/s.
         ("--delay 600s --rate 1Tbit", &["--rate 2.3Mbit"][..]),
@@ -238,7 +238,7 @@ fn what_is_advised_is_not_refused_next() {
         ),
     ] {
         for check in [&start as &dyn Fn(&str) -> _, &live] {
-            let refusal: Result<(), Refusal> = check(words);
+            let refusal: Result<(), SettingRefusal> = check(words);
             let text = refusal.unwrap_err().to_string();
             for hint in hints {
                 assert!(text.contains(hint), "{words}: {text}");
@@ -260,7 +260,7 @@ fn a_recorded_line_is_as_fast_as_it_is_for_a_second() {
     let trace = emulate::DeliveryTrace::parse_mahimahi(&times.collect::<String>()).unwrap();
     assert!(trace.mean_rate() < UNASKED);
     let recorded = DirectionConfig {
-        line: Line::Trace(trace.into()),
+        line: LineConfig::Trace(trace.into()),
         ..DirectionConfig::default()
     };
     assert_eq!(fastest(&recorded), Some(rate("204204kbit")));
@@ -276,31 +276,31 @@ fn rates_are_rounded_down_to_two_digits() {
 
 #[test]
 fn slow_links_are_never_asked_about() {
-    let environment = Environment {
+    let environment = ProgramEnvironment {
         program: PathBuf::from("/nonexistent"),
         arguments: Vec::new(),
-        user_namespace: host::rootless::Inside::No,
+        user_namespace: host::rootless::UserNamespaceMembership::No,
     };
     let nowhere = Path::new("/nonexistent");
-    let checked = check(&link("100Mbit"), Device::Tun, &environment, nowhere);
+    let checked = check(&link("100Mbit"), DeviceKind::Tun, &environment, nowhere);
     assert_eq!(checked, Ok(()));
 }
 
 #[test]
 fn where_no_device_can_be_made_the_models_are_asked_once() {
-    let environment = Environment {
+    let environment = ProgramEnvironment {
         program: PathBuf::from("/nonexistent"),
         arguments: Vec::new(),
-        user_namespace: host::rootless::Inside::No,
+        user_namespace: host::rootless::UserNamespaceMembership::No,
     };
-    let mut prober = Prober {
+    let mut prober = CapacityProber {
         environment: &environment,
-        device: Device::Tun,
+        device: DeviceKind::Tun,
         stand: None,
         models: OnceCell::from(5e9),
     };
     assert!(!prober.look(rate("6Gbit")).is_kept);
     let look = prober.look(rate("5Gbit"));
     assert!(look.is_kept);
-    assert_eq!(look.by, By::Models);
+    assert_eq!(look.by, CapacitySource::Models);
 }

@@ -11,7 +11,7 @@ use emulate::LinkConfig;
 
 use host::packets::{frame, interface_system, system};
 
-use super::super::{Devices, LinkHandle};
+use super::super::{LinkDevices, LinkHandle};
 use super::*;
 use host::kernel;
 use host::packets::interface::in_namespace;
@@ -21,15 +21,15 @@ use host::packets::packet_system::{FrameRing, FrameSender};
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Two hosts and the place of the bridge between them.
-struct Hosts([String; 3]);
+struct BridgedHosts([String; 3]);
 
 /// A host's interface, to be spoken and listened at as a wire would.
-struct Wire {
+struct HostInterface {
     sender: FrameSender,
     ring: FrameRing,
 }
 
-impl Hosts {
+impl BridgedHosts {
     /// `None` where namespaces cannot be made, with the reason on standard error.
     fn new(test: &str) -> Option<Self> {
         if kernel::effective_user() != 0 {
@@ -66,9 +66,9 @@ impl Hosts {
     fn bridge(&self, io: BridgeIo) -> LinkHandle {
         let end = |interface: &str| BridgeEnd {
             interface: interface.to_owned(),
-            namespace: Some(Namespace::new(&self.0[2])),
+            namespace: Some(NetworkNamespace::new(&self.0[2])),
         };
-        let devices = Devices::Bridge {
+        let devices = LinkDevices::Bridge {
             a: end("inner-a"),
             b: end("inner-b"),
             io,
@@ -76,10 +76,10 @@ impl Hosts {
         LinkHandle::start(&devices, LinkConfig::default()).unwrap()
     }
 
-    fn wire(&self, host: usize) -> Wire {
-        in_namespace(Some(&Namespace::new(&self.0[host])), || {
+    fn wire(&self, host: usize) -> HostInterface {
+        in_namespace(Some(&NetworkNamespace::new(&self.0[host])), || {
             let index = interface_system::index(&interface_system::question_socket()?, "host")?;
-            Ok(Wire {
+            Ok(HostInterface {
                 sender: FrameSender::open(index)?,
                 ring: FrameRing::open(index, 1_518)?,
             })
@@ -88,7 +88,7 @@ impl Hosts {
     }
 }
 
-impl Drop for Hosts {
+impl Drop for BridgedHosts {
     fn drop(&mut self) {
         for namespace in &self.0 {
             // One of them may never have been made.
@@ -99,7 +99,7 @@ impl Drop for Hosts {
     }
 }
 
-impl Wire {
+impl HostInterface {
     fn say(&self, frames: &[Bytes]) {
         assert_eq!(self.sender.send(frames).unwrap(), frames.len());
     }
@@ -163,7 +163,7 @@ fn is_answer_of(frame: &[u8], of: u8) -> bool {
 
 #[test]
 fn every_kind_of_frame_passes_untouched_and_in_order() {
-    let Some(hosts) = Hosts::new("every_kind_of_frame_passes_untouched_and_in_order") else {
+    let Some(hosts) = BridgedHosts::new("every_kind_of_frame_passes_untouched_and_in_order") else {
         return;
     };
     let somebody = [2, 0, 0, 0, 0, 0xbb];
@@ -203,7 +203,7 @@ fn every_kind_of_frame_passes_untouched_and_in_order() {
 
 #[test]
 fn the_host_of_the_bridge_answers_for_nobody() {
-    let Some(hosts) = Hosts::new("the_host_of_the_bridge_answers_for_nobody") else {
+    let Some(hosts) = BridgedHosts::new("the_host_of_the_bridge_answers_for_nobody") else {
         return;
     };
     let [_, b, middle] = &hosts.0;
@@ -217,7 +217,10 @@ fn the_host_of_the_bridge_answers_for_nobody() {
     let middle = File::open(format!("/run/netns/{middle}")).unwrap();
     let is_kept_out = host::packets::namespace::within(Some(middle.as_fd()), || {
         let index = interface_system::index(&interface_system::question_socket()?, "inner-a")?;
-        Ok(host::packets::bpf::keep_host_out(index, host::packets::bpf::Way::In).is_ok())
+        Ok(
+            host::packets::bpf::attach_drop_filter(index, host::packets::bpf::FilterDirection::In)
+                .is_ok(),
+        )
     });
     if !is_kept_out.unwrap() {
         let _ = writeln!(io::stderr(), "skipped: this kernel keeps no host out (TCX)");

@@ -20,8 +20,8 @@ use std::time::Duration;
 use anyhow::{Context, Error, Result, anyhow, bail};
 use serde_json::{Value, json};
 
-use super::{ControlledLink, Request};
-use host::refused::Refused;
+use super::{ControlRequest, ControlledLink};
+use host::refused::InvalidRequest;
 
 /// A request is one line; the longest names a few files.
 const LONGEST_REQUEST: u64 = 64 << 10;
@@ -39,7 +39,7 @@ const ATTEMPTS_MAX: u32 = 5;
 pub struct ControlSocket {
     path: PathBuf,
     /// Which file it is, so that another's under the same name is left alone.
-    identity: Identity,
+    identity: FileIdentity,
     /// The directory, if it was made for this socket.
     made: Option<PathBuf>,
     /// The listener, through which it is woken out of its wait.
@@ -134,44 +134,44 @@ impl Drop for ControlSocket {
 
 /// Which file has a name: device and inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity(u64, u64);
+struct FileIdentity(u64, u64);
 
 /// What has the name of a socket.
-enum Holder {
+enum SocketHolder {
     Nothing,
     /// One that can be asked.
     Link,
     /// One of another user, or one that answers nobody.
     Others,
     /// Nobody: its link was killed.
-    Nobody(Identity),
+    Nobody(FileIdentity),
     /// It is no socket.
     File,
 }
 
-fn holder(path: &Path) -> io::Result<Holder> {
+fn holder(path: &Path) -> io::Result<SocketHolder> {
     let found = match fs::symlink_metadata(path) {
         Ok(found) => found,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Holder::Nothing),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(SocketHolder::Nothing),
         Err(error) => return Err(error),
     };
     if !found.file_type().is_socket() {
-        return Ok(Holder::File);
+        return Ok(SocketHolder::File);
     }
     match UnixStream::connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            Ok(Holder::Nobody(Identity(found.dev(), found.ino())))
+            Ok(SocketHolder::Nobody(FileIdentity(found.dev(), found.ino())))
         }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Holder::Nothing),
-        Err(_) => Ok(Holder::Others),
-        Ok(_) => Ok(Holder::Link),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(SocketHolder::Nothing),
+        Err(_) => Ok(SocketHolder::Others),
+        Ok(_) => Ok(SocketHolder::Link),
     }
 }
 
 /// Removes a socket, unless another has its name by now.
-fn remove(path: &Path, identity: Identity) -> io::Result<()> {
+fn remove(path: &Path, identity: FileIdentity) -> io::Result<()> {
     let found = fs::symlink_metadata(path)?;
-    if Identity(found.dev(), found.ino()) == identity {
+    if FileIdentity(found.dev(), found.ino()) == identity {
         fs::remove_file(path)?;
     }
     Ok(())
@@ -179,7 +179,7 @@ fn remove(path: &Path, identity: Identity) -> io::Result<()> {
 
 /// Makes a socket that listens and is the owner's alone before anybody can find it, and gives it
 /// its name.
-fn bind(path: &Path) -> Result<(UnixListener, Identity)> {
+fn bind(path: &Path) -> Result<(UnixListener, FileIdentity)> {
     let parent = match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         _ => Path::new("."),
@@ -215,27 +215,27 @@ fn private_directory(parent: &Path) -> io::Result<PathBuf> {
     }
 }
 
-fn bind_in(private: &Path, path: &Path) -> Result<(UnixListener, Identity)> {
+fn bind_in(private: &Path, path: &Path) -> Result<(UnixListener, FileIdentity)> {
     let unnamed = private.join("s");
     let listener = UnixListener::bind(&unnamed)?;
     fs::set_permissions(&unnamed, fs::Permissions::from_mode(0o600))?;
     let made = fs::symlink_metadata(&unnamed)?;
     for _ in 0..ATTEMPTS_MAX {
         match fs::hard_link(&unnamed, path) {
-            Ok(()) => return Ok((listener, Identity(made.dev(), made.ino()))),
+            Ok(()) => return Ok((listener, FileIdentity(made.dev(), made.ino()))),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(error.into()),
         }
         match holder(path)? {
-            Holder::Nothing => {}
-            Holder::Nobody(left) => {
+            SocketHolder::Nothing => {}
+            SocketHolder::Nobody(left) => {
                 tracing::debug!(path = %path.display(), "a killed link has left its control socket");
                 remove(path, left)?;
             }
-            Holder::Link | Holder::Others => {
+            SocketHolder::Link | SocketHolder::Others => {
                 bail!("another link listens there; choose another path with --control")
             }
-            Holder::File => {
+            SocketHolder::File => {
                 bail!("there is a file that is no socket; choose another path with --control")
             }
         }
@@ -295,8 +295,8 @@ fn exchange(stream: &UnixStream, link: &ControlledLink) -> io::Result<()> {
 /// Asks the link that listens at this path. What a killed link has left there is removed.
 ///
 /// # Errors
-/// When none does, when it does not answer, or what it refuses ([`Refused`]) and why.
-pub fn ask(path: &Path, request: &Request) -> Result<Value> {
+/// When none does, when it does not answer, or what it refuses ([`InvalidRequest`]) and why.
+pub fn ask(path: &Path, request: &ControlRequest) -> Result<Value> {
     let mut stream = UnixStream::connect(path).map_err(|error| nobody(path, error))?;
     let about = || format!("the link at {} does not answer", path.display());
     stream.set_read_timeout(Some(TIMEOUT))?;
@@ -311,7 +311,9 @@ pub fn ask(path: &Path, request: &Request) -> Result<Value> {
         .with_context(about)?;
     let answer: Value = serde_json::from_str(&answer).with_context(about)?;
     match answer.get("error").and_then(Value::as_str) {
-        Some(error) if answer["refused"] == true => Err(Refused::because(anyhow!("{error}"))),
+        Some(error) if answer["refused"] == true => {
+            Err(InvalidRequest::because(anyhow!("{error}")))
+        }
         Some(error) => bail!("{error}"),
         None => Ok(answer),
     }
@@ -321,7 +323,7 @@ pub fn ask(path: &Path, request: &Request) -> Result<Value> {
 fn nobody(path: &Path, error: io::Error) -> Error {
     let place = path.display();
     match holder(path) {
-        Ok(Holder::Nobody(left)) => match remove(path, left) {
+        Ok(SocketHolder::Nobody(left)) => match remove(path, left) {
             Ok(()) => anyhow!(
                 "no link listens at {place}: the one that did was killed; its socket is removed"
             ),
@@ -329,7 +331,7 @@ fn nobody(path: &Path, error: io::Error) -> Error {
                 "no link listens at {place}: the one that did was killed, and its socket cannot be removed: {error}"
             ),
         },
-        Ok(Holder::File) => anyhow!("{place} is no control socket of a link"),
+        Ok(SocketHolder::File) => anyhow!("{place} is no control socket of a link"),
         _ => Error::new(error).context(format!(
             "no link listens at {place}; `trunkline emulate status` finds those that run"
         )),
@@ -355,7 +357,7 @@ pub fn name_at(socket: &Path) -> Option<&str> {
 
 /// The links of some directories.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub struct FoundLinks {
     /// The names of those that listen, with their sockets, sorted.
     pub running: Vec<(String, PathBuf)>,
     /// The names of those that were killed, sorted; their sockets are removed, or would be if this
@@ -365,8 +367,8 @@ pub struct Found {
 
 /// Looks for links in these directories, and removes what killed ones have left.
 #[must_use]
-pub fn look_for_links(directories: &[PathBuf]) -> Found {
-    let mut found = Found::default();
+pub fn look_for_links(directories: &[PathBuf]) -> FoundLinks {
+    let mut found = FoundLinks::default();
     let entries = directories
         .iter()
         .filter_map(|directory| fs::read_dir(directory).ok())
@@ -378,14 +380,14 @@ pub fn look_for_links(directories: &[PathBuf]) -> Found {
             continue;
         };
         match holder(&path) {
-            Ok(Holder::Nobody(left)) => {
+            Ok(SocketHolder::Nobody(left)) => {
                 if let Err(error) = remove(&path, left) {
                     tracing::debug!(%error, name, "a killed link's socket stays");
                 }
                 found.killed.push(name);
             }
-            Ok(Holder::Link) => found.running.push((name, path)),
-            Ok(Holder::Nothing | Holder::Others | Holder::File) | Err(_) => {}
+            Ok(SocketHolder::Link) => found.running.push((name, path)),
+            Ok(SocketHolder::Nothing | SocketHolder::Others | SocketHolder::File) | Err(_) => {}
         }
     }
     found.running.sort();
@@ -398,14 +400,14 @@ mod tests {
     use super::*;
 
     /// A socket whose listener is gone.
-    fn left_behind(path: &Path) -> Identity {
+    fn left_behind(path: &Path) -> FileIdentity {
         drop(UnixListener::bind(path).unwrap());
         identity(path)
     }
 
-    fn identity(path: &Path) -> Identity {
+    fn identity(path: &Path) -> FileIdentity {
         let found = fs::symlink_metadata(path).unwrap();
-        Identity(found.dev(), found.ino())
+        FileIdentity(found.dev(), found.ino())
     }
 
     #[test]
@@ -475,7 +477,10 @@ mod tests {
         assert!(at("file").exists());
 
         left_behind(&at("gone"));
-        let error = format!("{:#}", ask(&at("gone"), &Request::Status).unwrap_err());
+        let error = format!(
+            "{:#}",
+            ask(&at("gone"), &ControlRequest::Status).unwrap_err()
+        );
         assert!(error.contains("was killed"), "{error}");
         assert!(!at("gone").exists());
     }

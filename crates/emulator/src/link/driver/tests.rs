@@ -7,20 +7,22 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 use bytes::Bytes;
-use emulate::{Delivery, DirectionConfig, Ending, Framing, Line, LinkConfig, Loss};
+use emulate::{
+    DirectionConfig, LineConfig, LinkConfig, LinkFraming, LossModel, PacketDelivery, PacketOutcome,
+};
 use vocab::{Bitrate, Probability, Time};
 
-use super::{Command, Driver};
+use super::{DriverCommand, LinkDriver};
 use crate::link::record::{LinkRecord, RecordSink};
-use crate::link::system::Waker;
-use host::packets::device::{Device, Received};
+use crate::link::system::ThreadWaker;
+use host::packets::device::{LinkDevice, ReceivedPacket};
 
 /// Much longer than the clock's steps, and than what a test may take off or add.
 const READING: Duration = Duration::from_millis(30);
 
 /// What a device says of a packet's arrival.
 #[derive(Clone, Copy, Debug)]
-enum Stamp {
+enum ArrivalStamp {
     /// Before it was read, in truth.
     Exact,
     /// While it was read.
@@ -31,27 +33,27 @@ enum Stamp {
 }
 
 /// One packet, and a reading that takes its time.
-struct Slow {
-    waiting: Waker,
-    stamp: Option<Stamp>,
+struct SlowDevice {
+    waiting: ThreadWaker,
+    stamp: Option<ArrivalStamp>,
     /// Says when the packet came, and when it had been read.
     read: mpsc::Sender<[Instant; 2]>,
 }
 
-impl Device for Slow {
+impl LinkDevice for SlowDevice {
     fn name(&self) -> &str {
         "slow"
     }
 
-    fn framing(&self) -> Framing {
-        Framing::Ip
+    fn framing(&self) -> LinkFraming {
+        LinkFraming::Ip
     }
 
     fn file(&self) -> BorrowedFd<'_> {
         self.waiting.as_fd()
     }
 
-    fn receive(&mut self, _max: usize, into: &mut Vec<Received>) -> Result<()> {
+    fn receive(&mut self, _max: usize, into: &mut Vec<ReceivedPacket>) -> Result<()> {
         self.waiting.clear();
         let Some(stamp) = self.stamp.take() else {
             return Ok(());
@@ -60,17 +62,17 @@ impl Device for Slow {
         thread::sleep(READING);
         let (packet, after) = (Bytes::from_static(&[0x45; 40]), Instant::now());
         let came = match stamp {
-            Stamp::Exact => Some(before),
-            Stamp::Within => Some(before + READING / 2),
-            Stamp::None => None,
-            Stamp::Ahead => Some(after + Duration::from_secs(3_600)),
+            ArrivalStamp::Exact => Some(before),
+            ArrivalStamp::Within => Some(before + READING / 2),
+            ArrivalStamp::None => None,
+            ArrivalStamp::Ahead => Some(after + Duration::from_secs(3_600)),
         };
-        into.push(Received { packet, came });
+        into.push(ReceivedPacket { packet, came });
         self.read.send([came.unwrap_or(after), after])?;
         Ok(())
     }
 
-    fn send(&mut self, _delivery: Delivery) {}
+    fn send(&mut self, _delivery: PacketDelivery) {}
 
     fn flush(&mut self) -> u64 {
         0
@@ -81,9 +83,9 @@ impl Device for Slow {
     }
 }
 
-struct Sink(mpsc::Sender<LinkRecord>);
+struct ChannelSink(mpsc::Sender<LinkRecord>);
 
-impl RecordSink for Sink {
+impl RecordSink for ChannelSink {
     fn offer(&mut self, record: LinkRecord) -> bool {
         self.0.send(record).is_ok()
     }
@@ -96,26 +98,26 @@ impl RecordSink for Sink {
 }
 
 /// A device that is deleted.
-struct Gone(Waker);
+struct DeletedDevice(ThreadWaker);
 
-impl Device for Gone {
+impl LinkDevice for DeletedDevice {
     fn name(&self) -> &str {
         "gone"
     }
 
-    fn framing(&self) -> Framing {
-        Framing::Ip
+    fn framing(&self) -> LinkFraming {
+        LinkFraming::Ip
     }
 
     fn file(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
 
-    fn receive(&mut self, _max: usize, _into: &mut Vec<Received>) -> Result<()> {
+    fn receive(&mut self, _max: usize, _into: &mut Vec<ReceivedPacket>) -> Result<()> {
         bail!("gone was deleted")
     }
 
-    fn send(&mut self, _delivery: Delivery) {}
+    fn send(&mut self, _delivery: PacketDelivery) {}
 
     fn flush(&mut self) -> u64 {
         0
@@ -127,21 +129,21 @@ impl Device for Gone {
 }
 
 /// What is recorded of a packet of `length` that came at once when both devices are deleted.
-fn records_of_a_deleted_link(forward: DirectionConfig, length: usize) -> Vec<Ending> {
+fn records_of_a_deleted_link(forward: DirectionConfig, length: usize) -> Vec<PacketOutcome> {
     let devices = [(); 2].map(|()| {
-        let deleted = Waker::new().unwrap();
+        let deleted = ThreadWaker::new().unwrap();
         deleted.wake();
-        Box::new(Gone(deleted)) as Box<dyn Device>
+        Box::new(DeletedDevice(deleted)) as Box<dyn LinkDevice>
     });
     let config = LinkConfig {
         forward,
         ..LinkConfig::default()
     };
     let (_commands, receiver) = mpsc::channel();
-    let waker = Waker::new().unwrap();
-    let mut driver = Driver::new(devices, config, receiver, waker, Instant::now());
+    let waker = ThreadWaker::new().unwrap();
+    let mut driver = LinkDriver::new(devices, config, receiver, waker, Instant::now());
     let (sink, records) = mpsc::channel();
-    driver.record(Some(Box::new(Sink(sink))));
+    driver.record(Some(Box::new(ChannelSink(sink))));
     driver
         .link
         .forward
@@ -159,7 +161,7 @@ fn a_link_that_a_device_ends_has_a_record_of_what_it_held() {
     };
     let records = records_of_a_deleted_link(forward, 40);
     assert!(
-        matches!(records[..], [Ending::Delivered { .. }]),
+        matches!(records[..], [PacketOutcome::Delivered { .. }]),
         "{records:?}"
     );
 }
@@ -169,38 +171,38 @@ fn a_loss_within_the_last_hour_is_recorded_though_it_would_have_arrived_later() 
     // It leaves the line 20 s before the hour is over.
     let rate = Bitrate::from_bits_per_second(2);
     let forward = DirectionConfig {
-        line: Line::Rate(rate),
+        line: LineConfig::Rate(rate),
         delay: Duration::from_secs(60),
-        loss: Loss::Random(Probability::from_fraction(1.0).unwrap()),
+        loss: LossModel::Random(Probability::from_fraction(1.0).unwrap()),
         ..DirectionConfig::default()
     };
     let records = records_of_a_deleted_link(forward, 895);
     assert!(
-        matches!(records[..], [Ending::Dropped { .. }]),
+        matches!(records[..], [PacketOutcome::Dropped { .. }]),
         "{records:?}"
     );
 }
 
 /// When the model was told that the packet came; when it came, and when it had been read.
-fn arrival(stamp: Stamp) -> (Time, Time, Time) {
+fn arrival(stamp: ArrivalStamp) -> (Time, Time, Time) {
     let start = Instant::now();
     let (read, has_read) = mpsc::channel();
-    let device = |stamp: Option<Stamp>| {
-        let waiting = Waker::new().unwrap();
+    let device = |stamp: Option<ArrivalStamp>| {
+        let waiting = ThreadWaker::new().unwrap();
         if stamp.is_some() {
             waiting.wake();
         }
         let read = read.clone();
-        Box::new(Slow {
+        Box::new(SlowDevice {
             waiting,
             stamp,
             read,
-        }) as Box<dyn Device>
+        }) as Box<dyn LinkDevice>
     };
     let devices = [device(Some(stamp)), device(None)];
     let (commands, receiver) = mpsc::channel();
-    let waker = Waker::new().unwrap();
-    let mut driver = Driver::new(
+    let waker = ThreadWaker::new().unwrap();
+    let mut driver = LinkDriver::new(
         devices,
         LinkConfig::default(),
         receiver,
@@ -208,11 +210,11 @@ fn arrival(stamp: Stamp) -> (Time, Time, Time) {
         start,
     );
     let (sink, records) = mpsc::channel();
-    driver.record(Some(Box::new(Sink(sink))));
+    driver.record(Some(Box::new(ChannelSink(sink))));
     let link = thread::spawn(move || driver.run());
     let [came, after] = has_read.recv().unwrap();
     let record = records.recv().unwrap().record;
-    commands.send(Command::Stop).unwrap();
+    commands.send(DriverCommand::Stop).unwrap();
     waker.wake();
     link.join().unwrap().unwrap();
     let time = |instant: Instant| Time::from_epoch(instant - start);
@@ -221,7 +223,7 @@ fn arrival(stamp: Stamp) -> (Time, Time, Time) {
 
 #[test]
 fn a_stamped_packet_arrives_when_its_stamp_says_however_long_the_reading_takes() {
-    for stamp in [Stamp::Exact, Stamp::Within] {
+    for stamp in [ArrivalStamp::Exact, ArrivalStamp::Within] {
         let (arrived, came, read) = arrival(stamp);
         assert_eq!(arrived, came, "{stamp:?}");
         assert!(arrived + READING / 3 < read);
@@ -230,12 +232,12 @@ fn a_stamped_packet_arrives_when_its_stamp_says_however_long_the_reading_takes()
 
 #[test]
 fn a_packet_without_a_stamp_arrives_when_it_has_been_read() {
-    let (arrived, _, read) = arrival(Stamp::None);
+    let (arrived, _, read) = arrival(ArrivalStamp::None);
     assert!(arrived >= read);
 }
 
 #[test]
 fn no_stamp_makes_a_packet_come_after_it_was_there() {
-    let (arrived, came, _) = arrival(Stamp::Ahead);
+    let (arrived, came, _) = arrival(ArrivalStamp::Ahead);
     assert!(arrived < came);
 }

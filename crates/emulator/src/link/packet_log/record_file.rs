@@ -18,30 +18,30 @@ pub(super) struct RecordFile<W> {
     out: W,
     buffer: Vec<u8>,
     /// The ends of the parts in the buffer.
-    ends: Vec<End>,
+    ends: Vec<PartEnd>,
     /// What the file holds, up to the buffer's beginning.
     length: u64,
 }
 
 /// Where a part ends.
 #[derive(Clone, Copy, Debug)]
-struct End {
+struct PartEnd {
     at: usize,
     is_record: bool,
 }
 
 /// What came of writing a buffer out.
 #[derive(Debug)]
-pub(super) struct WrittenOut {
+pub(super) struct WriteOutcome {
     /// Records that are whole in the file since the last time.
     pub(super) records: u64,
     /// Why the rest is not.
-    pub(super) failure: Option<Failure>,
+    pub(super) failure: Option<WriteFailure>,
 }
 
 /// The end of a file.
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(super) struct WriteFailure {
     pub(super) error: io::Error,
     /// Records that were in the buffer and are not in the file.
     pub(super) lost: u64,
@@ -80,14 +80,14 @@ impl<W: Write> RecordFile<W> {
     }
 
     fn end(&mut self, is_record: bool) {
-        self.ends.push(End {
+        self.ends.push(PartEnd {
             at: self.buffer.len(),
             is_record,
         });
     }
 
     /// Writes all whole parts into the file.
-    pub(super) fn write_out(&mut self) -> WrittenOut {
+    pub(super) fn write_out(&mut self) -> WriteOutcome {
         let end = self.ends.last().map_or(0, |end| end.at);
         let mut written = 0;
         let error = loop {
@@ -101,17 +101,17 @@ impl<W: Write> RecordFile<W> {
                 Err(error) => break Some(error),
             }
         };
-        let (whole, cut): (Vec<End>, Vec<End>) =
+        let (whole, cut): (Vec<PartEnd>, Vec<PartEnd>) =
             self.ends.drain(..).partition(|end| end.at <= written);
-        let records = |ends: &[End]| ends.iter().filter(|end| end.is_record).count() as u64;
-        let failure = error.map(|error| Failure {
+        let records = |ends: &[PartEnd]| ends.iter().filter(|end| end.is_record).count() as u64;
+        let failure = error.map(|error| WriteFailure {
             error,
             lost: records(&cut),
             whole: self.length + whole.last().map_or(0, |end| end.at as u64),
         });
         self.length += written as u64;
         self.buffer.drain(..end);
-        WrittenOut {
+        WriteOutcome {
             records: records(&whole),
             failure,
         }
@@ -135,12 +135,12 @@ mod tests {
     use super::*;
 
     /// A disk with so much room, which takes at most seven bytes at once.
-    struct Disk {
+    struct LimitedDisk {
         room: usize,
         content: Vec<u8>,
     }
 
-    impl Write for Disk {
+    impl Write for LimitedDisk {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             let taken = bytes.len().min(7).min(self.room - self.content.len());
             if taken == 0 {
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn a_record_counts_as_written_where_its_last_byte_is_in_the_file() {
         for room in 0..60 {
-            let mut file = RecordFile::new(Disk {
+            let mut file = RecordFile::new(LimitedDisk {
                 room,
                 content: Vec::new(),
             });

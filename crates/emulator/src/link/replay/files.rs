@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 
 use super::super::packet_log::SettingsRow;
-use super::super::settings::{Key, Name, Settings, UsedFile};
+use super::super::settings::{LinkSettings, SettingKey, SettingName, UsedFile};
 
 /// As much as a setting's file may have.
 const LONGEST_FILE: u64 = 512 << 20;
@@ -28,16 +28,16 @@ const READ_MAX: u64 = 1 << 30;
 const LIST_FILE: &str = "list:@";
 
 /// Files found so far.
-pub(super) struct Files {
+pub(super) struct ReplayFiles {
     /// Where the log lies.
     folder: PathBuf,
     found: HashMap<(PathBuf, String), File>,
     read: u64,
 }
 
-impl Files {
+impl ReplayFiles {
     /// For the log in this file.
-    pub(super) fn beside(log: &Path) -> Self {
+    pub(super) fn for_log(log: &Path) -> Self {
         Self {
             folder: log.parent().unwrap_or(Path::new("")).to_owned(),
             found: HashMap::new(),
@@ -50,8 +50,8 @@ impl Files {
     ///
     /// # Errors
     /// When a file is named that is not there, or is not what it was.
-    pub(super) fn settings(&mut self, row: &SettingsRow) -> Result<Settings> {
-        let mut settings = Settings::default();
+    pub(super) fn settings(&mut self, row: &SettingsRow) -> Result<LinkSettings> {
+        let mut settings = LinkSettings::default();
         for (name, word) in row.settings.named() {
             let (before, file) = match named_file(&name, &word) {
                 Some(file) => (&word[..word.len() - file.len()], file),
@@ -91,10 +91,10 @@ impl Files {
 
 /// The file that a word names.
 fn named_file<'w>(name: &str, word: &'w str) -> Option<&'w str> {
-    let name: Name = name.parse().ok()?;
+    let name: SettingName = name.parse().ok()?;
     match name.key {
-        Key::Trace | Key::Schedule => (word != "none").then_some(word),
-        Key::Loss => word.strip_prefix(LIST_FILE),
+        SettingKey::Trace | SettingKey::Schedule => (word != "none").then_some(word),
+        SettingKey::Loss => word.strip_prefix(LIST_FILE),
         _ => None,
     }
 }

@@ -4,14 +4,14 @@
 use std::io::{BufRead, Read, Write};
 
 use anyhow::{Context, Result, anyhow, bail};
-use emulate::Framing;
+use emulate::LinkFraming;
 use serde::de::DeserializeOwned;
 
 use super::super::packet_log::{
     COLUMNS, DELIVERED, FATES, FLAGS, HELD, LogReport, MAGIC, SettingsRow, framing_name,
     heading_name,
 };
-use super::super::record::Heading;
+use super::super::record::PacketDirection;
 
 /// A row takes 32 bytes in memory; these are 3.2 GB.
 const ROWS_MAX: usize = 100_000_000;
@@ -36,34 +36,34 @@ const TIME_MAX_NS: u64 = 10 * 366 * 86_400 * 1_000_000_000;
 
 /// A log in memory.
 #[derive(Debug)]
-pub(super) struct Log {
-    pub(super) framing: Framing,
+pub(super) struct ReplayLog {
+    pub(super) framing: LinkFraming,
     /// The first is what the link was started with.
     pub(super) changes: Vec<SettingsRow>,
-    pub(super) rows: [Vec<Row>; 2],
+    pub(super) rows: [Vec<LogRow>; 2],
     /// What its last line says.
     pub(super) end: Option<LogReport>,
 }
 
 /// One row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Row {
+pub(super) struct LogRow {
     pub(super) index: u64,
     pub(super) arrived: u64,
     pub(super) at: u64,
     pub(super) length: u32,
     pub(super) ecn: u8,
-    pub(super) fate: Fate,
+    pub(super) fate: LoggedFate,
 }
 
 /// What and how, as places among [`FATES`] and [`FLAGS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Fate {
+pub(super) struct LoggedFate {
     what: u8,
     flags: u8,
 }
 
-impl Fate {
+impl LoggedFate {
     fn read(what: &str, flags: &str) -> Result<Self> {
         let place = |words: &[&str], word: &str| {
             let place = words.iter().position(|known| *known == word)?;
@@ -95,7 +95,7 @@ impl Fate {
     }
 }
 
-impl Log {
+impl ReplayLog {
     pub(super) fn read(mut input: impl BufRead) -> Result<Self> {
         let mut line = Vec::new();
         next_line(&mut input, &mut line).context("line 1")?;
@@ -103,7 +103,7 @@ impl Log {
             bail!("this is no packet log; its first line would be `{MAGIC}`");
         }
         let mut log = Self {
-            framing: Framing::Ip,
+            framing: LinkFraming::Ip,
             changes: Vec::new(),
             rows: [Vec::new(), Vec::new()],
             end: None,
@@ -112,8 +112,8 @@ impl Log {
             let end = next_line(&mut input, &mut line).with_context(|| format!("line {number}"))?;
             match end {
                 // What was being written when the disk was full or the process killed.
-                End::OfFile => break,
-                End::OfLine => log
+                InputEnd::OfFile => break,
+                InputEnd::OfLine => log
                     .take_line(&line)
                     .with_context(|| format!("line {number}"))?,
             }
@@ -150,7 +150,7 @@ impl Log {
             writeln!(out, "# set: {}", serde_json::to_string(change)?)?;
         }
         writeln!(out, "{COLUMNS}")?;
-        for (heading, rows) in [Heading::Forward, Heading::Back]
+        for (heading, rows) in [PacketDirection::Forward, PacketDirection::Back]
             .into_iter()
             .zip(&self.rows)
         {
@@ -181,7 +181,7 @@ impl Log {
             let (name, value) = comment.split_once(": ").unwrap_or((comment, ""));
             match name {
                 "framing" => {
-                    self.framing = [Framing::Ip, Framing::Ethernet]
+                    self.framing = [LinkFraming::Ip, LinkFraming::Ethernet]
                         .into_iter()
                         .find(|framing| framing_name(*framing) == value)
                         .ok_or_else(|| anyhow!("`{}` is no framing", shown(value)))?;
@@ -215,13 +215,13 @@ fn read_json<T: DeserializeOwned>(text: &str) -> Result<T> {
         .map_err(|error| anyhow!("{}", cut(&error.to_string(), 5 * SHOWN_MAX)))
 }
 
-enum End {
+enum InputEnd {
     OfLine,
     OfFile,
 }
 
 /// Reads a line without its end.
-fn next_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> Result<End> {
+fn next_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> Result<InputEnd> {
     line.clear();
     let limit = LINE_MAX as u64 + 1;
     input
@@ -231,15 +231,15 @@ fn next_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> Result<End> {
         .context("cannot read the log")?;
     if line.last() == Some(&b'\n') {
         line.pop();
-        return Ok(End::OfLine);
+        return Ok(InputEnd::OfLine);
     }
     if line.len() > LINE_MAX {
         bail!("a line of more than {LINE_MAX} bytes is none of a packet log");
     }
-    Ok(End::OfFile)
+    Ok(InputEnd::OfFile)
 }
 
-fn read_row(line: &str) -> Result<(usize, Row)> {
+fn read_row(line: &str) -> Result<(usize, LogRow)> {
     if line.len() > ROW_MAX {
         bail!("a row has at most {ROW_MAX} bytes, and not {}", line.len());
     }
@@ -251,7 +251,7 @@ fn read_row(line: &str) -> Result<(usize, Row)> {
             fields.len()
         );
     };
-    let way = [Heading::Forward, Heading::Back]
+    let way = [PacketDirection::Forward, PacketDirection::Back]
         .into_iter()
         .position(|heading| heading_name(heading) == direction)
         .ok_or_else(|| anyhow!("`{}` is no direction", shown(direction)))?;
@@ -263,7 +263,7 @@ fn read_row(line: &str) -> Result<(usize, Row)> {
         time @ ..=TIME_MAX_NS => Ok(time),
         time => bail!("{time} ns are more than ten years"),
     };
-    let row = Row {
+    let row = LogRow {
         index: number(index)?,
         arrived: time(arrived)?,
         at: time(at)?,
@@ -272,7 +272,7 @@ fn read_row(line: &str) -> Result<(usize, Row)> {
             .ok()
             .filter(|ecn| *ecn <= 0b11)
             .context("the ECN bits are 0 to 3")?,
-        fate: Fate::read(what, flags)?,
+        fate: LoggedFate::read(what, flags)?,
     };
     if row.length > PACKET_MAX {
         bail!("{} bytes are more than a packet can have", row.length);

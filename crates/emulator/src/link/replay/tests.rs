@@ -3,17 +3,17 @@
 use std::fs;
 use std::time::{Duration, SystemTime};
 
-use vocab::Random;
+use vocab::SeededRandom;
 
 use super::*;
 use crate::link::packet_log::{
     DELIVERED, FATES, FLAGS, HELD, LogFiles, LogHead, LogReport, LogReports, MAGIC, PacketLog,
 };
 use crate::link::record::{LinkRecord, RecordSink};
-use crate::link::settings::Settings;
+use crate::link::settings::LinkSettings;
 
-fn settings(words: &[(&str, &str)]) -> Settings {
-    let mut settings = Settings::default();
+fn settings(words: &[(&str, &str)]) -> LinkSettings {
+    let mut settings = LinkSettings::default();
     for (name, word) in words {
         settings.set_by_name(name, word).unwrap();
     }
@@ -22,8 +22,8 @@ fn settings(words: &[(&str, &str)]) -> Settings {
 
 fn hand_out(link: &mut Link, sink: &mut dyn RecordSink) {
     for (heading, direction) in [
-        (Heading::Forward, &mut link.forward),
-        (Heading::Back, &mut link.back),
+        (PacketDirection::Forward, &mut link.forward),
+        (PacketDirection::Back, &mut link.back),
     ] {
         while let Some(record) = direction.poll_record() {
             assert!(sink.offer_last(LinkRecord { heading, record }));
@@ -51,7 +51,7 @@ fn run(files: &LogFiles, words: &[(&str, &str)], changes: &[(&str, &str)]) -> Lo
     log.begin(LogHead {
         started: SystemTime::now(),
         ends: ["left".to_owned(), "right".to_owned()],
-        framing: Framing::Ip,
+        framing: LinkFraming::Ip,
         settings: settings.clone(),
         files: resolved.files,
         forced: None,
@@ -59,7 +59,7 @@ fn run(files: &LogFiles, words: &[(&str, &str)], changes: &[(&str, &str)]) -> Lo
     let mut link = Link::new(resolved.config);
     link.forward.keep_records(true);
     link.back.keep_records(true);
-    let mut random = Random::from_seed(9);
+    let mut random = SeededRandom::from_seed(9);
     let mut now = Time::ZERO;
     for number in 0..4_000_u64 {
         now += Duration::from_nanos(random.below(600_000));
@@ -78,7 +78,7 @@ fn run(files: &LogFiles, words: &[(&str, &str)], changes: &[(&str, &str)]) -> Lo
         }
         if number == 2_000 && !changes.is_empty() {
             for (name, word) in changes {
-                let mut change = Settings::default();
+                let mut change = LinkSettings::default();
                 change.set_by_name(name, word).unwrap();
                 settings.overlay(change);
             }
@@ -561,7 +561,7 @@ fn a_change_of_settings_outlives_a_writer_that_stands_still() {
     log.begin(LogHead {
         started: SystemTime::now(),
         ends: ["left".to_owned(), "right".to_owned()],
-        framing: Framing::Ip,
+        framing: LinkFraming::Ip,
         settings: settings.clone(),
         files: resolved.files,
         forced: None,
@@ -574,7 +574,7 @@ fn a_change_of_settings_outlives_a_writer_that_stands_still() {
         link.forward.handle(now, packet.clone());
         while link.forward.poll_output(now).is_some() {}
         while let Some(record) = link.forward.poll_record() {
-            let heading = Heading::Forward;
+            let heading = PacketDirection::Forward;
             sink.offer(LinkRecord { heading, record });
         }
         if number % (PACKETS / CHANGES) == 150 {
@@ -625,7 +625,7 @@ fn more_changes_than_the_writer_follows_are_refused_and_none_is_lost() {
     log.begin(LogHead {
         started: SystemTime::now(),
         ends: ["left".to_owned(), "right".to_owned()],
-        framing: Framing::Ip,
+        framing: LinkFraming::Ip,
         settings,
         files: Vec::new(),
         forced: None,

@@ -1,7 +1,7 @@
-//! A file of settings: TOML with `preset` and `seed` on top, and the words of [`Key`] under
+//! A file of settings: TOML with `preset` and `seed` on top, and the words of [`SettingKey`] under
 //! `[forward]` and `[back]`. What is not under `[back]` is as it is forward.
 //!
-//! [`Key`]: super::Key
+//! [`SettingKey`]: super::SettingKey
 
 use std::path::Path;
 
@@ -9,12 +9,12 @@ use anyhow::{Context, Result, bail};
 use toml::{Table, Value};
 
 use super::resolve::bounded;
-use super::{Name, PRESET, SEED, Settings, Way};
+use super::{LinkSettings, PRESET, SEED, SettingDirection, SettingName};
 
 /// Settings are a few lines; this keeps a wrong name from filling the memory.
 const LONGEST_FILE: u64 = 1 << 20;
 
-pub(super) fn read(path: &Path) -> Result<Settings> {
+pub(super) fn read(path: &Path) -> Result<LinkSettings> {
     let about = || format!("cannot read the settings in {}", path.display());
     let content = bounded(path, LONGEST_FILE)
         .with_context(|| format!("{}; is it a trace? Name it under `trace`", about()))?;
@@ -27,15 +27,19 @@ pub(super) fn read(path: &Path) -> Result<Settings> {
     Ok(settings)
 }
 
-pub(super) fn parse(text: &str) -> Result<Settings> {
+pub(super) fn parse(text: &str) -> Result<LinkSettings> {
     let table: Table = text.parse().map_err(|error: toml::de::Error| {
         anyhow::anyhow!("this is no TOML: {}", error.message())
     })?;
-    let mut settings = Settings::default();
+    let mut settings = LinkSettings::default();
     for (name, value) in &table {
         match (name.as_str(), value) {
-            ("forward", Value::Table(words)) => read_way(&mut settings, Way::Forward, words)?,
-            ("back", Value::Table(words)) => read_way(&mut settings, Way::Back, words)?,
+            ("forward", Value::Table(words)) => {
+                read_way(&mut settings, SettingDirection::Forward, words)?
+            }
+            ("back", Value::Table(words)) => {
+                read_way(&mut settings, SettingDirection::Back, words)?
+            }
             (PRESET | SEED, value) => settings.set_by_name(name, &written(name, value)?)?,
             _ => bail!(
                 "`{name}` does not belong here; the file has `preset`, `seed`, and settings under [forward] and [back]"
@@ -45,14 +49,14 @@ pub(super) fn parse(text: &str) -> Result<Settings> {
     Ok(settings)
 }
 
-fn read_way(settings: &mut Settings, way: Way, words: &Table) -> Result<()> {
+fn read_way(settings: &mut LinkSettings, way: SettingDirection, words: &Table) -> Result<()> {
     for (name, value) in words {
-        let named: Name = name.parse()?;
-        if named.way == Way::Back {
+        let named: SettingName = name.parse()?;
+        if named.way == SettingDirection::Back {
             bail!("`{name}`: write `{}` under [back]", named.key.name());
         }
         let key = named.key;
-        settings.set(Name { key, way }, &written(name, value)?)?;
+        settings.set(SettingName { key, way }, &written(name, value)?)?;
     }
     Ok(())
 }

@@ -1,10 +1,10 @@
 //! What a link is told, in the words that people write: flags, a file, a preset, the control socket.
 //!
-//! A [`Settings`] is a set of named words, `rate` → `10Mbit` and so on ([`Key`] lists the names).
+//! A [`LinkSettings`] is a set of named words, `rate` → `10Mbit` and so on ([`SettingKey`] lists the names).
 //! Each has a twin for the way back, `rate-back`, which is the same as forward unless it is given.
-//! Below the named words lies a preset, if one is named. [`Settings::overlay`] lays other words
+//! Below the named words lies a preset, if one is named. [`LinkSettings::overlay`] lays other words
 //! over them, as flags do over a file and as `trunkline emulate set` does over a running link, and
-//! [`Settings::resolve`] makes the core's configuration of the whole.
+//! [`LinkSettings::resolve`] makes the core's configuration of the whole.
 //!
 //! ```text
 //!   preset ◄─ file ◄─ flags ◄─ set ◄─ set …      (what is further right wins, word by word)
@@ -32,8 +32,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use vocab::{ByteCount, Probability};
 
 pub(crate) use resolve::default_queue;
-pub use resolve::{Resolved, UsedFile, described};
-use words::{Aqm, BucketWords, LossWords, NONE, Outages, Source, Word, read_optional};
+pub use resolve::{ResolvedSettings, UsedFile, described};
+use words::{
+    AqmSetting, BucketSetting, FileSource, LossSetting, NONE, OutageList, SettingValue,
+    read_optional,
+};
 
 use super::presets;
 
@@ -42,7 +45,7 @@ pub const DEFAULT_SEED: u64 = 1;
 
 /// What can be set, each way for itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Key {
+pub enum SettingKey {
     /// The line's rate.
     Rate,
     /// Bytes per packet beyond IP.
@@ -75,24 +78,24 @@ pub enum Key {
     Outage,
 }
 
-impl Key {
+impl SettingKey {
     /// All of them, in the order in which people think of them.
-    pub const ALL: [Key; 15] = [
-        Key::Rate,
-        Key::Delay,
-        Key::Jitter,
-        Key::Loss,
-        Key::Queue,
-        Key::Aqm,
-        Key::Overhead,
-        Key::Shaper,
-        Key::Police,
-        Key::Trace,
-        Key::Schedule,
-        Key::Outage,
-        Key::Duplicate,
-        Key::Corrupt,
-        Key::Reorder,
+    pub const ALL: [SettingKey; 15] = [
+        SettingKey::Rate,
+        SettingKey::Delay,
+        SettingKey::Jitter,
+        SettingKey::Loss,
+        SettingKey::Queue,
+        SettingKey::Aqm,
+        SettingKey::Overhead,
+        SettingKey::Shaper,
+        SettingKey::Police,
+        SettingKey::Trace,
+        SettingKey::Schedule,
+        SettingKey::Outage,
+        SettingKey::Duplicate,
+        SettingKey::Corrupt,
+        SettingKey::Reorder,
     ];
 
     /// Its name, as a flag without dashes.
@@ -104,21 +107,21 @@ impl Key {
     /// Its name, and that of its twin for the way back.
     fn names(self) -> (&'static str, &'static str) {
         match self {
-            Key::Rate => ("rate", "rate-back"),
-            Key::Overhead => ("overhead", "overhead-back"),
-            Key::Delay => ("delay", "delay-back"),
-            Key::Jitter => ("jitter", "jitter-back"),
-            Key::Loss => ("loss", "loss-back"),
-            Key::Duplicate => ("duplicate", "duplicate-back"),
-            Key::Corrupt => ("corrupt", "corrupt-back"),
-            Key::Reorder => ("reorder", "reorder-back"),
-            Key::Queue => ("queue", "queue-back"),
-            Key::Aqm => ("aqm", "aqm-back"),
-            Key::Shaper => ("shaper", "shaper-back"),
-            Key::Police => ("police", "police-back"),
-            Key::Trace => ("trace", "trace-back"),
-            Key::Schedule => ("schedule", "schedule-back"),
-            Key::Outage => ("outage", "outage-back"),
+            SettingKey::Rate => ("rate", "rate-back"),
+            SettingKey::Overhead => ("overhead", "overhead-back"),
+            SettingKey::Delay => ("delay", "delay-back"),
+            SettingKey::Jitter => ("jitter", "jitter-back"),
+            SettingKey::Loss => ("loss", "loss-back"),
+            SettingKey::Duplicate => ("duplicate", "duplicate-back"),
+            SettingKey::Corrupt => ("corrupt", "corrupt-back"),
+            SettingKey::Reorder => ("reorder", "reorder-back"),
+            SettingKey::Queue => ("queue", "queue-back"),
+            SettingKey::Aqm => ("aqm", "aqm-back"),
+            SettingKey::Shaper => ("shaper", "shaper-back"),
+            SettingKey::Police => ("police", "police-back"),
+            SettingKey::Trace => ("trace", "trace-back"),
+            SettingKey::Schedule => ("schedule", "schedule-back"),
+            SettingKey::Outage => ("outage", "outage-back"),
         }
     }
 
@@ -126,18 +129,18 @@ impl Key {
     #[must_use]
     pub fn value_name(self) -> &'static str {
         match self {
-            Key::Rate => "RATE",
-            Key::Overhead => "BYTES",
-            Key::Delay => "TIME",
-            Key::Jitter => "JITTER",
-            Key::Loss => "LOSS",
-            Key::Duplicate | Key::Corrupt => "SHARE",
-            Key::Reorder => "SHARE,TIME",
-            Key::Queue => "LIMITS",
-            Key::Aqm => "DISCIPLINE",
-            Key::Shaper | Key::Police => "BUCKET",
-            Key::Trace | Key::Schedule => "FILE",
-            Key::Outage => "OUTAGE",
+            SettingKey::Rate => "RATE",
+            SettingKey::Overhead => "BYTES",
+            SettingKey::Delay => "TIME",
+            SettingKey::Jitter => "JITTER",
+            SettingKey::Loss => "LOSS",
+            SettingKey::Duplicate | SettingKey::Corrupt => "SHARE",
+            SettingKey::Reorder => "SHARE,TIME",
+            SettingKey::Queue => "LIMITS",
+            SettingKey::Aqm => "DISCIPLINE",
+            SettingKey::Shaper | SettingKey::Police => "BUCKET",
+            SettingKey::Trace | SettingKey::Schedule => "FILE",
+            SettingKey::Outage => "OUTAGE",
         }
     }
 
@@ -145,39 +148,45 @@ impl Key {
     #[must_use]
     pub fn help(self) -> &'static str {
         match self {
-            Key::Rate => {
+            SettingKey::Rate => {
                 "Rate of the line, counted on IP packets, as \"10Mbit\" [default: no limit]"
             }
-            Key::Overhead => {
+            SettingKey::Overhead => {
                 "Bytes added to each packet's IP length, for rate and queue: 14 to count as Ethernet does [default: 0]"
             }
-            Key::Delay => "One-way delay, as \"15ms\" [default: 0]",
-            Key::Jitter => {
+            SettingKey::Delay => "One-way delay, as \"15ms\" [default: 0]",
+            SettingKey::Jitter => {
                 "How the delay varies: \"5ms\" (uniform, 5 ms to both sides) or \"5ms,normal\", exponential, pareto[,shape=3], lognormal[,sigma=1]; \",reorder\" lets packets overtake"
             }
-            Key::Loss => {
+            SettingKey::Loss => {
                 "Loss behind the line: \"1%\", \"1%,burst=5\" (runs of 5 on average), \"ge:to_bad=1%,to_good=20%[,loss_good=0%][,loss_bad=100%]\", \"list:3,7,10-12[/PERIOD]\" or \"list:@FILE\""
             }
-            Key::Duplicate => "Share of packets that arrive twice, as \"0.1%\"",
-            Key::Corrupt => "Share of packets that arrive with one bit flipped, as \"0.01%\"",
-            Key::Reorder => "Share of packets that come late, and by how much, as \"1%,5ms\"",
-            Key::Queue => {
+            SettingKey::Duplicate => "Share of packets that arrive twice, as \"0.1%\"",
+            SettingKey::Corrupt => {
+                "Share of packets that arrive with one bit flipped, as \"0.01%\""
+            }
+            SettingKey::Reorder => {
+                "Share of packets that come late, and by how much, as \"1%,5ms\""
+            }
+            SettingKey::Queue => {
                 "Limit of the queue: \"125kB\", \"100packets\", \"50ms\", or several with commas [default: rate times round trip, at least 15 kB]"
             }
-            Key::Aqm => {
+            SettingKey::Aqm => {
                 "Who is dropped: drop-tail, drop-head, \"codel[:target=5ms,interval=100ms,ecn]\", \"pie[:target=15ms,update=15ms,burst=150ms,ecn]\", \"red:min=30kB,max=90kB,p=10%[,weight=0.002,gentle,ecn]\" [default: drop-tail]"
             }
-            Key::Shaper => {
+            SettingKey::Shaper => {
                 "A token bucket instead of a rate: \"rate=10Mbit,burst=32kB[,peak=20Mbit]\""
             }
-            Key::Police => {
+            SettingKey::Police => {
                 "Drops, before the queue, what is faster: \"rate=10Mbit,burst=32kB[,peak=20Mbit]\""
             }
-            Key::Trace => {
+            SettingKey::Trace => {
                 "A recorded line instead of a rate: mahimahi's format, or CSV with time and rate (and delay, loss)"
             }
-            Key::Schedule => "Changes over time, CSV with time and any of rate, delay and loss",
-            Key::Outage => {
+            SettingKey::Schedule => {
+                "Changes over time, CSV with time and any of rate, delay and loss"
+            }
+            SettingKey::Outage => {
                 "When nothing passes: \"at=10s,for=5s[,every=60s][,hold]\"; lost, or with hold kept in the queue; several parted by \";\""
             }
         }
@@ -185,25 +194,32 @@ impl Key {
 
     /// Whether it says what the line is; only one such can hold.
     fn is_line(self) -> bool {
-        matches!(self, Key::Rate | Key::Shaper | Key::Trace)
+        matches!(
+            self,
+            SettingKey::Rate | SettingKey::Shaper | SettingKey::Trace
+        )
     }
 
     /// Reads a value only to see whether it is well written; opens no file.
     fn check(self, text: &str) -> Result<()> {
         match self {
-            Key::Rate => read_optional::<vocab::Bitrate>(text).map(drop),
-            Key::Overhead => read_optional::<ByteCount>(text).map(drop),
-            Key::Delay => read_optional::<std::time::Duration>(text).map(drop),
-            Key::Jitter => read_optional::<emulate::Jitter>(text).map(drop),
-            Key::Loss => read_optional::<LossWords>(text).map(drop),
-            Key::Duplicate | Key::Corrupt => read_optional::<Probability>(text).map(drop),
-            Key::Reorder => read_optional::<emulate::Reordering>(text).map(drop),
-            Key::Queue if text == QUEUE_DEFAULT => Ok(()),
-            Key::Queue => emulate::QueueLimit::read(text).map(drop),
-            Key::Aqm => Aqm::read(text).map(drop),
-            Key::Shaper | Key::Police => read_optional::<BucketWords>(text).map(drop),
-            Key::Trace | Key::Schedule => read_optional::<Source>(text).map(drop),
-            Key::Outage => read_optional::<Outages>(text).map(drop),
+            SettingKey::Rate => read_optional::<vocab::Bitrate>(text).map(drop),
+            SettingKey::Overhead => read_optional::<ByteCount>(text).map(drop),
+            SettingKey::Delay => read_optional::<std::time::Duration>(text).map(drop),
+            SettingKey::Jitter => read_optional::<emulate::JitterConfig>(text).map(drop),
+            SettingKey::Loss => read_optional::<LossSetting>(text).map(drop),
+            SettingKey::Duplicate | SettingKey::Corrupt => {
+                read_optional::<Probability>(text).map(drop)
+            }
+            SettingKey::Reorder => read_optional::<emulate::ReorderingConfig>(text).map(drop),
+            SettingKey::Queue if text == QUEUE_DEFAULT => Ok(()),
+            SettingKey::Queue => emulate::QueueLimit::read(text).map(drop),
+            SettingKey::Aqm => AqmSetting::read(text).map(drop),
+            SettingKey::Shaper | SettingKey::Police => {
+                read_optional::<BucketSetting>(text).map(drop)
+            }
+            SettingKey::Trace | SettingKey::Schedule => read_optional::<FileSource>(text).map(drop),
+            SettingKey::Outage => read_optional::<OutageList>(text).map(drop),
         }
     }
 }
@@ -213,7 +229,7 @@ pub(super) const QUEUE_DEFAULT: &str = "default";
 
 /// Which way a word counts for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Way {
+pub enum SettingDirection {
     /// From A to B, and back unless the twin is named, by whatever it may be.
     Forward,
     /// From B to A.
@@ -222,51 +238,55 @@ pub enum Way {
 
 /// The name of a setting: `rate`, `rate-back`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Name {
+pub struct SettingName {
     /// What.
-    pub key: Key,
+    pub key: SettingKey,
     /// Which way.
-    pub way: Way,
+    pub way: SettingDirection,
 }
 
-impl Name {
+impl SettingName {
     /// Every name there is.
-    pub fn all() -> impl Iterator<Item = Name> {
-        [Way::Forward, Way::Back]
+    pub fn all() -> impl Iterator<Item = SettingName> {
+        [SettingDirection::Forward, SettingDirection::Back]
             .into_iter()
-            .flat_map(|way| Key::ALL.into_iter().map(move |key| Name { key, way }))
+            .flat_map(|way| {
+                SettingKey::ALL
+                    .into_iter()
+                    .map(move |key| SettingName { key, way })
+            })
     }
 
     /// `rate`, or `rate-back`.
     #[must_use]
     pub fn text(self) -> &'static str {
         match self.way {
-            Way::Forward => self.key.names().0,
-            Way::Back => self.key.names().1,
+            SettingDirection::Forward => self.key.names().0,
+            SettingDirection::Back => self.key.names().1,
         }
     }
 }
 
-impl fmt::Display for Name {
+impl fmt::Display for SettingName {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str(self.text())
     }
 }
 
-impl FromStr for Name {
+impl FromStr for SettingName {
     type Err = anyhow::Error;
 
     fn from_str(text: &str) -> Result<Self> {
         // Scenarios write `rate_back`, as TOML's users expect.
         let text = text.replace('_', "-");
         let (name, way) = match text.strip_suffix("-back") {
-            Some(name) => (name, Way::Back),
-            None => (text.as_str(), Way::Forward),
+            Some(name) => (name, SettingDirection::Back),
+            None => (text.as_str(), SettingDirection::Forward),
         };
-        match Key::ALL.into_iter().find(|key| key.name() == name) {
-            Some(key) => Ok(Name { key, way }),
+        match SettingKey::ALL.into_iter().find(|key| key.name() == name) {
+            Some(key) => Ok(SettingName { key, way }),
             None => {
-                let names: Vec<&str> = Key::ALL.into_iter().map(Key::name).collect();
+                let names: Vec<&str> = SettingKey::ALL.into_iter().map(SettingKey::name).collect();
                 bail!(
                     "a link has no setting `{name}`; it has {}, each also with `-back`, and `preset` and `seed`",
                     names.join(", ")
@@ -278,31 +298,31 @@ impl FromStr for Name {
 
 /// Settings as they were named.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Settings {
+pub struct LinkSettings {
     preset: Option<String>,
     seed: Option<u64>,
-    words: BTreeMap<Name, String>,
+    words: BTreeMap<SettingName, String>,
 }
 
-/// The name under which [`Settings::set_by_name`] takes a preset.
+/// The name under which [`LinkSettings::set_by_name`] takes a preset.
 const PRESET: &str = "preset";
-/// The name under which [`Settings::set_by_name`] takes the seed.
+/// The name under which [`LinkSettings::set_by_name`] takes the seed.
 const SEED: &str = "seed";
 
-impl Settings {
+impl LinkSettings {
     /// Whether nothing is named.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        *self == Settings::default()
+        *self == LinkSettings::default()
     }
 
     /// Names one setting.
     ///
     /// # Errors
     /// When the value is not well written.
-    pub fn set(&mut self, name: Name, value: &str) -> Result<()> {
+    pub fn set(&mut self, name: SettingName, value: &str) -> Result<()> {
         let value = value.trim();
-        let is_file = matches!(name.key, Key::Trace | Key::Schedule);
+        let is_file = matches!(name.key, SettingKey::Trace | SettingKey::Schedule);
         if !is_file && matches!(value.as_bytes(), [b'-', b'0'..=b'9' | b'.', ..]) {
             bail!("`{name}`: `{value}` is below zero, which no setting can be");
         }
@@ -359,7 +379,7 @@ impl Settings {
 
     /// What was written for one setting.
     #[must_use]
-    pub fn get(&self, name: Name) -> Option<&str> {
+    pub fn get(&self, name: SettingName) -> Option<&str> {
         self.words.get(&name).map(String::as_str)
     }
 
@@ -373,15 +393,15 @@ impl Settings {
     }
 
     /// Lays other settings over these: those that are named there replace those here.
-    pub fn overlay(&mut self, over: Settings) {
+    pub fn overlay(&mut self, over: LinkSettings) {
         if over.preset.is_some() {
             self.preset = over.preset;
         }
         if over.seed.is_some() {
             self.seed = over.seed;
         }
-        for way in [Way::Forward, Way::Back] {
-            let is_line = |name: &Name| name.way == way && name.key.is_line();
+        for way in [SettingDirection::Forward, SettingDirection::Back] {
+            let is_line = |name: &SettingName| name.way == way && name.key.is_line();
             if over.words.keys().any(is_line) {
                 self.words.retain(|name, _| !is_line(name));
             }
@@ -391,7 +411,7 @@ impl Settings {
 
     /// Lays other settings over those of a link that runs. A preset among them is the whole link:
     /// what was named before it counts no more. The seed is the link's.
-    pub fn change(&mut self, over: Settings) {
+    pub fn change(&mut self, over: LinkSettings) {
         if over.preset.is_some() {
             *self = Self {
                 seed: self.seed,
@@ -406,8 +426,10 @@ impl Settings {
         for (name, value) in &mut self.words {
             let anchored = |file: &str| directory.join(file).display().to_string();
             match name.key {
-                Key::Trace | Key::Schedule if value != NONE => *value = anchored(value),
-                Key::Loss => {
+                SettingKey::Trace | SettingKey::Schedule if value != NONE => {
+                    *value = anchored(value)
+                }
+                SettingKey::Loss => {
                     if let Some(file) = value.strip_prefix("list:@") {
                         *value = format!("list:@{}", anchored(file));
                     }
@@ -422,8 +444,10 @@ impl Settings {
         self.words
             .iter()
             .filter_map(|(name, value)| match name.key {
-                Key::Trace | Key::Schedule if value != NONE => Some(PathBuf::from(value)),
-                Key::Loss => value.strip_prefix("list:@").map(PathBuf::from),
+                SettingKey::Trace | SettingKey::Schedule if value != NONE => {
+                    Some(PathBuf::from(value))
+                }
+                SettingKey::Loss => value.strip_prefix("list:@").map(PathBuf::from),
                 _ => None,
             })
     }
@@ -433,7 +457,7 @@ impl Settings {
     /// # Errors
     /// When words contradict each other, when a file cannot be read, or when the models do not
     /// hold what is asked for; with the nearest thing that would work.
-    pub fn resolve(&self) -> Result<Resolved> {
+    pub fn resolve(&self) -> Result<ResolvedSettings> {
         resolve::resolve(self)
     }
 
@@ -444,7 +468,7 @@ impl Settings {
     /// When the settings contradict themselves.
     pub fn in_force(
         &self,
-        way: Way,
+        way: SettingDirection,
         config: &DirectionConfig,
     ) -> Result<Vec<(&'static str, String)>> {
         resolve::in_force(self, way, config)
@@ -468,16 +492,16 @@ impl Settings {
     }
 }
 
-impl Serialize for Settings {
+impl Serialize for LinkSettings {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_map(self.named())
     }
 }
 
-impl<'de> Deserialize<'de> for Settings {
+impl<'de> Deserialize<'de> for LinkSettings {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let words = BTreeMap::<String, String>::deserialize(deserializer)?;
-        let mut settings = Settings::default();
+        let mut settings = LinkSettings::default();
         for (name, value) in words {
             settings
                 .set_by_name(&name, &value)

@@ -10,17 +10,18 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use emulate::{
-    Change, DeliveryTrace, DirectionConfig, Discipline, GilbertElliott, Jitter, Line, LinkConfig,
-    Loss, LossList, Peak, Queue, QueueLimit, RedConfig, Reordering, Schedule, Step, TokenBucket,
+    DeliveryTrace, DirectionConfig, GilbertElliott, JitterConfig, LineConfig, LinkConfig,
+    LinkSchedule, LossList, LossModel, PeakBucket, QueueConfig, QueueDiscipline, QueueLimit,
+    RedConfig, ReorderingConfig, ScheduleStep, SettingsChange, TokenBucket,
 };
 use serde::{Deserialize, Serialize};
 use vocab::{Bitrate, ByteCount, Probability};
 
 use super::words::{
-    Aqm, BucketWords, LossWords, NONE, NumberList, Outage, Outages, Source, Word, certain,
-    read_optional,
+    AqmSetting, BucketSetting, FileSource, LossSetting, NONE, NumberList, OutageList, OutagePeriod,
+    SettingValue, certain, read_optional,
 };
-use super::{Key, Name, QUEUE_DEFAULT, Settings, Way};
+use super::{LinkSettings, QUEUE_DEFAULT, SettingDirection, SettingKey, SettingName};
 use crate::link::presets;
 
 /// Ten full-size packets: an initial window of TCP (RFC 6928) passes even a link without delay.
@@ -37,7 +38,7 @@ const LONGEST_FILE: u64 = 512 << 20;
 
 /// Settings, ready for the models.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Resolved {
+pub struct ResolvedSettings {
     /// What the link is set to.
     pub config: LinkConfig,
     /// The files that it came from, so that a log can say whether they are still the same.
@@ -53,13 +54,13 @@ pub struct UsedFile {
     pub blake3: String,
 }
 
-pub(super) fn resolve(settings: &Settings) -> Result<Resolved> {
+pub(super) fn resolve(settings: &LinkSettings) -> Result<ResolvedSettings> {
     let settings = over_preset(settings)?;
-    let mut opened = Opened::default();
-    let mut direction = |way| Draft::new(&OneWay::of(&settings, way), &mut opened);
+    let mut opened = OpenedFiles::default();
+    let mut direction = |way| DirectionDraft::new(&DirectionWords::of(&settings, way), &mut opened);
     let named = |way: &str| format!("the way {way}");
-    let forward = direction(Way::Forward).with_context(|| named("forward"))?;
-    let back = direction(Way::Back).with_context(|| named("back"))?;
+    let forward = direction(SettingDirection::Forward).with_context(|| named("forward"))?;
+    let back = direction(SettingDirection::Back).with_context(|| named("back"))?;
     let round_trip = forward.config.delay + back.config.delay;
     let config = LinkConfig {
         forward: forward
@@ -68,41 +69,41 @@ pub(super) fn resolve(settings: &Settings) -> Result<Resolved> {
         back: back.finish(round_trip).with_context(|| named("back"))?,
         seed: settings.seed(),
     };
-    Ok(Resolved {
+    Ok(ResolvedSettings {
         config,
         files: opened.used,
     })
 }
 
 /// The preset's words with the named ones laid over them.
-fn over_preset(settings: &Settings) -> Result<Settings> {
+fn over_preset(settings: &LinkSettings) -> Result<LinkSettings> {
     let mut all = match settings.preset() {
         Some(name) => presets::find(name)?.settings(),
-        None => Settings::default(),
+        None => LinkSettings::default(),
     };
     all.overlay(settings.clone());
     Ok(all)
 }
 
 /// Words, seen from one way: those that name it, and else those forward.
-struct OneWay<'a> {
-    settings: &'a Settings,
-    way: Way,
+struct DirectionWords<'a> {
+    settings: &'a LinkSettings,
+    way: SettingDirection,
 }
 
-impl<'a> OneWay<'a> {
-    fn of(settings: &'a Settings, way: Way) -> Self {
+impl<'a> DirectionWords<'a> {
+    fn of(settings: &'a LinkSettings, way: SettingDirection) -> Self {
         Self { settings, way }
     }
 
     /// The word that counts, and the name it was given under.
-    fn find(&self, key: Key) -> Option<(Name, &'a str)> {
+    fn find(&self, key: SettingKey) -> Option<(SettingName, &'a str)> {
         self.find_all(&[key]).into_iter().next()
     }
 
     /// What says what the line is.
-    fn find_line(&self) -> Result<Option<(Name, &'a str)>> {
-        match self.find_all(&[Key::Rate, Key::Shaper, Key::Trace])[..] {
+    fn find_line(&self) -> Result<Option<(SettingName, &'a str)>> {
+        match self.find_all(&[SettingKey::Rate, SettingKey::Shaper, SettingKey::Trace])[..] {
             [] => Ok(None),
             [only] => Ok(Some(only)),
             [(first, _), (second, _), ..] => bail!(
@@ -111,24 +112,24 @@ impl<'a> OneWay<'a> {
         }
     }
 
-    fn find_all(&self, keys: &[Key]) -> Vec<(Name, &'a str)> {
-        let under = |way| -> Vec<(Name, &'a str)> {
+    fn find_all(&self, keys: &[SettingKey]) -> Vec<(SettingName, &'a str)> {
+        let under = |way| -> Vec<(SettingName, &'a str)> {
             keys.iter()
                 .filter_map(|key| {
-                    let name = Name { key: *key, way };
+                    let name = SettingName { key: *key, way };
                     self.settings.get(name).map(|word| (name, word))
                 })
                 .collect()
         };
         let own = under(self.way);
-        if own.is_empty() && self.way == Way::Back {
-            under(Way::Forward)
+        if own.is_empty() && self.way == SettingDirection::Back {
+            under(SettingDirection::Forward)
         } else {
             own
         }
     }
 
-    fn read<T: Word>(&self, key: Key) -> Result<Option<T>> {
+    fn read<T: SettingValue>(&self, key: SettingKey) -> Result<Option<T>> {
         let Some((name, word)) = self.find(key) else {
             return Ok(None);
         };
@@ -137,15 +138,15 @@ impl<'a> OneWay<'a> {
 }
 
 /// A direction that still lacks its queue, which depends on the other one's delay.
-struct Draft {
+struct DirectionDraft {
     config: DirectionConfig,
     limit: Option<QueueLimit>,
-    aqm: Aqm,
+    aqm: AqmSetting,
 }
 
-impl Draft {
-    fn new(words: &OneWay<'_>, opened: &mut Opened) -> Result<Self> {
-        let overhead = words.read(Key::Overhead)?.unwrap_or_default();
+impl DirectionDraft {
+    fn new(words: &DirectionWords<'_>, opened: &mut OpenedFiles) -> Result<Self> {
+        let overhead = words.read(SettingKey::Overhead)?.unwrap_or_default();
         if overhead > OVERHEAD_MAX {
             bail!(
                 "`overhead`: {overhead} for each packet is more than a packet has; 14 counts as Ethernet's header does, 38 as its wire"
@@ -154,13 +155,17 @@ impl Draft {
         let mut config = DirectionConfig {
             overhead,
             policer: words
-                .read::<BucketWords>(Key::Police)?
+                .read::<BucketSetting>(SettingKey::Police)?
                 .map(|bucket| bucket.ready(overhead)),
-            corruption: words.read(Key::Corrupt)?.unwrap_or(Probability::ZERO),
-            duplication: words.read(Key::Duplicate)?.unwrap_or(Probability::ZERO),
-            delay: words.read(Key::Delay)?.unwrap_or_default(),
-            jitter: words.read::<Jitter>(Key::Jitter)?,
-            reordering: words.read::<Reordering>(Key::Reorder)?,
+            corruption: words
+                .read(SettingKey::Corrupt)?
+                .unwrap_or(Probability::ZERO),
+            duplication: words
+                .read(SettingKey::Duplicate)?
+                .unwrap_or(Probability::ZERO),
+            delay: words.read(SettingKey::Delay)?.unwrap_or_default(),
+            jitter: words.read::<JitterConfig>(SettingKey::Jitter)?,
+            reordering: words.read::<ReorderingConfig>(SettingKey::Reorder)?,
             ..DirectionConfig::default()
         };
         let mut scheduled = Vec::new();
@@ -169,21 +174,21 @@ impl Draft {
                 set_line(&mut config, name, word, opened).with_context(|| format!("`{name}`"))?;
             scheduled.extend(schedule.map(|schedule| (name, schedule)));
         }
-        if let Some((name, word)) = words.find(Key::Loss)
-            && let Some(loss) = read_optional::<LossWords>(word)?
+        if let Some((name, word)) = words.find(SettingKey::Loss)
+            && let Some(loss) = read_optional::<LossSetting>(word)?
         {
             config.loss = loss.ready(opened).with_context(|| format!("`{name}`"))?;
         }
-        if let Some((name, word)) = words.find(Key::Schedule)
-            && let Some(Source(path)) = read_optional(word)?
+        if let Some((name, word)) = words.find(SettingKey::Schedule)
+            && let Some(FileSource(path)) = read_optional(word)?
         {
             let schedule = opened
                 .schedule(&path)
                 .with_context(|| format!("`{name}`"))?;
             scheduled.push((name, schedule));
         }
-        if let Some((name, word)) = words.find(Key::Outage)
-            && let Some(outages) = read_optional::<Outages>(word)?
+        if let Some((name, word)) = words.find(SettingKey::Outage)
+            && let Some(outages) = read_optional::<OutageList>(word)?
         {
             let schedule = outages
                 .schedule(&config)
@@ -196,7 +201,7 @@ impl Draft {
             );
         }
         config.schedule = scheduled.pop().map(|(_, schedule)| schedule);
-        let limit = match words.find(Key::Queue) {
+        let limit = match words.find(SettingKey::Queue) {
             Some((_, QUEUE_DEFAULT)) | None => None,
             Some((name, word)) => {
                 let limit = QueueLimit::read(word).with_context(|| format!("`{name}`"))?;
@@ -205,8 +210,8 @@ impl Draft {
             }
         };
         let aqm = words
-            .read(Key::Aqm)?
-            .unwrap_or(Aqm::Ready(Discipline::DropTail));
+            .read(SettingKey::Aqm)?
+            .unwrap_or(AqmSetting::Ready(QueueDiscipline::DropTail));
         Ok(Self { config, limit, aqm })
     }
 
@@ -218,14 +223,14 @@ impl Draft {
         } = self;
         let limit = limit.unwrap_or_else(|| QueueLimit::bytes(default_queue(&config, round_trip)));
         let discipline = match aqm {
-            Aqm::Ready(discipline) => discipline,
-            Aqm::Red(red) => {
+            AqmSetting::Ready(discipline) => discipline,
+            AqmSetting::Red(red) => {
                 let rate = config.line.rate().ok_or_else(|| {
                     anyhow!(
                         "`aqm`: RED tells time by packets on the line, which needs a rate; set `rate`, `shaper` or `trace`"
                     )
                 })?;
-                Discipline::Red(RedConfig {
+                QueueDiscipline::Red(RedConfig {
                     minimum: red.minimum,
                     maximum: red.maximum,
                     probability: red.probability,
@@ -237,7 +242,7 @@ impl Draft {
                 })
             }
         };
-        config.queue = Queue { limit, discipline };
+        config.queue = QueueConfig { limit, discipline };
         config.check()?;
         Ok(config)
     }
@@ -271,25 +276,25 @@ fn check_queue(limit: &QueueLimit, overhead: ByteCount) -> Result<()> {
 /// Sets the line; a recorded one may bring changes of delay and loss with it.
 fn set_line(
     config: &mut DirectionConfig,
-    name: Name,
+    name: SettingName,
     word: &str,
-    opened: &mut Opened,
-) -> Result<Option<Arc<Schedule>>> {
+    opened: &mut OpenedFiles,
+) -> Result<Option<Arc<LinkSchedule>>> {
     match name.key {
-        Key::Shaper => {
-            if let Some(bucket) = read_optional::<BucketWords>(word)? {
-                config.line = Line::Shaper(bucket.ready(config.overhead));
+        SettingKey::Shaper => {
+            if let Some(bucket) = read_optional::<BucketSetting>(word)? {
+                config.line = LineConfig::Shaper(bucket.ready(config.overhead));
             }
         }
-        Key::Trace => {
-            if let Some(Source(path)) = read_optional(word)? {
+        SettingKey::Trace => {
+            if let Some(FileSource(path)) = read_optional(word)? {
                 return match opened.trace(&path)? {
-                    Recording::Opportunities(trace) => {
-                        config.line = Line::Trace(trace);
+                    LineRecording::Opportunities(trace) => {
+                        config.line = LineConfig::Trace(trace);
                         Ok(None)
                     }
-                    Recording::Rates(schedule, first) => {
-                        config.line = Line::Rate(first);
+                    LineRecording::Rates(schedule, first) => {
+                        config.line = LineConfig::Rate(first);
                         Ok(Some(schedule))
                     }
                 };
@@ -297,20 +302,20 @@ fn set_line(
         }
         _ => {
             if let Some(rate) = read_optional::<Bitrate>(word)? {
-                config.line = Line::Rate(rate);
+                config.line = LineConfig::Rate(rate);
             }
         }
     }
     Ok(None)
 }
 
-impl BucketWords {
+impl BucketSetting {
     fn ready(self, overhead: ByteCount) -> TokenBucket {
         let full = ByteCount::new(FULL_PACKET + overhead.bytes());
         TokenBucket {
             rate: self.rate,
             burst: self.burst,
-            peak: self.peak.map(|rate| Peak {
+            peak: self.peak.map(|rate| PeakBucket {
                 rate,
                 burst: self.peak_burst.unwrap_or(full),
             }),
@@ -318,21 +323,21 @@ impl BucketWords {
     }
 }
 
-impl LossWords {
-    fn ready(self, opened: &mut Opened) -> Result<Loss> {
-        let listed = |list: NumberList| -> Result<Loss> {
+impl LossSetting {
+    fn ready(self, opened: &mut OpenedFiles) -> Result<LossModel> {
+        let listed = |list: NumberList| -> Result<LossModel> {
             let list = LossList::new(list.packets, list.period)?;
-            Ok(Loss::List(Arc::new(list)))
+            Ok(LossModel::List(Arc::new(list)))
         };
         match self {
-            LossWords::Random(rate) => Ok(rate.into()),
-            LossWords::Bursts { rate, .. } if rate == Probability::ZERO => Ok(Loss::None),
-            LossWords::Bursts { rate, burst } => Ok(Loss::GilbertElliott(
+            LossSetting::Random(rate) => Ok(rate.into()),
+            LossSetting::Bursts { rate, .. } if rate == Probability::ZERO => Ok(LossModel::None),
+            LossSetting::Bursts { rate, burst } => Ok(LossModel::GilbertElliott(
                 GilbertElliott::from_rate_and_burst(rate, burst)?,
             )),
-            LossWords::States(states) => Ok(Loss::GilbertElliott(states)),
-            LossWords::List(list) => listed(list),
-            LossWords::ListFile(path) => {
+            LossSetting::States(states) => Ok(LossModel::GilbertElliott(states)),
+            LossSetting::List(list) => listed(list),
+            LossSetting::ListFile(path) => {
                 let text = opened.read(&path)?;
                 let list = NumberList::read(&text).with_context(|| path.display().to_string())?;
                 listed(list)
@@ -341,8 +346,8 @@ impl LossWords {
     }
 }
 
-impl Outages {
-    fn schedule(&self, config: &DirectionConfig) -> Result<Schedule> {
+impl OutageList {
+    fn schedule(&self, config: &DirectionConfig) -> Result<LinkSchedule> {
         let mut outages = self.0.clone();
         outages.sort_by_key(|outage| outage.at);
         let every = outages.first().and_then(|outage| outage.every);
@@ -374,46 +379,46 @@ impl Outages {
         let mut steps = Vec::new();
         for outage in outages {
             let (begin, end) = outage.changes(config)?;
-            steps.push(Step {
+            steps.push(ScheduleStep {
                 at: outage.at,
                 change: begin,
             });
-            steps.push(Step {
+            steps.push(ScheduleStep {
                 at: outage.at + outage.lasts,
                 change: end,
             });
         }
-        Ok(Schedule::new(steps, every)?)
+        Ok(LinkSchedule::new(steps, every)?)
     }
 }
 
-impl Outage {
+impl OutagePeriod {
     /// What is otherwise from its beginning, and from its end.
-    fn changes(&self, config: &DirectionConfig) -> Result<(Change, Change)> {
+    fn changes(&self, config: &DirectionConfig) -> Result<(SettingsChange, SettingsChange)> {
         if !self.hold {
-            let loss = |loss| Change {
+            let loss = |loss| SettingsChange {
                 loss: Some(loss),
-                ..Change::default()
+                ..SettingsChange::default()
             };
             return Ok((loss(certain().into()), loss(config.loss.clone())));
         }
-        let Line::Rate(usual) = config.line else {
+        let LineConfig::Rate(usual) = config.line else {
             bail!(
                 "an outage that holds packets stops the line, which needs a `rate`; set one, or leave `hold` out"
             );
         };
-        let rate = |rate| Change {
+        let rate = |rate| SettingsChange {
             rate: Some(rate),
-            ..Change::default()
+            ..SettingsChange::default()
         };
         Ok((rate(Bitrate::default()), rate(usual)))
     }
 }
 
-enum Recording {
+enum LineRecording {
     Opportunities(Arc<DeliveryTrace>),
     /// With the rate that holds until the first change.
-    Rates(Arc<Schedule>, Bitrate),
+    Rates(Arc<LinkSchedule>, Bitrate),
 }
 
 /// Reads a file of at most so many bytes. What has no length, a device or a pipe, may never end.
@@ -429,13 +434,13 @@ pub(super) fn bounded(path: &Path, longest: u64) -> Result<Vec<u8>> {
 
 /// The files read so far, each once.
 #[derive(Default)]
-struct Opened {
+struct OpenedFiles {
     used: Vec<UsedFile>,
     traces: BTreeMap<PathBuf, Arc<DeliveryTrace>>,
-    schedules: BTreeMap<PathBuf, Arc<Schedule>>,
+    schedules: BTreeMap<PathBuf, Arc<LinkSchedule>>,
 }
 
-impl Opened {
+impl OpenedFiles {
     fn read(&mut self, path: &Path) -> Result<String> {
         let about = || format!("cannot read {}", path.display());
         let content = bounded(path, LONGEST_FILE).with_context(about)?;
@@ -449,22 +454,22 @@ impl Opened {
         String::from_utf8(content).map_err(|_| anyhow!("{} is no text", path.display()))
     }
 
-    fn schedule(&mut self, path: &Path) -> Result<Arc<Schedule>> {
+    fn schedule(&mut self, path: &Path) -> Result<Arc<LinkSchedule>> {
         if let Some(schedule) = self.schedules.get(path) {
             return Ok(Arc::clone(schedule));
         }
         let text = self.read(path)?;
         let schedule =
-            Arc::new(Schedule::from_csv(&text).with_context(|| path.display().to_string())?);
+            Arc::new(LinkSchedule::from_csv(&text).with_context(|| path.display().to_string())?);
         self.schedules
             .insert(path.to_owned(), Arc::clone(&schedule));
         Ok(schedule)
     }
 
     /// mahimahi's if the first line that says anything is a number by itself, else CSV.
-    fn trace(&mut self, path: &Path) -> Result<Recording> {
+    fn trace(&mut self, path: &Path) -> Result<LineRecording> {
         if let Some(trace) = self.traces.get(path) {
-            return Ok(Recording::Opportunities(Arc::clone(trace)));
+            return Ok(LineRecording::Opportunities(Arc::clone(trace)));
         }
         let text = self.read(path)?;
         let first = text
@@ -476,7 +481,7 @@ impl Opened {
                 DeliveryTrace::parse_mahimahi(&text).with_context(|| path.display().to_string())?;
             let trace = Arc::new(trace);
             self.traces.insert(path.to_owned(), Arc::clone(&trace));
-            return Ok(Recording::Opportunities(trace));
+            return Ok(LineRecording::Opportunities(trace));
         }
         let schedule = self.schedule(path)?;
         let mut rates = schedule.steps().iter().filter_map(|step| step.change.rate);
@@ -486,7 +491,7 @@ impl Opened {
                 path.display()
             );
         };
-        Ok(Recording::Rates(schedule, first))
+        Ok(LineRecording::Rates(schedule, first))
     }
 }
 
@@ -495,10 +500,10 @@ impl Opened {
 pub fn described(config: &DirectionConfig) -> Vec<(&'static str, String)> {
     let mut words = Vec::new();
     match &config.line {
-        Line::Unlimited => words.push(("rate", "unlimited".to_owned())),
-        Line::Rate(rate) => words.push(("rate", rate.write())),
-        Line::Shaper(bucket) => words.push(("shaper", bucket_words(bucket).write())),
-        Line::Trace(trace) => words.push((
+        LineConfig::Unlimited => words.push(("rate", "unlimited".to_owned())),
+        LineConfig::Rate(rate) => words.push(("rate", rate.write())),
+        LineConfig::Shaper(bucket) => words.push(("shaper", bucket_words(bucket).write())),
+        LineConfig::Trace(trace) => words.push((
             "trace",
             format!(
                 "{} on average over {}",
@@ -550,19 +555,19 @@ pub fn described(config: &DirectionConfig) -> Vec<(&'static str, String)> {
 /// The same, with the words that were written where the configuration alone has forgotten them:
 /// names of files, outages, lists.
 pub(super) fn in_force(
-    settings: &Settings,
-    way: Way,
+    settings: &LinkSettings,
+    way: SettingDirection,
     config: &DirectionConfig,
 ) -> Result<Vec<(&'static str, String)>> {
     let settings = over_preset(settings)?;
-    let named = OneWay::of(&settings, way);
+    let named = DirectionWords::of(&settings, way);
     let written = |key| {
         let word = named.find(key).map(|(_, word)| word);
         word.filter(|word| *word != NONE)
     };
     let trace = named
         .find_line()?
-        .filter(|(name, word)| name.key == Key::Trace && *word != NONE);
+        .filter(|(name, word)| name.key == SettingKey::Trace && *word != NONE);
     let mut words = described(config);
     for (name, word) in &mut words {
         match (*name, trace) {
@@ -576,14 +581,14 @@ pub(super) fn in_force(
                 (*name, *word) = ("trace", format!("{file} ({what})"));
             }
             ("schedule", _) => {
-                if let Some(file) = written(Key::Schedule) {
+                if let Some(file) = written(SettingKey::Schedule) {
                     *word = format!("{file} ({word})");
-                } else if let Some(outages) = written(Key::Outage) {
+                } else if let Some(outages) = written(SettingKey::Outage) {
                     (*name, *word) = ("outage", outages.to_owned());
                 }
             }
             ("loss", _) => {
-                let list = written(Key::Loss).filter(|loss| loss.starts_with("list:"));
+                let list = written(SettingKey::Loss).filter(|loss| loss.starts_with("list:"));
                 if let Some(list) = list.filter(|list| list.len() <= LIST_SHOWN) {
                     *word = list.to_owned();
                 }
@@ -597,8 +602,8 @@ pub(super) fn in_force(
 /// The longest list that is repeated.
 const LIST_SHOWN: usize = 60;
 
-fn bucket_words(bucket: &TokenBucket) -> BucketWords {
-    BucketWords {
+fn bucket_words(bucket: &TokenBucket) -> BucketSetting {
+    BucketSetting {
         rate: bucket.rate,
         burst: bucket.burst,
         peak: bucket.peak.map(|peak| peak.rate),
@@ -606,19 +611,19 @@ fn bucket_words(bucket: &TokenBucket) -> BucketWords {
     }
 }
 
-fn loss_words(loss: &Loss) -> String {
+fn loss_words(loss: &LossModel) -> String {
     match loss {
-        Loss::None => "0%".to_owned(),
-        Loss::Random(rate) => rate.write(),
-        Loss::GilbertElliott(states) => {
-            bursts(states).unwrap_or(LossWords::States(*states)).write()
-        }
-        Loss::List(_) => "list".to_owned(),
+        LossModel::None => "0%".to_owned(),
+        LossModel::Random(rate) => rate.write(),
+        LossModel::GilbertElliott(states) => bursts(states)
+            .unwrap_or(LossSetting::States(*states))
+            .write(),
+        LossModel::List(_) => "list".to_owned(),
     }
 }
 
 /// The rate and the mean run, where the four numbers are no more than that.
-fn bursts(states: &GilbertElliott) -> Option<LossWords> {
+fn bursts(states: &GilbertElliott) -> Option<LossSetting> {
     const DIGITS: f64 = 1e9;
     let rounded = |number: f64| (number * DIGITS).round() / DIGITS;
     let rate = Probability::from_fraction(rounded(states.loss_rate()))?;
@@ -631,12 +636,12 @@ fn bursts(states: &GilbertElliott) -> Option<LossWords> {
         && is_near(again.to_good, states.to_good)
         && again.loss_good == states.loss_good
         && again.loss_bad == states.loss_bad;
-    is_same.then_some(LossWords::Bursts { rate, burst })
+    is_same.then_some(LossSetting::Bursts { rate, burst })
 }
 
-fn discipline_words(discipline: &Discipline) -> String {
+fn discipline_words(discipline: &QueueDiscipline) -> String {
     match discipline {
-        Discipline::Red(red) => Aqm::Red(super::words::RedWords {
+        QueueDiscipline::Red(red) => AqmSetting::Red(super::words::RedSetting {
             minimum: red.minimum,
             maximum: red.maximum,
             probability: red.probability,
@@ -645,6 +650,6 @@ fn discipline_words(discipline: &Discipline) -> String {
             ecn: red.ecn,
         })
         .write(),
-        other => Aqm::Ready(*other).write(),
+        other => AqmSetting::Ready(*other).write(),
     }
 }

@@ -2,14 +2,17 @@
 
 use std::fs;
 
-use emulate::{DirectionConfig, Discipline, Distribution, Jitter, Line, Loss, Order, QueueLimit};
+use emulate::{
+    DirectionConfig, JitterConfig, JitterDistribution, LineConfig, LossModel, PacketOrder,
+    QueueDiscipline, QueueLimit,
+};
 use vocab::Bitrate;
 
-use super::words::{NumberList, RedWords};
+use super::words::{NumberList, RedSetting};
 use super::*;
 
-fn settings(words: &[(&str, &str)]) -> Settings {
-    let mut settings = Settings::default();
+fn settings(words: &[(&str, &str)]) -> LinkSettings {
+    let mut settings = LinkSettings::default();
     for (name, value) in words {
         settings.set_by_name(name, value).unwrap();
     }
@@ -21,7 +24,7 @@ fn resolved(words: &[(&str, &str)]) -> emulate::LinkConfig {
 }
 
 fn refusal(words: &[(&str, &str)]) -> String {
-    let mut settings = Settings::default();
+    let mut settings = LinkSettings::default();
     for (name, value) in words {
         if let Err(error) = settings.set_by_name(name, value) {
             return format!("{error:#}");
@@ -38,7 +41,7 @@ fn rate(direction: &DirectionConfig) -> Option<u64> {
 }
 
 /// Reads and writes back, and reads that again.
-fn round_trip<T: Word + PartialEq + std::fmt::Debug>(texts: &[&str]) {
+fn round_trip<T: SettingValue + PartialEq + std::fmt::Debug>(texts: &[&str]) {
     for text in texts {
         let value = T::read(text).unwrap_or_else(|error| panic!("{text}: {error:#}"));
         let written = value.write();
@@ -57,14 +60,14 @@ fn every_word_reads_back_as_it_was_written() {
         "50ms",
         "64KiB,10packets,2ms",
     ]);
-    round_trip::<Jitter>(&[
+    round_trip::<JitterConfig>(&[
         "5ms",
         "5ms,normal",
         "5ms,exponential,reorder",
         "5ms,pareto,shape=2.5",
         "1.5ms,lognormal,sigma=1.48",
     ]);
-    round_trip::<LossWords>(&[
+    round_trip::<LossSetting>(&[
         "0%",
         "0.05%",
         "0.0005",
@@ -76,7 +79,7 @@ fn every_word_reads_back_as_it_was_written() {
         "list:0-4/100",
         "list:@losses.txt",
     ]);
-    round_trip::<Aqm>(&[
+    round_trip::<AqmSetting>(&[
         "drop-tail",
         "drop-head",
         "codel",
@@ -86,16 +89,16 @@ fn every_word_reads_back_as_it_was_written() {
         "red:min=30kB,max=90kB,p=10%",
         "red:min=30kB,max=90kB,p=2%,weight=0.01,gentle,ecn",
     ]);
-    round_trip::<BucketWords>(&[
+    round_trip::<BucketSetting>(&[
         "rate=10Mbit,burst=32kB",
         "burst=32kB,rate=10Mbit,peak=20Mbit,peak_burst=3000B",
     ]);
-    round_trip::<Outages>(&[
+    round_trip::<OutageList>(&[
         "at=10s,for=5s",
         "at=10s,for=5s,every=60s,hold",
         "at=1s,for=100ms;at=2s,for=100ms",
     ]);
-    round_trip::<emulate::Reordering>(&["1%,5ms"]);
+    round_trip::<emulate::ReorderingConfig>(&["1%,5ms"]);
 }
 
 #[test]
@@ -205,7 +208,7 @@ fn two_words_for_the_line_contradict_each_other() {
     let both = refusal(&[("rate", "1Mbit"), ("shaper", "rate=1Mbit,burst=2kB")]);
     assert!(both.contains("`rate` and `shaper` contradict"), "{both}");
     // Also when they are laid over something together.
-    let mut settings = Settings::default();
+    let mut settings = LinkSettings::default();
     settings.overlay(self::settings(&[
         ("rate", "1Mbit"),
         ("shaper", "rate=1Mbit,burst=2kB"),
@@ -213,8 +216,8 @@ fn two_words_for_the_line_contradict_each_other() {
     assert!(settings.resolve().is_err());
     // Each way for itself, they do not.
     let link = resolved(&[("rate", "1Mbit"), ("shaper-back", "rate=2Mbit,burst=2kB")]);
-    assert!(matches!(link.forward.line, Line::Rate(_)));
-    assert!(matches!(link.back.line, Line::Shaper(_)));
+    assert!(matches!(link.forward.line, LineConfig::Rate(_)));
+    assert!(matches!(link.back.line, LineConfig::Shaper(_)));
 }
 
 #[test]
@@ -222,18 +225,18 @@ fn flags_override_a_preset_word_by_word() {
     let link = resolved(&[("preset", "3g-waas"), ("loss", "1%")]);
     assert_eq!(rate(&link.forward), Some(112_000));
     assert_eq!(rate(&link.back), Some(1_550_000));
-    assert!(matches!(link.back.loss, Loss::Random(_)));
+    assert!(matches!(link.back.loss, LossModel::Random(_)));
     // What the preset names for the way back stays, as it does where a file or a flag names it.
     let slower = resolved(&[("preset", "3g-waas"), ("rate", "64kbit")]);
     assert_eq!(rate(&slower.forward), Some(64_000));
     assert_eq!(rate(&slower.back), Some(1_550_000));
     let shaped = resolved(&[("preset", "3g-waas"), ("shaper", "rate=1Mbit,burst=2kB")]);
-    assert!(matches!(shaped.forward.line, Line::Shaper(_)));
+    assert!(matches!(shaped.forward.line, LineConfig::Shaper(_)));
     assert_eq!(rate(&shaped.back), Some(1_550_000));
     let same = resolved(&[("preset", "t1"), ("rate", "64kbit")]);
     assert_eq!(rate(&same.back), Some(64_000));
     let bare = resolved(&[("preset", "leo"), ("loss", "none"), ("jitter", "none")]);
-    assert_eq!(bare.forward.loss, Loss::None);
+    assert_eq!(bare.forward.loss, LossModel::None);
     assert_eq!(bare.back.jitter, None);
 }
 
@@ -250,7 +253,7 @@ fn laying_words_over_others_replaces_only_those() {
     // Another word for the line takes the first one's place.
     running.overlay(settings(&[("shaper", "rate=1Mbit,burst=2kB")]));
     let link = running.resolve().unwrap().config;
-    assert!(matches!(link.forward.line, Line::Shaper(_)));
+    assert!(matches!(link.forward.line, LineConfig::Shaper(_)));
     assert_eq!(rate(&link.back), Some(2_000_000));
 }
 
@@ -274,7 +277,7 @@ fn a_preset_for_a_running_link_is_the_whole_link() {
     // Without one only what is named changes.
     let link = changed(&[("delay", "5ms")]);
     assert_eq!(rate(&link.forward), Some(64_000));
-    assert!(matches!(link.forward.loss, Loss::Random(_)));
+    assert!(matches!(link.forward.loss, LossModel::Random(_)));
 }
 
 #[test]
@@ -286,8 +289,11 @@ fn settings_read_back_from_json_as_they_were() {
         ("loss-back", "1%,burst=5"),
     ]);
     let text = serde_json::to_string(&written).unwrap();
-    assert_eq!(serde_json::from_str::<Settings>(&text).unwrap(), written);
-    let refused = serde_json::from_str::<Settings>(r#"{"rate":"0"}"#).unwrap_err();
+    assert_eq!(
+        serde_json::from_str::<LinkSettings>(&text).unwrap(),
+        written
+    );
+    let refused = serde_json::from_str::<LinkSettings>(r#"{"rate":"0"}"#).unwrap_err();
     assert!(refused.to_string().contains("no limit"), "{refused}");
 }
 
@@ -329,17 +335,17 @@ fn files_are_found_from_where_the_settings_lie() {
         "[forward]\ntrace = \"trace\"\nloss = \"list:@losses\"\n[back]\ntrace = \"rates.csv\"\ndelay = \"100ms\"\n",
     )
     .unwrap();
-    let link = Settings::from_file(&path("link.toml")).unwrap();
-    let Resolved { config, files } = link.resolve().unwrap();
-    assert!(matches!(config.forward.line, Line::Trace(_)));
-    assert!(matches!(&config.forward.loss, Loss::List(list) if list.contains(112)));
+    let link = LinkSettings::from_file(&path("link.toml")).unwrap();
+    let ResolvedSettings { config, files } = link.resolve().unwrap();
+    assert!(matches!(config.forward.line, LineConfig::Trace(_)));
+    assert!(matches!(&config.forward.loss, LossModel::List(list) if list.contains(112)));
     assert_eq!(rate(&config.back), Some(3_000_000));
     // By the highest rate: 9 Mbit/s times 100 ms.
     assert_eq!(config.back.queue.limit.bytes, Some(ByteCount::new(112_500)));
     assert_eq!(files.len(), 3);
     assert_eq!(link.files().count(), 3);
 
-    let mut no_line = Settings::default();
+    let mut no_line = LinkSettings::default();
     no_line
         .set_by_name("trace", path("delays.csv").to_str().unwrap())
         .unwrap();
@@ -381,14 +387,17 @@ fn the_parts_mean_what_the_models_call_them() {
         ("overhead", "14"),
     ]);
     let jitter = link.forward.jitter.unwrap();
-    assert!(matches!(jitter.distribution, Distribution::Uniform { .. }));
-    assert_eq!(jitter.order, Order::Free);
-    let Discipline::Red(red) = link.forward.queue.discipline else {
+    assert!(matches!(
+        jitter.distribution,
+        JitterDistribution::Uniform { .. }
+    ));
+    assert_eq!(jitter.order, PacketOrder::Free);
+    let QueueDiscipline::Red(red) = link.forward.queue.discipline else {
         panic!("{:?}", link.forward.queue);
     };
     // 1,514 bytes at 12 Mbit/s.
     assert_eq!(red.packet_time.as_nanos(), 1_009_333);
-    let Line::Shaper(bucket) = link.back.line else {
+    let LineConfig::Shaper(bucket) = link.back.line else {
         panic!("{:?}", link.back.line);
     };
     assert_eq!(bucket.peak.unwrap().burst, ByteCount::new(1_514));
@@ -396,8 +405,8 @@ fn the_parts_mean_what_the_models_call_them() {
     assert!(words.contains(&("rate", "12Mbit".to_owned())), "{words:?}");
     let aqm = words.iter().find(|(name, _)| *name == "aqm").unwrap();
     assert!(matches!(
-        Aqm::read(&aqm.1).unwrap(),
-        Aqm::Red(RedWords { .. })
+        AqmSetting::read(&aqm.1).unwrap(),
+        AqmSetting::Red(RedSetting { .. })
     ));
 }
 
@@ -413,13 +422,17 @@ fn losses_in_bursts_are_described_as_they_were_asked_for() {
 }
 
 /// One word of what is in force forward and back.
-fn in_force(words: &[(&str, &str)], key: Key) -> [Option<String>; 2] {
-    let mut settings = Settings::default();
+fn in_force(words: &[(&str, &str)], key: SettingKey) -> [Option<String>; 2] {
+    let mut settings = LinkSettings::default();
     for (name, word) in words {
         settings.set_by_name(name, word).unwrap();
     }
     let config = settings.resolve().unwrap().config;
-    [(Way::Forward, &config.forward), (Way::Back, &config.back)].map(|(way, direction)| {
+    [
+        (SettingDirection::Forward, &config.forward),
+        (SettingDirection::Back, &config.back),
+    ]
+    .map(|(way, direction)| {
         let words = settings.in_force(way, direction).unwrap();
         let found = words.into_iter().find(|(name, _)| *name == key.name());
         found.map(|(_, word)| word)
@@ -430,14 +443,17 @@ fn in_force(words: &[(&str, &str)], key: Key) -> [Option<String>; 2] {
 fn what_is_in_force_repeats_the_words_that_the_models_forget() {
     let both = |word: &str| [Some(word.to_owned()), Some(word.to_owned())];
     let outage = "at=10s,for=5s,every=60s";
-    assert_eq!(in_force(&[("outage", outage)], Key::Outage), both(outage));
+    assert_eq!(
+        in_force(&[("outage", outage)], SettingKey::Outage),
+        both(outage)
+    );
     let list = "list:3,7,10-12/100";
-    assert_eq!(in_force(&[("loss", list)], Key::Loss), both(list));
+    assert_eq!(in_force(&[("loss", list)], SettingKey::Loss), both(list));
     let long = format!("list:{}", vec!["1"; 100].join(","));
-    assert_eq!(in_force(&[("loss", &long)], Key::Loss), both("list"));
+    assert_eq!(in_force(&[("loss", &long)], SettingKey::Loss), both("list"));
     let named = [("loss", list), ("loss-back", "none")];
     assert_eq!(
-        in_force(&named, Key::Loss),
+        in_force(&named, SettingKey::Loss),
         [Some(list.to_owned()), Some("0%".to_owned())]
     );
 
@@ -449,23 +465,23 @@ fn what_is_in_force_repeats_the_words_that_the_models_forget() {
     };
     let schedule = file("schedule.csv", "time,delay\n1,5ms\n");
     assert_eq!(
-        in_force(&[("schedule", &schedule)], Key::Schedule),
+        in_force(&[("schedule", &schedule)], SettingKey::Schedule),
         both(&format!("{schedule} (1 changes)"))
     );
     let trace = file("trace.csv", "time,rate\n0,5Mbit\n1,6Mbit\n");
     assert_eq!(
-        in_force(&[("trace", &trace)], Key::Trace),
+        in_force(&[("trace", &trace)], SettingKey::Trace),
         both(&format!("{trace} (CSV)"))
     );
     let trace = file("trace.mahimahi", "1\n2\n");
-    let said = in_force(&[("trace", &trace)], Key::Trace)[0]
+    let said = in_force(&[("trace", &trace)], SettingKey::Trace)[0]
         .clone()
         .unwrap();
     assert!(said.starts_with(&format!("{trace} (")), "{said}");
     assert!(said.contains("on average"), "{said}");
     // A flag over a preset, or over a trace below it, is what counts.
     assert_eq!(
-        in_force(&[("preset", "lte"), ("rate", "7Mbit")], Key::Rate),
+        in_force(&[("preset", "lte"), ("rate", "7Mbit")], SettingKey::Rate),
         [Some("7Mbit".to_owned()), Some("27.12Mbit".to_owned())]
     );
 }
@@ -473,7 +489,7 @@ fn what_is_in_force_repeats_the_words_that_the_models_forget() {
 #[test]
 fn negative_values_are_named_as_such() {
     for (name, word) in [("delay", "-5ms"), ("rate-back", "-1Mbit"), ("loss", "-.5%")] {
-        let error = Settings::default().set_by_name(name, word).unwrap_err();
+        let error = LinkSettings::default().set_by_name(name, word).unwrap_err();
         let error = format!("{error:#}");
         assert!(
             error.contains("below zero") && error.contains(word),
@@ -534,12 +550,12 @@ fn whatever_is_written_is_read_or_refused() {
         "lognormal",
         "reorder",
     ];
-    let mut random = vocab::Random::from_seed(3);
+    let mut random = vocab::SeededRandom::from_seed(3);
     let mut read = 0;
     for _ in 0..60_000 {
-        let mut settings = Settings::default();
+        let mut settings = LinkSettings::default();
         for _ in 0..=random.below(3) {
-            let names: Vec<Name> = Name::all().collect();
+            let names: Vec<SettingName> = SettingName::all().collect();
             let name = names[random.below(names.len() as u64) as usize];
             let word: String = (0..=random.below(6))
                 .map(|_| PIECES[random.below(PIECES.len() as u64) as usize])

@@ -1,9 +1,9 @@
 //! The words of single settings: how `1%,burst=5` or `codel:ecn` is read and written.
 //!
-//! Each setting is a type of [`emulate`]'s configuration; [`Word`] reads it from what people
+//! Each setting is a type of [`emulate`]'s configuration; [`SettingValue`] reads it from what people
 //! write and writes it so that it reads back equal. A refusal says what is wrong and shows the
 //! nearest thing that is right. Nothing here opens a file: a setting that lies in one is a
-//! [`Source`], which `resolve.rs` reads.
+//! [`FileSource`], which `resolve.rs` reads.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
 use emulate::{
-    CoDelConfig, Discipline, Distribution, Ecn, GilbertElliott, Jitter, Order, PieConfig,
-    QueueLimit, Reordering,
+    CoDelConfig, EcnMode, GilbertElliott, JitterConfig, JitterDistribution, PacketOrder, PieConfig,
+    QueueDiscipline, QueueLimit, ReorderingConfig,
 };
 use vocab::{Bitrate, ByteCount, Probability, format_duration, parse_duration};
 
@@ -21,19 +21,19 @@ use vocab::{Bitrate, ByteCount, Probability, format_duration, parse_duration};
 pub(super) const NONE: &str = "none";
 
 /// A setting as people write it.
-pub(super) trait Word: Sized {
+pub(super) trait SettingValue: Sized {
     /// Reads it.
     ///
     /// # Errors
     /// What is wrong and how to write it instead.
     fn read(text: &str) -> Result<Self>;
 
-    /// Writes it so that [`Word::read`] gives the same again.
+    /// Writes it so that [`SettingValue::read`] gives the same again.
     fn write(&self) -> String;
 }
 
 /// Reads a setting that may be absent.
-pub(super) fn read_optional<T: Word>(text: &str) -> Result<Option<T>> {
+pub(super) fn read_optional<T: SettingValue>(text: &str) -> Result<Option<T>> {
     if text == NONE {
         Ok(None)
     } else {
@@ -41,7 +41,7 @@ pub(super) fn read_optional<T: Word>(text: &str) -> Result<Option<T>> {
     }
 }
 
-impl Word for Bitrate {
+impl SettingValue for Bitrate {
     fn read(text: &str) -> Result<Self> {
         let rate: Bitrate = match text {
             "0" => Bitrate::default(),
@@ -60,7 +60,7 @@ impl Word for Bitrate {
     }
 }
 
-impl Word for ByteCount {
+impl SettingValue for ByteCount {
     fn read(text: &str) -> Result<Self> {
         Ok(text.parse()?)
     }
@@ -70,7 +70,7 @@ impl Word for ByteCount {
     }
 }
 
-impl Word for Probability {
+impl SettingValue for Probability {
     fn read(text: &str) -> Result<Self> {
         Ok(text.parse()?)
     }
@@ -85,7 +85,7 @@ impl Word for Probability {
     }
 }
 
-impl Word for Duration {
+impl SettingValue for Duration {
     fn read(text: &str) -> Result<Self> {
         Ok(parse_duration(text)?)
     }
@@ -110,7 +110,7 @@ fn exact<T: Display + FromStr + PartialEq>(value: &T, number: u64, unit: &str) -
 }
 
 /// Reads the limits of a queue, as `125kB`, `100packets`, `50ms`, or several with commas.
-impl Word for QueueLimit {
+impl SettingValue for QueueLimit {
     fn read(text: &str) -> Result<Self> {
         let mut limit = QueueLimit::default();
         for part in text.split(',').map(str::trim) {
@@ -153,15 +153,15 @@ fn put<T>(place: &mut Option<T>, value: T, part: &str) -> Result<()> {
 }
 
 /// Reads `5ms`, `5ms,normal`, `5ms,pareto,shape=3,reorder`.
-impl Word for Jitter {
+impl SettingValue for JitterConfig {
     fn read(text: &str) -> Result<Self> {
         let (spread, rest) = text.split_once(',').unwrap_or((text, ""));
         let spread = parse_duration(spread)?;
-        let mut options = Options::read(rest)?;
+        let mut options = KeyValueOptions::read(rest)?;
         let order = if options.flag("reorder") {
-            Order::Free
+            PacketOrder::Free
         } else {
-            Order::Kept
+            PacketOrder::Kept
         };
         let names = ["uniform", "normal", "exponential", "pareto", "lognormal"];
         let mut chosen = names.into_iter().filter(|name| options.flag(name));
@@ -170,23 +170,23 @@ impl Word for Jitter {
             bail!("`{name}` and `{second}` are two distributions; leave one of them out");
         }
         let distribution = match name {
-            "normal" => Distribution::Normal { deviation: spread },
-            "exponential" => Distribution::Exponential { mean: spread },
-            "pareto" => Distribution::Pareto {
+            "normal" => JitterDistribution::Normal { deviation: spread },
+            "exponential" => JitterDistribution::Exponential { mean: spread },
+            "pareto" => JitterDistribution::Pareto {
                 mean: spread,
                 shape: options.number("shape")?.unwrap_or(PARETO_SHAPE),
             },
-            "lognormal" => Distribution::LogNormal {
+            "lognormal" => JitterDistribution::LogNormal {
                 median: spread,
                 sigma: options.number("sigma")?.unwrap_or(LOG_NORMAL_SIGMA),
             },
-            _ => Distribution::Uniform { spread },
+            _ => JitterDistribution::Uniform { spread },
         };
         options.finish(
             "jitter",
             "a distribution (uniform, normal, exponential, pareto with shape=3, lognormal with sigma=1) and `reorder`",
         )?;
-        Ok(Jitter {
+        Ok(JitterConfig {
             distribution,
             order,
         })
@@ -194,17 +194,17 @@ impl Word for Jitter {
 
     fn write(&self) -> String {
         let mut text = match self.distribution {
-            Distribution::Uniform { spread } => format!("{},uniform", spread.write()),
-            Distribution::Normal { deviation } => format!("{},normal", deviation.write()),
-            Distribution::Exponential { mean } => format!("{},exponential", mean.write()),
-            Distribution::Pareto { mean, shape } => {
+            JitterDistribution::Uniform { spread } => format!("{},uniform", spread.write()),
+            JitterDistribution::Normal { deviation } => format!("{},normal", deviation.write()),
+            JitterDistribution::Exponential { mean } => format!("{},exponential", mean.write()),
+            JitterDistribution::Pareto { mean, shape } => {
                 format!("{},pareto,shape={shape}", mean.write())
             }
-            Distribution::LogNormal { median, sigma } => {
+            JitterDistribution::LogNormal { median, sigma } => {
                 format!("{},lognormal,sigma={sigma}", median.write())
             }
         };
-        if self.order == Order::Free {
+        if self.order == PacketOrder::Free {
             text.push_str(",reorder");
         }
         text
@@ -217,12 +217,12 @@ const PARETO_SHAPE: f64 = 3.0;
 const LOG_NORMAL_SIGMA: f64 = 1.0;
 
 /// Reads `1%,5ms`: which share is late, and by how much.
-impl Word for Reordering {
+impl SettingValue for ReorderingConfig {
     fn read(text: &str) -> Result<Self> {
         let (probability, late_by) = text.split_once(',').ok_or_else(|| {
             anyhow!("`{text}` does not say by how much packets are late; write it as `1%,5ms`")
         })?;
-        Ok(Reordering {
+        Ok(ReorderingConfig {
             probability: probability.parse()?,
             late_by: parse_duration(late_by)?,
         })
@@ -235,42 +235,42 @@ impl Word for Reordering {
 
 /// Who is dropped, before the line's rate is known, which RED counts time by.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Aqm {
+pub(super) enum AqmSetting {
     /// All but RED, ready as it is.
-    Ready(Discipline),
+    Ready(QueueDiscipline),
     /// RED.
-    Red(RedWords),
+    Red(RedSetting),
 }
 
 /// RED as it is written.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct RedWords {
+pub(super) struct RedSetting {
     pub(super) minimum: ByteCount,
     pub(super) maximum: ByteCount,
     pub(super) probability: Probability,
     pub(super) weight: f64,
     pub(super) gentle: bool,
-    pub(super) ecn: Ecn,
+    pub(super) ecn: EcnMode,
 }
 
 /// Floyd and Jacobson 1993, §11 (Guidelines for parameters).
 const RED_WEIGHT: f64 = 0.002;
 
 /// Reads `codel`, `codel:target=5ms,interval=100ms,ecn`, `pie:…`, `red:…`, `drop-head`.
-impl Word for Aqm {
+impl SettingValue for AqmSetting {
     fn read(text: &str) -> Result<Self> {
         let (name, rest) = text.split_once(':').unwrap_or((text, ""));
-        let mut options = Options::read(rest)?;
-        let ecn = |options: &mut Options| {
+        let mut options = KeyValueOptions::read(rest)?;
+        let ecn = |options: &mut KeyValueOptions| {
             if options.flag("ecn") {
-                Ecn::Mark
+                EcnMode::Mark
             } else {
-                Ecn::Drop
+                EcnMode::Drop
             }
         };
         let (aqm, known) = match name {
-            NONE | "drop-tail" => (Aqm::Ready(Discipline::DropTail), "nothing more"),
-            "drop-head" => (Aqm::Ready(Discipline::DropHead), "nothing more"),
+            NONE | "drop-tail" => (AqmSetting::Ready(QueueDiscipline::DropTail), "nothing more"),
+            "drop-head" => (AqmSetting::Ready(QueueDiscipline::DropHead), "nothing more"),
             "codel" => {
                 let usual = CoDelConfig::default();
                 let codel = CoDelConfig {
@@ -279,7 +279,7 @@ impl Word for Aqm {
                     ecn: ecn(&mut options),
                 };
                 let known = "target=5ms, interval=100ms and ecn";
-                (Aqm::Ready(Discipline::CoDel(codel)), known)
+                (AqmSetting::Ready(QueueDiscipline::CoDel(codel)), known)
             }
             "pie" => {
                 let usual = PieConfig::default();
@@ -290,10 +290,10 @@ impl Word for Aqm {
                     ecn: ecn(&mut options),
                 };
                 let known = "target=15ms, update=15ms, burst=150ms and ecn";
-                (Aqm::Ready(Discipline::Pie(pie)), known)
+                (AqmSetting::Ready(QueueDiscipline::Pie(pie)), known)
             }
             "red" => {
-                let red = RedWords {
+                let red = RedSetting {
                     minimum: options.needed("min", RED_FORM)?,
                     maximum: options.needed("max", RED_FORM)?,
                     probability: options.needed("p", RED_FORM)?,
@@ -301,7 +301,10 @@ impl Word for Aqm {
                     gentle: options.flag("gentle"),
                     ecn: ecn(&mut options),
                 };
-                (Aqm::Red(red), "min, max, p, weight=0.002, gentle and ecn")
+                (
+                    AqmSetting::Red(red),
+                    "min, max, p, weight=0.002, gentle and ecn",
+                )
             }
             other => bail!(
                 "`{other}` is no queue discipline; there are drop-tail, drop-head, codel, pie and red"
@@ -312,24 +315,26 @@ impl Word for Aqm {
     }
 
     fn write(&self) -> String {
-        let ecn = |ecn: Ecn| if ecn == Ecn::Mark { ",ecn" } else { "" };
+        let ecn = |ecn: EcnMode| if ecn == EcnMode::Mark { ",ecn" } else { "" };
         match self {
-            Aqm::Ready(Discipline::DropHead) => "drop-head".to_owned(),
-            Aqm::Ready(Discipline::CoDel(codel)) => format!(
+            AqmSetting::Ready(QueueDiscipline::DropHead) => "drop-head".to_owned(),
+            AqmSetting::Ready(QueueDiscipline::CoDel(codel)) => format!(
                 "codel:target={},interval={}{}",
                 codel.target.write(),
                 codel.interval.write(),
                 ecn(codel.ecn)
             ),
-            Aqm::Ready(Discipline::Pie(pie)) => format!(
+            AqmSetting::Ready(QueueDiscipline::Pie(pie)) => format!(
                 "pie:target={},update={},burst={}{}",
                 pie.target.write(),
                 pie.update.write(),
                 pie.burst.write(),
                 ecn(pie.ecn)
             ),
-            Aqm::Ready(Discipline::DropTail | Discipline::Red(_)) => "drop-tail".to_owned(),
-            Aqm::Red(red) => format!(
+            AqmSetting::Ready(QueueDiscipline::DropTail | QueueDiscipline::Red(_)) => {
+                "drop-tail".to_owned()
+            }
+            AqmSetting::Red(red) => format!(
                 "red:min={},max={},p={},weight={}{}{}",
                 red.minimum.write(),
                 red.maximum.write(),
@@ -346,7 +351,7 @@ const RED_FORM: &str = "red:min=30kB,max=90kB,p=10%";
 
 /// A token bucket as it is written; what its second bucket holds may follow from the overhead.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct BucketWords {
+pub(super) struct BucketSetting {
     pub(super) rate: Bitrate,
     pub(super) burst: ByteCount,
     pub(super) peak: Option<Bitrate>,
@@ -354,11 +359,11 @@ pub(super) struct BucketWords {
 }
 
 /// Reads `rate=10Mbit,burst=32kB`, perhaps with `peak=20Mbit` and `peak_burst=1500B`.
-impl Word for BucketWords {
+impl SettingValue for BucketSetting {
     fn read(text: &str) -> Result<Self> {
         const FORM: &str = "rate=10Mbit,burst=32kB";
-        let mut options = Options::read(text)?;
-        let bucket = BucketWords {
+        let mut options = KeyValueOptions::read(text)?;
+        let bucket = BucketSetting {
             rate: options.needed("rate", FORM)?,
             burst: options.needed("burst", FORM)?,
             peak: options.word("peak")?,
@@ -385,7 +390,7 @@ impl Word for BucketWords {
 
 /// Loss as it is written.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum LossWords {
+pub(super) enum LossSetting {
     /// Each packet on its own.
     Random(Probability),
     /// A share of all, in runs of this mean length.
@@ -404,17 +409,17 @@ pub(super) enum LossWords {
 }
 
 /// Reads `1%`, `1%,burst=5`, `ge:…`, `list:3,7,10-12/100`, `list:@FILE`.
-impl Word for LossWords {
+impl SettingValue for LossSetting {
     fn read(text: &str) -> Result<Self> {
         if let Some(file) = text.strip_prefix("list:@") {
-            return Ok(LossWords::ListFile(file.into()));
+            return Ok(LossSetting::ListFile(file.into()));
         }
         if let Some(list) = text.strip_prefix("list:") {
-            return NumberList::read(list).map(LossWords::List);
+            return NumberList::read(list).map(LossSetting::List);
         }
         if let Some(states) = text.strip_prefix("ge:") {
             const FORM: &str = "ge:to_bad=1%,to_good=20%";
-            let mut options = Options::read(states)?;
+            let mut options = KeyValueOptions::read(states)?;
             let states = GilbertElliott {
                 to_bad: options.needed("to_bad", FORM)?,
                 to_good: options.needed("to_good", FORM)?,
@@ -422,34 +427,34 @@ impl Word for LossWords {
                 loss_bad: options.word("loss_bad")?.unwrap_or_else(certain),
             };
             options.finish("ge", "to_bad, to_good, loss_good=0% and loss_bad=100%")?;
-            return Ok(LossWords::States(states));
+            return Ok(LossSetting::States(states));
         }
         let (rate, rest) = text.split_once(',').unwrap_or((text, ""));
         let rate: Probability = rate.parse().with_context(
             || "a loss is `1%`, `1%,burst=5`, `ge:to_bad=1%,to_good=20%` or `list:3,7,10-12`",
         )?;
-        let mut options = Options::read(rest)?;
+        let mut options = KeyValueOptions::read(rest)?;
         let burst = options.number("burst")?;
         options.finish("a loss", "burst=5 (the mean run, packets)")?;
         Ok(match burst {
-            Some(burst) => LossWords::Bursts { rate, burst },
-            None => LossWords::Random(rate),
+            Some(burst) => LossSetting::Bursts { rate, burst },
+            None => LossSetting::Random(rate),
         })
     }
 
     fn write(&self) -> String {
         match self {
-            LossWords::Random(rate) => rate.write(),
-            LossWords::Bursts { rate, burst } => format!("{},burst={burst}", rate.write()),
-            LossWords::States(states) => format!(
+            LossSetting::Random(rate) => rate.write(),
+            LossSetting::Bursts { rate, burst } => format!("{},burst={burst}", rate.write()),
+            LossSetting::States(states) => format!(
                 "ge:to_bad={},to_good={},loss_good={},loss_bad={}",
                 states.to_bad.write(),
                 states.to_good.write(),
                 states.loss_good.write(),
                 states.loss_bad.write()
             ),
-            LossWords::List(list) => format!("list:{}", list.write()),
-            LossWords::ListFile(path) => format!("list:@{}", path.display()),
+            LossSetting::List(list) => format!("list:{}", list.write()),
+            LossSetting::ListFile(path) => format!("list:@{}", path.display()),
         }
     }
 }
@@ -470,7 +475,7 @@ pub(super) struct NumberList {
 const LISTED_MAX: usize = 10_000_000;
 
 /// Reads `3,7,10-12/100`; white space and lines separate as commas do, `#` begins a comment.
-impl Word for NumberList {
+impl SettingValue for NumberList {
     fn read(text: &str) -> Result<Self> {
         let mut list = NumberList::default();
         for (index, line) in text.lines().enumerate() {
@@ -535,7 +540,7 @@ impl NumberList {
 
 /// One outage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Outage {
+pub(super) struct OutagePeriod {
     pub(super) at: Duration,
     pub(super) lasts: Duration,
     pub(super) every: Option<Duration>,
@@ -545,15 +550,15 @@ pub(super) struct Outage {
 
 /// Outages, in any order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Outages(pub(super) Vec<Outage>);
+pub(super) struct OutageList(pub(super) Vec<OutagePeriod>);
 
 /// Reads `at=10s,for=5s`, perhaps with `every=60s` and `hold`; several are parted by `;`.
-impl Word for Outages {
+impl SettingValue for OutageList {
     fn read(text: &str) -> Result<Self> {
         const FORM: &str = "at=10s,for=5s";
         let read = |text: &str| {
-            let mut options = Options::read(text)?;
-            let outage = Outage {
+            let mut options = KeyValueOptions::read(text)?;
+            let outage = OutagePeriod {
                 at: options.needed("at", FORM)?,
                 lasts: options.needed("for", FORM)?,
                 every: options.word("every")?,
@@ -569,7 +574,7 @@ impl Word for Outages {
     }
 
     fn write(&self) -> String {
-        let write = |outage: &Outage| {
+        let write = |outage: &OutagePeriod| {
             let every = outage
                 .every
                 .map(|every| format!(",every={}", every.write()));
@@ -587,9 +592,9 @@ impl Word for Outages {
 
 /// A file that holds a setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Source(pub(super) PathBuf);
+pub(super) struct FileSource(pub(super) PathBuf);
 
-impl Word for Source {
+impl SettingValue for FileSource {
     fn read(text: &str) -> Result<Self> {
         if text.is_empty() {
             bail!("the name of a file is missing");
@@ -603,9 +608,9 @@ impl Word for Source {
 }
 
 /// The parts between commas, `KEY=VALUE` or a bare word; each may be taken once.
-struct Options<'a>(Vec<(&'a str, Option<&'a str>)>);
+struct KeyValueOptions<'a>(Vec<(&'a str, Option<&'a str>)>);
 
-impl<'a> Options<'a> {
+impl<'a> KeyValueOptions<'a> {
     fn read(text: &'a str) -> Result<Self> {
         let mut parts: Vec<(&str, Option<&str>)> = Vec::new();
         for part in text
@@ -642,7 +647,7 @@ impl<'a> Options<'a> {
         }
     }
 
-    fn word<T: Word>(&mut self, key: &str) -> Result<Option<T>> {
+    fn word<T: SettingValue>(&mut self, key: &str) -> Result<Option<T>> {
         match self.take(key) {
             None => Ok(None),
             Some(None) => bail!("`{key}` needs a value: `{key}=…`"),
@@ -650,7 +655,7 @@ impl<'a> Options<'a> {
         }
     }
 
-    fn needed<T: Word>(&mut self, key: &str, form: &str) -> Result<T> {
+    fn needed<T: SettingValue>(&mut self, key: &str, form: &str) -> Result<T> {
         self.word(key)?
             .ok_or_else(|| anyhow!("`{key}` is missing; write it as `{form}`"))
     }

@@ -4,13 +4,13 @@
 //! order of their own two bytes (RFC 1071 §2 (B)), and wider words may be added as long as
 //! the carries are folded in at the end (§2 (C)).
 
-use super::{Transport, word};
+use super::{TransportProtocol, word};
 
 /// A sum that is not folded yet.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sum(u64);
+pub(super) struct UnfoldedSum(u64);
 
-impl Sum {
+impl UnfoldedSum {
     /// Adds bytes that begin at an even place of what is summed; an odd last one counts as
     /// followed by zero.
     pub(super) fn add(self, bytes: &[u8]) -> Self {
@@ -53,8 +53,12 @@ impl Sum {
 
 /// The sum of the pseudo header (RFC 9293 §3.1, RFC 8200 §8.1) of a packet whose IP addresses are
 /// `addresses` and whose transport part is `length` bytes, fewer than 65,536.
-pub(super) fn pseudo_header(addresses: &[u8], transport: Transport, length: usize) -> Sum {
-    Sum::default()
+pub(super) fn pseudo_header(
+    addresses: &[u8],
+    transport: TransportProtocol,
+    length: usize,
+) -> UnfoldedSum {
+    UnfoldedSum::default()
         .add(addresses)
         .add_word(u16::from(transport.protocol()))
         .add_word(length as u16)
@@ -62,19 +66,23 @@ pub(super) fn pseudo_header(addresses: &[u8], transport: Transport, length: usiz
 
 /// Whether the check sum in an IPv4 header, which is all of `header`, is right.
 pub(super) fn ipv4_header_is_valid(header: &[u8]) -> bool {
-    Sum::default().add(header).fold() == 0xffff
+    UnfoldedSum::default().add(header).fold() == 0xffff
 }
 
 /// Writes the check sum of an IPv4 header, which is all of `header`.
 pub(super) fn write_ipv4_header(header: &mut [u8]) {
     const CHECKSUM: usize = 10;
     super::set_word(header, CHECKSUM, 0);
-    let sum = !Sum::default().add(header).fold();
+    let sum = !UnfoldedSum::default().add(header).fold();
     super::set_word(header, CHECKSUM, sum);
 }
 
 /// Whether the check sum of a transport part is there and right.
-pub(super) fn transport_is_valid(addresses: &[u8], transport: Transport, part: &[u8]) -> bool {
+pub(super) fn transport_is_valid(
+    addresses: &[u8],
+    transport: TransportProtocol,
+    part: &[u8],
+) -> bool {
     word(part, transport.checksum_offset()) != 0
         && pseudo_header(addresses, transport, part.len())
             .add(part)

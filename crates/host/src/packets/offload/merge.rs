@@ -1,6 +1,6 @@
 //! From packets that are written at the same moment to fewer and bigger ones.
 //!
-//! A [`Group`] takes packets one after the other as long as each continues the one before: the
+//! A [`PacketGroup`] takes packets one after the other as long as each continues the one before: the
 //! same headers but for what counts up, the payload of the same length (the last may be shorter),
 //! the check sums right. Whatever does not, ends the group and begins the next, so no packet
 //! overtakes another. A packet that arrives damaged stays alone, as it is: in a group its check sum
@@ -21,9 +21,9 @@ use bytes::Bytes;
 
 use super::checksum;
 use super::{
-    ACK, GSO_TCP4, GSO_TCP6, GSO_UDP, Header, IPV4_HEADER, IPV6_HEADER, NEEDS_CHECKSUM,
-    PROTOCOL_TCP, PROTOCOL_UDP, PSH, TCP_FLAGS, TCP_HEADER, Transport, UDP_HEADER, long, set_word,
-    word,
+    ACK, GSO_TCP4, GSO_TCP6, GSO_UDP, IPV4_HEADER, IPV6_HEADER, NEEDS_CHECKSUM, PROTOCOL_TCP,
+    PROTOCOL_UDP, PSH, TCP_FLAGS, TCP_HEADER, TransportProtocol, UDP_HEADER, VirtioNetHeader, long,
+    set_word, word,
 };
 
 /// What the kernel takes in one piece: any packet of IPv4 (its length field), and of a run of
@@ -36,52 +36,52 @@ const HEADERS_MAX: usize = IPV6_HEADER + 60;
 
 /// Which packets may be put together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Merging {
+pub struct MergeOptions {
     /// TCP segments.
     pub tcp: bool,
     /// UDP datagrams.
     pub udp: bool,
 }
 
-impl Merging {
+impl MergeOptions {
     /// Packets are never merged.
     pub const NONE: Self = Self {
         tcp: false,
         udp: false,
     };
 
-    fn allows(self, transport: Transport) -> bool {
+    fn allows(self, transport: TransportProtocol) -> bool {
         match transport {
-            Transport::Tcp => self.tcp,
-            Transport::Udp => self.udp,
+            TransportProtocol::Tcp => self.tcp,
+            TransportProtocol::Udp => self.udp,
         }
     }
 }
 
 /// Packets that go to the kernel as one.
 #[derive(Debug, Default)]
-pub struct Group {
+pub struct PacketGroup {
     packets: Vec<Bytes>,
     /// What the first packet is; `None` keeps it alone.
-    shape: Option<Shape>,
+    shape: Option<PacketShape>,
     /// The length of all together.
     length: usize,
     /// Whether nothing may follow: the last was shorter, or pushed.
     is_ended: bool,
     /// How the IPv4 identification goes on, once there are two packets.
-    counting: Option<Counting>,
+    counting: Option<IpIdSequence>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Counting {
+enum IpIdSequence {
     Up,
     StandingStill,
 }
 
 /// What is known of a packet that others may continue.
 #[derive(Clone, Copy, Debug)]
-struct Shape {
-    transport: Transport,
+struct PacketShape {
+    transport: TransportProtocol,
     /// Where the transport header begins.
     start: usize,
     /// Where the payload begins.
@@ -90,7 +90,7 @@ struct Shape {
     size: usize,
 }
 
-impl Group {
+impl PacketGroup {
     /// Whether there is nothing in it.
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
@@ -102,8 +102,8 @@ impl Group {
     }
 
     /// Empties it and begins anew with this packet, which stays alone unless it is `intact`.
-    pub fn begin(&mut self, packet: Bytes, intact: bool, merging: Merging) {
-        self.shape = Shape::of(&packet)
+    pub fn begin(&mut self, packet: Bytes, intact: bool, merging: MergeOptions) {
+        self.shape = PacketShape::of(&packet)
             .filter(|shape| intact && shape.size > 0 && merging.allows(shape.transport));
         self.length = packet.len();
         self.counting = None;
@@ -134,11 +134,11 @@ impl Group {
     }
 
     /// Whether `packet` is what comes after the last one; what that says of the identification.
-    fn continued_by(&mut self, packet: &[u8]) -> Option<Option<Counting>> {
+    fn continued_by(&mut self, packet: &[u8]) -> Option<Option<IpIdSequence>> {
         let first = self.packets.first()?;
         let last = self.packets.last()?;
         let shape = self.shape?;
-        let next = Shape::of(packet)?;
+        let next = PacketShape::of(packet)?;
         let fits = next.transport == shape.transport
             && next.payload == shape.payload
             && (1..=shape.size).contains(&next.size)
@@ -146,7 +146,7 @@ impl Group {
         if !fits || !shape.has_equal_headers(first, packet) {
             return None;
         }
-        if shape.transport == Transport::Tcp {
+        if shape.transport == TransportProtocol::Tcp {
             let behind = shape
                 .sequence(first)
                 .wrapping_add(self.payload_length() as u32);
@@ -176,7 +176,7 @@ impl Group {
     /// it describes.
     pub fn write<T>(&self, write: impl FnOnce(&[IoSlice<'_>]) -> T) -> T {
         let (Some(shape), [first, .., last]) = (self.shape, self.packets.as_slice()) else {
-            let header = Header::default().emit();
+            let header = VirtioNetHeader::default().emit();
             let packet = self.packets.first().map_or(&[][..], |packet| packet);
             return write(&[IoSlice::new(&header), IoSlice::new(packet)]);
         };
@@ -202,30 +202,30 @@ impl Group {
     }
 
     /// The packets it was made of, one by one, as a group of one each.
-    pub fn drain(&mut self) -> impl Iterator<Item = Group> + '_ {
+    pub fn drain(&mut self) -> impl Iterator<Item = PacketGroup> + '_ {
         self.is_ended = true;
         self.packets.drain(..).map(|packet| {
-            let mut alone = Group::default();
-            alone.begin(packet, false, Merging::NONE);
+            let mut alone = PacketGroup::default();
+            alone.begin(packet, false, MergeOptions::NONE);
             alone
         })
     }
 }
 
 /// How the identification goes on from one IPv4 header to the next, if as a group's may.
-fn counting(last: &[u8], packet: &[u8]) -> Option<Counting> {
+fn counting(last: &[u8], packet: &[u8]) -> Option<IpIdSequence> {
     const DONT_FRAGMENT: u8 = 0x40;
     let (before, after) = (word(last, 4), word(packet, 4));
     if after == before.wrapping_add(1) {
-        Some(Counting::Up)
+        Some(IpIdSequence::Up)
     } else if after == before && packet[6] & DONT_FRAGMENT != 0 {
-        Some(Counting::StandingStill)
+        Some(IpIdSequence::StandingStill)
     } else {
         None
     }
 }
 
-impl Shape {
+impl PacketShape {
     /// What a packet is if it is whole and has nothing between the headers of IP and of TCP or
     /// UDP.
     fn of(packet: &[u8]) -> Option<Self> {
@@ -250,11 +250,11 @@ impl Shape {
             PROTOCOL_TCP if part.len() >= TCP_HEADER => {
                 let header = usize::from(part[12] >> 4) * 4;
                 let is_plain = part[TCP_FLAGS] & !PSH == ACK && part[12] & 0xf == 0;
-                (is_plain && header >= TCP_HEADER).then_some((Transport::Tcp, header))?
+                (is_plain && header >= TCP_HEADER).then_some((TransportProtocol::Tcp, header))?
             }
             PROTOCOL_UDP if part.len() >= UDP_HEADER => {
                 let is_whole = usize::from(word(part, 4)) == part.len();
-                is_whole.then_some((Transport::Udp, UDP_HEADER))?
+                is_whole.then_some((TransportProtocol::Udp, UDP_HEADER))?
             }
             _ => return None,
         };
@@ -272,7 +272,7 @@ impl Shape {
     }
 
     fn is_pushed(self, packet: &[u8]) -> bool {
-        self.transport == Transport::Tcp && packet[self.start + TCP_FLAGS] & PSH != 0
+        self.transport == TransportProtocol::Tcp && packet[self.start + TCP_FLAGS] & PSH != 0
     }
 
     fn sequence(self, packet: &[u8]) -> u32 {
@@ -291,10 +291,10 @@ impl Shape {
         let start = self.start;
         ip && same(start, start + 4)
             && match self.transport {
-                Transport::Udp => true,
+                TransportProtocol::Udp => true,
                 // Acknowledgement and offset; the flags are ACK and perhaps PSH; window; urgent
                 // pointer and options.
-                Transport::Tcp => {
+                TransportProtocol::Tcp => {
                     same(start + 8, start + TCP_FLAGS)
                         && same(start + 14, start + 16)
                         && same(start + 18, self.payload)
@@ -316,9 +316,9 @@ impl Shape {
         let (ip, part) = packet.split_at(self.start);
         let at = self.transport.checksum_offset();
         let is_odd = match self.transport {
-            Transport::Tcp => word(part, at) == OTHER_ZERO,
+            TransportProtocol::Tcp => word(part, at) == OTHER_ZERO,
             // UDP's 0 says that there is none, so that everyone writes the other.
-            Transport::Udp => false,
+            TransportProtocol::Udp => false,
         };
         if is_odd || self.is_ipv4() && word(ip, IPV4_CHECKSUM) == OTHER_ZERO {
             return false;
@@ -327,13 +327,13 @@ impl Shape {
             && checksum::transport_is_valid(self.addresses(packet), self.transport, part)
     }
 
-    fn header(self) -> Header {
-        Header {
+    fn header(self) -> VirtioNetHeader {
+        VirtioNetHeader {
             flags: NEEDS_CHECKSUM,
             gso_type: match (self.transport, self.is_ipv4()) {
-                (Transport::Tcp, true) => GSO_TCP4,
-                (Transport::Tcp, false) => GSO_TCP6,
-                (Transport::Udp, _) => GSO_UDP,
+                (TransportProtocol::Tcp, true) => GSO_TCP4,
+                (TransportProtocol::Tcp, false) => GSO_TCP6,
+                (TransportProtocol::Udp, _) => GSO_UDP,
             },
             header_length: self.payload as u16,
             gso_size: self.size as u16,
@@ -354,8 +354,8 @@ impl Shape {
             set_word(headers, 4, part as u16);
         }
         match self.transport {
-            Transport::Tcp => headers[start + TCP_FLAGS] = last[start + TCP_FLAGS],
-            Transport::Udp => set_word(headers, start + 4, part as u16),
+            TransportProtocol::Tcp => headers[start + TCP_FLAGS] = last[start + TCP_FLAGS],
+            TransportProtocol::Udp => set_word(headers, start + 4, part as u16),
         }
         let sum = checksum::pseudo_header(self.addresses(headers), self.transport, part).fold();
         set_word(headers, start + self.transport.checksum_offset(), sum);

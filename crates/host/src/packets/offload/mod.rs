@@ -26,11 +26,11 @@ mod tests;
 
 use bytes::Bytes;
 
-pub use merge::{Group, Merging};
-pub use refusals::Refusals;
+pub use merge::{MergeOptions, PacketGroup};
+pub use refusals::RunRefusals;
 pub use split::split;
 
-/// The length of [`Header`] on its way to and from the kernel.
+/// The length of [`VirtioNetHeader`] on its way to and from the kernel.
 pub const HEADER_LENGTH: usize = 10;
 
 /// `VIRTIO_NET_HDR_F_NEEDS_CSUM`: the check sum holds only the pseudo header's part.
@@ -65,7 +65,7 @@ const CWR: u8 = 0x80;
 
 /// What the kernel says of a packet, and is told.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Header {
+pub struct VirtioNetHeader {
     flags: u8,
     gso_type: u8,
     header_length: u16,
@@ -77,7 +77,7 @@ pub struct Header {
     checksum_offset: u16,
 }
 
-impl Header {
+impl VirtioNetHeader {
     /// Reads a header as the kernel writes it (linux/virtio_net.h, native byte order).
     #[must_use]
     pub fn parse(bytes: [u8; HEADER_LENGTH]) -> Self {
@@ -114,19 +114,19 @@ pub fn pass(bytes: &[u8]) -> (Vec<Bytes>, Vec<Vec<u8>>) {
     let Some((header, packet)) = bytes.split_first_chunk::<HEADER_LENGTH>() else {
         return (packets, written);
     };
-    if split(Header::parse(*header), packet, |packet| {
+    if split(VirtioNetHeader::parse(*header), packet, |packet| {
         packets.push(packet);
     })
     .is_err()
     {
         return (packets, written);
     }
-    let merging = Merging {
+    let merging = MergeOptions {
         tcp: true,
         udp: true,
     };
-    let mut group = Group::default();
-    let mut write = |group: &Group| {
+    let mut group = PacketGroup::default();
+    let mut write = |group: &PacketGroup| {
         group.write(|pieces| written.push(pieces.iter().flat_map(|piece| piece.to_vec()).collect()))
     };
     for packet in &packets {
@@ -145,23 +145,23 @@ pub fn pass(bytes: &[u8]) -> (Vec<Bytes>, Vec<Vec<u8>>) {
 
 /// What is above IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Transport {
+enum TransportProtocol {
     Tcp,
     Udp,
 }
 
-impl Transport {
+impl TransportProtocol {
     fn protocol(self) -> u8 {
         match self {
-            Transport::Tcp => PROTOCOL_TCP,
-            Transport::Udp => PROTOCOL_UDP,
+            TransportProtocol::Tcp => PROTOCOL_TCP,
+            TransportProtocol::Udp => PROTOCOL_UDP,
         }
     }
 
     fn checksum_offset(self) -> usize {
         match self {
-            Transport::Tcp => TCP_CHECKSUM,
-            Transport::Udp => UDP_CHECKSUM,
+            TransportProtocol::Tcp => TCP_CHECKSUM,
+            TransportProtocol::Udp => UDP_CHECKSUM,
         }
     }
 }
@@ -181,6 +181,8 @@ fn long(bytes: &[u8], at: usize) -> u32 {
 /// Writes, `at` bytes into `packet`, the check sum of all from `start` on; the field holds the
 /// pseudo header's sum, and so is summed itself. Both lie in the packet.
 pub fn finish_checksum(packet: &mut [u8], start: usize, at: usize) {
-    let sum = checksum::Sum::default().add(&packet[start..]).complement();
+    let sum = checksum::UnfoldedSum::default()
+        .add(&packet[start..])
+        .complement();
     set_word(packet, at, sum);
 }

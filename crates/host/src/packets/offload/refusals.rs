@@ -15,13 +15,13 @@ const ALONE_PACKETS: u32 = 10_000;
 
 /// What became of the runs so far.
 #[derive(Debug, Default)]
-pub struct Refusals {
+pub struct RunRefusals {
     in_a_row: u32,
     alone: u32,
     total: u64,
 }
 
-impl Refusals {
+impl RunRefusals {
     /// Whether the next packet has to go alone; asked once for each packet.
     pub fn keep_alone(&mut self) -> bool {
         let alone = self.alone > 0;
@@ -55,13 +55,13 @@ mod tests {
     use super::*;
 
     /// Of so many packets, how many may be part of a run.
-    fn tried(refusals: &mut Refusals, packets: u32) -> u32 {
+    fn tried(refusals: &mut RunRefusals, packets: u32) -> u32 {
         (0..packets).filter(|_| !refusals.keep_alone()).count() as u32
     }
 
     #[test]
     fn one_refused_run_keeps_no_other_back() {
-        let mut refusals = Refusals::default();
+        let mut refusals = RunRefusals::default();
         for _ in 0..1_000 {
             for _ in 1..IN_A_ROW_MAX {
                 refusals.refused();
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn refusals_in_a_row_keep_runs_back_for_a_while_and_not_for_good() {
-        let mut refusals = Refusals::default();
+        let mut refusals = RunRefusals::default();
         for _ in 0..3 {
             for _ in 0..IN_A_ROW_MAX {
                 assert_eq!(tried(&mut refusals, 1), 1);

@@ -9,16 +9,16 @@
 use bytes::Bytes;
 use thiserror::Error;
 
-use super::checksum::{self, Sum};
+use super::checksum::{self, UnfoldedSum};
 use super::{
-    CWR, FIN, GSO_ECN, GSO_NONE, GSO_TCP4, GSO_TCP6, GSO_UDP, Header, IPV4_HEADER, IPV6_HEADER,
-    NEEDS_CHECKSUM, PSH, TCP_FLAGS, TCP_HEADER, Transport, UDP_HEADER, finish_checksum, long,
-    set_word, word,
+    CWR, FIN, GSO_ECN, GSO_NONE, GSO_TCP4, GSO_TCP6, GSO_UDP, IPV4_HEADER, IPV6_HEADER,
+    NEEDS_CHECKSUM, PSH, TCP_FLAGS, TCP_HEADER, TransportProtocol, UDP_HEADER, VirtioNetHeader,
+    finish_checksum, long, set_word, word,
 };
 
 /// A big packet that does not say what it is made of. The kernel makes none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-pub enum Unsplittable {
+pub enum SplitError {
     #[error("it is of a kind that was not asked for: {0}")]
     Kind(u8),
     #[error("its headers are longer than the packet, or not those it says")]
@@ -35,23 +35,23 @@ const PACKET_MAX: usize = 65_535;
 /// # Errors
 /// When it is a run of packets and cannot be told apart; none has been handed over then.
 pub fn split(
-    header: Header,
+    header: VirtioNetHeader,
     packet: &[u8],
     mut each: impl FnMut(Bytes),
-) -> Result<(), Unsplittable> {
+) -> Result<(), SplitError> {
     let (version, transport) = match header.gso_type & !GSO_ECN {
         GSO_NONE => {
             each(complete(header, packet));
             return Ok(());
         }
-        GSO_TCP4 => (Some(4), Transport::Tcp),
-        GSO_TCP6 => (Some(6), Transport::Tcp),
-        GSO_UDP => (None, Transport::Udp),
-        kind => return Err(Unsplittable::Kind(kind)),
+        GSO_TCP4 => (Some(4), TransportProtocol::Tcp),
+        GSO_TCP6 => (Some(6), TransportProtocol::Tcp),
+        GSO_UDP => (None, TransportProtocol::Udp),
+        kind => return Err(SplitError::Kind(kind)),
     };
-    let run = Run::parse(header, packet, transport)?;
+    let run = ParsedGsoPacket::parse(header, packet, transport)?;
     if version.is_some_and(|version| version != run.version()) {
-        return Err(Unsplittable::Headers);
+        return Err(SplitError::Headers);
     }
     for index in 0..run.pieces() {
         each(run.piece(index));
@@ -61,7 +61,7 @@ pub fn split(
 
 /// A single packet with its check sum completed if it is not; as it is where that would be
 /// outside the packet.
-fn complete(header: Header, packet: &[u8]) -> Bytes {
+fn complete(header: VirtioNetHeader, packet: &[u8]) -> Bytes {
     let mut packet = packet.to_vec();
     if header.flags & NEEDS_CHECKSUM != 0 {
         let start = usize::from(header.checksum_start);
@@ -74,8 +74,8 @@ fn complete(header: Header, packet: &[u8]) -> Bytes {
 }
 
 /// A big packet whose headers have been looked at.
-struct Run<'a> {
-    transport: Transport,
+struct ParsedGsoPacket<'a> {
+    transport: TransportProtocol,
     /// IP and transport header.
     headers: &'a [u8],
     /// Where the transport header begins in `headers`.
@@ -84,36 +84,40 @@ struct Run<'a> {
     size: usize,
 }
 
-impl<'a> Run<'a> {
-    fn parse(header: Header, packet: &'a [u8], transport: Transport) -> Result<Self, Unsplittable> {
+impl<'a> ParsedGsoPacket<'a> {
+    fn parse(
+        header: VirtioNetHeader,
+        packet: &'a [u8],
+        transport: TransportProtocol,
+    ) -> Result<Self, SplitError> {
         // The header's own length field is not asked: it may count what is behind the headers.
         let start = usize::from(header.checksum_start);
-        let first = *packet.first().ok_or(Unsplittable::Headers)?;
+        let first = *packet.first().ok_or(SplitError::Headers)?;
         let starts_there = match first >> 4 {
             4 => start >= IPV4_HEADER && start == usize::from(first & 0xf) * 4,
             6 => start >= IPV6_HEADER,
             _ => false,
         };
         let shortest = match transport {
-            Transport::Tcp => TCP_HEADER,
-            Transport::Udp => UDP_HEADER,
+            TransportProtocol::Tcp => TCP_HEADER,
+            TransportProtocol::Udp => UDP_HEADER,
         };
         let is_summed_there = header.flags & NEEDS_CHECKSUM != 0
             && usize::from(header.checksum_offset) == transport.checksum_offset();
         if !starts_there || !is_summed_there || packet.len() < start + shortest {
-            return Err(Unsplittable::Headers);
+            return Err(SplitError::Headers);
         }
         let length = match transport {
-            Transport::Tcp => usize::from(packet[start + 12] >> 4) * 4,
-            Transport::Udp => UDP_HEADER,
+            TransportProtocol::Tcp => usize::from(packet[start + 12] >> 4) * 4,
+            TransportProtocol::Udp => UDP_HEADER,
         };
         if length < shortest || packet.len() < start + length {
-            return Err(Unsplittable::Headers);
+            return Err(SplitError::Headers);
         }
         let size = usize::from(header.gso_size);
         let (headers, payload) = packet.split_at(start + length);
         if size == 0 || packet.len() > PACKET_MAX {
-            return Err(Unsplittable::Size);
+            return Err(SplitError::Size);
         }
         Ok(Self {
             transport,
@@ -141,7 +145,7 @@ impl<'a> Run<'a> {
 
         let is_last = index + 1 == self.pieces();
         match self.transport {
-            Transport::Tcp => {
+            TransportProtocol::Tcp => {
                 const SEQUENCE: usize = 4;
                 let at = self.start + SEQUENCE;
                 let sequence = long(&packet, at).wrapping_add(from as u32);
@@ -154,7 +158,7 @@ impl<'a> Run<'a> {
                     *flags &= !CWR;
                 }
             }
-            Transport::Udp => {
+            TransportProtocol::Udp => {
                 const LENGTH: usize = 4;
                 let length = packet.len() - self.start;
                 set_word(&mut packet, self.start + LENGTH, length as u16);
@@ -183,7 +187,7 @@ impl<'a> Run<'a> {
         let at = self.start + self.transport.checksum_offset();
         let whole = self.headers.len() - self.start + self.payload.len();
         let part = packet.len() - self.start;
-        let sum = Sum::default()
+        let sum = UnfoldedSum::default()
             .add(&packet[self.start..])
             .add_word(!(whole as u16))
             .add_word(part as u16)

@@ -4,20 +4,20 @@
 use std::io::IoSlice;
 
 use bytes::Bytes;
-use vocab::Random;
+use vocab::SeededRandom;
 
-use super::split::Unsplittable;
+use super::split::SplitError;
 use super::*;
 
-const MERGE_ALL: Merging = Merging {
+const MERGE_ALL: MergeOptions = MergeOptions {
     tcp: true,
     udp: true,
 };
 
 /// A run of packets as the kernel hands it over.
 #[derive(Clone, Debug)]
-struct Big {
-    header: Header,
+struct GsoPacket {
+    header: VirtioNetHeader,
     packet: Vec<u8>,
     size: usize,
 }
@@ -34,7 +34,7 @@ fn slow_sum(parts: &[&[u8]]) -> u16 {
 }
 
 /// The transport part of a packet, after everything in front of it was found right.
-fn checked(packet: &[u8]) -> (Transport, &[u8]) {
+fn checked(packet: &[u8]) -> (TransportProtocol, &[u8]) {
     let (addresses, protocol, part) = if packet[0] >> 4 == 4 {
         let start = usize::from(packet[0] & 0xf) * 4;
         assert_eq!(usize::from(word(packet, 2)), packet.len());
@@ -54,36 +54,36 @@ fn checked(packet: &[u8]) -> (Transport, &[u8]) {
     let pseudo = [addresses, &length, &[0, 0, 0, protocol]].concat();
     assert_eq!(slow_sum(&[&pseudo, part]), 0xffff);
     match protocol {
-        6 => (Transport::Tcp, part),
+        6 => (TransportProtocol::Tcp, part),
         17 => {
             assert_eq!(usize::from(word(part, 4)), part.len());
             assert_ne!(word(part, 6), 0);
-            (Transport::Udp, part)
+            (TransportProtocol::Udp, part)
         }
         other => panic!("protocol {other}"),
     }
 }
 
-fn payload_of((transport, part): (Transport, &[u8])) -> &[u8] {
+fn payload_of((transport, part): (TransportProtocol, &[u8])) -> &[u8] {
     match transport {
-        Transport::Tcp => &part[usize::from(part[12] >> 4) * 4..],
-        Transport::Udp => &part[8..],
+        TransportProtocol::Tcp => &part[usize::from(part[12] >> 4) * 4..],
+        TransportProtocol::Udp => &part[8..],
     }
 }
 
-fn up_to(random: &mut Random, most: u64) -> usize {
+fn up_to(random: &mut SeededRandom, most: u64) -> usize {
     random.below(most + 1) as usize
 }
 
-fn bytes(random: &mut Random, count: usize) -> Vec<u8> {
+fn bytes(random: &mut SeededRandom, count: usize) -> Vec<u8> {
     let mut bytes = vec![0; count];
     random.fill(&mut bytes);
     bytes
 }
 
-impl Big {
+impl GsoPacket {
     /// Any flow; with options and extension headers if not `plain`.
-    fn random(random: &mut Random, plain: bool) -> Self {
+    fn random(random: &mut SeededRandom, plain: bool) -> Self {
         let is_tcp = random.below(2) == 0;
         let is_ipv4 = random.below(2) == 0;
         let size = 1 + up_to(random, 1_459);
@@ -126,9 +126,9 @@ impl Big {
             }
         }
         let transport = if is_tcp {
-            Transport::Tcp
+            TransportProtocol::Tcp
         } else {
-            Transport::Udp
+            TransportProtocol::Udp
         };
         let at = transport.checksum_offset();
         let addresses = if is_ipv4 { &ip[12..20] } else { &ip[8..40] };
@@ -136,12 +136,12 @@ impl Big {
         let pseudo = slow_sum(&[addresses, &length, &[0, 0, 0, protocol]]);
         set_word(&mut part, at, pseudo);
         let gso_type = match (transport, is_ipv4) {
-            (Transport::Tcp, true) => GSO_TCP4,
-            (Transport::Tcp, false) => GSO_TCP6,
-            (Transport::Udp, _) => GSO_UDP,
+            (TransportProtocol::Tcp, true) => GSO_TCP4,
+            (TransportProtocol::Tcp, false) => GSO_TCP6,
+            (TransportProtocol::Udp, _) => GSO_UDP,
         };
         Self {
-            header: Header {
+            header: VirtioNetHeader {
                 flags: NEEDS_CHECKSUM,
                 gso_type,
                 header_length: (ip.len() + header_length) as u16,
@@ -174,14 +174,14 @@ impl Big {
 }
 
 /// What is written for packets that are sent one after the other.
-fn merged(packets: &[Bytes]) -> Vec<(Header, Vec<u8>)> {
+fn merged(packets: &[Bytes]) -> Vec<(VirtioNetHeader, Vec<u8>)> {
     let mut written = Vec::new();
-    let mut group = Group::default();
-    let mut write = |group: &Group| {
+    let mut group = PacketGroup::default();
+    let mut write = |group: &PacketGroup| {
         group.write(|pieces: &[IoSlice<'_>]| {
             let header = <[u8; HEADER_LENGTH]>::try_from(&*pieces[0]).unwrap();
             let packet = pieces[1..].iter().flat_map(|piece| piece.to_vec());
-            written.push((Header::parse(header), packet.collect()));
+            written.push((VirtioNetHeader::parse(header), packet.collect()));
         });
     };
     for packet in packets {
@@ -198,7 +198,7 @@ fn merged(packets: &[Bytes]) -> Vec<(Header, Vec<u8>)> {
     written
 }
 
-fn split_again(written: &[(Header, Vec<u8>)]) -> Vec<Bytes> {
+fn split_again(written: &[(VirtioNetHeader, Vec<u8>)]) -> Vec<Bytes> {
     let mut pieces = Vec::new();
     for (header, packet) in written {
         split(*header, packet, |piece| pieces.push(piece)).unwrap();
@@ -208,9 +208,9 @@ fn split_again(written: &[(Header, Vec<u8>)]) -> Vec<Bytes> {
 
 #[test]
 fn every_piece_is_whole_and_all_of_them_are_what_came() {
-    let mut random = Random::from_seed(1);
+    let mut random = SeededRandom::from_seed(1);
     for _ in 0..500 {
-        let big = Big::random(&mut random, false);
+        let big = GsoPacket::random(&mut random, false);
         let pieces = big.split();
         let mut all = Vec::new();
         for piece in &pieces {
@@ -219,9 +219,9 @@ fn every_piece_is_whole_and_all_of_them_are_what_came() {
             all.extend_from_slice(payload);
         }
         let transport = if big.is_tcp() {
-            Transport::Tcp
+            TransportProtocol::Tcp
         } else {
-            Transport::Udp
+            TransportProtocol::Udp
         };
         assert_eq!(all, payload_of((transport, big.transport())));
     }
@@ -229,9 +229,9 @@ fn every_piece_is_whole_and_all_of_them_are_what_came() {
 
 #[test]
 fn segments_count_on_and_flags_stay_at_their_end() {
-    let mut random = Random::from_seed(2);
+    let mut random = SeededRandom::from_seed(2);
     for _ in 0..200 {
-        let mut big = Big::random(&mut random, true);
+        let mut big = GsoPacket::random(&mut random, true);
         if !big.is_tcp() {
             continue;
         }
@@ -241,7 +241,8 @@ fn segments_count_on_and_flags_stay_at_their_end() {
         for (index, piece) in pieces.iter().enumerate() {
             let (_, part) = checked(piece);
             assert_eq!(long(part, 4), sequence);
-            sequence = sequence.wrapping_add(payload_of((Transport::Tcp, part)).len() as u32);
+            sequence =
+                sequence.wrapping_add(payload_of((TransportProtocol::Tcp, part)).len() as u32);
             let is_last = index + 1 == pieces.len();
             let ends = if is_last { FIN | PSH } else { 0 };
             let begins = if index == 0 { CWR } else { 0 };
@@ -256,13 +257,13 @@ fn segments_count_on_and_flags_stay_at_their_end() {
 
 #[test]
 fn what_is_merged_is_split_into_the_same_bytes() {
-    let mut random = Random::from_seed(3);
+    let mut random = SeededRandom::from_seed(3);
     let mut saved = 0;
     for _ in 0..500 {
         // Several flows in turn, each of them broken off somewhere.
         let mut packets = Vec::new();
         for _ in 0..1 + random.below(3) {
-            let mut big = Big::random(&mut random, true);
+            let mut big = GsoPacket::random(&mut random, true);
             if big.is_tcp() && random.below(2) == 0 {
                 *big.flags() |= PSH;
             }
@@ -283,9 +284,9 @@ fn what_is_merged_is_split_into_the_same_bytes() {
 
 #[test]
 fn a_run_of_one_flow_is_one_write() {
-    let mut random = Random::from_seed(4);
+    let mut random = SeededRandom::from_seed(4);
     for _ in 0..200 {
-        let big = Big::random(&mut random, true);
+        let big = GsoPacket::random(&mut random, true);
         let pieces = big.split();
         let written = merged(&pieces);
         assert_eq!(written.len(), pieces.len().div_ceil(64));
@@ -303,9 +304,9 @@ fn a_run_of_one_flow_is_one_write() {
 
 #[test]
 fn datagrams_with_a_standing_identification_are_merged() {
-    let mut random = Random::from_seed(5);
+    let mut random = SeededRandom::from_seed(5);
     let big = loop {
-        let big = Big::random(&mut random, true);
+        let big = GsoPacket::random(&mut random, true);
         if !big.is_tcp() && big.packet[0] == 0x45 && big.packet.len() > 3 * big.size + 28 {
             break big;
         }
@@ -338,10 +339,10 @@ fn datagrams_with_a_standing_identification_are_merged() {
 
 #[test]
 fn a_check_sum_that_can_be_written_in_two_ways_keeps_its_packet_alone() {
-    let mut random = Random::from_seed(12);
+    let mut random = SeededRandom::from_seed(12);
     let mut seen = [0; 2];
     while seen.iter().any(|count| *count < 20) {
-        let big = Big::random(&mut random, true);
+        let big = GsoPacket::random(&mut random, true);
         let pieces = big.split();
         if pieces.len() < 3 || big.size < 2 {
             continue;
@@ -349,8 +350,8 @@ fn a_check_sum_that_can_be_written_in_two_ways_keeps_its_packet_alone() {
         let part = payload_of(checked(&pieces[1])).len();
         let payload = pieces[1].len() - part;
         let (start, at) = match checked(&pieces[1]) {
-            (Transport::Tcp, part) => (pieces[1].len() - part.len(), 16),
-            (Transport::Udp, part) => (pieces[1].len() - part.len(), 6),
+            (TransportProtocol::Tcp, part) => (pieces[1].len() - part.len(), 16),
+            (TransportProtocol::Udp, part) => (pieces[1].len() - part.len(), 6),
         };
         // The payload takes up what the check sum had made good.
         let sum = u32::from(word(&pieces[1], start + at)) + u32::from(word(&pieces[1], payload));
@@ -374,9 +375,9 @@ fn a_check_sum_that_can_be_written_in_two_ways_keeps_its_packet_alone() {
 
 #[test]
 fn one_flipped_bit_keeps_a_packet_as_it_is() {
-    let mut random = Random::from_seed(6);
+    let mut random = SeededRandom::from_seed(6);
     for _ in 0..500 {
-        let big = Big::random(&mut random, true);
+        let big = GsoPacket::random(&mut random, true);
         let mut packets = big.split();
         let at = up_to(&mut random, packets.len() as u64 - 1);
         let mut damaged = packets[at].to_vec();
@@ -394,27 +395,27 @@ fn one_flipped_bit_keeps_a_packet_as_it_is() {
 
 #[test]
 fn what_is_said_to_be_damaged_stays_alone() {
-    let mut random = Random::from_seed(7);
+    let mut random = SeededRandom::from_seed(7);
     let pieces = loop {
-        let pieces = Big::random(&mut random, true).split();
+        let pieces = GsoPacket::random(&mut random, true).split();
         if pieces.len() >= 3 {
             break pieces;
         }
     };
-    let mut group = Group::default();
+    let mut group = PacketGroup::default();
     group.begin(pieces[0].clone(), true, MERGE_ALL);
     assert!(group.extend(pieces[1].clone(), false).is_err());
     group.begin(pieces[1].clone(), false, MERGE_ALL);
     assert!(group.extend(pieces[2].clone(), true).is_err());
-    group.begin(pieces[1].clone(), true, Merging::NONE);
+    group.begin(pieces[1].clone(), true, MergeOptions::NONE);
     assert!(group.extend(pieces[2].clone(), true).is_err());
 }
 
 #[test]
 fn a_single_packet_has_its_check_sum_completed() {
-    let mut random = Random::from_seed(8);
+    let mut random = SeededRandom::from_seed(8);
     for _ in 0..200 {
-        let mut big = Big::random(&mut random, false);
+        let mut big = GsoPacket::random(&mut random, false);
         big.header.gso_type = GSO_NONE;
         if big.packet[0] >> 4 == 4 {
             let start = usize::from(big.header.checksum_start);
@@ -424,11 +425,11 @@ fn a_single_packet_has_its_check_sum_completed() {
         assert_eq!(pieces.len(), 1);
         checked(&pieces[0]);
     }
-    let foreign = Header {
+    let foreign = VirtioNetHeader {
         flags: NEEDS_CHECKSUM,
         checksum_start: 3,
         checksum_offset: 2,
-        ..Header::default()
+        ..VirtioNetHeader::default()
     };
     let mut pieces = Vec::new();
     split(foreign, &[1, 2, 3, 4, 5, 6], |piece| pieces.push(piece)).unwrap();
@@ -437,9 +438,9 @@ fn a_single_packet_has_its_check_sum_completed() {
 
 #[test]
 fn nothing_that_is_handed_over_can_do_harm() {
-    let mut random = Random::from_seed(9);
+    let mut random = SeededRandom::from_seed(9);
     for round in 0..2_000 {
-        let mut big = Big::random(&mut random, round % 2 == 0);
+        let mut big = GsoPacket::random(&mut random, round % 2 == 0);
         let mut header = big.header.emit();
         for _ in 0..random.below(4) {
             header[up_to(&mut random, 9)] = random.below(256) as u8;
@@ -451,7 +452,7 @@ fn nothing_that_is_handed_over_can_do_harm() {
         if random.below(4) == 0 {
             big.packet.truncate(up_to(&mut random, 120));
         }
-        let header = Header::parse(header);
+        let header = VirtioNetHeader::parse(header);
         let mut pieces = Vec::new();
         let mut total = 0;
         let result = split(header, &big.packet, |piece| {
@@ -472,10 +473,10 @@ fn nothing_that_is_handed_over_can_do_harm() {
 #[test]
 fn a_kind_that_was_not_asked_for_is_refused() {
     const GSO_UFO: u8 = 3;
-    let header = Header {
+    let header = VirtioNetHeader {
         gso_type: GSO_UFO,
-        ..Header::default()
+        ..VirtioNetHeader::default()
     };
     let result = split(header, &[0x45; 100], |_| ());
-    assert_eq!(result, Err(Unsplittable::Kind(GSO_UFO)));
+    assert_eq!(result, Err(SplitError::Kind(GSO_UFO)));
 }

@@ -3,10 +3,13 @@
 //! What tells best decides: waits at the very rate of the bucket, the spacing of what leaves before a loss, how close
 //! packets come upon each other there, and only then how long they wait, for that may be for a line before it.
 
-use super::super::passage::{Fate, Passage};
+use super::super::passage::{PacketFate, PacketPassage};
 use super::super::statistics::quantile;
-use super::spacing::Spacing;
-use super::{Bucket, EXPLAINED, FASTER_LINE, LEAST_LOSSES, QUEUE_PACKETS, SAME_RATE, Seen};
+use super::spacing::LossSpacing;
+use super::{
+    EXPLAINED, FASTER_LINE, LEAST_LOSSES, LossExplanation, PassageObservation, QUEUE_PACKETS,
+    SAME_RATE,
+};
 
 /// The share of the deficit at losses that waits, where nothing tells at what rate it leaves.
 const WAITING_SHARE: f64 = 0.12;
@@ -28,9 +31,9 @@ const EXPLAINED_BY_FAR: f64 = 0.9;
 
 /// What is seen at the losses that a bucket explains.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct AtLosses {
+pub(super) struct LossEvidence {
     /// At what spaces packets leave right before.
-    pub(super) spacing: Option<Spacing>,
+    pub(super) spacing: Option<LossSpacing>,
     /// Whether packets that wait leave no faster than the bucket lets them.
     pub(super) leaves_at_rate: bool,
     /// Whether packets wait there for what drops.
@@ -43,11 +46,11 @@ pub(super) struct AtLosses {
     is_seen: bool,
 }
 
-impl AtLosses {
+impl LossEvidence {
     /// Whether packets are seen not to wait for what drops, which it does at a deficit of so many.
     pub(super) fn shows_no_wait(&self, deficit_packets: f64) -> bool {
         match (self.top_wait, self.bunched) {
-            _ if self.spacing == Some(Spacing::Unchanged) => true,
+            _ if self.spacing == Some(LossSpacing::Unchanged) => true,
             (_, Some(bunched)) => bunched >= BUNCHED,
             // No queue is as short as that.
             (Some(packets), None) => {
@@ -58,8 +61,8 @@ impl AtLosses {
     }
 }
 
-impl Seen {
-    pub(super) fn at_losses(&self, bucket: &Bucket) -> AtLosses {
+impl PassageObservation {
+    pub(super) fn at_losses(&self, bucket: &LossExplanation) -> LossEvidence {
         let waiting = bucket.rate * bucket.wait;
         // What waits before a policer waits for a faster line, and leaves at its rate.
         let leaves_at_rate = match self.waiting_rate {
@@ -72,7 +75,7 @@ impl Seen {
         let waits_long = waiting > QUEUE_PACKETS * self.packet + 2.0 * self.noise * bucket.rate
             && leaves_at_rate;
         // What is lost by chance tells nothing of a queue.
-        let own = self.without(self.by_chance.clone());
+        let own = self.without(self.is_random.clone());
         let own = match own.lost {
             0..LEAST_LOSSES => self.clone(),
             _ => own,
@@ -86,7 +89,9 @@ impl Seen {
         let is_bunched = bunched.is_some_and(|bunched| bunched > MOST_BUNCHED);
         let spacing = match own.spacing(bucket.rate) {
             // What leaves at the rate right before losses may have been sent so, for acknowledgements came so.
-            Some(Spacing::Queued(_)) if hardly_waits || is_bunched => Some(Spacing::Unchanged),
+            Some(LossSpacing::Queued(_)) if hardly_waits || is_bunched => {
+                Some(LossSpacing::Unchanged)
+            }
             spacing => spacing,
         };
         // What waits where there is hardly any room, and leaves at the very rate that tells the losses, waits for
@@ -97,7 +102,7 @@ impl Seen {
         });
         let waits = match (top_wait, bunched) {
             _ if is_its_queue => true,
-            _ if spacing.is_some() => spacing != Some(Spacing::Unchanged),
+            _ if spacing.is_some() => spacing != Some(LossSpacing::Unchanged),
             (_, Some(bunched)) => bunched < BUNCHED,
             // Where it is known what packets wait for before they reach what drops.
             (Some(packets), None) if self.early_line.is_some() => {
@@ -109,7 +114,7 @@ impl Seen {
             }
             _ => waits_long,
         };
-        AtLosses {
+        LossEvidence {
             spacing,
             leaves_at_rate,
             waits,
@@ -139,13 +144,13 @@ impl Seen {
         if !self.is_behind || self.packet / rate < TOLD_APART {
             return None;
         }
-        let mut seen: Vec<&Passage> = self.passages.iter().collect();
+        let mut seen: Vec<&PacketPassage> = self.passages.iter().collect();
         seen.sort_by(|a, b| a.seen.total_cmp(&b.seen));
         let (mut all, mut close, mut closest) = (0, 0, 0);
         let mut last = f64::NEG_INFINITY;
-        let mut passed: Vec<&Passage> = Vec::new();
+        let mut passed: Vec<&PacketPassage> = Vec::new();
         for passage in seen {
-            if passage.fate != Fate::Lost {
+            if passage.fate != PacketFate::Lost {
                 passed.push(passage);
                 continue;
             }
@@ -170,7 +175,7 @@ impl Seen {
         let mut episode: Vec<f64> = Vec::new();
         let mut last = f64::NEG_INFINITY;
         for (passage, wait) in self.passages.iter().zip(&self.waits) {
-            let (Fate::Lost, Some(wait)) = (passage.fate, wait) else {
+            let (PacketFate::Lost, Some(wait)) = (passage.fate, wait) else {
                 continue;
             };
             if passage.sent - last > self.rtt.max(0.001) {

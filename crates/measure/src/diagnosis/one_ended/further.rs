@@ -9,14 +9,14 @@
 
 use super::super::bucket::split;
 use super::super::line::line_waits;
-use super::super::passage::{Fate, Passage, Stream};
+use super::super::passage::{HostStream, PacketFate, PacketPassage};
 use super::tokens::departures;
-use super::{FASTER_LINE, FULL_EXPLAINS, Seen, noise};
+use super::{FASTER_LINE, FULL_EXPLAINS, PassageObservation, noise};
 
-impl Seen {
+impl PassageObservation {
     /// What the passages show before a line by which all of them go; `None` where nothing slower shows there, so that
     /// it may be the line itself that drops.
-    pub(super) fn before_further(stream: &Stream, line: f64) -> Option<Self> {
+    pub(super) fn before_further(stream: &HostStream, line: f64) -> Option<Self> {
         let passages = before_further(&stream.passages, line, noise(stream.place));
         let mut seen = Self {
             behind_further: Some(stream.passages.clone()),
@@ -25,7 +25,7 @@ impl Seen {
         let is_slower = |rate: f64| rate * FASTER_LINE < line;
         let bucket = seen.bucket();
         // No bucket lets more through than the line behind it, or that would drop as well.
-        let edge = bucket.and_then(|bucket| seen.told_edge(bucket.rate));
+        let edge = bucket.and_then(|bucket| seen.distinct_edge(bucket.rate));
         if bucket.is_some_and(|bucket| !is_slower(bucket.rate))
             || edge.is_some_and(|edge| !is_slower(edge.rate))
         {
@@ -42,12 +42,12 @@ impl Seen {
 }
 
 /// The passages without the waits of those that leave right behind others at the rate of a line behind what drops.
-fn before_further(passages: &[Passage], line: f64, noise: f64) -> Vec<Passage> {
+fn before_further(passages: &[PacketPassage], line: f64, noise: f64) -> Vec<PacketPassage> {
     /// By how much later a packet may leave and still be right behind the other, in packets' time.
     const RIGHT_BEHIND: f64 = 0.25;
     let mut free = 0.0_f64;
-    let hidden = |(passage, left): (&Passage, Option<f64>)| {
-        if passage.fate == Fate::Lost {
+    let hidden = |(passage, left): (&PacketPassage, Option<f64>)| {
+        if passage.fate == PacketFate::Lost {
             return *passage;
         }
         let reached = passage.sent.max(free);
@@ -57,9 +57,9 @@ fn before_further(passages: &[Passage], line: f64, noise: f64) -> Vec<Passage> {
         // What is seen to leave sets right when the line is free again.
         free = left.unwrap_or(reached) + served;
         let is_hidden = waits && left.is_some_and(|left| left < latest);
-        Passage {
+        PacketPassage {
             fate: match is_hidden {
-                true => Fate::Passed(None),
+                true => PacketFate::Passed(None),
                 false => passage.fate,
             },
             ..*passage
@@ -70,11 +70,11 @@ fn before_further(passages: &[Passage], line: f64, noise: f64) -> Vec<Passage> {
 }
 
 /// What each packet waits for a line that drops what it has no room for: nothing waits for that.
-fn own_waits(passages: &[Passage], line: f64) -> Vec<f64> {
-    let taking_turns = passages.iter().map(|passage| Passage {
+fn own_waits(passages: &[PacketPassage], line: f64) -> Vec<f64> {
+    let taking_turns = passages.iter().map(|passage| PacketPassage {
         bytes: match passage.fate {
-            Fate::Lost => 0.0,
-            Fate::Passed(_) => passage.bytes,
+            PacketFate::Lost => 0.0,
+            PacketFate::Passed(_) => passage.bytes,
         },
         ..*passage
     });
@@ -87,7 +87,7 @@ mod tests {
 
     /// Flights of a hundred packets at 40 Mbit/s to a shaper of 8 Mbit/s and 30 kB with room for five to wait, or to
     /// a policer of that; behind it a line of 32 Mbit/s.
-    fn passages(room: f64) -> Vec<(Passage, f64)> {
+    fn passages(room: f64) -> Vec<(PacketPassage, f64)> {
         const PACKET: f64 = 1_500.0;
         let (rate, line) = (1e6, 4e6);
         let (mut tokens, mut last, mut free) = (30_000.0_f64, 0.0, 0.0_f64);
@@ -102,13 +102,13 @@ mod tests {
                 tokens -= PACKET;
                 free = reached + PACKET / line;
             }
-            let passage = Passage {
+            let passage = PacketPassage {
                 sent: at,
                 seen: at,
                 bytes: PACKET,
                 fate: match is_lost {
-                    true => Fate::Lost,
-                    false => Fate::Passed(Some(reached - at)),
+                    true => PacketFate::Lost,
+                    false => PacketFate::Passed(Some(reached - at)),
                 },
             };
             (passage, waits)
@@ -120,11 +120,11 @@ mod tests {
     fn what_still_shows_is_what_packets_wait_before_the_line() {
         for room in [0.0, 5.0] {
             let all = passages(room);
-            let seen: Vec<Passage> = all.iter().map(|(passage, _)| *passage).collect();
+            let seen: Vec<PacketPassage> = all.iter().map(|(passage, _)| *passage).collect();
             let (mut shown, mut long) = (0, 0);
             let left = before_further(&seen, 4e6, 0.000_05);
             for (passage, (_, waits)) in left.iter().zip(&all) {
-                if let Fate::Passed(Some(wait)) = passage.fate {
+                if let PacketFate::Passed(Some(wait)) = passage.fate {
                     assert!((wait - waits).abs() < 0.000_2, "{room}: {wait} {waits}");
                     shown += 1;
                     long += usize::from(wait > 0.001);
@@ -137,13 +137,18 @@ mod tests {
 
     #[test]
     fn what_drops_at_the_line_waits_for_nothing_that_was_dropped() {
-        let at_once = |fate: Fate| Passage {
+        let at_once = |fate: PacketFate| PacketPassage {
             sent: 0.0,
             seen: 0.0,
             bytes: 1_000.0,
             fate,
         };
-        let passages = [Fate::Passed(None), Fate::Lost, Fate::Passed(None)].map(at_once);
+        let passages = [
+            PacketFate::Passed(None),
+            PacketFate::Lost,
+            PacketFate::Passed(None),
+        ]
+        .map(at_once);
         assert_eq!(own_waits(&passages, 1e6), [0.0, 0.001, 0.001]);
     }
 }

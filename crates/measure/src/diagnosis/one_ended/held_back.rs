@@ -1,16 +1,16 @@
 //! Tests: a transfer that a host's window or buffer holds back is told from one that its sender paces.
 
-use super::super::finding::Cause;
+use super::super::finding::DiagnosisCause;
 use super::diagnose_capture;
-use super::synthetic::{PAYLOAD, RTT_US, Synthetic};
+use super::synthetic::{PAYLOAD, RTT_US, SyntheticTransfer};
 
 /// The window that is named, if one is.
-fn window_of(transfer: &Synthetic) -> Option<u64> {
+fn window_of(transfer: &SyntheticTransfer) -> Option<u64> {
     let found = diagnose_capture(&transfer.segments()).remove(0);
     let held = found
         .findings
         .into_iter()
-        .find(|finding| finding.cause == Cause::HostWindow)?;
+        .find(|finding| finding.cause == DiagnosisCause::HostWindow)?;
     Some(held.parameters.window.expect("it is known").bytes())
 }
 
@@ -19,10 +19,10 @@ const HELD: u64 = 24 * PAYLOAD as u64;
 #[test]
 fn a_window_that_is_full_at_every_acknowledgement_is_named() {
     for way_percent in [0, 50, 100] {
-        let full = Synthetic {
+        let full = SyntheticTransfer {
             offered: |_| 36_200,
             way_percent,
-            ..Synthetic::default()
+            ..SyntheticTransfer::default()
         };
         let named = window_of(&full).unwrap_or_default();
         assert!(named.abs_diff(36_200) < 128, "{way_percent}: {named}");
@@ -32,52 +32,56 @@ fn a_window_that_is_full_at_every_acknowledgement_is_named() {
 /// The window of a connection for control is no part of what holds the data back.
 #[test]
 fn a_connection_for_control_beside_it_does_not_hide_it() {
-    let mut segments = Synthetic {
+    let mut segments = SyntheticTransfer {
         offered: |_| 36_200,
-        ..Synthetic::default()
+        ..SyntheticTransfer::default()
     }
     .segments();
-    let control = Synthetic {
+    let control = SyntheticTransfer {
         packets: 4,
         port: 40_001,
-        ..Synthetic::default()
+        ..SyntheticTransfer::default()
     };
     segments.extend(control.segments());
     segments.sort_by_key(|segment| segment.at);
     let found = diagnose_capture(&segments).remove(0);
     assert_eq!(found.connections, 2);
-    assert_eq!(found.findings[0].cause, Cause::HostWindow, "{found:?}");
+    assert_eq!(
+        found.findings[0].cause,
+        DiagnosisCause::HostWindow,
+        "{found:?}"
+    );
 }
 
 /// The receiver offers now a lot and now little, so that its usual window tells nothing of what goes through.
 #[test]
 fn a_window_that_moves_about_is_named_as_well() {
-    let moving = Synthetic {
+    let moving = SyntheticTransfer {
         packets: 6_000,
         flight: 1_000,
         offered: |number| match number / 1_000 % 2 {
             0 => 20 * PAYLOAD,
             _ => 80 * PAYLOAD,
         },
-        ..Synthetic::default()
+        ..SyntheticTransfer::default()
     };
     assert!(window_of(&moving).is_some());
 }
 
 #[test]
 fn a_senders_own_buffer_shows_by_what_it_keeps_under_way() {
-    assert_eq!(window_of(&Synthetic::default()), Some(HELD));
+    assert_eq!(window_of(&SyntheticTransfer::default()), Some(HELD));
 }
 
 #[test]
 fn a_sender_that_paces_is_not_held_back_by_a_window() {
-    let paced = Synthetic {
+    let paced = SyntheticTransfer {
         flight: 1_000,
         // A packet every 833 us, which is no part of the round trip, and some of them late.
         leaves: |number, _| {
             RTT_US + 833 * u64::from(number) + u64::from(number.wrapping_mul(2_654_435_761) >> 24)
         },
-        ..Synthetic::default()
+        ..SyntheticTransfer::default()
     };
     assert_eq!(window_of(&paced), None);
 }

@@ -1,10 +1,10 @@
 //! Whether a queue is managed: it drops before it is full.
 
-use super::super::passage::Fate;
+use super::super::passage::PacketFate;
 use super::super::statistics::quantile;
-use super::{FASTER_LINE, Seen};
+use super::{FASTER_LINE, PassageObservation};
 
-impl Seen {
+impl PassageObservation {
     /// Whether packets are dropped while others wait much longer, and hardly any where none waits: a queue
     /// that drops before it is full. A full queue lets nobody wait longer than those beside whom it drops, and
     /// chance does not spare who does not wait.
@@ -54,7 +54,7 @@ impl Seen {
             longer += f64::from(u8::from(wait > long));
             if wait < SHORT * usual {
                 short += 1.0;
-                lost_short += f64::from(u8::from(passage.fate == Fate::Lost));
+                lost_short += f64::from(u8::from(passage.fate == PacketFate::Lost));
             }
         }
         longer > MANY * all

@@ -3,40 +3,40 @@
 //! Without acknowledgements nothing tells what was lost from what passed, and of what was sent again all but the last
 //! would seem lost.
 
-use super::super::finding::{Cause, Finding};
-use super::super::passage::{Stream, Ways};
+use super::super::finding::{DiagnosisCause, DiagnosisFinding};
+use super::super::passage::{CapturedDirections, HostStream};
 
 const ADVICE: &str = "Capture both ways of the connections: both directions of a mirror port, no filter by \
                       source or destination, or on one of the two hosts, where all packets meet.";
 
 /// What is missing, if one way is.
-pub(super) fn one_way(stream: &Stream) -> Option<Finding> {
+pub(super) fn one_way(stream: &HostStream) -> Option<DiagnosisFinding> {
     let evidence = match stream.ways {
-        Ways::Both => return None,
-        Ways::DataAlone => format!(
+        CapturedDirections::Both => return None,
+        CapturedDirections::DataAlone => format!(
             "the capture holds no acknowledgements of these {} bytes: only one way was captured, and neither \
              losses nor waits show in it",
             stream.payload_bytes
         ),
-        Ways::AcknowledgementsAlone(bytes) => format!(
+        CapturedDirections::AcknowledgementsAlone(bytes) => format!(
             "the capture holds acknowledgements of {bytes} bytes and not the data: only one way was captured, \
              and neither losses nor waits show in it"
         ),
     };
-    Some(Finding::new(Cause::Unknown, 0.95, evidence).advising(ADVICE))
+    Some(DiagnosisFinding::new(DiagnosisCause::Unknown, 0.95, evidence).advising(ADVICE))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::segment::Segment;
-    use super::super::synthetic::Synthetic;
-    use super::super::{Transfer, diagnose_capture};
+    use super::super::super::segment::TcpSegment;
+    use super::super::synthetic::SyntheticTransfer;
+    use super::super::{TransferDiagnosis, diagnose_capture};
     use super::*;
 
     /// What is said of the segments that one of two hosts sent.
-    fn said_of(segments: Vec<Segment>, is_sender: bool) -> Vec<Transfer> {
+    fn said_of(segments: Vec<TcpSegment>, is_sender: bool) -> Vec<TransferDiagnosis> {
         let sender = segments[0].source;
-        let kept: Vec<Segment> = segments
+        let kept: Vec<TcpSegment> = segments
             .into_iter()
             .filter(|segment| (segment.source == sender) == is_sender)
             .collect();
@@ -46,8 +46,8 @@ mod tests {
     /// What was sent again is all whose fate would seem known.
     #[test]
     fn data_alone_is_no_loss_but_half_a_capture() {
-        let mut segments = Synthetic::default().segments();
-        let sent_again: Vec<Segment> = segments
+        let mut segments = SyntheticTransfer::default().segments();
+        let sent_again: Vec<TcpSegment> = segments
             .iter()
             .filter(|segment| segment.payload_bytes > 0)
             .step_by(20)
@@ -58,7 +58,7 @@ mod tests {
         assert_eq!(found.len(), 1);
         let finding = &found[0].findings[0];
         assert_eq!(found[0].findings.len(), 1, "{finding:?}");
-        assert_eq!(finding.cause, Cause::Unknown, "{finding:?}");
+        assert_eq!(finding.cause, DiagnosisCause::Unknown, "{finding:?}");
         assert!(
             finding.evidence[0].contains("no acknowledgements"),
             "{finding:?}"
@@ -68,10 +68,10 @@ mod tests {
 
     #[test]
     fn acknowledgements_alone_are_half_a_capture_too() {
-        let found = said_of(Synthetic::default().segments(), false);
+        let found = said_of(SyntheticTransfer::default().segments(), false);
         assert_eq!(found.len(), 1);
         let finding = &found[0].findings[0];
-        assert_eq!(finding.cause, Cause::Unknown, "{finding:?}");
+        assert_eq!(finding.cause, DiagnosisCause::Unknown, "{finding:?}");
         let bytes = "acknowledgements of 2896000 bytes and not the data";
         assert!(finding.evidence[0].contains(bytes), "{finding:?}");
         assert_eq!(found[0].payload.bytes(), 0);
@@ -80,10 +80,10 @@ mod tests {
 
     #[test]
     fn a_capture_of_both_ways_is_judged() {
-        let found = diagnose_capture(&Synthetic::default().segments());
+        let found = diagnose_capture(&SyntheticTransfer::default().segments());
         assert_eq!(found.len(), 1);
         assert!(
-            found[0].findings[0].cause != Cause::Unknown,
+            found[0].findings[0].cause != DiagnosisCause::Unknown,
             "{:?}",
             found[0]
         );

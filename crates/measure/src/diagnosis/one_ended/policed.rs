@@ -2,23 +2,23 @@
 
 use vocab::Probability;
 
-use super::super::bucket::{Account, best_account, deficits, goodput};
-use super::super::edge::{Edge, edge};
-use super::super::finding::{Cause, Finding, Parameters};
-use super::super::passage::{Fate, Passage, Stream, waits};
+use super::super::bucket::{BucketFit, best_account, deficits, goodput};
+use super::super::edge::{BucketEdge, edge};
+use super::super::finding::{CauseParameters, DiagnosisCause, DiagnosisFinding};
+use super::super::passage::{HostStream, PacketFate, PacketPassage, waits};
 use super::super::statistics::{confidence, quantile};
 use super::super::two_ended::{bitrate, bytes};
 use super::at_losses::TOP_WAIT_PACKETS;
-use super::spacing::Spacing;
+use super::spacing::LossSpacing;
 use super::{
-    ARRIVALS_EXPLAIN, Bucket, EXPLAINS_MORE, FAR_SHARE, FULL_EXPLAINS, LEAST_LOSSES,
-    POLICED_PACKETS, Seen,
+    ARRIVALS_EXPLAIN, EXPLAINS_MORE, FAR_SHARE, FULL_EXPLAINS, LEAST_LOSSES, LossExplanation,
+    POLICED_PACKETS, PassageObservation,
 };
 
-impl Seen {
+impl PassageObservation {
     /// Passages by when they were captured: behind what drops, when they arrived.
-    pub(super) fn arrivals(&self) -> Vec<Passage> {
-        let arrived = |index: usize| Passage {
+    pub(super) fn arrivals(&self) -> Vec<PacketPassage> {
+        let arrived = |index: usize| PacketPassage {
             sent: self.passages[index].seen,
             ..self.passages[index]
         };
@@ -35,12 +35,12 @@ impl Seen {
     }
 
     /// The same with those losses alone that come at an edge: what chance takes tells nothing of a queue.
-    fn losses_at(&self, edge: &Edge) -> Self {
+    fn losses_at(&self, edge: &BucketEdge) -> Self {
         let deficits = deficits(&self.at_bucket(), edge.rate, None);
         let mut is_left_out = vec![false; self.passages.len()];
         for (place, deficit) in self.order_at_bucket().into_iter().zip(deficits) {
             is_left_out[place] =
-                self.passages[place].fate == Fate::Lost && !edge.holds(deficit, self.packet);
+                self.passages[place].fate == PacketFate::Lost && !edge.holds(deficit, self.packet);
         }
         self.without(is_left_out)
     }
@@ -51,7 +51,7 @@ impl Seen {
         let mut seen = self.clone();
         seen.passages
             .retain(|_| !left_out.next().unwrap_or_default());
-        let is_lost = |passage: &&Passage| passage.fate == Fate::Lost;
+        let is_lost = |passage: &&PacketPassage| passage.fate == PacketFate::Lost;
         seen.lost = seen.passages.iter().filter(is_lost).count();
         seen.waits = waits(&seen.passages);
         seen
@@ -59,7 +59,7 @@ impl Seen {
 
     /// The passages as a bucket saw them that lets nothing wait: what they waited, they waited for a line before
     /// it. What is lost, or not known, came right behind the one before.
-    fn at_bucket(&self) -> Vec<Passage> {
+    fn at_bucket(&self) -> Vec<PacketPassage> {
         if self.is_behind {
             return self.arrivals();
         }
@@ -67,7 +67,7 @@ impl Seen {
         let reached = self.passages.iter().zip(self.departures(&self.passages));
         let reached = reached.map(|(passage, left)| {
             last = last.max(left.unwrap_or(passage.sent));
-            Passage {
+            PacketPassage {
                 sent: last,
                 ..*passage
             }
@@ -76,7 +76,7 @@ impl Seen {
     }
 
     /// The bucket whose edge tells the losses best; `likely` is a rate that it may have.
-    fn edge(&self, likely: f64) -> Option<Edge> {
+    fn edge(&self, likely: f64) -> Option<BucketEdge> {
         /// What a burst leaves of what passes between losses, at least.
         const LEAST_SHARE: f64 = 1.0 / 16.0;
         let passages = self.at_bucket();
@@ -91,16 +91,16 @@ impl Seen {
 
     /// What a bucket explains of the passages as they reach it, or leave it: behind one, the arrivals themselves tell
     /// its losses, to the packet.
-    fn at_bucket_explained(&self) -> Option<Account> {
+    fn at_bucket_explained(&self) -> Option<BucketFit> {
         if self.lost < LEAST_LOSSES {
             return None;
         }
         let reached = self.at_bucket();
         let scale = (self.rtt, self.packet);
         let search =
-            |account: &dyn Fn(f64) -> Account| best_account(&reached, None, 0, scale, account);
-        let from_start = search(&|rate| Account::from_start(&reached, rate, None))?;
-        let followed = search(&|rate| Account::followed(&reached, rate, None, scale.1));
+            |account: &dyn Fn(f64) -> BucketFit| best_account(&reached, None, 0, scale, account);
+        let from_start = search(&|rate| BucketFit::from_start(&reached, rate, None))?;
+        let followed = search(&|rate| BucketFit::followed(&reached, rate, None, scale.1));
         let account = followed
             .filter(|better| better.explained > from_start.explained + EXPLAINS_MORE)
             .unwrap_or(from_start);
@@ -108,11 +108,11 @@ impl Seen {
     }
 
     /// The policer whose losses are told by when packets reach it.
-    pub(super) fn policed_at_bucket(&self) -> Option<Bucket> {
+    pub(super) fn policed_at_bucket(&self) -> Option<LossExplanation> {
         let account = self
             .at_bucket_explained()
             .filter(|account| account.explained > ARRIVALS_EXPLAIN)?;
-        Some(Bucket {
+        Some(LossExplanation {
             rate: account.rate,
             explained: account.explained,
             deficit: account.deficit,
@@ -125,10 +125,10 @@ impl Seen {
     /// The shaper behind whose tokens no more than two packets may wait: a policer, as between two ends.
     pub(super) fn polices(
         &self,
-        shaper: Option<&Finding>,
+        shaper: Option<&DiagnosisFinding>,
         explained: f64,
-        stream: &Stream,
-    ) -> Option<Finding> {
+        stream: &HostStream,
+    ) -> Option<DiagnosisFinding> {
         /// A queue of two places has less when it drops, one of three more. Hosts only add to it.
         const LAST_PLACE: f64 = 1.95;
         /// ... and neither has as little: then others were lost while nothing waited.
@@ -152,10 +152,10 @@ impl Seen {
                 explained * 100.0
             );
             let sure = confidence(explained / FULL_EXPLAINS);
-            Finding::new(Cause::Policer, sure, evidence).with(Parameters {
+            DiagnosisFinding::new(DiagnosisCause::Policer, sure, evidence).with(CauseParameters {
                 rate: Some(rate),
                 burst: Some(burst),
-                ..Parameters::default()
+                ..CauseParameters::default()
             })
         })
     }
@@ -173,14 +173,14 @@ impl Seen {
 
     /// The edge that tells a policer's rate: no other rate has as much evidence, and many losses come there. What
     /// has few, or meets it in flights that are all alike, does not tell the rate.
-    pub(super) fn told_edge(&self, likely: f64) -> Option<Edge> {
+    pub(super) fn distinct_edge(&self, likely: f64) -> Option<BucketEdge> {
         const MANY: f64 = 0.2;
         self.edge(likely)
             .filter(|edge| edge.is_only && edge.lost as f64 >= MANY * self.lost as f64)
     }
 
     /// A bucket whose own losses chance outnumbers: no deficit tells most losses, but an edge tells some.
-    pub(super) fn bucket_among_chance(&self, likely: f64) -> Vec<Finding> {
+    pub(super) fn bucket_among_random_loss(&self, likely: f64) -> Vec<DiagnosisFinding> {
         /// Losses and nats below which nothing is said; a search among some ten thousand edges finds
         /// fifteen nats in chance alone.
         const LEAST_LOSSES: usize = 8;
@@ -193,14 +193,14 @@ impl Seen {
             return Vec::new();
         };
         let chance = self.random_loss_beside(edge.lost);
-        if let Some(Spacing::Queued(rate)) = self.losses_at(&edge).spacing(edge.rate) {
+        if let Some(LossSpacing::Queued(rate)) = self.losses_at(&edge).spacing(edge.rate) {
             let shaper = self.shaper(rate);
             return match shaper {
                 Some(shaper) => [shaper].into_iter().chain(chance).collect(),
                 None => Vec::new(),
             };
         }
-        let account = Account {
+        let account = BucketFit {
             rate: edge.rate,
             explained: 0.0,
             deficit: edge.full,
@@ -225,16 +225,17 @@ impl Seen {
             edge.lost, self.lost, edge.passed
         );
         let sure = confidence(edge.evidence / LEAST_EVIDENCE).min(0.9);
-        let policer = Finding::new(Cause::Policer, sure, evidence).with(Parameters {
-            rate,
-            burst: Some(bytes(edge.full + 0.5 * self.packet)),
-            ..Parameters::default()
-        });
+        let policer =
+            DiagnosisFinding::new(DiagnosisCause::Policer, sure, evidence).with(CauseParameters {
+                rate,
+                burst: Some(bytes(edge.full + 0.5 * self.packet)),
+                ..CauseParameters::default()
+            });
         [policer].into_iter().chain(chance).collect()
     }
 
     /// Losses beside a policer that come while its bucket is half full or more: by chance.
-    pub(super) fn chance_far_from(&self, edge: &Edge) -> Option<Finding> {
+    pub(super) fn random_loss_far_from(&self, edge: &BucketEdge) -> Option<DiagnosisFinding> {
         /// Losses, and the share of what finds so much room, below which an error of the level may be why.
         const LEAST_LOSSES: usize = 20;
         const LEAST_LOSS: f64 = 0.003;
@@ -245,7 +246,7 @@ impl Seen {
         let (mut lost, mut all) = (0, 0);
         for (passage, _) in far {
             all += 1;
-            lost += usize::from(passage.fate == Fate::Lost);
+            lost += usize::from(passage.fate == PacketFate::Lost);
         }
         let loss = lost as f64 / f64::from(all);
         (lost >= LEAST_LOSSES && loss > LEAST_LOSS).then(|| {
@@ -253,10 +254,12 @@ impl Seen {
                 "{lost} of {all} packets were lost that found half a bucket's room or more"
             );
             let sure = confidence(lost as f64 / LEAST_LOSSES as f64).min(0.9);
-            Finding::new(Cause::RandomLoss, sure, evidence).with(Parameters {
-                loss: Probability::from_fraction(loss),
-                ..Parameters::default()
-            })
+            DiagnosisFinding::new(DiagnosisCause::RandomLoss, sure, evidence).with(
+                CauseParameters {
+                    loss: Probability::from_fraction(loss),
+                    ..CauseParameters::default()
+                },
+            )
         })
     }
 }

@@ -10,10 +10,10 @@
 //! them. Such a line is told from the queue by what was dropped: behind the line it has taken its turn there, and
 //! leaves a gap; a queue leaves none.
 
-use super::super::passage::{Fate, Passage};
+use super::super::passage::{PacketFate, PacketPassage};
 use super::super::statistics::quantile;
 use super::waiting::densest;
-use super::{FASTER_LINE, Seen};
+use super::{FASTER_LINE, PassageObservation};
 
 /// Times that a capture cannot tell apart.
 const TOLD_APART: f64 = 60e-6;
@@ -35,7 +35,7 @@ const PLACE: f64 = 0.8;
 
 /// What the gaps before losses show.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Spacing {
+pub(super) enum LossSpacing {
     /// They are those of a line of so many bytes per second, and not the sender's.
     Queued(f64),
     /// They are the sender's.
@@ -44,7 +44,7 @@ pub(super) enum Spacing {
 
 /// Two packets that passed, with none lost in between.
 #[derive(Clone, Copy, Debug)]
-struct Gap {
+struct PacketGap {
     /// Bytes of the later one, and of those between whose departures are not known.
     bytes: f64,
     /// Seconds between them when they left ...
@@ -53,9 +53,9 @@ struct Gap {
     sent: f64,
 }
 
-impl Seen {
+impl PassageObservation {
     /// `rate` is that of the bucket that explains losses best.
-    pub(super) fn spacing(&self, rate: f64) -> Option<Spacing> {
+    pub(super) fn spacing(&self, rate: f64) -> Option<LossSpacing> {
         let order = match self.is_behind {
             true => self.arrivals(),
             false => self.passages.clone(),
@@ -66,7 +66,8 @@ impl Seen {
             true => steady_across_losses(&order, &departures),
             false => None,
         };
-        let before = |line: f64| before_losses(&order, &departures, self.told_apart(line) * line);
+        let before =
+            |line: f64| before_losses(&order, &departures, self.shortest_useful_gap(line) * line);
         let mut leaving: Vec<f64> = before(rate)
             .iter()
             .filter(|gap| gap.left > 0.0)
@@ -103,14 +104,18 @@ impl Seen {
                 .and_then(|mut backlogs| quantile(&mut backlogs, 0.9))
                 .is_some_and(|high| high < PLACE);
         match queued + unchanged {
-            _ if is_always_empty => Some(Spacing::Unchanged),
-            _ if is_full && across.is_some() => Some(Spacing::Queued(line)),
-            0..LEAST_GAPS if is_empty && queued <= unchanged => Some(Spacing::Unchanged),
-            0..LEAST_GAPS => steady.filter(|_| queued >= unchanged).map(Spacing::Queued),
-            _ if share >= QUEUED => Some(Spacing::Queued(line)),
+            _ if is_always_empty => Some(LossSpacing::Unchanged),
+            _ if is_full && across.is_some() => Some(LossSpacing::Queued(line)),
+            0..LEAST_GAPS if is_empty && queued <= unchanged => Some(LossSpacing::Unchanged),
+            0..LEAST_GAPS => steady
+                .filter(|_| queued >= unchanged)
+                .map(LossSpacing::Queued),
+            _ if share >= QUEUED => Some(LossSpacing::Queued(line)),
             // Over several packets' time a bucket may have begun to drop only at the end of it.
-            _ if share <= UNCHANGED && self.told_apart(line) * line < 2.0 * self.packet => {
-                Some(Spacing::Unchanged)
+            _ if share <= UNCHANGED
+                && self.shortest_useful_gap(line) * line < 2.0 * self.packet =>
+            {
+                Some(LossSpacing::Unchanged)
             }
             _ => None,
         }
@@ -147,10 +152,10 @@ impl Seen {
         let mut backlogs = Vec::new();
         for (passage, left) in self.passages.iter().zip(departures) {
             match passage.fate {
-                Fate::Lost => {
+                PacketFate::Lost => {
                     backlogs.extend(last.map(|left| (left - passage.sent) * rate / self.packet))
                 }
-                Fate::Passed(_) => last = left,
+                PacketFate::Passed(_) => last = left,
             }
         }
         (backlogs.len() >= LEAST_KNOWN).then_some(backlogs)
@@ -165,7 +170,7 @@ impl Seen {
     }
 
     /// The shortest gap that tells anything of a line, in seconds.
-    fn told_apart(&self, line: f64) -> f64 {
+    fn shortest_useful_gap(&self, line: f64) -> f64 {
         match self.is_behind {
             true if self.packet / line < TOLD_APART => TOLD_APART / SAME_BEHIND,
             true => 0.0,
@@ -174,7 +179,7 @@ impl Seen {
     }
 
     /// How many gaps are those of a line, and how many the sender's; what may be either does not count.
-    fn votes(&self, gaps: &[Gap], line: f64) -> (usize, usize) {
+    fn votes(&self, gaps: &[PacketGap], line: f64) -> (usize, usize) {
         let (mut queued, mut unchanged) = (0, 0);
         for gap in gaps {
             let (left, sent) = (gap.left * line / gap.bytes, gap.sent * line / gap.bytes);
@@ -202,7 +207,7 @@ impl Seen {
 /// leaves a gap in a queue as well, so that the shorter times count; behind the bottleneck, where others' packets may
 /// have come right before or behind a hole, the usual one.
 pub(super) fn across_losses(
-    passages: &[Passage],
+    passages: &[PacketPassage],
     departures: &[Option<f64>],
     is_behind: bool,
 ) -> Option<f64> {
@@ -212,7 +217,7 @@ pub(super) fn across_losses(
 
 /// Whether what passes between losses leaves at one rate, as from a queue: behind a bucket it leaves as it was sent,
 /// at whatever was next when there were tokens again. The rate, if so, where gaps are long enough to tell.
-fn steady_across_losses(passages: &[Passage], departures: &[Option<f64>]) -> Option<f64> {
+fn steady_across_losses(passages: &[PacketPassage], departures: &[Option<f64>]) -> Option<f64> {
     /// Gaps below which nothing is said, and the share that must be the same, to within so much.
     const LEAST: usize = 20;
     const NEARLY_ALL: f64 = 0.97;
@@ -227,11 +232,11 @@ fn steady_across_losses(passages: &[Passage], departures: &[Option<f64>]) -> Opt
         .then_some(1.0 / usual)
 }
 
-fn gaps_across_losses(passages: &[Passage], departures: &[Option<f64>]) -> Vec<f64> {
+fn gaps_across_losses(passages: &[PacketPassage], departures: &[Option<f64>]) -> Vec<f64> {
     let mut gaps = Vec::new();
     let (mut last, mut was_lost) = (None, false);
     for (passage, left) in passages.iter().zip(departures) {
-        let is_lost = passage.fate == Fate::Lost;
+        let is_lost = passage.fate == PacketFate::Lost;
         if !is_lost {
             if let (true, Some(last), Some(left)) = (was_lost, last, left) {
                 gaps.push((left - last) / passage.bytes);
@@ -244,13 +249,17 @@ fn gaps_across_losses(passages: &[Passage], departures: &[Option<f64>]) -> Vec<f
 }
 
 /// The gaps right before losses, over so many bytes at least.
-fn before_losses(passages: &[Passage], departures: &[Option<f64>], least: f64) -> Vec<Gap> {
+fn before_losses(
+    passages: &[PacketPassage],
+    departures: &[Option<f64>],
+    least: f64,
+) -> Vec<PacketGap> {
     /// Packets before a loss within which two known departures are looked for.
     const NEAR: usize = 64;
     let mut gaps = Vec::new();
     let mut was_lost = false;
     for (index, passage) in passages.iter().enumerate() {
-        let is_lost = passage.fate == Fate::Lost;
+        let is_lost = passage.fate == PacketFate::Lost;
         if is_lost && !was_lost {
             let near = index.saturating_sub(NEAR)..index;
             gaps.extend(last_gap(&passages[near.clone()], &departures[near], least));
@@ -262,16 +271,20 @@ fn before_losses(passages: &[Passage], departures: &[Option<f64>], least: f64) -
 
 /// Between the last two packets whose departures are known and between which there are so many bytes, with no loss
 /// among them.
-fn last_gap(passages: &[Passage], departures: &[Option<f64>], least: f64) -> Option<Gap> {
+fn last_gap(
+    passages: &[PacketPassage],
+    departures: &[Option<f64>],
+    least: f64,
+) -> Option<PacketGap> {
     let mut later: Option<(f64, f64)> = None;
     let mut bytes = 0.0;
     for (passage, left) in passages.iter().zip(departures).rev() {
-        if passage.fate == Fate::Lost {
+        if passage.fate == PacketFate::Lost {
             return None;
         }
         match (later, left) {
             (Some((later_left, later_sent)), Some(left)) if bytes >= least => {
-                return Some(Gap {
+                return Some(PacketGap {
                     bytes,
                     left: later_left - left,
                     sent: later_sent - passage.sent,
@@ -290,8 +303,8 @@ fn last_gap(passages: &[Passage], departures: &[Option<f64>], least: f64) -> Opt
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::finding::Cause;
-    use super::super::super::passage::{Place, Stream, Ways, Window};
+    use super::super::super::finding::DiagnosisCause;
+    use super::super::super::passage::{CapturePlace, CapturedDirections, HostStream, WindowLimit};
     use super::super::judge;
     use super::*;
 
@@ -300,7 +313,7 @@ mod tests {
 
     /// Flights of a hundred packets, as fast as `line`, to a bucket of 30 kB, behind which so many packets have room
     /// to wait; captured before the line, as the sender hands it its packets at once, or behind the bucket.
-    fn stream(room: f64, line: f64, place: Place) -> Stream {
+    fn stream(room: f64, line: f64, place: CapturePlace) -> HostStream {
         let (mut tokens, mut last, mut flight) = (30_000.0, 0.0, 0.0);
         let mut passages = Vec::new();
         for index in 0..4_000 {
@@ -317,17 +330,17 @@ mod tests {
                 tokens -= PACKET;
             }
             let fate = |since: f64| match is_lost {
-                true => Fate::Lost,
-                false => Fate::Passed(Some(at + waits - since)),
+                true => PacketFate::Lost,
+                false => PacketFate::Passed(Some(at + waits - since)),
             };
             passages.push(match place {
-                Place::Receiver => Passage {
+                CapturePlace::Receiver => PacketPassage {
                     sent: flight,
                     seen: at + waits,
                     bytes: PACKET,
                     fate: fate(flight),
                 },
-                Place::Sender | Place::Middle => Passage {
+                CapturePlace::Sender | CapturePlace::Middle => PacketPassage {
                     sent: at,
                     seen: at,
                     bytes: PACKET,
@@ -337,48 +350,56 @@ mod tests {
         }
         // A hole shows behind what came before it.
         for index in 1..passages.len() {
-            if passages[index].fate == Fate::Lost {
+            if passages[index].fate == PacketFate::Lost {
                 passages[index].seen = passages[index - 1].seen;
             }
         }
-        Stream {
+        HostStream {
             source: "192.0.2.1".parse().expect("an address"),
             destination: "192.0.2.2".parse().expect("an address"),
             connections: 1,
             begun_before: 0,
             payload_bytes: 0,
-            ways: Ways::Both,
+            ways: CapturedDirections::Both,
             left_out: 0,
             place,
             passages,
             least_rtt: Some(0.05),
-            window: Window::default(),
+            window: WindowLimit::default(),
         }
     }
 
     #[test]
     fn what_waits_before_a_loss_leaves_at_the_queues_rate_and_what_is_policed_as_it_was_sent() {
-        for place in [Place::Sender, Place::Receiver] {
+        for place in [CapturePlace::Sender, CapturePlace::Receiver] {
             for line in [8e6, 20e6] {
-                let queued = Seen::of(&stream(3.0, line, place)).spacing(0.9 * RATE);
-                let Some(Spacing::Queued(rate)) = queued else {
+                let queued = PassageObservation::of(&stream(3.0, line, place)).spacing(0.9 * RATE);
+                let Some(LossSpacing::Queued(rate)) = queued else {
                     panic!("{place:?} {line}: {queued:?}");
                 };
                 assert!((rate / RATE - 1.0).abs() < 0.03, "{place:?} {line}: {rate}");
-                let policed = Seen::of(&stream(0.0, line, place)).spacing(0.9 * RATE);
-                assert_eq!(policed, Some(Spacing::Unchanged), "{place:?} {line}");
+                let policed = PassageObservation::of(&stream(0.0, line, place)).spacing(0.9 * RATE);
+                assert_eq!(policed, Some(LossSpacing::Unchanged), "{place:?} {line}");
             }
         }
     }
 
     #[test]
     fn room_for_two_to_wait_polices_and_room_for_three_shapes() {
-        let named = |room: f64| -> Vec<Cause> {
-            let found = judge(&stream(room, 10e6, Place::Sender));
+        let named = |room: f64| -> Vec<DiagnosisCause> {
+            let found = judge(&stream(room, 10e6, CapturePlace::Sender));
             found.into_iter().map(|finding| finding.cause).collect()
         };
-        assert_eq!(named(2.0), [Cause::Policer]);
-        assert!(named(3.0).contains(&Cause::Shaper), "{:?}", named(3.0));
-        assert!(!named(3.0).contains(&Cause::Policer), "{:?}", named(3.0));
+        assert_eq!(named(2.0), [DiagnosisCause::Policer]);
+        assert!(
+            named(3.0).contains(&DiagnosisCause::Shaper),
+            "{:?}",
+            named(3.0)
+        );
+        assert!(
+            !named(3.0).contains(&DiagnosisCause::Policer),
+            "{:?}",
+            named(3.0)
+        );
     }
 }

@@ -4,14 +4,14 @@ use std::net::SocketAddr;
 
 use vocab::Time;
 
-use super::super::segment::{Options, Segment};
+use super::super::segment::{TcpOptions, TcpSegment};
 
 pub(super) const PAYLOAD: u32 = 1_448;
 pub(super) const RTT_US: u64 = 20_000;
 const SCALE: u8 = 7;
 
 /// A transfer whose packets leave when an acknowledgement makes room for them.
-pub(super) struct Synthetic {
+pub(super) struct SyntheticTransfer {
     pub(super) packets: u32,
     /// Packets under way at most, as the sender has it.
     pub(super) flight: u32,
@@ -25,7 +25,7 @@ pub(super) struct Synthetic {
     pub(super) port: u16,
 }
 
-impl Default for Synthetic {
+impl Default for SyntheticTransfer {
     fn default() -> Self {
         Self {
             packets: 2_000,
@@ -38,8 +38,8 @@ impl Default for Synthetic {
     }
 }
 
-impl Synthetic {
-    pub(super) fn segments(&self) -> Vec<Segment> {
+impl SyntheticTransfer {
+    pub(super) fn segments(&self) -> Vec<TcpSegment> {
         let sender = SocketAddr::from(([192, 0, 2, 1], self.port));
         let receiver = SocketAddr::from(([192, 0, 2, 2], 443));
         let way = RTT_US / 2 * self.way_percent / 100;
@@ -49,7 +49,7 @@ impl Synthetic {
                 false => (sender, receiver, way),
             };
             let clock = |at: u64| 1_000 + (at / 1_000) as u32;
-            Segment {
+            TcpSegment {
                 at: Time::from_nanos((sent_us + seen) * 1_000),
                 source: here,
                 destination: there,
@@ -60,20 +60,20 @@ impl Synthetic {
                 window: 0xffff,
                 payload_bytes: 0,
                 header_bytes: 52,
-                options: Options {
+                options: TcpOptions {
                     stamps: Some((clock(sent_us), clock(sent_us.saturating_sub(RTT_US / 2)))),
-                    ..Options::default()
+                    ..TcpOptions::default()
                 },
             }
         };
-        let opening = |at: u64, is_answer: bool| Segment {
+        let opening = |at: u64, is_answer: bool| TcpSegment {
             sequence: 0,
             acknowledgement: is_answer.then_some(1),
             opens: true,
-            options: Options {
+            options: TcpOptions {
                 segment_bytes: Some(1_460),
                 window_scale: Some(SCALE),
-                ..Options::default()
+                ..TcpOptions::default()
             },
             ..segment(at, is_answer)
         };
@@ -91,12 +91,12 @@ impl Synthetic {
             // No packet overtakes the one before.
             let at = (self.leaves)(number, free).max(sent.last().map_or(0, |last| last + 10));
             sent.push(at);
-            segments.push(Segment {
+            segments.push(TcpSegment {
                 sequence: 1 + number * PAYLOAD,
                 payload_bytes: PAYLOAD,
                 ..segment(at, false)
             });
-            segments.push(Segment {
+            segments.push(TcpSegment {
                 acknowledgement: Some(1 + (number + 1) * PAYLOAD),
                 window: ((self.offered)(number) >> SCALE) as u16,
                 ..segment(at + RTT_US / 2, true)

@@ -2,13 +2,13 @@
 
 use std::net::SocketAddr;
 
-use vocab::{Random, Time};
+use vocab::{SeededRandom, Time};
 
-use super::super::segment::Options;
+use super::super::segment::TcpOptions;
 use super::super::statistics::looks;
 use super::*;
 
-const MOST: Most = Most {
+const MOST: PacketLimits = PacketLimits {
     of_stream: 20_000,
     of_all: 30_000,
 };
@@ -16,7 +16,7 @@ const MOST: Most = Most {
 const LOOKS: u64 = 3_000;
 
 /// A transfer's segments, of which a share has one field or another bent, or whole stretches missing.
-fn bent(segments: u32, share: f64, random: &mut Random) -> Vec<Segment> {
+fn bent(segments: u32, share: f64, random: &mut SeededRandom) -> Vec<TcpSegment> {
     let address =
         |host: u64, port: u64| SocketAddr::from(([10, 0, 0, host as u8], 1_000 + port as u16));
     let mut sequence = 0_u32;
@@ -30,7 +30,7 @@ fn bent(segments: u32, share: f64, random: &mut Random) -> Vec<Segment> {
         let port = if field == 1 { random.below(900) } else { 0 };
         let (here, there) = (address(host, port), address(20, 0));
         let blocks = [(0, 1), (1, 2), (2, 3), (3, 4)];
-        let segment = Segment {
+        let segment = TcpSegment {
             at: Time::from_nanos(match field {
                 2 => u64::from(any) * 1_000,
                 _ => u64::from(place) * 100_000,
@@ -55,7 +55,7 @@ fn bent(segments: u32, share: f64, random: &mut Random) -> Vec<Segment> {
                 (false, _) => 1_448,
             },
             header_bytes: 52,
-            options: Options {
+            options: TcpOptions {
                 segment_bytes: (place == 0).then_some(1_460),
                 window_scale: Some(7),
                 stamps: Some((place / 10, place / 10)),
@@ -80,7 +80,7 @@ fn bent(segments: u32, share: f64, random: &mut Random) -> Vec<Segment> {
 
 #[test]
 fn a_bent_capture_of_any_length_is_judged_in_so_many_looks_at_packets() {
-    let mut random = Random::from_seed(5);
+    let mut random = SeededRandom::from_seed(5);
     for share in [0.0, 0.001, 0.3, 1.0] {
         let segments = bent(200_000, share, &mut random);
         looks::take();
@@ -105,8 +105,8 @@ fn a_bent_capture_of_any_length_is_judged_in_so_many_looks_at_packets() {
 
 #[test]
 fn what_is_left_out_of_a_transfer_does_not_change_what_is_judged() {
-    let segments = bent(60_000, 0.0, &mut Random::from_seed(6));
-    let most = |of_stream: usize| Most { of_stream, ..MOST };
+    let segments = bent(60_000, 0.0, &mut SeededRandom::from_seed(6));
+    let most = |of_stream: usize| PacketLimits { of_stream, ..MOST };
     let cut = diagnose_within(&segments, most(10_000)).remove(0);
     let short = diagnose_within(&segments[..15_000], most(20_000)).remove(0);
     assert_eq!(short.left_out, ByteCount::new(0));

@@ -13,11 +13,11 @@
 
 use std::borrow::Cow;
 
-use super::super::finding::{Cause, Finding, Parameters};
-use super::super::passage::{Fate, Passage};
+use super::super::finding::{CauseParameters, DiagnosisCause, DiagnosisFinding};
+use super::super::passage::{PacketFate, PacketPassage};
 use super::super::statistics::confidence;
 use super::super::two_ended::{bitrate, bytes, seconds};
-use super::Seen;
+use super::PassageObservation;
 
 /// How well a rate is known: what leaves so little faster has spent nothing.
 const RATE_KNOWN: f64 = 0.005;
@@ -31,7 +31,7 @@ const BEYOND_PACKETS: f64 = 3.0;
 /// as one.
 const TOLD_APART: f64 = 60e-6;
 
-impl Seen {
+impl PassageObservation {
     /// The most bytes that left sooner than a plain line of a rate lets them.
     ///
     /// Between any two packets a line lets leave what its rate gives in that time. What is taken is the least that may
@@ -46,7 +46,7 @@ impl Seen {
         let (mut passed, mut lowest, mut most) = (0.0_f64, f64::INFINITY, 0.0_f64);
         let (mut last, mut ahead, mut lost) = (f64::NEG_INFINITY, f64::NEG_INFINITY, false);
         for (passage, left) in passages.iter().zip(self.departures(&passages)) {
-            if passage.fate == Fate::Lost {
+            if passage.fate == PacketFate::Lost {
                 lost = true;
                 continue;
             }
@@ -79,14 +79,14 @@ impl Seen {
                 (pending, flight) = (0.0, passage.sent);
             }
             match passage.fate {
-                Fate::Passed(None) => pending += passage.bytes,
-                Fate::Passed(Some(wait)) => {
+                PacketFate::Passed(None) => pending += passage.bytes,
+                PacketFate::Passed(Some(wait)) => {
                     if wait < TOLD_APART {
                         least = f64::min(least, pending);
                     }
                     pending = 0.0;
                 }
-                Fate::Lost => {}
+                PacketFate::Lost => {}
             }
         }
         if least.is_finite() { least } else { 0.0 }
@@ -94,17 +94,17 @@ impl Seen {
 
     /// The passages with when they left the last line: what a bucket has let pass at once has passed behind a further
     /// line as well, once that has caught up.
-    fn leaving(&self) -> &[Passage] {
+    fn leaving(&self) -> &[PacketPassage] {
         self.behind_further.as_deref().unwrap_or(&self.passages)
     }
 
     /// When each packet has left, where that is known.
-    pub(super) fn departures(&self, passages: &[Passage]) -> Vec<Option<f64>> {
+    pub(super) fn departures(&self, passages: &[PacketPassage]) -> Vec<Option<f64>> {
         departures(passages, self.is_behind)
     }
 
     /// A bucket before the queue.
-    pub(super) fn shaper(&self, rate: f64) -> Option<Finding> {
+    pub(super) fn shaper(&self, rate: f64) -> Option<DiagnosisFinding> {
         let burst = self.tokens_spent(rate);
         let least = f64::max(
             TOKEN_PACKETS * self.packet,
@@ -124,23 +124,25 @@ impl Seen {
                 bitrate(rate),
                 self.long_wait * 1e3
             );
-            Finding::new(Cause::Shaper, confidence(burst / least), evidence).with(Parameters {
-                rate: Some(bitrate(rate)),
-                burst: Some(bytes(burst)),
-                queue_delay: Some(seconds(self.long_wait)),
-                ..Parameters::default()
-            })
+            DiagnosisFinding::new(DiagnosisCause::Shaper, confidence(burst / least), evidence).with(
+                CauseParameters {
+                    rate: Some(bitrate(rate)),
+                    burst: Some(bytes(burst)),
+                    queue_delay: Some(seconds(self.long_wait)),
+                    ..CauseParameters::default()
+                },
+            )
         })
     }
 }
 
 /// When each packet has left, where that is known. A late acknowledgement is no late departure: nothing leaves after
 /// what came behind it.
-pub(super) fn departures(passages: &[Passage], is_behind: bool) -> Vec<Option<f64>> {
-    let left = |passage: &Passage| match passage.fate {
-        Fate::Lost => None,
-        Fate::Passed(_) if is_behind => Some(passage.seen),
-        Fate::Passed(wait) => wait.map(|wait| passage.sent + wait),
+pub(super) fn departures(passages: &[PacketPassage], is_behind: bool) -> Vec<Option<f64>> {
+    let left = |passage: &PacketPassage| match passage.fate {
+        PacketFate::Lost => None,
+        PacketFate::Passed(_) if is_behind => Some(passage.seen),
+        PacketFate::Passed(wait) => wait.map(|wait| passage.sent + wait),
     };
     let mut departures: Vec<Option<f64>> = passages.iter().map(left).collect();
     let mut earliest = f64::INFINITY;
@@ -153,12 +155,12 @@ pub(super) fn departures(passages: &[Passage], is_behind: bool) -> Vec<Option<f6
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::passage::{Place, Stream, Ways, Window};
+    use super::super::super::passage::{CapturePlace, CapturedDirections, HostStream, WindowLimit};
     use super::*;
 
     /// Flights of sixty packets, ten times as fast as the 8 Mbit/s at which they leave once a bucket's tokens are
     /// spent; some of the acknowledgements are late.
-    fn seen(burst: f64) -> Seen {
+    fn seen(burst: f64) -> PassageObservation {
         let (rate, mut room, mut at) = (1e6, burst, 0.0);
         let mut passages = Vec::new();
         for place in 0..600 {
@@ -171,28 +173,28 @@ mod tests {
             room -= 1_500.0;
             let free = f64::max(at, at - room / rate);
             let late = if place % 50 == 7 { 0.004 } else { 0.0 };
-            passages.push(Passage {
+            passages.push(PacketPassage {
                 sent: at,
                 seen: at,
                 bytes: 1_500.0,
                 fate: match place % 2 {
-                    0 => Fate::Passed(None),
-                    _ => Fate::Passed(Some(free - at + late)),
+                    0 => PacketFate::Passed(None),
+                    _ => PacketFate::Passed(Some(free - at + late)),
                 },
             });
         }
-        Seen::of(&Stream {
+        PassageObservation::of(&HostStream {
             source: "192.0.2.1".parse().expect("an address"),
             destination: "192.0.2.2".parse().expect("an address"),
             connections: 1,
             begun_before: 0,
             payload_bytes: 0,
-            ways: Ways::Both,
+            ways: CapturedDirections::Both,
             left_out: 0,
-            place: Place::Sender,
+            place: CapturePlace::Sender,
             passages,
             least_rtt: Some(0.05),
-            window: Window::default(),
+            window: WindowLimit::default(),
         })
     }
 

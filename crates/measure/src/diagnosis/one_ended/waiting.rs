@@ -1,15 +1,15 @@
 //! The rate at which packets leave while others wait.
 
 use super::super::bucket::goodput;
-use super::super::passage::Fate;
+use super::super::passage::PacketFate;
 use super::super::statistics::quantile;
-use super::Seen;
+use super::PassageObservation;
 
 /// Packets in a run that tells a rate, and in one of a queue that is never long enough for those.
 const LONG_RUN: f64 = 20.0;
 const SHORT_RUN: f64 = 3.0;
 
-impl Seen {
+impl PassageObservation {
     /// The rate at which packets leave that wait; the same where it is highest, and where what is lost counts as
     /// well.
     pub(super) fn find_waiting_rates(&self) -> (Option<f64>, Option<f64>, Option<f64>) {
@@ -48,7 +48,7 @@ impl Seen {
             if let Some((_, _, all)) = &mut run {
                 *all += passage.bytes;
             }
-            let Fate::Passed(wait) = passage.fate else {
+            let PacketFate::Passed(wait) = passage.fate else {
                 continue;
             };
             if let Some((_, served, _)) = &mut run {

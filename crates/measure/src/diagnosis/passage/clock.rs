@@ -1,23 +1,23 @@
 //! The sender's time stamps against the capture's clock.
 
-use super::{Half, What};
+use super::{ConnectionDirection, EventContent};
 
 /// How the two run.
-pub(super) struct Clock {
+pub(super) struct TimestampClock {
     first: u32,
     tick: f64,
     least: f64,
 }
 
-impl Clock {
+impl TimestampClock {
     /// `None` when there are no stamps, or they do not run like a clock.
-    pub(super) fn of(half: &Half) -> Option<Self> {
+    pub(super) fn of(half: &ConnectionDirection) -> Option<Self> {
         /// RFC 7323 §5.4: between 1 ms and 1 s; Linux 1 ms, others 10 ms or 4 ms.
         const TICKS: [f64; 4] = [0.001, 0.004, 0.01, 0.000_001];
         let stamped = || {
             half.events.iter().filter_map(|event| match &event.what {
-                What::Data { stamps, .. } => stamps.map(|(stamp, _)| (event.at, stamp)),
-                What::Ack { .. } => None,
+                EventContent::Data { stamps, .. } => stamps.map(|(stamp, _)| (event.at, stamp)),
+                EventContent::Ack { .. } => None,
             })
         };
         let (first_at, first) = stamped().next()?;

@@ -1,17 +1,17 @@
 //! How much of a capture is looked at.
 
-use super::{Event, Half, MOST_MISSING, What};
+use super::{CaptureEvent, ConnectionDirection, EventContent, MOST_MISSING};
 
 /// Packets that are looked at; what comes later is left out. Each is looked at in every step of every search.
 #[derive(Clone, Copy, Debug)]
-pub(in super::super) struct Most {
+pub(in super::super) struct PacketLimits {
     /// Of one stream: 380 MB in packets of Ethernet's size.
     pub(in super::super) of_stream: usize,
     /// Of all streams of a capture.
     pub(in super::super) of_all: usize,
 }
 
-impl Default for Most {
+impl Default for PacketLimits {
     fn default() -> Self {
         Self {
             of_stream: 1 << 18,
@@ -22,7 +22,7 @@ impl Default for Most {
 
 /// Cuts directions off before the segment with which they come to more packets than `most`; how many they come
 /// to then. `sizes` are their segments'.
-pub(super) fn cut_off(halves: &mut [Half], sizes: &[i64], most: usize) -> usize {
+pub(super) fn cut_off(halves: &mut [ConnectionDirection], sizes: &[i64], most: usize) -> usize {
     let both = halves.iter().zip(sizes);
     let mut packets: Vec<(usize, usize)> = both
         .flat_map(|(half, segment)| half.packets(*segment))
@@ -41,14 +41,14 @@ pub(super) fn cut_off(halves: &mut [Half], sizes: &[i64], most: usize) -> usize 
     all
 }
 
-impl Half {
+impl ConnectionDirection {
     /// Of each segment with data its place in the capture, and the packets of a size that it stands for, those
     /// that are missing before it included.
     fn packets(&self, segment: i64) -> impl Iterator<Item = (usize, usize)> {
         let mut highest: Option<i64> = None;
         let pieces = move |bytes: i64| ((bytes + segment - 1) / segment) as usize;
         self.events.iter().filter_map(move |event| {
-            let What::Data { start, end, .. } = &event.what else {
+            let EventContent::Data { start, end, .. } = &event.what else {
                 return None;
             };
             let top = highest.unwrap_or(*start);
@@ -65,9 +65,9 @@ impl Half {
     fn cut_off(&mut self, end: usize) {
         let keep = self.events.partition_point(|event| event.order < end);
         self.events.truncate(keep);
-        let payload = |event: &Event| match event.what {
-            What::Data { start, end, .. } => (end - start) as u64,
-            What::Ack { .. } => 0,
+        let payload = |event: &CaptureEvent| match event.what {
+            EventContent::Data { start, end, .. } => (end - start) as u64,
+            EventContent::Ack { .. } => 0,
         };
         self.payload_bytes = self.events.iter().map(payload).sum();
     }

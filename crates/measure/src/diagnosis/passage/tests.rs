@@ -2,20 +2,20 @@
 
 use super::*;
 
-fn payloads(sizes: impl IntoIterator<Item = i64>) -> Half {
-    let data = sizes.into_iter().map(|size| Event {
+fn payloads(sizes: impl IntoIterator<Item = i64>) -> ConnectionDirection {
+    let data = sizes.into_iter().map(|size| CaptureEvent {
         order: 0,
         at: 0.0,
-        what: What::Data {
+        what: EventContent::Data {
             start: 0,
             end: size,
             header: 40,
             stamps: None,
         },
     });
-    Half {
+    ConnectionDirection {
         events: data.collect(),
-        ..Half::default()
+        ..ConnectionDirection::default()
     }
 }
 

@@ -1,13 +1,13 @@
 //! Which ways of a transfer a capture holds.
 
-use super::{Half, MOST_MISSING, What};
+use super::{ConnectionDirection, EventContent, MOST_MISSING};
 
 /// Acknowledged bytes without any data from which on a transfer is missing; less is a request or two.
 const LEAST_ACKNOWLEDGED: u64 = 1 << 16;
 
 /// Which ways of a transfer a capture holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super) enum Ways {
+pub(in super::super) enum CapturedDirections {
     /// Data and acknowledgements.
     Both,
     /// Hardly an acknowledgement of what was sent.
@@ -16,11 +16,11 @@ pub(in super::super) enum Ways {
     AcknowledgementsAlone(u64),
 }
 
-impl Ways {
+impl CapturedDirections {
     /// What directions of connections between two hosts show together.
-    pub(super) fn of(halves: &[Half]) -> Self {
+    pub(super) fn of(halves: &[ConnectionDirection]) -> Self {
         let payload: u64 = halves.iter().map(|half| half.payload_bytes).sum();
-        let unseen: u64 = halves.iter().map(Half::unseen).sum();
+        let unseen: u64 = halves.iter().map(ConnectionDirection::unseen).sum();
         let unanswered: u64 = halves
             .iter()
             .filter(|half| !half.is_answered())
@@ -36,11 +36,11 @@ impl Ways {
     }
 }
 
-impl Half {
+impl ConnectionDirection {
     fn is_answered(&self) -> bool {
         self.events
             .iter()
-            .any(|event| matches!(event.what, What::Ack { .. }))
+            .any(|event| matches!(event.what, EventContent::Ack { .. }))
     }
 
     /// Bytes that were acknowledged where no data was captured; zero where some was, or where they are few.
@@ -50,7 +50,7 @@ impl Half {
         }
         let (mut highest, mut bytes) = (None, 0);
         for event in &self.events {
-            if let What::Ack { next, .. } = &event.what {
+            if let EventContent::Ack { next, .. } = &event.what {
                 let before = highest.unwrap_or(*next);
                 if let step @ 1..=MOST_MISSING = next - before {
                     bytes += step as u64;

@@ -12,7 +12,7 @@
 //! Away from the sender an acknowledgement counts from when it reached the sender: the least response later.
 
 use super::super::statistics::quantile;
-use super::{Half, What, payload_bytes};
+use super::{ConnectionDirection, EventContent, payload_bytes};
 
 /// Connections with a smaller share of the payload, those for control among them, are none that anything holds back.
 const LEAST_SHARE: f64 = 0.05;
@@ -37,7 +37,7 @@ const NEARLY_ALL: f64 = 0.8;
 
 /// What limits the bytes under way, of all connections together.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(in super::super) struct Window {
+pub(in super::super) struct WindowLimit {
     /// The usual windows of the receivers; `None` where the capture does not hold every scale.
     pub(in super::super) offered: Option<f64>,
     /// The share of turns at which they are full.
@@ -46,16 +46,17 @@ pub(in super::super) struct Window {
     pub(in super::super) kept: Option<f64>,
 }
 
-impl Window {
+impl WindowLimit {
     /// `sizes` are those of each half's segments; the least RTT is in seconds.
-    pub(super) fn of(halves: &[Half], sizes: &[i64], rtt: Option<f64>) -> Self {
+    pub(super) fn of(halves: &[ConnectionDirection], sizes: &[i64], rtt: Option<f64>) -> Self {
         let payload = payload_bytes(halves) as f64;
-        let is_main = |half: &Half| half.payload_bytes as f64 >= LEAST_SHARE * payload;
+        let is_main =
+            |half: &ConnectionDirection| half.payload_bytes as f64 >= LEAST_SHARE * payload;
         let main = || halves.iter().zip(sizes).filter(|(half, _)| is_main(half));
         let (mut full, mut kept, mut kept_payload) = (0.0, 0.0, 0.0);
         for (half, segment) in main() {
             let share = half.payload_bytes as f64 / payload;
-            let turns = Turns::of(half);
+            let turns = WindowTurns::of(half);
             full += share * turns.full_share(*segment);
             if let Some(bytes) = rtt.and_then(|rtt| turns.kept(*segment as f64, rtt)) {
                 kept += bytes;
@@ -72,7 +73,7 @@ impl Window {
 
 /// What was under way before acknowledgements made room.
 #[derive(Default)]
-struct Turns {
+struct WindowTurns {
     /// Bytes under way, and room in the window where its scale is known, at each.
     turns: Vec<(i64, Option<i64>)>,
     /// From an acknowledgement to the next data.
@@ -80,15 +81,17 @@ struct Turns {
     lasted: f64,
 }
 
-impl Turns {
-    fn of(half: &Half) -> Self {
+impl WindowTurns {
+    fn of(half: &ConnectionDirection) -> Self {
         let response = half.least_response().unwrap_or_default();
         let mut acks = half
             .events
             .iter()
             .filter_map(|event| match &event.what {
-                What::Ack { next, window, .. } => Some((event.at + response, *next, *window)),
-                What::Data { .. } => None,
+                EventContent::Ack { next, window, .. } => {
+                    Some((event.at + response, *next, *window))
+                }
+                EventContent::Data { .. } => None,
             })
             .peekable();
         let mut found = Self::default();
@@ -96,7 +99,7 @@ impl Turns {
         let mut highest: Option<i64> = None;
         let (mut first, mut last) = (None, 0.0);
         for event in &half.events {
-            let What::Data { end, .. } = &event.what else {
+            let EventContent::Data { end, .. } = &event.what else {
                 continue;
             };
             let mut released = None;
@@ -161,7 +164,7 @@ impl Turns {
     }
 }
 
-impl Half {
+impl ConnectionDirection {
     /// The receiver's usual window.
     fn usual_window(&self) -> Option<f64> {
         let scale = self.window_scale?.min(14);
@@ -169,8 +172,8 @@ impl Half {
             .events
             .iter()
             .filter_map(|event| match &event.what {
-                What::Ack { window, .. } => Some(f64::from(u32::from(*window) << scale)),
-                What::Data { .. } => None,
+                EventContent::Ack { window, .. } => Some(f64::from(u32::from(*window) << scale)),
+                EventContent::Data { .. } => None,
             })
             .collect();
         quantile(&mut windows, 0.5)

@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::super::statistics::Fit;
-use super::{CLUMP_GAP, Departure, LEAST_RECEIVED, SAME_RATE, Series};
+use super::super::statistics::LinearFit;
+use super::{CLUMP_GAP, LEAST_RECEIVED, PacketDeparture, SAME_RATE, StageSeries};
 
 /// For how many seconds a host or a relay on the way may stand still: two shared processors that others
 /// keep busy do so for tens of milliseconds.
@@ -13,22 +13,22 @@ const STALL: f64 = 0.05;
 const STILL_PACKETS: f64 = 4.0;
 
 /// What an overloaded bottleneck served in the second half of a stage, by when.
-pub(super) struct Service {
+pub(super) struct BottleneckService {
     /// Seconds, and bytes served by then.
     pub(super) served: Vec<(f64, f64)>,
-    pub(super) line: Fit,
+    pub(super) line: LinearFit,
     /// Bytes of it that may be there or missing because of hosts.
     pub(super) error: f64,
-    /// As [`Overload`] has it.
+    /// As [`OverloadObservation`] has it.
     pub(super) rate_error: Option<f64>,
     /// Of each packet, whether it found the line busy for all that is known.
     pub(super) surely: Vec<bool>,
 }
 
-impl Service {
+impl BottleneckService {
     /// Of a line before which packets wait, which is at least as fast.
     pub(super) fn of_queue(
-        series: &Series,
+        series: &StageSeries,
         mut rate: f64,
         full_wait: f64,
         noise: f64,
@@ -36,7 +36,7 @@ impl Service {
         /// How often the rate is found again from what was sure by the last one.
         const STEPS: usize = 4;
         let from = series.sent.last()? / 2.0;
-        let of = |rate: f64| Busy::of(series, from, rate, rate * full_wait, noise);
+        let of = |rate: f64| BusyPeriods::of(series, from, rate, rate * full_wait, noise);
         let mut busy = of(rate);
         // The faster the line, the sooner a pause leaves it idle; and the more it was, the faster it is.
         for _ in 0..STEPS {
@@ -59,7 +59,7 @@ impl Service {
             });
         }
         // A sender that stands still for longer than a short queue lasts leaves the line idle, which nobody takes.
-        let idle: Vec<f64> = Backlog::of(series, rate, rate * full_wait)
+        let idle: Vec<f64> = QueueBacklog::of(series, rate, rate * full_wait)
             .map(|backlog| backlog.idle)
             .collect();
         let departures = series.free_departures();
@@ -77,7 +77,7 @@ impl Service {
     }
 
     /// Of a bucket without a queue.
-    pub(super) fn of_bucket(series: &Series, rate: f64) -> Option<Self> {
+    pub(super) fn of_bucket(series: &StageSeries, rate: f64) -> Option<Self> {
         let last = *series.sent.last()?;
         let departures = series.free_departures();
         let served: Vec<(f64, f64)> = departures
@@ -85,7 +85,7 @@ impl Service {
             .map(|d| (d.at, d.served))
             .collect();
         // What a sender that stands still leaves of a bucket of a packet; of a larger one it is less.
-        let idle = Backlog::of(series, rate, series.packet).map(|backlog| backlog.idle);
+        let idle = QueueBacklog::of(series, rate, series.packet).map(|backlog| backlog.idle);
         let lost_share = idle.last().unwrap_or_default() / last;
         Some(Self {
             line: fit(&served)?,
@@ -97,14 +97,14 @@ impl Service {
     }
 }
 
-fn fit(points: &[(f64, f64)]) -> Option<Fit> {
-    Fit::of(points.iter().copied())
+fn fit(points: &[(f64, f64)]) -> Option<LinearFit> {
+    LinearFit::of(points.iter().copied())
 }
 
 /// What passed while the line surely had something to carry, by when packets were sent. Others who share the line
 /// slow it then as well. What hosts do is left out: a sender that stands still leaves the line idle, and a gap in
 /// which nothing comes at all is a host or a relay that stood still, for nobody who shares a line takes all of it.
-struct Busy {
+struct BusyPeriods {
     /// Busy seconds, and bytes served in them, one stretch behind the other.
     served: Vec<(f64, f64)>,
     stretches: usize,
@@ -114,10 +114,10 @@ struct Busy {
     surely: Vec<bool>,
 }
 
-impl Busy {
+impl BusyPeriods {
     /// Of a line of a rate with so long a queue; `None` where that is too little of the time since `from` for
     /// anything to be told by it.
-    fn of(series: &Series, from: f64, rate: f64, queue: f64, noise: f64) -> Option<Self> {
+    fn of(series: &StageSeries, from: f64, rate: f64, queue: f64, noise: f64) -> Option<Self> {
         /// What must have been left to carry: so much of a packet, and what goes in so many times what hosts add.
         const SURE_PACKETS: f64 = 0.2;
         const SURE_NOISE: f64 = 2.0;
@@ -132,15 +132,15 @@ impl Busy {
             served: Vec::new(),
             stretches: 0,
             sure,
-            surely: Backlog::of(series, rate, queue)
+            surely: QueueBacklog::of(series, rate, queue)
                 .map(|backlog| backlog.level >= sure)
                 .collect(),
         };
         let departures = series.departures();
-        let departures: Vec<Departure> = departures
+        let departures: Vec<PacketDeparture> = departures
             .filter(|d| series.sent[d.index] >= from)
             .collect();
-        let goes_on = |pair: &[Departure]| {
+        let goes_on = |pair: &[PacketDeparture]| {
             let until = pair[0].index + 1..=pair[1].index;
             busy.surely[until].iter().all(|is| *is) && pair[1].at - pair[0].at <= still
         };
@@ -194,11 +194,11 @@ impl Busy {
 
 /// The place of the first departure of a stretch that has made up what a host or a relay held up before it: no
 /// other that soon follows is further ahead of the line's rate by more than `near` bytes.
-fn caught_up(stretch: &[Departure], rate: f64, near: f64) -> usize {
+fn caught_up(stretch: &[PacketDeparture], rate: f64, near: f64) -> usize {
     let Some(first) = stretch.first() else {
         return 0;
     };
-    let ahead = |this: &Departure| this.served - rate * (this.at - first.at);
+    let ahead = |this: &PacketDeparture| this.served - rate * (this.at - first.at);
     let soon = stretch.iter().take_while(|d| d.at <= first.at + STALL);
     let most = soon.map(ahead).fold(f64::NEG_INFINITY, f64::max);
     stretch
@@ -210,16 +210,16 @@ fn caught_up(stretch: &[Departure], rate: f64, near: f64) -> usize {
 /// What a line with a full queue has before it, by when packets were sent, whether they passed, and that a queue is
 /// full where one was dropped.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Backlog {
+pub(super) struct QueueBacklog {
     /// Bytes that a packet finds before it.
     pub(super) level: f64,
     /// For how many seconds the line had been idle by then, because nothing had been sent.
     pub(super) idle: f64,
 }
 
-impl Backlog {
+impl QueueBacklog {
     /// As each packet of a series finds it, before a line of a rate with so long a queue.
-    pub(super) fn of(series: &Series, rate: f64, queue: f64) -> impl Iterator<Item = Self> {
+    pub(super) fn of(series: &StageSeries, rate: f64, queue: f64) -> impl Iterator<Item = Self> {
         let (mut level, mut before, mut idle) = (0.0_f64, 0.0, 0.0);
         let packets = series.sent.iter().zip(&series.delay);
         packets.map(move |(sent, delay)| {
@@ -241,12 +241,12 @@ impl Backlog {
 
 /// How far the service strays from a steady rate, beside what hosts and relays that stood still make of it.
 /// `served` is when each packet of so many bytes left, and bytes served by then.
-pub(super) fn straying(served: &[(f64, f64)], packet: f64) -> Option<f64> {
-    let beside = |served: &[(f64, f64)], line: Fit| -> Vec<(f64, f64)> {
+pub(super) fn rate_deviation(served: &[(f64, f64)], packet: f64) -> Option<f64> {
+    let beside = |served: &[(f64, f64)], line: LinearFit| -> Vec<(f64, f64)> {
         let off = served.iter().map(|(at, bytes)| (*at, bytes - line.at(*at)));
         off.collect()
     };
-    let line = Fit::of(served.iter().copied())?;
+    let line = LinearFit::of(served.iter().copied())?;
     let levels = made_up(&beside(served, line));
     // What such a host kept from a line that then was idle, or from a bucket that then was full, is gone:
     // up to the rate times that time.
@@ -259,7 +259,7 @@ pub(super) fn straying(served: &[(f64, f64)], packet: f64) -> Option<f64> {
         }
         whole[place].1 += excused;
     }
-    let line = Fit::of(whole.iter().copied())?;
+    let line = LinearFit::of(whole.iter().copied())?;
     let left = made_up(&beside(&whole, line));
     Some(left.into_iter().map(f64::abs).fold(0.0, f64::max))
 }

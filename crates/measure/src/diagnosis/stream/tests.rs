@@ -21,17 +21,17 @@ fn service_that_a_still_host_keeps_from_a_full_bucket_is_excused_and_that_of_oth
     // Every 400 ms nothing for 12 ms, of which a bucket of four packets gives back a third.
     let still = |ms: u32| ms % 400 < 12;
     let lost = |ms: u32| if still(ms) { 8.0 / 12.0 } else { 0.0 };
-    let strays = straying(&served(lost, still), 1_500.0).unwrap();
+    let strays = rate_deviation(&served(lost, still), 1_500.0).unwrap();
     assert!(strays < 1_500.0, "{strays}");
     // Others take a quarter, 400 ms on and 400 ms off.
     let others = |ms: u32| if ms % 800 < 400 { 0.25 } else { 0.0 };
-    let strays = straying(&served(others, |_| false), 1_500.0).unwrap();
+    let strays = rate_deviation(&served(others, |_| false), 1_500.0).unwrap();
     assert!(strays > 30_000.0, "{strays}");
 }
 
 #[test]
 fn a_path_that_loses_most_of_everything_is_read_without_a_panic() {
-    let series = Series {
+    let series = StageSeries {
         packet: 1_500.0,
         sent: (0..500).map(|place| f64::from(place) / 1e3).collect(),
         delay: (0..500)
@@ -39,7 +39,7 @@ fn a_path_that_loses_most_of_everything_is_read_without_a_panic() {
             .collect(),
     };
     for loss in [0.0, 0.3, 0.7, 0.99] {
-        let quiet = Quiet { loss, noise: 20e-6 };
+        let quiet = QuietObservation { loss, noise: 20e-6 };
         let found = overload(&series, quiet);
         assert!(found.is_none_or(|found| found.burst.is_finite()), "{loss}");
     }
@@ -54,12 +54,12 @@ fn what_comes_all_at_once_behind_a_still_host_is_no_random_loss() {
         1_000..1_100 => Some(f64::from(1_100 - place) / 1e3),
         _ => Some(20e-6),
     };
-    let series = Series {
+    let series = StageSeries {
         packet: 1_500.0,
         sent: (0..2_000).map(|place| f64::from(place) / 1e3).collect(),
         delay: (0..2_000).map(delay).collect(),
     };
-    assert_eq!((series.lost(), series.lost_anyhow()), (11, 1));
+    assert_eq!((series.lost(), series.unexplained_loss_count()), (11, 1));
 }
 
 #[test]
@@ -101,12 +101,12 @@ fn what_a_relay_hands_on_after_standing_still_is_nobody_elses_pause() {
         delay.push(Some(out - at - line));
     }
     let packet = 1_500.0;
-    let series = Series {
+    let series = StageSeries {
         packet,
         sent,
         delay,
     };
-    let found = overload(&series, Quiet::default()).unwrap();
+    let found = overload(&series, QuietObservation::default()).unwrap();
     assert!(
         found.straying <= found.straying_by_chance,
         "{} {}",
@@ -119,7 +119,7 @@ fn what_a_relay_hands_on_after_standing_still_is_nobody_elses_pause() {
 #[test]
 fn a_short_queue_that_held_up_packets_filled_is_no_loss_by_chance() {
     // 50 us between packets of a line that takes 40; of three that were held up the third finds no room.
-    let mut series = Series {
+    let mut series = StageSeries {
         packet: 1_500.0,
         sent: (0..10_000)
             .map(|number| f64::from(number) * 50e-6)
@@ -132,8 +132,8 @@ fn a_short_queue_that_held_up_packets_filled_is_no_loss_by_chance() {
         series.delay[first + 2] = None;
     }
     // Too few are held up for their delay to be what a full queue makes.
-    let lost = |series: &Series| series.lost_beside_queue(37.5e6, 1_500.0);
-    assert_eq!(series.lost_anyhow(), 3);
+    let lost = |series: &StageSeries| series.lost_beside_queue(37.5e6, 1_500.0);
+    assert_eq!(series.unexplained_loss_count(), 3);
     assert_eq!(lost(&series), 0);
     series.delay[2_000] = None;
     assert_eq!(lost(&series), 1);

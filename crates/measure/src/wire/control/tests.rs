@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn samples() -> Vec<Message> {
+fn samples() -> Vec<ControlMessage> {
     let info = TcpInfo {
         segment_bytes: 1_448,
         rtt: Duration::from_micros(20_150),
@@ -16,27 +16,27 @@ fn samples() -> Vec<Message> {
         info,
     };
     vec![
-        Message::Hello {
+        ControlMessage::Hello {
             oldest: 1,
             newest: 2,
             nonce: [7; 32],
         },
-        Message::Authenticate {
+        ControlMessage::Authenticate {
             version: 1,
             dscp: 46,
             nonce: [8; 32],
             proof: [9; 32],
         },
-        Message::Join(Joining {
+        ControlMessage::Join(JoinMessage {
             session: 1,
             order: 2,
             connection: 3,
             proof: [4; 32],
         }),
-        Message::Welcome {
+        ControlMessage::Welcome {
             proof: [1; 32],
             session: u64::MAX,
-            limits: Limits {
+            limits: ServerLimits {
                 rate: Bitrate::from_bits_per_second(1_000_000_000),
                 order: Duration::from_secs(60),
                 session: Duration::from_secs(600),
@@ -44,58 +44,58 @@ fn samples() -> Vec<Message> {
             },
             remarks: "net.core.rmem_max is small".to_owned(),
         },
-        Message::Refused {
-            reason: Refusal::Busy,
+        ControlMessage::Refused {
+            reason: ServerRefusal::Busy,
             retry: Duration::from_secs(90),
             text: "another test is running".to_owned(),
         },
-        Message::Stream(StreamOrder {
+        ControlMessage::Stream(StreamOrder {
             order: 1,
-            direction: Direction::Down,
+            direction: TestDirection::Down,
             rate: Bitrate::from_bits_per_second(512_000),
             duration: Duration::from_secs(10),
             payload_bytes: 1_472,
         }),
-        Message::Run(RunOrder {
+        ControlMessage::Run(RunOrder {
             order: 2,
             connections: [1, 4],
             windows: [ByteCount::new(65_536), ByteCount::new(0)],
             duration: Duration::from_secs(10),
             congestion_control: "cubic".to_owned(),
         }),
-        Message::Ready { order: 2 },
-        Message::StreamSent {
+        ControlMessage::Ready { order: 2 },
+        ControlMessage::StreamSent {
             order: 1,
             datagrams: 1_000,
         },
-        Message::Arrivals {
+        ControlMessage::Arrivals {
             order: 1,
-            arrivals: vec![Arrival {
+            arrivals: vec![DatagramArrival {
                 number: 5,
                 sent_ns: 1_000_000,
                 arrived_ns: 26_000_000,
             }],
         },
-        Message::NoRoom {
+        ControlMessage::NoRoom {
             order: 1,
             datagrams: 61_234,
         },
-        Message::Samples {
+        ControlMessage::Samples {
             order: 2,
             samples: vec![sample(0, info), sample(1, TcpInfo::default())],
         },
-        Message::RunEnded {
+        ControlMessage::RunEnded {
             order: 2,
             congestion_control: "bbr".to_owned(),
             busy_permille: 999,
         },
-        Message::Alive,
-        Message::Stop { order: 2 },
-        Message::Failed {
+        ControlMessage::Alive,
+        ControlMessage::Stop { order: 2 },
+        ControlMessage::Failed {
             order: 2,
             text: "no".to_owned(),
         },
-        Message::Bye,
+        ControlMessage::Bye,
     ]
 }
 
@@ -123,7 +123,7 @@ fn what_is_no_message_is_refused() {
     let mut hello = frame(&samples()[0]);
     hello[5] = b'X';
     assert_eq!(next_frame(&hello), Err(WireError::Foreign));
-    let mut escape = frame(&Message::Failed {
+    let mut escape = frame(&ControlMessage::Failed {
         order: 1,
         text: "red".to_owned(),
     });
@@ -133,11 +133,11 @@ fn what_is_no_message_is_refused() {
 
 #[test]
 fn a_text_that_is_too_long_is_cut_between_characters() {
-    let message = Message::Failed {
+    let message = ControlMessage::Failed {
         order: 1,
         text: "ü".repeat(400),
     };
-    let Ok(Some((Message::Failed { text, .. }, _))) = next_frame(&frame(&message)) else {
+    let Ok(Some((ControlMessage::Failed { text, .. }, _))) = next_frame(&frame(&message)) else {
         panic!("it reads back");
     };
     assert_eq!(text, "ü".repeat(256));

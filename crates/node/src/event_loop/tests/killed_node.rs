@@ -6,13 +6,13 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, Stdio};
 
 use accelerate::passthrough::Passthrough;
-use accelerate::registry::Entry;
+use accelerate::registry::AcceleratorEntry;
 use accelerate::settings::{AcceleratorSettings, TableReader};
 use accelerate::shared::{
     FileAnswer, FileCompletion, FileFault, FileName, FileOperation, FileRequest, HalfContext,
-    Purged, SharedInput, SharedOutput, SharedState, StartContext,
+    PurgeCount, SharedInput, SharedOutput, SharedState, StartContext,
 };
-use accelerate::{Accelerator, Half};
+use accelerate::{AcceleratorHalf, WanEnd};
 
 use super::*;
 
@@ -22,14 +22,14 @@ const STATE: &str = "TRUNKLINE_TEST_STATE";
 const COUNTED: &str = "starts counted on disk: ";
 
 /// The accelerator. Its number is one that no release uses.
-static ENTRY: Entry = Entry {
+static ENTRY: AcceleratorEntry = AcceleratorEntry {
     number: 251,
     name: "starts",
     ports: &[],
     detection: None,
     parse: |table| {
         TableReader::new(table).finish()?;
-        Ok(Arc::new(Settings))
+        Ok(Arc::new(StartCounterSettings))
     },
     moved_keys: &[],
     uses_delegated: false,
@@ -38,9 +38,9 @@ static ENTRY: Entry = Entry {
 };
 
 #[derive(Clone, Copy, Debug)]
-struct Settings;
+struct StartCounterSettings;
 
-impl AcceleratorSettings for Settings {
+impl AcceleratorSettings for StartCounterSettings {
     fn is_on(&self) -> bool {
         true
     }
@@ -50,20 +50,20 @@ impl AcceleratorSettings for Settings {
     }
 
     fn start(&self, _: StartContext) -> Box<dyn SharedState> {
-        Box::new(Starts::default())
+        Box::new(StartCounter::default())
     }
 }
 
 /// Counts starts in a small file. A purge removes nothing and tells the count, once the disk has it.
 #[derive(Default)]
-struct Starts {
+struct StartCounter {
     count: u64,
     is_written: bool,
     purge: Option<u64>,
     outputs: VecDeque<SharedOutput>,
 }
 
-impl Starts {
+impl StartCounter {
     fn ask(&mut self, id: u64, operation: FileOperation) {
         let request = FileRequest { id, operation };
         self.outputs.push_back(SharedOutput::File(request));
@@ -74,7 +74,7 @@ impl Starts {
             && let Some(id) = self.purge.take()
         {
             let (entries, bytes) = (0, self.count);
-            let result = Ok(Purged { entries, bytes });
+            let result = Ok(PurgeCount { entries, bytes });
             self.outputs.push_back(SharedOutput::Purged { id, result });
         }
     }
@@ -84,10 +84,10 @@ fn file() -> FileName {
     "starts".parse().unwrap()
 }
 
-impl SharedState for Starts {
+impl SharedState for StartCounter {
     fn configure(&mut self, _: &Arc<dyn AcceleratorSettings>) {}
 
-    fn build(&mut self, half: Half, _: HalfContext) -> Box<dyn Accelerator> {
+    fn build(&mut self, half: WanEnd, _: HalfContext) -> Box<dyn AcceleratorHalf> {
         Box::new(Passthrough::new(half))
     }
 
@@ -137,19 +137,19 @@ impl SharedState for Starts {
 
 /// Runs a node's loop, says what the accelerator has on disk, and goes on until it is killed.
 async fn run_node(state: &Path) {
-    let descriptors = Descriptors::new(Budget {
+    let descriptors = DescriptorPool::new(DescriptorBudget {
         pool: 2,
         flows: 1,
         disk_files: 1,
         handshakes: 1,
         probes: 1,
     });
-    let (mailbox, messages) = Mailbox::new();
+    let (mailbox, messages) = LoopMailbox::new();
     let mut parts = parts(state, descriptors, mailbox.clone());
     let accelerators = &mut parts.config.policy.accelerators;
-    accelerators.set(&ENTRY, Arc::new(Settings));
+    accelerators.set(&ENTRY, Arc::new(StartCounterSettings));
     let event_loop = EventLoop::new(parts).unwrap();
-    let running = event_loop.run(messages, Alarm::new().unwrap());
+    let running = event_loop.run(messages, PreciseAlarm::new().unwrap());
     let test = async {
         let unknown = mailbox.purge_accelerator("nothing".to_owned(), String::new());
         let unknown = unknown.await.unwrap();
@@ -165,9 +165,9 @@ async fn run_node(state: &Path) {
 }
 
 /// A process that is killed however the test ends.
-struct Killed(Child);
+struct KilledProcess(Child);
 
-impl Drop for Killed {
+impl Drop for KilledProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -193,7 +193,7 @@ fn what_an_accelerator_has_written_is_there_after_its_node_was_killed() {
             .env(STATE, state.path())
             .stdout(Stdio::piped())
             .spawn();
-        let mut node = Killed(node.unwrap());
+        let mut node = KilledProcess(node.unwrap());
         let said = BufReader::new(node.0.stdout.take().unwrap());
         let counted = said.lines().find_map(|line| {
             let line = line.unwrap();

@@ -1,6 +1,6 @@
 //! The guard in virtual time, with a model of the kernel: clients, rules and a packet filter that begins to drop.
 
-use super::super::probe::Outcome;
+use super::super::probe::ProbeOutcome;
 use super::*;
 
 /// Within this time after the first connection that was dropped, new connections work directly.
@@ -19,23 +19,23 @@ const REPEATED_AFTER: [Duration; 3] = [
 
 /// What the probe of a suspicion finds, after which time; never, where there is none.
 #[derive(Clone, Copy, Debug)]
-struct Probe {
+struct ScriptedProbe {
     takes: Option<Duration>,
-    outcome: Option<Outcome>,
+    outcome: Option<ProbeOutcome>,
 }
 
 /// The kernel's part: which SYNs it counts and where.
 #[derive(Debug)]
-struct Kernel {
-    way: Way,
+struct KernelModel {
+    way: PacketDirection,
     /// When clients send SYNs, after the filter has begun to drop; the last first. And whether it is their first one.
     syns: Vec<(Duration, bool)>,
-    counts: Counts,
+    counts: PacketCounts,
 }
 
-impl Kernel {
+impl KernelModel {
     /// Clients that send their first SYNs at these times.
-    fn new(way: Way, clients: &[Duration]) -> Self {
+    fn new(way: PacketDirection, clients: &[Duration]) -> Self {
         let repeated =
             |first: &Duration| REPEATED_AFTER.map(|after| (*first + after, after.is_zero()));
         let mut syns: Vec<_> = clients.iter().flat_map(repeated).collect();
@@ -43,7 +43,7 @@ impl Kernel {
         Self {
             way,
             syns,
-            counts: Counts::new(),
+            counts: PacketCounts::new(),
         }
     }
 
@@ -55,8 +55,8 @@ impl Kernel {
         };
         while let Some((_, is_first)) = self.syns.pop_if(|(at, _)| *at < until) {
             match (self.way, is_first) {
-                (Way::ClientToNode, true) => add("syns_taken4", 1),
-                (Way::ClientToNode, false) => add("syns_lost4", 1),
+                (PacketDirection::ClientToNode, true) => add("syns_taken4", 1),
+                (PacketDirection::ClientToNode, false) => add("syns_lost4", 1),
                 _ => {
                     add("syns_taken4", u64::from(is_first));
                     add("syns_arrived4", u64::from(is_first));
@@ -67,11 +67,11 @@ impl Kernel {
     }
 }
 
-fn findings(outcome: Option<Outcome>) -> io::Result<Vec<Finding>> {
+fn findings(outcome: Option<ProbeOutcome>) -> io::Result<Vec<ProbeFinding>> {
     let Some(outcome) = outcome else {
         return Err(io::Error::other("tc is not installed"));
     };
-    Ok(vec![Finding {
+    Ok(vec![ProbeFinding {
         interface: "lan0".to_owned(),
         client: "198.18.1.254".parse().unwrap(),
         server: "198.18.2.1:445".parse().unwrap(),
@@ -81,7 +81,11 @@ fn findings(outcome: Option<Outcome>) -> io::Result<Vec<Finding>> {
 
 /// When interception is withdrawn, counted from the first SYN that is dropped; `None` if it is not in ten seconds. The
 /// first look comes `phase` after that SYN.
-fn withdrawn_after(mut kernel: Kernel, phase: Duration, probe: Probe) -> Option<Duration> {
+fn withdrawn_after(
+    mut kernel: KernelModel,
+    phase: Duration,
+    probe: ScriptedProbe,
+) -> Option<Duration> {
     let start = Instant::now();
     let mut guard = FirewallGuard::default();
     // What passed before.
@@ -111,22 +115,24 @@ fn withdrawn_after(mut kernel: Kernel, phase: Duration, probe: Probe) -> Option<
             decisions.extend(guard.probed(now, &findings(probe.outcome)));
         }
         for (family, decision) in decisions {
-            assert_eq!(family, Family::Ipv4);
+            assert_eq!(family, AddressFamily::Ipv4);
             match decision {
-                Decision::Probe => probe_ends = probe.takes.map(|takes| elapsed + takes),
-                Decision::Withdraw(way) => {
+                WithdrawalDecision::Probe => probe_ends = probe.takes.map(|takes| elapsed + takes),
+                WithdrawalDecision::Withdraw(way) => {
                     assert_eq!(way, kernel.way);
-                    assert_eq!(guard.withdrawn(Family::Ipv4), Some(way));
+                    assert_eq!(guard.withdrawn(AddressFamily::Ipv4), Some(way));
                     return Some(elapsed);
                 }
-                Decision::Nothing | Decision::Restore | Decision::Partial(_) => return None,
+                WithdrawalDecision::Nothing
+                | WithdrawalDecision::Restore
+                | WithdrawalDecision::Partial(_) => return None,
             }
         }
     }
     None
 }
 
-fn kernels(way: Way) -> Vec<Kernel> {
+fn kernels(way: PacketDirection) -> Vec<KernelModel> {
     let clients = |milliseconds: &[u64]| {
         let clients = milliseconds.iter().copied().map(Duration::from_millis);
         clients.collect::<Vec<_>>()
@@ -142,7 +148,7 @@ fn kernels(way: Way) -> Vec<Kernel> {
         every(70).collect(),
         every(10).collect(),
     ]
-    .map(|clients| Kernel::new(way, &clients))
+    .map(|clients| KernelModel::new(way, &clients))
     .into()
 }
 
@@ -152,7 +158,7 @@ fn phases() -> impl Iterator<Item = Duration> {
 
 #[test]
 fn where_nothing_passes_new_connections_are_direct_within_five_seconds_whatever_the_probe_does() {
-    let lost = Some(Outcome::Lost(Way::ClientToNode));
+    let lost = Some(ProbeOutcome::Lost(PacketDirection::ClientToNode));
     let milliseconds = |takes| Some(Duration::from_millis(takes));
     let probes = [
         (milliseconds(600), lost),
@@ -163,11 +169,11 @@ fn where_nothing_passes_new_connections_are_direct_within_five_seconds_whatever_
         // It cannot be sent.
         (milliseconds(20), None),
     ];
-    for way in [Way::ClientToNode, Way::NodeToClient] {
+    for way in [PacketDirection::ClientToNode, PacketDirection::NodeToClient] {
         for phase in phases() {
             for (takes, outcome) in probes {
                 for kernel in kernels(way) {
-                    let probe = Probe { takes, outcome };
+                    let probe = ScriptedProbe { takes, outcome };
                     let told = format!("{way:?}, {phase:?}, {probe:?}, {}", kernel.syns.len());
                     let after = withdrawn_after(kernel, phase, probe);
                     let after = after.unwrap_or_else(|| panic!("never withdrawn: {told}"));
@@ -186,10 +192,10 @@ fn where_nothing_passes_new_connections_are_direct_within_five_seconds_whatever_
 #[test]
 fn a_probe_that_passes_in_time_withdraws_nothing() {
     for phase in phases() {
-        for kernel in kernels(Way::ClientToNode) {
-            let probe = Probe {
+        for kernel in kernels(PacketDirection::ClientToNode) {
+            let probe = ScriptedProbe {
                 takes: Some(Duration::from_millis(1_000)),
-                outcome: Some(Outcome::Passed),
+                outcome: Some(ProbeOutcome::Passed),
             };
             assert_eq!(withdrawn_after(kernel, phase, probe), None);
         }
@@ -200,7 +206,7 @@ fn a_probe_that_passes_in_time_withdraws_nothing() {
 fn a_probe_that_passes_after_its_time_has_interception_restored() {
     let mut guard = FirewallGuard::default();
     let mut now = Instant::now();
-    let mut counts = Counts::new();
+    let mut counts = PacketCounts::new();
     counts.insert("syns_taken4".to_owned(), 1);
     guard.look(now, &counts);
     counts.insert("syns_taken4".to_owned(), 3);
@@ -209,25 +215,25 @@ fn a_probe_that_passes_after_its_time_has_interception_restored() {
         now += LOOK;
         last.extend(guard.look(now, &counts).decisions);
     }
-    let withdrawn = Decision::Withdraw(Way::ClientToNode);
-    let v4 = Family::Ipv4;
-    assert_eq!(last, [(v4, Decision::Probe), (v4, withdrawn)]);
-    let late = guard.probed(now, &findings(Some(Outcome::Passed)));
-    assert_eq!(late, [(v4, Decision::Restore)]);
+    let withdrawn = WithdrawalDecision::Withdraw(PacketDirection::ClientToNode);
+    let v4 = AddressFamily::Ipv4;
+    assert_eq!(last, [(v4, WithdrawalDecision::Probe), (v4, withdrawn)]);
+    let late = guard.probed(now, &findings(Some(ProbeOutcome::Passed)));
+    assert_eq!(late, [(v4, WithdrawalDecision::Restore)]);
     assert_eq!(guard.withdrawn(v4), None);
 }
 
 #[test]
 fn a_reload_during_a_probe_that_is_lost_has_another_one_sent_at_once() {
     let start = Instant::now();
-    let lost = findings(Some(Outcome::Lost(Way::NodeToClient)));
+    let lost = findings(Some(ProbeOutcome::Lost(PacketDirection::NodeToClient)));
     let mut guard = FirewallGuard::default();
-    let probe = vec![(Family::Ipv4, Decision::Probe)];
+    let probe = vec![(AddressFamily::Ipv4, WithdrawalDecision::Probe)];
     guard
         .withdrawals
-        .blocked(start, Family::Ipv4, Way::NodeToClient);
+        .blocked(start, AddressFamily::Ipv4, PacketDirection::NodeToClient);
     guard.probed(start, &lost);
-    let counts = Counts::new();
+    let counts = PacketCounts::new();
     let due = start + Duration::from_secs(10);
     assert_eq!(guard.look(due, &counts).decisions, probe);
     // The operator cures the filter and reloads while it is under way.
@@ -235,7 +241,7 @@ fn a_reload_during_a_probe_that_is_lost_has_another_one_sent_at_once() {
     assert_eq!(guard.probed(due + STEP, &lost), []);
     let next = due + LOOK;
     assert_eq!(guard.look(next, &counts).decisions, probe);
-    let passed = findings(Some(Outcome::Passed));
-    let restored = [(Family::Ipv4, Decision::Restore)];
+    let passed = findings(Some(ProbeOutcome::Passed));
+    let restored = [(AddressFamily::Ipv4, WithdrawalDecision::Restore)];
     assert_eq!(guard.probed(next, &passed), restored);
 }

@@ -8,24 +8,24 @@ use tokio_rustls::{TlsConnector, client};
 
 use super::*;
 use crate::config::NodeConfig;
-use crate::mailbox::Message;
+use crate::mailbox::LoopMessage;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A listener of its own, what it hands on, and the identity that it trusts.
-struct Stand {
+struct ListenerFixture {
     address: SocketAddr,
-    hub: Arc<Identity>,
-    peer: Arc<Identity>,
-    messages: tokio::sync::mpsc::Receiver<Message>,
+    hub: Arc<NodeIdentity>,
+    peer: Arc<NodeIdentity>,
+    messages: tokio::sync::mpsc::Receiver<LoopMessage>,
     _state: [tempfile::TempDir; 2],
 }
 
-impl Stand {
+impl ListenerFixture {
     async fn new() -> Self {
         let state = [0, 1].map(|_| tempfile::tempdir().unwrap());
         let [hub, peer] = [0, 1].map(|own: usize| {
-            let identity = Identity::load_or_create(state[own].path()).unwrap();
+            let identity = NodeIdentity::load_or_create(state[own].path()).unwrap();
             Arc::new(identity)
         });
         let text = format!(
@@ -33,19 +33,19 @@ impl Stand {
             state[0].path()
         );
         let config = NodeConfig::parse("node.toml".as_ref(), &text).unwrap();
-        let trust = Trust::default();
+        let trust = TrustedIdentities::default();
         trust.replace([(peer.node(), "branch".to_owned())].into());
-        let (mailbox, messages) = Mailbox::new();
+        let (mailbox, messages) = LoopMailbox::new();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let listening = Listening {
+        let listening = ListenerContext {
             handshakes: SHARING.places,
             identity: Arc::clone(&hub),
             trust,
             wan: config.wan,
             own_name: "hub".to_owned(),
-            invitations: Invitations::new(state[0].path()),
-            pins: Pins::new(state[0].path()),
+            invitations: InvitationDirectory::new(state[0].path()),
+            pins: PinDirectory::new(state[0].path()),
             numbers: LinkNumbers::default(),
             known: KnownSources::default(),
             mailbox,
@@ -71,7 +71,7 @@ impl Stand {
     async fn dial(
         &self,
         from: Ipv4Addr,
-        identity: &Identity,
+        identity: &NodeIdentity,
     ) -> io::Result<client::TlsStream<TcpStream>> {
         let stream = self.connect(from).await?;
         let tls = tls::client(identity, self.hub.node(), tls::SESSION).unwrap();
@@ -89,7 +89,7 @@ fn stranger(number: u8) -> Ipv4Addr {
 /// make a peer that was never seen try twice; nor one that comes back.
 #[tokio::test]
 async fn two_hundred_sources_of_half_open_handshakes_keep_no_peer_out() {
-    let mut stand = Stand::new().await;
+    let mut stand = ListenerFixture::new().await;
     let mut strangers = Vec::new();
     for _ in 0..2 {
         for number in 1..=200 {
@@ -102,13 +102,16 @@ async fn two_hundred_sources_of_half_open_handshakes_keep_no_peer_out() {
         let link = tokio::time::timeout(PATIENCE, dialled).await.unwrap();
         let announced = stand.messages.recv();
         let announced = tokio::time::timeout(PATIENCE, announced).await.unwrap();
-        let Some(Message::LinkUp { peer: node, .. }) = announced else {
+        let Some(LoopMessage::LinkUp { peer: node, .. }) = announced else {
             panic!("{announced:?}");
         };
         assert_eq!(node, peer.node());
         drop(link.unwrap());
         while let Ok(Some(message)) = tokio::time::timeout(PATIENCE, stand.messages.recv()).await {
-            if matches!(message, Message::Input(engine::Input::LinkDown { .. })) {
+            if matches!(
+                message,
+                LoopMessage::Input(engine::EngineInput::LinkDown { .. })
+            ) {
                 break;
             }
         }
@@ -123,9 +126,9 @@ async fn two_hundred_sources_of_half_open_handshakes_keep_no_peer_out() {
 /// Of those who cannot show a pinned key, the first few are logged.
 #[tokio::test]
 async fn refused_handshakes_are_summed_up() {
-    let stand = Arc::new(Stand::new().await);
+    let stand = Arc::new(ListenerFixture::new().await);
     let state = tempfile::tempdir().unwrap();
-    let nobody = Arc::new(Identity::load_or_create(state.path()).unwrap());
+    let nobody = Arc::new(NodeIdentity::load_or_create(state.path()).unwrap());
     let mut tries = JoinSet::new();
     for number in 0..60_u8 {
         let (stand, nobody) = (Arc::clone(&stand), Arc::clone(&nobody));

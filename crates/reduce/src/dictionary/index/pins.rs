@@ -4,11 +4,11 @@
 //! only, or in which segment. So the dictionary can bound either, and sees at once which segments it
 //! should leave alone. A count that is full takes no more; what then is not pinned may be evicted.
 
-use super::{FIRST_SEGMENT, Index, PLACE_NOWHERE, Slot};
+use super::{ChunkIndex, EntrySlot, FIRST_SEGMENT, PLACE_NOWHERE};
 
 /// What is pinned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::dictionary) struct Pinned {
+pub(in crate::dictionary) struct PinnedTotals {
     /// Bytes of chunks that are in memory only. Those on their way to the disk are held there by that, and count
     /// when they have arrived.
     pub(in crate::dictionary) memory_bytes: u64,
@@ -16,9 +16,9 @@ pub(in crate::dictionary) struct Pinned {
     pub(in crate::dictionary) segments: usize,
 }
 
-impl Index {
+impl ChunkIndex {
     /// What is pinned.
-    pub(in crate::dictionary) fn pinned(&self) -> Pinned {
+    pub(in crate::dictionary) fn pinned(&self) -> PinnedTotals {
         self.pinned
     }
 
@@ -28,7 +28,7 @@ impl Index {
     }
 
     /// Pins a chunk once more; says whether its count had room.
-    pub(in crate::dictionary) fn pin(&mut self, slot: Slot) -> bool {
+    pub(in crate::dictionary) fn pin(&mut self, slot: EntrySlot) -> bool {
         let Some(pins) = self.entry(slot.0).pins.checked_add(1) else {
             return false;
         };
@@ -37,12 +37,12 @@ impl Index {
     }
 
     /// Takes one pin back, if there is any.
-    pub(in crate::dictionary) fn unpin(&mut self, slot: Slot) {
+    pub(in crate::dictionary) fn unpin(&mut self, slot: EntrySlot) {
         let pins = self.entry(slot.0).pins;
         self.set_pins(slot, pins.saturating_sub(1));
     }
 
-    fn set_pins(&mut self, slot: Slot, pins: u8) {
+    fn set_pins(&mut self, slot: EntrySlot, pins: u8) {
         self.uncount_pinned(slot.0);
         self.entry_mut(slot.0).pins = pins;
         self.count_pinned(slot.0);
@@ -85,13 +85,13 @@ impl Index {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::Place;
-    use super::super::super::seeded::Seeded;
+    use super::super::super::DiskLocation;
+    use super::super::super::seeded::SeededBuildHasher;
     use super::*;
 
     #[test]
     fn what_is_pinned_is_counted_where_it_is() {
-        let mut index = Index::new(Seeded(1));
+        let mut index = ChunkIndex::new(SeededBuildHasher(1));
         let one = index.insert(1, 1, 100);
         let two = index.insert(2, 2, 200);
         assert!(index.pin(one) && index.pin(one) && index.pin(two));
@@ -102,7 +102,7 @@ mod tests {
         for slot in [one, two] {
             index.set_place(
                 slot,
-                Place::At {
+                DiskLocation::At {
                     segment: 7,
                     offset: 64,
                 },
@@ -118,16 +118,16 @@ mod tests {
         index.unpin(one);
         index.unpin(one);
         assert!(!index.is_segment_pinned(7));
-        assert_eq!(index.pinned(), Pinned::default());
+        assert_eq!(index.pinned(), PinnedTotals::default());
     }
 
     #[test]
     fn a_full_count_takes_no_more() {
-        let mut index = Index::new(Seeded(1));
+        let mut index = ChunkIndex::new(SeededBuildHasher(1));
         let slot = index.insert(1, 1, 100);
         let taken = (0..1_000).filter(|_| index.pin(slot)).count();
         assert_eq!(taken, usize::from(u8::MAX));
         (0..taken).for_each(|_| index.unpin(slot));
-        assert_eq!(index.pinned(), Pinned::default());
+        assert_eq!(index.pinned(), PinnedTotals::default());
     }
 }

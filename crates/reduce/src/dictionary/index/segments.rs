@@ -9,7 +9,7 @@ const MAX_PLACES: usize = (1 << 16) - FIRST_SEGMENT as usize;
 
 /// Short numbers for the segments in which chunks are.
 #[derive(Default)]
-pub(super) struct Segments {
+pub(super) struct SegmentNumbers {
     numbers: BTreeMap<u32, u16>,
     segments: Vec<u32>,
     /// Pinned chunks in each, by its number.
@@ -17,7 +17,7 @@ pub(super) struct Segments {
     free: Vec<u16>,
 }
 
-impl Segments {
+impl SegmentNumbers {
     pub(super) fn bytes(&self) -> usize {
         // A tree's leaves are at least half full: two places for each pair.
         self.numbers.len() * 2 * size_of::<(u32, u16)>()

@@ -4,19 +4,24 @@ use std::sync::Arc;
 
 use bytes::BytesMut;
 
-use super::super::contents::{CHUNK_LINE, CONTENTS_FRAME, ChunkLine, Contents, Facts, PeerLine};
-use super::super::seal::Seal;
+use super::super::contents::{
+    CHUNK_LINE, CONTENTS_FRAME, ChunkLine, EncodedFacts, PeerLine, SegmentContents,
+};
+use super::super::seal::SealKey;
 use super::super::segment::{
     CHUNK_HEAD, LogRecord, MAX_KNOWLEDGE_KEYS, RECORD_OVERHEAD, SEGMENT_HEAD, emit_segment_head,
 };
-use super::super::{Dictionary, Place};
-use super::{Active, Appending, Fact, Flush, Log, LogState, Segment, Work};
+use super::super::{Dictionary, DiskLocation};
+use super::{
+    ActiveSegment, AppendState, DiskLog, FlushTiming, LogState, PeerFact, RequestPurpose,
+    SegmentFile,
+};
 use crate::config::{DISK_BLOCK, DISK_RETRY, MAX_DISK_APPEND, SYNC_BYTES};
 use crate::disk::{DiskAnswer, DiskFault, DiskOperation};
-use crate::fingerprint::{Fingerprint, Key};
+use crate::fingerprint::{ChunkKey, Fingerprint};
 
 /// An append in the making.
-struct Append {
+struct PendingAppend {
     /// Where in the segment it is to go.
     start: u64,
     memory: BytesMut,
@@ -24,20 +29,20 @@ struct Append {
     front: usize,
 }
 
-impl Append {
+impl PendingAppend {
     /// Where in the segment it ends so far.
     fn end(&self) -> u64 {
         self.start + (self.memory.len() - self.front) as u64
     }
 
-    fn emit(&mut self, record: &LogRecord<'_>, seal: &Seal) {
+    fn emit(&mut self, record: &LogRecord<'_>, seal: &SealKey) {
         record.emit(seal, self.end(), &mut self.memory);
     }
 }
 
-impl Log {
+impl DiskLog {
     /// An empty append that goes there, with room for what is queued.
-    fn append_at(&mut self, start: u64) -> Append {
+    fn append_at(&mut self, start: u64) -> PendingAppend {
         let queued = self.queue_bytes + self.queue.len() * (RECORD_OVERHEAD + CHUNK_HEAD);
         let mut memory = std::mem::take(&mut self.spare);
         memory.clear();
@@ -47,7 +52,7 @@ impl Log {
         let address = memory.as_ptr().addr();
         let front = (start as usize).wrapping_sub(address) % DISK_BLOCK;
         memory.resize(front, 0);
-        Append {
+        PendingAppend {
             start,
             memory,
             front,
@@ -60,10 +65,10 @@ impl Dictionary {
     pub(super) fn start_append(&mut self) {
         let log = &self.log;
         let ready = matches!(log.state, LogState::Ready);
-        if !ready || !log.writes() || log.appending == Appending::UnderWay {
+        if !ready || !log.writes() || log.appending == AppendState::UnderWay {
             return;
         }
-        if log.queue.is_empty() && log.flush == Flush::WithChunks {
+        if log.queue.is_empty() && log.flush == FlushTiming::WithChunks {
             return;
         }
         if log.gathers_until().is_some() {
@@ -107,7 +112,7 @@ impl Dictionary {
             }
         }
         for ((slot, fact), keys) in std::mem::take(&mut self.log.knowledge) {
-            if fact == Fact::Generation {
+            if fact == PeerFact::Generation {
                 self.emit_peer(slot, &seal, &mut out);
             }
             for record in knowledge(slot, fact, &keys) {
@@ -115,7 +120,7 @@ impl Dictionary {
                 active.facts.push(&record);
             }
         }
-        self.log.flush = Flush::WithChunks;
+        self.log.flush = FlushTiming::WithChunks;
         self.log.active = Some(active);
         let length = out.end() - start;
         if length == 0 {
@@ -128,11 +133,11 @@ impl Dictionary {
             offset: start,
             bytes: memory.slice(out.front..),
         };
-        self.log.appending = Appending::UnderWay;
+        self.log.appending = AppendState::UnderWay;
         // What it had no room for has waited long enough.
         let is_all = self.log.queue.is_empty();
         self.log.appended_at = is_all.then_some(self.log.now);
-        let work = Work::Append {
+        let work = RequestPurpose::Append {
             segment: number,
             length,
             chunks,
@@ -169,7 +174,7 @@ impl Dictionary {
     }
 
     /// The segment that was appended to, if it has no room for more.
-    fn take_full(&mut self) -> Option<Active> {
+    fn take_full(&mut self) -> Option<ActiveSegment> {
         let active = self.log.active.take()?;
         if self.log.has_room(&active) {
             self.log.active = Some(active);
@@ -179,7 +184,7 @@ impl Dictionary {
     }
 
     /// The segment to append to, and its seal.
-    fn active_segment(&mut self) -> Option<(Active, Arc<Seal>)> {
+    fn active_segment(&mut self) -> Option<(ActiveSegment, Arc<SealKey>)> {
         let active = self.log.active.take();
         let active = active.filter(|active| self.log.segments.contains_key(&active.number));
         let active = active.unwrap_or_else(|| {
@@ -187,11 +192,11 @@ impl Dictionary {
             self.log.next_number += 1;
             let mut salt = [0; 16];
             self.random.fill(&mut salt);
-            self.log.segments.insert(number, Segment::new(salt, 0));
-            Active {
+            self.log.segments.insert(number, SegmentFile::new(salt, 0));
+            ActiveSegment {
                 number,
                 announced: 0,
-                facts: Facts::default(),
+                facts: EncodedFacts::default(),
                 ends: false,
             }
         });
@@ -199,14 +204,14 @@ impl Dictionary {
         Some((active, self.log.seal(&name)?))
     }
 
-    fn emit_head(&self, number: u32, out: &mut Append) {
+    fn emit_head(&self, number: u32, out: &mut PendingAppend) {
         let name = self.log.name(number, self.generation);
         if let (Some(name), Some(key)) = (name, &self.log.key) {
             out.memory.extend_from_slice(&emit_segment_head(key, &name));
         }
     }
 
-    fn emit_peer(&self, slot: u8, seal: &Seal, out: &mut Append) {
+    fn emit_peer(&self, slot: u8, seal: &SealKey, out: &mut PendingAppend) {
         if let Some(peer) = self.peers.get(usize::from(slot)) {
             let record = LogRecord::Peer {
                 slot,
@@ -218,18 +223,23 @@ impl Dictionary {
     }
 
     /// Writes a queued chunk's record; says whether it was still to be written.
-    fn emit_chunk(&mut self, fingerprint: Fingerprint, seal: &Seal, out: &mut Append) -> bool {
+    fn emit_chunk(
+        &mut self,
+        fingerprint: Fingerprint,
+        seal: &SealKey,
+        out: &mut PendingAppend,
+    ) -> bool {
         let key = fingerprint.key();
         let Some(known) = self.index.get(key) else {
             return false;
         };
         self.log.queue_bytes -= known.length;
-        if known.place != Place::Queued {
+        if known.place != DiskLocation::Queued {
             return false;
         }
         let bytes = self.memory.peek(key);
         let bytes = bytes.expect("a queued chunk is pinned in memory");
-        self.index.set_place(known.slot, Place::Writing);
+        self.index.set_place(known.slot, DiskLocation::Writing);
         let record = LogRecord::Chunk {
             fingerprint,
             peers: known.peers.holders,
@@ -240,8 +250,8 @@ impl Dictionary {
         true
     }
 
-    pub(super) fn appended(&mut self, number: u32, length: u64, chunks: &[(Key, u32)]) {
-        self.log.appending = Appending::Idle;
+    pub(super) fn appended(&mut self, number: u32, length: u64, chunks: &[(ChunkKey, u32)]) {
+        self.log.appending = AppendState::Idle;
         let Some(segment) = self.log.segments.get_mut(&number) else {
             // The dictionary was cleared meanwhile.
             self.log.delete(number, length);
@@ -250,7 +260,7 @@ impl Dictionary {
         segment.bytes += length;
         for (key, offset) in chunks {
             if let Some(known) = self.index.get(*key) {
-                let place = Place::At {
+                let place = DiskLocation::At {
                     segment: number,
                     offset: *offset,
                 };
@@ -267,8 +277,8 @@ impl Dictionary {
         }
     }
 
-    pub(super) fn append_failed(&mut self, number: u32, failed: u64, chunks: &[(Key, u32)]) {
-        self.log.appending = Appending::Idle;
+    pub(super) fn append_failed(&mut self, number: u32, failed: u64, chunks: &[(ChunkKey, u32)]) {
+        self.log.appending = AppendState::Idle;
         self.statistics.unwritten_chunks += chunks.len() as u64;
         for (key, _) in chunks {
             self.unplace(*key);
@@ -305,7 +315,7 @@ impl Dictionary {
 
     /// Nothing more is appended to the segment: says at its end what is in it. Without that it
     /// would be read as a whole at the next start, which is all that a failure here costs.
-    pub(in super::super) fn write_contents(&mut self, number: u32, facts: Facts) {
+    pub(in super::super) fn write_contents(&mut self, number: u32, facts: EncodedFacts) {
         self.log.finish_list(number);
         let name = self.log.name(number, self.generation);
         let (Some(name), Some(segment)) = (name, self.log.segments.get(&number)) else {
@@ -316,7 +326,7 @@ impl Dictionary {
             let Some(known) = self.index.at(*slot) else {
                 continue;
             };
-            if let Place::At { segment, offset } = known.place
+            if let DiskLocation::At { segment, offset } = known.place
                 && segment == number
             {
                 chunks.push(ChunkLine {
@@ -335,7 +345,7 @@ impl Dictionary {
             node: peer.node,
             generation: peer.generation,
         });
-        let contents = Contents {
+        let contents = SegmentContents {
             peers: peers.collect(),
             chunks,
             facts,
@@ -359,7 +369,7 @@ impl Dictionary {
             bytes: bytes.into(),
         };
         segment.bytes += length;
-        let work = Work::Close {
+        let work = RequestPurpose::Close {
             segment: number,
             length,
         };
@@ -376,7 +386,7 @@ impl Dictionary {
             (None, _) => self.log.delete(number, length),
             (Some(_), Ok(_)) => {
                 let operation = DiskOperation::Sync { segment: number };
-                self.log.ask(operation, Work::LastSync);
+                self.log.ask(operation, RequestPurpose::LastSync);
             }
             (Some(segment), Err(_)) => {
                 segment.bytes -= length;
@@ -394,22 +404,24 @@ impl Dictionary {
         if self.log.knowledge.is_empty() {
             self.log.dirty_since = None;
         }
-        if let Some(Active { number, .. }) = self.log.active {
+        if let Some(ActiveSegment { number, .. }) = self.log.active {
             let segment = number;
-            self.log
-                .ask(DiskOperation::Sync { segment }, Work::Sync { segment });
+            self.log.ask(
+                DiskOperation::Sync { segment },
+                RequestPurpose::Sync { segment },
+            );
         }
     }
 }
 
 /// What was learnt of a peer, in records.
-fn knowledge(slot: u8, fact: Fact, keys: &[Key]) -> Vec<LogRecord<'static>> {
-    let pieces = keys.chunks(MAX_KNOWLEDGE_KEYS).map(<[Key]>::to_vec);
+fn knowledge(slot: u8, fact: PeerFact, keys: &[ChunkKey]) -> Vec<LogRecord<'static>> {
+    let pieces = keys.chunks(MAX_KNOWLEDGE_KEYS).map(<[ChunkKey]>::to_vec);
     match fact {
-        Fact::Forget => vec![LogRecord::Forget { slot }],
-        Fact::Generation => Vec::new(),
-        Fact::Held => pieces.map(|keys| LogRecord::Held { slot, keys }).collect(),
-        Fact::Lacking => pieces
+        PeerFact::Forget => vec![LogRecord::Forget { slot }],
+        PeerFact::Generation => Vec::new(),
+        PeerFact::Held => pieces.map(|keys| LogRecord::Held { slot, keys }).collect(),
+        PeerFact::Lacking => pieces
             .map(|keys| LogRecord::Lacking { slot, keys })
             .collect(),
     }

@@ -9,7 +9,7 @@ const FILTER_ROUNDS: u64 = 10;
 
 /// Measures aggregation.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::congestion) struct Aggregation {
+pub(in crate::congestion) struct AckAggregation {
     since: Time,
     delivered: u64,
     /// Greatest extra of this half of the filter's length, and of the one before.
@@ -17,7 +17,7 @@ pub(in crate::congestion) struct Aggregation {
     half_began: u64,
 }
 
-impl Aggregation {
+impl AckAggregation {
     pub(in crate::congestion) fn new(now: Time) -> Self {
         Self {
             since: now,

@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use vocab::Time;
 
-use super::super::event::{AckedPacket, Event, LostPacket, SendState};
+use super::super::event::{AckedPacket, DeliveryEvent, LostPacket, SendState};
 use super::super::sample::RateSample;
-use super::loss_floor::Losses;
+use super::loss_floor::LossCounts;
 use super::round_trips::FLOOR_QUEUE;
 use super::startup::FullPipe;
-use super::{Bbr, QUEUE_SHARE, State};
+use super::{BbrController, BbrState, QUEUE_SHARE};
 
 /// Least share that stays at a reaction (BBR.Beta, as CUBIC's).
 const BETA: f64 = 0.7;
@@ -54,8 +54,8 @@ pub(super) struct LossRound {
     is_start: bool,
     has_loss: bool,
     began_at: Time,
-    now: Losses,
-    last: Losses,
+    now: LossCounts,
+    last: LossCounts,
     marked: f64,
     was_excessive: bool,
     /// Such rounds in a row, although each slowed the sender down, and no queue was seen.
@@ -65,9 +65,9 @@ pub(super) struct LossRound {
 /// The model before the losses of an episode, should they turn out to be none ("Saving State Upon
 /// Loss Recovery").
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Saved {
+pub(super) struct SavedModel {
     /// The state that the losses ended.
-    pub(super) state: Option<State>,
+    pub(super) state: Option<BbrState>,
     rate_short_term: f64,
     in_flight_short_term: u64,
     in_flight_long_term: u64,
@@ -87,8 +87,8 @@ impl LossRound {
             is_start: false,
             has_loss: false,
             began_at: now,
-            now: Losses::default(),
-            last: Losses::default(),
+            now: LossCounts::default(),
+            last: LossCounts::default(),
             marked: 0.0,
             was_excessive: false,
             excessive_rounds: 0,
@@ -96,12 +96,12 @@ impl LossRound {
     }
 
     /// Packets of the last whole round.
-    pub(super) fn losses(&self) -> Losses {
+    pub(super) fn losses(&self) -> LossCounts {
         self.last
     }
 
     /// The same, with those of the round under way.
-    pub(super) fn losses_so_far(&self) -> Losses {
+    pub(super) fn losses_so_far(&self) -> LossCounts {
         let mut sum = self.last;
         sum.add(self.now.packets, self.now.lost, self.now.runs);
         sum
@@ -113,7 +113,7 @@ impl LossRound {
     }
 
     /// Whether losses have gone on although each round of them slowed the sender down.
-    fn persists(&self) -> bool {
+    fn is_persistent(&self) -> bool {
         self.excessive_rounds >= PERSISTENT_ROUNDS
     }
 
@@ -125,18 +125,18 @@ impl LossRound {
     }
 }
 
-impl Bbr {
+impl BbrController {
     pub(super) fn count_acked(&mut self, packet: &AckedPacket) {
         if !packet.recovered {
-            let counts = self.tells_of_floor();
+            let counts = self.is_floor_sample();
             self.floor.acked(packet.state.epoch, counts);
             self.loss_round.now.add(1.0, 0.0, 0.0);
         }
     }
 
     /// Whether what becomes of packets now is the path's own doing.
-    fn tells_of_floor(&self) -> bool {
-        (self.cycle.built_queue || self.loss_round.persists() || self.is_below_path())
+    fn is_floor_sample(&self) -> bool {
+        (self.cycle.built_queue || self.loss_round.is_persistent() || self.is_below_path())
             && self.round_trips.queue() <= FLOOR_QUEUE
     }
 
@@ -152,7 +152,7 @@ impl Bbr {
     /// "Per-Loss Steps", HandleLostPacket.
     pub(super) fn count_lost(&mut self, now: Time, number: u64, bytes: u64, state: &SendState) {
         self.sampler.lost_packet(bytes);
-        let counts = self.tells_of_floor();
+        let counts = self.is_floor_sample();
         let begins_run = self.floor.lost(state.epoch, number, counts);
         self.loss_runs += u64::from(begins_run);
         let runs = if begins_run { 1.0 } else { 0.0 };
@@ -168,7 +168,7 @@ impl Bbr {
         let lost = self.sampler.lost().saturating_sub(state.lost);
         // On a path that reorders a loss is found late, after more than one flight.
         let delivered = self.sampler.delivered().saturating_sub(state.delivered);
-        if self.floor.is_exceeded_by(Losses {
+        if self.floor.is_exceeded_by(LossCounts {
             packets: self.packets(state.in_flight.max(delivered + lost)),
             lost: self.packets(lost),
             runs: (self.loss_runs - state.loss_runs) as f64,
@@ -229,27 +229,30 @@ impl Bbr {
         let passes = if self.floor.floor() < FLOOR_SMALL {
             self.loss_round.has_loss
         } else {
-            self.floor.is_passed_by(self.loss_round.last)
+            self.floor.is_exceeded_beyond_chance(self.loss_round.last)
         };
         let reacts = excessive || (has_queue && passes);
         self.loss_round.has_loss = false;
         let is_probing = match self.state {
-            State::Startup | State::Refill | State::Up => true,
-            State::Drain { .. } | State::Down | State::Cruise | State::ProbeRtt { .. } => false,
+            BbrState::Startup | BbrState::Refill | BbrState::Up => true,
+            BbrState::Drain { .. }
+            | BbrState::Down
+            | BbrState::Cruise
+            | BbrState::ProbeRtt { .. } => false,
         };
-        if excessive && self.state == State::Up && self.cycle.is_probe_sample {
+        if excessive && self.state == BbrState::Up && self.cycle.is_probe_sample {
             // Marks, of which no single packet tells.
             let in_flight = self.loss_round.in_flight_latest;
             self.in_flight_too_high(now, in_flight, self.sampler.is_application_limited());
         }
         if !excessive {
-            if self.loss_round.persists() {
+            if self.loss_round.is_persistent() {
                 // By now they are the floor, so what they took is given back.
                 self.reset_short_term();
             }
             self.loss_round.excessive_rounds = 0;
         }
-        self.forget_wider_path();
+        self.adapt_to_narrower_path();
         if is_probing || !reacts {
             return;
         }
@@ -271,10 +274,10 @@ impl Bbr {
     /// the path has become narrower: what it carried before says nothing any more. The filter
     /// would say so after two cycles, but that queue makes rounds long, ProbeRTT comes between,
     /// and when the minimum round-trip time expires the window grows with the queue.
-    fn forget_wider_path(&mut self) {
+    fn adapt_to_narrower_path(&mut self) {
         let delivered = self.loss_round.rate_latest;
         if self.full_pipe.is_reached
-            && !matches!(self.state, State::ProbeRtt { .. })
+            && !matches!(self.state, BbrState::ProbeRtt { .. })
             && !self.sampler.is_application_limited()
             && self.round_trips.queue() > NARROWER_QUEUE
             && delivered > 0.0
@@ -292,12 +295,12 @@ impl Bbr {
             let least = (self.target_in_flight() as f64 * BETA) as u64;
             self.in_flight_long_term = in_flight.max(least);
         }
-        if self.state == State::Up {
+        if self.state == BbrState::Up {
             let queue = self.round_trips.queue_beyond(self.cycle.rtt_at_up);
             if queue < FLOOR_QUEUE && !self.round_trips.is_reordering() {
                 self.met_loss_without_queue();
             }
-            self.saved.state = Some(State::Up);
+            self.saved.state = Some(BbrState::Up);
             self.start_down(now);
         }
     }
@@ -345,21 +348,21 @@ impl Bbr {
         self.in_flight_short_term = self.in_flight_short_term.max(saved.in_flight_short_term);
         self.in_flight_long_term = self.in_flight_long_term.max(saved.in_flight_long_term);
         let is_elsewhere = saved.state.is_some_and(|state| state != self.state);
-        if !is_elsewhere || matches!(self.state, State::ProbeRtt { .. }) {
+        if !is_elsewhere || matches!(self.state, BbrState::ProbeRtt { .. }) {
             return;
         }
-        if saved.state == Some(State::Startup) {
+        if saved.state == Some(BbrState::Startup) {
             // Else the round that has ended it would end it again.
             self.full_pipe = FullPipe::default();
             self.loss_round.was_excessive = false;
-            self.enter(State::Startup);
+            self.enter(BbrState::Startup);
         } else {
             self.start_refill();
         }
     }
 
     fn save(&mut self) {
-        self.saved = Saved {
+        self.saved = SavedModel {
             state: None,
             rate_short_term: self.rate_short_term,
             in_flight_short_term: self.in_flight_short_term,
@@ -372,7 +375,7 @@ impl Bbr {
 
     /// Closes the window while the path is gone; acknowledgements open it again ("Modulating cwnd
     /// in Loss Recovery", upon a retransmission timeout).
-    pub(super) fn check_outage(&mut self, event: &Event<'_>) {
+    pub(super) fn check_outage(&mut self, event: &DeliveryEvent<'_>) {
         let Some(base) = self.round_trips.base() else {
             return;
         };

@@ -1,9 +1,9 @@
 //! Rate, window and quantum from the model (draft-ietf-ccwg-bbr, "Updating Control Parameters",
 //! whose table gives each state's gains and bounds).
 
-use super::super::Controller;
+use super::super::CongestionController;
 use super::startup::STARTUP_GAIN;
-use super::{Bbr, INITIAL_WINDOW_PACKETS, State};
+use super::{BbrController, BbrState, INITIAL_WINDOW_PACKETS};
 
 /// Share of the estimated rate that is left unused, so that queues shrink (BBR.PacingMarginPercent).
 const MARGIN: f64 = 0.01;
@@ -22,18 +22,18 @@ const CRUISE_QUEUE_REORDERING: f64 = 0.1;
 const WINDOW_GAIN: f64 = 2.0;
 const WINDOW_GAIN_UP: f64 = 2.25;
 
-impl Bbr {
+impl BbrController {
     /// The state's pacing gain.
     pub(super) fn pacing_gain(&self) -> f64 {
         match self.state {
-            State::Startup => STARTUP_GAIN,
-            State::Drain { .. } => 0.5,
+            BbrState::Startup => STARTUP_GAIN,
+            BbrState::Drain { .. } => 0.5,
             // What is not sent there goes to those who keep the queue, and the queue stays.
-            State::Down | State::Cruise if self.round_trips.has_deep_queue() => 1.0,
-            State::Down => 0.9,
-            State::Cruise if self.has_cruise_queue() => CRUISE_GAIN_IN_QUEUE,
-            State::Cruise | State::Refill | State::ProbeRtt { .. } => 1.0,
-            State::Up => 1.25,
+            BbrState::Down | BbrState::Cruise if self.round_trips.has_deep_queue() => 1.0,
+            BbrState::Down => 0.9,
+            BbrState::Cruise if self.has_cruise_queue() => CRUISE_GAIN_IN_QUEUE,
+            BbrState::Cruise | BbrState::Refill | BbrState::ProbeRtt { .. } => 1.0,
+            BbrState::Up => 1.25,
         }
     }
 
@@ -71,7 +71,7 @@ impl Bbr {
         } else if self.window < most || self.sampler.delivered() < initial {
             self.window += newly_acked;
         }
-        if let State::ProbeRtt { .. } = self.state {
+        if let BbrState::ProbeRtt { .. } = self.state {
             self.window = self.window.min(self.probe_rtt_window());
         }
         self.window = self.window.min(self.window_bound()).max(self.window_min());
@@ -85,13 +85,13 @@ impl Bbr {
     /// "UpdateMaxInflight".
     fn in_flight_max(&self) -> u64 {
         let gain = match self.state {
-            State::Up => WINDOW_GAIN_UP,
-            State::Startup
-            | State::Drain { .. }
-            | State::Down
-            | State::Cruise
-            | State::Refill
-            | State::ProbeRtt { .. } => WINDOW_GAIN,
+            BbrState::Up => WINDOW_GAIN_UP,
+            BbrState::Startup
+            | BbrState::Drain { .. }
+            | BbrState::Down
+            | BbrState::Cruise
+            | BbrState::Refill
+            | BbrState::ProbeRtt { .. } => WINDOW_GAIN,
         };
         self.quantized(self.bdp(gain, self.rate()) + self.aggregation.extra())
     }
@@ -99,10 +99,10 @@ impl Bbr {
     /// "BoundCwndForModel".
     fn window_bound(&self) -> u64 {
         let bound = match self.state {
-            State::Startup => return u64::MAX,
-            State::Drain { .. } | State::Down | State::Refill => self.long_term_bound(),
-            State::Up => self.long_term_bound().min(self.in_flight_while_probing()),
-            State::Cruise | State::ProbeRtt { .. } => self.in_flight_with_headroom(),
+            BbrState::Startup => return u64::MAX,
+            BbrState::Drain { .. } | BbrState::Down | BbrState::Refill => self.long_term_bound(),
+            BbrState::Up => self.long_term_bound().min(self.in_flight_while_probing()),
+            BbrState::Cruise | BbrState::ProbeRtt { .. } => self.in_flight_with_headroom(),
         };
         bound.min(self.in_flight_short_term)
     }
@@ -120,7 +120,7 @@ impl Bbr {
     /// "QuantizationBudget".
     fn quantized(&self, in_flight: u64) -> u64 {
         let quantum = self.send_quantum();
-        let more = if self.state == State::Up {
+        let more = if self.state == BbrState::Up {
             2 * self.config.packet_bytes
         } else {
             0

@@ -76,7 +76,7 @@ const EPOCHS: usize = 16;
 
 /// How fast the packets of an epoch go out, beside what the path carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pace {
+pub(super) enum SendingPace {
     /// Below it.
     Slow,
     /// At it.
@@ -89,13 +89,13 @@ pub(super) enum Pace {
 #[derive(Clone, Debug)]
 pub(super) struct LossFloor {
     /// Start-up's, while the rate doubled, and the round of the last of them.
-    startup: Losses,
+    startup: LossCounts,
     startup_round: u64,
-    slow: Losses,
-    level: Losses,
+    slow: LossCounts,
+    level: LossCounts,
     /// All since the present stretch began, at whatever pace.
-    stretch: Losses,
-    epochs: [Pace; EPOCHS],
+    stretch: LossCounts,
+    epochs: [SendingPace; EPOCHS],
     epoch: u32,
     /// The packet that was last declared lost.
     last_lost: Option<u64>,
@@ -103,7 +103,7 @@ pub(super) struct LossFloor {
 
 /// Packets, and how many of them were lost in how many bursts.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Losses {
+pub(super) struct LossCounts {
     pub(super) packets: f64,
     pub(super) lost: f64,
     pub(super) runs: f64,
@@ -112,19 +112,19 @@ pub(super) struct Losses {
 impl LossFloor {
     pub(super) fn new() -> Self {
         Self {
-            startup: Losses::default(),
+            startup: LossCounts::default(),
             startup_round: 0,
-            slow: Losses::default(),
-            level: Losses::default(),
-            stretch: Losses::default(),
-            epochs: [Pace::Fast; EPOCHS],
+            slow: LossCounts::default(),
+            level: LossCounts::default(),
+            stretch: LossCounts::default(),
+            epochs: [SendingPace::Fast; EPOCHS],
             epoch: 0,
             last_lost: None,
         }
     }
 
     /// Begins another epoch; packets that go out from now on carry its number.
-    pub(super) fn begin(&mut self, pace: Pace) {
+    pub(super) fn begin(&mut self, pace: SendingPace) {
         self.epoch = self.epoch.wrapping_add(1);
         self.epochs[self.epoch as usize % EPOCHS] = pace;
     }
@@ -164,7 +164,7 @@ impl LossFloor {
 
     /// Takes in a round of start-up in which the rate still grew, so that no queue of our own was
     /// full.
-    pub(super) fn grew(&mut self, count: u64, round: Losses) {
+    pub(super) fn grew(&mut self, count: u64, round: LossCounts) {
         self.startup_round = count;
         self.startup.add(round.packets, round.lost, round.runs);
     }
@@ -172,14 +172,14 @@ impl LossFloor {
     /// Another round begins.
     pub(super) fn begin_round(&mut self, count: u64) {
         if count > self.startup_round + STARTUP_ROUNDS {
-            self.startup = Losses::default();
+            self.startup = LossCounts::default();
         }
         let known = self.pool_of_floor().unwrap_or_default();
         if self.stretch.is_better_than(known) {
             self.forget();
             self.level = std::mem::take(&mut self.stretch);
         } else if self.stretch.packets >= STRETCH_PACKETS {
-            self.stretch = Losses::default();
+            self.stretch = LossCounts::default();
         }
     }
 
@@ -193,9 +193,9 @@ impl LossFloor {
 
     /// Start-up ended without a queue of its own: what it lost may be the doing of others.
     pub(super) fn forget(&mut self) {
-        self.startup = Losses::default();
-        self.slow = Losses::default();
-        self.level = Losses::default();
+        self.startup = LossCounts::default();
+        self.slow = LossCounts::default();
+        self.level = LossCounts::default();
     }
 
     /// The share of packets that is lost whatever is sent.
@@ -206,14 +206,14 @@ impl LossFloor {
     }
 
     /// Whether these losses mean congestion by themselves.
-    pub(super) fn is_exceeded_by(&self, losses: Losses) -> bool {
+    pub(super) fn is_exceeded_by(&self, losses: LossCounts) -> bool {
         let few = (losses.packets * LOSS_THRESHOLD).clamp(RUNS_MIN, RUNS_MAX);
         losses.lost > losses.packets * self.threshold() && self.has_more_runs(losses, few)
     }
 
     /// Whether these are more losses than the path's own, as far as chance lets that be told:
     /// enough where a queue stands as well.
-    pub(super) fn is_passed_by(&self, losses: Losses) -> bool {
+    pub(super) fn is_exceeded_beyond_chance(&self, losses: LossCounts) -> bool {
         // Half a burst, as counts are whole and what is expected is not.
         let mut losses = losses;
         losses.runs += 0.5;
@@ -221,7 +221,7 @@ impl LossFloor {
     }
 
     /// Whether there are at least `few` bursts more than expected, and more than chance has it.
-    fn has_more_runs(&self, losses: Losses, few: f64) -> bool {
+    fn has_more_runs(&self, losses: LossCounts, few: f64) -> bool {
         let pool = self.pool_of_floor().unwrap_or_default();
         let known = pool.packets.max(EVIDENCE_PACKETS);
         let expected = losses.packets * pool.runs / known;
@@ -235,8 +235,8 @@ impl LossFloor {
     }
 
     /// The packets by which the floor is known.
-    fn pool_of_floor(&self) -> Option<Losses> {
-        let known = |pool: &Losses| pool.packets >= EVIDENCE_PACKETS;
+    fn pool_of_floor(&self) -> Option<LossCounts> {
+        let known = |pool: &LossCounts| pool.packets >= EVIDENCE_PACKETS;
         match (
             Some(self.slow).filter(known),
             Some(self.level).filter(known),
@@ -245,7 +245,7 @@ impl LossFloor {
                 if slow.is_better_than(level) {
                     return Some(slow);
                 }
-                Some(Losses {
+                Some(LossCounts {
                     packets: slow.packets + level.packets,
                     lost: slow.lost + level.lost,
                     runs: slow.runs + level.runs,
@@ -255,19 +255,19 @@ impl LossFloor {
         }
     }
 
-    fn pool(&mut self, epoch: u32, counts: bool) -> Option<&mut Losses> {
+    fn pool(&mut self, epoch: u32, counts: bool) -> Option<&mut LossCounts> {
         if !counts || self.epoch.wrapping_sub(epoch) as usize >= EPOCHS {
             return None;
         }
         match self.epochs[epoch as usize % EPOCHS] {
-            Pace::Slow => Some(&mut self.slow),
-            Pace::Level => Some(&mut self.level),
-            Pace::Fast => None,
+            SendingPace::Slow => Some(&mut self.slow),
+            SendingPace::Level => Some(&mut self.level),
+            SendingPace::Fast => None,
         }
     }
 }
 
-impl Losses {
+impl LossCounts {
     pub(super) fn add(&mut self, packets: f64, lost: f64, runs: f64) {
         self.packets += packets;
         self.lost += lost;
@@ -278,7 +278,7 @@ impl Losses {
     }
 
     /// Whether there are fewer bursts than among those, by more than chance has it.
-    fn is_better_than(&self, those: Losses) -> bool {
+    fn is_better_than(&self, those: LossCounts) -> bool {
         let expected = those.runs / those.packets.max(1.0) * self.packets;
         self.runs < expected - FEWER * expected.sqrt()
     }
@@ -295,13 +295,13 @@ impl Losses {
 
 #[cfg(test)]
 mod tests {
-    use vocab::{Probability, Random};
+    use vocab::{Probability, SeededRandom};
 
     use super::*;
 
     /// Puts `count` packets through an epoch, each lost with the same chance.
-    fn pass(floor: &mut LossFloor, pace: Pace, count: u64, loss: f64, first: u64) {
-        let mut random = Random::from_seed(first);
+    fn pass(floor: &mut LossFloor, pace: SendingPace, count: u64, loss: f64, first: u64) {
+        let mut random = SeededRandom::from_seed(first);
         let loss = Probability::from_fraction(loss).unwrap();
         floor.begin(pace);
         let epoch = floor.epoch();
@@ -314,8 +314,8 @@ mod tests {
         }
     }
 
-    fn losses(packets: f64, lost: f64, runs: f64) -> Losses {
-        Losses {
+    fn losses(packets: f64, lost: f64, runs: f64) -> LossCounts {
+        LossCounts {
             packets,
             lost,
             runs,
@@ -325,8 +325,8 @@ mod tests {
     #[test]
     fn loss_at_every_pace_is_the_floor() {
         let mut floor = LossFloor::new();
-        pass(&mut floor, Pace::Slow, 1000, 0.1, 0);
-        pass(&mut floor, Pace::Level, 3000, 0.1, 1000);
+        pass(&mut floor, SendingPace::Slow, 1000, 0.1, 0);
+        pass(&mut floor, SendingPace::Level, 3000, 0.1, 1000);
         assert!((floor.floor() - 0.1).abs() < 0.025, "{}", floor.floor());
         assert!(!floor.is_exceeded_by(losses(200.0, 25.0, 22.0)));
         assert!(floor.is_exceeded_by(losses(200.0, 50.0, 40.0)));
@@ -335,8 +335,8 @@ mod tests {
     #[test]
     fn loss_that_slowing_down_ends_is_congestion() {
         let mut floor = LossFloor::new();
-        pass(&mut floor, Pace::Slow, 500, 0.0, 0);
-        pass(&mut floor, Pace::Level, 3000, 0.1, 1000);
+        pass(&mut floor, SendingPace::Slow, 500, 0.0, 0);
+        pass(&mut floor, SendingPace::Level, 3000, 0.1, 1000);
         assert_eq!(floor.floor(), 0.0);
         assert!(floor.is_exceeded_by(losses(100.0, 4.0, 4.0)));
         assert!(!floor.is_exceeded_by(losses(100.0, 2.0, 2.0)), "2 %");
@@ -345,9 +345,9 @@ mod tests {
     #[test]
     fn what_is_sent_fast_or_into_a_queue_says_nothing_about_the_floor() {
         let mut floor = LossFloor::new();
-        pass(&mut floor, Pace::Slow, 500, 0.0, 0);
-        pass(&mut floor, Pace::Fast, 5000, 0.3, 1000);
-        floor.begin(Pace::Slow);
+        pass(&mut floor, SendingPace::Slow, 500, 0.0, 0);
+        pass(&mut floor, SendingPace::Fast, 5000, 0.3, 1000);
+        floor.begin(SendingPace::Slow);
         for number in 0..1000 {
             floor.lost(floor.epoch(), 2 * number, false);
         }
@@ -357,14 +357,14 @@ mod tests {
     #[test]
     fn a_stretch_that_loses_less_shows_that_the_floor_is_too_high() {
         let mut floor = LossFloor::new();
-        pass(&mut floor, Pace::Level, 1000, 0.1, 0);
+        pass(&mut floor, SendingPace::Level, 1000, 0.1, 0);
         for round in 1..100 {
-            pass(&mut floor, Pace::Fast, 100, 0.1, 1000 * round);
+            pass(&mut floor, SendingPace::Fast, 100, 0.1, 1000 * round);
             floor.begin_round(round);
         }
         assert!(floor.floor() > 0.07, "not by chance: {}", floor.floor());
         for round in 100..105 {
-            pass(&mut floor, Pace::Fast, 100, 0.02, 1000 * round);
+            pass(&mut floor, SendingPace::Fast, 100, 0.02, 1000 * round);
             floor.begin_round(round);
         }
         assert!(floor.floor() < 0.05, "{}", floor.floor());

@@ -27,17 +27,17 @@ mod startup;
 #[cfg(test)]
 mod tests;
 
-use vocab::{Bitrate, Probability, Random, Time};
+use vocab::{Bitrate, Probability, SeededRandom, Time};
 
-use self::aggregation::Aggregation;
-use self::congestion::{LossRound, Saved};
-use self::loss_floor::{LossFloor, Pace};
-use self::probe_bandwidth::Cycle;
+use self::aggregation::AckAggregation;
+use self::congestion::{LossRound, SavedModel};
+use self::loss_floor::{LossFloor, SendingPace};
+use self::probe_bandwidth::ProbeCycle;
 use self::round_trips::RoundTrips;
-use self::startup::{FullPipe, Resume};
-use super::event::{Event, SendState};
-use super::sample::{RateSample, Sampler};
-use super::{Config, Controller, Remembered, Telemetry};
+use self::startup::{CarefulResume, FullPipe};
+use super::event::{DeliveryEvent, SendState};
+use super::sample::{RateSample, RateSampler};
+use super::{CongestionController, ControllerConfig, ControllerTelemetry, RememberedPath};
 
 /// What may leave in a burst before a round-trip time is known, in packets (RFC 6928 §2).
 const INITIAL_WINDOW_PACKETS: u64 = 10;
@@ -62,11 +62,11 @@ const FLOOR_SHARE: f64 = 0.9;
 /// believed. Rates are a maximum of many samples, and each is of a hundred packets of which chance
 /// takes now more and now less; what is too high by that stands in the queue. It covers the margin
 /// by which less is sent than the rate, so that the rate never shrinks by itself.
-const LUCK: f64 = 1.01;
+const SAMPLE_TOLERANCE: f64 = 1.01;
 
 /// Where the controller is in its model's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum BbrState {
     /// Doubles the rate each round until the path is full.
     Startup,
     /// Lets the queue drain that start-up built.
@@ -93,7 +93,7 @@ enum State {
 
 /// Packet-timed round trips ("BBR.round_count: Tracking Packet-Timed Round Trips").
 #[derive(Clone, Copy, Debug, Default)]
-struct Rounds {
+struct RoundCounter {
     count: u64,
     next_delivered: u64,
     began_at: Time,
@@ -103,24 +103,24 @@ struct Rounds {
 
 /// The BBR controller.
 #[derive(Clone, Debug)]
-pub(super) struct Bbr {
-    config: Config,
-    random: Random,
-    sampler: Sampler,
-    state: State,
-    rounds: Rounds,
+pub(super) struct BbrController {
+    config: ControllerConfig,
+    random: SeededRandom,
+    sampler: RateSampler,
+    state: BbrState,
+    rounds: RoundCounter,
     round_trips: RoundTrips,
     floor: LossFloor,
-    aggregation: Aggregation,
+    aggregation: AckAggregation,
     full_pipe: FullPipe,
-    resume: Option<Resume>,
+    resume: Option<CarefulResume>,
     /// The round in which losses ended start-up.
     startup_lost_in_round: Option<u64>,
     /// Whether start-up has been taken up again since packets turned out to overtake each other.
     is_startup_doubted: bool,
-    cycle: Cycle,
+    cycle: ProbeCycle,
     loss_round: LossRound,
-    saved: Saved,
+    saved: SavedModel,
     /// Highest delivery rate of this probing cycle and of the one before (BBR.max_bw_filter).
     rate_filter: [f64; 2],
     /// Bounds from losses outside of probing (BBR.bw_shortterm, BBR.inflight_shortterm).
@@ -146,25 +146,29 @@ pub(super) struct Bbr {
     last_acked_at: Time,
 }
 
-impl Bbr {
-    pub(super) fn new(config: Config, remembered: Option<Remembered>, now: Time) -> Self {
+impl BbrController {
+    pub(super) fn new(
+        config: ControllerConfig,
+        remembered: Option<RememberedPath>,
+        now: Time,
+    ) -> Self {
         let window = INITIAL_WINDOW_PACKETS * config.packet_bytes;
         let mut bbr = Self {
             config,
-            random: Random::from_seed(config.seed),
-            sampler: Sampler::new(now),
-            state: State::Startup,
-            rounds: Rounds::default(),
+            random: SeededRandom::from_seed(config.seed),
+            sampler: RateSampler::new(now),
+            state: BbrState::Startup,
+            rounds: RoundCounter::default(),
             round_trips: RoundTrips::new(now),
             floor: LossFloor::new(),
-            aggregation: Aggregation::new(now),
+            aggregation: AckAggregation::new(now),
             full_pipe: FullPipe::default(),
             resume: None,
             startup_lost_in_round: None,
             is_startup_doubted: false,
-            cycle: Cycle::new(now),
+            cycle: ProbeCycle::new(now),
             loss_round: LossRound::new(now),
-            saved: Saved::default(),
+            saved: SavedModel::default(),
             rate_filter: [0.0; 2],
             rate_short_term: f64::INFINITY,
             in_flight_short_term: u64::MAX,
@@ -229,8 +233,8 @@ impl Bbr {
 
     fn is_probing_bandwidth_state(&self) -> bool {
         match self.state {
-            State::Down | State::Cruise | State::Refill | State::Up => true,
-            State::Startup | State::Drain { .. } | State::ProbeRtt { .. } => false,
+            BbrState::Down | BbrState::Cruise | BbrState::Refill | BbrState::Up => true,
+            BbrState::Startup | BbrState::Drain { .. } | BbrState::ProbeRtt { .. } => false,
         }
     }
 
@@ -238,12 +242,14 @@ impl Bbr {
         self.filled_window[0] || self.filled_window[1]
     }
 
-    fn enter(&mut self, state: State) {
+    fn enter(&mut self, state: BbrState) {
         self.state = state;
         self.floor.begin(match state {
-            State::Drain { .. } | State::Down | State::ProbeRtt { .. } => Pace::Slow,
-            State::Cruise => Pace::Level,
-            State::Startup | State::Refill | State::Up => Pace::Fast,
+            BbrState::Drain { .. } | BbrState::Down | BbrState::ProbeRtt { .. } => {
+                SendingPace::Slow
+            }
+            BbrState::Cruise => SendingPace::Level,
+            BbrState::Startup | BbrState::Refill | BbrState::Up => SendingPace::Fast,
         });
     }
 
@@ -294,7 +300,7 @@ impl Bbr {
     }
 
     /// "Per-ACK Steps".
-    fn acknowledged(&mut self, event: &Event<'_>, sample: &RateSample) {
+    fn acknowledged(&mut self, event: &DeliveryEvent<'_>, sample: &RateSample) {
         let now = event.now;
         self.update_round(now, sample);
         self.update_latest_signals(now, sample);
@@ -323,7 +329,7 @@ impl Bbr {
     }
 }
 
-impl Controller for Bbr {
+impl CongestionController for BbrController {
     fn sent(&mut self, now: Time, _number: u64, bytes: u64, in_flight_before: u64) -> SendState {
         if in_flight_before == 0 && self.sampler.is_application_limited() {
             self.restart_from_idle(now);
@@ -337,7 +343,7 @@ impl Controller for Bbr {
         state
     }
 
-    fn event(&mut self, event: &Event<'_>) {
+    fn event(&mut self, event: &DeliveryEvent<'_>) {
         let now = event.now;
         if self.round_trips.minimum().is_none()
             && let Some(rtt) = event.rtt
@@ -347,7 +353,7 @@ impl Controller for Bbr {
         let was_reordering = self.round_trips.is_reordering();
         self.round_trips.update(now, event.rtt, event.reordering);
         if !was_reordering && self.round_trips.is_reordering() {
-            self.doubt_startups_end();
+            self.resume_startup();
         }
         let acked = event.acked.iter().map(|packet| packet.sent_at);
         let lost = event.lost.iter().map(|packet| packet.sent_at);
@@ -359,7 +365,7 @@ impl Controller for Bbr {
             self.count_acked(packet);
         }
         let base = self.round_trips.rate_base();
-        let passes = (1.0 - FLOOR_SHARE * self.floor.floor()) * LUCK;
+        let passes = (1.0 - FLOOR_SHARE * self.floor.floor()) * SAMPLE_TOLERANCE;
         let sample = self.sampler.acked(now, event.acked, base, passes);
         self.note_marks(event.ce_marked);
         for packet in event.lost {
@@ -401,27 +407,27 @@ impl Controller for Bbr {
         super::quantum(self.pacing_rate(), self.config.packet_bytes)
     }
 
-    fn remembered(&self) -> Option<Remembered> {
+    fn remembered(&self) -> Option<RememberedPath> {
         let rtt = self.round_trips.base()?;
         let rate = self.rate_to_send(self.rate_max());
-        self.full_pipe.is_reached.then(|| Remembered {
+        self.full_pipe.is_reached.then(|| RememberedPath {
             rate: Bitrate::from_bits_per_second((rate * 8.0) as u64),
             rtt,
         })
     }
 
-    fn telemetry(&self) -> Telemetry {
+    fn telemetry(&self) -> ControllerTelemetry {
         let bound = self.in_flight_long_term.min(self.in_flight_short_term);
-        Telemetry {
+        ControllerTelemetry {
             state: match self.state {
-                State::Startup if self.resume.is_some() => "resume",
-                State::Startup => "startup",
-                State::Drain { .. } => "drain",
-                State::Down => "down",
-                State::Cruise => "cruise",
-                State::Refill => "refill",
-                State::Up => "up",
-                State::ProbeRtt { .. } => "probe rtt",
+                BbrState::Startup if self.resume.is_some() => "resume",
+                BbrState::Startup => "startup",
+                BbrState::Drain { .. } => "drain",
+                BbrState::Down => "down",
+                BbrState::Cruise => "cruise",
+                BbrState::Refill => "refill",
+                BbrState::Up => "up",
+                BbrState::ProbeRtt { .. } => "probe rtt",
             },
             bandwidth: Bitrate::from_bits_per_second((self.rate() * 8.0) as u64),
             rtt_min: self.round_trips.minimum(),
@@ -431,10 +437,12 @@ impl Controller for Bbr {
             is_congested: self.round_trips.queue() > QUEUE_SHARE
                 || self.rate_short_term.is_finite(),
             is_shared: match self.state {
-                State::Cruise | State::ProbeRtt { .. } => Some(self.has_others_queue()),
-                State::Startup | State::Drain { .. } | State::Down | State::Refill | State::Up => {
-                    None
-                }
+                BbrState::Cruise | BbrState::ProbeRtt { .. } => Some(self.has_others_queue()),
+                BbrState::Startup
+                | BbrState::Drain { .. }
+                | BbrState::Down
+                | BbrState::Refill
+                | BbrState::Up => None,
             },
         }
     }

@@ -13,9 +13,9 @@ use std::time::Duration;
 use vocab::Time;
 
 use super::super::sample::RateSample;
-use super::loss_floor::Losses;
+use super::loss_floor::LossCounts;
 use super::round_trips::FLOOR_QUEUE;
-use super::{Bbr, State};
+use super::{BbrController, BbrState};
 
 /// Share of the long-term bound that is left to others while cruising (BBR.Headroom), but for what
 /// the path itself carries: the headroom is in the queue.
@@ -50,7 +50,7 @@ const GROWTH_DOUBLINGS: u32 = 30;
 
 /// What acknowledgements mean for the probe (BBR.ack_phase).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Feedback {
+enum AckPhase {
     /// Nothing: no probe is under way.
     None,
     /// They are of packets that fill the path.
@@ -65,7 +65,7 @@ enum Feedback {
 
 /// A probing cycle.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Cycle {
+pub(super) struct ProbeCycle {
     /// Rounds since the last probe (BBR.rounds_since_probe_up).
     pub(super) rounds_since_up: u64,
     /// Whether acknowledgements are of probing packets, and losses have not yet been reacted to
@@ -74,7 +74,7 @@ pub(super) struct Cycle {
     /// Whether the last probe met too much loss (BBR.prev_probe_too_high).
     pub(super) was_too_high: bool,
     was_precautionary: bool,
-    feedback: Feedback,
+    feedback: AckPhase,
     began_at: Time,
     wait: Duration,
     up_rounds: u32,
@@ -97,14 +97,14 @@ pub(super) struct Cycle {
     up_rate: f64,
 }
 
-impl Cycle {
+impl ProbeCycle {
     pub(super) fn new(now: Time) -> Self {
         Self {
             rounds_since_up: 0,
             is_probe_sample: false,
             was_too_high: false,
             was_precautionary: false,
-            feedback: Feedback::None,
+            feedback: AckPhase::None,
             began_at: now,
             wait: PROBE_WAIT,
             up_rounds: 0,
@@ -122,7 +122,7 @@ impl Cycle {
     }
 }
 
-impl Bbr {
+impl BbrController {
     /// "StartProbeBW_DOWN".
     pub(super) fn start_down(&mut self, now: Time) {
         self.loss_round.reset();
@@ -131,14 +131,14 @@ impl Bbr {
         self.cycle.rounds_since_up = self.random.below(2);
         self.cycle.wait = PROBE_WAIT + Duration::from_secs_f64(self.random.next_f64());
         self.cycle.began_at = now;
-        self.cycle.feedback = Feedback::Stopping;
+        self.cycle.feedback = AckPhase::Stopping;
         self.start_round();
-        self.enter(State::Down);
+        self.enter(BbrState::Down);
     }
 
     /// "StartProbeBW_CRUISE".
     pub(super) fn start_cruise(&mut self) {
-        self.enter(State::Cruise);
+        self.enter(BbrState::Cruise);
     }
 
     /// "StartProbeBW_REFILL".
@@ -151,14 +151,14 @@ impl Bbr {
         self.cycle.up_rounds = 0;
         self.cycle.up_acked = 0;
         self.cycle.was_precautionary = false;
-        self.cycle.feedback = Feedback::Refilling;
+        self.cycle.feedback = AckPhase::Refilling;
         self.start_round();
-        self.enter(State::Refill);
+        self.enter(BbrState::Refill);
     }
 
     /// "StartProbeBW_UP".
     fn start_up(&mut self, in_flight: u64, sample: &RateSample) {
-        self.cycle.feedback = Feedback::Starting;
+        self.cycle.feedback = AckPhase::Starting;
         self.cycle.rtt_at_up = self.round_trips.recent().unwrap_or_default();
         self.cycle.in_flight_at_up = in_flight;
         self.cycle.is_in_deep_queue = self.round_trips.has_deep_queue();
@@ -167,13 +167,13 @@ impl Bbr {
         self.cycle.up_rate = self.rate_max();
         self.start_round();
         self.full_pipe.restart(sample.rate.unwrap_or(0.0));
-        self.enter(State::Up);
+        self.enter(BbrState::Up);
         self.raise_slope();
     }
 
     /// Begins another probe's feedback from ProbeRTT, which has nothing in flight from a probe.
     pub(super) fn stop_feedback(&mut self) {
-        self.cycle.feedback = Feedback::Stopping;
+        self.cycle.feedback = AckPhase::Stopping;
         self.start_round();
     }
 
@@ -187,31 +187,31 @@ impl Bbr {
             return;
         }
         match self.state {
-            State::Down => {
+            BbrState::Down => {
                 if self.is_time_to_probe(now) {
                     self.start_refill();
                 } else if self.is_time_to_cruise(in_flight) {
                     self.start_cruise();
                 }
             }
-            State::Cruise => {
+            BbrState::Cruise => {
                 if self.is_time_to_probe(now) {
                     self.start_refill();
                 }
             }
-            State::Refill => {
+            BbrState::Refill => {
                 if self.rounds.is_start {
                     self.cycle.is_probe_sample = true;
                     self.start_up(in_flight, sample);
                 }
             }
-            State::Up => {
+            BbrState::Up => {
                 if self.is_time_to_go_down(in_flight, sample) {
                     self.cycle.was_too_high = false;
                     self.start_down(now);
                 }
             }
-            State::Startup | State::Drain { .. } | State::ProbeRtt { .. } => {}
+            BbrState::Startup | BbrState::Drain { .. } | BbrState::ProbeRtt { .. } => {}
         }
     }
 
@@ -272,7 +272,7 @@ impl Bbr {
     /// "IsTimeToCruise".
     fn is_time_to_cruise(&self, in_flight: u64) -> bool {
         // A round at least, for the floor to be known by what is sent slowly.
-        self.cycle.feedback == Feedback::None
+        self.cycle.feedback == AckPhase::None
             && in_flight <= self.in_flight_with_headroom()
             && in_flight <= self.in_flight_for(1.0, self.rate_max())
     }
@@ -293,7 +293,7 @@ impl Bbr {
             self.full_pipe.restart(sample.rate.unwrap_or(0.0));
             return false;
         }
-        if self.cycle.feedback == Feedback::Probing && self.rounds.is_start {
+        if self.cycle.feedback == AckPhase::Probing && self.rounds.is_start {
             if self.rate_max() >= self.cycle.up_rate * UP_GROWTH {
                 self.cycle.up_rate = self.rate_max();
                 self.cycle.up_rounds_without_growth = 0;
@@ -314,12 +314,12 @@ impl Bbr {
 
     /// "AdaptLongTermModel"; true when it has decided on a state.
     fn adapt_long_term(&mut self, sample: &RateSample) -> bool {
-        if self.cycle.feedback == Feedback::Starting && self.rounds.is_start {
-            self.cycle.feedback = Feedback::Probing;
+        if self.cycle.feedback == AckPhase::Starting && self.rounds.is_start {
+            self.cycle.feedback = AckPhase::Probing;
         }
-        if self.cycle.feedback == Feedback::Stopping && self.rounds.is_start {
+        if self.cycle.feedback == AckPhase::Stopping && self.rounds.is_start {
             self.cycle.is_probe_sample = false;
-            self.cycle.feedback = Feedback::None;
+            self.cycle.feedback = AckPhase::None;
             if self.is_probing_bandwidth_state() {
                 if !sample.is_application_limited {
                     self.advance_rate_filter();
@@ -330,7 +330,7 @@ impl Bbr {
                 }
             }
         }
-        let is_too_high = self.floor.is_exceeded_by(Losses {
+        let is_too_high = self.floor.is_exceeded_by(LossCounts {
             packets: self.packets(
                 sample
                     .in_flight_at_departure
@@ -343,7 +343,7 @@ impl Bbr {
             return false;
         }
         self.in_flight_long_term = self.in_flight_long_term.max(sample.in_flight_at_departure);
-        if self.state == State::Up {
+        if self.state == BbrState::Up {
             self.grow_long_term(sample);
         }
         false

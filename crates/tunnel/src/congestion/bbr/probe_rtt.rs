@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use vocab::Time;
 
-use super::{Bbr, State};
+use super::{BbrController, BbrState};
 
 /// How long little is in flight, at least (BBR.ProbeRTTDuration).
 const DURATION: Duration = Duration::from_millis(200);
@@ -13,14 +13,14 @@ const DURATION: Duration = Duration::from_millis(200);
 /// What is in flight meanwhile, as a share of the BDP (BBR.ProbeRTTCwndGain).
 const WINDOW_GAIN: f64 = 0.5;
 
-impl Bbr {
+impl BbrController {
     /// "CheckProbeRTT".
     pub(super) fn check_probe_rtt(&mut self, now: Time, in_flight: u64) {
-        if let State::ProbeRtt { .. } = self.state {
+        if let BbrState::ProbeRtt { .. } = self.state {
             self.handle_probe_rtt(now, in_flight);
         } else if self.round_trips.is_probe_due() && !self.has_idled && self.resume.is_none() {
             self.window_before = self.window;
-            self.enter(State::ProbeRtt {
+            self.enter(BbrState::ProbeRtt {
                 done_at: None,
                 is_round_done: false,
             });
@@ -31,7 +31,7 @@ impl Bbr {
 
     /// "CheckProbeRTTDone".
     pub(super) fn end_probe_rtt_if_done(&mut self, now: Time) {
-        let State::ProbeRtt {
+        let BbrState::ProbeRtt {
             done_at: Some(done_at),
             ..
         } = self.state
@@ -48,7 +48,7 @@ impl Bbr {
             self.start_down(now);
             self.start_cruise();
         } else {
-            self.enter(State::Startup);
+            self.enter(BbrState::Startup);
         }
     }
 
@@ -60,7 +60,7 @@ impl Bbr {
     fn handle_probe_rtt(&mut self, now: Time, in_flight: u64) {
         // What is measured now says little of the path's rate.
         self.sampler.limited_by_application(in_flight);
-        let State::ProbeRtt {
+        let BbrState::ProbeRtt {
             done_at,
             is_round_done,
         } = self.state
@@ -70,7 +70,7 @@ impl Bbr {
         match done_at {
             None if in_flight <= self.probe_rtt_window() => {
                 self.start_round();
-                self.state = State::ProbeRtt {
+                self.state = BbrState::ProbeRtt {
                     done_at: Some(now + DURATION),
                     is_round_done: false,
                 };
@@ -78,7 +78,7 @@ impl Bbr {
             None => {}
             Some(_) => {
                 let is_round_done = is_round_done || self.rounds.is_start;
-                self.state = State::ProbeRtt {
+                self.state = BbrState::ProbeRtt {
                     done_at,
                     is_round_done,
                 };

@@ -61,7 +61,7 @@ pub(super) struct RoundTrips {
     bin_at: Time,
     bin: Option<Duration>,
     last_bin: Option<Duration>,
-    stays: Stays,
+    in_flight_times: InFlightTimes,
 }
 
 /// How long packets count as in flight, on average: by Little's law what must be in flight is the rate
@@ -70,7 +70,7 @@ pub(super) struct RoundTrips {
 /// A queue makes all of them longer. So the least average of the last five to ten seconds counts, each
 /// over a round of packets, as the minimum does for a single packet's round-trip time.
 #[derive(Clone, Copy, Debug)]
-struct Stays {
+struct InFlightTimes {
     /// The average under way.
     began_at: Time,
     sum: Duration,
@@ -81,13 +81,13 @@ struct Stays {
     last_least: Option<Duration>,
 }
 
-/// See [`Stays`]: half of what a minimum is believed for.
+/// See [`InFlightTimes`]: half of what a minimum is believed for.
 const STAYS_SPAN: Duration = Duration::from_secs(5);
 
 /// Fewer packets make no average.
 const STAYS_PACKETS: u32 = 64;
 
-impl Stays {
+impl InFlightTimes {
     fn new(now: Time) -> Self {
         Self {
             began_at: now,
@@ -138,7 +138,7 @@ impl RoundTrips {
             bin_at: now,
             bin: None,
             last_bin: None,
-            stays: Stays::new(now),
+            in_flight_times: InFlightTimes::new(now),
         }
     }
 
@@ -154,14 +154,14 @@ impl RoundTrips {
             return Some(minimum);
         }
         let least = minimum + self.spread / 2;
-        let usual = self.stays.least().unwrap_or(least);
+        let usual = self.in_flight_times.least().unwrap_or(least);
         Some(usual.clamp(least, minimum + self.spread))
     }
 
     /// Takes note of packets that have left the path, acknowledged or lost.
     pub(super) fn left(&mut self, now: Time, packets: impl Iterator<Item = Time>) {
         let bin = self.minimum.unwrap_or_default() + self.spread;
-        self.stays.add(now, packets, bin);
+        self.in_flight_times.add(now, packets, bin);
     }
 
     /// Whether packets overtake each other, so that a queue of less than their spread is not seen.

@@ -15,12 +15,12 @@ use std::time::Duration;
 
 use vocab::Time;
 
-use super::super::Remembered;
-use super::super::event::Event;
+use super::super::RememberedPath;
+use super::super::event::DeliveryEvent;
 use super::super::sample::RateSample;
 use super::loss_floor::FLOOR_MAX;
 use super::round_trips::FLOOR_QUEUE;
-use super::{Bbr, State};
+use super::{BbrController, BbrState};
 
 /// Packets with which start-up begins when the round-trip time is known, over which it spreads them.
 /// RFC 6928's ten are meant to leave at once. As many as other senders spread so (Chromium's QUIC
@@ -110,24 +110,24 @@ impl FullPipe {
 
 /// A start from memory that has not been confirmed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Resume {
-    remembered: Remembered,
+pub(super) struct CarefulResume {
+    remembered: RememberedPath,
     /// Bytes per second, halved at each contradiction.
     rate: f64,
-    contradiction: Option<Contradiction>,
+    contradiction: Option<ResumeContradiction>,
     started_at: Time,
 }
 
 /// What a memory was contradicted by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Contradiction {
+enum ResumeContradiction {
     /// A longer round-trip time: what comes back now is what the path carries.
     Queue,
     /// Losses, which may be the path's own.
     Loss,
 }
 
-impl Bbr {
+impl BbrController {
     /// Begins the search with the first window spread over a round-trip time.
     pub(super) fn begin_startup(&mut self, rtt: Duration) {
         if self.resume.is_none() {
@@ -141,19 +141,19 @@ impl Bbr {
     /// measured a round later than the window grows.
     pub(super) fn startup_rate(&self) -> f64 {
         match (self.state, self.round_trips.base()) {
-            (State::Startup, Some(base)) => self.window as f64 / base.as_secs_f64().max(1e-6),
+            (BbrState::Startup, Some(base)) => self.window as f64 / base.as_secs_f64().max(1e-6),
             _ => 0.0,
         }
     }
 
     /// Sends from the start as this peer's path took it before.
-    pub(super) fn resume_from(&mut self, now: Time, remembered: Remembered) {
+    pub(super) fn resume_from(&mut self, now: Time, remembered: RememberedPath) {
         let rate = remembered.rate.bits_per_second() as f64 / 8.0 * RESUME_SHARE;
         let in_flight = rate * remembered.rtt.as_secs_f64() * RESUME_WINDOW;
         if in_flight <= self.window as f64 {
             return;
         }
-        self.resume = Some(Resume {
+        self.resume = Some(CarefulResume {
             remembered,
             rate,
             contradiction: None,
@@ -172,7 +172,7 @@ impl Bbr {
         if rate >= self.full_pipe.baseline * GROWTH {
             let doubles = rate >= self.full_pipe.baseline * DOUBLING;
             let is_alone = doubles || self.round_trips.is_reordering();
-            if is_alone && self.state == State::Startup && self.resume.is_none() {
+            if is_alone && self.state == BbrState::Startup && self.resume.is_none() {
                 self.floor.grew(self.rounds.count, self.loss_round.losses());
             }
             self.full_pipe.restart(rate);
@@ -193,8 +193,8 @@ impl Bbr {
     }
 
     /// "CheckStartupDone".
-    pub(super) fn check_startup(&mut self, now: Time, event: &Event<'_>) {
-        if self.state != State::Startup {
+    pub(super) fn check_startup(&mut self, now: Time, event: &DeliveryEvent<'_>) {
+        if self.state != BbrState::Startup {
             return;
         }
         if self.resume.is_some() {
@@ -212,7 +212,7 @@ impl Bbr {
         let loses = is_slowing && self.loss_round.was_excessive() && losses.runs >= STARTUP_RUNS;
         if loses {
             // "Exiting Startup Based on Packet Loss".
-            self.saved.state = Some(State::Startup);
+            self.saved.state = Some(BbrState::Startup);
             self.startup_lost_in_round = Some(self.rounds.count);
             let delivered = self.loss_round.in_flight_latest;
             self.in_flight_long_term = self.bdp(1.0, self.rate_max()).max(delivered);
@@ -236,11 +236,11 @@ impl Bbr {
     /// Packets overtake each other, as is known from here on. What ended start-up a few rounds ago may
     /// have been those that came late, so it goes on: once in a connection, as on some paths reordering
     /// comes and goes.
-    pub(super) fn doubt_startups_end(&mut self) {
+    pub(super) fn resume_startup(&mut self) {
         let ended = self.startup_lost_in_round.take();
         if self.is_startup_doubted
             || ended.is_none_or(|round| self.rounds.count > round + DOUBTED_ROUNDS)
-            || matches!(self.state, State::ProbeRtt { .. })
+            || matches!(self.state, BbrState::ProbeRtt { .. })
         {
             return;
         }
@@ -250,12 +250,12 @@ impl Bbr {
         self.reset_short_term();
         self.in_flight_long_term = u64::MAX;
         self.floor.forget();
-        self.enter(State::Startup);
+        self.enter(BbrState::Startup);
     }
 
     /// "Drain".
     pub(super) fn check_drain(&mut self, now: Time, in_flight: u64) {
-        let State::Drain { since_round } = self.state else {
+        let BbrState::Drain { since_round } = self.state else {
             return;
         };
         if in_flight <= self.in_flight_for(1.0, self.rate()) || self.rounds.count > since_round + 3
@@ -265,12 +265,12 @@ impl Bbr {
     }
 
     fn enter_drain(&mut self) {
-        self.enter(State::Drain {
+        self.enter(BbrState::Drain {
             since_round: self.rounds.count,
         });
     }
 
-    fn check_resume(&mut self, now: Time, event: &Event<'_>) {
+    fn check_resume(&mut self, now: Time, event: &DeliveryEvent<'_>) {
         let Some(mut resume) = self.resume else {
             return;
         };
@@ -292,9 +292,9 @@ impl Bbr {
         let loses = losses.packets >= RESUME_EVIDENCE && losses.lost > losses.packets * RESUME_LOSS;
         if (grown || loses) && resume.contradiction.is_none() && event.reordering.is_none() {
             resume.contradiction = Some(if grown {
-                Contradiction::Queue
+                ResumeContradiction::Queue
             } else {
-                Contradiction::Loss
+                ResumeContradiction::Loss
             });
             resume.rate /= 2.0;
             self.resume = Some(resume);
@@ -313,12 +313,12 @@ impl Bbr {
         let measured = self.rate_max();
         self.resume = None;
         match resume.contradiction {
-            Some(Contradiction::Queue) => {
+            Some(ResumeContradiction::Queue) => {
                 self.full_pipe.is_reached = true;
                 self.enter_drain();
             }
             // The rate is sought from here on as by a start-up that has come so far.
-            Some(Contradiction::Loss) => self.full_pipe.restart(measured),
+            Some(ResumeContradiction::Loss) => self.full_pipe.restart(measured),
             None => {
                 let is_confirmed = measured >= resume.rate * 0.5;
                 if is_confirmed && now.since(resume.started_at) < MEMORY_TESTED_WITHIN {

@@ -5,15 +5,17 @@ use std::time::Duration;
 
 use vocab::{Bitrate, Time};
 
-use super::super::{AckedPacket, Config, Controller, Event, LostPacket, Remembered};
-use super::{Bbr, SendState};
+use super::super::{
+    AckedPacket, CongestionController, ControllerConfig, DeliveryEvent, LostPacket, RememberedPath,
+};
+use super::{BbrController, SendState};
 
 const PACKET: u64 = 1500;
 const RTT: Duration = Duration::from_millis(100);
 
 /// A sender on a line of one rate with an endless queue.
-struct Line {
-    bbr: Bbr,
+struct BottleneckSender {
+    bbr: BbrController,
     now: Time,
     rate: Bitrate,
     idle_until: Time,
@@ -24,10 +26,10 @@ struct Line {
     marks_each: Option<u64>,
 }
 
-impl Line {
-    fn new(config: Config, remembered: Option<Remembered>) -> Self {
+impl BottleneckSender {
+    fn new(config: ControllerConfig, remembered: Option<RememberedPath>) -> Self {
         Self {
-            bbr: Bbr::new(config, remembered, Time::ZERO),
+            bbr: BbrController::new(config, remembered, Time::ZERO),
             now: Time::ZERO,
             rate: Bitrate::from_bits_per_second(20_000_000),
             idle_until: Time::ZERO,
@@ -86,7 +88,7 @@ impl Line {
             recovered: false,
         }];
         let is_marked = self.marks_each.is_some_and(|each| number % each == 0);
-        self.bbr.event(&Event {
+        self.bbr.event(&DeliveryEvent {
             ce_marked: u64::from(is_marked),
             rtt: Some(self.now.since(sent_at)),
             ..event(self.now, &acked, &[], &[], self.in_flight())
@@ -108,8 +110,8 @@ fn event<'a>(
     lost: &'a [LostPacket],
     spurious: &'a [LostPacket],
     in_flight: u64,
-) -> Event<'a> {
-    Event {
+) -> DeliveryEvent<'a> {
+    DeliveryEvent {
         now,
         acked,
         lost,
@@ -131,7 +133,7 @@ fn always(_: Time) -> bool {
 
 #[test]
 fn states_follow_the_drafts_diagram() {
-    let mut line = Line::new(Config::default(), None);
+    let mut line = BottleneckSender::new(ControllerConfig::default(), None);
     line.run(at(10_000), always);
     let expected = [
         "startup", "drain", "down", "cruise", "refill", "up", "down", "cruise", "refill", "up",
@@ -148,7 +150,7 @@ fn states_follow_the_drafts_diagram() {
 #[test]
 fn an_application_limited_flow_stays_in_startup() {
     // Draft, "Never Exiting PROBE_UP (or STARTUP) When Application-Limited With No Loss".
-    let mut line = Line::new(Config::default(), None);
+    let mut line = BottleneckSender::new(ControllerConfig::default(), None);
     // A tenth of the time: about 2 Mbit/s in bursts of 10 ms.
     line.run(at(20_000), |now| now.as_nanos() / 1_000_000 % 100 < 3);
     assert_eq!(line.states, ["startup"]);
@@ -158,7 +160,7 @@ fn an_application_limited_flow_stays_in_startup() {
 
 #[test]
 fn a_pause_keeps_the_model() {
-    let mut line = Line::new(Config::default(), None);
+    let mut line = BottleneckSender::new(ControllerConfig::default(), None);
     line.run(at(5_000), always);
     let before = line.rate_mbit();
     line.run(at(35_000), |_| false);
@@ -172,16 +174,16 @@ fn a_pause_keeps_the_model() {
 #[test]
 fn the_operators_cap_is_never_exceeded() {
     let cap = Bitrate::from_bits_per_second(5_000_000);
-    let config = Config {
+    let config = ControllerConfig {
         rate_max: Some(cap),
-        ..Config::default()
+        ..ControllerConfig::default()
     };
-    let remembered = Remembered {
+    let remembered = RememberedPath {
         rate: Bitrate::from_bits_per_second(20_000_000),
         rtt: RTT,
     };
     for memory in [None, Some(remembered)] {
-        let mut line = Line::new(config, memory);
+        let mut line = BottleneckSender::new(config, memory);
         for step in 1..50 {
             line.run(at(100 * step), always);
             assert!(line.bbr.pacing_rate() <= cap);
@@ -193,7 +195,7 @@ fn the_operators_cap_is_never_exceeded() {
 #[test]
 fn a_rate_ten_times_higher_is_found() {
     // Draft, "Increasing Bandwidth 10x and Ensuring Full Bandwidth is Reached".
-    let mut line = Line::new(Config::default(), None);
+    let mut line = BottleneckSender::new(ControllerConfig::default(), None);
     line.run(at(5_000), always);
     line.rate = Bitrate::from_bits_per_second(200_000_000);
     line.run(at(15_000), always);
@@ -203,7 +205,7 @@ fn a_rate_ten_times_higher_is_found() {
 #[test]
 fn a_rate_ten_times_lower_is_followed() {
     // Draft, "Decreasing Bandwidth 10x and Ensuring Max Bandwidth Adapts Down".
-    let mut line = Line::new(Config::default(), None);
+    let mut line = BottleneckSender::new(ControllerConfig::default(), None);
     line.run(at(5_000), always);
     line.rate = Bitrate::from_bits_per_second(2_000_000);
     line.run(at(40_000), always);
@@ -212,7 +214,7 @@ fn a_rate_ten_times_lower_is_followed() {
 
 #[test]
 fn marks_end_a_probe_as_losses_do() {
-    let mut line = Line::new(Config::default(), None);
+    let mut line = BottleneckSender::new(ControllerConfig::default(), None);
     line.run(at(5_000), always);
     assert_eq!(line.bbr.telemetry().in_flight_bound, None);
     line.marks_each = Some(10);
@@ -223,7 +225,7 @@ fn marks_end_a_probe_as_losses_do() {
 #[test]
 fn losses_that_were_none_are_taken_back() {
     // Draft, "Handling Spurious Fast Recovery".
-    let mut line = Line::new(Config::default(), None);
+    let mut line = BottleneckSender::new(ControllerConfig::default(), None);
     line.run(at(2_500), always);
     assert_eq!(line.states.last(), Some(&"cruise"));
     let before = line.bbr.telemetry();
@@ -254,7 +256,7 @@ fn losses_that_were_none_are_taken_back() {
 
 #[test]
 fn an_outage_closes_the_window_and_its_end_opens_it() {
-    let mut line = Line::new(Config::default(), None);
+    let mut line = BottleneckSender::new(ControllerConfig::default(), None);
     line.run(at(3_000), always);
     let before = line.bbr.telemetry().window;
     let packets: Vec<LostPacket> = line
@@ -277,11 +279,11 @@ fn an_outage_closes_the_window_and_its_end_opens_it() {
 
 #[test]
 fn a_memory_is_used_from_the_first_packet() {
-    let remembered = Remembered {
+    let remembered = RememberedPath {
         rate: Bitrate::from_bits_per_second(20_000_000),
         rtt: RTT,
     };
-    let mut line = Line::new(Config::default(), Some(remembered));
+    let mut line = BottleneckSender::new(ControllerConfig::default(), Some(remembered));
     line.run(at(100), always);
     // 95 % of 250 kB in the first round-trip time.
     assert!(line.next_number * PACKET > 225_000, "{}", line.next_number);
@@ -298,7 +300,7 @@ fn a_memory_is_used_from_the_first_packet() {
 fn a_queue_that_stands_has_the_minimum_sought() {
     // Draft, "Entering and Exiting PROBE_RTT". Another sender takes half of the line, and its
     // queue never empties.
-    let mut line = Line::new(Config::default(), None);
+    let mut line = BottleneckSender::new(ControllerConfig::default(), None);
     line.run(at(3_000), always);
     line.idle_until += Duration::from_millis(60);
     let end = at(12_000);

@@ -13,7 +13,7 @@ const BETA: f64 = super::BETA;
 
 /// Where the window is on its curve.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Curve {
+pub(super) struct CubicCurve {
     /// The window before the last reduction, bytes (W_max).
     before: f64,
     /// The window at the last reduction, bytes (cwnd_prior).
@@ -29,7 +29,7 @@ pub(super) struct Curve {
     paused_at: Option<Time>,
 }
 
-impl Curve {
+impl CubicCurve {
     /// Takes note of a reduction from `window` bytes.
     pub(super) fn congested(&mut self, window: f64) {
         // "Fast Convergence" (§4.7): a flow whose share shrinks leaves more to new ones.
@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn the_window_is_back_after_k_as_rfc_9438_4_2_says() {
         // W_max 1000 packets, reduced to 700: K = cbrt(300 / 0.4) = 9.086 s.
-        let mut curve = Curve::default();
+        let mut curve = CubicCurve::default();
         curve.congested(1000.0 * 1500.0);
         let mut window = 700.0 * 1500.0;
         let rtt = Duration::from_millis(100);
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn a_short_path_grows_at_least_as_reno_does() {
         // 20 packets and 10 ms: the cubic curve is flat here, Reno gains 0.53 packets a round.
-        let mut curve = Curve::default();
+        let mut curve = CubicCurve::default();
         curve.congested(20.0 * 1500.0);
         let mut window = 14.0 * 1500.0;
         let rtt = Duration::from_millis(10);
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn time_without_use_does_not_count() {
-        let mut curve = Curve::default();
+        let mut curve = CubicCurve::default();
         curve.congested(1000.0 * 1500.0);
         let rtt = Duration::from_millis(100);
         let window = curve.grow(Time::ZERO, 1_050_000.0, 1500, rtt, 1500.0);

@@ -21,11 +21,11 @@ use std::time::Duration;
 
 use vocab::{Bitrate, Probability, Time};
 
-use self::curve::Curve;
-use self::slow_start::{HyStart, Outcome};
-use super::event::{Event, SendState};
-use super::sample::{RateBase, Sampler};
-use super::{Config, Controller, Remembered, Telemetry};
+use self::curve::CubicCurve;
+use self::slow_start::{HyStart, SlowStartDecision};
+use super::event::{DeliveryEvent, SendState};
+use super::sample::{RateBase, RateSampler};
+use super::{CongestionController, ControllerConfig, ControllerTelemetry, RememberedPath};
 
 /// The initial window in packets (RFC 6928 §2).
 const INITIAL_WINDOW_PACKETS: u64 = 10;
@@ -56,7 +56,7 @@ const ANY_FLIGHT: RateBase = RateBase::Flight {
 
 /// How the window moves.
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum CubicState {
     /// It grows by what is acknowledged.
     SlowStart,
     /// It grows along the curve.
@@ -70,10 +70,10 @@ enum State {
 
 /// Window and curve before a congestion event.
 #[derive(Clone, Copy, Debug)]
-struct Saved {
+struct SavedWindow {
     window: f64,
     threshold: f64,
-    curve: Curve,
+    curve: CubicCurve,
     in_slow_start: bool,
     /// Packets of the event that still count as lost.
     lost: u64,
@@ -81,17 +81,17 @@ struct Saved {
 
 /// The CUBIC controller.
 #[derive(Clone, Debug)]
-pub(super) struct Cubic {
-    config: Config,
-    state: State,
+pub(super) struct CubicController {
+    config: ControllerConfig,
+    state: CubicState,
     /// Bytes.
     window: f64,
     /// Slow start ends here.
     threshold: f64,
-    curve: Curve,
+    curve: CubicCurve,
     hystart: HyStart,
-    saved: Option<Saved>,
-    sampler: Sampler,
+    saved: Option<SavedWindow>,
+    sampler: RateSampler,
     /// The rate that the path last delivered, bytes per second.
     rate: f64,
     smoothed: Option<Duration>,
@@ -101,8 +101,12 @@ pub(super) struct Cubic {
     last_acked_at: Time,
 }
 
-impl Cubic {
-    pub(super) fn new(config: Config, remembered: Option<Remembered>, now: Time) -> Self {
+impl CubicController {
+    pub(super) fn new(
+        config: ControllerConfig,
+        remembered: Option<RememberedPath>,
+        now: Time,
+    ) -> Self {
         let initial = (INITIAL_WINDOW_PACKETS * config.packet_bytes) as f64;
         let resumed = remembered.map_or(0.0, |memory| {
             let rate = memory.rate.bits_per_second() as f64 / 8.0;
@@ -110,13 +114,13 @@ impl Cubic {
         });
         Self {
             config,
-            state: State::SlowStart,
+            state: CubicState::SlowStart,
             window: initial.max(resumed),
             threshold: f64::INFINITY,
-            curve: Curve::default(),
+            curve: CubicCurve::default(),
             hystart: HyStart::default(),
             saved: None,
-            sampler: Sampler::new(now),
+            sampler: RateSampler::new(now),
             rate: 0.0,
             // Until the first sample the memory's round-trip time spreads the resumed window.
             smoothed: remembered.map(|memory| memory.rtt),
@@ -145,28 +149,28 @@ impl Cubic {
 
     /// "Multiplicative Decrease", once for a flight (RFC 9438 §4.6, §4.7).
     fn congested(&mut self, now: Time) {
-        self.saved = Some(Saved {
+        self.saved = Some(SavedWindow {
             window: self.window,
             threshold: self.threshold,
             curve: self.curve,
-            in_slow_start: matches!(self.state, State::SlowStart),
+            in_slow_start: matches!(self.state, CubicState::SlowStart),
             lost: 0,
         });
         self.curve.congested(self.window);
         self.window = (self.window * BETA).max(self.window_min());
         self.threshold = self.window;
-        self.state = State::Recovery { since: now };
+        self.state = CubicState::Recovery { since: now };
     }
 
     /// Whether a packet that went out at `sent_at` tells of congestion not yet reacted to.
-    fn is_news(&self, sent_at: Time) -> bool {
+    fn is_new_congestion(&self, sent_at: Time) -> bool {
         match self.state {
-            State::SlowStart | State::Avoidance => true,
-            State::Recovery { since } => sent_at > since,
+            CubicState::SlowStart | CubicState::Avoidance => true,
+            CubicState::Recovery { since } => sent_at > since,
         }
     }
 
-    fn lose(&mut self, event: &Event<'_>) {
+    fn lose(&mut self, event: &DeliveryEvent<'_>) {
         let mut lost: u64 = 0;
         let mut news = None;
         let recovered = event.acked.iter().filter(|packet| packet.recovered);
@@ -177,7 +181,7 @@ impl Cubic {
         for (sent_at, bytes) in fates.chain(recovered.map(|p| (p.sent_at, p.bytes))) {
             self.sampler.lost_packet(bytes);
             lost += 1;
-            if self.is_news(sent_at) {
+            if self.is_new_congestion(sent_at) {
                 news = Some(sent_at);
             }
         }
@@ -191,22 +195,22 @@ impl Cubic {
         let round_trip = self.smoothed.unwrap_or_default();
         if lost > 0 && event.acked.is_empty() && silent > round_trip * OUTAGE_ROUND_TRIPS {
             self.window = self.window_min();
-            self.state = State::SlowStart;
+            self.state = CubicState::SlowStart;
             self.hystart = HyStart::default();
         }
     }
 
-    fn marked(&mut self, event: &Event<'_>) {
+    fn marked(&mut self, event: &DeliveryEvent<'_>) {
         // RFC 3168 §6.1.2: a mark is to be taken as a loss, once for a round trip.
         let newest = event.acked.iter().map(|packet| packet.sent_at).max();
-        if event.ce_marked > 0 && newest.is_some_and(|sent_at| self.is_news(sent_at)) {
+        if event.ce_marked > 0 && newest.is_some_and(|sent_at| self.is_new_congestion(sent_at)) {
             self.congested(event.now);
             self.saved = None;
         }
     }
 
     /// RFC 9438 §4.9 (Spurious Congestion Events).
-    fn take_back(&mut self, event: &Event<'_>) {
+    fn take_back(&mut self, event: &DeliveryEvent<'_>) {
         for packet in event.spurious {
             self.sampler.spurious_loss(event.now, packet);
             let Some(saved) = &mut self.saved else {
@@ -220,34 +224,34 @@ impl Cubic {
             self.threshold = saved.threshold;
             self.curve = saved.curve;
             self.state = if saved.in_slow_start {
-                State::SlowStart
+                CubicState::SlowStart
             } else {
-                State::Avoidance
+                CubicState::Avoidance
             };
             self.saved = None;
         }
     }
 
-    fn grow(&mut self, event: &Event<'_>, acked: u64, was_used: bool) {
+    fn grow(&mut self, event: &DeliveryEvent<'_>, acked: u64, was_used: bool) {
         let newest = event.acked.iter().map(|packet| packet.sent_at).max();
-        if let State::Recovery { since } = self.state
+        if let CubicState::Recovery { since } = self.state
             && newest.is_some_and(|sent_at| sent_at > since)
         {
-            self.state = State::Avoidance;
+            self.state = CubicState::Avoidance;
         }
         if !was_used {
             self.curve.pause(event.now);
             return;
         }
         match self.state {
-            State::Recovery { .. } => {}
-            State::SlowStart => {
+            CubicState::Recovery { .. } => {}
+            CubicState::SlowStart => {
                 self.window += acked as f64 / self.hystart.divisor();
                 if self.window >= self.threshold {
-                    self.state = State::Avoidance;
+                    self.state = CubicState::Avoidance;
                 }
             }
-            State::Avoidance => {
+            CubicState::Avoidance => {
                 let rtt = self.smoothed.unwrap_or_default();
                 self.window = self
                     .curve
@@ -256,30 +260,30 @@ impl Cubic {
         }
     }
 
-    fn watch_slow_start(&mut self, event: &Event<'_>, prior_delivered: u64) {
-        if !matches!(self.state, State::SlowStart) {
+    fn watch_slow_start(&mut self, event: &DeliveryEvent<'_>, prior_delivered: u64) {
+        if !matches!(self.state, CubicState::SlowStart) {
             return;
         }
         let round = prior_delivered;
         let delivered = self.sampler.delivered();
         match self.hystart.acknowledged(round, delivered, event.rtt) {
-            Outcome::GoOn => {}
-            Outcome::Leave => {
+            SlowStartDecision::GoOn => {}
+            SlowStartDecision::Leave => {
                 self.threshold = self.window;
-                self.state = State::Avoidance;
+                self.state = CubicState::Avoidance;
             }
         }
     }
 }
 
-impl Controller for Cubic {
+impl CongestionController for CubicController {
     fn sent(&mut self, now: Time, _number: u64, bytes: u64, in_flight_before: u64) -> SendState {
         let state = self.sampler.sent(now, bytes, in_flight_before);
         self.in_flight_used = self.in_flight_used.max(state.in_flight);
         state
     }
 
-    fn event(&mut self, event: &Event<'_>) {
+    fn event(&mut self, event: &DeliveryEvent<'_>) {
         if let Some(rtt) = event.rtt {
             self.note_rtt(rtt);
         }
@@ -302,8 +306,8 @@ impl Controller for Cubic {
         self.watch_slow_start(event, sample.prior_delivered);
         // In slow start a window half used may double and still be filled by a paced sender.
         let share = match self.state {
-            State::SlowStart => 0.5,
-            State::Avoidance | State::Recovery { .. } => 1.0,
+            CubicState::SlowStart => 0.5,
+            CubicState::Avoidance | CubicState::Recovery { .. } => 1.0,
         };
         let used = (self.in_flight_used + 2 * self.config.packet_bytes) as f64;
         self.grow(event, sample.newly_acked, used >= self.window * share);
@@ -327,8 +331,8 @@ impl Controller for Cubic {
 
     fn pacing_rate(&self) -> Bitrate {
         let gain = match self.state {
-            State::SlowStart => SLOW_START_PACING,
-            State::Avoidance | State::Recovery { .. } => AVOIDANCE_PACING,
+            CubicState::SlowStart => SLOW_START_PACING,
+            CubicState::Avoidance | CubicState::Recovery { .. } => AVOIDANCE_PACING,
         };
         let rtt = self.smoothed.unwrap_or(Duration::from_millis(1));
         let rate = gain * self.window / rtt.as_secs_f64().max(1e-6);
@@ -340,30 +344,30 @@ impl Controller for Cubic {
         super::quantum(self.pacing_rate(), self.config.packet_bytes)
     }
 
-    fn remembered(&self) -> Option<Remembered> {
+    fn remembered(&self) -> Option<RememberedPath> {
         let rtt = self.minimum?;
         match self.state {
-            State::SlowStart => None,
-            State::Avoidance | State::Recovery { .. } => Some(Remembered {
+            CubicState::SlowStart => None,
+            CubicState::Avoidance | CubicState::Recovery { .. } => Some(RememberedPath {
                 rate: Bitrate::from_bits_per_second((self.rate * 8.0) as u64),
                 rtt,
             }),
         }
     }
 
-    fn telemetry(&self) -> Telemetry {
-        Telemetry {
+    fn telemetry(&self) -> ControllerTelemetry {
+        ControllerTelemetry {
             state: match self.state {
-                State::SlowStart => "slow start",
-                State::Avoidance => "avoidance",
-                State::Recovery { .. } => "recovery",
+                CubicState::SlowStart => "slow start",
+                CubicState::Avoidance => "avoidance",
+                CubicState::Recovery { .. } => "recovery",
             },
             bandwidth: Bitrate::from_bits_per_second((self.rate * 8.0) as u64),
             rtt_min: self.minimum,
             window: self.window as u64,
             in_flight_bound: self.threshold.is_finite().then_some(self.threshold as u64),
             loss_floor: Probability::ZERO,
-            is_congested: matches!(self.state, State::Recovery { .. }),
+            is_congested: matches!(self.state, CubicState::Recovery { .. }),
             is_shared: None,
         }
     }

@@ -16,7 +16,7 @@ const CONSERVATIVE_ROUNDS: u32 = 5;
 
 /// What to do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum SlowStartDecision {
     /// Stay in slow start.
     GoOn,
     /// Enter congestion avoidance.
@@ -30,12 +30,12 @@ pub(super) struct HyStart {
     this_round: Option<Duration>,
     last_round: Option<Duration>,
     samples: u32,
-    conservative: Option<Conservative>,
+    conservative: Option<ConservativeSlowStart>,
 }
 
 /// Conservative slow start.
 #[derive(Clone, Copy, Debug)]
-struct Conservative {
+struct ConservativeSlowStart {
     baseline: Duration,
     rounds: u32,
 }
@@ -56,7 +56,7 @@ impl HyStart {
         prior_delivered: u64,
         delivered: u64,
         rtt: Option<Duration>,
-    ) -> Outcome {
+    ) -> SlowStartDecision {
         if prior_delivered >= self.ends_at_delivered {
             self.ends_at_delivered = delivered;
             self.last_round = self.this_round.take();
@@ -64,27 +64,27 @@ impl HyStart {
             if let Some(conservative) = &mut self.conservative {
                 conservative.rounds += 1;
                 if conservative.rounds >= CONSERVATIVE_ROUNDS {
-                    return Outcome::Leave;
+                    return SlowStartDecision::Leave;
                 }
             }
         }
         let Some(rtt) = rtt else {
-            return Outcome::GoOn;
+            return SlowStartDecision::GoOn;
         };
         let shortest = self.this_round.map_or(rtt, |shortest| shortest.min(rtt));
         self.this_round = Some(shortest);
         self.samples += 1;
         let Some(last) = self.last_round else {
-            return Outcome::GoOn;
+            return SlowStartDecision::GoOn;
         };
         if self.samples < SAMPLES {
-            return Outcome::GoOn;
+            return SlowStartDecision::GoOn;
         }
         match self.conservative {
             None => {
                 let threshold = (last / RTT_DIVISOR).clamp(THRESHOLD_MIN, THRESHOLD_MAX);
                 if shortest >= last + threshold {
-                    self.conservative = Some(Conservative {
+                    self.conservative = Some(ConservativeSlowStart {
                         baseline: shortest,
                         rounds: 0,
                     });
@@ -93,7 +93,7 @@ impl HyStart {
             Some(conservative) if shortest < conservative.baseline => self.conservative = None,
             Some(_) => {}
         }
-        Outcome::GoOn
+        SlowStartDecision::GoOn
     }
 }
 
@@ -110,7 +110,7 @@ mod tests {
                 let delivered = 10 * round as u64 + packet + 1;
                 let prior = delivered.saturating_sub(10);
                 let rtt = Some(Duration::from_millis(*time));
-                if hystart.acknowledged(prior, delivered, rtt) == Outcome::Leave {
+                if hystart.acknowledged(prior, delivered, rtt) == SlowStartDecision::Leave {
                     return (Some(round), true);
                 }
             }

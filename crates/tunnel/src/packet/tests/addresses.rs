@@ -23,19 +23,19 @@ fn seed(byte: u8) -> ChallengeSeed {
 }
 
 /// A peer whose packets are really sealed and opened, since nothing else is believed.
-struct Peer {
-    dialler: End,
-    listener: End,
+struct SealingPeer {
+    dialler: PathEnd,
+    listener: PathEnd,
 }
 
-impl Peer {
+impl SealingPeer {
     fn new() -> Self {
         let (dialler, listener) = ends();
         Self { dialler, listener }
     }
 
     /// The proof of `count` packets in the order they were sent.
-    fn packets(&mut self, count: usize) -> Vec<Opened> {
+    fn packets(&mut self, count: usize) -> Vec<OpenedPacket> {
         (0..count)
             .map(|_| {
                 let (_, mut datagram) = self.dialler.seal(Time::ZERO, b"data");
@@ -47,20 +47,20 @@ impl Peer {
             .collect()
     }
 
-    fn packet(&mut self) -> Opened {
+    fn packet(&mut self) -> OpenedPacket {
         self.packets(1).remove(0)
     }
 }
 
 /// A path that is validated at `at`, with a peer to send packets.
-fn validated(at: SocketAddr) -> (Addresses, Peer) {
-    let known = Some((at, Trust::Validated));
-    let mut peer = Peer::new();
-    let mut addresses = Addresses::new(Time::ZERO, seed(1), known);
+fn validated(at: SocketAddr) -> (PathAddresses, SealingPeer) {
+    let known = Some((at, AddressTrust::Validated));
+    let mut peer = SealingPeer::new();
+    let mut addresses = PathAddresses::new(Time::ZERO, seed(1), known);
     let packet = peer.packet();
     assert_eq!(
         addresses.on_packet(Time::ZERO, at, &packet, PACKET),
-        Arrival::Same
+        AddressChange::Same
     );
     assert_eq!(addresses.poll_challenge(Time::ZERO, PACKET), None);
     assert_eq!(addresses.poll_timeout(PACKET), Time::NEVER);
@@ -70,13 +70,13 @@ fn validated(at: SocketAddr) -> (Addresses, Peer) {
 #[test]
 fn a_named_address_may_be_sent_to_at_once() {
     let (addresses, _) = validated(address(1, 4_000));
-    assert_eq!(addresses.trust(), Trust::Validated);
+    assert_eq!(addresses.trust(), AddressTrust::Validated);
     assert!(addresses.may_send(u64::MAX));
 }
 
 #[test]
 fn nothing_goes_anywhere_before_a_packet_was_opened() {
-    let mut addresses = Addresses::new(Time::ZERO, seed(1), None);
+    let mut addresses = PathAddresses::new(Time::ZERO, seed(1), None);
     assert_eq!(addresses.current(), None);
     assert!(!addresses.may_send(0));
     assert_eq!(addresses.poll_challenge(Time::ZERO, PACKET), None);
@@ -87,12 +87,12 @@ fn nothing_goes_anywhere_before_a_packet_was_opened() {
 /// RFC 9000 §8.1: at most three times what came from an address that is not validated.
 #[test]
 fn an_unvalidated_address_gets_three_times_its_bytes() {
-    let mut peer = Peer::new();
-    let mut addresses = Addresses::new(Time::ZERO, seed(1), None);
+    let mut peer = SealingPeer::new();
+    let mut addresses = PathAddresses::new(Time::ZERO, seed(1), None);
     let from = address(1, 4_000);
     addresses.on_packet(Time::ZERO, from, &peer.packet(), 100);
     assert_eq!(addresses.current(), Some(from));
-    assert_eq!(addresses.trust(), Trust::Unvalidated);
+    assert_eq!(addresses.trust(), AddressTrust::Unvalidated);
     assert!(addresses.may_send(300));
     assert!(!addresses.may_send(301));
     addresses.on_sent(250);
@@ -105,8 +105,8 @@ fn an_unvalidated_address_gets_three_times_its_bytes() {
 
 #[test]
 fn the_right_response_validates_and_no_other() {
-    let mut peer = Peer::new();
-    let mut addresses = Addresses::new(Time::ZERO, seed(1), None);
+    let mut peer = SealingPeer::new();
+    let mut addresses = PathAddresses::new(Time::ZERO, seed(1), None);
     let from = address(1, 4_000);
     addresses.on_packet(Time::ZERO, from, &peer.packet(), PACKET);
     let (to, PathChallenge { value }) = addresses.poll_challenge(Time::ZERO, PACKET).unwrap();
@@ -115,27 +115,27 @@ fn the_right_response_validates_and_no_other() {
         let response = PathResponse { value: wrong };
         assert_eq!(
             addresses.on_challenge_response(response),
-            Validation::Unknown
+            ChallengeResult::Unknown
         );
     }
-    assert_eq!(addresses.trust(), Trust::Unvalidated);
+    assert_eq!(addresses.trust(), AddressTrust::Unvalidated);
     let response = PathResponse { value };
     assert_eq!(
         addresses.on_challenge_response(response),
-        Validation::SameHost
+        ChallengeResult::SameHost
     );
-    assert_eq!(addresses.trust(), Trust::Validated);
+    assert_eq!(addresses.trust(), AddressTrust::Validated);
     assert_eq!(
         addresses.on_challenge_response(response),
-        Validation::Unknown
+        ChallengeResult::Unknown
     );
     assert_eq!(addresses.handle_timeout(seconds(1_000)), None);
 }
 
 #[test]
 fn a_lost_challenge_is_followed_by_others_of_other_values() {
-    let mut peer = Peer::new();
-    let mut addresses = Addresses::new(Time::ZERO, seed(1), None);
+    let mut peer = SealingPeer::new();
+    let mut addresses = PathAddresses::new(Time::ZERO, seed(1), None);
     addresses.set_probe_timeout(Duration::from_secs(2));
     let from = address(1, 4_000);
     addresses.on_packet(Time::ZERO, from, &peer.packet(), 10 * PACKET);
@@ -154,27 +154,30 @@ fn a_lost_challenge_is_followed_by_others_of_other_values() {
     let response = PathResponse { value: values[0] };
     assert_eq!(
         addresses.on_challenge_response(response),
-        Validation::SameHost
+        ChallengeResult::SameHost
     );
 }
 
 /// RFC 9000 §8.2.4: the new address may be farther than what is known of the path.
 #[test]
 fn an_address_has_three_seconds_to_answer_however_near_the_last_was() {
-    let mut peer = Peer::new();
-    let mut addresses = Addresses::new(Time::ZERO, seed(1), None);
+    let mut peer = SealingPeer::new();
+    let mut addresses = PathAddresses::new(Time::ZERO, seed(1), None);
     addresses.set_probe_timeout(Duration::from_millis(10));
     addresses.on_packet(Time::ZERO, address(1, 4_000), &peer.packet(), 10 * PACKET);
     assert!(addresses.poll_challenge(Time::ZERO, PACKET).is_some());
     assert_eq!(addresses.poll_timeout(PACKET), seconds(1));
     assert_eq!(addresses.handle_timeout(seconds(2)), None);
-    assert_eq!(addresses.handle_timeout(seconds(3)), Some(Failure::Lost));
+    assert_eq!(
+        addresses.handle_timeout(seconds(3)),
+        Some(ValidationFailure::Lost)
+    );
 }
 
 #[test]
 fn a_challenge_waits_until_it_may_be_sent() {
-    let mut peer = Peer::new();
-    let mut addresses = Addresses::new(Time::ZERO, seed(1), None);
+    let mut peer = SealingPeer::new();
+    let mut addresses = PathAddresses::new(Time::ZERO, seed(1), None);
     let from = address(1, 4_000);
     addresses.on_packet(Time::ZERO, from, &peer.packet(), 100);
     assert_eq!(addresses.poll_challenge(Time::ZERO, PACKET), None);
@@ -191,19 +194,19 @@ fn a_path_follows_its_newest_packet() {
     let [late, newer, newest] = peer.packets(3).try_into().unwrap();
     assert_eq!(
         addresses.on_packet(Time::ZERO, new, &newer, PACKET),
-        Arrival::Moved
+        AddressChange::Moved
     );
     assert_eq!(addresses.current(), Some(new));
     assert_eq!(
         addresses.on_packet(Time::ZERO, old, &late, PACKET),
-        Arrival::Same
+        AddressChange::Same
     );
     assert_eq!(addresses.current(), Some(new));
-    assert_eq!(addresses.trust(), Trust::Unvalidated);
+    assert_eq!(addresses.trust(), AddressTrust::Unvalidated);
     let elsewhere = address(2, 4_001);
     assert_eq!(
         addresses.on_packet(Time::ZERO, elsewhere, &newest, PACKET),
-        Arrival::Moved
+        AddressChange::Moved
     );
     assert_eq!(addresses.current(), Some(elsewhere));
 }
@@ -223,7 +226,7 @@ fn a_translator_that_changes_the_port_is_validated_again() {
     };
     assert_eq!(
         addresses.on_challenge_response(response),
-        Validation::SameHost
+        ChallengeResult::SameHost
     );
     assert_eq!(addresses.current(), Some(new));
     assert_eq!(addresses.poll_timeout(PACKET), Time::NEVER);
@@ -238,19 +241,22 @@ fn an_address_that_does_not_answer_is_given_up() {
     assert_eq!(addresses.handle_timeout(seconds(2)), None);
     assert_eq!(
         addresses.handle_timeout(seconds(3)),
-        Some(Failure::Reverted)
+        Some(ValidationFailure::Reverted)
     );
     assert_eq!(addresses.current(), Some(old));
-    assert_eq!(addresses.trust(), Trust::Validated);
+    assert_eq!(addresses.trust(), AddressTrust::Validated);
     assert_eq!(addresses.handle_timeout(seconds(4)), None);
 }
 
 #[test]
 fn without_an_older_address_the_path_waits_to_hear_the_peer_again() {
-    let mut peer = Peer::new();
-    let mut addresses = Addresses::new(Time::ZERO, seed(1), None);
+    let mut peer = SealingPeer::new();
+    let mut addresses = PathAddresses::new(Time::ZERO, seed(1), None);
     addresses.on_packet(Time::ZERO, address(1, 4_000), &peer.packet(), PACKET);
-    assert_eq!(addresses.handle_timeout(seconds(3)), Some(Failure::Lost));
+    assert_eq!(
+        addresses.handle_timeout(seconds(3)),
+        Some(ValidationFailure::Lost)
+    );
     assert_eq!(addresses.current(), None);
     assert!(!addresses.may_send(1));
     addresses.on_packet(seconds(9), address(1, 4_000), &peer.packet(), PACKET);
@@ -265,7 +271,7 @@ fn a_path_that_was_led_away_comes_back() {
     let (mut addresses, mut peer) = validated(real);
     assert_eq!(
         addresses.on_packet(Time::ZERO, attacker, &peer.packet(), PACKET),
-        Arrival::Moved
+        AddressChange::Moved
     );
     let (asked, _) = addresses.poll_challenge(Time::ZERO, PACKET).unwrap();
     assert_eq!(asked, real);
@@ -273,18 +279,18 @@ fn a_path_that_was_led_away_comes_back() {
     let response = peer.packet();
     assert_eq!(
         addresses.on_packet(Time::ZERO, real, &response, PACKET),
-        Arrival::Moved
+        AddressChange::Moved
     );
     assert_eq!(addresses.current(), Some(real));
-    assert_eq!(addresses.trust(), Trust::Validated);
+    assert_eq!(addresses.trust(), AddressTrust::Validated);
     assert_eq!(addresses.poll_timeout(PACKET), Time::NEVER);
 }
 
 #[test]
 fn nobody_without_the_seed_knows_a_challenge() {
     let challenge = |byte| {
-        let mut peer = Peer::new();
-        let mut addresses = Addresses::new(Time::ZERO, seed(byte), None);
+        let mut peer = SealingPeer::new();
+        let mut addresses = PathAddresses::new(Time::ZERO, seed(byte), None);
         addresses.on_packet(Time::ZERO, address(1, 4_000), &peer.packet(), PACKET);
         addresses.poll_challenge(Time::ZERO, PACKET).unwrap().1
     };
@@ -293,19 +299,19 @@ fn nobody_without_the_seed_knows_a_challenge() {
 
 /// What happens to a path in the property below.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum AddressStep {
     Packet { host: u8, bytes: u64 },
     Send { bytes: u64 },
     Challenge,
     Wait { milliseconds: u64 },
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = AddressStep> {
     prop_oneof![
-        (1..4_u8, 1..1_500_u64).prop_map(|(host, bytes)| Step::Packet { host, bytes }),
-        (1..1_500_u64).prop_map(|bytes| Step::Send { bytes }),
-        Just(Step::Challenge),
-        (0..1_500_u64).prop_map(|milliseconds| Step::Wait { milliseconds }),
+        (1..4_u8, 1..1_500_u64).prop_map(|(host, bytes)| AddressStep::Packet { host, bytes }),
+        (1..1_500_u64).prop_map(|bytes| AddressStep::Send { bytes }),
+        Just(AddressStep::Challenge),
+        (0..1_500_u64).prop_map(|milliseconds| AddressStep::Wait { milliseconds }),
     ]
 }
 
@@ -314,41 +320,41 @@ proptest! {
     /// last began to go there; but for the one packet that asks the old address.
     #[test]
     fn nobody_is_flooded_through_a_node(steps in prop::collection::vec(step(), 1..120)) {
-        let mut peer = Peer::new();
-        let mut addresses = Addresses::new(Time::ZERO, seed(1), None);
+        let mut peer = SealingPeer::new();
+        let mut addresses = PathAddresses::new(Time::ZERO, seed(1), None);
         let mut now = Time::ZERO;
         // What the address that packets go to has sent and been sent.
         let (mut to, mut received, mut sent) = (None, 0, 0);
         for step in steps {
             match step {
-                Step::Packet { host, bytes } => {
+                AddressStep::Packet { host, bytes } => {
                     addresses.on_packet(now, address(host, 1), &peer.packet(), bytes);
                     if addresses.current() != to {
                         (to, received, sent) = (addresses.current(), 0, 0);
                     }
                     received += bytes;
                 }
-                Step::Send { bytes } => {
+                AddressStep::Send { bytes } => {
                     if addresses.may_send(bytes) {
                         addresses.on_sent(bytes);
                         sent += bytes;
                     }
                 }
-                Step::Challenge => {
+                AddressStep::Challenge => {
                     let challenge = addresses.poll_challenge(now, 400);
                     if challenge.is_some_and(|(at, _)| Some(at) == to) {
                         addresses.on_sent(400);
                         sent += 400;
                     }
                 }
-                Step::Wait { milliseconds } => {
+                AddressStep::Wait { milliseconds } => {
                     now += Duration::from_millis(milliseconds);
                     if addresses.handle_timeout(now).is_some() {
                         (to, received, sent) = (addresses.current(), 0, 0);
                     }
                 }
             }
-            prop_assert_eq!(addresses.trust(), Trust::Unvalidated);
+            prop_assert_eq!(addresses.trust(), AddressTrust::Unvalidated);
             prop_assert!(sent <= 3 * received);
         }
     }

@@ -2,11 +2,11 @@
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use vocab::{FlowId, Writer};
+use vocab::{ByteWriter, FlowId};
 
 use super::*;
 use crate::fec::RepairSymbol;
-use crate::wire::{Data, Frame, NUMBER_LIMIT, Ping};
+use crate::wire::{DataFrame, NUMBER_LIMIT, PingFrame, SessionFrame};
 
 /// Ranges from pieces: newest first, apart by at least one number.
 fn ranges(pieces: &[(u64, u64)], base: u64) -> Vec<(u64, u64)> {
@@ -31,10 +31,10 @@ fn number() -> impl Strategy<Value = u64> {
     prop_oneof![0..200_u64, 0..NUMBER_LIMIT, Just(NUMBER_LIMIT - 1)]
 }
 
-fn acknowledgement() -> impl Strategy<Value = Acknowledgement> {
+fn acknowledgement() -> impl Strategy<Value = PacketAck> {
     let ecn = prop::option::of((number(), number(), number()));
     (number(), some_ranges(1), ecn, some_ranges(0)).prop_map(
-        |(delay_us, ranges, ecn, recovered)| Acknowledgement {
+        |(delay_us, ranges, ecn, recovered)| PacketAck {
             delay_us,
             ranges,
             ecn: ecn.map(|(ect0, ect1, ce)| EcnCounts { ect0, ect1, ce }),
@@ -59,10 +59,10 @@ fn close_code() -> impl Strategy<Value = CloseCode> {
 
 fn frame() -> impl Strategy<Value = PacketFrame> {
     prop_oneof![
-        (1..=u16::MAX).prop_map(|bytes| PacketFrame::Padding(Padding { bytes })),
-        Just(PacketFrame::Probe(Probe)),
+        (1..=u16::MAX).prop_map(|bytes| PacketFrame::Padding(PaddingFrame { bytes })),
+        Just(PacketFrame::Probe(ProbeFrame)),
         acknowledgement().prop_map(PacketFrame::Acknowledgement),
-        number().prop_map(|symbol| PacketFrame::Source(Source { symbol })),
+        number().prop_map(|symbol| PacketFrame::Source(SourceSymbol { symbol })),
         (number(), 1..=u8::MAX, any::<u16>(), some_bytes()).prop_map(
             |(first, count, key, bytes)| PacketFrame::Repair(RepairSymbol {
                 first: first.min(NUMBER_LIMIT - u64::from(count)),
@@ -74,15 +74,16 @@ fn frame() -> impl Strategy<Value = PacketFrame> {
         any::<u64>().prop_map(|value| PacketFrame::PathChallenge(PathChallenge { value })),
         any::<u64>().prop_map(|value| PacketFrame::PathResponse(PathResponse { value })),
         (close_code(), "[ -~]{0,256}")
-            .prop_map(|(code, reason)| PacketFrame::Close(Close { code, reason })),
-        any::<u32>().prop_map(|stamp_us| PacketFrame::Session(Frame::Ping(Ping { stamp_us }))),
+            .prop_map(|(code, reason)| PacketFrame::Close(CloseFrame { code, reason })),
+        any::<u32>()
+            .prop_map(|stamp_us| PacketFrame::Session(SessionFrame::Ping(PingFrame { stamp_us }))),
         (
             number(),
             0..NUMBER_LIMIT / 2,
             prop::collection::vec(any::<u8>(), 1..300)
         )
             .prop_map(
-                |(flow, offset, bytes)| PacketFrame::Session(Frame::Data(Data {
+                |(flow, offset, bytes)| PacketFrame::Session(SessionFrame::Data(DataFrame {
                     flow: FlowId(flow),
                     offset,
                     bytes: bytes.into(),
@@ -99,7 +100,7 @@ fn written(frames: &[PacketFrame]) -> Bytes {
     payload.freeze()
 }
 
-fn read(payload: &[u8]) -> Result<Vec<PacketFrame>, crate::Error> {
+fn read(payload: &[u8]) -> Result<Vec<PacketFrame>, crate::SessionError> {
     super::super::frames(Bytes::copy_from_slice(payload)).collect()
 }
 
@@ -137,7 +138,7 @@ proptest! {
 #[test]
 fn padding_fills_every_space_to_the_byte() {
     for bytes in (1..2_000).chain(16_300..16_500).chain(65_500..=u16::MAX) {
-        let frame = PacketFrame::Padding(Padding { bytes });
+        let frame = PacketFrame::Padding(PaddingFrame { bytes });
         let payload = written(std::slice::from_ref(&frame));
         assert_eq!(payload.len(), usize::from(bytes));
         assert_eq!(read(&payload), Ok(vec![frame]));
@@ -146,7 +147,7 @@ fn padding_fills_every_space_to_the_byte() {
 
 #[test]
 fn an_acknowledgement_is_written_as_rfc_9000_section_19_3_1_counts() {
-    let frame = PacketFrame::Acknowledgement(Acknowledgement {
+    let frame = PacketFrame::Acknowledgement(PacketAck {
         delay_us: 37,
         ranges: vec![(20, 25), (10, 10), (0, 7)],
         ecn: Some(EcnCounts {
@@ -168,12 +169,15 @@ fn an_acknowledgement_is_written_as_rfc_9000_section_19_3_1_counts() {
 fn frames_have_the_kinds_that_are_written_down() {
     let frames = [
         (
-            PacketFrame::Padding(Padding { bytes: 3 }),
+            PacketFrame::Padding(PaddingFrame { bytes: 3 }),
             &[2, 0x40, 0][..],
         ),
-        (PacketFrame::Padding(Padding { bytes: 1 }), &[0]),
-        (PacketFrame::Probe(Probe), &[1, 0x41]),
-        (PacketFrame::Source(Source { symbol: 7 }), &[2, 0x43, 7]),
+        (PacketFrame::Padding(PaddingFrame { bytes: 1 }), &[0]),
+        (PacketFrame::Probe(ProbeFrame), &[1, 0x41]),
+        (
+            PacketFrame::Source(SourceSymbol { symbol: 7 }),
+            &[2, 0x43, 7],
+        ),
         (
             PacketFrame::Repair(RepairSymbol {
                 first: 5,
@@ -192,7 +196,7 @@ fn frames_have_the_kinds_that_are_written_down() {
             &[9, 0x46, 0, 0, 0, 0, 0, 0, 0, 1],
         ),
         (
-            PacketFrame::Close(Close {
+            PacketFrame::Close(CloseFrame {
                 code: CloseCode::ForgeryLimit,
                 reason: "no".to_owned(),
             }),
@@ -207,7 +211,7 @@ fn frames_have_the_kinds_that_are_written_down() {
 
 #[test]
 fn faults_are_invalid_messages() {
-    let mut many = Writer::new();
+    let mut many = ByteWriter::new();
     many.u8(0x42).u8(0).varint(0);
     many.varint(1 << 20).varint(RANGE_LIMIT as u64).varint(0);
     for _ in 0..RANGE_LIMIT {
@@ -236,7 +240,7 @@ fn faults_are_invalid_messages() {
         ("a reason that is too long", &long_reason),
     ];
     for (fault, body) in faults {
-        let mut payload = Writer::new();
+        let mut payload = ByteWriter::new();
         if body.is_empty() {
             payload.u8(2).u8(0x41);
         } else {
@@ -244,7 +248,7 @@ fn faults_are_invalid_messages() {
         }
         let outcome = read(&payload.finish());
         assert!(
-            matches!(outcome, Err(crate::Error::InvalidMessage(_))),
+            matches!(outcome, Err(crate::SessionError::InvalidMessage(_))),
             "{fault}: {outcome:?}"
         );
     }
@@ -252,22 +256,22 @@ fn faults_are_invalid_messages() {
 
 #[test]
 fn only_what_must_arrive_elicits_an_acknowledgement() {
-    let acknowledgement = Acknowledgement {
+    let acknowledgement = PacketAck {
         delay_us: 0,
         ranges: vec![(0, 0)],
         ecn: None,
         recovered: Vec::new(),
     };
     let silent = [
-        PacketFrame::Padding(Padding { bytes: 9 }),
-        PacketFrame::Source(Source { symbol: 0 }),
+        PacketFrame::Padding(PaddingFrame { bytes: 9 }),
+        PacketFrame::Source(SourceSymbol { symbol: 0 }),
         PacketFrame::Acknowledgement(acknowledgement),
     ];
     assert!(silent.iter().all(|frame| !frame.elicits_acknowledgement()));
     let loud = [
-        PacketFrame::Probe(Probe),
+        PacketFrame::Probe(ProbeFrame),
         PacketFrame::PathChallenge(PathChallenge { value: 0 }),
-        PacketFrame::Session(Frame::Ping(Ping { stamp_us: 0 })),
+        PacketFrame::Session(SessionFrame::Ping(PingFrame { stamp_us: 0 })),
     ];
     assert!(loud.iter().all(PacketFrame::elicits_acknowledgement));
 }

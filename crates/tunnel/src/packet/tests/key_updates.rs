@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const SUITE: Suite = Suite::Aes256Gcm;
+const SUITE: CipherSuite = CipherSuite::Aes256Gcm;
 
 fn limits(packets_per_key: u64) -> KeyLimits {
     KeyLimits {
@@ -18,7 +18,7 @@ fn limits(packets_per_key: u64) -> KeyLimits {
 }
 
 /// Two ends whose sealers do not wait for packets under way before they update again.
-fn hasty_ends(packets_per_key: u64) -> (End, End) {
+fn ends_with_frequent_updates(packets_per_key: u64) -> (PathEnd, PathEnd) {
     let (mut dialler, mut listener) = ends_with(SUITE, limits(packets_per_key));
     dialler.sealer.set_probe_timeout(Duration::ZERO);
     listener.sealer.set_probe_timeout(Duration::ZERO);
@@ -31,7 +31,7 @@ fn at(milliseconds: u64) -> Time {
 
 #[test]
 fn a_key_is_renewed_after_its_packets() {
-    let (mut dialler, mut listener) = hasty_ends(4);
+    let (mut dialler, mut listener) = ends_with_frequent_updates(4);
     for expected in 0..20 {
         let (number, datagram) = dialler.seal(Time::ZERO, b"data");
         assert_eq!(number, expected);
@@ -65,7 +65,7 @@ fn a_key_is_renewed_after_its_time() {
 
 #[test]
 fn each_direction_renews_its_own_key() {
-    let (mut dialler, mut listener) = hasty_ends(3);
+    let (mut dialler, mut listener) = ends_with_frequent_updates(3);
     for _ in 0..10 {
         let (number, datagram) = dialler.seal(Time::ZERO, b"data");
         listener.open(Time::ZERO, &datagram).unwrap();
@@ -80,7 +80,7 @@ fn each_direction_renews_its_own_key() {
 /// RFC 9001 §6.1: no further update before a packet of the current phase is acknowledged.
 #[test]
 fn one_update_is_under_way_at_most_and_then_the_sealer_stops() {
-    let (mut dialler, _) = hasty_ends(4);
+    let (mut dialler, _) = ends_with_frequent_updates(4);
     for _ in 0..4 {
         dialler.seal(Time::ZERO, b"data");
     }
@@ -122,7 +122,7 @@ fn the_next_update_waits_for_what_is_under_way() {
 /// RFC 9001 §6.5: old keys are kept for three times the probe timeout.
 #[test]
 fn an_overtaken_packet_is_opened_for_three_probe_timeouts() {
-    let (mut dialler, mut listener) = hasty_ends(4);
+    let (mut dialler, mut listener) = ends_with_frequent_updates(4);
     listener
         .opener
         .set_probe_timeout(Duration::from_millis(100));
@@ -138,13 +138,13 @@ fn an_overtaken_packet_is_opened_for_three_probe_timeouts() {
     assert!(listener.open(at(309), &old[2]).is_ok());
     listener.opener.handle_timeout(at(310));
     assert_eq!(listener.opener.poll_timeout(), Time::NEVER);
-    assert_eq!(listener.open(at(310), &old[3]), Err(Refused::OldKey));
+    assert_eq!(listener.open(at(310), &old[3]), Err(PacketRefusal::OldKey));
     assert_eq!(listener.opener.statistics().forged, 0);
 }
 
 #[test]
 fn a_packet_two_keys_old_is_no_forgery() {
-    let (mut dialler, mut listener) = hasty_ends(2);
+    let (mut dialler, mut listener) = ends_with_frequent_updates(2);
     let (_, oldest) = dialler.seal(Time::ZERO, b"oldest");
     for _ in 0..4 {
         let (number, datagram) = dialler.seal(Time::ZERO, b"data");
@@ -152,13 +152,16 @@ fn a_packet_two_keys_old_is_no_forgery() {
         dialler.sealer.acknowledged(Time::ZERO, number);
     }
     assert_eq!(listener.opener.statistics().key_updates, 2);
-    assert_eq!(listener.open(Time::ZERO, &oldest), Err(Refused::OldKey));
+    assert_eq!(
+        listener.open(Time::ZERO, &oldest),
+        Err(PacketRefusal::OldKey)
+    );
     assert_eq!(listener.opener.statistics().forged, 0);
 }
 
 #[test]
 fn an_update_whose_first_packets_are_lost_is_followed() {
-    let (mut dialler, mut listener) = hasty_ends(4);
+    let (mut dialler, mut listener) = ends_with_frequent_updates(4);
     let packets: Vec<_> = (0..12)
         .map(|_| {
             let (_, datagram) = dialler.seal(Time::ZERO, b"data");
@@ -180,7 +183,7 @@ fn an_update_whose_first_packets_are_lost_is_followed() {
 
 /// How a step of the property below goes.
 #[derive(Clone, Copy, Debug)]
-struct Step {
+struct KeyUpdateStep {
     forward: bool,
     lost: bool,
     /// In milliseconds; the key is kept for longer.
@@ -188,12 +191,14 @@ struct Step {
     gap: u64,
 }
 
-fn step() -> impl Strategy<Value = Step> {
-    (any::<bool>(), 0..10_u8, 0..250_u64, 0..20_u64).prop_map(|(forward, lost, delay, gap)| Step {
-        forward,
-        lost: lost < 2,
-        delay,
-        gap,
+fn step() -> impl Strategy<Value = KeyUpdateStep> {
+    (any::<bool>(), 0..10_u8, 0..250_u64, 0..20_u64).prop_map(|(forward, lost, delay, gap)| {
+        KeyUpdateStep {
+            forward,
+            lost: lost < 2,
+            delay,
+            gap,
+        }
     })
 }
 
@@ -245,7 +250,7 @@ proptest! {
     fn a_number_is_never_sealed_twice(
         steps in prop::collection::vec((0..4_u8, 0_u64..40, 0_u64..4_000), 1..200),
     ) {
-        let (mut dialler, _) = hasty_ends(5);
+        let (mut dialler, _) = ends_with_frequent_updates(5);
         let mut now = Time::ZERO;
         let mut sealed = 0;
         let mut datagrams = BTreeSet::new();
@@ -269,7 +274,11 @@ proptest! {
 /// A packet of the property above, ordered by its arrival.
 type UnderWay = BTreeSet<(u64, u64, usize, u64, Vec<u8>)>;
 
-fn deliver(ends: &mut [End; 2], under_way: &mut UnderWay, until: u64) -> Result<(), TestCaseError> {
+fn deliver(
+    ends: &mut [PathEnd; 2],
+    under_way: &mut UnderWay,
+    until: u64,
+) -> Result<(), TestCaseError> {
     while under_way.first().is_some_and(|first| first.0 <= until) {
         let Some((arrival, order, from, number, datagram)) = under_way.pop_first() else {
             break;

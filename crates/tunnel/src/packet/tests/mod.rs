@@ -20,7 +20,7 @@ const DIALLER_ID: ConnectionId = ConnectionId([0xd1; 8]);
 const LISTENER_ID: ConnectionId = ConnectionId([0x15; 8]);
 
 /// What two nodes agree on in these tests.
-fn context(suite: Suite) -> KeyContext {
+fn context(suite: CipherSuite) -> KeyContext {
     KeyContext {
         version: 1,
         suite,
@@ -32,7 +32,7 @@ fn context(suite: Suite) -> KeyContext {
 }
 
 /// A secret as the TLS session with this master secret exports it.
-fn exported(master: &[u8], role: Role, context: KeyContext) -> PathSecret {
+fn exported(master: &[u8], role: TlsRole, context: KeyContext) -> PathSecret {
     let Ok(secret) = PathSecret::export(role, context, |room, label, context| {
         let key = hmac::Key::new(hmac::HMAC_SHA256, master);
         let tag = hmac::sign(&key, &[label, context].concat());
@@ -43,19 +43,19 @@ fn exported(master: &[u8], role: Role, context: KeyContext) -> PathSecret {
 }
 
 /// One node's end of a path.
-struct End {
-    sealer: Sealer,
-    opener: Opener,
+struct PathEnd {
+    sealer: PacketSealer,
+    opener: PacketOpener,
 }
 
-impl End {
-    fn new(secret: &mut PathSecret, role: Role, path: u32, limits: KeyLimits) -> Self {
+impl PathEnd {
+    fn new(secret: &mut PathSecret, role: TlsRole, path: u32, limits: KeyLimits) -> Self {
         let connection_ids = match role {
-            Role::Dialler => ConnectionIds {
+            TlsRole::Dialler => ConnectionIds {
                 ours: DIALLER_ID,
                 theirs: LISTENER_ID,
             },
-            Role::Listener => ConnectionIds {
+            TlsRole::Listener => ConnectionIds {
                 ours: LISTENER_ID,
                 theirs: DIALLER_ID,
             },
@@ -73,7 +73,7 @@ impl End {
 
     fn try_seal(&mut self, now: Time, payload: &[u8]) -> Result<(u64, Vec<u8>), SealError> {
         let mut packet = BytesMut::new();
-        let start = Sealer::begin(&mut packet);
+        let start = PacketSealer::begin(&mut packet);
         packet.extend_from_slice(payload);
         let number = self.sealer.seal(now, &mut packet, start)?;
         assert_eq!(packet.len(), payload.len() + OVERHEAD);
@@ -81,7 +81,7 @@ impl End {
     }
 
     /// The number and the payload of a datagram, which is not changed.
-    fn open(&mut self, now: Time, datagram: &[u8]) -> Result<(u64, Vec<u8>), Refused> {
+    fn open(&mut self, now: Time, datagram: &[u8]) -> Result<(u64, Vec<u8>), PacketRefusal> {
         let mut datagram = datagram.to_vec();
         let opened = self.opener.open(now, &mut datagram)?;
         Ok((opened.number(), datagram[opened.payload()].to_vec()))
@@ -89,15 +89,15 @@ impl End {
 }
 
 /// The two ends of one path.
-fn ends_with(suite: Suite, limits: KeyLimits) -> (End, End) {
-    let [dialler, listener] = [Role::Dialler, Role::Listener].map(|role| {
+fn ends_with(suite: CipherSuite, limits: KeyLimits) -> (PathEnd, PathEnd) {
+    let [dialler, listener] = [TlsRole::Dialler, TlsRole::Listener].map(|role| {
         let mut secret = exported(b"one TLS session", role, context(suite));
-        End::new(&mut secret, role, 0, limits)
+        PathEnd::new(&mut secret, role, 0, limits)
     });
     (dialler, listener)
 }
 
-fn ends() -> (End, End) {
-    let suite = Suite::Aes256Gcm;
+fn ends() -> (PathEnd, PathEnd) {
+    let suite = CipherSuite::Aes256Gcm;
     ends_with(suite, KeyLimits::of(suite))
 }

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const BOTH: [Suite; 2] = [Suite::Aes256Gcm, Suite::ChaCha20Poly1305];
+const BOTH: [CipherSuite; 2] = [CipherSuite::Aes256Gcm, CipherSuite::ChaCha20Poly1305];
 
 #[test]
 fn what_one_end_seals_the_other_opens() {
@@ -32,7 +32,7 @@ fn packets_can_be_made_one_behind_the_other() {
     let payloads = [&b"first"[..], b"second", b"third"];
     let mut starts = Vec::new();
     for payload in payloads {
-        let start = Sealer::begin(&mut batch);
+        let start = PacketSealer::begin(&mut batch);
         batch.extend_from_slice(payload);
         dialler.sealer.seal(Time::ZERO, &mut batch, start).unwrap();
         starts.push(start);
@@ -56,21 +56,24 @@ fn every_changed_bit_and_every_cut_is_refused() {
             let refused = listener.open(Time::ZERO, &bent).unwrap_err();
             let visible = bit < 72 && !(0..5).contains(&bit);
             let expected = if visible {
-                Refused::NotOurs
+                PacketRefusal::NotOurs
             } else {
-                Refused::Forged
+                PacketRefusal::Forged
             };
             assert_eq!(refused, expected, "bit {bit}");
         }
         for length in 0..datagram.len() {
             let refused = listener.open(Time::ZERO, &datagram[..length]).unwrap_err();
             assert!(
-                matches!(refused, Refused::NotOurs | Refused::Forged),
+                matches!(refused, PacketRefusal::NotOurs | PacketRefusal::Forged),
                 "cut to {length}"
             );
         }
         let longer = [&datagram[..], &[0]].concat();
-        assert_eq!(listener.open(Time::ZERO, &longer), Err(Refused::Forged));
+        assert_eq!(
+            listener.open(Time::ZERO, &longer),
+            Err(PacketRefusal::Forged)
+        );
         // After all that the packet itself is as good as ever.
         assert!(listener.open(Time::ZERO, &datagram).is_ok());
         assert_eq!(listener.opener.statistics().key_updates, 0);
@@ -87,7 +90,10 @@ fn a_packet_is_taken_once() {
         assert!(listener.open(Time::ZERO, datagram).is_ok());
     }
     for datagram in &datagrams {
-        assert_eq!(listener.open(Time::ZERO, datagram), Err(Refused::Replayed));
+        assert_eq!(
+            listener.open(Time::ZERO, datagram),
+            Err(PacketRefusal::Replayed)
+        );
     }
     let statistics = listener.opener.statistics();
     assert_eq!((statistics.opened, statistics.replayed), (100, 100));
@@ -95,7 +101,7 @@ fn a_packet_is_taken_once() {
 
 #[test]
 fn packets_are_late_within_the_window_and_refused_below_it() {
-    let suite = Suite::Aes256Gcm;
+    let suite = CipherSuite::Aes256Gcm;
     let limits = KeyLimits {
         window: WindowWidth::LEAST,
         ..KeyLimits::of(suite)
@@ -108,15 +114,21 @@ fn packets_are_late_within_the_window_and_refused_below_it() {
         .collect();
     let (newest, late) = datagrams.split_last().unwrap();
     assert!(listener.open(Time::ZERO, newest).is_ok());
-    assert_eq!(listener.open(Time::ZERO, &late[0]), Err(Refused::TooOld));
-    assert_eq!(listener.open(Time::ZERO, &late[1]), Err(Refused::TooOld));
+    assert_eq!(
+        listener.open(Time::ZERO, &late[0]),
+        Err(PacketRefusal::TooOld)
+    );
+    assert_eq!(
+        listener.open(Time::ZERO, &late[1]),
+        Err(PacketRefusal::TooOld)
+    );
     assert!(listener.open(Time::ZERO, &late[2]).is_ok());
     assert_eq!(listener.opener.statistics().too_old, 2);
 }
 
 #[test]
 fn other_contexts_of_one_tls_session_cannot_read_each_other() {
-    let suite = Suite::Aes256Gcm;
+    let suite = CipherSuite::Aes256Gcm;
     let agreed = context(suite);
     let others = [
         KeyContext {
@@ -124,7 +136,7 @@ fn other_contexts_of_one_tls_session_cannot_read_each_other() {
             ..agreed.clone()
         },
         KeyContext {
-            suite: Suite::ChaCha20Poly1305,
+            suite: CipherSuite::ChaCha20Poly1305,
             ..agreed.clone()
         },
         KeyContext {
@@ -151,8 +163,8 @@ fn other_contexts_of_one_tls_session_cannot_read_each_other() {
     ];
     for other in others {
         let (mut dialler, _) = ends();
-        let mut secret = exported(b"one TLS session", Role::Listener, other.clone());
-        let mut listener = End::new(&mut secret, Role::Listener, 0, KeyLimits::of(suite));
+        let mut secret = exported(b"one TLS session", TlsRole::Listener, other.clone());
+        let mut listener = PathEnd::new(&mut secret, TlsRole::Listener, 0, KeyLimits::of(suite));
         let (_, there) = dialler.seal(Time::ZERO, b"not for this one");
         let (_, back) = listener.seal(Time::ZERO, b"nor for that one");
         assert!(listener.open(Time::ZERO, &there).is_err(), "{other:?}");
@@ -163,26 +175,26 @@ fn other_contexts_of_one_tls_session_cannot_read_each_other() {
 
 #[test]
 fn another_tls_session_has_other_keys() {
-    let suite = Suite::Aes256Gcm;
+    let suite = CipherSuite::Aes256Gcm;
     let (mut dialler, _) = ends();
-    let mut secret = exported(b"the session after", Role::Listener, context(suite));
-    let mut listener = End::new(&mut secret, Role::Listener, 0, KeyLimits::of(suite));
+    let mut secret = exported(b"the session after", TlsRole::Listener, context(suite));
+    let mut listener = PathEnd::new(&mut secret, TlsRole::Listener, 0, KeyLimits::of(suite));
     // The first packet of each has number 0 and the same payload; what is sent is not the same.
     let (_, of_one) = dialler.seal(Time::ZERO, b"number zero");
     assert!(listener.open(Time::ZERO, &of_one).is_err());
-    let mut secret = exported(b"the session after", Role::Dialler, context(suite));
-    let mut restarted = End::new(&mut secret, Role::Dialler, 0, KeyLimits::of(suite));
+    let mut secret = exported(b"the session after", TlsRole::Dialler, context(suite));
+    let mut restarted = PathEnd::new(&mut secret, TlsRole::Dialler, 0, KeyLimits::of(suite));
     let (_, of_other) = restarted.seal(Time::ZERO, b"number zero");
     assert_ne!(of_one[9..], of_other[9..]);
 }
 
 #[test]
 fn paths_and_directions_have_keys_of_their_own() {
-    let suite = Suite::Aes256Gcm;
+    let suite = CipherSuite::Aes256Gcm;
     let limits = KeyLimits::of(suite);
-    let mut secret = exported(b"one TLS session", Role::Dialler, context(suite));
-    let mut first = End::new(&mut secret, Role::Dialler, 0, limits);
-    let mut second = End::new(&mut secret, Role::Dialler, 1, limits);
+    let mut secret = exported(b"one TLS session", TlsRole::Dialler, context(suite));
+    let mut first = PathEnd::new(&mut secret, TlsRole::Dialler, 0, limits);
+    let mut second = PathEnd::new(&mut secret, TlsRole::Dialler, 1, limits);
     let (_, mut listener) = ends();
 
     let (_, of_second) = second.seal(Time::ZERO, b"path 1");
@@ -197,8 +209,8 @@ fn paths_and_directions_have_keys_of_their_own() {
 
 #[test]
 fn a_path_id_is_given_out_once() {
-    let suite = Suite::Aes256Gcm;
-    let mut secret = exported(b"one TLS session", Role::Dialler, context(suite));
+    let suite = CipherSuite::Aes256Gcm;
+    let mut secret = exported(b"one TLS session", TlsRole::Dialler, context(suite));
     let connection_ids = ConnectionIds {
         ours: DIALLER_ID,
         theirs: LISTENER_ID,
@@ -219,8 +231,8 @@ fn a_path_id_is_given_out_once() {
 
 #[test]
 fn an_exporter_that_fails_gives_no_keys() {
-    let context = context(Suite::Aes256Gcm);
-    let failed = PathSecret::export(Role::Dialler, context, |_, _, _| Err("no TLS session"));
+    let context = context(CipherSuite::Aes256Gcm);
+    let failed = PathSecret::export(TlsRole::Dialler, context, |_, _, _| Err("no TLS session"));
     assert_eq!(failed.unwrap_err(), "no TLS session");
 }
 
@@ -250,7 +262,7 @@ fn the_sealer_stops_when_nothing_is_acknowledged() {
 
 #[test]
 fn numbers_are_whole_again_at_both_ends_of_what_may_be_late() {
-    let suite = Suite::Aes256Gcm;
+    let suite = CipherSuite::Aes256Gcm;
     let limits = KeyLimits {
         window: WindowWidth::GREATEST,
         ..KeyLimits::of(suite)
@@ -296,7 +308,10 @@ fn no_number_is_taken_that_a_frame_cannot_name() {
     listener.opener.skip_to((1 << 62) - 1);
     dialler.sealer.skip_to(1 << 62);
     let beyond = dialler.sealer.seal_raw(0x02, b"beyond");
-    assert_eq!(listener.open(Time::ZERO, &beyond), Err(Refused::Malformed));
+    assert_eq!(
+        listener.open(Time::ZERO, &beyond),
+        Err(PacketRefusal::Malformed)
+    );
 }
 
 #[test]
@@ -305,14 +320,17 @@ fn what_the_peer_seals_wrongly_is_malformed_and_takes_no_number() {
     let reserved = dialler.sealer.seal_raw(0x08, b"reserved bits");
     assert_eq!(
         listener.open(Time::ZERO, &reserved),
-        Err(Refused::Malformed)
+        Err(PacketRefusal::Malformed)
     );
     assert_eq!(
         listener.open(Time::ZERO, &reserved),
-        Err(Refused::Malformed)
+        Err(PacketRefusal::Malformed)
     );
     let empty = dialler.sealer.seal_raw(0x03, b"");
-    assert_eq!(listener.open(Time::ZERO, &empty), Err(Refused::Malformed));
+    assert_eq!(
+        listener.open(Time::ZERO, &empty),
+        Err(PacketRefusal::Malformed)
+    );
     assert_eq!(listener.opener.statistics().malformed, 3);
     let (number, datagram) = dialler.seal(Time::ZERO, b"well");
     assert_eq!(
@@ -323,7 +341,7 @@ fn what_the_peer_seals_wrongly_is_malformed_and_takes_no_number() {
 
 #[test]
 fn at_the_forgery_limit_nothing_is_opened_any_more() {
-    let suite = Suite::ChaCha20Poly1305;
+    let suite = CipherSuite::ChaCha20Poly1305;
     let limits = KeyLimits {
         forgeries: 3,
         ..KeyLimits::of(suite)
@@ -333,40 +351,43 @@ fn at_the_forgery_limit_nothing_is_opened_any_more() {
     let mut bent = datagram.clone();
     bent[20] ^= 1;
     for _ in 0..2 {
-        assert_eq!(listener.open(Time::ZERO, &bent), Err(Refused::Forged));
+        assert_eq!(listener.open(Time::ZERO, &bent), Err(PacketRefusal::Forged));
     }
     // What a stranger can send without knowing the connection id does not count.
     for _ in 0..10 {
         assert_eq!(
             listener.open(Time::ZERO, &[0x40; 60]),
-            Err(Refused::NotOurs)
+            Err(PacketRefusal::NotOurs)
         );
     }
     assert!(listener.open(Time::ZERO, &datagram).is_ok());
     assert!(!listener.opener.is_exhausted());
-    assert_eq!(listener.open(Time::ZERO, &bent), Err(Refused::Forged));
+    assert_eq!(listener.open(Time::ZERO, &bent), Err(PacketRefusal::Forged));
     assert!(listener.opener.is_exhausted());
     let (_, good) = dialler.seal(Time::ZERO, b"too late");
-    assert_eq!(listener.open(Time::ZERO, &good), Err(Refused::ForgeryLimit));
+    assert_eq!(
+        listener.open(Time::ZERO, &good),
+        Err(PacketRefusal::ForgeryLimit)
+    );
 }
 
 #[test]
 fn the_limits_are_those_of_the_rule() {
-    let aes = KeyLimits::of(Suite::Aes256Gcm);
+    let aes = KeyLimits::of(CipherSuite::Aes256Gcm);
     assert_eq!(aes.packets_per_key, 1 << 22);
     assert_eq!(aes.key_age.as_secs(), 3_600);
     assert_eq!(aes.forgeries, 1 << 52);
     assert!(aes.window.numbers() >= 65_536);
     // RFC 9001 §6.6: the confidentiality limit of AES-GCM is 2^23 packets for one key.
     assert!(aes.packets_per_key * 2 <= 1 << 23);
-    let chacha = KeyLimits::of(Suite::ChaCha20Poly1305);
+    let chacha = KeyLimits::of(CipherSuite::ChaCha20Poly1305);
     assert_eq!(chacha.forgeries, 1 << 36);
     assert_eq!(chacha.packets_per_key, 1 << 22);
 }
 
 /// What a hostile network does between two honest packets.
 #[derive(Clone, Debug)]
-enum Attack {
+enum PacketAttack {
     Flip { of: usize, bit: usize },
     Cut { of: usize, length: usize },
     Replay { of: usize },
@@ -375,14 +396,15 @@ enum Attack {
     OtherKey { payload: Vec<u8> },
 }
 
-fn attack() -> impl Strategy<Value = Attack> {
+fn attack() -> impl Strategy<Value = PacketAttack> {
     prop_oneof![
-        (any::<usize>(), any::<usize>()).prop_map(|(of, bit)| Attack::Flip { of, bit }),
-        (any::<usize>(), any::<usize>()).prop_map(|(of, length)| Attack::Cut { of, length }),
-        any::<usize>().prop_map(|of| Attack::Replay { of }),
-        prop::collection::vec(any::<u8>(), 0..80).prop_map(|bytes| Attack::Noise { bytes }),
-        any::<[usize; 3]>().prop_map(|[of, other, at]| Attack::Reframe { of, other, at }),
-        prop::collection::vec(any::<u8>(), 1..40).prop_map(|payload| Attack::OtherKey { payload }),
+        (any::<usize>(), any::<usize>()).prop_map(|(of, bit)| PacketAttack::Flip { of, bit }),
+        (any::<usize>(), any::<usize>()).prop_map(|(of, length)| PacketAttack::Cut { of, length }),
+        any::<usize>().prop_map(|of| PacketAttack::Replay { of }),
+        prop::collection::vec(any::<u8>(), 0..80).prop_map(|bytes| PacketAttack::Noise { bytes }),
+        any::<[usize; 3]>().prop_map(|[of, other, at]| PacketAttack::Reframe { of, other, at }),
+        prop::collection::vec(any::<u8>(), 1..40)
+            .prop_map(|payload| PacketAttack::OtherKey { payload }),
     ]
 }
 
@@ -395,13 +417,13 @@ proptest! {
     fn forged_replayed_cut_and_foreign_packets_change_nothing(
         steps in prop::collection::vec((any::<bool>(), prop::collection::vec(attack(), 0..4)), 1..40),
     ) {
-        let suite = Suite::Aes256Gcm;
+        let suite = CipherSuite::Aes256Gcm;
         let limits = KeyLimits { packets_per_key: 5, ..KeyLimits::of(suite) };
         let (mut dialler, mut attacked) = ends_with(suite, limits);
         dialler.sealer.set_probe_timeout(Duration::ZERO);
         let (_, mut left_alone) = ends_with(suite, limits);
-        let mut foreign = exported(b"another TLS session", Role::Dialler, context(suite));
-        let mut foreign = End::new(&mut foreign, Role::Dialler, 0, KeyLimits::of(suite));
+        let mut foreign = exported(b"another TLS session", TlsRole::Dialler, context(suite));
+        let mut foreign = PathEnd::new(&mut foreign, TlsRole::Dialler, 0, KeyLimits::of(suite));
         let mut sent: Vec<Vec<u8>> = Vec::new();
         let mut opened = Vec::new();
         for (arrives, attacks) in steps {
@@ -412,25 +434,25 @@ proptest! {
             sent.push(datagram.clone());
             for attack in attacks {
                 let forged = match attack {
-                    Attack::Flip { of, bit } => {
+                    PacketAttack::Flip { of, bit } => {
                         let mut bent = sent[of % sent.len()].clone();
                         let bit = bit % (bent.len() * 8);
                         bent[bit / 8] ^= 1 << (bit % 8);
                         bent
                     }
-                    Attack::Cut { of, length } => {
+                    PacketAttack::Cut { of, length } => {
                         let whole = &sent[of % sent.len()];
                         whole[..length % whole.len()].to_vec()
                     }
-                    Attack::Replay { of } => {
+                    PacketAttack::Replay { of } => {
                         if opened.is_empty() {
                             continue;
                         }
                         let number: u64 = opened[of % opened.len()];
                         sent[number as usize].clone()
                     }
-                    Attack::Noise { bytes } => bytes,
-                    Attack::Reframe { of, other, at } => {
+                    PacketAttack::Noise { bytes } => bytes,
+                    PacketAttack::Reframe { of, other, at } => {
                         // The front of one packet and the end of another.
                         let (one, other) = (&sent[of % sent.len()], &sent[other % sent.len()]);
                         let at = 10 + at % (one.len() - 11);
@@ -441,7 +463,7 @@ proptest! {
                         }
                         spliced
                     }
-                    Attack::OtherKey { payload } => foreign.seal(Time::ZERO, &payload).1,
+                    PacketAttack::OtherKey { payload } => foreign.seal(Time::ZERO, &payload).1,
                 };
                 prop_assert!(attacked.open(Time::ZERO, &forged).is_err());
             }

@@ -8,14 +8,14 @@ use super::*;
 
 /// A Probe frame, sealed by the dialler on path 0 as number 0, and as number 0x1234 with the key
 /// after one update.
-const PACKETS: [(Suite, &str, &str); 2] = [
+const PACKETS: [(CipherSuite, &str, &str); 2] = [
     (
-        Suite::Aes256Gcm,
+        CipherSuite::Aes256Gcm,
         "43151515151515151563e85f24c5215a380784a5dd700e06c8a8f9ee7fd7",
         "4c1515151515151515c68f39d7fb7a8e323b1a40d0c76310d20a43f153c3",
     ),
     (
-        Suite::ChaCha20Poly1305,
+        CipherSuite::ChaCha20Poly1305,
         "5b1515151515151515131cdfd34e31cc585f7d6fcfd1ff7215a75c451cdc",
         "5f151515151515151548e17fc476d905d4dedf0bb790b8455537e5183f3f",
     ),

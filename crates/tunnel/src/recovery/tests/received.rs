@@ -6,35 +6,35 @@ use vocab::Time;
 
 use super::super::*;
 use super::{RTT, at};
-use crate::packet::{Acknowledgement, EcnCounts, RANGE_LIMIT};
+use crate::packet::{EcnCounts, PacketAck, RANGE_LIMIT};
 
-fn receiver() -> Received {
-    Received::new(at(0), RTT)
+fn receiver() -> ReceivedPackets {
+    ReceivedPackets::new(at(0), RTT)
 }
 
-fn arrival(number: u64) -> Arrival {
-    Arrival {
+fn arrival(number: u64) -> ReceivedPacket {
+    ReceivedPacket {
         number,
-        asks: Asks::Acknowledgement,
-        codepoint: Codepoint::NotEct,
+        asks: AckRequest::Acknowledgement,
+        codepoint: EcnMarking::NotEct,
     }
 }
 
-fn tell(receiver: &mut Received, now: Time, ranges_max: usize) -> Option<Acknowledgement> {
-    let telling = receiver.telling(now, ranges_max)?;
-    receiver.told(now, &telling);
+fn tell(receiver: &mut ReceivedPackets, now: Time, ranges_max: usize) -> Option<PacketAck> {
+    let telling = receiver.pending_ack(now, ranges_max)?;
+    receiver.on_ack_sent(now, &telling);
     Some(telling.acknowledgement)
 }
 
-fn ranges(receiver: &mut Received, now: Time) -> Vec<(u64, u64)> {
+fn ranges(receiver: &mut ReceivedPackets, now: Time) -> Vec<(u64, u64)> {
     tell(receiver, now, RANGE_LIMIT).unwrap().ranges
 }
 
 #[test]
 fn nothing_is_said_before_anything_came() {
-    assert_eq!(receiver().telling(at(0), RANGE_LIMIT), None);
+    assert_eq!(receiver().pending_ack(at(0), RANGE_LIMIT), None);
     assert_eq!(receiver().poll_timeout(), None);
-    assert!(!receiver().has_news());
+    assert!(!receiver().has_unreported());
 }
 
 /// RFC 9000 §13.2.1: every packet that asks for it is acknowledged within max_ack_delay.
@@ -66,15 +66,15 @@ fn the_second_packet_is_acknowledged_at_once() {
 #[test]
 fn silent_packets_are_told_when_others_are() {
     let mut receiver = receiver();
-    let silent = Arrival {
-        asks: Asks::Nothing,
+    let silent = ReceivedPacket {
+        asks: AckRequest::Nothing,
         ..arrival(0)
     };
     receiver.on_packet(at(50), silent);
     assert_eq!(receiver.poll_timeout(), None);
-    assert!(receiver.has_news());
+    assert!(receiver.has_unreported());
     assert_eq!(ranges(&mut receiver, at(51)), [(0, 0)]);
-    assert!(!receiver.has_news());
+    assert!(!receiver.has_unreported());
 }
 
 /// RFC 9000 §13.2.1: out of order, or behind a gap: at once. But not for each packet of a path
@@ -123,8 +123,8 @@ fn a_probe_is_answered_at_once() {
     let mut receiver = receiver();
     receiver.on_packet(at(50), arrival(0));
     ranges(&mut receiver, at(50));
-    let probe = Arrival {
-        asks: Asks::AtOnce,
+    let probe = ReceivedPacket {
+        asks: AckRequest::AtOnce,
         ..arrival(1)
     };
     receiver.on_packet(at(50), probe);
@@ -135,16 +135,16 @@ fn a_probe_is_answered_at_once() {
 #[test]
 fn marks_are_counted_and_told_at_once() {
     let mut receiver = receiver();
-    let marked = |number, codepoint| Arrival {
+    let marked = |number, codepoint| ReceivedPacket {
         codepoint,
         ..arrival(number)
     };
-    receiver.on_packet(at(50), marked(0, Codepoint::Ect0));
+    receiver.on_packet(at(50), marked(0, EcnMarking::Ect0));
     ranges(&mut receiver, at(50));
-    receiver.on_packet(at(60), marked(1, Codepoint::Ce));
-    receiver.on_packet(at(60), marked(1, Codepoint::Ce));
+    receiver.on_packet(at(60), marked(1, EcnMarking::Ce));
+    receiver.on_packet(at(60), marked(1, EcnMarking::Ce));
     assert_eq!(receiver.poll_timeout(), Some(at(60)));
-    receiver.on_packet(at(60), marked(2, Codepoint::Ect1));
+    receiver.on_packet(at(60), marked(2, EcnMarking::Ect1));
     let told = tell(&mut receiver, at(60), RANGE_LIMIT).unwrap();
     let counts = EcnCounts {
         ect0: 1,
@@ -245,7 +245,7 @@ fn what_is_confirmed_is_told_no_more() {
         (told.ranges.len(), told.recovered.clone()),
         (10, vec![(7, 7)])
     );
-    receiver.asked_for_confirmation(at(150));
+    receiver.on_confirmation_requested(at(150));
     assert!(!receiver.wants_confirmation(at(200), 0));
     receiver.on_packet(at(180), arrival(20));
     receiver.confirmed(at(250), &told);
@@ -263,12 +263,12 @@ fn what_was_looked_at_and_not_sent_is_told_all_the_same() {
     tell(&mut receiver, at(51), RANGE_LIMIT);
     // Old, and new to the peer: told in the next few, however many were thought of before.
     receiver.on_packet(at(52), arrival(1));
-    let (due, seen) = (receiver.poll_timeout(), receiver.telling(at(53), 64));
+    let (due, seen) = (receiver.poll_timeout(), receiver.pending_ack(at(53), 64));
     for ranges_max in [64, 32, 16] {
-        assert!(receiver.telling(at(53), ranges_max).is_some());
+        assert!(receiver.pending_ack(at(53), ranges_max).is_some());
     }
     assert_eq!(receiver.poll_timeout(), due);
-    assert_eq!(receiver.telling(at(53), 64), seen);
+    assert_eq!(receiver.pending_ack(at(53), 64), seen);
     for now in 53..57 {
         let told = tell(&mut receiver, at(now), RANGE_LIMIT).unwrap();
         assert!(told.ranges.contains(&(0, 2)), "at {now}");
@@ -283,7 +283,7 @@ fn many_packets_without_word_ask_for_a_confirmation() {
     receiver.on_packet(at(50), arrival(0));
     assert!(!receiver.wants_confirmation(at(1_000), UNTIMED_LIMIT / 2 - 1));
     assert!(receiver.wants_confirmation(at(1_000), UNTIMED_LIMIT / 2));
-    receiver.asked_for_confirmation(at(1_000));
+    receiver.on_confirmation_requested(at(1_000));
     assert!(!receiver.wants_confirmation(at(1_000) + RTT / 2, UNTIMED_LIMIT));
 }
 

@@ -6,13 +6,13 @@ use path::RttEstimator;
 
 use super::super::*;
 use super::{RTT, at, ms};
-use crate::Error;
-use crate::packet::{Acknowledgement, EcnCounts};
+use crate::SessionError;
+use crate::packet::{EcnCounts, PacketAck};
 
 const PACKET: u64 = 1_500;
 
-fn packet(number: u64, kind: Kind) -> Outgoing<u64> {
-    Outgoing {
+fn packet(number: u64, kind: PacketKind) -> OutgoingPacket<u64> {
+    OutgoingPacket {
         number,
         bytes: PACKET,
         kind,
@@ -23,12 +23,12 @@ fn packet(number: u64, kind: Kind) -> Outgoing<u64> {
 }
 
 /// The numbers of these packets.
-fn numbers(packets: &[Sent<u64>]) -> Vec<u64> {
+fn numbers(packets: &[SentPacket<u64>]) -> Vec<u64> {
     packets.iter().map(|packet| packet.number).collect()
 }
 
-fn acknowledgement(ranges: &[(u64, u64)]) -> Acknowledgement {
-    Acknowledgement {
+fn acknowledgement(ranges: &[(u64, u64)]) -> PacketAck {
+    PacketAck {
         delay_us: 0,
         ranges: ranges.to_vec(),
         ecn: None,
@@ -40,11 +40,11 @@ fn acknowledgement(ranges: &[(u64, u64)]) -> Acknowledgement {
 /// 1 and sent a millisecond apart from time 1,001 ms on.
 fn sender(count: u64) -> SentPackets<u64> {
     let mut sender = SentPackets::new(at(0), RttEstimator::new(RTT));
-    sender.sent(at(0), packet(0, Kind::Eliciting));
+    sender.sent(at(0), packet(0, PacketKind::Eliciting));
     let outcome = sender.on_acknowledgement(at(100), &acknowledgement(&[(0, 0)]));
     assert_eq!(outcome.unwrap().rtt, Some(RTT));
     for number in 1..=count {
-        sender.sent(at(1_000 + number), packet(number, Kind::Eliciting));
+        sender.sent(at(1_000 + number), packet(number, PacketKind::Eliciting));
     }
     sender
 }
@@ -90,7 +90,7 @@ mod sending {
     fn a_peer_cannot_acknowledge_what_was_not_sent() {
         let mut sender = sender(3);
         let wrong = sender.on_acknowledgement(at(1_103), &acknowledgement(&[(0, 4)]));
-        assert!(matches!(wrong, Err(Error::PeerMisbehaved(_))));
+        assert!(matches!(wrong, Err(SessionError::PeerMisbehaved(_))));
         assert_eq!(sender.bytes_in_flight(), 3 * PACKET);
     }
 
@@ -101,7 +101,7 @@ mod sending {
         let mut sender = sender(3);
         assert_eq!(acked(&mut sender, 1_103, &[(3, 3)]).rtt, Some(ms(100)));
         assert_eq!(acked(&mut sender, 1_110, &[(2, 3)]).rtt, None);
-        sender.sent(at(1_200), packet(4, Kind::Silent));
+        sender.sent(at(1_200), packet(4, PacketKind::Silent));
         assert_eq!(acked(&mut sender, 1_300, &[(4, 4)]).rtt, None);
     }
 
@@ -109,7 +109,7 @@ mod sending {
     #[test]
     fn a_peers_delay_is_believed_up_to_its_limit() {
         let mut sender = sender(1);
-        let late = Acknowledgement {
+        let late = PacketAck {
             delay_us: 10_000_000,
             ..acknowledgement(&[(1, 1)])
         };
@@ -121,14 +121,14 @@ mod sending {
     #[test]
     fn silent_packets_are_not_in_flight() {
         let mut sender = sender(0);
-        sender.sent(at(1_001), packet(1, Kind::Silent));
+        sender.sent(at(1_001), packet(1, PacketKind::Silent));
         assert_eq!((sender.bytes_in_flight(), sender.poll_timeout()), (0, None));
     }
 
     #[test]
     fn numbers_may_be_left_out() {
         let mut sender = sender(1);
-        sender.sent(at(1_002), packet(9, Kind::Eliciting));
+        sender.sent(at(1_002), packet(9, PacketKind::Eliciting));
         let outcome = acked(&mut sender, 1_102, &[(0, 9)]);
         assert_eq!(numbers(&outcome.acked), [1, 9]);
     }
@@ -148,19 +148,19 @@ mod sending {
         let mut sender = sender(0);
         let mut number = 1;
         while sender.has_room() {
-            sender.sent(at(1_000), packet(number, Kind::Eliciting));
+            sender.sent(at(1_000), packet(number, PacketKind::Eliciting));
             number += 1;
         }
         assert_eq!(sender.tracked(), TRACKED_LIMIT);
         // With the oldest acknowledged or lost there is room again.
         acked(&mut sender, 1_100, &[(1, 1)]);
         assert!(sender.has_room());
-        sender.sent(at(1_100), packet(number, Kind::Eliciting));
+        sender.sent(at(1_100), packet(number, PacketKind::Eliciting));
         assert!(!sender.has_room());
         acked(&mut sender, 1_101, &[(number, number)]);
         assert!(sender.has_room(), "all the others are lost");
         for more in 1..=100 {
-            sender.sent(at(1_102), packet(number + more, Kind::Eliciting));
+            sender.sent(at(1_102), packet(number + more, PacketKind::Eliciting));
             assert!(sender.tracked() <= TRACKED_LIMIT);
         }
     }
@@ -190,7 +190,7 @@ mod loss {
                 .handle_timeout(due - Duration::from_nanos(1))
                 .is_none()
         );
-        let Some(Timeout::Lost(lost)) = sender.handle_timeout(due) else {
+        let Some(RecoveryTimeout::Lost(lost)) = sender.handle_timeout(due) else {
             panic!("the packet is lost now");
         };
         assert_eq!(numbers(&lost), [1]);
@@ -206,7 +206,7 @@ mod loss {
         let due = sender.poll_timeout().unwrap();
         assert!(matches!(
             sender.handle_timeout(due),
-            Some(Timeout::Probe { count: 1 })
+            Some(RecoveryTimeout::Probe { count: 1 })
         ));
         assert_eq!(sender.bytes_in_flight(), PACKET);
     }
@@ -216,7 +216,7 @@ mod loss {
     fn a_short_path_gets_a_grain_of_time() {
         let mut sender = SentPackets::new(at(0), RttEstimator::new(Duration::ZERO));
         for number in 0..2 {
-            sender.sent(at(0), packet(number, Kind::Eliciting));
+            sender.sent(at(0), packet(number, PacketKind::Eliciting));
         }
         let now = at(0) + Duration::from_micros(200);
         sender
@@ -247,7 +247,10 @@ mod loss {
             due,
             at(1_004) + (at(1_131).since(at(1_020))) + sender.reordering_window()
         );
-        assert!(matches!(sender.handle_timeout(due), Some(Timeout::Lost(_))));
+        assert!(matches!(
+            sender.handle_timeout(due),
+            Some(RecoveryTimeout::Lost(_))
+        ));
     }
 
     /// RFC 8985 §6.2 step 4: the window shrinks again. Ours when the lateness is forgotten.
@@ -261,14 +264,14 @@ mod loss {
         for second in 2..8 {
             for _ in 0..4 {
                 number += 1;
-                sender.sent(at(second * 1_000), packet(number, Kind::Eliciting));
+                sender.sent(at(second * 1_000), packet(number, PacketKind::Eliciting));
             }
             acked(&mut sender, second * 1_000 + 100, &[(0, number)]);
         }
         assert_eq!(sender.reordering(), None);
         for _ in 0..4 {
             number += 1;
-            sender.sent(at(9_000), packet(number, Kind::Eliciting));
+            sender.sent(at(9_000), packet(number, PacketKind::Eliciting));
         }
         let outcome = acked(&mut sender, 9_100, &[(number, number), (0, number - 4)]);
         assert_eq!(numbers(&outcome.lost), [number - 3], "three behind");
@@ -292,7 +295,7 @@ mod loss {
         assert_eq!(sender.statistics().lost, 2);
         sender.handle_timeout(at(1_130));
         assert_eq!(sender.statistics().lost, 4);
-        sender.sent(at(4_000), packet(6, Kind::Eliciting));
+        sender.sent(at(4_000), packet(6, PacketKind::Eliciting));
         acked(&mut sender, 4_100, &[(6, 6)]);
         assert_eq!(sender.tracked(), 0, "forgotten");
         let outcome = acked(&mut sender, 4_101, &[(1, 6)]);
@@ -304,7 +307,7 @@ mod loss {
         let count = LOST_REMEMBERED as u64 * 2;
         let mut sender = sender(0);
         for number in 1..=count {
-            sender.sent(at(1_000), packet(number, Kind::Eliciting));
+            sender.sent(at(1_000), packet(number, PacketKind::Eliciting));
         }
         let outcome = acked(&mut sender, 1_100, &[(count, count)]);
         assert_eq!(outcome.lost.len() as u64, count - 3);
@@ -316,12 +319,12 @@ mod loss {
     #[test]
     fn a_lost_mtu_probe_is_told_as_one() {
         let mut sender = sender(0);
-        sender.sent(at(1_000), packet(1, Kind::MtuProbe));
+        sender.sent(at(1_000), packet(1, PacketKind::MtuProbe));
         for number in 2..=4 {
-            sender.sent(at(1_000), packet(number, Kind::Eliciting));
+            sender.sent(at(1_000), packet(number, PacketKind::Eliciting));
         }
         let outcome = acked(&mut sender, 1_100, &[(2, 4)]);
-        assert_eq!(outcome.lost[0].kind, Kind::MtuProbe);
+        assert_eq!(outcome.lost[0].kind, PacketKind::MtuProbe);
         assert_eq!(sender.bytes_in_flight(), 0);
     }
 }
@@ -335,7 +338,7 @@ mod untimed {
         let mut sender = sender(0);
         let count = 3 * UNTIMED_LIMIT as u64;
         for number in 1..=count {
-            let kind = [Kind::Silent, Kind::PathProbe][number as usize % 2];
+            let kind = [PacketKind::Silent, PacketKind::PathProbe][number as usize % 2];
             sender.sent(at(1_000), packet(number, kind));
         }
         assert_eq!(sender.untimed(), UNTIMED_LIMIT);
@@ -351,9 +354,9 @@ mod untimed {
         for round in 0..100 {
             for number in 1..=10 {
                 let kind = if number < 10 {
-                    Kind::Silent
+                    PacketKind::Silent
                 } else {
-                    Kind::Eliciting
+                    PacketKind::Eliciting
                 };
                 sender.sent(at(1_000), packet(10 * round + number, kind));
             }
@@ -366,8 +369,8 @@ mod untimed {
     #[test]
     fn packets_that_ask_for_nothing_tell_nothing_of_the_path() {
         let mut sender = sender(0);
-        sender.sent(at(1_000), packet(1, Kind::Silent));
-        sender.sent(at(1_001), packet(2, Kind::Eliciting));
+        sender.sent(at(1_000), packet(1, PacketKind::Silent));
+        sender.sent(at(1_001), packet(2, PacketKind::Eliciting));
         acked(&mut sender, 1_101, &[(2, 2)]);
         let (window, rtt) = (sender.reordering_window(), sender.rtt().latest());
         acked(&mut sender, 9_000, &[(1, 2)]);
@@ -382,10 +385,10 @@ mod untimed {
     #[test]
     fn a_question_to_a_path_that_carries_nothing_measures_it() {
         let mut sender = sender(0);
-        sender.sent(at(1_000), packet(1, Kind::PathProbe));
+        sender.sent(at(1_000), packet(1, PacketKind::PathProbe));
         let outcome = acked(&mut sender, 1_700, &[(1, 1)]);
         assert_eq!(outcome.rtt, Some(ms(700)));
-        assert_eq!(outcome.acked[0].kind, Kind::PathProbe);
+        assert_eq!(outcome.acked[0].kind, PacketKind::PathProbe);
     }
 }
 
@@ -400,9 +403,9 @@ mod probes {
         let timeout = RTT + RTT * 2 + ACK_DELAY_MAX;
         assert_eq!(sender.probe_timeout(), timeout);
         assert_eq!(sender.poll_timeout(), Some(at(1_003) + timeout));
-        sender.sent(at(1_050), packet(4, Kind::Silent));
+        sender.sent(at(1_050), packet(4, PacketKind::Silent));
         assert_eq!(sender.poll_timeout(), Some(at(1_003) + timeout));
-        sender.sent(at(1_051), packet(5, Kind::Eliciting));
+        sender.sent(at(1_051), packet(5, PacketKind::Eliciting));
         assert_eq!(sender.poll_timeout(), Some(at(1_051) + timeout));
     }
 
@@ -417,12 +420,12 @@ mod probes {
             let due = sender.poll_timeout().unwrap();
             waits.push(due.since(last));
             last = due;
-            let Some(Timeout::Probe { count: told }) = sender.handle_timeout(due) else {
+            let Some(RecoveryTimeout::Probe { count: told }) = sender.handle_timeout(due) else {
                 panic!("a probe is due");
             };
             assert_eq!(told, count);
             if count < 8 {
-                sender.sent(due, packet(u64::from(count) + 1, Kind::Eliciting));
+                sender.sent(due, packet(u64::from(count) + 1, PacketKind::Eliciting));
             }
         }
         assert_eq!(waits[..4], [once; 4]);
@@ -437,7 +440,7 @@ mod probes {
         sender
             .on_acknowledgement(now, &acknowledgement(&[(8, 8)]))
             .unwrap();
-        sender.sent(now, packet(9, Kind::Eliciting));
+        sender.sent(now, packet(9, PacketKind::Eliciting));
         assert_eq!(sender.poll_timeout(), Some(now + sender.probe_timeout()));
     }
 
@@ -452,9 +455,9 @@ mod probes {
     #[test]
     fn the_oldest_data_is_what_a_probe_repeats() {
         let mut sender = sender(0);
-        sender.sent(at(1_000), packet(1, Kind::Silent));
-        sender.sent(at(1_000), packet(2, Kind::MtuProbe));
-        sender.sent(at(1_000), packet(3, Kind::Eliciting));
+        sender.sent(at(1_000), packet(1, PacketKind::Silent));
+        sender.sent(at(1_000), packet(2, PacketKind::MtuProbe));
+        sender.sent(at(1_000), packet(3, PacketKind::Eliciting));
         assert_eq!(
             sender.oldest_in_flight().map(|oldest| oldest.number),
             Some(3)
@@ -467,8 +470,8 @@ mod probes {
 mod repairs {
     use super::*;
 
-    fn with_recovered(ranges: &[(u64, u64)], recovered: &[(u64, u64)]) -> Acknowledgement {
-        Acknowledgement {
+    fn with_recovered(ranges: &[(u64, u64)], recovered: &[(u64, u64)]) -> PacketAck {
+        PacketAck {
             recovered: recovered.to_vec(),
             ..acknowledgement(ranges)
         }
@@ -525,13 +528,13 @@ mod marked {
         let mut sender = sender(0);
         assert!(sender.wants_mark());
         for number in 1..=4 {
-            let marked = Outgoing {
+            let marked = OutgoingPacket {
                 is_marked: true,
-                ..packet(number, Kind::Eliciting)
+                ..packet(number, PacketKind::Eliciting)
             };
             sender.sent(at(1_000), marked);
         }
-        let with_counts = |ranges: &[(u64, u64)], ect0, ce| Acknowledgement {
+        let with_counts = |ranges: &[(u64, u64)], ect0, ce| PacketAck {
             ecn: Some(EcnCounts { ect0, ect1: 0, ce }),
             ..acknowledgement(ranges)
         };

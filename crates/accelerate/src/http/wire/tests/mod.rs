@@ -2,7 +2,7 @@
 
 mod smuggling;
 
-use vocab::Random;
+use vocab::SeededRandom;
 
 use super::*;
 
@@ -125,7 +125,7 @@ fn bytes_without_a_request_are_no_response() {
 
 #[test]
 fn any_split_gives_the_same_messages() {
-    let mut random = Random::from_seed(28);
+    let mut random = SeededRandom::from_seed(28);
     let whole = (
         follow_requests(&[REQUESTS]),
         follow_responses(&[RESPONSES], &expected()),
@@ -145,7 +145,7 @@ fn any_split_gives_the_same_messages() {
 /// Bent streams too: whatever is found in one piece is found in any pieces.
 #[test]
 fn any_split_of_a_bent_stream_ends_in_the_same_fault() {
-    let mut random = Random::from_seed(9112);
+    let mut random = SeededRandom::from_seed(9112);
     let mut faults = std::collections::BTreeSet::new();
     for _ in 0..3_000 {
         let mut bent = REQUESTS.to_vec();
@@ -169,7 +169,7 @@ fn any_split_of_a_bent_stream_ends_in_the_same_fault() {
     assert!(faults.len() >= 6, "{faults:?}");
 }
 
-pub(super) fn pieces<'a>(mut bytes: &'a [u8], random: &mut Random) -> Vec<&'a [u8]> {
+pub(super) fn pieces<'a>(mut bytes: &'a [u8], random: &mut SeededRandom) -> Vec<&'a [u8]> {
     let mut pieces = Vec::new();
     while !bytes.is_empty() {
         let most = bytes.len().min(40) as u64;

@@ -246,7 +246,7 @@ const SHAPES: &[(&str, &[u8], Fault)] = &[
 
 #[test]
 fn shapes_that_smuggle_end_in_a_fault_whatever_the_pieces() {
-    let mut random = Random::from_seed(1);
+    let mut random = SeededRandom::from_seed(1);
     for (name, stream, fault) in SHAPES {
         let found = follow_requests(&[stream]);
         assert_eq!(found.fault, Some(*fault), "{name}");

@@ -2,16 +2,16 @@
 
 use vocab::Time;
 
-use super::super::wire::transfer::ReadRequest;
-use super::{Far, Finish, Purpose};
+use super::super::wire::transfer::ReadAndxRequest;
+use super::{Smb1FarHalf, Smb1RequestPurpose, Smb1StreamFinish};
 use crate::smb::config::{AHEAD_CREDITS, AHEAD_MAX};
 
-impl Far {
+impl Smb1FarHalf {
     /// Asks the server for what clients will probably ask for.
     pub(super) fn read_ahead(&mut self, now: Time) {
         // What is read beside what may change it could be older than what the near half holds for known.
         let is_held_back = !self.queue.is_empty() || self.changing > 0;
-        if is_held_back || self.client_finish != Finish::Open {
+        if is_held_back || self.client_finish != Smb1StreamFinish::Open {
             return;
         }
         let mut ahead = None;
@@ -58,13 +58,13 @@ impl Far {
             *ahead += u64::from(length);
             open.reads_moved();
             open.reading += 1;
-            let read = ReadRequest {
+            let read = ReadAndxRequest {
                 file,
                 offset,
                 length,
             };
             let message = read.emit(&open.like);
-            let purpose = Purpose::Ahead {
+            let purpose = Smb1RequestPurpose::Ahead {
                 file,
                 serial: open.serial,
                 offset,

@@ -3,34 +3,36 @@
 use bytes::BytesMut;
 use vocab::{SegmentKind, Time};
 
-use super::super::frames::{Frame, Licence};
-use super::super::wire::create::{CreateAnswer, hide_oplock, opened_file};
-use super::super::wire::header::{self, Header, UNASKED, command};
-use super::super::wire::negotiate::NegotiateAnswer;
+use super::super::frames::{Smb1HalfFrame, Smb1OpenLicence};
+use super::super::wire::create::{NtCreateResponse, hide_oplock, opened_file};
+use super::super::wire::header::{self, Smb1Header, UNASKED, command};
+use super::super::wire::negotiate::Smb1NegotiateResponse;
 use super::super::wire::oplock::broken;
 use super::super::wire::position::sought;
 use super::super::wire::set_up::connected;
 use super::super::wire::split::{self, FRAME_HEADER, in_runs, message_mut};
 use super::super::wire::transfer::{read_data, written};
-use super::{Far, Open, Outstanding, Purpose, State};
+use super::{
+    Smb1FarHalf, Smb1FarState, Smb1OutstandingRequest, Smb1RequestPurpose, Smb1TrackedOpen,
+};
 use crate::ReasonCode;
-use crate::smb::far::open::Grant;
+use crate::smb::far::open::LicenceState;
 use crate::smb::far::read_ahead::ReadAhead;
 use crate::smb::reasons;
 
 /// For less than a disk's sector at a time nothing is read ahead.
 const READ_LEAST: u32 = 512;
 
-impl Far {
+impl Smb1FarHalf {
     /// Bytes of the server's.
     pub(super) fn answer_bytes(&mut self, now: Time, bytes: &[u8]) {
         self.answers.push(bytes);
-        while self.state != State::Gone {
+        while self.state != Smb1FarState::Gone {
             match self.answers.next() {
-                Ok(Some(split::Frame::KeepAlive(frame))) => {
+                Ok(Some(split::Smb1Frame::KeepAlive(frame))) => {
                     self.send_client(SegmentKind::Control, frame.freeze());
                 }
-                Ok(Some(split::Frame::Message(header, frame))) => {
+                Ok(Some(split::Smb1Frame::Message(header, frame))) => {
                     self.answer(now, &header, frame);
                     self.pump(now);
                 }
@@ -41,14 +43,14 @@ impl Far {
     }
 
     /// A message of the server's.
-    fn answer(&mut self, now: Time, header: &Header, mut frame: BytesMut) {
+    fn answer(&mut self, now: Time, header: &Smb1Header, mut frame: BytesMut) {
         if header.is_signed() {
-            if self.state == State::Watching {
+            if self.state == Smb1FarState::Watching {
                 self.pass(header, frame);
             }
             return self.stop(reasons::SIGNED_BY_SMB1);
         }
-        if header.command == command::NEGOTIATE && self.state == State::Watching {
+        if header.command == command::NEGOTIATE && self.state == Smb1FarState::Watching {
             return self.negotiated(header, frame);
         }
         if header.mid == UNASKED && !self.outstanding.contains_key(&UNASKED) {
@@ -60,8 +62,8 @@ impl Far {
         }
         let Some(outstanding) = self.outstanding.get_mut(&header.mid) else {
             return match self.state {
-                State::Watching => self.pass(header, frame),
-                State::Engaged | State::Gone => self.unexpected(header, frame),
+                Smb1FarState::Watching => self.pass(header, frame),
+                Smb1FarState::Engaged | Smb1FarState::Gone => self.unexpected(header, frame),
             };
         };
         let is_last = match header.command {
@@ -87,8 +89,8 @@ impl Far {
         if is_last {
             self.learn(&outstanding, header, &mut frame);
         }
-        if self.state == State::Engaged {
-            self.tell_near(&Frame::Reply { position });
+        if self.state == Smb1FarState::Engaged {
+            self.tell_near(&Smb1HalfFrame::Reply { position });
         }
         self.pass(header, frame);
         if !is_last {
@@ -98,13 +100,13 @@ impl Far {
             self.early_breaks.clear();
         }
         match outstanding.purpose {
-            Purpose::Closes { file, serial } => {
-                let is_same = |open: &&Open| open.serial == serial;
+            Smb1RequestPurpose::Closes { file, serial } => {
+                let is_same = |open: &&Smb1TrackedOpen| open.serial == serial;
                 if self.opens.get(&file).filter(is_same).is_some() {
                     self.closed(now, file, position, header.status == 0);
                 }
             }
-            Purpose::Ends { tree, user } if header.status != 0 => {
+            Smb1RequestPurpose::Ends { tree, user } if header.status != 0 => {
                 for file in self.files_of(tree, user) {
                     self.closed(now, file, position, false);
                 }
@@ -114,7 +116,7 @@ impl Far {
     }
 
     /// An answer to what is not answered unless it fails: to a request of our own nobody waits for it.
-    fn unexpected(&mut self, header: &Header, mut frame: BytesMut) {
+    fn unexpected(&mut self, header: &Smb1Header, mut frame: BytesMut) {
         let at = self
             .silent
             .iter()
@@ -124,7 +126,7 @@ impl Far {
         };
         if let Some((asked, position)) = silent.client {
             header::set_mid(message_mut(&mut frame), asked.mid);
-            self.tell_near(&Frame::Reply { position });
+            self.tell_near(&Smb1HalfFrame::Reply { position });
             self.pass(header, frame);
         }
     }
@@ -139,8 +141,8 @@ impl Far {
     }
 
     /// The answer to NEGOTIATE, which says how the connection is spoken.
-    fn negotiated(&mut self, header: &Header, frame: BytesMut) {
-        let agreed = NegotiateAnswer::parse(split::message(&frame)).ok();
+    fn negotiated(&mut self, header: &Smb1Header, frame: BytesMut) {
+        let agreed = Smb1NegotiateResponse::parse(split::message(&frame)).ok();
         self.agreed = agreed.filter(|agreed| agreed.knows_nt());
         self.pass(header, frame);
         match self.agreed {
@@ -151,7 +153,7 @@ impl Far {
     }
 
     /// Passes a message on to the client: a READ's data as payload.
-    fn pass(&mut self, header: &Header, frame: BytesMut) {
+    fn pass(&mut self, header: &Smb1Header, frame: BytesMut) {
         let data = match header.command {
             command::READ => read_data(split::message(&frame)).ok(),
             _ => None,
@@ -163,7 +165,12 @@ impl Far {
     }
 
     /// What the answer to a request of the client's tells.
-    fn learn(&mut self, outstanding: &Outstanding, header: &Header, frame: &mut BytesMut) {
+    fn learn(
+        &mut self,
+        outstanding: &Smb1OutstandingRequest,
+        header: &Smb1Header,
+        frame: &mut BytesMut,
+    ) {
         let is_done = header.status == 0;
         if let (true, Some((tree, is_disk))) = (is_done, connected(header, split::message(frame))) {
             match is_disk {
@@ -180,12 +187,12 @@ impl Far {
             }
         }
         match outstanding.purpose {
-            Purpose::Create {
+            Smb1RequestPurpose::Create {
                 is_ours,
                 may_read,
                 may_write,
             } if is_done => self.opened(outstanding, [is_ours, may_read, may_write], frame),
-            Purpose::Reads { read, serial, end } => {
+            Smb1RequestPurpose::Reads { read, serial, end } => {
                 let count = read_data(split::message(frame)).map_or(0, |(_, count)| count);
                 let open = self.opens.get_mut(&read.file);
                 if let Some(open) = open.filter(|open| open.serial == serial) {
@@ -196,12 +203,12 @@ impl Far {
                     }
                 }
             }
-            Purpose::Anything => {
+            Smb1RequestPurpose::Anything => {
                 self.changing -= 1;
                 // What is asked from here on is done behind it.
                 self.changed_at = self.position;
             }
-            Purpose::Changes { file, serial, .. } => {
+            Smb1RequestPurpose::Changes { file, serial, .. } => {
                 let open = self.opens.get_mut(&file);
                 if let Some(open) = open.filter(|open| open.serial == serial) {
                     let count = written(split::message(frame)).ok().filter(|_| is_done);
@@ -219,7 +226,7 @@ impl Far {
                     }
                 }
             }
-            Purpose::Seeks { seek, serial } if is_done => {
+            Smb1RequestPurpose::Seeks { seek, serial } if is_done => {
                 let open = self.opens.get_mut(&seek.file);
                 if let (Some(open), Ok(told)) = (
                     open.filter(|open| open.serial == serial),
@@ -228,39 +235,39 @@ impl Far {
                     open.note_seek(position, seek, told);
                 }
             }
-            Purpose::SetsPosition { file, serial, to } if is_done => {
+            Smb1RequestPurpose::SetsPosition { file, serial, to } if is_done => {
                 let open = self.opens.get_mut(&file);
                 if let Some(open) = open.filter(|open| open.serial == serial) {
-                    open.told.set(position, to);
+                    open.reported.set(position, to);
                 }
             }
-            Purpose::Ends { tree, user } if is_done => {
+            Smb1RequestPurpose::Ends { tree, user } if is_done => {
                 for file in self.files_of(tree, user) {
                     self.opens.remove(&file);
                 }
                 self.forget_gone();
             }
-            Purpose::Create { .. }
-            | Purpose::Ends { .. }
-            | Purpose::Tells { .. }
-            | Purpose::Seeks { .. }
-            | Purpose::SetsPosition { .. }
-            | Purpose::Plain
-            | Purpose::Closes { .. }
-            | Purpose::Ahead { .. }
-            | Purpose::Moves { .. } => {}
+            Smb1RequestPurpose::Create { .. }
+            | Smb1RequestPurpose::Ends { .. }
+            | Smb1RequestPurpose::Tells { .. }
+            | Smb1RequestPurpose::Seeks { .. }
+            | Smb1RequestPurpose::SetsPosition { .. }
+            | Smb1RequestPurpose::Plain
+            | Smb1RequestPurpose::Closes { .. }
+            | Smb1RequestPurpose::Ahead { .. }
+            | Smb1RequestPurpose::Moves { .. } => {}
         }
     }
 
     /// A file was opened that may be served.
     fn opened(
         &mut self,
-        outstanding: &Outstanding,
+        outstanding: &Smb1OutstandingRequest,
         [is_ours, may_read, may_write]: [bool; 3],
         frame: &mut BytesMut,
     ) {
         let (Ok(answer), Some((asked, position)), Some(agreed)) = (
-            CreateAnswer::parse(split::message(frame)),
+            NtCreateResponse::parse(split::message(frame)),
             outstanding.client,
             self.agreed,
         ) else {
@@ -274,9 +281,9 @@ impl Far {
             // The near half has never answered for it. Of an oplock of its own the client has heard.
             if is_ours && answer.has_oplock() {
                 self.next_serial += 1;
-                let mut open = Open::new(self.next_serial, asked, is_ours);
+                let mut open = Smb1TrackedOpen::new(self.next_serial, asked, is_ours);
                 open.gone_at = is_ended.then_some(self.unread_at);
-                open.grant = Grant::Breaking {
+                open.grant = LicenceState::Breaking {
                     confirmed: true,
                     at_latest: Time::ZERO,
                 };
@@ -293,7 +300,7 @@ impl Far {
             return;
         }
         self.next_serial += 1;
-        let mut open = Open::new(self.next_serial, asked, is_ours);
+        let mut open = Smb1TrackedOpen::new(self.next_serial, asked, is_ours);
         if is_licence {
             open.may_write = may_write;
             // Who may write as well perhaps never reads, and a READ of ours would be told by the time of
@@ -310,7 +317,7 @@ impl Far {
             if let Some(reads) = open.reads.as_mut().filter(|_| !is_certain) {
                 reads.forget();
             }
-            self.tell_near(&Frame::Licence(Licence {
+            self.tell_near(&Smb1HalfFrame::Licence(Smb1OpenLicence {
                 file: answer.file,
                 user: asked.user,
                 tree: asked.tree,
@@ -319,7 +326,7 @@ impl Far {
                 longest: agreed.longest_answered(self.client),
             }));
             if is_certain {
-                self.tell_near(&Frame::EndOfFile {
+                self.tell_near(&Smb1HalfFrame::EndOfFile {
                     file: answer.file,
                     position: self.position,
                     offset: answer.size,
@@ -328,7 +335,7 @@ impl Far {
             self.reading.retain(|file| *file != answer.file);
             self.reading.push_back(answer.file);
         } else {
-            open.grant = Grant::Given;
+            open.grant = LicenceState::Given;
             open.is_shared = true;
         }
         self.opens.insert(answer.file, open);
@@ -358,10 +365,16 @@ impl Far {
     }
 
     /// The server has answered a request of our own.
-    fn own_answered(&mut self, outstanding: &Outstanding, header: &Header, frame: BytesMut) {
+    fn own_answered(
+        &mut self,
+        outstanding: &Smb1OutstandingRequest,
+        header: &Smb1Header,
+        frame: BytesMut,
+    ) {
         self.own = self.own.saturating_sub(1);
         let (file, serial) = match outstanding.purpose {
-            Purpose::Ahead { file, serial, .. } | Purpose::Moves { file, serial } => (file, serial),
+            Smb1RequestPurpose::Ahead { file, serial, .. }
+            | Smb1RequestPurpose::Moves { file, serial } => (file, serial),
             _ => return,
         };
         let open = self.opens.get_mut(&file);
@@ -369,7 +382,7 @@ impl Far {
         if let Some(open) = &mut open {
             open.reading = open.reading.saturating_sub(1);
         }
-        let Purpose::Ahead {
+        let Smb1RequestPurpose::Ahead {
             offset,
             length,
             position,
@@ -401,7 +414,7 @@ impl Far {
         }
         self.pace.answered(at, u64::from(length), count as u64);
         if count > 0 {
-            self.tell_near(&Frame::Ahead {
+            self.tell_near(&Smb1HalfFrame::Ahead {
                 file,
                 position,
                 offset,

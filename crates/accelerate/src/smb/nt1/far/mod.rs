@@ -36,24 +36,24 @@ mod requests;
 use std::collections::{HashMap, HashSet, VecDeque};
 
 use bytes::{Bytes, BytesMut};
-use vocab::{Segment, SegmentKind, Time};
+use vocab::{FlowSegment, SegmentKind, Time};
 
-use super::frames::{Frame, VERSION};
-use super::wire::header::Header;
-use super::wire::negotiate::NegotiateAnswer;
-use super::wire::position::Seek;
-use super::wire::set_up::Takes;
-use super::wire::split::{self, Splitter, Unread};
-use super::wire::transaction::Progress;
-use super::wire::transfer::{ReadRequest, WriteRequest};
-use crate::smb::config::Settings;
-use crate::smb::far::pace::Pace;
-use crate::{Accelerator, Input, LettingGo, Output, ReasonCode};
-use open::{Open, Position};
+use super::frames::{Smb1HalfFrame, VERSION};
+use super::wire::header::Smb1Header;
+use super::wire::negotiate::Smb1NegotiateResponse;
+use super::wire::position::SeekRequest;
+use super::wire::set_up::ClientCapabilities;
+use super::wire::split::{self, Smb1Splitter, UnreadableFrame};
+use super::wire::transaction::TransactionProgress;
+use super::wire::transfer::{ReadAndxRequest, WriteAndxRequest};
+use crate::smb::config::SmbSettings;
+use crate::smb::far::pace::ReadAheadPace;
+use crate::{AcceleratorHalf, AcceleratorInput, AcceleratorOutput, LettingGo, ReasonCode};
+use open::{FilePosition, Smb1TrackedOpen};
 
 /// Where the half stands; see the drawing above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum Smb1FarState {
     Watching,
     Engaged,
     /// It has let go or closed; the engine drops it.
@@ -62,7 +62,7 @@ enum State {
 
 /// Where the end of the client's stream stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Finish {
+enum Smb1StreamFinish {
     Open,
     Wanted,
     Done,
@@ -70,13 +70,13 @@ enum Finish {
 
 /// A message of the client's, in its frame.
 #[derive(Clone, Debug)]
-pub(crate) struct Request {
+pub(crate) struct Smb1ClientMessage {
     position: u64,
-    header: Header,
+    header: Smb1Header,
     frame: BytesMut,
 }
 
-impl Request {
+impl Smb1ClientMessage {
     fn message(&self) -> &[u8] {
         split::message(&self.frame)
     }
@@ -84,11 +84,11 @@ impl Request {
 
 /// What a request under way was for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Purpose {
+enum Smb1RequestPurpose {
     Plain,
     /// The client's READ of an open that is served.
     Reads {
-        read: ReadRequest,
+        read: ReadAndxRequest,
         serial: u64,
         /// Where the file ended as it was asked, if that is certain: the server may be behind what was asked since.
         end: Option<u64>,
@@ -112,7 +112,7 @@ enum Purpose {
     },
     /// The same, and moves it.
     Seeks {
-        seek: Seek,
+        seek: SeekRequest,
         serial: u64,
     },
     /// It sets FilePositionInformation.
@@ -149,7 +149,7 @@ enum Purpose {
     },
 }
 
-impl Purpose {
+impl Smb1RequestPurpose {
     /// The open, and its serial, that nothing of ours may be asked of until this is answered: it may change the
     /// open's file, or is about a position.
     fn bars_reads_ahead(self) -> Option<(u16, u64)> {
@@ -157,7 +157,7 @@ impl Purpose {
             Self::Changes { file, serial, .. }
             | Self::Tells { file, serial }
             | Self::Seeks {
-                seek: Seek { file, .. },
+                seek: SeekRequest { file, .. },
                 serial,
             }
             | Self::SetsPosition { file, serial, .. } => Some((file, serial)),
@@ -175,32 +175,32 @@ impl Purpose {
 
 /// A request under way, by its multiplex id at the server.
 #[derive(Clone, Copy, Debug)]
-struct Outstanding {
+struct Smb1OutstandingRequest {
     /// The client's header, and its place among the client's messages; `None` for our own.
-    client: Option<(Header, u64)>,
-    purpose: Purpose,
+    client: Option<(Smb1Header, u64)>,
+    purpose: Smb1RequestPurpose,
     /// The server may give out a file id with its answer.
     may_open: bool,
     /// Answers that are still to come.
     answers: u16,
-    progress: Progress,
+    progress: TransactionProgress,
     /// A WRITE that the client may hold for done.
     is_early: bool,
-    /// A WRITE behind which an oplock is given back, see [`Open::writing`].
+    /// A WRITE behind which an oplock is given back, see [`Smb1TrackedOpen::writing`].
     is_awaited: bool,
-    /// Where such a WRITE begins, if it stands among [`Open::written`].
+    /// Where such a WRITE begins, if it stands among [`Smb1TrackedOpen::written`].
     written_at: Option<u64>,
     /// A WRITE, and where its open's position was before.
-    moved: Option<(WriteRequest, Position)>,
+    moved: Option<(WriteAndxRequest, FilePosition)>,
 }
 
 /// A request that is not answered unless it fails: an oplock given back, above all.
 #[derive(Clone, Copy, Debug)]
-struct Silent {
+struct SilentRequest {
     /// Its multiplex id at the server.
     mid: u16,
-    /// As in [`Outstanding`].
-    client: Option<(Header, u64)>,
+    /// As in [`Smb1OutstandingRequest`].
+    client: Option<(Smb1Header, u64)>,
 }
 
 /// How many of those are remembered, the last ones: an error comes as soon as any answer would, so this is
@@ -209,30 +209,30 @@ const SILENT_MAX: usize = 256;
 
 /// See the head of this file.
 #[derive(Debug)]
-pub(crate) struct Far {
-    settings: Settings,
-    state: State,
-    outputs: VecDeque<Output>,
-    agreed: Option<NegotiateAnswer>,
+pub(crate) struct Smb1FarHalf {
+    settings: SmbSettings,
+    state: Smb1FarState,
+    outputs: VecDeque<AcceleratorOutput>,
+    agreed: Option<Smb1NegotiateResponse>,
     near_speaks: bool,
     /// What the client takes, in all of its sessions.
-    client: Takes,
+    client: ClientCapabilities,
 
-    requests: Splitter,
+    requests: Smb1Splitter,
     /// The message in hand, so that letting go passes it on.
     in_hand: BytesMut,
     /// Messages of the client's, up to the last one gathered.
     position: u64,
-    queue: VecDeque<Request>,
+    queue: VecDeque<Smb1ClientMessage>,
     queue_bytes: usize,
 
-    answers: Splitter,
-    outstanding: HashMap<u16, Outstanding>,
-    silent: VecDeque<Silent>,
+    answers: Smb1Splitter,
+    outstanding: HashMap<u16, Smb1OutstandingRequest>,
+    silent: VecDeque<SilentRequest>,
     next_mid: u16,
     /// The trees that hold files, and not pipes or printers.
     disks: HashSet<u16>,
-    opens: HashMap<u16, Open>,
+    opens: HashMap<u16, Smb1TrackedOpen>,
     next_serial: u64,
     /// The opens whose oplocks the server wants back.
     breaking: Vec<u16>,
@@ -246,7 +246,7 @@ pub(crate) struct Far {
     has_other_oplocks: bool,
     /// The opens that are read ahead for, the one that was read last at the end.
     reading: VecDeque<u16>,
-    pace: Pace,
+    pace: ReadAheadPace,
     /// READs of ours under way.
     own: usize,
     /// WRITEs under way that the client may hold for done.
@@ -257,25 +257,25 @@ pub(crate) struct Far {
     changed_at: u64,
     /// The last message that may have ended any open.
     unread_at: u64,
-    client_finish: Finish,
+    client_finish: Smb1StreamFinish,
 }
 
-impl Far {
+impl Smb1FarHalf {
     /// A half for a flow on which the client's first message, and nothing more, has passed.
-    pub(crate) fn new(settings: Settings) -> Self {
+    pub(crate) fn new(settings: SmbSettings) -> Self {
         Self {
             settings,
-            state: State::Watching,
+            state: Smb1FarState::Watching,
             outputs: VecDeque::new(),
             agreed: None,
             near_speaks: false,
-            client: Takes::ALL,
-            requests: Splitter::default(),
+            client: ClientCapabilities::ALL,
+            requests: Smb1Splitter::default(),
             in_hand: BytesMut::new(),
             position: 1,
             queue: VecDeque::new(),
             queue_bytes: 0,
-            answers: Splitter::default(),
+            answers: Smb1Splitter::default(),
             outstanding: HashMap::new(),
             silent: VecDeque::new(),
             next_mid: 1,
@@ -287,37 +287,38 @@ impl Far {
             early_breaks: Vec::new(),
             has_other_oplocks: false,
             reading: VecDeque::new(),
-            pace: Pace::new(),
+            pace: ReadAheadPace::new(),
             own: 0,
             early: 0,
             changing: 0,
             changed_at: 0,
             unread_at: 0,
-            client_finish: Finish::Open,
+            client_finish: Smb1StreamFinish::Open,
         }
     }
 
-    fn tell_near(&mut self, frame: &Frame) {
-        self.outputs.push_back(Output::ToWan(frame.emit()));
+    fn tell_near(&mut self, frame: &Smb1HalfFrame) {
+        self.outputs
+            .push_back(AcceleratorOutput::ToWan(frame.emit()));
     }
 
     fn send_server(&mut self, bytes: Bytes) {
         if !bytes.is_empty() {
-            self.outputs.push_back(Output::ToLan(bytes));
+            self.outputs.push_back(AcceleratorOutput::ToLan(bytes));
         }
     }
 
     fn send_client(&mut self, kind: SegmentKind, bytes: Bytes) {
         if !bytes.is_empty() {
-            let segment = Segment { kind, bytes };
-            self.outputs.push_back(Output::ToWan(segment));
+            let segment = FlowSegment { kind, bytes };
+            self.outputs.push_back(AcceleratorOutput::ToWan(segment));
         }
     }
 
     /// Stops, in the form that is safe where the half stands.
     fn stop(&mut self, reason: ReasonCode) {
         let letting_go = match self.state {
-            State::Watching => {
+            Smb1FarState::Watching => {
                 let in_hand = std::mem::take(&mut self.in_hand);
                 self.send_server(in_hand.freeze());
                 let held = self.requests.give_back();
@@ -326,36 +327,41 @@ impl Far {
                 self.send_client(SegmentKind::Payload, held);
                 LettingGo::LetGo { reason }
             }
-            State::Engaged => LettingGo::Close { reason },
-            State::Gone => return,
+            Smb1FarState::Engaged => LettingGo::Close { reason },
+            Smb1FarState::Gone => return,
         };
-        self.state = State::Gone;
-        self.outputs.push_back(Output::LettingGo(letting_go));
+        self.state = Smb1FarState::Gone;
+        self.outputs
+            .push_back(AcceleratorOutput::LettingGo(letting_go));
     }
 
-    fn stop_unread(&mut self, unread: Unread) {
+    fn stop_unread(&mut self, unread: UnreadableFrame) {
         self.stop(match unread {
-            Unread::Foreign => ReasonCode::UNSUPPORTED,
-            Unread::TooLong => ReasonCode::LIMIT,
+            UnreadableFrame::Foreign => ReasonCode::UNSUPPORTED,
+            UnreadableFrame::TooLong => ReasonCode::LIMIT,
         });
     }
 
     /// From here on hosts' messages are altered.
     fn engage(&mut self) {
-        if self.state == State::Watching {
-            self.state = State::Engaged;
-            self.tell_near(&Frame::Engaged { version: VERSION });
+        if self.state == Smb1FarState::Watching {
+            self.state = Smb1FarState::Engaged;
+            self.tell_near(&Smb1HalfFrame::Engaged { version: VERSION });
         }
     }
 
     fn frame(&mut self, now: Time, bytes: &[u8]) {
-        match Frame::parse(bytes) {
+        match Smb1HalfFrame::parse(bytes) {
             // One of the first version may answer longer READs than the server would.
-            Ok(Some(Frame::Speaks { version })) => self.near_speaks = version >= VERSION,
-            Ok(Some(Frame::Beat { number })) => self.tell_near(&Frame::Heard { number }),
-            Ok(Some(Frame::Received { bytes })) => self.pace.received(now, bytes),
-            Ok(Some(Frame::Again { position, message })) => self.read_again(position, &message),
-            Ok(Some(Frame::Revoked { file })) => self.revoked(file),
+            Ok(Some(Smb1HalfFrame::Speaks { version })) => self.near_speaks = version >= VERSION,
+            Ok(Some(Smb1HalfFrame::Beat { number })) => {
+                self.tell_near(&Smb1HalfFrame::Heard { number })
+            }
+            Ok(Some(Smb1HalfFrame::Received { bytes })) => self.pace.received(now, bytes),
+            Ok(Some(Smb1HalfFrame::Again { position, message })) => {
+                self.read_again(position, &message)
+            }
+            Ok(Some(Smb1HalfFrame::Revoked { file })) => self.revoked(file),
             // Of another release, of SMB 2; or one that only this half sends.
             Ok(_) => {}
             Err(_) => self.stop(ReasonCode::VIOLATION),
@@ -365,13 +371,13 @@ impl Far {
     /// The client's stream has ended: nothing is served any more. What waits still goes to the server,
     /// and then the stream towards it ends (see [`Self::pump`]).
     fn client_finished(&mut self) {
-        self.client_finish = Finish::Wanted;
+        self.client_finish = Smb1StreamFinish::Wanted;
         for file in self.files() {
             self.forget_ahead(file);
             self.confirmed(file);
         }
         self.reading.clear();
-        if self.state == State::Watching {
+        if self.state == Smb1FarState::Watching {
             // The beginning of a message that never came whole.
             let held = self.requests.give_back();
             self.send_server(held);
@@ -383,39 +389,39 @@ impl Far {
     }
 }
 
-impl Accelerator for Far {
-    fn handle(&mut self, now: Time, input: Input) {
-        if self.state == State::Gone {
+impl AcceleratorHalf for Smb1FarHalf {
+    fn handle(&mut self, now: Time, input: AcceleratorInput) {
+        if self.state == Smb1FarState::Gone {
             return;
         }
         match input {
-            Input::Start
-            | Input::WanSilent(_)
-            | Input::ClaimGranted
-            | Input::ClaimRevoked
-            | Input::ClaimDenied
-            | Input::Content(_)
-            | Input::Woken => {}
-            Input::Lan(bytes) => self.answer_bytes(now, &bytes),
-            Input::LanFinished => {
+            AcceleratorInput::Start
+            | AcceleratorInput::WanSilent(_)
+            | AcceleratorInput::ClaimGranted
+            | AcceleratorInput::ClaimRevoked
+            | AcceleratorInput::ClaimDenied
+            | AcceleratorInput::Content(_)
+            | AcceleratorInput::Woken => {}
+            AcceleratorInput::Lan(bytes) => self.answer_bytes(now, &bytes),
+            AcceleratorInput::LanFinished => {
                 let held = self.answers.give_back();
                 self.send_client(SegmentKind::Control, held);
-                self.outputs.push_back(Output::FinishWan);
+                self.outputs.push_back(AcceleratorOutput::FinishWan);
             }
-            Input::Wan(segment) => match segment.kind {
+            AcceleratorInput::Wan(segment) => match segment.kind {
                 SegmentKind::Payload | SegmentKind::Control => {
                     self.request_bytes(now, &segment.bytes);
                 }
                 SegmentKind::Frame => self.frame(now, &segment.bytes),
             },
-            Input::WanFinished => self.client_finished(),
-            Input::Server(..) => {}
-            Input::Timeout => self.give_back_overdue(now),
+            AcceleratorInput::WanFinished => self.client_finished(),
+            AcceleratorInput::Server(..) => {}
+            AcceleratorInput::Timeout => self.give_back_overdue(now),
         }
         self.pump(now);
     }
 
-    fn poll_output(&mut self) -> Option<Output> {
+    fn poll_output(&mut self) -> Option<AcceleratorOutput> {
         self.outputs.pop_front()
     }
 

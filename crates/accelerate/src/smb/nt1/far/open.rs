@@ -1,18 +1,18 @@
 //! What the far half knows of one open that it serves, or served; its states are those of SMB 2's
-//! ([`Grant`]).
+//! ([`LicenceState`]).
 
 use std::collections::BTreeMap;
 
-use super::super::wire::header::Header;
-use super::super::wire::position::{From, Seek, set_position};
-use super::super::wire::transfer::{ReadRequest, WriteRequest};
-use super::Request;
-use crate::smb::far::open::Grant;
+use super::super::wire::header::Smb1Header;
+use super::super::wire::position::{SeekOrigin, SeekRequest, set_position};
+use super::super::wire::transfer::{ReadAndxRequest, WriteAndxRequest};
+use super::Smb1ClientMessage;
+use crate::smb::far::open::LicenceState;
 use crate::smb::far::read_ahead::ReadAhead;
 
 /// One of an open's positions.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Position {
+pub(crate) struct FilePosition {
     /// As the client's requests leave it.
     at: u64,
     /// The last of these, by its place among the client's messages: answers come in any order.
@@ -21,7 +21,7 @@ pub(crate) struct Position {
     pub(crate) is_moved: bool,
 }
 
-impl Position {
+impl FilePosition {
     /// This request of the client's leaves it here.
     pub(crate) fn set(&mut self, by: u64, at: u64) {
         if by >= self.by {
@@ -32,26 +32,26 @@ impl Position {
 
 /// One open.
 #[derive(Debug)]
-pub(crate) struct Open {
+pub(crate) struct Smb1TrackedOpen {
     /// File ids are used again: which of those with the same one it is.
     pub(crate) serial: u64,
     /// The last request of the client's for it, after which ours are made: its process holds its locks.
-    pub(crate) like: Header,
+    pub(crate) like: Smb1Header,
     /// The process that has locked parts of the file, if one has.
     pub(crate) locker: Option<(u16, u16)>,
     /// The oplock was asked for by us, and the client does not know of it.
     pub(crate) is_ours: bool,
-    pub(crate) grant: Grant,
+    pub(crate) grant: LicenceState,
     pub(crate) may_write: bool,
     pub(crate) reads: Option<ReadAhead>,
     /// The position that SEEK moves: where the client's last READ, WRITE or SEEK ended.
-    pub(crate) sought: Position,
+    pub(crate) sought: FilePosition,
     /// FilePositionInformation: where the client's last READ ended, or where it has set it.
-    pub(crate) told: Position,
+    pub(crate) reported: FilePosition,
     /// READs under way, the client's and ours: until they are answered nobody knows the position.
     pub(crate) reading: usize,
     /// READs of the client's that what is on its way will answer.
-    pub(crate) waiting: Vec<(ReadRequest, Request)>,
+    pub(crate) waiting: Vec<(ReadAndxRequest, Smb1ClientMessage)>,
     /// Requests under way that may change the file.
     pub(crate) changing: usize,
     /// WRITEs under way that came before the near half confirmed: the oplock is given back behind them.
@@ -72,19 +72,19 @@ pub(crate) struct Open {
     pub(crate) gone_at: Option<u64>,
 }
 
-impl Open {
+impl Smb1TrackedOpen {
     /// One that is just opened, by this request, with an exclusive oplock.
-    pub(crate) fn new(serial: u64, like: Header, is_ours: bool) -> Self {
+    pub(crate) fn new(serial: u64, like: Smb1Header, is_ours: bool) -> Self {
         Self {
             serial,
             like,
             locker: None,
             is_ours,
-            grant: Grant::Held,
+            grant: LicenceState::Held,
             may_write: false,
             reads: None,
-            sought: Position::default(),
-            told: Position::default(),
+            sought: FilePosition::default(),
+            reported: FilePosition::default(),
             reading: 0,
             waiting: Vec::new(),
             changing: 0,
@@ -100,7 +100,7 @@ impl Open {
     }
 
     /// A READ of the client's is answered that the server does not see: it leaves its position behind.
-    pub(crate) fn note_unseen(&mut self, by: u64, read: ReadRequest) {
+    pub(crate) fn note_unseen(&mut self, by: u64, read: ReadAndxRequest) {
         self.reads_moved();
         let end = self.reads.as_ref().and_then(ReadAhead::end);
         let left = end.map_or(u64::MAX, |end| end.saturating_sub(read.offset));
@@ -108,14 +108,14 @@ impl Open {
     }
 
     /// A READ of the client's has read so many bytes, or none at the file's end.
-    pub(crate) fn note_read(&mut self, by: u64, read: ReadRequest, count: u32) {
+    pub(crate) fn note_read(&mut self, by: u64, read: ReadAndxRequest, count: u32) {
         let end = read.offset + u64::from(count.min(read.length));
         self.sought.set(by, end);
-        self.told.set(by, end);
+        self.reported.set(by, end);
     }
 
     /// A SEEK of the client's has told this.
-    pub(crate) fn note_seek(&mut self, by: u64, seek: Seek, told: u32) {
+    pub(crate) fn note_seek(&mut self, by: u64, seek: SeekRequest, told: u32) {
         self.sought.set(by, seek.leads_to(self.sought.at, told));
     }
 
@@ -123,8 +123,8 @@ impl Open {
     pub(crate) fn note_short(
         &mut self,
         by: u64,
-        write: WriteRequest,
-        before: Position,
+        write: WriteAndxRequest,
+        before: FilePosition,
         count: Option<u32>,
     ) {
         if self.sought.by != by {
@@ -134,7 +134,7 @@ impl Open {
             self.sought.at = write.offset + u64::from(count);
         } else {
             let is_moved = before.is_moved || self.sought.is_moved;
-            self.sought = Position { is_moved, ..before };
+            self.sought = FilePosition { is_moved, ..before };
         }
     }
 
@@ -142,19 +142,19 @@ impl Open {
     /// at a time.
     pub(crate) fn reads_moved(&mut self) {
         self.sought.is_moved = true;
-        self.told.is_moved = true;
+        self.reported.is_moved = true;
     }
 
     /// A request that puts the position that SEEK moves where the client's own would have left it.
     pub(crate) fn put_sought(&mut self, file: u16) -> Vec<u8> {
         self.sought.is_moved = false;
         if let Ok(by) = i32::try_from(self.sought.at) {
-            let from = From::Start;
-            return Seek { file, from, by }.emit(&self.like);
+            let from = SeekOrigin::Start;
+            return SeekRequest { file, from, by }.emit(&self.like);
         }
         // No SEEK reaches that far. A READ of the byte before it does, and moves the other position as well.
-        self.told.is_moved = true;
-        let read = ReadRequest {
+        self.reported.is_moved = true;
+        let read = ReadAndxRequest {
             file,
             offset: self.sought.at - 1,
             length: 1,
@@ -163,13 +163,13 @@ impl Open {
     }
 
     /// The same of FilePositionInformation.
-    pub(crate) fn put_told(&mut self, file: u16) -> Vec<u8> {
-        self.told.is_moved = false;
-        set_position(&self.like, file, self.told.at)
+    pub(crate) fn emit_reported(&mut self, file: u16) -> Vec<u8> {
+        self.reported.is_moved = false;
+        set_position(&self.like, file, self.reported.at)
     }
 
     /// Whether a request is of the open's own user and tree, and nothing that is locked against it.
-    pub(crate) fn takes(&self, header: &Header) -> bool {
+    pub(crate) fn takes(&self, header: &Smb1Header) -> bool {
         let who = (header.process, header.process_high);
         (self.like.user, self.like.tree) == (header.user, header.tree)
             && self.locker.is_none_or(|locker| locker == who)
@@ -177,7 +177,7 @@ impl Open {
 
     /// Whether the near half may answer for this open.
     pub(crate) fn is_held(&self) -> bool {
-        self.grant == Grant::Held && !self.is_closing
+        self.grant == LicenceState::Held && !self.is_closing
     }
 
     /// Whether a WRITE would change what one under way changes: servers may do several at a time and in
@@ -190,9 +190,9 @@ impl Open {
     /// Whether the near half has said that it has stopped.
     pub(crate) fn has_confirmed(&self) -> bool {
         match self.grant {
-            Grant::Held => false,
-            Grant::Breaking { confirmed, .. } => confirmed && !self.refuses_writes,
-            Grant::Given => !self.refuses_writes,
+            LicenceState::Held => false,
+            LicenceState::Breaking { confirmed, .. } => confirmed && !self.refuses_writes,
+            LicenceState::Given => !self.refuses_writes,
         }
     }
 
@@ -204,13 +204,13 @@ impl Open {
     /// Whether the server's asking for the oplock is none of the client's business. A break of an open that has
     /// none is of another open with the same file id.
     pub(crate) fn hides_break(&mut self) -> bool {
-        let has_oplock = self.grant != Grant::Given || self.is_shared;
+        let has_oplock = self.grant != LicenceState::Given || self.is_shared;
         self.is_ours && (has_oplock || std::mem::take(&mut self.may_be_asked))
     }
 
     /// The client has given the oplock back: what it asks behind that is the server's to answer.
     pub(crate) fn given_by_client(&mut self) {
-        self.grant = Grant::Given;
+        self.grant = LicenceState::Given;
         self.reads = None;
         self.queued_writes = 0;
         self.refuses_writes = false;
@@ -218,6 +218,6 @@ impl Open {
 
     /// Whether WRITEs under way may have been answered already.
     pub(crate) fn has_early_writes(&self) -> bool {
-        self.may_write && self.grant != Grant::Given
+        self.may_write && self.grant != LicenceState::Given
     }
 }

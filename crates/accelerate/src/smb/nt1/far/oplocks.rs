@@ -13,20 +13,20 @@ use std::collections::hash_map::Entry;
 
 use vocab::Time;
 
-use super::super::frames::Frame;
+use super::super::frames::Smb1HalfFrame;
 use super::super::wire::header::set_mid;
 use super::super::wire::oplock::release;
-use super::super::wire::target::{Touch, touch};
-use super::{Far, Finish, Open, Purpose, State};
+use super::super::wire::target::{Smb1RequestEffect, touch};
+use super::{Smb1FarHalf, Smb1FarState, Smb1RequestPurpose, Smb1StreamFinish, Smb1TrackedOpen};
 use crate::ReasonCode;
 use crate::smb::config::{CONFIRM_WITHIN, TAKEN_AFTER};
-use crate::smb::far::open::Grant;
+use crate::smb::far::open::LicenceState;
 
 /// Breaks that are remembered while a request to open a file is under way: as many as a server allows requests, and
 /// more. A server that sends more breaks what nobody has opened.
 const EARLY_BREAKS_MAX: usize = 64;
 
-impl Far {
+impl Smb1FarHalf {
     /// The server wants an oplock back; whether the client shall hear of it.
     pub(super) fn break_of(&mut self, now: Time, file: u16) -> bool {
         let is_opening = self.is_opening();
@@ -53,7 +53,8 @@ impl Far {
     /// Whether a file may be opened at this moment that may be served.
     pub(super) fn is_opening(&self) -> bool {
         let mut outstanding = self.outstanding.values();
-        outstanding.any(|outstanding| matches!(outstanding.purpose, Purpose::Create { .. }))
+        outstanding
+            .any(|outstanding| matches!(outstanding.purpose, Smb1RequestPurpose::Create { .. }))
     }
 
     /// Whether the server wanted the oplock of an open back before it said that there is one.
@@ -65,15 +66,18 @@ impl Far {
     /// Begins to give an open's oplock back.
     pub(super) fn broken(&mut self, now: Time, file: u16) {
         self.forget_ahead(file);
-        let is_alone = self.client_finish != Finish::Open;
+        let is_alone = self.client_finish != Smb1StreamFinish::Open;
         let Some(open) = self.opens.get_mut(&file) else {
             return;
         };
         // A CLOSE under way gives it back as well.
-        if open.grant != Grant::Held || open.is_closing || self.state != State::Engaged {
+        if open.grant != LicenceState::Held
+            || open.is_closing
+            || self.state != Smb1FarState::Engaged
+        {
             return;
         }
-        open.grant = Grant::Breaking {
+        open.grant = LicenceState::Breaking {
             confirmed: is_alone,
             at_latest: match open.is_ours {
                 true => now + CONFIRM_WITHIN,
@@ -83,7 +87,7 @@ impl Far {
         self.breaking.push(file);
         self.reading.retain(|reading| *reading != file);
         *self.revoking.entry(file).or_default() += 1;
-        self.tell_near(&Frame::Revoke { file });
+        self.tell_near(&Smb1HalfFrame::Revoke { file });
     }
 
     /// The near half has stopped for an open with this file id.
@@ -103,7 +107,7 @@ impl Far {
         let queued_writes = self.queued_writes(file);
         let open = self.opens.get_mut(&file);
         // One that is held was opened since.
-        let Some(open) = open.filter(|open| open.grant != Grant::Held) else {
+        let Some(open) = open.filter(|open| open.grant != LicenceState::Held) else {
             return;
         };
         // Those that wait came before, and are treated so.
@@ -111,7 +115,7 @@ impl Far {
             open.queued_writes = queued_writes;
         }
         open.refuses_writes = false;
-        if let Grant::Breaking { confirmed, .. } = &mut open.grant {
+        if let LicenceState::Breaking { confirmed, .. } = &mut open.grant {
             *confirmed = true;
         }
     }
@@ -120,7 +124,7 @@ impl Far {
     pub(super) fn give_back_overdue(&mut self, now: Time) {
         for file in &self.breaking {
             if let Some(open) = self.opens.get_mut(file)
-                && let Grant::Breaking {
+                && let LicenceState::Breaking {
                     confirmed,
                     at_latest,
                 } = &mut open.grant
@@ -138,11 +142,11 @@ impl Far {
         self.breaking
             .iter()
             .filter_map(|file| match self.opens.get(file)?.grant {
-                Grant::Breaking {
+                LicenceState::Breaking {
                     confirmed: false,
                     at_latest,
                 } => Some(at_latest),
-                Grant::Held | Grant::Breaking { .. } | Grant::Given => None,
+                LicenceState::Held | LicenceState::Breaking { .. } | LicenceState::Given => None,
             })
             .min()
     }
@@ -153,7 +157,7 @@ impl Far {
             let Some(open) = self.opens.get(&file) else {
                 continue;
             };
-            let Grant::Breaking {
+            let LicenceState::Breaking {
                 confirmed: true, ..
             } = open.grant
             else {
@@ -168,7 +172,7 @@ impl Far {
             }
             let mut message = open.is_ours.then(|| release(&open.like, file));
             if let Some(open) = self.opens.get_mut(&file) {
-                open.grant = Grant::Given;
+                open.grant = LicenceState::Given;
                 open.reads = None;
                 open.may_be_asked = open.gone_at.is_some();
             }
@@ -182,7 +186,7 @@ impl Far {
     }
 
     /// Whether the server may have given this open's file id to another, of which we do not know yet.
-    fn may_be_another(&self, open: &Open) -> bool {
+    fn may_be_another(&self, open: &Smb1TrackedOpen) -> bool {
         let Some(gone_at) = open.gone_at else {
             return false;
         };
@@ -195,7 +199,7 @@ impl Far {
     /// WRITEs to this open that wait and may have been answered.
     fn queued_writes(&self, file: u16) -> usize {
         let writes = self.queue.iter().filter(|request| {
-            matches!(touch(&request.header, request.message()), Touch::Writes(write) if write.file == file)
+            matches!(touch(&request.header, request.message()), Smb1RequestEffect::Writes(write) if write.file == file)
         });
         writes.count()
     }

@@ -3,30 +3,33 @@
 use bytes::{Bytes, BytesMut};
 use vocab::{SegmentKind, Time};
 
-use super::super::frames::Frame;
-use super::super::wire::create::{CreateRequest, ask_for_oplock};
-use super::super::wire::header::{self, Header, UNASKED, command};
-use super::super::wire::position::{From, Seek, position_set};
-use super::super::wire::set_up::Takes;
+use super::super::frames::Smb1HalfFrame;
+use super::super::wire::create::{NtCreateRequest, ask_for_oplock};
+use super::super::wire::header::{self, Smb1Header, UNASKED, command};
+use super::super::wire::position::{SeekOrigin, SeekRequest, position_set};
+use super::super::wire::set_up::ClientCapabilities;
 use super::super::wire::split::{self, is_short, message_mut};
-use super::super::wire::target::{self, Touch, touch};
-use super::super::wire::transaction::Progress;
-use super::super::wire::transfer::ReadRequest;
-use super::{Far, Finish, Open, Outstanding, Purpose, Request, SILENT_MAX, Silent, State};
+use super::super::wire::target::{self, Smb1RequestEffect, touch};
+use super::super::wire::transaction::TransactionProgress;
+use super::super::wire::transfer::ReadAndxRequest;
+use super::{
+    SILENT_MAX, SilentRequest, Smb1ClientMessage, Smb1FarHalf, Smb1FarState,
+    Smb1OutstandingRequest, Smb1RequestPurpose, Smb1StreamFinish, Smb1TrackedOpen,
+};
 use crate::ReasonCode;
-use crate::smb::config::{Consistency, OPENS_MAX, OUTSTANDING_MAX};
-use crate::smb::far::open::Grant;
-use crate::smb::far::read_ahead::{ReadAhead, Verdict};
+use crate::smb::config::{ConsistencyMode, OPENS_MAX, OUTSTANDING_MAX};
+use crate::smb::far::open::LicenceState;
+use crate::smb::far::read_ahead::{ReadAhead, ReadVerdict};
 use crate::smb::reasons;
 
-impl Far {
+impl Smb1FarHalf {
     /// Bytes of the client's.
     pub(super) fn request_bytes(&mut self, now: Time, bytes: &[u8]) {
         self.requests.push(bytes);
-        while self.state != State::Gone {
+        while self.state != Smb1FarState::Gone {
             match self.requests.next() {
-                Ok(Some(split::Frame::KeepAlive(frame))) => self.send_server(frame.freeze()),
-                Ok(Some(split::Frame::Message(header, frame))) => {
+                Ok(Some(split::Smb1Frame::KeepAlive(frame))) => self.send_server(frame.freeze()),
+                Ok(Some(split::Smb1Frame::Message(header, frame))) => {
                     self.position += 1;
                     self.arrived(now, header, frame);
                 }
@@ -37,9 +40,9 @@ impl Far {
     }
 
     /// A message of the client's is complete.
-    fn arrived(&mut self, now: Time, header: Header, frame: BytesMut) {
+    fn arrived(&mut self, now: Time, header: Smb1Header, frame: BytesMut) {
         let touch = touch(&header, split::message(&frame));
-        if let Some(takes) = Takes::parse(&header, split::message(&frame)) {
+        if let Some(takes) = ClientCapabilities::parse(&header, split::message(&frame)) {
             // One for each session; what the server makes of several is not known.
             self.client = self.client.and(takes);
         }
@@ -48,13 +51,13 @@ impl Far {
             return self.stop(reason);
         }
         self.note_touch(now, &header, touch);
-        let request = Request {
+        let request = Smb1ClientMessage {
             position: self.position,
             header,
             frame,
         };
         let request = match touch {
-            Touch::Reads(read) => self.answer_ahead(read, request),
+            Smb1RequestEffect::Reads(read) => self.answer_ahead(read, request),
             _ => Some(request),
         };
         if let Some(request) = request {
@@ -64,7 +67,12 @@ impl Far {
     }
 
     /// Why the client's message cannot be handled, if so.
-    fn objection(&self, header: &Header, frame: &[u8], touch: Touch) -> Option<ReasonCode> {
+    fn objection(
+        &self,
+        header: &Smb1Header,
+        frame: &[u8],
+        touch: Smb1RequestEffect,
+    ) -> Option<ReasonCode> {
         if self.outstanding.len() + self.queue.len() > OUTSTANDING_MAX {
             return Some(ReasonCode::LIMIT);
         }
@@ -79,27 +87,27 @@ impl Far {
         let is_taken = self.outstanding.contains_key(&header.mid)
             && !target::is_secondary(header)
             && target::answers(header, split::message(frame)) > 0;
-        let is_lost = self.state == State::Watching && (!self.near_speaks || is_taken);
+        let is_lost = self.state == Smb1FarState::Watching && (!self.near_speaks || is_taken);
         // What is renumbered or negotiated anew, or has no header, cannot be followed.
-        let is_foreign = touch == Touch::Raw || header.command == command::NEGOTIATE;
+        let is_foreign = touch == Smb1RequestEffect::Raw || header.command == command::NEGOTIATE;
         (is_lost || is_foreign).then_some(ReasonCode::UNSUPPORTED)
     }
 
     /// What the message does to what is known of opens.
-    fn note_touch(&mut self, now: Time, header: &Header, touch: Touch) {
+    fn note_touch(&mut self, now: Time, header: &Smb1Header, touch: Smb1RequestEffect) {
         match touch {
-            Touch::Changes(file) => {
+            Smb1RequestEffect::Changes(file) => {
                 self.forget_ahead(file);
                 if header.command == command::WRITE_OLD {
                     self.leave_position(file);
                 }
             }
-            Touch::ReadsOtherwise(file) => {
+            Smb1RequestEffect::ReadsOtherwise(file) => {
                 self.forget_ahead(file);
                 self.leave_position(file);
             }
-            Touch::Writes(request) => self.forget_ahead(request.file),
-            Touch::Locks(locking) | Touch::Releases(locking) => {
+            Smb1RequestEffect::Writes(request) => self.forget_ahead(request.file),
+            Smb1RequestEffect::Locks(locking) | Smb1RequestEffect::Releases(locking) => {
                 let who = (header.process, header.process_high);
                 let open = self.opens.get(&locking.file);
                 let locker = open.and_then(|open| open.locker);
@@ -118,21 +126,21 @@ impl Far {
                     }
                 }
             }
-            Touch::Closes(file) => {
+            Smb1RequestEffect::Closes(file) => {
                 self.forget_ahead(file);
                 if let Some(open) = self.opens.get_mut(&file) {
                     open.is_closing = true;
                 }
             }
-            Touch::EndsTree => self.end_opens(Some(header.tree), None),
-            Touch::EndsUser => self.end_opens(None, Some(header.user)),
-            Touch::Anything => {
+            Smb1RequestEffect::EndsTree => self.end_opens(Some(header.tree), None),
+            Smb1RequestEffect::EndsUser => self.end_opens(None, Some(header.user)),
+            Smb1RequestEffect::Anything => {
                 self.changed_at = self.position;
                 for file in self.files() {
                     self.forget_ahead(file);
                 }
             }
-            Touch::Unread => {
+            Smb1RequestEffect::Unread => {
                 self.unread_at = self.position;
                 for file in self.files() {
                     self.forget_ahead(file);
@@ -145,15 +153,15 @@ impl Far {
                     self.broken(now, file);
                 }
             }
-            Touch::Nothing
-            | Touch::Reads(_)
-            | Touch::Asks(_)
-            | Touch::AsksPosition(_)
-            | Touch::Seeks(_)
-            | Touch::Flushes(_)
-            | Touch::FlushesAll
-            | Touch::Opens
-            | Touch::Raw => {}
+            Smb1RequestEffect::Nothing
+            | Smb1RequestEffect::Reads(_)
+            | Smb1RequestEffect::Asks(_)
+            | Smb1RequestEffect::AsksPosition(_)
+            | Smb1RequestEffect::Seeks(_)
+            | Smb1RequestEffect::Flushes(_)
+            | Smb1RequestEffect::FlushesAll
+            | Smb1RequestEffect::Opens
+            | Smb1RequestEffect::Raw => {}
         }
     }
 
@@ -177,7 +185,7 @@ impl Far {
 
     /// The opens of a tree, or of a user.
     pub(super) fn files_of(&self, tree: Option<u16>, user: Option<u16>) -> Vec<u16> {
-        let is_meant = |like: &Header| {
+        let is_meant = |like: &Smb1Header| {
             tree.is_none_or(|tree| tree == like.tree) && user.is_none_or(|user| user == like.user)
         };
         let opens = self.opens.iter();
@@ -220,11 +228,16 @@ impl Far {
     }
 
     /// Takes a READ that is, or will be, answered by what is read ahead; gives back what is not.
-    fn answer_ahead(&mut self, read: ReadRequest, request: Request) -> Option<Request> {
+    fn answer_ahead(
+        &mut self,
+        read: ReadAndxRequest,
+        request: Smb1ClientMessage,
+    ) -> Option<Smb1ClientMessage> {
         let header = request.header;
         let agreed = self.agreed;
         let longest = agreed.map(|agreed| agreed.longest_answered(self.client));
-        let is_own = |open: &&mut Open| open.takes(&header) && longest >= Some(read.length);
+        let is_own =
+            |open: &&mut Smb1TrackedOpen| open.takes(&header) && longest >= Some(read.length);
         let Some(open) = self.opens.get_mut(&read.file).filter(is_own) else {
             return Some(request);
         };
@@ -240,22 +253,22 @@ impl Far {
         // What the near half answers without a word is none of the server's business.
         let is_behind = reads.end().is_some_and(|end| read.offset >= end);
         let verdict = match is_behind {
-            true => Verdict::Settled,
+            true => ReadVerdict::Settled,
             false => reads.read(read.offset, read.length),
         };
         match verdict {
-            Verdict::Settled => {
+            ReadVerdict::Settled => {
                 open.note_unseen(request.position, read);
-                self.tell_near(&Frame::Settled {
+                self.tell_near(&Smb1HalfFrame::Settled {
                     position: request.position,
                 });
                 None
             }
-            Verdict::Wait => {
+            ReadVerdict::Wait => {
                 open.waiting.push((read, request));
                 None
             }
-            Verdict::Forward => {
+            ReadVerdict::Forward => {
                 // It may have ended the run that others wait for.
                 self.judge_waiting(read.file);
                 Some(request)
@@ -274,26 +287,26 @@ impl Far {
             };
             let verdict = match &open.reads {
                 Some(reads) => reads.verdict(read.offset, read.length),
-                None => Verdict::Forward,
+                None => ReadVerdict::Forward,
             };
             match verdict {
-                Verdict::Settled => {
+                ReadVerdict::Settled => {
                     open.note_unseen(request.position, read);
-                    self.tell_near(&Frame::Settled {
+                    self.tell_near(&Smb1HalfFrame::Settled {
                         position: request.position,
                     });
                 }
-                Verdict::Wait => open.waiting.push((read, request)),
-                Verdict::Forward => self.enqueue(request),
+                ReadVerdict::Wait => open.waiting.push((read, request)),
+                ReadVerdict::Forward => self.enqueue(request),
             }
         }
     }
 
     /// The near half does not have what answered this READ any more.
     pub(super) fn read_again(&mut self, position: u64, message: &[u8]) {
-        let (Ok(header), Ok(read), State::Engaged) = (
-            Header::parse(message),
-            ReadRequest::parse(message),
+        let (Ok(header), Ok(read), Smb1FarState::Engaged) = (
+            Smb1Header::parse(message),
+            ReadAndxRequest::parse(message),
             self.state,
         ) else {
             return self.stop(ReasonCode::VIOLATION);
@@ -303,21 +316,21 @@ impl Far {
         }
         // Written anew, because the near half keeps no more than the beginning of a message.
         let frame = super::super::wire::frame(&read.emit(&header));
-        self.enqueue(Request {
+        self.enqueue(Smb1ClientMessage {
             position,
             header,
             frame: BytesMut::from(&frame[..]),
         });
     }
 
-    fn enqueue(&mut self, request: Request) {
+    fn enqueue(&mut self, request: Smb1ClientMessage) {
         self.queue_bytes += request.frame.len();
         self.queue.push_back(request);
     }
 
     /// Sends all that may be sent now.
     pub(super) fn pump(&mut self, now: Time) {
-        if self.state == State::Gone {
+        if self.state == Smb1FarState::Gone {
             return;
         }
         self.give_back_confirmed();
@@ -329,9 +342,9 @@ impl Far {
             self.queue_bytes -= request.frame.len();
             self.dispatch(request);
         }
-        if self.client_finish == Finish::Wanted && self.queue.is_empty() {
-            self.client_finish = Finish::Done;
-            self.outputs.push_back(crate::Output::FinishLan);
+        if self.client_finish == Smb1StreamFinish::Wanted && self.queue.is_empty() {
+            self.client_finish = Smb1StreamFinish::Done;
+            self.outputs.push_back(crate::AcceleratorOutput::FinishLan);
         }
         self.read_ahead(now);
     }
@@ -342,26 +355,28 @@ impl Far {
         usize::from(agreed).max(1)
     }
 
-    fn may_pass(&self, request: &Request) -> bool {
-        if self.state == State::Watching {
+    fn may_pass(&self, request: &Smb1ClientMessage) -> bool {
+        if self.state == Smb1FarState::Watching {
             return true;
         }
         let header = &request.header;
         let touch = touch(header, request.message());
         let is_barred = self.early > 0
-            && !matches!(touch, Touch::Writes(_))
+            && !matches!(touch, Smb1RequestEffect::Writes(_))
             && !matches!(header.command, command::ECHO | command::NT_CANCEL);
         let is_reading = |file: u16| self.opens.get(&file).is_some_and(|open| open.reading > 0);
         let is_in_the_way = match touch {
-            Touch::Writes(write) => self
+            Smb1RequestEffect::Writes(write) => self
                 .opens
                 .get(&write.file)
                 .is_some_and(|open| open.overlaps(write.offset, write.end().unwrap_or(u64::MAX))),
             // No READ of ours may move its position any more.
-            Touch::AsksPosition(file)
-            | Touch::Seeks(Seek { file, .. })
-            | Touch::ReadsOtherwise(file) => is_reading(file),
-            Touch::Changes(file) if header.command == command::WRITE_OLD => is_reading(file),
+            Smb1RequestEffect::AsksPosition(file)
+            | Smb1RequestEffect::Seeks(SeekRequest { file, .. })
+            | Smb1RequestEffect::ReadsOtherwise(file) => is_reading(file),
+            Smb1RequestEffect::Changes(file) if header.command == command::WRITE_OLD => {
+                is_reading(file)
+            }
             _ => false,
         };
         // What a client asks for beyond what it may, by itself, is between it and the server. READs may have been
@@ -376,7 +391,8 @@ impl Far {
 
     fn is_reading(&self) -> bool {
         let mut outstanding = self.outstanding.values();
-        outstanding.any(|outstanding| matches!(outstanding.purpose, Purpose::Reads { .. }))
+        outstanding
+            .any(|outstanding| matches!(outstanding.purpose, Smb1RequestPurpose::Reads { .. }))
     }
 
     /// Whether a WRITE waits here that a breaker waits for: what has the last place at the server may wait for
@@ -385,11 +401,11 @@ impl Far {
         !self.breaking.is_empty()
             && self.queue.iter().any(|request| {
                 let file = match touch(&request.header, request.message()) {
-                    Touch::Writes(write) => write.file,
+                    Smb1RequestEffect::Writes(write) => write.file,
                     _ => return false,
                 };
                 let open = self.opens.get(&file);
-                open.is_some_and(|open| matches!(open.grant, Grant::Breaking { .. }))
+                open.is_some_and(|open| matches!(open.grant, LicenceState::Breaking { .. }))
             })
     }
 
@@ -400,15 +416,15 @@ impl Far {
             return false;
         };
         let (file, message, serial) = match touch(&request.header, request.message()) {
-            Touch::AsksPosition(file) => {
+            Smb1RequestEffect::AsksPosition(file) => {
                 let open = self.opens.get_mut(&file);
-                let Some(open) = open.filter(|open| open.told.is_moved) else {
+                let Some(open) = open.filter(|open| open.reported.is_moved) else {
                     return false;
                 };
                 open.reading += 1;
-                (file, open.put_told(file), open.serial)
+                (file, open.emit_reported(file), open.serial)
             }
-            Touch::Seeks(seek) if seek.from == From::Current => {
+            Smb1RequestEffect::Seeks(seek) if seek.from == SeekOrigin::Current => {
                 let open = self.opens.get_mut(&seek.file);
                 let Some(open) = open.filter(|open| open.sought.is_moved) else {
                     return false;
@@ -418,12 +434,12 @@ impl Far {
             }
             _ => return false,
         };
-        self.send_own(message, Purpose::Moves { file, serial });
+        self.send_own(message, Smb1RequestPurpose::Moves { file, serial });
         true
     }
 
     /// Gives a message of the client's an id at the server and sends it.
-    fn dispatch(&mut self, mut request: Request) {
+    fn dispatch(&mut self, mut request: Smb1ClientMessage) {
         let header = request.header;
         let touch = touch(&header, request.message());
         if self.refuse_late_write(&request, touch) {
@@ -434,38 +450,38 @@ impl Far {
             return self.dispatch_secondary(request);
         }
         let answers = target::answers(&header, request.message());
-        if let Touch::Releases(locking) = touch
+        if let Smb1RequestEffect::Releases(locking) = touch
             && let Some(open) = self.opens.get_mut(&locking.file)
         {
             open.given_by_client();
             self.breaking.retain(|file| *file != locking.file);
         }
-        if answers == 0 && self.state == State::Engaged {
+        if answers == 0 && self.state == Smb1FarState::Engaged {
             let mid = self.take_silent_mid(Some((header, request.position)));
             header::set_mid(message_mut(&mut request.frame), mid);
         }
         if answers > 0 {
-            self.changing += usize::from(purpose == Purpose::Anything);
-            let mut outstanding = Outstanding {
+            self.changing += usize::from(purpose == Smb1RequestPurpose::Anything);
+            let mut outstanding = Smb1OutstandingRequest {
                 client: Some((header, request.position)),
                 purpose,
                 may_open: target::may_open(&header, touch, request.message()),
                 answers,
-                progress: Progress::default(),
+                progress: TransactionProgress::default(),
                 is_early: false,
                 is_awaited: false,
                 written_at: None,
                 moved: None,
             };
-            let is_ours = matches!(purpose, Purpose::Create { is_ours: true, .. });
+            let is_ours = matches!(purpose, Smb1RequestPurpose::Create { is_ours: true, .. });
             self.has_other_oplocks |= outstanding.may_open && !is_ours;
             self.note_change(&mut outstanding, touch);
-            if let Purpose::Create { is_ours: true, .. } = purpose {
+            if let Smb1RequestPurpose::Create { is_ours: true, .. } = purpose {
                 ask_for_oplock(message_mut(&mut request.frame));
             }
             let mid = match self.state {
-                State::Watching => header.mid,
-                State::Engaged | State::Gone => self.take_mid(),
+                Smb1FarState::Watching => header.mid,
+                Smb1FarState::Engaged | Smb1FarState::Gone => self.take_mid(),
             };
             header::set_mid(message_mut(&mut request.frame), mid);
             self.outstanding.insert(mid, outstanding);
@@ -474,7 +490,7 @@ impl Far {
     }
 
     /// A part of a request, or a word on it, goes under the request's own id.
-    fn dispatch_secondary(&mut self, mut request: Request) {
+    fn dispatch_secondary(&mut self, mut request: Smb1ClientMessage) {
         let header = request.header;
         // Others may have the same id: what the client holds for done, which stays, and what serial clients have
         // waiting for ever. It is the last one.
@@ -491,20 +507,20 @@ impl Far {
                 self.send_server(request.frame.freeze());
             }
             // It is answered already. Under the client's id the server may know another.
-            None if self.state == State::Engaged => {}
+            None if self.state == Smb1FarState::Engaged => {}
             None => self.send_server(request.frame.freeze()),
         }
     }
 
     /// Notes at its open that a READ, or a request which may change its file, is under way.
-    fn note_change(&mut self, outstanding: &mut Outstanding, touch: Touch) {
-        if let Touch::ReadsOtherwise(file) = touch
+    fn note_change(&mut self, outstanding: &mut Smb1OutstandingRequest, touch: Smb1RequestEffect) {
+        if let Smb1RequestEffect::ReadsOtherwise(file) = touch
             && let Some(open) = self.opens.get_mut(&file)
         {
             open.sought.is_moved = false;
-            open.told.is_moved = false;
+            open.reported.is_moved = false;
         }
-        if let Purpose::Reads { read, .. } = outstanding.purpose
+        if let Smb1RequestPurpose::Reads { read, .. } = outstanding.purpose
             && let Some(open) = self.opens.get_mut(&read.file)
         {
             if open.reading > 0 {
@@ -519,19 +535,22 @@ impl Far {
             return;
         };
         open.changing += 1;
-        if matches!(outstanding.purpose, Purpose::SetsPosition { .. }) {
-            open.told.is_moved |= open.reading > 0;
+        if matches!(outstanding.purpose, Smb1RequestPurpose::SetsPosition { .. }) {
+            open.reported.is_moved |= open.reading > 0;
         }
-        if !matches!(outstanding.purpose, Purpose::Changes { is_write: true, .. }) {
+        if !matches!(
+            outstanding.purpose,
+            Smb1RequestPurpose::Changes { is_write: true, .. }
+        ) {
             return;
         }
         // From here on the server's position is the client's, but for what else is under way.
-        if let Touch::Writes(write) = touch
+        if let Smb1RequestEffect::Writes(write) = touch
             && write.length > 0
         {
             outstanding.moved = Some((write, open.sought));
             open.sought.is_moved = open.reading > 0 || !open.written.is_empty();
-            open.told.is_moved |= open.reading > 0;
+            open.reported.is_moved |= open.reading > 0;
             let position = outstanding.client.map_or(0, |(_, position)| position);
             open.sought.set(position, write.end().unwrap_or_default());
         }
@@ -540,7 +559,7 @@ impl Far {
         open.queued_writes = open.queued_writes.saturating_sub(1);
         outstanding.is_early = open.has_early_writes();
         self.early += usize::from(outstanding.is_early);
-        if let Touch::Writes(write) = touch
+        if let Smb1RequestEffect::Writes(write) = touch
             && outstanding.is_early
             && write.length > 0
         {
@@ -551,79 +570,90 @@ impl Far {
     }
 
     /// What a request's answer will tell.
-    fn purpose(&mut self, header: &Header, touch: Touch, request: &Request) -> Purpose {
+    fn purpose(
+        &mut self,
+        header: &Smb1Header,
+        touch: Smb1RequestEffect,
+        request: &Smb1ClientMessage,
+    ) -> Smb1RequestPurpose {
         let serial = |file: u16| self.opens.get(&file).map(|open| open.serial);
         let changes = |file: u16, is_write: bool| match serial(file) {
-            Some(serial) => Purpose::Changes {
+            Some(serial) => Smb1RequestPurpose::Changes {
                 file,
                 serial,
                 is_write,
             },
-            None => Purpose::Plain,
+            None => Smb1RequestPurpose::Plain,
         };
         match touch {
-            Touch::Reads(read) => match self.opens.get(&read.file) {
-                Some(open) => Purpose::Reads {
+            Smb1RequestEffect::Reads(read) => match self.opens.get(&read.file) {
+                Some(open) => Smb1RequestPurpose::Reads {
                     read,
                     serial: open.serial,
                     end: open.reads.as_ref().and_then(ReadAhead::end),
                 },
-                None => Purpose::Plain,
+                None => Smb1RequestPurpose::Plain,
             },
-            Touch::Opens => self.judge_create(request).unwrap_or(Purpose::Plain),
-            Touch::Writes(write) => changes(write.file, true),
-            Touch::Changes(file) => match (serial(file), position_set(request.message())) {
-                (Some(serial), Some(to)) if header.command == command::TRANSACTION_2 => {
-                    Purpose::SetsPosition { file, serial, to }
+            Smb1RequestEffect::Opens => self
+                .judge_create(request)
+                .unwrap_or(Smb1RequestPurpose::Plain),
+            Smb1RequestEffect::Writes(write) => changes(write.file, true),
+            Smb1RequestEffect::Changes(file) => {
+                match (serial(file), position_set(request.message())) {
+                    (Some(serial), Some(to)) if header.command == command::TRANSACTION_2 => {
+                        Smb1RequestPurpose::SetsPosition { file, serial, to }
+                    }
+                    _ => changes(file, false),
                 }
-                _ => changes(file, false),
+            }
+            Smb1RequestEffect::AsksPosition(file) => match serial(file) {
+                Some(serial) => Smb1RequestPurpose::Tells { file, serial },
+                None => Smb1RequestPurpose::Plain,
             },
-            Touch::AsksPosition(file) => match serial(file) {
-                Some(serial) => Purpose::Tells { file, serial },
-                None => Purpose::Plain,
+            Smb1RequestEffect::Seeks(seek) => match serial(seek.file) {
+                Some(serial) => Smb1RequestPurpose::Seeks { seek, serial },
+                None => Smb1RequestPurpose::Plain,
             },
-            Touch::Seeks(seek) => match serial(seek.file) {
-                Some(serial) => Purpose::Seeks { seek, serial },
-                None => Purpose::Plain,
+            Smb1RequestEffect::Locks(locking) | Smb1RequestEffect::Releases(locking) => {
+                changes(locking.file, false)
+            }
+            Smb1RequestEffect::Closes(file) => match serial(file) {
+                Some(serial) => Smb1RequestPurpose::Closes { file, serial },
+                None => Smb1RequestPurpose::Plain,
             },
-            Touch::Locks(locking) | Touch::Releases(locking) => changes(locking.file, false),
-            Touch::Closes(file) => match serial(file) {
-                Some(serial) => Purpose::Closes { file, serial },
-                None => Purpose::Plain,
-            },
-            Touch::Anything | Touch::Unread => Purpose::Anything,
-            Touch::EndsTree => Purpose::Ends {
+            Smb1RequestEffect::Anything | Smb1RequestEffect::Unread => Smb1RequestPurpose::Anything,
+            Smb1RequestEffect::EndsTree => Smb1RequestPurpose::Ends {
                 tree: Some(header.tree),
                 user: None,
             },
-            Touch::EndsUser => Purpose::Ends {
+            Smb1RequestEffect::EndsUser => Smb1RequestPurpose::Ends {
                 tree: None,
                 user: Some(header.user),
             },
-            Touch::Nothing
-            | Touch::Asks(_)
-            | Touch::ReadsOtherwise(_)
-            | Touch::Flushes(_)
-            | Touch::FlushesAll
-            | Touch::Raw => Purpose::Plain,
+            Smb1RequestEffect::Nothing
+            | Smb1RequestEffect::Asks(_)
+            | Smb1RequestEffect::ReadsOtherwise(_)
+            | Smb1RequestEffect::Flushes(_)
+            | Smb1RequestEffect::FlushesAll
+            | Smb1RequestEffect::Raw => Smb1RequestPurpose::Plain,
         }
     }
 
     /// What a request to open a file is for, if its open may be served.
-    fn judge_create(&mut self, request: &Request) -> Option<Purpose> {
-        let is_on = self.settings.consistency != Consistency::Off;
+    fn judge_create(&mut self, request: &Smb1ClientMessage) -> Option<Smb1RequestPurpose> {
+        let is_on = self.settings.consistency != ConsistencyMode::Off;
         // Pipes are opened the same way, and by clients that will sign.
         let is_disk = self.disks.contains(&request.header.tree);
         let may_engage = is_on && self.near_speaks && self.agreed.is_some() && is_disk;
         if !may_engage || self.opens.len() >= OPENS_MAX {
             return None;
         }
-        let create = CreateRequest::parse(request.message()).ok()?;
+        let create = NtCreateRequest::parse(request.message()).ok()?;
         if !create.is_served() {
             return None;
         }
         self.engage();
-        Some(Purpose::Create {
+        Some(Smb1RequestPurpose::Create {
             is_ours: !create.asks_for_oplock(),
             may_read: create.may_read(),
             may_write: create.may_write(),
@@ -645,25 +675,25 @@ impl Far {
     }
 
     /// An id for what is not answered unless it fails.
-    pub(super) fn take_silent_mid(&mut self, client: Option<(Header, u64)>) -> u16 {
+    pub(super) fn take_silent_mid(&mut self, client: Option<(Smb1Header, u64)>) -> u16 {
         let mid = self.take_mid();
         if self.silent.len() >= SILENT_MAX {
             self.silent.pop_front();
         }
-        self.silent.push_back(Silent { mid, client });
+        self.silent.push_back(SilentRequest { mid, client });
         mid
     }
 
     /// Sends a request of our own.
-    pub(super) fn send_own(&mut self, mut message: Vec<u8>, purpose: Purpose) {
+    pub(super) fn send_own(&mut self, mut message: Vec<u8>, purpose: Smb1RequestPurpose) {
         let mid = self.take_mid();
         header::set_mid(&mut message, mid);
-        let outstanding = Outstanding {
+        let outstanding = Smb1OutstandingRequest {
             client: None,
             purpose,
             may_open: false,
             answers: 1,
-            progress: Progress::default(),
+            progress: TransactionProgress::default(),
             is_early: false,
             is_awaited: false,
             written_at: None,
@@ -676,21 +706,23 @@ impl Far {
 
     /// A WRITE that the client may hold for done, to a file that another client has been given since: it is
     /// refused, and the near half reports it.
-    fn refuse_late_write(&mut self, request: &Request, touch: Touch) -> bool {
-        let Touch::Writes(write) = touch else {
+    fn refuse_late_write(&mut self, request: &Smb1ClientMessage, touch: Smb1RequestEffect) -> bool {
+        let Smb1RequestEffect::Writes(write) = touch else {
             return false;
         };
-        let is_late = |open: &&mut Open| open.grant == Grant::Given && open.is_from_before();
+        let is_late = |open: &&mut Smb1TrackedOpen| {
+            open.grant == LicenceState::Given && open.is_from_before()
+        };
         let Some(open) = self.opens.get_mut(&write.file).filter(is_late) else {
             return false;
         };
         open.queued_writes = open.queued_writes.saturating_sub(1);
         let header = request.header;
-        let refusal = Header {
+        let refusal = Smb1Header {
             status: header.io_error(),
             ..header.answer()
         };
-        self.tell_near(&Frame::Reply {
+        self.tell_near(&Smb1HalfFrame::Reply {
             position: request.position,
         });
         let refusal = super::super::wire::frame(&refusal.alone());
@@ -703,12 +735,12 @@ impl Far {
 mod tests {
     use super::*;
     use crate::smb::nt1::testing::{header, read};
-    use crate::smb::{Settings, nt1::wire::split::FRAME_HEADER};
-    use crate::{LettingGo, Output};
+    use crate::smb::{SmbSettings, nt1::wire::split::FRAME_HEADER};
+    use crate::{AcceleratorOutput, LettingGo};
 
-    fn engaged() -> Far {
-        let mut far = Far::new(Settings::STRICT);
-        far.state = State::Engaged;
+    fn engaged() -> Smb1FarHalf {
+        let mut far = Smb1FarHalf::new(SmbSettings::STRICT);
+        far.state = Smb1FarState::Engaged;
         far
     }
 
@@ -729,7 +761,7 @@ mod tests {
     fn a_read_that_cannot_wait_any_more_is_not_lost_in_silence() {
         let mut far = engaged();
         let message = read(7, 0, 10);
-        let request = Request {
+        let request = Smb1ClientMessage {
             position: 1,
             header: header(command::READ),
             frame: BytesMut::from(&super::super::super::wire::frame(&message)[..]),
@@ -737,7 +769,7 @@ mod tests {
         far.queue = vec![request; OUTSTANDING_MAX + 1].into();
         far.read_again(5, &message);
         let reason = ReasonCode::LIMIT;
-        let closing = Output::LettingGo(LettingGo::Close { reason });
+        let closing = AcceleratorOutput::LettingGo(LettingGo::Close { reason });
         assert_eq!(far.outputs.pop_back(), Some(closing));
     }
 }

@@ -1,7 +1,7 @@
 //! Messages as clients write them, without their frames' headers.
 
-use crate::smb::nt1::wire::header::{END_OF_CHAIN, Header, command, flag2};
-use crate::smb::nt1::wire::transfer::ReadRequest;
+use crate::smb::nt1::wire::header::{END_OF_CHAIN, Smb1Header, command, flag2};
+use crate::smb::nt1::wire::transfer::ReadAndxRequest;
 use crate::smb::nt1::wire::{WORDS_AT, frame};
 
 /// PROCESS_EXIT ([MS-CIFS] §2.2.4.18): the opens of a process end with it.
@@ -11,8 +11,8 @@ pub(crate) const PROCESS_EXIT: u8 = 0x11;
 pub(crate) const CLIENT_BUFFER: u16 = 4_356;
 
 /// A client's header: of process 77, with the status of NT.
-pub(crate) fn header(command: u8) -> Header {
-    Header {
+pub(crate) fn header(command: u8) -> Smb1Header {
+    Smb1Header {
         command,
         status: 0,
         flags: 0x18,
@@ -27,7 +27,7 @@ pub(crate) fn header(command: u8) -> Header {
 }
 
 /// A message of these words and bytes.
-pub(crate) fn body(header: &Header, words: &[u8], bytes: &[u8]) -> Vec<u8> {
+pub(crate) fn body(header: &Smb1Header, words: &[u8], bytes: &[u8]) -> Vec<u8> {
     let mut message = header.emit().to_vec();
     message.push((words.len() / 2) as u8);
     message.extend_from_slice(words);
@@ -97,7 +97,7 @@ pub(crate) fn tree_disconnect() -> Vec<u8> {
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Create<'a> {
+pub(crate) struct Smb1CreateParameters<'a> {
     pub(crate) name: &'a str,
     pub(crate) flags: u32,
     pub(crate) access: u32,
@@ -106,7 +106,7 @@ pub(crate) struct Create<'a> {
     pub(crate) options: u32,
 }
 
-impl<'a> Create<'a> {
+impl<'a> Smb1CreateParameters<'a> {
     pub(crate) fn file(name: &'a str) -> Self {
         Self {
             name,
@@ -141,7 +141,7 @@ pub(crate) fn open_andx(name: &str) -> Vec<u8> {
 }
 
 pub(crate) fn read(file: u16, offset: u64, length: u32) -> Vec<u8> {
-    let request = ReadRequest {
+    let request = ReadAndxRequest {
         file,
         offset,
         length,

@@ -4,15 +4,17 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
-use vocab::Random;
+use vocab::SeededRandom;
 
 use super::messages::{CLIENT_BUFFER, PROCESS_EXIT, body, framed};
 use crate::smb::nt1::wire::WORDS_AT;
 use crate::smb::nt1::wire::header::NO_ANDX;
-use crate::smb::nt1::wire::header::{END_OF_CHAIN, Header, UNASKED, command, flag, flag2};
-use crate::smb::nt1::wire::oplock::{Locking, release};
-use crate::smb::nt1::wire::split::{Frame, Splitter};
-use crate::smb::nt1::wire::transfer::{ReadRequest, WriteRequest, read_answer_front, write_answer};
+use crate::smb::nt1::wire::header::{END_OF_CHAIN, Smb1Header, UNASKED, command, flag, flag2};
+use crate::smb::nt1::wire::oplock::{LockingRequest, release};
+use crate::smb::nt1::wire::split::{Smb1Frame, Smb1Splitter};
+use crate::smb::nt1::wire::transfer::{
+    ReadAndxRequest, WriteAndxRequest, read_answer_front, write_answer,
+};
 use crate::smb::wire::{u8_at, u16_at, u32_at, u64_at};
 
 /// STATUS_INVALID_HANDLE, and STATUS_DISK_FULL.
@@ -25,8 +27,8 @@ pub(crate) const LOCK_CONFLICT: u32 = 0xc000_0054;
 pub(crate) const MPX: u16 = 10;
 
 #[derive(Debug, Default)]
-struct Connection {
-    splitter: Splitter,
+struct Smb1ServerConnection {
+    splitter: Smb1Splitter,
     /// Answers that were not taken yet, and whether each is one.
     out: VecDeque<(bool, Vec<u8>)>,
     /// Process and multiplex id of what is not answered.
@@ -35,7 +37,7 @@ struct Connection {
 }
 
 #[derive(Debug)]
-struct Open {
+struct Smb1ServerOpen {
     connection: usize,
     name: String,
     /// 0, 1 (exclusive) or 2 (batch).
@@ -43,19 +45,19 @@ struct Open {
     is_breaking: bool,
     /// What SEEK moves, and FilePositionInformation.
     position: u64,
-    told: u64,
-    header: Header,
+    reported: u64,
+    header: Smb1Header,
 }
 
 /// A request to open a file that waits for an oplock.
-struct Waiting {
+struct Smb1WaitingCreate {
     connection: usize,
-    header: Header,
+    header: Smb1Header,
     message: Vec<u8>,
 }
 
 /// A locked range.
-struct Lock {
+struct ByteRangeLock {
     file: u16,
     name: String,
     process: u16,
@@ -64,27 +66,27 @@ struct Lock {
 }
 
 /// A transaction whose data has not come whole.
-struct Parts {
+struct PartialTransaction {
     connection: usize,
-    header: Header,
+    header: Smb1Header,
     message: Vec<u8>,
 }
 
 /// See the head of this file.
 #[derive(Default)]
-pub(crate) struct Server {
+pub(crate) struct Smb1Server {
     pub(crate) files: BTreeMap<String, Vec<u8>>,
-    connections: Vec<Connection>,
-    opens: BTreeMap<u16, Open>,
-    waiting: Vec<Waiting>,
-    parts: Vec<Parts>,
-    locks: Vec<Lock>,
+    connections: Vec<Smb1ServerConnection>,
+    opens: BTreeMap<u16, Smb1ServerOpen>,
+    waiting: Vec<Smb1WaitingCreate>,
+    parts: Vec<PartialTransaction>,
+    locks: Vec<ByteRangeLock>,
     /// It does what it may in any order, and says what it has done in any order.
-    pub(crate) disorder: Option<Random>,
+    pub(crate) disorder: Option<SeededRandom>,
     /// Of what it has put off, what opens files comes first.
     pub(crate) creates_first: bool,
     /// What it has heard of the first connection and not done yet.
-    undone: VecDeque<(Header, Vec<u8>)>,
+    undone: VecDeque<(Smb1Header, Vec<u8>)>,
     /// What it breaks, it says before what it has not said yet.
     pub(crate) breaks_first: bool,
     /// It has room for so many bytes more.
@@ -109,9 +111,9 @@ pub(crate) struct Server {
     pub(crate) mpx_most: usize,
 }
 
-impl Server {
+impl Smb1Server {
     pub(crate) fn connect(&mut self) -> usize {
-        self.connections.push(Connection::default());
+        self.connections.push(Smb1ServerConnection::default());
         self.connections.len() - 1
     }
 
@@ -143,10 +145,10 @@ impl Server {
         loop {
             let next = self.connections[connection].splitter.next();
             match next.expect("a client speaks SMB 1") {
-                Some(Frame::Message(header, frame)) => {
+                Some(Smb1Frame::Message(header, frame)) => {
                     self.message(connection, &header, &frame[4..]);
                 }
-                Some(Frame::KeepAlive(_)) => {}
+                Some(Smb1Frame::KeepAlive(_)) => {}
                 None => return,
             }
         }
@@ -161,7 +163,7 @@ impl Server {
     /// Does what it has put off, all of it, in any order that a server with several hands may do it in.
     fn catch_up(&mut self) {
         while !self.undone.is_empty() {
-            let is_free = |(header, _): &&(Header, Vec<u8>)| {
+            let is_free = |(header, _): &&(Smb1Header, Vec<u8>)| {
                 matches!(
                     header.command,
                     command::READ
@@ -174,7 +176,8 @@ impl Server {
             let free = self.undone.iter().take_while(is_free).count();
             let chance = self.disorder.as_mut().expect("only then it puts off");
             let mut next = chance.below(free.max(1) as u64) as usize;
-            let is_create = |(header, _): &(Header, Vec<u8>)| header.command == command::NT_CREATE;
+            let is_create =
+                |(header, _): &(Smb1Header, Vec<u8>)| header.command == command::NT_CREATE;
             if let (true, Some(at)) = (self.creates_first, self.undone.iter().position(is_create)) {
                 next = at;
             }
@@ -191,7 +194,7 @@ impl Server {
         let disorder = self.disorder.as_mut();
         let connection = &mut self.connections[connection];
         let is_break = |(_, bytes): &(bool, Vec<u8>)| {
-            Header::parse(&bytes[4..]).is_ok_and(|header| header.mid == UNASKED)
+            Smb1Header::parse(&bytes[4..]).is_ok_and(|header| header.mid == UNASKED)
         };
         let first_break = connection.out.iter().position(is_break);
         let mut next = first_break.filter(|_| self.breaks_first).unwrap_or(0);
@@ -208,7 +211,7 @@ impl Server {
         }
         let (is_answer, bytes) = connection.out.remove(next)?;
         if is_answer {
-            let header = Header::parse(&bytes[4..]).expect("it wrote one");
+            let header = Smb1Header::parse(&bytes[4..]).expect("it wrote one");
             connection.asked.remove(&(header.process, header.mid));
         }
         Some(bytes)
@@ -221,15 +224,15 @@ impl Server {
         }
     }
 
-    fn fail(&mut self, connection: usize, header: &Header, status: u32) {
-        let header = Header {
+    fn fail(&mut self, connection: usize, header: &Smb1Header, status: u32) {
+        let header = Smb1Header {
             status,
             ..header.answer()
         };
         self.say(connection, true, &header.alone());
     }
 
-    fn message(&mut self, connection: usize, header: &Header, message: &[u8]) {
+    fn message(&mut self, connection: usize, header: &Smb1Header, message: &[u8]) {
         assert!(!header.is_reply(), "{header:?}");
         if connection == 0 {
             self.heard.push(header.command);
@@ -237,7 +240,7 @@ impl Server {
         let is_without_answer = header.command == command::NT_CANCEL
             || header.command == command::TRANSACTION_2_SECONDARY
             || header.command == command::LOCKING
-                && Locking::parse(message).is_ok_and(|locking| locking.is_without_answer());
+                && LockingRequest::parse(message).is_ok_and(|locking| locking.is_without_answer());
         if !is_without_answer {
             let asked = &mut self.connections[connection].asked;
             assert!(
@@ -259,7 +262,7 @@ impl Server {
         }
     }
 
-    fn carry_out(&mut self, connection: usize, header: &Header, message: &[u8]) {
+    fn carry_out(&mut self, connection: usize, header: &Smb1Header, message: &[u8]) {
         let is_chained = message[32] > 0
             && !matches!(
                 header.command,
@@ -277,7 +280,7 @@ impl Server {
             && u8_at(message, WORDS_AT) != Ok(NO_ANDX);
         if is_chained {
             // The one chain that tests send: a READ, and a CLOSE of its file.
-            let request = ReadRequest::parse(&unchained(message)).expect("it is a READ");
+            let request = ReadAndxRequest::parse(&unchained(message)).expect("it is a READ");
             match self.opens.remove(&request.file) {
                 Some(_) => self.say(connection, true, &read_answer_front(header, 0)),
                 None => self.fail(connection, header, INVALID_HANDLE),
@@ -310,7 +313,7 @@ impl Server {
                 );
             }
             command::SESSION_SETUP => {
-                let answer = Header {
+                let answer = Smb1Header {
                     user: 100,
                     ..header.answer()
                 };
@@ -329,7 +332,7 @@ impl Server {
                     true => (8, &b"IPC\0\0"[..]),
                     false => (7, &b"A:\0NTFS\0"[..]),
                 };
-                let answer = Header {
+                let answer = Smb1Header {
                     tree,
                     ..header.answer()
                 };
@@ -352,7 +355,7 @@ impl Server {
                 self.try_waiting();
             }
             command::NT_CREATE | command::OPEN => {
-                self.waiting.push(Waiting {
+                self.waiting.push(Smb1WaitingCreate {
                     connection,
                     header: *header,
                     message: message.to_vec(),
@@ -366,7 +369,7 @@ impl Server {
                     (u16_at(message, WORDS_AT + 2), u32_at(message, WORDS_AT + 4));
                 let open = self.opens.get_mut(&file).expect("an open file");
                 open.position = u64::from(offset.unwrap()) + u64::from(length.unwrap());
-                open.told = open.position;
+                open.reported = open.position;
                 let answer = body(&header.answer(), &[0; 10], &[]);
                 self.say(connection, true, &answer);
             }
@@ -406,7 +409,7 @@ impl Server {
                 self.say(connection, true, &body(&header.answer(), &at, &[]));
             }
             command::LOCKING => {
-                let locking = Locking::parse(message).expect("it is one");
+                let locking = LockingRequest::parse(message).expect("it is one");
                 // What is not answered is so if it fails.
                 let Some(open) = self.opens.get_mut(&locking.file) else {
                     return self.fail(connection, header, INVALID_HANDLE);
@@ -424,7 +427,7 @@ impl Server {
                 }
             }
             command::TRANSACTION_2 if data_missing(message) > 0 => {
-                self.parts.push(Parts {
+                self.parts.push(PartialTransaction {
                     connection,
                     header: *header,
                     message: message.to_vec(),
@@ -453,7 +456,7 @@ impl Server {
                 Some((_, open)) if open.is_breaking => self.waiting.push(waiting),
                 Some((file, open)) => {
                     open.is_breaking = true;
-                    let header = Header {
+                    let header = Smb1Header {
                         mid: UNASKED,
                         process: 0xffff,
                         ..open.header
@@ -467,7 +470,7 @@ impl Server {
         }
     }
 
-    fn create(&mut self, waiting: &Waiting, name: String) {
+    fn create(&mut self, waiting: &Smb1WaitingCreate, name: String) {
         let (header, message) = (&waiting.header, &waiting.message);
         let is_old = header.command == command::OPEN;
         let [flags, disposition] = match is_old {
@@ -504,13 +507,13 @@ impl Server {
         self.locks.retain(|lock| lock.file != file);
         self.opens.insert(
             file,
-            Open {
+            Smb1ServerOpen {
                 connection: waiting.connection,
                 name,
                 oplock,
                 is_breaking: false,
                 position: 0,
-                told: 0,
+                reported: 0,
                 header: *header,
             },
         );
@@ -521,8 +524,8 @@ impl Server {
         );
     }
 
-    fn read(&mut self, connection: usize, header: &Header, message: &[u8]) {
-        let request = ReadRequest::parse(message).expect("it is one");
+    fn read(&mut self, connection: usize, header: &Smb1Header, message: &[u8]) {
+        let request = ReadAndxRequest::parse(message).expect("it is one");
         let Some(open) = self.opens.get_mut(&request.file) else {
             return self.fail(connection, header, INVALID_HANDLE);
         };
@@ -546,14 +549,14 @@ impl Server {
         let data = &contents[start..end];
         // At the file's end as well.
         open.position = request.offset + data.len() as u64;
-        open.told = open.position;
+        open.reported = open.position;
         let mut answer = read_answer_front(header, data.len() as u32);
         answer.extend_from_slice(data);
         self.say(connection, true, &answer);
     }
 
-    fn write(&mut self, connection: usize, header: &Header, message: &[u8]) {
-        let request = WriteRequest::parse(message).expect("it is one");
+    fn write(&mut self, connection: usize, header: &Smb1Header, message: &[u8]) {
+        let request = WriteAndxRequest::parse(message).expect("it is one");
         let Some(open) = self.opens.get_mut(&request.file) else {
             return self.fail(connection, header, INVALID_HANDLE);
         };
@@ -585,7 +588,7 @@ impl Server {
     }
 
     /// Locks and unlocks the ranges of a request: of 10 bytes each, unlocks first.
-    fn lock(&mut self, locking: &Locking, name: &str, message: &[u8]) {
+    fn lock(&mut self, locking: &LockingRequest, name: &str, message: &[u8]) {
         let short = |at: usize| u16_at(message, WORDS_AT + at).unwrap();
         let (unlocks, locks) = (usize::from(short(12)), usize::from(short(14)));
         for range in 0..unlocks + locks {
@@ -598,7 +601,7 @@ impl Server {
                     (lock.file, lock.process, &lock.range) != (locking.file, process, &range_asked)
                 });
             } else {
-                self.locks.push(Lock {
+                self.locks.push(ByteRangeLock {
                     file: locking.file,
                     name: name.to_owned(),
                     process,
@@ -609,8 +612,8 @@ impl Server {
         }
     }
 
-    fn more_parts(&mut self, connection: usize, header: &Header, message: &[u8]) {
-        let whose = |header: &Header| (header.process, header.mid);
+    fn more_parts(&mut self, connection: usize, header: &Smb1Header, message: &[u8]) {
+        let whose = |header: &Smb1Header| (header.process, header.mid);
         let meant = self.parts.iter().position(|parts| {
             parts.connection == connection && whose(&parts.header) == whose(header)
         });
@@ -626,7 +629,7 @@ impl Server {
         self.transaction(connection, &parts.header, &parts.message);
     }
 
-    fn transaction(&mut self, connection: usize, header: &Header, message: &[u8]) {
+    fn transaction(&mut self, connection: usize, header: &Smb1Header, message: &[u8]) {
         let parameters = usize::from(u16_at(message, WORDS_AT + 20).unwrap());
         let data_at = usize::from(u16_at(message, WORDS_AT + 24).unwrap());
         let subcommand = u16_at(message, WORDS_AT + 28).unwrap();
@@ -653,10 +656,10 @@ impl Server {
         let contents = self.files.get_mut(&open.name).expect("it is open");
         let level = u16_at(message, parameters + 2).unwrap();
         let data = match (subcommand, level) {
-            (7, 1_014) => open.told.to_le_bytes().to_vec(),
+            (7, 1_014) => open.reported.to_le_bytes().to_vec(),
             (7, _) => (contents.len() as u64).to_le_bytes().to_vec(),
             (8, 1_014) => {
-                open.told = u64_at(message, data_at).unwrap();
+                open.reported = u64_at(message, data_at).unwrap();
                 Vec::new()
             }
             (8, _) => {
@@ -671,17 +674,22 @@ impl Server {
     }
 }
 
-impl Lock {
+impl ByteRangeLock {
     fn meets(&self, asked: &Range<u64>) -> bool {
         self.range.start < asked.end && asked.start < self.range.end
     }
 
     /// Whether who asks this of this file has locked it.
-    fn is_of(&self, file: u16, header: &Header) -> bool {
+    fn is_of(&self, file: u16, header: &Smb1Header) -> bool {
         (self.file, self.process) == (file, header.process)
     }
 
-    fn keeps_from_reading(&self, header: &Header, read: &ReadRequest, asked: &Range<u64>) -> bool {
+    fn keeps_from_reading(
+        &self,
+        header: &Smb1Header,
+        read: &ReadAndxRequest,
+        asked: &Range<u64>,
+    ) -> bool {
         self.meets(asked) && !self.is_shared && !self.is_of(read.file, header)
     }
 }
@@ -692,7 +700,7 @@ fn data_missing(message: &[u8]) -> u16 {
 }
 
 /// A part of an answer with so many bytes of data in all.
-fn transaction_answer(header: &Header, total: usize, at: usize, data: &[u8]) -> Vec<u8> {
+fn transaction_answer(header: &Smb1Header, total: usize, at: usize, data: &[u8]) -> Vec<u8> {
     let short = |value: usize| (value as u16).to_le_bytes();
     let mut words = Vec::new();
     for value in [0, total, 0, 0, 56, 0, data.len(), 56, at, 0] {

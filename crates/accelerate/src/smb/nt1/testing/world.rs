@@ -4,41 +4,41 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
-use vocab::{Random, Segment, Time};
+use vocab::{FlowSegment, SeededRandom, Time};
 
-use super::messages::{Create, framed, negotiate, session_setup, tree_connect};
-use super::server::Server;
-use crate::smb::nt1::wire::create::CreateAnswer;
-use crate::smb::nt1::wire::header::{Header, UNASKED, set_mid};
-use crate::smb::nt1::wire::split::{Frame, Splitter};
+use super::messages::{Smb1CreateParameters, framed, negotiate, session_setup, tree_connect};
+use super::server::Smb1Server;
+use crate::smb::nt1::wire::create::NtCreateResponse;
+use crate::smb::nt1::wire::header::{Smb1Header, UNASKED, set_mid};
+use crate::smb::nt1::wire::split::{Smb1Frame, Smb1Splitter};
 use crate::smb::nt1::wire::transfer::read_data;
-use crate::smb::{self, Settings};
-use crate::{Accelerator, FrameKind, Half, Input, LettingGo, Output};
+use crate::smb::{self, SmbSettings};
+use crate::{AcceleratorHalf, AcceleratorInput, AcceleratorOutput, FrameKind, LettingGo, WanEnd};
 
 /// Longer than any test's user waits.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// What crosses the path.
-enum Item {
-    Segment(Segment),
+enum Smb1PathItem {
+    Segment(FlowSegment),
     Finish,
 }
 
 /// A half, or what is left of it.
-enum Stage {
-    Running(Box<dyn Accelerator>),
+enum Smb1HalfStage {
+    Running(Box<dyn AcceleratorHalf>),
     Released,
     Dead,
 }
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
-    pub(crate) header: Header,
+pub(crate) struct Smb1Response {
+    pub(crate) header: Smb1Header,
     pub(crate) message: Vec<u8>,
 }
 
-impl Answer {
+impl Smb1Response {
     /// The data of a READ.
     pub(crate) fn data(&self) -> &[u8] {
         assert_eq!(self.header.status, 0);
@@ -49,17 +49,17 @@ impl Answer {
 
 /// A client's end of a connection.
 #[derive(Default)]
-pub(crate) struct Client {
+pub(crate) struct Smb1Client {
     next_mid: u16,
     /// It uses one multiplex id for all that it asks, as some serial clients do.
     pub(crate) has_one_mid: bool,
     pub(crate) user: u16,
     pub(crate) tree: u16,
     pub(crate) process: Option<u16>,
-    answers: Splitter,
-    pub(crate) answered: VecDeque<Answer>,
+    answers: Smb1Splitter,
+    pub(crate) answered: VecDeque<Smb1Response>,
     /// What came unasked.
-    pub(crate) unasked: Vec<Answer>,
+    pub(crate) unasked: Vec<Smb1Response>,
     /// All bytes that it sends, if they are to be kept.
     pub(crate) said: Option<Vec<u8>>,
     /// All bytes that came.
@@ -67,15 +67,15 @@ pub(crate) struct Client {
     pub(crate) is_reset: bool,
 }
 
-impl Client {
+impl Smb1Client {
     fn receive(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
         self.answers.push(bytes);
         loop {
             match self.answers.next() {
-                Ok(Some(Frame::Message(header, frame))) => {
+                Ok(Some(Smb1Frame::Message(header, frame))) => {
                     assert!(header.is_reply() || header.mid == UNASKED, "{header:?}");
-                    let answer = Answer {
+                    let answer = Smb1Response {
                         header,
                         message: frame[4..].to_vec(),
                     };
@@ -84,7 +84,7 @@ impl Client {
                         _ => self.answered.push_back(answer),
                     }
                 }
-                Ok(Some(Frame::KeepAlive(_))) => {}
+                Ok(Some(Smb1Frame::KeepAlive(_))) => {}
                 Ok(None) => return,
                 // SMB 2: tests look at its bytes.
                 Err(_) => {
@@ -116,11 +116,11 @@ impl Client {
 }
 
 /// See the head of this file.
-pub(crate) struct World {
+pub(crate) struct Smb1World {
     pub(crate) now: Time,
-    pub(crate) server: Server,
+    pub(crate) server: Smb1Server,
     /// Client 0 is behind the pair, the others are beside the server.
-    pub(crate) clients: Vec<Client>,
+    pub(crate) clients: Vec<Smb1Client>,
     pub(crate) delay: Duration,
     /// Nothing crosses the path while it is cut; it keeps what is under way.
     pub(crate) is_cut: bool,
@@ -129,36 +129,36 @@ pub(crate) struct World {
     /// When it says the next.
     says_at: Option<Time>,
     pub(crate) let_go: Option<LettingGo>,
-    halves: [Stage; 2],
+    halves: [Smb1HalfStage; 2],
     /// Towards the far half, towards the near half.
-    ways: [VecDeque<(Time, Item)>; 2],
+    ways: [VecDeque<(Time, Smb1PathItem)>; 2],
     /// What the halves are told, if it is to be kept.
-    pub(crate) told: Option<[Vec<Input>; 2]>,
+    pub(crate) told: Option<[Vec<AcceleratorInput>; 2]>,
     is_server_gone: bool,
     /// Bytes that hosts hand over at a time.
     pub(crate) piece: usize,
 }
 
-impl World {
+impl Smb1World {
     pub(crate) fn new(delay: Duration) -> Self {
-        Self::with_settings(delay, Settings::STRICT)
+        Self::with_settings(delay, SmbSettings::STRICT)
     }
 
-    pub(crate) fn with_settings(delay: Duration, settings: Settings) -> Self {
+    pub(crate) fn with_settings(delay: Duration, settings: SmbSettings) -> Self {
         let half = |half| {
-            let built = smb::build(half, settings.clone(), Random::from_seed(1));
-            Stage::Running(built)
+            let built = smb::build(half, settings.clone(), SeededRandom::from_seed(1));
+            Smb1HalfStage::Running(built)
         };
         let mut world = Self {
             now: Time::ZERO + Duration::from_secs(1),
-            server: Server::default(),
-            clients: vec![Client::default()],
+            server: Smb1Server::default(),
+            clients: vec![Smb1Client::default()],
             delay,
             is_cut: false,
             server_takes: Duration::ZERO,
             says_at: None,
             let_go: None,
-            halves: [half(Half::Near), half(Half::Far)],
+            halves: [half(WanEnd::Near), half(WanEnd::Far)],
             ways: [VecDeque::new(), VecDeque::new()],
             told: None,
             is_server_gone: false,
@@ -166,7 +166,7 @@ impl World {
         };
         world.server.connect();
         for half in [0, 1] {
-            world.tell(half, Input::Start);
+            world.tell(half, AcceleratorInput::Start);
         }
         world
     }
@@ -174,7 +174,7 @@ impl World {
     /// Another client, beside the server, with its session.
     pub(crate) fn beside(&mut self) -> usize {
         let who = self.server.connect();
-        self.clients.push(Client::default());
+        self.clients.push(Smb1Client::default());
         assert_eq!(who, self.clients.len() - 1);
         self.set_up(who);
         who
@@ -187,20 +187,22 @@ impl World {
     }
 
     pub(crate) fn open(&mut self, who: usize, name: &str) -> u16 {
-        let answer = self.ask(who, &Create::file(name).message());
-        CreateAnswer::parse(&answer.message).expect("it opens").file
+        let answer = self.ask(who, &Smb1CreateParameters::file(name).message());
+        NtCreateResponse::parse(&answer.message)
+            .expect("it opens")
+            .file
     }
 
     /// Requests that the near half has answered.
     pub(crate) fn answered(&self) -> u64 {
         match &self.halves[0] {
-            Stage::Running(half) => half.answered(),
-            Stage::Released | Stage::Dead => 0,
+            Smb1HalfStage::Running(half) => half.answered(),
+            Smb1HalfStage::Released | Smb1HalfStage::Dead => 0,
         }
     }
 
     /// Asks and waits for the answer.
-    pub(crate) fn ask(&mut self, who: usize, message: &[u8]) -> Answer {
+    pub(crate) fn ask(&mut self, who: usize, message: &[u8]) -> Smb1Response {
         self.send(who, message);
         self.wait(who)
     }
@@ -215,7 +217,7 @@ impl World {
     pub(crate) fn send_bytes(&mut self, who: usize, bytes: &[u8]) {
         for piece in bytes.chunks(self.piece.min(bytes.len()).max(1)) {
             match who {
-                0 => self.tell(0, Input::Lan(Bytes::copy_from_slice(piece))),
+                0 => self.tell(0, AcceleratorInput::Lan(Bytes::copy_from_slice(piece))),
                 _ => self.server.receive(who, piece),
             }
         }
@@ -223,7 +225,7 @@ impl World {
     }
 
     /// The next answer.
-    pub(crate) fn wait(&mut self, who: usize) -> Answer {
+    pub(crate) fn wait(&mut self, who: usize) -> Smb1Response {
         let until = self.now + PATIENCE;
         loop {
             if let Some(answer) = self.clients[who].answered.pop_front() {
@@ -249,7 +251,7 @@ impl World {
 
     /// The client ends its stream.
     pub(crate) fn finish(&mut self) {
-        self.tell(0, Input::LanFinished);
+        self.tell(0, AcceleratorInput::LanFinished);
         self.settle();
     }
 
@@ -264,7 +266,7 @@ impl World {
             }
         }
         for half in &self.halves {
-            if let Stage::Running(half) = half {
+            if let Smb1HalfStage::Running(half) = half {
                 also(half.poll_timeout());
             }
         }
@@ -275,14 +277,14 @@ impl World {
         if self.says_at.take_if(|at| *at <= self.now).is_some() {
             // What it has done last may need no answer.
             if let Some(bytes) = self.server.take(0) {
-                self.tell(1, Input::Lan(bytes.into()));
+                self.tell(1, AcceleratorInput::Lan(bytes.into()));
             }
         }
         for half in [0, 1] {
-            if let Stage::Running(running) = &self.halves[half]
+            if let Smb1HalfStage::Running(running) = &self.halves[half]
                 && running.poll_timeout().is_some_and(|at| at <= self.now)
             {
-                self.tell(half, Input::Timeout);
+                self.tell(half, AcceleratorInput::Timeout);
             }
         }
         for way in [0, 1] {
@@ -290,8 +292,8 @@ impl World {
                 && let Some((_, item)) = self.ways[way].pop_front_if(|(at, _)| *at <= self.now)
             {
                 let input = match item {
-                    Item::Segment(segment) => Input::Wan(segment),
-                    Item::Finish => Input::WanFinished,
+                    Smb1PathItem::Segment(segment) => AcceleratorInput::Wan(segment),
+                    Smb1PathItem::Finish => AcceleratorInput::WanFinished,
                 };
                 self.tell(1 - way, input);
             }
@@ -301,19 +303,19 @@ impl World {
     }
 
     /// Tells a half, 0 beside the client and 1 beside the server.
-    pub(crate) fn tell(&mut self, half: usize, input: Input) {
+    pub(crate) fn tell(&mut self, half: usize, input: AcceleratorInput) {
         if let Some(told) = &mut self.told {
             told[half].push(input.clone());
         }
         match &mut self.halves[half] {
-            Stage::Dead => return,
-            Stage::Released => return self.passes(half, input),
-            Stage::Running(running) => {
-                if let Input::Wan(segment) = &input
+            Smb1HalfStage::Dead => return,
+            Smb1HalfStage::Released => return self.passes(half, input),
+            Smb1HalfStage::Running(running) => {
+                if let AcceleratorInput::Wan(segment) = &input
                     && FrameKind::of(&segment.bytes) == Some(FrameKind::Released)
                     && segment.kind == vocab::SegmentKind::Frame
                 {
-                    self.halves[half] = Stage::Released;
+                    self.halves[half] = Smb1HalfStage::Released;
                     return;
                 }
                 running.handle(self.now, input);
@@ -323,41 +325,52 @@ impl World {
     }
 
     /// What an engine does for a half that has let go.
-    fn passes(&mut self, half: usize, input: Input) {
+    fn passes(&mut self, half: usize, input: AcceleratorInput) {
         match input {
-            Input::Lan(bytes) => self.put_on_wan(half, Item::Segment(Segment::payload(bytes))),
-            Input::LanFinished => self.put_on_wan(half, Item::Finish),
-            Input::Wan(segment) if segment.kind != vocab::SegmentKind::Frame => {
+            AcceleratorInput::Lan(bytes) => {
+                self.put_on_wan(half, Smb1PathItem::Segment(FlowSegment::payload(bytes)))
+            }
+            AcceleratorInput::LanFinished => self.put_on_wan(half, Smb1PathItem::Finish),
+            AcceleratorInput::Wan(segment) if segment.kind != vocab::SegmentKind::Frame => {
                 self.put_on_lan(half, &segment.bytes);
             }
-            Input::WanFinished if half == 1 => self.server_gone(),
+            AcceleratorInput::WanFinished if half == 1 => self.server_gone(),
             _ => {}
         }
     }
 
     fn drain(&mut self, half: usize) {
-        while let Stage::Running(running) = &mut self.halves[half]
+        while let Smb1HalfStage::Running(running) = &mut self.halves[half]
             && let Some(output) = running.poll_output()
         {
             match output {
-                Output::OpenServer | Output::FinishLan if half == 0 => {}
-                Output::OpenServer => {}
-                Output::OpenFlow | Output::AnsweredHere(_) | Output::Server(..) => {
+                AcceleratorOutput::OpenServer | AcceleratorOutput::FinishLan if half == 0 => {}
+                AcceleratorOutput::OpenServer => {}
+                AcceleratorOutput::OpenFlow
+                | AcceleratorOutput::AnsweredHere(_)
+                | AcceleratorOutput::Server(..) => {
                     panic!("{output:?} is not for file shares")
                 }
-                Output::FinishLan => self.server_gone(),
-                Output::ToLan(bytes) => self.put_on_lan(half, &bytes),
-                Output::ToWan(segment) => self.put_on_wan(half, Item::Segment(segment)),
-                Output::FinishWan => self.put_on_wan(half, Item::Finish),
-                Output::Claim(_) | Output::ClaimReleased => {}
-                Output::EndBody | Output::Content(_) => panic!("it keeps no bodies"),
-                Output::LettingGo(letting_go) => {
+                AcceleratorOutput::FinishLan => self.server_gone(),
+                AcceleratorOutput::ToLan(bytes) => self.put_on_lan(half, &bytes),
+                AcceleratorOutput::ToWan(segment) => {
+                    self.put_on_wan(half, Smb1PathItem::Segment(segment))
+                }
+                AcceleratorOutput::FinishWan => self.put_on_wan(half, Smb1PathItem::Finish),
+                AcceleratorOutput::Claim(_) | AcceleratorOutput::ClaimReleased => {}
+                AcceleratorOutput::EndBody | AcceleratorOutput::Content(_) => {
+                    panic!("it keeps no bodies")
+                }
+                AcceleratorOutput::LettingGo(letting_go) => {
                     self.let_go = Some(letting_go);
                     match letting_go {
                         LettingGo::LetGo { .. } => {
-                            self.halves[half] = Stage::Released;
+                            self.halves[half] = Smb1HalfStage::Released;
                             let released = Bytes::from_static(&[0]);
-                            self.put_on_wan(half, Item::Segment(Segment::frame(released)));
+                            self.put_on_wan(
+                                half,
+                                Smb1PathItem::Segment(FlowSegment::frame(released)),
+                            );
                         }
                         LettingGo::Close { .. } => self.die(),
                     }
@@ -368,7 +381,7 @@ impl World {
 
     /// Both nodes' ends are reset.
     pub(crate) fn die(&mut self) {
-        self.halves = [Stage::Dead, Stage::Dead];
+        self.halves = [Smb1HalfStage::Dead, Smb1HalfStage::Dead];
         self.clients[0].is_reset = true;
         self.server_gone();
     }
@@ -378,7 +391,7 @@ impl World {
         self.server.disconnect(0);
     }
 
-    fn put_on_wan(&mut self, half: usize, item: Item) {
+    fn put_on_wan(&mut self, half: usize, item: Smb1PathItem) {
         self.ways[half].push_back((self.now + self.delay, item));
     }
 
@@ -406,7 +419,7 @@ impl World {
                     match who {
                         0 => {
                             for piece in bytes.chunks(self.piece.min(bytes.len()).max(1)) {
-                                self.tell(1, Input::Lan(Bytes::copy_from_slice(piece)));
+                                self.tell(1, AcceleratorInput::Lan(Bytes::copy_from_slice(piece)));
                             }
                         }
                         _ => self.clients[who].receive(&bytes),

@@ -5,11 +5,12 @@ use std::time::Duration;
 use super::{ROUND_TRIP, contents, world};
 use crate::smb::config::CONFIRM_WITHIN;
 use crate::smb::nt1::testing::server::MPX;
-use crate::smb::nt1::testing::world::World;
+use crate::smb::nt1::testing::world::Smb1World;
 use crate::smb::nt1::testing::{
-    Create, chained, close, locking, process_exit, read, tree_disconnect, tree_reconnect, write,
+    Smb1CreateParameters, chained, close, locking, process_exit, read, tree_disconnect,
+    tree_reconnect, write,
 };
-use crate::smb::nt1::wire::create::CreateAnswer;
+use crate::smb::nt1::wire::create::NtCreateResponse;
 
 #[test]
 fn another_client_waits_for_a_round_trip_and_reads_all_that_was_written() {
@@ -55,15 +56,15 @@ fn what_was_read_ahead_is_not_given_once_another_may_write() {
 fn a_client_with_its_own_oplock_hears_of_the_break_and_gives_it_back_itself() {
     let mut world = world(0);
     let other = world.beside();
-    let create = Create {
+    let create = Smb1CreateParameters {
         flags: 0x02,
-        ..Create::file("a")
+        ..Smb1CreateParameters::file("a")
     };
     let answer = world.ask(0, &create.message());
-    let file = CreateAnswer::parse(&answer.message).unwrap().file;
+    let file = NtCreateResponse::parse(&answer.message).unwrap().file;
     world.ask(0, &write(file, 0, b"dirty").0);
     assert_eq!(world.answered(), 1);
-    world.send(other, &Create::file("a").message());
+    world.send(other, &Smb1CreateParameters::file("a").message());
     world.run_for(ROUND_TRIP);
     assert_eq!(world.clients[0].unasked.len(), 1);
     assert!(world.clients[other].answered.is_empty(), "it still waits");
@@ -72,7 +73,7 @@ fn a_client_with_its_own_oplock_hears_of_the_break_and_gives_it_back_itself() {
     assert_eq!(world.answered(), 1, "this one is the server's");
     world.send(0, &locking(file, 2, 0));
     let answer = world.wait(other);
-    let theirs = CreateAnswer::parse(&answer.message).unwrap().file;
+    let theirs = NtCreateResponse::parse(&answer.message).unwrap().file;
     assert_eq!(
         world.ask(other, &read(theirs, 0, 100)).data(),
         b"dirty last"
@@ -123,20 +124,20 @@ fn a_second_open_by_the_same_client_sees_what_the_first_wrote() {
 }
 
 /// Opens the file with an oplock of the client's own.
-fn open_with_own(world: &mut World) -> u16 {
-    let create = Create {
+fn open_with_own(world: &mut Smb1World) -> u16 {
+    let create = Smb1CreateParameters {
         flags: 0x02,
-        ..Create::file("a")
+        ..Smb1CreateParameters::file("a")
     };
     let answer = world.ask(0, &create.message());
-    let answer = CreateAnswer::parse(&answer.message).unwrap();
+    let answer = NtCreateResponse::parse(&answer.message).unwrap();
     assert!(answer.has_oplock());
     answer.file
 }
 
 #[test]
 fn a_client_whose_file_id_was_anothers_hears_of_its_own_break() {
-    type End = fn(&mut World, u16);
+    type End = fn(&mut Smb1World, u16);
     let ends: [End; 4] = [
         |world, file| drop(world.ask(0, &chained(&read(file, 0, 0)))),
         |world, _| drop(world.ask(0, &process_exit())),
@@ -158,7 +159,7 @@ fn a_client_whose_file_id_was_anothers_hears_of_its_own_break() {
             }
             assert_eq!(open_with_own(&mut world), file, "it is used again");
             world.run_for(ROUND_TRIP * 2);
-            world.send(other, &Create::file("a").message());
+            world.send(other, &Smb1CreateParameters::file("a").message());
             world.run_for(ROUND_TRIP);
             assert_eq!(world.clients[0].unasked.len(), 1, "{index} {is_early}");
             assert!(world.clients[other].answered.is_empty(), "it waits");
@@ -236,15 +237,15 @@ fn a_break_that_overtakes_the_open_it_is_of_gives_the_oplock_back() {
         let mut world = world(100);
         let other = world.beside();
         if has_other {
-            let create = Create {
+            let create = Smb1CreateParameters {
                 flags: 0x02,
-                ..Create::file("b")
+                ..Smb1CreateParameters::file("b")
             };
             world.ask(0, &create.message());
         }
         world.server_takes = Duration::from_millis(5);
         world.server.breaks_first = true;
-        world.send(0, &Create::file("a").message());
+        world.send(0, &Smb1CreateParameters::file("a").message());
         // The server has opened it, and has not said so.
         world.run_for(ROUND_TRIP / 2 + Duration::from_millis(1));
         let time = world.takes(|world| {
@@ -252,7 +253,7 @@ fn a_break_that_overtakes_the_open_it_is_of_gives_the_oplock_back() {
             world.ask(other, &write(theirs, 0, b"theirs").0);
         });
         assert!(time <= ROUND_TRIP / 2, "{time:?}");
-        let answer = CreateAnswer::parse(&world.wait(0).message).unwrap();
+        let answer = NtCreateResponse::parse(&world.wait(0).message).unwrap();
         assert!(!answer.has_oplock());
         // It may be of an oplock of its own that is not known here, and then it hears.
         assert_eq!(world.clients[0].unasked.len(), usize::from(has_other));
@@ -273,22 +274,22 @@ fn a_word_on_an_open_that_is_no_more_is_not_taken_for_one_on_its_successor() {
     let tick = Duration::from_millis(10);
     // On its way as the server wants the first oplock back, which nobody waits for any more then.
     world.send(0, &close(file));
-    world.send(0, &Create::file("b").message());
+    world.send(0, &Smb1CreateParameters::file("b").message());
     world.run_for(tick * 4);
-    world.send(first, &Create::file("a").message());
+    world.send(first, &Smb1CreateParameters::file("a").message());
     world.server.disconnect(first);
     world.run_for(tick);
     assert_eq!(world.wait(0).header.status, 0);
-    let answer = CreateAnswer::parse(&world.wait(0).message).unwrap();
+    let answer = NtCreateResponse::parse(&world.wait(0).message).unwrap();
     assert_eq!(answer.file, file, "it is used again");
     world.run_for(tick * 3);
-    world.send(second, &Create::file("b").message());
+    world.send(second, &Smb1CreateParameters::file("b").message());
     world.run_for(tick * 2);
     // The near half has said that it has stopped for the first, and goes on with the second.
     world.ask(0, &write(file, 0, b"ours").0);
     assert_eq!(world.answered(), 1);
     assert!(world.clients[second].answered.is_empty(), "it waits");
-    let theirs = CreateAnswer::parse(&world.wait(second).message)
+    let theirs = NtCreateResponse::parse(&world.wait(second).message)
         .unwrap()
         .file;
     assert_eq!(world.ask(second, &read(theirs, 0, 9)).data(), b"ours");

@@ -1,15 +1,15 @@
 //! Which of the two a flow speaks, and what is let go.
 
 use super::{DELAY, world};
-use crate::smb::nt1::frames::Frame;
-use crate::smb::nt1::testing::world::World;
+use crate::smb::nt1::frames::Smb1HalfFrame;
+use crate::smb::nt1::testing::world::Smb1World;
 use crate::smb::nt1::testing::{
     close, framed, header, negotiate, pipes_connect, read, session_setup, tree_connect, write,
 };
 use crate::smb::nt1::wire::header::command;
 use crate::smb::reasons;
-use crate::smb::{Consistency, Settings};
-use crate::{Input, LettingGo, ReasonCode};
+use crate::smb::{ConsistencyMode, SmbSettings};
+use crate::{AcceleratorInput, LettingGo, ReasonCode};
 
 const SIGNED: LettingGo = LettingGo::LetGo {
     reason: reasons::SIGNED_BY_SMB1,
@@ -24,7 +24,7 @@ fn signed(message: &[u8]) -> Vec<u8> {
 #[test]
 fn an_answer_in_smb2_leaves_the_flow_to_smb2() {
     for piece in [1, 3, usize::MAX] {
-        let mut world = World::new(DELAY);
+        let mut world = Smb1World::new(DELAY);
         world.piece = piece;
         world.server.speaks_smb2 = true;
         world.send(0, &negotiate());
@@ -38,7 +38,7 @@ fn an_answer_in_smb2_leaves_the_flow_to_smb2() {
 #[test]
 fn a_session_is_set_up_in_pieces_of_any_size() {
     for piece in [1, 2, 7, 33] {
-        let mut world = World::new(DELAY);
+        let mut world = Smb1World::new(DELAY);
         world.piece = piece;
         world.set_up(0);
         let file = world.open(0, "a");
@@ -52,7 +52,7 @@ fn a_session_is_set_up_in_pieces_of_any_size() {
 
 #[test]
 fn until_a_file_is_opened_every_byte_passes_as_it_came() {
-    let mut world = World::new(DELAY);
+    let mut world = Smb1World::new(DELAY);
     world.clients[0].said = Some(Vec::new());
     world.set_up(0);
     let said = world.clients[0].said.take().expect("it was to be kept");
@@ -72,7 +72,7 @@ fn a_pipe_leaves_the_flow_free_to_be_let_go() {
 
 #[test]
 fn a_server_that_demands_signatures_is_let_go() {
-    let mut world = World::new(DELAY);
+    let mut world = Smb1World::new(DELAY);
     world.server.requires_signatures = true;
     world.ask(0, &negotiate());
     assert_eq!(world.let_go, Some(SIGNED));
@@ -86,7 +86,7 @@ fn a_server_that_demands_signatures_is_let_go() {
 
 #[test]
 fn a_client_that_signs_is_let_go_and_its_bytes_pass_as_they_came() {
-    let mut world = World::new(DELAY);
+    let mut world = Smb1World::new(DELAY);
     world.ask(0, &negotiate());
     world.server.bytes.clear();
     world.piece = 5;
@@ -112,7 +112,7 @@ fn a_signature_behind_the_first_file_ends_the_flow() {
 fn raw_mode_is_let_go_before_and_ends_the_flow_behind_the_first_file() {
     let reason = ReasonCode::UNSUPPORTED;
     let raw = header(0x1a).alone();
-    let mut early = World::new(DELAY);
+    let mut early = Smb1World::new(DELAY);
     early.set_up(0);
     early.server.bytes.clear();
     early.piece = 3;
@@ -139,11 +139,11 @@ fn what_is_no_message_ends_a_flow_that_was_altered_and_passes_in_another() {
 
 #[test]
 fn switched_off_nothing_is_answered() {
-    let settings = Settings {
-        consistency: Consistency::Off,
-        ..Settings::STRICT
+    let settings = SmbSettings {
+        consistency: ConsistencyMode::Off,
+        ..SmbSettings::STRICT
     };
-    let mut world = World::with_settings(DELAY, settings);
+    let mut world = Smb1World::with_settings(DELAY, settings);
     world.set_up(0);
     let file = world.open(0, "a");
     world.ask(0, &write(file, 0, b"data").0);
@@ -154,13 +154,13 @@ fn switched_off_nothing_is_answered() {
 /// It would answer longer READs than the server.
 #[test]
 fn a_near_half_of_the_first_version_is_served_nothing_and_its_bytes_pass() {
-    let mut world = World::new(DELAY);
+    let mut world = Smb1World::new(DELAY);
     world.server.files.insert("a".to_owned(), vec![7; 3_000]);
     world.ask(0, &negotiate());
-    let speaks = Frame::Speaks { version: 1 };
+    let speaks = Smb1HalfFrame::Speaks { version: 1 };
     // Behind the word of the near half that is there.
     world.run_for(super::ROUND_TRIP);
-    world.tell(1, Input::Wan(speaks.emit()));
+    world.tell(1, AcceleratorInput::Wan(speaks.emit()));
     world.clients[0].user = world.ask(0, &session_setup()).header.user;
     world.clients[0].tree = world.ask(0, &tree_connect()).header.tree;
     let reason = ReasonCode::UNSUPPORTED;

@@ -4,16 +4,16 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use vocab::Random;
+use vocab::SeededRandom;
 
 use super::DELAY;
 use crate::smb::nt1::testing::server::LOCK_CONFLICT;
-use crate::smb::nt1::testing::world::World;
+use crate::smb::nt1::testing::world::Smb1World;
 use crate::smb::nt1::testing::{
-    Create, chained, close, flush, lock_ranges, locking, process_exit, query_file, read, seek,
-    set_size, tell, write,
+    Smb1CreateParameters, chained, close, flush, lock_ranges, locking, process_exit, query_file,
+    read, seek, set_size, tell, write,
 };
-use crate::smb::nt1::wire::create::CreateAnswer;
+use crate::smb::nt1::wire::create::NtCreateResponse;
 use crate::smb::nt1::wire::header::command;
 use crate::smb::wire::u32_at;
 
@@ -23,39 +23,39 @@ const RUNS: u64 = 100;
 
 /// An open, and where its client has left both positions.
 #[derive(Clone, Copy)]
-struct Open {
+struct Smb1ModelOpen {
     file: u16,
     name: &'static str,
     position: u64,
-    told: u64,
+    reported: u64,
     is_own: bool,
 }
 
-struct Model {
-    world: World,
-    chance: Random,
+struct Smb1Model {
+    world: Smb1World,
+    random: SeededRandom,
     files: BTreeMap<&'static str, Vec<u8>>,
     /// By client.
-    opens: [Vec<Open>; 2],
+    opens: [Vec<Smb1ModelOpen>; 2],
     /// Files ids whose oplocks the server wanted back, and that the first client did not know.
     early_breaks: Vec<u16>,
 }
 
-impl Model {
+impl Smb1Model {
     fn new(seed: u64) -> Self {
-        let mut chance = Random::from_seed(seed);
-        let mut world = World::new(DELAY);
+        let mut chance = SeededRandom::from_seed(seed);
+        let mut world = Smb1World::new(DELAY);
         world.piece = [usize::MAX, 40, 1_000][below(&mut chance, 3)];
         world.server_takes = Duration::from_millis([0, 1, 30][below(&mut chance, 3)]);
         world.clients[0].has_one_mid = below(&mut chance, 2) == 0;
         if below(&mut chance, 2) == 0 {
-            world.server.disorder = Some(Random::from_seed(seed));
+            world.server.disorder = Some(SeededRandom::from_seed(seed));
         }
         world.set_up(0);
         world.beside();
         Self {
             world,
-            chance,
+            random: chance,
             files: BTreeMap::new(),
             opens: [Vec::new(), Vec::new()],
             early_breaks: Vec::new(),
@@ -63,7 +63,7 @@ impl Model {
     }
 
     fn below(&mut self, limit: usize) -> usize {
-        below(&mut self.chance, limit)
+        below(&mut self.random, limit)
     }
 
     fn step(&mut self) {
@@ -143,10 +143,10 @@ impl Model {
     fn open(&mut self, who: usize) {
         let name = NAMES[self.below(NAMES.len())];
         let is_own = who == 0 && self.below(3) == 0;
-        let create = Create {
+        let create = Smb1CreateParameters {
             flags: if is_own { 2 } else { 0 },
             disposition: if self.below(6) == 0 { 5 } else { 3 },
-            ..Create::file(name)
+            ..Smb1CreateParameters::file(name)
         };
         self.world.send(who, &create.message());
         // Its own oplock may be in its way, which it gives back.
@@ -161,14 +161,14 @@ impl Model {
         if create.disposition == 5 {
             self.files.insert(name, Vec::new());
         }
-        let answer = CreateAnswer::parse(&answer.message).expect("it opens");
+        let answer = NtCreateResponse::parse(&answer.message).expect("it opens");
         assert_eq!(answer.size, self.files[name].len() as u64);
         assert!(is_own || !answer.has_oplock());
-        self.opens[who].push(Open {
+        self.opens[who].push(Smb1ModelOpen {
             file: answer.file,
             name,
             position: 0,
-            told: 0,
+            reported: 0,
             is_own,
         });
         if is_own && self.early_breaks.contains(&answer.file) {
@@ -221,7 +221,7 @@ impl Model {
         // Which was the last is the server's to know.
         let position = open.position as i32;
         self.world.ask(who, &seek(open.file, 0, position));
-        self.world.ask(who, &tell(open.file, open.told));
+        self.world.ask(who, &tell(open.file, open.reported));
     }
 
     /// Two processes lock a part each with one request, and both read and write both.
@@ -252,7 +252,7 @@ impl Model {
                     let [start, end] = [at, at + 16].map(|at| contents.len().min(at as usize));
                     assert_eq!(answer.data(), &contents[start..end]);
                     let position = u64::from(at) + (end - start) as u64;
-                    self.opens[who][index].told = position;
+                    self.opens[who][index].reported = position;
                     self.opens[who][index].position = position;
                 }
                 answer.header.status
@@ -282,11 +282,15 @@ impl Model {
         let by = self.below(40) as i32;
         let to = self.below(3_000) as u64;
         let (message, position, told) = match self.below(5) {
-            0 => (seek(open.file, 0, by), by as u64, open.told),
-            1 => (seek(open.file, 1, by), open.position + by as u64, open.told),
-            2 => (seek(open.file, 2, by), size + by as u64, open.told),
+            0 => (seek(open.file, 0, by), by as u64, open.reported),
+            1 => (
+                seek(open.file, 1, by),
+                open.position + by as u64,
+                open.reported,
+            ),
+            2 => (seek(open.file, 2, by), size + by as u64, open.reported),
             3 => (tell(open.file, to), open.position, to),
-            _ => (query_file(open.file, 1_014), open.position, open.told),
+            _ => (query_file(open.file, 1_014), open.position, open.reported),
         };
         let answer = self.world.ask(who, &message);
         assert_eq!(answer.header.status, 0);
@@ -301,7 +305,7 @@ impl Model {
             _ => {}
         }
         self.opens[who][index].position = position;
-        self.opens[who][index].told = told;
+        self.opens[who][index].reported = told;
     }
 
     fn read(&mut self, who: usize, index: usize, at: u64, length: u32) {
@@ -313,7 +317,7 @@ impl Model {
         assert_eq!(answer.data(), &contents[start..end]);
         let open = &mut self.opens[who][index];
         open.position = at + (end - start) as u64;
-        open.told = open.position;
+        open.reported = open.position;
     }
 
     /// The client behind the pair gives back the oplocks of its own that were broken.
@@ -333,7 +337,7 @@ impl Model {
     }
 }
 
-fn below(chance: &mut Random, limit: usize) -> usize {
+fn below(chance: &mut SeededRandom, limit: usize) -> usize {
     chance.below(limit as u64) as usize
 }
 
@@ -341,7 +345,7 @@ fn below(chance: &mut Random, limit: usize) -> usize {
 fn no_client_is_told_what_the_files_do_not_hold() {
     let mut helped = 0;
     for seed in 0..RUNS {
-        let mut model = Model::new(seed);
+        let mut model = Smb1Model::new(seed);
         for _ in 0..STEPS {
             model.step();
         }

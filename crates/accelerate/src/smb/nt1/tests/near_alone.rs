@@ -1,22 +1,22 @@
 //! The near half by itself, told what no far half says in the world of the other tests.
 
 use bytes::Bytes;
-use vocab::{Segment, SegmentKind, Time};
+use vocab::{FlowSegment, SegmentKind, Time};
 
-use crate::smb::nt1::frames::{Frame, Licence, VERSION};
-use crate::smb::nt1::near::Near;
+use crate::smb::nt1::frames::{Smb1HalfFrame, Smb1OpenLicence, VERSION};
+use crate::smb::nt1::near::Smb1NearHalf;
 use crate::smb::nt1::testing::{framed, read, write};
-use crate::{Accelerator, Input, Output};
+use crate::{AcceleratorHalf, AcceleratorInput, AcceleratorOutput};
 
-fn tell(near: &mut Near, frame: &Frame) {
-    near.handle(Time::ZERO, Input::Wan(frame.emit()));
+fn tell(near: &mut Smb1NearHalf, frame: &Smb1HalfFrame) {
+    near.handle(Time::ZERO, AcceleratorInput::Wan(frame.emit()));
 }
 
 /// What is sent to the client.
-fn said(near: &mut Near) -> Vec<u8> {
+fn said(near: &mut Smb1NearHalf) -> Vec<u8> {
     let outputs = std::iter::from_fn(|| near.poll_output());
     let bytes = outputs.filter_map(|output| match output {
-        Output::ToLan(bytes) => Some(bytes),
+        AcceleratorOutput::ToLan(bytes) => Some(bytes),
         _ => None,
     });
     bytes.collect::<Vec<_>>().concat()
@@ -24,9 +24,9 @@ fn said(near: &mut Near) -> Vec<u8> {
 
 /// A block of file 5 comes ahead of its READ, which was asked before or behind a second open with that id.
 fn said_with_a_second_open(is_asked_before: bool) -> Vec<u8> {
-    let mut near = Near::new();
-    tell(&mut near, &Frame::Engaged { version: VERSION });
-    let licence = Frame::Licence(Licence {
+    let mut near = Smb1NearHalf::new();
+    tell(&mut near, &Smb1HalfFrame::Engaged { version: VERSION });
+    let licence = Smb1HalfFrame::Licence(Smb1OpenLicence {
         file: 5,
         user: 0,
         tree: 0,
@@ -35,9 +35,9 @@ fn said_with_a_second_open(is_asked_before: bool) -> Vec<u8> {
         longest: 1_000,
     });
     tell(&mut near, &licence);
-    let ask = |near: &mut Near| {
+    let ask = |near: &mut Smb1NearHalf| {
         let message = framed(&read(5, 0, 4));
-        near.handle(Time::ZERO, Input::Lan(message.into()));
+        near.handle(Time::ZERO, AcceleratorInput::Lan(message.into()));
     };
     if is_asked_before {
         ask(&mut near);
@@ -46,16 +46,16 @@ fn said_with_a_second_open(is_asked_before: bool) -> Vec<u8> {
     if !is_asked_before {
         ask(&mut near);
     }
-    tell(&mut near, &Frame::Heard { number: 1 });
-    let ahead = Frame::Ahead {
+    tell(&mut near, &Smb1HalfFrame::Heard { number: 1 });
+    let ahead = Smb1HalfFrame::Ahead {
         file: 5,
         position: 9,
         offset: 0,
         length: 4,
     };
     tell(&mut near, &ahead);
-    let data = Segment::payload(Bytes::from_static(b"data"));
-    near.handle(Time::ZERO, Input::Wan(data));
+    let data = FlowSegment::payload(Bytes::from_static(b"data"));
+    near.handle(Time::ZERO, AcceleratorInput::Wan(data));
     said(&mut near)
 }
 
@@ -66,16 +66,16 @@ fn a_read_of_one_file_is_not_answered_by_another_with_its_id() {
 }
 
 /// What both sides are told: bytes for the client, and frames for the far half.
-fn heard(near: &mut Near) -> (Vec<u8>, Vec<Frame>) {
+fn heard(near: &mut Smb1NearHalf) -> (Vec<u8>, Vec<Smb1HalfFrame>) {
     let (mut said, mut frames) = (Vec::new(), Vec::new());
     while let Some(output) = near.poll_output() {
         match output {
-            Output::ToLan(bytes) => said.extend(bytes),
-            Output::ToWan(segment) if segment.kind == SegmentKind::Frame => {
-                let frame = Frame::parse(&segment.bytes).expect("it is whole");
+            AcceleratorOutput::ToLan(bytes) => said.extend(bytes),
+            AcceleratorOutput::ToWan(segment) if segment.kind == SegmentKind::Frame => {
+                let frame = Smb1HalfFrame::parse(&segment.bytes).expect("it is whole");
                 frames.extend(frame);
             }
-            Output::LettingGo(letting_go) => panic!("{letting_go:?}"),
+            AcceleratorOutput::LettingGo(letting_go) => panic!("{letting_go:?}"),
             _ => {}
         }
     }
@@ -85,9 +85,9 @@ fn heard(near: &mut Near) -> (Vec<u8>, Vec<Frame>) {
 /// Its far half counts on all of its READs, and does not say how long they may be.
 #[test]
 fn a_far_half_of_the_first_version_is_asked_again_for_what_it_read_ahead() {
-    let mut near = Near::new();
-    tell(&mut near, &Frame::Engaged { version: 1 });
-    let licence = Frame::Licence(Licence {
+    let mut near = Smb1NearHalf::new();
+    tell(&mut near, &Smb1HalfFrame::Engaged { version: 1 });
+    let licence = Smb1HalfFrame::Licence(Smb1OpenLicence {
         file: 5,
         user: 0,
         tree: 0,
@@ -97,27 +97,30 @@ fn a_far_half_of_the_first_version_is_asked_again_for_what_it_read_ahead() {
     });
     let licence = licence.emit().bytes;
     let first = licence.slice(..licence.len() - 4);
-    near.handle(Time::ZERO, Input::Wan(Segment::frame(first)));
+    near.handle(Time::ZERO, AcceleratorInput::Wan(FlowSegment::frame(first)));
     let asked = read(5, 0, 4);
-    near.handle(Time::ZERO, Input::Lan(framed(&asked).into()));
-    tell(&mut near, &Frame::Heard { number: 1 });
+    near.handle(Time::ZERO, AcceleratorInput::Lan(framed(&asked).into()));
+    tell(&mut near, &Smb1HalfFrame::Heard { number: 1 });
     let (position, offset) = (2, 0);
-    let ahead = Frame::Ahead {
+    let ahead = Smb1HalfFrame::Ahead {
         file: 5,
         position,
         offset,
         length: 4,
     };
     tell(&mut near, &ahead);
-    let data = Segment::payload(Bytes::from_static(b"data"));
-    near.handle(Time::ZERO, Input::Wan(data));
-    tell(&mut near, &Frame::Settled { position });
+    let data = FlowSegment::payload(Bytes::from_static(b"data"));
+    near.handle(Time::ZERO, AcceleratorInput::Wan(data));
+    tell(&mut near, &Smb1HalfFrame::Settled { position });
     let (said, frames) = heard(&mut near);
     assert_eq!(said, b"");
     let message = asked.into();
-    assert_eq!(frames.last(), Some(&Frame::Again { position, message }));
+    assert_eq!(
+        frames.last(),
+        Some(&Smb1HalfFrame::Again { position, message })
+    );
     // WRITEs are what they were.
     let written = framed(&write(5, 0, b"data").0);
-    near.handle(Time::ZERO, Input::Lan(written.into()));
+    near.handle(Time::ZERO, AcceleratorInput::Lan(written.into()));
     assert_ne!(heard(&mut near).0, b"");
 }

@@ -2,26 +2,26 @@
 
 use std::time::Duration;
 
-use vocab::Random;
+use vocab::SeededRandom;
 
 use super::{ROUND_TRIP, contents, world};
 use crate::smb::far::read_ahead::looks;
 use crate::smb::nt1::testing::server::{INVALID_HANDLE, LOCK_CONFLICT};
-use crate::smb::nt1::testing::world::World;
+use crate::smb::nt1::testing::world::Smb1World;
 use crate::smb::nt1::testing::{
-    Create, chained, close, echo, find_first, header, lock_ranges, locking, negotiate,
-    process_exit, query_file, read, read_old, seek, session_setup, set_size, set_size_by_name,
-    tell, tree_connect, tree_disconnect, write,
+    Smb1CreateParameters, chained, close, echo, find_first, header, lock_ranges, locking,
+    negotiate, process_exit, query_file, read, read_old, seek, session_setup, set_size,
+    set_size_by_name, tell, tree_connect, tree_disconnect, write,
 };
 use crate::smb::nt1::wire::WORDS_AT;
-use crate::smb::nt1::wire::create::CreateAnswer;
+use crate::smb::nt1::wire::create::NtCreateResponse;
 use crate::smb::nt1::wire::header::command;
 use crate::smb::wire::u32_at;
 
 const BLOCK: u32 = 60_000;
 
 /// Reads a file of this length to its end, a block at a time.
-fn read_all(world: &mut World, file: u16, length: usize) -> Vec<u8> {
+fn read_all(world: &mut Smb1World, file: u16, length: usize) -> Vec<u8> {
     let mut whole = Vec::new();
     while whole.len() <= length {
         let answer = world.ask(0, &read(file, whole.len() as u64, BLOCK));
@@ -57,12 +57,12 @@ fn a_serial_reader_waits_for_a_few_round_trips_and_reads_every_byte() {
 #[test]
 fn a_small_file_that_is_opened_to_be_read_comes_with_its_open() {
     let mut world = world(10_000);
-    let create = Create {
+    let create = Smb1CreateParameters {
         access: 0x0002_0089,
-        ..Create::file("a")
+        ..Smb1CreateParameters::file("a")
     };
     let answer = world.ask(0, &create.message());
-    let file = CreateAnswer::parse(&answer.message).unwrap().file;
+    let file = NtCreateResponse::parse(&answer.message).unwrap().file;
     let time = world.takes(|world| {
         assert!(world.ask(0, &read(file, 0, 65_000)).data() == contents(10_000));
         assert!(world.ask(0, &read(file, 10_000, 65_000)).data().is_empty());
@@ -81,11 +81,11 @@ fn a_file_that_may_be_written_is_not_read_before_its_client_reads() {
 #[test]
 fn a_client_is_not_told_of_the_oplock_and_one_that_asks_keeps_its_own() {
     let mut world = world(100);
-    let answer = world.ask(0, &Create::file("a").message());
+    let answer = world.ask(0, &Smb1CreateParameters::file("a").message());
     assert_eq!(answer.message[37], 0, "it asked for none");
-    let create = Create {
+    let create = Smb1CreateParameters {
         flags: 0x06,
-        ..Create::file("b")
+        ..Smb1CreateParameters::file("b")
     };
     let answer = world.ask(0, &create.message());
     assert_eq!(answer.message[37], 2, "it asked for a batch oplock");
@@ -101,7 +101,7 @@ fn a_server_that_gives_less_than_asked_for_is_at_no_files_end() {
 
 #[test]
 fn an_answer_here_is_no_longer_than_the_servers_would_be() {
-    let mut world = World::new(super::DELAY);
+    let mut world = Smb1World::new(super::DELAY);
     world.server.has_short_reads = true;
     world.server.files.insert("a".to_owned(), contents(500_000));
     world.set_up(0);
@@ -168,7 +168,7 @@ fn a_position_that_the_client_has_sought_stays_beside_what_is_read_ahead() {
     for offset in [0, 60_000, 120_000, 180_000, 240_000] {
         world.ask(0, &read(file, offset, BLOCK));
     }
-    let sought = |world: &mut World, from, by| {
+    let sought = |world: &mut Smb1World, from, by| {
         let answer = world.ask(0, &seek(file, from, by));
         world.server.heard.clear();
         world.run_for(ROUND_TRIP * 5);
@@ -182,7 +182,7 @@ fn a_position_that_the_client_has_sought_stays_beside_what_is_read_ahead() {
         Ok(500)
     );
     // The other position is where the last READ has left it.
-    let told = |world: &mut World| {
+    let told = |world: &mut Smb1World| {
         let answer = world.ask(0, &query_file(file, 1_014)).message;
         u64::from_le_bytes(answer[answer.len() - 8..].try_into().unwrap())
     };
@@ -303,9 +303,11 @@ fn nothing_is_read_ahead_beside_what_may_change_any_file() {
 #[test]
 fn where_a_file_ends_is_not_certain_beside_what_changes_it_as_it_is_opened() {
     let mut world = world(100);
-    world.send(0, &Create::file("a").message());
+    world.send(0, &Smb1CreateParameters::file("a").message());
     world.send(0, &set_size_by_name("a", 1_000));
-    let file = CreateAnswer::parse(&world.wait(0).message).unwrap().file;
+    let file = NtCreateResponse::parse(&world.wait(0).message)
+        .unwrap()
+        .file;
     assert_eq!(world.wait(0).header.status, 0);
     assert_eq!(world.ask(0, &read(file, 100, 50)).data(), [0; 50]);
 }
@@ -315,16 +317,16 @@ fn where_a_file_ends_is_not_certain_beside_what_the_server_may_do_later() {
     let mut world = world(100);
     world.server.creates_first = true;
     world.server_takes = Duration::from_millis(5);
-    world.server.disorder = Some(Random::from_seed(1));
+    world.server.disorder = Some(SeededRandom::from_seed(1));
     let resized = world.send(0, &set_size_by_name("a", 1_000));
-    let opened = world.send(0, &Create::file("a").message());
+    let opened = world.send(0, &Smb1CreateParameters::file("a").message());
     let mut file = 0;
     for _ in 0..2 {
         let answer = world.wait(0);
         assert_eq!(answer.header.status, 0);
         assert!([resized, opened].contains(&answer.header.mid));
         if answer.header.mid == opened {
-            let create = CreateAnswer::parse(&answer.message).unwrap();
+            let create = NtCreateResponse::parse(&answer.message).unwrap();
             assert_eq!(create.size, 100, "it was opened first");
             file = create.file;
         }
@@ -336,9 +338,11 @@ fn where_a_file_ends_is_not_certain_beside_what_the_server_may_do_later() {
 fn an_open_that_ends_as_it_begins_is_not_served() {
     for end in [process_exit(), tree_disconnect()] {
         let mut world = world(100);
-        world.send(0, &Create::file("a").message());
+        world.send(0, &Smb1CreateParameters::file("a").message());
         world.send(0, &end);
-        let file = CreateAnswer::parse(&world.wait(0).message).unwrap().file;
+        let file = NtCreateResponse::parse(&world.wait(0).message)
+            .unwrap()
+            .file;
         // It is not the near half's to answer while the other answer is on its way, either.
         let before = world.answered();
         world.send(0, &write(file, 0, b"lost").0);
@@ -387,7 +391,7 @@ fn a_read_that_another_process_may_not_do_moves_no_position() {
 
 #[test]
 fn a_large_read_is_one_only_if_its_client_says_so() {
-    let mut world = World::new(super::DELAY);
+    let mut world = Smb1World::new(super::DELAY);
     world.server.files.insert("a".to_owned(), contents(500_000));
     world.server.ignores_high_lengths = true;
     world.ask(0, &negotiate());
@@ -446,7 +450,7 @@ fn a_message_costs_no_more_than_a_look_at_each_open_though_many_want_more_read_a
         files.push(world.open(0, &name));
     }
     world.run_for(Duration::from_secs(1));
-    let looks_at_echoes = |world: &mut World| {
+    let looks_at_echoes = |world: &mut Smb1World| {
         looks::take();
         for _ in 0..10 {
             world.ask(0, &echo(1));

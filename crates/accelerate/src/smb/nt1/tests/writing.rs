@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::{ROUND_TRIP, contents, world};
 use crate::smb::nt1::testing::server::{DISK_FULL, MPX};
 use crate::smb::nt1::testing::{
-    Create, close, flush, locking, open_andx, query_file, set_size, set_size_in_parts,
-    tree_disconnect, write,
+    Smb1CreateParameters, close, flush, locking, open_andx, query_file, set_size,
+    set_size_in_parts, tree_disconnect, write,
 };
 use crate::smb::nt1::wire::header::command;
 
@@ -140,9 +140,9 @@ fn what_asks_for_more_care_is_the_servers() {
     world.ask(0, &locking(file, 1, 1));
     world.ask(0, &write(file, 0, b"shared lock").0);
     assert_eq!(world.answered(), 0);
-    let create = Create {
+    let create = Smb1CreateParameters {
         options: 0x42,
-        ..Create::file("b")
+        ..Smb1CreateParameters::file("b")
     };
     world.ask(0, &create.message());
     world.ask(0, &write(file + 1, 0, b"write-through open").0);

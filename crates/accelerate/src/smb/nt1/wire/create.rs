@@ -32,13 +32,13 @@ const OPTIONS_NOT_SERVED: u32 = 0x0000_0001 // FILE_DIRECTORY_FILE
 
 /// A request to open a file, alone in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CreateRequest {
+pub(crate) struct NtCreateRequest {
     flags: u32,
     access: u32,
     options: u32,
 }
 
-impl CreateRequest {
+impl NtCreateRequest {
     /// Reads one.
     ///
     /// # Errors
@@ -129,7 +129,7 @@ fn transaction_opened(message: &[u8]) -> Option<usize> {
 
 /// The answer to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CreateAnswer {
+pub(crate) struct NtCreateResponse {
     level: u8,
     pub(crate) file: u16,
     pub(crate) size: u64,
@@ -137,7 +137,7 @@ pub(crate) struct CreateAnswer {
     is_directory: bool,
 }
 
-impl CreateAnswer {
+impl NtCreateResponse {
     /// Reads one. It has 34 words, with an extended answer 42, or 50 as some servers count them.
     ///
     /// # Errors

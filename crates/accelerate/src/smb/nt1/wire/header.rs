@@ -73,7 +73,7 @@ const NO_SIGNATURE_YET: [u8; 8] = *b"BSRSPYL ";
 
 /// See the head of this file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Header {
+pub(crate) struct Smb1Header {
     pub(crate) command: u8,
     /// As it stands there; its form depends on [`flag2::NT_STATUS`].
     pub(crate) status: u32,
@@ -87,7 +87,7 @@ pub(crate) struct Header {
     pub(crate) mid: u16,
 }
 
-impl Header {
+impl Smb1Header {
     /// Reads one.
     ///
     /// # Errors
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn a_header_reads_back_as_written_and_a_cut_one_is_an_error() {
-        let header = Header {
+        let header = Smb1Header {
             command: command::READ,
             status: 0xc000_0022,
             flags: 0x98,
@@ -205,9 +205,9 @@ mod tests {
             mid: 65_534,
         };
         let bytes = header.emit();
-        assert_eq!(Header::parse(&bytes), Ok(header));
+        assert_eq!(Smb1Header::parse(&bytes), Ok(header));
         for cut in 0..bytes.len() {
-            assert_eq!(Header::parse(&bytes[..cut]), Err(WireError::Truncated));
+            assert_eq!(Smb1Header::parse(&bytes[..cut]), Err(WireError::Truncated));
         }
         assert!(header.is_signed());
         assert!(!header.answer().is_signed());
@@ -219,6 +219,6 @@ mod tests {
         let mut bytes = [0; LENGTH];
         bytes[..4].copy_from_slice(&MAGIC);
         bytes[14..22].copy_from_slice(b"BSRSPYL ");
-        assert!(!Header::parse(&bytes).unwrap().is_signed());
+        assert!(!Smb1Header::parse(&bytes).unwrap().is_signed());
     }
 }

@@ -1,7 +1,7 @@
 //! What the server says of the connection ([MS-CIFS] §2.2.4.52.2, NEGOTIATE Response; [MS-SMB]
 //! §2.2.4.5.2).
 
-use super::set_up::{LARGE_READS, Takes};
+use super::set_up::{ClientCapabilities, LARGE_READS};
 use super::transfer::{LONGEST_ANSWERED, READ_DATA_AT};
 use super::{WORDS_AT, WireError, expect_words, u8_at, u16_at, u32_at};
 
@@ -13,7 +13,7 @@ const NT_SMBS: u32 = 0x0000_0010;
 
 /// The answer of a server that speaks NT LM 0.12; other dialects answer with fewer words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NegotiateAnswer {
+pub(crate) struct Smb1NegotiateResponse {
     pub(crate) requires_signatures: bool,
     /// How many requests may be under way.
     pub(crate) mpx_count: u16,
@@ -22,7 +22,7 @@ pub(crate) struct NegotiateAnswer {
     capabilities: u32,
 }
 
-impl NegotiateAnswer {
+impl Smb1NegotiateResponse {
     /// Reads one.
     ///
     /// # Errors
@@ -44,7 +44,7 @@ impl NegotiateAnswer {
 
     /// The longest READ of ours that it answers in full: with CAP_LARGE_READX by the field ([MS-SMB]
     /// §2.2.4.2.1), else by its own buffer and the client's.
-    pub(crate) fn read_max(&self, client: Takes) -> u32 {
+    pub(crate) fn read_max(&self, client: ClientCapabilities) -> u32 {
         let by_buffer = self.buffer_size.saturating_sub(READ_DATA_AT as u32);
         let by_field = match self.capabilities & LARGE_READS {
             0 => by_buffer,
@@ -58,7 +58,7 @@ impl NegotiateAnswer {
     /// The longest READ of the client's that it answers in full. With the server's CAP_LARGE_READX the client's
     /// buffer bounds other answers alone: Windows XP reads 60 kB with one of 4 KiB. What stands above a READ's 16
     /// bits of length is a part of it only where both have that bit (servers differ where the client has not).
-    pub(crate) fn longest_answered(&self, client: Takes) -> u32 {
+    pub(crate) fn longest_answered(&self, client: ClientCapabilities) -> u32 {
         match (self.capabilities & LARGE_READS, client.is_large) {
             (0, _) => u32::from(client.buffer).saturating_sub(READ_DATA_AT as u32),
             (_, false) => u32::from(u16::MAX),

@@ -1,7 +1,7 @@
 //! LOCKING_ANDX ([MS-CIFS] §2.2.4.32): byte-range locks, and with a bit of its own the break of an oplock
 //! and its giving back.
 
-use super::header::{END_OF_CHAIN, Header, UNASKED, command};
+use super::header::{END_OF_CHAIN, Smb1Header, UNASKED, command};
 use super::{WORDS_AT, WireError, expect_unchained, expect_words, u8_at, u16_at, u32_at};
 
 /// Bits of TypeOfLock: the locks are shared; an oplock is broken or given back.
@@ -12,7 +12,7 @@ const LARGE_FILES: u8 = 0x10;
 
 /// One alone in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Locking {
+pub(crate) struct LockingRequest {
     pub(crate) file: u16,
     kind: u8,
     unlocks: u16,
@@ -21,7 +21,7 @@ pub(crate) struct Locking {
     process: Option<u16>,
 }
 
-impl Locking {
+impl LockingRequest {
     /// Reads one.
     ///
     /// # Errors
@@ -79,16 +79,16 @@ impl Locking {
 }
 
 /// Whether a message of the server's breaks an oplock, and of which file.
-pub(crate) fn broken(header: &Header, message: &[u8]) -> Option<u16> {
+pub(crate) fn broken(header: &Smb1Header, message: &[u8]) -> Option<u16> {
     if header.command != command::LOCKING || header.mid != UNASKED {
         return None;
     }
-    let locking = Locking::parse(message).ok()?;
+    let locking = LockingRequest::parse(message).ok()?;
     locking.releases().then_some(locking.file)
 }
 
 /// The whole message with which an oplock is given back, to none.
-pub(crate) fn release(header: &Header, file: u16) -> Vec<u8> {
+pub(crate) fn release(header: &Smb1Header, file: u16) -> Vec<u8> {
     let mut message = header.like(command::LOCKING).emit().to_vec();
     message.push(8);
     message.extend(END_OF_CHAIN);
@@ -107,16 +107,16 @@ mod tests {
     #[test]
     fn what_gives_an_oplock_back_reads_as_such_and_is_not_answered() {
         let message = release(&header(command::LOCKING), 0x1234);
-        let locking = Locking::parse(&message).unwrap();
+        let locking = LockingRequest::parse(&message).unwrap();
         assert_eq!(locking.file, 0x1234);
         assert!(locking.releases() && locking.is_without_answer());
         assert!(!locking.may_lock_shared());
-        assert!(Locking::begins_without_answer(&message));
-        assert!(Locking::begins_without_answer(&chained(&message)));
-        assert!(!Locking::begins_without_answer(&locking_of(5, 2, 1)));
-        assert!(!Locking::begins_without_answer(&locking_of(5, 0, 0)));
+        assert!(LockingRequest::begins_without_answer(&message));
+        assert!(LockingRequest::begins_without_answer(&chained(&message)));
+        assert!(!LockingRequest::begins_without_answer(&locking_of(5, 2, 1)));
+        assert!(!LockingRequest::begins_without_answer(&locking_of(5, 0, 0)));
         for cut in 0..message.len() {
-            assert!(Locking::parse(&message[..cut]).is_err());
+            assert!(LockingRequest::parse(&message[..cut]).is_err());
         }
     }
 
@@ -125,7 +125,7 @@ mod tests {
         let asked = header(command::LOCKING);
         let message = release(&asked, 5);
         assert_eq!(broken(&asked, &message), None);
-        let unasked = Header {
+        let unasked = Smb1Header {
             mid: UNASKED,
             ..asked
         };

@@ -4,7 +4,7 @@
 //!
 //! A READ moves both, a WRITE and a SEEK the first alone (Samba 4.17, and smbtorture's `raw.seek`).
 
-use super::header::{Header, command};
+use super::header::{Smb1Header, command};
 use super::{WORDS_AT, WireError, expect_words, u16_at, u32_at, u64_at};
 
 /// FilePositionInformation among the levels.
@@ -15,13 +15,13 @@ const LEVEL_OF_ALL: u16 = 1_000 + 18;
 const SET_FILE: u16 = 0x08;
 
 /// Whether an answer of this level tells the position.
-pub(crate) fn is_told_by(level: u16) -> bool {
+pub(crate) fn is_reported_by(level: u16) -> bool {
     matches!(level, LEVEL | LEVEL_OF_ALL)
 }
 
 /// From where a SEEK counts ([MS-CIFS] §2.2.4.19.1, Mode).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum From {
+pub(crate) enum SeekOrigin {
     Start,
     Current,
     End,
@@ -29,13 +29,13 @@ pub(crate) enum From {
 
 /// A SEEK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seek {
+pub(crate) struct SeekRequest {
     pub(crate) file: u16,
-    pub(crate) from: From,
+    pub(crate) from: SeekOrigin,
     pub(crate) by: i32,
 }
 
-impl Seek {
+impl SeekRequest {
     /// Reads one.
     ///
     /// # Errors
@@ -43,9 +43,9 @@ impl Seek {
     pub(crate) fn parse(message: &[u8]) -> Result<Self, WireError> {
         expect_words(message, &[4])?;
         let from = match u16_at(message, WORDS_AT + 2)? {
-            0 => From::Start,
-            1 => From::Current,
-            2 => From::End,
+            0 => SeekOrigin::Start,
+            1 => SeekOrigin::Current,
+            2 => SeekOrigin::End,
             _ => return Err(WireError::Invalid("Mode")),
         };
         Ok(Self {
@@ -56,7 +56,7 @@ impl Seek {
     }
 
     /// A whole message that asks for it.
-    pub(crate) fn emit(&self, header: &Header) -> Vec<u8> {
+    pub(crate) fn emit(&self, header: &Smb1Header) -> Vec<u8> {
         let mut message = header.like(command::SEEK).emit().to_vec();
         message.push(4);
         message.extend(self.file.to_le_bytes());
@@ -71,8 +71,8 @@ impl Seek {
         let is_told = |to: &u64| *to as u32 == told;
         let relative = before.checked_add_signed(self.by.into());
         match self.from {
-            From::Start | From::End => u64::from(told),
-            From::Current => relative.filter(is_told).unwrap_or(u64::from(told)),
+            SeekOrigin::Start | SeekOrigin::End => u64::from(told),
+            SeekOrigin::Current => relative.filter(is_told).unwrap_or(u64::from(told)),
         }
     }
 }
@@ -97,7 +97,7 @@ pub(crate) fn position_set(message: &[u8]) -> Option<u64> {
 }
 
 /// A whole message that sets it.
-pub(crate) fn set_position(header: &Header, file: u16, position: u64) -> Vec<u8> {
+pub(crate) fn set_position(header: &Smb1Header, file: u16, position: u64) -> Vec<u8> {
     const PARAMETERS: u16 = 6;
     const DATA: u16 = 8;
     // Both stand at multiples of four, the parameters behind 15 words and the count of bytes.
@@ -129,39 +129,39 @@ pub(crate) fn set_position(header: &Header, file: u16, position: u64) -> Vec<u8>
 mod tests {
     use super::*;
     use crate::smb::nt1::testing::{header, set_size};
-    use crate::smb::nt1::wire::target::{Touch, touch};
+    use crate::smb::nt1::wire::target::{Smb1RequestEffect, touch};
 
     #[test]
     fn a_seek_reads_back_and_a_cut_one_is_an_error() {
-        for from in [From::Start, From::Current, From::End] {
-            let seek = Seek {
+        for from in [SeekOrigin::Start, SeekOrigin::Current, SeekOrigin::End] {
+            let seek = SeekRequest {
                 file: 0x4002,
                 from,
                 by: -5,
             };
             let message = seek.emit(&header(command::SEEK));
-            assert_eq!(Seek::parse(&message), Ok(seek));
+            assert_eq!(SeekRequest::parse(&message), Ok(seek));
             for cut in 0..message.len() {
-                assert!(Seek::parse(&message[..cut]).is_err());
+                assert!(SeekRequest::parse(&message[..cut]).is_err());
             }
         }
     }
 
     #[test]
     fn a_seek_from_where_it_is_leads_beyond_what_its_answer_can_tell() {
-        let seek = |from, by| Seek { file: 1, from, by };
+        let seek = |from, by| SeekRequest { file: 1, from, by };
         let far = 5 << 32;
-        assert_eq!(seek(From::Current, 7).leads_to(far, 7), far + 7);
-        assert_eq!(seek(From::Current, 7).leads_to(far, 9), 9);
-        assert_eq!(seek(From::Start, 7).leads_to(far, 7), 7);
+        assert_eq!(seek(SeekOrigin::Current, 7).leads_to(far, 7), far + 7);
+        assert_eq!(seek(SeekOrigin::Current, 7).leads_to(far, 9), 9);
+        assert_eq!(seek(SeekOrigin::Start, 7).leads_to(far, 7), 7);
     }
 
     #[test]
     fn a_position_reads_back_as_set_and_nothing_else_is_one() {
         let message = set_position(&header(0), 9, 0x1_0000_0003);
-        let header = Header::parse(&message).unwrap();
+        let header = Smb1Header::parse(&message).unwrap();
         assert_eq!(position_set(&message), Some(0x1_0000_0003));
-        assert_eq!(touch(&header, &message), Touch::Changes(9));
+        assert_eq!(touch(&header, &message), Smb1RequestEffect::Changes(9));
         for cut in 0..message.len() {
             assert_eq!(position_set(&message[..cut]), None);
         }

@@ -1,6 +1,6 @@
 //! SESSION_SETUP_ANDX ([MS-CIFS] §2.2.4.53) and TREE_CONNECT_ANDX (§2.2.4.55), alone or behind it.
 
-use super::header::{Header, LENGTH, command};
+use super::header::{LENGTH, Smb1Header, command};
 use super::{WORDS_AT, expect_words, u8_at, u16_at, u32_at};
 
 /// The bit of Capabilities, of either end, for READs of more than 16 bits (CAP_LARGE_READX, [MS-SMB]
@@ -14,7 +14,7 @@ const DISK: &[u8] = b"A:\0";
 const DISCONNECT_TREE: u16 = 0x0001;
 
 /// Which tree an answer that succeeds connects to, and whether it holds files.
-pub(crate) fn connected(header: &Header, message: &[u8]) -> Option<(u16, bool)> {
+pub(crate) fn connected(header: &Smb1Header, message: &[u8]) -> Option<(u16, bool)> {
     let at = match header.command {
         command::TREE_CONNECT => LENGTH,
         command::SESSION_SETUP if u8_at(message, WORDS_AT) == Ok(command::TREE_CONNECT) => {
@@ -30,14 +30,14 @@ pub(crate) fn connected(header: &Header, message: &[u8]) -> Option<(u16, bool)> 
 
 /// What a client takes, by its request to set a session up ([MS-CIFS] §2.2.4.53.1; [MS-SMB] §2.2.4.6.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Takes {
+pub(crate) struct ClientCapabilities {
     /// The longest message, in bytes (MaxBufferSize).
     pub(crate) buffer: u16,
     /// READs of more than 16 bits (CAP_LARGE_READX).
     pub(crate) is_large: bool,
 }
 
-impl Takes {
+impl ClientCapabilities {
     /// Of a client that has said nothing.
     pub(crate) const ALL: Self = Self {
         buffer: u16::MAX,
@@ -45,7 +45,7 @@ impl Takes {
     };
 
     /// Reads it from a request that says so.
-    pub(crate) fn parse(header: &Header, message: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(header: &Smb1Header, message: &[u8]) -> Option<Self> {
         let is_one = header.command == command::SESSION_SETUP;
         let words = expect_words(message, &[10, 12, 13])
             .ok()
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn a_tree_of_files_is_told_from_pipes_alone_and_behind_a_session() {
-        let answer = Header {
+        let answer = Smb1Header {
             tree: 9,
             ..header(command::TREE_CONNECT)
         };
@@ -94,7 +94,7 @@ mod tests {
             let words = [0xff, 0, 0, 0, 1, 0];
             let alone = body(&answer, &words, service);
             assert_eq!(connected(&answer, &alone), Some((9, is_disk)));
-            let session = Header {
+            let session = Smb1Header {
                 command: command::SESSION_SETUP,
                 ..answer
             };

@@ -1,13 +1,13 @@
 //! A byte stream cut into frames ([MS-SMB] §2.1, Transport; RFC 1002 §4.3.1).
 //!
-//! [`Splitter`] gives frames out whole. [`Passing`] looks at frames that pass by a piece at a time: it keeps
+//! [`Smb1Splitter`] gives frames out whole. [`PassingFrame`] looks at frames that pass by a piece at a time: it keeps
 //! the beginning of each and tells a WRITE's data apart from what stands around it, and holds no byte back.
 
 use bytes::{Bytes, BytesMut};
 use vocab::SegmentKind;
 
-use super::header::{self, Header, command};
-use super::transfer::WriteRequest;
+use super::header::{self, Smb1Header, command};
+use super::transfer::WriteAndxRequest;
 
 /// Bytes of a frame's own header.
 pub(crate) const FRAME_HEADER: usize = 4;
@@ -24,7 +24,7 @@ const KEEP_ALIVE: u8 = 0x85;
 
 /// Why a stream cannot be followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unread {
+pub(crate) enum UnreadableFrame {
     /// It is not what is spoken here.
     Foreign,
     /// A frame longer than any message need be.
@@ -33,9 +33,9 @@ pub(crate) enum Unread {
 
 /// A whole frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Frame {
+pub(crate) enum Smb1Frame {
     /// One that holds a message, and the message's header.
-    Message(Header, BytesMut),
+    Message(Smb1Header, BytesMut),
     /// One that only shows that its sender lives.
     KeepAlive(BytesMut),
 }
@@ -48,11 +48,11 @@ fn length(front: [u8; FRAME_HEADER]) -> usize {
 
 /// See the head of this file.
 #[derive(Debug, Default)]
-pub(crate) struct Splitter {
+pub(crate) struct Smb1Splitter {
     held: BytesMut,
 }
 
-impl Splitter {
+impl Smb1Splitter {
     /// Takes more of the stream.
     pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.held.extend_from_slice(bytes);
@@ -72,31 +72,31 @@ impl Splitter {
     ///
     /// # Errors
     /// When the stream cannot be followed from here; [`Self::give_back`] has the bytes.
-    pub(crate) fn next(&mut self) -> Result<Option<Frame>, Unread> {
+    pub(crate) fn next(&mut self) -> Result<Option<Smb1Frame>, UnreadableFrame> {
         let Some(front) = self.held.first_chunk::<FRAME_HEADER>().copied() else {
             return Ok(None);
         };
         let length = length(front);
         if length > FRAME_MAX {
-            return Err(Unread::TooLong);
+            return Err(UnreadableFrame::TooLong);
         }
         if front[0] != MESSAGE && front[0] != KEEP_ALIVE {
-            return Err(Unread::Foreign);
+            return Err(UnreadableFrame::Foreign);
         }
         if self.held.len() < FRAME_HEADER + length {
             return Ok(None);
         }
         let frame = self.held.split_to(FRAME_HEADER + length);
         if front[0] == KEEP_ALIVE {
-            return Ok(Some(Frame::KeepAlive(frame)));
+            return Ok(Some(Smb1Frame::KeepAlive(frame)));
         }
-        match Header::parse(&frame[FRAME_HEADER..]) {
-            Ok(header) => Ok(Some(Frame::Message(header, frame))),
+        match Smb1Header::parse(&frame[FRAME_HEADER..]) {
+            Ok(header) => Ok(Some(Smb1Frame::Message(header, frame))),
             Err(_) => {
                 // Put back, so that nothing is lost.
                 let behind = std::mem::replace(&mut self.held, frame);
                 self.held.unsplit(behind);
-                Err(Unread::Foreign)
+                Err(UnreadableFrame::Foreign)
             }
         }
     }
@@ -104,19 +104,19 @@ impl Splitter {
 
 /// A message that has passed: its header, its beginning and how long it was.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Passed {
-    pub(crate) header: Header,
+pub(crate) struct PassedMessage {
+    pub(crate) header: Smb1Header,
     /// As much as is kept.
     pub(crate) message: Vec<u8>,
     pub(crate) length: usize,
 }
 
 /// Bytes of one kind.
-pub(crate) type Run = (SegmentKind, Bytes);
+pub(crate) type SegmentRun = (SegmentKind, Bytes);
 
 /// See the head of this file.
 #[derive(Debug, Default)]
-pub(crate) struct Passing {
+pub(crate) struct PassingFrame {
     /// The beginning of the frame that is passing.
     front: Vec<u8>,
     /// Bytes of it that have passed.
@@ -125,12 +125,15 @@ pub(crate) struct Passing {
     payload: Option<(usize, usize)>,
 }
 
-impl Passing {
+impl PassingFrame {
     /// Takes bytes that pass: in which runs of what kind, and which messages ended with them.
     ///
     /// # Errors
     /// When the stream cannot be followed from here. The bytes pass nevertheless.
-    pub(crate) fn push(&mut self, mut bytes: Bytes) -> Result<(Vec<Run>, Vec<Passed>), Unread> {
+    pub(crate) fn push(
+        &mut self,
+        mut bytes: Bytes,
+    ) -> Result<(Vec<SegmentRun>, Vec<PassedMessage>), UnreadableFrame> {
         let (mut runs, mut messages) = (Vec::new(), Vec::new());
         while !bytes.is_empty() {
             let (kind, run) = self.run(bytes.len())?;
@@ -147,17 +150,17 @@ impl Passing {
     }
 
     /// How many of the next bytes are of one kind, and of which.
-    fn run(&mut self, available: usize) -> Result<(SegmentKind, usize), Unread> {
+    fn run(&mut self, available: usize) -> Result<(SegmentKind, usize), UnreadableFrame> {
         let Some(front) = self.front.first_chunk::<FRAME_HEADER>().copied() else {
             let missing = FRAME_HEADER - self.front.len();
             return Ok((SegmentKind::Control, missing.min(available)));
         };
         let length = length(front);
         if length > FRAME_MAX {
-            return Err(Unread::TooLong);
+            return Err(UnreadableFrame::TooLong);
         }
         // What says where a WRITE's data stands.
-        let look = FRAME_HEADER + length.min(WriteRequest::LOOK);
+        let look = FRAME_HEADER + length.min(WriteAndxRequest::LOOK);
         if self.passed < look {
             return Ok((SegmentKind::Control, (look - self.passed).min(available)));
         }
@@ -174,7 +177,7 @@ impl Passing {
     }
 
     /// The message that is complete, if one is.
-    fn ended(&mut self) -> Result<Option<Passed>, Unread> {
+    fn ended(&mut self) -> Result<Option<PassedMessage>, UnreadableFrame> {
         let Some(front) = self.front.first_chunk::<FRAME_HEADER>().copied() else {
             return Ok(None);
         };
@@ -187,14 +190,14 @@ impl Passing {
         match front[0] {
             KEEP_ALIVE => Ok(None),
             MESSAGE => {
-                let header = Header::parse(&message).map_err(|_| Unread::Foreign)?;
-                Ok(Some(Passed {
+                let header = Smb1Header::parse(&message).map_err(|_| UnreadableFrame::Foreign)?;
+                Ok(Some(PassedMessage {
                     header,
                     message,
                     length,
                 }))
             }
-            _ => Err(Unread::Foreign),
+            _ => Err(UnreadableFrame::Foreign),
         }
     }
 }
@@ -202,7 +205,7 @@ impl Passing {
 /// Where the payload of a frame that ends at `end` stands in it: a WRITE's data; nowhere in another.
 fn payload(message: &[u8], end: usize) -> (usize, usize) {
     let is_write = message.get(4) == Some(&command::WRITE);
-    let request = WriteRequest::parse(message).ok().filter(|_| is_write);
+    let request = WriteAndxRequest::parse(message).ok().filter(|_| is_write);
     let looked = FRAME_HEADER + message.len();
     match request {
         Some(request) => {
@@ -214,7 +217,7 @@ fn payload(message: &[u8], end: usize) -> (usize, usize) {
 }
 
 /// A whole message's frame in runs: the bytes from `at` on, so many of them, are payload.
-pub(crate) fn in_runs(frame: Bytes, at: usize, length: usize) -> [Run; 3] {
+pub(crate) fn in_runs(frame: Bytes, at: usize, length: usize) -> [SegmentRun; 3] {
     let at = at.min(frame.len());
     let end = at.saturating_add(length).min(frame.len());
     [
@@ -258,18 +261,18 @@ mod tests {
     fn frames_come_out_whole_however_the_stream_arrives() {
         let (bytes, _) = stream();
         for piece in [1, 3, 50, bytes.len()] {
-            let mut splitter = Splitter::default();
+            let mut splitter = Smb1Splitter::default();
             let mut out = Vec::new();
             let mut messages = 0;
             for piece in bytes.chunks(piece) {
                 splitter.push(piece);
                 while let Some(frame) = splitter.next().unwrap() {
                     let frame = match frame {
-                        Frame::Message(_, frame) => {
+                        Smb1Frame::Message(_, frame) => {
                             messages += 1;
                             frame
                         }
-                        Frame::KeepAlive(frame) => frame,
+                        Smb1Frame::KeepAlive(frame) => frame,
                     };
                     out.extend_from_slice(&frame);
                 }
@@ -282,7 +285,7 @@ mod tests {
     fn what_passes_is_told_apart_and_no_byte_is_held_back() {
         let (bytes, data) = stream();
         for piece in [1, 3, 50, bytes.len()] {
-            let mut passing = Passing::default();
+            let mut passing = PassingFrame::default();
             let (mut out, mut payload, mut commands) = (Vec::new(), 0, Vec::new());
             for piece in bytes.chunks(piece) {
                 let (runs, messages) = passing.push(Bytes::copy_from_slice(piece)).unwrap();
@@ -307,15 +310,18 @@ mod tests {
     #[test]
     fn what_is_no_message_ends_the_following_and_is_given_back() {
         let strange = [&[0, 0, 0, 40][..], &[0xfe; 40]].concat();
-        let mut splitter = Splitter::default();
+        let mut splitter = Smb1Splitter::default();
         splitter.push(&strange);
         splitter.push(b"more");
-        assert_eq!(splitter.next(), Err(Unread::Foreign));
+        assert_eq!(splitter.next(), Err(UnreadableFrame::Foreign));
         assert_eq!(splitter.give_back(), [&strange[..], b"more"].concat());
         let long = [0, 0xff, 0, 0];
         splitter.push(&long);
-        assert_eq!(splitter.next(), Err(Unread::TooLong));
-        let mut passing = Passing::default();
-        assert_eq!(passing.push(Bytes::from(strange)), Err(Unread::Foreign));
+        assert_eq!(splitter.next(), Err(UnreadableFrame::TooLong));
+        let mut passing = PassingFrame::default();
+        assert_eq!(
+            passing.push(Bytes::from(strange)),
+            Err(UnreadableFrame::Foreign)
+        );
     }
 }

@@ -2,9 +2,9 @@
 //! order, and so agree.
 
 use super::header::NO_ANDX;
-use super::header::{Header, command};
-use super::oplock::Locking;
-use super::position::{self, Seek};
+use super::header::{Smb1Header, command};
+use super::oplock::LockingRequest;
+use super::position::{self, SeekRequest};
 use super::set_up::disconnects;
 use super::{WORDS_AT, transfer, u8_at, u16_at};
 
@@ -31,27 +31,27 @@ const SET_POSIX_LOCK: u16 = 0x208;
 
 /// See the head of this file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Touch {
+pub(crate) enum Smb1RequestEffect {
     /// No open, and the contents of no file.
     Nothing,
     /// It reads this open's file.
-    Reads(transfer::ReadRequest),
+    Reads(transfer::ReadAndxRequest),
     /// It writes to this open's file.
-    Writes(transfer::WriteRequest),
+    Writes(transfer::WriteAndxRequest),
     /// It asks something of this open and changes nothing.
     Asks(u16),
     /// The same, and the answer tells FilePositionInformation.
     AsksPosition(u16),
     /// It tells and moves the other position.
-    Seeks(Seek),
+    Seeks(SeekRequest),
     /// It reads this open's file in a way of its own, and only the server knows how far.
     ReadsOtherwise(u16),
     /// It may change this open, or its file.
     Changes(u16),
     /// It locks or unlocks parts of the file.
-    Locks(Locking),
+    Locks(LockingRequest),
     /// It gives an oplock back.
-    Releases(Locking),
+    Releases(LockingRequest),
     /// What was written is to be kept.
     Flushes(u16),
     /// The same of all opens of a process.
@@ -73,62 +73,62 @@ pub(crate) enum Touch {
 }
 
 /// What a request does, by its header and as much of it as is there.
-pub(crate) fn touch(header: &Header, message: &[u8]) -> Touch {
-    known(header, message).unwrap_or(Touch::Unread)
+pub(crate) fn touch(header: &Smb1Header, message: &[u8]) -> Smb1RequestEffect {
+    known(header, message).unwrap_or(Smb1RequestEffect::Unread)
 }
 
-fn known(header: &Header, message: &[u8]) -> Option<Touch> {
+fn known(header: &Smb1Header, message: &[u8]) -> Option<Smb1RequestEffect> {
     let is_chained = || u8_at(message, WORDS_AT).is_ok_and(|next| next != NO_ANDX);
     Some(match header.command {
         command::READ if transfer::waits(message) => {
-            Touch::ReadsOtherwise(u16_at(message, WORDS_AT + 4).ok()?)
+            Smb1RequestEffect::ReadsOtherwise(u16_at(message, WORDS_AT + 4).ok()?)
         }
-        command::READ => Touch::Reads(transfer::ReadRequest::parse(message).ok()?),
-        command::WRITE => Touch::Writes(transfer::WriteRequest::parse(message).ok()?),
-        command::CLOSE => Touch::Closes(u16_at(message, WORDS_AT).ok()?),
+        command::READ => Smb1RequestEffect::Reads(transfer::ReadAndxRequest::parse(message).ok()?),
+        command::WRITE => Smb1RequestEffect::Writes(transfer::WriteAndxRequest::parse(message).ok()?),
+        command::CLOSE => Smb1RequestEffect::Closes(u16_at(message, WORDS_AT).ok()?),
         command::FLUSH => match u16_at(message, WORDS_AT).ok()? {
-            EVERY_FILE => Touch::FlushesAll,
-            file => Touch::Flushes(file),
+            EVERY_FILE => Smb1RequestEffect::FlushesAll,
+            file => Smb1RequestEffect::Flushes(file),
         },
         command::LOCKING => {
-            let locking = Locking::parse(message).ok()?;
+            let locking = LockingRequest::parse(message).ok()?;
             match locking.releases() {
-                true => Touch::Releases(locking),
-                false => Touch::Locks(locking),
+                true => Smb1RequestEffect::Releases(locking),
+                false => Smb1RequestEffect::Locks(locking),
             }
         }
-        command::SEEK => Touch::Seeks(Seek::parse(message).ok()?),
-        command::READ_OLD => Touch::ReadsOtherwise(u16_at(message, WORDS_AT).ok()?),
-        command::QUERY_INFORMATION_2 => Touch::Asks(u16_at(message, WORDS_AT).ok()?),
+        command::SEEK => Smb1RequestEffect::Seeks(SeekRequest::parse(message).ok()?),
+        command::READ_OLD => Smb1RequestEffect::ReadsOtherwise(u16_at(message, WORDS_AT).ok()?),
+        command::QUERY_INFORMATION_2 => Smb1RequestEffect::Asks(u16_at(message, WORDS_AT).ok()?),
         command::WRITE_OLD | command::SET_INFORMATION_2 => {
-            Touch::Changes(u16_at(message, WORDS_AT).ok()?)
+            Smb1RequestEffect::Changes(u16_at(message, WORDS_AT).ok()?)
         }
         command::TRANSACTION_2 => transaction(message)?,
         // Its contents are the same behind it; what it truncates has no licence: who holds one is asked
         // for it by the server first.
-        command::NT_CREATE if !is_chained() => Touch::Opens,
-        command::TREE_DISCONNECT => Touch::EndsTree,
-        command::LOGOFF if !is_chained() => Touch::EndsUser,
-        command::OPEN if !is_chained() => Touch::Anything,
+        command::NT_CREATE if !is_chained() => Smb1RequestEffect::Opens,
+        command::TREE_DISCONNECT => Smb1RequestEffect::EndsTree,
+        command::LOGOFF if !is_chained() => Smb1RequestEffect::EndsUser,
+        command::OPEN if !is_chained() => Smb1RequestEffect::Anything,
         // Their chains hold what sets a connection up, and opens of what has no licence yet.
         command::NEGOTIATE | command::TREE_CONNECT_OLD | command::ECHO | command::NT_CANCEL => {
-            Touch::Nothing
+            Smb1RequestEffect::Nothing
         }
         // It ends the header's tree whether it connects to another or not.
-        command::TREE_CONNECT if !is_chained() && disconnects(message) => Touch::EndsTree,
-        command::TREE_CONNECT if sets_up(message) => Touch::Nothing,
+        command::TREE_CONNECT if !is_chained() && disconnects(message) => Smb1RequestEffect::EndsTree,
+        command::TREE_CONNECT if sets_up(message) => Smb1RequestEffect::Nothing,
         // The TREE_CONNECT in its chain may end the header's tree, if there is one.
         command::SESSION_SETUP if sets_up(message) && (!is_chained() || has_no_tree(header)) => {
-            Touch::Nothing
+            Smb1RequestEffect::Nothing
         }
         // On pipes and mailslots alone.
-        command::TRANSACTION | command::TRANSACTION_SECONDARY => Touch::Nothing,
+        command::TRANSACTION | command::TRANSACTION_SECONDARY => Smb1RequestEffect::Nothing,
         command::CHECK_DIRECTORY
         | command::QUERY_INFORMATION
         | command::QUERY_INFORMATION_DISK
-        | command::FIND_CLOSE_2 => Touch::Nothing,
+        | command::FIND_CLOSE_2 => Smb1RequestEffect::Nothing,
         // It waits until a directory changes.
-        command::NT_TRANSACT if function(message) == Some(CHANGE_NOTIFY) => Touch::Nothing,
+        command::NT_TRANSACT if function(message) == Some(CHANGE_NOTIFY) => Smb1RequestEffect::Nothing,
         command::TRANSACTION_2_SECONDARY
         | command::NT_TRANSACT
         | command::NT_TRANSACT_SECONDARY
@@ -136,9 +136,9 @@ fn known(header: &Header, message: &[u8]) -> Option<Touch> {
         | 0x00..=0x03
         | 0x06
         | 0x07
-        | 0x09 => Touch::Anything,
+        | 0x09 => Smb1RequestEffect::Anything,
         // READ_RAW and READ_MPX to WRITE_MPX_SECONDARY.
-        command::READ_RAW..=command::WRITE_COMPLETE => Touch::Raw,
+        command::READ_RAW..=command::WRITE_COMPLETE => Smb1RequestEffect::Raw,
         _ => return None,
     })
 }
@@ -150,7 +150,7 @@ fn sets_up(message: &[u8]) -> bool {
 }
 
 /// Whether a request names no tree: 0 before there is one, or none of those that servers give.
-fn has_no_tree(header: &Header) -> bool {
+fn has_no_tree(header: &Smb1Header) -> bool {
     matches!(header.tree, 0 | 0xffff)
 }
 
@@ -160,7 +160,7 @@ fn function(message: &[u8]) -> Option<u16> {
 }
 
 /// Whether the answer may give out a file id.
-pub(crate) fn may_open(header: &Header, touch: Touch, message: &[u8]) -> bool {
+pub(crate) fn may_open(header: &Smb1Header, touch: Smb1RequestEffect, message: &[u8]) -> bool {
     match header.command {
         command::NT_TRANSACT => {
             function(message).is_none_or(|function| function == TRANSACT_CREATE)
@@ -170,31 +170,31 @@ pub(crate) fn may_open(header: &Header, touch: Touch, message: &[u8]) -> bool {
             u16_at(message, WORDS_AT + 28).is_ok_and(|setup| matches!(setup, OPEN_2 | SET_PATH))
         }
         command::OPEN | command::OPEN_OLD | command::CREATE => true,
-        _ => matches!(touch, Touch::Opens | Touch::Unread),
+        _ => matches!(touch, Smb1RequestEffect::Opens | Smb1RequestEffect::Unread),
     }
 }
 
-fn transaction(message: &[u8]) -> Option<Touch> {
+fn transaction(message: &[u8]) -> Option<Smb1RequestEffect> {
     let parameter = |at: usize| {
         let parameters = usize::from(u16_at(message, WORDS_AT + 20).ok()?);
         u16_at(message, parameters + at).ok()
     };
     Some(match u16_at(message, WORDS_AT + 28).ok()? {
-        FIND_FIRST | FIND_NEXT | QUERY_FS | QUERY_PATH | GET_REFERRAL => Touch::Nothing,
-        QUERY_FILE => match position::is_told_by(parameter(2)?) {
-            true => Touch::AsksPosition(parameter(0)?),
-            false => Touch::Asks(parameter(0)?),
+        FIND_FIRST | FIND_NEXT | QUERY_FS | QUERY_PATH | GET_REFERRAL => Smb1RequestEffect::Nothing,
+        QUERY_FILE => match position::is_reported_by(parameter(2)?) {
+            true => Smb1RequestEffect::AsksPosition(parameter(0)?),
+            false => Smb1RequestEffect::Asks(parameter(0)?),
         },
         // Who may read or write what is for the server to judge behind it.
         SET_FILE if parameter(2)? == SET_POSIX_LOCK => return None,
-        SET_FILE => Touch::Changes(parameter(0)?),
-        _ => Touch::Anything,
+        SET_FILE => Smb1RequestEffect::Changes(parameter(0)?),
+        _ => Smb1RequestEffect::Anything,
     })
 }
 
 /// How many answers a server gives to a request: how often an ECHO is to come back ([MS-CIFS]
 /// §2.2.4.39.1, EchoCount); none to what asks for none.
-pub(crate) fn answers(header: &Header, message: &[u8]) -> u16 {
+pub(crate) fn answers(header: &Smb1Header, message: &[u8]) -> u16 {
     /// A transaction whose sender wants no answer ([MS-CIFS] §2.2.4.33.1, Flags).
     const NO_RESPONSE: u16 = 0x0002;
     match header.command {
@@ -203,7 +203,7 @@ pub(crate) fn answers(header: &Header, message: &[u8]) -> u16 {
         | command::TRANSACTION_SECONDARY
         | command::TRANSACTION_2_SECONDARY
         | command::NT_TRANSACT_SECONDARY => 0,
-        command::LOCKING if Locking::begins_without_answer(message) => 0,
+        command::LOCKING if LockingRequest::begins_without_answer(message) => 0,
         command::TRANSACTION
             if u16_at(message, WORDS_AT + 10).is_ok_and(|flags| flags & NO_RESPONSE != 0) =>
         {
@@ -214,7 +214,7 @@ pub(crate) fn answers(header: &Header, message: &[u8]) -> u16 {
 }
 
 /// Whether a request belongs to another one, and bears its multiplex id.
-pub(crate) fn is_secondary(header: &Header) -> bool {
+pub(crate) fn is_secondary(header: &Smb1Header) -> bool {
     matches!(
         header.command,
         command::NT_CANCEL
@@ -225,7 +225,7 @@ pub(crate) fn is_secondary(header: &Header) -> bool {
 }
 
 /// Whether a request of this command can be the one that a secondary, or an NT_CANCEL, belongs to.
-pub(crate) fn belongs_to(secondary: &Header, primary: u8) -> bool {
+pub(crate) fn belongs_to(secondary: &Smb1Header, primary: u8) -> bool {
     match secondary.command {
         command::TRANSACTION_SECONDARY => primary == command::TRANSACTION,
         command::TRANSACTION_2_SECONDARY => primary == command::TRANSACTION_2,
@@ -242,46 +242,51 @@ mod tests {
         set_size_by_name,
     };
 
-    fn of(message: &[u8]) -> Touch {
-        touch(&Header::parse(message).unwrap(), message)
+    fn of(message: &[u8]) -> Smb1RequestEffect {
+        touch(&Smb1Header::parse(message).unwrap(), message)
     }
 
     #[test]
     fn requests_on_opens_name_them() {
-        assert!(matches!(of(&read(7, 0, 10)), Touch::Reads(request) if request.file == 7));
-        assert_eq!(of(&close(7)), Touch::Closes(7));
-        assert_eq!(of(&flush(7)), Touch::Flushes(7));
-        assert_eq!(of(&flush(0xffff)), Touch::FlushesAll);
-        assert_eq!(of(&query_file(7, 0x107)), Touch::Asks(7));
-        assert_eq!(of(&query_file(7, 1_014)), Touch::AsksPosition(7));
-        assert_eq!(of(&set_size(7, 100)), Touch::Changes(7));
+        assert!(
+            matches!(of(&read(7, 0, 10)), Smb1RequestEffect::Reads(request) if request.file == 7)
+        );
+        assert_eq!(of(&close(7)), Smb1RequestEffect::Closes(7));
+        assert_eq!(of(&flush(7)), Smb1RequestEffect::Flushes(7));
+        assert_eq!(of(&flush(0xffff)), Smb1RequestEffect::FlushesAll);
+        assert_eq!(of(&query_file(7, 0x107)), Smb1RequestEffect::Asks(7));
+        assert_eq!(
+            of(&query_file(7, 1_014)),
+            Smb1RequestEffect::AsksPosition(7)
+        );
+        assert_eq!(of(&set_size(7, 100)), Smb1RequestEffect::Changes(7));
     }
 
     #[test]
     fn times_that_are_set_change_an_open_and_a_lock_by_another_name_ends_all_licences() {
         let times = [&9u16.to_le_bytes()[..], &[0; 12]].concat();
         let message = body(&header(command::SET_INFORMATION_2), &times, &[]);
-        assert_eq!(of(&message), Touch::Changes(9));
+        assert_eq!(of(&message), Smb1RequestEffect::Changes(9));
         let mut message = set_size(9, 100);
         let level = message.windows(2).position(|at| at == [0x04, 0x01]);
         let at = level.expect("the level stands there");
         message[at..at + 2].copy_from_slice(&[0x08, 0x02]);
-        assert_eq!(of(&message), Touch::Unread);
+        assert_eq!(of(&message), Smb1RequestEffect::Unread);
     }
 
     #[test]
     fn a_read_that_waits_on_a_pipe_ends_no_licence() {
         let mut message = read(7, 0, 10);
         message[WORDS_AT + 14..WORDS_AT + 18].fill(0xff);
-        assert_eq!(of(&message), Touch::ReadsOtherwise(7));
-        assert_eq!(of(&chained(&message)), Touch::Unread);
-        assert_eq!(of(&message[..WORDS_AT + 18]), Touch::Unread);
+        assert_eq!(of(&message), Smb1RequestEffect::ReadsOtherwise(7));
+        assert_eq!(of(&chained(&message)), Smb1RequestEffect::Unread);
+        assert_eq!(of(&message[..WORDS_AT + 18]), Smb1RequestEffect::Unread);
     }
 
     #[test]
     fn what_may_give_out_a_file_id_is_known_by_its_request() {
         let may_open = |message: &[u8]| {
-            let header = Header::parse(message).unwrap();
+            let header = Smb1Header::parse(message).unwrap();
             may_open(&header, touch(&header, message), message)
         };
         assert!(may_open(&open_andx("a")));
@@ -298,21 +303,27 @@ mod tests {
         let mut words = [0; 38];
         words[36] = 4;
         let message = body(&header(command::NT_TRANSACT), &words, &[]);
-        assert_eq!(of(&message), Touch::Nothing);
+        assert_eq!(of(&message), Smb1RequestEffect::Nothing);
         words[36] = 1;
         let message = body(&header(command::NT_TRANSACT), &words, &[]);
-        assert_eq!(of(&message), Touch::Anything);
+        assert_eq!(of(&message), Smb1RequestEffect::Anything);
     }
 
     #[test]
     fn a_chain_and_what_is_cut_or_unknown_may_be_anything() {
-        assert_eq!(of(&chained(&read(7, 0, 10))), Touch::Unread);
-        assert_eq!(of(&header(0x2c).alone()), Touch::Unread);
-        assert_eq!(of(&header(0x1a).alone()), Touch::Raw);
+        assert_eq!(of(&chained(&read(7, 0, 10))), Smb1RequestEffect::Unread);
+        assert_eq!(of(&header(0x2c).alone()), Smb1RequestEffect::Unread);
+        assert_eq!(of(&header(0x1a).alone()), Smb1RequestEffect::Raw);
         let whole = query_file(7, 0x107);
         for cut in header::LENGTH..whole.len() {
             let touch = of(&whole[..cut]);
-            assert!(matches!(touch, Touch::Unread | Touch::Asks(7)), "{touch:?}");
+            assert!(
+                matches!(
+                    touch,
+                    Smb1RequestEffect::Unread | Smb1RequestEffect::Asks(7)
+                ),
+                "{touch:?}"
+            );
         }
     }
 

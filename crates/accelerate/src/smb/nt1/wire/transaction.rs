@@ -1,19 +1,19 @@
 //! When a transaction has been answered: its answer may come in several messages under one multiplex id
 //! ([MS-CIFS] §2.2.4.46.2, TRANSACTION2; §2.2.4.62.2, NT_TRANSACT; §3.2.5.1.4).
 
-use super::header::{Header, command};
+use super::header::{Smb1Header, command};
 use super::{WORDS_AT, u16_at, u32_at, word_count};
 
 /// What has come of an answer, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Progress {
+pub(crate) struct TransactionProgress {
     parameters: u64,
     data: u64,
 }
 
-impl Progress {
+impl TransactionProgress {
     /// Takes a message of the answer; whether it was the last.
-    pub(crate) fn is_last(&mut self, header: &Header, message: &[u8]) -> bool {
+    pub(crate) fn is_last(&mut self, header: &Smb1Header, message: &[u8]) -> bool {
         let Some([all_parameters, all_data, parameters, data]) = counts(header.command, message)
         else {
             // An error ends it. Without words it is the server's word that it waits for the rest of

@@ -1,6 +1,6 @@
 //! READ_ANDX and WRITE_ANDX ([MS-CIFS] §2.2.4.42, §2.2.4.43; [MS-SMB] §2.2.4.2, §2.2.4.3).
 
-use super::header::{END_OF_CHAIN, Header, LENGTH, command};
+use super::header::{END_OF_CHAIN, LENGTH, Smb1Header, command};
 use super::{WORDS_AT, WireError, expect_unchained, expect_words, u16_at, u32_at};
 
 /// Where the data of a READ's answer begins as servers place it: behind 12 words, their count, the count
@@ -15,13 +15,13 @@ pub(crate) const LONGEST_ANSWERED: u32 = LONGEST - READ_DATA_AT as u32;
 
 /// A READ alone in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ReadRequest {
+pub(crate) struct ReadAndxRequest {
     pub(crate) file: u16,
     pub(crate) offset: u64,
     pub(crate) length: u32,
 }
 
-impl ReadRequest {
+impl ReadAndxRequest {
     /// Reads one.
     ///
     /// # Errors
@@ -47,7 +47,7 @@ impl ReadRequest {
     }
 
     /// A whole message that asks for it.
-    pub(crate) fn emit(&self, header: &Header) -> Vec<u8> {
+    pub(crate) fn emit(&self, header: &Smb1Header) -> Vec<u8> {
         let mut message = header.like(command::READ).emit().to_vec();
         message.push(12);
         message.extend(END_OF_CHAIN);
@@ -90,7 +90,7 @@ pub(crate) fn read_data(message: &[u8]) -> Result<(usize, usize), WireError> {
 }
 
 /// What stands before the data of an answer with so many bytes, as servers write it.
-pub(crate) fn read_answer_front(request: &Header, length: u32) -> Vec<u8> {
+pub(crate) fn read_answer_front(request: &Smb1Header, length: u32) -> Vec<u8> {
     let mut message = request.answer().emit().to_vec();
     message.push(12);
     message.extend(END_OF_CHAIN);
@@ -108,7 +108,7 @@ pub(crate) fn read_answer_front(request: &Header, length: u32) -> Vec<u8> {
 
 /// A WRITE alone in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct WriteRequest {
+pub(crate) struct WriteAndxRequest {
     pub(crate) file: u16,
     pub(crate) offset: u64,
     pub(crate) length: u32,
@@ -117,7 +117,7 @@ pub(crate) struct WriteRequest {
     mode: u16,
 }
 
-impl WriteRequest {
+impl WriteAndxRequest {
     /// Bytes from a message's beginning that [`Self::parse`] needs.
     pub(crate) const LOOK: usize = LENGTH + 1 + 28 + 2;
 
@@ -163,7 +163,7 @@ impl WriteRequest {
 }
 
 /// The whole answer to a WRITE of so many bytes.
-pub(crate) fn write_answer(request: &Header, length: u32) -> Vec<u8> {
+pub(crate) fn write_answer(request: &Smb1Header, length: u32) -> Vec<u8> {
     let mut message = request.answer().emit().to_vec();
     message.push(6);
     message.extend(END_OF_CHAIN);
@@ -194,15 +194,15 @@ mod tests {
     #[test]
     fn a_read_of_ours_reads_back_and_a_cut_one_is_an_error() {
         for (offset, length) in [(0, 0), (5, 65_535), ((7 << 32) + 9, 0x1_f000)] {
-            let request = ReadRequest {
+            let request = ReadAndxRequest {
                 file: 0x4002,
                 offset,
                 length,
             };
             let message = request.emit(&header(command::READ));
-            assert_eq!(ReadRequest::parse(&message), Ok(request));
+            assert_eq!(ReadAndxRequest::parse(&message), Ok(request));
             for cut in 0..message.len() {
-                assert!(ReadRequest::parse(&message[..cut]).is_err());
+                assert!(ReadAndxRequest::parse(&message[..cut]).is_err());
             }
         }
     }
@@ -223,11 +223,11 @@ mod tests {
     #[test]
     fn a_write_whose_data_lies_outside_is_not_plain() {
         let message = write(3, 1 << 33, b"data").0;
-        let request = WriteRequest::parse(&message).unwrap();
+        let request = WriteAndxRequest::parse(&message).unwrap();
         assert_eq!((request.offset, request.length), (1 << 33, 4));
         assert!(request.is_plain(message.len()));
         assert!(!request.is_plain(message.len() - 1));
-        let wild = WriteRequest {
+        let wild = WriteAndxRequest {
             data_at: 10,
             ..request
         };

@@ -1,13 +1,13 @@
 //! What happened at the server, for tests that hold against it what clients were told.
 
-use super::Server;
+use super::Smb2Server;
 use crate::smb::wire::FileId;
 use crate::smb::wire::header::LENGTH;
 use crate::smb::wire::transfer::WriteRequest;
 
 /// Something that happened at the server, in order: its place in the history is its time.
 #[derive(Clone, Debug)]
-pub(crate) enum Happened {
+pub(crate) enum HistoryEvent {
     /// A file's contents are others now.
     Contents { object: u64, contents: Vec<u8> },
     /// The share holds these names now.
@@ -52,7 +52,7 @@ pub(crate) enum Happened {
     Told,
 }
 
-impl Server {
+impl Smb2Server {
     /// Keeps a history from here on.
     pub(crate) fn keep_history(&mut self) {
         self.history = Some(Vec::new());
@@ -69,11 +69,11 @@ impl Server {
 
     /// A client is told something; what has happened by then.
     pub(crate) fn tells(&mut self) -> usize {
-        self.note(|| Happened::Told);
+        self.note(|| HistoryEvent::Told);
         self.happened()
     }
 
-    pub(super) fn note(&mut self, happened: impl FnOnce() -> Happened) {
+    pub(super) fn note(&mut self, happened: impl FnOnce() -> HistoryEvent) {
         if let Some(history) = &mut self.history {
             history.push(happened());
             self.times.push(self.now);
@@ -85,14 +85,14 @@ impl Server {
         let object = self.object(name);
         if self.history.is_some() {
             let contents = self.files[name].clone();
-            self.note(|| Happened::Contents { object, contents });
+            self.note(|| HistoryEvent::Contents { object, contents });
         }
     }
 
     pub(super) fn names_changed(&mut self, connection: usize) {
         if self.history.is_some() {
             let names = self.files.keys().cloned().collect();
-            self.note(|| Happened::Names { connection, names });
+            self.note(|| HistoryEvent::Names { connection, names });
         }
     }
 
@@ -104,9 +104,9 @@ impl Server {
         let at = usize::from(request.data_at);
         let data = message[at..at + request.length as usize].to_vec();
         if let Some(object) = self.opens.get(&request.file).map(|open| open.object) {
-            self.note(|| Happened::Used { connection, object });
+            self.note(|| HistoryEvent::Used { connection, object });
         }
-        self.note(|| Happened::Wrote {
+        self.note(|| HistoryEvent::Wrote {
             connection,
             file: request.file,
             offset: request.offset,

@@ -1,12 +1,12 @@
 //! Clients that prove who they are, once or again, and go from one session to another.
 
-use super::World;
-use crate::smb::testing::login::Login;
+use super::Smb2World;
+use crate::smb::testing::login::UserLogin;
 use crate::smb::testing::messages;
-use crate::smb::testing::server::Signing;
+use crate::smb::testing::server::SigningPolicy;
 use crate::smb::wire::header::{flag, status};
 
-impl World {
+impl Smb2World {
     /// Connects client `who`, as far as its session.
     pub(crate) fn sign_in(&mut self, who: usize) {
         self.ask(who, &messages::negotiate());
@@ -20,9 +20,9 @@ impl World {
     }
 
     /// Proves to the server who client `who` is.
-    pub(super) fn log_in(&mut self, who: usize, signing: Signing) {
+    pub(super) fn log_in(&mut self, who: usize, signing: SigningPolicy) {
         if signing.login.has_two_steps() {
-            let answer = self.ask(who, &messages::session_setup_with(&Login::begins()));
+            let answer = self.ask(who, &messages::session_setup_with(&UserLogin::begins()));
             self.clients[who].session = answer.header.session;
         }
         let proof = signing.login.proves();
@@ -55,7 +55,7 @@ impl World {
         let signing = self.server.signing.clone().expect("users prove themselves");
         let token = signing.login.proves().token;
         if signing.login.has_two_steps() {
-            self.ask(who, &messages::session_setup_with(&Login::begins()));
+            self.ask(who, &messages::session_setup_with(&UserLogin::begins()));
         }
         let answer = self.ask(who, &messages::session_setup_with(&token));
         assert_eq!(answer.header.status, status::SUCCESS);

@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use vocab::Time;
 
-use super::super::super::testing::server::{Happened, SHARING_VIOLATION, utf16};
-use super::super::super::testing::world::Answer;
+use super::super::super::testing::server::{HistoryEvent, SHARING_VIOLATION, utf16};
+use super::super::super::testing::world::Smb2Response;
 use super::super::super::wire::FileId;
-use super::super::super::wire::create::CreateAnswer;
+use super::super::super::wire::create::CreateResponse;
 use super::super::super::wire::directory::entries;
 use super::super::super::wire::header::status;
 use super::super::DELAY;
@@ -39,14 +39,14 @@ const SLOW: Duration = Duration::from_secs(1);
 
 /// How a question for names begins a listing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Begins {
+pub(super) enum ListingStart {
     AtFirst,
     Anew,
 }
 
 /// What a client asks.
 #[derive(Clone, Debug)]
-pub(super) enum Asked {
+pub(super) enum TraceRequest {
     Open {
         has_oplock: bool,
     },
@@ -79,30 +79,30 @@ pub(super) enum Asked {
     /// Names.
     List {
         file: FileId,
-        begins: Option<Begins>,
+        begins: Option<ListingStart>,
     },
 }
 
 /// A moment: by the history, and by the clock.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Moment {
+pub(super) struct TraceMoment {
     pub(super) happened: usize,
     pub(super) at: Time,
 }
 
 /// A question, and its answer.
 #[derive(Clone, Debug)]
-pub(super) struct Op {
+pub(super) struct TraceOperation {
     pub(super) who: usize,
     pub(super) id: u64,
-    pub(super) asked: Asked,
-    pub(super) sent: Moment,
-    pub(super) answered: Option<(Moment, Answer)>,
+    pub(super) asked: TraceRequest,
+    pub(super) sent: TraceMoment,
+    pub(super) answered: Option<(TraceMoment, Smb2Response)>,
 }
 
 /// What beside questions and answers happened.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Trouble {
+pub(super) struct TraceFaults {
     /// The far node died; what the near half has read ahead may be out of date until it finds out.
     pub(super) far_died: Option<Time>,
     /// The server ended the connection; the same until the near half hears.
@@ -123,7 +123,7 @@ pub(super) struct Trouble {
 
 /// What a run was made of, so that it can be seen that it was not nothing.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Count {
+pub(super) struct TraceCounts {
     pub(super) reads: usize,
     /// READs and WRITEs that took no time.
     pub(super) at_once: usize,
@@ -137,7 +137,7 @@ pub(super) struct Count {
     pub(super) stale: usize,
 }
 
-impl Count {
+impl TraceCounts {
     pub(super) fn add(&mut self, other: Self) {
         self.reads += other.reads;
         self.at_once += other.at_once;
@@ -150,7 +150,7 @@ impl Count {
 }
 
 /// A WRITE behind the halves.
-struct Written {
+struct TraceWrite {
     file: FileId,
     offset: usize,
     data: Vec<u8>,
@@ -160,36 +160,36 @@ struct Written {
     done: Option<usize>,
 }
 
-pub(super) struct Trace<'a> {
-    pub(super) history: &'a [Happened],
+pub(super) struct ModelTrace<'a> {
+    pub(super) history: &'a [HistoryEvent],
     pub(super) times: &'a [Time],
-    pub(super) ops: &'a [Op],
-    pub(super) trouble: &'a Trouble,
+    pub(super) ops: &'a [TraceOperation],
+    pub(super) trouble: &'a TraceFaults,
 }
 
 /// The same, by what is looked for.
-struct Index<'a> {
-    trace: &'a Trace<'a>,
+struct TraceIndex<'a> {
+    trace: &'a ModelTrace<'a>,
     objects: BTreeMap<FileId, u64>,
     /// Opens whose clients have asked for an oplock.
     own_oplocks: BTreeSet<FileId>,
     /// Contents by object, each from a moment on.
     contents: BTreeMap<u64, Vec<(usize, &'a [u8])>>,
     /// In the order in which they were done; those that never were at the end.
-    written: Vec<Written>,
+    written: Vec<TraceWrite>,
 }
 
-impl Answer {
+impl Smb2Response {
     fn is(&self, status: u32) -> bool {
         self.header.status == status
     }
 }
 
-impl Trace<'_> {
+impl ModelTrace<'_> {
     /// Checks everything.
-    pub(super) fn check(&self) -> Result<Count, String> {
-        let index = Index::of(self);
-        let mut count = Count::default();
+    pub(super) fn check(&self) -> Result<TraceCounts, String> {
+        let index = TraceIndex::of(self);
+        let mut count = TraceCounts::default();
         for (place, op) in self.ops.iter().enumerate() {
             let Some((answered, answer)) = &op.answered else {
                 if op.who > 0 || !self.trouble.has_ended {
@@ -212,7 +212,7 @@ impl Trace<'_> {
     /// for longer than it may be.
     fn check_listings(&self) -> Result<(), String> {
         for (index, first) in self.ops.iter().enumerate() {
-            let Asked::List {
+            let TraceRequest::List {
                 file,
                 begins: Some(begins),
             } = first.asked
@@ -221,8 +221,9 @@ impl Trace<'_> {
             };
             let mut told = Vec::new();
             let mut is_whole = false;
-            let of_this = |op: &&Op| matches!(op.asked, Asked::List { file: of, .. } if of == file);
-            let goes_on = |op: &&Op| matches!(op.asked, Asked::List { begins: None, .. });
+            let of_this = |op: &&TraceOperation| matches!(op.asked, TraceRequest::List { file: of, .. } if of == file);
+            let goes_on =
+                |op: &&TraceOperation| matches!(op.asked, TraceRequest::List { begins: None, .. });
             let following = self.ops[index + 1..].iter().filter(of_this);
             let following = following.take_while(goes_on);
             for op in std::iter::once(first).chain(following) {
@@ -238,15 +239,15 @@ impl Trace<'_> {
             let Some((answered, _)) = &first.answered else {
                 continue;
             };
-            let taken = |(at, happened): (usize, &Happened)| match happened {
-                Happened::Listed(of) if *of == file => Some(at),
+            let taken = |(at, happened): (usize, &HistoryEvent)| match happened {
+                HistoryEvent::Listed(of) if *of == file => Some(at),
                 _ => None,
             };
             let history = self.history[..answered.happened].iter().enumerate();
             let is_right = history.filter_map(taken).any(|taken| {
                 let earliest = first.sent.at.since(Time::ZERO);
                 let is_in_time = match (first.who, begins) {
-                    (0, Begins::AtFirst) => {
+                    (0, ListingStart::AtFirst) => {
                         let way = self.way_of(self.times[taken], first.sent.at);
                         self.times[taken].since(Time::ZERO) + LISTING_WAITS + way >= earliest
                     }
@@ -273,26 +274,26 @@ impl Trace<'_> {
     }
 
     fn names_at(&self, moment: usize) -> Option<&[String]> {
-        let names = |happened: &'_ Happened| matches!(happened, Happened::Names { .. });
+        let names = |happened: &'_ HistoryEvent| matches!(happened, HistoryEvent::Names { .. });
         let at = self.history[..moment].iter().rposition(names)?;
         match &self.history[at] {
-            Happened::Names { names, .. } => Some(names),
+            HistoryEvent::Names { names, .. } => Some(names),
             _ => None,
         }
     }
 
     /// Whether names taken at this moment lack what the client itself had changed before it asked.
-    fn misses_own(&self, first: &Op, taken: usize) -> bool {
+    fn misses_own(&self, first: &TraceOperation, taken: usize) -> bool {
         let behind = self.history.iter().enumerate().skip(taken);
         let own = behind.filter(|(_, happened)| {
-            matches!(happened, Happened::Names { connection, .. } if *connection == first.who)
+            matches!(happened, HistoryEvent::Names { connection, .. } if *connection == first.who)
         });
         let mut changes = own.map(|(at, _)| at);
         changes.any(|at| {
             self.ops.iter().any(|op| {
                 let may_change = matches!(
                     op.asked,
-                    Asked::Open { .. } | Asked::Names | Asked::Close { .. }
+                    TraceRequest::Open { .. } | TraceRequest::Names | TraceRequest::Close { .. }
                 );
                 let (Some((answered, _)), true) = (&op.answered, may_change) else {
                     return false;
@@ -306,17 +307,17 @@ impl Trace<'_> {
     }
 }
 
-impl<'a> Index<'a> {
-    fn of(trace: &'a Trace<'a>) -> Self {
+impl<'a> TraceIndex<'a> {
+    fn of(trace: &'a ModelTrace<'a>) -> Self {
         let mut objects = BTreeMap::new();
         let mut contents: BTreeMap<u64, Vec<(usize, &[u8])>> = BTreeMap::new();
         let mut done: BTreeMap<(FileId, u64, &[u8]), usize> = BTreeMap::new();
         for (at, happened) in trace.history.iter().enumerate() {
             match happened {
-                Happened::Opened { file, object, .. } => {
+                HistoryEvent::Opened { file, object, .. } => {
                     objects.insert(*file, *object);
                 }
-                Happened::Contents {
+                HistoryEvent::Contents {
                     object,
                     contents: of,
                 } => {
@@ -325,7 +326,7 @@ impl<'a> Index<'a> {
                         .or_default()
                         .push((at + 1, of.as_slice()));
                 }
-                Happened::Wrote {
+                HistoryEvent::Wrote {
                     connection: 0,
                     file,
                     offset,
@@ -338,13 +339,13 @@ impl<'a> Index<'a> {
                 _ => {}
             }
         }
-        let mut written: Vec<Written> = trace
+        let mut written: Vec<TraceWrite> = trace
             .ops
             .iter()
             .enumerate()
             .filter(|(_, op)| op.who == 0)
             .filter_map(|(place, op)| match &op.asked {
-                Asked::Write { file, offset, data } => Some(Written {
+                TraceRequest::Write { file, offset, data } => Some(TraceWrite {
                     file: *file,
                     offset: *offset as usize,
                     data: data.clone(),
@@ -361,11 +362,11 @@ impl<'a> Index<'a> {
             .collect();
         written.sort_by_key(|write| write.done.unwrap_or(usize::MAX));
         let own_oplocks = trace.ops.iter().filter_map(|op| {
-            let Asked::Open { has_oplock: true } = op.asked else {
+            let TraceRequest::Open { has_oplock: true } = op.asked else {
                 return None;
             };
             let (_, answer) = op.answered.as_ref()?;
-            let opened = CreateAnswer::parse(&answer.body).ok();
+            let opened = CreateResponse::parse(&answer.body).ok();
             opened.filter(|_| answer.is(status::SUCCESS))
         });
         let own_oplocks = own_oplocks.map(|opened| opened.file).collect();
@@ -379,7 +380,7 @@ impl<'a> Index<'a> {
     }
 
     /// WRITEs to this file that were answered at this moment and done later.
-    fn ahead(&self, object: u64, moment: usize) -> impl Iterator<Item = &Written> {
+    fn ahead(&self, object: u64, moment: usize) -> impl Iterator<Item = &TraceWrite> {
         self.written.iter().filter(move |write| {
             self.objects.get(&write.file) == Some(&object)
                 && write.answered.is_some_and(|answered| answered <= moment)
@@ -439,16 +440,16 @@ impl<'a> Index<'a> {
     fn check(
         &self,
         place: usize,
-        op: &Op,
-        answered: Moment,
-        answer: &Answer,
-        count: &mut Count,
+        op: &TraceOperation,
+        answered: TraceMoment,
+        answer: &Smb2Response,
+        count: &mut TraceCounts,
     ) -> Result<(), String> {
         let moments = op.sent.happened..answered.happened;
         let took = answered.at.since(op.sent.at);
         let is_injected = self.trace.trouble.injected.contains(&answer.header.status);
         match &op.asked {
-            Asked::Read {
+            TraceRequest::Read {
                 file,
                 offset,
                 length,
@@ -475,7 +476,7 @@ impl<'a> Index<'a> {
                     false => Err("never so".to_owned()),
                 }
             }
-            Asked::Length { file } => {
+            TraceRequest::Length { file } => {
                 if is_injected {
                     return Ok(());
                 }
@@ -487,14 +488,14 @@ impl<'a> Index<'a> {
                     false => Err(format!("never {told} bytes long")),
                 }
             }
-            Asked::Open { has_oplock } => {
+            TraceRequest::Open { has_oplock } => {
                 count.opened_at_once += usize::from(op.who == 0 && took == Duration::ZERO);
                 if op.who > 0 {
                     self.check_wait(op, answered, count)?;
                 }
                 if let (true, Ok(opened)) = (
                     answer.is(status::SUCCESS),
-                    CreateAnswer::parse(&answer.body),
+                    CreateResponse::parse(&answer.body),
                 ) {
                     let told = opened.end_of_file;
                     let is_right = opened.is_directory()
@@ -513,8 +514,10 @@ impl<'a> Index<'a> {
                     false => Ok(()),
                 }
             }
-            Asked::Flush { file } | Asked::Close { file } if answer.is(status::SUCCESS) => {
-                let is_missing = |write: &&Written| {
+            TraceRequest::Flush { file } | TraceRequest::Close { file }
+                if answer.is(status::SUCCESS) =>
+            {
+                let is_missing = |write: &&TraceWrite| {
                     let is_early = match (write.answered, write.done) {
                         (Some(_), None) => true,
                         (Some(told), Some(done)) => told < done && done > answered.happened,
@@ -531,15 +534,15 @@ impl<'a> Index<'a> {
                     )),
                 }
             }
-            Asked::Write { .. } => {
+            TraceRequest::Write { .. } => {
                 count.at_once += usize::from(op.who == 0 && took == Duration::ZERO);
                 Ok(())
             }
-            Asked::Flush { .. }
-            | Asked::Close { .. }
-            | Asked::Cut { .. }
-            | Asked::Names
-            | Asked::List { .. } => Ok(()),
+            TraceRequest::Flush { .. }
+            | TraceRequest::Close { .. }
+            | TraceRequest::Cut { .. }
+            | TraceRequest::Names
+            | TraceRequest::List { .. } => Ok(()),
         }
     }
 
@@ -558,13 +561,18 @@ impl<'a> Index<'a> {
     }
 
     /// Who opens a file beside the server waits for no longer than is said.
-    fn check_wait(&self, op: &Op, answered: Moment, count: &mut Count) -> Result<(), String> {
+    fn check_wait(
+        &self,
+        op: &TraceOperation,
+        answered: TraceMoment,
+        count: &mut TraceCounts,
+    ) -> Result<(), String> {
         let waited = answered.at.since(op.sent.at);
         count.waits += usize::from(waited > Duration::ZERO);
         count.longest_wait = count.longest_wait.max(waited);
         let mut on = BTreeSet::new();
         for happened in &self.trace.history[op.sent.happened..answered.happened] {
-            if let Happened::Waits {
+            if let HistoryEvent::Waits {
                 connection,
                 message_id,
                 on: files,
@@ -624,19 +632,19 @@ impl<'a> Index<'a> {
                 }
             }
             for op in &self.trace.ops[first.place..] {
-                let Asked::Cut { file, end } = op.asked else {
+                let TraceRequest::Cut { file, end } = op.asked else {
                     continue;
                 };
                 if op.who > 0 || op.sent.happened < told || self.objects.get(&file) != object {
                     continue;
                 }
                 // Those like it that were asked before may have been done before.
-                let is_like = |other: &&Op| {
-                    matches!(other.asked, Asked::Cut { file: of, end: to } if (of, to) == (file, end))
+                let is_like = |other: &&TraceOperation| {
+                    matches!(other.asked, TraceRequest::Cut { file: of, end: to } if (of, to) == (file, end))
                         && other.sent.happened < told
                 };
-                let is_done = |happened: &&Happened| {
-                    matches!(happened, Happened::Cut { connection: 0, file: of, end: to }
+                let is_done = |happened: &&HistoryEvent| {
+                    matches!(happened, HistoryEvent::Cut { connection: 0, file: of, end: to }
                         if (*of, *to) == (file, end))
                 };
                 let asked = self.trace.ops.iter().filter(is_like).count();
@@ -649,10 +657,10 @@ impl<'a> Index<'a> {
     }
 
     /// A client is not refused an open because of one that it was told is closed.
-    fn check_conflict(&self, op: &Op, moments: Range<usize>) -> Result<(), String> {
+    fn check_conflict(&self, op: &TraceOperation, moments: Range<usize>) -> Result<(), String> {
         let conflicts = self.trace.history[moments].iter();
         let mut with = conflicts.filter_map(|happened| match happened {
-            Happened::Conflicted {
+            HistoryEvent::Conflicted {
                 connection: 0,
                 with,
                 ..
@@ -662,7 +670,7 @@ impl<'a> Index<'a> {
         let is_closed = |file: &FileId| {
             self.trace.ops.iter().any(|other| {
                 let told = other.answered.as_ref();
-                matches!(other.asked, Asked::Close { file: of } if of == *file)
+                matches!(other.asked, TraceRequest::Close { file: of } if of == *file)
                     && told.is_some_and(|(moment, answer)| {
                         answer.is(status::SUCCESS) && moment.happened <= op.sent.happened
                     })
@@ -678,7 +686,7 @@ impl<'a> Index<'a> {
     /// Nobody else is shown a file over which something is answered that is done later.
     fn check_others(&self) -> Result<(), String> {
         for (at, happened) in self.trace.history.iter().enumerate() {
-            if let Happened::Used { connection, object } = happened
+            if let HistoryEvent::Used { connection, object } = happened
                 && *connection > 0
                 && let Some(write) = self.ahead(*object, at).next()
             {
@@ -694,13 +702,13 @@ impl<'a> Index<'a> {
     }
 
     /// What was answered and never done is reported with every FLUSH and CLOSE behind it.
-    fn check_losses(&self, count: &mut Count) -> Result<(), String> {
-        let is_lost = |write: &&Written| write.answered.is_some() && write.done.is_none();
+    fn check_losses(&self, count: &mut TraceCounts) -> Result<(), String> {
+        let is_lost = |write: &&TraceWrite| write.answered.is_some() && write.done.is_none();
         for write in self.written.iter().filter(is_lost) {
             count.lost += 1;
             let mut is_reported = self.trace.trouble.has_ended;
             for op in &self.trace.ops[write.place..] {
-                let (Asked::Flush { file } | Asked::Close { file }) = op.asked else {
+                let (TraceRequest::Flush { file } | TraceRequest::Close { file }) = op.asked else {
                     continue;
                 };
                 let Some((_, answer)) = &op.answered else {
@@ -723,7 +731,7 @@ impl<'a> Index<'a> {
     }
 }
 
-fn names(answer: &Answer) -> Vec<String> {
+fn names(answer: &Smb2Response) -> Vec<String> {
     let mut rest = entries(&answer.body).unwrap();
     let mut names = Vec::new();
     while !rest.is_empty() {

@@ -3,21 +3,24 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use emulate::{Change, Direction, Queue, QueueLimit, RATE_MAX, Reordering, Schedule, Step};
+use emulate::{
+    LinkDirection, LinkSchedule, QueueConfig, QueueLimit, RATE_MAX, ReorderingConfig, ScheduleStep,
+    SettingsChange,
+};
 use vocab::{ByteCount, Probability, Time};
 
-use super::super::nearest::Asked;
+use super::super::nearest::RefusedConfig;
 use super::*;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn queue_of(bytes: u64) -> Queue {
-    Queue::from(ByteCount::new(bytes))
+fn queue_of(bytes: u64) -> QueueConfig {
+    QueueConfig::from(ByteCount::new(bytes))
 }
 
-fn direction(rate: &str, delay: Duration, queue: Queue) -> DirectionConfig {
+fn direction(rate: &str, delay: Duration, queue: QueueConfig) -> DirectionConfig {
     DirectionConfig {
-        line: Line::Rate(rate.parse().unwrap()),
+        line: LineConfig::Rate(rate.parse().unwrap()),
         delay,
         queue,
         ..DirectionConfig::default()
@@ -41,17 +44,17 @@ fn judged_after(
     if overfull(before.as_ref(), &link).is_empty() {
         return Ok(());
     }
-    Err(Asked::new(before.as_ref(), &link).advice(RATE_MAX))
+    Err(RefusedConfig::new(before.as_ref(), &link).advice(RATE_MAX))
 }
 
 fn refusal(direction: &DirectionConfig) -> String {
     judged(direction).unwrap_err()
 }
 
-fn step(at: Duration, rate: &str, delay: Option<Duration>) -> Step {
-    Step {
+fn step(at: Duration, rate: &str, delay: Option<Duration>) -> ScheduleStep {
+    ScheduleStep {
         at,
-        change: Change {
+        change: SettingsChange {
             rate: Some(rate.parse().unwrap()),
             delay,
             loss: None,
@@ -59,16 +62,16 @@ fn step(at: Duration, rate: &str, delay: Option<Duration>) -> Step {
     }
 }
 
-fn scheduled(steps: Vec<Step>, repeat: Option<Duration>) -> DirectionConfig {
+fn scheduled(steps: Vec<ScheduleStep>, repeat: Option<Duration>) -> DirectionConfig {
     DirectionConfig {
-        schedule: Some(Arc::new(Schedule::new(steps, repeat).unwrap())),
+        schedule: Some(Arc::new(LinkSchedule::new(steps, repeat).unwrap())),
         ..direction("1Mbit", Duration::from_millis(10), queue_of(15_000))
     }
 }
 
-fn jittered(distribution: Distribution, order: Order) -> DirectionConfig {
+fn jittered(distribution: JitterDistribution, order: PacketOrder) -> DirectionConfig {
     DirectionConfig {
-        jitter: Some(Jitter {
+        jitter: Some(JitterConfig {
             distribution,
             order,
         }),
@@ -101,11 +104,11 @@ fn more_than_a_direction_holds_is_refused_with_the_nearest() {
 
 #[test]
 fn queues_in_packets_and_in_time_count_as_bytes() {
-    let packets = Queue::from(QueueLimit::packets(400_000));
+    let packets = QueueConfig::from(QueueLimit::packets(400_000));
     assert!(judged(&direction("1Gbit", SECOND, packets)).is_err());
-    let time = Queue::from(QueueLimit::time(4 * SECOND));
+    let time = QueueConfig::from(QueueLimit::time(4 * SECOND));
     assert!(judged(&direction("1Gbit", SECOND, time)).is_err());
-    let both = Queue::from(QueueLimit {
+    let both = QueueConfig::from(QueueLimit {
         bytes: Some(ByteCount::new(15_000)),
         packets: Some(400_000),
         time: None,
@@ -167,46 +170,46 @@ fn more_changes_than_are_followed_are_judged_by_their_extremes() {
 
 #[test]
 fn the_tail_of_jitter_counts_where_packets_keep_their_order() {
-    let heavy = Distribution::Pareto {
+    let heavy = JitterDistribution::Pareto {
         mean: Duration::from_millis(50),
         shape: 3.0,
     };
-    let text = refusal(&jittered(heavy, Order::Kept));
+    let text = refusal(&jittered(heavy, PacketOrder::Kept));
     assert!(text.contains("a jitter of 4 % of that"), "{text}");
     assert!(text.contains("--rate 42Mbit"), "{text}");
-    assert_eq!(judged(&jittered(heavy, Order::Free)), Ok(()));
-    let calm = Distribution::Pareto {
+    assert_eq!(judged(&jittered(heavy, PacketOrder::Free)), Ok(()));
+    let calm = JitterDistribution::Pareto {
         mean: Duration::from_millis(2),
         shape: 3.0,
     };
-    assert_eq!(judged(&jittered(calm, Order::Kept)), Ok(()));
+    assert_eq!(judged(&jittered(calm, PacketOrder::Kept)), Ok(()));
     // One in a billion is later than 6 deviations, 20.7 means, and so on.
     for (distribution, tail_s) in [
-        (Distribution::Uniform { spread: SECOND }, 1.0),
-        (Distribution::Normal { deviation: SECOND }, 5.998),
-        (Distribution::Exponential { mean: SECOND }, 20.723),
+        (JitterDistribution::Uniform { spread: SECOND }, 1.0),
+        (JitterDistribution::Normal { deviation: SECOND }, 5.998),
+        (JitterDistribution::Exponential { mean: SECOND }, 20.723),
         (
-            Distribution::LogNormal {
+            JitterDistribution::LogNormal {
                 median: SECOND,
                 sigma: 1.0,
             },
             402.6,
         ),
         (
-            Distribution::LogNormal {
+            JitterDistribution::LogNormal {
                 median: SECOND,
                 sigma: 4.0,
             },
             3_600.0,
         ),
     ] {
-        let jitter = jittered(distribution, Order::Kept).jitter;
-        let extra = extra_s(jitter, Order::Kept);
+        let jitter = jittered(distribution, PacketOrder::Kept).jitter;
+        let extra = extra_s(jitter, PacketOrder::Kept);
         assert!(
             (extra / tail_s - 1.0).abs() < 1e-3,
             "{distribution:?}: {extra}"
         );
-        assert!(extra_s(jitter, Order::Free) <= extra);
+        assert!(extra_s(jitter, PacketOrder::Free) <= extra);
     }
 }
 
@@ -220,7 +223,7 @@ fn late_packets_and_copies_count() {
     };
     assert!(refusal(&doubled).contains("--rate 3.9Gbit"));
     let late = |share, late_by| DirectionConfig {
-        reordering: Some(Reordering {
+        reordering: Some(ReorderingConfig {
             probability: Probability::from_fraction(share).unwrap(),
             late_by,
         }),
@@ -241,26 +244,26 @@ fn buckets_bring_their_burst_and_a_policer_keeps_the_rest_out() {
         peak: None,
     };
     let shaped = |burst| DirectionConfig {
-        line: Line::Shaper(bucket("4Gbit", burst)),
+        line: LineConfig::Shaper(bucket("4Gbit", burst)),
         ..direction("4Gbit", SECOND, queue_of(15_000))
     };
     assert_eq!(judged(&shaped(32_000)), Ok(()));
     assert!(judged(&shaped(50_000_000)).is_err());
-    let policed = |line: Line| DirectionConfig {
+    let policed = |line: LineConfig| DirectionConfig {
         line,
         policer: Some(bucket("10Mbit", 32_000)),
         ..direction("10Gbit", SECOND, queue_of(500_000_000))
     };
     assert_eq!(
-        judged(&policed(Line::Rate("10Gbit".parse().unwrap()))),
+        judged(&policed(LineConfig::Rate("10Gbit".parse().unwrap()))),
         Ok(())
     );
-    assert_eq!(judged(&policed(Line::Unlimited)), Ok(()));
-    let mut fast = policed(Line::Unlimited);
+    assert_eq!(judged(&policed(LineConfig::Unlimited)), Ok(()));
+    let mut fast = policed(LineConfig::Unlimited);
     fast.policer = Some(bucket("10Gbit", 32_000));
     assert!(judged(&fast).is_err());
     // A line that stands still fills its queue all the same.
-    let mut stopping = policed(Line::Rate("10Gbit".parse().unwrap()));
+    let mut stopping = policed(LineConfig::Rate("10Gbit".parse().unwrap()));
     stopping.queue = queue_of(600_000_000);
     stopping.schedule = scheduled(vec![step(SECOND, "0bit", None)], None).schedule;
     assert!(judged(&stopping).is_err());
@@ -276,10 +279,10 @@ fn what_is_under_way_from_before_holds_up_what_comes() {
 }
 
 /// A line that carries nothing for nine tenths of a second and then 1 Gbit/s.
-fn burst_line() -> Line {
+fn burst_line() -> LineConfig {
     let times = (901..=1_000).flat_map(|at| (0..83).map(move |_| format!("{at}\n")));
     let trace = DeliveryTrace::parse_mahimahi(&times.collect::<String>()).unwrap();
-    Line::Trace(Arc::new(trace))
+    LineConfig::Trace(Arc::new(trace))
 }
 
 #[test]
@@ -291,7 +294,7 @@ fn a_recorded_line_counts_by_what_it_carries_at_best() {
     };
     assert_eq!(judged(&recorded(42 * SECOND)), Ok(()));
     let ms = Duration::from_millis;
-    let held = |delay| Held::of(None, &recorded(delay)).under_way;
+    let held = |delay| HeldBytes::of(None, &recorded(delay)).under_way;
     assert_eq!(held(ms(100)).round(), 83.0 * 100.0 * 1_500.0);
     assert_eq!(held(ms(900)).round(), 83.0 * 100.0 * 1_500.0);
     assert_eq!(held(ms(1_050)).round(), 83.0 * 150.0 * 1_500.0);
@@ -307,8 +310,8 @@ fn the_model_holds_what_is_computed_of_a_recorded_line() {
         line: burst_line(),
         ..direction("1Mbit", Duration::from_millis(1_250), queue_of(15_000_000))
     };
-    let computed = Held::of(None, &config);
-    let mut direction = Direction::new(config, 1);
+    let computed = HeldBytes::of(None, &config);
+    let mut direction = LinkDirection::new(config, 1);
     let packet = Bytes::from(vec![0x45; 1_500]);
     let mut most = 0;
     for millisecond in 0..4_000_u64 {
@@ -340,8 +343,8 @@ fn the_model_holds_what_is_computed() {
         queue: queue_of(30_000),
         ..scheduled(steps, Some(ms(2_000)))
     };
-    let computed = Held::of(None, &config);
-    let mut direction = Direction::new(config, 1);
+    let computed = HeldBytes::of(None, &config);
+    let mut direction = LinkDirection::new(config, 1);
     let packet = Bytes::from(vec![0x45; 1_000]);
     let mut most = 0;
     for tick in 0..80_000_u64 {
