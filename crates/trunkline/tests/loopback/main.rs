@@ -12,6 +12,7 @@ mod bent_ends;
 mod broken_pipes;
 mod captures;
 mod closes;
+mod http;
 mod kills;
 mod operation;
 mod relay;
