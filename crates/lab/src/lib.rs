@@ -4,7 +4,7 @@
 //!  client ── near node ══ emulated WAN ══ far node ── server      (a network namespace each)
 //! ```
 //! [`topology`] makes the network, [`servers`] and [`workload`] fill it with traffic, [`nodes`]
-//! runs Trunkline in it, [`recording`] records and reads out what happened, [`campaign`] says in
+//! runs Trunkline in it, [`browser`] drives a real browser, [`recording`] records and reads out what happened, [`campaign`] says in
 //! which order, and [`report`] writes it down.
 //!
 //! It measures programs from outside: nodes, emulator, servers and clients are processes of their
@@ -12,6 +12,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+pub mod browser;
 pub mod campaign;
 pub mod nodes;
 pub mod preflight;

@@ -282,6 +282,21 @@ impl LabNodes {
         Ok(())
     }
 
+    /// Removes what an accelerator of every node keeps.
+    ///
+    /// # Errors
+    /// When a node does not do so.
+    pub fn purge_accelerator(&self, accelerator: &str) -> Result<()> {
+        for node in &self.nodes {
+            let mut purge = command::new(&self.program);
+            purge
+                .args(["node", "purge", accelerator, "--config"])
+                .arg(&node.configuration);
+            command::finish("trunkline node purge", &mut purge, None)?;
+        }
+        Ok(())
+    }
+
     fn purge(&self, node: &LabNode) -> Result<()> {
         let mut purge = command::new(&self.program);
         purge

@@ -6,8 +6,10 @@
 //! came before it, and nothing has to be waited for; and the files explain themselves to whoever
 //! opens them later. Markers pass by the nodes (UDP is not intercepted) and are not counted.
 //!
-//! [`transfers`] turns the packets between two markers into one [`FileTransfer`] per file.
+//! [`transfers`] turns the packets between two markers into one [`FileTransfer`] per file, and [`crossings`] says what
+//! crossed the WAN between them and in how many round trips.
 
+mod crossings;
 mod marker;
 mod transfers;
 
@@ -23,6 +25,7 @@ use host::process::{LaunchConfig, RunningProcess};
 use host::run::LabRun;
 use host::wait;
 
+pub use crossings::{WanCrossing, WanCrossings, crossings};
 pub use marker::{MarkerEdge, WorkloadMarker};
 pub use transfers::{FileTransfer, transfers};
 

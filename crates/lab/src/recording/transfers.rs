@@ -151,17 +151,20 @@ fn is_tcp(packet: &CapturedPacket) -> bool {
     matches!(packet.transport, TransportHeader::Tcp { .. })
 }
 
-fn is_marker(packet: &CapturedPacket) -> bool {
+pub(super) fn is_marker(packet: &CapturedPacket) -> bool {
     packet.transport == TransportHeader::Udp && packet.destination.port() == marker::PORT
 }
 
 /// The kernel announces the emulator's devices to each other (MLD); no site sends multicast.
-fn is_multicast(packet: &CapturedPacket) -> bool {
+pub(super) fn is_multicast(packet: &CapturedPacket) -> bool {
     packet.destination.ip().is_multicast()
 }
 
 /// The packets after the last begin marker and before the first end marker of `label`.
-fn between_markers<'a>(packets: &'a [CapturedPacket], label: &str) -> Result<&'a [CapturedPacket]> {
+pub(super) fn between_markers<'a>(
+    packets: &'a [CapturedPacket],
+    label: &str,
+) -> Result<&'a [CapturedPacket]> {
     let at_edge = |packet: &CapturedPacket, edge| {
         is_marker(packet)
             && WorkloadMarker::parse(&packet.payload)

@@ -7,6 +7,7 @@
 
 mod clients;
 mod files;
+mod web_page;
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,6 +18,7 @@ use crate::servers::ServerKind;
 
 pub use clients::{FileArrival, WorkloadEnvironment, WorkloadOutcome};
 pub use files::{EDITED_ONE_IN, FileSet, hash};
+pub use web_page::{PAGE_PATH, WebPage};
 
 /// A protocol and a direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

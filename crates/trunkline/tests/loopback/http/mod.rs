@@ -12,20 +12,20 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::sites::{PATIENCE, Sites};
-use origin::{BIG, Client, Origin, content, read_chunk};
+use crate::sites::{PATIENCE, TwoSites};
+use origin::{BIG, WebClient, WebOrigin, content, read_chunk};
 
 /// Both nodes follow HTTP.
 const HTTP: &str = "\n[http]\nmode = \"on\"\n";
 
-/// Sites with a server; `None` where its port cannot be had.
-fn sites(test: u8) -> Option<(Sites, Origin)> {
-    let sites = Sites::new(test, "400Mbit");
+/// TwoSites with a server; `None` where its port cannot be had.
+fn sites(test: u8) -> Option<(TwoSites, WebOrigin)> {
+    let sites = TwoSites::new(test, "400Mbit");
     for node in ["near", "far"] {
         sites.configure(node, HTTP);
         sites.ask(node, &["node", "reload"], "");
     }
-    let origin = Origin::start(&sites)?;
+    let origin = WebOrigin::start(&sites)?;
     sites.wait_for("near", |path| path["carries"] == "udp");
     // The server has been reached from here on.
     origin.client(&sites).get("/first");
@@ -34,7 +34,7 @@ fn sites(test: u8) -> Option<(Sites, Origin)> {
 }
 
 /// What the near node says of the flow of a client that has ended its connection.
-fn why(sites: &Sites, client: Client) -> Value {
+fn why(sites: &TwoSites, client: WebClient) -> Value {
     let address = client.address().to_string();
     drop(client);
     let started = Instant::now();
@@ -62,7 +62,7 @@ fn stage(why: &Value, name: &str) -> String {
 }
 
 /// Flows that the far node has heard of.
-fn flows_at_far(sites: &Sites) -> u64 {
+fn flows_at_far(sites: &TwoSites) -> u64 {
     sites.status("far")["flows_total"].as_u64().unwrap()
 }
 
@@ -251,7 +251,7 @@ fn a_page_loads_again_after_a_node_was_killed() {
 }
 
 /// Loads a large resource until it comes whole. What comes is right as far as it comes.
-fn load_until_whole(sites: &Sites, origin: &Origin) {
+fn load_until_whole(sites: &TwoSites, origin: &WebOrigin) {
     let expected = content("/big", BIG);
     let started = Instant::now();
     loop {

@@ -9,15 +9,15 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use vocab::Random;
+use vocab::SeededRandom;
 
-use crate::sites::{PATIENCE, Sites, connect};
+use crate::sites::{PATIENCE, TwoSites, connect};
 
 /// The port that nodes take for HTTP.
 const PORT: u16 = 80;
 
 /// A server with a few resources; it ends with the test's process.
-pub(super) struct Origin {
+pub(super) struct WebOrigin {
     address: Ipv4Addr,
     asked: Arc<Mutex<Vec<String>>>,
     /// Lets the server go on where it waits in the middle of a response.
@@ -25,14 +25,14 @@ pub(super) struct Origin {
 }
 
 /// What the server's connections share.
-struct Site {
+struct OriginState {
     asked: Arc<Mutex<Vec<String>>>,
     gate: Mutex<Receiver<()>>,
 }
 
 /// A message as it was read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Message {
+pub(super) struct HttpMessage {
     /// The request line or the status line.
     pub(super) start: String,
     /// Field names in lower case.
@@ -40,7 +40,7 @@ pub(super) struct Message {
     pub(super) body: Vec<u8>,
 }
 
-impl Message {
+impl HttpMessage {
     /// The status code of a response.
     pub(super) fn status(&self) -> u16 {
         let code = self.start.split(' ').nth(1);
@@ -52,13 +52,13 @@ impl Message {
 pub(super) fn content(name: &str, bytes: usize) -> Vec<u8> {
     let mut content = vec![0; bytes];
     let seed = name.bytes().map(u64::from).sum::<u64>();
-    Random::for_stream(seed, name.len() as u64).fill(&mut content);
+    SeededRandom::for_stream(seed, name.len() as u64).fill(&mut content);
     content
 }
 
-impl Origin {
+impl WebOrigin {
     /// Serves at the far site; `None` where this test may not listen at the port for HTTP.
-    pub(super) fn start(sites: &Sites) -> Option<Self> {
+    pub(super) fn start(sites: &TwoSites) -> Option<Self> {
         let address = sites.far();
         let listener = match TcpListener::bind((address, PORT)) {
             Ok(listener) => listener,
@@ -70,7 +70,7 @@ impl Origin {
         };
         let asked = Arc::new(Mutex::new(Vec::new()));
         let (gate, opened) = mpsc::channel();
-        let site = Arc::new(Site {
+        let site = Arc::new(OriginState {
             asked: Arc::clone(&asked),
             gate: Mutex::new(opened),
         });
@@ -99,23 +99,23 @@ impl Origin {
     }
 
     /// A client behind the near node.
-    pub(super) fn client(&self, sites: &Sites) -> Client {
+    pub(super) fn client(&self, sites: &TwoSites) -> WebClient {
         self.connect(sites).unwrap()
     }
 
     /// The same where the near node may not run.
-    pub(super) fn connect(&self, sites: &Sites) -> io::Result<Client> {
+    pub(super) fn connect(&self, sites: &TwoSites) -> io::Result<WebClient> {
         let stream = connect(sites.socks(), self.address, PORT)?;
-        Ok(Client::over(stream))
+        Ok(WebClient::over(stream))
     }
 }
 
 /// A client's connection.
-pub(super) struct Client {
+pub(super) struct WebClient {
     pub(super) reader: BufReader<TcpStream>,
 }
 
-impl Client {
+impl WebClient {
     fn over(stream: TcpStream) -> Self {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let reader = BufReader::new(stream);
@@ -143,37 +143,37 @@ impl Client {
     }
 
     /// A response's head.
-    pub(super) fn head(&mut self) -> io::Result<Message> {
+    pub(super) fn head(&mut self) -> io::Result<HttpMessage> {
         read_head(&mut self.reader)?.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
     }
 
     /// A whole response to a request that may have a body.
-    pub(super) fn response(&mut self) -> io::Result<Message> {
+    pub(super) fn response(&mut self) -> io::Result<HttpMessage> {
         let mut message = self.head()?;
         read_body(&mut self.reader, &mut message)?;
         Ok(message)
     }
 
     /// Sends a body and reads the response.
-    pub(super) fn send_body(&mut self, method: &str, target: &str, body: &str) -> Message {
+    pub(super) fn send_body(&mut self, method: &str, target: &str, body: &str) -> HttpMessage {
         let length = format!("Content-Length: {}\r\n", body.len());
         self.ask_with(method, target, &length, body);
         self.response().unwrap()
     }
 
-    pub(super) fn get(&mut self, target: &str) -> Message {
+    pub(super) fn get(&mut self, target: &str) -> HttpMessage {
         self.get_with(target, "")
     }
 
-    pub(super) fn get_with(&mut self, target: &str, fields: &str) -> Message {
+    pub(super) fn get_with(&mut self, target: &str, fields: &str) -> HttpMessage {
         self.ask("GET", target, fields);
         self.response().unwrap()
     }
 }
 
 /// The next head; `None` at a clean end in front of it.
-fn read_head(reader: &mut impl BufRead) -> io::Result<Option<Message>> {
-    let mut message = Message::default();
+fn read_head(reader: &mut impl BufRead) -> io::Result<Option<HttpMessage>> {
+    let mut message = HttpMessage::default();
     let mut line = String::new();
     if reader.read_line(&mut line)? == 0 {
         return Ok(None);
@@ -192,8 +192,8 @@ fn read_head(reader: &mut impl BufRead) -> io::Result<Option<Message>> {
     }
 }
 
-/// A body with a length or in chunks (RFC 9112 §6.3, Message Body Length).
-fn read_body(reader: &mut impl BufRead, message: &mut Message) -> io::Result<()> {
+/// A body with a length or in chunks (RFC 9112 §6.3, HttpMessage Body Length).
+fn read_body(reader: &mut impl BufRead, message: &mut HttpMessage) -> io::Result<()> {
     if message.fields.contains_key("transfer-encoding") {
         loop {
             let chunk = read_chunk(reader)?;
@@ -221,7 +221,7 @@ pub(super) fn read_chunk(reader: &mut impl BufRead) -> io::Result<Vec<u8>> {
 }
 
 /// Answers the requests of one connection.
-fn serve(stream: TcpStream, site: &Site) -> io::Result<()> {
+fn serve(stream: TcpStream, site: &OriginState) -> io::Result<()> {
     let mut reader = BufReader::new(stream.try_clone()?);
     let mut stream = stream;
     while let Some(mut request) = read_head(&mut reader)? {
@@ -300,7 +300,7 @@ fn serve(stream: TcpStream, site: &Site) -> io::Result<()> {
 /// Bytes of the large resource.
 pub(super) const BIG: usize = 10_000_000;
 
-fn wait_at_gate(site: &Site) {
+fn wait_at_gate(site: &OriginState) {
     // The test has ended if nobody opens it any more.
     let _ = site.gate.lock().unwrap().recv_timeout(PATIENCE);
 }
