@@ -12,15 +12,15 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::sites::{PATIENCE, TwoSites};
+use crate::sites::{PATIENCE, TestSites};
 use origin::{BIG, WebClient, WebOrigin, content, read_chunk};
 
 /// Both nodes follow HTTP.
 const HTTP: &str = "\n[http]\nmode = \"on\"\n";
 
-/// TwoSites with a server; `None` where its port cannot be had.
-fn sites(test: u8) -> Option<(TwoSites, WebOrigin)> {
-    let sites = TwoSites::new(test, "400Mbit");
+/// TestSites with a server; `None` where its port cannot be had.
+fn sites(test: u8) -> Option<(TestSites, WebOrigin)> {
+    let sites = TestSites::new(test, "400Mbit");
     for node in ["near", "far"] {
         sites.configure(node, HTTP);
         sites.ask(node, &["node", "reload"], "");
@@ -34,7 +34,7 @@ fn sites(test: u8) -> Option<(TwoSites, WebOrigin)> {
 }
 
 /// What the near node says of the flow of a client that has ended its connection.
-fn why(sites: &TwoSites, client: WebClient) -> Value {
+fn why(sites: &TestSites, client: WebClient) -> Value {
     let address = client.address().to_string();
     drop(client);
     let started = Instant::now();
@@ -62,7 +62,7 @@ fn stage(why: &Value, name: &str) -> String {
 }
 
 /// Flows that the far node has heard of.
-fn flows_at_far(sites: &TwoSites) -> u64 {
+fn flows_at_far(sites: &TestSites) -> u64 {
     sites.status("far")["flows_total"].as_u64().unwrap()
 }
 
@@ -251,7 +251,7 @@ fn a_page_loads_again_after_a_node_was_killed() {
 }
 
 /// Loads a large resource until it comes whole. What comes is right as far as it comes.
-fn load_until_whole(sites: &TwoSites, origin: &WebOrigin) {
+fn load_until_whole(sites: &TestSites, origin: &WebOrigin) {
     let expected = content("/big", BIG);
     let started = Instant::now();
     loop {

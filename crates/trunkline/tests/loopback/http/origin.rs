@@ -11,7 +11,7 @@ use std::thread;
 
 use vocab::SeededRandom;
 
-use crate::sites::{PATIENCE, TwoSites, connect};
+use crate::sites::{PATIENCE, TestSites, connect};
 
 /// The port that nodes take for HTTP.
 const PORT: u16 = 80;
@@ -58,7 +58,7 @@ pub(super) fn content(name: &str, bytes: usize) -> Vec<u8> {
 
 impl WebOrigin {
     /// Serves at the far site; `None` where this test may not listen at the port for HTTP.
-    pub(super) fn start(sites: &TwoSites) -> Option<Self> {
+    pub(super) fn start(sites: &TestSites) -> Option<Self> {
         let address = sites.far();
         let listener = match TcpListener::bind((address, PORT)) {
             Ok(listener) => listener,
@@ -99,12 +99,12 @@ impl WebOrigin {
     }
 
     /// A client behind the near node.
-    pub(super) fn client(&self, sites: &TwoSites) -> WebClient {
+    pub(super) fn client(&self, sites: &TestSites) -> WebClient {
         self.connect(sites).unwrap()
     }
 
     /// The same where the near node may not run.
-    pub(super) fn connect(&self, sites: &TwoSites) -> io::Result<WebClient> {
+    pub(super) fn connect(&self, sites: &TestSites) -> io::Result<WebClient> {
         let stream = connect(sites.socks(), self.address, PORT)?;
         Ok(WebClient::over(stream))
     }
