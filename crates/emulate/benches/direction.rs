@@ -1,5 +1,6 @@
-//! What one packet costs in the model: a full-size packet in and out at 1 Gbit/s, with the delay
-//! of a continent and with loss. The real-time driver's own cost (two system calls) is not here.
+//! Benchmark of the model's cost per packet: a full-size packet in and out at 1 Gbit/s, with an
+//! intercontinental delay and with loss. The real-time driver's own cost (two system calls) is not
+//! included.
 
 use std::hint::black_box;
 use std::time::Duration;

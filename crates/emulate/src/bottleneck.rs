@@ -1,13 +1,13 @@
-//! A queue in front of a line: where packets wait, and which of them do not get through.
+//! A queue in front of a line: it decides which packets wait, and which are dropped.
 //!
 //! ```text
 //! push ──► discipline ──► limit ──► waiting ──► discipline ──► line ──► poll
 //!          drop, mark     drop                  drop, mark
 //! ```
 //!
-//! Things happen at their own moments, whenever the caller looks. At one and the same nanosecond
-//! first a packet ends and the next is taken out for the line, then a discipline computes anew,
-//! then the caller's packet comes.
+//! Events happen at their own times, independent of the caller's polling. Events of the same
+//! nanosecond happen in this order: a packet ends and the next is taken out for the line, a
+//! discipline updates its state, the caller's packet arrives.
 
 use std::collections::VecDeque;
 
@@ -30,11 +30,11 @@ pub(crate) struct Bottleneck {
     line: LineState,
     waiting: VecDeque<EmulatedPacket>,
     on_line: Option<EmulatedPacket>,
-    /// What the waiting packets count as, and with the one on the line.
+    /// Counted bytes of the waiting packets; `counted` adds those of the packet on the line.
     waiting_counted: u64,
     counted: u64,
     held: TrafficCount,
-    /// What was dropped and not yet polled.
+    /// Dropped packets that were not polled yet.
     dropped: VecDeque<BottleneckExit>,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Bottleneck {
 pub(crate) struct BottleneckExit {
     pub(crate) at: Time,
     pub(crate) packet: EmulatedPacket,
-    /// `None` for one that the line has carried.
+    /// Reason of the drop; `None` for a packet that the line has carried.
     pub(crate) dropped: Option<DropReason>,
 }
 
@@ -63,10 +63,10 @@ impl Bottleneck {
         }
     }
 
-    /// Takes other settings at `now`. The packet on the line keeps what it has sent, and nothing
-    /// that waits is dropped, even where the new limit is lower.
+    /// Applies other settings at `now`. The packet on the line keeps the bits that it has sent, and
+    /// no waiting packet is dropped, even if the new limit is lower.
     ///
-    /// Everything that happens up to `now` must have been polled before.
+    /// All events up to `now` must have been polled before.
     pub(crate) fn set(&mut self, now: Time, config: &DirectionConfig) {
         self.framing = config.framing;
         self.limit = config.queue.limit;
@@ -84,8 +84,7 @@ impl Bottleneck {
         }
     }
 
-    /// Puts a packet at the tail, at `now`, or drops it or others. `uniform` is its number of
-    /// chance.
+    /// Appends a packet at `now`, or drops it or others. `uniform` is its random number.
     pub(crate) fn push(
         &mut self,
         now: Time,
@@ -148,17 +147,18 @@ impl Bottleneck {
         }
     }
 
-    /// When the packet on the line ends; `None` when there is none or the line stands still.
+    /// Time at which the packet on the line ends; `None` when there is none or the line stands
+    /// still.
     pub(crate) fn next_end(&self) -> Option<Time> {
         self.on_line.as_ref().and_then(|_| self.line.end())
     }
 
-    /// What waits, the packet on the line included.
+    /// Packets that are queued, the packet on the line included.
     pub(crate) fn queued(&self) -> TrafficCount {
         self.held
     }
 
-    /// What waits, the packet on the line first.
+    /// Packets that are queued, the packet on the line first.
     pub(crate) fn packets(&self) -> impl Iterator<Item = &EmulatedPacket> {
         self.on_line.iter().chain(&self.waiting)
     }

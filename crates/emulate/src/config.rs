@@ -1,4 +1,5 @@
-//! What a link is set to: one [`DirectionConfig`] each way and one seed for all chance in it.
+//! Configuration of a link: one [`DirectionConfig`] for each direction, and the seed of all its
+//! random numbers.
 //!
 //! Every model of `direction.rs` has its settings here, in the order in which a packet meets
 //! them. [`DirectionConfig::check`] refuses what contradicts itself or what the models do not
@@ -21,30 +22,31 @@ use crate::trace::DeliveryTrace;
 /// [`overhead`]: DirectionConfig::overhead
 #[derive(Clone, Debug, PartialEq)]
 pub struct DirectionConfig {
-    /// What is handed in: IP packets or Ethernet frames.
+    /// Kind of packets handed in: IP packets or Ethernet frames.
     pub framing: LinkFraming,
     /// Added to each packet's IP length, for a line that is stated at a lower layer than IP: 14
     /// for Ethernet's header, 38 with its check sum, preamble and gap.
     pub overhead: ByteCount,
-    /// Drops, before the queue, what comes faster than this.
+    /// Policer before the queue: drops packets that come faster than this.
     pub policer: Option<TokenBucket>,
-    /// Where packets wait for the line, and who is dropped when too many do.
+    /// Queue in which packets wait for the line.
     pub queue: QueueConfig,
-    /// What takes packets out of the queue, and how fast.
+    /// The line: takes packets out of the queue at its rate.
     pub line: LineConfig,
-    /// Which packets are lost behind the line: a lost packet has taken its time on it.
+    /// Loss model behind the line; a lost packet has used its time on the line.
     pub loss: LossModel,
-    /// The chance that one bit of a packet, any bit of it, arrives flipped.
+    /// Probability that one bit of a packet arrives flipped.
     pub corruption: Probability,
-    /// The chance that a packet arrives twice.
+    /// Probability that a packet arrives twice.
     pub duplication: Probability,
-    /// From the end of a packet's serialisation to its arrival at the other end.
+    /// Propagation delay: the time from the end of a packet's serialisation to its arrival at the
+    /// other end.
     pub delay: Duration,
-    /// How the delay varies from packet to packet.
+    /// Variation of the delay from packet to packet.
     pub jitter: Option<JitterConfig>,
     /// Packets that arrive later than those around them.
     pub reordering: Option<ReorderingConfig>,
-    /// What changes by itself while time goes on.
+    /// Changes of settings over time.
     pub schedule: Option<Arc<LinkSchedule>>,
 }
 
@@ -68,7 +70,7 @@ impl Default for DirectionConfig {
     }
 }
 
-/// What a direction is handed.
+/// Kind of packets that a direction is handed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LinkFraming {
     /// IP packets from their first header byte.
@@ -90,12 +92,12 @@ impl LinkFraming {
     }
 }
 
-/// Where packets wait.
+/// Queue in front of the line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct QueueConfig {
-    /// What it holds at most, the packet on the line included until its last bit has gone.
+    /// Greatest content of the queue; a packet on the line counts until its last bit has left.
     pub limit: QueueLimit,
-    /// Who is dropped, and when.
+    /// Discipline that decides which packets are dropped.
     pub discipline: QueueDiscipline,
 }
 
@@ -123,8 +125,8 @@ pub struct QueueLimit {
     pub bytes: Option<ByteCount>,
     /// Packets of any length.
     pub packets: Option<u64>,
-    /// The time that the line needs for all that waits, the new packet included, at the line's
-    /// present rate.
+    /// Limit in time: the time that the line needs for all waiting packets, the new one included,
+    /// at its present rate.
     pub time: Option<Duration>,
 }
 
@@ -157,7 +159,8 @@ impl QueueLimit {
     }
 }
 
-/// Who is dropped or marked, and when. The limits hold beside every one of them.
+/// Queue discipline: decides which packets are dropped or marked. The limits of the queue apply in
+/// addition.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub enum QueueDiscipline {
     /// The packet that finds no room.
@@ -173,23 +176,22 @@ pub enum QueueDiscipline {
     Red(RedConfig),
 }
 
-/// Whether a packet whose sender can read a mark (ECN, RFC 3168) is marked instead of dropped.
+/// Treatment of a packet whose sender supports congestion marks (ECN, RFC 3168).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EcnMode {
-    /// It is dropped like any other.
+    /// The packet is dropped like any other.
     #[default]
     Drop,
-    /// It is marked "congestion experienced".
+    /// The packet is marked "congestion experienced".
     Mark,
 }
 
 /// Settings of CoDel.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CoDelConfig {
-    /// The waiting time that is fine for ever; RFC 8289 §4.3 advises 5 ms. At most 1 hour.
+    /// Acceptable standing waiting time; RFC 8289 §4.3 advises 5 ms. At most 1 hour.
     pub target: Duration,
-    /// How long more than that is borne; RFC 8289 §4.2 advises 100 ms. At most 1
-    /// hour.
+    /// Time for which longer waits are tolerated; RFC 8289 §4.2 advises 100 ms. At most 1 hour.
     pub interval: Duration,
     /// Mark or drop.
     pub ecn: EcnMode,
@@ -212,8 +214,8 @@ pub struct PieConfig {
     /// not follow it: §4.2 advises larger ones for a target that is smaller by orders of magnitude,
     /// as in a data centre, and with such a target this PIE reacts slowly.
     pub target: Duration,
-    /// How often the drop probability is computed anew, at most 314 ms; RFC 8033 §4.2 uses 15 ms.
-    /// The weights alpha and beta follow it as §4.2 says.
+    /// Update interval of the drop probability, at most 314 ms; RFC 8033 §4.2 uses 15 ms. The
+    /// weights alpha and beta follow it as §4.2 says.
     pub update: Duration,
     /// The burst that passes an idle queue undropped; RFC 8033 §4.4 uses 150 ms.
     pub burst: Duration,
@@ -235,7 +237,7 @@ impl Default for PieConfig {
 /// Settings of RED; the average queue is counted in bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RedConfig {
-    /// Nothing is dropped while the average queue is below.
+    /// Average queue length below which no packet is dropped.
     pub minimum: ByteCount,
     /// Everything is dropped while the average queue is at or above (in gentle mode: twice this).
     pub maximum: ByteCount,
@@ -247,19 +249,20 @@ pub struct RedConfig {
     /// queue is empty: of a typical small packet in the paper (section 11), of an average one in
     /// Linux. The longer it is, the longer the average lasts.
     pub packet_time: Duration,
-    /// Whether the probability rises from its maximum to one between the maximum and twice it.
+    /// Gentle mode: the probability rises from its maximum to one between `maximum` and twice
+    /// `maximum`.
     pub gentle: bool,
     /// Mark or drop.
     pub ecn: EcnMode,
 }
 
-/// What takes packets out of the queue.
+/// The line: takes packets out of the queue.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum LineConfig {
     /// A line that carries any packet at once.
     #[default]
     Unlimited,
-    /// A line of fixed rate. Zero is a line that stands still: packets wait in the queue.
+    /// A line of fixed rate. Zero stops the line: packets wait in the queue.
     Rate(Bitrate),
     /// A token-bucket shaper: packets leave at once while there are tokens, and wait for them.
     Shaper(TokenBucket),
@@ -268,7 +271,7 @@ pub enum LineConfig {
 }
 
 impl LineConfig {
-    /// Its long-term rate; `None` without a limit.
+    /// Long-term rate; `None` without a limit.
     #[must_use]
     pub fn rate(&self) -> Option<Bitrate> {
         match self {
@@ -283,33 +286,34 @@ impl LineConfig {
 /// A token bucket, for a shaper (waits) or a policer (drops). It starts full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TokenBucket {
-    /// How fast it fills.
+    /// Fill rate of the bucket.
     pub rate: Bitrate,
-    /// What it holds. A longer packet never passes.
+    /// Size of the bucket. A longer packet never passes.
     pub burst: ByteCount,
-    /// A second, faster and smaller bucket that must agree, so that a burst has a rate of its own.
+    /// A second, faster and smaller bucket that must also have tokens; it limits the rate of a
+    /// burst.
     pub peak: Option<PeakBucket>,
 }
 
 /// The second bucket of a [`TokenBucket`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeakBucket {
-    /// How fast it fills.
+    /// Fill rate of the bucket.
     pub rate: Bitrate,
-    /// What it holds: an MTU makes the packets of a burst follow each other at the peak rate.
+    /// Size of the bucket: with an MTU, the packets of a burst follow each other at the peak rate.
     pub burst: ByteCount,
 }
 
-/// Which packets are lost behind the line. What becomes of a packet follows from the seed and
-/// from its number alone, counted from the first that was handed in.
+/// Loss model: selects the packets that are lost behind the line. The fate of a packet depends only
+/// on the seed and on its number, counted from the first packet that was handed in.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum LossModel {
-    /// None.
+    /// No loss.
     #[default]
     None,
     /// Each on its own.
     Random(Probability),
-    /// In bursts.
+    /// Loss in bursts.
     GilbertElliott(GilbertElliott),
     /// These, by number from 0.
     List(Arc<LossList>),
@@ -325,13 +329,13 @@ impl From<Probability> for LossModel {
     }
 }
 
-/// The model of Gilbert (1960) and Elliott (1963): a good and a bad state, in each of which
-/// packets are lost with a probability of its own; after each packet the state may change.
+/// The model of Gilbert (1960) and Elliott (1963): a good and a bad state with one loss probability
+/// each; after each packet the state may change.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GilbertElliott {
-    /// From good to bad.
+    /// Probability of the change from good to bad.
     pub to_bad: Probability,
-    /// From bad to good.
+    /// Probability of the change from bad to good.
     pub to_good: Probability,
     /// Loss in the good state.
     pub loss_good: Probability,
@@ -385,7 +389,7 @@ impl GilbertElliott {
 pub struct LossList {
     /// Rising, without repetition.
     packets: Vec<u64>,
-    /// After so many packets it starts again.
+    /// Number of packets after which the list starts again.
     period: Option<u64>,
 }
 
@@ -408,7 +412,7 @@ impl LossList {
         Ok(Self { packets, period })
     }
 
-    /// Whether the packet of this number is lost.
+    /// Tells whether the packet of this number is lost.
     #[must_use]
     pub fn contains(&self, packet: u64) -> bool {
         let packet = self.period.map_or(packet, |period| packet % period.max(1));
@@ -416,19 +420,19 @@ impl LossList {
     }
 }
 
-/// How the delay varies. A delay never becomes negative: what would, is zero.
+/// Variation of the delay. The sum is never less than zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct JitterConfig {
-    /// How it is distributed about the delay.
+    /// Distribution of the variation.
     pub distribution: JitterDistribution,
-    /// Whether packets may overtake each other.
+    /// Permission for packets to overtake each other.
     pub order: PacketOrder,
 }
 
-/// A distribution of what is added to the delay.
+/// Distribution of the amount that is added to the delay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum JitterDistribution {
-    /// From −spread to +spread, each as likely.
+    /// Uniform from −spread to +spread.
     Uniform {
         /// Half of the width.
         spread: Duration,
@@ -459,30 +463,30 @@ pub enum JitterDistribution {
     },
 }
 
-/// What jitter does to the order of packets.
+/// Effect of jitter on the order of packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PacketOrder {
     /// A packet waits for the one before it, as behind a varying queue.
     #[default]
     Kept,
-    /// A packet overtakes whom it can, as over several paths.
+    /// Packets may overtake each other, as over several paths.
     Free,
 }
 
 /// Packets that come late. Those behind them overtake.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ReorderingConfig {
-    /// The chance that a packet is one of them.
+    /// Probability that a packet is late.
     pub probability: Probability,
-    /// How much longer it takes.
+    /// Additional delay of a late packet.
     pub late_by: Duration,
 }
 
 impl DirectionConfig {
-    /// Says whether the model can be set so.
+    /// Checks that the model can use these settings.
     ///
     /// # Errors
-    /// What is out of bounds or contradicts itself, and the nearest thing that would work.
+    /// Names the setting that is out of bounds or contradictory, and the nearest accepted value.
     pub fn check(&self) -> Result<(), ConfigError> {
         if let Some(policer) = &self.policer {
             self.check_bucket(policer, "policer")?;
@@ -513,13 +517,13 @@ impl DirectionConfig {
         self.line.rate().unwrap_or_default().bytes_in(round_trip)
     }
 
-    /// What a packet counts as: its IP length and the overhead.
+    /// Counted length of a packet: its IP length and the overhead.
     #[must_use]
     pub(crate) fn counted_length(&self, packet: usize) -> u64 {
         packet.saturating_sub(self.framing.header()) as u64 + self.overhead.bytes()
     }
 
-    /// What a packet of Ethernet's usual size counts as.
+    /// Counted length of a full-size Ethernet packet.
     #[must_use]
     pub(crate) fn full_packet(&self) -> u64 {
         FULL_PACKET + self.overhead.bytes()
@@ -691,11 +695,11 @@ pub(crate) fn check_delay(delay: Duration) -> Result<(), ConfigError> {
 /// A whole link.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct LinkConfig {
-    /// From end A to end B.
+    /// Direction from end A to end B.
     pub forward: DirectionConfig,
-    /// From end B to end A.
+    /// Direction from end B to end A.
     pub back: DirectionConfig,
-    /// All chance in the link follows from it; the same seed and packets give the same losses.
+    /// Seed of all random numbers in the link; the same seed and packets give the same losses.
     pub seed: u64,
 }
 
@@ -710,10 +714,10 @@ impl LinkConfig {
         }
     }
 
-    /// Says whether the model can be set so.
+    /// Checks that the model can use these settings.
     ///
     /// # Errors
-    /// What is wrong with one of the directions.
+    /// Names the invalid setting of one of the directions.
     pub fn check(&self) -> Result<(), ConfigError> {
         self.forward.check()?;
         self.back.check()
@@ -731,7 +735,7 @@ mod tests {
     }
 
     #[test]
-    fn pie_is_updated_only_as_rarely_as_its_weights_allow() {
+    fn pie_updates_as_rarely_as_its_weights_allow() {
         let pie = |update| {
             with(QueueDiscipline::Pie(PieConfig {
                 update,
@@ -744,7 +748,7 @@ mod tests {
     }
 
     #[test]
-    fn codel_with_a_slip_of_the_unit_is_refused() {
+    fn codel_with_a_wrong_unit_is_refused() {
         let codel = |target, interval| {
             with(QueueDiscipline::CoDel(CoDelConfig {
                 target,

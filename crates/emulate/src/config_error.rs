@@ -1,5 +1,5 @@
-//! Why a link cannot be set as it was asked for, the nearest thing that would work, and
-//! the bounds that it names.
+//! Errors of a link configuration, each with the nearest accepted value, and the bounds that they
+//! name.
 
 use std::time::Duration;
 
@@ -21,18 +21,18 @@ pub(crate) const LOG_SIGMA_MAX: f64 = 4.0;
 /// Why a link cannot be set so: always misuse, with the nearest thing that would work.
 #[derive(Clone, Debug, PartialEq, Error)]
 pub enum ConfigError {
-    /// Beyond [`RATE_MAX`].
+    /// The rate exceeds [`RATE_MAX`].
     #[error(
         "a rate of {rate} is more than the model's {RATE_MAX}; leave the rate out for a line without a limit"
     )]
     RateTooHigh {
-        /// What was asked for.
+        /// The requested rate.
         rate: Bitrate,
     },
-    /// Beyond 10 minutes.
+    /// The delay exceeds 10 minutes.
     #[error("a delay of {delay:?} is more than the model's {DELAY_MAX:?}; check its unit")]
     DelayTooLong {
-        /// What was asked for.
+        /// The requested delay.
         delay: Duration,
     },
     /// A queue that nothing fits into.
@@ -40,7 +40,7 @@ pub enum ConfigError {
         "a queue of zero lets nothing pass, because the packet on the line counts too; the least is 1 packet"
     )]
     QueueOfZero,
-    /// No limit at all.
+    /// The queue has no limit.
     #[error("a queue needs a limit in bytes, in packets or in time")]
     QueueWithoutLimit,
     /// A time limit on a line without a rate.
@@ -56,19 +56,19 @@ pub enum ConfigError {
     /// A discipline that would divide by zero or never rest.
     #[error("{name} needs {what}")]
     ZeroInDiscipline {
-        /// Which discipline.
+        /// Name of the discipline.
         name: &'static str,
-        /// What would do.
+        /// The names that are accepted.
         what: &'static str,
     },
     /// A discipline that would hardly ever act, or the wrong way.
     #[error("{what} of {span:?} is too long; use {most:?} or less")]
     DisciplineTooSlow {
-        /// Which setting of which discipline.
+        /// The setting, with the name of its discipline.
         what: &'static str,
-        /// What was asked for.
+        /// The requested time span.
         span: Duration,
-        /// What would work.
+        /// The greatest accepted value.
         most: Duration,
     },
     /// RED's settings contradict each other.
@@ -76,11 +76,11 @@ pub enum ConfigError {
         "RED needs minimum below maximum and a weight above 0 and up to 1; got {minimum}, {maximum} and {weight}"
     )]
     RedOutOfOrder {
-        /// What was asked for.
+        /// The requested minimum.
         minimum: ByteCount,
-        /// What was asked for.
+        /// The requested maximum.
         maximum: ByteCount,
-        /// What was asked for.
+        /// The requested weight.
         weight: f64,
     },
     /// A bucket that never fills.
@@ -94,9 +94,9 @@ pub enum ConfigError {
     BurstBelowPacket {
         /// Shaper or policer.
         what: &'static str,
-        /// What was asked for.
+        /// The requested burst.
         burst: ByteCount,
-        /// What would work.
+        /// The least accepted value.
         least: ByteCount,
     },
     /// A peak that contradicts the rate.
@@ -106,15 +106,15 @@ pub enum ConfigError {
     PeakBelowRate {
         /// Shaper or policer.
         what: &'static str,
-        /// What was asked for.
+        /// The requested peak rate.
         peak: Bitrate,
-        /// What was asked for.
+        /// The requested rate.
         rate: Bitrate,
     },
     /// A mean burst below one packet.
     #[error("a mean burst of {burst} packets cannot be; the least is 1")]
     BurstTooShort {
-        /// What was asked for.
+        /// The requested mean burst length.
         burst: f64,
     },
     /// A loss rate that these bursts cannot reach.
@@ -123,7 +123,7 @@ pub enum ConfigError {
         most * 100.0
     )]
     BurstTooRare {
-        /// What was asked for.
+        /// The requested mean burst length.
         burst: f64,
         /// The highest share that would work.
         most: f64,
@@ -139,13 +139,13 @@ pub enum ConfigError {
     /// A Pareto distribution without a mean.
     #[error("a Pareto distribution of shape {shape} has no mean; use a shape above 1, such as 3")]
     ParetoShape {
-        /// What was asked for.
+        /// The requested shape.
         shape: f64,
     },
     /// A log-normal distribution that is no jitter.
     #[error("a log-normal sigma of {sigma} is out of bounds; use 0 to {LOG_SIGMA_MAX}")]
     LogNormalSigma {
-        /// What was asked for.
+        /// The requested sigma.
         sigma: f64,
     },
     /// A schedule that goes back in time or never rests.

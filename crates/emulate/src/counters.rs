@@ -1,4 +1,4 @@
-//! What happened to the packets of one direction; nothing goes uncounted.
+//! Counters of the packets of one direction; every packet is counted.
 
 use std::ops::{Add, AddAssign, Sub};
 
@@ -69,19 +69,18 @@ pub struct DirectionCounters {
     pub dropped_by_queue: TrafficCount,
     /// Dropped by active queue management before the queue was full.
     pub dropped_by_aqm: TrafficCount,
-    /// Lost by chance, or by list, behind the line.
+    /// Lost behind the line, at random or by list.
     pub dropped_by_loss: TrafficCount,
     /// Lost behind the line, handed in while everything is lost there: in an outage.
     pub dropped_by_outage: TrafficCount,
-    /// Refused because the direction held as much as its memory limits allow: outside the model.
-    /// A run in which this is not zero did not emulate what it was set to. A replay of it refuses
-    /// the same packets.
+    /// Refused because the direction had reached its memory limits: outside the model. If this is
+    /// not zero, the run did not emulate its settings. A replay refuses the same packets.
     pub dropped_by_limit: TrafficCount,
     /// Thrown away when they were due, because too many that were due before had not been taken
     /// out: outside the model, and the caller's fault. The fates of all others are the model's; a
     /// replay of such a run delivers these.
     pub dropped_untaken: TrafficCount,
-    /// Copies that chance has made.
+    /// Copies made by duplication.
     pub duplicated: TrafficCount,
     /// Sent on with a flipped bit.
     pub corrupted: TrafficCount,

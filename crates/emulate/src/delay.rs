@@ -1,9 +1,9 @@
-//! The way behind the line: propagation delay, jitter, and packets that come late.
+//! Delay behind the line: propagation delay, jitter, and packets that come late.
 //!
-//! A packet arrives `delay` after its last bit has left the line, more or less what its jitter
-//! says. With the order kept it never arrives before one that left earlier; a packet that chance
-//! made late, and every packet where the order is free, goes its own way. Nothing decided for a
-//! packet under way changes any more.
+//! A packet arrives `delay` after its last bit has left the line, plus or minus its jitter. If the
+//! order is kept, it never arrives before one that left earlier; a packet that reordering made
+//! late, and every packet if the order is free, is independent of the others. A change of settings
+//! does not affect packets in flight.
 //!
 //! Logarithms and the like come from the `libm` crate and not from the machine's library, whose
 //! last bits differ: a seed must give the same arrivals everywhere.
@@ -32,23 +32,23 @@ pub(crate) struct DelayLine {
     late_by: Duration,
     original: JitterRandom,
     copy: JitterRandom,
-    /// Those that keep their order, the next to arrive first.
+    /// Packets that keep their order, the next to arrive first.
     in_order: VecDeque<DelayedPacket>,
-    /// Those that go their own way.
+    /// Packets that are independent of the order.
     apart: BinaryHeap<Reverse<DelayedPacket>>,
     /// The arrival of the last packet that kept the order.
     last: Time,
-    /// How many packets came here, by which packets of the same arrival are told apart.
+    /// Number of packets so far; it orders packets with the same arrival time.
     sequence: u64,
-    /// Those that were due when it was last looked, set aside in the order of their arrival: all
-    /// of them are due before any that are under way.
+    /// Packets that were due at the last check, in the order of their arrival: all of them are due
+    /// before any packet in flight.
     untaken: VecDeque<DelayedPacket>,
     untaken_size: TrafficCount,
     /// Both those under way and those set aside.
     in_flight: TrafficCount,
 }
 
-/// What arrives.
+/// A packet that arrives at the delay line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PacketArrival {
     pub(crate) index: u64,
@@ -165,10 +165,11 @@ impl DelayLine {
         Some((next.due, next.packet))
     }
 
-    /// Sets aside what is due by `now`, which is then no longer under way. Hands back the next one
-    /// that is due when no more may be set aside, and is to be called again until there is none.
+    /// Sets aside packets that are due by `now`; they are then no longer in flight. Returns the
+    /// next due packet when no more may be set aside. The caller repeats the call until it returns
+    /// `None`.
     ///
-    /// All that leaves the line up to `now` must be in here.
+    /// All packets that leave the line up to `now` must have been pushed before.
     pub(crate) fn set_aside(
         &mut self,
         now: Time,
@@ -202,14 +203,14 @@ impl DelayLine {
         }
     }
 
-    /// All that is in here, in no order.
+    /// All packets in the delay line, in no order.
     pub(crate) fn packets(&self) -> impl Iterator<Item = &PacketArrival> {
         let apart = self.apart.iter().map(|Reverse(next)| next);
         let all = self.untaken.iter().chain(&self.in_order).chain(apart);
         all.map(|next| &next.packet)
     }
 
-    /// When the next packet arrives.
+    /// Arrival time of the next packet.
     pub(crate) fn next_due(&self) -> Option<Time> {
         match self.untaken.front() {
             Some(next) => Some(next.due),
@@ -242,9 +243,9 @@ impl DelayLine {
         sent + least
     }
 
-    /// Whether a packet that comes from now on and leaves the line later can arrive before one under
-    /// way. One that chance makes late goes its own way, and so need not wait for one that the
-    /// jitter holds back.
+    /// Tells whether a packet that comes from now on can arrive before one in flight. A packet that
+    /// reordering delays is independent of the others, so it need not wait for a packet that jitter
+    /// holds back.
     pub(crate) fn can_overtake(&self) -> bool {
         if self.late_by > Duration::ZERO {
             return true;
@@ -255,12 +256,12 @@ impl DelayLine {
         is_free || !self.apart.is_empty()
     }
 
-    /// What is here, set aside or not.
+    /// Packets in the delay line, set aside or not.
     pub(crate) fn in_flight(&self) -> TrafficCount {
         self.in_flight
     }
 
-    /// What is here and was not set aside.
+    /// Packets in the delay line that were not set aside.
     pub(crate) fn under_way(&self) -> TrafficCount {
         self.in_flight - self.untaken_size
     }
@@ -281,7 +282,7 @@ impl DelayLine {
 }
 
 impl JitterRandom {
-    /// What to add (true) or to subtract.
+    /// The amount to add to the delay (`true`) or to subtract from it (`false`).
     fn sample(self, distribution: JitterDistribution, number: u64) -> (bool, Duration) {
         let uniform = self.first.fraction(number);
         match distribution {
@@ -427,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_packet_is_overtaken_and_holds_nobody_up() {
+    fn late_packet_is_overtaken_and_delays_no_other() {
         let config = DirectionConfig {
             reordering: Some(crate::config::ReorderingConfig {
                 probability: vocab::Probability::ZERO,

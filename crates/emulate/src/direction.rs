@@ -1,17 +1,18 @@
-//! One direction of a link: the models in their order, the limits on what they hold, the account.
+//! One direction of a link: the models in their order, their memory limits, and the counters.
 //!
 //! ```text
 //! handle ──► policer ──► queue, line ──► loss, corruption, duplication ──► delay ──► poll_output
 //!              drop       drop, mark                drop
 //! ```
 //!
-//! A packet moves from one model to the next at the moment at which it would, whenever the caller
-//! looks: two callers that hand in the same packets at the same times see the same outcome,
-//! however often they poll. Only [`LinkDirection::poll_timeout`] is worth waiting for: between the
-//! line's end and the arrival nothing happens that shows outside.
+//! A packet moves from one model to the next at its own time, independent of the caller's polling:
+//! two callers that hand in the same packets at the same times see the same outcome, however often
+//! they poll. Only [`LinkDirection::poll_timeout`] is worth waiting for: between the line's end and
+//! the arrival there is no visible event.
 //!
-//! Chance is decided when a packet is handed in, by its number (misfortune.rs), so that a change
-//! of loss, made by hand or by a schedule, is for the packets handed in after it.
+//! The random impairments of a packet are drawn when it is handed in, by its number
+//! (misfortune.rs). A change of loss, made by hand or by a schedule, therefore applies to packets
+//! that are handed in after it.
 
 use std::collections::VecDeque;
 
@@ -36,7 +37,7 @@ pub const RECORDS_MAX: usize = 2 * HELD_PACKETS_MAX as usize;
 /// One direction of a link.
 #[derive(Debug)]
 pub struct LinkDirection {
-    /// The settings now, with what a schedule has changed in them.
+    /// The current settings, including changes by a schedule.
     config: DirectionConfig,
     /// The settings that were asked for.
     asked: DirectionConfig,
@@ -46,68 +47,68 @@ pub struct LinkDirection {
     discipline_random: IndexedRandom,
     delay: DelayLine,
     limits: MemoryLimits,
-    /// What chance will make of the packets in the bottleneck.
+    /// Copies that duplication will make of the packets in the bottleneck.
     copies_to_come: TrafficCount,
-    /// How many packets in the bottleneck will go their own way, whatever the settings then are.
+    /// Number of packets in the bottleneck that will be reordered, whatever the settings are then.
     late_to_come: u64,
     timeline: Option<SchedulePlayer>,
     counters: DirectionCounters,
-    /// How many packets were handed in: the number of the next one.
+    /// Number of packets handed in, which is the number of the next one.
     next_index: u64,
-    /// What became of packets, where it is asked for.
+    /// Records of packets for a log; `None` unless they were requested.
     records: Option<VecDeque<PacketRecord>>,
     /// The latest time that any caller named; time does not run backwards in here.
     now: Time,
 }
 
-/// What became of a packet at once when it was handed in.
+/// Immediate outcome for a packet that was handed in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EnqueueOutcome {
-    /// It was taken in. It may still be dropped by a discipline, or lost behind the line.
+    /// The packet was queued. A discipline may still drop it, or it may be lost behind the line.
     Queued,
-    /// It is gone.
+    /// The packet was dropped.
     Dropped(DropReason),
 }
 
 /// A packet at the far end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketDelivery {
-    /// When it arrives in the model; a caller that takes it out later is that much late.
+    /// Arrival time in the model; a caller that takes the packet out later delays it by the
+    /// difference.
     pub due: Time,
-    /// The packet, as it was handed in but for a flipped bit or a mark.
+    /// The packet as it was handed in, except for a flipped bit or a mark.
     pub packet: Bytes,
-    /// Its number, from 0, over all that were handed in.
+    /// Its number, from 0, among all packets that were handed in.
     pub index: u64,
-    /// Whether one of its bits was flipped.
+    /// Set if one of its bits was flipped.
     pub corrupted: bool,
-    /// Whether it was marked "congestion experienced" here.
+    /// Set if this direction marked it "congestion experienced".
     pub marked: bool,
-    /// Whether it is the second of two.
+    /// Set if it is the second of two copies.
     pub is_copy: bool,
 }
 
-/// What became of one packet, for a log.
+/// Record of one packet, for a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketRecord {
-    /// Its number, from 0, over all that were handed in.
+    /// Its number, from 0, among all packets that were handed in.
     pub index: u64,
-    /// When it was handed in.
+    /// Time at which it was handed in.
     pub arrived: Time,
-    /// Its two bits of congestion notification (RFC 3168 §5) when it was handed in; zero for what
-    /// is not IP.
+    /// Its two ECN bits (RFC 3168 §5) when it was handed in; zero for a packet that is not IP.
     pub ecn: u8,
     /// The packet as it was when its fate was decided.
     pub packet: Bytes,
-    /// How it ended.
+    /// Outcome of the packet.
     pub ending: PacketOutcome,
 }
 
-/// How a packet ended.
+/// Outcome of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketOutcome {
-    /// It arrived.
+    /// The packet arrived.
     Delivered {
-        /// When, in the model.
+        /// Arrival time in the model.
         at: Time,
         /// With a flipped bit.
         corrupted: bool,
@@ -116,16 +117,17 @@ pub enum PacketOutcome {
         /// The second of two.
         is_copy: bool,
     },
-    /// It did not.
+    /// The packet was dropped.
     Dropped {
-        /// When that was decided.
+        /// Time of the decision.
         at: Time,
         /// Why.
         reason: DropReason,
     },
-    /// It was still waiting or under way at the end of time ([`LinkDirection::record_held`]).
+    /// The packet was still queued or in flight when recording ended
+    /// ([`LinkDirection::record_held`]).
     Held {
-        /// When that was.
+        /// Time at which recording ended.
         at: Time,
         /// The second of two.
         is_copy: bool,
@@ -133,16 +135,16 @@ pub enum PacketOutcome {
 }
 
 impl LinkDirection {
-    /// A direction with nothing in it, whose clock starts at [`Time::ZERO`]. All chance in it
-    /// follows from `seed`.
+    /// Makes an empty direction, whose clock starts at [`Time::ZERO`]. All its random numbers
+    /// follow from `seed`.
     ///
-    /// [`DirectionConfig::check`] says whether the model holds what `config` asks for.
+    /// [`DirectionConfig::check`] tells whether the model can use `config`.
     #[must_use]
     pub fn new(config: DirectionConfig, seed: u64) -> Self {
         Self::within(MemoryLimits::default(), config, seed)
     }
 
-    /// The same with other limits to what it holds.
+    /// Makes an empty direction with other memory limits.
     #[must_use]
     pub fn within(limits: MemoryLimits, config: DirectionConfig, seed: u64) -> Self {
         let now = Time::ZERO;
@@ -167,12 +169,12 @@ impl LinkDirection {
         }
     }
 
-    /// Takes other settings from `now` on; a schedule among them starts at `now`. Nothing queued
-    /// or under way is dropped: the packet on the line keeps the bits it has sent, packets under
-    /// way keep their arrival.
+    /// Applies other settings from `now` on; a schedule among them starts at `now`. No queued
+    /// packet and no packet in flight is dropped: the packet on the line keeps the bits it has
+    /// sent, packets in flight keep their arrival times.
     ///
-    /// A schedule that stays the same goes on, and what it has changed and the new settings do not
-    /// name anew stays as it has changed it.
+    /// An unchanged schedule continues, and its changes stay in force unless the new settings name
+    /// the same setting.
     pub fn set_config(&mut self, now: Time, mut config: DirectionConfig) {
         let now = self.advance(now);
         let asked = config.clone();
@@ -205,7 +207,7 @@ impl LinkDirection {
         self.advance(now);
     }
 
-    /// The settings now, with what a schedule has changed in them.
+    /// The current settings, including changes by a schedule.
     #[must_use]
     pub fn config(&self) -> &DirectionConfig {
         &self.config
@@ -284,8 +286,8 @@ impl LinkDirection {
         })
     }
 
-    /// When to call [`LinkDirection::poll_output`] next; `None` when nothing is on its way or the
-    /// line stands still for good. There may be nothing to take out then, when the packet is lost.
+    /// Time of the next call of [`LinkDirection::poll_output`]; `None` when no packet is on its way
+    /// or the line is stopped for good. The call may return nothing, if the packet is lost.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let under_way = self.delay.next_due();
@@ -303,15 +305,15 @@ impl LinkDirection {
         [under_way, behind_line, change].into_iter().flatten().min()
     }
 
-    /// When the packet on the line ends, so that the queue has room again; `None` when there is
-    /// none or the line stands still. For callers who hold packets back instead of having them
-    /// dropped.
+    /// Time at which the packet on the line ends and the queue has room again; `None` when there is
+    /// none or the line stands still. It is for callers that hold packets back instead of having
+    /// them dropped.
     #[must_use]
     pub fn room_at(&self) -> Option<Time> {
         self.bottleneck.next_end()
     }
 
-    /// Begins or ends the keeping of records; those kept so far are forgotten.
+    /// Starts or stops recording; earlier records are discarded.
     pub fn keep_records(&mut self, keep: bool) {
         self.records = keep.then(VecDeque::new);
     }
@@ -322,8 +324,8 @@ impl LinkDirection {
         self.records.as_mut()?.pop_front()
     }
 
-    /// Keeps a record of each packet that is still held at `now`, which is for the last moment that
-    /// anyone looks at: so that each packet has one, and a log of them shows all that were handed in.
+    /// Records each packet that is still held at `now`, the end of recording, so that every packet
+    /// that was handed in has a record.
     pub fn record_held(&mut self, now: Time) {
         let at = self.advance(now);
         let Some(records) = &mut self.records else {
@@ -361,13 +363,13 @@ impl LinkDirection {
         }
     }
 
-    /// What waits in the queue or is on the line at `now`.
+    /// Packets in the queue or on the line at `now`.
     pub fn queued(&mut self, now: Time) -> TrafficCount {
         self.advance(now);
         self.bottleneck.queued()
     }
 
-    /// Lets everything happen that happens up to `now`, each at its own moment.
+    /// Processes all events up to `now`, each at its own time.
     fn advance(&mut self, now: Time) -> Time {
         self.now = self.now.max(now);
         let now = self.now;
@@ -409,8 +411,8 @@ impl LinkDirection {
         }
     }
 
-    /// Lets go what has left the bottleneck by `now`; says why the packet of this number was
-    /// dropped, if it was.
+    /// Takes out the packets that have left the bottleneck by `now`; returns the reason if the
+    /// packet of this number was dropped.
     fn leave_all(&mut self, now: Time, index: u64) -> Option<DropReason> {
         let mut dropped = None;
         while let Some(exit) = self.bottleneck.poll(now) {
@@ -516,7 +518,7 @@ impl LinkDirection {
         self.bottleneck.queued().packets > 0
     }
 
-    /// Whether this much more may be held from `now` on.
+    /// Tells whether there is memory to hold this much more from `now` on.
     fn has_room(&mut self, now: Time, more: TrafficCount) -> bool {
         let waiting = self.bottleneck.queued() + self.copies_to_come + more;
         // What is due and not taken out need not be told from what is under way until it matters.
@@ -536,7 +538,7 @@ fn timeline(now: Time, config: &DirectionConfig) -> Option<SchedulePlayer> {
     Some(SchedulePlayer::new(now, schedule.clone()))
 }
 
-/// Keeps what became of the packet of this number, arrival and congestion notification.
+/// Records the outcome of the packet of this number, with its arrival and ECN bits.
 fn keep(
     records: &mut VecDeque<PacketRecord>,
     (index, arrived, ecn): (u64, Time, u8),

@@ -1,8 +1,8 @@
-//! The one field of a packet that a link may read and change: congestion notification (RFC 3168).
+//! Congestion notification (RFC 3168): the only field of a packet that a link may read and change.
 //!
 //! It finds the IP header behind an Ethernet header with up to two VLAN tags, reads the two bits,
-//! and sets them to "congestion experienced". Whatever it does not understand it calls not
-//! capable, and leaves alone.
+//! and sets them to "congestion experienced". A packet that it cannot parse counts as not capable
+//! and is not changed.
 
 use bytes::Bytes;
 
@@ -19,7 +19,7 @@ const ETHERTYPE_IPV6: u16 = 0x86dd;
 const ETHERTYPES_VLAN: [u16; 2] = [0x8100, 0x88a8];
 const VLAN_TAGS_MAX: usize = 2;
 
-/// Where the two bits are.
+/// Position of the two bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EcnField {
     /// An IPv4 header starts here.
@@ -28,7 +28,7 @@ enum EcnField {
     V6(usize),
 }
 
-/// The two bits of a packet; zero for what is not IP.
+/// The two bits of a packet; zero for a packet that is not IP.
 pub(crate) fn codepoint(framing: LinkFraming, packet: &[u8]) -> u8 {
     match find(framing, packet) {
         Some(EcnField::V4(at)) => packet[at + 1] & 0b11,
@@ -37,7 +37,7 @@ pub(crate) fn codepoint(framing: LinkFraming, packet: &[u8]) -> u8 {
     }
 }
 
-/// Whether a mark on this packet would be understood.
+/// Tells whether the sender of this packet supports congestion marks.
 pub(crate) fn is_capable(framing: LinkFraming, packet: &[u8]) -> bool {
     codepoint(framing, packet) != NOT_CAPABLE
 }
@@ -61,7 +61,7 @@ pub(crate) fn mark(framing: LinkFraming, packet: &Bytes) -> Bytes {
     packet.into()
 }
 
-/// A header's check sum after one of its words has changed: RFC 1624 §3, equation 3.
+/// Check sum of a header after one of its words has changed: RFC 1624 §3, equation 3.
 fn updated(sum: u16, before: u16, after: u16) -> u16 {
     let mut total = u32::from(!sum) + u32::from(!before) + u32::from(after);
     total = (total & 0xffff) + (total >> 16);

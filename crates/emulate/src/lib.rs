@@ -1,4 +1,4 @@
-//! Link models: rate, delay, loss, queues and more, in whatever time they are handed.
+//! Link models: rate, delay, loss, queues and more, in real or virtual time.
 //!
 //! A [`Link`] is two independent [`LinkDirection`]s. A packet passes its models in this order:
 //!
@@ -11,14 +11,14 @@
 //!           bucket.rs
 //! ```
 //!
-//! Time and chance come in from outside, so the same models carry the packets of a lab in real
-//! time and those of a test in virtual time. What chance does to a packet follows from the seed
-//! and from the packet's number alone. Settings may change while packets are under way, by hand
-//! or by a [`LinkSchedule`]. A later model (a router as the profiler fits it) takes the place of queue
-//! and line: `bottleneck.rs` is what it has to offer.
+//! Time and random numbers come from outside, so the same models carry the packets of a lab in real
+//! time and those of a test in virtual time. The random impairments of a packet follow from the
+//! seed and the packet's number alone. Settings may change while packets are in flight, by hand or
+//! by a [`LinkSchedule`]. A later model (a router as the profiler fits it) replaces queue and line:
+//! `bottleneck.rs` shows the interface that it must offer.
 //!
-//! It opens no device and reads no clock, and looks at nothing in a packet but its length and,
-//! for active queue management, its two bits of congestion notification (`ecn.rs`).
+//! It opens no device and reads no clock. Of a packet it reads only the length and, for active
+//! queue management, the two ECN bits (`ecn.rs`).
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

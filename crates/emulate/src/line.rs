@@ -1,4 +1,5 @@
-//! What takes packets out of the queue, one at a time, and says when the last bit of each has left.
+//! The line takes packets out of the queue one at a time, and tells when the last bit of each has
+//! left.
 //!
 //! A line of fixed rate counts its work in bits × 10⁹, of which it does `rate` per nanosecond:
 //! whole numbers, so nothing is rounded. A packet ends in the first whole nanosecond in which its
@@ -42,14 +43,14 @@ pub(crate) enum LineState {
 #[derive(Debug)]
 pub(crate) struct FixedRateLine {
     rate: Bitrate,
-    /// `remaining` is what is left to do for the packet on the line at this moment.
+    /// Time for which `remaining` holds the work left for the packet on the line.
     clock: Time,
     remaining: u128,
-    /// What the line has done by `clock` beyond the packet on it, which is more than that packet
-    /// where packets take less than a nanosecond.
+    /// Work that the line has done by `clock` beyond the packet on it. It exceeds that packet where
+    /// packets take less than a nanosecond.
     ahead: u128,
     end: Option<Time>,
-    /// The last rate above zero, by which waiting is told while the line stands still.
+    /// Last rate above zero, from which waiting times are computed while the line stands still.
     usual: Bitrate,
 }
 
@@ -78,8 +79,8 @@ impl LineState {
         }
     }
 
-    /// Takes other settings at `now`. A line of fixed rate that gets another rate keeps the bits
-    /// that it has sent of `on_line`, which is what the packet on it counts as; tokens stay.
+    /// Applies other settings at `now`. A line of fixed rate whose rate changes keeps the bits that
+    /// it has sent of `on_line`, the counted length of the packet on it; tokens stay.
     pub(crate) fn set(&mut self, now: Time, config: &config::LineConfig, on_line: Option<u64>) {
         match (&mut *self, config) {
             (LineState::Unlimited { .. }, config::LineConfig::Unlimited) => {}
@@ -110,7 +111,7 @@ impl LineState {
         }
     }
 
-    /// Whether a packet of this length can ever pass.
+    /// Tells whether a packet of this length can ever pass.
     pub(crate) fn can_carry(&self, length: u64) -> bool {
         match self {
             LineState::Shaper { bucket, .. } => bucket.fits(length),
@@ -161,8 +162,8 @@ impl LineState {
         }
     }
 
-    /// When the packet on the line ends; `None` while the line stands still. It means something
-    /// only while there is a packet on it.
+    /// Time at which the packet on the line ends; `None` while the line stands still. It is only
+    /// valid while a packet is on the line.
     pub(crate) fn end(&self) -> Option<Time> {
         match self {
             LineState::Unlimited { end } | LineState::Trace { end, .. } => Some(*end),
@@ -171,7 +172,7 @@ impl LineState {
         }
     }
 
-    /// The time that so many bytes need at the line's usual rate; `None` for a line without one.
+    /// Time that so many bytes need at the line's usual rate; `None` for a line without one.
     pub(crate) fn time_for(&self, bytes: u64) -> Option<Duration> {
         let rate = match self {
             LineState::Rate(line) => line.usual,
@@ -220,7 +221,7 @@ impl FixedRateLine {
         Some(self.clock + Duration::from_nanos(nanoseconds))
     }
 
-    /// What the line does from `clock` to `until`.
+    /// Work that the line does from `clock` to `until`.
     fn work_done(&self, until: Time) -> u128 {
         until.since(self.clock).as_nanos() * u128::from(self.rate.bits_per_second())
     }
@@ -238,7 +239,7 @@ mod tests {
         config::LineConfig::Rate(Bitrate::from_bits_per_second(bits_per_second))
     }
 
-    /// When each of `count` packets ends that follow each other at once.
+    /// End times of `count` packets that follow each other without a gap.
     fn ends(bits_per_second: u64, counted: u64, count: usize) -> Vec<u64> {
         let mut line = LineState::new(Time::ZERO, &rate(bits_per_second));
         line.begin(Time::ZERO, counted);
@@ -258,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_line_keeps_its_rate_to_the_nanosecond() {
+    fn busy_line_keeps_its_rate_to_the_nanosecond() {
         // 7 bit/s × 3 bytes does not divide: each packet takes 3 428 571 428.57… ns.
         for (index, end) in ends(7, 3, 1_000).into_iter().enumerate() {
             assert_eq!(end, needed((index as u64 + 1) * 24, 7));
@@ -266,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_shorter_than_a_nanosecond_keep_the_rate_too() {
+    fn packets_shorter_than_a_nanosecond_keep_the_rate() {
         let fastest = crate::RATE_MAX.bits_per_second();
         // 0.32 and 0.512 ns each; 250 bytes end in the middle of a nanosecond and outlast it.
         for counted in [40, 64, 250] {
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_of_rate_keeps_the_bits_already_sent() {
+    fn rate_change_keeps_the_bits_already_sent() {
         let mut line = LineState::new(Time::ZERO, &rate(8_000));
         line.begin(Time::ZERO, 2);
         // Half of it has gone after 1 ms; the other half takes 2 ms at half the rate.
@@ -298,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_stands_still_keeps_what_it_has() {
+    fn stopped_line_keeps_its_packets() {
         let mut line = LineState::new(Time::ZERO, &rate(8_000));
         line.begin(Time::ZERO, 2);
         line.set(at(1_000_000), &rate(0), Some(2));

@@ -12,16 +12,16 @@ const BACK: u64 = 1;
 /// A link between an end A and an end B.
 #[derive(Debug)]
 pub struct Link {
-    /// From A to B.
+    /// Direction from A to B.
     pub forward: LinkDirection,
-    /// From B to A.
+    /// Direction from B to A.
     pub back: LinkDirection,
 }
 
 impl Link {
-    /// A link with nothing in it.
+    /// Makes an empty link.
     ///
-    /// [`LinkConfig::check`] says whether the model holds what `config` asks for.
+    /// [`LinkConfig::check`] tells whether the model can use `config`.
     #[must_use]
     pub fn new(config: LinkConfig) -> Self {
         let seed = |way| SeededRandom::for_stream(config.seed, way).next_u64();
@@ -37,7 +37,7 @@ impl Link {
         self.back.set_config(now, config.back);
     }
 
-    /// When to look next at either direction.
+    /// Time of the next event in either direction.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         match (self.forward.poll_timeout(), self.back.poll_timeout()) {

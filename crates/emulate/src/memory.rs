@@ -1,4 +1,4 @@
-//! How much one direction holds at most.
+//! Memory limits of one direction.
 //!
 //! ```text
 //!   handle ──► held: in the queue, on the line, under way ──► untaken: due, not yet polled
@@ -23,15 +23,15 @@ pub const HELD_PACKETS_MAX: u64 = 1 << 20;
 /// The most packet bytes that one direction holds: what 2 Gbit/s has under way in 2 s.
 pub const HELD_BYTES_MAX: ByteCount = ByteCount::mebibytes(512);
 
-/// The most packets that are due and wait to be taken out: as many as are held, since all of them
-/// may fall due in one moment (behind one that jitter has held back).
+/// Greatest number of packets that are due and wait to be taken out: as many as can be held,
+/// because all of them may fall due at one moment (behind one that jitter has held back).
 pub const UNTAKEN_PACKETS_MAX: u64 = HELD_PACKETS_MAX;
 
 /// The most packet bytes that are due and wait to be taken out, for the same reason.
 pub const UNTAKEN_BYTES_MAX: ByteCount = HELD_BYTES_MAX;
 
-/// How much one direction holds at most; other limits than the usual ones are for tests, and for
-/// many links in little memory.
+/// Memory limits of one direction; other limits than the usual ones are for tests, and for many
+/// links in little memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryLimits {
     /// Packets in the queue, on the line and under way, the copies to be made of them included.
@@ -56,12 +56,12 @@ impl Default for MemoryLimits {
 }
 
 impl MemoryLimits {
-    /// Whether this much may be in the queue, on the line and under way.
+    /// Tells whether this much may be in the queue, on the line and in flight.
     pub(crate) fn hold(&self, held: TrafficCount) -> bool {
         held.packets <= self.held_packets && held.bytes <= self.held_bytes.bytes()
     }
 
-    /// Whether this much may wait to be taken out.
+    /// Tells whether this much may wait to be taken out.
     pub(crate) fn keep_untaken(&self, untaken: TrafficCount) -> bool {
         untaken.packets <= self.untaken_packets && untaken.bytes <= self.untaken_bytes.bytes()
     }

@@ -1,4 +1,5 @@
-//! What chance does to packets: loss, corruption, duplication, lateness, by number.
+//! Random impairments of packets, by packet number: loss, corruption, duplication and late
+//! delivery.
 //!
 //! Everything here follows from the seed and from the packet's number in its direction. A packet
 //! that a queue drops takes its number along, so that the packets behind it meet the same fate in
@@ -11,8 +12,8 @@ use vocab::{IndexedRandom, Probability};
 use crate::config::{DirectionConfig, GilbertElliott, LossModel, ReorderingConfig};
 use crate::packet::{DropReason, PacketImpairments};
 
-/// The kinds of chance in a direction. A later kind takes the next number, so that what a seed
-/// gives today it gives for ever.
+/// Random streams of a direction. A new stream takes the next number, so that a seed always gives
+/// the same result.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RandomStream {
     Loss = 0,
@@ -29,20 +30,20 @@ pub(crate) enum RandomStream {
 }
 
 impl RandomStream {
-    /// The source of this kind of chance.
+    /// Random generator of this stream.
     pub(crate) fn random(self, seed: u64) -> IndexedRandom {
         IndexedRandom::for_stream(seed, self as u64)
     }
 }
 
-/// Decides what happens to each packet behind the line.
+/// Model that draws the impairments of each packet behind the line.
 #[derive(Debug)]
 pub(crate) struct ImpairmentModel {
     loss: LossModel,
     corruption: Probability,
     duplication: Probability,
     lateness: Probability,
-    /// Of the Gilbert–Elliott model; `None` until its first packet.
+    /// State of the Gilbert–Elliott model; `None` until its first packet.
     state: Option<GilbertElliottState>,
     loss_random: IndexedRandom,
     state_random: IndexedRandom,
@@ -95,7 +96,7 @@ impl ImpairmentModel {
         }
     }
 
-    /// What will happen to the packet of this number; asked once for each, in order.
+    /// Draws the impairments of the packet of this number; called once for each packet, in order.
     pub(crate) fn of(&mut self, number: u64) -> PacketImpairments {
         PacketImpairments {
             lost: self.loses(number).then(|| self.reason()),
@@ -118,7 +119,7 @@ impl ImpairmentModel {
         packet.into()
     }
 
-    /// A loss that is certain is no chance.
+    /// Reason of a loss; a certain loss counts as an outage.
     fn reason(&self) -> DropReason {
         match self.loss {
             LossModel::Random(probability) if probability.as_fraction() >= 1.0 => {
@@ -194,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn random_loss_loses_the_share_it_is_set_to() {
+    fn random_loss_matches_the_configured_share() {
         let lost = losses(LossModel::Random(probability(0.01)), 1, 1_000_000);
         let lost = lost.into_iter().filter(|lost| *lost).count();
         // 99.9 % of all seeds are within 3.29 standard deviations of 99.5 packets.
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certain_loss_is_an_outage_and_no_chance() {
+    fn certain_loss_counts_as_outage() {
         let reason = |loss| {
             let config = DirectionConfig {
                 loss,

@@ -1,4 +1,5 @@
-//! A packet inside a direction: what it is, when it came, and what chance has decided for it, and why it may be gone.
+//! A packet inside a direction: its content, its arrival, its random impairments, and the reasons
+//! for a drop.
 
 use bytes::Bytes;
 use vocab::Time;
@@ -8,22 +9,22 @@ use crate::counters::TrafficCount;
 /// A packet between its arrival and its end.
 #[derive(Clone, Debug)]
 pub(crate) struct EmulatedPacket {
-    /// Its number, counted from 0 over all that were handed in.
+    /// Its number, from 0, among all packets that were handed in.
     pub(crate) index: u64,
     pub(crate) arrived: Time,
     pub(crate) bytes: Bytes,
-    /// What it counts as on the line and in the queue.
+    /// Its counted length on the line and in the queue.
     pub(crate) counted: u64,
     /// Decided when it was handed in, for behind the line.
     pub(crate) fate: PacketImpairments,
     /// Its two bits of congestion notification as it came; zero unless records are kept.
     pub(crate) ecn: u8,
-    /// Whether a discipline has marked it.
+    /// Set if a discipline has marked it.
     pub(crate) marked: bool,
 }
 
 impl EmulatedPacket {
-    /// What will be made of it behind the line: a copy, or nothing.
+    /// The copy that duplication will make of it behind the line, if any.
     pub(crate) fn copy_to_come(&self) -> TrafficCount {
         if self.fate.duplicated && self.fate.lost.is_none() {
             TrafficCount::one(self.bytes.len())
@@ -36,28 +37,29 @@ impl EmulatedPacket {
 /// Why a packet did not arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DropReason {
-    /// It came faster than the policer allows.
+    /// The packet came faster than the policer allows.
     Policed,
     /// The queue was full.
     QueueFull,
-    /// It had waited longest when the queue was full (drop-head).
+    /// The packet had waited longest when the queue was full (drop-head).
     HeadOfQueue,
     /// Active queue management chose it.
     Aqm,
-    /// It is longer than the shaper's bucket.
+    /// The packet is longer than the shaper's bucket.
     TooLongForBucket,
-    /// Chance, or a list, lost it behind the line.
+    /// The packet was lost behind the line, at random or by list.
     Lost,
-    /// It was handed in while everything is lost behind the line, as it is in an outage.
+    /// The packet was handed in while everything is lost behind the line, as in an outage.
     Outage,
     /// The direction held as much as [`MemoryLimits`](crate::MemoryLimits) allows: the emulation is not faithful from
     /// here on. A replay refuses the same packet.
     MemoryLimit,
-    /// It arrived, and nobody had taken out what had arrived before it; a replay delivers it.
+    /// The packet arrived while too many earlier packets had not been taken out; a replay delivers
+    /// it.
     Untaken,
 }
 
-/// What will happen to a packet behind the line.
+/// Impairments of a packet behind the line.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PacketImpairments {
     /// Why it does not get through, if it does not.

@@ -1,11 +1,11 @@
-//! Changes that come by themselves: a recorded rate, delay and loss over time, an outage.
+//! Changes over time: a recorded rate, delay and loss, or an outage.
 //!
-//! A [`LinkSchedule`] is a list of moments, counted from the start of the link, and of what is
-//! otherwise from then on; it may start over. A [`SchedulePlayer`] plays one. What a change of loss
-//! decides, it decides for the packets that are handed in from then on.
+//! A [`LinkSchedule`] is a list of times, counted from the start of the link, with the settings
+//! that change at each; it may repeat. A [`SchedulePlayer`] plays one. A change of loss applies to
+//! the packets that are handed in from then on.
 //!
-//! The CSV form has a heading with any of `time`, `rate`, `delay` and `loss`, one row a change,
-//! an empty field for what stays, and perhaps a line `# repeat 60s`
+//! The CSV form has a heading with any of `time`, `rate`, `delay` and `loss`, one row per change,
+//! an empty field for a setting that stays, and optionally a line `# repeat 60s`
 //! (docs/formats/link-schedule.md).
 
 use std::sync::Arc;
@@ -33,16 +33,16 @@ pub struct LinkSchedule {
 /// One moment of a schedule.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScheduleStep {
-    /// When, counted from the start.
+    /// Time, counted from the start.
     pub at: Duration,
-    /// What is otherwise from then on.
+    /// The changes from then on.
     pub change: SettingsChange,
 }
 
-/// What changes; `None` stays as it is.
+/// Changes of settings; `None` leaves a setting unchanged.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SettingsChange {
-    /// The line's rate; zero is a line that stands still.
+    /// Rate of the line; zero stops the line.
     pub rate: Option<Bitrate>,
     /// The one-way delay.
     pub delay: Option<Duration>,
@@ -139,13 +139,13 @@ impl LinkSchedule {
         &self.steps
     }
 
-    /// After how long it starts over.
+    /// Time after which it repeats.
     #[must_use]
     pub fn repeat(&self) -> Option<Duration> {
         self.repeat
     }
 
-    /// Whether a direction with these settings can follow it.
+    /// Checks that a direction with these settings can follow the schedule.
     pub(crate) fn check(&self, config: &DirectionConfig) -> Result<(), ConfigError> {
         for step in &self.steps {
             if let Some(rate) = step.change.rate {
@@ -240,7 +240,7 @@ fn read_time(text: &str) -> Result<Duration, String> {
     }
 }
 
-/// A rate with its unit; a bare zero stands still.
+/// Parses a rate with its unit; a bare zero stops the line.
 fn read_rate(text: &str) -> Result<Bitrate, String> {
     if text == "0" {
         return Ok(Bitrate::default());
@@ -253,7 +253,7 @@ fn read_rate(text: &str) -> Result<Bitrate, String> {
 #[derive(Debug)]
 pub(crate) struct SchedulePlayer {
     schedule: Arc<LinkSchedule>,
-    /// When the present round began.
+    /// Start of the present round.
     start: Time,
     /// The next step of it.
     position: usize,
@@ -268,7 +268,7 @@ impl SchedulePlayer {
         }
     }
 
-    /// When the next change comes.
+    /// Time of the next change.
     pub(crate) fn next(&self) -> Option<Time> {
         let step = self.schedule.steps.get(self.position)?;
         Some(self.start + step.at)
@@ -290,8 +290,8 @@ impl SchedulePlayer {
         Some(change)
     }
 
-    /// Leaves out whole rounds that nobody saw, all but the last two before `now`: what one round
-    /// sets, the next one sets again.
+    /// Skips whole rounds that were not polled, except for the last two before `now`: each round
+    /// sets the same settings again.
     pub(crate) fn skip_rounds(&mut self, now: Time) {
         let Some(repeat) = self.schedule.repeat else {
             return;
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_that_nobody_saw_are_left_out_and_time_has_an_end() {
+    fn unseen_rounds_are_skipped_and_time_is_bounded() {
         let step = |at| ScheduleStep {
             at: Duration::from_millis(at),
             change: SettingsChange::default(),

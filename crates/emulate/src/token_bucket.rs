@@ -49,13 +49,15 @@ impl TokenBuckets {
         };
     }
 
-    /// Whether a packet of `length` bytes can ever pass; a longer one than a bucket never does.
+    /// Tells whether a packet of `length` bytes can ever pass; it must not be longer than any
+    /// bucket.
     pub(crate) fn fits(&self, length: u64) -> bool {
         let fits = |bucket: &BucketState| tokens_of(length) <= bucket.depth;
         fits(&self.main) && self.peak.as_ref().is_none_or(fits)
     }
 
-    /// Whether a packet of `length` bytes finds enough tokens at `now`; if so, takes them.
+    /// Takes tokens for a packet of `length` bytes at `now`; returns `false` and takes none where
+    /// there are too few.
     pub(crate) fn conforms(&mut self, now: Time, length: u64) -> bool {
         let conforms = self.ready_at(now, length) == Some(now);
         if conforms {
@@ -64,8 +66,8 @@ impl TokenBuckets {
         conforms
     }
 
-    /// The first nanosecond, not before `now`, at which every bucket holds `length` bytes. `None`
-    /// when none ever does: the packet is longer than a bucket, or a bucket does not fill.
+    /// First nanosecond, not before `now`, at which every bucket holds `length` bytes. `None` if
+    /// that never happens: the packet is longer than a bucket, or a bucket does not fill.
     pub(crate) fn ready_at(&self, now: Time, length: u64) -> Option<Time> {
         let main = self.main.ready_at(length)?;
         let peak = match &self.peak {
@@ -75,7 +77,7 @@ impl TokenBuckets {
         Some(now.max(main).max(peak))
     }
 
-    /// How fast they fill in the long run.
+    /// Long-term fill rate.
     pub(crate) fn rate(&self) -> Bitrate {
         Bitrate::from_bits_per_second(self.main.rate)
     }
@@ -94,9 +96,9 @@ impl TokenBuckets {
 struct BucketState {
     /// Tokens per nanosecond.
     rate: u64,
-    /// What it holds.
+    /// Size of the bucket.
     depth: u128,
-    /// What was in it at `at`.
+    /// Tokens in the bucket at `at`.
     tokens: u128,
     at: Time,
 }
@@ -180,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_conform_takes_nothing() {
+    fn nonconforming_packet_takes_no_tokens() {
         let mut bucket = TokenBuckets::new(config(8_000_000, 1_500), Time::ZERO);
         assert!(bucket.conforms(Time::ZERO, 1_000));
         assert!(!bucket.conforms(Time::ZERO, 501));

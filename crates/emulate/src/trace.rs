@@ -12,8 +12,8 @@ use vocab::{Bitrate, Time};
 
 use thiserror::Error;
 
-/// What one opportunity carries: an IP packet of Ethernet's usual size. (Mahimahi itself counts
-/// 1504, the four bytes of its TUN header with it.)
+/// Bytes that one opportunity carries: a full-size Ethernet packet. (Mahimahi counts 1504, because
+/// it includes the four bytes of its TUN header.)
 pub const OPPORTUNITY: u64 = 1_500;
 
 /// The most opportunities in one trace: 600 s at 1 Gbit/s.
@@ -27,11 +27,11 @@ const MILLISECOND: u64 = 1_000_000;
 pub struct TraceError {
     /// Counted from 1.
     pub line: usize,
-    /// What is wrong there, and what would be right.
+    /// The error and the form that is expected.
     pub what: String,
 }
 
-/// When a line can carry how much.
+/// Times at which a line can carry bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeliveryTrace {
     /// Milliseconds from the start of a round; not empty, not falling, the last above zero.
@@ -81,13 +81,13 @@ impl DeliveryTrace {
         }
     }
 
-    /// How long one round takes.
+    /// Duration of one round.
     #[must_use]
     pub fn period(&self) -> Duration {
         Duration::from_millis(u64::from(self.last()))
     }
 
-    /// What the whole trace carries, per second.
+    /// Mean rate of the whole trace.
     #[must_use]
     pub fn mean_rate(&self) -> Bitrate {
         let bits = self.opportunities.len() as u128 * u128::from(OPPORTUNITY) * 8;
@@ -126,14 +126,14 @@ impl DeliveryTrace {
     }
 }
 
-/// Where in a trace a line is: the opportunity that it uses or would use next.
+/// Position of a line in a trace: the opportunity that it uses or would use next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TraceCursor {
-    /// When the trace began.
+    /// Start of the trace.
     start: Time,
     round: u64,
     position: usize,
-    /// What is left of this opportunity.
+    /// Bytes left of this opportunity.
     left: u64,
 }
 
@@ -163,7 +163,7 @@ impl TraceCursor {
         at
     }
 
-    /// Passes over the opportunities before `from`: nobody was there to use them.
+    /// Skips the opportunities before `from`, when no packet was waiting.
     fn skip_to(&mut self, trace: &DeliveryTrace, from: Time) {
         if self.at(trace) >= from {
             return;
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn full_packets_leave_at_the_times_of_the_trace_for_ever() {
+    fn full_packets_leave_at_the_trace_times() {
         let trace = trace("2\n2\n5\n");
         let mut cursor = TraceCursor::new(Time::ZERO);
         let ends: Vec<u64> = (0..7)
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn short_packets_share_an_opportunity_and_long_ones_take_several() {
+    fn opportunities_fit_short_packets_and_split_long_ones() {
         let trace = trace("1\n2\n3\n4\n");
         let mut cursor = TraceCursor::new(Time::ZERO);
         let ends: Vec<u64> = [500, 500, 1_000, 3_000, 500]
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_uses_is_lost() {
+    fn unused_opportunities_are_lost() {
         let trace = trace("1\n2\n3\n");
         let mut cursor = TraceCursor::new(Time::ZERO);
         assert_eq!(milliseconds(cursor.carry(&trace, Time::ZERO, 100)), 1);
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_most_within_a_span_is_what_no_span_exceeds() {
+    fn greatest_content_of_a_span_is_never_exceeded() {
         for text in [
             "5\n",
             "1\n2\n2\n2\n9\n",

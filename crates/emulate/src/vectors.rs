@@ -1,9 +1,9 @@
-//! Holds queue disciplines and token buckets to the vectors of `tests/vectors`, which were made
-//! from their specifications' pseudocode in another language, before they were written here.
+//! Tests of queue disciplines and token buckets with the vectors of `tests/vectors`, which were
+//! made from their specifications' pseudocode in another language, before the implementation.
 //!
-//! Each vector is a list of packets with their fates. It goes, with its own numbers of chance,
-//! through the whole bottleneck, or for a policer through a whole direction, and every fate, mark
-//! and instant must be the vector's to the nanosecond.
+//! Each vector is a list of packets with their fates. It goes, with its own random numbers, through
+//! the whole bottleneck, or for a policer through a whole direction; every fate, mark and time must
+//! match the vector to the nanosecond.
 
 use std::collections::HashMap;
 use std::fs;
@@ -29,7 +29,7 @@ struct TestVector {
     rows: Vec<VectorRow>,
 }
 
-/// A packet, and what must become of it.
+/// A packet, and its expected outcome.
 struct VectorRow {
     arrival: Time,
     length: usize,
@@ -38,7 +38,7 @@ struct VectorRow {
     ending: ExpectedOutcome,
 }
 
-/// What becomes of a packet, and when.
+/// Expected outcome for a packet, and its time.
 #[derive(Clone, Debug, PartialEq)]
 struct ExpectedOutcome {
     fate: String,
@@ -77,7 +77,7 @@ fn a_shaper_is_that_of_tbf() {
 }
 
 #[test]
-fn a_policer_is_that_of_rfc_2697_and_rfc_2698() {
+fn policer_follows_rfc_2697_and_rfc_2698() {
     for vector in vectors("policer", 8) {
         let config = DirectionConfig {
             policer: Some(vector.bucket()),
@@ -131,7 +131,7 @@ fn red(vector: &TestVector) -> RedConfig {
     }
 }
 
-/// Sends the vectors of a model, of which there are `count`, through a line of fixed rate.
+/// Sends the vectors of a model through a line of fixed rate; there must be `count` of them.
 fn check_bottleneck(model: &str, count: usize, discipline: fn(&TestVector) -> QueueDiscipline) {
     for vector in vectors(model, count) {
         let line = LineConfig::Rate(vector.rate("rate"));
@@ -200,7 +200,7 @@ fn ending(exit: &BottleneckExit, arrival: Time) -> ExpectedOutcome {
     ExpectedOutcome::new(fate, exit.at)
 }
 
-/// The vectors of one model. Their number is named so that none is lost unseen.
+/// The vectors of one model. The caller states their number, so that a missing one is noticed.
 #[expect(
     clippy::disallowed_methods,
     reason = "the vectors lie in files, which a test may read"
@@ -272,8 +272,8 @@ impl TestVector {
         ByteCount::new(self.number(name))
     }
 
-    /// What the line counts for a packet beside its IP length: the full-size packet of a
-    /// discipline that knows one has it, and 1,500 bytes.
+    /// Overhead that the line counts beside a packet's IP length: the full-size packet of a
+    /// discipline that knows one includes it; other disciplines use 1,500 bytes.
     fn overhead(&self) -> ByteCount {
         let full_packet = ["maxpacket", "mean_packet"]
             .iter()

@@ -1,11 +1,11 @@
-//! What chance does over many seeds: the loss that was asked for lies inside its own confidence
-//! interval as often as that interval promises, and runs of losses have the lengths of their model.
+//! Statistics over many seeds: the configured loss lies inside its own confidence interval as often
+//! as that interval promises, and runs of losses have the lengths of their model.
 
 use bytes::Bytes;
 use emulate::{DirectionConfig, GilbertElliott, LinkDirection, LossModel};
 use vocab::{Probability, Time};
 
-/// Which of `count` packets a link of this loss does not deliver.
+/// The packets out of `count` that a link with this loss does not deliver.
 fn lost(loss: LossModel, seed: u64, count: u64) -> Vec<bool> {
     let config = DirectionConfig {
         loss,
@@ -28,7 +28,7 @@ fn probability(fraction: f64) -> Probability {
 }
 
 #[test]
-fn of_two_hundred_seeds_the_right_share_lies_inside_its_interval() {
+fn configured_share_lies_in_its_interval_as_promised() {
     for rate in [0.02, 0.1] {
         let count = (200.0 / rate) as u64;
         let inside = (0..200)

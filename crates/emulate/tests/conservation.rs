@@ -1,6 +1,6 @@
-//! What must hold for any traffic over any setting: no packet is lost from the account, none
-//! overtakes another where the order is kept, the line keeps its rate, every packet has a record,
-//! and how often the caller polls changes nothing.
+//! Invariants for any traffic over any setting: every packet is accounted for, no packet overtakes
+//! another where the order is kept, the line keeps its rate, every packet has a record, and polling
+//! more often or less often changes nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use emulate::{
 use proptest::prelude::*;
 use vocab::{Bitrate, ByteCount, Probability, Time};
 
-/// What a caller does, in order.
+/// An action of the caller.
 #[derive(Clone, Debug)]
 enum CallerStep {
     Wait(u64),
@@ -262,7 +262,7 @@ fn is_balanced(counters: &DirectionCounters) -> bool {
         ])
 }
 
-/// Whether packets go their own ways under this setting.
+/// Tells whether packets keep their order under this setting.
 fn keeps_order(config: &DirectionConfig) -> bool {
     config.reordering.is_none()
         && config
@@ -272,7 +272,7 @@ fn keeps_order(config: &DirectionConfig) -> bool {
 
 proptest! {
     #[test]
-    fn every_packet_stays_in_the_account_and_in_order(
+    fn every_packet_is_accounted_for_and_in_order(
         first in config(),
         steps in steps(true),
         limits in limits(),
@@ -340,7 +340,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_not_taken_out_in_time_touches_no_other_packet(
+    fn packet_taken_out_late_affects_no_other(
         config in config(),
         steps in steps(true),
         limits in limits(),
@@ -363,7 +363,7 @@ proptest! {
     }
 
     #[test]
-    fn a_log_of_arrivals_and_settings_gives_every_record_again(
+    fn log_of_arrivals_and_settings_reproduces_every_record(
         config in config(),
         steps in steps(true),
         limits in limits(),
@@ -374,7 +374,7 @@ proptest! {
     }
 
     #[test]
-    fn whoever_waits_for_the_timeout_is_there_when_a_packet_arrives(
+    fn caller_that_waits_for_timeout_finds_the_packet(
         config in config(),
         steps in steps(true),
     ) {
@@ -407,7 +407,7 @@ proptest! {
     }
 
     #[test]
-    fn losses_do_not_depend_on_what_a_queue_drops(
+    fn losses_are_independent_of_queue_drops(
         config in config(),
         steps in steps(false),
     ) {
@@ -481,15 +481,15 @@ fn run(
     (deliveries, records)
 }
 
-/// What a link that runs in real time writes down: who came when, and what was set when.
+/// Log entry of a link that runs in real time: an arrival, or a change of settings, with its time.
 #[derive(Clone, Debug)]
 enum LinkLogEntry {
     Arrival(Time, Bytes),
     Settings(Time, Box<DirectionConfig>),
 }
 
-/// Runs as a driver does: it wakes up late, polls at moments of its own, and learns an arrival's
-/// time from the record, as a reader of its log would.
+/// Runs as a driver does: it wakes up late, polls at its own times, and learns an arrival's time
+/// from the record, as a reader of its log does.
 fn run_live(
     limits: MemoryLimits,
     config: &DirectionConfig,
@@ -621,7 +621,7 @@ fn a_limit_in_packets_is_exact() {
 }
 
 #[test]
-fn a_limit_in_time_is_what_the_line_needs() {
+fn time_limit_equals_the_lines_serialisation_time() {
     // 1,500 bytes take 12 ms at 1 Mbit/s: eight fit into 100 ms, the one on the line among them.
     let config = DirectionConfig {
         line: LineConfig::Rate(bitrate(1_000_000)),
@@ -689,7 +689,7 @@ fn an_outage_holds_or_loses_what_it_meets() {
 }
 
 #[test]
-fn a_setting_made_during_an_outage_does_not_end_it() {
+fn setting_changed_during_outage_does_not_end_it() {
     let step = |at: u64, rate: u64| ScheduleStep {
         at: Duration::from_secs(at),
         change: SettingsChange {
@@ -724,7 +724,7 @@ fn a_setting_made_during_an_outage_does_not_end_it() {
 }
 
 #[test]
-fn a_late_packet_on_the_line_is_waited_for_when_reordering_is_switched_off() {
+fn late_packet_is_awaited_after_reordering_is_disabled() {
     let millis = Duration::from_millis;
     // 1,000 bytes take half a second.
     let near = DirectionConfig {

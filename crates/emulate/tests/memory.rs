@@ -1,4 +1,5 @@
-//! How much a direction holds at most: what counts, what does not, and what happens beyond.
+//! Tests of the memory limits of a direction: what counts, what does not, and the behaviour beyond
+//! them.
 
 use std::time::Duration;
 
@@ -34,7 +35,7 @@ fn refused() -> EnqueueOutcome {
 }
 
 #[test]
-fn what_is_due_is_no_longer_held_whether_or_not_it_was_taken_out() {
+fn due_packet_no_longer_counts_as_held() {
     let mut direction = LinkDirection::within(holding(2), delayed(10), 1);
     assert_eq!(direction.handle(at(0), PACKET), EnqueueOutcome::Queued);
     assert_eq!(direction.handle(at(5), PACKET), EnqueueOutcome::Queued);
@@ -71,7 +72,7 @@ fn a_limit_in_bytes_is_met_exactly() {
 }
 
 #[test]
-fn a_copy_counts_from_when_its_original_is_taken_in() {
+fn copies_count_from_their_originals_arrival() {
     let config = DirectionConfig {
         duplication: Probability::from_fraction(1.0).expect("a probability"),
         line: LineConfig::Rate(Bitrate::from_bits_per_second(8_000_000)),
@@ -93,7 +94,7 @@ fn a_copy_counts_from_when_its_original_is_taken_in() {
 }
 
 #[test]
-fn what_nobody_takes_out_is_thrown_away_and_counted() {
+fn packets_never_taken_out_are_dropped_and_counted() {
     let limits = MemoryLimits {
         held_packets: 3,
         untaken_packets: 2,

@@ -1,5 +1,5 @@
 //! A day of virtual time: settings change every few seconds, the line is never idle, and at the end
-//! not a bit of work and not a byte of memory is unaccounted for.
+//! every bit of work and every byte of memory is accounted for.
 //!
 //! `cargo test` runs ten minutes with about a million packets;
 //! `cargo test --release -p emulate --test soak -- --ignored --nocapture` runs 24 hours with more
@@ -44,12 +44,12 @@ unsafe impl GlobalAlloc for CountingAllocator {
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// How often the queue is filled up again; far sooner than any line of this test empties it.
+/// Interval between refills of the queue, far shorter than any line of this test needs to empty it.
 const TICK: Duration = Duration::from_millis(10);
-/// How long settings last.
+/// Duration of each group of settings.
 const PERIOD: Duration = Duration::from_secs(7);
 const QUEUE: ByteCount = ByteCount::mebibytes(1);
-/// Three times what the fastest line of this test carries in a tick.
+/// Backlog of three times the bytes that the fastest line of this test carries in a tick.
 const BACKLOG: ByteCount = ByteCount::new(90_000);
 
 struct SoakTest {
@@ -57,7 +57,7 @@ struct SoakTest {
     random: SeededRandom,
     packets: Vec<Bytes>,
     now: Time,
-    /// What the line had time for, in bits × 10⁹.
+    /// Work that the line had time for, in bits × 10⁹.
     possible: u128,
     rate: Bitrate,
     delivered: u64,
@@ -113,8 +113,8 @@ impl SoakTest {
         }
     }
 
-    /// Hands in packets until enough wait for a tick and more, so that the line is never idle; a
-    /// discipline may take many for that.
+    /// Hands in packets until more than a tick's worth waits, so that the line is never idle; with
+    /// a discipline this may take many packets.
     fn fill(&mut self) {
         while self.direction.queued(self.now).bytes < BACKLOG.bytes() {
             let packet = &self.packets[self.random.below(64) as usize];
@@ -133,7 +133,7 @@ impl SoakTest {
         }
     }
 
-    /// What the line has carried is what it had time for, but for the packet that is on it.
+    /// Checks that the line has carried all that it had time for, except the packet that is on it.
     fn check_work(&self) {
         let carried = u128::from(self.carried_bytes()) * 8 * 1_000_000_000;
         let behind = self.possible.checked_sub(carried);
@@ -177,8 +177,8 @@ impl SoakTest {
     }
 }
 
-/// Settings at random, of which the line's rate is never limited by anything else: a discipline
-/// that refuses newcomers (PIE, RED) would leave the line idle under this load.
+/// Random settings in which only the line limits the rate: a discipline that refuses new packets
+/// (PIE, RED) would leave the line idle under this load.
 fn settings(random: &mut SeededRandom) -> DirectionConfig {
     let millis = Duration::from_millis;
     let chance = |fraction| Probability::from_fraction(fraction).unwrap_or(Probability::ZERO);
@@ -247,7 +247,7 @@ fn ten_minutes_neither_drift_nor_leak() {
 
 #[test]
 #[ignore = "a minute in a release build; run it with --release -- --ignored"]
-fn a_day_and_a_hundred_million_packets_neither_drift_nor_leak() {
+fn hundred_million_packets_neither_drift_nor_leak() {
     let mut soak = SoakTest::new(2);
     soak.run(Duration::from_secs(24 * 3_600));
     assert!(soak.direction.counters().offered.packets >= 100_000_000);

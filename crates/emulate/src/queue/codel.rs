@@ -26,7 +26,7 @@ use vocab::Time;
 use super::QueueVerdict;
 use crate::config::{CoDelConfig, EcnMode};
 
-/// How many intervals after it stopped dropping the former rate of dropping is still a good
+/// Number of intervals after dropping stopped during which the former drop rate is still a good
 /// start; RFC 8289 §5.5 (Dequeue Routine).
 const REMEMBERED_INTERVALS: u32 = 16;
 
@@ -34,26 +34,26 @@ const REMEMBERED_INTERVALS: u32 = 16;
 #[derive(Clone, Debug)]
 pub(crate) struct CoDelState {
     config: CoDelConfig,
-    /// Nothing is dropped while this much or less waits: RFC 8289 §5.3 (Constants) says that
-    /// `maxpacket` should be the interface's MTU. It is counted as the line counts.
+    /// Backlog up to which no packet is dropped: RFC 8289 §5.3 (Constants) says that `maxpacket`
+    /// should be the interface's MTU. It is a counted length, as on the line.
     max_packet: u64,
-    /// When the waiting time will have been above the target for an interval.
+    /// Time at which the waiting time will have been above the target for an interval.
     first_above: Option<Time>,
     drop_next: Time,
     /// Packets dropped since dropping began.
     count: u32,
-    /// What `count` began with.
+    /// Value of `count` at the beginning of the dropping state.
     last_count: u32,
     dropping: bool,
     round: DequeueOutcome,
 }
 
-/// What became of the packet before, if the line takes out several at one instant.
+/// Outcome for the previous packet, where the line takes out several at one instant.
 #[derive(Clone, Copy, Debug)]
 enum DequeueOutcome {
     /// There was none, or it went to the line.
     New,
-    /// It was dropped as dropping began: this one passes in any case.
+    /// It was dropped when dropping began: this one passes in any case.
     Entered,
     /// It was dropped because `drop_next` had come, and there may be more to drop.
     Dropped,
@@ -73,15 +73,15 @@ impl CoDelState {
         }
     }
 
-    /// Takes other settings; what it has learnt stays.
+    /// Applies other settings and keeps the state.
     pub(crate) fn set(&mut self, config: CoDelConfig, max_packet: u64) {
         self.config = config;
         self.max_packet = max_packet;
     }
 
-    /// Says what becomes of the packet that is taken out at `now` after it waited for `sojourn`.
-    /// `backlog_after` are the bytes that still wait behind it, `ect` says whether its sender can
-    /// read a mark.
+    /// Decides about the packet that is taken out at `now` after it waited for `sojourn`.
+    /// `backlog_after` is the number of bytes that still wait behind it; `ect` tells whether its
+    /// sender supports marks.
     ///
     /// After [`QueueVerdict::Drop`] the caller asks about the next packet, or, when there is none,
     /// calls [`CoDelState::on_empty`].
@@ -110,7 +110,7 @@ impl CoDelState {
         }
     }
 
-    /// There was no packet to take out.
+    /// Updates the state when there was no packet to take out.
     pub(crate) fn on_empty(&mut self) {
         self.first_above = None;
         self.dropping = false;
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_below_the_target_ends_it_at_once() {
+    fn sojourn_below_target_leaves_the_dropping_state() {
         let mut codel = CoDelState::new(CoDelConfig::default(), MAX_PACKET);
         drops(&mut codel, 0, 250, LONG);
         let short = Duration::from_micros(4_999);
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_of_one_packet_is_never_too_long() {
+    fn queue_of_one_packet_never_drops() {
         let mut codel = CoDelState::new(CoDelConfig::default(), MAX_PACKET);
         for now in 0..500 {
             let verdict = codel.on_dequeue(at(now), LONG, MAX_PACKET, false);
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn only_a_packet_whose_sender_reads_marks_is_marked() {
+    fn only_ecn_capable_packets_are_marked() {
         let marking = CoDelConfig {
             ecn: EcnMode::Mark,
             ..CoDelConfig::default()

@@ -1,8 +1,8 @@
-//! Queue disciplines: who is dropped or marked before the queue is full.
+//! Queue disciplines: they drop or mark packets before the queue is full.
 //!
-//! A discipline owns no packet. The bottleneck asks it as a packet comes, as one is taken out for
-//! the line, and when the queue has run empty, and does what it says. Each was written against
-//! vectors made from its specification's pseudocode (tests/vectors/README.md).
+//! A discipline holds no packets. The bottleneck asks it when a packet arrives, when one is taken
+//! out for the line, and when the queue has become empty, and follows its decision. Each was
+//! written against vectors made from its specification's pseudocode (tests/vectors/README.md).
 
 mod codel;
 mod pie;
@@ -17,7 +17,7 @@ use codel::CoDelState;
 use pie::PieState;
 use red::RedState;
 
-/// What a discipline says of a packet.
+/// Decision of a discipline about a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum QueueVerdict {
     /// Let it be.
@@ -31,31 +31,31 @@ pub(crate) enum QueueVerdict {
 /// A packet as it comes to the queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ArrivingPacket {
-    /// What the queue holds without it, the packet on the line included.
+    /// Content of the queue without it, the packet on the line included.
     pub(crate) occupancy: u64,
-    /// Whether its sender can read a mark.
+    /// Set if its sender supports congestion marks.
     pub(crate) is_ecn_capable: bool,
-    /// Its number of chance, in `0.0..1.0`.
+    /// Its random number in `0.0..1.0`.
     pub(crate) uniform: f64,
 }
 
 /// A packet as it is taken out for the line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DequeuedPacket {
-    /// How long it waited.
+    /// Time that it waited.
     pub(crate) sojourn: Duration,
-    /// What still waits behind it.
+    /// Content of the queue behind it.
     pub(crate) backlog: u64,
-    /// Whether its sender can read a mark.
+    /// Set if its sender supports congestion marks.
     pub(crate) is_ecn_capable: bool,
 }
 
 /// A discipline at work.
 #[derive(Debug)]
 pub(crate) enum QueueManager {
-    /// Only the limit counts.
+    /// Drop-tail: only the limit counts.
     DropTail,
-    /// Only the limit counts, at the other end.
+    /// Drop-head: only the limit counts, and the oldest packets are dropped.
     DropHead,
     CoDel(CoDelState),
     Pie(PieState),
@@ -63,7 +63,8 @@ pub(crate) enum QueueManager {
 }
 
 impl QueueManager {
-    /// `full_packet` is what a packet of Ethernet's usual size counts as, in bytes.
+    /// Makes a queue manager. `full_packet` is the counted length of a full-size Ethernet packet,
+    /// in bytes.
     pub(crate) fn new(discipline: QueueDiscipline, full_packet: u64) -> Self {
         match discipline {
             QueueDiscipline::DropTail => QueueManager::DropTail,
@@ -76,7 +77,7 @@ impl QueueManager {
         }
     }
 
-    /// Takes other settings; a discipline that stays what it is keeps what it has learned.
+    /// Applies other settings; an unchanged discipline keeps its state.
     pub(crate) fn set(&mut self, now: Time, discipline: QueueDiscipline, full_packet: u64) {
         match (self, discipline) {
             (QueueManager::CoDel(codel), QueueDiscipline::CoDel(config)) => {
@@ -90,7 +91,7 @@ impl QueueManager {
         }
     }
 
-    /// Whether it asks what a packet's sender can read, so that it need not be looked up else.
+    /// Tells whether the discipline uses ECN capability; otherwise it need not be looked up.
     pub(crate) fn is_active(&self) -> bool {
         !matches!(self, QueueManager::DropTail | QueueManager::DropHead)
     }
@@ -147,7 +148,7 @@ impl QueueManager {
         }
     }
 
-    /// When [`QueueManager::update`] is to be called next.
+    /// Time of the next call of [`QueueManager::update`].
     pub(crate) fn next_update(&self) -> Option<Time> {
         match self {
             QueueManager::Pie(pie) => pie.next_update(),

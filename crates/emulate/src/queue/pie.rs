@@ -57,7 +57,7 @@ pub(crate) struct PieState {
     drop_probability: f64,
     /// The sum of probabilities since the last drop.
     accumulated: f64,
-    /// How long the packet waited that was taken out last, in seconds.
+    /// Waiting time of the packet that was taken out last, in seconds.
     delay: f64,
     /// The same at the update before, in seconds.
     delay_before: f64,
@@ -79,7 +79,8 @@ impl PieState {
         }
     }
 
-    /// Takes other settings at `now`; what it has learnt stays. Another period counts from `now`.
+    /// Applies other settings at `now` and keeps the state. A new update interval counts from
+    /// `now`.
     pub(crate) fn set(&mut self, now: Time, config: PieConfig, mean_packet: u64) {
         self.mean_packet = mean_packet;
         if config.update != self.config.update {
@@ -89,9 +90,9 @@ impl PieState {
         self.config = config;
     }
 
-    /// Says what becomes of a packet that comes when `backlog` bytes are in the queue, the packet
-    /// on the line included. `ect` says whether its sender can read a mark, `uniform` is its
-    /// number of chance in `0.0..1.0`.
+    /// Decides about a packet that arrives when `backlog` bytes are in the queue, the packet on the
+    /// line included. `ect` tells whether its sender supports marks; `uniform` is its random number
+    /// in `0.0..1.0`.
     ///
     /// Every update up to now must have been made.
     pub(crate) fn on_enqueue(&mut self, backlog: u64, ect: bool, uniform: f64) -> QueueVerdict {
@@ -124,7 +125,7 @@ impl PieState {
         };
     }
 
-    /// When the probability is next computed; `None` when time ends before.
+    /// Time of the next update of the probability; `None` if time ends before.
     pub(crate) fn next_update(&self) -> Option<Time> {
         Some(self.next_update).filter(|at| *at < Time::NEVER)
     }
@@ -213,13 +214,13 @@ impl PieCoefficients {
         }
     }
 
-    /// Below half of the target, where PIE holds back.
+    /// Tells whether the delay is below half of the target, where PIE does not drop.
     fn is_short(&self, delay: f64) -> bool {
         delay < self.target / 2.0
     }
 }
 
-/// RFC 8033 §4.2: by what a change is divided, so that a small probability moves in small steps.
+/// Divisor of a change, so that a small probability moves in small steps (RFC 8033 §4.2).
 fn scale(drop_probability: f64) -> f64 {
     match drop_probability {
         p if p < 0.000_001 => 2048.0,
@@ -246,7 +247,7 @@ mod tests {
         Time::from_nanos(milliseconds * 1_000_000)
     }
 
-    /// A queue that has kept packets waiting for 100 ms, for so long.
+    /// A queue that has delayed packets by 100 ms for this long.
     fn congested(milliseconds: u64) -> PieState {
         let mut pie = PieState::new(PieConfig::default(), MEAN_PACKET);
         pie.on_dequeue(Duration::from_millis(100), 50_000);
@@ -320,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn the_weights_stay_above_zero_up_to_the_longest_period() {
+    fn weights_stay_positive_up_to_the_longest_period() {
         let weights = |milliseconds| {
             PieCoefficients::of(&PieConfig {
                 update: Duration::from_millis(milliseconds),
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn half_the_period_has_the_weights_that_the_rfc_names() {
+    fn half_the_period_has_the_weights_of_rfc() {
         let half = PieCoefficients::of(&PieConfig {
             update: UPDATE / 2,
             ..PieConfig::default()

@@ -32,9 +32,9 @@ pub(crate) struct RedState {
     /// The average length of the queue in bytes.
     average: f64,
     /// Packets since the last one that was dropped or marked while the average was high enough;
-    /// `None` while it is not.
+    /// `None` while it is lower.
     since_last: Option<u64>,
-    /// Since when the queue has been empty, if it is.
+    /// Time since which the queue has been empty, if it is.
     idle_since: Time,
 }
 
@@ -49,14 +49,14 @@ impl RedState {
         }
     }
 
-    /// Takes other settings; what it has learnt stays.
+    /// Applies other settings and keeps the state.
     pub(crate) fn set(&mut self, config: RedConfig) {
         self.config = config;
     }
 
-    /// Says what becomes of a packet that comes at `now` when `occupancy` bytes are in the queue,
-    /// the packet on the line included. `ect` says whether its sender can read a mark, `uniform`
-    /// is its number of chance in `0.0..1.0`.
+    /// Decides about a packet that arrives at `now` when `occupancy` bytes are in the queue, the
+    /// packet on the line included. `ect` tells whether its sender supports marks; `uniform` is its
+    /// random number in `0.0..1.0`.
     pub(crate) fn on_enqueue(
         &mut self,
         now: Time,
@@ -125,8 +125,8 @@ fn spread_probability(base: f64, since_last: u64) -> f64 {
     }
 }
 
-/// `base` to the power of `exponent` by squaring: the same on every machine, which no library
-/// promises of its own.
+/// `base` to the power of `exponent` by squaring, which gives the same result on every machine; a
+/// library does not promise that.
 fn power(mut base: f64, mut exponent: u128) -> f64 {
     let mut result = 1.0;
     while exponent > 0 {
@@ -175,13 +175,13 @@ mod tests {
         assert!(gaps.iter().all(|gap| *gap == gaps[0]), "{gaps:?}");
     }
 
-    /// What becomes of the first packet of all, whose number of chance is as high as one can be.
+    /// Verdict on the first packet, with the highest possible random number.
     fn lucky(config: RedConfig, occupancy: u64) -> QueueVerdict {
         RedState::new(config).on_enqueue(Time::ZERO, occupancy, false, 1.0 - f64::EPSILON)
     }
 
     #[test]
-    fn everything_above_the_maximum_is_dropped_unless_it_is_gentle() {
+    fn packets_above_maximum_drop_unless_gentle() {
         assert_eq!(lucky(config(), 29_999), QueueVerdict::Pass);
         assert_eq!(lucky(config(), 30_000), QueueVerdict::Drop);
         let gentle = RedConfig {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn an_idle_queue_forgets_a_packet_at_a_time() {
+    fn idle_queue_average_decays_packet_by_packet() {
         let mut red = RedState::new(RedConfig {
             weight: 0.5,
             ..config()
