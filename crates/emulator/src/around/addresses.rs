@@ -1,4 +1,4 @@
-//! The addresses of a link around a command, chosen so that nothing of the host is hidden.
+//! Addresses of a link around a command, chosen so that they hide no network of the host.
 //!
 //! ```text
 //!   command  198.19.0.2 ─────── link ─────── 198.19.0.1  gateway
@@ -33,7 +33,8 @@ pub(super) const PREFIX: u8 = 30;
 /// The prefix length of an IPv6 piece.
 pub(super) const PREFIX_V6: u8 = 64;
 
-/// Pieces tried in each range; a host that runs so many links at once has no time for any.
+/// Number of pieces tried in each range; a host with so many links at once has no processor time
+/// left for any.
 const PIECES: u16 = 4096;
 
 const RANGES: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 19, 0, 0), Ipv4Addr::new(100, 115, 0, 0)];
@@ -53,11 +54,11 @@ impl LinkAddresses {
         }
     }
 
-    /// The first piece that overlaps none of the routes, which are what `ip route show table all`
-    /// prints, IPv4 and IPv6 together.
+    /// Chooses the first piece that overlaps none of the routes, given as the output of `ip route
+    /// show table all`, IPv4 and IPv6 together.
     ///
     /// # Errors
-    /// When all overlap.
+    /// Fails when all pieces overlap.
     pub(super) fn choose(routes: &str) -> Result<Self> {
         let mut taken = Vec::new();
         let mut taken_v6 = Vec::new();
@@ -92,7 +93,7 @@ impl LinkAddresses {
     }
 }
 
-/// Where a line of `ip route` leads, unless that is everywhere.
+/// Destination of a line of `ip route`, unless it is the default route.
 #[derive(Debug, PartialEq, Eq)]
 enum RoutePrefix {
     V4(Ipv4Addr, u8),
@@ -121,13 +122,13 @@ impl RoutePrefix {
     }
 }
 
-/// Whether two networks, given by their leading bits, have an address in common.
+/// Tells whether two networks, given by their leading bits, have an address in common.
 fn overlap(a: u128, a_prefix: u8, b: u128, b_prefix: u8) -> bool {
     let shared = a_prefix.min(b_prefix);
     shared == 0 || (a ^ b) >> (128 - u32::from(shared)) == 0
 }
 
-/// Whether the routes lead anywhere in IPv6 beyond the host and its links.
+/// Tells whether the routes lead anywhere in IPv6 beyond the host and its links.
 pub(super) fn leads_somewhere_v6(routes: &str) -> bool {
     routes.lines().any(|line| {
         line.starts_with("default ")
@@ -148,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_piece_is_taken_on_an_ordinary_host() {
+    fn first_piece_is_used_on_an_ordinary_host() {
         let routes = "default via 192.0.2.1 dev eth0 \n192.0.2.0/24 dev eth0 proto kernel\n\
                       local 127.0.0.1 dev lo table local\nbroadcast 192.0.2.255 dev eth0\n\
                       default via fe80::1 dev eth0 metric 1024 pref medium\n::1 dev lo\n";
@@ -159,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_route_leads_to_is_passed_over() {
+    fn routed_networks_are_skipped() {
         let one = LinkAddresses::choose("198.19.0.0/30 dev tlw-1 proto kernel").unwrap();
         assert_eq!(one.gateway, Ipv4Addr::new(198, 19, 0, 5));
         assert_eq!(one.gateway_v6.to_string(), "2001:2:0:8001::1");

@@ -1,5 +1,5 @@
-//! A link around one command: the command in a network namespace of its own, and the link as its
-//! only way out.
+//! A link around one command: the command runs in a network namespace of its own, and the link is
+//! its only connection.
 //!
 //! ```text
 //!   command ── tlc-N ═══ the link ═══ tlw-N ── NAT ── the host's network            (as root)
@@ -46,39 +46,39 @@ use user_gateway::UserGateway;
 use crate::link::LinkEndpoint;
 use host::command;
 
-/// How the command's packets get from the link into the host's network.
+/// Connection of the command's packets from the link to the host's network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum GatewayChoice {
-    /// By NAT where this process may configure the host's network, else by a program.
+    /// NAT where this process may configure the host's network, otherwise a gateway program.
     #[default]
     Automatic,
-    /// By NAT in the host's network namespace, which takes root.
+    /// NAT in the host's network namespace, which needs root.
     Nat,
-    /// By pasta or slirp4netns, which use the host's network as any program does.
+    /// A gateway program, pasta or slirp4netns, which uses the host's network as any program does.
     User,
 }
 
-/// How the command ended.
+/// Outcome of the command.
 #[derive(Debug)]
 pub enum CommandOutcome {
     /// With this exit code; 128 and the signal's number if a signal ended it.
     Code(u8),
-    /// It could not be started.
+    /// The command could not be started.
     NotStarted(io::Error),
     /// The link failed under it, and it was asked to stop.
     WithoutLink,
 }
 
-/// Where the link's far end is.
+/// Place of the link's far end.
 #[derive(Debug)]
 enum FarEndPlace {
-    /// In the host's network namespace.
+    /// The host's network namespace.
     Host,
-    /// In a namespace of its own, behind a gateway program.
+    /// A namespace of its own, behind a gateway program.
     Behind(UserGateway, NamespaceThread),
 }
 
-/// A command's surroundings; dropping them removes all that was made.
+/// Network environment of a command; dropping it removes everything that was made.
 #[derive(Debug)]
 pub struct CommandNetwork {
     forwarder: Option<DnsForwarder>,
@@ -100,21 +100,22 @@ impl Drop for CommandNetwork {
     }
 }
 
-/// How soon a link that has failed is noticed. Signals and the command's end are noticed at once.
+/// Interval of the check for a failed link. Signals and the command's end are noticed at once.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(200);
 
-/// How long packets that the command sent before its end may take to leave the link.
+/// Greatest time for packets that the command sent before its end to leave the link.
 const DRAIN_LIMIT: Duration = Duration::from_secs(5);
-/// Between two looks whether they have.
+/// Interval of the check for that.
 const DRAIN_PAUSE: Duration = Duration::from_millis(2);
 
 impl CommandNetwork {
-    /// Makes the namespaces. To be called before this process starts any thread: as an ordinary
-    /// user it moves into a user namespace. The signals that [`CommandNetwork::run`] passes on are blocked
-    /// from now on. `search_path` is the caller's PATH, for the gateway program.
+    /// Makes the namespaces. It must be called before this process starts any thread: as an
+    /// unprivileged user it moves into a user namespace. The signals that [`CommandNetwork::run`]
+    /// passes on are blocked from now on. `search_path` is the caller's PATH, for the gateway
+    /// program.
     ///
     /// # Errors
-    /// When the system does not allow it or lacks a program; the message says what to do.
+    /// Fails when the system does not allow it or lacks a program; the message says what to do.
     pub fn prepare(gateway: GatewayChoice, search_path: Option<&OsString>) -> Result<Self> {
         kernel::block_signals().context("cannot block signals")?;
         for (program, package) in [("ip", "iproute2"), ("nft", "nftables")] {
@@ -174,10 +175,10 @@ impl CommandNetwork {
         (near, far)
     }
 
-    /// Gives both ends addresses and the far one a way on, once the link has made the devices.
+    /// Gives both ends addresses, and the far end a connection, once the link has made the devices.
     ///
     /// # Errors
-    /// When the network cannot be configured; the message says what to do.
+    /// Fails when the network cannot be configured; the message says what to do.
     pub fn connect(&mut self) -> Result<()> {
         let (near, far) = self.devices();
         let local = local_resolvers();
@@ -217,7 +218,7 @@ impl CommandNetwork {
         self.addresses
     }
 
-    /// What may keep the command's packets from getting through the host, in words to be shown.
+    /// Text about host settings that may block the command's packets; `None` if nothing was found.
     #[must_use]
     pub fn obstacles(&self) -> Option<String> {
         if !matches!(self.outside, FarEndPlace::Host) {
@@ -232,11 +233,12 @@ impl CommandNetwork {
         })
     }
 
-    /// Runs the command to its end. Signals that this process gets are passed on to it, but for
-    /// those of the terminal's keys, which it gets itself. `link_runs` is asked now and then.
+    /// Runs the command to its end. Signals to this process are passed on to it, except for those
+    /// of the terminal's keys, which it receives itself. `link_runs` is polled to notice a failed
+    /// link.
     ///
     /// # Errors
-    /// When the namespaces cannot be completed.
+    /// Fails when the namespaces cannot be completed.
     pub fn run(
         &mut self,
         command: &[OsString],
@@ -275,8 +277,8 @@ impl CommandNetwork {
         )))
     }
 
-    /// Waits until the link holds nothing that the command sent, as `is_empty` tells, for a few
-    /// seconds at most, or until a signal comes: a command's last words are on their way when it
+    /// Waits until the link holds no packet of the command, as `is_empty` tells, for at most a few
+    /// seconds, or until a signal comes: the command's last packets are still in flight when it
     /// ends.
     pub fn drain(&self, is_empty: impl Fn() -> bool) {
         let start = Instant::now();
@@ -327,7 +329,7 @@ impl FarEndPlace {
     }
 }
 
-/// What was made at the link's far end.
+/// The setup at the link's far end.
 struct FarEndSetup {
     addresses: LinkAddresses,
     nat: NatRules,
@@ -409,13 +411,13 @@ fn address(device: &str, v4: IpAddr, v6: IpAddr) -> Result<()> {
     Ok(())
 }
 
-/// Whether this thread's network namespace speaks IPv6.
+/// Tells whether this thread's network namespace supports IPv6.
 fn has_ipv6() -> bool {
     fs::read_to_string("/proc/sys/net/ipv6/conf/default/disable_ipv6")
         .is_ok_and(|value| value.trim() == "0")
 }
 
-/// All routes of a family; none where there is no such family.
+/// All routes of an address family; empty where the family is not supported.
 fn routes(family: &str) -> String {
     command::run("ip", [family, "route", "show", "table", "all"]).unwrap_or_default()
 }
@@ -434,8 +436,8 @@ fn local_resolvers() -> ResolverConfig {
 
 const RESOLV_CONF: &str = "/etc/resolv.conf";
 
-/// Lets another file appear at /etc/resolv.conf, in this thread's mount namespace alone. It lives
-/// in memory and has no other place, so that nothing is left of it.
+/// Mounts another file over /etc/resolv.conf, only in this thread's mount namespace. The file
+/// exists only in memory, so it leaves nothing behind.
 fn put_over_resolv_conf(text: &str) -> Result<()> {
     // Any directory does: what is in it is covered for as long as this takes, for this thread.
     const COVERED: &str = "/tmp";

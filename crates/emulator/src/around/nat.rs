@@ -1,16 +1,16 @@
-//! The way from the link into a host's network: forwarding, and addresses translated.
+//! Connection from the link to a host's network: forwarding and address translation.
 //!
-//! All of it stands in one nftables table, named after the link's device on the host's side, and
-//! in settings of the kernel that let the host forward at all. Forwarding is switched on for each
-//! device alone, not for the whole host, and the table lets through the newly switched devices
-//! only what a link sent or waits for, so the host does not become a router for its neighbours.
+//! Everything is in one nftables table, named after the link's device on the host's side, and in
+//! kernel settings that enable forwarding. Forwarding is enabled for single devices, not for the
+//! whole host, and on these devices the table accepts only packets that a link sent or waits for,
+//! so the host does not become a router for its neighbours.
 //!
-//! What has been changed is noted in the table itself, as comments of the rules of a chain that
-//! nothing runs, before it is changed: "forwarding of eth0 was 0". [`NatRules::remove`] puts it back. When
-//! a process is killed its device goes but the table stays; the next start finds a table without
-//! its device, takes over what it owes, and removes it. Of several links at once the last one to
-//! end puts back what the first one changed. The notes are in the network namespace that they
-//! are about, so nobody settles them in the wrong one.
+//! Each changed setting is noted in the table itself before the change, as comments of the rules of
+//! a chain that nothing uses: "forwarding of eth0 was 0". [`NatRules::remove`] restores it. When a
+//! process is killed its device disappears but the table stays; the next start finds a table
+//! without its device, takes over its changed settings, and removes it. The last of several links
+//! to end restores the setting that the first one changed. The notes are in the network namespace
+//! that they describe, so they are never applied to another one.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -24,10 +24,10 @@ use anyhow::{Context, Result, anyhow};
 use super::addresses::LinkAddresses;
 use host::command;
 
-/// What the names of all tables begin with; the device's name follows.
+/// Prefix of all table names; the device's name follows.
 const TABLE: &str = "trunkline_emulate_";
 
-/// What the names of the host's ends of all links begin with.
+/// Prefix of the names of the host's ends of all links.
 pub(super) const DEVICE: &str = "tlw-";
 
 /// Held while tables and settings are looked at and changed.
@@ -67,7 +67,7 @@ impl Drop for HostLock {
     }
 }
 
-/// A setting of the kernel that was changed for a device, and what it was.
+/// A kernel setting that was changed for a device, with its former value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct SavedSysctl {
     /// "ipv4" or "ipv6".
@@ -84,8 +84,8 @@ impl SavedSysctl {
         setting(SETTINGS, &self.family, &self.device, &self.setting)
     }
 
-    /// Whether the whole host has been made a router since: what this device is set to is then
-    /// whoever did that's.
+    /// Tells whether the whole host was made a router since then. The device's setting then belongs
+    /// to whoever did that.
     fn is_obsolete(&self) -> bool {
         self.setting == "forwarding"
             && self.device != "all"
@@ -129,7 +129,7 @@ impl FromStr for SavedSysctl {
     }
 }
 
-/// Where the settings of this thread's network namespace are.
+/// Directory of the network settings of this thread's network namespace.
 const SETTINGS: &str = "/proc/sys/net";
 
 fn setting(root: &str, family: &str, device: &str, name: &str) -> PathBuf {
@@ -142,12 +142,12 @@ fn read(path: &Path) -> Option<String> {
         .map(|text| text.trim().to_owned())
 }
 
-/// What the gateway's own address answers with.
+/// Services that the gateway's own address answers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct GatewayServices {
-    /// Where TCP and UDP to the gateway's address go instead.
+    /// Address that receives TCP and UDP to the gateway's address.
     pub(super) v4: Option<std::net::Ipv4Addr>,
-    /// Whether questions for names stay at the gateway.
+    /// Set if DNS queries stay at the gateway.
     pub(super) names: bool,
 }
 
@@ -158,7 +158,7 @@ pub(super) struct NatRules {
 }
 
 impl NatRules {
-    /// Makes rules for what comes from `device` of this thread's network namespace.
+    /// Makes rules for packets from `device` of this thread's network namespace.
     pub(super) fn set_up(
         turn: &HostLock,
         device: &str,
@@ -205,7 +205,7 @@ impl NatRules {
         Ok(())
     }
 
-    /// Takes back all that was made, in this thread's network namespace.
+    /// Undoes all changes in this thread's network namespace.
     pub(super) fn remove(&self, _turn: &HostLock) {
         if let Err(error) = settle(|table| table.device == self.device) {
             tracing::warn!(
@@ -217,7 +217,8 @@ impl NatRules {
     }
 }
 
-/// Removes what killed processes have left in this thread's network namespace.
+/// Removes the tables and settings that killed processes have left in this thread's network
+/// namespace.
 pub(super) fn sweep(_turn: &HostLock) -> Result<()> {
     let devices = fs::read_to_string("/proc/thread-self/net/dev").unwrap_or_default();
     let exists = |device: &str| {
@@ -229,7 +230,7 @@ pub(super) fn sweep(_turn: &HostLock) -> Result<()> {
     settle(|table| !exists(&table.device))
 }
 
-/// Removes the chosen tables, and puts back what no other table still needs.
+/// Removes the chosen tables, and restores the settings that no other table still needs.
 fn settle(is_chosen: impl Fn(&NatTable) -> bool) -> Result<()> {
     let (chosen, others): (Vec<NatTable>, Vec<NatTable>) =
         all_tables()?.into_iter().partition(is_chosen);
@@ -294,8 +295,8 @@ fn nft(rules: &str) -> Result<()> {
     command::run_with_input("nft", ["-f", "-"], rules).map(drop)
 }
 
-/// The settings that have to be changed for this namespace to forward, and what to, in the order
-/// in which to change them. A host that is a router already stays as it is.
+/// Settings that must change for this namespace to forward, with their new values, in the order of
+/// the changes. A host that is already a router is not changed.
 fn changes(root: &str) -> Vec<(SavedSysctl, &'static str)> {
     let mut changes = Vec::new();
     for family in ["ipv4", "ipv6"] {
@@ -350,7 +351,7 @@ fn devices(root: &str, family: &str) -> Vec<String> {
     devices
 }
 
-/// Whether this can be a directory of settings: a device's name, or `all`.
+/// Tells whether this can be a settings directory: a device's name, or `all`.
 fn is_device_name(name: &str) -> bool {
     (1..=DEVICE_NAME_MAX).contains(&name.len()) && is_plain(name) && name != "." && name != ".."
 }
@@ -358,7 +359,7 @@ fn is_device_name(name: &str) -> bool {
 /// The longest name that the kernel gives a device.
 const DEVICE_NAME_MAX: usize = 15;
 
-/// Whether a device's name stands in a rule as it is.
+/// Tells whether a device's name can stand unquoted in a rule.
 fn is_plain(name: &str) -> bool {
     name.bytes()
         .all(|byte| byte.is_ascii_alphanumeric() || b"-_.@".contains(&byte))
@@ -428,7 +429,8 @@ fn rules(
     )
 }
 
-/// What in the host's firewall may stand in the link's way, in words; none if nothing was found.
+/// Text about each firewall setting of the host that may block the link; empty if nothing was
+/// found.
 pub(super) fn obstacles() -> Vec<String> {
     let Ok(text) = command::run("nft", ["--json", "list", "chains"]) else {
         return Vec::new();
@@ -524,7 +526,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_forward_one_by_one_where_the_kernel_can() {
+    fn devices_forward_one_by_one_where_supported() {
         let changed = changes_in(&[
             ("ipv4/conf/all/forwarding", "0"),
             ("ipv4/conf/lo/forwarding", "0"),

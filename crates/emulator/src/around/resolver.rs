@@ -1,4 +1,4 @@
-//! Names, for a command that does not share the host's loopback device.
+//! Name resolution for a command that does not share the host's loopback device.
 //!
 //! ```text
 //!   command ──► gateway:53 ═ link ═► forwarder ──► 127.0.0.53
@@ -28,16 +28,16 @@ const PORT: u16 = 53;
 /// Questions under way at once; one beyond is dropped, and its asker asks again.
 const QUESTIONS_MAX: usize = 64;
 
-/// How long an answer is waited for: what resolv.conf(5) has as its timeout.
+/// Time limit for an answer: the timeout of resolv.conf(5).
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 
 /// The longest DNS message over UDP, whatever EDNS says.
 const MESSAGE_MAX: usize = 65_535;
 
-/// How soon a forwarder that is no longer wanted ends.
+/// Interval at which a forwarder checks whether it should end.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(200);
 
-/// What resolv.conf says of where names are resolved.
+/// Name servers that resolv.conf lists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ResolverConfig {
     /// The host's own, which the command cannot reach, as they are written there.
@@ -75,7 +75,7 @@ fn nameserver(line: &str) -> Option<&str> {
     (words.next()? == "nameserver").then(|| words.next())?
 }
 
-/// Whether only the host itself reaches it.
+/// Tells whether only the host itself can reach this address.
 fn is_local(address: &str) -> bool {
     let plain = address.split('%').next().unwrap_or_default();
     match plain.parse() {
@@ -114,7 +114,8 @@ pub(super) struct DnsForwarder {
 }
 
 impl DnsForwarder {
-    /// Starts passing on what arrives to the resolver at `upstream`; to be called where that is.
+    /// Starts forwarding queries to the resolver at `upstream`; it must be called in that
+    /// resolver's namespace.
     pub(super) fn start(listening: ForwarderSockets, upstream: &str) -> io::Result<Self> {
         // An address may carry the device that it is meant on, which std leaves to the system.
         let upstream = (upstream, PORT).to_socket_addrs()?.next();
@@ -262,13 +263,13 @@ mod tests {
     const GATEWAY: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
 
     #[test]
-    fn a_resolver_that_the_link_reaches_is_left_alone() {
+    fn resolver_reachable_through_the_link_is_kept() {
         let resolvers = ResolverConfig::parse("search example\nnameserver 192.0.2.53\n");
         assert!(resolvers.local.is_empty());
     }
 
     #[test]
-    fn the_hosts_own_resolver_is_replaced_by_the_gateway() {
+    fn local_resolver_is_replaced_by_the_gateway() {
         let text = "# made by hand\nnameserver 127.0.0.53\nnameserver fe80::1%eth0\n\
                     nameserver 192.0.2.53\noptions edns0\n";
         let resolvers = ResolverConfig::parse(text);
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn questions_and_answers_pass_unchanged_over_udp_and_tcp() {
+    fn dns_messages_pass_unchanged_over_udp_and_tcp() {
         let resolver = UdpSocket::bind("127.0.0.1:0").unwrap();
         let upstream = resolver.local_addr().unwrap();
         let resolver_tcp = TcpListener::bind(upstream).unwrap();

@@ -1,8 +1,8 @@
-//! A network namespace without a name, and the thread that lives in it.
+//! A network namespace without a name, and the thread that keeps it.
 //!
-//! A namespace lasts as long as something is in it. Here that is a thread of this process, so the
-//! namespace goes when the process does, however it ends. What is to happen inside is sent to the
-//! thread; programs that it starts are inside as well.
+//! A namespace lasts as long as a process or thread is in it. Here that is a thread of this
+//! process, so the namespace disappears with the process, however it ends. Jobs for the namespace
+//! are sent to the thread; programs that they start are in the namespace as well.
 
 use std::sync::mpsc;
 use std::thread;
@@ -51,7 +51,7 @@ impl NamespaceThread {
         })
     }
 
-    /// Does something inside and returns what came of it.
+    /// Runs a job in the namespace and returns its result.
     pub(super) fn run<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> Result<T> + Send + 'static,
@@ -70,7 +70,7 @@ impl NamespaceThread {
             .unwrap_or_else(|_| Err(anyhow!("a namespace's thread panicked")))
     }
 
-    /// Where other processes find the namespace.
+    /// Path of the namespace for other processes.
     pub(super) fn path(&self) -> String {
         format!("/proc/{}/ns/net", self.thread_id)
     }

@@ -1,4 +1,4 @@
-//! The way into a host's network without root: a program that turns packets into sockets.
+//! Connection to a host's network without root: a program that turns packets into sockets.
 //!
 //! ```text
 //!   command's namespace ═ link ═ gateway's namespace ── pasta or slirp4netns ── the host's sockets
@@ -23,10 +23,10 @@ use super::room::NamespaceThread;
 use host::first_process::{self as kernel, ForkSide};
 use host::{command, rootless, wait};
 
-/// How long the program may take to configure its device; it takes some milliseconds.
+/// Time limit for the program to configure its device; it usually takes some milliseconds.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long IPv6 may take after IPv4.
+/// Time limit for IPv6 after IPv4 is ready.
 const V6_LIMIT: Duration = Duration::from_secs(2);
 
 /// The device that the program makes.
@@ -35,7 +35,7 @@ pub(super) const DEVICE: &str = "gateway0";
 /// The programs that can do it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GatewayProgram {
-    /// Of passt: IPv4 and IPv6, ping.
+    /// The program of passt: IPv4, IPv6 and ping.
     Pasta,
     /// IPv4.
     Slirp4netns,
@@ -196,7 +196,7 @@ fn find(search_path: Option<&OsString>) -> Result<(GatewayProgram, PathBuf)> {
     )
 }
 
-/// Where the caller's PATH or the system has a program.
+/// Finds a program in the caller's PATH or the system's directories.
 pub(super) fn find_program(name: &str, search_path: Option<&OsString>) -> Option<PathBuf> {
     search_path
         .into_iter()
@@ -245,7 +245,7 @@ fn keep(kind: GatewayProgram, program: &Path, pipe: std::io::PipeReader, message
     let _ = child.wait();
 }
 
-/// Whether /proc/net/route has a route to 0.0.0.0/0.
+/// Tells whether /proc/net/route has a route to 0.0.0.0/0.
 fn has_default_route(table: &str) -> bool {
     table.lines().skip(1).any(|line| {
         let mut columns = line.split_whitespace();
@@ -253,7 +253,8 @@ fn has_default_route(table: &str) -> bool {
     })
 }
 
-/// Whether /proc/net/ipv6_route has a route to ::/0 that is not the kernel's own refusal.
+/// Tells whether /proc/net/ipv6_route has a route to ::/0 that is not the kernel's own reject
+/// route.
 fn has_default_route_v6(table: &str) -> bool {
     table.lines().any(|line| {
         line.starts_with("00000000000000000000000000000000 00 ") && line.ends_with(DEVICE)

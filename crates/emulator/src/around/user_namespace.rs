@@ -1,8 +1,8 @@
-//! Without root: a user namespace in which this process may do what a link around a command takes.
+//! Operation without root: a user namespace in which this process may make a link around a command.
 //!
-//! The user and the group stay what they are, only with capabilities over the network namespaces
-//! made from here on; the host's own network is out of reach as before. The command is started
-//! without them, as the ordinary user it is.
+//! User and group stay the same, with capabilities only over network namespaces made from here on;
+//! the host's own network stays out of reach. The command is started without these capabilities, as
+//! the unprivileged user.
 
 use std::fs::{self, File};
 use std::io;
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, anyhow};
 
 use host::first_process::{self as kernel, CAP_NET_ADMIN, CAP_SYS_ADMIN, UnshareScope};
 
-/// Whether this process can make namespaces, and configure the network that it is in.
+/// Tells whether this process can make namespaces and configure its own network.
 pub(super) fn is_privileged() -> bool {
     // The root of a user namespace may well be in a network namespace that is not its own.
     let is_own = File::open("/proc/thread-self/ns/net")
@@ -20,7 +20,7 @@ pub(super) fn is_privileged() -> bool {
     kernel::has_capability(CAP_SYS_ADMIN) && kernel::has_capability(CAP_NET_ADMIN) && is_own
 }
 
-/// Moves this process, which has a single thread, into a user namespace of its own.
+/// Moves this process, which must have a single thread, into a user namespace of its own.
 pub(super) fn enter() -> Result<()> {
     let (user, group) = kernel::user_and_group();
     kernel::unshare(UnshareScope::User)
@@ -38,7 +38,7 @@ pub(super) fn enter() -> Result<()> {
     Ok(())
 }
 
-/// Says why a namespace was refused and what to do.
+/// Adds the reason why a namespace was refused, and the remedy, to an error.
 pub(super) fn explain_refusal(error: io::Error) -> anyhow::Error {
     let setting = |name: &str| {
         fs::read_to_string(format!("/proc/sys/{name}"))

@@ -1,10 +1,12 @@
-//! How much the emulator carries on this machine, sender and receiver running beside it.
+//! Measurement of the emulator's capacity on this machine, with sender and receiver running beside
+//! it.
 //!
-//! Two ways to ask. [`carried`] keeps a window of packets under way, so nothing is lost and what
-//! comes through is what can be carried; it takes seconds and stands in the certificate. The
-//! search of [`highest_load`] is what `trunkline bench emulator` reports: the highest even load of
-//! which at most 0.01 % is lost, with the link set to lose nothing, found by steps and halving and
-//! confirmed by a longer trial. Losses are what was sent less what the receiver got.
+//! There are two measurements. [`carried`] keeps a window of packets in flight, so no packet is
+//! lost and the rate that comes through is the capacity; it takes seconds and is part of the
+//! certificate. The search of [`highest_load`] is the result of `trunkline bench emulator`: the
+//! highest even load with a loss of at most 0.01 %, over a link configured without loss, found by
+//! steps and bisection and confirmed by a longer trial. Loss is the number of packets sent less
+//! those received.
 
 use std::time::Duration;
 
@@ -25,11 +27,11 @@ pub(super) const SMALL: u16 = 64;
 /// Packets lost outside the model, at most, for a load to count as carried.
 const LOST_SHARE_MAX: f64 = 0.000_1;
 
-/// How long a load is tried, and the last one.
+/// Duration of a trial, and of the last one.
 const TRIAL: Duration = Duration::from_secs(2);
 const CONFIRMATION: Duration = Duration::from_secs(5);
 
-/// Loads are told apart down to this ratio.
+/// Ratio down to which loads are distinguished.
 const RESOLUTION: f64 = 1.05;
 
 /// The most steps up, down and between, each: 1.25^16 spans a factor of 35.
@@ -50,29 +52,29 @@ const DEBT_MAX: u64 = 4_000;
 /// Pauses of the sender at high load: as short as a timer is punctual.
 const PAUSES_PER_SECOND: f64 = 8_000.0;
 
-/// How long each way of sending is tried in a quick look.
+/// Duration of a quick look with each way of sending.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// Packets under way with a window; see the cells of loss.
 const WINDOW: u64 = 400;
 
-/// Nothing comes later than this.
+/// Time after which no more packets are expected.
 const PATIENCE: Duration = Duration::from_millis(300);
 
-/// A load and what became of it.
+/// A load and its outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct LoadTrial {
-    /// What was aimed at.
+    /// Load that the trial aimed at.
     pub aimed_packets_per_second: f64,
-    /// What the sender reached.
+    /// Load that the sender reached.
     pub sent_packets_per_second: f64,
-    /// What was sent.
+    /// Packets that were sent.
     pub sent_packets: u64,
-    /// What the receiver did not get.
+    /// Packets that the receiver did not get.
     pub lost_packets: u64,
-    /// Of these, what the receiver's own socket had no room for.
+    /// Those lost packets that the receiver's own socket had no room for.
     pub receiver_dropped_packets: u64,
-    /// Who is the limit where the sender stayed behind its aim.
+    /// Limit where the sender did not reach its aim.
     pub limited_by: Option<LimitedBy>,
 }
 
@@ -80,7 +82,7 @@ pub struct LoadTrial {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitedBy {
-    /// It had a processor all the time and is not faster: the emulator might carry more.
+    /// The sender had a processor all the time and is not faster: the emulator might carry more.
     Sender,
     /// The emulator and the receiver took the processors that it would have needed.
     Processors,
@@ -110,21 +112,21 @@ impl LoadTrial {
     }
 }
 
-/// What a search found.
+/// Result of a capacity search.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct CapacitySearch {
     /// The highest load carried, as it was confirmed.
     pub packets_per_second: f64,
     /// The IP length of its packets.
     pub ip_length: u16,
-    /// Why no more could be offered; `None` where more was offered, and lost.
+    /// Reason why no more could be offered; `None` where more was offered, and lost.
     pub limited_by: Option<LimitedBy>,
     /// Every trial, in order.
     pub trials: Vec<LoadTrial>,
 }
 
 impl CapacitySearch {
-    /// In IP bits.
+    /// Rate in bits of IP packets.
     #[must_use]
     pub fn gbit_s(&self) -> f64 {
         gbit_s(self.packets_per_second, self.ip_length)
@@ -138,7 +140,7 @@ fn gbit_s(packets_per_second: f64, ip_length: u16) -> f64 {
 /// Finds the highest even load that the running emulator carries.
 ///
 /// # Errors
-/// When a socket fails, or nothing at all is carried.
+/// Fails when a socket fails, or no load is carried.
 pub(super) fn highest_load(
     stand: &TestBed,
     ip_length: u16,
@@ -262,7 +264,7 @@ fn window_rate(stand: &TestBed, ip_length: u16, sending: SendMode, span: Duratio
     Ok(rate)
 }
 
-/// What comes through with a window, each way of sending for `span`.
+/// Measures the load that comes through with a window, for `span` with each way of sending.
 ///
 /// # Errors
 /// When nothing does.
@@ -303,16 +305,16 @@ fn through_any_line(stand: &mut TestBed) -> Result<f64> {
     Ok(line)
 }
 
-/// Whether a line of this rate counts as kept when so many bits per second came through.
+/// Tells whether a line of this rate counts as kept when so many bits per second came through.
 pub(super) fn is_kept(line: Bitrate, came: f64) -> bool {
     came >= 0.99 * line.bits_per_second() as f64
 }
 
-/// How many lines are tried before the last figure is believed.
+/// Number of line rates that are tried before the last figure is accepted.
 const LINES_MAX: usize = 4;
 
-/// What comes through of full-size packets while a line of this rate spaces them, in bits per
-/// second: a look of less than a second.
+/// Measures in less than a second how many bits per second of full-size packets come through a line
+/// of this rate.
 ///
 /// # Errors
 /// When nothing does.
@@ -354,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn the_search_finds_the_capacity_from_below_and_from_above() {
+    fn search_finds_the_capacity_from_both_sides() {
         for start in [10_000.0, 100_000.0, 900_000.0] {
             let found = search(start, link(100_000.0, f64::INFINITY)).unwrap();
             let load = found.sent_packets_per_second;

@@ -1,7 +1,7 @@
-//! The certificate: what was set, what was measured, on which machine, and whether it is good.
+//! Certificate: settings, measurements, the machine, and the verdict.
 //!
-//! It is a JSON file (docs/formats/certificate.md). Whoever reads it gets the same structures
-//! back, so that a report can cite it and `emulate run` can judge by it.
+//! It is a JSON file (docs/formats/certificate.md). A reader gets the same structures back, so that
+//! a report can cite it and `emulate run` can use it.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -23,7 +23,7 @@ pub const FORMAT_VERSION: u32 = 1;
 /// The file's name in the state directory.
 pub const FILE_NAME: &str = "emulator-certificate.json";
 
-/// What a cell is about.
+/// Quantity that a cell measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum MeasuredQuantity {
@@ -39,7 +39,7 @@ pub enum MeasuredQuantity {
     Burst,
     /// The queue's limit.
     Queue,
-    /// How many of many seeds have their loss inside its interval.
+    /// Number of seeds whose loss lies inside its interval.
     Seeds,
 }
 
@@ -88,30 +88,30 @@ impl FromStr for MeasuredQuantity {
     }
 }
 
-/// One setting and what was measured of it.
+/// One setting with its measurement.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CertificateCell {
-    /// What it is about.
+    /// The quantity.
     pub quantity: MeasuredQuantity,
-    /// What was asked for, in `unit`.
+    /// Configured value, in `unit`.
     pub configured: f64,
     /// The unit of `configured`, `measured` and `interval`.
     pub unit: String,
-    /// What came out.
+    /// Measured value.
     pub measured: f64,
     /// (measured − configured) / configured; null where that is 0.
     pub error_percent: Option<f64>,
-    /// Where the true value lies with `confidence`.
+    /// Interval of the true value with `confidence`.
     pub interval: ConfidenceInterval,
     /// 0 to 1.
     pub confidence: f64,
     /// Packets, or events, that it rests on.
     pub samples: u64,
-    /// What tells this cell from others of the same setting.
+    /// Condition that distinguishes this cell from others of the same setting.
     pub condition: String,
-    /// Whether all of `bars` hold.
+    /// True if all of `bars` hold.
     pub within_bars: bool,
-    /// What had to hold, and whether it did.
+    /// Pass criteria and their results.
     pub bars: Vec<PassCriterion>,
     /// Further figures; each name ends in its unit.
     pub figures: BTreeMap<String, f64>,
@@ -119,36 +119,36 @@ pub struct CertificateCell {
     pub settings: Vec<String>,
     /// The file of the raw samples, in the directory that the certificate names.
     pub raw: Option<String>,
-    /// Beside all this, what the emulator says of itself; nothing above comes from it.
+    /// Report of the emulator itself, for comparison; no other field is derived from it.
     pub emulator: Value,
 }
 
-/// What all the tests of one certificate say together.
+/// Joint verdict of all statistical tests of one certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CertificateVerdict {
-    /// How often a right emulator fails, at most.
+    /// Greatest probability that a correct emulator fails.
     pub level: f64,
-    /// Bars that chance alone may break.
+    /// Number of criteria that can be missed by chance alone.
     pub tests: u32,
     /// The least likely of them; 1 without any.
     pub smallest_p: f64,
     /// Cells outside a bar of this kind.
     pub missed_cells: u32,
-    /// How likely so many are, or more.
+    /// Probability of so many misses, or more.
     pub as_many_p: f64,
-    /// Whether a right emulator does all this often enough.
+    /// True if a correct emulator gives this result often enough.
     pub explains: bool,
 }
 
-/// Something that has to hold.
+/// A criterion that must hold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PassCriterion {
-    /// What, in words.
+    /// The criterion, in words.
     pub what: String,
-    /// Whether it does.
+    /// True if it holds.
     pub holds: bool,
-    /// For what chance alone may break: how likely it is that an emulator that does as it is told
-    /// is at least this far off. Null for what chance has no part in.
+    /// For a criterion that can be missed by chance: the probability that a correct emulator is at
+    /// least this far off. Null for a deterministic criterion.
     #[serde(default)]
     pub chance_p: Option<f64>,
 }
@@ -203,7 +203,8 @@ impl CertificateCell {
         self
     }
 
-    /// The same for what chance alone may break, once in so many cells: `p` is how likely that is.
+    /// Adds a criterion that can be missed by chance, once in so many cells; `p` is the probability
+    /// of a result at least this far off.
     pub(super) fn must_by_chance(self, what: impl Into<String>, holds: bool, p: f64) -> Self {
         let mut cell = self.must(what, holds);
         if let Some(bar) = cell.bars.last_mut() {
@@ -212,7 +213,7 @@ impl CertificateCell {
         cell
     }
 
-    /// What it is of, in words: `rate 64 kbit/s`.
+    /// Title of the cell, in words: `rate 64 kbit/s`.
     #[must_use]
     pub fn title(&self) -> String {
         let condition = match self.condition.as_str() {
@@ -226,10 +227,10 @@ impl CertificateCell {
     }
 }
 
-/// What the machine carries.
+/// Loads that the machine carries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct HostCapacity {
-    /// 1500-byte UDP packets, each handed over as a packet of its own.
+    /// 1500-byte UDP packets, each handed over by itself.
     pub gbit_s: f64,
     /// 64-byte UDP packets, likewise; thousands in a second.
     pub kpps: f64,
@@ -249,30 +250,29 @@ pub struct HostCapacity {
 pub struct CalibrationCertificate {
     /// [`FORMAT_VERSION`].
     pub format_version: u32,
-    /// When it began (RFC 3339).
+    /// Start time (RFC 3339).
     pub date: String,
-    /// How long it took.
+    /// Duration.
     pub took_s: f64,
-    /// Whether it was the short form, with fewer and shorter cells.
+    /// True for the short form, with fewer and shorter cells.
     pub quick: bool,
-    /// How the emulator was joined to the measuring ends.
+    /// Attachment of the emulator to the measuring ends.
     pub device: DeviceKind,
-    /// Of the packets that measured; IPv4 in older files, which do not say.
+    /// IP version of the packets that measured. Older files do not state it; they used IPv4.
     #[serde(default)]
     pub protocol: IpVersion,
-    /// All chance follows from it.
+    /// Seed of all random numbers.
     pub seed: u64,
     /// The machine, and how it behaved meanwhile.
     pub host: MeasuringHost,
-    /// What the machine carries, at most a window of packets under way and none lost.
+    /// Loads that the machine carries without loss, with at most a window of packets in flight.
     pub capacity: Option<HostCapacity>,
     /// Every cell that was measured.
     pub cells: Vec<CertificateCell>,
-    /// Whether all cells are within their bars, but for what chance alone explains (`chance`), and
-    /// none failed.
+    /// True if no cell failed and all cells meet their criteria, except for misses that chance
+    /// explains (`chance`).
     pub within_bars: bool,
-    /// Whether chance explains the bars that it may break and that were missed. Null in files that
-    /// are older than this.
+    /// Verdict on whether chance explains the missed statistical criteria. Null in older files.
     #[serde(default)]
     pub chance: Option<CertificateVerdict>,
     /// Cells that could not be measured, and why.
@@ -281,7 +281,7 @@ pub struct CalibrationCertificate {
     /// files, which do not say.
     #[serde(default)]
     pub forced: Vec<String>,
-    /// Where the raw samples are.
+    /// Directory of the raw samples.
     pub raw: Option<String>,
 }
 
@@ -320,10 +320,10 @@ impl CalibrationCertificate {
         Ok(serde_json::from_str(text)?)
     }
 
-    /// Writes it, whole or not at all.
+    /// Writes the certificate, complete or not at all.
     ///
     /// # Errors
-    /// When the directory cannot be made or written.
+    /// Fails when the directory cannot be made or written.
     pub fn write(&self, path: &Path) -> Result<()> {
         if let Some(folder) = path
             .parent()
@@ -472,7 +472,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_is_not_a_certificate_is_refused_with_the_remedy() {
+    fn invalid_certificate_is_refused_with_the_remedy() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("c.json");
         for text in ["", "{}", "[1,2]", r#"{"format_version":1}"#, "\u{0}"] {

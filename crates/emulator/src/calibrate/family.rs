@@ -1,4 +1,4 @@
-//! Whether chance explains the bars that were missed.
+//! Test of whether chance explains the criteria that were missed.
 //!
 //! A bar that a right emulator misses once in a thousand times is a good bar for one cell. A whole
 //! certificate has some fifty of them, and one of twenty certificates of a right emulator would
@@ -16,8 +16,8 @@
 use super::certificate::{CertificateCell, CertificateVerdict, PassCriterion};
 use super::statistics::{CONFIDENCE, at_least_p};
 
-/// How often a right emulator's certificate fails by chance: as often as one cell's interval
-/// misses.
+/// Probability that a correct emulator's certificate fails by chance: the same as for one cell's
+/// interval.
 const LEVEL: f64 = 0.001;
 
 impl CertificateVerdict {
@@ -57,7 +57,7 @@ impl CertificateVerdict {
         self.level / 2.0 / f64::from(self.tests.max(1))
     }
 
-    /// Whether every bar of these cells holds, but for those that chance explains.
+    /// Tells whether every criterion of these cells holds, except for misses that chance explains.
     pub(super) fn all_within(&self, cells: &[CertificateCell]) -> bool {
         let mut certain = cells
             .iter()
@@ -67,7 +67,7 @@ impl CertificateVerdict {
     }
 }
 
-/// The bars that chance alone may break.
+/// Criteria that can be missed by chance alone.
 fn tests(cell: &CertificateCell) -> impl Iterator<Item = &PassCriterion> {
     cell.bars.iter().filter(|bar| bar.chance_p.is_some())
 }
@@ -92,14 +92,14 @@ mod tests {
         CertificateVerdict::of(cells).all_within(cells)
     }
 
-    /// A full certificate's worth of cells, of which the first came out with these.
+    /// Cells of a full certificate, of which the first have these p-values.
     fn certificate(first: &[f64]) -> Vec<CertificateCell> {
         let of_one = |at: usize| cell(&[first.get(at).copied().unwrap_or(0.5)]);
         (0..50).map(of_one).collect()
     }
 
     #[test]
-    fn a_right_emulator_fails_as_seldom_as_the_level_says() {
+    fn correct_emulator_fails_as_rarely_as_promised() {
         let mut random = SeededRandom::from_seed(23);
         let (mut with_a_miss, mut failed) = (0, 0);
         for _ in 0..20_000 {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn one_miss_or_two_as_chance_has_them_are_excused() {
+    fn one_or_two_random_misses_are_excused() {
         for ps in [&[0.000_9][..], &[0.000_02], &[0.000_5, 0.000_5]] {
             let cells = certificate(ps);
             assert!(!cells[0].within_bars);
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn one_test_far_off_or_several_a_little_are_not() {
+    fn one_large_or_several_small_misses_are_not() {
         assert!(!is_within(&certificate(&[0.000_009])));
         assert!(!is_within(&certificate(&[0.0])));
         assert!(!is_within(&certificate(&[0.000_5, 0.000_5, 0.000_5])));
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_chance_has_no_part_in_is_never_excused() {
+    fn deterministic_misses_are_never_excused() {
         let mut cells = certificate(&[]);
         assert!(is_within(&cells));
         cells[7] = cell(&[0.5]).must("median at most 50 us over", false);

@@ -1,4 +1,4 @@
-//! Whether this host can hold a setting, asked before a link is set so.
+//! Check of whether this host can hold a setting, made before a link is set to it.
 //!
 //! ```text
 //!   rate ──► seen before, by a certificate or a probe of this host? ──yes──► may
@@ -45,21 +45,21 @@ use notes::{KnownCapacity, NoteFiles, RefusedRate};
 /// probe.
 pub const UNASKED: Bitrate = Bitrate::from_bits_per_second(100_000_000);
 
-/// Probes in a row that must carry a rate that was refused within the hour: a host whose figures
-/// differ from one probe to the next seldom carries all of them by chance.
+/// Consecutive probes that must carry a rate that was refused within the hour: on a host whose
+/// figures vary from one probe to the next, all of them seldom succeed by chance.
 const LOOKS_AFTER_REFUSAL: u32 = 3;
 
 /// Probes of the rate that is asked for before it is refused, and where one of them came near it.
 const LOOKS: u32 = 2;
 const LOOKS_NEAR: u32 = 4;
 
-/// This much of what is asked for is near it.
+/// Share of the requested rate, in percent, that counts as near it.
 const NEAR_PERCENT: u64 = 75;
 
 /// Probes for the nearest rate that is carried.
 const LOOKS_BELOW: u32 = 4;
 
-/// How long the models alone are looked at where no device can be made.
+/// Duration of a measurement of the models alone, where no device can be made.
 const MODEL_SPAN: Duration = Duration::from_millis(100);
 
 /// A running link is judged second by second.
@@ -73,33 +73,33 @@ const FULL_PACKET: u64 = 1_500;
 pub enum SettingRefusal {
     /// Faster than this host is.
     Rate {
-        /// What was asked for.
+        /// The requested rate.
         asked: Bitrate,
         /// The most that this host has been seen to carry.
         seen: ObservedCapacity,
-        /// How the link is joined.
+        /// Attachment of the link.
         device: DeviceKind,
-        /// When it was refused before, within the hour.
+        /// Time of an earlier refusal within the hour.
         since: Option<String>,
-        /// What would work.
+        /// Nearest setting that works.
         nearest: String,
     },
     /// Faster than this host has been seen to be, and it cannot be looked at now.
     Unseen {
-        /// What was asked for.
+        /// The requested rate.
         asked: Bitrate,
         /// The most that this host has been seen to carry.
         seen: Option<ObservedCapacity>,
-        /// How the link is joined.
+        /// Attachment of the link.
         device: DeviceKind,
-        /// What would work.
+        /// Nearest setting that works.
         nearest: String,
     },
     /// More under way, or waiting, than a direction holds.
     Memory {
-        /// The ways, with what they would hold.
+        /// Directions with the number of bytes that they would hold.
         full: Vec<OverfullDirection>,
-        /// What would work.
+        /// Nearest setting that works.
         nearest: String,
     },
 }
@@ -107,9 +107,8 @@ pub enum SettingRefusal {
 impl std::error::Error for SettingRefusal {}
 
 impl SettingRefusal {
-    /// Text that marks a link that is started all the same: what was asked for and what the host
-    /// was seen to carry. `None` for what cannot be forced: the model drops what it cannot hold in
-    /// memory.
+    /// Text that marks a link that is started anyway: the requested rate and the observed capacity.
+    /// `None` for a setting that cannot be forced: the model drops packets that exceed its memory.
     #[must_use]
     pub fn forced(&self) -> Option<String> {
         match self {
@@ -142,7 +141,7 @@ impl SettingRefusal {
         }
     }
 
-    /// With this as what would work.
+    /// Sets the advice for a setting that works.
     fn advising(mut self, words: String) -> Self {
         let (SettingRefusal::Rate { nearest, .. }
         | SettingRefusal::Unseen { nearest, .. }
@@ -152,7 +151,7 @@ impl SettingRefusal {
     }
 }
 
-/// How a refused rate is set all the same.
+/// Advice on how to set a refused rate anyway.
 const FORCE: &str = "; --force sets it all the same and marks the link as forced";
 
 impl fmt::Display for SettingRefusal {
@@ -225,16 +224,16 @@ impl fmt::Display for SettingRefusal {
     }
 }
 
-/// What a host has been seen to carry.
+/// Capacity that was observed on a host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ObservedCapacity {
-    /// How much.
+    /// Observed rate.
     pub rate: Bitrate,
-    /// When (RFC 3339).
+    /// Time (RFC 3339).
     pub date: String,
-    /// How.
+    /// Source of the observation.
     pub by: CapacitySource,
-    /// How many probes were made for it.
+    /// Number of probes that were made for it.
     pub probes: u32,
 }
 
@@ -256,23 +255,24 @@ impl ObservedCapacity {
     }
 }
 
-/// How a capacity was seen.
+/// Source of an observed capacity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum CapacitySource {
-    /// By a calibration.
+    /// A calibration.
     Certificate,
-    /// By a probe over the same devices.
+    /// A probe over the same devices.
     Probe,
-    /// By the models alone, because no device could be made.
+    /// The models alone, because no device could be made.
     Models,
 }
 
-/// Says, before a link is started, whether this host can hold it; `state` is where certificates
-/// and probes are kept. It may take some seconds and the whole host.
+/// Checks before a link is started whether this host can hold it; `state` is the directory of
+/// certificates and probes. It may take some seconds and the whole host.
 ///
 /// # Errors
-/// What cannot be held, what was measured, and the nearest that would work.
+/// Names the setting that cannot be held, the measured capacity, and the nearest setting that
+/// works.
 pub fn check(
     config: &LinkConfig,
     device: DeviceKind,
@@ -294,8 +294,8 @@ pub fn check(
     verdict
 }
 
-/// The same by what is known and what a look shows, neither of which a slow link asks for; says what
-/// is known then, if it looked.
+/// Checks with known results and a probe, neither of which a slow link needs; returns the updated
+/// knowledge if it probed.
 fn check_by(
     config: &LinkConfig,
     device: DeviceKind,
@@ -336,12 +336,13 @@ fn check_by(
     (learnt, verdict)
 }
 
-/// Says whether this host can hold what a link that runs as `present` is to be from now on, by what
-/// is known alone: a probe would disturb the link, and the link the probe. What is no faster than
-/// at present is let through.
+/// Checks with known results alone whether this host can hold a change of a link that runs as
+/// `present`: a probe would disturb the link, and the link the probe. A rate that is not higher
+/// than at present is accepted.
 ///
 /// # Errors
-/// What cannot be held or is not known to be, and the nearest that would work.
+/// Names the setting that cannot be held or whose capacity is not known, and the nearest setting
+/// that works.
 pub fn check_live(
     present: &LinkConfig,
     next: &LinkConfig,
@@ -372,7 +373,7 @@ pub fn check_live(
     })
 }
 
-/// What a line let through.
+/// Rate that a line let through.
 #[derive(Clone, Copy, Debug)]
 struct ProbeResult {
     came: Bitrate,
@@ -380,7 +381,7 @@ struct ProbeResult {
     by: CapacitySource,
 }
 
-/// Looks before it refuses what is not known to be held; says what is known then.
+/// Probes before it refuses a rate that is not known to be held; returns the updated knowledge.
 fn judge(
     asked: Bitrate,
     device: DeviceKind,
@@ -479,8 +480,8 @@ fn fastest_of(config: &LinkConfig) -> Bitrate {
         .unwrap_or_default()
 }
 
-/// The fastest that a direction will ever be: its line, or what its schedule makes of it. A recorded
-/// line is as fast as it is at best for the time by which a link is judged.
+/// Highest rate that a direction will ever have, from its line or its schedule. A recorded line
+/// counts with its best rate over the time by which a link is judged.
 fn fastest(direction: &DirectionConfig) -> Option<Bitrate> {
     let line = match &direction.line {
         LineConfig::Trace(trace) => {
@@ -497,7 +498,7 @@ fn fastest(direction: &DirectionConfig) -> Option<Bitrate> {
     line.into_iter().chain(scheduled).max()
 }
 
-/// What to advise of a host that carries `most`: no need to change what it carries.
+/// Rate to advise on a host that carries `most`; a rate that it carries needs no change.
 fn to_type(most: Bitrate, asked: Bitrate) -> Bitrate {
     if asked <= most {
         asked
@@ -506,7 +507,7 @@ fn to_type(most: Bitrate, asked: Bitrate) -> Bitrate {
     }
 }
 
-/// To two digits, so that it can be typed and is not above what was seen.
+/// Rounds down to two digits, so that the rate can be typed and does not exceed the observed one.
 fn rounded_down(rate: Bitrate) -> Bitrate {
     let bits = rate.bits_per_second();
     let digits = bits.checked_ilog10().unwrap_or_default();
@@ -514,13 +515,13 @@ fn rounded_down(rate: Bitrate) -> Bitrate {
     Bitrate::from_bits_per_second(bits / step * step)
 }
 
-/// Looks at what comes through a line, over devices of the same kind, or, where none can be made,
-/// through the models.
+/// Measures the rate that comes through a line, over devices of the same kind or, where none can be
+/// made, through the models.
 struct CapacityProber<'a> {
     environment: &'a ProgramEnvironment,
     device: DeviceKind,
     stand: Option<TestBed>,
-    /// What the models carry, once they had to be asked.
+    /// Capacity of the models; empty until it was measured.
     models: OnceCell<f64>,
 }
 

@@ -1,8 +1,8 @@
-//! The machine that is measured on: what it is, how late its timers are by themselves, how much
-//! of its time its own host took away, and how its clock was steered.
+//! The measuring machine: its properties, the lateness of its timers, the processor time that its
+//! own host took away, and the steering of its clock.
 //!
 //! These stand beside every cell, because no emulator in user space is more punctual than the
-//! timers of the kernel below it.
+//! kernel's timers below it.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use super::statistics::quantile;
 use host::machine::{MachineInfo, ProcessorTime};
 use host::stamped_sockets::{self as system, SystemClock};
 
-/// The machine and its manners.
+/// Properties of the machine.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MeasuringHost {
     /// The kernel's release.
@@ -26,20 +26,20 @@ pub struct MeasuringHost {
     pub processors: usize,
     /// Trunkline's own version.
     pub trunkline: String,
-    /// How the privileges were got.
+    /// Source of the privileges.
     pub privileges: String,
-    /// How late a thread that sleeps 1 ms wakes up, before anything else runs.
+    /// Wake-up lateness of a thread that sleeps 1 ms, before anything else runs.
     pub bare_timer_lateness_us: LatenessStatistics,
     /// The share of processor time that the host below this one took while measuring.
     pub stolen_percent: f64,
     /// The share of processor time in use just before measuring: above a few, the machine was
     /// not idle.
     pub busy_before_percent: f64,
-    /// How much faster the stamps' clock went than the raw hardware clock, parts per million.
+    /// Frequency of the stamps' clock relative to the raw hardware clock, in parts per million.
     pub clock_drift_ppm: f64,
 }
 
-/// How late something was, in microseconds.
+/// Statistics of lateness, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct LatenessStatistics {
     /// Half was no later.
@@ -50,12 +50,12 @@ pub struct LatenessStatistics {
     pub p99_9: f64,
     /// The latest.
     pub max: f64,
-    /// How many were looked at.
+    /// Number of samples.
     pub samples: usize,
 }
 
 impl LatenessStatistics {
-    /// Of lateness values in any order.
+    /// Statistics of lateness values in any order.
     pub(super) fn of(mut values_us: Vec<f64>) -> Self {
         values_us.sort_by(f64::total_cmp);
         Self {
@@ -112,7 +112,8 @@ impl HostWatch {
     }
 }
 
-/// Nothing where the kernel does not tell: the shares are zero then.
+/// Processor times of the host. They are empty where the kernel does not report them; the shares
+/// are zero then.
 pub(super) fn processor_time() -> ProcessorTime {
     ProcessorTime::now().unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! The emulator's certificate and its capacity, measured from outside its process.
+//! The emulator's certificate and capacity, measured from outside its process.
 //!
 //! ```text
 //!   plan ─► for each task: start the emulator (stand.rs) ─► send and receive (traffic.rs)
@@ -57,28 +57,28 @@ use raw::RawSampleWriter;
 use stand::TestBed;
 use traffic::SendMode;
 
-/// What is to be measured.
+/// Options of a calibration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CalibrationOptions {
-    /// How the emulator is joined to the measuring ends.
+    /// Attachment of the emulator to the measuring ends.
     pub device: DeviceKind,
-    /// Of the packets that measure.
+    /// IP version of the packets that measure.
     pub protocol: IpVersion,
     /// Fewer and shorter cells, in about a minute.
     pub quick: bool,
-    /// Only these; all when empty.
+    /// Quantities to measure; all when empty.
     pub only: Vec<MeasuredQuantity>,
-    /// All chance follows from it.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// How many seeds the last cells try; `None` is the form's own number.
+    /// Number of seeds in the last cells; `None` is the form's own number.
     pub seeds: Option<u32>,
     /// Measures rates that this host was not seen to carry all the same.
     pub force: bool,
-    /// Where raw samples go; `None` keeps none.
+    /// Directory for the raw samples; `None` keeps none.
     pub raw: Option<PathBuf>,
 }
 
-/// A seed that nobody has used before, of at most 53 bits so that any reader of JSON keeps it.
+/// A new seed of at most 53 bits, so that any JSON reader keeps it exactly.
 #[must_use]
 pub fn fresh_seed() -> u64 {
     // The standard library seeds its hashers from the system's chance.
@@ -92,21 +92,21 @@ pub fn expected_s(options: &CalibrationOptions) -> f64 {
     tasks + STARTING_S
 }
 
-/// Listening to the host's timers, and what it carries.
+/// Estimated time for the host's timers and its capacity.
 const STARTING_S: f64 = 10.0;
 
-/// How many sleeps of 1 ms the host's timers are judged by.
+/// Number of sleeps of 1 ms by which the host's timers are judged.
 const TIMER_SAMPLES: usize = 3_000;
 const QUICK_TIMER_SAMPLES: usize = 1_000;
 
-/// How long each way of sending is tried for what the host carries.
+/// Duration of each measurement of the host's capacity.
 const CARRIED_SPAN: Duration = Duration::from_millis(800);
 
-/// Measures what `options` say. A cell that cannot be measured is named in the certificate; the
+/// Measures as `options` ask. A cell that cannot be measured is named in the certificate; the
 /// others are measured all the same.
 ///
 /// # Errors
-/// When the namespaces cannot be made, nothing can be measured, or the lab is interrupted.
+/// Fails when the namespaces cannot be made, no cell can be measured, or the run is interrupted.
 pub fn calibrate(
     environment: &ProgramEnvironment,
     privileges: PrivilegeSource,
@@ -233,7 +233,7 @@ fn plan(options: &CalibrationOptions) -> Vec<CellTask> {
 /// The mean length of bursts, packets.
 const BURST: f64 = 5.0;
 
-/// How many seeds the full form tries.
+/// Number of seeds of the full form.
 const SEEDS: u32 = 200;
 
 const KILOBIT: u64 = 1_000;
@@ -357,12 +357,12 @@ fn quick_plan() -> Vec<CellTask> {
     ]
 }
 
-/// What [`bench()`] found.
+/// Result of [`bench()`].
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BenchReport {
-    /// When it began (RFC 3339).
+    /// Start time (RFC 3339).
     pub date: String,
-    /// How the emulator was joined to the measuring ends.
+    /// Attachment of the emulator to the measuring ends.
     pub device: DeviceKind,
     /// The machine, and how it behaved meanwhile.
     pub host: MeasuringHost,
@@ -385,17 +385,17 @@ pub struct BenchFigures {
     pub small_offloaded: CapacitySearch,
     /// One TCP connection's payload.
     pub tcp_gbit_s: f64,
-    /// What the emulator adds at 10,000 packets a second.
+    /// Delay that the emulator adds at 10,000 packets per second.
     pub added_delay_us: LatenessStatistics,
 }
 
-/// How long TCP, and the added delay, are looked at.
+/// Duration of the measurements of TCP and of the added delay.
 const BENCH_SPAN: Duration = Duration::from_secs(5);
 
-/// Finds what the emulator carries over `device`, on all processors and on one.
+/// Measures the emulator's capacity over `device`, on all processors and on one.
 ///
 /// # Errors
-/// When the namespaces cannot be made, the emulator does not start, or the host is too busy.
+/// Fails when the namespaces cannot be made, the emulator does not start, or the host is too busy.
 pub fn bench(
     environment: &ProgramEnvironment,
     privileges: PrivilegeSource,

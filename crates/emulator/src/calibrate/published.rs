@@ -1,22 +1,22 @@
-//! The published calibration that ours stands beside, transcribed from the 2006 evaluation of the
-//! Juniper WX, section on the calibration of its link emulator.
+//! Published calibration for comparison, transcribed from the 2006 evaluation of the Juniper WX,
+//! section on the calibration of its link emulator.
 
 use super::certificate::{CertificateCell, MeasuredQuantity};
 
 const TABLE: &str = include_str!("published/wx_emulator_calibration.csv");
 
-/// What was published of one setting.
+/// Published result for one setting.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct PublishedResult {
     quantity: String,
     configured: f64,
     unit: String,
-    /// What was measured, in the setting's unit.
+    /// Measured value, in the setting's unit.
     pub(super) measured: f64,
 }
 
 impl PublishedResult {
-    /// In percent of the setting, beside ours; absent where the setting is 0.
+    /// Error in percent of the setting; absent where the setting is 0.
     pub(super) fn error_percent(&self) -> Option<f64> {
         (self.configured != 0.0)
             .then(|| (self.measured - self.configured) / self.configured * 100.0)
@@ -38,7 +38,7 @@ fn rows() -> impl Iterator<Item = PublishedResult> {
         })
 }
 
-/// What was published of this cell's setting, if anything; losses there were random.
+/// Published result for this cell's setting, if there is one; its losses were random.
 pub(super) fn beside(cell: &CertificateCell) -> Option<PublishedResult> {
     let quantity = match cell.quantity {
         MeasuredQuantity::Rate => "bandwidth",

@@ -1,5 +1,5 @@
-//! Raw samples: a CSV file for each cell, so that every figure of a certificate can be computed
-//! again from what the sockets saw. The columns are described in docs/formats/certificate.md.
+//! Raw samples: a CSV file for each cell, from which every figure of a certificate can be computed
+//! again. docs/formats/certificate.md describes the columns.
 
 use std::fmt::Display;
 use std::fs::{self, File};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 
-/// Where raw samples go.
+/// Writer of raw samples.
 #[derive(Debug)]
 pub(super) struct RawSampleWriter {
     directory: PathBuf,
@@ -41,7 +41,8 @@ impl RawSampleWriter {
         })
     }
 
-    /// Whether samples could not be written, so that no further cell could be traced to its own.
+    /// Tells whether samples could not be written, so that no later cell could be traced to its
+    /// own.
     pub(super) fn has_failed(&self) -> bool {
         self.has_failed
     }
@@ -49,7 +50,7 @@ impl RawSampleWriter {
     /// Writes one cell's samples, all or none, and returns the file's name.
     ///
     /// # Errors
-    /// When the disk is full or the directory gone.
+    /// Fails when the disk is full or the directory was removed.
     pub(super) fn write<R: Display>(
         &mut self,
         what: &str,
@@ -89,7 +90,7 @@ impl RawSampleWriter {
     }
 }
 
-/// Whether this is a name that [`RawSampleWriter::write`] gives.
+/// Tells whether [`RawSampleWriter::write`] gives such a name.
 fn is_ours(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let digits = name.chars().take_while(char::is_ascii_digit).count();
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn an_earlier_certificates_samples_go_and_other_files_stay() {
+    fn old_samples_are_removed_and_other_files_stay() {
         let folder = tempfile::tempdir().unwrap();
         let mut raw = RawSampleWriter::into(folder.path()).unwrap();
         let name = raw.write("rate 64 kbit/s", "a,b", ["1,2", "3,4"]).unwrap();

@@ -1,4 +1,4 @@
-//! The place where the emulator is measured: it alone in the middle, sockets at both ends.
+//! Test bed of the emulator: it runs alone in the middle, with sockets at both ends.
 //!
 //! ```text
 //!   TUN      sending ═tc..a═╡ emulator ╞═tc..b═ receiving       (devices of the emulator's own)
@@ -44,8 +44,8 @@ const QUIET_V6: [(&str, &str); 4] = [
     ("accept_ra", "0"),
     ("accept_dad", "0"),
 ];
-/// …and what the kernel would still say over the measured link (RFC 3810, Multicast Listener
-/// Discovery) does not leave.
+/// Rules that suppress the kernel's own IPv6 packets on the measured link (RFC 3810, Multicast
+/// Listener Discovery).
 const SILENCE_V6: &str = "table ip6 quiet {
     chain out {
         type filter hook output priority 0
@@ -59,10 +59,10 @@ const SILENCE_V6: &str = "table ip6 quiet {
 const SENDING_STATION: &str = "02:54:4c:00:00:01";
 const RECEIVING_STATION: &str = "02:54:4c:00:00:02";
 
-/// How long the emulator may take to open its devices.
+/// Time limit for the emulator to open its devices.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
-/// How the emulator is joined to the two ends.
+/// Attachment of the emulator to the two ends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceKind {
@@ -145,9 +145,9 @@ pub(super) struct TestBed {
     receiving: String,
     logs: PathBuf,
     starts: u32,
-    /// Tells the emulator to set rates that this host was not seen to carry.
+    /// Makes the emulator set rates that this host was not seen to carry.
     pub(super) force: bool,
-    /// Rates that the emulators so far were forced to, as text.
+    /// Rates that were forced so far, as text.
     pub(super) forced: BTreeSet<String>,
     /// The kernel stamps packets only while some socket wants it, and takes its time to begin.
     _stamping: UdpSocket,
@@ -215,7 +215,7 @@ impl TestBed {
         Ok(stand)
     }
 
-    /// Where the emulator is joined.
+    /// Attachment of the emulator.
     pub(super) fn device(&self) -> DeviceKind {
         self.device
     }
@@ -281,7 +281,7 @@ impl TestBed {
     /// Starts the emulator with these settings.
     ///
     /// # Errors
-    /// When it does not come up; the message holds what it said.
+    /// Fails when it does not start; the message has its output.
     pub(super) fn start(&mut self, settings: &[String]) -> Result<()> {
         self.stop()?;
         self.starts += 1;
@@ -330,11 +330,11 @@ impl TestBed {
         Ok(())
     }
 
-    /// Starts the emulator in this very process, where a child would ask in its turn whether this
-    /// host holds what it is set to. No cell is measured so.
+    /// Starts the emulator in this process, because a child process would itself check whether this
+    /// host holds the settings. No cell is measured this way.
     ///
     /// # Errors
-    /// When it does not come up.
+    /// Fails when it does not start.
     pub(super) fn start_within(&mut self, config: LinkConfig) -> Result<()> {
         self.stop()?;
         let (a, b) = (self.device_name('a'), self.device_name('b'));
@@ -399,10 +399,10 @@ impl TestBed {
         Ok(account)
     }
 
-    /// Two sockets, the first connected to the second, both stamping what `stamped` says.
+    /// Makes two sockets, the first connected to the second, which stamp packets as `stamped` says.
     ///
     /// # Errors
-    /// When a socket cannot be made.
+    /// Fails when a socket cannot be made.
     pub(super) fn sockets(
         &self,
         way: CellDirection,
@@ -457,7 +457,7 @@ impl TestBed {
         Ok((sender, receiver))
     }
 
-    /// Of the sending end and of the receiving one.
+    /// Addresses of the sending end and of the receiving end.
     fn addresses(&self) -> [IpAddr; 2] {
         match self.protocol {
             IpVersion::V4 => ENDS_V4.map(IpAddr::from),
@@ -481,19 +481,19 @@ impl TestBed {
 /// A direction of the link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CellDirection {
-    /// From end A to end B.
+    /// Direction from end A to end B.
     Forward,
-    /// From end B to end A.
+    /// Direction from end B to end A.
     Back,
 }
 
-/// What the kernel stamps; each stamp costs.
+/// Timestamps that the kernel takes; each timestamp costs processor time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StampMode {
-    /// Nothing.
+    /// No timestamps.
     Nothing,
-    /// What arrives.
+    /// Timestamps of arrivals.
     Arrivals,
-    /// What leaves and what arrives.
+    /// Timestamps of departures and arrivals.
     Both,
 }

@@ -1,16 +1,16 @@
-//! The statistics that a certificate is judged by, each with the source of its formula.
+//! Statistics for judging a certificate, each with the source of its formula.
 //!
 //! Intervals are exact where an exact one exists (Clopper and Pearson 1934 for a share, its
 //! inverse-sampling form for the length of bursts, order statistics for a median); tests are
 //! Pearson's chi-square and Kolmogorov and Smirnov's. The special functions behind them are
-//! computed to about ten digits, far beyond what a measurement can tell.
+//! computed to about ten digits, far more than a measurement needs.
 //!
-//! It knows nothing of links; the cells say what is counted.
+//! It does not know links; the cells define the counts.
 
 /// An interval, lower end first.
 pub(super) type ConfidenceInterval = [f64; 2];
 
-/// How sure a certificate's intervals are.
+/// Confidence of a certificate's intervals.
 pub(super) const CONFIDENCE: f64 = 0.999;
 
 /// Sums and continued fractions are broken off here; the largest sample (10^8) needs some 10^4.
@@ -76,7 +76,7 @@ fn beta_share(a: f64, b: f64, x: f64) -> f64 {
     front * fraction
 }
 
-/// Where an increasing function of 0 to 1 reaches `target`.
+/// Argument in 0 to 1 at which an increasing function reaches `target`.
 fn inverse(target: f64, function: impl Fn(f64) -> f64) -> f64 {
     let (mut low, mut high) = (0.0_f64, 1.0_f64);
     // 200 halvings exhaust the digits of any share that is not zero.
@@ -91,8 +91,7 @@ fn inverse(target: f64, function: impl Fn(f64) -> f64) -> f64 {
     0.5 * (low + high)
 }
 
-/// The exact interval for a share of which `hits` in `trials` were seen (Clopper and Pearson
-/// 1934).
+/// Exact interval for a share after `hits` in `trials` (Clopper and Pearson 1934).
 pub(super) fn share_interval(hits: u64, trials: u64, confidence: f64) -> ConfidenceInterval {
     let tail = (1.0 - confidence) / 2.0;
     let (k, n) = (hits as f64, trials as f64);
@@ -107,14 +106,14 @@ pub(super) fn share_interval(hits: u64, trials: u64, confidence: f64) -> Confide
     [low, high]
 }
 
-/// The chance that a true share of `set` gives hits at least this far from it, by the tails that
-/// the interval above is made of: above 1 − confidence exactly where that interval holds `set`.
+/// Probability that a true share of `set` gives hits at least this far from it, from the tails of
+/// the interval above: it exceeds 1 − confidence exactly where that interval holds `set`.
 pub(super) fn share_p(hits: u64, trials: u64, set: f64) -> f64 {
     let at_most = 1.0 - at_least_p(hits + 1, trials, set);
     two_sided(at_least_p(hits, trials, set), at_most)
 }
 
-/// The chance of at least so many hits, each with this chance.
+/// Probability of at least so many hits, each with this probability.
 pub(super) fn at_least_p(hits: u64, trials: u64, share: f64) -> f64 {
     match hits {
         0 => 1.0,
@@ -123,14 +122,14 @@ pub(super) fn at_least_p(hits: u64, trials: u64, share: f64) -> f64 {
     }
 }
 
-/// The chance of a value at least this far out on either side, from those on each.
+/// Probability of a value at least this far out on either side, from those on each.
 fn two_sided(one: f64, other: f64) -> f64 {
     (2.0 * one.min(other)).clamp(0.0, 1.0)
 }
 
-/// The exact interval for the mean of a geometric distribution from one up, of which `runs`
-/// values add up to `total`: sampling went on until the `runs`-th end of a run, so the share of
-/// ends has the inverse-sampling form of the interval above.
+/// Exact interval for the mean of a geometric distribution from one up, of which `runs` values add
+/// up to `total`: sampling continued until the `runs`-th end of a run, so the share of ends has the
+/// inverse-sampling form of the interval above.
 pub(super) fn mean_run_interval(runs: u64, total: u64, confidence: f64) -> ConfidenceInterval {
     let tail = (1.0 - confidence) / 2.0;
     let (k, n) = (runs as f64, total as f64);
@@ -145,8 +144,8 @@ pub(super) fn mean_run_interval(runs: u64, total: u64, confidence: f64) -> Confi
     ]
 }
 
-/// The chance that runs of a true mean of `set` have a mean at least this far from it, by the tails
-/// of the interval above.
+/// Probability that runs with a true mean of `set` have a mean at least this far from it, from the
+/// tails of the interval above.
 pub(super) fn mean_run_p(runs: u64, total: u64, set: f64) -> f64 {
     let (k, n) = (runs as f64, total as f64);
     let end = 1.0 / set;
@@ -176,7 +175,7 @@ fn chain_share_deviation(share: f64, trials: u64, memory: f64) -> f64 {
     (share * (1.0 - share) / trials as f64 * (1.0 + memory) / (1.0 - memory)).sqrt()
 }
 
-/// The chance that a true share of `set` gives one at least this far from it, by the interval
+/// Probability that a true share of `set` gives one at least this far from it, by the interval
 /// above.
 pub(super) fn chain_share_p(share: f64, trials: u64, memory: f64, set: f64) -> f64 {
     normal_p((share - set) / chain_share_deviation(share, trials, memory))
@@ -219,14 +218,14 @@ fn gamma_share(a: f64, x: f64) -> f64 {
     1.0 - front * fraction
 }
 
-/// The chance of a chi-square value at least this large.
+/// Probability of a chi-square value at least this large.
 pub(super) fn chi_square_p(value: f64, degrees: u32) -> f64 {
     1.0 - gamma_share(f64::from(degrees) / 2.0, value / 2.0)
 }
 
-/// The chance of counts at least this far from a geometric distribution from one up, whose runs
-/// end with chance `end` after each step; `None` when too few runs were seen to tell two classes
-/// apart.
+/// Probability of counts at least this far from a geometric distribution from one up, whose runs
+/// end with probability `end` after each step; `None` when there are too few runs to form two
+/// classes.
 ///
 /// Classes are joined until each expects at least [`CLASS_LEAST`]; the parameter is given and not
 /// fitted, so one degree of freedom is lost.
@@ -282,7 +281,7 @@ pub(super) fn normal_share(z: f64) -> f64 {
     if z < 0.0 { 0.5 - half } else { 0.5 + half }
 }
 
-/// The chance of a standard normal value at least this far from zero.
+/// Probability of a standard normal value at least this far from zero.
 fn normal_p(z: f64) -> f64 {
     // Without any spread, all that is not exact is impossible.
     if !z.is_finite() {
@@ -291,7 +290,7 @@ fn normal_p(z: f64) -> f64 {
     1.0 - gamma_share(0.5, z * z / 2.0)
 }
 
-/// Where the standard normal distribution function reaches `share`.
+/// Value at which the standard normal distribution function reaches `share`.
 pub(super) fn normal_quantile(share: f64) -> f64 {
     // ±40 is beyond any share that a double can hold.
     80.0 * inverse(share, |x| normal_share(80.0 * x - 40.0)) - 40.0
@@ -312,12 +311,12 @@ pub(super) fn kolmogorov_distance(sorted: &[f64], expected: impl Fn(f64) -> f64)
         .fold(0.0, f64::max)
 }
 
-/// The distance that chance alone exceeds once in a thousand (Smirnov 1948, asymptotic).
+/// Distance that is exceeded by chance once in a thousand (Smirnov 1948, asymptotic).
 pub(super) fn kolmogorov_bar(count: usize) -> f64 {
     ((2.0 / (1.0 - CONFIDENCE)).ln() / 2.0).sqrt() / (count as f64).sqrt()
 }
 
-/// The chance of a distance at least this large (the series of which the bar above takes the first
+/// Probability of a distance at least this large (the series of which the bar above takes the first
 /// term).
 pub(super) fn kolmogorov_p(distance: f64, count: usize) -> f64 {
     let exponent = -2.0 * count as f64 * distance * distance;
@@ -346,7 +345,7 @@ pub(super) struct SampleMoments {
 }
 
 impl SampleMoments {
-    /// Of at least two samples.
+    /// Moments of at least two samples.
     pub(super) fn of(samples: &[f64]) -> Self {
         let count = samples.len() as f64;
         let mean = samples.iter().sum::<f64>() / count;
@@ -370,13 +369,13 @@ impl SampleMoments {
         }
     }
 
-    /// For the mean, normal: the cells have thousands of samples.
+    /// Interval for the mean, assuming a normal distribution: the cells have thousands of samples.
     pub(super) fn mean_interval(&self, confidence: f64) -> ConfidenceInterval {
         let half = normal_quantile(0.5 + confidence / 2.0) * self.deviation / self.count.sqrt();
         [self.mean - half, self.mean + half]
     }
 
-    /// The chance that a mean within `tolerance` of `set` gives one at least this far from it.
+    /// Probability that a mean within `tolerance` of `set` gives one at least this far from it.
     pub(super) fn mean_p(&self, set: f64, tolerance: f64) -> f64 {
         let beyond = ((self.mean - set).abs() - tolerance).max(0.0);
         if beyond == 0.0 {
@@ -385,7 +384,7 @@ impl SampleMoments {
         normal_p(beyond * self.count.sqrt() / self.deviation)
     }
 
-    /// The chance that a deviation of `set` gives one at least this far from it, by the interval
+    /// Probability that a deviation of `set` gives one at least this far from it, by the interval
     /// below.
     pub(super) fn deviation_p(&self, set: f64) -> f64 {
         let relative = (set / self.deviation).powi(2) - 1.0;
@@ -395,7 +394,7 @@ impl SampleMoments {
         normal_p(relative * (self.count / (self.kurtosis - 1.0).max(0.0)).sqrt())
     }
 
-    /// For the deviation, by the large-sample variance of a variance, (kurtosis − 1)/n.
+    /// Interval for the deviation, by the large-sample variance of a variance, (kurtosis − 1)/n.
     pub(super) fn deviation_interval(&self, confidence: f64) -> ConfidenceInterval {
         let z = normal_quantile(0.5 + confidence / 2.0);
         let relative = z * ((self.kurtosis - 1.0).max(0.0) / self.count).sqrt();
@@ -415,7 +414,7 @@ pub(super) fn batch_mean_interval(batches: &[f64; 10]) -> ConfidenceInterval {
     [moments.mean - half, moments.mean + half]
 }
 
-/// The value that `share` of the sorted samples do not exceed; zero of none.
+/// Value that `share` of the sorted samples do not exceed; zero without samples.
 pub(super) fn quantile(sorted: &[f64], share: f64) -> f64 {
     let rank = (sorted.len() as f64 * share).ceil() as usize;
     sorted
@@ -483,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn a_p_is_below_one_in_a_thousand_exactly_where_the_interval_ends() {
+    fn p_value_matches_the_end_of_the_interval() {
         let agree = |interval: ConfidenceInterval, p: f64, set: f64| {
             let inside = (interval[0]..=interval[1]).contains(&set);
             assert_eq!(inside, p > 1.0 - CONFIDENCE, "{set} in {interval:?}, p {p}");
@@ -528,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn mean_run_interval_holds_the_true_mean_as_often_as_it_says() {
+    fn mean_run_interval_has_the_stated_coverage() {
         let mut random = SeededRandom::from_seed(3);
         let mut inside = 0;
         for _ in 0..400 {
@@ -564,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_are_samples_and_the_median_lies_in_its_interval() {
+    fn quantiles_are_samples_and_bracket_the_median() {
         let sorted: Vec<f64> = (1..=1_000).map(f64::from).collect();
         near(quantile(&sorted, 0.5), 500.0, 0.0);
         near(quantile(&sorted, 0.99), 990.0, 0.0);

@@ -1,4 +1,5 @@
-//! The certificate as a table for a terminal of 80 columns, beside the published figures.
+//! Table of the certificate for a terminal of 80 columns, with the published figures for
+//! comparison.
 
 use std::fmt::Write;
 
@@ -228,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn misses_are_named_and_the_published_column_is_there() {
+    fn misses_and_published_values_are_in_the_table() {
         let text = table(&sample());
         assert!(text.contains("! loss 0.05 percent, bursts of 5: not 0.05 inside"));
         assert!(text.contains("1 of 2 cells miss a bar."));
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_miss_that_chance_explains_is_named_and_the_certificate_stands() {
+    fn excused_miss_is_named_and_the_certificate_stands() {
         let mut certificate = sample();
         let right = |at: u32| {
             let at = f64::from(at);

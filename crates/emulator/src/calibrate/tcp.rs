@@ -1,7 +1,7 @@
-//! One TCP connection that fills the link from A to B while something else is done.
+//! One TCP connection that fills the link from A to B while another measurement runs.
 //!
-//! Once it has ended, nothing of it is left that the kernel would send again: all data has come
-//! through, and both ends are given up without a farewell.
+//! After it has ended, the kernel has nothing left to send again: all data has come through, and
+//! both ends are closed by reset.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -17,7 +17,7 @@ use host::stamped_sockets as system;
 /// One write, and the room of one read.
 const BLOCK_BYTES: usize = 256 << 10;
 
-/// A connection that stands still for this long is given up.
+/// Time without progress after which a connection is given up.
 const STANDSTILL: Duration = Duration::from_secs(5);
 
 /// Does `work` from `lead` after the connection's beginning, which covers its slow start; returns
@@ -69,7 +69,7 @@ pub(super) fn run_beside_tcp<T>(
     Ok(done)
 }
 
-/// What one connection brings through, in bits of payload per second.
+/// Measures the rate of one connection, in bits of payload per second.
 ///
 /// # Errors
 /// As [`beside`].

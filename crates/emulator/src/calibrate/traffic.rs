@@ -1,4 +1,4 @@
-//! Numbered UDP datagrams from one socket to another, and what became of each.
+//! Numbered UDP datagrams from one socket to another, with the fate of each.
 //!
 //! ```text
 //!   sender thread ──socket──► (the emulator, a process of its own) ──socket──► receiver thread
@@ -26,7 +26,7 @@ use host::wait;
 const HEADERS_V4: u16 = 20 + 8;
 const HEADERS_V6: u16 = 40 + 8;
 
-/// What stands before the payload of this socket's datagrams.
+/// Length of the headers before the payload of this socket's datagrams.
 ///
 /// # Errors
 /// When the kernel does not say which protocol the socket is of.
@@ -37,7 +37,7 @@ pub(super) fn headers(socket: &UdpSocket) -> io::Result<u16> {
     })
 }
 
-/// How long a receiver waits in the kernel before it looks whether it is done.
+/// Time that a receiver waits in the kernel before it checks whether it is done.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(20);
 
 /// With a window: packets that have not arrived this long after the last sign of life are taken
@@ -50,20 +50,20 @@ const WINDOW_PAUSE: Duration = Duration::from_micros(100);
 /// Sockets keep up to this while the receiver is not running: 64 MiB, half a second at 1 Gbit/s.
 const SOCKET_BUFFER_BYTES: i32 = 64 << 20;
 
-/// What is sent.
+/// Packets to send.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct TrafficLoad {
-    /// How many packets.
+    /// Number of packets.
     pub(super) packets: u64,
     /// The length of each, from its first IP header byte.
     pub(super) ip_length: u16,
-    /// When.
+    /// Pace of the packets.
     pub(super) pace: SendingPace,
-    /// How they are handed to the kernel.
+    /// Way of handing packets to the kernel.
     pub(super) sending: SendMode,
 }
 
-/// When packets are sent.
+/// Pace at which packets are sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum SendingPace {
     /// `per_second`, `head_start` of them at once at the beginning. A sender that was held up
@@ -78,21 +78,21 @@ pub(super) enum SendingPace {
         /// Packets between two pauses.
         together: u64,
     },
-    /// As fast as possible with at most so many under way.
+    /// As fast as possible with at most so many packets in flight.
     Window(u64),
 }
 
-/// How long a receiver that stamps nothing lets packets gather before it looks again: long enough
-/// that the kernel wakes it once for some thirty packets and not for each, and a small part of what
-/// its socket keeps.
+/// Time for which a receiver without stamps lets packets gather before it looks again: long enough
+/// that the kernel wakes it once for some thirty packets and not for each, and short enough for its
+/// socket's buffer.
 const RECEIVER_NAP: Duration = Duration::from_micros(200);
 
-/// How packets are handed to the kernel.
+/// Way of handing packets to the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SendMode {
-    /// Each as a datagram of its own.
+    /// Each packet as a datagram of its own.
     Plain,
-    /// Some 60 kB at once, for whoever comes after to cut into datagrams.
+    /// Some 60 kB at once, which the kernel or device cuts into datagrams (segmentation offload).
     Offloaded,
 }
 
@@ -106,37 +106,38 @@ impl SendMode {
     }
 }
 
-/// What the receiver keeps.
+/// Information that the receiver keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ReceiverRecording {
     /// Every arrival with its stamp.
     Arrivals,
-    /// Which numbers have arrived; the kernel may hand over datagrams that follow each other as one.
+    /// Set of numbers that arrived; the kernel may hand over consecutive datagrams as one.
     Numbers,
 }
 
-/// What became of a load.
+/// Outcome of a load.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LoadOutcome {
     /// Handed to the kernel.
     pub(super) sent: u64,
-    /// How long that took.
+    /// Duration of the sending.
     pub(super) sending_took: Duration,
     /// The share of that for which the sender was on a processor.
     pub(super) sender_busy: f64,
-    /// When each left, by number, where the socket stamps; zero for those without a stamp.
+    /// Departure time of each packet, by number, where the socket stamps; zero for those without a
+    /// stamp.
     pub(super) left_ns: Vec<u64>,
-    /// In the order of their arrival; only with [`ReceiverRecording::Arrivals`].
+    /// Arrivals in their order; only with [`ReceiverRecording::Arrivals`].
     pub(super) arrivals: Vec<ReceivedDatagram>,
-    /// By number; only with [`ReceiverRecording::Numbers`].
+    /// Set of numbers that arrived; only with [`ReceiverRecording::Numbers`].
     pub(super) numbers: NumberSet,
-    /// All that came.
+    /// Number of packets that arrived.
     pub(super) received: u64,
-    /// What the receiver's own socket had no room for.
+    /// Packets that the receiver's own socket had no room for.
     pub(super) receiver_dropped: u64,
-    /// From the first arrival to the last, by the receiver's watch.
+    /// Time from the first arrival to the last, by the receiver's clock.
     pub(super) receiving_took: Duration,
-    /// What stood before the payload of each.
+    /// Length of the headers before the payload of each.
     pub(super) headers: u16,
 }
 
@@ -167,7 +168,7 @@ impl NumberSet {
             .is_some_and(|word| word & (1 << (number % 64)) != 0)
     }
 
-    /// How many of the numbers below `count` are in it.
+    /// Number of entries below `count`.
     pub(super) fn len_below(&self, count: u64) -> u64 {
         (0..count).filter(|number| self.contains(*number)).count() as u64
     }
@@ -477,7 +478,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_loses_nothing_and_every_number_is_seen() {
+    fn window_loses_no_packet_and_sees_every_number() {
         for sending in [SendMode::Plain, SendMode::Offloaded] {
             let (sender, receiver) = pair();
             let load = load(5_000, SendingPace::Window(500), sending);
@@ -497,7 +498,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_is_as_long_as_it_is_to_be_over_either_protocol() {
+    fn packet_length_is_right_over_ipv4_and_ipv6() {
         for (address, payload) in [("127.0.0.1:0", 100), ("[::1]:0", 80)] {
             let (sender, receiver) = pair_at(address);
             let load = load(10, SendingPace::Window(10), SendMode::Plain);
@@ -517,7 +518,7 @@ mod tests {
     }
 
     #[test]
-    fn an_even_pace_sends_all_and_stamps_both_ends() {
+    fn even_pace_sends_all_and_stamps_both_ends() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             stamps_both_ends(pair_at(address));
         }

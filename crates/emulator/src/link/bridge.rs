@@ -1,4 +1,4 @@
-//! A transparent bridge: two interfaces that exist already, joined by the link.
+//! A transparent bridge: the link joins two existing interfaces.
 //!
 //! ```text
 //!   host ── interface A ══ emulated link ══ interface B ── host
@@ -26,7 +26,7 @@ use host::refused::InvalidRequest;
 pub struct BridgeEnd {
     /// The interface's name.
     pub interface: String,
-    /// Where it is; `None` is the namespace of the calling thread.
+    /// Network namespace of the interface; `None` is that of the calling thread.
     pub namespace: Option<NetworkNamespace>,
 }
 
@@ -41,7 +41,7 @@ impl BridgeEnd {
     }
 }
 
-/// How frames come from the interfaces and go to them.
+/// Packet interface of the bridge.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BridgeIo {
     /// Packet sockets (AF_PACKET): works with every interface, and with large offloaded packets.

@@ -1,4 +1,4 @@
-//! A running link that can be asked how it is and told to be otherwise, over a Unix socket.
+//! Control of a running link over a Unix socket: its status, and changes of its settings.
 //!
 //! ```text
 //!   trunkline emulate set ──{"ask":"set","settings":{…}}──► socket ──► ControlledLink ──► link
@@ -27,15 +27,15 @@ use crate::calibrate::holds::SettingRefusal;
 use host::refused::InvalidRequest;
 pub use socket::{ControlSocket, FoundLinks, ask, look_for_links, name_at, socket_in};
 
-/// What can be asked of a running link.
+/// Request to a running link.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum ControlRequest {
-    /// How it is.
+    /// Query of the status.
     Status,
-    /// To be otherwise.
+    /// Change of settings.
     Set {
-        /// What is named here replaces what was set, and a preset all of it.
+        /// Settings that replace those of the same name; a preset replaces all of them.
         settings: LinkSettings,
         /// Treatment of a rate that this host was not seen to carry.
         #[serde(default, skip_serializing_if = "UnprovenRate::is_refused")]
@@ -47,10 +47,10 @@ pub enum ControlRequest {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UnprovenRate {
-    /// It is refused.
+    /// Refuse the rate.
     #[default]
     Refuse,
-    /// The link is set so, and marked as forced wherever it is told of.
+    /// Set the rate, and mark the link as forced in every report.
     Force,
 }
 
@@ -72,45 +72,45 @@ impl UnprovenRate {
     }
 }
 
-/// Says whether this host holds a link that is set as the second says, where one runs already that
-/// is set as the first. Beside a link that runs nothing may be tried out, because the trial would
-/// be what the link no longer holds beside.
+/// Check whether this host holds a link configured as the second argument, where one already runs
+/// as the first. Beside a running link it must not probe, because the link might not keep up with
+/// the probe.
 pub type HostCheck = Box<dyn Fn(Option<&LinkConfig>, &LinkConfig) -> Result<()> + Send + Sync>;
 
-/// What a controlled link is started with.
+/// Parameters with which a controlled link is started.
 pub struct LinkStart {
-    /// Between what.
+    /// Devices of the link.
     pub devices: LinkDevices,
-    /// What the ends are called.
+    /// Names of the ends.
     pub ends: [String; 2],
-    /// What is set.
+    /// The settings.
     pub settings: LinkSettings,
-    /// Where to log packets.
+    /// Files for the packet log.
     pub log: LogFiles,
     /// Judges each configuration before it is used.
     pub host_check: HostCheck,
-    /// What becomes of a rate that does not pass that check.
+    /// Treatment of a rate that does not pass that check.
     pub unheld: UnprovenRate,
 }
 
-/// A link with what it was told, which can be asked and told from several threads.
+/// A running link with its settings, which several threads can query and change.
 pub struct ControlledLink {
-    /// `None` once it was stopped.
+    /// The link; `None` after it was stopped.
     link: Mutex<Option<LinkHandle>>,
     applied: Mutex<AppliedSettings>,
     log: Mutex<Option<PacketLog>>,
     ends: [String; 2],
     started: Instant,
     host_check: HostCheck,
-    /// Where it is asked, once it is.
+    /// Path of its control socket, once it has one.
     control: OnceLock<PathBuf>,
 }
 
-/// What the link was told.
+/// Settings that the link has applied.
 struct AppliedSettings {
     settings: LinkSettings,
     config: LinkConfig,
-    /// All that it is set to thereby, in words.
+    /// All resulting settings, in words.
     in_force: Value,
     /// Rates that were forced at any time, although the host was not seen to carry them.
     forced: Option<String>,
@@ -162,18 +162,18 @@ impl ControlledLink {
         })
     }
 
-    /// Says where it is asked, for its status; the first time counts.
+    /// Records the path of its control socket for its status; the first call counts.
     fn is_asked_at(&self, socket: &Path) {
         self.control.get_or_init(|| socket.to_owned());
     }
 
-    /// What the ends are called.
+    /// Names of the ends.
     #[must_use]
     pub fn ends(&self) -> [&str; 2] {
         [&self.ends[0], &self.ends[1]]
     }
 
-    /// What is set.
+    /// The current settings.
     #[must_use]
     pub fn settings(&self) -> LinkSettings {
         lock(&self.applied).settings.clone()
@@ -185,7 +185,7 @@ impl ControlledLink {
         lock(&self.applied).forced.clone()
     }
 
-    /// Whether it still relays.
+    /// Tells whether it still relays.
     #[must_use]
     pub fn is_running(&self) -> bool {
         lock(&self.link)
@@ -318,7 +318,7 @@ fn in_words(settings: &LinkSettings, config: &LinkConfig) -> Result<Value> {
 }
 
 impl LinkDevices {
-    /// What packets begin with.
+    /// Kind of packets on these devices.
     #[must_use]
     pub fn framing(&self) -> LinkFraming {
         match self {
@@ -332,7 +332,8 @@ fn stopping() -> anyhow::Error {
     anyhow!("the link is stopping")
 }
 
-/// A panicking thread leaves what is under these locks as it was before.
+/// Locks a mutex, even one that a panicking thread held: that thread leaves the data as it was
+/// before.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -35,9 +35,9 @@ use host::packets::system::{self, ThreadWaker};
 /// 0.1 ms of system calls.
 const BATCH_PACKETS: usize = 64;
 
-/// Batches delivered one way before the other has its turn: more packets than a batch of reads
-/// brings, whose last may be a run of some 130, so that what is due never heaps up in the model
-/// only because reading goes first.
+/// Batches delivered in one direction before the other has its turn: more packets than a batch of
+/// reads brings, whose last may be a run of some 130, so that due packets never accumulate in the
+/// model just because reading goes first.
 const DELIVERIES_MAX: usize = 4;
 
 /// The longest single wait while a packet is under way. The kernel rounds a wait up by a
@@ -45,32 +45,32 @@ const DELIVERIES_MAX: usize = 4;
 /// end within 5 µs.
 const WAIT_MAX: Duration = Duration::from_millis(5);
 
-/// Packets that are held for longer than this after the end stay so in the log: those behind a line
-/// that stands still.
+/// Time beyond the end after which a packet that is still held stays so in the log: one behind a
+/// line that stands still.
 const HELD_AT_MOST: Duration = Duration::from_secs(3_600);
 
-/// What the handle asks of the thread.
+/// Request of the handle to the thread.
 pub(super) enum DriverCommand {
     Configure(Box<LinkConfig>),
     Report(mpsc::Sender<LinkReport>),
     Stop,
 }
 
-/// All that the thread owns.
+/// State of the thread.
 pub(super) struct LinkDriver {
     link: Link,
     relays: [DirectionRelay; 2],
-    /// At end A, where what goes forward comes from, and at end B.
+    /// Devices: at end A, where the forward packets come from, and at end B.
     devices: [Box<dyn LinkDevice>; 2],
     commands: mpsc::Receiver<DriverCommand>,
     waker: ThreadWaker,
     start: Instant,
     records: Option<Box<dyn RecordSink>>,
-    /// When to look after the link; `None` while nothing passes.
+    /// Time of the next check of the link; `None` while no packets pass.
     watch_at: Option<Time>,
 }
 
-/// What one direction has beside the model.
+/// State of one direction beside the model.
 struct DirectionRelay {
     heading: PacketDirection,
     lateness: DeliveryLateness,
@@ -85,15 +85,15 @@ enum LoopControl {
     Stop,
 }
 
-/// What to do until the next packet is due.
+/// Waiting mode until the next packet is due.
 #[derive(Clone, Copy)]
 enum WaitMode {
-    /// Only look whether something came.
+    /// Stay awake and only poll for packets.
     Awake,
     /// Look after a moment, whatever comes.
     Gathering,
     Asleep(Duration),
-    /// Until something comes, or it is time to look after the link.
+    /// Sleep until a packet comes, or until the next check of the link.
     Idle(Option<Duration>),
 }
 
@@ -125,7 +125,7 @@ impl LinkDriver {
         self.records = sink;
     }
 
-    /// Relays until it is told to stop or a device is gone.
+    /// Relays until it is stopped or a device is deleted.
     pub(super) fn run(mut self) -> Result<LinkReport> {
         let report = self.relay();
         let now = self.now();
@@ -224,8 +224,8 @@ impl LinkDriver {
             .context("cannot wait for packets")
     }
 
-    /// Hands to the model what has come to the device at this end; returns how many packets that
-    /// were and when it was done.
+    /// Hands received packets of the device at this end to the model; returns their number and the
+    /// time at which this was done.
     fn take_in(
         &mut self,
         index: usize,
@@ -261,8 +261,8 @@ impl LinkDriver {
         now
     }
 
-    /// Writes what has arrived in the model to the device at its end, at most a batch; returns how
-    /// many packets that were and when it was done.
+    /// Writes packets that have arrived in the model to the device at their end, at most a batch;
+    /// returns their number and the time at which this was done.
     fn deliver(&mut self, index: usize, now: Time) -> (usize, Time) {
         let direction = direction(&mut self.link, index);
         let to = &mut self.devices[1 - index];
@@ -341,8 +341,8 @@ impl LinkDriver {
         }
     }
 
-    /// Gives the packets that are still held their end in the log, as if the link had gone on, so
-    /// that the log has each packet: without one the fate of others could not be told again.
+    /// Records the fate of packets that are still held, as if the link had continued, so that the
+    /// log has every packet: without one, the fates of others could not be replayed.
     fn record_the_rest(&mut self, now: Time) {
         if self.records.is_none() {
             return;
@@ -375,7 +375,7 @@ impl LinkDriver {
         }
     }
 
-    /// Compares each direction with what it was set to, since the last look.
+    /// Compares each direction with its settings since the last check.
     fn check_directions(&mut self, now: Time) {
         self.watch_at = None;
         for index in [0, 1] {
@@ -385,7 +385,7 @@ impl LinkDriver {
         }
     }
 
-    /// The same for what is left of the last second.
+    /// Compares each direction with its settings for the rest of the last second.
     fn look_last(&mut self) {
         for index in [0, 1] {
             let observed = self.observe(index);
@@ -439,7 +439,7 @@ impl DirectionRelay {
     }
 }
 
-/// The direction of what comes from the device with this index.
+/// The direction of packets from the device with this index.
 fn direction(link: &mut Link, index: usize) -> &mut LinkDirection {
     match index {
         0 => &mut link.forward,

@@ -1,8 +1,8 @@
-//! A link's status as Prometheus reads it (text format 0.0.4), and just enough HTTP to be asked.
+//! Status of a link as Prometheus metrics (text format 0.0.4), over a minimal HTTP server.
 //!
 //! The metrics are the counters of the status, one for one: a new counter there is a new metric
-//! here. One request a connection, any method and path, a head of at most 8 KiB, five seconds,
-//! one scraper at a time.
+//! here. Limits: one request per connection, any method and path, a head of at most 8 KiB, five
+//! seconds, one scraper at a time.
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Write as _};
@@ -19,7 +19,7 @@ use super::control::ControlledLink;
 const LONGEST_HEAD: usize = 8 * 1024;
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is not a count that only grows.
+/// Metrics that are gauges; all others are counters.
 const GAUGES: [&str; 5] = [
     "held_packets",
     "held_bytes",
@@ -93,7 +93,7 @@ pub fn prometheus(status: &Value) -> String {
 /// Answers scrapers at this address, for as long as the process lives; returns the address.
 ///
 /// # Errors
-/// When the address cannot be had.
+/// Fails when the address cannot be used.
 pub fn serve(address: SocketAddr, link: Arc<ControlledLink>) -> Result<SocketAddr> {
     let listener =
         TcpListener::bind(address).with_context(|| format!("cannot serve metrics at {address}"))?;

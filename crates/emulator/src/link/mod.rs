@@ -62,7 +62,7 @@ pub use record::{LinkRecord, PacketDirection, RecordSink};
 pub use report::{DirectionReport, LinkReport};
 pub use signals::StopSignals;
 
-/// What a link carries packets between.
+/// Devices that a link carries packets between.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkDevices {
     /// Two new TUN devices: packets of the network layer.
@@ -71,7 +71,7 @@ pub enum LinkDevices {
         a: LinkEndpoint,
         /// The other.
         b: LinkEndpoint,
-        /// Whether packets may come and go in runs.
+        /// Permission for packets to come and go as segmentation-offloaded runs.
         offloads: OffloadSetting,
     },
     /// Two interfaces that are there already: frames of the link layer.
@@ -80,7 +80,7 @@ pub enum LinkDevices {
         a: BridgeEnd,
         /// The other.
         b: BridgeEnd,
-        /// How frames come and go.
+        /// Packet interface of the bridge.
         io: BridgeIo,
     },
 }
@@ -97,9 +97,9 @@ impl LinkDevices {
     }
 }
 
-/// Lets a link of this process keep its times beside busy programs of the same session; for a
-/// process that is there for the link alone, before it starts one. Nothing happens where a
-/// terminal's keys are meant for this process, which would no longer reach it.
+/// Gives a link of this process its share of processor time beside busy programs of the same
+/// session; for a process that only runs a link, before it starts one. It does nothing where this
+/// process must receive signals of a terminal's keys, which would no longer reach it.
 pub fn stand_apart() {
     if !system::start_own_session() {
         tracing::debug!("the link shares its part of the processors with its session");
@@ -116,11 +116,11 @@ pub struct LinkHandle {
 }
 
 impl LinkHandle {
-    /// Opens both devices and begins to relay. `forward` in `config` is from `a` to `b`.
+    /// Opens both devices and starts to relay. `forward` in `config` is from `a` to `b`.
     ///
     /// # Errors
-    /// When the settings are out of bounds, or the devices cannot be made; the message says what
-    /// is missing and what to do.
+    /// Fails when the settings are out of bounds, or the devices cannot be made; the message names
+    /// the requirement and the remedy.
     pub fn start(devices: &LinkDevices, config: LinkConfig) -> Result<Self> {
         Self::start_recorded(devices, config, None)
     }
@@ -153,10 +153,10 @@ impl LinkHandle {
         })
     }
 
-    /// The account so far.
+    /// Counters so far.
     ///
     /// # Errors
-    /// When the link has ended by itself; [`LinkHandle::stop`] says why.
+    /// Fails when the link has ended by itself; [`LinkHandle::stop`] gives the reason.
     pub fn report(&self) -> Result<LinkReport> {
         let (sender, receiver) = mpsc::channel();
         self.send(DriverCommand::Report(sender))?;
@@ -180,7 +180,7 @@ impl LinkHandle {
         self.started_at
     }
 
-    /// Whether the link still relays; false when a device was deleted under it.
+    /// Tells whether the link still relays; false after one of its devices was deleted.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.thread

@@ -1,4 +1,4 @@
-//! When the link sleeps and when it stays awake.
+//! Pace of the link's thread: the times at which it sleeps and those at which it stays awake.
 //!
 //! ```text
 //!   packets came ─► lingers ─► asleep ──────────────────► margin: awake ─► due
@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use vocab::Time;
 
-/// What the margin grows by when a wake-up came later, and its share when one came in time.
+/// Growth of the margin after a late wake-up; it shrinks by a share of this after one in time.
 const STEP: Duration = Duration::from_micros(5);
 const STEPS_BACK: u32 = 50;
 const STEPS_BACK_FRUGAL: u32 = 500;
@@ -41,54 +41,57 @@ const FRUGAL_SPAN: Duration = Duration::from_millis(100);
 const MARGIN_AT_FIRST: Duration = Duration::from_micros(50);
 const MARGIN_MIN: Duration = Duration::from_micros(5);
 
-/// A look at all devices takes a microsecond; after ten times ten of them something else ran.
+/// Gap between two looks that proves an interruption. A look at all devices takes a microsecond;
+/// after a hundred times that, something else ran.
 const INTERRUPTED_AFTER: Duration = Duration::from_micros(100);
 
-/// How long to look for the next packet before sleeping: several times what a sleep costs, and
-/// shorter than the gaps of 10,000 packets per second.
+/// Time to look for the next packet before sleeping: several times the cost of a sleep, and shorter
+/// than the gaps of 10,000 packets per second.
 const LINGER: Duration = Duration::from_micros(20);
 
-/// How many times at most to sleep at once before lingering is tried again.
+/// Greatest number of immediate sleeps before lingering is tried again.
 const SLEEPS_MAX: u32 = 1_023;
 
-/// How long to gather: with the 50 µs by which a host wakes late, half of the 0.2 ms that are
-/// promised. At 300,000 packets per second it finds some 30 at each look and spends a microsecond on
-/// each; gathering for 20 µs it spent two, and without it two and a half.
+/// Time for gathering packets. With the 50 µs by which a host wakes late, it is half of the
+/// promised 0.2 ms. At 300,000 packets per second each look finds some 30 packets and costs a
+/// microsecond per packet; with 20 µs it cost two microseconds, and without gathering two and a
+/// half.
 pub(super) const GATHER: Duration = Duration::from_micros(50);
 
-/// Gathering begins where in this span so many packets come, 150,000 per second, and fewer than so
-/// many at a look; it ends where they become fewer. 1 Gbit/s of full-size packets are 83,000.
+/// Measuring span for gathering, which begins where so many packets come in it, 150,000 per second,
+/// with fewer than so many at a look, and ends where they become fewer. 1 Gbit/s of full-size
+/// packets is 83,000 per second.
 const GATHER_SPAN: Duration = Duration::from_millis(2);
 const GATHER_PACKETS: usize = 300;
 const GATHER_PACKETS_LEAST: usize = 200;
 const FEW_AT_A_LOOK: usize = 8;
 
-/// Whether the thread goes before others.
+/// Scheduling priority of the thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ThreadPriority {
-    /// It does, and may stay awake as long as it helps.
+    /// The thread has priority, and may stay awake as long as it helps.
     Raised,
-    /// It does not: what it uses while awake it will have to wait for later.
+    /// The thread has no priority: processor time that it uses while awake delays it later.
     Ordinary,
 }
 
-/// What was learned of this machine's wake-ups.
+/// Estimator of this machine's wake-up lateness.
 #[derive(Debug)]
 pub(super) struct WakeupEstimator {
     margin: Duration,
     most: Duration,
-    /// Since when time awake is counted, how much it was, and whether it was little before.
+    /// Start of the present accounting of time awake, that time, and whether it was little before.
     counted_from: Time,
     awake: Duration,
     is_frugal: bool,
     linger_until: Option<Time>,
-    /// How many sleeps to go before lingering is tried again, and how many the last time.
+    /// Number of sleeps until lingering is tried again, and the number of the last time.
     sleeps_left: u32,
     sleeps: u32,
     gathering: GatheringState,
 }
 
-/// What has come since when, and whether it is worth to wait for more.
+/// Packets that came since a time, and whether gathering more of them pays off.
 #[derive(Debug, Default)]
 struct GatheringState {
     from: Time,
@@ -115,7 +118,7 @@ impl WakeupEstimator {
         }
     }
 
-    /// How long before a due moment to be awake.
+    /// Time before a due moment from which to be awake.
     pub(super) fn margin(&self) -> Duration {
         self.margin
     }
@@ -137,13 +140,13 @@ impl WakeupEstimator {
         self.margin = self.margin.min(most);
     }
 
-    /// Whether to let packets gather for [`GATHER`] before the next look.
+    /// Tells whether to let packets gather for [`GATHER`] before the next look.
     pub(super) fn gathers(&mut self, now: Time) -> bool {
         self.gathering.look(now);
         self.gathering.is_on
     }
 
-    /// Takes in that so many packets have come at one look.
+    /// Records that so many packets have come at one look.
     pub(super) fn came(&mut self, now: Time, packets: usize) {
         self.gathering.packets += packets;
         self.gathering.looks += 1;
@@ -159,7 +162,7 @@ impl WakeupEstimator {
         };
     }
 
-    /// Whether to look for more packets before sleeping.
+    /// Tells whether to look for more packets before sleeping.
     pub(super) fn lingers(&mut self, now: Time) -> bool {
         let Some(until) = self.linger_until else {
             return false;
@@ -225,7 +228,7 @@ mod tests {
         assert!((60..=100).contains(&margin), "{margin} us");
     }
 
-    /// How often a link lingers in vain while packets come with this gap.
+    /// Number of times that a link lingers in vain while packets come with this gap.
     fn lingered_in_vain(gap: Duration, packets: u32) -> u32 {
         let mut pace = WakeupEstimator::new(ThreadPriority::Raised);
         let mut now = Time::ZERO;
@@ -262,7 +265,8 @@ mod tests {
         assert!(pace.lingers(now));
     }
 
-    /// How many of 100 ms a link gathers while so many packets come at a look, with this gap.
+    /// Share of 100 ms, in ms, that a link gathers while so many packets come at a look, with this
+    /// gap.
     fn gathered(
         pace: &mut WakeupEstimator,
         now: &mut Time,
@@ -279,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn gathers_where_many_packets_come_few_at_a_time() {
+    fn gathers_when_many_packets_come_in_small_groups() {
         let mut pace = WakeupEstimator::new(ThreadPriority::Raised);
         let mut now = Time::ZERO;
         let mut gathered =
@@ -303,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_of_few_packets_may_be_awake_for_longer() {
+    fn link_with_few_packets_may_linger_longer() {
         let mut pace = WakeupEstimator::new(ThreadPriority::Raised);
         let mut now = Time::ZERO;
         let mut cycle = |pace: &mut WakeupEstimator, gap: Duration| {

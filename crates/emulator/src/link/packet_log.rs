@@ -1,4 +1,4 @@
-//! The log of packets: a row for each with its fate, and a capture that shows the same.
+//! Log of packets: a row with its fate for each packet, and a capture of the same packets.
 //!
 //! ```text
 //!   link's thread ──offer──► bounded channel ──► writer's thread ──► FILE.csv, FILE.pcapng
@@ -39,16 +39,16 @@ const WAITING_MAX: usize = 32_768;
 /// Changes of settings that wait for the writer; each may be some kilobytes.
 const CHANGES_WAITING_MAX: usize = 256;
 
-/// How long a change waits for the writer to have room.
+/// Time limit for a change to wait until the writer has room.
 const CHANGE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How soon a row is in the file.
+/// Time within which a row is in the file.
 const FLUSH_AFTER: Duration = Duration::from_millis(300);
 
-/// How many records may be lost at once with a disk that fills up.
+/// Greatest number of records that are lost at once when a disk fills up.
 const FLUSH_RECORDS: u64 = 4_096;
 
-/// The clock is looked at once for so many records.
+/// Number of records per look at the clock.
 const LOOK_AT_CLOCK_EVERY: u64 = 64;
 
 /// The first line of a log.
@@ -57,7 +57,7 @@ pub(super) const MAGIC: &str = "# trunkline packet log, version 1";
 /// The heading of its rows.
 pub(super) const COLUMNS: &str = "direction,index,arrived_ns,length_bytes,ecn,fate,at_ns,flags";
 
-/// Where to write.
+/// Files to write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LogFiles {
     /// The rows.
@@ -66,16 +66,16 @@ pub struct LogFiles {
     pub pcapng: Option<PathBuf>,
 }
 
-/// What a log says of its link.
+/// Head of a log: the properties of its link.
 #[derive(Clone, Debug)]
 pub struct LogHead {
     /// The time of day at which the link's own time began.
     pub started: SystemTime,
-    /// What the ends are called.
+    /// Names of the ends.
     pub ends: [String; 2],
-    /// What packets begin with.
+    /// Kind of packets on the link.
     pub framing: LinkFraming,
-    /// What the link was started with.
+    /// Settings with which the link was started.
     pub settings: LinkSettings,
     /// The files among the settings.
     pub files: Vec<UsedFile>,
@@ -83,7 +83,7 @@ pub struct LogHead {
     pub forced: Option<String>,
 }
 
-/// What became of the files of a log.
+/// Reports about the files of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LogReports {
     /// The rows.
@@ -93,14 +93,14 @@ pub struct LogReports {
 }
 
 impl LogReports {
-    /// The files there are, by what they are called.
+    /// The existing files, by name.
     pub fn named(&self) -> impl Iterator<Item = (&'static str, &LogReport)> {
         let log = self.log.iter().map(|report| (LOG, report));
         log.chain(self.capture.iter().map(|report| (CAPTURE, report)))
     }
 }
 
-/// What became of one file of a log.
+/// Report about one file of a log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogReport {
@@ -130,11 +130,11 @@ struct SharedLogState {
     /// Records that found no room on their way to the writer.
     missed: AtomicU64,
     changes: Mutex<PendingChanges>,
-    /// Is told when changes were written.
+    /// Condition variable that is notified when changes were written.
     room: Condvar,
 }
 
-/// What is in a file, and what is not.
+/// Counts of records that are in a file and of those that are not.
 #[derive(Debug)]
 struct LogFileCounters {
     name: &'static str,
@@ -149,14 +149,14 @@ struct LogFileCounters {
 struct PendingChanges {
     /// Sent to the link and not in force yet.
     announced: VecDeque<SettingsRow>,
-    /// In force and not written yet.
+    /// Changes that are in force and not written yet.
     in_force: Vec<SettingsRow>,
 }
 
 /// A change of settings, as it stands in the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SettingsRow {
-    /// From when on, nanoseconds.
+    /// Time from which it is in force, in nanoseconds.
     pub(super) at_ns: u64,
     /// The numbers of the next packets, forward and back.
     pub(super) next: [u64; 2],
@@ -164,7 +164,7 @@ pub(super) struct SettingsRow {
     pub(super) settings: LinkSettings,
     /// The files among them.
     pub(super) files: Vec<UsedFile>,
-    /// Rates that the link was forced to so far, although this host was not seen to carry them.
+    /// Rates that were forced on the link so far, although this host was not seen to carry them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) forced: Option<String>,
 }
@@ -214,17 +214,17 @@ impl PacketLog {
         Ok((log, Box::new(sink)))
     }
 
-    /// Says what the link is; rows are written from then on.
+    /// Sets the properties of the link; rows are written from then on.
     pub fn begin(&self, head: LogHead) {
         // It fails only when the writer has panicked, which `finish` says.
         let _ = self.head.send(head);
     }
 
-    /// Is told of settings that are about to be sent to the link; [`RecordSink::changed`] says
-    /// when they are in force.
+    /// Announces settings before they are sent to the link; [`RecordSink::changed`] tells when they
+    /// are in force.
     ///
     /// # Errors
-    /// When so many changes wait for the writer that none can be taken.
+    /// Fails when so many changes wait for the writer that it cannot accept another.
     pub fn announce(
         &self,
         settings: &LinkSettings,
@@ -258,7 +258,7 @@ impl PacketLog {
         Ok(())
     }
 
-    /// What was written so far.
+    /// Reports about the files as written so far.
     #[must_use]
     pub fn report(&self) -> LogReports {
         self.shared.report()
@@ -310,7 +310,7 @@ impl LogFileCounters {
         }
     }
 
-    /// Says once that nothing is written from here on.
+    /// Records the first write error.
     fn fail(&self, error: String) {
         let mut place = lock(&self.error);
         if place.is_none() {
@@ -321,8 +321,8 @@ impl LogFileCounters {
     }
 }
 
-/// What a panicking thread leaves is whole, because all that is kept under these locks is set in
-/// one step.
+/// Locks a mutex, even one that a panicking thread held: all data under these locks is changed in
+/// one step, so it stays consistent.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -397,12 +397,12 @@ fn write_all(
     }
 }
 
-/// The writer's thread: the files, and how much is in none of them for certain yet.
+/// State of the writer's thread: the files, and the number of records that are not flushed yet.
 struct LogWriter<'a> {
     files: Vec<LogFile<'a>>,
     shared: &'a SharedLogState,
     unflushed: u64,
-    /// When the oldest of those has waited long enough.
+    /// Time at which the oldest of those must be flushed.
     flush_at: Option<Instant>,
 }
 
@@ -481,7 +481,7 @@ impl<'a> LogFile<'a> {
         }
     }
 
-    /// Says behind the last record what became of them all.
+    /// Writes the final counts after the last record.
     fn end(&mut self, missed: u64) {
         let report = self.account.report(missed);
         if let Some(form) = &mut self.form {
@@ -515,7 +515,7 @@ impl<'a> LogFile<'a> {
     }
 }
 
-/// What is written into a file.
+/// Format and destination of the records.
 enum LogOutput {
     Rows(RecordFile<File>),
     Capture {
@@ -646,7 +646,7 @@ pub(super) fn heading_name(heading: PacketDirection) -> &'static str {
     }
 }
 
-/// What a fate is called, when it was certain, and what else is to be said of it.
+/// Name of a fate, the time at which it was certain, and its flags.
 pub(super) fn fate(ending: &PacketOutcome) -> (&'static str, Time, &'static str) {
     match ending {
         PacketOutcome::Delivered {
@@ -664,7 +664,7 @@ pub(super) fn fate(ending: &PacketOutcome) -> (&'static str, Time, &'static str)
     }
 }
 
-/// What else can be said of a packet that was delivered: corrupted, marked and copy, one bit each.
+/// Flags of a delivered packet: corrupted, marked and copy, one bit each.
 pub(super) const FLAGS: [&str; 8] = [
     "",
     "corrupted",
@@ -679,7 +679,7 @@ pub(super) const FLAGS: [&str; 8] = [
 /// The fate of a packet that arrived.
 pub(super) const DELIVERED: &str = "delivered";
 
-/// Every fate there is, by place: that, those of `reason_name`, and none.
+/// All fates by index: delivered, those of `reason_name`, and held.
 pub(super) const FATES: [&str; 11] = [
     DELIVERED,
     "policed",
@@ -694,7 +694,7 @@ pub(super) const FATES: [&str; 11] = [
     HELD,
 ];
 
-/// The fate of a packet that had met none when the log ended.
+/// Fate of a packet that had no fate yet when the log ended.
 pub(super) const HELD: &str = "held";
 
 /// The fate of a packet that arrived in the model and was never taken out of it.

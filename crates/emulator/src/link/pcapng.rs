@@ -30,7 +30,7 @@ const PACKET_FLAGS: u16 = 2;
 /// 10^-9 s.
 const NANOSECONDS: u8 = 9;
 
-/// What the packets of an interface begin with, as tcpdump.org's list of link types numbers it.
+/// First header of an interface's packets, as numbered in tcpdump.org's list of link types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkType {
     /// LINKTYPE_ETHERNET.
@@ -39,7 +39,7 @@ pub(super) enum LinkType {
     Raw = 101,
 }
 
-/// Which way a packet went, seen from the interface; §4.3.1 (Enhanced Packet Block Flags Word).
+/// Direction of a packet, seen from the interface; §4.3.1 (Enhanced Packet Block Flags Word).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CaptureDirection {
     /// Out of the interface's host into the link.
@@ -119,7 +119,7 @@ impl<W: Write> PcapngWriter<W> {
         self.write_block(ENHANCED_PACKET)
     }
 
-    /// What it is written to.
+    /// The underlying writer.
     pub(super) fn out(&mut self) -> &mut W {
         &mut self.out
     }
@@ -227,7 +227,7 @@ mod tests {
 
     /// A link's capture has each packet that came through twice, at either end, and a lost one once.
     #[test]
-    fn what_hosts_sent_over_a_link_is_read_out_of_its_capture_once() {
+    fn capture_shows_the_packets_hosts_sent_once() {
         use capture::{CaptureReader, CapturedPacket, StreamEvent, StreamReassembler};
         const FIN_ACK: u8 = 0x11;
         const SYN: u8 = 2;

@@ -1,11 +1,11 @@
-//! Links that people know by name, with their numbers and where each number comes from.
+//! Named links, with their numbers and the source of each number.
 //!
-//! A preset is words of [`LinkSettings`] and nothing else, so that any of them can be set otherwise
-//! beside it. Forward is up, from the subscriber or the smaller site; back is down. Round trips
-//! are halved. A number that no source was found for is ours and says "chosen"; one that was read
-//! only where another quotes it says where.
+//! A preset is only words of [`LinkSettings`], so that each of them can be overridden. Forward is
+//! up, from the subscriber or the smaller site; back is down. Round trips are halved. A number
+//! without a source is our own choice and says "chosen"; one that was found only as a quotation
+//! names the quoting text.
 //!
-//! The table of `docs/guides/emulator.md` is written by [`markdown_table`]; a test keeps it so.
+//! [`markdown_table`] writes the table of `docs/guides/emulator.md`; a test compares them.
 
 use std::fmt::Write as _;
 
@@ -16,24 +16,25 @@ use super::settings::{LinkSettings, SettingDirection, SettingKey, SettingName};
 /// A link with a name.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkPreset {
-    /// What to call it by.
+    /// Name for commands.
     pub name: &'static str,
-    /// What it is.
+    /// Title for people.
     pub title: &'static str,
-    /// What is set both ways, or forward (up) where `down` says otherwise.
+    /// Settings for both directions, or for the forward direction (up) where `down` has another
+    /// value.
     pub up: &'static [(SettingKey, &'static str)],
-    /// What is set back (down) alone.
+    /// Settings for the back direction (down) alone.
     pub down: &'static [(SettingKey, &'static str)],
-    /// Where each number comes from.
+    /// Sources of its numbers.
     pub sources: &'static [PresetSource],
 }
 
-/// Where numbers come from.
+/// Source of numbers.
 #[derive(Clone, Copy, Debug)]
 pub struct PresetSource {
-    /// Which numbers.
+    /// The numbers that it covers.
     pub of: &'static str,
-    /// From where, or "chosen" and why.
+    /// The source, or "chosen" and the reason.
     pub from: &'static str,
 }
 
@@ -314,10 +315,10 @@ pub const PRESETS: [LinkPreset; 12] = [
     },
 ];
 
-/// The preset of this name.
+/// The preset with this name.
 ///
 /// # Errors
-/// When there is none; the message lists those there are.
+/// Fails when there is none; the message lists the presets.
 pub fn find(name: &str) -> Result<&'static LinkPreset> {
     PRESETS
         .iter()
@@ -332,7 +333,7 @@ pub fn find(name: &str) -> Result<&'static LinkPreset> {
 }
 
 impl LinkPreset {
-    /// Its words as settings.
+    /// Its words as link settings.
     #[must_use]
     pub fn settings(&self) -> LinkSettings {
         let mut settings = LinkSettings::default();
@@ -349,7 +350,7 @@ impl LinkPreset {
         settings
     }
 
-    /// What one setting is, up and down; `None` where it is not set.
+    /// Value of one setting, up and down; `None` where it is not set.
     #[must_use]
     pub fn word(&self, way: SettingDirection, key: SettingKey) -> Option<&'static str> {
         let find = |words: &[(SettingKey, &'static str)]| {
@@ -426,7 +427,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_preset_is_a_link_that_the_models_hold() {
+    fn models_hold_every_preset() {
         for preset in &PRESETS {
             let mut settings = LinkSettings::default();
             settings.set_preset(preset.name).unwrap();
@@ -477,7 +478,7 @@ mod tests {
         (round_trips, lost)
     }
 
-    /// When a ping of 28 bytes arrives, if it does.
+    /// Arrival time of a ping of 28 bytes, if it arrives.
     fn pass(direction: &mut LinkDirection, now: Time) -> Option<Time> {
         direction.handle(now, Bytes::from_static(&[0; 28]));
         let mut due = None;
@@ -519,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn wifi_has_the_tail_that_its_source_entry_names() {
+    fn wifi_preset_has_its_sources_delay_tail() {
         let (mut round_trips, _) = pings("wifi");
         for (share, named_ms) in [(0.5, 3.2), (0.9, 18.0), (0.99, 82.0)] {
             assert_near("wifi", at(share, &mut round_trips), named_ms, 0.1);

@@ -1,4 +1,4 @@
-//! Which processor the link's thread runs on.
+//! Placement of the link's thread on a processor.
 //!
 //! Whoever sends a packet wakes this thread, and the kernel likes to let the woken run where the
 //! waker is. For a lone packet that is best: the waker goes to sleep, and nobody has to be called
@@ -22,7 +22,7 @@ use vocab::Time;
 use host::kernel;
 use host::packets::system;
 
-/// Packets are dense when so many come within [`DENSE_SPAN`]: 5,000 per second.
+/// Number of packets within [`DENSE_SPAN`] from which packets are dense: 5,000 per second.
 const DENSE_PACKETS: usize = 50;
 const DENSE_SPAN: Duration = Duration::from_millis(10);
 
@@ -30,23 +30,23 @@ const DENSE_SPAN: Duration = Duration::from_millis(10);
 const SPARSE_PACKETS: usize = 100;
 const SPARSE_SPAN: Duration = Duration::from_millis(100);
 
-/// How long to roam before another try when no processor could be had.
+/// Time to roam before another attempt when no processor was free.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 
-/// Where the thread that made it runs.
+/// Placement of the thread that made it.
 #[derive(Debug)]
 pub(super) struct ThreadPlacement {
-    /// Where it may; not more than one, if there is nothing to choose.
+    /// Processors that the thread may use; at most one if there is no choice.
     allowed: Vec<usize>,
     claims: ProcessorClaims,
     taken: Option<ClaimedProcessor>,
     try_at: Time,
-    /// When counting began, and how many packets have come since.
+    /// Start of the counting, and the number of packets since then.
     from: Time,
     count: usize,
 }
 
-/// Where links say to each other which processors they have.
+/// Directory in which links tell each other which processors they use.
 #[derive(Debug)]
 struct ProcessorClaims(PathBuf);
 
@@ -75,12 +75,13 @@ impl ThreadPlacement {
         }
     }
 
-    /// Whether it has a processor that it may have to give back, without packets to remind it.
+    /// Tells whether it has claimed a processor that it may have to give back without packets to
+    /// trigger that.
     pub(super) fn is_settled(&self) -> bool {
         self.taken.is_some()
     }
 
-    /// Takes in that so many packets have come; none, if it is only time to look.
+    /// Records that so many packets have come; zero if it is only time to check.
     pub(super) fn came(&mut self, now: Time, packets: usize) {
         if self.allowed.len() < 2 {
             return;
@@ -137,8 +138,8 @@ impl ThreadPlacement {
 }
 
 impl ProcessorClaims {
-    /// Of the whole machine for root, who alone can make a directory there; else of a user, and of
-    /// what is root in a user namespace of his.
+    /// Claims directory of the whole machine for root, who alone can make a directory there;
+    /// otherwise of one user, including root in a user namespace of that user.
     fn of_this_user() -> Self {
         let machine = PathBuf::from("/run/trunkline-link");
         if is_private(&machine) {
@@ -148,7 +149,7 @@ impl ProcessorClaims {
         Self(PathBuf::from(format!("/tmp/trunkline-link-{user}")))
     }
 
-    /// Takes a processor; `None` if another link has it, or nobody could tell.
+    /// Claims a processor; `None` if another link has it, or claims cannot be made.
     fn claim(&self, number: usize) -> Option<ClaimedProcessor> {
         if !is_private(&self.0) {
             return None;
@@ -169,7 +170,8 @@ impl ProcessorClaims {
     }
 }
 
-/// Whether this is a directory in which this user alone can write; makes it if there is none.
+/// Tells whether this is a directory that only this user can write to; creates it if it does not
+/// exist.
 fn is_private(directory: &Path) -> bool {
     // One that is there already is as good, if the look at it says so.
     let _ = DirBuilder::new().mode(0o700).create(directory);
@@ -190,8 +192,8 @@ mod tests {
 
     const MILLISECOND: Duration = Duration::from_millis(1);
 
-    /// A thread of its own with claims of its own, on which it may stay where it was not woken;
-    /// `None` where there is nothing to choose, with the reason on standard error.
+    /// Runs on a thread of its own with claims of its own, which may stay on the processor where it
+    /// was not woken; `None` where there is only one processor, with a remark on standard error.
     fn on_a_thread<T: Send>(
         test: &str,
         work: impl FnOnce(&mut ThreadPlacement, &[usize]) -> T + Send,
@@ -222,8 +224,8 @@ mod tests {
     }
 
     #[test]
-    fn stays_where_packets_are_dense_and_not_where_it_was_woken() {
-        let test = "stays_where_packets_are_dense_and_not_where_it_was_woken";
+    fn stays_where_packets_are_dense() {
+        let test = "stays_where_packets_are_dense";
         on_a_thread(test, |processor, allowed| {
             // Nobody moves it while it is bound to where it was woken.
             let woken = allowed[allowed.len() - 1];
@@ -246,8 +248,8 @@ mod tests {
     }
 
     #[test]
-    fn roams_again_when_packets_become_sparse_or_stay_away() {
-        let test = "roams_again_when_packets_become_sparse_or_stay_away";
+    fn roams_again_when_packets_become_sparse() {
+        let test = "roams_again_when_packets_become_sparse";
         on_a_thread(test, |processor, allowed| {
             for stay_away in [false, true] {
                 let mut now = processor.from;

@@ -1,4 +1,4 @@
-//! What became of each packet, handed out of the link's thread to whoever writes it down.
+//! Records of packets, handed from the link's thread to a writer.
 //!
 //! The link never waits for a writer: what finds no room is counted (`unrecorded_packets`) and
 //! gone. The arrivals in the records are those that the model was told, so that they are all it
@@ -7,19 +7,19 @@
 use emulate::PacketRecord;
 use vocab::Time;
 
-/// Which way a packet went.
+/// Direction of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketDirection {
-    /// From end A to end B.
+    /// Direction from end A to end B.
     Forward,
-    /// From end B to end A.
+    /// Direction from end B to end A.
     Back,
 }
 
-/// What became of one packet.
+/// Record of one packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkRecord {
-    /// Which way it went; its number counts for this way alone.
+    /// Direction of the packet; its number counts packets of this direction only.
     pub heading: PacketDirection,
     /// The model's record; its times count from [`LinkHandle::started_at`].
     ///
@@ -27,7 +27,7 @@ pub struct LinkRecord {
     pub record: PacketRecord,
 }
 
-/// Where records go.
+/// Receiver of records.
 pub trait RecordSink: Send {
     /// Takes a record, without waiting for anything; says whether there was room.
     fn offer(&mut self, record: LinkRecord) -> bool;
@@ -35,7 +35,7 @@ pub trait RecordSink: Send {
     /// Takes a record after the link's end, and waits until there is room; says whether it could.
     fn offer_last(&mut self, record: LinkRecord) -> bool;
 
-    /// Is told that other settings hold from `at` on, for the packets from these numbers on,
-    /// forward and back.
+    /// Takes note that other settings are in force from `at` on, for the packets from these numbers
+    /// on, forward and back.
     fn changed(&mut self, at: Time, next: [u64; 2]);
 }

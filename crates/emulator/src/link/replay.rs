@@ -1,15 +1,14 @@
-//! Having a log's every fate again: its arrivals through the same models, in virtual time.
+//! Replay of a log: its arrivals go through the same models again, in virtual time.
 //!
-//! The two directions have nothing to do with each other, so each is replayed for itself: the
-//! packets are handed in by number at the times at which they arrived, settings change where the
-//! log says so, and each fate, its moment, and the order of deliveries are compared with what the
-//! log says happened. A packet's bytes are not in the log; what the models look at, its length
-//! and its two bits of congestion notification, is.
+//! The two directions are independent, so each is replayed by itself: packets are handed in by
+//! number at their arrival times, settings change where the log says so, and each fate, its time,
+//! and the order of deliveries are compared with the log. The log does not have the packets' bytes,
+//! but it has the parts that the models read: the length and the two ECN bits.
 //!
-//! A log that lacks records (a writer that was too slow or was killed) is replayed up to the first
-//! packet that is missing, and what it lacks is told apart from what the log itself accounts for
-//! (packets that the host did not take out of the model). What a log says is not trusted: `log.rs`
-//! reads it within limits, and `files.rs` finds the files that it names.
+//! A log with missing records (a writer that was too slow or was killed) is replayed up to the
+//! first missing packet. Missing records are distinguished from packets that the log itself
+//! accounts for (those that the host did not take out of the model). The log is not trusted:
+//! `log.rs` reads it within limits, and `files.rs` finds the files that it names.
 
 mod files;
 mod log;
@@ -32,30 +31,30 @@ use super::record::PacketDirection;
 use files::ReplayFiles;
 use log::{LogRow, PACKET_MAX, ReplayLog};
 
-/// Differences that are told one by one; the others are counted.
+/// Number of differences that are listed; the others are counted.
 const TOLD_MAX: usize = 20;
 
-/// What came of a replay.
+/// Result of a replay.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ReplayReport {
     /// Forward.
     pub forward: ReplayedDirection,
     /// Back.
     pub back: ReplayedDirection,
-    /// The first differences, in words.
+    /// Text for each of the first differences.
     pub differences: Vec<String>,
-    /// What was not compared and the log itself accounts for, in words.
+    /// Text for each part that was not compared and that the log itself accounts for.
     pub left_out: Vec<String>,
-    /// What the log lacks, in words; what depends on it was not compared.
+    /// Text for each gap of the log; packets that depend on it were not compared.
     pub missing: Vec<String>,
 }
 
-/// What came of one direction.
+/// Result for one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ReplayedDirection {
     /// Packets handed in.
     pub packets: u64,
-    /// Fates that are the same in all: what, when, how.
+    /// Fates that agree completely: outcome, time and flags.
     pub agreeing: u64,
     /// Fates that are not.
     pub differing: u64,
@@ -64,14 +63,14 @@ pub struct ReplayedDirection {
 }
 
 impl ReplayReport {
-    /// Whether all that was compared is the same.
+    /// Tells whether everything that was compared is the same.
     #[must_use]
     pub fn agrees(&self) -> bool {
         self.forward.differing + self.back.differing == 0
     }
 
-    /// Whether the log lacks nothing, so that all of it could be compared but for what it accounts
-    /// for itself.
+    /// Tells whether the log has no gap, so that everything could be compared except the parts that
+    /// it accounts for itself.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.missing.is_empty()
@@ -81,7 +80,7 @@ impl ReplayReport {
 /// Replays the log in this file.
 ///
 /// # Errors
-/// When it cannot be read, is no log, or names files that are no longer what they were.
+/// Fails when it cannot be read, is no log, or names files that have changed.
 pub fn replay(path: &Path) -> Result<ReplayReport> {
     let read = || ReplayLog::read(BufReader::with_capacity(1 << 20, File::open(path)?));
     let log = read().with_context(|| path.display().to_string())?;
@@ -140,7 +139,7 @@ pub fn replay(path: &Path) -> Result<ReplayReport> {
     Ok(report)
 }
 
-/// What can be read of a log, written as one: for tests that throw bytes at the reader.
+/// Reads a log and writes it again: for tests that feed arbitrary bytes to the reader.
 ///
 /// # Errors
 /// The first line that is none of a log's.
@@ -169,9 +168,9 @@ struct DirectionReplay {
     direction: LinkDirection,
     framing: LinkFraming,
     heading: PacketDirection,
-    /// Whether the log lacks no row by what it says of itself.
+    /// Set if the log reports no missing row.
     is_whole: bool,
-    /// The longest packet of each code point, of which others are the beginning.
+    /// The longest packet header of each ECN code point, from which the others are cut.
     headers: HashMap<u8, Bytes>,
 }
 
@@ -215,7 +214,7 @@ impl DirectionReplay {
         way
     }
 
-    /// Hands everything in and collects every record.
+    /// Hands in all packets and collects all records.
     fn play(
         &mut self,
         arrivals: &[&LogRow],
@@ -296,13 +295,13 @@ fn arrivals(rows: &[LogRow]) -> Vec<&LogRow> {
     arrivals
 }
 
-/// What a log tells of one way.
+/// Part of one direction that a log covers.
 struct LogCoverage {
     /// The packets that it has without a gap.
     packets: u64,
-    /// Until when no packet that it lacks can have changed anything.
+    /// Time until which no missing packet can have had an effect.
     until: u64,
-    /// Whether it lacks none.
+    /// Set if no packet is missing.
     is_whole: bool,
 }
 

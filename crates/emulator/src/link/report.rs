@@ -1,4 +1,4 @@
-//! What a link did, as it stands in a result file.
+//! Report about a link, in the form of a result file.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use super::watch::WatchCounters;
 /// The account of a whole link.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct LinkReport {
-    /// From device A to device B.
+    /// Direction from device A to device B.
     pub forward: DirectionReport,
-    /// From device B to device A.
+    /// Direction from device B to device A.
     pub back: DirectionReport,
     /// Rates that the link was forced to although this host was not seen to carry them, as text;
     /// `null` if nothing was forced.
@@ -43,7 +43,7 @@ pub struct DirectionReport {
     pub dropped_by_queue_packets: u64,
     /// Their IP length.
     pub dropped_by_queue_bytes: u64,
-    /// Lost by the model's loss, by chance or by list.
+    /// Packets lost by the loss model, at random or by list.
     pub dropped_by_loss_packets: u64,
     /// Their IP length.
     pub dropped_by_loss_bytes: u64,
@@ -81,11 +81,11 @@ pub struct DirectionReport {
     pub unread_packets: u64,
     /// Outside the model: the kernel did not take them at the far device.
     pub failed_writes_packets: u64,
-    /// Not in the log of packets, whose writer was too slow.
+    /// Packets that are not in the log, because its writer was too slow.
     pub unrecorded_packets: u64,
-    /// Delivered more than 0.2 ms after the moment the model said, those over 1 ms included.
+    /// Packets delivered more than 0.2 ms after the model's time, those over 1 ms included.
     pub over_200us_late_packets: u64,
-    /// Delivered more than 1 ms after the moment the model said.
+    /// Packets delivered more than 1 ms after the model's time.
     pub late_packets: u64,
     /// Half of the packets were delivered within this of their moment (in 10 µs steps, beyond 1 ms in whole
     /// milliseconds).
@@ -94,10 +94,9 @@ pub struct DirectionReport {
     pub lateness_p99_us: u64,
     /// The latest packet.
     pub lateness_max_us: u64,
-    /// Why the link was last found not to be what it was set to, in words; `null` if it always
-    /// was.
+    /// Text of the last deviation from the link's settings; `null` if there was none.
     pub not_held: Option<String>,
-    /// In how many seconds it was found not to be.
+    /// Number of seconds with a deviation.
     pub not_held_seconds: u64,
 }
 
@@ -154,7 +153,7 @@ impl DirectionReport {
 /// A packet delivered this long after its moment is counted as late.
 const LATE_AFTER: Duration = Duration::from_millis(1);
 
-/// What the link promises for 99 of 100 departures.
+/// Greatest lateness that the link promises for 99 of 100 departures.
 const PROMISED: Duration = Duration::from_micros(200);
 
 /// The width of the histogram's steps below [`LATE_AFTER`], and beyond.
@@ -164,7 +163,7 @@ const COARSE: Duration = Duration::from_millis(1);
 const FINE_STEPS: usize = 100;
 const STEPS: usize = FINE_STEPS + 100;
 
-/// How late packets were delivered.
+/// Statistics of the lateness of deliveries.
 #[derive(Clone, Debug)]
 pub(super) struct DeliveryLateness {
     steps: [u64; STEPS],
@@ -198,12 +197,12 @@ impl DeliveryLateness {
         self.max = self.max.max(lateness);
     }
 
-    /// How many packets were delivered.
+    /// Number of delivered packets.
     pub(super) fn count(&self) -> u64 {
         self.count
     }
 
-    /// How many of them were over 0.2 ms late.
+    /// Number of packets that were over 0.2 ms late.
     pub(super) fn over_200us(&self) -> u64 {
         self.over_200us
     }
@@ -239,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn quantiles_are_upper_edges_and_late_ones_are_counted() {
+    fn quantiles_are_upper_edges_and_late_packets_count() {
         let mut lateness = DeliveryLateness::new();
         for _ in 0..98 {
             lateness.add(Duration::from_micros(15));

@@ -1,4 +1,4 @@
-//! Whether one direction is what it was set to, looked at once a second while packets pass.
+//! Check, once a second while packets pass, of whether one direction keeps its settings.
 //!
 //! It is not when the host is too slow for it: when departures are late, when packets are lost
 //! outside the model, or when the model's memory is full. That is said at once, and at most every
@@ -13,11 +13,11 @@ use vocab::Time;
 /// Departures later than 0.2 ms that are borne: one of a hundred.
 const LATE_ONE_OF: u64 = 100;
 
-/// The fewest departures of which a share is taken. On a link that carries fewer in a second,
-/// they are gathered over more than one.
+/// Least number of departures for a share. On a link with fewer per second, they are gathered over
+/// more than one second.
 const DEPARTURES_MIN: u64 = 100;
 
-/// How long after a warning there is no other.
+/// Time after a warning in which there is no other.
 const SILENCE: Duration = Duration::from_secs(10);
 
 /// Counts from the start of the link on.
@@ -25,17 +25,17 @@ const SILENCE: Duration = Duration::from_secs(10);
 pub(super) struct WatchCounters {
     /// Packets written.
     pub(super) departures: u64,
-    /// Those written more than 0.2 ms after their moment.
+    /// Packets written more than 0.2 ms after their time.
     pub(super) late_departures: u64,
     /// Dropped by the kernel before they were read.
     pub(super) unread: u64,
-    /// Not taken by the kernel at the far device.
+    /// Packets that the kernel did not take at the far device.
     pub(super) refused: u64,
     /// Refused by the model because its memory is bounded.
     pub(super) over_memory: u64,
 }
 
-/// What was found so far.
+/// State of the watch.
 #[derive(Debug, Default)]
 pub(super) struct LinkWatch {
     last: WatchCounters,
@@ -45,20 +45,20 @@ pub(super) struct LinkWatch {
 }
 
 impl LinkWatch {
-    /// How often to look.
+    /// Interval of the checks.
     pub(super) const INTERVAL: Duration = Duration::from_secs(1);
 
-    /// Why the link was last found not to be what it was set to, if it ever was.
+    /// Text of the last deviation from the link's settings, if there was one.
     pub(super) fn reason(&self) -> Option<&str> {
         self.reason.as_deref()
     }
 
-    /// How many looks found that.
+    /// Number of checks that found a deviation.
     pub(super) fn seconds(&self) -> u64 {
         self.seconds
     }
 
-    /// Judges what happened since the last look; `from` is the device that packets came from.
+    /// Checks the time since the last check; `from` is the device that packets came from.
     pub(super) fn look(&mut self, now: Time, observed: WatchCounters, from: &str) {
         let Some(reason) = self.judge(observed, DEPARTURES_MIN) else {
             return;
@@ -69,13 +69,13 @@ impl LinkWatch {
         }
     }
 
-    /// Judges what no look has judged yet, however few departures that were. It gives no warning:
-    /// the account that follows says it.
+    /// Checks the remaining departures, however few they are. It gives no warning, because the
+    /// report that follows has it.
     pub(super) fn look_last(&mut self, observed: WatchCounters) {
         self.judge(observed, 0);
     }
 
-    /// Why the link was not what it was set to since the last look, if it was not.
+    /// Deviation from the link's settings since the last check, if there was one.
     fn judge(&mut self, observed: WatchCounters, departures_min: u64) -> Option<String> {
         let last = self.last;
         let departures = observed.departures - last.departures;
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_one_late_of_a_hundred_is_not_held() {
+    fn more_than_one_percent_late_fails() {
         let mut watch = LinkWatch::default();
         watch.look(at(1), departures(10_000, 100), "a");
         assert_eq!(watch.reason(), None);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_look_judges_the_departures_that_are_left() {
+    fn last_check_judges_the_remaining_departures() {
         let mut watch = LinkWatch::default();
         watch.look(at(1), departures(60, 2), "a");
         assert_eq!(watch.reason(), None);

@@ -29,7 +29,7 @@ const EARLY_US: f64 = 10.0;
 /// Small packets, in IP bytes: their own time on a line is short.
 const IP_LENGTH: u16 = 100;
 
-/// What TCP fills.
+/// Rate of the line that TCP fills.
 const TCP_LINE: Bitrate = Bitrate::from_bits_per_second(155_520_000);
 
 /// The line counts as filled from this share of it in payload; headers take 3.5 %.
@@ -38,10 +38,10 @@ const TCP_FILLS: f64 = 0.9;
 /// TCP's slow start is over by then, at the delays it is used with.
 const TCP_LEAD: Duration = Duration::from_millis(1_500);
 
-/// What runs beside.
+/// Traffic that runs beside the measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::calibrate) enum CompetingTraffic {
-    /// Nothing.
+    /// No other traffic.
     Nothing,
     /// One TCP connection, as fast as it can.
     Tcp,
@@ -224,8 +224,8 @@ pub(super) fn rows(outcome: &LoadOutcome) -> impl Iterator<Item = String> {
     })
 }
 
-/// What a link without any setting adds at 10,000 packets a second: the spans in microseconds,
-/// sorted.
+/// Measures the delay that a link without any setting adds at 10,000 packets per second. Returns
+/// the spans in microseconds, sorted.
 pub(in crate::calibrate) fn added_delay(stand: &mut TestBed, span: Duration) -> Result<Vec<f64>> {
     stand.start(&words(&["--delay", "0"]))?;
     let cell = DelayCell {

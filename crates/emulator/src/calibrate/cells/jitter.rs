@@ -1,7 +1,7 @@
-//! Jitter: how the one-way delay is distributed, where packets may overtake each other.
+//! Jitter: the distribution of the one-way delay where packets may overtake each other.
 //!
-//! Order kept would change the distribution (a packet waits for the one before it), so the cell
-//! sets `reorder` and looks at each packet alone.
+//! A kept order would change the distribution (a packet waits for the one before it), so the cell
+//! sets `reorder` and evaluates each packet alone.
 
 use std::time::Duration;
 
@@ -18,16 +18,17 @@ use super::super::traffic::{
 use super::delay::{rows, spans_us};
 use super::{MeasurementBench, words};
 
-/// The delay that it varies about; ten deviations from zero, so that none is cut off.
+/// Delay that the jitter varies; ten deviations from zero, so that no value is cut off.
 const DELAY_MS: f64 = 50.0;
 
-/// What is set: the normal's deviation, and half of the uniform's width.
+/// Configured spread: the deviation of the normal distribution, and half of the width of the
+/// uniform one.
 const SPREAD_MS: f64 = 5.0;
 
 /// Packets in a second; few enough that each is alone in the emulator.
 const PACKETS_PER_SECOND: f64 = 1_000.0;
 
-/// How far the mean may be from the interval, as every delay may.
+/// Greatest distance of the mean from the interval, as for every delay.
 const MEAN_BAR_MS: f64 = 0.05;
 
 /// A distribution.

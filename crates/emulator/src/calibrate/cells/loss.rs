@@ -1,4 +1,4 @@
-//! Loss: which of many numbered packets do not arrive.
+//! Loss: the share and pattern of lost packets among many numbered ones.
 //!
 //! ```text
 //!   arrived  1 1 0 1 1 1 1 0 0 1 1 ...      runs of losses: 1, 2   runs between: 4, ...
@@ -35,21 +35,21 @@ const WINDOW: u64 = 400;
 /// The number that a packet carries, and nothing else.
 const NUMBER_LENGTH: u16 = 8;
 
-/// What Pearson's test must exceed.
+/// Least p-value that passes Pearson's test.
 const P_LEAST: f64 = 0.001;
 
-/// For the time that a cell takes: what two slow cores carry.
+/// Packet rate from which a cell's duration is estimated: the rate that two slow cores carry.
 const PACKETS_PER_SECOND: f64 = 60_000.0;
 
-/// What no packet comes after: far longer than the emulator takes.
+/// Silence after which no packet is expected; far longer than the emulator takes.
 const PATIENCE: Duration = Duration::from_millis(400);
 
-/// How losses are spread.
+/// Pattern of losses.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::calibrate) enum LossPattern {
     /// Each packet on its own.
     Random,
-    /// In runs with this mean length.
+    /// Losses in runs with this mean length.
     Bursts(f64),
 }
 
@@ -72,7 +72,7 @@ impl LossPattern {
         }
     }
 
-    /// How likely a loss of `share` is to give one at least this far from it.
+    /// Probability that a loss of `share` gives a result at least this far from it.
     fn p(self, share: f64, lost: u64, sent: u64) -> f64 {
         match self {
             LossPattern::Random => share_p(lost, sent, share),
@@ -82,7 +82,7 @@ impl LossPattern {
         }
     }
 
-    /// How much of a packet's state the next one keeps.
+    /// Correlation of a packet's state with the next one's.
     fn memory(self, share: f64) -> f64 {
         let (loss_ends, arrivals_end) = self.ends(share);
         1.0 - loss_ends - arrivals_end
@@ -291,13 +291,14 @@ const SEED_LOSS_PERCENT: f64 = 5.0;
 const SEED_RANDOM_PACKETS: u64 = 4_000;
 const SEED_BURSTS_PACKETS: u64 = 20_000;
 
-/// How sure each run's interval is, and how many of the runs it must hold the set loss in.
+/// Confidence of each run's interval, and the share of the runs whose interval must hold the
+/// configured loss.
 const SEED_CONFIDENCE: f64 = 0.95;
 const SEED_BAR_PERCENT: [f64; 2] = [90.0, 99.0];
 
-/// From so many seeds on that bar is wide enough: right losses miss it by chance once in 640
-/// times, and ever less often with more. Of 150 they do once in 130, of 20 nearly every second time;
-/// fewer are judged by the exact test alone.
+/// Number of seeds from which that bar is wide enough: correct losses miss it by chance once in 640
+/// times, and less often with more seeds. With 150 seeds they miss it once in 130 times, with 20
+/// nearly every second time; fewer seeds are judged by the exact test alone.
 const SEED_BAR_SEEDS_LEAST: u32 = 200;
 
 impl SeedsCell {
@@ -386,7 +387,8 @@ mod tests {
 
     use super::*;
 
-    /// What a chain with these chances of leaving the lossless and the lossy state loses.
+    /// Loss pattern of a chain with these probabilities of leaving the lossless and the lossy
+    /// state.
     fn chain(to_bad: f64, to_good: f64, packets: u64) -> Vec<(u64, u64)> {
         let mut random = SeededRandom::from_seed(17);
         let mut missing: Vec<(u64, u64)> = Vec::new();
@@ -414,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn independent_losses_pass_as_random_and_not_as_bursts() {
+    fn independent_losses_pass_as_random_but_not_bursts() {
         let random = cell(5.0, LossPattern::Random);
         let missing = chain(0.05, 0.95, random.packets());
         let judged = random.judge(&missing, random.packets());
@@ -458,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn two_hundred_seeds_are_judged_by_the_share_that_is_asked_for() {
+    fn two_hundred_seeds_are_judged_by_the_share() {
         for (inside, holds) in [(179, false), (180, true), (198, true), (199, false)] {
             let cell = judged(200, inside);
             assert_eq!(cell.within_bars, holds, "{inside}");
@@ -468,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn fewer_seeds_are_judged_by_what_so_many_can_tell() {
+    fn few_seeds_are_judged_by_their_own_interval() {
         // All of 20 are inside in 36 of 100 such runs: no reason to complain.
         for (seeds, inside, holds) in [(20, 20, true), (20, 16, true), (20, 13, false)] {
             assert_eq!(judged(seeds, inside).within_bars, holds, "{inside}");
@@ -479,7 +481,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_at_the_end_is_not_taken_as_whole() {
+    fn run_at_the_end_counts_as_incomplete() {
         let runs = LossRuns::of(&[(0, 1), (10, 2), (98, 2)], 100);
         assert_eq!(
             (runs.lost_packets, runs.losses.as_slice()),

@@ -1,9 +1,9 @@
-//! The cells of a certificate: a file for each quantity, which sends, receives and judges.
+//! Cells of a certificate: one file for each quantity, which sends, receives and judges.
 //!
-//! Each starts the emulator with the setting that it is about, and looks at it through sockets
-//! alone. What the host lost beside the model (the receiver's own socket, the kernel in front of
-//! the emulator) spoils a cell that counts losses; such a cell is measured again, and not reported
-//! if it is spoilt again.
+//! Each cell starts the emulator with its setting, and observes it only through sockets. Packets
+//! that the host lost outside the model (in the receiver's own socket, or in the kernel before the
+//! emulator) spoil a cell that counts losses; such a cell is measured again, and not reported if it
+//! is spoilt again.
 
 mod delay;
 mod jitter;
@@ -27,17 +27,17 @@ use super::raw::RawSampleWriter;
 use super::stand::TestBed;
 use host::wait;
 
-/// How often a cell is measured again that the host has spoilt.
+/// Number of attempts for a cell that the host has spoilt.
 const ATTEMPTS: u32 = 3;
 
 /// Processor time, in percent of all, that a hypervisor may give to others while a cell counts time:
 /// two ticks of 10 ms in ten seconds of two processors, which delays some 0.2 % of packets.
 pub(super) const STOLEN_PERCENT_MAX: f64 = 0.1;
 
-/// How often such a cell is measured at most.
+/// Greatest number of attempts for such a cell.
 const STOLEN_ATTEMPTS: u32 = 8;
 
-/// What a cell measures with.
+/// Equipment that a cell measures with.
 pub(super) struct MeasurementBench<'a> {
     pub(super) stand: &'a mut TestBed,
     pub(super) raw: Option<&'a mut RawSampleWriter>,
@@ -72,7 +72,7 @@ impl MeasurementBench<'_> {
     }
 }
 
-/// Something to measure.
+/// A measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum CellTask {
     Rate(RateCell),
@@ -84,7 +84,7 @@ pub(super) enum CellTask {
 }
 
 impl CellTask {
-    /// What its cells are about; a loss in bursts gives a cell for the bursts as well.
+    /// Quantities of its cells; a task for loss in bursts has a cell for the bursts as well.
     pub(super) fn quantities(&self) -> &'static [MeasuredQuantity] {
         match self {
             CellTask::Rate(_) => &[MeasuredQuantity::Rate],
@@ -96,7 +96,7 @@ impl CellTask {
         }
     }
 
-    /// What a person who waits reads.
+    /// Title that is shown while a person waits.
     pub(super) fn title(&self) -> String {
         match self {
             CellTask::Rate(cell) => cell.title(),
@@ -136,8 +136,8 @@ impl CellTask {
     }
 }
 
-/// Measures what counts time, again while too much processor time was stolen meanwhile: when this
-/// machine did not run, nobody on it can have been punctual.
+/// Measures a quantity that depends on time, and repeats it while too much processor time was
+/// stolen: while this machine did not run, no program on it can have been punctual.
 fn undisturbed(
     bench: &mut MeasurementBench<'_>,
     mut measure: impl FnMut(&mut MeasurementBench<'_>) -> Result<Vec<CertificateCell>>,
@@ -156,8 +156,8 @@ fn undisturbed(
     Ok(described.collect())
 }
 
-/// The result with the least stolen, how much that was, and of how many. Whether there is another
-/// follows from the stolen time alone, never from what came out.
+/// The result with the least stolen time, that time, and the number of attempts. Whether there is
+/// another attempt depends only on the stolen time, never on the result.
 fn least_stolen<T>(mut measure: impl FnMut() -> Result<(f64, T)>) -> Result<(f64, u32, T)> {
     let (mut least, mut result) = measure()?;
     let mut attempts = 1;
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_disturbed_is_measured_once() {
+    fn undisturbed_cell_is_measured_once() {
         assert_eq!(of(&[0.05]), (0.05, 1, 0));
     }
 

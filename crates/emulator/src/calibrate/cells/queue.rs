@@ -1,8 +1,8 @@
-//! The queue: how much of a burst gets through a slow line.
+//! Queue: the part of a burst that gets through a slow line.
 //!
-//! All of the burst is there before the first packet has left the line, so what gets through is
-//! what the queue held, the packet on the line included. How fast the burst was, the stamps of
-//! leaving tell; one that took too long says nothing, and is sent again.
+//! The whole burst arrives before the first packet has left the line, so the packets that get
+//! through are the content of the queue, the packet on the line included. The departure stamps show
+//! how fast the burst was; one that took too long proves nothing, and is sent again.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ use super::{ATTEMPTS, MeasurementBench, lost_by_the_host};
 /// The time of a packet on the line: the burst must be over in half of it.
 const PACKET_TIME: Duration = Duration::from_millis(60);
 
-/// How many more packets are sent than fit.
+/// Number of packets sent beyond those that fit.
 const SURPLUS: u64 = 30;
 
-/// What a queue is limited in.
+/// Unit of a queue's limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::calibrate) enum QueueUnit {
     /// Bytes of IP packets.
@@ -152,7 +152,7 @@ impl QueueCell {
     }
 }
 
-/// From the first packet's leaving to the last one's.
+/// Time from the first packet's departure to the last one's.
 fn burst_span(outcome: &LoadOutcome) -> Option<Duration> {
     let left = || outcome.left_ns.iter().copied().filter(|left| *left > 0);
     if (left().count() as u64) < outcome.sent {

@@ -1,4 +1,4 @@
-//! The rate: what comes out of a line that always has something waiting.
+//! Rate: the output of a line that always has a packet waiting.
 //!
 //! ```text
 //!   rate = IP bytes after the first packet ÷ (last − first arrival)         at the receiver
@@ -27,27 +27,27 @@ const IP_LENGTH: u16 = 1_500;
 /// The fewest packets that a rate is computed from.
 const PACKETS_LEAST: f64 = 51.0;
 
-/// How much more than the line takes is offered.
+/// Ratio of the offered load to the line's rate.
 const SURPLUS: f64 = 1.04;
 
 /// The queue holds the line's work of this long, and at least [`QUEUE_LEAST`] packets.
 const QUEUE_S: f64 = 0.25;
 const QUEUE_LEAST: f64 = 20.0;
 
-/// What has to hold up to and from 1 Gbit/s.
+/// Greatest relative error, in percent, up to 1 Gbit/s and from there on.
 const BAR_PERCENT: f64 = 0.02;
 const FAST_BAR_PERCENT: f64 = 0.1;
 const FAST: Bitrate = Bitrate::from_bits_per_second(1_000_000_000);
 
-/// Not measured: a sender that begins on the processor on which the link runs fills the queue only
-/// once the kernel has moved it away, which takes up to a tenth of a second.
+/// Time that is not measured: a sender that begins on the link's processor fills the queue only
+/// after the kernel has moved it away, which takes up to a tenth of a second.
 const WARM_UP: Duration = Duration::from_millis(500);
 
-/// Departures count as punctual within this of the model's instant, and so many have to be.
+/// Greatest lateness of a punctual departure, and the share of departures that must be punctual.
 const PUNCTUAL_US: f64 = 200.0;
 const PUNCTUAL_PERCENT: f64 = 99.0;
 
-/// A rate to be measured for so long.
+/// A rate to be measured for a given time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(in crate::calibrate) struct RateCell {
     pub(in crate::calibrate) rate: Bitrate,
@@ -178,7 +178,7 @@ impl RateCell {
     }
 }
 
-/// What arrived once the sender was under way.
+/// Arrivals from the time on at which the sender kept the line busy.
 fn backlogged(arrivals: &[ReceivedDatagram]) -> &[ReceivedDatagram] {
     let begin = arrivals.first().map_or(0, |first| first.stamp_ns) + WARM_UP.as_nanos() as u64;
     // Without stamps nothing is cut off, and `judge` complains.
@@ -191,8 +191,8 @@ fn backlogged(arrivals: &[ReceivedDatagram]) -> &[ReceivedDatagram] {
     &arrivals[from..]
 }
 
-/// How late each packet is beside a line of this rate that was never idle, sorted; the earliest
-/// is taken as punctual.
+/// Lateness of each packet relative to a line of this rate that was never idle, sorted; the
+/// earliest packet counts as punctual.
 fn lateness_us(arrivals: &[ReceivedDatagram], headers: u16, bits_per_second: f64) -> Vec<f64> {
     let start = arrivals.first().map_or(0, |first| first.stamp_ns);
     let mut passed = 0.0;
@@ -219,7 +219,7 @@ fn bytes(arrivals: &[ReceivedDatagram]) -> u64 {
     arrivals.iter().map(|one| u64::from(one.length)).sum()
 }
 
-/// As the published table states rates.
+/// Value and unit, in the form of the published table.
 fn unit(rate: Bitrate) -> (f64, &'static str) {
     if rate.bits_per_second() < 10_000_000 {
         (1e3, "kbit/s")
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_slow_by_a_thousandth_misses_its_bar() {
+    fn line_slow_by_a_thousandth_misses_its_bar() {
         let judged = cell(12_000_000).judge(&arrivals(1_001, 1_001_000)).unwrap();
         assert!(!judged.bars[0].holds);
         // Its departures drift away from the model's, too: 1 ms in all.

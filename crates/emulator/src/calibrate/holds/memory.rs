@@ -1,4 +1,4 @@
-//! What a direction holds in memory at its worst moment, from its settings alone.
+//! Computes from the settings alone how many bytes a direction holds in memory at its worst moment.
 //!
 //! ```text
 //!   bytes      ┌──────────── sent (the line's rate, as the schedule has it)
@@ -41,8 +41,8 @@ const JITTER_MAX_S: f64 = 3_600.0;
 /// judged by its highest rate and its longest delay.
 const CHANGES_MAX: usize = 2_000_000;
 
-/// The ways of a link that would hold more than the model does, with how much; `before` is what it
-/// is set to until then, when it runs already.
+/// Directions of a link that would hold more than the model can, with their sizes; `before` is the
+/// current configuration of a running link.
 pub(super) fn overfull(before: Option<&LinkConfig>, config: &LinkConfig) -> Vec<OverfullDirection> {
     let held = |way| HeldBytes::of(before.map(|link| one_way(link, way)), one_way(config, way));
     let forward = held(SettingDirection::Forward);
@@ -73,18 +73,18 @@ pub(super) fn one_way(config: &LinkConfig, way: SettingDirection) -> &DirectionC
 /// A way that would hold too much.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct OverfullDirection {
-    /// Which.
+    /// The direction.
     pub way: SettingDirection,
-    /// What it would hold.
+    /// Bytes that it would hold.
     pub held: HeldBytes,
 }
 
 /// Bytes at the worst moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct HeldBytes {
-    /// Between what was sent and what has arrived.
+    /// Bytes between the sender and the receiver.
     pub under_way: f64,
-    /// In front of the line.
+    /// Bytes in front of the line.
     pub queue: f64,
 }
 
@@ -128,14 +128,14 @@ impl HeldBytes {
     }
 }
 
-/// As many bytes as a direction holds.
+/// Greatest number of bytes that a direction holds.
 pub(super) const MOST: f64 = HELD_BYTES_MAX.bytes() as f64;
 
 fn bytes_per_second(rate: Bitrate) -> f64 {
     rate.bits_per_second() as f64 / 8.0
 }
 
-/// What leaves at once when the line has been idle.
+/// Bytes that leave at once after the line was idle.
 fn burst_of(line: &LineConfig) -> f64 {
     match line {
         LineConfig::Shaper(TokenBucket { burst, .. }) => burst.bytes() as f64,
@@ -166,7 +166,7 @@ struct TimelinePeriod<'a> {
     delay_s: f64,
 }
 
-/// How fast packets leave a line.
+/// Rate at which packets leave a line.
 #[derive(Clone, Copy, Debug)]
 enum LinePace<'a> {
     /// Bytes per second.
@@ -200,8 +200,8 @@ impl<'a> LinePace<'a> {
     }
 }
 
-/// What each recorded line carries at best within a time, per second, as far as it was computed:
-/// the legs of a round have few delays.
+/// Best rate of each recorded line within a time, per second, as far as it was computed: the
+/// periods of a round have few different delays.
 #[derive(Default)]
 struct TracePeakRates(Vec<(*const DeliveryTrace, f64, f64)>);
 
@@ -313,7 +313,7 @@ impl<'a> RateTimeline<'a> {
             })
     }
 
-    /// The same at a rate that nothing exceeds; where the line has none, at that one.
+    /// The timeline limited to this rate; where the line has no limit, at this rate.
     fn at_most(&self, rate: f64, is_unlimited: bool) -> Self {
         let legs = self.legs.iter().map(|leg| TimelinePeriod {
             pace: if is_unlimited {
@@ -344,7 +344,7 @@ impl<'a> RateTimeline<'a> {
         (1.0 - share) * punctual + share * self.peak(late_s, PacketOrder::Free)
     }
 
-    /// The most between what was sent and what has arrived, each leg's delay longer by `extra_s`.
+    /// Greatest number of bytes in flight, with each period's delay longer by `extra_s`.
     fn peak(&self, extra_s: f64, order: PacketOrder) -> f64 {
         let mut turns = Vec::with_capacity(4 * self.legs.len());
         let mut bests = TracePeakRates::default();
@@ -394,18 +394,18 @@ impl<'a> RateTimeline<'a> {
     }
 }
 
-/// A moment at which what is under way begins to grow or shrink otherwise.
+/// A time at which the growth of the bytes in flight changes.
 #[derive(Clone, Copy, Debug)]
 struct GrowthChange {
     at_s: f64,
-    /// What the growth changes by.
+    /// Change of the growth.
     slope: f64,
-    /// What arrives all at once.
+    /// Bytes that arrive all at once.
     arrive: f64,
 }
 
-/// How much longer than the delay packets take because of jitter: with the order kept all of them
-/// behind one of its tail, else on average, at most.
+/// Greatest additional delay by jitter: with the order kept, that of the tail for all packets;
+/// otherwise the average.
 fn extra_s(jitter: Option<JitterConfig>, order: PacketOrder) -> f64 {
     let Some(jitter) = jitter else {
         return 0.0;

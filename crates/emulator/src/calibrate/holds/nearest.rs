@@ -1,4 +1,4 @@
-//! The nearest settings that work in place of some that were refused, in words that can be typed.
+//! Nearest accepted settings in place of refused ones, as text that can be typed.
 //!
 //! ```text
 //!   asked ──► no faster than the host ──► does memory hold that? ──yes──► --rate
@@ -22,14 +22,14 @@ use super::memory::{HeldBytes, MOST, OverfullDirection, one_way, overfull};
 use super::{FULL_PACKET, fastest, fastest_of, rounded_down};
 use crate::link::settings::{SettingDirection, default_queue};
 
-/// What is tried to find the nearest setting that fits: a part in a million.
+/// Halvings that search for the nearest setting that fits: to one part in a million.
 const HALVINGS: u32 = 20;
 
 const WAYS: [SettingDirection; 2] = [SettingDirection::Forward, SettingDirection::Back];
 
-/// What was asked for and refused.
+/// A configuration that was refused.
 pub(super) struct RefusedConfig<'a> {
-    /// What the link is set to until then, when it runs already.
+    /// Current configuration of the link, if it already runs.
     before: Option<&'a LinkConfig>,
     config: &'a LinkConfig,
     /// The ways whose queue is the default.
@@ -45,7 +45,7 @@ enum ReducedSetting {
     Lateness,
 }
 
-/// A configuration that works, and the words for what is other in it.
+/// A configuration that works, and the words for its differences.
 struct SuggestedConfig {
     config: LinkConfig,
     words: Vec<(SettingDirection, String)>,
@@ -75,7 +75,7 @@ impl<'a> RefusedConfig<'a> {
         slower.map_or(Bitrate::default(), |advice| fastest_of(&advice.config))
     }
 
-    /// What to use in its place on a host that carries `most`.
+    /// Text that advises a configuration for a host that carries `most`.
     pub(super) fn advice(&self, most: Bitrate) -> String {
         let slower = self.slower(most);
         let base = &slower.config;
@@ -141,7 +141,7 @@ impl<'a> RefusedConfig<'a> {
         }
     }
 
-    /// The same with a queue for which there is room; `None` where it is not the queue's fault.
+    /// Advice with a queue for which there is room; `None` where the queue is not the cause.
     fn shorter_queue(
         &self,
         base: &LinkConfig,
@@ -205,7 +205,7 @@ impl<'a> RefusedConfig<'a> {
             .then_some(advice)
     }
 
-    /// Whether nothing tells the ways apart, so that what is said of one counts for both.
+    /// Tells whether both directions are alike, so that advice for one holds for both.
     fn is_alike(&self) -> bool {
         self.config.forward == self.config.back
     }
@@ -220,7 +220,7 @@ impl<'a> RefusedConfig<'a> {
         words
     }
 
-    /// With the queue that it has where none is named.
+    /// Completes the configuration with the default queue where none is named.
     fn settled(&self, mut config: LinkConfig) -> LinkConfig {
         let round_trip = config.forward.delay + config.back.delay;
         for way in &self.defaults {
@@ -232,7 +232,7 @@ impl<'a> RefusedConfig<'a> {
 }
 
 impl ReducedSetting {
-    /// Leaves this share of a setting; says it in words, unless there is nothing left.
+    /// Reduces a setting to this share; returns the words for it, unless nothing is left.
     fn shrink(
         self,
         direction: &mut DirectionConfig,
@@ -289,7 +289,7 @@ fn share_of_schedule(full: &[OverfullDirection]) -> f64 {
     shares.fold(1.0, f64::min)
 }
 
-/// Makes a direction nowhere faster than this; says how in words.
+/// Limits a direction's rate everywhere to this; returns the words for it.
 fn slow_down(direction: &mut DirectionConfig, most: Bitrate, way: SettingDirection) -> String {
     let word = match &mut direction.line {
         LineConfig::Rate(rate) => {
@@ -313,7 +313,7 @@ fn slow_down(direction: &mut DirectionConfig, most: Bitrate, way: SettingDirecti
     format!("a schedule of {most} at most")
 }
 
-/// The schedule with no higher rate than this; `None` where it has none that is higher.
+/// The schedule limited to this rate; `None` where no rate is higher.
 fn slower_schedule(schedule: &LinkSchedule, most: Bitrate) -> Option<LinkSchedule> {
     let is_higher = |step: &ScheduleStep| step.change.rate.is_some_and(|rate| rate > most);
     if !schedule.steps().iter().any(is_higher) {
@@ -352,7 +352,7 @@ fn with(words: &[(SettingDirection, String)], rest: &[(SettingDirection, String)
     }
 }
 
-/// To whole milliseconds, down.
+/// A share of a span, rounded down to whole milliseconds.
 fn part(span: Duration, share: f64) -> Duration {
     Duration::from_millis((span.as_secs_f64() * share * 1e3) as u64)
 }

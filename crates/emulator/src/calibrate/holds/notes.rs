@@ -1,4 +1,4 @@
-//! What is remembered of a host between runs: what it was seen to carry, and what it was refused.
+//! Notes about a host between runs: the capacity that was observed, and the rate that was refused.
 //!
 //! A note counts for the very host that it was made on, as far as the kernel's release, the
 //! processors, the host's name and the program's version tell. A permission may rest on a note,
@@ -24,11 +24,11 @@ use host::machine::MachineInfo;
 /// The version of a note.
 const FORMAT_VERSION: u32 = 2;
 
-/// How long a probe that carried a rate lets it through: a host is seldom another for weeks, and a
-/// link that it does not hold after all says so.
+/// Validity of a probe that carried a rate: a host seldom changes within weeks, and a link that it
+/// does not hold after all reports that.
 const SEEN_LASTS: Duration = Duration::from_secs(30 * 86_400);
 
-/// How long a refusal is remembered.
+/// Validity of a refusal.
 const REFUSED_LASTS: Duration = Duration::from_secs(3_600);
 
 /// A rate that was refused.
@@ -36,16 +36,16 @@ const REFUSED_LASTS: Duration = Duration::from_secs(3_600);
 pub(super) struct RefusedRate {
     /// The lowest.
     pub(super) rate: Bitrate,
-    /// When first (RFC 3339).
+    /// Time of the first refusal (RFC 3339).
     pub(super) date: String,
 }
 
-/// What is known.
+/// Knowledge about this host.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct KnownCapacity {
-    /// What was seen to be carried.
+    /// Observed capacities.
     pub(super) seen: Vec<ObservedCapacity>,
-    /// What was refused a while ago.
+    /// Rate that was refused within the hour.
     pub(super) refused: Option<RefusedRate>,
 }
 
@@ -57,7 +57,7 @@ impl KnownCapacity {
     }
 }
 
-/// Where it is remembered.
+/// Files of the notes.
 pub(super) struct NoteFiles {
     certificate: PathBuf,
     probe: PathBuf,
@@ -65,7 +65,7 @@ pub(super) struct NoteFiles {
     host: HostIdentity,
 }
 
-/// What tells one host from another.
+/// Properties that distinguish one host from another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct HostIdentity {
     name: String,
@@ -116,8 +116,8 @@ impl NoteFiles {
         }
     }
 
-    /// What is known of this very host. A note that cannot be read is as good as none: the next
-    /// probe makes a new one.
+    /// Reads the notes about this host. A note that cannot be read is ignored: the next probe makes
+    /// a new one.
     pub(super) fn read(&self, now: Timestamp) -> KnownCapacity {
         let certified = CalibrationCertificate::read(&self.certificate)
             .ok()
@@ -146,8 +146,8 @@ impl NoteFiles {
         }
     }
 
-    /// Remembers what was found. A disk that takes no note costs a probe at the next start and
-    /// nothing else.
+    /// Writes the notes. A disk that refuses them costs one probe at the next start and nothing
+    /// else.
     pub(super) fn write(&self, known: &KnownCapacity) {
         let probed = known
             .seen
@@ -176,8 +176,8 @@ impl NoteFiles {
     }
 }
 
-/// Whether a date is no further from now than that; a clock that was set back makes one of the
-/// future.
+/// Tells whether a date is at most this far from now; a date in the future comes from a clock that
+/// was set back.
 fn is_within(span: Duration, date: &str, now: Timestamp) -> bool {
     date.parse::<Timestamp>()
         .is_ok_and(|date| date.duration_until(now).unsigned_abs() <= span)
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_note_counts_for_its_host_and_device_and_for_a_while() {
+    fn note_counts_for_its_host_device_and_period() {
         let folder = tempfile::tempdir().unwrap();
         let notes = NoteFiles::at(folder.path(), DeviceKind::Tun);
         let soon = time("2026-11-21T12:59:00Z");
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_of_this_host_counts_and_one_of_another_does_not() {
+    fn certificate_counts_only_on_its_own_host() {
         let folder = tempfile::tempdir().unwrap();
         let notes = NoteFiles::at(folder.path(), DeviceKind::Tun);
         let now = Timestamp::now();

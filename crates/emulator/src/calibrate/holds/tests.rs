@@ -1,4 +1,4 @@
-//! What a host that carries so much lets through, refuses and advises.
+//! Tests of the rates that a host of a given capacity lets through, refuses and advises.
 
 use std::path::PathBuf;
 
@@ -34,8 +34,8 @@ fn link(rate: &str) -> LinkConfig {
     LinkConfig::symmetric(direction, 1)
 }
 
-/// A host that carries these rates, one probe after the other, the last one for ever; a line
-/// above them lets a little more through than can be kept.
+/// A simulated host that carries these rates, one probe after the other, the last one for all later
+/// probes; a line above them lets through slightly more than can be kept.
 fn host(carries: &[f64]) -> impl FnMut(Bitrate) -> ProbeResult {
     let carries: Vec<Bitrate> = carries.iter().copied().map(gigabits).collect();
     let mut probe = 0;
@@ -61,7 +61,7 @@ fn ask(known: &mut KnownCapacity, asked: &str, carries: &[f64]) -> Result<(), Se
 }
 
 #[test]
-fn a_refusal_names_what_is_kept_and_what_it_names_is_allowed() {
+fn refusal_names_a_setting_that_is_accepted() {
     let mut known = KnownCapacity {
         seen: vec![seen(1.0)],
         refused: None,
@@ -85,7 +85,7 @@ fn one_busy_instant_refuses_nothing() {
 }
 
 #[test]
-fn the_same_question_has_the_same_answer_near_the_limit() {
+fn answer_near_the_limit_is_repeatable() {
     // This host carries 8.8 at one time and 10.5 at another.
     let mut known = KnownCapacity::default();
     assert!(ask(&mut known, "10Gbit", &[8.8]).is_err());
@@ -104,10 +104,10 @@ fn the_same_question_has_the_same_answer_near_the_limit() {
     assert_eq!(ask(&mut known, "10Gbit", &[1.0]), Ok(()));
 }
 
-/// A host that was busy when it was asked first carries the rate as soon as it is idle again,
-/// though not 125 % of it; nobody has to wait for an hour.
+/// A host that was busy at the first request carries the rate as soon as it is idle again, though
+/// not 125 % of it; the user need not wait for an hour.
 #[test]
-fn what_a_busy_host_refused_is_probed_afresh() {
+fn rate_refused_on_a_busy_host_is_reprobed() {
     let mut known = KnownCapacity::default();
     assert!(ask(&mut known, "10Gbit", &[2.0]).is_err());
     assert!(known.refused.is_some());
@@ -124,7 +124,7 @@ fn what_a_busy_host_refused_is_probed_afresh() {
 }
 
 #[test]
-fn a_refused_rate_can_be_forced_and_too_much_memory_cannot() {
+fn refused_rate_can_be_forced_but_memory_cannot() {
     let mut known = KnownCapacity::default();
     let refusal = ask(&mut known, "10Gbit", &[2.0]).unwrap_err();
     let forced = refusal.forced().unwrap();
@@ -143,7 +143,7 @@ fn a_refused_rate_can_be_forced_and_too_much_memory_cannot() {
 }
 
 #[test]
-fn a_running_link_is_judged_by_what_is_known_alone() {
+fn running_link_is_judged_by_known_results_only() {
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path();
     let live = |from: &str, to: &str| check_live(&link(from), &link(to), DeviceKind::Tun, state);
@@ -161,7 +161,7 @@ fn a_running_link_is_judged_by_what_is_known_alone() {
     assert!(text.contains("use --rate 1.5Gbit"), "{text}");
 }
 
-/// A link as its words make it.
+/// Link configuration from its words.
 fn said(words: &str) -> LinkConfig {
     let mut settings = LinkSettings::default();
     for pair in words.split_whitespace().collect::<Vec<_>>().chunks(2) {
@@ -171,7 +171,7 @@ fn said(words: &str) -> LinkConfig {
     settings.resolve().unwrap().config
 }
 
-/// Advice in place of some words, each with the words that it does not replace.
+/// Advice that replaces some words, each with the words that it does not replace.
 fn advised(words: &str, refusal: &str) -> Vec<String> {
     let (_, advice) = refusal
         .split_once("; use ")
@@ -194,7 +194,7 @@ fn advised(words: &str, refusal: &str) -> Vec<String> {
 }
 
 #[test]
-fn what_is_advised_is_not_refused_next() {
+fn advised_setting_is_accepted() {
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path();
     NoteFiles::at(state, DeviceKind::Tun).write(&KnownCapacity {
@@ -253,7 +253,7 @@ fn what_is_advised_is_not_refused_next() {
 }
 
 #[test]
-fn a_recorded_line_is_as_fast_as_it_is_for_a_second() {
+fn recorded_line_is_rated_by_its_best_second() {
     // 200 Mbit/s in one second of ten; the last opportunity and the next first are at once.
     let times = (0..10_000).filter(|at| *at < 1_000 || *at == 9_999);
     let times = times.flat_map(|at| (0..17).map(move |_| format!("{at}\n")));
@@ -287,7 +287,7 @@ fn slow_links_are_never_asked_about() {
 }
 
 #[test]
-fn where_no_device_can_be_made_the_models_are_asked_once() {
+fn models_are_asked_once_without_a_device() {
     let environment = ProgramEnvironment {
         program: PathBuf::from("/nonexistent"),
         arguments: Vec::new(),

@@ -1,4 +1,4 @@
-//! Frames made by hand, through a bridge between two namespaces; as root only.
+//! Tests of a bridge between two namespaces, with handmade frames; as root only.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -17,7 +17,7 @@ use host::kernel;
 use host::packets::interface::in_namespace;
 use host::packets::packet_system::{FrameRing, FrameSender};
 
-/// No frame takes so long, however busy this machine is.
+/// Time limit for a frame, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// Two hosts and the place of the bridge between them.
@@ -30,7 +30,7 @@ struct HostInterface {
 }
 
 impl BridgedHosts {
-    /// `None` where namespaces cannot be made, with the reason on standard error.
+    /// Makes the hosts; `None` where namespaces cannot be made, with the reason on standard error.
     fn new(test: &str) -> Option<Self> {
         if kernel::effective_user() != 0 {
             let _ = writeln!(io::stderr(), "skipped {test}: it needs root");
@@ -141,7 +141,7 @@ fn ip(arguments: &str) {
     );
 }
 
-/// A frame to `to`, of which `rest` begins with tags or the type, at least 60 bytes long.
+/// A frame to `to`, whose `rest` begins with tags or the type, at least 60 bytes long.
 fn frame_to(to: [u8; 6], rest: &[u8], length: usize) -> Bytes {
     let mut frame = to.to_vec();
     frame.extend([2, 0, 0, 0, 0, 0xaa]);
@@ -162,8 +162,8 @@ fn is_answer_of(frame: &[u8], of: u8) -> bool {
 }
 
 #[test]
-fn every_kind_of_frame_passes_untouched_and_in_order() {
-    let Some(hosts) = BridgedHosts::new("every_kind_of_frame_passes_untouched_and_in_order") else {
+fn every_kind_of_frame_passes_unchanged_in_order() {
+    let Some(hosts) = BridgedHosts::new("every_kind_of_frame_passes_unchanged_in_order") else {
         return;
     };
     let somebody = [2, 0, 0, 0, 0, 0xbb];

@@ -1,9 +1,9 @@
-//! The socket at which a link is asked, and how it is found.
+//! Control socket of a link, and the search for links.
 //!
-//! The socket is its owner's alone from its first moment: it is made in a directory that nobody
-//! else may enter, is given mode 0600 and listens there, and only then appears under its name.
-//! A name that is taken by a link that runs is not to be had; one that a killed link has left is,
-//! because nobody listens at it. A link removes only what it has made itself.
+//! Only its owner can use the socket from the first moment on: it is made in a directory that
+//! nobody else may enter, is given mode 0600 and listens there, and only then appears under its
+//! name. The name of a running link is refused; the name of a killed link's socket is free, because
+//! nothing listens on it. A link removes only sockets that it has made itself.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -27,18 +27,18 @@ use host::refused::InvalidRequest;
 const LONGEST_REQUEST: u64 = 64 << 10;
 /// A status has some kilobytes.
 const LONGEST_ANSWER: u64 = 1 << 20;
-/// For a whole exchange.
+/// Time limit for a whole exchange.
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Those who ask at a time.
+/// Greatest number of clients at a time.
 const CLIENTS_MAX: usize = 16;
-/// How often a name may be taken by somebody else between being found free and being taken.
+/// Number of attempts when another process takes a name between the check and its use.
 const ATTEMPTS_MAX: u32 = 5;
 
 /// The socket of a link; dropping it removes the socket.
 #[derive(Debug)]
 pub struct ControlSocket {
     path: PathBuf,
-    /// Which file it is, so that another's under the same name is left alone.
+    /// Identity of its file, so that another link's file under the same name is not removed.
     identity: FileIdentity,
     /// The directory, if it was made for this socket.
     made: Option<PathBuf>,
@@ -77,9 +77,9 @@ impl ControlSocket {
         })
     }
 
-    /// Listens in the first of these directories that takes a socket, under the link's name, or
-    /// its name and number of process where another link has the name; `None` if none does. A
-    /// directory that is not there is made where it would lie.
+    /// Listens in the first of these directories that accepts a socket, under the link's name, or
+    /// under its name and process number where another link has the name; `None` if no directory
+    /// does. A directory that does not exist is created in its place.
     #[must_use]
     pub fn listen_in(
         directories: &[PathBuf],
@@ -132,20 +132,20 @@ impl Drop for ControlSocket {
     }
 }
 
-/// Which file has a name: device and inode.
+/// Identity of a file: device and inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileIdentity(u64, u64);
 
-/// What has the name of a socket.
+/// Holder of a socket's name.
 enum SocketHolder {
     Nothing,
     /// One that can be asked.
     Link,
-    /// One of another user, or one that answers nobody.
+    /// A link of another user, or one that does not answer.
     Others,
-    /// Nobody: its link was killed.
+    /// No process, because its link was killed.
     Nobody(FileIdentity),
-    /// It is no socket.
+    /// Not a socket.
     File,
 }
 
@@ -292,10 +292,11 @@ fn exchange(stream: &UnixStream, link: &ControlledLink) -> io::Result<()> {
     io::copy(&mut stream.take(LONGEST_ANSWER), &mut io::sink()).map(drop)
 }
 
-/// Asks the link that listens at this path. What a killed link has left there is removed.
+/// Sends a request to the link that listens at this path. A killed link's socket is removed.
 ///
 /// # Errors
-/// When none does, when it does not answer, or what it refuses ([`InvalidRequest`]) and why.
+/// Fails when no link listens there, when it does not answer, or when it refuses the request
+/// ([`Refused`]), with the reason.
 pub fn ask(path: &Path, request: &ControlRequest) -> Result<Value> {
     let mut stream = UnixStream::connect(path).map_err(|error| nobody(path, error))?;
     let about = || format!("the link at {} does not answer", path.display());
@@ -319,7 +320,7 @@ pub fn ask(path: &Path, request: &ControlRequest) -> Result<Value> {
     }
 }
 
-/// Why nobody can be asked.
+/// Error for a path at which no link answers.
 fn nobody(path: &Path, error: io::Error) -> Error {
     let place = path.display();
     match holder(path) {
@@ -338,7 +339,7 @@ fn nobody(path: &Path, error: io::Error) -> Error {
     }
 }
 
-/// What begins the names of sockets in their directories.
+/// Prefix of the names of sockets in their directories.
 const PREFIX: &str = "emulate-";
 const SUFFIX: &str = ".sock";
 
@@ -365,7 +366,7 @@ pub struct FoundLinks {
     pub killed: Vec<String>,
 }
 
-/// Looks for links in these directories, and removes what killed ones have left.
+/// Looks for links in these directories, and removes the sockets of killed ones.
 #[must_use]
 pub fn look_for_links(directories: &[PathBuf]) -> FoundLinks {
     let mut found = FoundLinks::default();
@@ -411,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_is_its_owners_alone_and_nothing_else_stays() {
+    fn socket_is_private_and_leaves_nothing_else() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("link.sock");
         let (_listener, made) = bind(&path).unwrap();
@@ -433,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_link_left_is_replaced_and_what_lives_is_not() {
+    fn killed_links_socket_is_replaced_unlike_live_one() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("link.sock");
         let left = left_behind(&path);
@@ -450,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn anothers_socket_of_the_same_name_is_left_alone() {
+    fn another_links_socket_is_kept() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("link.sock");
         let first = left_behind(&path);

@@ -1,4 +1,4 @@
-//! Devices without a kernel behind them.
+//! Tests with devices that have no kernel behind them.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::mpsc;
@@ -17,18 +17,18 @@ use crate::link::record::{LinkRecord, RecordSink};
 use crate::link::system::ThreadWaker;
 use host::packets::device::{LinkDevice, ReceivedPacket};
 
-/// Much longer than the clock's steps, and than what a test may take off or add.
+/// Duration of a read, much longer than the clock's steps and than a test's own delays.
 const READING: Duration = Duration::from_millis(30);
 
-/// What a device says of a packet's arrival.
+/// Arrival timestamp that a test device reports.
 #[derive(Clone, Copy, Debug)]
 enum ArrivalStamp {
-    /// Before it was read, in truth.
+    /// The stamp is correct: before the packet was read.
     Exact,
     /// While it was read.
     Within,
     None,
-    /// By a clock that is ahead.
+    /// The stamp is from a clock that is ahead.
     Ahead,
 }
 
@@ -36,7 +36,7 @@ enum ArrivalStamp {
 struct SlowDevice {
     waiting: ThreadWaker,
     stamp: Option<ArrivalStamp>,
-    /// Says when the packet came, and when it had been read.
+    /// Channel for the time at which the packet came and the time at which it had been read.
     read: mpsc::Sender<[Instant; 2]>,
 }
 
@@ -128,7 +128,7 @@ impl LinkDevice for DeletedDevice {
     }
 }
 
-/// What is recorded of a packet of `length` that came at once when both devices are deleted.
+/// Outcomes recorded for a packet of `length` bytes that came just as both devices were deleted.
 fn records_of_a_deleted_link(forward: DirectionConfig, length: usize) -> Vec<PacketOutcome> {
     let devices = [(); 2].map(|()| {
         let deleted = ThreadWaker::new().unwrap();
@@ -154,7 +154,7 @@ fn records_of_a_deleted_link(forward: DirectionConfig, length: usize) -> Vec<Pac
 }
 
 #[test]
-fn a_link_that_a_device_ends_has_a_record_of_what_it_held() {
+fn deleted_device_leaves_records_of_held_packets() {
     let forward = DirectionConfig {
         delay: Duration::from_secs(60),
         ..DirectionConfig::default()
@@ -167,7 +167,7 @@ fn a_link_that_a_device_ends_has_a_record_of_what_it_held() {
 }
 
 #[test]
-fn a_loss_within_the_last_hour_is_recorded_though_it_would_have_arrived_later() {
+fn late_loss_is_recorded_within_the_last_hour() {
     // It leaves the line 20 s before the hour is over.
     let rate = Bitrate::from_bits_per_second(2);
     let forward = DirectionConfig {
@@ -183,7 +183,8 @@ fn a_loss_within_the_last_hour_is_recorded_though_it_would_have_arrived_later() 
     );
 }
 
-/// When the model was told that the packet came; when it came, and when it had been read.
+/// Arrival time of the packet in the model, its true arrival time, and the time at which it had
+/// been read.
 fn arrival(stamp: ArrivalStamp) -> (Time, Time, Time) {
     let start = Instant::now();
     let (read, has_read) = mpsc::channel();
@@ -222,7 +223,7 @@ fn arrival(stamp: ArrivalStamp) -> (Time, Time, Time) {
 }
 
 #[test]
-fn a_stamped_packet_arrives_when_its_stamp_says_however_long_the_reading_takes() {
+fn stamped_packet_arrives_at_its_stamp() {
     for stamp in [ArrivalStamp::Exact, ArrivalStamp::Within] {
         let (arrived, came, read) = arrival(stamp);
         assert_eq!(arrived, came, "{stamp:?}");
@@ -231,13 +232,13 @@ fn a_stamped_packet_arrives_when_its_stamp_says_however_long_the_reading_takes()
 }
 
 #[test]
-fn a_packet_without_a_stamp_arrives_when_it_has_been_read() {
+fn unstamped_packet_arrives_when_it_was_read() {
     let (arrived, _, read) = arrival(ArrivalStamp::None);
     assert!(arrived >= read);
 }
 
 #[test]
-fn no_stamp_makes_a_packet_come_after_it_was_there() {
+fn stamp_never_delays_a_packet() {
     let (arrived, came, _) = arrival(ArrivalStamp::Ahead);
     assert!(arrived < came);
 }

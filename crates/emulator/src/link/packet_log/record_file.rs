@@ -1,4 +1,5 @@
-//! A file that knows which records it holds whole, also when its disk fills up in the middle of one.
+//! A file that knows which records are complete in it, even when its disk fills up in the middle of
+//! one.
 //!
 //! ```text
 //!   bytes ──► buffer, with the end of each part ──write_out──► file
@@ -8,7 +9,7 @@
 
 use std::io::{self, Write};
 
-/// When the buffer is to be written out: some 4,000 rows, or 170 packets of full size with their
+/// Buffer size at which it is written out: some 4,000 rows, or 170 full-size packets with their
 /// comments.
 const BUFFER_FULL: usize = 1 << 18;
 
@@ -19,18 +20,18 @@ pub(super) struct RecordFile<W> {
     buffer: Vec<u8>,
     /// The ends of the parts in the buffer.
     ends: Vec<PartEnd>,
-    /// What the file holds, up to the buffer's beginning.
+    /// Length of the file, up to the buffer's beginning.
     length: u64,
 }
 
-/// Where a part ends.
+/// End of a part.
 #[derive(Clone, Copy, Debug)]
 struct PartEnd {
     at: usize,
     is_record: bool,
 }
 
-/// What came of writing a buffer out.
+/// Outcome of writing out a buffer.
 #[derive(Debug)]
 pub(super) struct WriteOutcome {
     /// Records that are whole in the file since the last time.
@@ -59,22 +60,22 @@ impl<W: Write> RecordFile<W> {
         }
     }
 
-    /// What the file is written to.
+    /// The underlying file.
     pub(super) fn out(&self) -> &W {
         &self.out
     }
 
-    /// What was written since the last part is a record.
+    /// Ends a record: all bytes since the last part belong to it.
     pub(super) fn end_record(&mut self) {
         self.end(true);
     }
 
-    /// What was written since the last part belongs to no record.
+    /// Ends a part that belongs to no record.
     pub(super) fn end_part(&mut self) {
         self.end(false);
     }
 
-    /// Whether the buffer is to be written out.
+    /// Tells whether the buffer must be written out.
     pub(super) fn is_full(&self) -> bool {
         self.buffer.len() >= BUFFER_FULL
     }
@@ -134,7 +135,7 @@ impl<W> Write for RecordFile<W> {
 mod tests {
     use super::*;
 
-    /// A disk with so much room, which takes at most seven bytes at once.
+    /// A disk of limited size, which accepts at most seven bytes at once.
     struct LimitedDisk {
         room: usize,
         content: Vec<u8>,
@@ -156,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_counts_as_written_where_its_last_byte_is_in_the_file() {
+    fn record_counts_once_its_last_byte_is_written() {
         for room in 0..60 {
             let mut file = RecordFile::new(LimitedDisk {
                 room,

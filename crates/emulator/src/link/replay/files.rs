@@ -1,9 +1,9 @@
-//! The files that a log's settings came from, found again.
+//! Search for the files that a log's settings came from.
 //!
-//! A log may come from a stranger, so it names nothing that would be read for its sake: what a
-//! setting names must be among the files whose hash is in the log, must lie beside the log or
-//! where it lay, must be an ordinary file of bounded length, and must still have that hash. Only
-//! then is it read for what it says; until then no word of it can end up in a message.
+//! A log may come from a stranger, so it must not cause arbitrary files to be read: a file that a
+//! setting names must be among the files whose hash is in the log, must lie beside the log or at
+//! its original path, must be an ordinary file of bounded length, and must still have that hash.
+//! Only then is its content parsed; before that none of it can appear in a message.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -17,26 +17,26 @@ use anyhow::{Context, Result, anyhow, bail};
 use super::super::packet_log::SettingsRow;
 use super::super::settings::{LinkSettings, SettingKey, SettingName, UsedFile};
 
-/// As much as a setting's file may have.
+/// Greatest length of a setting's file.
 const LONGEST_FILE: u64 = 512 << 20;
 
-/// As much as all changes of settings may read, one after the other: a trace takes twice its length
-/// in memory, for each change anew.
+/// Greatest number of bytes that all changes of settings may read together: a trace takes twice its
+/// length in memory, for each change again.
 const READ_MAX: u64 = 1 << 30;
 
-/// What a word begins with that names a file of losses.
+/// Prefix of a word that names a file of losses.
 const LIST_FILE: &str = "list:@";
 
-/// Files found so far.
+/// Files that were found so far.
 pub(super) struct ReplayFiles {
-    /// Where the log lies.
+    /// Directory of the log.
     folder: PathBuf,
     found: HashMap<(PathBuf, String), File>,
     read: u64,
 }
 
 impl ReplayFiles {
-    /// For the log in this file.
+    /// File search for the log in this file.
     pub(super) fn for_log(log: &Path) -> Self {
         Self {
             folder: log.parent().unwrap_or(Path::new("")).to_owned(),
@@ -45,11 +45,11 @@ impl ReplayFiles {
         }
     }
 
-    /// The row's settings, with the names of files that were found and compared in place of those
-    /// that the log has.
+    /// The row's settings, with the names of the found and verified files in place of those in the
+    /// log.
     ///
     /// # Errors
-    /// When a file is named that is not there, or is not what it was.
+    /// Fails when a named file does not exist, or has changed.
     pub(super) fn settings(&mut self, row: &SettingsRow) -> Result<LinkSettings> {
         let mut settings = LinkSettings::default();
         for (name, word) in row.settings.named() {
@@ -89,7 +89,7 @@ impl ReplayFiles {
     }
 }
 
-/// The file that a word names.
+/// File name in a word.
 fn named_file<'w>(name: &str, word: &'w str) -> Option<&'w str> {
     let name: SettingName = name.parse().ok()?;
     match name.key {

@@ -1,5 +1,5 @@
-//! Reading a packet log, which may be cut off, damaged, or a stranger's: every line and every number
-//! of things is bounded, and what is wrong is said with its line.
+//! Reader of a packet log, which may be truncated, damaged, or a stranger's: the length of every
+//! line and the number of all entries are limited, and errors name the line.
 
 use std::io::{BufRead, Read, Write};
 
@@ -22,10 +22,10 @@ const CHANGES_MAX: usize = 10_000;
 /// The longest line: settings with lists of lost packets in them.
 const LINE_MAX: usize = 1 << 20;
 
-/// The longest row has four numbers of 20 digits and the longest words.
+/// Greatest length of a row: four numbers of 20 digits and the longest words.
 const ROW_MAX: usize = 160;
 
-/// As much as a message repeats of what it found.
+/// Greatest number of characters of the log that a message repeats.
 const SHOWN_MAX: usize = 60;
 
 /// The longest IP packet behind a header of Ethernet and two tags.
@@ -38,10 +38,10 @@ const TIME_MAX_NS: u64 = 10 * 366 * 86_400 * 1_000_000_000;
 #[derive(Debug)]
 pub(super) struct ReplayLog {
     pub(super) framing: LinkFraming,
-    /// The first is what the link was started with.
+    /// Changes of settings; the first row has the settings at the start.
     pub(super) changes: Vec<SettingsRow>,
     pub(super) rows: [Vec<LogRow>; 2],
-    /// What its last line says.
+    /// Report in its last line.
     pub(super) end: Option<LogReport>,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct LogRow {
     pub(super) fate: LoggedFate,
 }
 
-/// What and how, as places among [`FATES`] and [`FLAGS`].
+/// Fate and flags of a packet, as indices into [`FATES`] and [`FLAGS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct LoggedFate {
     what: u8,
@@ -124,8 +124,8 @@ impl ReplayLog {
         Ok(log)
     }
 
-    /// Whether no row is missing, as far as the log itself tells: it has its end, whose numbers are
-    /// right and which knows of no record that was lost. Says what is missing.
+    /// Text about missing rows, as far as the log itself tells. `None` if it has an end whose
+    /// numbers are right and that reports no lost record.
     pub(super) fn missing(&self) -> Option<String> {
         let rows = self.rows.iter().map(Vec::len).sum::<usize>() as u64;
         match &self.end {
@@ -142,7 +142,7 @@ impl ReplayLog {
         }
     }
 
-    /// The same log, as far as it was understood, with nothing but what a replay needs.
+    /// Writes the log again, as far as it was understood, with only the parts that a replay needs.
     pub(super) fn write(&self, out: &mut impl Write) -> Result<()> {
         writeln!(out, "{MAGIC}")?;
         writeln!(out, "# framing: {}", framing_name(self.framing))?;

@@ -1,4 +1,4 @@
-//! Links in virtual time, their logs, and what a replay makes of those.
+//! Tests of links in virtual time, their logs, and the replay of those.
 
 use std::fs;
 use std::time::{Duration, SystemTime};
@@ -31,7 +31,7 @@ fn hand_out(link: &mut Link, sink: &mut dyn RecordSink) {
     }
 }
 
-/// What is held then is held for good: a minute after the last packet came.
+/// Time after which every packet counts as held for good: a minute after the last packet came.
 const END: Time = Time::from_nanos(62_000_000_000);
 
 /// Writes rows alone.
@@ -120,7 +120,7 @@ const EVERYTHING: [(&str, &str); 12] = [
 ];
 
 #[test]
-fn every_fate_is_had_again_through_a_change_of_settings() {
+fn every_fate_is_replayed_across_settings_changes() {
     let directory = tempfile::tempdir().unwrap();
     let csv = directory.path().join("log.csv");
     let changes = [("rate", "5Mbit"), ("loss", "none"), ("delay-back", "1ms")];
@@ -149,7 +149,7 @@ fn every_fate_is_had_again_through_a_change_of_settings() {
 }
 
 #[test]
-fn a_loss_at_the_lines_end_that_is_the_last_event_is_had_again() {
+fn loss_as_last_event_is_replayed() {
     let directory = tempfile::tempdir().unwrap();
     let csv = directory.path().join("log.csv");
     let words = [
@@ -247,7 +247,7 @@ fn a_log_that_lacks_something_is_not_whole() {
 }
 
 #[test]
-fn what_a_line_that_stands_still_holds_is_in_the_log_and_had_again() {
+fn packets_held_by_a_stopped_line_are_replayed() {
     let directory = tempfile::tempdir().unwrap();
     let csv = directory.path().join("log.csv");
     // Those that wait push out others, which has its reason in the log only if they are in it.
@@ -275,7 +275,7 @@ fn what_a_line_that_stands_still_holds_is_in_the_log_and_had_again() {
 }
 
 #[test]
-fn recorded_lines_and_outages_are_had_again_from_the_same_files_only() {
+fn traces_and_outages_replay_from_the_same_files() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     fs::write(path("trace"), "0\n1\n1\n3\n4\n").unwrap();
@@ -317,7 +317,7 @@ fn refusal(path: &Path, text: &str) -> String {
 }
 
 #[test]
-fn what_is_no_log_is_refused() {
+fn file_that_is_no_log_is_refused() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("log.csv");
     let refused = |text: &str| refusal(&path, text);
@@ -368,7 +368,7 @@ fn a_log_without_limits_ends_at_one() {
 }
 
 #[test]
-fn a_log_names_no_file_that_is_read_for_its_sake() {
+fn log_cannot_name_an_arbitrary_file_to_read() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     let log = path("log.csv");
@@ -417,7 +417,7 @@ fn a_log_names_no_file_that_is_read_for_its_sake() {
 }
 
 #[test]
-fn a_log_can_be_carried_elsewhere_with_its_files() {
+fn log_can_be_moved_with_its_files() {
     let directory = tempfile::tempdir().unwrap();
     let (there, here) = (
         directory.path().join("there"),
@@ -444,7 +444,7 @@ fn a_log_can_be_carried_elsewhere_with_its_files() {
 }
 
 #[test]
-fn a_log_that_was_cut_off_is_replayed_up_to_there() {
+fn truncated_log_is_replayed_up_to_its_end() {
     let directory = tempfile::tempdir().unwrap();
     let csv = directory.path().join("log.csv");
     let words = [
@@ -465,7 +465,7 @@ fn a_log_that_was_cut_off_is_replayed_up_to_there() {
 }
 
 #[test]
-fn what_the_host_left_in_the_model_is_not_compared() {
+fn packets_the_host_left_behind_are_not_compared() {
     let directory = tempfile::tempdir().unwrap();
     let csv = directory.path().join("log.csv");
     run_logged(&csv, &EVERYTHING, &[]);
@@ -497,7 +497,7 @@ fn what_the_host_left_in_the_model_is_not_compared() {
 
 /// Every fate that the writer knows, the reader knows.
 #[test]
-fn what_is_written_can_be_read() {
+fn written_log_can_be_read() {
     let mut text = head("", "");
     for (index, what) in FATES.iter().enumerate() {
         let can_have = |flags: &&&str| match *what {
@@ -531,9 +531,9 @@ fn a_capture_is_written_beside_the_rows() {
     assert!(length > written.records * 60, "{length} bytes");
 }
 
-/// The writer writes into a pipe that nobody reads until the link has ended.
+/// The writer writes into a pipe that nothing reads until the link has ended.
 #[test]
-fn a_change_of_settings_outlives_a_writer_that_stands_still() {
+fn settings_change_survives_a_stalled_writer() {
     const PACKETS: u64 = 60_000;
     const CHANGES: u64 = 200;
     let directory = tempfile::tempdir().unwrap();
@@ -602,7 +602,7 @@ fn a_change_of_settings_outlives_a_writer_that_stands_still() {
 }
 
 #[test]
-fn more_changes_than_the_writer_follows_are_refused_and_none_is_lost() {
+fn changes_beyond_the_writers_limit_are_refused() {
     let directory = tempfile::tempdir().unwrap();
     let csv = directory.path().join("log.csv");
     let files = LogFiles {
@@ -637,7 +637,7 @@ fn more_changes_than_the_writer_follows_are_refused_and_none_is_lost() {
 }
 
 #[test]
-fn a_full_disk_ends_one_file_and_neither_the_other_nor_the_link() {
+fn full_disk_ends_only_its_own_file() {
     let directory = tempfile::tempdir().unwrap();
     let csv = directory.path().join("log.csv");
     let files = LogFiles {

@@ -1,7 +1,7 @@
-//! A file of settings: TOML with `preset` and `seed` on top, and the words of [`SettingKey`] under
-//! `[forward]` and `[back]`. What is not under `[back]` is as it is forward.
+//! Settings file: TOML with `preset` and `seed` at the top, and the words of [`Key`] under
+//! `[forward]` and `[back]`. A setting that is not under `[back]` is the same as forward.
 //!
-//! [`SettingKey`]: super::SettingKey
+//! [`Key`]: super::SettingKey
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! What a link is told, in the words that people write: flags, a file, a preset, the control socket.
+//! Settings of a link in text form: flags, a file, a preset, the control socket.
 //!
 //! A [`LinkSettings`] is a set of named words, `rate` → `10Mbit` and so on ([`SettingKey`] lists the names).
 //! Each has a twin for the way back, `rate-back`, which is the same as forward unless it is given.
@@ -40,10 +40,10 @@ use words::{
 
 use super::presets;
 
-/// The seed of a link that is given none.
+/// Default seed of a link.
 pub const DEFAULT_SEED: u64 = 1;
 
-/// What can be set, each way for itself.
+/// Name of a setting, without its direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SettingKey {
     /// The line's rate.
@@ -52,19 +52,19 @@ pub enum SettingKey {
     Overhead,
     /// The propagation delay.
     Delay,
-    /// How it varies.
+    /// Variation of the delay.
     Jitter,
-    /// Which packets are lost.
+    /// Lost packets.
     Loss,
-    /// Which arrive twice.
+    /// Duplicated packets.
     Duplicate,
-    /// Which arrive with a bit flipped.
+    /// Packets with a flipped bit.
     Corrupt,
-    /// Which arrive late.
+    /// Packets that arrive late.
     Reorder,
     /// The queue's limits.
     Queue,
-    /// Who is dropped from it.
+    /// Queue discipline.
     Aqm,
     /// A token bucket in place of a rate.
     Shaper,
@@ -125,7 +125,7 @@ impl SettingKey {
         }
     }
 
-    /// What its value is called in a help text.
+    /// Name of its value in a help text.
     #[must_use]
     pub fn value_name(self) -> &'static str {
         match self {
@@ -144,7 +144,7 @@ impl SettingKey {
         }
     }
 
-    /// What it does, in a line.
+    /// Description in one line.
     #[must_use]
     pub fn help(self) -> &'static str {
         match self {
@@ -192,7 +192,7 @@ impl SettingKey {
         }
     }
 
-    /// Whether it says what the line is; only one such can hold.
+    /// Tells whether it defines the line; only one such setting can apply.
     fn is_line(self) -> bool {
         matches!(
             self,
@@ -224,13 +224,13 @@ impl SettingKey {
     }
 }
 
-/// The word for the queue that a link has when none is named.
+/// Word for the default queue.
 pub(super) const QUEUE_DEFAULT: &str = "default";
 
-/// Which way a word counts for.
+/// Direction that a setting applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SettingDirection {
-    /// From A to B, and back unless the twin is named, by whatever it may be.
+    /// From A to B, and also back unless the back setting is given.
     Forward,
     /// From B to A.
     Back,
@@ -239,9 +239,9 @@ pub enum SettingDirection {
 /// The name of a setting: `rate`, `rate-back`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SettingName {
-    /// What.
+    /// The setting.
     pub key: SettingKey,
-    /// Which way.
+    /// The direction.
     pub way: SettingDirection,
 }
 
@@ -310,7 +310,7 @@ const PRESET: &str = "preset";
 const SEED: &str = "seed";
 
 impl LinkSettings {
-    /// Whether nothing is named.
+    /// Tells whether no setting is named.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == LinkSettings::default()
@@ -348,10 +348,10 @@ impl LinkSettings {
         }
     }
 
-    /// Names the preset that lies below the words.
+    /// Sets the preset below the words.
     ///
     /// # Errors
-    /// When there is no such preset.
+    /// Fails when there is no such preset.
     pub fn set_preset(&mut self, name: &str) -> Result<()> {
         if name != NONE {
             presets::find(name)?;
@@ -360,34 +360,34 @@ impl LinkSettings {
         Ok(())
     }
 
-    /// Names the seed of all chance.
+    /// Sets the seed of all random numbers.
     pub fn set_seed(&mut self, seed: u64) {
         self.seed = Some(seed);
     }
 
-    /// The seed of all chance.
+    /// Seed of all random numbers.
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.seed.unwrap_or(DEFAULT_SEED)
     }
 
-    /// The preset below the words.
+    /// Preset below the words.
     #[must_use]
     pub fn preset(&self) -> Option<&str> {
         self.preset.as_deref().filter(|preset| *preset != NONE)
     }
 
-    /// What was written for one setting.
+    /// Text of one setting.
     #[must_use]
     pub fn get(&self, name: SettingName) -> Option<&str> {
         self.words.get(&name).map(String::as_str)
     }
 
-    /// Reads a file of settings, TOML with `[forward]` and `[back]`; names of files in it count
-    /// from where it lies.
+    /// Reads a settings file, TOML with `[forward]` and `[back]`; file names in it are relative to
+    /// its directory.
     ///
     /// # Errors
-    /// When it cannot be read, or what is wrong in it.
+    /// Fails when the file cannot be read, or has an error.
     pub fn from_file(path: &Path) -> Result<Self> {
         file::read(path)
     }
@@ -409,8 +409,8 @@ impl LinkSettings {
         self.words.extend(over.words);
     }
 
-    /// Lays other settings over those of a link that runs. A preset among them is the whole link:
-    /// what was named before it counts no more. The seed is the link's.
+    /// Applies other settings over those of a running link. A preset among them replaces the whole
+    /// link: earlier settings no longer count. The seed stays the link's.
     pub fn change(&mut self, over: LinkSettings) {
         if over.preset.is_some() {
             *self = Self {
@@ -455,17 +455,17 @@ impl LinkSettings {
     /// Makes the configuration of a link.
     ///
     /// # Errors
-    /// When words contradict each other, when a file cannot be read, or when the models do not
-    /// hold what is asked for; with the nearest thing that would work.
+    /// Fails when words contradict each other, when a file cannot be read, or when the models
+    /// cannot use a setting; names the nearest accepted one.
     pub fn resolve(&self) -> Result<ResolvedSettings> {
         resolve::resolve(self)
     }
 
-    /// All that one way of a link is set to thereby, in words; `config` is what these settings
-    /// resolve to.
+    /// All resulting settings of one direction, in words; `config` is the configuration that these
+    /// settings resolve to.
     ///
     /// # Errors
-    /// When the settings contradict themselves.
+    /// Fails when the settings contradict themselves.
     pub fn in_force(
         &self,
         way: SettingDirection,
@@ -474,7 +474,7 @@ impl LinkSettings {
         resolve::in_force(self, way, config)
     }
 
-    /// All that is named, in a fixed order.
+    /// All named settings, in a fixed order.
     pub fn named(&self) -> impl Iterator<Item = (String, String)> + '_ {
         let preset = self
             .preset

@@ -1,5 +1,5 @@
-//! From words to the core's configuration: presets below, twins for the way back, files opened,
-//! the default queue computed, contradictions refused.
+//! Resolution of words into the core's configuration: presets, defaults for the back direction,
+//! files, the default queue, and contradictions.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -39,7 +39,7 @@ const LONGEST_FILE: u64 = 512 << 20;
 /// Settings, ready for the models.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResolvedSettings {
-    /// What the link is set to.
+    /// Configuration of the link.
     pub config: LinkConfig,
     /// The files that it came from, so that a log can say whether they are still the same.
     pub files: Vec<UsedFile>,
@@ -48,7 +48,7 @@ pub struct ResolvedSettings {
 /// A file that settings came from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UsedFile {
-    /// Where it was.
+    /// Path of the file.
     pub path: PathBuf,
     /// The BLAKE3 of its content, hexadecimal.
     pub blake3: String,
@@ -75,7 +75,7 @@ pub(super) fn resolve(settings: &LinkSettings) -> Result<ResolvedSettings> {
     })
 }
 
-/// The preset's words with the named ones laid over them.
+/// The preset's words, overridden by the named ones.
 fn over_preset(settings: &LinkSettings) -> Result<LinkSettings> {
     let mut all = match settings.preset() {
         Some(name) => presets::find(name)?.settings(),
@@ -85,7 +85,7 @@ fn over_preset(settings: &LinkSettings) -> Result<LinkSettings> {
     Ok(all)
 }
 
-/// Words, seen from one way: those that name it, and else those forward.
+/// Words that apply to one direction: those that name it, and otherwise the forward ones.
 struct DirectionWords<'a> {
     settings: &'a LinkSettings,
     way: SettingDirection,
@@ -96,12 +96,12 @@ impl<'a> DirectionWords<'a> {
         Self { settings, way }
     }
 
-    /// The word that counts, and the name it was given under.
+    /// The word that applies, and the name it was given under.
     fn find(&self, key: SettingKey) -> Option<(SettingName, &'a str)> {
         self.find_all(&[key]).into_iter().next()
     }
 
-    /// What says what the line is.
+    /// Setting that defines the line.
     fn find_line(&self) -> Result<Option<(SettingName, &'a str)>> {
         match self.find_all(&[SettingKey::Rate, SettingKey::Shaper, SettingKey::Trace])[..] {
             [] => Ok(None),
@@ -248,8 +248,8 @@ impl DirectionDraft {
     }
 }
 
-/// Rate times round trip, which lets one TCP connection keep the line full; by the highest rate
-/// where it changes.
+/// Default queue: rate times round trip, which lets one TCP connection keep the line full; by the
+/// highest rate where it changes.
 pub(crate) fn default_queue(config: &DirectionConfig, round_trip: Duration) -> ByteCount {
     let scheduled = config
         .schedule
@@ -393,7 +393,7 @@ impl OutageList {
 }
 
 impl OutagePeriod {
-    /// What is otherwise from its beginning, and from its end.
+    /// Changes at its beginning and at its end.
     fn changes(&self, config: &DirectionConfig) -> Result<(SettingsChange, SettingsChange)> {
         if !self.hold {
             let loss = |loss| SettingsChange {
@@ -421,7 +421,7 @@ enum LineRecording {
     Rates(Arc<LinkSchedule>, Bitrate),
 }
 
-/// Reads a file of at most so many bytes. What has no length, a device or a pipe, may never end.
+/// Reads a file of at most so many bytes. A device or a pipe has no length and may never end.
 pub(super) fn bounded(path: &Path, longest: u64) -> Result<Vec<u8>> {
     let mut content = Vec::new();
     let mut file = fs::File::open(path)?.take(longest + 1);
@@ -432,7 +432,7 @@ pub(super) fn bounded(path: &Path, longest: u64) -> Result<Vec<u8>> {
     Ok(content)
 }
 
-/// The files read so far, each once.
+/// Files read so far, each once.
 #[derive(Default)]
 struct OpenedFiles {
     used: Vec<UsedFile>,
@@ -495,7 +495,7 @@ impl OpenedFiles {
     }
 }
 
-/// What a direction is set to, all of it, in words; files by the words that named them.
+/// Describes all settings of a direction in words; a file is described by the word that named it.
 #[must_use]
 pub fn described(config: &DirectionConfig) -> Vec<(&'static str, String)> {
     let mut words = Vec::new();
@@ -552,8 +552,8 @@ pub fn described(config: &DirectionConfig) -> Vec<(&'static str, String)> {
     words
 }
 
-/// The same, with the words that were written where the configuration alone has forgotten them:
-/// names of files, outages, lists.
+/// All resulting settings, with the original words where the configuration alone has lost them:
+/// file names, outages, lists.
 pub(super) fn in_force(
     settings: &LinkSettings,
     way: SettingDirection,
@@ -622,7 +622,7 @@ fn loss_words(loss: &LossModel) -> String {
     }
 }
 
-/// The rate and the mean run, where the four numbers are no more than that.
+/// Rate and mean run, where the four numbers can be expressed by them.
 fn bursts(states: &GilbertElliott) -> Option<LossSetting> {
     const DIGITS: f64 = 1e9;
     let rounded = |number: f64| (number * DIGITS).round() / DIGITS;

@@ -1,4 +1,4 @@
-//! What settings accept, refuse, and mean.
+//! Tests of the settings that are accepted, of those that are refused, and of their meaning.
 
 use std::fs;
 
@@ -102,7 +102,7 @@ fn every_word_reads_back_as_it_was_written() {
 }
 
 #[test]
-fn a_word_that_cannot_be_is_refused_with_what_can() {
+fn invalid_word_is_refused_with_the_valid_ones() {
     let mut wrong = Vec::new();
     for (name, value, hint) in [
         ("rate", "0", "no limit"),
@@ -169,7 +169,7 @@ fn a_word_that_cannot_be_is_refused_with_what_can() {
 }
 
 #[test]
-fn what_is_not_named_for_the_way_back_is_as_forward() {
+fn back_direction_defaults_to_forward() {
     let link = resolved(&[("rate", "10Mbit"), ("delay", "5ms"), ("delay-back", "7ms")]);
     assert_eq!(rate(&link.back), Some(10_000_000));
     assert_eq!(link.forward.delay.as_millis(), 5);
@@ -258,7 +258,7 @@ fn laying_words_over_others_replaces_only_those() {
 }
 
 #[test]
-fn a_preset_for_a_running_link_is_the_whole_link() {
+fn preset_replaces_all_settings_of_running_link() {
     let started = settings(&[("rate", "64kbit"), ("delay-back", "3ms"), ("seed", "7")]);
     let changed = |over: &[(&str, &str)]| {
         let mut running = started.clone();
@@ -411,7 +411,7 @@ fn the_parts_mean_what_the_models_call_them() {
 }
 
 #[test]
-fn losses_in_bursts_are_described_as_they_were_asked_for() {
+fn burst_losses_are_described_as_configured() {
     for loss in ["2%,burst=3", "0.05%,burst=5", "10%,burst=1.5"] {
         let link = resolved(&[("loss", loss)]);
         assert!(described(&link.forward).contains(&("loss", loss.to_owned())));
@@ -421,7 +421,7 @@ fn losses_in_bursts_are_described_as_they_were_asked_for() {
     assert!(described(&link.forward).contains(&("loss", states.to_owned())));
 }
 
-/// One word of what is in force forward and back.
+/// One word of the settings in force, forward and back.
 fn in_force(words: &[(&str, &str)], key: SettingKey) -> [Option<String>; 2] {
     let mut settings = LinkSettings::default();
     for (name, word) in words {
@@ -440,7 +440,7 @@ fn in_force(words: &[(&str, &str)], key: SettingKey) -> [Option<String>; 2] {
 }
 
 #[test]
-fn what_is_in_force_repeats_the_words_that_the_models_forget() {
+fn settings_in_force_keep_the_original_words() {
     let both = |word: &str| [Some(word.to_owned()), Some(word.to_owned())];
     let outage = "at=10s,for=5s,every=60s";
     assert_eq!(
@@ -499,7 +499,7 @@ fn negative_values_are_named_as_such() {
 }
 
 #[test]
-fn whatever_is_written_is_read_or_refused() {
+fn written_settings_are_read_or_refused() {
     const PIECES: [&str; 48] = [
         "0",
         "1",

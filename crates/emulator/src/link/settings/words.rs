@@ -1,9 +1,8 @@
-//! The words of single settings: how `1%,burst=5` or `codel:ecn` is read and written.
+//! Text form of single settings: parser and writer of words such as `1%,burst=5` or `codel:ecn`.
 //!
-//! Each setting is a type of [`emulate`]'s configuration; [`SettingValue`] reads it from what people
-//! write and writes it so that it reads back equal. A refusal says what is wrong and shows the
-//! nearest thing that is right. Nothing here opens a file: a setting that lies in one is a
-//! [`FileSource`], which `resolve.rs` reads.
+//! Each setting is a type of [`emulate`]'s configuration; [`SettingValue`] parses it and writes it
+//! so that it reads back equal. A refusal names the error and shows the nearest correct form. No
+//! file is opened here: a setting in a file is a [`FileSource`], which `resolve.rs` reads.
 
 use std::fmt::Display;
 use std::path::PathBuf;
@@ -17,15 +16,15 @@ use emulate::{
 };
 use vocab::{Bitrate, ByteCount, Probability, format_duration, parse_duration};
 
-/// What stands for "not set" in any setting.
+/// Text for "not set" in any setting.
 pub(super) const NONE: &str = "none";
 
 /// A setting as people write it.
 pub(super) trait SettingValue: Sized {
-    /// Reads it.
+    /// Parses it.
     ///
     /// # Errors
-    /// What is wrong and how to write it instead.
+    /// Names the error and the correct form.
     fn read(text: &str) -> Result<Self>;
 
     /// Writes it so that [`SettingValue::read`] gives the same again.
@@ -216,7 +215,7 @@ const PARETO_SHAPE: f64 = 3.0;
 /// One packet in forty is later than seven times the median.
 const LOG_NORMAL_SIGMA: f64 = 1.0;
 
-/// Reads `1%,5ms`: which share is late, and by how much.
+/// Text form `1%,5ms`: the share of late packets, and their additional delay.
 impl SettingValue for ReorderingConfig {
     fn read(text: &str) -> Result<Self> {
         let (probability, late_by) = text.split_once(',').ok_or_else(|| {
@@ -233,7 +232,7 @@ impl SettingValue for ReorderingConfig {
     }
 }
 
-/// Who is dropped, before the line's rate is known, which RED counts time by.
+/// Queue discipline, before the line's rate is known, from which RED computes times.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum AqmSetting {
     /// All but RED, ready as it is.
@@ -349,7 +348,7 @@ impl SettingValue for AqmSetting {
 
 const RED_FORM: &str = "red:min=30kB,max=90kB,p=10%";
 
-/// A token bucket as it is written; what its second bucket holds may follow from the overhead.
+/// A token bucket in text form; the size of its second bucket may depend on the overhead.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct BucketSetting {
     pub(super) rate: Bitrate,
@@ -402,9 +401,9 @@ pub(super) enum LossSetting {
     },
     /// The four numbers of Gilbert and Elliott.
     States(GilbertElliott),
-    /// By number.
+    /// Losses by packet number.
     List(NumberList),
-    /// By number, in a file.
+    /// Losses by packet number, in a file.
     ListFile(PathBuf),
 }
 
@@ -471,7 +470,8 @@ pub(super) struct NumberList {
     pub(super) period: Option<u64>,
 }
 
-/// What a list may name: enough for each second packet of ten million, 80 MB of memory.
+/// Greatest number of packets in a loss list: enough for every second packet of ten million, 80 MB
+/// of memory.
 const LISTED_MAX: usize = 10_000_000;
 
 /// Reads `3,7,10-12/100`; white space and lines separate as commas do, `#` begins a comment.
@@ -544,7 +544,7 @@ pub(super) struct OutagePeriod {
     pub(super) at: Duration,
     pub(super) lasts: Duration,
     pub(super) every: Option<Duration>,
-    /// Whether packets wait for its end, instead of being lost.
+    /// Set if packets wait for the end of the outage instead of being lost.
     pub(super) hold: bool,
 }
 
@@ -607,7 +607,7 @@ impl SettingValue for FileSource {
     }
 }
 
-/// The parts between commas, `KEY=VALUE` or a bare word; each may be taken once.
+/// Parts between commas, `KEY=VALUE` or a bare word; each may be taken once.
 struct KeyValueOptions<'a>(Vec<(&'a str, Option<&'a str>)>);
 
 impl<'a> KeyValueOptions<'a> {

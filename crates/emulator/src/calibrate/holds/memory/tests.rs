@@ -1,4 +1,4 @@
-//! Worst moments computed by hand, and one played through the model itself.
+//! Tests of worst moments: some computed by hand, and one played through the model itself.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ fn link(direction: &DirectionConfig) -> LinkConfig {
     LinkConfig::symmetric(direction.clone(), 1)
 }
 
-/// What is said of a link that is the same both ways.
+/// Judgement of a link that is the same both ways.
 fn judged(direction: &DirectionConfig) -> Result<(), String> {
     judged_after(None, direction)
 }
@@ -80,7 +80,7 @@ fn jittered(distribution: JitterDistribution, order: PacketOrder) -> DirectionCo
 }
 
 #[test]
-fn more_than_a_direction_holds_is_refused_with_the_nearest() {
+fn overfull_direction_is_refused_with_the_nearest_setting() {
     let fits = direction("1Gbit", SECOND, queue_of(125_000_000));
     assert_eq!(judged(&fits), Ok(()));
     let text = refusal(&direction("1Gbit", SECOND, queue_of(500_000_000)));
@@ -103,7 +103,7 @@ fn more_than_a_direction_holds_is_refused_with_the_nearest() {
 }
 
 #[test]
-fn queues_in_packets_and_in_time_count_as_bytes() {
+fn queue_limits_in_packets_and_time_become_bytes() {
     let packets = QueueConfig::from(QueueLimit::packets(400_000));
     assert!(judged(&direction("1Gbit", SECOND, packets)).is_err());
     let time = QueueConfig::from(QueueLimit::time(4 * SECOND));
@@ -152,7 +152,7 @@ fn a_schedule_is_judged_at_its_worst_moment() {
 }
 
 #[test]
-fn more_changes_than_are_followed_are_judged_by_their_extremes() {
+fn too_many_changes_are_judged_by_their_extremes() {
     let ms = Duration::from_millis;
     let often = |delay| {
         let steps = vec![
@@ -169,7 +169,7 @@ fn more_changes_than_are_followed_are_judged_by_their_extremes() {
 }
 
 #[test]
-fn the_tail_of_jitter_counts_where_packets_keep_their_order() {
+fn jitter_tail_counts_where_order_is_kept() {
     let heavy = JitterDistribution::Pareto {
         mean: Duration::from_millis(50),
         shape: 3.0,
@@ -237,7 +237,7 @@ fn late_packets_and_copies_count() {
 }
 
 #[test]
-fn buckets_bring_their_burst_and_a_policer_keeps_the_rest_out() {
+fn bucket_adds_its_burst_and_policer_limits_it() {
     let bucket = |rate: &str, burst| TokenBucket {
         rate: rate.parse().unwrap(),
         burst: ByteCount::new(burst),
@@ -270,7 +270,7 @@ fn buckets_bring_their_burst_and_a_policer_keeps_the_rest_out() {
 }
 
 #[test]
-fn what_is_under_way_from_before_holds_up_what_comes() {
+fn earlier_packets_in_flight_delay_later_ones() {
     let before = direction("10Mbit", 60 * SECOND, queue_of(15_000));
     let next = direction("1Gbit", Duration::from_millis(10), queue_of(15_000));
     assert_eq!(judged(&next), Ok(()));
@@ -286,7 +286,7 @@ fn burst_line() -> LineConfig {
 }
 
 #[test]
-fn a_recorded_line_counts_by_what_it_carries_at_best() {
+fn recorded_line_counts_by_its_best_rate() {
     // On average 100 Mbit/s, of which 512 MiB hold 43 s; at best 12.5 MB come at once.
     let recorded = |delay| DirectionConfig {
         line: burst_line(),
@@ -303,9 +303,9 @@ fn a_recorded_line_counts_by_what_it_carries_at_best() {
     assert!(text.contains("use --delay 43.0"), "{text}");
 }
 
-/// The model, kept full, holds what was computed and not more, but for a packet or two.
+/// A model that is kept full holds the computed number of bytes, within a packet or two.
 #[test]
-fn the_model_holds_what_is_computed_of_a_recorded_line() {
+fn model_matches_the_computed_recorded_line() {
     let config = DirectionConfig {
         line: burst_line(),
         ..direction("1Mbit", Duration::from_millis(1_250), queue_of(15_000_000))
@@ -330,7 +330,7 @@ fn the_model_holds_what_is_computed_of_a_recorded_line() {
     );
 }
 
-/// The model, kept full, holds what was computed and not more, but for a packet or two.
+/// A model that is kept full holds the computed number of bytes, within a packet or two.
 #[test]
 fn the_model_holds_what_is_computed() {
     let ms = Duration::from_millis;
