@@ -27,7 +27,7 @@ pub const T3_PPP_OVERHEAD: u64 = 8;
 /// and one above it without saying which; testers of circuits take quarters.
 pub const WALK_PERCENT: [u64; 5] = [25, 50, 75, 100, 150];
 
-/// The bandwidth-delay product in bits (RFC 6349 §3.3.1): what fills the path.
+/// Bandwidth-delay product in bits (RFC 6349 §3.3.1): the data that fills the path.
 #[must_use]
 pub fn bandwidth_delay_bits(bottleneck: Bitrate, baseline_rtt: Duration) -> u64 {
     let bits =
@@ -59,14 +59,14 @@ pub fn walk(bdp: ByteCount, percent: &[u64], also: &[ByteCount]) -> Vec<ByteCoun
     windows
 }
 
-/// How many connections of this window fill the path (RFC 6349 §3.3.2, "Multiple TCP Connection
-/// Throughput": BDP / window, rounded up); at least one.
+/// Number of connections of this window that fill the path (RFC 6349 §3.3.2, "Multiple TCP
+/// Connection Throughput": BDP / window, rounded up); at least one.
 #[must_use]
 pub fn connections_to_fill(bdp: ByteCount, window: ByteCount) -> u64 {
     bdp.bytes().div_ceil(window.bytes().max(1)).max(1)
 }
 
-/// What a connection reaches whose window is smaller than the BDP (RFC 6349 §3.3.1: window × 8 /
+/// Throughput of a connection whose window is smaller than the BDP (RFC 6349 §3.3.1: window × 8 /
 /// RTT). [`None`] without a round-trip time.
 #[must_use]
 pub fn window_limited(window: ByteCount, rtt: Duration) -> Option<Bitrate> {
@@ -93,28 +93,28 @@ pub fn maximum_throughput(line: Bitrate, mtu: u64, headers: u64, overhead: u64) 
     Bitrate::from_bits_per_second(rate as u64)
 }
 
-/// What a run with this window should reach: as much as the window lets through in a round trip, and
-/// no more than the bottleneck carries of payload.
+/// Ideal throughput of a run with this window: one window per round trip, limited to the payload
+/// that the bottleneck carries.
 #[must_use]
 pub fn ideal_throughput(window: ByteCount, baseline_rtt: Duration, maximum: Bitrate) -> Bitrate {
     window_limited(window, baseline_rtt).map_or(maximum, |limited| limited.min(maximum))
 }
 
-/// How long `payload` takes at a throughput (RFC 6349 §4.1, "Ideal TCP Transfer Time").
+/// Time that `payload` takes at a throughput (RFC 6349 §4.1, "Ideal TCP Transfer Time").
 #[must_use]
 pub fn transfer_time(payload: ByteCount, throughput: Bitrate) -> Duration {
     throughput.time_for(payload)
 }
 
-/// The TCP transfer time ratio (RFC 6349 §4.1): 1 is ideal, 2 is twice as long. [`None`] where the
-/// ideal is no time at all.
+/// TCP transfer time ratio (RFC 6349 §4.1): 1 is ideal, 2 is twice as long. [`None`] where the
+/// ideal time is zero.
 #[must_use]
 pub fn transfer_time_ratio(actual: Duration, ideal: Duration) -> Option<f64> {
     (!ideal.is_zero()).then(|| actual.as_secs_f64() / ideal.as_secs_f64())
 }
 
-/// TCP efficiency in percent (RFC 6349 §4.2): the share of the transmitted bytes that was not sent
-/// again. `transmitted` includes what was retransmitted, each time anew; [`None`] where nothing was.
+/// TCP efficiency in percent (RFC 6349 §4.2): the share of the transmitted bytes that were not
+/// retransmissions. `transmitted` includes every retransmission; [`None`] where it is zero.
 #[must_use]
 pub fn efficiency_percent(transmitted: ByteCount, retransmitted: ByteCount) -> Option<f64> {
     let sent = transmitted.bytes();
@@ -133,7 +133,7 @@ pub fn average_rtt(samples: &[Duration]) -> Option<Duration> {
     Some(samples.iter().sum::<Duration>() / count)
 }
 
-/// Buffer delay in percent (RFC 6349 §4.3): by how much queues lengthened the round trip. Below zero
+/// Buffer delay in percent (RFC 6349 §4.3): the increase of the round trip by queues. Negative
 /// where the path became shorter; [`None`] without a baseline.
 #[must_use]
 pub fn buffer_delay_percent(average_rtt: Duration, baseline_rtt: Duration) -> Option<f64> {
@@ -163,9 +163,9 @@ impl LossBudget {
         }
     }
 
-    /// Whether `lost` of `sent` packets, of a stream at or below the target rate, are within the
-    /// budget: the sequential probability ratio test of RFC 8337 §7.2 (Wald), which tells one loss in
-    /// a run length from four with an error of 5 % either way.
+    /// Judges whether `lost` of `sent` packets of a stream at or below the target rate are within
+    /// the budget. It uses the sequential probability ratio test of RFC 8337 §7.2 (Wald), which
+    /// distinguishes one loss per run length from four, with an error of 5 % either way.
     #[must_use]
     pub fn judge(&self, sent: u64, lost: u64) -> LossVerdict {
         const ERROR: f64 = 0.05;
@@ -185,14 +185,14 @@ impl LossBudget {
     }
 }
 
-/// What a stream says about a loss budget.
+/// Verdict of a stream on a loss budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossVerdict {
     /// Few enough losses for the target.
     Within,
     /// Too many: TCP does not reach the target, however it is tuned.
     Beyond,
-    /// The stream was too short to tell.
+    /// The stream was too short for a verdict.
     Undecided,
 }
 
@@ -218,7 +218,7 @@ mod tests {
 
     /// RFC 6349 §3.3.1, the table of link rates, RTTs, BDPs and windows: kilobytes are of 1000.
     #[test]
-    fn windows_are_those_of_the_table_of_section_3_3_1() {
+    fn windows_match_the_rfc_6349_table() {
         let table = [
             (1.536, 20_000, 3.84),
             (1.536, 50_000, 9.60),
@@ -259,7 +259,7 @@ mod tests {
 
     /// RFC 6349 §4.1.1: packets a second of T3 by PPP and of Ethernet at three rates.
     #[test]
-    fn packets_a_second_are_those_of_section_4_1_1() {
+    fn packet_rates_match_section_4_1_1() {
         let t3 = packets_per_second(mbit(44.21), 1_500, T3_PPP_OVERHEAD);
         assert_eq!(t3 as u64, 3_664);
         for (rate, packets) in [(100.0, 8_127), (1_000.0, 81_274), (10_000.0, 812_743)] {
@@ -270,7 +270,7 @@ mod tests {
 
     /// RFC 6349 §4.1.1: 42.8 Mbit/s of a T3, 94.9 of Fast Ethernet.
     #[test]
-    fn the_most_that_tcp_carries_is_that_of_section_4_1_1() {
+    fn maximum_tcp_throughput_matches_section_4_1_1() {
         let most = |rate, overhead| {
             let most = maximum_throughput(mbit(rate), 1_500, HEADERS_IPV4, overhead);
             most.bits_per_second() as f64 / 1e6
@@ -283,7 +283,7 @@ mod tests {
     /// The window-limited host of a published case study: 100 Mbit/s Ethernet, 20 ms. The published
     /// 100 Mbit/s for the last window is more than the line carries of payload.
     #[test]
-    fn the_ideal_is_the_windows_until_it_is_the_lines() {
+    fn ideal_is_limited_by_window_then_by_line() {
         let most = maximum_throughput(mbit(100.0), 1_500, HEADERS_IPV4, ETHERNET_OVERHEAD);
         for (window, expected) in [
             (32_000, 12.8),
@@ -299,7 +299,7 @@ mod tests {
 
     /// RFC 6349 §4.1.2: 5 connections of 100 MB each on 500 Mbit/s take 12 s instead of 8 s.
     #[test]
-    fn the_transfer_time_ratio_is_that_of_section_4_1_2() {
+    fn transfer_time_ratio_matches_section_4_1_2() {
         let ideal = transfer_time(bytes(500_000_000), mbit(500.0));
         assert_eq!(ideal, Duration::from_secs(8));
         assert_eq!(
@@ -309,7 +309,8 @@ mod tests {
         assert_eq!(transfer_time_ratio(ideal, Duration::ZERO), None);
     }
 
-    /// RFC 6349 §4.2: 100,000 bytes, of which 2,000 had to be sent again. The RFC cuts to 98.03 %.
+    /// RFC 6349 §4.2: 100,000 bytes, of which 2,000 were retransmitted. The RFC truncates to 98.03
+    /// %.
     #[test]
     fn efficiency_is_that_of_section_4_2() {
         let percent = efficiency_percent(bytes(102_000), bytes(2_000)).unwrap();
@@ -330,7 +331,7 @@ mod tests {
 
     /// RFC 6349 §3.3.2: 500 Mbit/s and 5 ms, filled by windows of 16, 32, 64 and 128 KB.
     #[test]
-    fn connections_to_fill_a_path_are_those_of_the_rfc() {
+    fn connections_to_fill_a_path_match_the_rfc() {
         let bdp = minimum_window(mbit(500.0), us(5_000));
         assert_eq!(bdp, bytes(312_500));
         for (window, connections) in [(16_000, 20), (32_000, 10), (64_000, 5), (128_000, 3)] {
@@ -339,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_takes_quarters_of_the_product_and_what_was_asked_for() {
+    fn walk_takes_quarters_of_bdp_and_listed_windows() {
         let also = [bytes(65_536), bytes(125_000), bytes(0)];
         let windows = walk(bytes(250_000), &WALK_PERCENT, &also);
         let expected = [62_500, 125_000, 187_500, 250_000, 375_000, 65_536].map(bytes);
@@ -349,7 +350,7 @@ mod tests {
     /// RFC 8337 §5.2: 1 Mbit/s over 50 ms in packets of 1500 bytes with 52 of headers and options is
     /// ceil(6250 / 1448) = 5 packets, one loss in 75.
     #[test]
-    fn a_loss_budget_is_three_times_the_square_of_the_window() {
+    fn loss_budget_is_three_times_the_squared_window() {
         let budget = LossBudget::new(mbit(1.0), us(50_000), 1_500, 52);
         assert_eq!((budget.window_packets, budget.run_length_packets), (5, 75));
         let long = LossBudget::new(mbit(100.0), us(50_000), 1_500, 52);
@@ -357,9 +358,10 @@ mod tests {
         assert_eq!(long.run_length_packets, 559_872);
     }
 
-    /// RFC 8337 §7.2: clean after long enough, dirty at four times the rate, else too short to tell.
+    /// RFC 8337 §7.2: clean after long enough, dirty at four times the rate, otherwise too short
+    /// for a verdict.
     #[test]
-    fn a_budget_is_judged_when_the_stream_was_long_enough() {
+    fn budget_is_judged_once_stream_is_long_enough() {
         let budget = LossBudget::new(mbit(1.0), us(50_000), 1_500, 52);
         assert_eq!(budget.judge(20, 0), LossVerdict::Undecided);
         assert_eq!(budget.judge(1_000, 0), LossVerdict::Within);

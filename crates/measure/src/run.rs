@@ -1,4 +1,5 @@
-//! What a run of TCP connections says: the three metrics of RFC 6349 §4 per connection and in all.
+//! Results of a run of TCP connections: the three metrics of RFC 6349 §4, for each connection and
+//! for all together.
 //!
 //! The sender's kernel counts; the samples are its `tcp_info`, several a second. Throughput is what the
 //! receiver acknowledged once the run was in equilibrium (RFC 6349 §1.3): the first second, or ten round
@@ -13,34 +14,35 @@ use vocab::{Bitrate, ByteCount};
 use crate::metrics;
 use crate::wire::RunSample;
 
-/// What is left out at the beginning at least, and in round trips; of a short run no more than half.
+/// Least time that is left out at the beginning, and the same in round trips; in a short run at
+/// most half of it is left out.
 pub const START_UP: Duration = Duration::from_secs(1);
 /// Slow start doubles from ten segments once a round trip: ten of them reach any window of interest.
 const START_UP_ROUND_TRIPS: u32 = 10;
-/// How close the effective window comes to the one asked for, in percent.
+/// Greatest difference of the effective window from the requested one, in percent.
 pub const WINDOW_TOLERANCE_PERCENT: u64 = 2;
 
-/// What a run is held against.
+/// Reference values for a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdealPath {
     /// The path's round trip without queues.
     pub baseline_rtt: Duration,
-    /// What the bottleneck carries of TCP payload.
+    /// TCP payload rate that the bottleneck carries.
     pub maximum: PathMaximum,
 }
 
-/// What is known of the most payload that the path carries.
+/// Knowledge of the highest payload rate that the path carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathMaximum {
-    /// By the bottleneck's rate (RFC 6349 §4.1.1).
+    /// Known from the bottleneck's rate (RFC 6349 §4.1.1).
     Known(Bitrate),
-    /// TCP has reached this, and nothing tells what the path carries: what a run should reach whose window
-    /// lets more through is not known.
+    /// Reached by TCP, without a known limit of the path: the ideal of a run with a larger window
+    /// is not known.
     AtLeast(Bitrate),
 }
 
 impl IdealPath {
-    /// What a run should reach whose senders see this window in all (RFC 6349 §3.3.1).
+    /// Ideal throughput of a run whose senders see this window in total (RFC 6349 §3.3.1).
     #[must_use]
     fn throughput(&self, window: Option<ByteCount>) -> Option<Bitrate> {
         let limited = window.and_then(|window| metrics::window_limited(window, self.baseline_rtt));
@@ -60,17 +62,19 @@ impl IdealPath {
 pub struct RunFigures {
     /// Connections that they are of.
     pub connections: u16,
-    /// Windows that the peers advertised, added up; [`None`] where the kernel does not tell.
+    /// Sum of the windows that the peers advertised; [`None`] where the kernel does not report
+    /// them.
     pub effective_window: Option<ByteCount>,
     /// Payload acknowledged a second, in equilibrium.
     pub throughput: Bitrate,
-    /// What it should be, with this window over this path; [`None`] where that is not known.
+    /// Ideal throughput with this window over this path; [`None`] where it is not known.
     pub ideal: Option<Bitrate>,
     /// Payload that was sent, retransmissions included; [`None`] where only the receiver is ours.
     pub bytes_sent: Option<ByteCount>,
     /// Payload that was sent again.
     pub bytes_retransmitted: Option<ByteCount>,
-    /// RFC 6349 §4.1; [`None`] where nothing was transferred, or the ideal is not known.
+    /// Transfer time ratio (RFC 6349 §4.1); [`None`] where nothing was transferred, or the ideal is
+    /// not known.
     pub transfer_time_ratio: Option<f64>,
     /// RFC 6349 §4.2.
     pub efficiency_percent: Option<f64>,
@@ -98,11 +102,11 @@ impl RunFigures {
 /// One second of a run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct RunSecond {
-    /// Where it ends, since the run began.
+    /// End of the second, since the run began.
     pub at: Duration,
     /// Payload acknowledged in it; where only the receiver is ours, read.
     pub throughput: Bitrate,
-    /// Payload sent again in it; [`None`] where only the receiver is ours.
+    /// Payload retransmitted in it; [`None`] where only the receiver is ours.
     pub retransmitted: Option<ByteCount>,
     /// The mean of the connections' RTTs at its end.
     pub rtt: Option<Duration>,
@@ -138,13 +142,13 @@ pub fn figures(samples: &[RunSample], duration: Duration, ideal: &IdealPath) -> 
     Some(measured.judged(ideal))
 }
 
-/// The sum over all connections; [`None`] where one of them does not tell.
+/// Sum over all connections; [`None`] where one of them has no value.
 fn sum_of_all(each: &[RunFigures], of: fn(&RunFigures) -> Option<ByteCount>) -> Option<ByteCount> {
     let sum: Option<u64> = each.iter().map(|one| of(one).map(ByteCount::bytes)).sum();
     sum.map(ByteCount::new)
 }
 
-/// The figures of one connection; [`None`] where it has no two samples in equilibrium.
+/// Figures of one connection; [`None`] where it has fewer than two samples in equilibrium.
 #[must_use]
 pub fn connection_figures(
     samples: &[RunSample],
@@ -231,17 +235,18 @@ pub fn seconds(samples: &[RunSample]) -> Vec<RunSecond> {
     seconds
 }
 
-/// What a receiver had read of a run by a moment, all connections together.
+/// Payload that a receiver had read by a moment of a run, all connections together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadProgress {
-    /// Since the run began.
+    /// Time since the run began.
     pub at: Duration,
     /// Payload.
     pub bytes: ByteCount,
 }
 
-/// The figures of a run whose sender is not ours, from what was read: throughput, and what it should be with
-/// the `window` that all connections together were offered. What a sender alone knows is not among them.
+/// Figures of a run whose sender is not ours, from the receiver's reads: throughput, and its ideal
+/// with the `window` that all connections together were offered. Values that only a sender knows
+/// are not among them.
 #[must_use]
 pub fn received_figures(
     reads: &[ReadProgress],
@@ -297,7 +302,7 @@ pub fn received_seconds(reads: &[ReadProgress]) -> Vec<RunSecond> {
     seconds
 }
 
-/// When a run is in equilibrium (RFC 6349 §1.3).
+/// Time span in which a run is in equilibrium (RFC 6349 §1.3).
 fn equilibrium(duration: Duration, ideal: &IdealPath) -> std::ops::RangeInclusive<Duration> {
     let start_up = START_UP.max(ideal.baseline_rtt * START_UP_ROUND_TRIPS);
     start_up.min(duration / 2)..=duration + SAMPLE_LATE
@@ -310,10 +315,10 @@ fn rate(bytes: u64, span: Duration) -> Option<Bitrate> {
     ))
 }
 
-/// How much later than its moment a sample may be taken.
+/// Greatest delay of a sample after its time.
 const SAMPLE_LATE: Duration = Duration::from_millis(80);
 
-/// What was measured of one connection, or of several.
+/// Measured values of one connection, or of several.
 struct RunMeasurement {
     connections: u16,
     window: Option<ByteCount>,
@@ -357,9 +362,9 @@ impl RunMeasurement {
     }
 }
 
-/// The least RTT of all samples; a kernel that has measured none says zero, or the most that it can.
+/// Least RTT of all samples; a kernel without a measurement reports zero, or the greatest value.
 fn least_rtt(samples: &[&RunSample]) -> Option<Duration> {
-    /// What Linux has before the first measurement: all ones, in microseconds.
+    /// Value of Linux before the first measurement: all ones, in microseconds.
     const NONE_YET: Duration = Duration::from_micros(u32::MAX as u64);
     let rtts = samples.iter().map(|sample| sample.info.rtt_min);
     rtts.filter(|rtt| !rtt.is_zero() && *rtt < NONE_YET).min()
@@ -404,7 +409,7 @@ fn of_connection(samples: &[RunSample], connection: u16) -> Vec<&RunSample> {
     own
 }
 
-/// Whether the window that senders saw is as good as the one that was asked for.
+/// Tells whether the window that senders saw is close enough to the requested one.
 #[must_use]
 pub fn is_window_reached(wanted: ByteCount, seen: ByteCount) -> bool {
     let off = seen.bytes().abs_diff(wanted.bytes());
@@ -416,7 +421,8 @@ mod tests {
     use super::*;
     use crate::tcp_info::TcpInfo;
 
-    /// A connection that acknowledges so many bytes in every tenth of a second after the first second.
+    /// A connection that acknowledges so many bytes in every tenth of a second after the first
+    /// second.
     fn steady(connection: u16, tenth_bytes: u64, window: u64) -> Vec<RunSample> {
         (0..=100)
             .map(|tenth: u64| RunSample {
@@ -485,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn a_receiver_tells_throughput_and_nothing_that_only_a_sender_knows() {
+    fn receiver_reports_throughput_without_sender_counters() {
         let reads: Vec<ReadProgress> = (0..=100_u64)
             .map(|tenth| ReadProgress {
                 at: Duration::from_millis(tenth * 100),
@@ -513,7 +519,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_bottleneck_is_known_larger_windows_have_no_ideal() {
+    fn unknown_bottleneck_gives_large_windows_no_ideal() {
         let at_least = |reached| IdealPath {
             maximum: PathMaximum::AtLeast(Bitrate::from_bits_per_second(reached)),
             ..IDEAL

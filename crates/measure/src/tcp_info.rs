@@ -1,4 +1,4 @@
-//! What the kernel counts of a connection: `struct tcp_info` of Linux, read from its bytes.
+//! Kernel counters of a connection: `struct tcp_info` of Linux, read from its bytes.
 //!
 //! A shell asks for it by getsockopt (TCP_INFO, tcp(7)) and hands over the bytes. The kernel appends
 //! fields with time and says how many bytes it filled in; a field that an older kernel does not have
@@ -12,11 +12,11 @@ use std::time::Duration;
 
 use vocab::{Bitrate, ByteCount};
 
-/// The least that tells what RFC 6349 needs: up to the bytes retransmitted (Linux 4.19).
+/// Least length with the fields that RFC 6349 needs: up to the retransmitted bytes (Linux 4.19).
 const LENGTH_MIN: usize = 216;
 /// Up to the window that the peer advertises (Linux 5.4).
 const LENGTH_WITH_WINDOW: usize = 232;
-/// Room for all that is known of; a newer kernel's further fields are not read.
+/// Length of all known fields; further fields of a newer kernel are not read.
 pub const LENGTH_MAX: usize = 256;
 
 /// The counters of one connection at one moment.
@@ -50,11 +50,11 @@ pub struct TcpInfo {
     pub bytes_retransmitted: ByteCount,
     /// The rate of the latest deliveries, as the kernel samples it.
     pub delivery_rate: Bitrate,
-    /// How long there was data to send.
+    /// Time with data to send.
     pub busy: Duration,
-    /// How long the peer's window held the sender back.
+    /// Time that the peer's window limited the sender.
     pub receive_window_limited: Duration,
-    /// How long the own send buffer did.
+    /// Time that the own send buffer limited the sender.
     pub send_buffer_limited: Duration,
     /// Reordering events seen.
     pub reorderings: u32,
@@ -63,7 +63,8 @@ pub struct TcpInfo {
 }
 
 impl TcpInfo {
-    /// Reads what getsockopt filled in; [`None`] where the kernel does not count retransmitted bytes.
+    /// Parses the bytes from getsockopt; [`None`] where the kernel does not count retransmitted
+    /// bytes.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         if bytes.len() < LENGTH_MIN {
@@ -110,7 +111,7 @@ impl TcpInfo {
 mod tests {
     use super::*;
 
-    /// What the kernel would fill in with these at their places in linux/tcp.h.
+    /// Bytes that the kernel would fill in, with these values at their places in linux/tcp.h.
     fn filled(length: usize) -> Vec<u8> {
         let mut bytes = vec![0; length];
         let mut put = |at: usize, value: &[u8]| {
@@ -144,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn an_old_kernel_has_no_window_and_a_very_old_one_nothing() {
+    fn old_kernels_have_fewer_counters() {
         assert_eq!(TcpInfo::parse(&filled(224)).unwrap().peer_window, None);
         assert_eq!(TcpInfo::parse(&filled(192)), None);
         assert_eq!(TcpInfo::parse(&[]), None);

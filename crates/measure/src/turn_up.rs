@@ -45,49 +45,50 @@ pub use self::known::{DirectionResults, LossCheck, RunResult};
 /// The share of the bottleneck's rate at which losses are counted, in percent: nearly full, and no
 /// queue grows.
 const LOSS_STREAM_PERCENT: u64 = 90;
-/// How long that stream lasts, unless so many packets take longer: a loss of half a percent shows in that
-/// many, where three losses are the least that says anything (Poisson: 98 % of the time). At most so long.
+/// Duration of that stream, unless so many packets take longer: they show a loss of half a percent,
+/// where three losses are the least that is significant (Poisson: 98 % of the time). It has an
+/// upper limit.
 const LOSS_STREAM_FOR: Duration = Duration::from_secs(2);
 const LOSS_STREAM_PACKETS: u64 = 1_500;
 const LOSS_STREAM_MAX: Duration = Duration::from_secs(10);
-/// The least window of a connection among many: ten segments, what a connection starts with
-/// (RFC 6928).
+/// Least window of a connection of the parallel run: ten segments, the initial window (RFC 6928).
 const MANY_WINDOW_MIN: u64 = 14_600;
 /// No window is made smaller than two segments: a receiver may wait for a second one before it acknowledges
 /// the first (RFC 9293 §3.8.6.3), and no kernel offers much less.
 const WINDOW_MIN: u64 = 2 * 1_460;
-/// How long TCP looks for the least RTT: a hundred round trips of a path around the world are more.
+/// Time for which TCP looks for the least RTT: more than a hundred round trips of a path around the
+/// world.
 const ROUND_TRIP_FOR: Duration = Duration::from_secs(2);
-/// What is assumed where the path MTU could not be found.
+/// MTU to assume where the path MTU could not be found.
 const MTU_ASSUMED: u16 = 1_500;
 
-/// What a test is to measure.
+/// Profile of a test.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TestProfile {
-    /// Which directions.
+    /// Directions to test.
     pub directions: Vec<TestDirection>,
     /// The shares of the BDP to walk through, in percent.
     pub walk_percent: Vec<u64>,
     /// Further windows.
     pub windows: Vec<ByteCount>,
-    /// Connections of the run with many; below two there is none.
+    /// Connections of the parallel run; below two there is none.
     pub connections: u16,
-    /// The window of each of these connections; none is its share of the BDP.
+    /// Window of each of these connections; `None` is its share of the BDP.
     pub connection_window: Option<ByteCount>,
-    /// How long each run and each measuring stream lasts.
+    /// Duration of each run and each measuring stream.
     pub duration: Duration,
     /// No stream is faster.
     pub max_rate: Bitrate,
     /// Bytes of an IP and a TCP header.
     pub tcp_headers: u64,
-    /// The rate to be reached, for the loss budget and for the verdict; none is the bottleneck's own.
+    /// Target rate, for the loss budget and for the verdict; `None` is the bottleneck's own.
     pub target: Option<Bitrate>,
-    /// What must be kept to pass.
+    /// Thresholds that the test must meet to pass.
     pub thresholds: TestThresholds,
 }
 
 impl TestProfile {
-    /// Cuts what is asked for to what a server gives; says what a user will not get.
+    /// Limits the profile to the server's limits; returns a text for each reduction.
     #[must_use]
     pub fn cut_to(&mut self, limits: &ServerLimits) -> Vec<String> {
         let mut cut: Vec<String> = limits
@@ -108,7 +109,7 @@ impl TestProfile {
     }
 }
 
-/// What a user demands. What is not stated is not judged.
+/// Thresholds that a user states. A threshold that is not stated is not judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TestThresholds {
     /// The least bottleneck rate in every direction.
@@ -138,7 +139,7 @@ pub enum RunPurpose {
     Together,
     /// A small window on an idle path: the least RTT that TCP sees, where no probe gets through.
     RoundTrip,
-    /// Windows as the hosts themselves choose them: what TCP reaches, where no stream can be sent.
+    /// Windows of the hosts' own choice: the throughput of TCP, where no stream can be sent.
     Open,
 }
 
@@ -151,11 +152,11 @@ pub struct RunPlan {
     pub connections: [u16; 2],
     /// The window of each connection, up and down.
     pub windows: [ByteCount; 2],
-    /// How long.
+    /// Duration.
     pub duration: Duration,
 }
 
-/// What is to be done next.
+/// Next task of a test.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum TurnUpTask {
     /// Find the path MTU of a direction, then [`TurnUp::path_mtu`].
@@ -173,18 +174,18 @@ pub enum TurnUpTask {
 /// A threshold that was not kept.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MissedThreshold {
-    /// What was demanded and what was found.
+    /// Text with the threshold and the measured value.
     pub text: String,
 }
 
-/// How a test ended.
+/// Verdict of a test.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TurnUpVerdict {
-    /// Every threshold was kept; their number, which may be none.
+    /// Every threshold was met; their number, which may be zero.
     Passed(usize),
     /// These were not.
     Failed(Vec<MissedThreshold>),
-    /// What was to be judged, or all, could not be measured.
+    /// Text about the values that could not be measured, although they were to be judged.
     NotMeasured(String),
 }
 
@@ -198,27 +199,27 @@ pub struct TurnUp {
     runs: VecDeque<RunPlan>,
     remarks: Vec<String>,
     given_up: Option<String>,
-    /// Why a rate is not known, where somebody said.
+    /// Reason why a rate is not known, if one was given.
     no_rate: Option<String>,
     means: TestCapabilities,
     /// The least RTT that TCP saw, where that is all there is.
     tcp_round_trip: Option<Duration>,
-    /// What it carried up meanwhile.
+    /// Rate that it carried up meanwhile.
     tcp_carried: Option<Bitrate>,
-    /// What TCP reached with the hosts' own windows.
+    /// Throughput that TCP reached with the hosts' own windows.
     reached: [Option<Bitrate>; 2],
     is_both_at_once: bool,
     mtu_assumed: u16,
 }
 
-/// What a test can send.
+/// Kinds of traffic that a test can send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TestCapabilities {
     /// Probes and streams, and a far end that answers and reports.
     Whole,
     /// Streams whose packets the far end counts, and TCP.
     Counted,
-    /// Nothing but TCP.
+    /// Only TCP.
     TcpAlone,
 }
 
@@ -229,7 +230,7 @@ enum TurnUpStage {
     Rate(usize, Box<BottleneckSearch>),
     CountedRate(usize, Box<CountedSearch>),
     Loss(usize),
-    /// Without streams: the least RTT, then what TCP reaches in each direction.
+    /// Without streams: the least RTT, then TCP's throughput in each direction.
     RoundTripOfTcp,
     Reach(usize),
     Runs,
@@ -261,18 +262,18 @@ impl TurnUp {
         }
     }
 
-    /// Sets what full packets are taken to have where the path MTU cannot be searched for.
+    /// Sets the size of full packets where the path MTU cannot be searched for.
     pub fn assume_mtu(&mut self, bytes: u16) {
         self.mtu_assumed = bytes;
     }
 
-    /// What it measures.
+    /// Profile of the test.
     #[must_use]
     pub fn profile(&self) -> &TestProfile {
         &self.profile
     }
 
-    /// What is known of a direction.
+    /// Results for a direction so far.
     #[must_use]
     pub fn known(&self, direction: TestDirection) -> &DirectionResults {
         &self.known[direction as usize]
@@ -293,7 +294,7 @@ impl TurnUp {
         }
     }
 
-    /// What could not be measured, and why.
+    /// Text for each value that could not be measured, with the reason.
     #[must_use]
     pub fn remarks(&self) -> &[String] {
         &self.remarks
@@ -325,7 +326,7 @@ impl TurnUp {
         Some(metrics::minimum_window(rate, self.round_trip()?))
     }
 
-    /// The window whose shares are walked through: the BDP, or what TCP reached × the least RTT.
+    /// Window whose shares the walk uses: the BDP, or TCP's throughput × the least RTT.
     fn filling_window(&self, direction: TestDirection) -> Option<ByteCount> {
         let reached = || {
             Some(metrics::minimum_window(
@@ -336,7 +337,7 @@ impl TurnUp {
         self.bdp(direction).or_else(reached)
     }
 
-    /// What runs in a direction are held against.
+    /// Reference values for the runs of a direction.
     #[must_use]
     pub fn ideal(&self, direction: TestDirection) -> Option<IdealPath> {
         let Some(found) = &self.known(direction).bottleneck else {
@@ -358,7 +359,7 @@ impl TurnUp {
         })
     }
 
-    /// What is to be done next; the same until its result is handed in.
+    /// Next task; it stays the same until its result is handed in.
     #[must_use]
     pub fn next_task(&self) -> TurnUpTask {
         match &self.stage {
@@ -385,7 +386,7 @@ impl TurnUp {
         }
     }
 
-    /// Whether the stream to be sent next measures by overload, and must find full buckets.
+    /// Tells whether the next stream measures by overload and must find full buckets.
     #[must_use]
     pub fn is_overloading(&self) -> bool {
         match &self.stage {
@@ -400,7 +401,7 @@ impl TurnUp {
         }
     }
 
-    /// How much of the test is done, from 0 to 1, by what each step is expected to take.
+    /// Progress of the test, from 0 to 1, by the expected duration of each step.
     #[must_use]
     pub fn progress(&self) -> f64 {
         let directions = self.profile.directions.len() as f64;
@@ -430,7 +431,7 @@ impl TurnUp {
         (each * directions + usize::from(self.has_both_at_once())) as u32
     }
 
-    /// Hands in what a search for the path MTU found.
+    /// Hands in the result of a path MTU search.
     pub fn path_mtu(&mut self, outcome: MtuOutcome) {
         let TurnUpStage::PathMtu(at) = self.stage else {
             return;
@@ -449,7 +450,7 @@ impl TurnUp {
         };
     }
 
-    /// Hands in the probes of the baseline RTT.
+    /// Hands in the result of the baseline RTT measurement.
     pub fn baseline_rtt(&mut self, outcome: RttOutcome) {
         if outcome.samples.len() < BASELINE_SAMPLES_MIN {
             self.remark(format!(
@@ -488,7 +489,7 @@ impl TurnUp {
         };
     }
 
-    /// Hands in what became of a stream.
+    /// Hands in the record of a stream.
     pub fn stream(&mut self, record: StreamRecord) {
         match &mut self.stage {
             TurnUpStage::Rate(at, search) => {
@@ -681,7 +682,7 @@ impl TurnUp {
         }
     }
 
-    /// The plan of the run that ended; goes on to what follows it.
+    /// Plan of the run that ended; continues with the next task.
     fn run_ended(&mut self, figures: &[Option<RunFigures>; 2]) -> Option<RunPlan> {
         match self.stage {
             TurnUpStage::RoundTripOfTcp => {
@@ -718,7 +719,7 @@ impl TurnUp {
         }
     }
 
-    /// Ends the test here: what is left is not measured.
+    /// Ends the test here: the rest is not measured.
     pub fn give_up(&mut self, why: impl Into<String>) {
         let why = why.into();
         self.remark(why.clone());

@@ -1,4 +1,4 @@
-//! The bucket that explains losses, its level followed from one loss to the next.
+//! Token bucket that explains losses, with its level followed from one loss to the next.
 //!
 //! ```text
 //!  room ▲ full ──╮                       ╭──
@@ -11,8 +11,12 @@
 //! error of the rate, or losses that the bucket has not made, then do not add up over a transfer, as they do
 //! when the level is reckoned from the beginning alone (Flach et al., SIGCOMM 2016, §3).
 //!
-//! Between losses with no full bucket in between, exactly the rate has passed; so once the level is known,
-//! the rate follows from sums.
+//! A bucket drops packets when it is empty (policer), or a queue behind it does when it is full
+//! (shaper, plain line). In both cases a loss shows the level: there is no room for a packet. So
+//! each loss, and each packet that passes although there should be no room, corrects the level by a
+//! packet at most. A small error of the rate, or losses with other causes, then do not add up over
+//! a transfer, as they do when the level is computed from the beginning alone (Flach et al.,
+//! SIGCOMM 2016, §3).
 
 use super::passage::{PacketFate, PacketPassage};
 #[cfg(test)]
@@ -20,21 +24,21 @@ use super::statistics::looks;
 
 /// Losses from which the room of the full bucket is learned.
 const EARLY_LOSSES: usize = 40;
-/// By how many packets one loss, or one pass, sets the level right at most.
+/// Greatest correction of the level by one loss or one pass, in packets.
 const SET_RIGHT_PACKETS: f64 = 1.0;
-/// Packets that must have passed between losses for a rate to be told from them.
+/// Least number of packets between losses that determines a rate.
 const LEAST_SERVED_PACKETS: f64 = 25.0;
 
-/// What a bucket of a rate explains.
+/// Fit of a token bucket of one rate to the losses.
 #[derive(Clone, Debug)]
 pub(super) struct BucketFit {
     /// Bytes per second.
     pub(super) rate: f64,
-    /// How well it tells losses from passes: Youden's J at the best threshold, 0 to 1.
+    /// Youden's J of the best threshold that separates losses from passes, 0 to 1.
     pub(super) explained: f64,
     /// The deficit at which packets are lost, in bytes.
     pub(super) deficit: f64,
-    /// Of each passage, the room that it finds in bytes; below zero there should be none.
+    /// Room in bytes that each passage finds; below zero there should be none.
     pub(super) rooms: Vec<f64>,
     /// Bytes per second that passed between losses while the bucket was never full.
     pub(super) served: Option<f64>,
@@ -111,10 +115,10 @@ impl BucketFit {
     }
 }
 
-/// What passed between losses with no full bucket in between.
+/// Bytes and seconds that passed between losses, without times at which the bucket was full.
 #[derive(Debug, Default)]
 struct LossFreeSums {
-    /// When the last loss was, and what passed since; nothing since the bucket was full.
+    /// Time of the last loss, and the bytes that passed since; `None` since the bucket was full.
     open: Option<(f64, f64)>,
     bytes: f64,
     seconds: f64,
@@ -145,7 +149,7 @@ impl LossFreeSums {
     }
 }
 
-/// The rate whose bucket tells losses from passes best, and what it explains. `scale` is the RTT and a
+/// Rate whose bucket best separates losses from passes, with its fit. `scale` is the RTT and a
 /// usual packet's length.
 pub(super) fn best_account(
     passages: &[PacketPassage],
@@ -154,7 +158,7 @@ pub(super) fn best_account(
     scale: (f64, f64),
     account: &dyn Fn(f64) -> BucketFit,
 ) -> Option<BucketFit> {
-    /// What a rate that is measured may explain less than one that is tried.
+    /// Amount by which a measured rate may explain less than a rate that was tried.
     const MEASURED_EXPLAINS_LESS: f64 = 0.08;
     let (rtt, packet) = scale;
     let goodput = goodput(passages)?;
@@ -222,8 +226,8 @@ pub(super) fn goodput(passages: &[PacketPassage]) -> Option<f64> {
     (goodput.is_finite() && goodput > 0.0).then_some(goodput)
 }
 
-/// Bytes per second that passed between losses that follow each other within so long: while the bucket was
-/// empty or the queue full, whatever the sender did at other times.
+/// Bytes per second that passed between losses that follow each other within `within`: while the
+/// bucket was empty or the queue full, independent of the sender's activity at other times.
 fn rate_at_losses(passages: &[PacketPassage], within: f64, packet: f64) -> Option<f64> {
     let mut sums = LossFreeSums::default();
     let mut last = f64::NEG_INFINITY;
@@ -263,8 +267,8 @@ pub(super) fn deficits(passages: &[PacketPassage], rate: f64, line: Option<f64>)
         .collect()
 }
 
-/// How well the height of a value tells losses from passes, and the usual height of a loss that it does
-/// tell.
+/// Youden's J of the best threshold of a value between losses and passes, and the usual value at
+/// the losses above it.
 pub(super) fn split(passages: &[PacketPassage], values: &[f64]) -> (f64, f64) {
     #[cfg(test)]
     looks::add(passages.len());

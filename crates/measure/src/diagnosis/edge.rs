@@ -25,21 +25,22 @@ const MOST_BINS: usize = 320_000;
 /// The first steps of the rate, and how many of the best are looked at closely.
 const STEP: f64 = 0.02;
 const PEAKS: usize = 3;
-/// How much finer each further step is, and how often.
+/// Refinement factor of each further step, and the number of steps.
 const FINER: f64 = 8.0;
 const TIMES_FINER: usize = 4;
 /// Rates are looked for from this share of the least that passed between losses on ...
 const SLOWEST: f64 = 0.9;
-/// ... up to this many times what usually did: a sender may leave most of the rate.
+/// ... up to this many times the usual one: a sender may leave most of the rate unused.
 const FASTEST: f64 = 128.0;
 /// The height of the window in packets.
 const WINDOW_PACKETS: f64 = 1.25;
-/// A bucket holds more packets than that: whatever is as low as a packet or two tells what came close upon
-/// another, and no bucket.
+/// Least size of a bucket, in packets: a smaller deficit shows only that packets came close
+/// together.
 const LEAST_PACKETS: f64 = 3.2;
-/// How near rates are that are the same for all purposes.
+/// Greatest relative distance of rates that count as the same.
 const NEAR: f64 = 0.035;
-/// By how much more evidence a rate is told from all others, in nats: as likely as one in fifty.
+/// Least additional evidence that distinguishes a rate from all others, in nats: as unlikely as one
+/// in fifty.
 const ONLY_BY: f64 = 4.0;
 
 /// A bucket by its edge.
@@ -47,26 +48,28 @@ const ONLY_BY: f64 = 4.0;
 pub(super) struct BucketEdge {
     /// Bytes per second.
     pub(super) rate: f64,
-    /// The deficit at which there is no room at all, in bytes.
+    /// Deficit at which there is no room for a packet, in bytes.
     pub(super) full: f64,
     /// Losses in the window, and passes.
     pub(super) lost: usize,
     pub(super) passed: usize,
-    /// By how much two shares explain losses better than one, in nats.
+    /// Log-likelihood gain of two loss shares over one, in nats.
     pub(super) evidence: f64,
-    /// Whether rates that are some percent away have less evidence: else the capture does not tell which it is.
+    /// Set if rates that are some percent away have less evidence; otherwise the capture does not
+    /// determine the rate.
     pub(super) is_only: bool,
 }
 
 impl BucketEdge {
-    /// Whether a deficit lies in the window in which packets are lost.
+    /// Tells whether a deficit lies in the window in which packets are lost.
     pub(super) fn holds(&self, deficit: f64, packet: f64) -> bool {
         deficit <= self.full && deficit >= self.full - WINDOW_PACKETS * packet
     }
 }
 
-/// The bucket whose edge tells losses best; `goodput` is what passed between them, from the least for some time to the
-/// usual, `likely` a rate that is tried as well. Passages are by when they reach the bucket.
+/// The bucket whose edge best separates losses from passes. `goodput` is the range of traffic
+/// between them, from the least for some time to the usual; `likely` is a rate that is tried as
+/// well. Passages are in the order in which they reach the bucket.
 pub(super) fn edge(
     passages: &[PacketPassage],
     goodput: Range<f64>,
@@ -171,8 +174,8 @@ fn at_rate(passages: &[PacketPassage], rate: f64, packet: f64, step: f64) -> Opt
     best
 }
 
-/// By how much two shares of losses, in the window and outside of it, explain them better than one share.
-/// Nothing speaks for a window in which fewer are lost than outside.
+/// Log-likelihood gain of two loss shares, in the window and outside of it, over one share. It is
+/// zero for a window in which fewer packets are lost than outside.
 fn evidence(lost: usize, passed: usize, all_lost: usize, all_passed: usize) -> f64 {
     let share = |part: f64, of: f64| if of > 0.0 { part / of } else { 0.0 };
     let term = |part: f64, share: f64| if part > 0.0 { part * share.ln() } else { 0.0 };
@@ -196,8 +199,8 @@ mod tests {
     use super::*;
     use vocab::SeededRandom;
 
-    /// Packets in flights of drawn sizes, 100 Mbit/s fast, that a policer of 8 Mbit/s and 45 kB lets pass or
-    /// not; besides, a share is lost by chance.
+    /// Packets in flights of random sizes at 100 Mbit/s, before a policer of 8 Mbit/s and 45 kB; a
+    /// share of them is also lost at random.
     fn policed(chance: f64) -> Vec<PacketPassage> {
         let mut random = SeededRandom::from_seed(7);
         let (mut room, mut at) = (45_000.0_f64, 0.0);
@@ -230,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rate_is_found_within_half_a_percent_though_little_of_it_was_used() {
+    fn rate_is_found_within_half_a_percent() {
         let found = edge(&policed(0.0), 0.6e6..0.6e6, 0.6e6, 1_500.0).expect("losses");
         assert!((found.rate / 1e6 - 1.0).abs() < 0.005, "{found:?}");
         assert!((found.full / 45_000.0 - 1.0).abs() < 0.04, "{found:?}");
@@ -240,7 +243,7 @@ mod tests {
 
     /// A full bucket of 45 kB has room for the first thirty packets of each, at any rate.
     #[test]
-    fn flights_that_are_all_alike_do_not_tell_the_rate() {
+    fn identical_flights_do_not_determine_the_rate() {
         let passage = |place: u32| {
             let at = f64::from(place / 40) + 0.000_01 * f64::from(place % 40);
             PacketPassage {
@@ -266,7 +269,7 @@ mod tests {
 
     /// The least that passed for some time may be far below the rate, and be no reason to look there alone.
     #[test]
-    fn a_time_in_which_next_to_nothing_passed_hides_no_rate() {
+    fn nearly_idle_period_hides_no_rate() {
         let found = edge(&policed(0.0), 0.04e6..0.6e6, 0.04e6, 1_500.0).expect("losses");
         assert!((found.rate / 1e6 - 1.0).abs() < 0.01, "{found:?}");
     }

@@ -1,4 +1,5 @@
-//! What a diagnosis says: a cause by its documented name, how sure it is, why, and what to do.
+//! Findings of a diagnosis: a cause by its documented name, its confidence, its evidence, and the
+//! next action.
 
 use std::time::Duration;
 
@@ -7,13 +8,13 @@ use vocab::{Bitrate, ByteCount, Probability};
 /// The causes by the names that reports and `--json` use; the list is part of the format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DiagnosisCause {
-    /// A token bucket drops what comes faster than its rate.
+    /// A token bucket drops packets above its rate.
     Policer,
-    /// A token bucket lets wait what comes faster than its rate, once its burst is spent.
+    /// A token bucket delays packets above its rate, once its burst is spent.
     Shaper,
     /// The bottleneck's queue holds less than half a BDP.
     ShallowBuffer,
-    /// A queue that drops what finds no room.
+    /// A queue drops packets when it is full.
     DropTailQueue,
     /// A queue that drops before it is full.
     Aqm,
@@ -23,17 +24,17 @@ pub enum DiagnosisCause {
     HostWindow,
     /// The two directions differ in rate.
     AsymmetricPath,
-    /// Packets above some size vanish without a word.
+    /// Packets above some size are dropped silently.
     MtuBlackHole,
     /// The testing host could not send as fast as it was asked to.
     TestHostLimited,
-    /// Somebody else's packets share the bottleneck.
+    /// Other traffic shares the bottleneck.
     CrossTraffic,
-    /// Something between the ends answers TCP in their place.
+    /// A device between the ends answers TCP in their place.
     Middlebox,
-    /// Nothing held the transfer back.
+    /// Nothing limited the transfer.
     None,
-    /// The measurement cannot tell.
+    /// The measurement does not determine the cause.
     Unknown,
 }
 
@@ -83,7 +84,7 @@ impl DiagnosisCause {
         Self::ALL.into_iter().find(|cause| cause.name() == name)
     }
 
-    /// What to do next.
+    /// Recommended next action.
     #[must_use]
     pub const fn advice(self) -> &'static str {
         match self {
@@ -144,14 +145,14 @@ impl DiagnosisCause {
     }
 }
 
-/// Numbers of a cause; those that it does not have are [`None`].
+/// Numbers of a cause; those that do not apply are [`None`].
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CauseParameters {
     /// The IP-layer rate of a bucket or a bottleneck.
     pub rate: Option<Bitrate>,
     /// The bucket of a policer or shaper.
     pub burst: Option<ByteCount>,
-    /// What the queue holds, the packet on the line included.
+    /// Size of the queue, the packet on the line included.
     pub queue: Option<ByteCount>,
     /// The longest delay in the queue.
     pub queue_delay: Option<Duration>,
@@ -165,12 +166,12 @@ pub struct CauseParameters {
     pub reverse_rate: Option<Bitrate>,
     /// The largest IP packet that gets through.
     pub path_mtu: Option<ByteCount>,
-    /// The round trip to whoever answers TCP.
+    /// Round trip to the device that answers TCP.
     pub answered_after: Option<Duration>,
 }
 
 impl CauseParameters {
-    /// Those that are there, by the name that `--json` uses; the name ends in the unit.
+    /// Numbers that apply, by the name in `--json`; the name ends in the unit.
     #[must_use]
     pub fn named(&self) -> Vec<(&'static str, f64)> {
         let rate = |rate: Option<Bitrate>| rate.map(|rate| rate.bits_per_second() as f64);
@@ -200,20 +201,20 @@ impl CauseParameters {
 /// One cause, found.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DiagnosisFinding {
-    /// What it is.
+    /// The cause.
     pub cause: DiagnosisCause,
-    /// How sure it is, from 0 to 1: how far the evidence lies beyond what decides, not a frequency.
+    /// Confidence from 0 to 1: the distance of the evidence from the threshold, not a frequency.
     pub confidence: f64,
-    /// Why: what was seen, with the numbers.
+    /// Evidence: the observations, with their numbers.
     pub evidence: Vec<String>,
     /// Its numbers.
     pub parameters: CauseParameters,
-    /// What to do next where the cause's own advice would not help.
+    /// Recommended next action where the cause's own advice would not help.
     pub instead: Option<&'static str>,
 }
 
 impl DiagnosisFinding {
-    /// What to do next.
+    /// Recommended next action.
     #[must_use]
     pub fn advice(&self) -> &'static str {
         self.instead.unwrap_or(self.cause.advice())
@@ -246,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_the_documented_ones_and_each_has_advice() {
+    fn documented_cause_names_have_advice() {
         let names: Vec<&str> = DiagnosisCause::ALL
             .into_iter()
             .map(DiagnosisCause::name)

@@ -1,4 +1,4 @@
-//! Rows of losses that no queue, no bucket and no chance makes.
+//! Interruptions: rows of losses that no queue, bucket or random loss causes.
 //!
 //! ```text
 //!  sent     │││││││││││││││││││││││││││││││
@@ -15,22 +15,22 @@ use std::time::Duration;
 
 use super::observation::LoadStage;
 
-/// A row is as long as the path takes to carry so many packets, and holds as many.
+/// Least length of a row, in packets and in the path's time for them.
 const LEAST_PACKETS: usize = 20;
-/// ... and lasts for this long: a radio link that sends again, or a burst of chance, is shorter.
+/// ... and its least duration: a radio link's retransmission, or a random burst, is shorter.
 const LEAST: Duration = Duration::from_millis(10);
 
-/// Packets in a row that were lost for so long that nothing can have passed.
+/// Consecutive packets that were lost over so long a time that nothing can have passed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathInterruption {
     /// Their places in the stage.
     pub packets: Range<usize>,
-    /// From the first of them to the last, when they were sent.
+    /// Time between the sending of the first and of the last.
     pub lasted: Duration,
 }
 
-/// The interruptions of a stage, in order. What comes behind the last packet that arrived is none: a path that
-/// died does not say when it will be back.
+/// Interruptions of a stage, in order. Losses after the last packet that arrived are not one: a
+/// dead path may stay dead.
 #[must_use]
 pub fn interruptions(stage: &LoadStage) -> Vec<PathInterruption> {
     let packets = &stage.packets;
@@ -64,7 +64,7 @@ mod tests {
     use super::super::observation::StreamPacket;
     use super::*;
 
-    /// A packet each 0.1 ms, of which those pass that say so.
+    /// A stage with a packet each 0.1 ms, of which those pass that `passes` selects.
     fn stage(passes: impl Fn(u64) -> bool) -> LoadStage {
         let packet = |place: u64| {
             let sent = Time::ZERO + Duration::from_micros(100 * place);
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_rate_far_below_drops_is_none_and_neither_is_a_path_that_died() {
+    fn policer_drops_and_dead_path_are_no_interruption() {
         // One of thirty passes: rows of 29, 2.8 ms each.
         assert_eq!(interruptions(&stage(|place| place % 30 == 0)), []);
         assert_eq!(interruptions(&stage(|place| place < 5_000)), []);

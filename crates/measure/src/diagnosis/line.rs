@@ -1,4 +1,4 @@
-//! The line before what drops, a sender's own, say: packets wait for it first.
+//! Line before the dropping hop, for example the sender's own: packets wait for it first.
 //!
 //! ```text
 //!  sent ──► line, as fast as it is: all of them wait ──► bucket or queue: some are dropped
@@ -14,27 +14,28 @@ use super::passage::{CapturePlace, HostStream, PacketFate, PacketPassage};
 use super::statistics::looks;
 use super::statistics::quantile;
 
-/// Lines are looked for from this many times what passed between losses on.
+/// Least rate of a line, as a multiple of the traffic between losses.
 const FASTER: f64 = 1.8;
-/// Losses below which there is nothing to tell.
+/// Least number of losses for a diagnosis.
 const LEAST_LOSSES: usize = 5;
 
-/// Where a line is.
+/// Side of the dropping hop on which a line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LineSide {
-    /// Before what drops: a sender's own, say.
+    /// Before the dropping hop: for example the sender's own line.
     Before,
-    /// Behind it, or it is what drops.
+    /// Behind the dropping hop, or the line itself drops.
     Behind,
 }
 
-/// The line whose queue is why packets wait before the first is lost. A bucket lets pass what comes then; what
-/// waits, waits for the sender's own line, say, or for one behind the bucket, and does so later on as well.
+/// Line whose queue explains the waits before the first loss. A bucket lets these packets pass;
+/// those that wait do so for another line, for example the sender's own or one behind the bucket,
+/// and for the same line later on.
 pub(super) fn early_line(stream: &HostStream, noise: f64) -> Option<(f64, LineSide)> {
-    /// Waits below which nothing is said.
+    /// Least number of waits for a diagnosis.
     const LEAST_WAITS: usize = 20;
-    /// What of the usual wait may be left: of a line before what drops, and of one behind it, which a queue may look
-    /// like that is about as fast.
+    /// Shares of the usual wait that may remain: for a line before the dropping hop, and for a line
+    /// behind it, which a queue of about the same rate may resemble.
     const LEFT: f64 = 0.25;
     const LEFT_BEHIND: f64 = 0.1;
     /// Steps by a tenth: from near to a hundred times the rate.
@@ -83,16 +84,17 @@ pub(super) fn early_line(stream: &HostStream, noise: f64) -> Option<(f64, LineSi
     (least < most_left * usual).then_some((line, side))
 }
 
-/// On which side of what drops a line is. Those that are dropped behind it have taken their turn at it, and what comes
-/// next waits for them, too; for what is dropped before it, or by its own queue, nothing waits.
+/// Side of the dropping hop on which a line is. Packets that are dropped behind the line have used
+/// their time on it, so later packets wait for them, too; no packet waits for those that are
+/// dropped before it, or by its own queue.
 fn side(passages: &[PacketPassage], line: f64, noise: f64) -> Option<LineSide> {
-    /// Waits below which nothing is said.
+    /// Least number of waits for a diagnosis.
     const LEAST_WAITS: usize = 10;
-    /// Waits that are too short for what was dropped to have taken its turn, and their share, from which on it has not:
-    /// what else packets wait for only adds to them.
+    /// Least number, and least share, of waits that are too short for dropped packets to have used
+    /// the line; other causes only lengthen waits.
     const LEAST_SHORT: usize = 3;
     const MANY_SHORT: f64 = 0.25;
-    /// What two backlogs differ by that are not equally steady, as a share and in packets.
+    /// Differences between two backlogs that are not equally steady: as a share, and in packets.
     const STEADIER: f64 = 0.5;
     const STEADIER_PACKETS: f64 = 1.0;
     let passed: Vec<PacketPassage> = passages
@@ -133,8 +135,8 @@ fn side(passages: &[PacketPassage], line: f64, noise: f64) -> Option<LineSide> {
     }
 }
 
-/// By how much it differs from loss to loss how long the last packet that passed has still to wait, where each is
-/// reached so much later than it was sent.
+/// Variation from loss to loss of the remaining wait of the last packet that passed, where packets
+/// are reached this much later than they were sent.
 fn unevenness(passages: &[PacketPassage], later: &[f64]) -> Option<f64> {
     let mut last = None;
     let mut backlogs = Vec::new();
@@ -147,7 +149,7 @@ fn unevenness(passages: &[PacketPassage], later: &[f64]) -> Option<f64> {
     Some(quantile(&mut backlogs, 0.75)? - quantile(&mut backlogs, 0.25)?)
 }
 
-/// When packets reach what is behind a line, and what they wait for there.
+/// Passages as they reach the hop behind a line, with their waits there.
 pub(super) fn behind(passages: &[PacketPassage], line: Option<f64>) -> Vec<PacketPassage> {
     let shifted = |(passage, wait): (&PacketPassage, f64)| PacketPassage {
         sent: passage.sent + wait,
@@ -161,7 +163,7 @@ pub(super) fn behind(passages: &[PacketPassage], line: Option<f64>) -> Vec<Packe
     passages.iter().zip(waits).map(shifted).collect()
 }
 
-/// What each packet waits for a line, at which those that are dropped behind it come by as well.
+/// Wait of each packet for a line that also carries the packets dropped behind it.
 pub(super) fn line_waits(passages: &[PacketPassage], line: Option<f64>) -> Vec<f64> {
     #[cfg(test)]
     looks::add(passages.len());
@@ -223,14 +225,14 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_found_where_the_dropped_take_their_turn_at_it_and_only_there() {
+    fn line_is_found_only_if_dropped_packets_cross() {
         let line = found(passages(true)).expect("packets wait for it");
         assert!((line / 1.25e6 - 1.0).abs() < 0.01, "{line}");
         assert_eq!(found(passages(false)), None);
     }
 
     #[test]
-    fn behind_a_line_nothing_waits_for_it_any_more() {
+    fn no_packet_waits_behind_the_line() {
         let passages = passages(true);
         let left = behind(&passages, Some(1.25e6));
         let waits = |passage: &PacketPassage| match passage.fate {

@@ -1,4 +1,4 @@
-//! What holds a transfer back: the causes found in a measurement, each with its evidence.
+//! Causes that limit a transfer, found in a measurement, each with its evidence.
 //!
 //! ```text
 //!  two-ended: stages of a stateless stream ─► stream ─┐

@@ -1,4 +1,4 @@
-//! What a two-ended measurement of one direction hands in.
+//! Data of a two-ended measurement of one direction.
 //!
 //! The stages are of a stateless stream: an idle path, then packets at one offered rate. Diagnosis is
 //! best with three: one below the bottleneck's rate, one at 1.5 times it or more for long enough to
@@ -14,27 +14,28 @@ use crate::tcp_info::TcpInfo;
 /// One packet of a stateless stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamPacket {
-    /// When it was sent, on the sender's clock.
+    /// Time of sending, on the sender's clock.
     pub sent: Time,
-    /// When it came, on the receiver's clock, which may differ from the sender's; `None` if it did not.
+    /// Time of arrival, on the receiver's clock, which may differ from the sender's; `None` if it
+    /// did not arrive.
     pub received: Option<Time>,
 }
 
 /// Packets of one size at one offered rate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoadStage {
-    /// The rate that was asked for; what was sent is seen from the packets.
+    /// The requested rate; the actual one follows from the packets.
     pub offered: Bitrate,
     /// The length of each packet, from its first IP header byte.
     pub packet: ByteCount,
-    /// In the order in which they were sent.
+    /// Packets in the order in which they were sent.
     pub packets: Vec<StreamPacket>,
 }
 
 /// The kernel's counters of a connection at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TcpSample {
-    /// When they were read, on the sender's clock.
+    /// Time of reading, on the sender's clock.
     pub at: Time,
     /// The counters.
     pub info: TcpInfo,
@@ -43,17 +44,17 @@ pub struct TcpSample {
 /// A TCP transfer, seen by both ends without a capture.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TcpRun {
-    /// Of each connection, samples in order of time.
+    /// Samples of each connection in order of time.
     pub connections: Vec<Vec<TcpSample>>,
-    /// When the last was written, on the sender's clock; later samples are of what was still under way, which
-    /// some connections wait for longer than others. `None` if all are from before.
+    /// Time of the last write, on the sender's clock; in later samples some connections wait for
+    /// data in flight longer than others. `None` if all samples are earlier.
     pub written_until: Option<Time>,
-    /// What all connections had handed to the receiving application, over time on its clock.
+    /// Bytes that all connections had handed to the receiving application, over time on its clock.
     pub received: Vec<(Time, ByteCount)>,
 }
 
 impl TcpRun {
-    /// Of each connection, the samples for as long as there was something to write.
+    /// Samples of each connection for as long as it had data to write.
     pub(super) fn while_written(&self) -> impl Iterator<Item = &[TcpSample]> {
         self.connections.iter().map(|samples| {
             let is_before =
@@ -70,15 +71,15 @@ impl TcpRun {
 pub struct SizeProbe {
     /// The IP packet's length.
     pub size: ByteCount,
-    /// How many were sent.
+    /// Number of probes sent.
     pub sent: u32,
-    /// How many got through.
+    /// Number of probes that got through.
     pub answered: u32,
-    /// Whether the network said that it was too big (ICMP).
+    /// Set if the network reported that it was too big (ICMP).
     pub was_refused: bool,
 }
 
-/// All that two ends measured of one direction.
+/// All measurements of two ends for one direction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TwoEnded {
     /// RFC 6349 §3.2.1's baseline: the least RTT of small probes on the idle path.
@@ -89,6 +90,6 @@ pub struct TwoEnded {
     pub runs: Vec<TcpRun>,
     /// The bottleneck rate of the other direction.
     pub reverse_rate: Option<Bitrate>,
-    /// What the search for the path MTU saw.
+    /// Probes of the path MTU search.
     pub size_probes: Vec<SizeProbe>,
 }

@@ -1,8 +1,8 @@
-//! The causes that a capture of somebody's transfer shows.
+//! Causes that a capture of a transfer shows.
 //!
-//! A token bucket is known by its deficit: bytes passed since it was last full, less what the rate has
-//! brought back. It needs no burst to compute, and is the same whether the bucket drops (policer), lets
-//! wait (shaper), or is no bucket but a plain queue:
+//! A token bucket is recognised by its deficit: the bytes that passed since it was last full, less
+//! those that the rate has restored. The deficit is independent of the burst, and is the same
+//! whether the bucket drops (policer), delays (shaper), or is a plain queue:
 //!
 //! ```text
 //!   deficit ───┬── up to the burst ──────► passes without waiting
@@ -12,8 +12,9 @@
 //! So where losses come, `rate × wait` is the queue and the rest of the deficit is the burst: no queue
 //! is a policer, no burst a plain line, both a shaper. Losses that no deficit explains are chance.
 //!
-//! What a capture cannot show is not claimed: whether the test host was the limit, a black hole, or
-//! the other direction's rate.
+//! So at losses, `rate × wait` is the queue and the rest of the deficit is the burst: without a
+//! queue it is a policer, without a burst a plain line, with both a shaper. Losses that no deficit
+//! explains are random.
 
 mod at_losses;
 mod further;
@@ -48,9 +49,9 @@ use super::segment::TcpSegment;
 use super::statistics::{confidence, quantile};
 use super::two_ended::{bitrate, bytes, seconds};
 
-/// Packets below which nothing is said.
+/// Least number of packets for a diagnosis.
 const LEAST_PACKETS: usize = 60;
-/// Losses that it takes to tell a bucket or a queue by them.
+/// Least number of losses that identify a bucket or a queue.
 const LEAST_LOSSES: usize = 5;
 /// The queue, in packets, below which nothing waits.
 const QUEUE_PACKETS: f64 = 1.7;
@@ -60,7 +61,7 @@ const LONG_QUEUE_PACKETS: f64 = 4.0;
 const MANY_PACKETS: f64 = 20.0;
 /// Packets that leave this much faster than the bucket's rate waited for something else.
 const FASTER_LINE: f64 = 1.8;
-/// How well deficits must tell losses from passes.
+/// Least Youden's J with which deficits must explain losses.
 const EXPLAINED: f64 = 0.5;
 /// Room from which on no bucket drops and no queue lets wait, as a share of all there is, and in packets.
 const FAR_SHARE: f64 = 0.5;
@@ -70,39 +71,40 @@ const FAR_PACKETS: f64 = 12.0;
 const POLICED_PACKETS: f64 = 3.2;
 /// Packets that find so little room wait, if there is a queue.
 const HARDLY_ROOM_PACKETS: f64 = 2.5;
-/// What a bucket whose level is followed must explain more than one that is reckoned from the beginning.
+/// Amount by which a bucket whose level is followed must explain more than one computed from the
+/// beginning.
 const EXPLAINS_MORE: f64 = 0.02;
-/// How near two rates are that are found in two ways and are the same.
+/// Greatest relative distance of two rates that were found in two ways and count as the same.
 const SAME_RATE: f64 = 0.015;
-/// How well arrivals must tell losses for a policer.
+/// Least Youden's J with which arrivals must explain a policer's losses.
 const ARRIVALS_EXPLAIN: f64 = 0.75;
-/// How well deficits must tell losses for a queue that drops nothing before it is full.
+/// Least Youden's J with which deficits must explain the losses of a drop-tail queue.
 const FULL_EXPLAINS: f64 = 0.7;
-/// As in the two-ended diagnosis.
+/// Share of the BDP below which a buffer is shallow, as in the two-ended diagnosis.
 const SHALLOW: f64 = 0.5;
 const LOSS_LEAST: f64 = 0.0003;
-/// The share of its window that a transfer uses when the window is what limits it.
+/// Share of its window that a window-limited transfer uses.
 const WINDOW_USED: f64 = 0.75;
 
-/// What one host sent another, and what held it back.
+/// Diagnosis of the data that one host sent another, with its causes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TransferDiagnosis {
-    /// Who sent.
+    /// Sending host.
     pub source: IpAddr,
-    /// To whom.
+    /// Receiving host.
     pub destination: IpAddr,
-    /// How many connections.
+    /// Number of connections.
     pub connections: usize,
-    /// Of those, how many had begun before the capture.
+    /// Connections that had begun before the capture.
     pub begun_before: usize,
-    /// Payload, what was sent again included.
+    /// Payload, retransmissions included.
     pub payload: ByteCount,
     /// Payload behind it that was left out, for a capture may stand for any number of packets, and each takes
     /// time.
     pub left_out: ByteCount,
-    /// From the first packet to the last.
+    /// Time from the first packet to the last.
     pub duration: Duration,
-    /// Where the capture was taken.
+    /// Place of the capture.
     pub place: CapturePlace,
     /// The least RTT, as far as it shows from there.
     pub least_rtt: Option<Duration>,
@@ -110,12 +112,13 @@ pub struct TransferDiagnosis {
     pub findings: Vec<DiagnosisFinding>,
 }
 
-/// Finds what held back each transfer in a capture; the largest first, none where there is no TCP.
+/// Finds the limits of each transfer in a capture; the largest first, none where there is no TCP.
 ///
 /// Segments are in the order in which they were captured.
 ///
-/// Of one host's transfer to another the first 262,144 packets are judged, of a capture 1,048,576: what the
-/// rest holds is in [`TransferDiagnosis::left_out`]. So it ends, however bent the segments are.
+/// At most the first 262,144 packets of one host's transfer to another are judged, and 1,048,576 of
+/// a capture; [`TransferDiagnosis::left_out`] counts the rest. So the work is bounded, even for
+/// damaged segments.
 #[must_use]
 pub fn diagnose_capture(segments: &[TcpSegment]) -> Vec<TransferDiagnosis> {
     diagnose_within(segments, PacketLimits::default())
@@ -176,38 +179,38 @@ fn judge(stream: &HostStream) -> Vec<DiagnosisFinding> {
     findings
 }
 
-/// What the passages show.
+/// Observations from the passages of one stream.
 #[derive(Clone)]
 struct PassageObservation {
-    /// At what drops: behind the line before it, where that is known.
+    /// Passages at the dropping hop: behind the line before it, where that is known.
     passages: Vec<PacketPassage>,
     lost: usize,
     /// Bytes of a usual packet.
     packet: f64,
     rtt: f64,
-    /// Of each passage: how long packets waited around it; `None` where nothing near is known.
+    /// Time that packets waited around each passage; `None` where no nearby wait is known.
     waits: Vec<Option<f64>>,
     /// The wait that one in fifty exceeds.
     long_wait: f64,
-    /// Whether the capture was taken at the receiver.
+    /// Set if the capture was taken at the receiver.
     is_behind: bool,
-    /// What clocks and acknowledgements add to waits.
+    /// Noise that clocks and acknowledgements add to waits.
     noise: f64,
     /// Bytes per second at which packets leave while others wait.
     waiting_rate: Option<f64>,
     /// The same where it is highest.
     fastest_rate: Option<f64>,
-    /// ... and what is lost counts as well: of a line before what drops.
+    /// Rate of a line before the dropping hop, which lost packets use as well.
     line_rate: Option<f64>,
-    /// That line, where it explains losses better than none.
+    /// The line before the bucket, where it explains losses better than no line.
     line: Option<f64>,
     /// The rate at which packets leave right before a loss.
     queue_rate: Option<f64>,
-    /// A line before what drops that explains how long packets wait before any is lost.
+    /// A line before the dropping hop that explains the waits before the first loss.
     early_line: Option<f64>,
-    /// The passages with what they wait for a faster line behind what drops, if there is one.
+    /// Passages without their waits for a faster line behind the dropping hop, if there is one.
     behind_further: Option<Vec<PacketPassage>>,
-    /// Of each passage whether it was lost while there was much room.
+    /// Passages that were lost while there was much room.
     is_random: Vec<bool>,
 }
 
@@ -216,7 +219,7 @@ struct PassageObservation {
 struct LossExplanation {
     /// Bytes per second.
     rate: f64,
-    /// How well it tells losses from passes, 0 to 1.
+    /// Youden's J between losses and passes, 0 to 1.
     explained: f64,
     /// The usual deficit where packets are lost, in bytes.
     deficit: f64,
@@ -290,7 +293,7 @@ impl PassageObservation {
         self.line.filter(|line| *line > FASTER_LINE * rate)
     }
 
-    /// How well a bucket of a rate tells losses from passes.
+    /// Youden's J with which a bucket of a rate explains the losses.
     fn explained(&self, rate: f64) -> f64 {
         let line = self.line(rate);
         let from_start = BucketFit::from_start(&self.passages, rate, line).explained;
@@ -298,7 +301,7 @@ impl PassageObservation {
         from_start.max(followed)
     }
 
-    /// The bucket that explains the losses best; `None` when none does.
+    /// Bucket that explains the losses best; `None` when none does.
     fn bucket(&mut self) -> Option<LossExplanation> {
         if self.lost < LEAST_LOSSES {
             return None;
@@ -357,10 +360,10 @@ impl PassageObservation {
         })
     }
 
-    /// The usual wait of packets that find hardly any room, in packets at the bucket's rate, beyond what
-    /// they wait for a faster line. `None` where too few waits are known, or not well enough.
+    /// Usual wait of packets that find hardly any room, in packets at the bucket's rate, beyond
+    /// their wait for a faster line. `None` where too few waits are known, or not exactly enough.
     fn top_wait(&self, account: &BucketFit) -> Option<f64> {
-        /// Waits below which nothing is said.
+        /// Least number of waits for a diagnosis.
         const LEAST_WAITS: usize = 5;
         const LEAST_IDLE: usize = 30;
         if self.is_behind {
@@ -391,10 +394,10 @@ impl PassageObservation {
         Some(wait * account.rate / self.packet)
     }
 
-    /// The queue that packets wait in where its wait alone tells losses better than any bucket does: others'
-    /// packets fill it as well.
+    /// Queue in which packets wait, where its wait alone explains losses better than any bucket:
+    /// other traffic fills it as well.
     fn queue_from_waits(&self, bucket: LossExplanation) -> Option<LossExplanation> {
-        /// What waits must explain more.
+        /// Amount by which waits must explain more losses than the bucket.
         const MORE: f64 = 0.1;
         let rate = self
             .waiting_rate
@@ -416,10 +419,10 @@ impl PassageObservation {
         })
     }
 
-    /// The shaper that packets wait in where no bucket at a lower rate explains much: a line before a bucket
-    /// that drops has none of its own.
+    /// Shaper in which packets wait, where no bucket at a lower rate explains much: a line before a
+    /// dropping bucket has no tokens.
     fn shaper_from_tokens(&self, bucket: LossExplanation) -> Option<LossExplanation> {
-        /// What a policer's bucket explains at least, with a line before it.
+        /// Least share that a policer's bucket explains with a line before it.
         const EXPLAINS_MUCH: f64 = 0.8;
         let rate = self
             .queues_at(LONG_QUEUE_PACKETS)
@@ -434,7 +437,7 @@ impl PassageObservation {
         })
     }
 
-    /// What drops packets, where there are enough losses to tell.
+    /// Finds the cause of packet drops, where there are enough losses.
     fn losses_of(&mut self, bucket: LossExplanation, stream: &HostStream) -> Vec<DiagnosisFinding> {
         let bucket = self.queue_from_waits(bucket).unwrap_or(bucket);
         let bucket = self.shaper_from_tokens(bucket).unwrap_or(bucket);
@@ -524,7 +527,8 @@ impl PassageObservation {
         })]
     }
 
-    /// Losses while packets wait: by a full queue, by its management, or by chance.
+    /// Findings on losses while packets wait: a full queue, active queue management, or random
+    /// loss.
     fn full_queue(&self, bucket: LossExplanation, stream: &HostStream) -> Vec<DiagnosisFinding> {
         let waiting_rate = self.waiting_rate;
         let is_its = |rate: &f64| *rate < FASTER_LINE * self.queue_rate.unwrap_or(bucket.rate);
@@ -601,7 +605,7 @@ impl PassageObservation {
         findings
     }
 
-    /// The share of packets lost of those that would have waited less than so long.
+    /// Loss share of the packets that would have waited less than this.
     fn loss_below(&self, wait: f64) -> f64 {
         let near = self.passages.iter().zip(&self.waits);
         let below = near.filter(|(_, near)| near.is_some_and(|near| near < wait));
@@ -617,7 +621,7 @@ impl PassageObservation {
         self.random_loss_beside(0)
     }
 
-    /// Losses by chance, where a bucket has made so many others.
+    /// Finding on random loss, beside this many losses of a bucket.
     fn random_loss_beside(&self, others: usize) -> Option<DiagnosisFinding> {
         let lost = self.lost - others;
         let loss = lost as f64 / (self.passages.len() - others) as f64;
@@ -636,8 +640,8 @@ impl PassageObservation {
         })
     }
 
-    /// The rate at which packets leave that wait much longer than hosts and acknowledgements let them, and for so many
-    /// others.
+    /// Departure rate of packets that wait much longer than hosts and acknowledgements explain, and
+    /// for so many others.
     fn queues_at(&self, packets: f64) -> Option<f64> {
         let is_long = self.long_wait > 10.0 * self.noise
             && (self.long_wait > 0.2 * self.rtt
@@ -648,7 +652,7 @@ impl PassageObservation {
             .filter(|rate| is_long && rate * self.long_wait > packets * self.packet)
     }
 
-    /// A shaper whose queue drops hardly anything of what is lost.
+    /// Finding on a shaper whose queue causes hardly any of the losses.
     fn shaper_among_random_loss(&self) -> Option<DiagnosisFinding> {
         // A short queue's rate is known only where all that wait leave at it.
         let is_one_rate = self
@@ -662,7 +666,7 @@ impl PassageObservation {
         self.shaper(self.queues_at(least)?)
     }
 
-    /// Without losses: packets that wait show a rate, and a burst before it.
+    /// Findings without losses: packets that wait show a rate, and a burst before it.
     fn lossless(&self, stream: &HostStream) -> Vec<DiagnosisFinding> {
         let Some(rate) = self.queues_at(LONG_QUEUE_PACKETS) else {
             return Vec::new();
@@ -751,7 +755,7 @@ impl PassageObservation {
     }
 }
 
-/// What clocks and acknowledgements add to waits.
+/// Noise that clocks and acknowledgements add to waits.
 fn noise(place: CapturePlace) -> f64 {
     match place {
         // Stamps of a millisecond.

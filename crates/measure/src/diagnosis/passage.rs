@@ -35,13 +35,15 @@ use super::segment::{MOST_PAYLOAD, TcpSegment};
 #[cfg(test)]
 use super::statistics::looks;
 
-/// Segments that a super-segment is taken for when nothing tells the size: Ethernet's, with stamps.
+/// Assumed segment size of a super-segment whose segment size is unknown: Ethernet's, with
+/// timestamps.
 const USUAL_PAYLOAD: u32 = 1_448;
 /// A resent segment that is acknowledged within this share of the least RTT was not lost at first.
 const TOO_EARLY: f64 = 0.5;
 /// Segments that come behind one that is lost, and not only late (RFC 6675 §2, DupThresh).
 const OVERTAKEN_BY: i64 = 3;
-/// What was not acknowledged for so many of the least RTT, and so many seconds, is lost (RFC 6298 §2).
+/// Time without acknowledgement after which data counts as lost: so many times the least RTT, and
+/// so many seconds (RFC 6298 §2).
 const LONG_RTTS: f64 = 3.0;
 const LONG_S: f64 = 1.0;
 /// A hole filled sooner than this share of the least RTT after it showed was reordering.
@@ -52,15 +54,15 @@ const AT_AN_END: f64 = 0.2;
 const MOST_MISSING: i64 = 1 << 26;
 /// A segment's payload at least; smaller ones only make the account longer.
 const LEAST_PAYLOAD: i64 = 256;
-/// Connections that are told apart in a capture; those that come later are left out.
+/// Greatest number of connections of a capture; later ones are left out.
 const MOST_CONNECTIONS: usize = 65_536;
 
-/// Where a capture was taken, seen from who sends.
+/// Place of a capture, relative to the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CapturePlace {
     /// At the sender or near it.
     Sender,
-    /// Between the two.
+    /// Between the two ends.
     Middle,
     /// At the receiver or near it.
     Receiver,
@@ -78,7 +80,7 @@ impl CapturePlace {
     }
 }
 
-/// What became of a packet at the bottleneck.
+/// Fate of a packet at the bottleneck.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum PacketFate {
     Lost,
@@ -91,14 +93,14 @@ pub(super) enum PacketFate {
 pub(super) struct PacketPassage {
     /// Seconds since the capture's first packet.
     pub(super) sent: f64,
-    /// When it was captured, or its hole showed.
+    /// Time of its capture, or the time at which its hole appeared.
     pub(super) seen: f64,
-    /// Of the IP packet.
+    /// Length of the IP packet.
     pub(super) bytes: f64,
     pub(super) fate: PacketFate,
 }
 
-/// All that went from one host to another.
+/// All packets from one host to another.
 #[derive(Clone, Debug)]
 pub(super) struct HostStream {
     pub(super) source: IpAddr,
@@ -107,16 +109,16 @@ pub(super) struct HostStream {
     /// Connections whose beginning is not in the capture.
     pub(super) begun_before: usize,
     pub(super) payload_bytes: u64,
-    /// What of it and of its acknowledgements was captured.
+    /// Directions of the transfer that were captured: data, acknowledgements, or both.
     pub(super) ways: CapturedDirections,
     /// Payload that came after as many packets as are looked at.
     pub(super) left_out: u64,
     pub(super) place: CapturePlace,
-    /// In order of `sent`.
+    /// Passages in order of `sent`.
     pub(super) passages: Vec<PacketPassage>,
     /// The least RTT between the ends, in seconds, as far as it shows from here.
     pub(super) least_rtt: Option<f64>,
-    /// What limits the bytes under way.
+    /// Limit of the bytes in flight.
     pub(super) window: WindowLimit,
 }
 
@@ -129,7 +131,7 @@ struct ConnectionDirection {
     payload_bytes: u64,
     most_payload: u32,
     segment_bytes: Option<u16>,
-    /// Of the receiver of this direction.
+    /// Window scale of this direction's receiver.
     window_scale: Option<u8>,
     opened: bool,
 }
@@ -286,7 +288,7 @@ impl ConnectionDirection {
         });
     }
 
-    /// A segment of the other direction, for what it says of this one.
+    /// Takes in a segment of the other direction, for its acknowledgements of this one.
     fn answered(&mut self, order: usize, at: f64, segment: &TcpSegment) {
         if segment.opens {
             self.window_scale = Some(segment.options.window_scale.unwrap_or(0));
@@ -335,8 +337,8 @@ impl ConnectionDirection {
         i64::from(agreed.unwrap_or(usual).min(usual.max(536))).max(LEAST_PAYLOAD)
     }
 
-    /// The size of which nearly all payloads are multiples, where no handshake tells it and several segments
-    /// may have been captured as one.
+    /// Payload size of which nearly all payloads are multiples, where no handshake gives it and
+    /// several segments may have been captured as one.
     fn common_payload(&self) -> Option<u32> {
         /// Payloads that may be something else: the last one of a message, say.
         const MOST_OTHERS: f64 = 0.1;
@@ -363,8 +365,8 @@ impl ConnectionDirection {
         })
     }
 
-    /// Whether the receiver answers every second segment (RFC 9293 §3.8.6.3), so that an answer to one is
-    /// a delayed one.
+    /// Tells whether the receiver answers every second segment (RFC 9293 §3.8.6.3), so that an
+    /// answer to a single one is a delayed acknowledgement.
     fn answers_pairs(&self, segment: i64) -> bool {
         let (mut highest, mut to_one, mut to_more) = (None, 0, 0);
         for event in &self.events {
@@ -454,17 +456,17 @@ impl ConnectionDirection {
     }
 }
 
-/// The end of what an answer says has come. What ends before it was sent before the answer, if not in the capture: when it
-/// is sent after it, it is sent again.
+/// End of the data that an answer acknowledges. Data up to there was sent before the answer, even
+/// if it is not in the capture; data sent after it is a retransmission.
 fn farthest(next: i64, blocks: &[Option<(i64, i64)>; 4]) -> i64 {
     let ends = blocks.iter().flatten().map(|(_, end)| *end);
     ends.fold(next, i64::max)
 }
 
-/// Sizes that the payload of one segment may be, the likely ones first: what was captured most often, in order
-/// of size, then halves and thirds of it.
+/// Sizes that the payload of one segment may have, the likely ones first: the most frequent
+/// captured ones, in order of size, then halves and thirds of them.
 fn likely_payloads(counts: &BTreeMap<u32, usize>) -> Vec<u32> {
-    /// RFC 9293 §3.7.1: what every host takes.
+    /// Segment size that every host accepts (RFC 9293 §3.7.1).
     const LEAST: u32 = 536;
     /// Each is held against all sizes, and a capture may have any number of those.
     const MOST_WHOLE: usize = 32;
@@ -561,7 +563,7 @@ struct SentPiece {
     before: Option<usize>,
 }
 
-/// Packets before the bottleneck: their fate is told by acknowledgements.
+/// Passages for a capture before the bottleneck: acknowledgements show the packets' fates.
 fn sent_on(half: &ConnectionDirection, segment: i64, least: Option<f64>) -> Vec<PacketPassage> {
     let least = least.unwrap_or_default();
     let mut passages: Vec<PacketPassage> = Vec::new();

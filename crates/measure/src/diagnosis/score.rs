@@ -1,20 +1,20 @@
-//! How often diagnoses of labelled cases are right: counts, Wilson intervals, a confusion matrix.
+//! Accuracy of diagnoses on labelled cases: counts, Wilson intervals, a confusion matrix.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use super::finding::{DiagnosisCause, DiagnosisFinding};
 
-/// How far a rate may be off, of the true one.
+/// Greatest relative error of a rate.
 const RATE_WITHIN: f64 = 0.03;
-/// How far a burst may be off, of the true one, or in bytes (two MTU), whichever is more.
+/// Greatest error of a burst, relative or in bytes (two MTU), whichever is more.
 const BURST_WITHIN: f64 = 0.15;
 const BURST_WITHIN_BYTES: f64 = 3_000.0;
 
 /// Cases and those that are right.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScoreShare {
-    /// Those that are right.
+    /// Number of right ones.
     pub right: u64,
     /// All.
     pub all: u64,
@@ -63,30 +63,31 @@ impl std::fmt::Display for ScoreShare {
 pub struct DiagnosisScore {
     /// Exactly the causes that are there.
     pub exact: ScoreShare,
-    /// Of paths with a bucket: the right one of policer and shaper named, and not the other.
+    /// Share of paths with a bucket for which the right one of policer and shaper was named, and
+    /// not the other.
     pub bucket: ScoreShare,
-    /// Of buckets named rightly: the rate within 3 %.
+    /// Share of rightly named buckets with a rate within 3 %.
     pub rate: ScoreShare,
-    /// Of those: the burst within the larger of 15 % and two MTU, where its size is known and nobody
-    /// shares it.
+    /// Share of those with a burst within the larger of 15 % and two MTU, where its size is known
+    /// and nobody shares it.
     pub burst: ScoreShare,
-    /// By what is there: how often each was found; and, with nobody's label, what was missed.
+    /// Findings by true cause: how often each was found; and, under `None`, those that were missed.
     matrix: BTreeMap<DiagnosisCause, BTreeMap<DiagnosisCause, u64>>,
     missed: BTreeMap<DiagnosisCause, u64>,
-    /// How many cases each cause is in.
+    /// Number of cases with each cause.
     there: BTreeMap<DiagnosisCause, u64>,
 }
 
-/// What is known of a bucket.
+/// True parameters of a bucket.
 #[derive(Clone, Copy, Debug)]
 pub struct BucketTruth {
     /// Bits of IP packets per second.
     pub rate: f64,
-    /// Bytes of IP packets; [`None`] where it is not judged.
+    /// Bytes of IP packets; [`None`] where the burst is not judged.
     pub burst: Option<f64>,
 }
 
-/// What of a finding is judged.
+/// Part of a finding that is judged.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct JudgedFinding {
     /// The cause that was named.
@@ -109,7 +110,7 @@ impl From<&DiagnosisFinding> for JudgedFinding {
 }
 
 impl JudgedFinding {
-    /// Whether its rate and burst are within their bars of the truth.
+    /// Compares its rate and burst with the truth; `true` is within the error bars.
     #[must_use]
     pub fn errors(&self, truth: BucketTruth) -> (Option<bool>, Option<bool>) {
         let rate = self
@@ -173,7 +174,7 @@ impl DiagnosisScore {
         is_right
     }
 
-    /// By what is there, by name: how often what was found, itself first of all, instead or beside it.
+    /// Findings by true cause, by name: how often each cause was found for it, itself first.
     #[must_use]
     pub fn matrix(&self) -> BTreeMap<&'static str, BTreeMap<&'static str, u64>> {
         let row = |row: &BTreeMap<DiagnosisCause, u64>| {

@@ -1,9 +1,9 @@
-//! One TCP segment of a capture: what of its headers a diagnosis needs.
+//! A TCP segment of a capture, with the header fields that a diagnosis needs.
 //!
-//! [`TcpSegment::parse`] takes an IP packet as it was captured, cut short or not, and never panics. A
-//! super-segment (captured before the card cut it up, or after it was put together again) is one
-//! segment with a long payload; its length comes from the IP header, or where that says zero, from the
-//! length on the wire.
+//! [`TcpSegment::parse`] takes a captured IP packet, truncated or not, and never panics. A
+//! super-segment (captured before the card segmented it, or after it was coalesced) is one segment
+//! with a long payload; its length comes from the IP header or, where that is zero, from the length
+//! on the wire.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -19,25 +19,25 @@ const ACK: u8 = 0x10;
 /// times as many to a card at once (`GSO_MAX_SIZE`, "BIG TCP"). A jumbogram (RFC 2675) may be longer, but no
 /// link carries one.
 pub(super) const MOST_PAYLOAD: u32 = 8 * 65_535;
-/// IPv6 extension headers at most; nobody sends as many.
+/// Greatest number of IPv6 extension headers; real packets have fewer.
 const MOST_EXTENSIONS: usize = 8;
 
 /// A TCP segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TcpSegment {
-    /// When it was captured.
+    /// Capture time.
     pub at: Time,
-    /// Who sent it.
+    /// Sender.
     pub source: SocketAddr,
-    /// To whom.
+    /// Receiver.
     pub destination: SocketAddr,
     /// The sequence number of its first byte.
     pub sequence: u32,
-    /// The acknowledgement, where the flag says that it means something.
+    /// Acknowledgement number, if the ACK flag is set.
     pub acknowledgement: Option<u32>,
-    /// Whether it opens a connection.
+    /// Set if it opens a connection (SYN).
     pub opens: bool,
-    /// Whether it ends one (FIN or RST).
+    /// Set if it ends a connection (FIN or RST).
     pub ends: bool,
     /// The window field, not scaled.
     pub window: u16,
@@ -45,7 +45,7 @@ pub struct TcpSegment {
     pub payload_bytes: u32,
     /// The headers of IP and TCP.
     pub header_bytes: u32,
-    /// What its options say.
+    /// TCP options of the segment.
     pub options: TcpOptions,
 }
 
@@ -58,14 +58,14 @@ pub struct TcpOptions {
     pub window_scale: Option<u8>,
     /// RFC 7323 §3 (Time Stamps): the sender's clock, and the echo of the peer's.
     pub stamps: Option<(u32, u32)>,
-    /// RFC 2018 §3 (SACK): blocks, first and one past the last byte; unused ones are `None`.
+    /// SACK blocks (RFC 2018 §3): first and one past the last byte; unused ones are `None`.
     pub blocks: [Option<(u32, u32)>; 4],
 }
 
 impl TcpSegment {
-    /// Reads the headers of an IP packet captured at `at`, of which `wire_bytes` were on the wire.
-    /// `None` for anything that is no whole TCP header: other protocols, later fragments, what was
-    /// cut before its end.
+    /// Parses the headers of an IP packet captured at `at`, of which `wire_bytes` were on the wire.
+    /// `None` for anything without a complete TCP header: other protocols, later fragments,
+    /// truncated headers.
     #[must_use]
     pub fn parse(at: Time, ip: &[u8], wire_bytes: usize) -> Option<Self> {
         let header = match ip.first()? >> 4 {
@@ -100,7 +100,8 @@ impl TcpSegment {
 }
 
 impl TcpOptions {
-    /// RFC 9293 §3.2 (Specific Option Definitions); what is damaged ends the list.
+    /// Parses the options (RFC 9293 §3.2, Specific Option Definitions); a damaged one ends the
+    /// list.
     fn parse(mut bytes: &[u8]) -> Self {
         let mut options = Self::default();
         while let Some(kind) = bytes.first() {
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_offloaded_length_is_read_and_a_longer_one_refused() {
+    fn longest_offloaded_length_is_read_longer_is_refused() {
         let longest = MOST_PAYLOAD as usize + 72;
         let segment = TcpSegment::parse(Time::ZERO, &packet(), longest).unwrap();
         assert_eq!(segment.payload_bytes, MOST_PAYLOAD);
@@ -239,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_or_bent_is_refused_or_read_and_never_panics() {
+    fn damaged_packets_never_panic_the_reader() {
         let whole = packet();
         for length in 0..whole.len() {
             let _ = TcpSegment::parse(Time::ZERO, &whole[..length], whole.len());

@@ -1,6 +1,6 @@
-//! The few statistics that detectors share.
+//! Statistics that detectors share.
 
-/// The value below which `fraction` of `values` lie; `None` of nothing. Orders `values`.
+/// Value below which `fraction` of `values` lie; `None` without values. It reorders `values`.
 pub(super) fn quantile(values: &mut [f64], fraction: f64) -> Option<f64> {
     if values.is_empty() {
         return None;
@@ -18,7 +18,7 @@ pub(super) struct LinearFit {
 }
 
 impl LinearFit {
-    /// The least squares of `points`; `None` when they have no extent in x.
+    /// Least-squares line through `points`; `None` when they have no extent in x.
     pub(super) fn of(points: impl Iterator<Item = (f64, f64)> + Clone) -> Option<Self> {
         let (mut count, mut mean_x, mut mean_y) = (0.0, 0.0, 0.0);
         for (x, y) in points.clone() {

@@ -1,4 +1,4 @@
-//! One stage of a stateless stream, read for what its bottleneck does.
+//! Evaluation of one stage of a stateless stream for the properties of its bottleneck.
 //!
 //! ```text
 //!  bytes served
@@ -25,7 +25,7 @@ use super::statistics::{LinearFit, quantile};
 
 /// Packets that a stage must have delivered for anything to be read from it.
 const LEAST_RECEIVED: usize = 30;
-/// A stage is overloaded when less than this share of what is sent gets on.
+/// Share of the offered load below which a stage counts as overloaded.
 const OVERLOADED: f64 = 0.97;
 /// Packets over which a bucket's level is averaged, right behind the point where it ran empty.
 const LEVEL_PACKETS: usize = 50;
@@ -33,8 +33,8 @@ const LEVEL_PACKETS: usize = 50;
 const MIXED: f64 = 0.1;
 /// The share of packets that waits no longer than a full queue lets it.
 const FULL: f64 = 0.95;
-/// The share that waits no longer than the longest queue that lasts: what is managed may be longer for a
-/// while only.
+/// Share of packets that wait no longer than the longest lasting queue: a managed queue may be
+/// longer for a while.
 const LONG: f64 = 0.98;
 /// Packets that come closer upon each other than this share of the time between two that are sent were held up
 /// together.
@@ -49,14 +49,14 @@ const LOSS_FLOOR: f64 = 0.001;
 pub(super) struct StageSeries {
     /// Bytes of each packet.
     pub(super) packet: f64,
-    /// When each was sent, since the first was.
+    /// Sending times, since the first packet.
     pub(super) sent: Vec<f64>,
-    /// How much later than at the least delay each came; `None` for a lost one.
+    /// Delay of each packet above the least; `None` for a lost one.
     pub(super) delay: Vec<Option<f64>>,
 }
 
 impl StageSeries {
-    /// `None` when too little was received.
+    /// Makes the series; `None` when too little was received.
     pub(super) fn of(stage: &LoadStage) -> Option<Self> {
         let first = stage.packets.first()?.sent;
         let mut rows = interruptions(stage).into_iter().map(|row| row.packets);
@@ -106,9 +106,9 @@ impl StageSeries {
         self.unexplained_losses().len()
     }
 
-    /// Those of them that found nobody waiting before a line of a rate with so short a queue: a sender that makes
-    /// up for having stood still fills it at any rate, and so does what held up packets that were sent before and
-    /// came after.
+    /// Those losses that found no other packet waiting before a line of a rate with so short a
+    /// queue: a sender that catches up after a pause fills it at any rate, and so do packets that
+    /// were held up and arrived later.
     pub(super) fn lost_beside_queue(&self, rate: f64, queue: f64) -> usize {
         let least = f64::max(queue - self.packet, 0.1 * self.packet);
         let mut anyhow = self.unexplained_losses().into_iter().peekable();
@@ -145,10 +145,11 @@ impl StageSeries {
             .collect()
     }
 
-    /// Of each packet, whether it stood behind one sent before it that a host or a relay held up: what is in
-    /// order leaves no sooner.
+    /// Marks each packet that was queued behind an earlier one that a host or a relay held up:
+    /// packets that keep their order leave no sooner.
     fn held_up_behind(&self) -> Vec<bool> {
-        /// Held up by this many packets' time, and this many times what clocks add.
+        /// Hold-up time from which a packet counts as held up: this many packets' time, and this
+        /// many times the clocks' noise.
         const HELD_UP_PACKETS: f64 = 2.0;
         const HELD_UP_NOISE: f64 = 20.0;
         let gap = self.packet / self.sent_rate();
@@ -163,20 +164,21 @@ impl StageSeries {
         .collect()
     }
 
-    /// Whether nothing came any more in the last fifth of the stage.
+    /// Tells whether no packet arrived in the last fifth of the stage.
     pub(super) fn died(&self) -> bool {
         let from = self.delay.len() * 4 / 5;
         self.delay[from..].iter().all(Option::is_none)
     }
 
-    /// The delay that all but a quarter of the packets exceed: what clocks and hosts add, as long as
-    /// nobody waits in a queue.
+    /// Delay that all but a quarter of the packets exceed: the noise of clocks and hosts, as long
+    /// as no packet waits in a queue.
     pub(super) fn noise(&self) -> f64 {
         let mut delays: Vec<f64> = self.delay.iter().flatten().copied().collect();
         quantile(&mut delays, 0.25).unwrap_or_default()
     }
 
-    /// The same without what packets wait, before a line of a rate, for others that the sender sent with them.
+    /// Noise without the waits, before a line of a rate, for other packets that were sent together
+    /// with them.
     pub(super) fn noise_beside_backlog(&self, rate: f64) -> f64 {
         let backlogs = QueueBacklog::of(self, rate, 0.0);
         let both = self.delay.iter().zip(backlogs);
@@ -186,10 +188,10 @@ impl StageSeries {
         quantile(&mut delays, 0.25).unwrap_or_default()
     }
 
-    /// The same with departures that a bottleneck of a rate can have made: packets that come closer upon
-    /// each other were held up behind it, by a host that stood still, and had left it before.
+    /// The series with departures that a bottleneck of a rate can have made: packets that come
+    /// closer together were held up behind it by a host that stopped, and had left it before.
     fn without_hiccups(&self, rate: f64) -> Self {
-        /// What of the rate's own gap must be between two packets.
+        /// Least gap between two packets, as a share of the rate's own gap.
         const LEAST_GAP: f64 = 0.9;
         let gap = LEAST_GAP * self.packet / rate;
         let mut next = f64::INFINITY;
@@ -209,7 +211,8 @@ impl StageSeries {
         }
     }
 
-    /// What got through, in order: index, departure, bytes served with it.
+    /// Departures of the packets that got through, in order: index, departure, bytes served with
+    /// it.
     fn departures(&self) -> impl Iterator<Item = PacketDeparture> + Clone + '_ {
         let mut served = 0.0;
         let received = self.delay.iter().enumerate();
@@ -226,8 +229,8 @@ impl StageSeries {
             })
     }
 
-    /// Departures behind which nothing comes at once: what a host or relay that stood still hands on with others
-    /// says when it went on, and only the last of them when it was to come.
+    /// Departures without another right behind them: a host or relay that stopped hands on packets
+    /// together when it continues, and only the last of them shows its proper time.
     fn free_departures(&self) -> impl Iterator<Item = PacketDeparture> + Clone + '_ {
         let least = CLUMP_GAP * self.packet / self.sent_rate();
         let next = self.departures().skip(1).map(|next| next.at);
@@ -247,7 +250,7 @@ struct PacketDeparture {
     served: f64,
 }
 
-/// What was learned below the bottleneck's rate.
+/// Observations below the bottleneck's rate.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct QuietObservation {
     /// The loss there.
@@ -256,7 +259,7 @@ pub(super) struct QuietObservation {
     pub(super) noise: f64,
 }
 
-/// What an overloaded bottleneck shows.
+/// Observations of an overloaded bottleneck.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OverloadObservation {
     /// Bytes per second.
@@ -269,28 +272,30 @@ pub(super) struct OverloadObservation {
     pub(super) longest_wait: f64,
     /// Packets dropped by the bottleneck or behind it.
     pub(super) lost: usize,
-    /// Packets dropped although the queue was shorter than at other times, beyond what is lost anyhow.
+    /// Packets dropped although the queue was shorter than at other times, beyond the unexplained
+    /// losses.
     pub(super) dropped_early: f64,
-    /// The number that chance could explain of those.
+    /// Number of those that random loss can explain.
     pub(super) early_by_chance: f64,
-    /// How far the service strays from a straight line, in bytes, and how far chance and the hosts take it.
+    /// Deviation of the service from a straight line, in bytes, and the deviation that chance and
+    /// the hosts explain.
     pub(super) straying: f64,
     pub(super) straying_by_chance: f64,
-    /// By what share hosts may have made the rate wrong; `None` where they may have made it anything, because the
-    /// line surely had something to carry for hardly any of the time.
+    /// Greatest relative error of the rate by hosts; `None` where it is unknown, because the line
+    /// was surely busy for hardly any of the time.
     pub(super) rate_error: Option<f64>,
-    /// Where packets follow each other faster than all of them do: bytes per second at which they do,
-    /// when nobody's come between them.
+    /// Rate in bytes per second of packets that follow each other without other traffic in between,
+    /// where it exceeds the average rate.
     pub(super) mixed_at: Option<f64>,
     /// Bytes per second that got through.
     pub(super) carried: f64,
     /// Bytes per second offered.
     pub(super) offered: f64,
-    /// For how many seconds.
+    /// Duration in seconds.
     pub(super) lasted: f64,
 }
 
-/// Reads an overloaded stage; `None` when what was offered got through.
+/// Evaluates an overloaded stage; `None` when the offered load got through.
 pub(super) fn overload(
     series: &StageSeries,
     quiet: QuietObservation,
@@ -378,8 +383,8 @@ pub(super) fn overload(
     })
 }
 
-/// The rate of a line that is never idle: of packets that came right behind the one sent before
-/// them. Losses behind the line do not bias it, as they do the count of what arrives.
+/// Rate of a line that is never idle, from packets that came right behind the one sent before them.
+/// Unlike the count of arrivals, it is not biased by losses behind the line.
 fn busy_rate(
     series: &StageSeries,
     from: f64,
@@ -404,7 +409,7 @@ fn busy_rate(
     (pairs >= LEAST_PAIRS).then(|| pairs as f64 * series.packet / span)
 }
 
-/// The rate that only the fastest tenth of all runs of so many packets exceeds.
+/// Rate that only the fastest tenth of all runs of so many packets exceeds.
 fn run_rate(series: &StageSeries, from: f64, packets: f64) -> Option<f64> {
     let departures: Vec<PacketDeparture> = series
         .free_departures()
@@ -422,8 +427,8 @@ fn run_rate(series: &StageSeries, from: f64, packets: f64) -> Option<f64> {
     quantile(&mut rates, 0.9)
 }
 
-/// The deficit that each packet finds in a bucket of a rate that was full at the beginning. A sender that
-/// stands still for a moment lets the bucket fill again, but never beyond its brim.
+/// Deficit that each packet finds in a bucket of a rate that was full at the beginning. A sender
+/// that stops for a moment lets the bucket fill again, but not beyond its size.
 fn deficits(series: &StageSeries, rate: f64, survives: f64) -> Vec<f64> {
     let (mut deficit, mut before) = (0.0_f64, 0.0);
     let packets = series.sent.iter().zip(&series.delay);
@@ -440,7 +445,8 @@ fn deficits(series: &StageSeries, rate: f64, survives: f64) -> Vec<f64> {
         .collect()
 }
 
-/// What of the deficit does not wait: it rises until the bucket is empty and then stays.
+/// Part of the deficit that does not wait: the deficit rises until the bucket is empty and then
+/// stays.
 fn shaped_burst(series: &StageSeries, rate: f64, survives: f64) -> f64 {
     let deficits = deficits(series, rate, survives);
     let levels: Vec<f64> = series
@@ -476,10 +482,10 @@ fn waits_from(series: &StageSeries, rate: f64) -> Option<usize> {
     windows.position(|window| 10 * window.iter().filter(|waits| **waits).count() >= 9 * SUSTAINED)
 }
 
-/// The deficit that the first packet met that found no tokens.
+/// Deficit that the first packet without tokens met.
 ///
-/// That packet is where the loss changes from what it always is to what the rate leaves over, found
-/// as the change that makes what was seen most likely.
+/// That packet is where the loss changes from its base level to the excess over the rate, found as
+/// the most likely change point.
 fn policed_burst(series: &StageSeries, rate: f64, survives: f64) -> f64 {
     // Where most is lost at any rate no change of it says anything; half leaves room for one.
     let before = (1.0 - survives).clamp(LOSS_FLOOR, 0.49);
@@ -498,8 +504,8 @@ fn policed_burst(series: &StageSeries, rate: f64, survives: f64) -> f64 {
     found.unwrap_or_default() + series.packet / 2.0
 }
 
-/// Packets that were lost while the queue was well below its longest, beyond what the loss that is
-/// always there explains; and what chance adds to that.
+/// Number of packets lost while the queue was well below its longest, beyond the base loss; and the
+/// number that random loss adds to that.
 fn early_drops(
     series: &StageSeries,
     rate: f64,

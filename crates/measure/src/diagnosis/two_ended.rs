@@ -1,8 +1,8 @@
-//! The causes that a two-ended measurement shows.
+//! Causes that a two-ended measurement shows.
 //!
-//! Each detector is a function from what was observed to a [`DiagnosisFinding`] or nothing, and they do not
-//! exclude each other; only what a bottleneck is (policer, shaper, or a line with a queue) is one
-//! question with one answer.
+//! Each detector is a function from the observations to a [`DiagnosisFinding`] or nothing, and
+//! several may apply; only the kind of bottleneck (policer, shaper, or a line with a queue) is a
+//! single decision.
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ use super::stream::{OverloadObservation, QuietObservation, SAME_RATE, StageSerie
 const SHALLOW: f64 = 0.5;
 /// Bursts below this many packets are no bucket: a plain line has one packet.
 const BURST_PACKETS: f64 = 3.0;
-/// A queue of no more packets than this, behind a bucket that is larger, polices: tbf(8) with a limit
-/// of two packets.
+/// Greatest queue, in packets, behind a larger bucket that still polices: tbf(8) with a limit of
+/// two packets.
 const POLICING_QUEUE_PACKETS: f64 = 2.5;
 /// Loss below this, or seen on fewer packets, is not reported: RFC 8337 asks for runs of at least
 /// thousands between losses.
 const LOSS_LEAST: f64 = 0.0003;
 const LOSSES_LEAST: usize = 3;
-/// The share of drops that must come early for a queue to be managed: hosts that stand still make some.
+/// Least share of early drops that shows a managed queue: hosts that stop cause some.
 const EARLY_SHARE: f64 = 0.03;
 /// Random loss above which the losses of TCP say nothing of the queue.
 const LOSS_HIDES_QUEUE: f64 = 0.004;
@@ -33,9 +33,9 @@ const LOSS_HIDES_QUEUE: f64 = 0.004;
 const ASYMMETRIC: f64 = 1.25;
 /// The share of the time with data to send in which a window must have held the sender back.
 const WINDOW_LIMITED_SHARE: f64 = 0.3;
-/// ... and what was reached must be at least this share of window / baseline RTT.
+/// ... and the least share of window / baseline RTT that must have been reached.
 const WINDOW_FILLED: f64 = 0.6;
-/// A sender that sent less than this share of what it was asked to is limited itself.
+/// Share of the requested rate below which the sender itself is the limit.
 const SENT_SHARE: f64 = 0.95;
 /// Answers that come in less than this share of the baseline RTT come from somewhere nearer.
 const NEARER: f64 = 0.7;
@@ -45,7 +45,7 @@ const NEARER_BY: Duration = Duration::from_millis(2);
 /// A stage is read beside the longest one if it lasts for this share of it.
 const LONG_ENOUGH: f64 = 0.25;
 
-/// Finds what holds one direction of a path back; at least one finding, the surest first.
+/// Finds the limits of one direction of a path; at least one finding, the most confident first.
 #[must_use]
 pub fn diagnose(observed: &TwoEnded) -> Vec<DiagnosisFinding> {
     let seen = StageObservation::of(observed);
@@ -74,7 +74,7 @@ pub fn diagnose(observed: &TwoEnded) -> Vec<DiagnosisFinding> {
     findings
 }
 
-/// What the stages show.
+/// Observations from the stages of a measurement.
 struct StageObservation {
     /// Bytes of a packet.
     packet: f64,
@@ -86,7 +86,7 @@ struct StageObservation {
     overloads: Vec<OverloadObservation>,
     /// Bytes per second that got through, of stages that were not overloaded.
     carried: Option<f64>,
-    /// Whether the path stopped carrying anything in mid-stage.
+    /// Set if the path stopped carrying anything in mid-stage.
     died: bool,
 }
 
@@ -146,9 +146,10 @@ impl StageObservation {
         seen
     }
 
-    /// A sender that stutters below the rate sends some packets at once. They wait for each other, which is no noise
-    /// of the hosts' clocks; and where the queue is short they fill it now and then, and what is lost by that is no
-    /// chance. Whether there is any of it, so that overloads are to be read again without.
+    /// Removes the effects of a sender that stutters below the rate: it sends some packets at once,
+    /// which wait for each other without noise of the hosts' clocks; where the queue is short they
+    /// fill it now and then, and these losses are not random. Tells whether there were such
+    /// effects, so that overloads must be evaluated again.
     fn leave_out_what_a_stutter_makes(&mut self, all: &[StageSeries], observed: &TwoEnded) -> bool {
         /// A queue below this share of the BDP is filled by a sender's stutter.
         const SHORT: f64 = 0.05;
@@ -352,14 +353,14 @@ impl StageObservation {
         Some(DiagnosisFinding::new(DiagnosisCause::Aqm, 0.8, evidence).with(parameters))
     }
 
-    /// Loss events of TCP well below the queueing delay that the stream has seen: how many, of
-    /// how many, and at what delay. `None` where random loss explains them.
+    /// Loss events of TCP well below the queueing delay that the stream has seen: their number, the
+    /// number of all events, and the delay. `None` where random loss explains them.
     fn early_tcp_losses(
         &self,
         observed: &TwoEnded,
         over: &OverloadObservation,
     ) -> Option<(usize, usize, f64)> {
-        /// Loss events below which nothing is said.
+        /// Least number of loss events for a diagnosis.
         const LEAST_EVENTS: usize = 3;
         /// Segments below which losses end in time-outs, when the queue is long empty again.
         const LEAST_WINDOW: u32 = 8;
@@ -544,7 +545,8 @@ impl StageObservation {
     }
 }
 
-/// Sizes that never get through while smaller ones do, without the network's word (RFC 4821 §3).
+/// Finding on sizes that never get through while smaller ones do, without an ICMP message (RFC 4821
+/// §3).
 fn black_hole(probes: &[SizeProbe]) -> Option<DiagnosisFinding> {
     /// RFC 8899 §5.1.2 (Constants): MAX_PROBES.
     const MOST_PROBES: u32 = 3;
@@ -597,7 +599,7 @@ fn slow_sender(stages: &[LoadStage]) -> Option<DiagnosisFinding> {
     })
 }
 
-/// A window smaller than the path needs, by the kernel's own account of what it waited for.
+/// Finding on a window smaller than the path needs, by the kernel's own accounting of its waits.
 fn host_window(
     observed: &TwoEnded,
     seen: &StageObservation,

@@ -1,4 +1,4 @@
-//! What travels over UDP in a test of iperf3's: a moment, a number, and filling (iperf_udp.c, with
+//! Format of iperf3's UDP datagrams: a timestamp, a number, and padding (iperf_udp.c, with
 //! `udp_counters_64bit`).
 //!
 //! ```text
@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use vocab::{ByteReader, TruncatedInput};
 
-/// What a client shows its address with (`UDP_CONNECT_MSG` of iperf.h, as a little-endian host writes it).
+/// Message with which a client shows its address (`UDP_CONNECT_MSG` of iperf.h, as a little-endian
+/// host writes it).
 pub const HELLO: [u8; 4] = *b"9876";
 /// Bytes of a datagram without filling.
 pub const STAMP_BYTES: usize = 16;
@@ -20,14 +21,14 @@ pub const STAMP_BYTES: usize = 16;
 /// The head of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StampedHeader {
-    /// When it was sent, to the microsecond, by the sender's clock.
+    /// Time of sending, to the microsecond, by the sender's clock.
     pub at: Duration,
     /// Its number, from 1 on.
     pub number: u64,
 }
 
 impl StampedHeader {
-    /// Writes a datagram of `length` bytes over what was in `out`.
+    /// Writes a datagram of `length` bytes into `out`, replacing its content.
     pub fn emit(&self, length: usize, out: &mut Vec<u8>) {
         out.clear();
         // iperf3's seconds have 32 bits.
@@ -37,7 +38,7 @@ impl StampedHeader {
         out.resize(length.max(STAMP_BYTES), 0);
     }
 
-    /// Reads one; [`None`] of what is too short, as the server's four bytes are.
+    /// Parses one; [`None`] if it is too short, as the server's four bytes are.
     #[must_use]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         read(bytes).ok().filter(|head| head.number > 0)
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_back() {
+    fn written_messages_are_read_back() {
         let head = StampedHeader {
             at: Duration::new(67_918, 63_838_000),
             number: u64::from(u32::MAX) + 1,

@@ -1,5 +1,5 @@
-//! What an ordinary iperf3 server is told and says: the client's side of its control connection, so that a
-//! circuit can be tested with an end that is not ours.
+//! Client side of the control connection to an ordinary iperf3 server, which lets a circuit be
+//! tested without Trunkline at the far end.
 //!
 //! ```text
 //!  Greeting ─PARAM_EXCHANGE─► Proposed ─CREATE_STREAMS─► Opening ─TEST_START─► Starting ─TEST_RUNNING─► Running
@@ -26,7 +26,7 @@ pub use session::{
     COOKIE_BYTES, ClientSession, SILENCE_MAX, SessionOutput, TestFailure, TestOrder, TestProtocol,
 };
 
-/// The port where nobody says otherwise (iperf3(1), `-p`).
+/// Default port (iperf3(1), `-p`).
 pub const PORT: u16 = 5201;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What each end counted of a test, as JSON.
+//! Results that each end counted in a test, as JSON.
 
 use std::time::Duration;
 
@@ -8,23 +8,23 @@ use vocab::ByteCount;
 /// Characters of a name that are shown.
 const NAME_MAX: usize = 16;
 
-/// What this end counted of a connection.
+/// Counts of this end for one connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionCount {
     /// Payload sent, or received.
     pub bytes: ByteCount,
-    /// How long.
+    /// Duration.
     pub span: Duration,
-    /// Of UDP: packets sent, or the highest number that came.
+    /// UDP packets sent, or the highest number that arrived.
     pub packets: u64,
-    /// Of UDP: packets that did not come.
+    /// UDP packets that did not arrive.
     pub lost: u64,
 }
 
-/// What the server counted.
+/// Results that the server counted.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ServerReport {
-    /// How busy its processor was with the test, in percent.
+    /// Processor load of the test at this end, in percent.
     pub busy_percent: Option<f64>,
     /// The congestion control of its connections.
     pub congestion_control: String,
@@ -32,23 +32,24 @@ pub struct ServerReport {
     pub streams: Vec<StreamCount>,
 }
 
-/// What the server counted of a connection.
+/// Counts of the server for one connection.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StreamCount {
     /// Payload that its application read or wrote.
     pub bytes: ByteCount,
-    /// Segments that it sent again; [`None`] where it received, or its system does not tell.
+    /// Segments that it retransmitted; [`None`] where it received, or its system does not report
+    /// them.
     pub retransmitted_segments: Option<u64>,
-    /// How long it counted.
+    /// Time that it counted.
     pub span: Duration,
-    /// Of UDP: packets that it sent, or the highest number that came.
+    /// UDP packets that it sent, or the highest number that arrived.
     pub packets: u64,
-    /// Of UDP: how arrivals varied at it.
+    /// Jitter of UDP arrivals at the server.
     pub jitter: Duration,
 }
 
 impl ServerReport {
-    /// Reads the server's; [`None`] where it is not what iperf3 says.
+    /// Parses the server's results; [`None`] where they do not have iperf3's form.
     #[must_use]
     pub(super) fn parse(value: &Value) -> Option<Self> {
         let name = value
@@ -88,7 +89,7 @@ fn span(seconds: f64) -> Duration {
     Duration::try_from_secs_f64(seconds).unwrap_or_default()
 }
 
-/// Writes ours. Of what was sent again only bytes are known here, which iperf3 has no field for.
+/// Writes our results. Retransmissions are known here only in bytes, for which iperf3 has no field.
 pub(super) fn emit(counted: &[ConnectionCount]) -> Value {
     let streams: Vec<Value> = counted
         .iter()

@@ -1,4 +1,4 @@
-//! The client's side of one test's control connection.
+//! Client side of one test's control connection.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,15 +11,15 @@ use crate::wire::TestDirection;
 
 /// Bytes of the cookie: 36 letters and digits and a zero (COOKIE_SIZE).
 pub const COOKIE_BYTES: usize = 37;
-/// How long the server may take for its next word. It reads the results of many connections meanwhile.
+/// Time limit for the server's next message. It reads the results of many connections meanwhile.
 pub const SILENCE_MAX: Duration = Duration::from_secs(10);
-/// How much longer than a test the server's word on it may take, in all.
+/// Time limit for the server's result beyond the test's own duration.
 const TEST_LATE_MAX: Duration = Duration::from_secs(20);
 /// The longest JSON that is read: two hundred bytes for each of 128 connections are a fortieth of it.
 const JSON_MAX: usize = 1 << 20;
-/// What the server's reads and writes are of (DEFAULT_TCP_BLKSIZE).
+/// Block size of the server's reads and writes (DEFAULT_TCP_BLKSIZE).
 const BLOCK_BYTES: u32 = 128 * 1024;
-/// The version that is told: whose protocol this is.
+/// Version that is sent to the server: that of the protocol.
 const VERSION: &str = "3.12";
 
 /// The states that travel (iperf_api.h).
@@ -37,32 +37,33 @@ mod state {
     pub(super) const SERVER_ERROR: u8 = 0xfe;
 }
 
-/// What a test sends.
+/// Transport protocol of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TestProtocol {
     /// TCP, as fast as it goes.
     Tcp,
-    /// UDP packets at a constant rate, whoever sends them.
+    /// UDP packets at a constant rate, in either direction.
     Udp {
         /// Bytes above UDP of each.
         payload_bytes: u16,
-        /// Of these bytes.
+        /// Rate of these bytes.
         rate: Bitrate,
     },
 }
 
-/// What a test is to be.
+/// Parameters of a test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestOrder {
-    /// In what.
+    /// Transport protocol.
     pub carried: TestProtocol,
-    /// Which way data flows; down is iperf3's `-R`.
+    /// Direction of the data; down is iperf3's `-R`.
     pub direction: TestDirection,
-    /// How many connections.
+    /// Number of connections.
     pub connections: u16,
-    /// What the server sets its sockets' buffers to, which its kernel makes a window of; none leaves them.
+    /// Size of the server's socket buffers, from which its kernel derives a window; `None` leaves
+    /// the default.
     pub window: Option<ByteCount>,
-    /// How long.
+    /// Duration.
     pub duration: Duration,
     /// The server's congestion control; empty for its system's own.
     pub congestion_control: String,
@@ -114,7 +115,7 @@ impl TestOrder {
     }
 }
 
-/// What the shell is to do.
+/// Action for the shell.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SessionOutput {
     /// Write this on the control connection.
@@ -123,7 +124,7 @@ pub enum SessionOutput {
     Open,
     /// Data may flow; after the time that was ordered, [`ClientSession::end`].
     Start,
-    /// The test is over and this is what the server counted.
+    /// The test is over; these are the server's counts.
     Over(ServerReport),
 }
 
@@ -144,35 +145,35 @@ pub enum TestFailure {
         /// `errno` of its system; 0 where there is none.
         errno: u32,
     },
-    /// Somebody ended the server.
+    /// The server was terminated.
     #[error("somebody ended the iperf3 server")]
     Terminated,
-    /// It says nothing.
+    /// The server sends nothing.
     #[error(
         "the iperf3 server said nothing for {} s {when}: it is busy with another test, hangs, or the link is \
          down", SILENCE_MAX.as_secs()
     )]
     Silent {
-        /// What it was to answer.
+        /// The request that it did not answer.
         when: &'static str,
     },
-    /// It closed the connection.
+    /// The server closed the connection.
     #[error("the iperf3 server closed the control connection {0}")]
     Closed(&'static str),
 }
 
-/// `SO_RCVBUF` or `SO_SNDBUF` was not what was asked for.
+/// Error number for a refused `SO_RCVBUF` or `SO_SNDBUF`.
 const BUFFER_REFUSED: u32 = 141;
 
 impl TestFailure {
-    /// Whether it was the window that the server's system would not give.
+    /// Tells whether the server's system refused the window.
     #[must_use]
     pub fn is_of_window(&self) -> bool {
         matches!(self, TestFailure::Refused { code, .. } if *code == BUFFER_REFUSED)
     }
 }
 
-/// iperf3's number in words (iperf_api.h); what a person can do something about.
+/// Text for iperf3's error number (iperf_api.h), where a person can act on it.
 fn reason(code: &u32) -> String {
     let known = match *code {
         5 => "the test is longer than it allows",
@@ -206,14 +207,14 @@ enum SessionState {
     Running,
     Ending,
     Reporting,
-    /// The report has come and the last word is waited for.
+    /// The report has arrived, and the last message is expected.
     Displaying,
     Done,
     Failed,
 }
 
 impl SessionState {
-    /// For who is told that nothing came.
+    /// Name of the expected message, for errors.
     fn name(self) -> &'static str {
         match self {
             SessionState::Greeting => "after the cookie",
@@ -234,7 +235,7 @@ impl SessionState {
 pub struct ClientSession {
     order: TestOrder,
     state: SessionState,
-    /// What has come and is not understood yet; at most a JSON and its length.
+    /// Received bytes that were not parsed yet; at most one JSON document and its length.
     input: Vec<u8>,
     output: VecDeque<SessionOutput>,
     until: Time,
@@ -270,12 +271,12 @@ impl ClientSession {
         cookie
     }
 
-    /// What to do next.
+    /// Next action for the shell.
     pub fn poll_output(&mut self) -> Option<SessionOutput> {
         self.output.pop_front()
     }
 
-    /// When [`ClientSession::handle_timeout`] has something to do.
+    /// Time of the next call of [`ClientSession::handle_timeout`].
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         self.is_open().then_some(self.until)
@@ -299,7 +300,7 @@ impl ClientSession {
         }
     }
 
-    /// Takes in what came on the control connection.
+    /// Processes bytes from the control connection.
     pub fn handle(&mut self, now: Time, bytes: &[u8]) {
         if !self.is_open() {
             return;
@@ -311,7 +312,7 @@ impl ClientSession {
         }
     }
 
-    /// Takes note that the server closed the control connection.
+    /// Processes the end of the control connection by the server.
     pub fn closed(&mut self) {
         if self.is_open() {
             let when = self.state.name();
@@ -319,7 +320,8 @@ impl ClientSession {
         }
     }
 
-    /// Ends the data: its time is up, or somebody will not wait. `counted` is of each connection, in order.
+    /// Ends the data transfer at its end or early. `counted` has the counts of each connection, in
+    /// order.
     pub fn end(&mut self, now: Time, counted: Vec<ConnectionCount>) {
         if self.state == SessionState::Running {
             self.counted = counted;

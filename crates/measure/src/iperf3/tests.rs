@@ -1,4 +1,5 @@
-//! Exchanges recorded with the server of iperf3 3.12, and servers that do not keep to it.
+//! Tests with recorded exchanges of the iperf3 3.12 server, and with servers that deviate from
+//! them.
 
 use std::time::Duration;
 
@@ -8,7 +9,7 @@ use vocab::{Bitrate, ByteCount, Time};
 use super::*;
 use crate::wire::TestDirection;
 
-/// What the server said at the end of a test up, one connection, 100,000 bytes.
+/// Results that the server sent at the end of an upload test: one connection, 100,000 bytes.
 const UP_RESULTS: &str = r#"{"cpu_util_total":0.092162218813735833,"cpu_util_user":0.092162218813735833,"cpu_util_system":0,"sender_has_retransmits":18446744073709551615,"congestion_used":"bbr","streams":[{"id":1,"bytes":100000,"retransmits":18446744073709551615,"jitter":0,"errors":0,"packets":0,"start_time":0,"end_time":0.300539}]}"#;
 /// ... and of one down, two connections.
 const DOWN_RESULTS: &str = r#"{"cpu_util_total":2.4879600504700465,"cpu_util_user":2.4897371647918112,"cpu_util_system":0,"sender_has_retransmits":1,"congestion_used":"bbr","streams":[{"id":1,"bytes":8000,"retransmits":0,"jitter":0,"errors":0,"packets":0,"start_time":0,"end_time":0.056259},{"id":3,"bytes":8000,"retransmits":0,"jitter":0,"errors":0,"packets":0,"start_time":0,"end_time":0.056265}]}"#;
@@ -58,7 +59,7 @@ fn json_of(output: &SessionOutput) -> Value {
     serde_json::from_slice(text).unwrap()
 }
 
-/// Goes through a whole test; what came in pieces of `grain` bytes.
+/// Goes through a whole test; the recorded bytes arrive in pieces of `grain` bytes.
 fn whole(
     direction: TestDirection,
     connections: u16,
@@ -107,7 +108,7 @@ fn whole_order(order: TestOrder, results: &str, grain: usize) -> (Value, ServerR
 }
 
 #[test]
-fn a_recorded_test_up_is_gone_through_in_pieces_of_any_size() {
+fn recorded_upload_parses_in_pieces_of_any_size() {
     for grain in [1, 7, 4_096] {
         let (parameters, report) = whole(TestDirection::Up, 1, UP_RESULTS, grain);
         assert_eq!(parameters["tcp"], true);
@@ -124,7 +125,7 @@ fn a_recorded_test_up_is_gone_through_in_pieces_of_any_size() {
 }
 
 #[test]
-fn a_recorded_test_down_tells_what_the_sender_sent_again() {
+fn recorded_download_gives_the_retransmissions() {
     let (parameters, report) = whole(TestDirection::Down, 2, DOWN_RESULTS, 100);
     assert_eq!(parameters["reverse"], true);
     assert_eq!(report.streams.len(), 2);
@@ -132,9 +133,9 @@ fn a_recorded_test_down_tells_what_the_sender_sent_again() {
     assert_eq!(report.streams[1].span, Duration::from_micros(56_265));
 }
 
-/// A stream of UDP: what is asked for, in the words of the recorded client, and what the server counted.
+/// A UDP stream: the request as the recorded client sent it, and the server's counts.
 #[test]
-fn a_recorded_stream_of_udp_tells_what_came_and_what_was_sent() {
+fn recorded_udp_test_gives_sent_and_received_counts() {
     let udp = |direction| TestOrder {
         carried: TestProtocol::Udp {
             payload_bytes: 1_472,
@@ -217,7 +218,7 @@ fn results_that_are_none_end_the_test() {
 }
 
 #[test]
-fn a_silent_server_and_one_that_goes_away_are_not_waited_for() {
+fn silent_or_closed_server_ends_the_test() {
     let mut session = begin(TestDirection::Up, 1);
     let until = session.poll_timeout().unwrap();
     assert_eq!(until, Time::ZERO + SILENCE_MAX);
@@ -241,7 +242,7 @@ fn a_silent_server_and_one_that_goes_away_are_not_waited_for() {
     );
 }
 
-/// What is said to a person holds nothing that a terminal obeys.
+/// Text for people must not contain terminal control sequences.
 #[test]
 fn names_from_the_server_are_plain() {
     let results = UP_RESULTS.replace("\"bbr\"", "\"b\\u001b[2Jbr with a long tail of letters\"");

@@ -1,8 +1,8 @@
-//! The baseline RTT: the least of many small probes on an idle path (RFC 6349 §3.2.1).
+//! Baseline RTT: the least round trip of many small probes on an idle path (RFC 6349 §3.2.1).
 //!
-//! Never from a handshake, which firewalls slow. Each probe is answered with the time that the server
-//! kept it, which is taken off. Probes do not go in step: their gaps vary by half, so that nothing
-//! periodic on the path meets all of them.
+//! It is never taken from a handshake, which firewalls delay. The server's processing time is in
+//! each answer, and is subtracted. The gaps between probes vary by half, so that no periodic event
+//! on the path meets all of them.
 
 use std::time::Duration;
 
@@ -17,10 +17,10 @@ pub const PROBES_WANTED: usize = 120;
 const PROBES_MAX: usize = 300;
 /// The mean gap between probes. A probe takes 10 ms on a line of 64 kbit/s.
 const GAP: Duration = Duration::from_millis(12);
-/// How long the last answers are waited for.
+/// Time limit for the last answers.
 const WAIT: Duration = Duration::from_secs(2);
 
-/// What was found.
+/// Result of the measurement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RttOutcome {
     /// Every round trip, in the order in which the answers came.
@@ -30,13 +30,13 @@ pub struct RttOutcome {
 }
 
 impl RttOutcome {
-    /// The baseline: the least. [`None`] where nothing was answered.
+    /// Baseline: the least round trip. [`None`] where no probe was answered.
     #[must_use]
     pub fn baseline(&self) -> Option<Duration> {
         self.samples.iter().min().copied()
     }
 
-    /// What half of the probes took at most.
+    /// Median round trip of the probes.
     #[must_use]
     pub fn median(&self) -> Option<Duration> {
         let mut sorted = self.samples.clone();
@@ -50,7 +50,7 @@ impl RttOutcome {
 pub struct BaselineRtt {
     session: u64,
     random: SeededRandom,
-    /// By number; [`None`] once answered.
+    /// Sending times by number; [`None`] once answered.
     sent: Vec<Option<Time>>,
     next_at: Time,
     last_sent: Time,
@@ -85,7 +85,7 @@ impl BaselineRtt {
         }
     }
 
-    /// What was found, once all answers are there or too late.
+    /// Result, once every probe was answered or is too late.
     pub fn outcome(&mut self, now: Time) -> Option<RttOutcome> {
         self.forget_lost(now);
         let is_over = !self.wants_more() && self.sent.iter().flatten().next().is_none();

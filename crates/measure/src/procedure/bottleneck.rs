@@ -25,26 +25,26 @@ use super::climb::{
 };
 use super::stream::{StreamPlan, StreamRecord};
 
-/// What the measuring stream offers, in percent of what is thought to be the rate. Telling a policer's
-/// bucket needs half more than its rate.
+/// Load of the measuring stream, in percent of the presumed rate. To recognise a policer's bucket,
+/// it exceeds the rate by half.
 pub const OVERLOAD_PERCENT: u64 = 150;
 
-/// How long a stream of a climb lasts at least.
+/// Least duration of a stream of a climb.
 const CLIMB_FOR: Duration = Duration::from_millis(100);
-/// How many times as long it lasts where a host may have stood still: to be misled once more costs a whole
+/// Factor of the duration where a host may have stopped: a second error would cost a whole
 /// measuring stream.
 const DOUBT_TIMES: u32 = 4;
-/// A stream of which more arrives, though slower, may have met a host that stood still.
+/// Share of arrivals above which a slower stream may have met a host that stopped.
 const FEW_LOST: f64 = 0.98;
 /// Measuring streams at most, should the climb have misjudged.
 const MEASUREMENTS_MAX: u32 = 4;
-/// Streams of which nothing arrives, until nothing is thought to get through.
+/// Number of streams without arrivals after which the path counts as dead.
 const SILENT_MAX: u32 = 3;
 
-/// What to do next.
+/// Next step of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SearchStep {
-    /// Send this and report what arrived.
+    /// Send this stream and report its arrivals.
     Stream(StreamPlan),
     /// The search is over.
     Done,
@@ -55,13 +55,13 @@ pub enum SearchStep {
 pub struct SearchConfig {
     /// No stream is faster.
     pub max: Bitrate,
-    /// How long the measuring stream lasts.
+    /// Duration of the measuring stream.
     pub measure_for: Duration,
     /// Bytes of each IP packet: the path MTU.
     pub ip_bytes: u16,
 }
 
-/// What kept more from arriving.
+/// Limit that kept more from arriving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimitedBy {
     /// The path.
@@ -70,26 +70,26 @@ pub enum LimitedBy {
     MaxRate,
     /// The sender, which could not send as fast; the path may carry more.
     Sender,
-    /// The receiver, which had no room for what came; the path may carry more.
+    /// The receiver, which had no room for packets; the path may carry more.
     Receiver,
 }
 
 impl LimitedBy {
-    /// Whether a host of the tester was too slow, be it the sender or the receiver.
+    /// Tells whether a host of the tester was too slow, either the sender or the receiver.
     #[must_use]
     pub fn is_host(self) -> bool {
         matches!(self, LimitedBy::Sender | LimitedBy::Receiver)
     }
 }
 
-/// What was found.
+/// Result of a search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BottleneckResult {
-    /// Of IP packets.
+    /// Rate of IP packets.
     pub rate: Bitrate,
-    /// Whether it was steady, to 0.1 % in two seconds that follow each other.
+    /// True if the rate was steady to 0.1 % in two consecutive seconds.
     pub is_steady: bool,
-    /// What the limit was.
+    /// The limit.
     pub limited_by: LimitedBy,
     /// The share of packets lost at rates that the path carries.
     pub loss_below: f64,
@@ -108,14 +108,14 @@ pub struct BottleneckSearch {
 enum BottleneckState {
     Climb {
         climb: RateClimb,
-        /// Whether a stream of this rate came slower than it left, though little was lost.
+        /// Set if a stream of this rate arrived slower than it was sent, with little loss.
         is_doubtful: bool,
     },
     Measure {
         rate: Bitrate,
         /// Measuring streams before this.
         measured: u32,
-        /// Whether a stream of this rate was held back by the tester's own socket.
+        /// Set if a stream of this rate was held back by the tester's own socket.
         is_doubtful: bool,
     },
     Done,
@@ -142,7 +142,7 @@ impl BottleneckSearch {
         }
     }
 
-    /// What to do next; the same until [`BottleneckSearch::handle`] has the record.
+    /// Next step; it stays the same until [`BottleneckSearch::handle`] has the record.
     #[must_use]
     pub fn next_step(&self) -> SearchStep {
         let (rate, duration) = match self.state {
@@ -161,19 +161,19 @@ impl BottleneckSearch {
         })
     }
 
-    /// Whether the next stream is one that measures: its record is worth keeping.
+    /// Tells whether the next stream is a measuring one, whose record should be kept.
     #[must_use]
     pub fn is_measuring(&self) -> bool {
         matches!(self.state, BottleneckState::Measure { .. })
     }
 
-    /// What was found; [`None`] before the search is over, and where nothing got through.
+    /// Result; [`None`] before the search is over, and where no packet got through.
     #[must_use]
     pub fn outcome(&self) -> Option<&BottleneckResult> {
         self.outcome.as_ref()
     }
 
-    /// Takes in what became of the stream that was to be sent.
+    /// Takes in the record of the stream that was to be sent.
     pub fn handle(&mut self, record: &StreamRecord) {
         self.state = match self.state {
             BottleneckState::Climb { climb, is_doubtful } => {

@@ -1,4 +1,4 @@
-//! The climb to a bottleneck's rate, which both searches for one begin with, and what is lost below it.
+//! Climb to a bottleneck's rate, with which both searches begin, and the loss below that rate.
 //!
 //! ```text
 //!  a stream ── it passed ──► one four times as fast
@@ -15,36 +15,36 @@ use vocab::Bitrate;
 
 /// The slowest stream of a climb.
 pub(super) const CLIMB_FROM: Bitrate = Bitrate::from_bits_per_second(256_000);
-/// A stream of which less arrives, or slower, was held back.
+/// Share of the sent packets, or of the rate, below which a stream was held back.
 pub(super) const HELD_BACK: f64 = 0.75;
-/// A measuring stream of which more arrives was not.
+/// Share of arrivals above which a measuring stream was not held back.
 pub(super) const NOT_HELD_BACK: f64 = 0.95;
-/// By how much each stream of a climb is faster.
+/// Rate of each stream of a climb relative to the one before, in percent.
 const FASTER_PERCENT: u64 = 400;
 /// The packets that a stream of a climb has at least.
 const PACKETS_MIN: u64 = 16;
-/// What found no room in the tester's socket, as a share of what came to the host, up to which the rest has the
-/// path's rate.
+/// Greatest share of received packets without room in the tester's socket at which the other
+/// packets still show the path's rate.
 const WITHOUT_ROOM_MAX: f64 = 0.01;
 /// A sender that keeps less of its rate is the limit itself.
 const SENDER_KEEPS: f64 = 0.8;
 
-/// Where a climb is.
+/// State of a climb.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RateClimb {
-    /// Of the stream that is to be sent.
+    /// Rate of the next stream.
     pub(super) rate: Bitrate,
-    /// Streams of this rate of which nothing arrived.
+    /// Streams of this rate without any arrival.
     silent: u32,
     /// Measuring streams before this.
     pub(super) measured: u32,
 }
 
-/// What follows a stream of a climb that was not held back.
+/// Decision after a stream of a climb that was not held back.
 pub(super) enum ClimbDecision {
     /// A faster one.
     Climb(RateClimb),
-    /// What measures: the path carries at least this, and nothing faster can be sent.
+    /// Measure: the path carries at least this rate, and the sender cannot send faster.
     Measure(Bitrate),
 }
 
@@ -58,13 +58,13 @@ impl RateClimb {
         }
     }
 
-    /// The same stream again, of which nothing arrived; [`None`] when there were `most` of them.
+    /// Repeats the stream of which nothing arrived; [`None`] when there were `most` of them.
     pub(super) fn after_silence(self, most: u32) -> Option<Self> {
         let silent = self.silent + 1;
         (silent < most).then_some(Self { silent, ..self })
     }
 
-    /// What follows, where the sender offered so much.
+    /// Decides the next step, given the rate that the sender offered.
     pub(super) fn passed(self, offered: Bitrate, max: Bitrate) -> ClimbDecision {
         if !is_kept(offered, self.rate) {
             return ClimbDecision::Measure(offered);
@@ -79,8 +79,9 @@ impl RateClimb {
         })
     }
 
-    /// A climb on from twice a rate at which nothing was held back, now that so many streams have `measured`;
-    /// [`None`] when nothing faster can be sent, or there were `most` of them.
+    /// Continues the climb from twice a rate at which nothing was held back, now that so many
+    /// streams have `measured`; [`None`] when the sender cannot send faster, or there were `most`
+    /// of them.
     pub(super) fn further(
         rate: Bitrate,
         offered: Bitrate,
@@ -96,7 +97,7 @@ impl RateClimb {
         })
     }
 
-    /// How long its stream must last to have its packets.
+    /// Least duration of its stream, so that it has enough packets.
     pub(super) fn least_duration(self, ip_bytes: u16) -> Duration {
         let bits = u64::from(ip_bytes) * 8 * PACKETS_MIN;
         Duration::from_secs_f64(bits as f64 / self.rate.bits_per_second().max(1) as f64)
@@ -111,7 +112,7 @@ pub(super) struct UncongestedLoss {
 }
 
 impl UncongestedLoss {
-    /// Takes in a stream that was not held back.
+    /// Adds a stream that was not held back.
     pub(super) fn add(&mut self, sent: u64, lost: u64) {
         self.sent += sent;
         self.lost += lost;
@@ -123,24 +124,25 @@ impl UncongestedLoss {
     }
 }
 
-/// Whether a sender kept a rate.
+/// Tells whether a sender kept a rate.
 pub(super) fn is_kept(offered: Bitrate, rate: Bitrate) -> bool {
     !is_less(offered, SENDER_KEEPS, rate)
 }
 
-/// Whether the receiving host, and not the path, held back a stream: so many packets came to it, of which so many
-/// found no room in the tester's socket, and without those, or with so many of them that the rest has not the path's
-/// rate, nothing was held back.
+/// Tells whether the receiving host, and not the path, held back a stream. `came` packets reached
+/// the host and `no_room` of them found no room in the tester's socket. The host held the stream
+/// back if these are too many for the others to show the path's rate, or if nothing was held back
+/// without them.
 pub(super) fn is_of_receiver(came: u64, no_room: u64, would_pass: impl FnOnce() -> bool) -> bool {
     no_room > 0 && (no_room as f64 > WITHOUT_ROOM_MAX * came as f64 || would_pass())
 }
 
-/// Whether one rate is less than that share of another.
+/// Tells whether one rate is less than that share of another.
 pub(super) fn is_less(one: Bitrate, share: f64, other: Bitrate) -> bool {
     (one.bits_per_second() as f64) < share * other.bits_per_second() as f64
 }
 
-/// So many percent of a rate.
+/// A percentage of a rate.
 pub(super) fn scaled(rate: Bitrate, percent: u64) -> Bitrate {
     let bits = u128::from(rate.bits_per_second()) * u128::from(percent) / 100;
     Bitrate::from_bits_per_second(u64::try_from(bits).unwrap_or(u64::MAX))
@@ -151,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_receiver_holds_back_what_passes_with_what_it_dropped_or_drops_much() {
+    fn receiver_is_the_limit_where_its_drops_matter() {
         assert!(is_of_receiver(1_000, 5, || true) && is_of_receiver(1_000, 11, || false));
         assert!(!is_of_receiver(1_000, 10, || false) && !is_of_receiver(1_000, 0, || true));
     }

@@ -30,30 +30,30 @@ use super::climb::{
 use super::stream::{STEADY_PERMILLE, StreamPlan, StreamRecord};
 use crate::wire::DatagramArrival;
 
-/// How long a stream of a climb lasts at most: without the moments of arrivals a queue must overflow before
-/// it is seen.
+/// Greatest duration of a stream of a climb: without arrival times a queue must overflow before it
+/// is noticed.
 const CLIMB_FOR: Duration = Duration::from_millis(500);
-/// A sender that keeps less of its rate stood still, and a queue may have run empty meanwhile.
+/// Share of its rate below which a sender has paused, so that a queue may have become empty.
 const SENDER_STEADY: f64 = 0.98;
 /// Measuring streams at most, should the climb have misjudged.
 const MEASUREMENTS_MAX: u32 = 3;
-/// Streams of which nothing arrives, until nothing is thought to get through.
+/// Number of streams without arrivals after which the path counts as dead.
 const SILENT_MAX: u32 = 2;
-/// By how many packets two counts may differ and be the same: at the beginning and at the end.
+/// Greatest difference of two equal counts, in packets: at the beginning and at the end.
 const PACKETS_APART: f64 = 2.0;
 
-/// A stream, and what was counted of it.
+/// A stream with its counts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CountedStream {
-    /// As it was ordered.
+    /// Plan of the stream.
     pub plan: StreamPlan,
     /// Packets that left.
     pub sent: u64,
-    /// From the first packet that left to the last; zero where the sender does not tell.
+    /// Time from the first departure to the last; zero where the sender does not report it.
     pub span: Duration,
     /// Packets that arrived.
     pub received: u64,
-    /// How arrivals varied, as a receiver that is not ours smoothed it (RFC 3550 §6.4.1).
+    /// Jitter of arrivals, as a receiver that is not ours smoothed it (RFC 3550 §6.4.1).
     pub jitter: Option<Duration>,
     /// Each arrival, where the receiver is ours.
     pub arrivals: Vec<DatagramArrival>,
@@ -101,8 +101,8 @@ impl CountedStream {
         stamped.or_else(|| self.rate_of(self.sent.saturating_sub(1) as f64, self.span))
     }
 
-    /// What arrived, over the time in which it was sent: more than the rate where a bucket or a queue took
-    /// some in.
+    /// Rate that arrived over the sending time. It exceeds the line's rate where a bucket or a
+    /// queue took in a part.
     fn arrived(&self) -> Option<Bitrate> {
         let late = self.record().and_then(|record| record.delivered_late());
         late.or_else(|| self.rate_of(self.received as f64, self.span))
@@ -114,14 +114,14 @@ impl CountedStream {
 pub struct CountedSearch {
     config: SearchConfig,
     state: CountedState,
-    /// What the last stream of the climb, and the short one, came to.
+    /// Last point of the climb, and the point of the short stream.
     climbed: Option<CountedPoint>,
     short: Option<CountedPoint>,
     below: UncongestedLoss,
     outcome: Option<BottleneckResult>,
 }
 
-/// How much arrived of a stream of some length.
+/// Arrivals of a stream of some length.
 #[derive(Clone, Copy, Debug)]
 struct CountedPoint {
     span: Duration,
@@ -138,7 +138,7 @@ enum CountedState {
     Long {
         rate: Bitrate,
         measured: u32,
-        /// Whether a stream of this rate was held back by the tester's own socket.
+        /// Set if a stream of this rate was held back by the tester's own socket.
         is_doubtful: bool,
     },
     Done,
@@ -166,7 +166,7 @@ impl CountedSearch {
         self
     }
 
-    /// What to do next; the same until [`CountedSearch::handle`] has what was counted.
+    /// Next step; it stays the same until [`CountedSearch::handle`] has the counts.
     #[must_use]
     pub fn next_step(&self) -> SearchStep {
         let (rate, duration) = match self.state {
@@ -182,7 +182,7 @@ impl CountedSearch {
         })
     }
 
-    /// Whether the next stream measures by overload, and must find full buckets.
+    /// Tells whether the next stream measures by overload and must find full buckets.
     #[must_use]
     pub fn is_measuring(&self) -> bool {
         matches!(
@@ -191,7 +191,7 @@ impl CountedSearch {
         )
     }
 
-    /// What was found; [`None`] before the search is over, and where nothing got through.
+    /// Result; [`None`] before the search is over, and where no packet got through.
     #[must_use]
     pub fn outcome(&self) -> Option<&BottleneckResult> {
         self.outcome.as_ref()
@@ -204,7 +204,7 @@ impl CountedSearch {
             .min(self.config.measure_for)
     }
 
-    /// Takes in what was counted of the stream that was to be sent.
+    /// Takes in the counts of the stream that was to be sent.
     pub fn handle(&mut self, stream: &CountedStream) {
         self.state = match self.state {
             CountedState::Climb(climb) => self.climbed(stream, climb),
@@ -314,7 +314,8 @@ impl CountedSearch {
         CountedState::Done
     }
 
-    /// Nothing was held back: the path carries more, unless nothing faster can be sent.
+    /// Continues after a stream that was not held back: the path carries more, unless the sender
+    /// cannot send faster.
     fn rise_or_end(
         &mut self,
         stream: &CountedStream,
@@ -341,7 +342,7 @@ impl CountedSearch {
         stream.kept() < self.passes()
     }
 
-    /// The share that arrives of a stream that is not held back.
+    /// Share of a stream that arrives when it is not held back.
     fn passes(&self) -> f64 {
         (1.0 - self.below.loss()) * NOT_HELD_BACK
     }
@@ -363,7 +364,7 @@ fn point(stream: &CountedStream) -> CountedPoint {
     }
 }
 
-/// What arrived of one stream more than of a shorter one.
+/// Difference between the arrivals of a stream and those of a shorter one.
 #[derive(Clone, Copy)]
 struct StreamDifference {
     rate: Bitrate,
@@ -380,7 +381,7 @@ fn between(
     Some(StreamDifference { rate, packets })
 }
 
-/// To 0.1 %, or as near as whole packets let them be.
+/// Compares two rates to 0.1 %, or as closely as whole packets allow.
 fn are_alike(one: StreamDifference, other: StreamDifference) -> bool {
     let (a, b) = (
         one.rate.bits_per_second() as f64,
@@ -390,7 +391,7 @@ fn are_alike(one: StreamDifference, other: StreamDifference) -> bool {
     (a - b).abs() <= (STEADY_PERMILLE / 1_000.0).max(whole) * a.max(b)
 }
 
-/// Whether the sender never stood still for long.
+/// Tells whether the sender never paused for long.
 fn is_even(stream: &CountedStream) -> bool {
     let asked = stream.plan.rate.bits_per_second() as f64;
     let offered = stream.offered().map_or(0, Bitrate::bits_per_second) as f64;
@@ -450,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_bucket_and_a_queue_take_in_does_not_count() {
+    fn bucket_and_queue_content_is_not_counted() {
         for (bit_s, bucket, queue) in [
             (512e3, 0.0, 64e3),
             (10e6, 0.0, 125e3),
@@ -482,7 +483,7 @@ mod tests {
 
     /// A bucket of a second and more that empties only while it is measured.
     #[test]
-    fn a_rate_behind_a_bucket_that_empties_late_is_not_called_steady() {
+    fn late_emptying_bucket_is_not_called_steady() {
         let path = CountedPath {
             bit_s: 10e6,
             bucket: 3_000e3,
@@ -512,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_carries_all_that_is_offered_is_said_to() {
+    fn path_that_carries_the_whole_offer_is_named() {
         let path = CountedPath {
             bit_s: 1e9,
             bucket: 0.0,
@@ -530,9 +531,9 @@ mod tests {
         );
     }
 
-    /// What TCP has already come to need not be climbed to.
+    /// A climb begins at the rate that TCP has already reached.
     #[test]
-    fn a_climb_begins_with_what_the_path_is_known_to_carry() {
+    fn climb_begins_at_the_known_rate() {
         let config = SearchConfig {
             max: Bitrate::from_bits_per_second(1_000_000_000),
             measure_for: Duration::from_secs(10),
@@ -551,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nothing_arrives_nothing_is_found_and_little_is_sent() {
+    fn silent_path_gives_no_rate_and_little_traffic() {
         let mut search = CountedSearch::new(SearchConfig {
             max: Bitrate::from_bits_per_second(1_000_000_000),
             measure_for: Duration::from_secs(10),
@@ -576,7 +577,7 @@ mod tests {
 
     /// Down, where the receiver is ours: a host that takes in 20 Mbit/s behind a path that carries more, always and once.
     #[test]
-    fn a_limit_of_our_own_receiver_is_told_from_one_of_the_path() {
+    fn receiver_limit_is_distinguished_from_the_paths() {
         let find = |host_at: fn(u32) -> bool| {
             let mut search = CountedSearch::new(SearchConfig {
                 max: Bitrate::from_bits_per_second(30_000_000),

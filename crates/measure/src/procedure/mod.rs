@@ -42,8 +42,9 @@ pub const UDP_HEADERS_IPV4: u16 = 28;
 /// Bytes that IPv6 and UDP add to a datagram's payload.
 pub const UDP_HEADERS_IPV6: u16 = 48;
 
-/// The largest packet whose way is searched for, in bytes of IP: a jumbo frame. A loopback's are larger, and no
-/// circuit's are; nobody answers a larger probe, which must not be taken for a hole in the path.
+/// Largest packet size that is searched for, in bytes of IP: a jumbo frame. Loopback devices allow
+/// more, but no circuit does; larger probes are not answered, which must not count as a hole in the
+/// path.
 pub const PROBED_MTU_MAX: u16 = 9_216;
 
 /// A datagram to be sent, of `length` bytes above UDP.
@@ -63,11 +64,11 @@ pub trait UdpExchange {
     fn handle(&mut self, now: Time, datagram: &DatagramHeader, length: usize);
     /// Takes note that this host refused to send a datagram of this length (EMSGSIZE).
     fn refused(&mut self, now: Time, length: usize);
-    /// When [`UdpExchange::handle_timeout`] or [`UdpExchange::poll_transmit`] has something to do.
+    /// Time of the next call of [`UdpExchange::handle_timeout`] or [`UdpExchange::poll_transmit`].
     fn poll_timeout(&self) -> Option<Time>;
-    /// Does what is due.
+    /// Handles everything that is due.
     fn handle_timeout(&mut self, now: Time);
-    /// Whether nothing more is to be sent or waited for.
+    /// Tells whether nothing more is to be sent or waited for.
     fn is_over(&mut self, now: Time) -> bool;
 }
 

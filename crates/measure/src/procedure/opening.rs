@@ -1,6 +1,8 @@
-//! How a client shows the server where it is: `Open`, the server's cookie, `Confirm` with it.
+//! Opening exchange, in which a client proves its address to the server: `Open`, the server's
+//! cookie, `Confirm` with it.
 //!
-//! Each is sent again until it is answered, for a few seconds. A firewall that eats UDP ends it here.
+//! Each message is repeated until it is answered, for a few seconds. A firewall that drops UDP
+//! makes it fail.
 
 use std::time::Duration;
 
@@ -9,7 +11,7 @@ use vocab::Time;
 use super::{OutgoingDatagram, UdpExchange};
 use crate::wire::{DATAGRAM_HEADER, DatagramHeader, DatagramKind};
 
-/// How long an answer is waited for before the question is sent again.
+/// Time after which an unanswered message is repeated.
 const AGAIN_AFTER: Duration = Duration::from_millis(400);
 /// Questions until nothing is thought to get through: six seconds, with round trips of seconds.
 const QUESTIONS_MAX: u32 = 15;
@@ -37,7 +39,7 @@ impl UdpOpening {
         }
     }
 
-    /// Whether the server answers this address from now on.
+    /// Tells whether the server answers this address from now on.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.is_open

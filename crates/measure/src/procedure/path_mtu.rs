@@ -1,10 +1,10 @@
-//! The path MTU of one direction, to the byte (RFC 6349 §3.1; RFC 4821, RFC 8899).
+//! Path MTU of one direction, to the byte (RFC 6349 §3.1; RFC 4821, RFC 8899).
 //!
-//! The search itself is `path`'s. Behind every probe goes a small echo: when its answer is there and
-//! the probe's is not, the probe is lost, a round trip after it was sent. When neither comes, that says
-//! nothing about sizes and both are sent again. So ICMP is not needed and a path that silently drops
-//! what is too large is measured in seconds. A path that does not carry [`path::BASE_SIZE`] is searched
-//! again below it.
+//! The search itself is `path`'s. A small echo follows every probe: when the echo is answered and
+//! the probe is not, the probe is lost, a round trip after it was sent. When neither is answered,
+//! the sizes say nothing and both are sent again. So ICMP is not needed, and a path that silently
+//! drops large packets is measured in seconds. A path that does not carry [`path::BASE_SIZE`] is
+//! searched again below it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -17,16 +17,16 @@ use crate::wire::{DATAGRAM_HEADER, DatagramHeader, DatagramKind, TestDirection};
 
 /// The smallest MTU that a host on IPv4 must take in (RFC 791 §3.1), where the second search begins.
 const SMALLEST_IP: u16 = 576;
-/// How much later than the echo's answer the probe's may come: reordering, not loss.
+/// Greatest delay of the probe's answer after the echo's: reordering, not loss.
 const GRACE_MIN: Duration = Duration::from_millis(20);
-/// How long both answers are waited for beyond twice the round-trip time.
+/// Time limit for both answers beyond twice the round-trip time.
 const SILENCE: Duration = Duration::from_secs(1);
-/// How often a probe and its echo may both go unanswered, in a row, until nothing is thought to answer.
+/// Number of consecutive unanswered pairs after which the path counts as dead.
 const SILENCES_MAX: u32 = 8;
-/// Beyond any wait of ours: the verdicts are ours, not those of the search's timer.
+/// Time beyond any wait of ours: the verdicts are ours, not those of the search's timer.
 const NO_TIMER: Duration = Duration::from_secs(86_400);
 
-/// What was found.
+/// Result of the path MTU search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MtuOutcome {
     /// IP packets of up to `mtu` bytes pass; `tried` is the largest that was tried.
@@ -36,19 +36,20 @@ pub enum MtuOutcome {
         /// The interface's own.
         tried: u16,
     },
-    /// Not even the smallest size passes, though small packets do.
+    /// Not even the smallest size passes, although small packets do.
     TooSmall {
         /// The least that was tried.
         tried: u16,
     },
-    /// Packets of `passes` bytes get through and of those of `vanishes` none; what lies between was not tried.
+    /// Packets of `passes` bytes get through and those of `vanishes` bytes do not; sizes in between
+    /// were not tried.
     Between {
         /// The path MTU is at least this.
         passes: u16,
         /// The path MTU is less than this.
         vanishes: u16,
     },
-    /// Nothing was answered.
+    /// No packet was answered.
     NoAnswer,
 }
 
@@ -73,9 +74,9 @@ pub struct PathMtuTest {
 struct PendingProbe {
     number: u64,
     size: u16,
-    /// When it counts as lost, once the echo was answered.
+    /// Time at which it counts as lost, once the echo was answered.
     lost_at: Option<Time>,
-    /// When nothing will come any more.
+    /// Time from which no answer is expected any more.
     silent_at: Time,
 }
 
@@ -109,7 +110,7 @@ impl PathMtuTest {
         }
     }
 
-    /// What was found, once it is.
+    /// Result, once the search is over.
     #[must_use]
     pub fn outcome(&self) -> Option<MtuOutcome> {
         self.outcome

@@ -17,21 +17,21 @@ use vocab::Time;
 use super::{OutgoingDatagram, PROBED_MTU_MAX};
 use crate::wire::{DATAGRAM_HEADER, DatagramHeader, DatagramKind, SessionKey, SessionRole};
 
-/// Answers in a second at most, several times what a test asks for.
+/// Greatest number of answers per second, several times as many as a test needs.
 pub const ANSWERS_PER_SECOND: u32 = 1_000;
 /// The largest probe back.
 const PROBE_MAX: u64 = PROBED_MTU_MAX as u64;
 
-/// What is to be done with a datagram that came in.
+/// Action for a received datagram.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ResponderAction {
-    /// Nothing, and nobody is told.
+    /// Send nothing and report nothing.
     Silence,
     /// These are sent back to where it came from, in this order.
     Send(Vec<OutgoingDatagram>),
     /// The address is now the client's; this is sent there.
     Confirmed(OutgoingDatagram),
-    /// It belongs to a stream of this order.
+    /// The datagram belongs to a stream of this order.
     Data(DatagramHeader),
 }
 
@@ -139,7 +139,7 @@ impl UdpResponder {
         self.answered <= ANSWERS_PER_SECOND
     }
 
-    /// What the client at an address must send back to be believed.
+    /// Cookie that the client at an address must return to be accepted.
     fn cookie(&self, address: SocketAddr) -> u64 {
         self.key.cookie(self.secret, address)
     }

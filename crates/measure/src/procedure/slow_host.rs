@@ -1,10 +1,11 @@
-//! A receiving host that is too slow for what comes.
+//! Simulation of a receiving host that is too slow for a stream.
 
 use vocab::{Bitrate, ByteCount};
 
 use super::StreamRecord;
 
-/// What a host makes of a stream that takes in packets at no more than a rate, with room for so many that wait.
+/// Simulates a host that takes in packets of a stream no faster than a rate, with room for so many
+/// waiting packets.
 pub(crate) fn taken_in(mut record: StreamRecord, rate: Bitrate, room: u64) -> StreamRecord {
     let bytes = ByteCount::new(u64::from(record.plan.ip_bytes));
     let each = rate.time_for(bytes).as_nanos() as u64;

@@ -1,5 +1,5 @@
-//! Streams of datagrams at a constant rate, which do not react to anything (RFC 6349 §3.2.2 wants
-//! stateless streams, not TCP), and what arrived of them.
+//! Streams of datagrams at a constant rate, without any reaction to the network (RFC 6349 §3.2.2
+//! wants stateless streams, not TCP), and the records of their arrivals.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -8,37 +8,39 @@ use vocab::{Bitrate, ByteCount, Time};
 
 use crate::wire::DatagramArrival;
 
-/// Two seconds that differ by less than so many thousandths are of the same rate.
+/// Greatest difference of two consecutive seconds with the same rate, in thousandths.
 pub const STEADY_PERMILLE: f64 = 1.0;
 
 /// A stream to be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamPlan {
-    /// Of IP packets.
+    /// Rate of IP packets.
     pub rate: Bitrate,
-    /// How long.
+    /// Duration.
     pub duration: Duration,
     /// Bytes of each IP packet.
     pub ip_bytes: u16,
 }
 
-/// By what share seconds that were steady may differ from all of the second half, where others follow them.
+/// Greatest relative difference of steady seconds from the whole second half, where others follow
+/// them.
 const LIKE_THE_REST: f64 = 0.02;
-/// How far behind its times a sender may fall and still catch up, in time and in packets, whichever is
-/// longer. A burst of more than this would be what the path is tested with, and not the rate.
+/// Greatest delay up to which a sender catches up, in time and in packets, whichever is longer. A
+/// longer burst would test the burst and not the rate.
 const BEHIND_MAX: Duration = Duration::from_millis(4);
 const BEHIND_PACKETS_MAX: u32 = 4;
 /// Arrivals that are kept of one stream, 24 bytes each, and departures, of 8: a minute at 400 Mbit/s.
 pub const ARRIVALS_MAX: usize = 2_000_000;
-/// So few packets without room do not change what a stream's losses look like; nor does a hundredth of them.
+/// Number of packets without room, or share of one hundredth, up to which a stream's losses keep
+/// their pattern.
 const FEW_WITHOUT_ROOM: u64 = 3;
 
-/// When each packet of a stream leaves.
+/// Departure times of a stream's packets.
 #[derive(Clone, Debug)]
 pub struct DepartureSchedule {
     plan: StreamPlan,
     began: Time,
-    /// How long the sender stood still, in all.
+    /// Total time that the sender stopped.
     shifted: Duration,
     next: u64,
 }
@@ -55,7 +57,7 @@ impl DepartureSchedule {
         }
     }
 
-    /// When the next packet is to leave; [`None`] when the stream is over.
+    /// Departure time of the next packet; [`None`] when the stream is over.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let bits = u128::from(self.next) * u128::from(self.plan.ip_bytes) * 8;
@@ -65,7 +67,7 @@ impl DepartureSchedule {
         (after < self.plan.duration).then(|| self.began + after)
     }
 
-    /// The number and the stamp of a packet that is to leave now; [`None`] while none is.
+    /// Number and stamp of a packet that is to leave now; [`None`] while none is.
     pub fn poll_transmit(&mut self, now: Time) -> Option<(u64, u64)> {
         let due = self.poll_timeout().filter(|due| *due <= now)?;
         let behind = now.since(due);
@@ -86,7 +88,7 @@ impl DepartureSchedule {
     }
 }
 
-/// Collects what arrives of a stream.
+/// Collector of a stream's arrivals.
 #[derive(Clone, Debug)]
 pub struct ArrivalLog {
     began: Time,
@@ -114,54 +116,54 @@ impl ArrivalLog {
         }
     }
 
-    /// All that was noted.
+    /// All collected arrivals.
     #[must_use]
     pub fn into_arrivals(self) -> Vec<DatagramArrival> {
         self.arrivals
     }
 
-    /// How many were noted.
+    /// Number of collected arrivals.
     #[must_use]
     pub fn len(&self) -> usize {
         self.arrivals.len()
     }
 
-    /// Whether nothing has arrived.
+    /// Tells whether nothing has arrived.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.arrivals.is_empty()
     }
 }
 
-/// What was delivered in one second of a stream.
+/// Delivery in one second of a stream.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DeliveredSecond {
-    /// Where the second ends, since the first arrival.
+    /// End of the second, since the first arrival.
     pub at: Duration,
-    /// Of IP packets, from the last arrival before the second to the last one in it.
+    /// Rate of IP packets, from the last arrival before the second to the last one in it.
     pub rate: Bitrate,
     /// Packets that arrived in it.
     pub packets: u64,
 }
 
-/// A stream, and all that became of it.
+/// A stream with the fates of its packets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StreamRecord {
-    /// As it was ordered.
+    /// Plan of the stream.
     pub plan: StreamPlan,
     /// Packets that left.
     pub sent: u64,
-    /// In order of arrival; the two clocks have nothing to do with each other.
+    /// Arrivals in their order; the two clocks are independent.
     pub arrivals: Vec<DatagramArrival>,
-    /// When each of the first packets left, by the sender's clock and in its stamps' nanoseconds; empty where
-    /// only the stamps of what arrived are known.
+    /// Departure times of the first packets, by the sender's clock and in nanoseconds of its
+    /// stamps; empty where only the stamps of arrived packets are known.
     pub left_ns: Vec<u64>,
     /// Packets that came to the receiving host and found no room in the tester's socket.
     pub no_room: u64,
 }
 
 impl StreamRecord {
-    /// Packets that the tester did not take in, whoever lost them.
+    /// Packets that the tester did not take in, wherever they were lost.
     fn missing(&self) -> u64 {
         self.sent.saturating_sub(self.arrivals.len() as u64)
     }
@@ -178,8 +180,8 @@ impl StreamRecord {
         self.arrivals.len() as u64 + self.no_room
     }
 
-    /// Whether so many packets found no room in the tester's socket that what is missing says nothing of the path:
-    /// nobody knows which of them it lost.
+    /// Tells whether so many packets found no room in the tester's socket that missing packets say
+    /// nothing about the path, because they cannot be told from path losses.
     #[must_use]
     pub fn is_overrun(&self) -> bool {
         self.no_room > FEW_WITHOUT_ROOM && self.no_room * 100 > self.missing()
@@ -191,7 +193,7 @@ impl StreamRecord {
         self.lost() as f64 / (self.sent.max(1)) as f64
     }
 
-    /// The rate that the sender kept, by the stamps of what arrived.
+    /// Rate that the sender kept, by the stamps of arrived packets.
     #[must_use]
     pub fn offered(&self) -> Option<Bitrate> {
         let first = self.arrivals.iter().min_by_key(|arrival| arrival.number)?;
@@ -200,8 +202,8 @@ impl StreamRecord {
         self.rate(last.number.checked_sub(first.number)?, span)
     }
 
-    /// The rate at which the second half of what arrived came in: where a bucket or queue was filled,
-    /// that is behind it.
+    /// Rate of the second half of the arrivals; buckets and queues are past their initial effects
+    /// then.
     #[must_use]
     pub fn delivered_late(&self) -> Option<Bitrate> {
         let late = &self.arrivals[self.arrivals.len() / 2..];
@@ -224,7 +226,7 @@ impl StreamRecord {
         Some(Bitrate::from_bits_per_second(u64::try_from(rate).ok()?))
     }
 
-    /// What arrived, second by second; a second that was not whole is left out. Each is measured from
+    /// Deliveries second by second, without an incomplete second. Each second is measured from
     /// arrival to arrival, so that on a slow link it is not a packet too many or too few.
     #[must_use]
     pub fn seconds(&self) -> Vec<DeliveredSecond> {
@@ -263,12 +265,12 @@ impl StreamRecord {
         spans
     }
 
-    /// The rate once it was steady: over the last seconds that differ from their neighbours by no more
-    /// than 0.1 %, or a single packet, of which there must be two. [`None`] where it never came to rest.
+    /// Steady rate: over the last seconds, at least two, that differ from their neighbours by no
+    /// more than 0.1 % or a single packet. [`None`] where it never became steady.
     ///
-    /// Seconds are compared by the straight line through all of their arrivals: a host that hands on one
-    /// packet half a millisecond late has not changed a rate. Behind them a host may stand still for a
-    /// moment, as long as what arrived in the second half is about as much.
+    /// Seconds are compared by the straight line through all of their arrivals: a host that hands
+    /// on one packet half a millisecond late has not changed a rate. After them a host may stop for
+    /// a moment, as long as about as much arrived in the second half.
     #[must_use]
     pub fn steady(&self) -> Option<Bitrate> {
         let spans = self.spans();
@@ -296,7 +298,7 @@ impl StreamRecord {
         (last + 2 == spans.len() || is_like_the_rest).then_some(rate)
     }
 
-    /// Packets per nanosecond along the straight line that is nearest to all arrivals of a span; [`None`]
+    /// Packets per nanosecond along the least-squares line of all arrivals of a span; [`None`]
     /// where there are too few.
     fn slope(&self, of: &Range<usize>) -> Option<f64> {
         let arrivals = self.arrivals.get(of.start..=of.end)?;
@@ -327,8 +329,8 @@ impl StreamRecord {
 mod tests {
     use super::*;
 
-    /// A stream of which so many packets of 1,500 bytes a second arrive for ten seconds, each as late as
-    /// `late` says of its number, and none before the one sent before it.
+    /// A stream of which so many packets of 1,500 bytes per second arrive for ten seconds, each
+    /// delayed by `late` of its number, and none before the one sent before it.
     fn arriving(per_second: f64, late: impl Fn(u64) -> u64) -> StreamRecord {
         let mut last = 0;
         let arrival = |number: u64| {
@@ -360,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_handed_on_late_do_not_make_a_rate_unsteady() {
+    fn packets_handed_on_late_keep_the_rate_steady() {
         // 10 and 0.5 Mbit/s; up to 0.9 ms late, as on a host that others keep busy.
         for per_second in [833.3, 42.0] {
             let record = arriving(per_second, |number| number * 7_919 % 900_000);
@@ -370,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_that_stands_still_at_the_end_does_not_hide_a_rate_that_was_steady() {
+    fn host_stall_at_the_end_keeps_steady_rate() {
         // From 9.2 s on nothing for 30 ms, and what was to come meanwhile never comes back.
         let record = arriving(833.3, |number| if number > 7_666 { 30_000_000 } else { 0 });
         let error = error_of(&record, 833.3);
@@ -378,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn an_arrival_that_seems_earlier_than_the_one_before_it_is_taken_as_it_is() {
+    fn apparently_earlier_arrival_is_kept() {
         let mut record = arriving(833.3, |_| 0);
         // Each whole second begins with a packet that seems later than the next.
         for place in (0..record.arrivals.len()).step_by(7) {
@@ -389,14 +391,14 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_that_changes_all_the_while_is_not_steady() {
+    fn changing_rate_is_not_steady() {
         // A bucket's refill that slows down all the way: 1 % a second.
         let record = arriving(833.3, |number| number * number * 6);
         assert_eq!(record.steady(), None);
     }
 
     #[test]
-    fn what_found_no_room_is_not_lost_by_the_path() {
+    fn packets_without_room_are_not_path_losses() {
         let mut record = arriving(100.0, |_| 0);
         record.arrivals.truncate(602);
         assert_eq!((record.sent, record.lost()), (1_002, 400));
@@ -409,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_overrun_by_more_than_a_few_packets_and_more_than_a_hundredth_of_its_losses() {
+    fn stream_is_overrun_above_a_loss_share() {
         let of = |missing: usize, no_room| {
             let mut record = arriving(100.0, |_| 0);
             record.arrivals.truncate(1_002 - missing);
@@ -422,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_bucket_let_pass_is_no_steady_rate() {
+    fn burst_through_a_bucket_is_no_steady_rate() {
         // Twice as fast up to 8.5 s.
         let late = |number: u64| number.saturating_sub(7_083) * 1_200_000;
         let record = arriving(833.3, late);

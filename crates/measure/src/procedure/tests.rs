@@ -1,4 +1,4 @@
-//! Client, server and the path between them in virtual time.
+//! Tests of client, server and the path between them in virtual time.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -120,7 +120,7 @@ impl ServerPath {
 }
 
 #[test]
-fn an_opening_gets_through_losses_and_gives_up_in_the_end() {
+fn opening_survives_losses_and_finally_gives_up() {
     let lossy = DirectionConfig {
         loss: Probability::from_fraction(0.3).unwrap().into(),
         ..way(10.0, ms(300))
@@ -179,7 +179,7 @@ fn mtu_test(direction: TestDirection) -> PathMtuTest {
 
 /// RFC 8899 §4.3, §5: black holes are found without any ICMP message, and to the byte.
 #[test]
-fn the_path_mtu_is_exact_behind_a_silent_drop() {
+fn path_mtu_is_exact_behind_silent_drops() {
     for carries in [1_500_usize, 1_499, 1_492, 1_380, 1_228, 1_006, 576] {
         for direction in TestDirection::BOTH {
             let mut world = ServerPath::new(way(10.0, ms(25)), way(10.0, ms(25)));
@@ -218,7 +218,7 @@ fn losses_make_no_path_mtu_smaller() {
 }
 
 #[test]
-fn a_path_that_carries_nothing_and_one_that_carries_little_are_told_apart() {
+fn dead_and_slow_paths_are_distinguished() {
     for (carries, expected) in [
         (0, MtuOutcome::NoAnswer),
         (300, MtuOutcome::TooSmall { tried: 576 }),
@@ -249,12 +249,12 @@ fn the_baseline_is_both_delays_and_serialisation() {
     assert!(outcome.median() >= outcome.baseline());
 }
 
-/// Sends what the search asks for over a path, and says what it found.
+/// Runs a search over a path, and returns its result.
 fn search(config: DirectionConfig, bounds: SearchConfig) -> BottleneckSearch {
     search_by(config, bounds, |record| record)
 }
 
-/// The same, with a receiving host that makes of each stream what it likes.
+/// Runs a search with a receiving host that alters each stream.
 fn search_by(
     config: DirectionConfig,
     bounds: SearchConfig,
@@ -318,7 +318,7 @@ fn assert_rate(found: &BottleneckSearch, expected: f64, within: f64) {
 
 /// RFC 6349 §3.2.2: the IP-layer rate, over slow and fast lines, with queues of all depths.
 #[test]
-fn the_bottleneck_of_a_line_is_found_within_a_thousandth() {
+fn bottleneck_rate_is_found_within_a_thousandth() {
     for rate in [0.128, 0.512, 1.536, 10.0, 51.84, 155.52] {
         let found = search(way(rate, ms(10)), bounds(1_000.0, 1_500));
         assert_rate(&found, rate, 0.001);
@@ -332,7 +332,7 @@ fn the_bottleneck_of_a_line_is_found_within_a_thousandth() {
 
 /// A rate that counts Ethernet's header carries 1500 of 1514 bytes.
 #[test]
-fn a_rate_of_frames_is_told_as_one_of_packets() {
+fn frame_rate_is_converted_to_packet_rate() {
     let frames = DirectionConfig {
         overhead: ByteCount::new(14),
         ..way(10.0, ms(10))
@@ -377,7 +377,7 @@ fn random_loss_is_not_taken_for_a_limit() {
 }
 
 #[test]
-fn a_search_stops_at_the_rate_it_may_have_and_says_so() {
+fn search_stops_at_the_allowed_rate() {
     let found = search(way(100.0, ms(10)), bounds(8.0, 1_500));
     let outcome = found.outcome().unwrap();
     assert_eq!(outcome.limited_by, LimitedBy::MaxRate);
@@ -385,9 +385,10 @@ fn a_search_stops_at_the_rate_it_may_have_and_says_so() {
     assert!((0.995..1.005).contains(&rate), "{outcome:?}");
 }
 
-/// A host that takes in 20 Mbit/s, behind a path that carries more: what it has no room for is not the path's.
+/// A host that takes in 20 Mbit/s, behind a path that carries more: packets without room are not
+/// the path's losses.
 #[test]
-fn a_limit_of_the_receiving_host_is_told_from_one_of_the_path() {
+fn receiving_hosts_limit_is_distinguished_from_the_paths() {
     // More than was offered, and less: then the path holds back some of it, and nobody knows how much.
     for path in [100.0, 26.0] {
         let mut measured = 0;
@@ -406,7 +407,7 @@ fn a_limit_of_the_receiving_host_is_told_from_one_of_the_path() {
 }
 
 #[test]
-fn a_receiving_host_that_was_busy_for_once_is_no_limit() {
+fn briefly_busy_receiver_is_no_limit() {
     let mut measured = 0;
     let found = search_by(way(26.0, ms(10)), bounds(1_000.0, 1_500), |record| {
         measured += u32::from(record.plan.duration == Duration::from_secs(5));
@@ -420,7 +421,7 @@ fn a_receiving_host_that_was_busy_for_once_is_no_limit() {
 }
 
 #[test]
-fn a_few_packets_without_room_do_not_change_a_paths_limit() {
+fn few_packets_without_room_keep_the_paths_limit() {
     // More than a hundredth of what is missing: such a stream is not read for causes, and another one is tried.
     for (one_in, tries) in [(400, 1), (180, 2)] {
         let mut measured = 0;
@@ -439,7 +440,7 @@ fn a_few_packets_without_room_do_not_change_a_paths_limit() {
 }
 
 #[test]
-fn a_path_that_carries_nothing_ends_the_search_without_a_rate() {
+fn dead_path_ends_the_search_without_a_rate() {
     let dead = DirectionConfig {
         loss: Probability::from_fraction(1.0).unwrap().into(),
         ..way(100.0, ms(10))
@@ -450,7 +451,7 @@ fn a_path_that_carries_nothing_ends_the_search_without_a_rate() {
 /// DESIGN: UDP answers nothing without a valid tag, and no more than it was asked before an address is
 /// believed.
 #[test]
-fn strangers_hear_nothing_and_an_address_is_believed_once_it_answers() {
+fn server_ignores_strangers_and_verifies_addresses() {
     let mut server = UdpResponder::new(SESSION, key(), 99);
     let stranger: SocketAddr = "198.51.100.9:53".parse().unwrap();
     let ask = |server: &mut UdpResponder, kind, from, key: &SessionKey| {

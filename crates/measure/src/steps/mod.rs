@@ -32,22 +32,23 @@ use vocab::{Bitrate, ByteCount};
 use crate::procedure::{StreamPlan, StreamRecord, UDP_HEADERS_IPV6};
 use crate::wire::{DATAGRAM_HEADER, TestDirection};
 
-/// What Ethernet adds to an IP packet, as contracts count it: header 14 bytes, check sum 4.
+/// Overhead of Ethernet for an IP packet, as contracts count it: header 14 bytes, check sum 4.
 pub const FRAME_OVERHEAD: u16 = 18;
 /// The least frame that holds a packet of the tester's. RFC 2544's 64 bytes do not hold its tag.
 pub const FRAME_MIN: u16 = UDP_HEADERS_IPV6 + DATAGRAM_HEADER as u16 + FRAME_OVERHEAD;
-/// Frames that are told apart in one stream; see [`crate::procedure::ArrivalLog`].
+/// Greatest number of frames in one stream; see [`crate::procedure::ArrivalLog`].
 const FRAMES_MAX: u64 = 1_500_000;
 
 /// A test that is made of streams, one after the other.
 pub trait StreamTest {
-    /// What to send next; the same until [`StreamTest::handle`] has the record. [`None`] when all is done.
+    /// Next stream to send; it stays the same until [`StreamTest::handle`] has the record. [`None`]
+    /// when the test is complete.
     fn next_stream(&self) -> Option<(TestDirection, StreamPlan)>;
-    /// Takes in what became of the stream that was to be sent.
+    /// Takes in the record of the stream that was to be sent.
     fn handle(&mut self, record: &StreamRecord);
-    /// How much is done, from 0 to 1.
+    /// Progress, from 0 to 1.
     fn progress(&self) -> f64;
-    /// What is being measured, in a few words.
+    /// Short description of the current measurement.
     fn describe(&self) -> String;
     /// Ends the test here, and says why.
     fn give_up(&mut self, why: String);

@@ -1,5 +1,5 @@
-//! What a stream of frames shows: information rate, frame loss, and delay as far as two clocks that do
-//! not agree can tell it.
+//! Results of a stream of frames: information rate, frame loss, and delay as far as two
+//! unsynchronised clocks show it.
 //!
 //! A frame's stamp and its arrival are of different clocks, so only differences between frames of one
 //! stream mean anything. The earliest frame of a stream, by arrival less stamp, is taken for one that waited
@@ -15,21 +15,21 @@ use vocab::Bitrate;
 use super::of_frames;
 use crate::procedure::StreamRecord;
 
-/// A sender that keeps less of its rate did not do what was asked.
+/// Share of its rate below which a sender did not do as requested.
 const KEPT: f64 = 0.95;
-/// The share of frames that may find no room in the tester's socket; with more, what arrived is what the receiving
-/// host had time for.
+/// Greatest share of frames without room in the tester's socket; beyond it, the arrivals show the
+/// receiving host's capacity.
 const WITHOUT_ROOM_MAX: f64 = 0.001;
 
-/// What a stream shows. Rates count whole frames.
+/// Results of a stream. Rates count whole frames.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct StreamResult {
-    /// What the sender kept to; [`None`] where fewer than two frames arrived.
+    /// Rate that the sender kept; [`None`] where fewer than two frames arrived.
     pub offered: Option<Bitrate>,
-    /// What arrived, from the first frame to the last.
+    /// Rate that arrived, from the first frame to the last.
     pub received: Option<Bitrate>,
-    /// What arrived once buckets were empty and queues full: the steady seconds at the end, else the second
-    /// half.
+    /// Rate that arrived once buckets were empty and queues full: in the steady seconds at the end,
+    /// or otherwise in the second half.
     pub received_late: Option<Bitrate>,
     /// Frames sent.
     pub sent: u64,
@@ -44,12 +44,12 @@ pub struct StreamResult {
     /// Frame delay variation: the wait that one frame in a thousand exceeds (ITU-T Y.1540 §6.2.2, Y.1563: the
     /// 1 - 10^-3 quantile less the least).
     pub variation: Option<Duration>,
-    /// Whether the sender kept its rate.
+    /// Set if the sender kept its rate.
     pub is_kept: bool,
 }
 
 impl StreamResult {
-    /// What a stream of frames of this size showed on a path of this baseline RTT.
+    /// Results of a stream of frames of this size on a path with this baseline RTT.
     #[must_use]
     pub fn of(record: &StreamRecord, frame: u16, baseline_rtt: Option<Duration>) -> Self {
         let frames = |rate: Option<Bitrate>| rate.map(|rate| of_frames(rate, frame));
@@ -73,7 +73,8 @@ impl StreamResult {
         }
     }
 
-    /// Whether the receiving host was too slow for it: what was seen is then of that host, and not of the path.
+    /// Tells whether the receiving host was too slow; the results then describe that host and not
+    /// the path.
     #[must_use]
     pub fn is_overrun(&self) -> bool {
         self.no_room as f64 > WITHOUT_ROOM_MAX * self.sent as f64
@@ -112,7 +113,7 @@ impl StreamResult {
     }
 }
 
-/// How much later than the earliest each frame came, in nanoseconds, sorted.
+/// Delay of each frame after the earliest, in nanoseconds, sorted.
 fn waits(record: &StreamRecord) -> Vec<u64> {
     let delay = |arrival: &crate::wire::DatagramArrival| {
         i128::from(arrival.arrived_ns) - i128::from(arrival.sent_ns)
@@ -129,7 +130,8 @@ fn waits(record: &StreamRecord) -> Vec<u64> {
     waits
 }
 
-/// By stamps of what arrived, or, where hardly anything did, by how many were sent.
+/// Tells whether the sender kept its rate, by the stamps of arrivals or, where hardly any arrived,
+/// by the number sent.
 fn is_kept(record: &StreamRecord, offered: Option<Bitrate>) -> bool {
     let asked = record.plan.rate.bits_per_second() as f64;
     match offered {

@@ -1,4 +1,5 @@
-//! Service activation by ITU-T Y.1564: is the service configured as it was bought, and does it stay so?
+//! Service activation test by ITU-T Y.1564: whether the service is configured as purchased, and
+//! stays so.
 //!
 //! ```text
 //!  for each direction and frame size
@@ -22,22 +23,22 @@ use crate::wire::TestDirection;
 
 /// The shares of CIR that are offered first, in percent.
 const SHARES_PERCENT: [u64; 4] = [25, 50, 75, 100];
-/// What is offered to a policer, in percent of CIR + EIR.
+/// Load offered to a policer, in percent of CIR + EIR.
 const OVERSHOOT_PERCENT: u64 = 125;
-/// By how much more than CIR + EIR may arrive of what a policer lets through once its bucket is empty: a
-/// packet more or less a second, and what devices round their rates to.
+/// Tolerance above CIR + EIR for traffic through a policer with an empty bucket, in percent: one
+/// packet more or less per second, and devices that round their rates.
 pub const TOLERANCE_PERCENT: u64 = 1;
-/// How far what is sent up to CIR + EIR may be from what was asked, as a share of it: what was not offered was not
-/// confirmed.
+/// Greatest relative difference of the offered rate from the requested one, up to CIR + EIR: a rate
+/// that was not offered was not confirmed.
 const OFF: f64 = 0.01;
-/// The share of what is offered that arrives at most where something limits it.
+/// Greatest share of the offered load that arrives where it is limited.
 const LIMITED: f64 = 0.99;
-/// What is left of a performance test and not worth a stream of its own.
+/// Remainder of a performance test that is too short for a stream of its own.
 const REST_MIN: Duration = Duration::from_millis(100);
 /// Frames without which no loss ratio is judged.
 const FRAMES_MIN: u64 = 10;
 
-/// What was bought. What is not stated is not judged.
+/// Criteria of the purchased service. A criterion that is not stated is not judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ServiceCriteria {
     /// FLR: the greatest frame loss ratio.
@@ -46,28 +47,28 @@ pub struct ServiceCriteria {
     pub round_trip_max: Option<Duration>,
     /// FDV: the greatest variation.
     pub variation_max: Option<Duration>,
-    /// Whether no more than CIR + EIR may get through.
+    /// Set if no more than CIR + EIR may get through.
     pub is_policed: bool,
 }
 
-/// What is to be tested.
+/// Plan of a service test.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ServicePlan {
-    /// Which directions, each by itself.
+    /// Directions to test, each by itself.
     pub directions: Vec<TestDirection>,
     /// The committed information rate.
     pub committed: Bitrate,
-    /// The excess information rate; zero for none.
+    /// Excess information rate; zero for none.
     pub excess: Bitrate,
     /// Sizes of frames; the performance test uses the first.
     pub frames: Vec<u16>,
-    /// How long each step lasts.
+    /// Duration of each step.
     pub step: Duration,
-    /// How long performance is watched; zero for not at all.
+    /// Duration of the performance test; zero for none.
     pub performance: Duration,
-    /// No stream is longer: what the server gives.
+    /// Greatest duration of a stream: the server's limit.
     pub stream_max: Duration,
-    /// What must be kept.
+    /// Criteria that must be met.
     pub criteria: ServiceCriteria,
 }
 
@@ -84,14 +85,14 @@ pub enum ServicePart {
     Performance,
 }
 
-/// What a part came to.
+/// Verdict on one part of a test.
 #[derive(Clone, Debug, PartialEq)]
 pub enum StepVerdict {
-    /// Nothing was stated that it could be held against.
+    /// Measured, but no criterion was stated.
     Measured,
-    /// All that was stated was kept.
+    /// All stated criteria were met.
     Passed,
-    /// What was not.
+    /// Text for each criterion that was missed.
     Failed(Vec<String>),
     /// The sender did not keep its rate, the receiver had no room, or too few frames were sent.
     NotMeasured(String),
@@ -100,30 +101,30 @@ pub enum StepVerdict {
 /// A part that is over.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepResult {
-    /// Which way.
+    /// The direction.
     pub direction: TestDirection,
     /// Bytes of its frames.
     pub frame: u16,
-    /// Which part.
+    /// The part of the test.
     pub part: ServicePart,
-    /// What was to be offered, in whole frames.
+    /// Rate that was to be offered, in whole frames.
     pub asked: Bitrate,
-    /// How long frames were sent.
+    /// Time that frames were sent.
     pub duration: Duration,
-    /// What was seen.
+    /// Results of the stream.
     pub seen: StreamResult,
-    /// What follows.
+    /// The verdict.
     pub verdict: StepVerdict,
 }
 
-/// How the whole ended.
+/// Verdict on the whole test.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServiceVerdict {
-    /// So many parts were judged and kept everything; none where nothing was stated.
+    /// Number of parts that were judged and met everything; zero where no criterion was stated.
     Passed(usize),
-    /// What was not kept.
+    /// Text for each criterion that was missed.
     Failed(Vec<String>),
-    /// What could not be measured.
+    /// Text about the results that could not be measured.
     NotMeasured(String),
 }
 
@@ -142,17 +143,18 @@ pub struct ServiceProcedure {
     baseline_rtt: Option<Duration>,
     queue: VecDeque<PlannedStep>,
     done: Vec<StepResult>,
-    /// What of a performance test has been seen so far, and for how long.
+    /// Results of the performance test so far, and the time that they cover.
     watched: Option<(StreamResult, Duration)>,
     is_performance_planned: bool,
     given_up: Option<String>,
 }
 
 impl ServiceProcedure {
-    /// A test that has not begun, on a path of this baseline RTT.
+    /// Makes a test on a path with this baseline RTT.
     ///
     /// # Panics
-    /// When the plan names no direction or no frame size, or frames of no more than their overhead.
+    /// Panics when the plan names no direction or no frame size, or frames not longer than their
+    /// overhead.
     #[must_use]
     pub fn new(plan: ServicePlan, baseline_rtt: Option<Duration>) -> Self {
         assert!(!plan.directions.is_empty(), "a test has a direction");
@@ -188,13 +190,13 @@ impl ServiceProcedure {
         }
     }
 
-    /// What it tests.
+    /// Plan of the test.
     #[must_use]
     pub fn plan(&self) -> &ServicePlan {
         &self.plan
     }
 
-    /// All that is over.
+    /// Steps that are over.
     #[must_use]
     pub fn done(&self) -> &[StepResult] {
         &self.done
@@ -220,7 +222,7 @@ impl ServiceProcedure {
         }
     }
 
-    /// One of the streams of which a performance test is made.
+    /// Takes in one of the streams of a performance test.
     fn watch(&mut self, next: PlannedStep, seen: StreamResult, span: Duration) {
         let (mut all, mut watched) = (seen, span);
         if let Some((before, earlier)) = self.watched.take() {
@@ -252,8 +254,8 @@ impl ServiceProcedure {
         });
     }
 
-    /// Whether a sender came as close to a rate as confirming it takes. How much more than CIR + EIR the overshoot is
-    /// does not matter.
+    /// Tells whether the sender came close enough to a rate to confirm it. The exact overshoot
+    /// above CIR + EIR does not matter.
     fn is_offered(&self, part: ServicePart, seen: &StreamResult) -> bool {
         let asked = self.rate(part).bits_per_second() as f64;
         match (part, seen.offered) {
@@ -282,7 +284,8 @@ impl ServiceProcedure {
         }
     }
 
-    /// Whether a performance test was wanted and left out because the configuration failed.
+    /// Tells whether a performance test was requested but left out because the configuration test
+    /// failed.
     #[must_use]
     pub fn has_left_out_performance(&self) -> bool {
         let is_done = self
@@ -333,7 +336,8 @@ impl ServiceProcedure {
         judged.verdict()
     }
 
-    /// At least CIR × (1 - FLR) arrives, and no more than CIR + EIR where that was demanded.
+    /// Judges the rate: at least CIR × (1 - FLR) must arrive, and at most CIR + EIR where that is
+    /// required.
     fn judge_rate(&self, part: ServicePart, seen: &StreamResult, judged: &mut CriteriaJudge) {
         let received = seen.received_late.unwrap_or_default();
         if let Some(loss) = self.plan.criteria.loss_ratio_max {
@@ -366,7 +370,7 @@ impl ServiceProcedure {
         }
     }
 
-    /// How the test ended, by what was stated.
+    /// Verdict of the test, by the stated criteria.
     #[must_use]
     pub fn verdict(&self) -> ServiceVerdict {
         let (mut passed, mut failed, mut unmeasured) = (0, Vec::new(), self.given_up.clone());
@@ -464,7 +468,7 @@ impl StreamTest for ServiceProcedure {
 }
 
 impl ServicePart {
-    /// In a few words.
+    /// Short name.
     #[must_use]
     pub fn name(self) -> String {
         match self {
@@ -476,7 +480,7 @@ impl ServicePart {
     }
 }
 
-/// Collects what criteria say.
+/// Collector of the criteria's results.
 #[derive(Default)]
 struct CriteriaJudge {
     count: usize,

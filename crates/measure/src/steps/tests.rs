@@ -1,4 +1,4 @@
-//! Both machines over emulated paths in virtual time.
+//! Tests of both procedures over emulated paths in virtual time.
 
 use std::time::Duration;
 
@@ -163,7 +163,7 @@ fn a_service_that_is_policed_as_bought_passes() {
 }
 
 #[test]
-fn too_little_too_much_and_too_late_are_told_apart() {
+fn short_excess_and_late_frames_are_distinguished() {
     // Policed at 6 where 8 were bought.
     let short = failures(&activate(service_plan(8.0, 2.0), policed(6.0)));
     assert!(
@@ -226,9 +226,9 @@ fn nothing_is_judged_that_was_not_stated() {
     assert_eq!(service.verdict(), ServiceVerdict::Passed(0));
 }
 
-/// A service as it was bought, between hosts of which the receiving one has room for no more than 9 Mbit/s.
+/// A service as purchased, with a receiving host that has room for no more than 9 Mbit/s.
 #[test]
-fn a_step_that_the_receiving_host_had_no_room_for_is_not_measured() {
+fn step_beyond_the_receiving_host_is_not_measured() {
     let mut path = StreamPath::new(policed(10.0));
     let mut service = ServiceProcedure::new(service_plan(8.0, 2.0), Some(BASELINE));
     while let Some((direction, stream)) = service.next_stream() {
@@ -253,7 +253,7 @@ fn a_step_that_the_receiving_host_had_no_room_for_is_not_measured() {
     assert!(why.contains("found no room"), "{why}");
 }
 
-/// What is judged is the path's loss, and a few frames without room do not hide it.
+/// The path's loss is judged, and a few frames without room at the receiver do not hide it.
 #[test]
 fn frames_without_room_are_not_lost_frames() {
     let judged = |no_room: u64, lost: usize| {
@@ -285,7 +285,7 @@ fn frames_without_room_are_not_lost_frames() {
 
 /// Y.1564 §8.2: only behind a configuration that passed, over its whole time in streams that the server gives.
 #[test]
-fn performance_is_watched_for_its_time_behind_a_configuration_that_passed() {
+fn performance_test_follows_a_passed_configuration() {
     let plan = |rate| ServicePlan {
         performance: Duration::from_secs(25),
         stream_max: Duration::from_secs(10),
@@ -308,7 +308,7 @@ fn performance_is_watched_for_its_time_behind_a_configuration_that_passed() {
 }
 
 #[test]
-fn a_path_that_carries_nothing_fails_and_a_sender_that_cannot_is_not_the_paths_fault() {
+fn dead_path_fails_but_slow_sender_does_not() {
     let dead = DirectionConfig {
         loss: Probability::from_fraction(1.0).unwrap().into(),
         ..line(100.0)
@@ -331,9 +331,9 @@ fn a_path_that_carries_nothing_fails_and_a_sender_that_cannot_is_not_the_paths_f
     assert!(why.contains("the sending host kept to"), "{why}");
 }
 
-/// Of 10 Mbit/s of CIR 9.555 were once offered, and CIR passed.
+/// A stream that offers 9.555 of 10 Mbit/s must not confirm a CIR of 10 Mbit/s.
 #[test]
-fn a_step_is_kept_only_within_a_hundredth_of_what_was_asked() {
+fn step_must_be_offered_within_one_percent() {
     for (thousandths, is_kept) in [(995, true), (985, false), (960, false)] {
         let mut service = ServiceProcedure::new(service_plan(8.0, 0.0), Some(BASELINE));
         let mut path = StreamPath::new(line(100.0));
@@ -391,7 +391,7 @@ fn search(config: DirectionConfig, goal: SearchGoal, frames: &[u16], max: f64) -
 
 /// MLRsearch: a load is decided once no further trials could change it.
 #[test]
-fn loads_are_decided_as_soon_as_they_can_be() {
+fn loads_are_decided_as_early_as_possible() {
     let goal = goal(0.0);
     let trials = |good: u64, bad: u64| LoadTrials {
         good: Duration::from_secs(good),
@@ -421,7 +421,7 @@ fn loads_are_decided_as_soon_as_they_can_be() {
 
 /// RFC 2544 §26.1 to §26.4 and RFC 9004 over a line with a queue of 60,000 bytes.
 #[test]
-fn a_lines_rate_loss_and_buffer_are_found_for_each_size() {
+fn rate_loss_and_buffer_are_found_per_size() {
     let found = search(line(20.0), goal(0.0), &[256, 1_518], 1_000.0);
     assert_eq!(found.len(), 2);
     for size in found {
@@ -449,9 +449,10 @@ fn a_lines_rate_loss_and_buffer_are_found_for_each_size() {
     }
 }
 
-/// What a receiving host has no room for is no bound of the path's, nor the end of a burst.
+/// A load that the receiving host has no room for is neither a bound of the path nor the end of a
+/// burst.
 #[test]
-fn a_load_that_the_receiving_host_had_no_room_for_is_no_bound() {
+fn load_beyond_the_receiving_host_is_no_bound() {
     let plan = |max| ThroughputPlan {
         directions: vec![TestDirection::Up],
         frames: vec![1_518],
@@ -492,7 +493,7 @@ fn a_load_that_the_receiving_host_had_no_room_for_is_no_bound() {
 }
 
 #[test]
-fn a_loss_goal_is_kept_and_rates_that_cannot_be_offered_are_no_bounds() {
+fn loads_that_cannot_be_offered_are_no_bounds() {
     let lossy = DirectionConfig {
         loss: Probability::from_fraction(0.002).unwrap().into(),
         ..line(20.0)
@@ -511,10 +512,10 @@ fn a_loss_goal_is_kept_and_rates_that_cannot_be_offered_are_no_bounds() {
     assert!(fast[0].losses.is_empty());
 }
 
-/// A sender that stands still now and then offers less than it was asked to: what arrives whole of that is no
+/// A sender that stops now and then offers less than requested: complete arrival of that is no
 /// lower bound.
 #[test]
-fn a_load_that_was_not_quite_offered_is_not_carried() {
+fn load_that_was_not_offered_is_not_carried() {
     let plan = ThroughputPlan {
         directions: vec![TestDirection::Up],
         frames: vec![1_518],

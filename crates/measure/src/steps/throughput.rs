@@ -26,13 +26,13 @@ use crate::procedure::{
 };
 use crate::wire::TestDirection;
 
-/// Where frame loss is measured from, in percent of the throughput's upper bound, and in which steps.
+/// First load of the frame loss test, in percent of the throughput's upper bound, and its steps.
 const LOSS_FROM_PERCENT: u64 = 150;
 const LOSS_STEP_PERCENT: u64 = 10;
 /// RFC 2544 §26.3: "until there are two successive trials in which no frames are lost".
 const LOSSLESS_IN_A_ROW: usize = 2;
-/// How much faster than the throughput bursts come, and how often and long: RFC 2544 §26.4 has at least 2 s fifty
-/// times, on links that nobody else uses.
+/// Ratio of the burst rate to the throughput, and the number and length of bursts: RFC 2544 §26.4
+/// has at least 2 s fifty times, on links that nobody else uses.
 const BURST_TIMES: u64 = 4;
 const BURSTS: usize = 3;
 const BURST_FOR: Duration = Duration::from_secs(2);
@@ -46,44 +46,45 @@ const LOADS_MAX: usize = 40;
 /// The slowest load that is tried.
 const SLOWEST: Bitrate = Bitrate::from_bits_per_second(16_000);
 
-/// What a load must do to count as carried.
+/// Goal of a search: the conditions under which a load counts as carried (MLRsearch).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SearchGoal {
     /// The greatest loss ratio of a good trial; RFC 2544's is 0.
     pub loss_ratio: f64,
-    /// How long a trial lasts.
+    /// Duration of a trial.
     pub trial: Duration,
-    /// How long a load is tried, in all.
+    /// Total duration of the trials of a load.
     pub duration_sum: Duration,
     /// The share of that time that bad trials may take.
     pub exceed_ratio: f64,
-    /// How far the bounds may be apart, as a share of the upper one.
+    /// Greatest distance of the bounds, as a share of the upper one.
     pub width: f64,
 }
 
-/// What the trials of a load say of it.
+/// Classification of a load by its trials.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoadClass {
-    /// It is carried, whatever further trials would show.
+    /// The load is carried, whatever further trials show.
     Lower,
-    /// It is not, whatever they would show.
+    /// The load is not carried, whatever further trials show.
     Upper,
-    /// They would decide.
+    /// Further trials decide.
     Undecided,
 }
 
 /// The trials of one load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LoadTrials {
-    /// How long those lasted that lost no more than the goal's ratio.
+    /// Duration of the trials within the goal's loss ratio.
     pub good: Duration,
-    /// How long the others did.
+    /// Duration of the other trials.
     pub bad: Duration,
 }
 
 impl LoadTrials {
-    /// What they say by a goal: the share of bad time, were all that is missing bad (then a lower bound) or
-    /// good (then an upper one).
+    /// Classifies the load by a goal. The load is a lower bound if the share of bad time is small
+    /// enough even if all missing time were bad, and an upper bound if it is too large even if all
+    /// missing time were good.
     #[must_use]
     pub fn class(&self, goal: &SearchGoal) -> LoadClass {
         let (good, bad) = (self.good.as_secs_f64(), self.bad.as_secs_f64());
@@ -102,45 +103,46 @@ impl LoadTrials {
     }
 }
 
-/// What is to be tested.
+/// Plan of a throughput test.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ThroughputPlan {
-    /// Which directions, each by itself.
+    /// Directions to test, each by itself.
     pub directions: Vec<TestDirection>,
     /// Sizes of frames.
     pub frames: Vec<u16>,
     /// No stream is faster, in whole frames.
     pub max_rate: Bitrate,
-    /// No stream is longer: what the server gives.
+    /// Greatest duration of a stream: the server's limit.
     pub stream_max: Duration,
-    /// What a load must do.
+    /// Goal of the search.
     pub goal: SearchGoal,
-    /// Whether frame loss and bursts are measured, too.
+    /// Set if frame loss and bursts are measured, too.
     pub is_whole: bool,
 }
 
 /// Loss at an offered rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossStep {
-    /// In percent of the throughput's upper bound.
+    /// Load in percent of the throughput's upper bound.
     pub percent: u64,
-    /// What was seen.
+    /// Results of the stream.
     pub seen: StreamResult,
 }
 
-/// What bursts showed.
+/// Results of the burst test.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct BackToBack {
-    /// Bursts of which a frame was lost.
+    /// Bursts with a lost frame.
     pub bursts: usize,
     /// The mean of the frames that came through from a burst's beginning to its first loss; where nothing was
     /// lost, of all of the burst.
     pub frames: f64,
-    /// Whether every burst came through whole: buffers hold at least that.
+    /// Set if every burst came through whole, so that buffers hold at least that.
     pub is_at_least: bool,
-    /// What bursts were sent at, in whole frames.
+    /// Rate of the bursts, in whole frames.
     pub rate: Bitrate,
-    /// RFC 9004 §5.4: frames over the burst's rate, less what drained meanwhile.
+    /// Buffer time (RFC 9004 §5.4): frames over the burst's rate, less the part that drained
+    /// meanwhile.
     pub buffer_time: Duration,
     /// The same in bytes of frames.
     pub buffer_bytes: f64,
@@ -149,28 +151,28 @@ pub struct BackToBack {
 /// A host of the tester's that was too slow for a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlowEnd {
-    /// It could not be sent.
+    /// The sender could not send it.
     Sender,
-    /// It found no room in the receiver's socket.
+    /// The receiver's socket had no room for it.
     Receiver,
 }
 
-/// What was found for a frame size.
+/// Results for one frame size.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SizeResult {
     /// Bytes of a frame.
     pub frame: u16,
-    /// The highest load that is carried by the goal, in whole frames; [`None`] where none was.
+    /// Highest load that meets the goal, in whole frames; [`None`] where none does.
     pub lower: Option<Bitrate>,
-    /// The lowest that is not; [`None`] where the fastest that may or can be sent is carried.
+    /// Lowest load that does not; [`None`] where even the highest possible load is carried.
     pub upper: Option<Bitrate>,
-    /// The host that was too slow for `upper`; [`None`] where that is the path's.
+    /// Host that was too slow for `upper`; [`None`] where `upper` is the path's.
     pub slow_end: Option<SlowEnd>,
     /// Loads tried, and trials.
     pub loads: usize,
     /// Trials of all loads.
     pub trials: usize,
-    /// What the trials at the lower bound showed.
+    /// Results of the trials at the lower bound.
     pub at_lower: Option<StreamResult>,
     /// Frame loss, from the fastest down.
     pub losses: Vec<LossStep>,
@@ -179,7 +181,8 @@ pub struct SizeResult {
 }
 
 impl SizeResult {
-    /// The lowest load that the path did not carry; [`None`] where a host of the tester's was too slow for more.
+    /// Lowest load that the path did not carry; [`None`] where one of the tester's hosts was too
+    /// slow for more.
     #[must_use]
     pub fn not_carried(&self) -> Option<Bitrate> {
         self.upper.filter(|_| self.slow_end.is_none())
@@ -219,7 +222,7 @@ struct ThroughputSearch {
     unkept: u32,
     /// The host that was too slow for the upper bound.
     slow_end: Option<SlowEnd>,
-    /// How far the next load outside of the bounds is from the last.
+    /// Distance of the next load outside of the bounds from the last one.
     stride: f64,
 }
 
@@ -252,7 +255,7 @@ impl ThroughputProcedure {
         test
     }
 
-    /// What it tests.
+    /// Plan of the test.
     #[must_use]
     pub fn plan(&self) -> &ThroughputPlan {
         &self.plan
@@ -264,7 +267,7 @@ impl ThroughputProcedure {
         self.baseline_rtt
     }
 
-    /// What was found.
+    /// Results so far.
     #[must_use]
     pub fn done(&self) -> &[(TestDirection, SizeResult)] {
         &self.done
@@ -367,15 +370,15 @@ impl ThroughputProcedure {
         }
     }
 
-    /// Whether a sender came as close to a load as its bounds are to be: a load that was not quite offered must
-    /// not count as carried.
+    /// Tells whether a sender came as close to a load as the search's bounds require; a load that
+    /// was not fully offered must not count as carried.
     fn is_offered(&self, load: Bitrate, seen: &StreamResult) -> bool {
         let least = load.bits_per_second() as f64 * (1.0 - self.plan.goal.width);
         let offered = seen.offered.map_or(0, Bitrate::bits_per_second) as f64;
         offered >= least
     }
 
-    /// A load is decided; goes to the next, or to what follows the search.
+    /// Continues after a load is decided: with the next one, or with the step after the search.
     fn bounded(&mut self, mut search: ThroughputSearch, class: LoadClass) {
         match class {
             LoadClass::Lower => {

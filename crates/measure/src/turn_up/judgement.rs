@@ -1,4 +1,4 @@
-//! What a test comes to: by the thresholds that somebody stated, and by nothing else.
+//! Verdict of a test, based only on the thresholds that were stated.
 
 use std::time::Duration;
 
@@ -9,8 +9,8 @@ use crate::procedure::{LimitedBy, MtuOutcome};
 use crate::wire::TestDirection;
 
 impl TestThresholds {
-    /// Whether a test whose streams are no faster than `most` could keep them; what could not be is told before
-    /// anything is sent.
+    /// Tells whether a test whose streams are no faster than `most` can meet the thresholds;
+    /// otherwise the user is told before anything is sent.
     #[must_use]
     pub fn are_within(&self, most: Bitrate) -> bool {
         self.rate_min.is_none_or(|least| least <= most)
@@ -18,7 +18,7 @@ impl TestThresholds {
 }
 
 impl TurnUp {
-    /// How the test ended, by the thresholds that were stated.
+    /// Verdict of the test, by the thresholds that were stated.
     #[must_use]
     pub fn verdict(&self) -> TurnUpVerdict {
         let directions = &self.profile.directions;
@@ -54,7 +54,7 @@ impl TurnUp {
         }
     }
 
-    /// Why the test ended before its time, and what it had found by then that may be the reason.
+    /// Reason why the test ended early, with the results so far that may explain it.
     fn given_up(&self) -> Option<String> {
         let mut why = self.given_up.clone()?;
         for direction in &self.profile.directions {
@@ -142,7 +142,8 @@ impl TurnUp {
         }
     }
 
-    /// Whether the tester, and not the path, set the rate that was found: the path may carry more.
+    /// Limit of the tester that set the measured rate, if it was not the path; the path may then
+    /// carry more.
     fn is_of_tester(&self, direction: TestDirection) -> Option<TesterLimit> {
         let found = self.known(direction).bottleneck.as_ref()?;
         let offered = mbit(self.profile.max_rate);
@@ -169,7 +170,7 @@ impl TurnUp {
         })
     }
 
-    /// Whether a run's windows together fill the path.
+    /// Tells whether a run's windows together fill the path.
     fn fills(&self, direction: TestDirection, run: &RunResult) -> bool {
         let place = direction as usize;
         let all = run.plan.windows[place].bytes() * u64::from(run.plan.connections[place]);
@@ -191,7 +192,7 @@ struct TesterLimit {
     why: String,
 }
 
-/// Collects what thresholds say.
+/// Collector of the thresholds' results.
 #[derive(Default)]
 struct ThresholdJudge {
     count: usize,
@@ -231,7 +232,8 @@ impl ThresholdJudge {
         self.judge(tester, what, &how, found, |found| found >= limit);
     }
 
-    /// What is not kept is missed; where the `tester` set the limit nobody knows.
+    /// Judges one threshold: a value that does not meet it is missed; where the `tester` set the
+    /// limit, the value counts as not measured.
     fn judge(
         &mut self,
         tester: Option<TesterLimit>,

@@ -1,22 +1,22 @@
-//! What a test has found of a direction so far.
+//! Results of a test for one direction so far.
 
 use super::RunPlan;
 use crate::metrics::{LossBudget, LossVerdict};
 use crate::procedure::{BottleneckResult, CountedStream, MtuOutcome, StreamRecord};
 use crate::run::RunFigures;
 
-/// What is known of a direction.
+/// Results for one direction so far.
 #[derive(Clone, Debug, Default)]
 pub struct DirectionResults {
-    /// From the search.
+    /// Result of the path MTU search.
     pub path_mtu: Option<MtuOutcome>,
-    /// From the streams.
+    /// Result of the streams.
     pub bottleneck: Option<BottleneckResult>,
     /// The streams that measured, for plots and for diagnosis.
     pub streams: Vec<StreamRecord>,
     /// The streams that measured and were only counted at the far end.
     pub counted: Vec<CountedStream>,
-    /// What the stream below the rate lost, against the budget for the target.
+    /// Loss of the stream below the rate, compared with the budget for the target.
     pub loss: Option<LossCheck>,
     /// The runs.
     pub runs: Vec<RunResult>,
@@ -35,7 +35,7 @@ impl DirectionResults {
     }
 }
 
-/// A loss budget and what it was held against.
+/// A loss budget and its verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LossCheck {
     /// RFC 8337.
@@ -44,15 +44,15 @@ pub struct LossCheck {
     pub sent: u64,
     /// Packets lost.
     pub lost: u64,
-    /// What follows.
+    /// The verdict.
     pub verdict: LossVerdict,
 }
 
 /// A run that was made.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunResult {
-    /// As planned.
+    /// Plan of the run.
     pub plan: RunPlan,
-    /// Its figures in this direction, all connections together; none where it failed.
+    /// Figures of the run in this direction, all connections together; `None` where it failed.
     pub figures: Option<RunFigures>,
 }

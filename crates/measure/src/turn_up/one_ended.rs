@@ -1,7 +1,8 @@
-//! The order of a test of which only one end is ours, or in which nothing but TCP gets through.
+//! Order of a test with only one end of ours, or in which only TCP gets through.
 //!
-//! The least RTT is TCP's own. Rates are told by streams whose packets the far end counts; where none gets
-//! through, what TCP reaches with the hosts' own windows stands for them, and nothing is claimed of the path.
+//! The least RTT is TCP's own. Rates come from streams whose packets the far end counts; where none
+//! gets through, TCP's throughput with the hosts' own windows takes their place, and nothing is
+//! claimed about the path.
 
 use path::BASE_SIZE;
 use vocab::{Bitrate, ByteCount};
@@ -25,12 +26,13 @@ impl TurnUp {
         Self::by(TestCapabilities::TcpAlone, profile, why)
     }
 
-    /// A test against a far end that takes part in TCP and counts what comes of streams, and what cannot be
-    /// measured so: neither path MTU nor baseline RTT by probes. Its rates are of packets of 1,500 bytes, or
-    /// of what [`TurnUp::assume_mtu`] says.
+    /// Makes a test against a far end that takes part in TCP and counts the packets of streams;
+    /// `why` is the reason for values that cannot be measured this way. It measures neither path
+    /// MTU nor baseline RTT by probes. Its rates are of packets of 1,500 bytes, or of the size set
+    /// with [`TurnUp::assume_mtu`].
     ///
     /// # Panics
-    /// As [`TurnUp::new`].
+    /// Panics as [`TurnUp::new`] does.
     #[must_use]
     pub fn one_ended(profile: TestProfile, why: impl Into<String>) -> Self {
         Self::by(TestCapabilities::Counted, profile, why)
@@ -53,26 +55,26 @@ impl TurnUp {
         self
     }
 
-    /// Whether nothing but TCP is measured.
+    /// Tells whether only TCP is measured.
     #[must_use]
     pub fn is_tcp_alone(&self) -> bool {
         self.means == TestCapabilities::TcpAlone
     }
 
-    /// Whether the far end only takes part in TCP and counts.
+    /// Tells whether the far end only takes part in TCP and counts packets.
     #[must_use]
     pub fn is_one_ended(&self) -> bool {
         self.means == TestCapabilities::Counted
     }
 
-    /// What TCP reached in a direction with the hosts' own windows, where nothing but TCP is measured: the
-    /// bottleneck's rate is at least that.
+    /// Throughput that TCP reached in a direction with the hosts' own windows, where only TCP is
+    /// measured; the bottleneck's rate is at least that.
     #[must_use]
     pub fn reached(&self, direction: TestDirection) -> Option<Bitrate> {
         self.reached[direction as usize]
     }
 
-    /// Hands in what was counted of a stream.
+    /// Hands in the counts of a stream.
     pub fn counted(&mut self, stream: CountedStream) {
         match &mut self.stage {
             TurnUpStage::CountedRate(at, search) => {
@@ -113,7 +115,7 @@ impl TurnUp {
         (is_silent && least > BASE_SIZE).then_some(BASE_SIZE)
     }
 
-    /// Takes note that full packets vanish where smaller ones get through.
+    /// Takes note that full-size packets are lost where smaller ones get through.
     pub(super) fn note_black_hole(&mut self, direction: TestDirection) {
         let counted = &self.known(direction).counted;
         let (through, silent): (Vec<_>, Vec<_>) =
@@ -135,7 +137,7 @@ impl TurnUp {
         ));
     }
 
-    /// Takes note that TCP connected, and nothing of what it was to carry got through.
+    /// Takes note that TCP connected, but no data got through.
     pub(super) fn note_silence(&mut self, direction: TestDirection, found: Option<&RunFigures>) {
         if found.is_some_and(|found| found.throughput.bits_per_second() == 0) {
             let name = direction.name();
@@ -146,7 +148,8 @@ impl TurnUp {
         }
     }
 
-    /// Takes note that no more streams can be had in a direction, and why: its rate is not measured.
+    /// Takes note that no more streams are possible in a direction, and why: its rate is not
+    /// measured.
     pub fn no_stream(&mut self, why: impl Into<String>) {
         let why = why.into();
         self.remark(why.clone());
@@ -163,7 +166,7 @@ impl TurnUp {
         }
     }
 
-    /// Goes to the first direction from `at` on whose rate no stream has told.
+    /// Goes to the first direction from `at` on whose rate no stream has determined.
     pub(super) fn begin_reach(&mut self, at: usize) {
         let next = (at..self.profile.directions.len()).find(|at| {
             self.known(self.profile.directions[*at])
@@ -176,7 +179,7 @@ impl TurnUp {
         }
     }
 
-    /// Up, whatever is tested: this end's kernel always tells.
+    /// Run for the round trip, always up: this end's kernel reports it.
     pub(super) fn round_trip_run(&self) -> RunPlan {
         RunPlan {
             purpose: RunPurpose::RoundTrip,

@@ -1,4 +1,4 @@
-//! The order of steps and the verdict, with results made up.
+//! Tests of the order of steps and of the verdict, with made-up results.
 
 use super::*;
 use crate::procedure::slow_host::taken_in;
@@ -62,7 +62,7 @@ fn figures(throughput: u64, ideal: u64) -> RunFigures {
     }
 }
 
-/// Runs a whole test over a path of 10 Mbit/s up and 40 down, 50 ms; returns what was done.
+/// Runs a whole test over a path of 10 Mbit/s up and 40 down, 50 ms; returns the tasks.
 fn whole(profile: TestProfile) -> (TurnUp, Vec<TurnUpTask>) {
     let mut test = TurnUp::new(profile);
     let mut tasks = Vec::new();
@@ -134,10 +134,10 @@ fn steps_come_in_the_order_of_the_rfc() {
     assert_eq!(test.verdict(), TurnUpVerdict::Passed(0));
 }
 
-/// Ten seconds a run, five windows and many connections each way, both together, each rate: what is sent takes
-/// less than three minutes at 100 Mbit/s and 50 ms, with time to spare for what is not sent.
+/// Ten seconds per run, five windows and many connections each way, both together, each rate:
+/// sending takes less than three minutes at 100 Mbit/s and 50 ms, with time to spare for the rest.
 #[test]
-fn the_standard_test_is_planned_for_less_than_three_minutes() {
+fn standard_test_takes_less_than_three_minutes() {
     /// Path MTU and baseline RTT, a second's rest before each rate, a few round trips and a tenth of a second
     /// before each stream and run.
     const SPARE: Duration = Duration::from_secs(18);
@@ -193,7 +193,8 @@ fn only_stated_thresholds_are_judged() {
     assert!(texts[2].contains("efficiency down"), "{texts:?}");
 }
 
-/// A circuit is not failed for what the tester could not offer; what it kept all the same it kept.
+/// A circuit does not fail for a load that the tester could not offer; thresholds that it met all
+/// the same are met.
 #[test]
 fn a_limit_that_the_tester_set_fails_nothing() {
     let verdict = |least: u64, max_rate: u64| {
@@ -224,7 +225,7 @@ fn a_limit_that_the_tester_set_fails_nothing() {
 
 /// A host that sends 3 Mbit/s, whatever it is asked to, over a path that may carry any rate.
 #[test]
-fn a_limit_that_the_sending_host_set_fails_nothing() {
+fn sending_hosts_limit_fails_no_threshold() {
     let mut demanding = profile();
     demanding.directions = vec![TestDirection::Up];
     demanding.thresholds.rate_min = Some(Bitrate::from_bits_per_second(9_000_000));
@@ -259,7 +260,7 @@ fn a_limit_that_the_sending_host_set_fails_nothing() {
 
 /// A host that takes in 3 Mbit/s, whatever comes, behind a path that may carry any rate.
 #[test]
-fn a_limit_that_the_receiving_host_set_fails_nothing() {
+fn receiving_hosts_limit_fails_no_threshold() {
     let mut demanding = profile();
     demanding.directions = vec![TestDirection::Up];
     demanding.thresholds.rate_min = Some(Bitrate::from_bits_per_second(9_000_000));
@@ -295,7 +296,7 @@ fn a_limit_that_the_receiving_host_set_fails_nothing() {
 }
 
 #[test]
-fn what_the_server_cuts_is_said() {
+fn server_limits_are_reported() {
     let limits = |seconds, connections| ServerLimits {
         rate: Bitrate::from_bits_per_second(100_000_000),
         order: Duration::from_secs(seconds),
@@ -315,7 +316,7 @@ fn what_the_server_cuts_is_said() {
 }
 
 #[test]
-fn a_rate_above_what_may_be_offered_can_not_be_kept() {
+fn threshold_above_the_allowed_rate_is_refused() {
     let most = Bitrate::from_bits_per_second(5_000_000);
     let demanded = |least| TestThresholds {
         rate_min: least,
@@ -327,7 +328,7 @@ fn a_rate_above_what_may_be_offered_can_not_be_kept() {
 
 /// A threshold that nothing was measured for does not hide those that were kept.
 #[test]
-fn what_was_kept_is_said_beside_what_was_not_measured() {
+fn met_thresholds_are_listed_beside_unmeasured_ones() {
     let mut few = profile();
     few.walk_percent = vec![25];
     few.windows = Vec::new();
@@ -349,7 +350,7 @@ fn what_was_kept_is_said_beside_what_was_not_measured() {
 }
 
 #[test]
-fn what_cannot_be_measured_is_left_out_with_what_depends_on_it() {
+fn unmeasurable_values_and_their_dependents_are_omitted() {
     let mut test = TurnUp::new(profile());
     test.path_mtu(MtuOutcome::NoAnswer);
     test.path_mtu(MtuOutcome::NoAnswer);
@@ -371,9 +372,10 @@ fn what_cannot_be_measured_is_left_out_with_what_depends_on_it() {
     assert!(matches!(test.verdict(), TurnUpVerdict::NotMeasured(_)));
 }
 
-/// Who reads no further than the verdict looks for the black hole, and not for a server that is down.
+/// The verdict itself names the black hole, so that its reader does not look for a server that is
+/// down.
 #[test]
-fn a_test_that_ends_behind_a_black_hole_names_it() {
+fn black_hole_that_ends_a_test_is_named() {
     let mut test = TurnUp::new(profile());
     test.path_mtu(MtuOutcome::Found {
         mtu: 1_300,
@@ -393,10 +395,10 @@ fn a_test_that_ends_behind_a_black_hole_names_it() {
     );
 }
 
-/// RFC 6349 §3 without its streams: the least RTT by TCP, what TCP reaches, then windows up to that; and no
-/// verdict, for neither rate nor path MTU is known.
+/// RFC 6349 §3 without its streams: the least RTT by TCP, TCP's throughput, then windows up to
+/// that; and no verdict, because neither rate nor path MTU is known.
 #[test]
-fn where_nothing_but_tcp_gets_through_tcp_is_measured_and_nothing_is_claimed() {
+fn only_tcp_is_measured_where_only_tcp_passes() {
     let mut demanding = profile();
     demanding.thresholds.rate_min = Some(Bitrate::from_bits_per_second(1_000_000));
     let mut test = TurnUp::of_tcp_alone(demanding, "no UDP gets through");
@@ -427,7 +429,7 @@ fn where_nothing_but_tcp_gets_through_tcp_is_measured_and_nothing_is_claimed() {
 }
 
 #[test]
-fn without_a_round_trip_time_of_tcp_no_window_is_walked_through() {
+fn no_window_walk_without_a_round_trip_time() {
     let mut test = TurnUp::of_tcp_alone(profile(), "no UDP gets through").without_both_at_once();
     let mut runs = 0;
     while let TurnUpTask::Run(_) = test.next_task() {
@@ -438,8 +440,8 @@ fn without_a_round_trip_time_of_tcp_no_window_is_walked_through() {
     assert!(matches!(test.verdict(), TurnUpVerdict::NotMeasured(_)));
 }
 
-/// Between two hosts side by side a few bytes fill the path: nobody is asked for windows of eight bytes, and what
-/// comes to the same is run once.
+/// Between two hosts side by side a few bytes fill the path: windows of eight bytes are not used,
+/// and equal windows are run once.
 #[test]
 fn no_window_is_smaller_than_two_segments() {
     let least = Bitrate::from_bits_per_second(10_000_000).time_for(ByteCount::new(40));
@@ -479,7 +481,7 @@ fn no_window_is_smaller_than_two_segments() {
 
 /// 62,500 bytes have room for four windows of ten segments.
 #[test]
-fn a_run_of_fewer_connections_than_were_asked_for_says_why() {
+fn run_with_fewer_connections_gives_the_reason() {
     let said = |connections| {
         let mut many = profile();
         many.directions = vec![TestDirection::Up];
@@ -500,7 +502,7 @@ fn a_run_of_fewer_connections_than_were_asked_for_says_why() {
     assert!(why.contains("has 4, not 8"), "{why}");
 }
 
-/// A stream through the same line, of which the far end only says how much came.
+/// A stream through the same line, for which the far end only counts the arrivals.
 fn counted_through(limit: u64, plan: StreamPlan) -> CountedStream {
     let record = through(limit, plan);
     CountedStream {
@@ -517,7 +519,7 @@ fn counted_through(limit: u64, plan: StreamPlan) -> CountedStream {
 /// Against an end that counts: the least RTT by TCP, then rates by streams, and with both a BDP and a verdict;
 /// each in the order of RFC 6349 §3.
 #[test]
-fn where_the_far_end_counts_streams_the_rates_are_known_and_judged() {
+fn counted_streams_give_rates_that_are_judged() {
     let mut demanding = profile();
     demanding.thresholds.rate_min = Some(Bitrate::from_bits_per_second(9_900_000));
     let mut test = TurnUp::one_ended(demanding, "one-ended").without_both_at_once();
@@ -555,10 +557,10 @@ fn where_the_far_end_counts_streams_the_rates_are_known_and_judged() {
     assert_eq!(test.verdict(), TurnUpVerdict::Passed(2));
 }
 
-/// A path that drops full packets without a word, up or both ways: what is smaller tells the rate, both sizes are
-/// known, and no path MTU is claimed.
+/// A path that silently drops full-size packets, up or both ways: smaller packets show the rate,
+/// both sizes are known, and no path MTU is claimed.
 #[test]
-fn where_full_packets_vanish_smaller_ones_tell_the_rate() {
+fn small_packets_measure_rate_behind_black_hole() {
     for holed in [&TestDirection::BOTH[..], &[TestDirection::Up]] {
         let mut demanding = profile();
         demanding.thresholds.path_mtu_min = Some(1_200);
@@ -603,9 +605,9 @@ fn where_full_packets_vanish_smaller_ones_tell_the_rate() {
     }
 }
 
-/// Not even small packets come: that is said, and no size is blamed.
+/// Not even small packets arrive: the report says so, and blames no size.
 #[test]
-fn where_no_size_gets_through_no_black_hole_is_claimed() {
+fn no_black_hole_is_claimed_where_nothing_passes() {
     let mut test = TurnUp::one_ended(profile(), "one-ended").without_both_at_once();
     let mut sizes = Vec::new();
     loop {
@@ -628,9 +630,9 @@ fn where_no_size_gets_through_no_black_hole_is_claimed() {
     assert_eq!(test.verdict(), TurnUpVerdict::NotMeasured(why.to_owned()));
 }
 
-/// TCP connects and its full segments vanish: it is said, and nothing is taken for a rate that it reached.
+/// TCP connects and its full-size segments are lost: the report says so, and gives no rate.
 #[test]
-fn segments_of_which_nothing_gets_through_are_told_and_reach_nothing() {
+fn undelivered_segments_are_reported_without_throughput() {
     let mut test = TurnUp::of_tcp_alone(profile(), "no UDP gets through").without_both_at_once();
     while let TurnUpTask::Run(plan) = test.next_task() {
         let made = |count: u16| {
@@ -659,7 +661,7 @@ fn segments_of_which_nothing_gets_through_are_told_and_reach_nothing() {
 
 /// A firewall eats the streams of both directions, or of one: TCP alone is measured there, and nothing passes.
 #[test]
-fn where_no_counted_stream_arrives_tcp_alone_is_measured() {
+fn tcp_alone_is_measured_without_counted_streams() {
     for dead in [&TestDirection::BOTH[..], &[TestDirection::Down]] {
         let mut test = TurnUp::one_ended(profile(), "one-ended").without_both_at_once();
         let mut opened = Vec::new();

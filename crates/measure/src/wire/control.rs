@@ -15,12 +15,12 @@ use vocab::{Bitrate, ByteCount, ByteReader, ByteWriter, TruncatedInput};
 use super::key::{KeyProof, SessionNonce};
 use crate::tcp_info::TcpInfo;
 
-/// The version that this program speaks, and so far the only one.
+/// Version of this program's protocol, and so far the only one.
 pub const VERSION: u16 = 1;
 /// The longest message: room for a few thousand arrivals, and little to hold for a stranger.
 pub const LONGEST_MESSAGE: usize = 64 * 1024;
 
-/// What a greeting begins with, so that whoever speaks another protocol is recognised.
+/// First bytes of a greeting, by which a peer that speaks another protocol is recognised.
 const MAGIC: [u8; 4] = *b"TLTU";
 /// The longest text in a message.
 const LONGEST_TEXT: usize = 512;
@@ -31,7 +31,7 @@ pub enum WireError {
     /// The other end speaks something else.
     #[error("the other end does not speak the protocol of turn-up tests")]
     Foreign,
-    /// It is longer than any message.
+    /// The message is longer than any valid one.
     #[error("a message of {0} bytes; the longest has {LONGEST_MESSAGE}")]
     TooLong(u64),
     /// Its fields are cut off, out of range, or followed by more.
@@ -45,10 +45,10 @@ impl From<TruncatedInput> for WireError {
     }
 }
 
-/// What [`next_frame`] found wrong.
+/// Error of [`next_frame`].
 pub type FrameError = WireError;
 
-/// Which way test traffic goes.
+/// Direction of test traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TestDirection {
     /// From the client to the server.
@@ -82,7 +82,7 @@ pub enum ServerRefusal {
     Busy,
     /// Its time is up.
     TimeUp,
-    /// What was ordered is more than the server gives.
+    /// The request exceeds the server's limits.
     Limit,
     /// The client did not keep to the protocol.
     Protocol,
@@ -99,22 +99,22 @@ impl ServerRefusal {
     ];
 }
 
-/// What a server gives a client at most.
+/// Limits that a server sets for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ServerLimits {
     /// The rate of a stream.
     pub rate: Bitrate,
-    /// How long one stream or run may last.
+    /// Greatest duration of one stream or run.
     pub order: Duration,
-    /// How long the whole session may last.
+    /// Greatest duration of the whole session.
     pub session: Duration,
     /// Connections of a run, in each direction.
     pub connections: u16,
 }
 
 impl ServerLimits {
-    /// What becomes of an option that asks for streams or runs of this length, where the server gives less; for
-    /// who reads the result.
+    /// Text about an option that asks for streams or runs of this length, where the server allows
+    /// less.
     #[must_use]
     pub fn shortens(&self, option: &str, asked: Duration) -> Option<String> {
         (self.order < asked).then(|| {
@@ -144,13 +144,13 @@ pub struct JoinMessage {
 /// A stream of datagrams at a constant rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamOrder {
-    /// Its number; none is used twice.
+    /// Its number; each is used once.
     pub order: u32,
-    /// Which way.
+    /// The direction.
     pub direction: TestDirection,
-    /// Of IP packets.
+    /// Rate of IP packets.
     pub rate: Bitrate,
-    /// How long.
+    /// Duration.
     pub duration: Duration,
     /// Bytes of each datagram above UDP.
     pub payload_bytes: u16,
@@ -159,14 +159,14 @@ pub struct StreamOrder {
 /// A run of TCP connections.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunOrder {
-    /// Its number; none is used twice.
+    /// Its number; each is used once.
     pub order: u32,
     /// Connections towards the server, and towards the client.
     pub connections: [u16; 2],
     /// The window that each connection's receiver offers, and its sender's buffer takes, for each
     /// direction; zero leaves it to the kernel.
     pub windows: [ByteCount; 2],
-    /// How long data is sent.
+    /// Time that data is sent.
     pub duration: Duration,
     /// Congestion control of the senders; empty for the system's own.
     pub congestion_control: String,
@@ -177,18 +177,18 @@ pub struct RunOrder {
 pub struct DatagramArrival {
     /// The datagram's number.
     pub number: u64,
-    /// When it was sent, in nanoseconds since the sender began.
+    /// Time of sending, in nanoseconds since the sender began.
     pub sent_ns: u64,
-    /// When it arrived, in nanoseconds since the receiver began to listen.
+    /// Time of arrival, in nanoseconds since the receiver began to listen.
     pub arrived_ns: u64,
 }
 
-/// What the sender's kernel had counted of a connection at a moment of a run.
+/// Counters of the sender's kernel for a connection at a moment of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunSample {
     /// The connection's number in the run.
     pub connection: u16,
-    /// Since the run began, on the sender's clock.
+    /// Time since the run began, on the sender's clock.
     pub at: Duration,
     /// The counters.
     pub info: TcpInfo,
@@ -219,24 +219,24 @@ pub enum ControlMessage {
     },
     /// Client: this connection is one of a run.
     Join(JoinMessage),
-    /// Server: that it holds the key, too, and what it gives.
+    /// Server: proof that it holds the key, too, and its limits.
     Welcome {
         /// `SharedKey::prove` as the server.
         proof: KeyProof,
-        /// What datagrams and further connections name.
+        /// Identifier that datagrams and further connections carry.
         session: u64,
-        /// What it gives.
+        /// Limits of the server.
         limits: ServerLimits,
-        /// What a person should know of this host before the test.
+        /// Remarks about this host that a person should read before the test.
         remarks: String,
     },
     /// Server: no.
     Refused {
         /// Why.
         reason: ServerRefusal,
-        /// When it is worth another try.
+        /// Time after which another attempt makes sense.
         retry: Duration,
-        /// For a person.
+        /// Text for a person.
         text: String,
     },
     /// Client: a stream; the server listens, or sends.
@@ -248,18 +248,18 @@ pub enum ControlMessage {
         /// The order.
         order: u32,
     },
-    /// The sender of a stream: it is over, so many datagrams went out.
+    /// Sender of a stream: the stream is over, and so many datagrams were sent.
     StreamSent {
         /// The order.
         order: u32,
         /// Datagrams.
         datagrams: u64,
     },
-    /// Server: what arrived of a stream up, in order of arrival; an empty list ends it.
+    /// Server: arrivals of an upload stream, in their order; an empty list ends them.
     Arrivals {
         /// The order.
         order: u32,
-        /// Some of them.
+        /// A part of the arrivals.
         arrivals: Vec<DatagramArrival>,
     },
     /// Server: datagrams of a stream up that came to its host and found no room in its socket; before the list
@@ -274,14 +274,14 @@ pub enum ControlMessage {
     Samples {
         /// The order.
         order: u32,
-        /// Some of them.
+        /// A part of the samples.
         samples: Vec<RunSample>,
     },
-    /// Server: a run is over at its end, with what its sender used as congestion control.
+    /// Server: its end of a run is over; names its sender's congestion control.
     RunEnded {
         /// The order.
         order: u32,
-        /// As the kernel names it.
+        /// Congestion control, by the kernel's name.
         congestion_control: String,
         /// The share of its processors' time that the server's host spent, in parts of a thousand.
         busy_permille: u16,
@@ -297,17 +297,17 @@ pub enum ControlMessage {
     Failed {
         /// The order.
         order: u32,
-        /// For a person.
+        /// Text for a person.
         text: String,
     },
     /// Client: done.
     Bye,
 }
 
-/// A message with its length before it, ready to be sent.
+/// Encodes a message with its length.
 ///
 /// # Panics
-/// When it is longer than [`LONGEST_MESSAGE`]: lists are cut by whoever makes them.
+/// Panics when it is longer than [`LONGEST_MESSAGE`]; the caller splits lists.
 #[must_use]
 pub fn frame(message: &ControlMessage) -> Vec<u8> {
     let mut body = ByteWriter::new();
@@ -321,10 +321,10 @@ pub fn frame(message: &ControlMessage) -> Vec<u8> {
     framed.finish().to_vec()
 }
 
-/// The first message in what has come in, and the bytes it took; [`None`] while it is not whole.
+/// The first message in the received bytes, and its length; [`None`] while it is incomplete.
 ///
 /// # Errors
-/// When it is no message.
+/// Fails when the bytes are not a message.
 pub fn next_frame(bytes: &[u8]) -> Result<Option<(ControlMessage, usize)>, FrameError> {
     let mut reader = ByteReader::new(bytes);
     let Ok(length) = reader.u32() else {
@@ -358,10 +358,10 @@ const BYE: u8 = 16;
 const NO_ROOM: u8 = 17;
 
 impl ControlMessage {
-    /// Reads a message without its length.
+    /// Parses a message without its length.
     ///
     /// # Errors
-    /// When it is none.
+    /// Fails when the bytes are not a message.
     pub fn parse(bytes: &[u8]) -> Result<Self, WireError> {
         let mut reader = ByteReader::new(bytes);
         let message = Self::fields(reader.u8()?, &mut reader)?;
@@ -591,7 +591,7 @@ impl ControlMessage {
     }
 }
 
-/// The largest that a variable-length integer holds; what is beyond is as good as this.
+/// Largest variable-length integer; larger values are clamped to it.
 const LARGEST: u64 = (1 << 62) - 1;
 
 fn put(out: &mut ByteWriter, value: u64) {

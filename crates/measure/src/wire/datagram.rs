@@ -1,4 +1,4 @@
-//! What travels over UDP: a head with a tag, and filling up to the size that is wanted.
+//! UDP datagrams of a test: a header with a tag, and padding up to the requested size.
 //!
 //! ```text
 //!  0    1        2     3     4          12      16       24      32      40    56
@@ -21,7 +21,7 @@ const MAGIC: u8 = b'T';
 /// Why a datagram was not one of this session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum DatagramError {
-    /// It is not of this protocol, or of another version of it.
+    /// The datagram belongs to another protocol or version.
     #[error("not a datagram of this protocol and version")]
     Foreign,
     /// Its kind is not known.
@@ -38,7 +38,7 @@ impl From<TruncatedInput> for DatagramError {
     }
 }
 
-/// What a datagram is for.
+/// Purpose of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatagramKind {
     /// The client's first; asks for a cookie.
@@ -55,11 +55,11 @@ pub enum DatagramKind {
     Echoed,
     /// A packet of a size to be tried towards the server.
     Probe,
-    /// It arrived; `extra` is its size.
+    /// The probe arrived; `extra` is its size.
     Probed,
     /// Asks for a packet of `extra` bytes to be tried towards the client.
     ProbeWanted,
-    /// That packet.
+    /// A probe of the size that was asked for.
     ProbeBack,
     /// A packet of a stream: number from 0, stamp in nanoseconds since the stream began.
     Data,
@@ -85,7 +85,7 @@ impl DatagramKind {
 /// The head of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramHeader {
-    /// What it is for.
+    /// The purpose.
     pub kind: DatagramKind,
     /// The session it belongs to.
     pub session: u64,
@@ -95,7 +95,7 @@ pub struct DatagramHeader {
     pub number: u64,
     /// Nanoseconds on the sender's clock.
     pub stamp: u64,
-    /// By its kind.
+    /// Value that depends on the kind.
     pub extra: u64,
 }
 
@@ -109,10 +109,10 @@ impl DatagramHeader {
         reader.u64().ok()
     }
 
-    /// Reads and verifies a datagram that `sender` sent.
+    /// Parses and verifies a datagram that `sender` sent.
     ///
     /// # Errors
-    /// When it is not of this session; nothing is to be answered then.
+    /// Fails when it does not belong to this session; it must not be answered then.
     pub fn parse(
         bytes: &[u8],
         key: &SessionKey,
@@ -180,7 +180,7 @@ mod tests {
     };
 
     #[test]
-    fn what_is_written_reads_back_at_any_length() {
+    fn datagrams_round_trip_at_any_length() {
         let mut bytes = Vec::new();
         for length in [0, DATAGRAM_HEADER, 1_472] {
             SAMPLE.emit(&key(), SessionRole::Server, length, &mut bytes);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn a_changed_head_another_sender_and_another_session_are_refused() {
+    fn altered_header_or_foreign_session_is_refused() {
         let mut bytes = Vec::new();
         SAMPLE.emit(&key(), SessionRole::Server, 0, &mut bytes);
         let wrong = Err(DatagramError::WrongTag);

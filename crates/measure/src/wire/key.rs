@@ -1,31 +1,32 @@
-//! The key that both ends hold, and what they prove with it.
+//! Key that both ends hold, and the proofs made with it.
 //!
-//! A key is derived from the words that a person gave both ends (BLAKE3's key derivation, one context
-//! for each use). Each end proves that it holds the key by a keyed hash over both ends' nonces and its
-//! own role, so that neither a recorded proof nor the other end's own is worth anything. The key of a
-//! session comes from both nonces too and authenticates datagrams and further connections.
+//! A key is derived from the words that a person gave both ends (BLAKE3's key derivation, one
+//! context for each use). Each end proves that it holds the key by a keyed hash over both ends'
+//! nonces and its own role, so that neither a recorded proof nor the other end's own can be reused.
+//! The key of a session depends on both nonces too and authenticates datagrams and further
+//! connections.
 //!
-//! Whoever records a proof can try words against it at leisure: the words must not be guessable, which
-//! is why the server makes 128 bits of its own when it is given none. Comparison takes constant time
-//! (`blake3::Hash`).
+//! An attacker who records a proof can try words against it offline, so the words must not be
+//! guessable; the server therefore makes 128 random bits of its own when it is given none.
+//! Comparison takes constant time (`blake3::Hash`).
 
 use std::fmt;
 use std::net::SocketAddr;
 
 /// Bytes of a proof.
 pub const PROOF_BYTES: usize = 32;
-/// Bytes of a datagram's tag: as those of AEADs, far beyond what can be tried against one server.
+/// Length of a datagram's tag in bytes: as in AEADs, far more than can be tried against one server.
 pub(super) const TAG_BYTES: usize = 16;
 
 /// Fresh random bytes of one end.
 pub type SessionNonce = [u8; 32];
-/// What shows that its sender holds the key.
+/// Proof that its sender holds the key.
 pub type KeyProof = [u8; PROOF_BYTES];
 
 const KEY_CONTEXT: &str = "trunkline 2026 turn-up test, key of both ends";
 const SESSION_CONTEXT: &str = "trunkline 2026 turn-up test, key of a session";
 
-/// Which end speaks.
+/// Role of an end in the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionRole {
     /// The one that began.
@@ -54,7 +55,7 @@ impl fmt::Debug for SharedKey {
 }
 
 impl SharedKey {
-    /// The key that these words stand for; white space around them does not count.
+    /// Derives the key from these words; white space around them does not count.
     #[must_use]
     pub fn from_words(words: &str) -> Self {
         Self(blake3::derive_key(KEY_CONTEXT, words.trim().as_bytes()))
@@ -87,7 +88,7 @@ impl SharedKey {
         *self.mac(role, version, client, server).as_bytes()
     }
 
-    /// Whether a proof is of this role, these nonces and this key.
+    /// Verifies a proof for this role, these nonces and this key.
     #[must_use]
     pub fn verify(
         &self,
@@ -132,7 +133,7 @@ impl SessionKey {
         tag
     }
 
-    /// Whether a datagram's tag is right; in constant time.
+    /// Verifies a datagram's tag in constant time.
     pub(super) fn is_tag(&self, role: SessionRole, head: &[u8], tag: &[u8; TAG_BYTES]) -> bool {
         let right = self.tag(role, head);
         let differences = right
@@ -142,7 +143,7 @@ impl SessionKey {
         differences == 0
     }
 
-    /// What only who receives at `address` can send back, for a server with this secret.
+    /// Cookie that only the receiver at `address` can return, for a server with this secret.
     pub(crate) fn cookie(&self, secret: u64, address: SocketAddr) -> u64 {
         let mut hasher = blake3::Hasher::new_keyed(&self.0);
         hasher.update(b"cookie");
@@ -159,7 +160,7 @@ impl SessionKey {
         *self.join_mac(nonce, order, connection).as_bytes()
     }
 
-    /// Whether a further connection is of this session.
+    /// Verifies that a further connection belongs to this session.
     #[must_use]
     pub fn verify_join(
         &self,
@@ -189,7 +190,7 @@ mod tests {
     const SERVER: SessionNonce = [2; 32];
 
     #[test]
-    fn a_proof_is_of_one_key_role_version_and_pair_of_nonces() {
+    fn proof_binds_key_role_version_and_nonces() {
         let key = SharedKey::from_words("red fox\n");
         let proof = key.prove(SessionRole::Client, 1, &CLIENT, &SERVER);
         let same = SharedKey::from_words("red fox");
@@ -202,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_joins_the_session_it_was_greeted_in() {
+    fn connection_joins_the_session_of_its_greeting() {
         let key = SharedKey::from_words("red fox").session(&CLIENT, &SERVER);
         let proof = key.join(&SERVER, 7, 3);
         assert!(key.verify_join(&proof, &SERVER, 7, 3));

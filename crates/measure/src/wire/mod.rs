@@ -1,5 +1,6 @@
-//! What the two ends of a test say to each other: [`ControlMessage`]s on a TCP connection, [`DatagramHeader`]s
-//! over UDP, and the proof that they share a key. `docs/formats/turn-up.md` is the description.
+//! Protocol between the two ends of a test: [`ControlMessage`]s on a TCP connection,
+//! [`DatagramHeader`]s over UDP, and the proof that both share a key. `docs/formats/turn-up.md`
+//! describes it.
 //!
 //! ```text
 //!  client                                    server

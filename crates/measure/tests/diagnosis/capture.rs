@@ -1,4 +1,4 @@
-//! A capture of a transfer: segments as a tap sees them, with what taps do to them.
+//! Simulated capture of a transfer: segments as a tap sees them, with the effects of taps.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,10 +15,10 @@ const TOGETHER: Duration = Duration::from_micros(30);
 /// The window field and its scale: 65,535 × 2^7 = 8 MB.
 const WINDOW_SCALE: u8 = 7;
 
-/// How a capture is taken.
+/// Settings of a capture.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CaptureSettings {
-    /// Whether super-segments are seen.
+    /// Set if the capture has super-segments.
     pub(crate) offloaded: bool,
     /// The share of the capture missing at its beginning, handshakes included.
     pub(crate) begins_late: f64,
@@ -26,7 +26,7 @@ pub(crate) struct CaptureSettings {
     pub(crate) window: u64,
 }
 
-/// What a capture of it holds.
+/// Segments that a capture of it holds.
 pub(crate) fn segments(
     seen: &[CapturedPacket],
     packet: u64,

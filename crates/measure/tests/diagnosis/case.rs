@@ -1,9 +1,9 @@
-//! Labelled cases: a path drawn from a seed, what two ends measure of it, and the causes in it.
+//! Labelled cases: a path drawn from a seed, the measurements of two ends on it, and its causes.
 //!
 //! Even seeds are the tuning half, odd ones are held out. The halves share no rate and no RTT (both
 //! are drawn from bands that alternate), and their devices differ: queues limited in bytes against
-//! packets, CoDel and PIE as their RFCs advise against other targets and RED, single losses against
-//! bursts, CUBIC against NewReno, and a further line behind the bottleneck.
+//! packets, CoDel and PIE with the values that their RFCs advise against other targets and RED,
+//! single losses against bursts, CUBIC against NewReno, and a further line behind the bottleneck.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -23,23 +23,23 @@ use crate::world::{BackgroundTraffic, HopChain, HostClocks, StagePlan, stage};
 /// The share of the RTT that lies before the bottleneck, each way.
 const BEFORE: f64 = 0.15;
 
-/// Which half a case belongs to.
+/// Half of the cases that a case belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CaseSplit {
     Tuning,
     HeldOut,
 }
 
-/// How much a case may cost.
+/// Size of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CaseEffort {
     /// For every run of the tests: at most some ten thousand packets.
     Quick,
-    /// For the figures.
+    /// For the published figures.
     Full,
 }
 
-/// What a path's bottleneck is.
+/// Kind of a path's bottleneck.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BottleneckKind {
     Policer,
@@ -69,7 +69,7 @@ pub(crate) struct PathCase {
     pub(crate) black_hole: Option<u64>,
     pub(crate) middlebox: bool,
     pub(crate) connections: usize,
-    /// How many times as fast a further line behind the bottleneck is, if there is one.
+    /// Rate of a further line behind the bottleneck relative to it, if there is one.
     pub(crate) further: Option<f64>,
     pub(crate) effort: CaseEffort,
     random: SeededRandom,
@@ -220,7 +220,7 @@ impl PathCase {
         causes
     }
 
-    /// What the queue really holds: whole packets.
+    /// Actual limit of the queue: whole packets.
     pub(crate) fn queue_limit(&self) -> u64 {
         self.queue / self.packet * self.packet
     }
@@ -348,7 +348,7 @@ impl PathCase {
         }
     }
 
-    /// What two ends measure: a stage below the rate, two above it, and TCP.
+    /// Measurement of two ends: a stage below the rate, two above it, and TCP.
     pub(crate) fn measure(&self) -> TwoEnded {
         let mut random = self.random.clone();
         let mut clocks = HostClocks {
@@ -510,12 +510,12 @@ impl PathCase {
         (tap, taking, dropped, segments)
     }
 
-    /// Whether chance or others blur what the bottleneck does.
+    /// Tells whether random loss or other traffic blurs the bottleneck's behaviour.
     pub(crate) fn is_mixed(&self) -> bool {
         self.loss > 0.0 || self.cross
     }
 
-    /// Whether the transfer of a capture ever meets the bottleneck.
+    /// Tells whether the transfer of a capture ever meets the bottleneck.
     pub(crate) fn is_for_captures(&self) -> bool {
         !(self.window_limited || self.middlebox || self.asymmetric)
             && matches!(

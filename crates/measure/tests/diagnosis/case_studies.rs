@@ -17,7 +17,7 @@ use crate::transfer;
 use crate::world::{HopChain, HostClocks, StagePlan, stage};
 
 const PACKET: u64 = 1_500;
-/// Of an IP packet, TCP's share with time stamps.
+/// TCP's share of an IP packet, with timestamps.
 const PAYLOAD: f64 = 1_448.0 / 1_500.0;
 
 struct StudyPath {
@@ -56,7 +56,7 @@ impl StudyPath {
         self.transfer_in(PACKET, window, connections, duration)
     }
 
-    /// The same in packets of so many bytes.
+    /// Runs a transfer with packets of this size.
     fn transfer_in(
         &self,
         packet: u64,
@@ -133,10 +133,10 @@ fn throughput(run: &TcpRun, from: Duration) -> f64 {
     each.sum()
 }
 
-/// Windows of 32, 64, 128 and 256 kB on 100 Mbit/s and 20 ms: what RFC 6349 §3.3.1's formula gives, and the
-/// host named for those that are smaller than the BDP.
+/// Windows of 32, 64, 128 and 256 kB on 100 Mbit/s and 20 ms: the throughput must match RFC 6349
+/// §3.3.1's formula, and the host must be named for windows smaller than the BDP.
 #[test]
-fn a_window_limited_host_gets_its_window_a_round_trip() {
+fn window_limited_host_gets_one_window_per_rtt() {
     let path = StudyPath {
         rate: Bitrate::from_bits_per_second(97_529_258),
         rtt: Duration::from_millis(20),
@@ -170,7 +170,7 @@ fn a_window_limited_host_gets_its_window_a_round_trip() {
 /// 30 connections with windows of 64 kB on 300 Mbit/s and 50 ms: a buffer of a few packets is named with its
 /// size, and one of a BDP gives the rate back.
 #[test]
-fn a_shallow_buffer_is_named_with_its_size_and_one_bdp_restores_the_rate() {
+fn shallow_buffer_is_named_with_its_size() {
     let path = |queue_packets| StudyPath {
         rate: Bitrate::from_bits_per_second(300_000_000),
         rtt: Duration::from_millis(50),
@@ -198,10 +198,10 @@ fn a_shallow_buffer_is_named_with_its_size_and_one_bdp_restores_the_rate() {
     assert!(one_bdp >= 0.95 * payload, "{one_bdp} of {payload} Mbit/s");
 }
 
-/// Behind a black hole TCP's segments are smaller than the stream's packets, and a queue that counts packets is
-/// full after less time than the stream has waited there.
+/// Behind a black hole TCP's segments are smaller than the stream's packets, and a queue limited in
+/// packets is full after less time than the stream has waited there.
 #[test]
-fn a_queue_of_packets_that_smaller_ones_fill_is_not_managed() {
+fn packet_queue_filled_by_small_packets_is_unmanaged() {
     let path = StudyPath {
         rate: Bitrate::from_bits_per_second(20_000_000),
         rtt: Duration::from_millis(60),

@@ -190,10 +190,10 @@ fn small_captures_tell_a_policer_from_a_shaper() {
     );
 }
 
-/// Where packets wait for the sender's own line first, a policer behind it is no queue; nor is a shaper with
-/// room for three packets a policer.
+/// Where packets first wait for the sender's own line, a policer behind it is not a queue; nor is a
+/// shaper with room for three packets a policer.
 #[test]
-fn a_line_before_the_bottleneck_is_told_from_it() {
+fn line_before_the_bottleneck_is_recognised() {
     let cases = [
         (382, DiagnosisCause::Policer),
         (434, DiagnosisCause::Policer),
@@ -211,11 +211,11 @@ fn a_line_before_the_bottleneck_is_told_from_it() {
     }
 }
 
-/// Tuning cases in which one was taken for the other: a policer's packets that acknowledgements space by its rate, seen
-/// at the receiver; shapers beside losses by chance; captures that begin while much is sent again, so that the least RTT
-/// was too short.
+/// Tuning cases with former confusions: a policer's packets that acknowledgements space by its
+/// rate, seen at the receiver; shapers beside random losses; captures that begin during
+/// retransmissions, so that the least RTT was too short.
 #[test]
-fn what_was_taken_for_the_other_is_told_apart() {
+fn formerly_confused_causes_are_distinguished() {
     let cases = [
         (40_960, DiagnosisCause::Policer),
         (42_294, DiagnosisCause::Shaper),
@@ -228,9 +228,10 @@ fn what_was_taken_for_the_other_is_told_apart() {
     }
 }
 
-/// Behind a faster line packets wait again that left a bucket in a burst, and what they waited for before does not show.
+/// Packets that left a bucket in a burst wait again behind a faster line, which hides their earlier
+/// wait.
 #[test]
-fn a_line_behind_the_bottleneck_is_told_from_it() {
+fn line_behind_the_bottleneck_is_recognised() {
     let cases = [
         (100_020, 3.0, DiagnosisCause::Shaper),
         (100_140, 3.0, DiagnosisCause::Shaper),

@@ -25,15 +25,15 @@ use crate::case::times;
 
 const PACKET: u16 = 1_500;
 static ZEROS: [u8; PACKET as usize] = [0; PACKET as usize];
-/// What the sender's processor needs for a datagram.
+/// Processor time that the sender needs for a datagram.
 const SEND_COST: Duration = Duration::from_micros(8);
-/// By how much a sleeper is woken late, in the mean.
+/// Mean delay of a sleeper's wake-up.
 const WAKES_LATE: Duration = Duration::from_micros(60);
 
-/// When one thread stands still: each pause begins a random time after the last, and most are short.
+/// Pauses of one thread: each begins a random time after the last, and most are short.
 struct PauseSchedule {
     random: SeededRandom,
-    /// Between two, in the mean; `None` for a thread that never does.
+    /// Mean time between two pauses; `None` for a thread without pauses.
     every: Option<Duration>,
     from: Time,
     until: Time,
@@ -49,7 +49,7 @@ impl PauseSchedule {
         }
     }
 
-    /// When the thread gets to what comes at a moment; moments never go back.
+    /// Time at which the thread handles an event of this time; times never go back.
     fn after(&mut self, at: Time) -> Time {
         let Some(every) = self.every else {
             return at;
@@ -69,7 +69,7 @@ impl PauseSchedule {
     }
 }
 
-/// Who stands still, and how often.
+/// Hosts that pause, and how often.
 #[derive(Clone, Copy, Debug)]
 struct HostPauses {
     sender: Option<Duration>,
@@ -79,7 +79,7 @@ struct HostPauses {
     writes: Option<Duration>,
 }
 
-/// Somebody else's packets of 1,000 bytes, at a quarter of the line's rate every other 400 ms.
+/// Other traffic in packets of 1,000 bytes, at a quarter of the line's rate every other 400 ms.
 struct OtherTraffic {
     gap: Duration,
     next: Time,
@@ -96,7 +96,7 @@ impl OtherTraffic {
         }
     }
 
-    /// When the next comes, if that is by a moment.
+    /// Arrival of the next packet, if it is due by a given time.
     fn by(&mut self, until: Time) -> Option<Time> {
         let at = self.next;
         if at > until {
@@ -188,8 +188,8 @@ impl StalledLink {
         }
     }
 
-    /// As a turn-up test measures it: short streams, each four times as fast, up to 1.5 times the rate; a long one as
-    /// fast as that, then one at nine tenths.
+    /// Runs the streams of a turn-up test: short streams, each four times as fast, up to 1.5 times
+    /// the rate; a long one at that rate, then one at nine tenths.
     fn diagnosed(&self, hosts: HostPauses, seed: u64) -> Vec<DiagnosisFinding> {
         let plans = [
             (0.05, 100),
@@ -220,7 +220,7 @@ fn every(milliseconds: u64) -> Option<Duration> {
     Some(Duration::from_millis(milliseconds))
 }
 
-/// Who stands still, by the name of it.
+/// Combinations of pausing hosts, by name.
 fn situations() -> [(&'static str, HostPauses); 5] {
     let quiet = HostPauses {
         sender: None,
@@ -265,13 +265,13 @@ fn named(found: &[DiagnosisFinding]) -> Vec<&'static str> {
     found.iter().map(|finding| finding.cause.name()).collect()
 }
 
-/// As many as fit into some seconds.
+/// Seeds, as many as fit into some seconds.
 const SEEDS: Range<u64> = 0..2;
 
-/// A buffer is named with its size to a packet, and nothing else; one of two packets as one, for what hosts add hides
-/// their waits.
+/// A buffer is named with its size to a packet, and nothing else; a buffer of two packets is named
+/// as one packet, because the hosts' delays hide its waits.
 #[test]
-fn a_shallow_buffer_is_measured_between_hosts_that_stand_still() {
+fn shallow_buffer_is_measured_despite_host_stalls() {
     for queue in [3_000, 7_500, 15_000, 60_000] {
         for who in ["nobody", "sender", "writes"] {
             for seed in SEEDS {
@@ -289,10 +289,9 @@ fn a_shallow_buffer_is_measured_between_hosts_that_stand_still() {
     }
 }
 
-/// A queue of one BDP is a queue of one BDP, and no queue management, nobody else's traffic and no loss by
-/// chance.
+/// A queue of one BDP is named as such, without queue management, cross traffic or random loss.
 #[test]
-fn a_deep_queue_stays_one_between_hosts_that_stand_still() {
+fn deep_queue_is_found_despite_host_stalls() {
     for who in ["nobody", "sender", "reads"] {
         for seed in SEEDS {
             let found = diagnosed(LineSharing::No, 1_875_000, who, seed);
@@ -304,9 +303,9 @@ fn a_deep_queue_stays_one_between_hosts_that_stand_still() {
     }
 }
 
-/// Whoever stands still, and however short the queue: what that makes of a stream is nobody else's traffic.
+/// Whichever host pauses, and however short the queue: the effect on a stream is not cross traffic.
 #[test]
-fn hosts_that_stand_still_are_never_others_who_share_the_line() {
+fn host_stalls_are_never_cross_traffic() {
     for queue in [3_000, 7_500, 15_000, 60_000, 1_875_000] {
         for who in ["reads", "writes", "all"] {
             for seed in SEEDS {
@@ -318,10 +317,10 @@ fn hosts_that_stand_still_are_never_others_who_share_the_line() {
     }
 }
 
-/// ... and others who do share it are found beside such hosts, where the queue lasts longer than most pauses and
-/// the stage below the rate leaves room for them.
+/// Cross traffic is found beside such hosts, where the queue is longer than most pauses and the
+/// stage below the rate leaves room for it.
 #[test]
-fn others_who_share_the_line_are_found_beside_hosts_that_stand_still() {
+fn cross_traffic_is_found_beside_host_stalls() {
     for queue in [15_000, 60_000] {
         for who in ["nobody", "sender", "reads", "writes", "all"] {
             let found = diagnosed(LineSharing::Yes, queue, who, 0);
@@ -331,7 +330,7 @@ fn others_who_share_the_line_are_found_beside_hosts_that_stand_still() {
     }
 }
 
-/// Whether others use the line as well.
+/// Use of the line by other traffic.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LineSharing {
     Yes,
@@ -353,7 +352,7 @@ fn diagnosed(shared: LineSharing, queue: u64, who: &str, seed: u64) -> Vec<Diagn
 }
 
 #[test]
-fn a_sender_that_hardly_keeps_a_short_queue_busy_names_no_policer_by_one_stream() {
+fn lightly_used_short_queue_names_no_policer() {
     // 450 Mbit/s for a millisecond now and then, before a line of 300 Mbit/s with room for two packets: 115 Mbit/s are
     // sent.
     let (line, gap) = (40_000, 26_667);

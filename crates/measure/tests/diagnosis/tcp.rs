@@ -25,10 +25,11 @@ pub(crate) enum CongestionControl {
     Cubic,
 }
 
-/// What a receiver says: all below `next` has come, and these beyond it, the latest first.
+/// Acknowledgement of a receiver: all segments below `next` have arrived, and these blocks beyond
+/// it, the latest first.
 #[derive(Clone, Debug)]
 pub(crate) struct AckSegment {
-    /// The segment that it answers; a real sender finds it by what the first block has more.
+    /// Segment that it answers; a real sender finds it by the additional data of the first block.
     pub(crate) latest: u64,
     pub(crate) next: u64,
     pub(crate) blocks: Vec<(u64, u64)>,
@@ -93,7 +94,7 @@ enum SendLimit {
     SendBuffer,
 }
 
-/// How a connection is set up.
+/// Settings of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConnectionSettings {
     pub(crate) control: CongestionControl,
@@ -288,7 +289,7 @@ impl TcpSender {
         }
     }
 
-    /// Marks one segment delivered; `None` when it was already.
+    /// Marks one segment as delivered; `None` when it was already.
     fn deliver(&mut self, number: u64) -> Option<SentSegment> {
         let index = number.checked_sub(self.first_unacknowledged)? as usize;
         let segment = self.segments.get_mut(index)?;
@@ -446,7 +447,7 @@ impl SendLimit {
 #[derive(Debug, Default)]
 pub(crate) struct TcpReceiver {
     pub(crate) next: u64,
-    /// What came beyond a gap, the latest first.
+    /// Blocks that arrived beyond a gap, the latest first.
     beyond: Vec<(u64, u64)>,
     unacknowledged: u32,
     latest: u64,

@@ -1,5 +1,5 @@
-//! TCP connections over a path in virtual time: what the kernel would count of them, and what a
-//! capture would hold at either end or in between.
+//! TCP connections over a path in virtual time, with the counters of the kernel, and with captures
+//! at either end or in between.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use crate::world::HopChain;
 
 /// The time stamps' IP packet of an acknowledgement without and with its blocks.
 const ACK_BYTES: usize = 52;
-/// How often TCP_INFO is read.
+/// Interval of the TCP_INFO samples.
 const SAMPLE_EVERY: Duration = Duration::from_millis(20);
 
-/// Where a capture is taken.
+/// Place of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TapPoint {
     Sender,
@@ -23,7 +23,7 @@ pub(crate) enum TapPoint {
     Receiver,
 }
 
-/// What a capture holds of a packet.
+/// Packet as a capture shows it.
 #[derive(Clone, Debug)]
 pub(crate) struct CapturedPacket {
     pub(crate) at: Time,
@@ -44,7 +44,7 @@ pub(crate) enum PacketContent {
 pub(crate) struct TransferPlan {
     pub(crate) settings: ConnectionSettings,
     pub(crate) connections: usize,
-    /// Between one connection's beginning and the next one's.
+    /// Time between the start of one connection and of the next one.
     pub(crate) stagger: Duration,
     pub(crate) duration: Duration,
     pub(crate) tap: Option<TapPoint>,
@@ -65,7 +65,7 @@ struct SimulatedTransfer<'a> {
     reverse: &'a mut HopChain,
     plan: TransferPlan,
     connections: Vec<SimulatedConnection>,
-    /// By the name that a packet has on the way.
+    /// Segments by the name that a packet has on the path.
     segments: Vec<(usize, u64, (u32, u32))>,
     acks: Vec<(usize, AckSegment, (u32, u32))>,
     seen: Vec<CapturedPacket>,

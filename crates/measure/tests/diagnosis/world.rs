@@ -15,10 +15,10 @@ use vocab::{Bitrate, ByteCount, SeededRandom, Time};
 
 /// The bytes of every packet: the models look at nothing but the length.
 static ZEROS: [u8; 9_000] = [0; 9_000];
-/// Marks packets that belong to nobody who is measured.
+/// Name of packets of other traffic, which is not measured.
 const FOREIGN: u64 = u64::MAX;
 
-/// Hops in a row; what leaves one enters the next.
+/// Chain of hops; a packet that leaves one enters the next.
 pub(crate) struct HopChain {
     hops: Vec<PathHop>,
     cross: Option<BackgroundTraffic>,
@@ -30,7 +30,7 @@ struct PathHop {
     names: Vec<u64>,
 }
 
-/// Somebody else's packets at one hop: on for a while, off for a while, Poisson while on.
+/// Cross traffic at one hop: on for a while, off for a while, Poisson while on.
 pub(crate) struct BackgroundTraffic {
     pub(crate) hop: usize,
     pub(crate) rate: Bitrate,
@@ -67,7 +67,8 @@ impl HopChain {
         self.hops[0].take(now, Bytes::from_static(&ZEROS[..bytes]), name);
     }
 
-    /// What arrives at `now`; `passed` hears of what leaves each hop but the last.
+    /// Takes a packet that arrives at `now`; `passed` is called for each packet that leaves a hop
+    /// other than the last.
     pub(crate) fn poll(&mut self, now: Time, mut passed: impl FnMut(usize, u64)) -> Option<u64> {
         while let Some(cross) = self.cross.as_mut().filter(|cross| cross.next <= now) {
             let (hop, packet) = (cross.hop, cross.packet);
@@ -123,11 +124,11 @@ impl BackgroundTraffic {
     }
 }
 
-/// The hosts' clocks: a constant between them, and what waking up adds to a stamp.
+/// Clocks of the hosts: a constant offset between them, and the wake-up delay in a stamp.
 #[derive(Clone, Debug)]
 pub(crate) struct HostClocks {
     pub(crate) ahead: Duration,
-    /// The mean of what is added to each receive stamp.
+    /// Mean addition to each receive stamp.
     pub(crate) lateness: Duration,
     pub(crate) random: SeededRandom,
 }
@@ -139,17 +140,17 @@ impl HostClocks {
     }
 }
 
-/// How a stage is sent.
+/// Plan of a stage.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StagePlan {
     pub(crate) offered: Bitrate,
     pub(crate) packet: ByteCount,
     pub(crate) count: usize,
-    /// What the sending host manages at most.
+    /// Greatest rate of the sending host.
     pub(crate) host: Bitrate,
 }
 
-/// Sends a stage from `start` on, over a path that is idle then, and waits for what comes.
+/// Sends a stage from `start` on, over a path that is idle then, and waits for the arrivals.
 pub(crate) fn stage(
     way: &mut HopChain,
     clocks: &mut HostClocks,

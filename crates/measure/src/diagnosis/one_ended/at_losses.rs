@@ -1,4 +1,5 @@
-//! What packets right before and around losses show: whether they wait for what drops.
+//! Evidence from the packets right before and around losses: it shows whether they wait at the
+//! dropping hop.
 //!
 //! What tells best decides: waits at the very rate of the bucket, the spacing of what leaves before a loss, how close
 //! packets come upon each other there, and only then how long they wait, for that may be for a line before it.
@@ -11,13 +12,13 @@ use super::{
     SAME_RATE,
 };
 
-/// The share of the deficit at losses that waits, where nothing tells at what rate it leaves.
+/// Least share of the deficit at losses that waits, where the departure rate is unknown.
 const WAITING_SHARE: f64 = 0.12;
 /// The wait, in packets at the rate, beyond which there is a queue. The shortest has three packets.
 pub(super) const TOP_WAIT_PACKETS: f64 = 0.8;
-/// ... and below which there is none.
+/// ... and below which there is no wait.
 const NO_WAIT_PACKETS: f64 = 0.3;
-/// What is found empty with less than this many packets before it is no queue.
+/// Least number of packets before a loss that a queue needs.
 const NO_QUEUE_PACKETS: f64 = 0.5;
 /// ... and up to which that is the better evidence.
 const SHORT_QUEUE_PACKETS: f64 = 6.0;
@@ -26,28 +27,29 @@ const SHORT_QUEUE_PACKETS: f64 = 6.0;
 const BUNCHED: f64 = 0.25;
 /// ... and beyond which no queue is full, whatever else is seen.
 const MOST_BUNCHED: f64 = 0.35;
-/// How well a bucket tells losses where it is known how much room each packet found.
+/// Youden's J of a bucket's losses where the room that each packet found is known.
 const EXPLAINED_BY_FAR: f64 = 0.9;
 
-/// What is seen at the losses that a bucket explains.
+/// Evidence at the losses that a bucket explains.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LossEvidence {
-    /// At what spaces packets leave right before.
+    /// Spacing of the packets right before losses.
     pub(super) spacing: Option<LossSpacing>,
-    /// Whether packets that wait leave no faster than the bucket lets them.
+    /// Set if packets that wait leave no faster than the bucket allows.
     pub(super) leaves_at_rate: bool,
-    /// Whether packets wait there for what drops.
+    /// Set if packets wait at the dropping hop.
     pub(super) waits: bool,
     /// The share of packets right before that come closer upon each other than the rate allows.
     bunched: Option<f64>,
     /// The usual wait, in packets, of those that find hardly any room, where that is known.
     top_wait: Option<f64>,
-    /// Whether waiting for one packet shows.
+    /// Set if the wait for a single packet would be visible.
     is_seen: bool,
 }
 
 impl LossEvidence {
-    /// Whether packets are seen not to wait for what drops, which it does at a deficit of so many.
+    /// Tells whether packets visibly do not wait at the dropping hop, which drops at a deficit of
+    /// so many packets.
     pub(super) fn shows_no_wait(&self, deficit_packets: f64) -> bool {
         match (self.top_wait, self.bunched) {
             _ if self.spacing == Some(LossSpacing::Unchanged) => true,
@@ -124,20 +126,21 @@ impl PassageObservation {
         }
     }
 
-    /// Behind the bottleneck: the share of packets right before a loss that came closer upon each other
-    /// than the rate allows. A queue that is about to be full lets none; through a policer that is about
-    /// to be empty they come as they were sent. `None` where too few are known, or where a capture
-    /// cannot tell such times.
+    /// Share of packets right before a loss that came closer together than the rate allows, for a
+    /// capture behind the bottleneck. A nearly full queue lets none do that; a nearly empty policer
+    /// passes them as they were sent. `None` where too few are known, or where a capture cannot
+    /// resolve such times.
     fn bunched(&self, rate: f64) -> Option<f64> {
-        /// Gaps below which nothing is said.
+        /// Least number of gaps for a diagnosis.
         const LEAST_GAPS: usize = 6;
         /// Packets right before a loss: the shortest queue holds three.
         const BEFORE: usize = 3;
-        /// What is called closer.
+        /// Share of the rate's own gap below which packets count as closer.
         const CLOSER: f64 = 0.8;
         /// ... and so close that few of them will do, if there are no others.
         const CLOSEST: f64 = 0.4;
-        /// A card hands up what comes within some tens of microseconds as one.
+        /// Time resolution of a capture: a network card delivers packets within some tens of
+        /// microseconds as one.
         const TOLD_APART: f64 = 60e-6;
         let waiting_rate = self.waiting_rate.filter(|line| *line < FASTER_LINE * rate);
         let rate = waiting_rate.unwrap_or(rate);

@@ -1,4 +1,4 @@
-//! A faster line behind what drops: what leaves a bucket in a burst waits again there.
+//! A faster line behind the dropping hop: a burst from a bucket waits again there.
 //!
 //! ```text
 //!  sent ──► bucket or queue: some are dropped ──► line: what comes faster than it waits, all of it passes
@@ -14,8 +14,8 @@ use super::tokens::departures;
 use super::{FASTER_LINE, FULL_EXPLAINS, PassageObservation, noise};
 
 impl PassageObservation {
-    /// What the passages show before a line by which all of them go; `None` where nothing slower shows there, so that
-    /// it may be the line itself that drops.
+    /// Observations before a line that carries all passages. `None` where no slower limit is
+    /// visible there, so that the line itself may drop.
     pub(super) fn before_further(stream: &HostStream, line: f64) -> Option<Self> {
         let passages = before_further(&stream.passages, line, noise(stream.place));
         let mut seen = Self {
@@ -41,9 +41,10 @@ impl PassageObservation {
     }
 }
 
-/// The passages without the waits of those that leave right behind others at the rate of a line behind what drops.
+/// Passages without the waits of packets that leave right behind others at the rate of a line
+/// behind the dropping hop.
 fn before_further(passages: &[PacketPassage], line: f64, noise: f64) -> Vec<PacketPassage> {
-    /// By how much later a packet may leave and still be right behind the other, in packets' time.
+    /// Greatest delay of a packet that still leaves right behind another, in packets' time.
     const RIGHT_BEHIND: f64 = 0.25;
     let mut free = 0.0_f64;
     let hidden = |(passage, left): (&PacketPassage, Option<f64>)| {
@@ -69,7 +70,8 @@ fn before_further(passages: &[PacketPassage], line: f64, noise: f64) -> Vec<Pack
     passages.iter().zip(departures).map(hidden).collect()
 }
 
-/// What each packet waits for a line that drops what it has no room for: nothing waits for that.
+/// Wait of each packet for a line that drops packets it has no room for; no packet waits for a
+/// dropped one.
 fn own_waits(passages: &[PacketPassage], line: f64) -> Vec<f64> {
     let taking_turns = passages.iter().map(|passage| PacketPassage {
         bytes: match passage.fate {
@@ -117,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn what_still_shows_is_what_packets_wait_before_the_line() {
+    fn remaining_wait_is_before_the_line() {
         for room in [0.0, 5.0] {
             let all = passages(room);
             let seen: Vec<PacketPassage> = all.iter().map(|(passage, _)| *passage).collect();
@@ -136,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn what_drops_at_the_line_waits_for_nothing_that_was_dropped() {
+    fn packets_do_not_wait_for_dropped_ones() {
         let at_once = |fate: PacketFate| PacketPassage {
             sent: 0.0,
             seen: 0.0,

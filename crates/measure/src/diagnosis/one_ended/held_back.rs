@@ -1,4 +1,5 @@
-//! Tests: a transfer that a host's window or buffer holds back is told from one that its sender paces.
+//! Tests that distinguish a transfer limited by a host's window or buffer from one that its sender
+//! paces.
 
 use super::super::finding::DiagnosisCause;
 use super::diagnose_capture;
@@ -17,7 +18,7 @@ fn window_of(transfer: &SyntheticTransfer) -> Option<u64> {
 const HELD: u64 = 24 * PAYLOAD as u64;
 
 #[test]
-fn a_window_that_is_full_at_every_acknowledgement_is_named() {
+fn window_full_at_every_acknowledgement_is_named() {
     for way_percent in [0, 50, 100] {
         let full = SyntheticTransfer {
             offered: |_| 36_200,
@@ -29,9 +30,9 @@ fn a_window_that_is_full_at_every_acknowledgement_is_named() {
     }
 }
 
-/// The window of a connection for control is no part of what holds the data back.
+/// The window of a control connection is not part of the data's limit.
 #[test]
-fn a_connection_for_control_beside_it_does_not_hide_it() {
+fn control_connection_does_not_hide_the_window() {
     let mut segments = SyntheticTransfer {
         offered: |_| 36_200,
         ..SyntheticTransfer::default()
@@ -53,9 +54,9 @@ fn a_connection_for_control_beside_it_does_not_hide_it() {
     );
 }
 
-/// The receiver offers now a lot and now little, so that its usual window tells nothing of what goes through.
+/// The receiver varies its offered window, so that its usual window does not show the throughput.
 #[test]
-fn a_window_that_moves_about_is_named_as_well() {
+fn varying_window_is_named_as_well() {
     let moving = SyntheticTransfer {
         packets: 6_000,
         flight: 1_000,
@@ -69,12 +70,12 @@ fn a_window_that_moves_about_is_named_as_well() {
 }
 
 #[test]
-fn a_senders_own_buffer_shows_by_what_it_keeps_under_way() {
+fn send_buffer_shows_in_the_bytes_in_flight() {
     assert_eq!(window_of(&SyntheticTransfer::default()), Some(HELD));
 }
 
 #[test]
-fn a_sender_that_paces_is_not_held_back_by_a_window() {
+fn pacing_sender_is_not_window_limited() {
     let paced = SyntheticTransfer {
         flight: 1_000,
         // A packet every 833 us, which is no part of the round trip, and some of them late.

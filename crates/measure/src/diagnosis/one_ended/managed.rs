@@ -1,28 +1,29 @@
-//! Whether a queue is managed: it drops before it is full.
+//! Test for active queue management: a queue that drops before it is full.
 
 use super::super::passage::PacketFate;
 use super::super::statistics::quantile;
 use super::{FASTER_LINE, PassageObservation};
 
 impl PassageObservation {
-    /// Whether packets are dropped while others wait much longer, and hardly any where none waits: a queue
-    /// that drops before it is full. A full queue lets nobody wait longer than those beside whom it drops, and
-    /// chance does not spare who does not wait.
+    /// Tells whether a queue drops before it is full: packets are dropped while others wait much
+    /// longer, and hardly any where none waits. A full queue lets no packet wait longer than the
+    /// neighbours of those that it drops, and random loss also hits packets that do not wait.
     pub(super) fn drops_early(&self) -> bool {
-        /// Episodes of losses below which nothing is said.
+        /// Least number of loss episodes for a diagnosis.
         const LEAST_EPISODES: usize = 4;
         /// The share of them that come below ...
         const EARLY: f64 = 0.3;
         /// ... this share of the long wait.
         const BELOW_TOP: f64 = 0.7;
-        /// How much longer others must wait than at the usual loss, and which share of them.
+        /// Ratio of longer waits to the usual wait at losses, and their least share.
         const LONGER: f64 = 1.4;
         const LONGER_PACKETS: f64 = 3.0;
         const MANY: f64 = 0.05;
-        /// Short waits, as a share of the usual one at losses; and of what is lost in all, what is lost there.
+        /// Ratio of short waits to the usual wait at losses, and the share of all losses that
+        /// occurs there.
         const SHORT: f64 = 0.3;
         const SPARED: f64 = 0.25;
-        /// Losses that chance would have made among those.
+        /// Least number of random losses expected among those.
         const EXPECTED: f64 = 3.0;
         let Some(rate) = self.waiting_rate else {
             return false;

@@ -1,7 +1,8 @@
-//! Captures of one way only, as of a mirror port for one direction, or where ways there and back differ.
+//! Captures of one direction only, as from a mirror port, or where the two directions take
+//! different paths.
 //!
-//! Without acknowledgements nothing tells what was lost from what passed, and of what was sent again all but the last
-//! would seem lost.
+//! Without acknowledgements lost packets cannot be told from those that passed, and every
+//! retransmission but the last would seem lost.
 
 use super::super::finding::{DiagnosisCause, DiagnosisFinding};
 use super::super::passage::{CapturedDirections, HostStream};
@@ -9,7 +10,7 @@ use super::super::passage::{CapturedDirections, HostStream};
 const ADVICE: &str = "Capture both ways of the connections: both directions of a mirror port, no filter by \
                       source or destination, or on one of the two hosts, where all packets meet.";
 
-/// What is missing, if one way is.
+/// Finding that one direction is missing from the capture, if so.
 pub(super) fn one_way(stream: &HostStream) -> Option<DiagnosisFinding> {
     let evidence = match stream.ways {
         CapturedDirections::Both => return None,
@@ -33,7 +34,7 @@ mod tests {
     use super::super::{TransferDiagnosis, diagnose_capture};
     use super::*;
 
-    /// What is said of the segments that one of two hosts sent.
+    /// Transfers diagnosed from the segments that one of two hosts sent.
     fn said_of(segments: Vec<TcpSegment>, is_sender: bool) -> Vec<TransferDiagnosis> {
         let sender = segments[0].source;
         let kept: Vec<TcpSegment> = segments
@@ -43,9 +44,9 @@ mod tests {
         diagnose_capture(&kept)
     }
 
-    /// What was sent again is all whose fate would seem known.
+    /// Only the data that was sent again has a fate that would seem known.
     #[test]
-    fn data_alone_is_no_loss_but_half_a_capture() {
+    fn data_alone_is_reported_as_half_a_capture() {
         let mut segments = SyntheticTransfer::default().segments();
         let sent_again: Vec<TcpSegment> = segments
             .iter()

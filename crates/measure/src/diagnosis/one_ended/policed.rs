@@ -1,4 +1,5 @@
-//! A policer by its edge: its rate, its losses among others by chance, and theirs beside its own.
+//! Detection of a policer by its edge: its rate, its losses among random ones, and random losses
+//! beside its own.
 
 use vocab::Probability;
 
@@ -16,7 +17,7 @@ use super::{
 };
 
 impl PassageObservation {
-    /// Passages by when they were captured: behind what drops, when they arrived.
+    /// Passages by capture time: behind the dropping hop, by arrival.
     pub(super) fn arrivals(&self) -> Vec<PacketPassage> {
         let arrived = |index: usize| PacketPassage {
             sent: self.passages[index].seen,
@@ -25,7 +26,7 @@ impl PassageObservation {
         self.order_at_bucket().into_iter().map(arrived).collect()
     }
 
-    /// Places of passages in the order in which they reached what drops.
+    /// Indices of passages in the order in which they reached the dropping hop.
     fn order_at_bucket(&self) -> Vec<usize> {
         let mut order: Vec<usize> = (0..self.passages.len()).collect();
         if self.is_behind {
@@ -34,7 +35,8 @@ impl PassageObservation {
         order
     }
 
-    /// The same with those losses alone that come at an edge: what chance takes tells nothing of a queue.
+    /// Passages with only those losses that occur at an edge: random losses say nothing about a
+    /// queue.
     fn losses_at(&self, edge: &BucketEdge) -> Self {
         let deficits = deficits(&self.at_bucket(), edge.rate, None);
         let mut is_left_out = vec![false; self.passages.len()];
@@ -57,8 +59,8 @@ impl PassageObservation {
         seen
     }
 
-    /// The passages as a bucket saw them that lets nothing wait: what they waited, they waited for a line before
-    /// it. What is lost, or not known, came right behind the one before.
+    /// Passages as a bucket without a queue saw them: they waited for a line before it. A lost
+    /// packet, or one without a known time, counts as coming right behind the one before.
     fn at_bucket(&self) -> Vec<PacketPassage> {
         if self.is_behind {
             return self.arrivals();
@@ -75,9 +77,9 @@ impl PassageObservation {
         reached.collect()
     }
 
-    /// The bucket whose edge tells the losses best; `likely` is a rate that it may have.
+    /// Bucket whose edge explains the losses best; `likely` is a rate that it may have.
     fn edge(&self, likely: f64) -> Option<BucketEdge> {
-        /// What a burst leaves of what passes between losses, at least.
+        /// Least share of the traffic between losses that remains when bursts are left out.
         const LEAST_SHARE: f64 = 1.0 / 16.0;
         let passages = self.at_bucket();
         let passed = goodput(&passages)?;
@@ -89,8 +91,8 @@ impl PassageObservation {
         edge(&passages, least..passed, likely, self.packet)
     }
 
-    /// What a bucket explains of the passages as they reach it, or leave it: behind one, the arrivals themselves tell
-    /// its losses, to the packet.
+    /// Fit of a bucket to the passages as they reach it or leave it: behind a bucket, the arrivals
+    /// themselves show its losses, to the packet.
     fn at_bucket_explained(&self) -> Option<BucketFit> {
         if self.lost < LEAST_LOSSES {
             return None;
@@ -107,7 +109,7 @@ impl PassageObservation {
         (account.deficit > POLICED_PACKETS * self.packet).then_some(account)
     }
 
-    /// The policer whose losses are told by when packets reach it.
+    /// Policer whose losses follow from the times at which packets reach it.
     pub(super) fn policed_at_bucket(&self) -> Option<LossExplanation> {
         let account = self
             .at_bucket_explained()
@@ -122,7 +124,8 @@ impl PassageObservation {
         })
     }
 
-    /// The shaper behind whose tokens no more than two packets may wait: a policer, as between two ends.
+    /// Tells whether at most two packets may wait behind the shaper's tokens, which makes it a
+    /// policer, as between two ends.
     pub(super) fn polices(
         &self,
         shaper: Option<&DiagnosisFinding>,
@@ -133,7 +136,8 @@ impl PassageObservation {
         const LAST_PLACE: f64 = 1.95;
         /// ... and neither has as little: then others were lost while nothing waited.
         const NO_PLACE: f64 = 0.5;
-        /// ... by so much at most in nearly all cases; behind a longer queue it is losses by chance that come at less.
+        /// ... by at most this much in nearly all cases; behind a longer queue, losses at less are
+        /// random.
         const MOST: f64 = 2.4;
         let parameters = shaper?.parameters;
         let (rate, burst) = parameters.rate.zip(parameters.burst)?;
@@ -160,8 +164,8 @@ impl PassageObservation {
         })
     }
 
-    /// The rate of a shaper's bucket by what arrives behind it: nearly all that is lost is lost while its tokens are
-    /// spent.
+    /// Rate of a shaper's bucket from the arrivals behind it: nearly all losses occur while its
+    /// tokens are spent.
     pub(super) fn shaped_at(&self) -> Option<f64> {
         const NEARLY_ALL: f64 = 0.97;
         if !self.is_behind {
@@ -171,18 +175,19 @@ impl PassageObservation {
         (account.explained > NEARLY_ALL).then_some(account.rate)
     }
 
-    /// The edge that tells a policer's rate: no other rate has as much evidence, and many losses come there. What
-    /// has few, or meets it in flights that are all alike, does not tell the rate.
+    /// Edge that determines a policer's rate: no other rate has as much evidence, and many losses
+    /// occur there. Few losses, or flights that are all alike, do not determine the rate.
     pub(super) fn distinct_edge(&self, likely: f64) -> Option<BucketEdge> {
         const MANY: f64 = 0.2;
         self.edge(likely)
             .filter(|edge| edge.is_only && edge.lost as f64 >= MANY * self.lost as f64)
     }
 
-    /// A bucket whose own losses chance outnumbers: no deficit tells most losses, but an edge tells some.
+    /// Findings on a bucket whose losses are outnumbered by random ones: no deficit explains most
+    /// losses, but an edge explains some.
     pub(super) fn bucket_among_random_loss(&self, likely: f64) -> Vec<DiagnosisFinding> {
-        /// Losses and nats below which nothing is said; a search among some ten thousand edges finds
-        /// fifteen nats in chance alone.
+        /// Least number of losses and nats for a finding; a search among some ten thousand edges
+        /// finds fifteen nats in random losses alone.
         const LEAST_LOSSES: usize = 8;
         const LEAST_EVIDENCE: f64 = 30.0;
         let Some(edge) = self
@@ -234,9 +239,11 @@ impl PassageObservation {
         [policer].into_iter().chain(chance).collect()
     }
 
-    /// Losses beside a policer that come while its bucket is half full or more: by chance.
+    /// Finding on random losses beside a policer: those that occur while its bucket is at least
+    /// half full.
     pub(super) fn random_loss_far_from(&self, edge: &BucketEdge) -> Option<DiagnosisFinding> {
-        /// Losses, and the share of what finds so much room, below which an error of the level may be why.
+        /// Least number of such losses, and least share among packets with so much room, that an
+        /// error of the level does not explain.
         const LEAST_LOSSES: usize = 20;
         const LEAST_LOSS: f64 = 0.003;
         let passages = self.at_bucket();

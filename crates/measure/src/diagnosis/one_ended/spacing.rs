@@ -1,4 +1,4 @@
-//! Whether packets leave at a rate of their own right before one is dropped.
+//! Test of whether packets leave at a rate of their own right before one is dropped.
 //!
 //! ```text
 //!  sent        │││││││x x xx       whatever the sender does
@@ -15,34 +15,35 @@ use super::super::statistics::quantile;
 use super::waiting::densest;
 use super::{FASTER_LINE, PassageObservation};
 
-/// Times that a capture cannot tell apart.
+/// Time resolution of a capture.
 const TOLD_APART: f64 = 60e-6;
-/// By how much a gap may differ from another that is the same, as a share of a packet's time: acknowledgements take
-/// ways of their own, and behind the bottleneck it is gaps alone that tell.
+/// Greatest difference of two equal gaps, as a share of a packet's time: acknowledgements take
+/// paths of their own, and behind the bottleneck only gaps count.
 const SAME_BEFORE: f64 = 0.2;
 const SAME_BEHIND: f64 = 0.12;
-/// Gaps below which nothing is said.
+/// Least number of gaps for a diagnosis.
 const LEAST_GAPS: usize = 4;
 
-/// The share of gaps that tell either, from which on there is a queue: some losses may be by chance.
+/// Least share of line gaps among all clear ones that shows a queue: some losses may be random.
 const QUEUED: f64 = 0.75;
-/// ... and up to which there is none: acknowledgements of what a bucket lets pass are spaced by its rate, too, and
-/// so is what they let go.
+/// ... and greatest share that shows none: acknowledgements of packets from a bucket are spaced by
+/// its rate, too, and so are the packets that they release.
 const UNCHANGED: f64 = 0.4;
 
-/// The least that waits in a queue, in packets, and more than what clocks and acknowledgements add.
+/// Least wait in a queue, in packets, which must also exceed the noise of clocks and
+/// acknowledgements.
 const PLACE: f64 = 0.8;
 
-/// What the gaps before losses show.
+/// Spacing that the gaps before losses show.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum LossSpacing {
-    /// They are those of a line of so many bytes per second, and not the sender's.
+    /// The gaps are those of a line of so many bytes per second, and not the sender's.
     Queued(f64),
-    /// They are the sender's.
+    /// The gaps are the sender's.
     Unchanged,
 }
 
-/// Two packets that passed, with none lost in between.
+/// Two packets that passed, with no loss in between.
 #[derive(Clone, Copy, Debug)]
 struct PacketGap {
     /// Bytes of the later one, and of those between whose departures are not known.
@@ -121,12 +122,12 @@ impl PassageObservation {
         }
     }
 
-    /// Behind the bottleneck, where waits are known by the sender's stamps: whether packets next to losses have waited
-    /// for less than one other.
+    /// Tells whether packets next to losses have waited for less than one other packet; for
+    /// captures behind the bottleneck, where waits are known from the sender's timestamps.
     fn none_waits_at_losses(&self, rate: f64) -> bool {
-        /// Episodes of losses below which nothing is said.
+        /// Least number of loss episodes for a diagnosis.
         const LEAST_EPISODES: usize = 6;
-        /// What a wait may be wrong by, in packets' time.
+        /// Greatest error of a wait, in packets' time.
         const KNOWN_TO: f64 = 0.4;
         if !self.is_behind || self.noise * rate > KNOWN_TO * self.packet {
             return false;
@@ -136,13 +137,13 @@ impl PassageObservation {
             && quantile(&mut waits, 0.75).is_some_and(|wait| wait * rate < PLACE * self.packet)
     }
 
-    /// Of each loss how many packets' time the last packet that passed before it had still to wait when the lost one
-    /// was sent. A queue of so many places has that many, less what of one is on the line. `None` where too few are
-    /// known, or not well enough.
+    /// Backlog at each loss, in packets' time: the remaining wait of the last packet that passed
+    /// before the lost one was sent. It equals the places of the queue, less the part of a packet
+    /// that is on the line. `None` where too few backlogs are known, or not exactly enough.
     pub(super) fn backlogs_at_losses(&self, rate: f64) -> Option<Vec<f64>> {
-        /// Losses below which nothing is said.
+        /// Least number of losses for a diagnosis.
         const LEAST_KNOWN: usize = 8;
-        /// What a wait may be wrong by, in packets' time.
+        /// Greatest error of a wait, in packets' time.
         const KNOWN_TO: f64 = 0.3;
         if self.is_behind || self.noise * rate > KNOWN_TO * self.packet {
             return None;
@@ -161,7 +162,7 @@ impl PassageObservation {
         (backlogs.len() >= LEAST_KNOWN).then_some(backlogs)
     }
 
-    /// By how much a gap may differ from another that is the same, as a share of its length.
+    /// Greatest difference of two equal gaps, as a share of their length.
     fn same(&self) -> f64 {
         match self.is_behind {
             true => SAME_BEHIND,
@@ -169,7 +170,7 @@ impl PassageObservation {
         }
     }
 
-    /// The shortest gap that tells anything of a line, in seconds.
+    /// Shortest gap that says anything about a line, in seconds.
     fn shortest_useful_gap(&self, line: f64) -> f64 {
         match self.is_behind {
             true if self.packet / line < TOLD_APART => TOLD_APART / SAME_BEHIND,
@@ -178,7 +179,8 @@ impl PassageObservation {
         }
     }
 
-    /// How many gaps are those of a line, and how many the sender's; what may be either does not count.
+    /// Numbers of gaps that match a line, and of those that match the sender; a gap that may be
+    /// either does not count.
     fn votes(&self, gaps: &[PacketGap], line: f64) -> (usize, usize) {
         let (mut queued, mut unchanged) = (0, 0);
         for gap in gaps {
@@ -203,9 +205,10 @@ impl PassageObservation {
     }
 }
 
-/// The time from the last packet that passed before losses to the next one, in seconds a byte. One that chance has taken
-/// leaves a gap in a queue as well, so that the shorter times count; behind the bottleneck, where others' packets may
-/// have come right before or behind a hole, the usual one.
+/// Time from the last packet that passed before losses to the next one, in seconds per byte. A
+/// random loss leaves a gap in a queue as well, so that the shorter times count; behind the
+/// bottleneck, where other traffic may have come right before or behind a hole, the usual time
+/// counts.
 pub(super) fn across_losses(
     passages: &[PacketPassage],
     departures: &[Option<f64>],
@@ -215,10 +218,11 @@ pub(super) fn across_losses(
     quantile(&mut gaps_across_losses(passages, departures), fraction)
 }
 
-/// Whether what passes between losses leaves at one rate, as from a queue: behind a bucket it leaves as it was sent,
-/// at whatever was next when there were tokens again. The rate, if so, where gaps are long enough to tell.
+/// Rate at which packets leave between losses, if it is one rate, as from a queue. Behind a bucket
+/// they leave as they were sent, when there are tokens again. `None` where gaps are too short to
+/// tell.
 fn steady_across_losses(passages: &[PacketPassage], departures: &[Option<f64>]) -> Option<f64> {
-    /// Gaps below which nothing is said, and the share that must be the same, to within so much.
+    /// Least number of gaps for a diagnosis, the share that must be equal, and the tolerance.
     const LEAST: usize = 20;
     const NEARLY_ALL: f64 = 0.97;
     const STEADY: f64 = 0.01;
@@ -248,7 +252,7 @@ fn gaps_across_losses(passages: &[PacketPassage], departures: &[Option<f64>]) ->
     gaps
 }
 
-/// The gaps right before losses, over so many bytes at least.
+/// Gaps right before losses that span at least this many bytes.
 fn before_losses(
     passages: &[PacketPassage],
     departures: &[Option<f64>],
@@ -269,8 +273,8 @@ fn before_losses(
     gaps
 }
 
-/// Between the last two packets whose departures are known and between which there are so many bytes, with no loss
-/// among them.
+/// Gap between the last two packets with known departures, at least this many bytes apart, with no
+/// loss among them.
 fn last_gap(
     passages: &[PacketPassage],
     departures: &[Option<f64>],
@@ -311,8 +315,9 @@ mod tests {
     const RATE: f64 = 1e6;
     const PACKET: f64 = 1_500.0;
 
-    /// Flights of a hundred packets, as fast as `line`, to a bucket of 30 kB, behind which so many packets have room
-    /// to wait; captured before the line, as the sender hands it its packets at once, or behind the bucket.
+    /// Flights of a hundred packets at the rate `line` to a bucket of 30 kB, behind which so many
+    /// packets have room to wait; captured before the line, as the sender hands it its packets at
+    /// once, or behind the bucket.
     fn stream(room: f64, line: f64, place: CapturePlace) -> HostStream {
         let (mut tokens, mut last, mut flight) = (30_000.0, 0.0, 0.0);
         let mut passages = Vec::new();
@@ -370,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waits_before_a_loss_leaves_at_the_queues_rate_and_what_is_policed_as_it_was_sent() {
+    fn queued_packets_leave_at_rate_policed_as_sent() {
         for place in [CapturePlace::Sender, CapturePlace::Receiver] {
             for line in [8e6, 20e6] {
                 let queued = PassageObservation::of(&stream(3.0, line, place)).spacing(0.9 * RATE);
@@ -385,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn room_for_two_to_wait_polices_and_room_for_three_shapes() {
+    fn two_waiting_places_police_and_three_shape() {
         let named = |room: f64| -> Vec<DiagnosisCause> {
             let found = judge(&stream(room, 10e6, CapturePlace::Sender));
             found.into_iter().map(|finding| finding.cause).collect()

@@ -1,4 +1,4 @@
-//! Segments of a transfer that no more than so many bytes of are under way, as a capture anywhere sees them.
+//! Segments of a transfer with limited bytes in flight, as a capture at any place sees them.
 
 use std::net::SocketAddr;
 
@@ -17,9 +17,9 @@ pub(super) struct SyntheticTransfer {
     pub(super) flight: u32,
     /// Bytes of window that the acknowledgement of a packet offers.
     pub(super) offered: fn(u32) -> u32,
-    /// Where it is captured: the share of the way from the sender, in percent.
+    /// Place of the capture: the share of the path from the sender, in percent.
     pub(super) way_percent: u64,
-    /// When a packet leaves that is free to since a moment.
+    /// Departure time of a packet that was released at a given time.
     pub(super) leaves: fn(u32, u64) -> u64,
     /// The port that it is sent from.
     pub(super) port: u16,

@@ -1,4 +1,4 @@
-//! Captures of any length, bent or not, are judged in bounded work.
+//! Tests that captures of any length, damaged or not, are judged in bounded work.
 
 use std::net::SocketAddr;
 
@@ -12,10 +12,10 @@ const MOST: PacketLimits = PacketLimits {
     of_stream: 20_000,
     of_all: 30_000,
 };
-/// How often a packet is looked at, in all searches together.
+/// Greatest number of times that a packet is looked at, in all searches together.
 const LOOKS: u64 = 3_000;
 
-/// A transfer's segments, of which a share has one field or another bent, or whole stretches missing.
+/// Segments of a transfer, of which a share has a damaged field, or whole stretches are missing.
 fn bent(segments: u32, share: f64, random: &mut SeededRandom) -> Vec<TcpSegment> {
     let address =
         |host: u64, port: u64| SocketAddr::from(([10, 0, 0, host as u8], 1_000 + port as u16));
@@ -79,7 +79,7 @@ fn bent(segments: u32, share: f64, random: &mut SeededRandom) -> Vec<TcpSegment>
 }
 
 #[test]
-fn a_bent_capture_of_any_length_is_judged_in_so_many_looks_at_packets() {
+fn damaged_capture_is_judged_within_a_work_limit() {
     let mut random = SeededRandom::from_seed(5);
     for share in [0.0, 0.001, 0.3, 1.0] {
         let segments = bent(200_000, share, &mut random);
@@ -104,7 +104,7 @@ fn a_bent_capture_of_any_length_is_judged_in_so_many_looks_at_packets() {
 }
 
 #[test]
-fn what_is_left_out_of_a_transfer_does_not_change_what_is_judged() {
+fn omitted_packets_do_not_change_the_diagnosis() {
     let segments = bent(60_000, 0.0, &mut SeededRandom::from_seed(6));
     let most = |of_stream: usize| PacketLimits { of_stream, ..MOST };
     let cut = diagnose_within(&segments, most(10_000)).remove(0);

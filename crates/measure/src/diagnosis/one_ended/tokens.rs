@@ -1,4 +1,4 @@
-//! A shaper's bucket by what leaves faster than its rate.
+//! Detection of a shaper's bucket by packets that leave faster than its rate.
 //!
 //! ```text
 //!  bytes left ▲            ╱ at the rate, from there on
@@ -19,23 +19,24 @@ use super::super::statistics::confidence;
 use super::super::two_ended::{bitrate, bytes, seconds};
 use super::PassageObservation;
 
-/// How well a rate is known: what leaves so little faster has spent nothing.
+/// Relative error of a known rate: packets that leave so little faster have used no tokens.
 const RATE_KNOWN: f64 = 0.005;
-/// ... and so many times as fast is another line.
+/// ... and the ratio from which on it is another line.
 const RATE_STRAYS: f64 = 1.1;
 /// Tokens, in packets, that are no bucket.
 const TOKEN_PACKETS: f64 = 4.0;
-/// ... and beyond what the packet of the least wait may itself have waited for.
+/// ... and beyond the wait of the packet with the least wait.
 const BEYOND_PACKETS: f64 = 3.0;
-/// Times that a capture cannot tell apart: a card hands up, and acknowledges, what comes that close together
-/// as one.
+/// Time resolution of a capture: a network card delivers, and acknowledges, packets that close
+/// together as one.
 const TOLD_APART: f64 = 60e-6;
 
 impl PassageObservation {
-    /// The most bytes that left sooner than a plain line of a rate lets them.
+    /// Greatest number of bytes that left sooner than a plain line of a rate allows.
     ///
-    /// Between any two packets a line lets leave what its rate gives in that time. What is taken is the least that may
-    /// have left sooner: up to a departure that is known, from one that is, or from when the packet was sent.
+    /// Between any two packets a line carries at most its rate times that time. The result is the
+    /// least that may have left sooner: up to a known departure, from a known departure, or from
+    /// the sending of the packet.
     fn tokens_spent(&self, rate: f64) -> f64 {
         let rate = rate * (1.0 + RATE_KNOWN);
         let passages = match self.is_behind {
@@ -92,13 +93,13 @@ impl PassageObservation {
         if least.is_finite() { least } else { 0.0 }
     }
 
-    /// The passages with when they left the last line: what a bucket has let pass at once has passed behind a further
-    /// line as well, once that has caught up.
+    /// Passages with their departures from the last line: packets that a bucket passed at once have
+    /// passed behind a further line as well, once that has caught up.
     fn leaving(&self) -> &[PacketPassage] {
         self.behind_further.as_deref().unwrap_or(&self.passages)
     }
 
-    /// When each packet has left, where that is known.
+    /// Departure time of each packet, where it is known.
     pub(super) fn departures(&self, passages: &[PacketPassage]) -> Vec<Option<f64>> {
         departures(passages, self.is_behind)
     }
@@ -136,8 +137,8 @@ impl PassageObservation {
     }
 }
 
-/// When each packet has left, where that is known. A late acknowledgement is no late departure: nothing leaves after
-/// what came behind it.
+/// Departure time of each packet, where it is known. A late acknowledgement does not mean a late
+/// departure: no packet leaves after one that came behind it.
 pub(super) fn departures(passages: &[PacketPassage], is_behind: bool) -> Vec<Option<f64>> {
     let left = |passage: &PacketPassage| match passage.fate {
         PacketFate::Lost => None,
@@ -199,19 +200,19 @@ mod tests {
     }
 
     #[test]
-    fn the_burst_is_what_left_faster_than_the_rate() {
+    fn burst_is_the_data_above_the_rate() {
         let found = seen(30_000.0).tokens_spent(1e6);
         assert!((found - 30_000.0).abs() < 2_000.0, "{found}");
     }
 
     #[test]
-    fn what_left_before_the_first_known_departure_counts_from_when_it_was_sent() {
+    fn unknown_departure_counts_from_the_sending_time() {
         let found = seen(8_000.0).tokens_spent(1e6);
         assert!((found - 8_000.0).abs() < 1_500.0, "{found}");
     }
 
     #[test]
-    fn a_plain_line_has_spent_none_however_late_it_is_acknowledged() {
+    fn plain_line_has_spent_no_tokens() {
         let found = seen(1_500.0).tokens_spent(1e6);
         assert!(found <= 3.0 * 1_500.0, "{found}");
         assert_eq!(seen(1_500.0).shaper(1e6), None);

@@ -1,17 +1,18 @@
-//! The rate at which packets leave while others wait.
+//! Departure rate of packets while others wait.
 
 use super::super::bucket::goodput;
 use super::super::passage::PacketFate;
 use super::super::statistics::quantile;
 use super::PassageObservation;
 
-/// Packets in a run that tells a rate, and in one of a queue that is never long enough for those.
+/// Packets in a run that determines a rate, and in one of a queue that is never long enough for the
+/// former.
 const LONG_RUN: f64 = 20.0;
 const SHORT_RUN: f64 = 3.0;
 
 impl PassageObservation {
-    /// The rate at which packets leave that wait; the same where it is highest, and where what is lost counts as
-    /// well.
+    /// Departure rate of packets that wait; the highest such rate; and the rate if lost packets
+    /// count as well.
     pub(super) fn find_waiting_rates(&self) -> (Option<f64>, Option<f64>, Option<f64>) {
         let rates = self.waiting_rates_of(LONG_RUN);
         match rates.0.is_none() && self.waits_at_losses_are_clear() {
@@ -21,9 +22,10 @@ impl PassageObservation {
         }
     }
 
-    /// Whether packets wait around losses much longer than hosts and acknowledgements let them.
+    /// Tells whether packets wait around losses much longer than hosts and acknowledgements
+    /// explain.
     fn waits_at_losses_are_clear(&self) -> bool {
-        /// How many times as long.
+        /// Ratio to the noise from which waits are clear.
         const CLEAR: f64 = 20.0;
         quantile(&mut self.waits_at_losses(), 0.5).is_some_and(|wait| wait > CLEAR * self.noise)
     }
@@ -31,10 +33,10 @@ impl PassageObservation {
     /// The rate at which packets leave while others wait: that at which most short runs agree, so that
     /// neither a pause in between nor others' packets count.
     fn waiting_rates_of(&self, run_packets: f64) -> (Option<f64>, Option<f64>, Option<f64>) {
-        /// Runs in which nothing was lost that are enough to go by: what is lost behind the line has taken
-        /// its turn there, what is dropped before it has not.
+        /// Number of runs without losses that suffice: packets lost behind the line have used it,
+        /// those dropped before it have not.
         const CLEAN_RUNS: usize = 8;
-        /// What leaves at least, as a share of what passes between losses.
+        /// Least rate of departures, as a share of the traffic between losses.
         const LEAVES_LEAST: f64 = 0.9;
         // Where packets are lost, if they are: elsewhere they may wait for another line.
         let usual = quantile(&mut self.waits_at_losses(), 0.5)

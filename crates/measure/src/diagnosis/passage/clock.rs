@@ -1,8 +1,8 @@
-//! The sender's time stamps against the capture's clock.
+//! Relation between the sender's timestamps and the capture's clock.
 
 use super::{ConnectionDirection, EventContent};
 
-/// How the two run.
+/// Relation of the two clocks.
 pub(super) struct TimestampClock {
     first: u32,
     tick: f64,
@@ -10,7 +10,8 @@ pub(super) struct TimestampClock {
 }
 
 impl TimestampClock {
-    /// `None` when there are no stamps, or they do not run like a clock.
+    /// Estimates the relation; `None` when there are no timestamps, or they do not run like a
+    /// clock.
     pub(super) fn of(half: &ConnectionDirection) -> Option<Self> {
         /// RFC 7323 §5.4: between 1 ms and 1 s; Linux 1 ms, others 10 ms or 4 ms.
         const TICKS: [f64; 4] = [0.001, 0.004, 0.01, 0.000_001];

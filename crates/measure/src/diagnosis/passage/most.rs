@@ -1,13 +1,14 @@
-//! How much of a capture is looked at.
+//! Limits on the part of a capture that is evaluated.
 
 use super::{CaptureEvent, ConnectionDirection, EventContent, MOST_MISSING};
 
-/// Packets that are looked at; what comes later is left out. Each is looked at in every step of every search.
+/// Limits on the number of packets that are evaluated; later ones are left out. Each packet is used
+/// in every step of every search.
 #[derive(Clone, Copy, Debug)]
 pub(in super::super) struct PacketLimits {
-    /// Of one stream: 380 MB in packets of Ethernet's size.
+    /// Limit for one stream: 380 MB in full-size Ethernet packets.
     pub(in super::super) of_stream: usize,
-    /// Of all streams of a capture.
+    /// Limit for all streams of a capture.
     pub(in super::super) of_all: usize,
 }
 
@@ -42,8 +43,8 @@ pub(super) fn cut_off(halves: &mut [ConnectionDirection], sizes: &[i64], most: u
 }
 
 impl ConnectionDirection {
-    /// Of each segment with data its place in the capture, and the packets of a size that it stands for, those
-    /// that are missing before it included.
+    /// Place in the capture of each segment with data, and the number of packets of one size that
+    /// it stands for, including those missing before it.
     fn packets(&self, segment: i64) -> impl Iterator<Item = (usize, usize)> {
         let mut highest: Option<i64> = None;
         let pieces = move |bytes: i64| ((bytes + segment - 1) / segment) as usize;
@@ -61,7 +62,7 @@ impl ConnectionDirection {
         })
     }
 
-    /// Leaves out what was captured from a place on.
+    /// Leaves out segments that were captured from a place on.
     fn cut_off(&mut self, end: usize) {
         let keep = self.events.partition_point(|event| event.order < end);
         self.events.truncate(keep);

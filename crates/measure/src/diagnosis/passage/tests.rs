@@ -1,4 +1,4 @@
-//! How the payload of one segment is found.
+//! Tests of finding the payload of one segment.
 
 use super::*;
 
@@ -20,7 +20,7 @@ fn payloads(sizes: impl IntoIterator<Item = i64>) -> ConnectionDirection {
 }
 
 #[test]
-fn sixty_thousand_sizes_leave_few_to_be_looked_at() {
+fn sixty_thousand_sizes_are_reduced_to_few() {
     let counts: BTreeMap<u32, usize> = (1..=60_000).map(|size| (size, 1)).collect();
     let likely = likely_payloads(&counts);
     assert!((1..=96).contains(&likely.len()), "{}", likely.len());

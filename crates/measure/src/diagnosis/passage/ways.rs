@@ -1,23 +1,23 @@
-//! Which ways of a transfer a capture holds.
+//! Detection of the directions of a transfer that a capture holds.
 
 use super::{ConnectionDirection, EventContent, MOST_MISSING};
 
 /// Acknowledged bytes without any data from which on a transfer is missing; less is a request or two.
 const LEAST_ACKNOWLEDGED: u64 = 1 << 16;
 
-/// Which ways of a transfer a capture holds.
+/// Directions of a transfer that a capture holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum CapturedDirections {
     /// Data and acknowledgements.
     Both,
-    /// Hardly an acknowledgement of what was sent.
+    /// Hardly any acknowledgement of the data was captured.
     DataAlone,
-    /// Acknowledgements of so many bytes, of which hardly one was captured.
+    /// Acknowledgements of so many bytes were captured, of which hardly one was captured itself.
     AcknowledgementsAlone(u64),
 }
 
 impl CapturedDirections {
-    /// What directions of connections between two hosts show together.
+    /// Combines the directions that several connections between two hosts show.
     pub(super) fn of(halves: &[ConnectionDirection]) -> Self {
         let payload: u64 = halves.iter().map(|half| half.payload_bytes).sum();
         let unseen: u64 = halves.iter().map(ConnectionDirection::unseen).sum();

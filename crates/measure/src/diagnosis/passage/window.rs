@@ -1,4 +1,5 @@
-//! What lets packets go: room in the receiver's window, or in what the sender keeps under way.
+//! Limits that release packets: room in the receiver's window, or the amount that the sender keeps
+//! in flight.
 //!
 //! ```text
 //!   under way ▲   ┌─┐ ┌─┐ ┌─┐   a turn: what is under way before an acknowledgement makes room
@@ -14,35 +15,36 @@
 use super::super::statistics::quantile;
 use super::{ConnectionDirection, EventContent, payload_bytes};
 
-/// Connections with a smaller share of the payload, those for control among them, are none that anything holds back.
+/// Share of the payload below which a connection is left out, for example a control connection.
 const LEAST_SHARE: f64 = 0.05;
-/// Room in which a sender may leave a window: two segments for acknowledgements of pairs, and what it waits for to
-/// fill a super-segment.
+/// Room that a sender may leave in a window: two segments for acknowledgements of pairs, and the
+/// room for filling a super-segment.
 const ROOM_SEGMENTS: i64 = 2;
 const ROOM_SHARE: f64 = 0.125;
-/// Turns below which nothing is said.
+/// Least number of turns for a diagnosis.
 const LEAST_TURNS: usize = 30;
-/// How much more than at the emptiest tenth of turns may be under way at the fullest.
+/// Greatest ratio of the bytes in flight at the fullest turns to those at the emptiest tenth.
 const ALIKE: f64 = 1.25;
-/// Segments per round trip by which turns grow at most, and round trips that it takes to see that: a congestion window
-/// grows by half a segment (RFC 9438 §4.3) or more.
+/// Greatest growth of turns in segments per round trip, and the number of round trips that show it:
+/// a congestion window grows by half a segment (RFC 9438 §4.3) or more.
 const GROWTH_SEGMENTS: f64 = 0.1;
 const LEAST_ROUND_TRIPS: f64 = 20.0;
-/// The share of the time between turns in which what an acknowledgement lets go leaves.
+/// Share of the time between turns within which released packets leave.
 const AT_ONCE: f64 = 0.05;
 /// The share of turns behind which it does.
 const RELEASED: f64 = 0.9;
-/// Of connections that are held back, the share of the payload.
+/// Share of the payload that belongs to connections that are held back.
 const NEARLY_ALL: f64 = 0.8;
 
-/// What limits the bytes under way, of all connections together.
+/// Limit of the bytes in flight, of all connections together.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(in super::super) struct WindowLimit {
-    /// The usual windows of the receivers; `None` where the capture does not hold every scale.
+    /// Usual windows of the receivers; `None` where the capture lacks a window scale.
     pub(in super::super) offered: Option<f64>,
     /// The share of turns at which they are full.
     pub(in super::super) full: f64,
-    /// What the senders keep under way, and never more, while each acknowledgement lets the next packets go.
+    /// Bytes that the senders keep in flight and never exceed, while each acknowledgement releases
+    /// the next packets.
     pub(in super::super) kept: Option<f64>,
 }
 
@@ -71,12 +73,12 @@ impl WindowLimit {
     }
 }
 
-/// What was under way before acknowledgements made room.
+/// Bytes in flight before acknowledgements made room.
 #[derive(Default)]
 struct WindowTurns {
     /// Bytes under way, and room in the window where its scale is known, at each.
     turns: Vec<(i64, Option<i64>)>,
-    /// From an acknowledgement to the next data.
+    /// Times from an acknowledgement to the next data.
     releases: Vec<f64>,
     lasted: f64,
 }
@@ -141,7 +143,7 @@ impl WindowTurns {
         full as f64 / self.turns.len() as f64
     }
 
-    /// What is under way at turns that are all alike, if acknowledgements let all packets go.
+    /// Bytes in flight before equal turns, if acknowledgements release all packets.
     fn kept(&self, segment: f64, rtt: f64) -> Option<f64> {
         let round_trips = self.lasted / rtt;
         if self.turns.len() < LEAST_TURNS || round_trips < LEAST_ROUND_TRIPS {

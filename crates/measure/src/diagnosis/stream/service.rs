@@ -1,39 +1,39 @@
-//! What an overloaded bottleneck served, by when, and how far that strays from a steady rate.
+//! Bytes that an overloaded bottleneck served over time, and their deviation from a steady rate.
 
 use std::collections::VecDeque;
 
 use super::super::statistics::LinearFit;
 use super::{CLUMP_GAP, LEAST_RECEIVED, PacketDeparture, SAME_RATE, StageSeries};
 
-/// For how many seconds a host or a relay on the way may stand still: two shared processors that others
-/// keep busy do so for tens of milliseconds.
+/// Time in seconds that a host or a relay on the path may stop: two shared processors with other
+/// work stop for tens of milliseconds.
 const STALL: f64 = 0.05;
-/// Nothing for so many packets' time is a host that stood still: others who share the bottleneck take their part
-/// of it, not all.
+/// Gap in packets' time that shows a stopped host: other traffic takes a part of the bottleneck,
+/// not all of it.
 const STILL_PACKETS: f64 = 4.0;
 
-/// What an overloaded bottleneck served in the second half of a stage, by when.
+/// Bytes that an overloaded bottleneck served over time in the second half of a stage.
 pub(super) struct BottleneckService {
     /// Seconds, and bytes served by then.
     pub(super) served: Vec<(f64, f64)>,
     pub(super) line: LinearFit,
     /// Bytes of it that may be there or missing because of hosts.
     pub(super) error: f64,
-    /// As [`OverloadObservation`] has it.
+    /// Rate error as in [`OverloadObservation`].
     pub(super) rate_error: Option<f64>,
-    /// Of each packet, whether it found the line busy for all that is known.
+    /// Marks each packet that found the line busy, as far as is known.
     pub(super) surely: Vec<bool>,
 }
 
 impl BottleneckService {
-    /// Of a line before which packets wait, which is at least as fast.
+    /// Service of a line with a queue, which is at least as fast.
     pub(super) fn of_queue(
         series: &StageSeries,
         mut rate: f64,
         full_wait: f64,
         noise: f64,
     ) -> Option<Self> {
-        /// How often the rate is found again from what was sure by the last one.
+        /// Number of iterations that find the rate from the busy times of the previous rate.
         const STEPS: usize = 4;
         let from = series.sent.last()? / 2.0;
         let of = |rate: f64| BusyPeriods::of(series, from, rate, rate * full_wait, noise);
@@ -76,7 +76,7 @@ impl BottleneckService {
         })
     }
 
-    /// Of a bucket without a queue.
+    /// Service of a bucket without a queue.
     pub(super) fn of_bucket(series: &StageSeries, rate: f64) -> Option<Self> {
         let last = *series.sent.last()?;
         let departures = series.free_departures();
@@ -101,29 +101,31 @@ fn fit(points: &[(f64, f64)]) -> Option<LinearFit> {
     LinearFit::of(points.iter().copied())
 }
 
-/// What passed while the line surely had something to carry, by when packets were sent. Others who share the line
-/// slow it then as well. What hosts do is left out: a sender that stands still leaves the line idle, and a gap in
-/// which nothing comes at all is a host or a relay that stood still, for nobody who shares a line takes all of it.
+/// Traffic that passed while the line surely had packets to carry, by sending time. Other traffic
+/// on the line slows it. Times at which hosts stood still are left out: a sender that stops leaves
+/// the line idle, and a gap without any arrival comes from a host or a relay, because other traffic
+/// never takes the whole line.
 struct BusyPeriods {
     /// Busy seconds, and bytes served in them, one stretch behind the other.
     served: Vec<(f64, f64)>,
     stretches: usize,
     /// Bytes that had to be left to carry.
     sure: f64,
-    /// Of each packet, whether it surely found the line busy.
+    /// Marks each packet that surely found the line busy.
     surely: Vec<bool>,
 }
 
 impl BusyPeriods {
-    /// Of a line of a rate with so long a queue; `None` where that is too little of the time since `from` for
-    /// anything to be told by it.
+    /// Busy periods of a line with this rate and queue. `None` where they cover too little of the
+    /// time since `from`.
     fn of(series: &StageSeries, from: f64, rate: f64, queue: f64, noise: f64) -> Option<Self> {
-        /// What must have been left to carry: so much of a packet, and what goes in so many times what hosts add.
+        /// Least backlog of a line that is surely busy: this share of a packet, and the bytes
+        /// served in this many times the hosts' noise.
         const SURE_PACKETS: f64 = 0.2;
         const SURE_NOISE: f64 = 2.0;
         /// The share of the time that the line must surely have been busy.
         const LEAST_SHARE: f64 = 0.3;
-        /// Who is this much of a packet behind has caught up.
+        /// Backlog, in packets, up to which a stretch has caught up.
         const START_PACKETS: f64 = 0.25;
         let sure = SURE_PACKETS * series.packet + SURE_NOISE * noise * rate;
         let least = CLUMP_GAP * series.packet / series.sent_rate();
@@ -185,15 +187,15 @@ impl BusyPeriods {
         self.served.last().map_or(0.0, |(at, _)| *at)
     }
 
-    /// How many bytes of service may be there or missing because of hosts: what had to be left, where each stretch
-    /// ends and the next begins.
+    /// Error of the service in bytes by hosts: the least backlog, at both ends of each stretch.
     fn error(&self) -> f64 {
         self.sure * (self.stretches.max(1) - 1) as f64
     }
 }
 
-/// The place of the first departure of a stretch that has made up what a host or a relay held up before it: no
-/// other that soon follows is further ahead of the line's rate by more than `near` bytes.
+/// Index of the first departure of a stretch that has made up for an earlier hold-up by a host or a
+/// relay: no departure that soon follows is further ahead of the line's rate by more than `near`
+/// bytes.
 fn caught_up(stretch: &[PacketDeparture], rate: f64, near: f64) -> usize {
     let Some(first) = stretch.first() else {
         return 0;
@@ -207,18 +209,18 @@ fn caught_up(stretch: &[PacketDeparture], rate: f64, near: f64) -> usize {
         .unwrap_or_default()
 }
 
-/// What a line with a full queue has before it, by when packets were sent, whether they passed, and that a queue is
-/// full where one was dropped.
+/// Backlog before a line with a full queue, computed from the sending times and the fate of
+/// packets; the queue is full where a packet was dropped.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueueBacklog {
     /// Bytes that a packet finds before it.
     pub(super) level: f64,
-    /// For how many seconds the line had been idle by then, because nothing had been sent.
+    /// Time in seconds that the line had been idle by then, because nothing had been sent.
     pub(super) idle: f64,
 }
 
 impl QueueBacklog {
-    /// As each packet of a series finds it, before a line of a rate with so long a queue.
+    /// Backlog that each packet of a series finds, before a line of a rate with so long a queue.
     pub(super) fn of(series: &StageSeries, rate: f64, queue: f64) -> impl Iterator<Item = Self> {
         let (mut level, mut before, mut idle) = (0.0_f64, 0.0, 0.0);
         let packets = series.sent.iter().zip(&series.delay);
@@ -239,8 +241,8 @@ impl QueueBacklog {
     }
 }
 
-/// How far the service strays from a steady rate, beside what hosts and relays that stood still make of it.
-/// `served` is when each packet of so many bytes left, and bytes served by then.
+/// Deviation of the service from a steady rate, without the effect of hosts and relays that
+/// stopped. `served` has the departure time of each packet, and the bytes served by then.
 pub(super) fn rate_deviation(served: &[(f64, f64)], packet: f64) -> Option<f64> {
     let beside = |served: &[(f64, f64)], line: LinearFit| -> Vec<(f64, f64)> {
         let off = served.iter().map(|(at, bytes)| (*at, bytes - line.at(*at)));
@@ -264,9 +266,9 @@ pub(super) fn rate_deviation(served: &[(f64, f64)], packet: f64) -> Option<f64> 
     Some(left.into_iter().map(f64::abs).fold(0.0, f64::max))
 }
 
-/// How far the service is from a line, without what is made up within [`STALL`]: each point is as good as
-/// the best one that soon follows. A host that stood still hands on late what had come in time, all at
-/// once; what others took of a busy line nobody brings back.
+/// Deviation of the service from a line, without delays that are made up within [`STALL`]: each
+/// point counts as the best one that soon follows. A host that stopped hands on its packets late
+/// and all at once; service that other traffic took is never made up.
 pub(super) fn made_up(beside: &[(f64, f64)]) -> Vec<f64> {
     // Of the points within reach, from the latest to the earliest, those better than all before them.
     let mut best: VecDeque<(f64, f64)> = VecDeque::new();

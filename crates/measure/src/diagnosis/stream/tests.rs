@@ -1,9 +1,9 @@
-//! Streams with what is known to hold them back.
+//! Tests of streams with known limits.
 
 use super::service::made_up;
 use super::*;
 
-/// A bottleneck of a packet each millisecond, from which so many packets are missing at a time.
+/// A bottleneck of a packet per millisecond, from which so many packets are missing at a time.
 fn served(missing: impl Fn(u32) -> f64, is_still: impl Fn(u32) -> bool) -> Vec<(f64, f64)> {
     let mut bytes = 0.0;
     let mut all = Vec::new();
@@ -17,7 +17,7 @@ fn served(missing: impl Fn(u32) -> f64, is_still: impl Fn(u32) -> bool) -> Vec<(
 }
 
 #[test]
-fn service_that_a_still_host_keeps_from_a_full_bucket_is_excused_and_that_of_others_is_not() {
+fn host_stalls_are_excused_unlike_cross_traffic() {
     // Every 400 ms nothing for 12 ms, of which a bucket of four packets gives back a third.
     let still = |ms: u32| ms % 400 < 12;
     let lost = |ms: u32| if still(ms) { 8.0 / 12.0 } else { 0.0 };
@@ -30,7 +30,7 @@ fn service_that_a_still_host_keeps_from_a_full_bucket_is_excused_and_that_of_oth
 }
 
 #[test]
-fn a_path_that_loses_most_of_everything_is_read_without_a_panic() {
+fn path_with_extreme_loss_never_panics() {
     let series = StageSeries {
         packet: 1_500.0,
         sent: (0..500).map(|place| f64::from(place) / 1e3).collect(),
@@ -46,7 +46,7 @@ fn a_path_that_loses_most_of_everything_is_read_without_a_panic() {
 }
 
 #[test]
-fn what_comes_all_at_once_behind_a_still_host_is_no_random_loss() {
+fn arrivals_after_host_stall_are_no_random_loss() {
     // 1 ms apart, 20 µs late each; held up from 1 s to 1.1 s, of which ten are dropped. One is lost by
     // chance elsewhere.
     let delay = |place: u32| match place {
@@ -63,7 +63,7 @@ fn what_comes_all_at_once_behind_a_still_host_is_no_random_loss() {
 }
 
 #[test]
-fn what_a_stall_holds_up_is_made_up_and_what_others_take_is_not() {
+fn stall_is_made_up_unlike_cross_traffic() {
     // A point each millisecond; the service lags from 100 to 130 ms, and from 300 ms on.
     let lag = |ms: u32| match ms {
         100..130 => -f64::from(ms - 100),
@@ -77,7 +77,7 @@ fn what_a_stall_holds_up_is_made_up_and_what_others_take_is_not() {
 }
 
 #[test]
-fn what_a_relay_hands_on_after_standing_still_is_nobody_elses_pause() {
+fn relay_stall_is_not_taken_for_cross_traffic() {
     // 300 Mbit/s before a queue of ten packets, offered half as much again. Every 100 ms a relay behind the line
     // stands still for 2 ms, and then hands on what came at four times the line's rate.
     let (gap, line, queue) = (1_500.0 / 56.25e6, 1_500.0 / 37.5e6, 10.0);
@@ -117,7 +117,7 @@ fn what_a_relay_hands_on_after_standing_still_is_nobody_elses_pause() {
 }
 
 #[test]
-fn a_short_queue_that_held_up_packets_filled_is_no_loss_by_chance() {
+fn short_queue_after_stall_is_no_random_loss() {
     // 50 us between packets of a line that takes 40; of three that were held up the third finds no room.
     let mut series = StageSeries {
         packet: 1_500.0,

@@ -1,4 +1,4 @@
-//! Every message there and back, and what is no message.
+//! Tests of every message in both directions, and of invalid messages.
 
 use super::*;
 
@@ -100,7 +100,7 @@ fn samples() -> Vec<ControlMessage> {
 }
 
 #[test]
-fn every_message_reads_back_and_a_cut_one_is_waited_for() {
+fn messages_round_trip_and_truncated_ones_wait() {
     for message in samples() {
         let bytes = frame(&message);
         assert_eq!(next_frame(&bytes), Ok(Some((message.clone(), bytes.len()))));
@@ -111,7 +111,7 @@ fn every_message_reads_back_and_a_cut_one_is_waited_for() {
 }
 
 #[test]
-fn what_is_no_message_is_refused() {
+fn malformed_message_is_refused() {
     assert_eq!(
         next_frame(b"GET / HTTP/1.1\r\n"),
         Err(WireError::TooLong(u64::from(u32::from_be_bytes(*b"GET "))))
@@ -132,7 +132,7 @@ fn what_is_no_message_is_refused() {
 }
 
 #[test]
-fn a_text_that_is_too_long_is_cut_between_characters() {
+fn long_text_is_cut_at_a_character_boundary() {
     let message = ControlMessage::Failed {
         order: 1,
         text: "ü".repeat(400),
