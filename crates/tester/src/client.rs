@@ -1,8 +1,8 @@
 //! `trunkline measure run`: the near end of a turn-up test.
 //!
-//! The client opens everything: the control connection, the connections of runs, and the way back of UDP
-//! packets, so it may stand behind NAT. When the control connection falls silent, or somebody interrupts,
-//! it ends what it is at and reports what it has.
+//! The client opens everything: the control connection, the connections of runs, and the return
+//! path of UDP packets, so it may be behind NAT. When the control connection falls silent, or the
+//! user interrupts, it ends the current step and reports its results so far.
 
 mod runs;
 
@@ -36,23 +36,23 @@ use super::streams::StreamSender;
 use host::progress::ProgressReporter;
 use host::tester_sockets::{self as system, IncomingDatagrams, SocketDropCounter, TesterClock};
 
-/// How long the server may take for an order, beside what the order itself takes.
+/// Time limit for the server's part in an order, beyond the order's own duration.
 const ORDER_MAX: Duration = Duration::from_secs(20);
-/// Between two looks whether to stop.
+/// Interval of the checks for an interruption.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Without an arrival for this long a stream whose end was announced is over.
+/// Time without arrivals after which a stream whose end was announced is over.
 const QUIET: Duration = Duration::from_millis(150);
-/// How long a NAT may be trusted to know our UDP while nothing goes by it (RFC 4787 §4.3: two minutes should
-/// be kept, and many keep half a minute).
+/// Time for which a NAT is expected to keep an idle UDP mapping (RFC 4787 §4.3 asks for two
+/// minutes; many keep half a minute).
 const WAY_KEPT: Duration = Duration::from_secs(20);
-/// Between two streams, and before each run: queues empty.
+/// Pause between two streams, and before each run, in which queues become empty.
 const REST: Duration = Duration::from_millis(100);
 
 /// Runs a whole test.
 ///
 /// # Errors
-/// When it could not begin: the server does not answer, refuses, or is something else. What goes wrong
-/// later is in the result.
+/// Fails when the test could not begin: the server does not answer, refuses, or is a different
+/// program. Later failures are in the result.
 pub fn run(
     options: &RunOptions,
     profile: TestProfile,
@@ -86,7 +86,7 @@ pub(super) struct TwoEndedTest<'a> {
     runs: Vec<RawRun>,
     pub(super) server: SocketAddr,
     pub(super) local: SocketAddr,
-    /// What the server gives.
+    /// Limits of the server.
     pub(super) limits: ServerLimits,
     pub(super) hosts: Vec<String>,
     pub(super) interface_mtu: u16,
@@ -95,13 +95,13 @@ pub(super) struct TwoEndedTest<'a> {
     key: SessionKey,
     pub(super) writer: Arc<MessageWriter>,
     messages: Receiver<Result<ControlMessage>>,
-    /// What the threads that speak and listen share with this one.
+    /// State shared with the threads that send keep-alives and receive messages.
     pub(super) line: Arc<ClientThreadState>,
     udp: UdpSocket,
     incoming: RefCell<IncomingDatagrams>,
     pub(super) clock: TesterClock,
     next_order: u32,
-    /// When UDP last went both ways; none where the last stream came to nothing.
+    /// Time at which UDP last worked both ways; `None` after a stream without arrivals.
     way_open: Option<Instant>,
     interrupted: &'a (dyn Fn() -> bool + Sync),
     pub(super) progress: &'a dyn ProgressReporter,
@@ -181,7 +181,7 @@ impl<'a> TwoEndedTest<'a> {
         Ok(test)
     }
 
-    /// Takes note of something that a person should know of the two hosts.
+    /// Adds a remark about the two hosts for the user.
     pub(super) fn note(&mut self, remark: Option<String>) {
         if let Some(remark) = remark {
             self.progress.note(&remark);
@@ -239,7 +239,7 @@ impl<'a> TwoEndedTest<'a> {
         }
     }
 
-    /// Whether the test may go on.
+    /// Checks that the test may continue.
     fn check(&self) -> Result<()> {
         ensure!(!(self.interrupted)(), "it was interrupted");
         if !self.line.is_over.load(Ordering::Acquire) {
@@ -297,7 +297,7 @@ impl<'a> TwoEndedTest<'a> {
         }
     }
 
-    /// Sends and receives what a step wants, until it is over.
+    /// Sends and receives the datagrams of a step, until it is over.
     pub(super) fn exchange(&self, step: &mut impl UdpExchange) -> Result<()> {
         let mut bytes = Vec::new();
         loop {
@@ -328,7 +328,7 @@ impl<'a> TwoEndedTest<'a> {
         }
     }
 
-    /// Takes in what has come, or comes within `wait`.
+    /// Takes in datagrams that have arrived, or arrive within `wait`.
     fn receive(
         &self,
         wait: Duration,
@@ -547,7 +547,7 @@ impl<'a> TwoEndedTest<'a> {
         }
     }
 
-    /// An empty packet against a stream, which nobody answers: we are here, and receive.
+    /// Sends an empty packet against the direction of a stream as a keep-alive; it is not answered.
     fn send_keep_alive(&self, order: u32) {
         let head = DatagramHeader {
             kind: DatagramKind::Data,
@@ -563,7 +563,7 @@ impl<'a> TwoEndedTest<'a> {
         let _ = self.udp.send(&bytes);
     }
 
-    /// How many datagrams the server sent, once it has said so.
+    /// Number of datagrams that the server sent, once it has reported it.
     fn stream_end(&self, order: u32) -> Result<Option<u64>> {
         loop {
             match self.messages.try_recv() {
@@ -585,7 +585,7 @@ impl<'a> TwoEndedTest<'a> {
     }
 }
 
-/// What must be offered for a rate to be told from what is above it.
+/// Load that must be offered to distinguish a rate from higher ones.
 fn overload(rate: Bitrate) -> Bitrate {
     let bits = u128::from(rate.bits_per_second()) * u128::from(OVERLOAD_PERCENT) / 100;
     Bitrate::from_bits_per_second(u64::try_from(bits).unwrap_or(u64::MAX))
@@ -594,12 +594,12 @@ fn overload(rate: Bitrate) -> Bitrate {
 /// Probes for the path MTU go out before the round-trip time is known; longer paths take longer.
 const PATH_MTU_ROUND_TRIP: Duration = Duration::from_millis(400);
 
-/// A stream in a few words, for who watches.
+/// Short description of a stream, for the progress display.
 pub(super) fn describe_stream(direction: TestDirection, plan: &StreamPlan) -> String {
     format!("rate {}: a stream of {}", direction.name(), plan.rate)
 }
 
-/// A run in a few words, for who watches.
+/// Short description of a run, for the progress display.
 pub(super) fn describe(plan: &RunPlan) -> String {
     let [up, down] = plan.connections;
     let window = plan.windows[usize::from(up == 0)];

@@ -1,10 +1,11 @@
-//! One end of a control connection: messages out, messages in, and whether the other end is there.
+//! One end of a control connection: outgoing and incoming messages, and the detection of a lost
+//! peer.
 //!
-//! While a stream is measured the connection says nothing, for its packets, and the acknowledgements of the
-//! other end's, would share the stream's bottleneck: at 512 kbit/s they were a quarter to half a percent
-//! of it; and where most of what is offered is dropped, so are they, until the other end is thought to
-//! be gone. The stream's own packets are then the sender's sign of life, and an empty one against the stream,
-//! every [`ALIVE_EVERY`], is the receiver's; see [`LastHeard`].
+//! While a stream is measured the connection is silent, because its packets, and the other end's
+//! acknowledgements, would share the stream's bottleneck: at 512 kbit/s they were a quarter to half
+//! a percent of it; and where most of the offered load is dropped, so are they, until the other end
+//! seems lost. The stream's own packets are then the sender's sign of life, and an empty one
+//! against the stream, every [`ALIVE_EVERY`], is the receiver's; see [`LastHeard`].
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -16,17 +17,17 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use measure::wire::{ControlMessage, frame, next_frame};
 
-/// How often each end says that it is there.
+/// Interval of each end's keep-alive messages.
 pub const ALIVE_EVERY: Duration = Duration::from_millis(500);
-/// After this long without a word an end stops whatever it sends: several retransmissions of the word
-/// on a full link, and not long for a link to be flooded.
+/// Time without a message after which an end stops sending: several retransmissions of a message on
+/// a full link, and a short time for a link to be flooded.
 pub const SILENCE_MAX: Duration = Duration::from_secs(5);
-/// How long a write may take: the other end does not read any more.
+/// Time limit for a write, after which the other end no longer reads.
 const WRITE_MAX: Duration = Duration::from_secs(5);
 /// Bytes that are read at once.
 const READ_BYTES: usize = 16 * 1024;
 
-/// When the other end was last heard of over UDP.
+/// Time at which the other end was last heard over UDP.
 #[derive(Debug)]
 pub(super) struct LastHeard {
     began: Instant,
@@ -43,20 +44,20 @@ impl LastHeard {
         }
     }
 
-    /// Something came.
+    /// Records that a packet has arrived.
     pub(super) fn note_activity(&self) {
         let now = self.began.elapsed().as_millis() as u64;
         self.last.store(now, Ordering::Relaxed);
     }
 
-    /// How long nothing has come.
+    /// Time since the last arrival.
     pub(super) fn silence(&self) -> Duration {
         let last = Duration::from_millis(self.last.load(Ordering::Relaxed));
         self.began.elapsed().saturating_sub(last)
     }
 }
 
-/// The half that writes, shared by all that have something to say.
+/// Writing half, shared by all threads that send messages.
 #[derive(Debug)]
 pub(super) struct MessageWriter {
     stream: Mutex<TcpStream>,
@@ -75,7 +76,7 @@ impl MessageWriter {
         })
     }
 
-    /// Marks what is said from now on with a DSCP.
+    /// Sets the DSCP of later messages.
     pub(super) fn mark(&self, dscp: u8) -> io::Result<()> {
         let stream = self
             .stream
@@ -84,7 +85,7 @@ impl MessageWriter {
         host::tester_sockets::mark(&*stream, dscp)
     }
 
-    /// Says something.
+    /// Sends a message.
     pub(super) fn send(&self, message: &ControlMessage) -> io::Result<()> {
         let mut stream = self
             .stream
@@ -112,12 +113,12 @@ impl MessageReader {
         }
     }
 
-    /// How long nothing has been heard.
+    /// Time since the last message.
     pub(super) fn silence(&self) -> Duration {
         self.heard.elapsed()
     }
 
-    /// The connection, for what follows the messages.
+    /// The connection, for data after the messages.
     pub(super) fn into_stream(self) -> TcpStream {
         self.stream
     }
@@ -125,7 +126,7 @@ impl MessageReader {
     /// The next message; [`None`] when none has come within `wait`.
     ///
     /// # Errors
-    /// When the connection is over, or what came is no message.
+    /// Fails when the connection is over, or the received bytes are not a message.
     pub(super) fn next(&mut self, wait: Duration) -> Result<Option<ControlMessage>> {
         let until = Instant::now() + wait;
         let mut bytes = [0; READ_BYTES];
@@ -166,8 +167,8 @@ impl MessageReader {
         }
     }
 
-    /// Adds what comes within `wait` to the buffer, as much as `room` holds at most; whether
-    /// something came.
+    /// Adds bytes that arrive within `wait` to the buffer, at most as many as `room` holds; tells
+    /// whether any arrived.
     fn receive(&mut self, room: &mut [u8], wait: Duration) -> Result<bool> {
         // Zero would be for ever.
         let wait = wait.max(Duration::from_millis(1));
@@ -192,15 +193,15 @@ impl MessageReader {
     }
 }
 
-/// What a client's threads share: the one that measures, and those that speak and listen.
+/// State that a client's threads share: the one that measures, and those that send and receive.
 #[derive(Debug)]
 pub(super) struct ClientThreadState {
     /// Ends those that speak and listen.
     pub(super) is_over: AtomicBool,
-    /// While a stream is measured nothing is said over TCP.
+    /// Set while a stream is measured: nothing is sent over TCP then.
     pub(super) is_streaming: AtomicBool,
     pub(super) heard: LastHeard,
-    /// How the connection ended, where it did not just fall silent.
+    /// Error that ended the connection, unless it just fell silent.
     broken: OnceLock<String>,
 }
 
@@ -215,7 +216,7 @@ impl ClientThreadState {
         }
     }
 
-    /// Whether the other end is there; as often as somebody asks, with the same reason.
+    /// Checks that the other end is still there. Repeated calls return the same reason.
     ///
     /// # Errors
     /// When it is not, with how that showed.
@@ -233,7 +234,7 @@ impl ClientThreadState {
     }
 }
 
-/// Says again and again that we are there, but while a stream is measured.
+/// Sends keep-alive messages, except while a stream is measured.
 pub(super) fn speak(writer: Arc<MessageWriter>, line: Arc<ClientThreadState>) {
     std::thread::spawn(move || {
         while !line.is_over.load(Ordering::Relaxed) {
@@ -248,7 +249,7 @@ pub(super) fn speak(writer: Arc<MessageWriter>, line: Arc<ClientThreadState>) {
     });
 }
 
-/// Hands on what the server says; a silence of [`SILENCE_MAX`] ends the test.
+/// Hands on the server's messages; a silence of [`SILENCE_MAX`] ends the test.
 pub(super) fn listen(
     mut reader: MessageReader,
     line: Arc<ClientThreadState>,
@@ -278,7 +279,7 @@ pub(super) fn listen(
 /// Fresh random bytes.
 ///
 /// # Errors
-/// When the system gives none.
+/// Fails when the system has none.
 pub(super) fn random<const N: usize>() -> Result<[u8; N]> {
     let mut bytes = [0; N];
     std::fs::File::open("/dev/urandom")
@@ -293,9 +294,10 @@ mod tests {
 
     use super::*;
 
-    /// A server that is killed closes the connection in the same second. Several threads ask, and each is told.
+    /// A server that is killed closes the connection within the same second. Several threads check
+    /// it, and each gets the error.
     #[test]
-    fn a_connection_that_is_closed_is_not_called_silent() {
+    fn closed_connection_is_not_called_silent() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (far, _) = listener.accept().unwrap();

@@ -1,4 +1,4 @@
-//! What a test leaves: its plan with every figure, or why there is none.
+//! Result of a test: its plan with every figure, or the reason why there is none.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use vocab::ByteCount;
 /// A test that is over, or as far as it came.
 #[derive(Debug)]
 pub struct FinishedTest {
-    /// What is known.
+    /// Measured results.
     pub turn_up: TurnUp,
     /// Every run.
     pub runs: Vec<RawRun>,
@@ -19,32 +19,32 @@ pub struct FinishedTest {
     pub server: SocketAddr,
     /// Our own.
     pub local: SocketAddr,
-    /// What a person should know of the two hosts.
+    /// Remarks about the two hosts that a person should read.
     pub hosts: Vec<String>,
     /// The MTU of the interface that the test went by.
     pub interface_mtu: u16,
-    /// How long it took.
+    /// Duration of the test.
     pub took: Duration,
 }
 
-/// A run, with all that was counted.
+/// A run, with all its counts.
 #[derive(Clone, Debug)]
 pub struct RawRun {
-    /// As planned.
+    /// Plan of the run.
     pub plan: RunPlan,
-    /// Which way these samples are of.
+    /// Direction of these samples.
     pub direction: TestDirection,
-    /// The sender's counters; none where the sender is not ours.
+    /// The sender's counters; empty where the sender is not ours.
     pub samples: Vec<RunSample>,
-    /// What was read, where only the receiver is ours.
+    /// Reads of the receiver, where only the receiver is ours.
     pub reads: Vec<ReadProgress>,
     /// The run, second by second.
     pub seconds: Vec<RunSecond>,
-    /// What the sender's kernel used.
+    /// Congestion control of the sender's kernel.
     pub congestion_control: String,
     /// Segments that a sender which is not ours says it sent again.
     pub segments_retransmitted: Option<u64>,
-    /// How busy the processors were, of the client's host and of the server's, in parts of a thousand.
+    /// Processor load of the client's host and of the server's, in thousandths.
     pub busy_permille: [u16; 2],
 }
 
@@ -64,7 +64,7 @@ impl RawRun {
     }
 }
 
-/// Why nothing could be measured at all.
+/// Reason why nothing could be measured.
 #[derive(Debug, thiserror::Error)]
 #[error("could not measure: {0:#}")]
 pub struct MeasurementFailure(pub anyhow::Error);

@@ -1,5 +1,5 @@
-//! How a client comes to a session: the server's address, the control connection, the two proofs, the
-//! UDP socket. What goes wrong here is told in words that name the next step.
+//! Start of a client's session: the server's address, the control connection, the two proofs, the
+//! UDP socket. Errors name the next step for the user.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs, UdpSocket};
@@ -18,14 +18,14 @@ use super::options::RunOptions;
 use host::stamped_sockets::{StampedDirection, stamp};
 use host::tester_sockets as system;
 
-/// How long a connection may take to come about.
+/// Time limit for connecting.
 pub(super) const CONNECT_MAX: Duration = Duration::from_secs(10);
-/// How long the server may take to greet and to answer.
+/// Time limit for the server's greeting and its answer.
 pub(super) const GREETING_MAX: Duration = Duration::from_secs(10);
 
-/// The largest segment of the control connection, both ways: the default of RFC 9293 §3.7.1 (Maximum Segment
-/// Size Option), which is of the packets that every path carries. A test finds black holes; what it says of them
-/// must not fall into one.
+/// Greatest segment size of the control connection, both ways: the default of RFC 9293 §3.7.1
+/// (Maximum Segment Size Option), whose packets every path carries. A test finds black holes; its
+/// own messages must not be lost in one.
 const SEGMENT_IPV4: u32 = 536;
 /// ... for IPv6.
 const SEGMENT_IPV6: u32 = 1_220;
@@ -85,7 +85,7 @@ pub(super) fn connect(options: &RunOptions, server: SocketAddr) -> Result<TcpStr
     Ok(socket.into())
 }
 
-/// What a greeting ends in.
+/// Result of a greeting.
 pub(super) struct GreetingResult {
     pub(super) reader: MessageReader,
     pub(super) writer: MessageWriter,
@@ -180,7 +180,7 @@ pub(super) fn open_udp(
     Ok(socket)
 }
 
-/// What the server should not have said.
+/// Error for a message that the server should not have sent.
 pub(super) fn unexpected(message: &ControlMessage) -> anyhow::Error {
     let text = format!("{message:?}");
     let name: String = text
@@ -199,9 +199,9 @@ mod tests {
 
     use super::*;
 
-    /// RFC 9293 §3.7.1: what every path carries.
+    /// The default segment size that every path carries (RFC 9293 §3.7.1).
     #[test]
-    fn no_segment_of_the_control_connection_is_larger_than_every_path_carries() {
+    fn control_segments_fit_every_path() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let server = listener.local_addr().unwrap();
         let options = RunOptions {

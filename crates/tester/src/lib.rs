@@ -1,4 +1,4 @@
-//! The turn-up tester with its sockets: both ends of what `measure` plans and computes.
+//! The turn-up tester with its sockets: both ends of the tests that `measure` plans and computes.
 //!
 //! ```text
 //!  client ── control: one TCP connection ──► server        orders, reports, "I am here"
@@ -44,7 +44,7 @@ pub use report::{
 pub use server::{ServerEvent, ServerOptions, TestServer, default_limits, window_max};
 pub use steps::{SteppedTest, service, throughput};
 
-/// The port, TCP and UDP, where nobody says otherwise. It is none that IANA has given to anybody.
+/// Default port, TCP and UDP. IANA has not assigned it.
 pub const PORT: u16 = 6349;
 
 /// Bytes of the IP and UDP headers of packets to an address.

@@ -1,4 +1,4 @@
-//! What this host can do, said before a test instead of being mistaken for the circuit afterwards.
+//! Limits of this host, reported before a test so that they are not mistaken for the circuit's.
 
 use std::os::fd::AsRawFd;
 
@@ -8,10 +8,10 @@ use vocab::ByteCount;
 
 use host::kernel;
 
-/// The congestion control of a socket; an empty name leaves it as it is.
+/// Sets the congestion control of a socket; an empty name leaves it unchanged.
 ///
 /// # Errors
-/// When it is not to be had; the message names those that are.
+/// Fails when it is not available; the message names the available ones.
 pub(super) fn set_congestion_control(
     socket: &(impl std::os::fd::AsFd + AsRawFd),
     name: &str,
@@ -33,8 +33,8 @@ pub(super) fn set_congestion_control(
     Ok(())
 }
 
-/// The largest window that this host offers: by what an application may ask for, or by what the kernel
-/// gives by itself, whichever is more.
+/// Largest window that this host offers: the application limit or the kernel's automatic limit,
+/// whichever is greater.
 #[must_use]
 pub(super) fn window_max() -> Option<ByteCount> {
     let asked: u64 = read("/proc/sys/net/core/rmem_max").parse().ok()?;
@@ -49,7 +49,7 @@ pub(super) fn window_max() -> Option<ByteCount> {
     Some(ByteCount::new(most / 4))
 }
 
-/// What a person should know of this host before the test.
+/// Remarks about this host that a person should read before the test.
 pub(super) fn remarks() -> Vec<String> {
     let mut remarks = Vec::new();
     if read("/proc/sys/net/ipv4/tcp_window_scaling") == "0" {
@@ -85,13 +85,13 @@ fn last(path: &str) -> Option<u64> {
     read(path).split_whitespace().last()?.parse().ok()
 }
 
-/// How busy this host's processors are over a while.
+/// Processor load of this host over a time span.
 pub(super) struct ProcessorUsage {
     began: Option<(u64, u64)>,
 }
 
 impl ProcessorUsage {
-    /// From now on.
+    /// Starts measuring now.
     pub(super) fn begin() -> Self {
         Self {
             began: processor_time(),

@@ -1,4 +1,4 @@
-//! What a test measured of a direction, as the diagnosis takes it.
+//! Measurements of one direction, in the form that the diagnosis takes.
 
 mod no_room;
 
@@ -17,16 +17,16 @@ use vocab::{Bitrate, ByteCount, Time};
 pub(super) use self::no_room::{found_no_room, without_room};
 use super::finished::{FinishedTest, RawRun};
 
-/// A window walk makes windows small on purpose, up to this share of the BDP: with no more than it, TCP waits
-/// for its window whenever a packet waits for another.
+/// Share of the BDP up to which a window walk makes windows small on purpose: with such a window,
+/// TCP waits for its window whenever a packet waits for another.
 const SMALL_PERCENT: u64 = 100;
-/// A sender that sent this share of what it was asked to kept its rate, as the diagnosis has it.
+/// Share of the requested rate from which a sender kept its rate, as in the diagnosis.
 const KEPT_SHARE: f64 = 0.95;
 /// Probes of a size that a search sends until it calls it too large.
 const PROBES: u32 = 3;
 
-/// The causes found in each direction that was measured; of one in which no stream was seen packet by packet
-/// there may be none.
+/// Causes found in each direction that was measured; there may be none in a direction in which no
+/// stream was seen packet by packet.
 #[must_use]
 pub fn findings(finished: &FinishedTest) -> Vec<(TestDirection, DiagnosisFinding)> {
     let directions = finished.turn_up.profile().directions.clone();
@@ -115,8 +115,8 @@ fn found(finished: &FinishedTest, direction: TestDirection) -> Vec<DiagnosisFind
     found
 }
 
-/// Where the stream that overloads the path was not kept to its rate, all that was read of others got through: that
-/// does not say that nothing holds back a path whose limit was met.
+/// Marks the result as open where the stream that overloads the path was not kept to its rate and
+/// the other streams got through: that does not show that a path whose limit was met has none.
 fn leave_open(found: &mut [DiagnosisFinding], bottleneck: Option<&BottleneckResult>) {
     let Some(limit) = bottleneck.filter(|found| found.limited_by == LimitedBy::Path) else {
         return;
@@ -168,7 +168,7 @@ fn leave_out_own_windows(
     }
 }
 
-/// Whether a window that held this run back is one that the hosts bring along.
+/// Tells whether a window that limited this run is a window of the hosts' own choice.
 fn shows_hosts_windows(run: &RawRun, turn_up: &TurnUp) -> bool {
     let Some(found) = turn_up
         .ideal(run.direction)
@@ -205,9 +205,9 @@ fn shows_hosts_windows(run: &RawRun, turn_up: &TurnUp) -> bool {
     }
 }
 
-/// The search's own word for it, where no stage shows that the sender fell short.
+/// Finding of the search itself that the sender is the limit, where no stage shows it.
 fn sender_limited(finished: &FinishedTest, direction: TestDirection) -> Option<DiagnosisFinding> {
-    /// As sure as a search that offered more twice.
+    /// Confidence of a search that offered more twice.
     const SURE: f64 = 0.9;
     let known = finished.turn_up.known(direction);
     let found = known
@@ -227,8 +227,8 @@ fn sender_limited(finished: &FinishedTest, direction: TestDirection) -> Option<D
     })
 }
 
-/// Whether a window held TCP back and no run lost a segment. The bottleneck's queue is there, the stream
-/// has filled it, but TCP never came to its end: it is no cause of anything.
+/// Tells whether a window limited TCP and no run lost a segment. The stream then filled the
+/// bottleneck's queue, but TCP never reached its end, so the queue is not a cause.
 fn is_queue_idle(found: &[DiagnosisFinding], runs: &[TcpRun]) -> bool {
     let mut ends = runs
         .iter()
@@ -272,7 +272,7 @@ fn observed(finished: &FinishedTest, direction: TestDirection) -> TwoEnded {
     }
 }
 
-/// Whether the sender kept a stream to its rate.
+/// Tells whether the sender kept a stream to its rate.
 fn is_kept(record: &StreamRecord) -> bool {
     let asked = record.plan.rate.bits_per_second() as f64;
     let offered = record.offered().map_or(0, Bitrate::bits_per_second) as f64;
@@ -327,7 +327,7 @@ fn stage(record: &StreamRecord) -> LoadStage {
     }
 }
 
-/// What to say of packets of a stream that were lost in rows which no bottleneck makes.
+/// Remark about packets of a stream that were lost in long rows, which a bottleneck does not cause.
 pub(super) fn interrupted(direction: TestDirection, record: &StreamRecord) -> Option<String> {
     if record.is_overrun() {
         // Whoever lost them, it is not known that nothing passed.
@@ -408,13 +408,13 @@ mod tests {
 
     use super::*;
 
-    /// A test over 100 Mbit/s and 20 ms by a host that sends no faster than `host`, of runs that their windows held
-    /// back all the time.
+    /// A test over 100 Mbit/s and 20 ms by a host that sends no faster than `host`, with runs that
+    /// were always limited by their windows.
     fn window_limited(host: u64, windows: &[u64], walk: &[u64]) -> FinishedTest {
         tested(windows, walk, |plan| sent(plan, host))
     }
 
-    /// A test of which each stream comes out as `carry` has it.
+    /// A test whose streams have the results of `carry`.
     fn tested(
         windows: &[u64],
         walk: &[u64],
@@ -464,7 +464,8 @@ mod tests {
         }
     }
 
-    /// A stream over a line of 100 Mbit/s with room for everything, by a host that keeps no more than `host`.
+    /// A stream over a line of 100 Mbit/s with room for everything, by a host that keeps no more
+    /// than `host`.
     fn sent(plan: StreamPlan, host: u64) -> StreamRecord {
         const LINE: u64 = 100_000_000;
         let bits = u64::from(plan.ip_bytes) * 8_000_000_000;
@@ -486,7 +487,7 @@ mod tests {
         }
     }
 
-    /// A run that its window held back all the time, at a window a round trip.
+    /// A run that was always limited by its window, with one window per round trip.
     fn held_back(plan: RunPlan) -> RawRun {
         let window = plan.windows[0];
         let samples: Vec<RunSample> = (0..=40_u64)
@@ -524,17 +525,18 @@ mod tests {
         found.map(|(_, finding)| finding.cause).collect()
     }
 
-    /// 150 % of what a slow host sends is less than the path's BDP; that is no fault of the hosts' windows.
+    /// 150 % of a slow host's rate is less than the path's BDP; that is not a fault of the hosts'
+    /// windows.
     #[test]
-    fn the_testers_own_windows_are_not_called_the_hosts() {
+    fn testers_own_windows_are_not_the_hosts() {
         let slow = window_limited(50_000_000, &[], &[150]);
         let found = slow.turn_up.known(TestDirection::Up).bottleneck.as_ref();
         assert_eq!(found.unwrap().limited_by, LimitedBy::Sender);
         assert_eq!(causes(&slow), [DiagnosisCause::TestHostLimited]);
     }
 
-    /// A stream over the line of which one in so many packets is missing, faster than 100 Mbit/s, and as many of these
-    /// found no room as `no_room` has of them.
+    /// A stream faster than 100 Mbit/s over the line of which one in `one_in` packets is missing;
+    /// `no_room` of these found no room.
     fn missing(plan: StreamPlan, one_in: u64, no_room: impl Fn(u64) -> u64) -> StreamRecord {
         let mut record = sent(plan, u64::MAX);
         if plan.rate > Bitrate::from_bits_per_second(100_000_000) {
@@ -560,7 +562,7 @@ mod tests {
     }
 
     #[test]
-    fn what_found_no_room_is_no_loss_of_the_path() {
+    fn packets_without_room_are_no_path_loss() {
         let all = tested(&[], &[150], |plan| missing(plan, 30, |missing| missing));
         let found = all.turn_up.known(TestDirection::Up).bottleneck.as_ref();
         assert_eq!(found.unwrap().limited_by, LimitedBy::Receiver);
@@ -588,7 +590,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_that_was_taken_in_as_fast_is_read() {
+    fn stream_taken_in_at_full_rate_is_used() {
         let measured = std::cell::Cell::new(0);
         let once = tested(&[], &[150], |plan| {
             measured.set(measured.get() + u32::from(plan.duration == Duration::from_secs(4)));
@@ -606,7 +608,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listed_window_is_the_hosts_where_it_is_surely_too_small() {
+    fn listed_window_counts_if_surely_too_small() {
         let named = |host, window| {
             causes(&window_limited(host, &[window], &[])).contains(&DiagnosisCause::HostWindow)
         };
@@ -616,7 +618,7 @@ mod tests {
         assert!(!named(50_000_000, 200_000));
     }
 
-    /// A run of ten seconds that its window held back, and that sent so much again.
+    /// A run of ten seconds that its window limited, with so many retransmitted bytes.
     fn run(retransmitted: u64) -> TcpRun {
         let sample = |second: u64| TcpSample {
             at: Time::from_epoch(Duration::from_secs(second)),
@@ -640,7 +642,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_that_has_nothing_left_while_another_drains_is_not_idle() {
+    fn finished_connection_is_not_idle_while_others_drain() {
         let rest = |busy: u64, at: u64| TcpSample {
             at: Time::from_epoch(Duration::from_secs(at)),
             info: TcpInfo {
@@ -669,7 +671,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_whose_limit_was_met_is_not_said_to_have_none() {
+    fn path_limit_that_was_met_is_reported() {
         let bottleneck = |limited_by| BottleneckResult {
             rate: Bitrate::from_bits_per_second(2_000_000),
             is_steady: true,
@@ -709,7 +711,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_of_losses_while_nothing_passes_is_remarked_on() {
+    fn long_row_of_losses_is_remarked_on() {
         let plan = StreamPlan {
             rate: Bitrate::from_bits_per_second(120_000_000),
             duration: Duration::from_secs(1),
@@ -738,7 +740,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_is_idle_where_a_window_held_tcp_back_and_nothing_was_lost() {
+    fn queue_is_idle_when_window_limits_without_loss() {
         let found = |runs: Vec<TcpRun>| {
             diagnose(&TwoEnded {
                 baseline_rtt: Some(Duration::from_millis(20)),

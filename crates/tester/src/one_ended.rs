@@ -1,11 +1,11 @@
-//! `trunkline measure run --iperf3`: a turn-up test against an ordinary iperf3 server, for those who have
-//! only that.
+//! `trunkline measure run --iperf3`: a turn-up test against an ordinary iperf3 server.
 //!
-//! Each run and each stream is a session of iperf3's. Rates are told by streams, up by what the server
-//! counts, down by what arrives here. Of TCP up, the sender is ours and its counters are exact; its window is
-//! what the server's kernel makes of the buffer it is told to set, and so is what was seen of it. Down, the
-//! window is ours, and of the sender is known what it counts itself: segments sent again. What needs the
-//! other end to answer probes is not measured, and said.
+//! Each run and each stream is a session of iperf3's. Streams determine the rates: up by the
+//! server's counts, down by the arrivals here. For TCP up, the sender is ours and its counters are
+//! exact; its window depends on the buffer that the server is told to set, and so does the window
+//! that was seen. Down, the window is ours, and of the sender only its own count of retransmitted
+//! segments is known. Values for which the other end must answer probes are not measured, and the
+//! report says so.
 
 mod streams;
 
@@ -40,11 +40,11 @@ use host::kernel;
 use host::progress::ProgressReporter;
 use host::tester_sockets::{self as system, TesterClock};
 
-/// Between two looks whether to stop.
+/// Interval of the checks for an interruption.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
-/// Before each run: queues empty, and the server is ready for its next test.
+/// Pause before each run, in which queues become empty and the server gets ready for its next test.
 const REST: Duration = Duration::from_millis(300);
-/// How long a server that has just ended a test may refuse the next.
+/// Time for which a server that has just ended a test may refuse the next.
 const READY_MAX: Duration = Duration::from_secs(3);
 /// Bytes that are read at once.
 const READ_BYTES: usize = 16 * 1024;
@@ -52,8 +52,8 @@ const READ_BYTES: usize = 16 * 1024;
 /// Runs a test against an iperf3 server.
 ///
 /// # Errors
-/// When it could not begin: nobody answers, it is no iperf3 server, or it is busy. What goes wrong later is
-/// in the result.
+/// Fails when the test could not begin: there is no answer, it is no iperf3 server, or it is busy.
+/// Later failures are in the result.
 pub fn run_against_iperf3(
     options: &RunOptions,
     profile: TestProfile,
@@ -81,7 +81,7 @@ fn is_of_window(error: &anyhow::Error) -> bool {
         .is_some_and(TestFailure::is_of_window)
 }
 
-/// What such a test cannot tell, for whoever reads the result.
+/// Limits of a one-ended test, for the reader of the result.
 const UNKNOWN: [&str; 3] = [
     "one-ended: the bottleneck rate up is counted by the server over a short and a long stream; down it is \
      measured here. The baseline RTT is the least that TCP saw, of whole segments",
@@ -100,7 +100,7 @@ struct OneEndedTest<'a> {
     local: SocketAddr,
     hosts: Vec<String>,
     interface_mtu: u16,
-    /// Whether the server's UDP port has answered.
+    /// Set once the server's UDP port has answered.
     has_streamed: bool,
     clock: TesterClock,
     interrupted: &'a (dyn Fn() -> bool + Sync),
@@ -451,7 +451,7 @@ impl<'a> OneEndedTest<'a> {
     }
 }
 
-/// What each connection carried, for the server's own report.
+/// Counts of each connection, for the server's own report.
 fn count(kept: &[TcpStream], direction: TestDirection, span: Duration) -> Vec<ConnectionCount> {
     kept.iter()
         .map(|stream| {
@@ -476,7 +476,7 @@ struct ControlConnection {
 }
 
 impl ControlConnection {
-    /// Whether the server has hung up.
+    /// Tells whether the server has closed the connection.
     fn is_closed(&self) -> bool {
         let look = libc::MSG_PEEK | libc::MSG_DONTWAIT;
         let mut byte = [MaybeUninit::uninit()];
@@ -486,7 +486,7 @@ impl ControlConnection {
         }
     }
 
-    /// Goes on until the session says this.
+    /// Continues until the session has this output.
     fn wait_for(&mut self, wanted: &SessionOutput, check: &dyn Fn() -> Result<()>) -> Result<()> {
         loop {
             let said = self.next(check)?;
@@ -496,8 +496,8 @@ impl ControlConnection {
         }
     }
 
-    /// Tells the server that the time is up, and takes its report. What it still sends is read meanwhile: a
-    /// server that cannot write does not listen.
+    /// Ends the data transfer on the server, and takes its report. Data that it still sends is read
+    /// meanwhile, because a server that cannot write does not read.
     fn finish(
         &mut self,
         kept: &[TcpStream],
@@ -549,10 +549,10 @@ impl ControlConnection {
         }
     }
 
-    /// Hands the session what the server has said by now; what the session says of it waits.
+    /// Hands the session the bytes that the server has sent by now; the session's outputs wait.
     ///
     /// # Errors
-    /// When the session has come to its end: the server is gone, or will not.
+    /// Fails when the session has ended: the server is gone, or refuses.
     fn listen(&mut self) -> Result<()> {
         let mut bytes = [0; READ_BYTES];
         self.stream.set_nonblocking(true)?;
@@ -602,7 +602,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_that_hangs_up_while_it_is_greeted_is_noticed() {
+    fn server_that_closes_during_greeting_is_noticed() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (server, _) = listener.accept().unwrap();

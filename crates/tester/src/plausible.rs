@@ -1,5 +1,5 @@
-//! What the other end may report of what it was ordered. It holds the key, and may still be broken: a number
-//! that no order allows would be seconds to count through, or room to make, for ever.
+//! Plausibility checks of reports from the other end. It holds the key but may be faulty: a number
+//! beyond every order could take unlimited time to count through, or unlimited memory.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use measure::procedure::{ARRIVALS_MAX, StreamPlan};
 use measure::wire::{DatagramArrival, RunSample};
 
-/// How much later than what was ordered something may come: a deep queue, and a host that stands still.
+/// Greatest delay of data beyond the order: a deep queue, and a host that stops.
 const LATE_MAX: Duration = Duration::from_secs(60);
 
 /// Datagrams that a server says it sent of a stream.
@@ -23,7 +23,7 @@ pub(super) fn sent(plan: StreamPlan, datagrams: u64) -> Result<u64> {
     Ok(datagrams)
 }
 
-/// Further arrivals of a stream of which so many came before.
+/// Checks further arrivals of a stream after `before` others.
 pub(super) fn arrivals(plan: StreamPlan, before: usize, some: &[DatagramArrival]) -> Result<()> {
     let until = (plan.duration + LATE_MAX).as_nanos();
     let is_late = |arrival: &DatagramArrival| {
@@ -37,7 +37,8 @@ pub(super) fn arrivals(plan: StreamPlan, before: usize, some: &[DatagramArrival]
     Ok(())
 }
 
-/// Datagrams of a stream that found no room at the server, of so many that were sent and arrived.
+/// Checks the number of datagrams that found no room at the server, out of those that were sent and
+/// arrived.
 pub(super) fn no_room(sent: u64, arrived: usize, datagrams: u64) -> Result<u64> {
     let most = sent.saturating_sub(arrived as u64);
     ensure!(
@@ -47,7 +48,7 @@ pub(super) fn no_room(sent: u64, arrived: usize, datagrams: u64) -> Result<u64> 
     Ok(datagrams)
 }
 
-/// Samples of a run that was to last so long.
+/// Checks samples of a run with this duration.
 pub(super) fn samples(duration: Duration, some: &[RunSample]) -> Result<()> {
     ensure!(
         some.iter().all(|sample| sample.at <= duration + LATE_MAX),
@@ -83,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_finds_no_room_than_did_not_arrive() {
+    fn packets_without_room_never_exceed_missing_ones() {
         assert_eq!(no_room(2_000, 1_990, 10).unwrap(), 10);
         assert!(no_room(2_000, 1_990, 11).is_err());
         // A path may bring packets twice.
@@ -92,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_comes_years_after_a_stream_and_no_sample_after_a_run() {
+    fn implausible_arrival_times_are_refused() {
         let arrival = |sent_ns, arrived_ns| DatagramArrival {
             number: 0,
             sent_ns,

@@ -38,19 +38,19 @@ use host::kernel;
 use host::stamped_sockets::{StampedDirection, stamp};
 use host::tester_sockets::{self as system, IncomingDatagrams, SocketDropCounter, TesterClock};
 
-/// How long a stranger may take to show who it is.
+/// Time limit for a client to authenticate.
 const GREETING_MAX: Duration = Duration::from_secs(5);
-/// Connections that have not shown who they are: of all, and of one IPv4 address or one IPv6 network. A client
-/// opens one after the other, and on a lossy path several are under way.
+/// Greatest number of unauthenticated connections: in total, and from one IPv4 address or one IPv6
+/// network. A client opens one after the other, and on a lossy path several are in progress.
 const UNFINISHED_MAX: usize = 16;
 const UNFINISHED_EACH: usize = 8;
-/// How long the connections of a run may take to come.
+/// Time limit for the connections of a run to arrive.
 const JOINING_MAX: Duration = Duration::from_secs(15);
-/// Between two looks whether to stop.
+/// Interval of the checks for the server's end.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Without an arrival for this long a stream that was sent is over.
+/// Time without arrivals after which a stream that was sent is over.
 const QUIET: Duration = Duration::from_millis(150);
-/// How long the rest of a stream is waited for at most: the deepest queue.
+/// Time limit for the rest of a stream: the deepest queue.
 const REST_MAX: Duration = Duration::from_secs(5);
 /// Arrivals, and samples, in one message: 27 and 200 bytes each at most.
 const ARRIVALS_EACH: usize = 2_000;
@@ -58,27 +58,27 @@ const SAMPLES_EACH: usize = 250;
 /// A window clamp that bounds nothing.
 const NO_CLAMP: u64 = i32::MAX as u64;
 
-/// What a server is told.
+/// Options of a server.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// The address to listen at; none is all of them.
+    /// Address to listen on; `None` is all of them.
     pub bind: Option<IpAddr>,
     /// The port, TCP and UDP; zero lets the system choose.
     pub port: u16,
-    /// The words that clients must know, too.
+    /// The key's words, which clients must know, too.
     pub words: String,
-    /// What it gives.
+    /// Limits for its clients.
     pub limits: ServerLimits,
 }
 
-/// What a server has to say while it runs.
+/// Event of a running server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerEvent {
     /// A client has shown that it holds the key.
     Began(SocketAddr),
     /// Its test is over, for this reason.
     Ended(SocketAddr, String),
-    /// Somebody was refused, for this reason.
+    /// A client was refused, for this reason.
     Refused(SocketAddr, String),
 }
 
@@ -132,10 +132,10 @@ impl TestServer {
         Ok(self.listener.local_addr()?.port())
     }
 
-    /// Serves until `is_over` says so.
+    /// Serves until `is_over` returns true.
     ///
     /// # Errors
-    /// When a socket fails for good.
+    /// Fails when a socket fails permanently.
     pub fn serve(
         &self,
         is_over: &(dyn Fn() -> bool + Sync),
@@ -219,12 +219,12 @@ fn open(address: SocketAddr) -> Result<(TcpListener, UdpSocket)> {
     Ok((listener, udp))
 }
 
-/// What all threads of a server see.
+/// State that all threads of a server share.
 struct ServerState<'a> {
     server: &'a TestServer,
     clock: TesterClock,
     session: Mutex<Option<Arc<ServerSession>>>,
-    /// Where those come from that have not shown who they are.
+    /// Addresses of unauthenticated clients.
     strangers: Mutex<Vec<IpAddr>>,
     stop: AtomicBool,
     tell: &'a (dyn Fn(ServerEvent) + Sync),
@@ -240,14 +240,14 @@ struct ServerSession {
     writer: MessageWriter,
     began: Instant,
     is_over: AtomicBool,
-    /// Whether an order is being carried out.
+    /// Set while an order is carried out.
     is_busy: AtomicBool,
-    /// Whether what arrived of a stream is being told.
+    /// Set while the arrivals of a stream are reported.
     is_reporting: AtomicBool,
     /// The order that was given up.
     given_up: Mutex<Option<u32>>,
     listening: Mutex<Option<StreamListener>>,
-    /// Whether a stream is being sent.
+    /// Set while a stream is sent.
     is_streaming: AtomicBool,
     heard: LastHeard,
     joining: Mutex<Option<(u32, Channel<RunConnection>)>>,
@@ -261,7 +261,7 @@ struct StreamListener {
     log: ArrivalLog,
     no_room: SocketDropCounter,
     last: Instant,
-    /// When the client was last told that its packets come.
+    /// Time at which the client was last told that its packets arrive.
     reported_at: Instant,
 }
 
@@ -324,7 +324,7 @@ impl ServerState<'_> {
         }
     }
 
-    /// Room for one stranger more from an address; [`None`] where there is none.
+    /// Place for one more unauthenticated client from an address; [`None`] where there is none.
     fn let_in(&self, from: IpAddr) -> Option<UnauthenticatedClient<'_>> {
         let place = place_of(from);
         let mut strangers = lock(&self.strangers);
@@ -681,7 +681,7 @@ impl Drop for TestSlot<'_> {
     }
 }
 
-/// One that has not shown who it is, as long as this is held.
+/// Place of a client that has not authenticated, as long as this is held.
 struct UnauthenticatedClient<'a> {
     place: IpAddr,
     all: &'a Mutex<Vec<IpAddr>>,
@@ -696,7 +696,7 @@ impl Drop for UnauthenticatedClient<'_> {
     }
 }
 
-/// What one host has of addresses: one of IPv4, and a network of 64 bits of IPv6.
+/// Address range that counts as one host: a single IPv4 address, or a /64 network of IPv6.
 fn place_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(six) => Ipv6Addr::from(u128::from(six) >> 64 << 64).into(),
@@ -704,7 +704,7 @@ fn place_of(address: IpAddr) -> IpAddr {
     }
 }
 
-/// What a server gives where nobody says otherwise.
+/// Default limits of a server.
 #[must_use]
 pub fn default_limits() -> ServerLimits {
     ServerLimits {

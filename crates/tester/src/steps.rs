@@ -1,5 +1,5 @@
-//! `trunkline measure service` and `trunkline measure throughput`: tests that are made of streams, against
-//! the same server as a turn-up test.
+//! `trunkline measure service` and `trunkline measure throughput`: stream tests against the same
+//! server as a turn-up test.
 
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -20,28 +20,28 @@ use super::observation::without_room;
 use super::options::RunOptions;
 use host::progress::ProgressReporter;
 
-/// Before each stream: queues empty.
+/// Pause before each stream, in which queues become empty.
 const REST: Duration = Duration::from_millis(200);
 
 /// A test of streams that is over, or as far as it came.
 #[derive(Debug)]
 pub struct SteppedTest<T> {
-    /// What was found.
+    /// Results.
     pub found: T,
     /// The server's address.
     pub server: SocketAddr,
     /// Our own.
     pub local: SocketAddr,
-    /// What a person should know of the two hosts.
+    /// Remarks about the two hosts that a person should read.
     pub hosts: Vec<String>,
-    /// How long it took.
+    /// Duration of the test.
     pub took: Duration,
 }
 
 /// Tests a service by ITU-T Y.1564.
 ///
 /// # Errors
-/// When it could not begin. What goes wrong later is in the result.
+/// Fails when the test could not begin. Later failures are in the result.
 pub fn service(
     options: &RunOptions,
     mut plan: ServicePlan,
@@ -160,7 +160,7 @@ fn measure_baseline(test: &TwoEndedTest<'_>) -> Result<Option<Duration>> {
     Ok(found.baseline())
 }
 
-/// What a turn-up test would measure, of which nothing is used here.
+/// Profile of a turn-up test, of which nothing is used here.
 fn no_profile() -> TestProfile {
     TestProfile {
         directions: TestDirection::BOTH.to_vec(),

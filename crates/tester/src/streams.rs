@@ -1,4 +1,4 @@
-//! Streams of datagrams as a socket sends them, the same at both ends.
+//! Sending of datagram streams over a socket, the same at both ends.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, UdpSocket};
@@ -10,14 +10,14 @@ use measure::wire::{DatagramHeader, DatagramKind, SessionKey, SessionRole};
 use host::stamped_sockets::sharpen_timers;
 use host::tester_sockets::{TesterClock, is_icmp_error};
 
-/// Between two looks whether to stop.
+/// Interval of the checks for an interruption.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Who sends a stream, and in what.
+/// Sender of a stream, and its session.
 pub(super) struct StreamSender<'a> {
     /// Connected, or with `to`.
     pub(super) socket: &'a UdpSocket,
-    /// Where to, if the socket is not connected.
+    /// Destination, if the socket is not connected.
     pub(super) to: Option<SocketAddr>,
     /// Whose tag.
     pub(super) role: SessionRole,
@@ -61,11 +61,11 @@ impl StreamSender<'_> {
     }
 }
 
-/// Hands the number and the stamp of each packet of a stream to `each` at its time, until `is_over`; returns
-/// how many there were.
+/// Calls `each` with the number and the stamp of each packet of a stream at its time, until
+/// `is_over`; returns the number of packets.
 ///
 /// # Errors
-/// When `each` fails.
+/// Fails when `each` fails.
 pub(super) fn pace(
     plan: StreamPlan,
     clock: TesterClock,

@@ -24,21 +24,22 @@ use vocab::ByteCount;
 use host::stamped_sockets::reset_on_close;
 use host::tester_sockets::{SocketBuffer, clamp_window, set_buffer, tcp_info};
 
-/// Between two samples.
+/// Interval between two samples.
 const SAMPLE_EVERY: Duration = Duration::from_millis(100);
-/// How long what is under way is waited for at the end.
+/// Time limit at the end for data in flight.
 const DRAIN_MAX: Duration = Duration::from_secs(3);
-/// Between two looks at what is under way.
+/// Interval of the checks for data in flight.
 const DRAIN_LOOK: Duration = Duration::from_millis(5);
 /// Bytes of one write or read at most.
 const CHUNK_BYTES: usize = 64 * 1024;
-/// What a bounded window is sent in: pieces of this share of it, which is what the bursts may cost.
+/// Share of a bounded window that is sent as one piece, which is also the share that bursts may
+/// cost.
 const PIECE_SHARE: f64 = 0.01;
 /// ... or as much as the path carries in this time, where that is more: system calls are not free.
 const PIECE_TIME: Duration = Duration::from_micros(50);
-/// Between two looks whether to stop, for who waits for the other end.
+/// Interval of the checks for an interruption while waiting for the other end.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// How much longer than a run its receivers wait for its end.
+/// Time beyond the run's duration for which its receivers wait for its end.
 const LATE_MAX: Duration = Duration::from_secs(8);
 
 /// The connections of a run at this end.
@@ -52,16 +53,16 @@ pub(super) struct RunTransfers {
     pub(super) window: ByteCount,
     /// The window that the other end's receivers offer; zero where it is not bounded.
     pub(super) send_window: ByteCount,
-    /// How long data is sent.
+    /// Duration of sending.
     pub(super) duration: Duration,
 }
 
-/// What happened at this end.
+/// Result of the transfers at this end.
 #[derive(Debug, Default)]
 pub(super) struct TransferResult {
-    /// Of the connections that sent.
+    /// Samples of the connections that sent.
     pub(super) samples: Vec<RunSample>,
-    /// What all receivers had read, several times a second.
+    /// Bytes that all receivers had read, several times a second.
     pub(super) received: Vec<(Duration, ByteCount)>,
 }
 
@@ -91,16 +92,17 @@ pub(super) fn prepare_receiver(socket: &impl std::os::fd::AsFd, window: ByteCoun
     let _ = clamp_window(socket, scaled(window));
 }
 
-/// What a socket's window is bounded to until it is connected: the window scale follows from it. With a
-/// scale of zero the kernel makes whole segments of a window; with one of 1 or more, whole multiples of
-/// two bytes or more, which is closer.
+/// Bound of a socket's window until it is connected, from which the window scale follows. With a
+/// scale of zero the kernel rounds a window to whole segments; with a scale of 1 or more it rounds
+/// to multiples of two bytes or more, which is closer.
 pub(super) fn scaled(window: ByteCount) -> u64 {
     const SCALE_OF_ONE: u64 = 2 * 65_535;
     window.bytes().max(SCALE_OF_ONE)
 }
 
 impl RunTransfers {
-    /// Runs them to their end, or until `is_over` says so. `tick` is told the seconds that have passed.
+    /// Runs the transfers to their end, or until `is_over` returns true. `tick` receives the number
+    /// of seconds that have passed.
     pub(super) fn run(
         self,
         is_over: &(dyn Fn() -> bool + Sync),
@@ -214,7 +216,7 @@ fn write_until(stream: &TcpStream, until: Instant, window: ByteCount, stop: &Ato
     written
 }
 
-/// What is handed to the kernel at once, and how.
+/// Bytes handed to the kernel at once, with the flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct SendPiece {
     bytes: usize,
@@ -222,7 +224,7 @@ struct SendPiece {
 }
 
 impl Default for SendPiece {
-    /// As much as it takes, joined as it likes.
+    /// As much as the kernel takes, joined as it likes.
     fn default() -> Self {
         Self {
             bytes: CHUNK_BYTES,
@@ -232,8 +234,8 @@ impl Default for SendPiece {
 }
 
 impl SendPiece {
-    /// Few segments at once, so that their bursts do not count, and so many pieces that they fill the window:
-    /// of whole segments alone up to one would not fit and stay behind.
+    /// Few segments at once, so that their bursts do not matter, and enough pieces to fill the
+    /// window: with whole segments alone, up to one would not fit.
     fn of(window: ByteCount, info: &TcpInfo) -> Self {
         let segment = info.segment_bytes.max(1) as usize;
         let round_trip = info.rtt_min.max(Duration::from_micros(1));
@@ -315,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bounded_window_goes_out_in_small_pieces_that_fill_it() {
+    fn bounded_window_is_sent_in_small_pieces() {
         let long = path(1_448, Duration::from_millis(20));
         let piece = |window, info: &TcpInfo| SendPiece::of(ByteCount::new(window), info);
         // 23 pieces of 1,391 bytes fill 32,000; 22 full segments would leave 144 over.
@@ -332,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_in_pieces_comes_whole() {
+    fn data_written_in_pieces_arrives_whole() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut receiver, _) = listener.accept().unwrap();

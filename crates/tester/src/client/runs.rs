@@ -1,4 +1,4 @@
-//! The client's part in runs of TCP.
+//! Client's part in TCP runs.
 
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::Ordering;

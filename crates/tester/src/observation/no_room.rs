@@ -1,4 +1,4 @@
-//! What came to the receiving host and found no room in the tester's socket, as it is told.
+//! Report about packets that reached the receiving host and found no room in the tester's socket.
 
 use measure::diagnosis::{CauseParameters, DiagnosisCause, DiagnosisFinding};
 use measure::procedure::{LimitedBy, StreamRecord};
@@ -8,7 +8,8 @@ use vocab::Bitrate;
 use super::is_kept;
 use crate::finished::FinishedTest;
 
-/// What the receiving host had no room for; [`None`] where it took in a stream that was as fast.
+/// Finding that the receiving host had no room for packets; [`None`] where it took in a stream that
+/// was as fast.
 pub(super) fn receiver_limited(
     finished: &FinishedTest,
     direction: TestDirection,
@@ -53,7 +54,7 @@ pub(super) fn receiver_limited(
     })
 }
 
-/// How many packets a host of the tester's had no room for, and which host that was.
+/// Text with the number of packets that one of the tester's hosts had no room for, and the host.
 pub(crate) fn without_room(direction: TestDirection, packets: u64) -> String {
     let host = match direction {
         TestDirection::Up => "the server's host",
@@ -78,7 +79,7 @@ fn grouped(number: u64) -> String {
     out
 }
 
-/// What to say of packets of a stream that a host of the tester's had no room for.
+/// Remark about packets of a stream that one of the tester's hosts had no room for.
 pub(crate) fn found_no_room(
     direction: TestDirection,
     rate: Bitrate,
@@ -98,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_found_no_room_is_remarked_on() {
+    fn packets_without_room_are_remarked_on() {
         let rate = Bitrate::from_bits_per_second(300_000_000);
         assert_eq!(found_no_room(TestDirection::Down, rate, 0), None);
         let said = found_no_room(TestDirection::Down, rate, 1_234).unwrap();

@@ -1,8 +1,9 @@
-//! Streams of UDP packets by iperf3's protocol: one session for each.
+//! UDP streams by iperf3's protocol: one session for each.
 //!
-//! Up, the packets leave here at their times and the server counts those that come. Down, it sends them at
-//! the rate that it is told, and each arrival is noted here with its moment. A server that nothing of this
-//! reaches waits in vain for the first packet; the session is then broken off, which it notices.
+//! Up, the packets leave here at their times and the server counts the arrivals. Down, it sends
+//! them at the requested rate, and each arrival is recorded here with its time. A server that
+//! receives nothing waits in vain for the first packet; the session is then closed, which it
+//! notices.
 
 use std::io::ErrorKind;
 use std::net::UdpSocket;
@@ -23,26 +24,28 @@ use crate::greeting::open_udp;
 use crate::streams::{pace, put};
 use host::tester_sockets::{IncomingDatagrams, SocketDropCounter, TesterClock, is_icmp_error};
 
-/// How long the server's answer to the first packet may take, in round trips of TCP's and at least, and how
-/// often it is waited for: either of the two may be lost.
+/// Time limit for the server's answer to the first packet, in TCP round trips and at least; and the
+/// number of attempts, because either of the two may be lost.
 const HELLO_ROUND_TRIPS: u32 = 4;
 const HELLO_MIN: Duration = Duration::from_millis(500);
 const HELLO_TRIES: u32 = 3;
 /// ... where UDP has come through before: only loss can be in the way.
 const HELLO_TRIES_LATER: u32 = 6;
-/// Behind the last packet of a stream up, until the server is told that it is over: what tells it stands
-/// behind the packets in the path's queue, with room for it. Longer where the queue was filled on purpose.
+/// Time after the last packet of an upload stream until the server is told that it is over: that
+/// message is behind the packets in the path's queue. It is longer where the queue was filled on
+/// purpose.
 const DRAIN: Duration = Duration::from_millis(200);
 const DRAIN_OF_OVERLOAD: Duration = Duration::from_millis(500);
-/// Without an arrival for this long a stream down that was ended is over.
+/// Time without arrivals after which a download stream that was ended is over.
 const QUIET: Duration = Duration::from_millis(150);
 /// ... and after this long whatever comes: the deepest queues hold less, and a server need not stop.
 const LATE_MAX: Duration = Duration::from_secs(3);
-/// How much longer than a stream the server is told that the test lasts: it goes by its own clock.
+/// Time by which the server is told that the test is longer than the stream: it goes by its own
+/// clock.
 const SPARE: Duration = Duration::from_secs(2);
 
 impl OneEndedTest<'_> {
-    /// Has a stream sent, and says what was counted of it; [`None`] where no UDP gets through.
+    /// Sends a stream, and returns its counts; [`None`] where no UDP gets through.
     pub(super) fn stream(
         &mut self,
         direction: TestDirection,
@@ -213,11 +216,11 @@ impl OneEndedTest<'_> {
     }
 }
 
-/// What left here.
+/// Packets that this host sent.
 #[derive(Clone, Copy, Debug, Default)]
 struct SentStream {
     packets: u64,
-    /// From the first to the last.
+    /// Time from the first packet to the last.
     span: Duration,
 }
 
@@ -240,7 +243,7 @@ fn stream_order(test: &OneEndedTest, direction: TestDirection, plan: StreamPlan)
     }
 }
 
-/// What arrived of a stream.
+/// Packets of a stream that arrived.
 #[derive(Debug, Default)]
 struct ArrivedPackets {
     /// All of it.
@@ -249,7 +252,8 @@ struct ArrivedPackets {
     arrivals: Vec<DatagramArrival>,
 }
 
-/// Notes what arrives until the stream is over and nothing comes any more, or [`LATE_MAX`] has passed.
+/// Records arrivals until the stream is over and no more packets arrive, or [`LATE_MAX`] has
+/// passed.
 fn receive(udp: &UdpSocket, clock: TesterClock, is_over: &AtomicBool) -> Result<ArrivedPackets> {
     let mut log = ArrivalLog::new(clock.now());
     let mut incoming = IncomingDatagrams::new();
@@ -286,7 +290,8 @@ fn receive(udp: &UdpSocket, clock: TesterClock, is_over: &AtomicBool) -> Result<
     })
 }
 
-/// Nothing has come yet, or somebody says that nobody listens there: the server's word is waited for.
+/// Tells whether to keep waiting: nothing has arrived yet, or the port is reported closed, in which
+/// case the server's message decides.
 fn is_to_wait_for(error: &std::io::Error) -> bool {
     let is_none = matches!(
         error.kind(),

@@ -1,4 +1,4 @@
-//! What held back the transfers of a capture, for a terminal: the verdict first, then each transfer.
+//! Terminal report on the transfers of a capture: the verdict first, then each transfer.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use super::text::{fold, write_finding};
 
 /// Transfers shown where not all are wanted; those with most payload come first.
 const MOST_SHOWN: usize = 12;
-/// Payload of transfers that are too short to tell anything: sixty packets of Ethernet's size.
+/// Payload below which a transfer is too short for a diagnosis: sixty full-size Ethernet packets.
 const FEW_BYTES: u64 = 60 * 1_448;
 
 /// The report on a capture's transfers: those of a few packets in one line, unless `all` are wanted.
@@ -54,7 +54,7 @@ fn write_transfers(
     }
 }
 
-/// Whether a transfer is of so few packets that there is nothing to say of it.
+/// Tells whether a transfer has too few packets for a diagnosis.
 fn is_short(transfer: &TransferDiagnosis) -> bool {
     let is_unknown = transfer
         .findings

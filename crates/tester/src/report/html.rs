@@ -1,4 +1,4 @@
-//! One HTML file that needs nothing beside it: verdict, figures, plots, and how they were measured.
+//! Self-contained HTML file: verdict, figures, plots, and the method of measurement.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use super::{purpose, text};
 use crate::finished::{FinishedTest, RawRun};
 use host::html::{STYLE, escape};
 
-/// How path MTU, RTT and rate were found between two ends of ours,
+/// Description of how path MTU, RTT and rate were found between two ends of ours.
 const WHOLE: &str = "Path MTU: probes over UDP that may not be cut up, to the byte (RFC 8899). Baseline RTT: the \
     least of a hundred small UDP probes, less the time that the server kept them. Bottleneck: a UDP stream half \
     as fast again as the path, read once two seconds agree to 0.1 %; of IP packets, headers included. ";
@@ -23,7 +23,7 @@ const ONE_ENDED: &str = "One-ended. RTT: the least that TCP saw, with a small wi
 /// ... and where nothing but TCP gets through.
 const TCP_ALONE: &str = "TCP alone. RTT: the least that it saw, with a small window. What it reached with the \
     hosts&rsquo; own windows is the least that the path carries; the bottleneck is not known. ";
-/// How runs were made, and what their figures are.
+/// Description of the runs and their figures.
 const RUNS: &str = "Runs: TCP with the window that the receiver offers bounded; <b>effective</b> is what the \
     sender&rsquo;s kernel saw of it, and <b>ideal</b> follows from that: window × 8 / baseline RTT, and no more \
     than the bottleneck carries of payload (RFC 6349 §3.3.1, §4.1). Throughput is without the run&rsquo;s start; \
@@ -76,7 +76,7 @@ pub(super) fn end(mut page: String) -> String {
     page
 }
 
-/// Where a direction's charts begin.
+/// Heading of a direction's charts.
 pub(super) fn heading(direction: TestDirection) -> String {
     let name = match direction {
         TestDirection::Up => "Up",
@@ -88,7 +88,7 @@ pub(super) fn heading(direction: TestDirection) -> String {
 /// The chart that is left out where there is nothing in it.
 const RETRANSMISSIONS: &str = "Retransmissions";
 
-/// What a chart shows of each second.
+/// Figure of one second that a chart shows.
 type SecondFigure = fn(&measure::run::RunSecond) -> Option<f64>;
 
 fn write_direction(

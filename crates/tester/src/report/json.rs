@@ -1,4 +1,4 @@
-//! Everything that was found, with raw samples. Names end in their unit.
+//! JSON of all results, with raw samples. Names end in their unit.
 
 use measure::procedure::{CountedStream, LimitedBy, MtuOutcome, StreamRecord};
 use measure::run::{IdealPath, PathMaximum, RunFigures, connection_figures};

@@ -1,4 +1,4 @@
-//! What was found, for a terminal, for a browser and for programs.
+//! Reports of results, for a terminal, for a browser and for programs.
 
 mod capture;
 mod html;
@@ -19,7 +19,7 @@ use measure::procedure::MtuOutcome;
 use measure::turn_up::{RunPlan, RunPurpose, TurnUp};
 use measure::wire::TestDirection;
 
-/// Why a run was made, in a few words.
+/// Short description of a run's purpose.
 fn purpose(turn_up: &TurnUp, plan: &RunPlan, direction: TestDirection) -> String {
     match plan.purpose {
         RunPurpose::Walk(percent) if turn_up.bdp(direction).is_none() => {

@@ -1,4 +1,4 @@
-//! Lines over time and over windows, as SVG that takes its colours from the page.
+//! Line charts over time and over windows, as SVG that takes its colours from the page.
 
 use anyhow::Result;
 use plotters::prelude::*;
@@ -7,13 +7,13 @@ use host::drawing::{AMBER, BLUE, CYAN, GREEN, GREY, ROSE, TEXT, svg};
 
 /// A line with its name.
 pub(super) struct PlotSeries {
-    /// For the legend.
+    /// Name for the legend.
     pub(super) name: String,
-    /// From left to right.
+    /// Points from left to right.
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// As many as a standard test has runs each way.
+/// Colours, as many as a standard test has runs in each direction.
 const COLOURS: [RGBColor; 7] = [BLUE, AMBER, GREEN, GREY, ROSE, CYAN, VIOLET];
 const VIOLET: RGBColor = RGBColor(139, 92, 246);
 const SIZE: (u32, u32) = (760, 300);

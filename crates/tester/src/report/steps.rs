@@ -1,4 +1,4 @@
-//! What tests that are made of streams found, for a terminal and for programs.
+//! Reports of stream tests, for a terminal and for programs.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::steps::SteppedTest;
 
 /// The version of these documents; a name that is there keeps its meaning.
 const FORMAT: u32 = 1;
-/// What must be known to read the figures.
+/// Note on how to read the figures.
 const CLOCKS: &str = "Rates count whole Ethernet frames. RTT: the least RTT of small probes and the mean \
                       frame's wait in the one direction that was loaded; FDV: the wait that one frame in a \
                       thousand exceeds. No one-way delay is measured: the two clocks need not agree.";
@@ -100,7 +100,7 @@ fn write_step(out: &mut String, one: &StepResult) -> std::fmt::Result {
     )
 }
 
-/// What arrived of a step: behind a bucket, once it was empty.
+/// Rate of a step that arrived; behind a bucket, once it was empty.
 pub(super) fn received(step: &StepResult) -> Option<Bitrate> {
     match step.part {
         ServicePart::Excess | ServicePart::Policing => step.seen.received_late,
@@ -170,7 +170,7 @@ fn write_throughput(
     fold(out, "", 0, CLOCKS)
 }
 
-/// What each direction carries, over all frame sizes.
+/// Rates that each direction carries, over all frame sizes.
 fn carried(test: &ThroughputProcedure) -> String {
     let of_direction = |direction: &TestDirection| {
         let sizes = || {

@@ -1,5 +1,5 @@
-//! Pages on tests that are made of streams: verdict, plots over the offered load and over frame sizes, and
-//! the terminal's tables.
+//! HTML pages for stream tests: verdict, plots over the offered load and over frame sizes, and the
+//! terminal's tables.
 
 use std::fmt::Write;
 
@@ -16,10 +16,10 @@ use super::steps::{received, service_text, throughput_text};
 use crate::steps::SteppedTest;
 use host::html::escape;
 
-/// The page on a service: what arrived, what was lost and what waited, against what was offered.
+/// The page for a service test: arrivals, losses and delays, over the offered load.
 ///
 /// # Errors
-/// When a plot cannot be drawn.
+/// Fails when a plot cannot be drawn.
 pub fn service_html(stepped: &SteppedTest<ServiceProcedure>) -> Result<String> {
     let service = &stepped.found;
     let text = service_text(stepped);
@@ -110,12 +110,12 @@ fn write_service(
     Ok(())
 }
 
-/// Frame loss; none where nothing was sent.
+/// Frame loss; `None` where nothing was sent.
 fn loss_percent(seen: &StreamResult) -> Option<f64> {
     (seen.sent > 0).then(|| 100.0 * seen.loss_ratio())
 }
 
-/// What a chart shows of a stream.
+/// Figure of one stream that a chart shows.
 type StreamFigure = fn(&StreamResult) -> Option<f64>;
 
 const ROUND_TRIPS: [(&str, StreamFigure); 2] = [

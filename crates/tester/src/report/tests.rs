@@ -1,4 +1,4 @@
-//! Reports of a test that was made up.
+//! Tests of reports, for a made-up test result.
 
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ fn finished_by(turn_up: TurnUp) -> FinishedTest {
     finished_with(turn_up, |record| record)
 }
 
-/// The same, between hosts that make of each stream what `host` has.
+/// A finished test, between hosts that change each stream by `host`.
 fn finished_with(mut turn_up: TurnUp, host: fn(StreamRecord) -> StreamRecord) -> FinishedTest {
     let mut runs = Vec::new();
     loop {
@@ -134,7 +134,7 @@ fn finished_with(mut turn_up: TurnUp, host: fn(StreamRecord) -> StreamRecord) ->
 }
 
 #[test]
-fn the_verdict_comes_first_and_names_what_was_missed() {
+fn verdict_comes_first_and_names_missed_thresholds() {
     let text = text(&finished());
     let first = text.lines().take(2).collect::<Vec<_>>().join(" ");
     assert!(
@@ -159,7 +159,7 @@ fn no_line_is_wider_than_a_terminal() {
 }
 
 #[test]
-fn an_ideal_by_what_the_tester_could_offer_is_said_to_be_none() {
+fn tester_limited_ideal_is_marked() {
     let capped = TestProfile {
         max_rate: Bitrate::from_bits_per_second(5_000_000),
         ..profile()
@@ -174,9 +174,9 @@ fn an_ideal_by_what_the_tester_could_offer_is_said_to_be_none() {
     assert!(text.contains("and TCP more than its ideal here"), "{text}");
 }
 
-/// Against a server that counts: the same figures, and what they are of.
+/// Against a server that counts: the same figures, with a note on what they measure.
 #[test]
-fn a_report_of_one_end_says_what_its_figures_are_of() {
+fn one_ended_report_names_what_it_measured() {
     let finished = finished_by(TurnUp::one_ended(profile(), "one-ended"));
     let text = text(&finished);
     for words in [
@@ -253,7 +253,7 @@ fn the_document_has_the_names_that_were_promised() {
     );
 }
 
-/// What a line of 10 Mbit/s of IP packets, with a queue of no length, makes of a stream.
+/// Simulates a line of 10 Mbit/s of IP packets with a queue of no length that carries a stream.
 fn carried(plan: StreamPlan) -> StreamRecord {
     let gap = |rate: u64| u64::from(plan.ip_bytes) * 8_000_000_000 / rate;
     let sent = plan.duration.as_nanos() as u64 / gap(plan.rate.bits_per_second());
@@ -297,7 +297,7 @@ fn stepped_by<T: StreamTest>(
 const BASELINE: Option<Duration> = Some(Duration::from_millis(40));
 
 #[test]
-fn the_page_on_a_service_shows_what_arrived_beside_what_was_bought() {
+fn service_page_shows_received_beside_purchased_rates() {
     let page = service_html(&stepped(ServiceProcedure::new(
         ServicePlan {
             directions: vec![TestDirection::Up],
@@ -365,7 +365,7 @@ fn service_plan() -> ServicePlan {
 }
 
 #[test]
-fn what_the_sender_did_not_keep_is_no_loss_in_a_chart() {
+fn sender_shortfall_is_no_loss_in_a_chart() {
     let test = ServiceProcedure::new(service_plan(), BASELINE);
     let page = service_html(&stepped_by(test, held_back)).unwrap();
     assert!(page.contains("Information rate, up"));
@@ -375,7 +375,7 @@ fn what_the_sender_did_not_keep_is_no_loss_in_a_chart() {
 }
 
 #[test]
-fn the_page_on_throughput_has_a_chart_for_each_thing_over_the_frame_size() {
+fn throughput_page_has_one_chart_per_figure() {
     let page = throughput_html(&stepped(ThroughputProcedure::new(
         throughput_plan(true),
         BASELINE,
@@ -420,7 +420,7 @@ fn held_back_lossless(plan: StreamPlan) -> StreamRecord {
 }
 
 #[test]
-fn the_verdict_on_throughput_has_figures_and_what_was_not_offered_is_no_bound() {
+fn unoffered_load_is_no_throughput_bound() {
     let whole = throughput_text(&stepped(ThroughputProcedure::new(
         throughput_plan(true),
         BASELINE,
@@ -455,7 +455,7 @@ fn the_verdict_on_throughput_has_figures_and_what_was_not_offered_is_no_bound() 
 }
 
 #[test]
-fn a_step_of_a_service_shows_what_was_asked_and_what_was_sent() {
+fn service_step_shows_requested_and_sent_rates() {
     let text = service_text(&stepped_by(
         ServiceProcedure::new(service_plan(), BASELINE),
         held_back,
@@ -490,7 +490,7 @@ fn without_room(mut record: StreamRecord) -> StreamRecord {
 }
 
 #[test]
-fn a_rate_that_the_receiving_host_set_fails_nothing_and_is_told_as_such() {
+fn receiver_limited_rate_fails_no_threshold() {
     let finished = finished_with(TurnUp::new(profile()), without_room);
     let value = json(&finished);
     assert_eq!(value["verdict"], "not-measured");
@@ -514,7 +514,7 @@ fn a_rate_that_the_receiving_host_set_fails_nothing_and_is_told_as_such() {
 }
 
 #[test]
-fn steps_that_the_receiving_host_had_no_room_for_are_told_as_such() {
+fn steps_beyond_the_receiving_host_are_marked() {
     let carry = |plan| without_room(carried(plan));
     let service = stepped_by(ServiceProcedure::new(service_plan(), BASELINE), carry);
     let text = service_text(&service);

@@ -1,4 +1,5 @@
-//! The report for a terminal of [`COLUMNS`] columns: the verdict first, then the figures, then why.
+//! Report for a terminal of [`COLUMNS`] columns: the verdict first, then the figures, then the
+//! reasons.
 
 use std::fmt::Write;
 
@@ -16,7 +17,7 @@ use crate::observation::findings;
 /// Columns of the terminals that it is made for.
 const COLUMNS: usize = 80;
 
-/// What to do where no stream was seen packet by packet at both ends.
+/// Advice where no stream was seen packet by packet at both ends.
 const UNTOLD: &str = "Policer, shaper, queue and loss are not told by this test: that takes streams whose packets \
     both ends see (`trunkline measure server` at the far end). Or capture a run (tcpdump -s 96 -w FILE) and \
     have `trunkline measure diagnose FILE` look at it.";
@@ -76,7 +77,7 @@ fn rates(finished: &FinishedTest) -> String {
     format!("{}{rtt}", rates.join(", "))
 }
 
-/// What TCP alone came to.
+/// Throughput that TCP alone reached.
 fn reached(finished: &FinishedTest) -> String {
     let turn_up = &finished.turn_up;
     let rates: Vec<String> = turn_up
@@ -162,7 +163,7 @@ fn write_all(out: &mut String, finished: &FinishedTest) -> std::fmt::Result {
     Ok(())
 }
 
-/// A cause behind `head`, with its numbers; why and what to do next in lines that are indented.
+/// Writes a cause after `head`, with its numbers; evidence and advice follow in indented lines.
 pub(super) fn write_finding(
     out: &mut String,
     head: &str,
@@ -407,7 +408,8 @@ fn quantity(name: &str, value: f64) -> String {
     format!("{name} {value:.3}")
 }
 
-/// Writes words in lines of at most [`COLUMNS`], the first behind `head`, the others `indent` in.
+/// Writes words in lines of at most [`COLUMNS`], the first after `head`, the others with this
+/// indent.
 pub(super) fn fold(out: &mut String, head: &str, indent: usize, text: &str) -> std::fmt::Result {
     let mut column = head.chars().count();
     out.push_str(head);

@@ -1,4 +1,4 @@
-//! One client's test, as the server's threads share it.
+//! One client's test, shared by the server's threads.
 
 use std::collections::HashSet;
 use std::net::{TcpStream, UdpSocket};
@@ -21,7 +21,7 @@ impl ServerSession {
         self.is_over.load(Ordering::Relaxed) || *lock(&self.given_up) == Some(order)
     }
 
-    /// Whether an order may be carried out: one at a time.
+    /// Claims the session for an order; `false` if another order is in progress.
     pub(super) fn claim(&self, order: u32) -> bool {
         let is_free = !self.is_busy.swap(true, Ordering::AcqRel);
         if !is_free {
@@ -30,7 +30,7 @@ impl ServerSession {
         is_free
     }
 
-    /// Carries out what was claimed, and says why if it fails.
+    /// Carries out the claimed order, and reports an error.
     pub(super) fn carry_out(&self, order: u32, what: impl FnOnce() -> Result<()>) {
         let result = what();
         self.is_busy.store(false, Ordering::Release);
@@ -47,7 +47,7 @@ impl ServerSession {
         let _ = self.writer.send(&ControlMessage::Failed { order, text });
     }
 
-    /// Whether a stream is on its way, either way: nothing is said over TCP then.
+    /// Tells whether a stream is on its way in either direction; nothing is sent over TCP then.
     pub(super) fn is_measuring(&self) -> bool {
         let is_arriving = |listening: &StreamListener| listening.last.elapsed() < ALIVE_EVERY;
         self.is_streaming.load(Ordering::Relaxed)
@@ -66,8 +66,8 @@ impl ServerSession {
         }
     }
 
-    /// Tells what arrived of a stream of so many datagrams, once the rest of it is there, and what found no room in
-    /// the socket.
+    /// Reports the arrivals of a stream of so many datagrams, once its rest has arrived, and the
+    /// number without room in the socket.
     pub(super) fn report_arrivals(&self, order: u32, datagrams: u64, udp: &UdpSocket) {
         let listened = self.wait_for_rest(order);
         let no_room = listened.as_ref().map(|one| one.no_room.until_now(udp));
@@ -94,7 +94,7 @@ impl ServerSession {
         }
     }
 
-    /// What was listened for of a stream, once nothing comes any more.
+    /// Listener of a stream, once no more packets arrive.
     fn wait_for_rest(&self, order: u32) -> Option<StreamListener> {
         let began = Instant::now();
         loop {

@@ -1,4 +1,5 @@
-//! What a session's socket has no room for, with a server whose threads run when the test lets them.
+//! Tests of packets that a session's socket has no room for, with a server whose threads run only
+//! when the test lets them.
 
 use std::io::Read;
 
@@ -67,7 +68,8 @@ fn datagram(
     bytes
 }
 
-/// What the server says of a stream up: all arrivals, what it had no room for, and whether that came before the end.
+/// Report of the server on an upload stream: all arrivals, the number of packets without room, and
+/// whether that number came before the end.
 fn told(far: &mut TcpStream) -> (Vec<DatagramArrival>, Option<u64>) {
     let (mut heard, mut bytes) = (Vec::new(), [0; 4_096]);
     let (mut all, mut no_room) = (Vec::new(), None);
@@ -92,7 +94,7 @@ fn told(far: &mut TcpStream) -> (Vec<DatagramArrival>, Option<u64>) {
 }
 
 #[test]
-fn what_the_servers_socket_had_no_room_for_is_told_before_the_end() {
+fn packets_without_room_are_reported_before_the_end() {
     const SENT: u64 = 50;
     let server = TestServer::bind(&ServerOptions {
         bind: Some(Ipv4Addr::LOCALHOST.into()),
