@@ -7,8 +7,9 @@
 //! runs Trunkline in it, [`browser`] drives a real browser, [`recording`] records and reads out what happened, [`campaign`] says in
 //! which order, and [`report`] writes it down.
 //!
-//! It measures programs from outside: nodes, emulator, servers and clients are processes of their
-//! own, and nothing here knows how a node works.
+//! [`topology`] makes the network, [`servers`] and [`workload`] fill it with traffic, [`nodes`]
+//! runs Trunkline in it, [`recording`] captures and evaluates the traffic, [`campaign`] defines the
+//! order, and [`report`] writes the results.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -1,8 +1,8 @@
-//! Both nodes as the processes an operator would run, paired over the emulated WAN.
+//! Both nodes as processes, as an operator would run them, paired over the emulated WAN.
 //!
 //! The lab writes each node's configuration, pairs the two with `trunkline peer invite` and
-//! `trunkline peer join`, and starts them with `trunkline node run`, each in its own namespace.
-//! They know neither the file set's seed nor the server's directory.
+//! `trunkline peer join`, and starts them with `trunkline node run`, each in its own namespace. The
+//! nodes know neither the file set's seed nor the server's directory.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -20,26 +20,26 @@ use host::{command, wait};
 /// The port on which nodes wait for each other.
 pub const WAN_PORT: u16 = 4433;
 
-/// How long a node may take until it answers its administration socket.
+/// Time limit for a node to answer on its administration socket.
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// How long a session may take to come up: the longest back-off between two attempts and a TLS
+/// Time limit for a session to come up: the longest back-off between two attempts and a TLS
 /// handshake over the slowest published link.
 const SESSION_LIMIT: Duration = Duration::from_secs(60);
-/// A dictionary that is not empty so long after it was purged is purged again.
+/// Time after which a dictionary that is not empty is purged again.
 const PURGE_AGAIN: Duration = Duration::from_secs(2);
-/// How long a node's watchdog may take to notice that its node has ended.
+/// Time limit for a node's watchdog to notice that its node has ended.
 const WATCHDOG_LIMIT: Duration = Duration::from_secs(10);
 
 /// Lines of a node's configuration beside those that each node of the lab needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExtraConfiguration {
-    /// Under `[node]`.
+    /// Lines under `[node]`.
     pub node: Vec<String>,
-    /// Under `[wan]`.
+    /// Lines under `[wan]`.
     pub wan: Vec<String>,
-    /// Under `[policy]`.
+    /// Lines under `[policy]`.
     pub policy: Vec<String>,
-    /// Under `[credentials]`.
+    /// Lines under `[credentials]`.
     pub credentials: Vec<String>,
     /// Whole tables of accelerators, with their heads.
     pub accelerators: Vec<String>,
@@ -147,7 +147,7 @@ impl LabNodes {
         Ok(())
     }
 
-    /// Lets each node that dials join each node that waits, with a token made for it.
+    /// Pairs each node that dials with each node that waits, with a token made for it.
     fn pair(&self) -> Result<()> {
         for joiner in &self.nodes {
             for inviter in &self.nodes {
@@ -190,7 +190,7 @@ impl LabNodes {
     /// read its dictionary.
     ///
     /// # Errors
-    /// When that does not come about; the message holds what the nodes say.
+    /// Fails when that takes too long; the message has the nodes' statuses.
     pub fn wait_sessions(&mut self) -> Result<()> {
         let program = self.program.clone();
         for node in &mut self.nodes {
@@ -215,10 +215,10 @@ impl LabNodes {
         Ok(())
     }
 
-    /// Stops all nodes, and what their watchdogs may have started in their place.
+    /// Stops all nodes, and those that their watchdogs may have started in their place.
     ///
     /// # Errors
-    /// When one cannot be stopped.
+    /// Fails when one cannot be stopped.
     pub fn stop(&mut self) -> Result<()> {
         self.nodes.iter_mut().try_for_each(LabNode::stop)
     }
@@ -231,8 +231,8 @@ impl LabNodes {
         self.node_mut(site)?.stop()
     }
 
-    /// Lets go of a node's process if it has ended, because its watchdog has started another; that
-    /// one is known by its administration socket alone, and still stopped with the others.
+    /// Forgets a node's process if it has ended, because its watchdog has started another; that one
+    /// is known only by its administration socket, and is still stopped with the others.
     pub fn forget_if_ended(&mut self, site: LabSite) {
         if let Ok(node) = self.node_mut(site)
             && node
@@ -244,10 +244,10 @@ impl LabNodes {
         }
     }
 
-    /// Goes on if all nodes still run.
+    /// Checks that all nodes still run.
     ///
     /// # Errors
-    /// When one has ended by itself.
+    /// Fails when one has ended by itself.
     pub fn check(&mut self) -> Result<()> {
         self.nodes
             .iter_mut()
@@ -305,7 +305,7 @@ impl LabNodes {
         command::finish("trunkline node purge", &mut purge, None).map(drop)
     }
 
-    /// What a node says of itself.
+    /// Status of a site's node.
     ///
     /// # Errors
     /// When it does not answer.
@@ -322,7 +322,7 @@ impl LabNodes {
         Ok(answer["flows"].as_array().cloned().unwrap_or_default())
     }
 
-    /// What each stage of a site's node did with a flow.
+    /// Reasons of each stage of a site's node for its treatment of a flow.
     ///
     /// # Errors
     /// When it does not answer or knows no such flow (any more).
@@ -340,7 +340,7 @@ impl LabNodes {
         Ok(&self.node(site)?.state)
     }
 
-    /// Whether any of them runs.
+    /// Tells whether any node runs.
     #[must_use]
     pub fn are_running(&self) -> bool {
         self.nodes.iter().any(|node| node.process.is_some())
@@ -416,14 +416,14 @@ impl Drop for LabNodes {
     }
 }
 
-/// Whether `from` opens the connection to `to`: the near node dials, as a branch behind a NAT
+/// Tells whether `from` opens the connection to `to`: the near node dials, as a branch behind a NAT
 /// does, and the others wait, as hubs do.
 fn dials(from: LabSite, to: LabSite) -> bool {
     from == LabSite::Near && to != LabSite::Near
 }
 
-/// Whether all sessions are up and the kernel's rules, not only the node's wish for them, cover
-/// every prefix behind them: until then a connection would pass by.
+/// Tells whether all sessions are up and the kernel's rules, not only the node's intended ones,
+/// cover every prefix behind them. Until then a connection would be bypassed.
 fn is_serving(status: &Value) -> bool {
     let rules = &status["interception"];
     let taken = rules["destinations"].as_array();
@@ -445,7 +445,7 @@ fn status(program: &Path, configuration: &Path) -> Result<Value> {
     ask(program, configuration, &["status"])
 }
 
-/// What `trunkline node QUESTION --json` answers.
+/// Answer of `trunkline node QUESTION --json`.
 fn ask(program: &Path, configuration: &Path, question: &[&str]) -> Result<Value> {
     let mut ask = command::new(program);
     ask.arg("node")

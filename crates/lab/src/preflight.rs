@@ -1,4 +1,4 @@
-//! Everything that is missing, said at once and before anything is made.
+//! Check of all requirements at once, before anything is made.
 
 use std::collections::BTreeSet;
 
@@ -8,34 +8,34 @@ use crate::servers::ServerKind;
 use host::rootless::{self, PrivilegeSource};
 use host::{command, kernel};
 
-/// What the lab is going to do.
+/// Requirements of a lab.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabRequirements {
-    /// Which servers will run.
+    /// Servers that will run.
     pub servers: Vec<ServerKind>,
-    /// Which client programs will run.
+    /// Client programs that will run.
     pub clients: Vec<&'static str>,
-    /// Whether nodes will intercept.
+    /// Interception that the nodes need.
     pub interception: InterceptionMode,
-    /// Whether packets will be captured.
+    /// Packet capture that the lab needs.
     pub captures: CaptureMode,
 }
 
-/// Whether nodes will intercept traffic.
+/// Interception of traffic by nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InterceptionMode {
-    /// By nftables TPROXY.
+    /// Transparent interception by nftables TPROXY.
     Transparent,
     /// No node will run.
     None,
 }
 
-/// Whether packets will be captured.
+/// Capture of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CaptureMode {
     /// On the client's and the WAN's interface.
     Taken,
-    /// Not at all.
+    /// No packets are captured.
     None,
 }
 
@@ -171,7 +171,7 @@ pub fn programs_of(needs: &LabRequirements) -> Vec<&'static str> {
     list
 }
 
-/// Whether this process can do what root can, in its own user namespace.
+/// Tells whether this process has root's capabilities, in its own user namespace.
 #[must_use]
 pub fn is_root() -> bool {
     kernel::effective_user() == 0

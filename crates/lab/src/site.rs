@@ -1,4 +1,4 @@
-//! The lab as a place to be in: both sites, servers, link and nodes, until somebody ends it.
+//! A standing lab: both sites, servers, link and nodes, until somebody ends it.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -17,23 +17,23 @@ use host::rootless::UserNamespaceMembership;
 use host::run::LabRun;
 use host::{ProgramEnvironment, kernel, rootless};
 
-/// How often the standing lab looks whether it should end or something in it has.
+/// Interval at which the standing lab checks whether it should end or a program in it has.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// The seed of the standing lab's link; losses repeat from one day to the next.
 const LINK_SEED: u64 = 1;
 
-/// Whether the nodes run.
+/// Use of nodes in the lab.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WithNodes {
-    /// They do.
+    /// The nodes run.
     Yes,
     /// The two sites are joined by the link alone.
     No,
 }
 
-/// A standing lab; dropping it removes it. Fields are dropped in this order: what runs goes
-/// before what it runs in.
+/// A standing lab; dropping it removes it. Fields are dropped in this order: processes before the
+/// places that they run in.
 #[derive(Debug)]
 pub struct Lab {
     nodes: Option<LabNodes>,
@@ -156,13 +156,13 @@ impl Lab {
         &mut self.emulator
     }
 
-    /// Where all processes log to.
+    /// Directory of all logs.
     #[must_use]
     pub fn logs(&self) -> &std::path::Path {
         &self.logs
     }
 
-    /// How to use the lab, as text.
+    /// Instructions for using the lab, as text.
     #[must_use]
     pub fn directions(&self) -> String {
         let mut text = String::new();

@@ -34,22 +34,22 @@ use host::progress::ProgressReporter;
 use host::run::LabRun;
 use host::{ProgramEnvironment, rootless, wait};
 
-/// What a plan does not say.
+/// Options of a campaign that its plan does not contain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CampaignOptions {
-    /// Every source of chance.
+    /// Seeds of all random numbers.
     pub seeds: CampaignSeeds,
-    /// Where captures, logs and results are left.
+    /// Directory for captures, logs and results.
     pub keep: Option<PathBuf>,
-    /// What certifies the emulator on this machine, in one sentence.
+    /// Sentence that names the certificate of the emulator on this machine.
     pub certificate: Option<String>,
 }
 
-/// Runs `plan` and returns what was measured.
+/// Runs `plan` and returns the results.
 ///
 /// # Errors
-/// When something is missing, does not start, or the lab is interrupted. A file that arrives
-/// damaged is no error here: [`CampaignResults::faults`] names it.
+/// Fails when a requirement is missing, a program does not start, or the lab is interrupted. A file
+/// that arrives damaged is no error here: [`CampaignResults::faults`] names it.
 pub fn execute(
     environment: &ProgramEnvironment,
     plan: &CampaignPlan,
@@ -112,7 +112,7 @@ struct RunningCampaign<'a> {
     all: f64,
 }
 
-/// What is transferred in one test: originals and edited ones, for either way.
+/// Contents transferred in one test: originals and edited ones, for each direction.
 struct TestContents {
     download: FileSet,
     download_edited: FileSet,

@@ -1,4 +1,4 @@
-//! What a campaign says of its link, and how the emulator is told.
+//! Settings of a campaign's link, and the emulator's arguments for them.
 //!
 //! A link is written in one line, `rate=10Mbit,delay=15ms,queue=125kB,loss=0%`: settings of the
 //! emulator by their names, each also with `_back` for the way from server to client, and perhaps
@@ -18,16 +18,16 @@ use vocab::{Bitrate, ByteCount};
 use crate::topology::LinkArguments;
 use emulator::link::settings::{LinkSettings, SettingDirection, SettingKey, SettingName};
 
-/// What a report says of one direction, in numbers.
+/// Settings of one direction for a report, in numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DirectionSummary {
-    /// The rate at which IP packets leave; `None` without a limit.
+    /// Rate at which IP packets leave; `None` without a limit.
     pub rate: Option<Bitrate>,
     /// The one-way delay behind the queue.
     pub delay: Duration,
     /// The queue's limit in bytes, if it has one.
     pub queue: Option<ByteCount>,
-    /// The share of packets that is lost behind the queue; `None` where they are listed.
+    /// Share of packets lost behind the queue; `None` where they are listed.
     pub loss: Option<f64>,
 }
 
@@ -96,7 +96,7 @@ fn in_numbers(config: &DirectionConfig) -> DirectionSummary {
     }
 }
 
-/// What stands before the name of a preset.
+/// Prefix of the name of a preset.
 const PRESET: &str = "preset";
 
 impl FromStr for LabLink {
@@ -146,7 +146,7 @@ fn is_name(text: &str) -> bool {
 }
 
 impl fmt::Display for LabLink {
-    /// In a fixed order, the way back behind the way forward.
+    /// Writes the settings in a fixed order, the back direction after the forward one.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
         if let Some(preset) = self.0.preset() {

@@ -1,4 +1,5 @@
-//! Campaigns: a plan says what to measure, [`execute`] does it, [`CampaignResults`] hold what came out.
+//! Campaigns: a plan defines the measurements, [`execute`] makes them, and [`CampaignResults`] hold
+//! the results.
 
 mod execute;
 mod link;

@@ -1,4 +1,4 @@
-//! What is to be measured: links, workloads, files, passes, repeats. Read from TOML.
+//! Plan of a campaign: links, workloads, files, passes, repeats. Read from TOML.
 
 use std::path::Path;
 
@@ -51,30 +51,30 @@ impl PassKind {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CampaignPlan {
-    /// What the report is headed with.
+    /// Title of the report.
     pub title: String,
-    /// How often everything is measured; tables show the median.
+    /// Number of times that everything is measured; tables show the median.
     #[serde(default = "one")]
     pub repeats: u32,
-    /// Which passes are run; all by default.
+    /// Passes to run; all by default.
     #[serde(default = "all_passes")]
     pub passes: Vec<PassKind>,
-    /// What is measured.
+    /// Tests to run.
     #[serde(rename = "test")]
     pub tests: Vec<PlanTest>,
 }
 
-/// Some workloads over one link.
+/// Workloads over one link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanTest {
     /// The link, as `--link` takes it.
     #[serde(default)]
     pub link: LabLink,
-    /// Which workloads; all by default.
+    /// Workloads to run; all by default.
     #[serde(default = "all_workloads")]
     pub workloads: Vec<WorkloadName>,
-    /// Which files of the set; all when empty.
+    /// Files of the set to use; all when empty.
     #[serde(default)]
     pub files: Vec<String>,
 }
@@ -123,10 +123,10 @@ impl CampaignPlan {
         Ok(plan)
     }
 
-    /// Checks what the types do not say.
+    /// Checks rules that the types do not express.
     ///
     /// # Errors
-    /// When there is nothing to measure, too much, or an unknown file.
+    /// Fails when there is nothing to measure, too much, or an unknown file.
     pub fn check(&self) -> Result<()> {
         ensure!(!self.tests.is_empty(), "there is no [[test]]");
         ensure!(!self.passes.is_empty(), "`passes` is empty");
@@ -156,7 +156,7 @@ impl CampaignPlan {
         workloads
     }
 
-    /// Whether any pass needs nodes.
+    /// Tells whether any pass needs nodes.
     #[must_use]
     pub fn needs_nodes(&self) -> bool {
         self.passes.iter().any(|pass| *pass != PassKind::Baseline)

@@ -1,4 +1,4 @@
-//! What was measured: the raw result file that every figure of a report traces to.
+//! Results of a campaign: the raw result file that every figure of a report traces to.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -23,30 +23,31 @@ pub struct CampaignResults {
     pub format_version: u32,
     /// The plan's title.
     pub title: String,
-    /// When it began, RFC 3339.
+    /// Start time, RFC 3339.
     pub started: String,
-    /// How long it took, seconds.
+    /// Duration in seconds.
     pub took_s: f64,
     /// The machine and the programs.
     pub machine: MachineInfo,
-    /// What the contents were generated from.
+    /// Seeds of the contents.
     pub seeds: CampaignSeeds,
-    /// How often everything was measured.
+    /// Number of times that everything was measured.
     pub repeats: u32,
-    /// Which passes were run.
+    /// Passes that were run.
     pub passes: Vec<PassKind>,
     /// The plan's tests, in order.
     pub tests: Vec<TestResults>,
-    /// What a reader must know: the host was the limit, something was not available.
+    /// Notes for the reader, for example that the host was the limit or that something was not
+    /// available.
     pub notes: Vec<String>,
 }
 
-/// Every source of chance.
+/// Seeds of all random numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CampaignSeeds {
-    /// The contents of what is downloaded; the uploads' is this plus one.
+    /// Seed of the downloads' contents; the uploads' seed is this plus one.
     pub files: u64,
-    /// Where the edited pass changes them, drawn from the clock.
+    /// Seed of the edits in the edited pass, drawn from the clock.
     pub edits: u64,
     /// The emulator's.
     pub link: u64,
@@ -57,7 +58,7 @@ pub struct CampaignSeeds {
 pub struct TestResults {
     /// Its link.
     pub link: LabLink,
-    /// What the emulator counted, as it printed it.
+    /// Counters of the emulator, as it printed them.
     pub emulator: serde_json::Value,
     /// A line for each run of a workload.
     pub runs: Vec<WorkloadRun>,
@@ -68,44 +69,44 @@ pub struct TestResults {
 /// One run of one workload.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkloadRun {
-    /// Which pass.
+    /// The pass.
     pub pass: PassKind,
-    /// Which workload.
+    /// The workload.
     pub workload: String,
-    /// Which repeat, from 1.
+    /// The repeat, from 1.
     pub repeat: u32,
     /// The markers' label in the captures.
     pub label: String,
     /// The share of all processors' time that was not idle meanwhile, on the whole machine.
     pub cpu_busy: f64,
-    /// What went wrong, if something did.
+    /// Text of the failure, if there was one.
     pub failure: Option<String>,
 }
 
 /// One file of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FileSample {
-    /// Which pass.
+    /// The pass.
     pub pass: PassKind,
-    /// Which workload.
+    /// The workload.
     pub workload: String,
-    /// Which repeat, from 1.
+    /// The repeat, from 1.
     pub repeat: u32,
     /// The file.
     pub file: String,
     /// Its size.
     pub bytes: u64,
-    /// When its data was first asked for, seconds since the Unix epoch.
+    /// Time of the first request for its data, seconds since the Unix epoch.
     pub requested_unix_s: f64,
-    /// From that to the last acknowledgement of the data, seconds.
+    /// Time from that to the last acknowledgement of the data, in seconds.
     pub elapsed_s: f64,
-    /// From the first to the last packet of the file's window, seconds.
+    /// Time from the first to the last packet of the file's window, in seconds.
     pub window_s: f64,
     /// Bytes over the WAN in that window, both directions, IP headers included.
     pub wan_bytes: u64,
     /// The BLAKE3 hash it should have.
     pub expected_hash: String,
-    /// The hash of what arrived; none when nothing did.
+    /// Hash of the received file; `None` when nothing arrived.
     pub found_hash: Option<String>,
 }
 
@@ -137,7 +138,8 @@ impl CampaignResults {
             .with_context(|| format!("writing {}", path.display()))
     }
 
-    /// What was not transferred whole, a line each; empty when all files are identical.
+    /// Text for each transfer that was not whole, one line each; empty when all files are
+    /// identical.
     #[must_use]
     pub fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
@@ -163,7 +165,7 @@ impl CampaignResults {
 }
 
 impl TestResults {
-    /// Where and why the host rather than the link set the pace, a sentence each.
+    /// Sentence for each case in which the host, and not the link, was the limit.
     #[must_use]
     pub fn host_limits(&self) -> Vec<String> {
         let mut limits = Vec::new();

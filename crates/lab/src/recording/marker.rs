@@ -1,12 +1,12 @@
-//! The packet that says in a capture what begins or ends there.
+//! Packet that marks a begin or an end in a capture.
 
 /// The discard port (RFC 863), where the server's end of a marker is.
 pub(super) const PORT: u16 = 9;
 
-/// What all markers start with.
+/// Prefix of all markers.
 const PREFIX: &str = "trunkline-lab";
 
-/// Which end of a workload a marker stands at.
+/// End of a workload at which a marker stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MarkerEdge {
     /// Before its first packet.
@@ -18,7 +18,7 @@ pub enum MarkerEdge {
 /// A marker's meaning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkloadMarker {
-    /// Which end of the workload.
+    /// End of the workload.
     pub edge: MarkerEdge,
     /// The workload's label: pass, workload and repeat, without spaces.
     pub label: String,
@@ -36,7 +36,7 @@ impl WorkloadMarker {
         format!("{PREFIX} {edge} {}.", self.label)
     }
 
-    /// Reads a payload back; `None` when it is no marker.
+    /// Parses a payload; `None` when it is no marker.
     #[must_use]
     pub fn parse(payload: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(payload).ok()?;

@@ -1,10 +1,10 @@
-//! Captures on the client's and the WAN's interface, and what is read out of them.
+//! Captures on the client's and the WAN's interface, and their evaluation.
 //!
-//! A [`PacketRecorder`] runs two tcpdumps for a pass. Before and after each workload the client sends a
-//! *marker*: a UDP packet to the server's discard port whose payload says what begins or ends. It
-//! crosses both interfaces, so when a capture file holds the end marker it holds everything that
-//! came before it, and nothing has to be waited for; and the files explain themselves to whoever
-//! opens them later. Markers pass by the nodes (UDP is not intercepted) and are not counted.
+//! A [`PacketRecorder`] runs two tcpdumps for a pass. Before and after each workload the client
+//! sends a *marker*: a UDP packet to the server's discard port whose payload names what begins or
+//! ends. It crosses both interfaces, so a capture file that holds the end marker holds everything
+//! before it, and no waiting is needed; the markers also explain the files to a later reader. Nodes
+//! bypass markers (UDP is not intercepted), and markers are not counted.
 //!
 //! [`transfers`] turns the packets between two markers into one [`FileTransfer`] per file, and [`crossings`] says what
 //! crossed the WAN between them and in how many round trips.
@@ -33,14 +33,14 @@ pub use transfers::{FileTransfer, transfers};
 const SNAPSHOT_BYTES: u32 = 256;
 /// The kernel's buffer for one capture, KiB; at snapshot length it holds some 60,000 packets.
 const BUFFER_KIBIBYTES: u32 = 16_384;
-/// How long a marker may take: the longest emulated delay and a full queue, with room.
+/// Time limit for a marker: the longest emulated delay and a full queue, with room.
 const MARKER_LIMIT: Duration = Duration::from_secs(60);
 /// A marker may be lost on a lossy link; it is sent again this often.
 const MARKER_INTERVAL: Duration = Duration::from_millis(500);
-/// How long tcpdump may take to open its interface.
+/// Time limit for tcpdump to open its interface.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
-/// Where the two captures of a pass stand.
+/// Paths of the two captures of a pass.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaptureFiles {
     /// The client's interface.
@@ -49,12 +49,12 @@ pub struct CaptureFiles {
     pub wan: PathBuf,
 }
 
-/// The way that markers take; one for a whole run, so that a late marker still finds somebody at
-/// its end: nobody there would send an ICMP answer over the measured link.
+/// Sockets for markers, the same for a whole run, so that a late marker still finds an open port: a
+/// closed one would send an ICMP answer over the measured link.
 #[derive(Debug)]
 pub struct MarkerPath {
     sender: UdpSocket,
-    /// Never read; what does not fit its buffer is dropped without a word.
+    /// Socket that is never read; markers that do not fit into its buffer are dropped.
     _sink: UdpSocket,
 }
 
@@ -141,7 +141,7 @@ impl PacketRecorder {
     /// Ends the captures.
     ///
     /// # Errors
-    /// When tcpdump cannot be stopped, or says that packets were lost.
+    /// Fails when tcpdump cannot be stopped, or reports lost packets.
     pub fn finish(mut self) -> Result<CaptureFiles> {
         for process in [&mut self.client, &mut self.wan] {
             process.stop(ProcessSignal::Interrupt)?;
@@ -206,7 +206,7 @@ fn start_tcpdump(
     Ok(process)
 }
 
-/// Looks for a text in what is appended to a file.
+/// Search for a text in data that is appended to a file.
 struct TextWatch<'a> {
     path: &'a Path,
     text: &'a [u8],

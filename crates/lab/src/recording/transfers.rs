@@ -1,5 +1,5 @@
-//! From packets to figures: when each file's data was asked for and last acknowledged, and what
-//! crossed the WAN meanwhile.
+//! Computation of figures from packets: when each file's data was requested and last acknowledged,
+//! and the bytes that crossed the WAN meanwhile.
 //!
 //! As the 2006 WX lab report times a transfer: **from the first request for the data to the last
 //! acknowledgement of it**, both seen at the client's interface.
@@ -30,24 +30,24 @@ use crate::servers::{FTP_PORT, HTTP_PORT, SMB_PORT};
 use crate::workload::{TransferDirection, WorkloadKind};
 use capture::{ACK, CapturedPacket, TransportHeader};
 
-/// What the captures say of one file.
+/// Figures of one file's transfer, from the captures.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FileTransfer {
     /// The file's name.
     pub file: String,
-    /// When the data was first asked for, since the Unix epoch.
+    /// Time of the first request for the data, since the Unix epoch.
     pub requested: Duration,
-    /// When the last of the data was acknowledged.
+    /// Time at which the last of the data was acknowledged.
     pub acknowledged: Duration,
-    /// From the first to the last packet of the file's window: with FTP and SMB its part of the
-    /// session's wall time.
+    /// Time from the first to the last packet of the file's window: with FTP and SMB its part of
+    /// the session's wall time.
     pub window: Duration,
     /// Bytes that crossed the WAN in the file's window, both directions, IP headers included.
     pub wan_bytes: u64,
 }
 
 impl FileTransfer {
-    /// From the first request for the data to the last acknowledgement of it.
+    /// Time from the first request for the data to its last acknowledgement.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
         self.acknowledged.saturating_sub(self.requested)
@@ -78,7 +78,7 @@ impl ClientConnection {
     }
 }
 
-/// What was found of one file before the WAN's bytes are shared out.
+/// Times of one file's transfer, found before the WAN's bytes are divided among files.
 struct FoundTransfer {
     start: Duration,
     requested: Duration,
@@ -283,7 +283,7 @@ mod smb2 {
     pub(super) const READ: u16 = 8;
     pub(super) const WRITE: u16 = 9;
 
-    /// Where the header starts: behind the four bytes of direct TCP transport ([MS-SMB2] §2.1).
+    /// Offset of the header: after the four bytes of direct TCP transport ([MS-SMB2] §2.1).
     const HEADER: usize = 4;
 
     /// The command, if the segment starts with an SMB2 message.
@@ -292,7 +292,7 @@ mod smb2 {
         (header.starts_with(b"\xfeSMB")).then(|| u16::from_le_bytes([header[12], header[13]]))
     }
 
-    /// Whether the segment is a CREATE of a path that ends in `name` ([MS-SMB2] §2.2.13).
+    /// Tells whether the segment is a CREATE of a path that ends in `name` ([MS-SMB2] §2.2.13).
     pub(super) fn creates(segment: &[u8], name: &str) -> bool {
         let read = |start: usize| {
             let bytes = segment.get(HEADER + start..HEADER + start + 2)?;
@@ -356,8 +356,8 @@ fn find_smb(
     })
 }
 
-/// When the last byte of data sent on `connection` from `from` (and before `until`) was first
-/// acknowledged.
+/// Time of the first acknowledgement of the last byte of data sent on `connection` from `from` (and
+/// before `until`).
 fn last_acknowledgement(
     packets: &[CapturedPacket],
     connection: ClientConnection,
@@ -506,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn an_http_transfer_runs_from_the_get_to_the_acknowledgement_of_the_last_byte() {
+    fn http_transfer_spans_get_to_last_acknowledgement() {
         let mut script = PacketScript::new();
         script.marker(MarkerEdge::Begin);
         for (name, port) in [("a", 40), ("b", 41)] {
@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ftp_upload_follows_the_port_of_the_reply() {
+    fn ftp_upload_uses_the_port_of_the_reply() {
         let mut script = PacketScript::new();
         let (control, server) = ((CLIENT, 50), (SERVER, 21));
         let (data, passive) = ((CLIENT, 51), (SERVER, 30_461));
@@ -631,7 +631,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_programs_are_named() {
         let mut script = PacketScript::new();
         script.marker(MarkerEdge::Begin);
         script.marker(MarkerEdge::End);

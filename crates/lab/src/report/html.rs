@@ -1,4 +1,4 @@
-//! One HTML file that needs nothing beside it: figures, plots, and how they were measured.
+//! Self-contained HTML file: figures, plots, and the method of measurement.
 
 use std::fmt::Write;
 

@@ -126,7 +126,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_was_not_measured_is_null() {
+    fn unmeasured_value_is_null() {
         let mut results = sample_results();
         results.tests[0]
             .samples

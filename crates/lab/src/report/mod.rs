@@ -1,8 +1,7 @@
-//! Results as people and programs read them: a table, a JSON document, one HTML file.
+//! Reports for people and programs: a table, a JSON document, one HTML file.
 //!
-//! All three are made from [`ResultRow`]s, and these from the raw samples by one rule: the median of
-//! the repeats. No figure stands in a report that is not in the result file or computed from it
-//! here.
+//! All three are made from [`ResultRow`]s, and these from the raw samples by one rule: the median
+//! of the repeats. Every figure of a report is in the result file or computed from it here.
 
 mod html;
 mod json;

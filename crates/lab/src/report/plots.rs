@@ -8,13 +8,13 @@ use host::drawing::{AMBER, BLUE, GREEN, GREY, TEXT, svg};
 /// A group of bars: a file or a workload.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct BarGroup {
-    /// What stands below it.
+    /// Label below the group.
     pub(super) name: String,
     /// A value per series; `None` is not drawn.
     pub(super) values: Vec<Option<f64>>,
 }
 
-/// The first is what the others are compared with.
+/// Colours; the first is for the series with which the others are compared.
 const COLOURS: [RGBColor; 4] = [GREY, BLUE, GREEN, AMBER];
 
 const HEIGHT: u32 = 320;
@@ -102,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_drawing_stands_alone_and_takes_the_pages_colour() {
+    fn drawing_is_self_contained_and_inherits_colour() {
         let groups = [BarGroup {
             name: "2M.doc".to_owned(),
             values: vec![Some(2.0), None],

@@ -1,8 +1,8 @@
-//! The published figures that ours stand beside, transcribed from "Cisco Wide Area Application
-//! Services: Optimizing Third-Generation Wireless Networks" (Cisco Systems, 2009), tables 1 to 4.
+//! Published figures for comparison, transcribed from "Cisco Wide Area Application Services:
+//! Optimizing Third-Generation Wireless Networks" (Cisco Systems, 2009), tables 1 to 4.
 //!
 //! They were measured over a real 3G link (RTT 146 to 156 ms, with loss and a slow uplink), so
-//! their seconds are not comparable with ours; what acceleration multiplied them by is.
+//! their seconds are not comparable with ours; the speed-up factors are.
 
 /// A file of the published set.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub struct PublishedFile {
 pub struct PublishedTime {
     /// The file as our set names it.
     pub file: String,
-    /// Without acceleration.
+    /// Seconds without acceleration.
     pub baseline_s: f64,
     /// With empty caches.
     pub cold_s: f64,
@@ -31,7 +31,7 @@ pub struct PublishedTime {
 pub struct PublishedTest {
     /// Our workload that repeats it.
     pub workload: &'static str,
-    /// What the report calls it.
+    /// Title in the report.
     pub title: &'static str,
     /// Its average round-trip time in milliseconds.
     pub rtt_ms: u32,
@@ -95,7 +95,7 @@ fn times(table: &str) -> Vec<PublishedTime> {
         .collect()
 }
 
-/// "500-KB Word" is our `500K.doc`.
+/// Name of our file for a published one: "500-KB Word" is `500K.doc`.
 fn our_name(published: &str) -> String {
     let (size, kind) = published.split_once(' ').unwrap_or((published, ""));
     let extension = match kind {
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_published_time_is_of_a_file_in_the_set() {
+    fn every_published_time_names_an_existing_file() {
         let files = files();
         assert_eq!(files.len(), 19);
         for test in tests() {

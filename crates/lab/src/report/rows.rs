@@ -1,14 +1,14 @@
-//! A line per file and workload, with a figure for each pass.
+//! Rows for each file and workload, with figures for each pass.
 
 use std::collections::BTreeMap;
 
 use crate::campaign::{FileSample, PassKind, TestResults};
 use host::median::median;
 
-/// What was measured of one file, or of all files of a workload, in one pass.
+/// Figures of one file, or of all files of a workload, in one pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TransferFigures {
-    /// From the first request for the data to the last acknowledgement of it, seconds.
+    /// Time from the first request for the data to its last acknowledgement, in seconds.
     pub elapsed_s: f64,
     /// The file's part of its session, from its first packet to its last, seconds.
     pub window_s: f64,
@@ -183,7 +183,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_pass_that_one_file_lacks_is_not_summed() {
+    fn pass_with_a_missing_file_has_no_sum() {
         let mut test = sample_test();
         test.samples
             .retain(|sample| !(sample.file == "50K.ppt" && sample.pass == PassKind::Warm));

@@ -1,4 +1,4 @@
-//! The result as a table for a terminal of 80 columns.
+//! Table of the results for a terminal of 80 columns.
 
 use std::fmt::Write;
 

@@ -33,9 +33,9 @@ pub const SMB_SHARE: &str = "files";
 /// The directory below the served one that takes uploads.
 pub const UPLOAD_DIRECTORY: &str = "upload";
 
-/// How long a server may take until it accepts connections.
+/// Time limit for a server to accept connections.
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// How long one attempt to connect may take; the servers are one veth away.
+/// Time limit for one attempt to connect; the servers are one veth away.
 const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 
 /// A kind of server that the lab knows.
@@ -150,10 +150,10 @@ impl SiteServers {
         Ok(())
     }
 
-    /// Goes on if all of them still run.
+    /// Checks that all of them still run.
     ///
     /// # Errors
-    /// When one has ended.
+    /// Fails when one has ended.
     pub fn check(&mut self) -> Result<()> {
         self.processes
             .iter_mut()

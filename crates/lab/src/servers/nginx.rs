@@ -1,4 +1,5 @@
-//! nginx: one process, static files over HTTP on IPv4 and IPv6, the client's address in its log.
+//! nginx: one process that serves static files over HTTP on IPv4 and IPv6, with the client's
+//! address in its log.
 
 use std::path::Path;
 

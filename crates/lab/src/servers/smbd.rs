@@ -1,4 +1,4 @@
-//! smbd: one share for guests, every state directory private, no NetBIOS, no printers.
+//! smbd: one guest share, private state directories, no NetBIOS, no printers.
 
 use std::path::Path;
 
@@ -35,8 +35,8 @@ pub fn configuration(home: &Path, files: &Path, site: LabSite) -> Result<(String
     Ok((text, arguments(&home.join("smbd.conf"))))
 }
 
-/// What every smbd of the lab is told, for a `[global]` section that may be continued: who it is,
-/// that its state is in `state`, and that it listens at `site`'s host alone.
+/// Settings of every smbd of the lab, as a `[global]` section that can be continued: its name,
+/// `state` as its state directory, and `site`'s host as its only address.
 pub fn global_section(state: &Path, site: LabSite) -> Result<String> {
     let mut directories = String::new();
     for (option, name) in PRIVATE_DIRECTORIES {

@@ -14,9 +14,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// A site beside the WAN: its LAN, its node and its host (client or server).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum LabSite {
-    /// Where the client is.
+    /// Site of the client.
     Near,
-    /// Where the server is.
+    /// Site of the server.
     Far,
     /// A second place with a server, for tests of more than two sites.
     Third,
@@ -118,7 +118,7 @@ fn v6(network: u8, host: u16) -> Ipv6Addr {
     Ipv6Addr::new(0x2001, 2, 0, u16::from(network), 0, 0, 0, host)
 }
 
-/// Whether a packet's address belongs to a LAN's host rather than to a node.
+/// Tells whether a packet's address belongs to a LAN's host rather than to a node.
 #[must_use]
 pub fn is_host(address: IpAddr) -> bool {
     [LabSite::Near, LabSite::Far, LabSite::Third]
@@ -134,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_address_is_in_its_prefix_and_in_the_benchmark_ranges() {
+    fn addresses_lie_in_their_prefix_and_benchmark_ranges() {
         for site in [LabSite::Near, LabSite::Far, LabSite::Third] {
             let [a, b, c, _] = site.host_address().octets();
             assert_eq!([a, b], [198, 18]);

@@ -39,19 +39,19 @@ pub const HOST_CONGESTION_CONTROL: &str = "cubic";
 /// Offloads that would let packets of up to 64 kB pass as one.
 const OFFLOADS: [&str; 3] = ["tso", "gso", "gro"];
 
-/// How long the emulator may take to open its two devices.
+/// Time limit for the emulator to open its two devices.
 const EMULATOR_START_LIMIT: Duration = Duration::from_secs(10);
 
-/// Whether devices may take and hand over runs of packets as one.
+/// Permission for devices to use segmentation offload, which handles runs of packets as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OffloadMode {
-    /// They may not.
+    /// Offloads are off.
     Off,
-    /// As the kernel has them.
+    /// Offloads stay as the kernel has them.
     Kept,
 }
 
-/// What the emulated link does, as `trunkline emulate run` takes it.
+/// Arguments for the emulated link, as `trunkline emulate run` takes them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LinkArguments(pub Vec<String>);
 
@@ -72,10 +72,10 @@ impl LabTopology {
         Self::create_with(run, sites, OffloadMode::Off)
     }
 
-    /// As [`Self::create`], with offloads as they are asked for.
+    /// Creates the topology as [`Self::create`] does, with the given offloads.
     ///
     /// # Errors
-    /// As [`Self::create`].
+    /// Fails as [`Self::create`] does.
     pub fn create_with(run: &LabRun, sites: &[LabSite], offloads: OffloadMode) -> Result<Self> {
         let topology = Self {
             id: run.id().to_owned(),
@@ -122,7 +122,8 @@ impl LabTopology {
         roles
     }
 
-    /// Sets what must hold before the first device appears, so that devices are born with it.
+    /// Makes settings that must be in force before the first device appears, so that devices start
+    /// with them.
     fn configure_kernel(&self) -> Result<()> {
         for role in self.roles() {
             let routes = !matches!(role, "client" | "server" | "server3");
@@ -245,9 +246,9 @@ impl LabTopology {
         )
     }
 
-    /// Devices that the WAN's namespace gets from now on, the emulator's, have no link-local
-    /// address: its chatter would cross the measured link. The veths need theirs, because a router
-    /// without one asks nobody for its neighbour.
+    /// Disables link-local addresses on devices that the WAN's namespace gets from now on, which
+    /// are the emulator's: their packets would cross the measured link. The veths need such an
+    /// address, because a router without one does not resolve its neighbours.
     fn keep_the_link_quiet(&self) -> Result<()> {
         kernel::in_network_namespace(&self.namespace_file("wan"), || {
             std::fs::write("/proc/sys/net/ipv6/conf/default/addr_gen_mode", "1")
@@ -360,11 +361,11 @@ impl LabTopology {
         Ok(())
     }
 
-    /// Gives `from`'s node a way to `to`'s gateway address that no node intercepts, with this
-    /// congestion control for what `from` sends on it.
+    /// Gives `from`'s node a route to `to`'s gateway address that no node intercepts, with this
+    /// congestion control for the traffic that `from` sends on it.
     ///
     /// # Errors
-    /// When the kernel refuses, as for a congestion control that it has not got.
+    /// Fails when the kernel refuses, for example because it does not have the congestion control.
     pub fn pass_by(&self, from: LabSite, to: LabSite, congestion_control: &str) -> Result<()> {
         self.ip(
             from.node(),
@@ -377,8 +378,8 @@ impl LabTopology {
         )
     }
 
-    /// Leads what comes in from each side into the emulator's devices; needed each time they
-    /// appear, because a device takes its routes with it.
+    /// Routes traffic from each side into the emulator's devices; needed each time they appear,
+    /// because a device takes its routes with it.
     fn route_through_emulator(&self) -> Result<()> {
         for site in &self.sites {
             let table = 100 + u32::from(site.number());
@@ -428,7 +429,7 @@ impl LabTopology {
         Ok((client, server))
     }
 
-    /// What `ss -tinH` says of the established TCP sockets that `filter` selects in `role`.
+    /// Output of `ss -tinH` for the established TCP sockets that `filter` selects in `role`.
     ///
     /// # Errors
     /// When ss fails.

@@ -1,4 +1,4 @@
-//! The client programs, and the comparison of what arrived with what was sent.
+//! Client programs, and the comparison of received with sent files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,11 +13,11 @@ use crate::servers::{SMB_SHARE, UPLOAD_DIRECTORY};
 use crate::topology::{LabSite, LabTopology};
 use host::{command, kernel, wait};
 
-/// A client that takes longer than this for one workload hangs: an hour is many times what the
-/// slowest published link needs.
+/// Time limit for a client in one workload: an hour is many times what the slowest published link
+/// needs.
 const CLIENT_LIMIT: Duration = Duration::from_secs(3600);
 
-/// Where a workload runs and what it runs with.
+/// Environment in which a workload runs.
 #[derive(Debug)]
 pub struct WorkloadEnvironment<'a> {
     /// The network.
@@ -26,7 +26,7 @@ pub struct WorkloadEnvironment<'a> {
     pub server_files: &'a Path,
     /// A directory of the client's own.
     pub client_directory: &'a Path,
-    /// Where the clients' own messages go.
+    /// Directory for the clients' own messages.
     pub logs: &'a Path,
 }
 
@@ -37,34 +37,34 @@ pub struct FileArrival {
     pub file: String,
     /// The hash it should have.
     pub expected: String,
-    /// The hash it has; `None` when it did not arrive.
+    /// Actual hash; `None` when the file did not arrive.
     pub found: Option<String>,
 }
 
 impl FileArrival {
-    /// Whether what arrived is what was sent.
+    /// Tells whether the file arrived as it was sent.
     #[must_use]
     pub fn is_identical(&self) -> bool {
         self.found.as_deref() == Some(&self.expected)
     }
 }
 
-/// What a run of a workload gave.
+/// Outcome of a run of a workload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WorkloadOutcome {
     /// Each file of the set.
     pub arrivals: Vec<FileArrival>,
-    /// What went wrong with the clients, if something did.
+    /// Text of the clients' failure, if there was one.
     pub failure: Option<String>,
 }
 
 impl WorkloadEnvironment<'_> {
-    /// Runs `workload` for `files` and compares what arrived.
+    /// Runs `workload` for `files` and compares the files that arrived.
     ///
     /// The directories it uses are emptied first; a client's failure is part of the outcome.
     ///
     /// # Errors
-    /// When the lab itself fails or is interrupted.
+    /// Fails when the lab itself fails or is interrupted.
     pub fn run(
         &self,
         workload: WorkloadKind,
@@ -184,7 +184,7 @@ impl WorkloadEnvironment<'_> {
     }
 }
 
-/// A curl without the user's own settings, silent but for errors.
+/// A curl that ignores the user's own settings and prints only errors.
 fn curl() -> Command {
     let mut curl = command::new("curl");
     curl.args(["--disable", "--silent", "--show-error", "--noproxy", "*"]);

@@ -20,16 +20,16 @@ use vocab::SeededRandom;
 
 use crate::report::published;
 
-/// Words in a file's vocabulary: few enough to be met again within the smallest file.
+/// Number of words in a file's vocabulary: few enough to be repeated within the smallest file.
 const VOCABULARY: u64 = 600;
-/// Of 1000 bytes of text, how many are padding; set so that zstd -3 comes to 4:1.
+/// Padding bytes per 1000 bytes of text; set so that zstd -3 compresses 4:1.
 const PADDING_PER_MILLE: u64 = 60;
-/// Of 1000 bytes of a presentation, how many are pictures; set so that zstd -3 comes to 1.25:1.
+/// Picture bytes per 1000 bytes of a presentation; set so that zstd -3 compresses 1.25:1.
 const PICTURES_PER_MILLE: u64 = 735;
 /// The unit in which kinds of content alternate, bytes.
 const STRETCH: usize = 4096;
 
-/// Of each file, one byte in this many is changed by an edit: 1 %.
+/// Interval of changed bytes in an edited file: one byte in this many, which is 1 %.
 pub const EDITED_ONE_IN: usize = 100;
 /// The shortest run of bytes that an edit overwrites.
 const EDIT_SHORTEST: u64 = 64;
@@ -95,13 +95,13 @@ impl FileSet {
         self.files.get(name).map(Vec::as_slice)
     }
 
-    /// How many files there are.
+    /// Number of files.
     #[must_use]
     pub fn len(&self) -> usize {
         self.files.len()
     }
 
-    /// Whether there are none.
+    /// Tells whether the set is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
@@ -116,10 +116,10 @@ impl FileSet {
             .sum()
     }
 
-    /// Writes the files into a directory, over what is there.
+    /// Writes the files into a directory, replacing existing ones.
     ///
     /// # Errors
-    /// When a file cannot be written.
+    /// Fails when a file cannot be written.
     pub fn write_to(&self, directory: &Path) -> Result<()> {
         std::fs::create_dir_all(directory)?;
         for (name, content) in &self.files {
@@ -176,7 +176,8 @@ fn vocabulary(random: &mut SeededRandom) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Appends one stretch of text: words, the early ones of the vocabulary more often, then padding.
+/// Appends one stretch of text: words, with the early ones of the vocabulary more often, then
+/// padding.
 fn text(content: &mut Vec<u8>, words: &[Vec<u8>], random: &mut SeededRandom) {
     let end = content.len() + STRETCH;
     let padding = STRETCH * usize::try_from(PADDING_PER_MILLE).expect("small") / 1000;
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_files_and_no_two_seeds_share_content() {
+    fn files_and_seeds_share_no_content() {
         let one = FileSet::generate(1, &[]).unwrap();
         let two = FileSet::generate(2, &[]).unwrap();
         let mut seen = std::collections::BTreeSet::new();
@@ -254,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_changes_about_one_percent_and_no_length() {
+    fn edit_changes_one_percent_and_keeps_the_length() {
         let set = FileSet::generate(3, &["1M.doc".to_owned(), "5M.zip".to_owned()]).unwrap();
         let edited = set.edited(4);
         for (name, before) in set.iter() {

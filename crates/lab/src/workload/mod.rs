@@ -1,4 +1,4 @@
-//! What is done in each pass: real clients fetch and store the file set.
+//! Workloads of a pass: real clients fetch and store the file set.
 //!
 //! A workload runs in the client's namespace with clients that are fresh for each run: one curl
 //! per file over HTTP (a new session each, as in the published test), one curl session for all
@@ -35,7 +35,7 @@ pub enum WorkloadKind {
     SmbUpload,
 }
 
-/// Which way the files go.
+/// Direction of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferDirection {
     /// From the server to the client.
@@ -66,7 +66,7 @@ impl WorkloadKind {
         }
     }
 
-    /// Which way its files go.
+    /// Direction of its files.
     #[must_use]
     pub const fn way(self) -> TransferDirection {
         match self {
