@@ -1,4 +1,4 @@
-//! What the turn-up tester says of links whose figures are known: `trunkline bench turn-up`.
+//! Benchmark of the turn-up tester on links with known figures: `trunkline bench turn-up`.
 //!
 //! ```text
 //!  rates        sending ─veth─ middle (tbf) ─veth─ receiving      measure run, measure server
@@ -30,21 +30,23 @@ use host::stamped_sockets::{bound_to, processors};
 use host::{ProgramEnvironment, command};
 use lab::topology::HOST_CONGESTION_CONTROL;
 
-/// How long a program may take to start.
+/// Time limit for a program to start.
 const START_LIMIT: Duration = Duration::from_secs(10);
-/// What tbf counts for an IP packet of 1,500 bytes.
+/// Bytes that tbf counts for an IP packet of 1,500 bytes.
 const TBF_BYTES: u64 = 1_514;
 const PACKET_BYTES: u64 = 1_500;
-/// tbf's bucket: what its rate brings while a timer is late, and three frames. What does not fit into it is lost to the
-/// rate for good: with one frame's room 10 Mbit/s came out 0.7 % low on a host that had just been busy.
+/// Size of tbf's bucket: the bytes of its rate while a timer is late, and three frames. Tokens that
+/// do not fit are lost for good: with room for one frame 10 Mbit/s came out 0.7 % low on a host
+/// that had just been busy.
 const TBF_LATENESS: Duration = Duration::from_millis(4);
 const TBF_BURST_MIN: u64 = 3 * TBF_BYTES;
 /// tbf's queue.
 const TBF_QUEUE: Duration = Duration::from_millis(20);
 const TBF_QUEUE_MIN: u64 = 30_000;
 
-/// The published windows of the first case study and what RFC 6349 §3.3.1's formula gives, in Mbit/s. The
-/// last is what 100 Mbit/s of Ethernet carries of payload (§4.1.1); published are 100, which exceed it.
+/// Published windows of the first case study, with the throughput of RFC 6349 §3.3.1's formula, in
+/// Mbit/s. The last is the payload rate of 100 Mbit/s Ethernet (§4.1.1); the published 100 exceed
+/// it.
 pub const CASE_WINDOWS: [(u64, f64); 4] = [
     (32_000, 12.8),
     (64_000, 25.6),
@@ -58,25 +60,25 @@ const CASE_RTT: Duration = Duration::from_millis(50);
 const CASE_CONNECTIONS: u32 = 30;
 const CASE_WINDOW: &str = "64kB";
 
-/// A run over a buffer that the host spoilt is measured again, so often in all.
+/// Number of attempts for a run over a buffer that the host spoilt.
 const BUFFER_ATTEMPTS: u32 = 3;
 /// Streams that are shorter only look for the rate.
 const STREAM_LEAST_S: f64 = 1.0;
 
-/// A rate that was set, and what was found.
+/// A configured rate, and the rate that was found.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct RateFound {
     /// tbf's own rate.
     pub set_bit_s: u64,
-    /// Of it IP packets of 1,500 bytes get this.
+    /// Expected rate of IP packets of 1,500 bytes, out of that.
     pub expected_bit_s: f64,
-    /// What the tester says.
+    /// Rate that the tester found.
     pub found_bit_s: Option<f64>,
-    /// Its distance, in percent of what was expected.
+    /// Error in percent of the expected value.
     pub error_percent: Option<f64>,
-    /// Whether two seconds agreed to 0.1 %.
+    /// True if two seconds agreed to 0.1 %.
     pub is_steady: Option<bool>,
-    /// What the tester says was the limit: `path`, `max-rate` or `sender`.
+    /// Limit that the tester named: `path`, `max-rate` or `sender`.
     pub limited_by: Option<String>,
 }
 
@@ -89,20 +91,20 @@ pub struct RoundTripFound {
     pub delay_ms: f64,
     /// Both delays, and the time that a probe takes on both lines.
     pub expected_ms: f64,
-    /// What the tester says.
+    /// Round trip that the tester found.
     pub found_ms: Option<f64>,
 }
 
 /// A window of the first case study.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct WindowFound {
-    /// As asked for.
+    /// Requested window.
     pub window_bytes: u64,
-    /// As the sender's kernel saw it.
+    /// Window as the sender's kernel saw it.
     pub effective_window_bytes: Option<u64>,
     /// RFC 6349's formula.
     pub formula_mbit_s: f64,
-    /// What the tester says.
+    /// Throughput that the tester found.
     pub found_mbit_s: Option<f64>,
 }
 
@@ -118,39 +120,39 @@ pub struct WindowsFound {
 /// A buffer of the second case study.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct BufferFound {
-    /// As set, the packet on the line included.
+    /// Configured queue, the packet on the line included.
     pub queue_bytes: u64,
-    /// What the tester says of it.
+    /// Size of the queue that the tester found.
     pub found_queue_bytes: Option<f64>,
     /// Payload of all connections.
     pub found_mbit_s: Option<f64>,
-    /// What the line carries of it, with time stamps in each segment.
+    /// Payload that the line carries, with timestamps in each segment.
     pub carried_mbit_s: f64,
     /// The streams that were read: above the line's rate, and below it.
     pub streams: Vec<StreamFound>,
     /// Causes that were named.
     pub causes: Vec<String>,
-    /// Runs that were thrown away before this one, with what this host lost of each beside the link's model.
+    /// Host losses of each earlier attempt that was discarded because of them.
     pub spoilt: Vec<HostLosses>,
-    /// What the tester remarks on.
+    /// Remarks of the tester.
     pub remarks: Vec<String>,
 }
 
-/// What arrived of a stream.
+/// Arrivals of a stream.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StreamFound {
-    /// As ordered, of IP packets.
+    /// Requested rate of IP packets.
     pub offered_mbit_s: f64,
-    /// Of IP packets, over the whole stream.
+    /// Rate of IP packets over the whole stream.
     pub arrived_mbit_s: f64,
-    /// That did not arrive.
+    /// Packets that did not arrive.
     pub lost_packets: u64,
 }
 
-/// Measures a rate behind tbf for so long.
+/// Measures a rate behind tbf for the given time.
 ///
 /// # Errors
-/// When the link cannot be built, or the tester fails.
+/// Fails when the link cannot be built, or the tester fails.
 pub fn rate(
     environment: &ProgramEnvironment,
     rate: Bitrate,
@@ -263,11 +265,11 @@ pub fn case_bdp() -> ByteCount {
     metrics::minimum_window(Bitrate::from_bits_per_second(CASE_RATE), CASE_RTT)
 }
 
-/// Measures the second case study with a buffer of so many bytes. What the host lost beside the link's model would be
-/// judged as the link's: a run with such losses is measured again.
+/// Measures the second case study with a buffer of so many bytes. Packets that the host lost
+/// outside the model would count as the link's losses, so a run with such losses is repeated.
 ///
 /// # Errors
-/// As [`rate`], and when the host lost packets in each attempt.
+/// Fails as [`rate`] does, and when the host lost packets in each attempt.
 pub fn buffer(
     environment: &ProgramEnvironment,
     queue: ByteCount,
@@ -320,7 +322,8 @@ fn try_buffer(
         .into_iter()
         .flatten()
         .find_map(|finding| finding["parameters"]["queue_bytes"].as_f64());
-    /// Of an IP packet of 1,500 bytes, TCP's payload beside 40 bytes of headers and 12 of time stamps.
+    /// TCP's payload as a share of an IP packet of 1,500 bytes, with 40 bytes of headers and 12 of
+    /// timestamps.
     const PAYLOAD: f64 = 1_448.0 / 1_500.0;
     let found = BufferFound {
         queue_bytes,
@@ -369,9 +372,9 @@ fn causes(found: &Value) -> Vec<String> {
         .collect()
 }
 
-/// Starts the emulator on a processor of its own and tests across it, up, on the others. It goes before all else on
-/// its processor and hardly ever sleeps: an end that the scheduler put there would lose what comes meanwhile, half a
-/// second of 300 Mbit/s where there are two processors.
+/// Starts the emulator on a processor of its own and tests across it, up, on the others. The
+/// emulator has priority on its processor and hardly ever sleeps: an end on the same processor
+/// would lose arrivals meanwhile, half a second of 300 Mbit/s where there are two processors.
 fn run_emulated(
     room: &mut MeasuringNamespaces,
     emulate: impl FnOnce(&mut MeasuringNamespaces) -> Result<()>,

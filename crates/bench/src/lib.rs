@@ -1,9 +1,10 @@
 //! Measurements of this machine, of the project itself and of its rivals.
 //!
-//! [`sessions`] measures two sessions, in virtual time and between two nodes; [`reduction`] data
-//! reduction; [`smb`] clients of file shares beside and through a pair of nodes; [`peers`] the
-//! emulator beside the kernel's shaper and policer; [`labelled`] the diagnosis on policers and
-//! shapers of the kernel; [`known_links`] the turn-up tester on links whose figures are known.
+//! [`sessions`] measures two sessions, in virtual time and between two nodes; [`reduction`]
+//! measures data reduction; [`smb`] clients of file shares with and without a pair of nodes;
+//! [`peers`] the emulator in comparison with the kernel's shaper and policer; [`labelled`] the
+//! diagnosis on the kernel's policers and shapers; [`known_links`] the turn-up tester on links with
+//! known figures.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -1,9 +1,10 @@
 //! Sessions on a thousand paths: every byte of every flow arrives once, or the flow ends in error,
-//! within a named time.
+//! within a stated time.
 //!
 //! A path follows from its seed: rate, delay, loss in and out of bursts, jitter that reorders,
-//! copies, flipped bits, a queue, a policer, changes on the way, black holes of one direction or
-//! both, a UDP that is blocked for a while or for good. The world checks each byte and each end.
+//! copies, flipped bits, a queue, a policer, changes during the flow, black holes of one direction
+//! or both, UDP that is blocked temporarily or permanently. The simulation checks each byte and
+//! each end.
 
 #![allow(clippy::unwrap_used)]
 
@@ -35,9 +36,9 @@ const FAR: usize = 1;
 /// when all must be done.
 const DONE_WITHIN: Duration = Duration::from_secs(180);
 
-/// A path that answers nothing for a second and for four probe timeouts is left for the link
-/// (tunnel::transport), where everything under way is said again. A probe timeout is at most two
-/// round trips of the longest kind here.
+/// Greatest stall: a path without answers for a second and for four probe timeouts is abandoned for
+/// the link (tunnel::transport), where everything in flight is sent again. A probe timeout is at
+/// most two round trips of the longest kind here.
 fn stall_max(round_trip: Duration) -> Duration {
     Duration::from_secs(1) + 4 * 2 * round_trip + round_trip
 }
@@ -156,7 +157,7 @@ fn block(world: &mut SessionSimulation, passage: DatagramFilter) {
     }
 }
 
-/// What happens to the path on the way; gives the longest round trip from then on.
+/// Changes the path at random; returns the longest round trip from then on.
 fn disturb(
     random: &mut SeededRandom,
     world: &mut SessionSimulation,
@@ -335,7 +336,7 @@ fn goodput_mbit_s(world: &mut SessionSimulation, flow: FlowId, span: Duration) -
 }
 
 #[test]
-fn a_udp_that_is_blocked_in_mid_flow_costs_a_second_and_no_byte() {
+fn udp_blocked_mid_flow_loses_no_byte() {
     for sides in [&[0][..], &[1], &[0, 1]] {
         for work in three_kinds() {
             let mut world = SessionSimulation::new(calm(DirectionConfig::default()));
@@ -362,7 +363,7 @@ fn a_udp_that_is_blocked_in_mid_flow_costs_a_second_and_no_byte() {
 }
 
 #[test]
-fn a_udp_that_was_never_answered_delays_no_flow() {
+fn unanswered_udp_delays_no_flow() {
     let mut world = SessionSimulation::new(calm(DirectionConfig {
         loss: LossModel::from(Probability::from_fraction(1.0).unwrap()),
         ..DirectionConfig::default()
@@ -383,7 +384,7 @@ fn a_udp_that_was_never_answered_delays_no_flow() {
 }
 
 #[test]
-fn flows_outlive_half_a_minute_without_any_way_to_the_peer() {
+fn flows_survive_thirty_seconds_without_a_path() {
     for work in three_kinds() {
         let mut world = SessionSimulation::new(calm(DirectionConfig::default()));
         let flow = world.start(work);
@@ -402,11 +403,11 @@ fn flows_outlive_half_a_minute_without_any_way_to_the_peer() {
     }
 }
 
-/// What flows must outlive.
+/// Outage that flows must survive.
 const OUTAGE: Duration = Duration::from_secs(30);
 
 #[test]
-fn a_peer_that_is_gone_for_good_ends_flows_by_reset_within_the_time_that_is_set() {
+fn lost_peer_ends_flows_by_reset_in_time() {
     for work in three_kinds() {
         let mut world = SessionSimulation::new(calm(DirectionConfig::default()));
         let flow = world.start(work);
@@ -426,7 +427,7 @@ fn a_peer_that_is_gone_for_good_ends_flows_by_reset_within_the_time_that_is_set(
 }
 
 #[test]
-fn a_bulk_flow_follows_a_rate_that_falls_to_a_tenth_and_comes_back() {
+fn bulk_flow_follows_a_rate_drop_and_recovery() {
     let mut world = SessionSimulation::new(calm(DirectionConfig::default()));
     let flow = world.start(FlowScript::Download(None));
     world.run(Duration::from_secs(5));
@@ -469,7 +470,7 @@ fn packets_that_come_twice_change_nothing() {
 }
 
 #[test]
-fn packets_with_a_flipped_bit_are_losses_and_no_more() {
+fn packets_with_flipped_bits_count_as_losses() {
     let mut world = SessionSimulation::new(calm(DirectionConfig {
         corruption: Probability::from_fraction(0.03).unwrap(),
         ..DirectionConfig::default()
@@ -484,11 +485,11 @@ fn packets_with_a_flipped_bit_are_losses_and_no_more() {
     assert!(world.changes().iter().all(|(_, _, in_packets)| *in_packets));
 }
 
-/// A second of a session that goes by the link: the line's rate less its headers and what frames add.
+/// Share of the line's rate in a second of a session over the link: without headers and framing.
 const LINK_SHARE: f64 = 0.95;
 
 #[test]
-fn a_udp_that_is_held_back_beside_a_faster_link_is_left() {
+fn udp_slower_than_the_link_is_abandoned() {
     let rate = Bitrate::from_bits_per_second(1_000_000);
     let policed = DirectionConfig {
         policer: Some(TokenBucket {
@@ -521,7 +522,7 @@ fn a_udp_that_is_held_back_beside_a_faster_link_is_left() {
 }
 
 #[test]
-fn a_path_that_comes_to_carry_less_stalls_no_flow_for_longer_than_a_dead_one() {
+fn rate_drop_stalls_flows_no_longer_than_outage() {
     // Packets of the base size are 1,228 bytes; a path that carries less is left.
     for most in [1_499, 1_338, 1_228, 1_227, 600] {
         for side in [NEAR, FAR] {
@@ -545,8 +546,8 @@ fn a_path_that_comes_to_carry_less_stalls_no_flow_for_longer_than_a_dead_one() {
     }
 }
 
-/// What becomes of a bulk flow that meets this rate after half a minute in which the nodes of a side
-/// did nothing, or without such a pause: packets lost in two seconds, and what it gets then.
+/// Runs a bulk flow into this rate after half a minute in which the nodes of one side were stopped,
+/// or without such a pause. Returns the packets lost in two seconds, and the rate of the flow then.
 fn meets(mbit: u64, sleeper: Option<usize>) -> (u64, f64) {
     let mut world = SessionSimulation::new(calm(DirectionConfig::default()));
     let flow = world.start(FlowScript::Download(None));
@@ -575,11 +576,11 @@ fn meets(mbit: u64, sleeper: Option<usize>) -> (u64, f64) {
     )
 }
 
-/// A node that is stopped and goes on, as in a virtual machine that is moved. What it did not hear is
-/// neither a loss nor a round trip, and a rate that has fallen meanwhile is found out at no more cost
-/// than one that falls in mid-flow.
+/// A node that is stopped and continued, as in a virtual machine that is moved. Data that it missed
+/// is neither a loss nor a round trip, and a rate that has fallen meanwhile is detected at the same
+/// cost as one that falls in mid-flow.
 #[test]
-fn a_node_that_slept_goes_on_with_what_the_path_is_like_now() {
+fn node_that_slept_adapts_to_the_current_path() {
     for mbit in [20, 2] {
         let (awake_lost, awake) = meets(mbit, None);
         for side in [NEAR, FAR] {

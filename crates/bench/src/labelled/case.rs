@@ -17,12 +17,12 @@ use vocab::{ByteCount, SeededRandom};
 const ETHERNET_BYTES: u64 = 14;
 /// The IP packet on a path without a black hole.
 const PACKET_BYTES: u64 = 1_500;
-/// How far beyond a rate the tester goes (its search overloads by half).
+/// Ratio of the tester's greatest rate to the bottleneck's (its search overloads by half).
 const OVERLOAD: f64 = 1.5;
 /// A queue below this share of the BDP is too shallow, by the definition of the cause.
 const SHALLOW: f64 = 0.5;
 
-/// What holds packets back.
+/// Device that limits packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BottleneckDevice {
@@ -35,9 +35,9 @@ pub enum BottleneckDevice {
     },
     /// `nft limit rate over N kbytes/second burst N kbytes drop`.
     NftBytes {
-        /// Of 1,024 bytes.
+        /// Rate in units of 1,024 bytes.
         kbytes_per_second: u64,
-        /// Beyond a second's worth.
+        /// Burst beyond a second's worth.
         kbytes: u64,
     },
     /// `tbf rate R burst B limit L`.
@@ -49,9 +49,9 @@ pub enum BottleneckDevice {
         /// Packets of full size that find room.
         queue_packets: u64,
     },
-    /// Nothing; the tester is told not to go faster than this.
+    /// No bottleneck; the tester is told not to go faster than this.
     Open {
-        /// Of IP packets.
+        /// Rate of IP packets.
         max_rate_bit_s: u64,
     },
 }
@@ -59,7 +59,7 @@ pub enum BottleneckDevice {
 /// A path.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PathCase {
-    /// What it was drawn from.
+    /// Seed that it was drawn from.
     pub seed: u64,
     /// Its number among those of the seed.
     pub index: u32,
@@ -67,11 +67,11 @@ pub struct PathCase {
     pub device: BottleneckDevice,
     /// Both delays together.
     pub rtt_ms: f64,
-    /// The share of packets lost on the way there by chance, in percent.
+    /// Random loss towards the server, in percent.
     pub loss_percent: f64,
     /// Larger IP packets vanish.
     pub mtu: Option<u16>,
-    /// Of the TCP run.
+    /// Connections of the TCP run.
     pub connections: u16,
 }
 
@@ -243,14 +243,15 @@ impl PathCase {
         self.truth().burst.unwrap_or_default() + self.queue() as f64
     }
 
-    /// How long a measuring stream must be: its second half finds the bucket empty and the queue full.
+    /// Duration of a measuring stream, whose second half must find the bucket empty and the queue
+    /// full.
     #[must_use]
     pub fn measure_for(&self) -> Duration {
         let filled = self.room() / ((OVERLOAD - 1.0) * self.truth().rate / 8.0);
         Duration::from_secs_f64((2.2 * filled + 1.0).clamp(3.0, 9.0).ceil())
     }
 
-    /// How long an empty bucket takes to be full again.
+    /// Time for an empty bucket to become full again.
     pub(super) fn rest(&self) -> Duration {
         let filled = self.room() / (self.truth().rate / 8.0);
         Duration::from_secs_f64((1.1 * filled + 0.5).ceil())
@@ -328,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cases_follow_from_their_seed_and_hold_every_kind_of_device() {
+    fn cases_follow_their_seed_and_cover_every_device() {
         let drawn: Vec<PathCase> = (0..120).map(|index| PathCase::draw(7, index)).collect();
         assert_eq!(drawn[3], PathCase::draw(7, 3));
         assert_ne!(drawn[3].rtt_ms, PathCase::draw(8, 3).rtt_ms);
@@ -346,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_device_is_set_to_is_what_it_is_called() {
+    fn device_name_matches_its_settings() {
         let case = |device| PathCase {
             seed: 1,
             index: 0,

@@ -1,5 +1,5 @@
-//! Labelled cases on the kernel's own policers and shapers: what the turn-up tester says of paths whose
-//! bottleneck is known.
+//! Labelled cases on the kernel's own policers and shapers: tests of the turn-up tester on paths
+//! with a known bottleneck.
 //!
 //! ```text
 //!  client ── near ══ emulator (delay, loss) ══ far ─(nft limit | tbf)── server
@@ -28,26 +28,26 @@ use host::ProgramEnvironment;
 
 pub use case::{BottleneckDevice, PathCase};
 
-/// Packets that must have been sent again for a capture to tell what drops, as in Flach et al., SIGCOMM
-/// 2016, §3.
+/// Least number of retransmissions with which a capture shows the cause of losses, as in Flach et
+/// al., SIGCOMM 2016, §3.
 pub const CAPTURE_LOSSES_MIN: u64 = 15;
 
 /// A case that was measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CaseOutcome {
-    /// What was built.
+    /// The path that was built.
     pub case: PathCase,
     /// The causes that are in it, by their names.
     pub there: Vec<String>,
-    /// What two ends found.
+    /// Causes that the two ends found.
     pub found: Vec<NamedCause>,
-    /// What the capture at the client shows; nothing where it holds no transfer.
+    /// Causes that the capture at the client shows; empty where it holds no transfer.
     pub captured: Vec<NamedCause>,
     /// Bytes that TCP sent again.
     pub retransmitted_bytes: u64,
-    /// What else the tester said.
+    /// Other remarks of the tester.
     pub remarks: Vec<String>,
-    /// How long it took.
+    /// Duration.
     pub took_s: f64,
 }
 
@@ -107,19 +107,19 @@ impl CaseOutcome {
             .collect()
     }
 
-    /// What is known of the bucket.
+    /// True parameters of the bucket.
     #[must_use]
     pub fn truth(&self) -> BucketTruth {
         self.case.truth()
     }
 
-    /// What two ends found.
+    /// Findings of the two ends.
     #[must_use]
     pub fn answers(&self) -> Vec<JudgedFinding> {
         self.found.iter().filter_map(NamedCause::answer).collect()
     }
 
-    /// What the capture shows, and what a capture can show of what is there; [`None`] where it met the
+    /// Findings from the capture, and the causes that a capture can show; [`None`] where it met the
     /// bottleneck too rarely.
     #[must_use]
     pub fn capture(&self) -> Option<(BTreeSet<DiagnosisCause>, BucketTruth, Vec<JudgedFinding>)> {

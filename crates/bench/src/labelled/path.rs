@@ -1,4 +1,4 @@
-//! The namespaces of a case, and the program that measures in them.
+//! Namespaces of a case, and the program that measures in them.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -15,23 +15,24 @@ use host::run::LabRun;
 use host::{ProgramEnvironment, command};
 use lab::topology::{HOST_CONGESTION_CONTROL, LabSite, LabTopology, LinkArguments};
 
-/// How long a program may take to start.
+/// Time limit for a program to start.
 const START_LIMIT: Duration = Duration::from_secs(20);
 /// Bytes of each packet that a capture keeps: the headers with their options.
 const SNAPSHOT_BYTES: &str = "96";
-/// tcpdump has written down what it has when it is ended this long after the last packet; sooner, up to
-/// 7 % of a capture were seen to be missing.
+/// Time after the last packet before tcpdump is ended, so that it has written everything; with a
+/// shorter time, up to 7 % of a capture was missing.
 const WRITE_DOWN: Duration = Duration::from_secs(2);
 
-/// What a case said.
+/// Documents that a case gave.
 pub(super) struct CaseDocuments {
     /// The document of `trunkline measure run --json`.
     pub(super) test: Value,
-    /// That of `trunkline measure diagnose --json` on the capture of its TCP.
+    /// Document of `trunkline measure diagnose --json` on the capture of its TCP run.
     pub(super) capture: Value,
 }
 
-/// A case's path, standing. Fields are dropped in this order: what runs goes before what it runs in.
+/// Path of a case while it exists. Fields are dropped in this order: processes before the places
+/// that they run in.
 pub(super) struct CasePath {
     _server: RunningProcess,
     _emulator: RunningProcess,

@@ -37,26 +37,26 @@ pub use room::{HostLosses, LimiterOwner};
 pub struct ComparisonRow {
     /// The kernel's program.
     pub peer: &'static str,
-    /// What was measured.
+    /// The measured quantity.
     pub quantity: &'static str,
-    /// What both sides were set to.
+    /// Setting of both sides.
     pub setting: String,
-    /// Of the figures.
+    /// Unit of the figures.
     pub unit: &'static str,
-    /// What the setting says should come out; `None` where it says nothing.
+    /// Value that the setting promises; `None` where it promises none.
     pub expected: Option<f64>,
-    /// What came out behind the kernel.
+    /// Value measured behind the kernel.
     pub kernel: f64,
-    /// What came out behind the emulator.
+    /// Value measured behind the emulator.
     pub trunkline: f64,
     /// The emulator's less the kernel's; of departures, the same quantile of the differences
     /// packet by packet.
     pub difference: f64,
-    /// The kernel's distance from what was expected, in percent.
+    /// Error of the kernel's value, in percent of the expected one.
     pub kernel_error_percent: Option<f64>,
     /// The emulator's.
     pub trunkline_error_percent: Option<f64>,
-    /// How many packets that is by.
+    /// Difference in packets.
     pub packets: u64,
 }
 
@@ -103,16 +103,16 @@ pub struct SkippedPeer {
     pub reason: String,
 }
 
-/// All that was measured.
+/// All results.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PeersReport {
-    /// When.
+    /// Date.
     pub date: String,
-    /// Where.
+    /// Machine.
     pub machine: MachineInfo,
-    /// What.
+    /// Measured quantities.
     pub rows: Vec<ComparisonRow>,
-    /// What not.
+    /// Peers that were not measured.
     pub not_compared: Vec<SkippedPeer>,
 }
 
@@ -151,7 +151,7 @@ pub fn measure(
     })
 }
 
-/// Which of the kernel's disciplines are there.
+/// Finds the kernel's disciplines that are not available.
 fn disciplines(environment: &ProgramEnvironment) -> Result<Vec<SkippedPeer>> {
     const DISCIPLINES: [(&str, &str); 3] = [
         ("codel", "codel"),
@@ -174,13 +174,13 @@ fn disciplines(environment: &ProgramEnvironment) -> Result<Vec<SkippedPeer>> {
         .collect())
 }
 
-/// What a failed program itself said, out of [`command::run`](host::command::run)'s message.
+/// Error text of a failed program itself, out of [`command::run`](host::command::run)'s message.
 fn cause(message: &str) -> &str {
     let line = message.trim().lines().last().unwrap_or_default();
     line.split_once("): ").map_or(line, |(_, said)| said)
 }
 
-/// Where raw samples go, if anywhere.
+/// Directory for raw samples, if they are kept.
 struct RawSamples(Option<PathBuf>);
 
 impl RawSamples {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn raw_samples_stand_in_a_file_for_each_side() {
+    fn raw_samples_have_one_file_per_side() {
         let folder = tempfile::tempdir().unwrap();
         let raw = RawSamples::new(Some(&folder.path().join("raw"))).unwrap();
         let rows = ["0,5".to_owned(), "1,9".to_owned()];

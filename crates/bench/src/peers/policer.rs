@@ -1,8 +1,8 @@
 //! A burst and then three times the rate, through `nft limit` and through `--police`.
 //!
-//! All packets have one length, so that the peer's packets and the emulator's bytes are the same
-//! bucket. What passes of the burst is the bucket's depth; what passes in the long run is the
-//! depth and what the bucket gained from the first packet to the last.
+//! All packets have one length, so that the peer's bucket in packets and the emulator's in bytes
+//! are equal. The packets of the burst that pass are the bucket's depth; the packets that pass in
+//! the long run are the depth and the tokens gained from the first packet to the last.
 
 use std::fmt;
 use std::time::Duration;
@@ -19,19 +19,19 @@ const PEER: &str = "nft limit";
 /// Short, so that a socket with the kernel's usual buffer holds a whole burst of them.
 const IP_LENGTH: u64 = 200;
 
-/// How many more packets than fit are sent in the burst.
+/// Number of packets in the burst beyond the bucket's depth.
 const SURPLUS: u64 = 20;
 
-/// How many times the rate is sent after it.
+/// Ratio of the load after it to the rate.
 const OVERLOAD: u64 = 3;
 
-/// A burst that was held up, or a receiver that had no room, is tried again so often.
+/// Number of attempts for a burst that was held up, or a receiver that had no room.
 const ATTEMPTS: u32 = 5;
 
-/// Nothing is on its way any longer when nothing has come for this long.
+/// Silence after which no packet is in flight any more.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// How long the overload lasts.
+/// Duration of the overload.
 const OVERLOAD_S: u64 = 10;
 
 pub(super) const SETTINGS: [PolicerSettings; 2] = [
@@ -47,7 +47,7 @@ pub(super) const SETTINGS: [PolicerSettings; 2] = [
     },
 ];
 
-/// What a policer is set to, in packets of one length.
+/// Settings of a policer, in packets of one length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PolicerSettings {
     packets: u64,
@@ -89,7 +89,7 @@ impl RateUnit {
 }
 
 impl PolicerSettings {
-    /// So slow that no packet passes but the burst.
+    /// A policer so slow that only the burst passes.
     #[must_use]
     pub fn burst_only(burst: u64) -> Self {
         Self {
@@ -104,7 +104,7 @@ impl PolicerSettings {
         self.packets as f64 / self.per.seconds() as f64
     }
 
-    /// As nft writes it.
+    /// Rule in nft's syntax.
     fn rule(&self) -> String {
         let Self {
             packets,
@@ -131,7 +131,8 @@ impl PolicerSettings {
         }
     }
 
-    /// How much of the burst passed; `None` when it took so long that a packet more may have.
+    /// Number of packets of the burst that passed; `None` when it took so long that one more may
+    /// have.
     fn passed(&self, outcome: &TrafficOutcome) -> Option<u64> {
         let gained = self.rate() * outcome.burst_took.as_secs_f64();
         let sent = self.burst + SURPLUS;
@@ -139,7 +140,7 @@ impl PolicerSettings {
         (gained < 0.5).then(|| passed.count() as u64)
     }
 
-    /// What a bucket lets pass that is full as the first packet comes.
+    /// Packets that pass a bucket that is full as the first packet arrives.
     fn expected(&self, outcome: &TrafficOutcome) -> f64 {
         self.burst as f64 + self.rate() * outcome.sending_took.as_secs_f64()
     }
@@ -226,7 +227,8 @@ fn measure(
     )
 }
 
-/// Returns what became of a burst and so many paced packets, and what the receiver had no room for.
+/// Sends a burst and so many paced packets; returns the outcome and the number of packets that the
+/// receiver had no room for.
 fn send_through(
     environment: &ProgramEnvironment,
     side: LimiterOwner,
@@ -271,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn what_passed_of_a_burst_is_counted_unless_the_burst_was_slow() {
+    fn passed_burst_is_counted_unless_sent_slowly() {
         let policing = SETTINGS[0];
         let arrived: Vec<u64> = (0..20).chain([41, 44]).collect();
         assert_eq!(policing.passed(&outcome(4, arrived.clone())), Some(20));

@@ -1,4 +1,4 @@
-//! Network namespaces with a way from one to another, through the kernel or through the emulator.
+//! Network namespaces connected through the kernel or through the emulator.
 
 use std::fs;
 use std::io;
@@ -27,16 +27,16 @@ const MIDDLE_NEAR: Ipv4Addr = Ipv4Addr::new(198, 18, 22, 2);
 const MIDDLE_FAR: Ipv4Addr = Ipv4Addr::new(198, 18, 22, 5);
 const RECEIVING: Ipv4Addr = Ipv4Addr::new(198, 18, 22, 6);
 
-/// The Ethernet addresses in the kernel's way, locally administered: fixed, so that nobody has to
-/// ask for them while a burst waits.
+/// Fixed, locally administered Ethernet addresses of the kernel's path, so that no address
+/// resolution delays a burst.
 const MIDDLE_NEAR_STATION: &str = "02:54:4c:00:01:02";
 const SENDING_STATION: &str = "02:54:4c:00:01:01";
 const RECEIVING_STATION: &str = "02:54:4c:00:01:06";
 
-/// How long a program may take to start.
+/// Time limit for a program to start.
 const START_LIMIT: Duration = Duration::from_secs(10);
 
-/// How long a capture may take to write down what has arrived.
+/// Time limit for a capture to write the packets that have arrived.
 const WRITE_LIMIT: Duration = Duration::from_secs(20);
 
 /// Whose policer or shaper stands in the way.
@@ -128,7 +128,7 @@ impl MeasuringNamespaces {
         Ok(())
     }
 
-    /// Puts a rule in the way of all that the kernel forwards.
+    /// Installs a rule for all packets that the kernel forwards.
     pub(super) fn filter(&self, rule: &str) -> Result<()> {
         let ruleset = format!(
             "table inet peer {{\nchain way {{\ntype filter hook forward priority filter;\n{rule}\n}}\n}}\n"
@@ -200,9 +200,10 @@ impl MeasuringNamespaces {
         Ok(())
     }
 
-    /// Starts the emulator with these settings as a bridge between wires of the kernel's, which say when each
-    /// packet came: one that waits for the emulator's turn meets the model when it came, and a burst of such
-    /// packets is none. A TUN device does not say it.
+    /// Starts the emulator with these settings as a bridge between veth devices of the kernel,
+    /// which stamp each packet's arrival: a packet that waits for the emulator's thread enters the
+    /// model at its arrival time, so delayed packets do not become a burst. A TUN device has no
+    /// such stamps.
     pub(crate) fn bridge(&mut self, settings: &[&str]) -> Result<()> {
         let (sending, middle, receiving) = (&self.sending, &self.middle, &self.receiving);
         let batch = format!(
@@ -225,7 +226,7 @@ impl MeasuringNamespaces {
         self.start_emulator(&["--bridge", "near,far"], settings)
     }
 
-    /// Stops the emulator and says what was lost beside its model, by this host and not by the link.
+    /// Stops the emulator; returns the packets that this host lost outside the model.
     pub(crate) fn lost_outside(&mut self) -> Result<HostLosses> {
         let mut lost = HostLosses {
             socket_packets: self.receiver_dropped()?,
@@ -248,7 +249,7 @@ impl MeasuringNamespaces {
         Ok(lost)
     }
 
-    /// Where files of this measurement may lie; they go with it.
+    /// Directory for files of this measurement; it is removed with it.
     pub(crate) fn directory(&self) -> &Path {
         self.run.directory()
     }
@@ -295,7 +296,7 @@ impl MeasuringNamespaces {
         Ok((sender, receiver))
     }
 
-    /// What sockets of the receiving end had no room for.
+    /// Packets that sockets of the receiving end had no room for.
     pub(super) fn receiver_dropped(&self) -> Result<u64> {
         let text = in_namespace(&self.receiving, || {
             fs::read_to_string("/proc/thread-self/net/snmp")
@@ -303,7 +304,7 @@ impl MeasuringNamespaces {
         udp_counter(&text, "RcvbufErrors").context("/proc/net/snmp has no RcvbufErrors")
     }
 
-    /// Begins to write down what arrives at the receiving end.
+    /// Starts capturing at the receiving end.
     pub(super) fn capture(&self) -> Result<PacketCapture> {
         let file = self.run.directory().join("arrivals.pcap");
         let path = file.display().to_string();
@@ -339,11 +340,11 @@ fn in_namespace<T: Send>(name: &str, work: impl FnOnce() -> io::Result<T> + Send
 /// Packets that a host lost beside the emulated link; a measurement over it says something about the host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HostLosses {
-    /// By the emulator: not read in time, or not taken by the kernel.
+    /// Packets lost by the emulator: not read in time, or not taken by the kernel.
     pub emulator_packets: u64,
-    /// By devices that had no room, before the emulator or behind it.
+    /// Packets lost by devices without room, before the emulator or behind it.
     pub device_packets: u64,
-    /// By sockets of the receiving end that were not read in time.
+    /// Packets lost by sockets of the receiving end that were not read in time.
     pub socket_packets: u64,
 }
 
@@ -355,9 +356,10 @@ impl HostLosses {
     }
 }
 
-/// What the devices in /proc/net/dev had no room for as they sent it.
+/// Packets that the devices in /proc/net/dev had no room for when sending.
 fn dropped_by_devices(text: &str) -> u64 {
-    /// Behind the device's name: eight columns of what came, then bytes, packets, errors and drops.
+    /// Column of the sending drops after the device's name: eight receive columns, then bytes,
+    /// packets, errors and drops.
     const SENDING_DROPS: usize = 11;
     let of_device = |line: &str| {
         let (_, columns) = line.split_once(':')?;
@@ -377,7 +379,7 @@ pub(super) struct PacketCapture {
 }
 
 impl PacketCapture {
-    /// Waits until so many datagrams of `ip_length` have been written down and returns them.
+    /// Waits until so many datagrams of `ip_length` have been captured and returns them.
     pub(super) fn finish(
         mut self,
         datagrams: usize,
@@ -414,8 +416,8 @@ pub(super) struct DatagramArrival {
     pub(super) number: u64,
 }
 
-/// The numbered datagrams of a capture. What came to the device as one for the kernel to cut up
-/// (segmentation offload) is several of the same instant, whose numbers follow each other.
+/// Numbered datagrams of a capture. A run that reached the device as one packet for the kernel to
+/// segment (segmentation offload) counts as several of the same time, with consecutive numbers.
 fn arrivals(packets: &[CapturedPacket], ip_length: usize) -> Vec<DatagramArrival> {
     let payload = (ip_length - traffic::HEADERS) as u64;
     packets
@@ -456,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn drops_of_devices_are_those_of_what_they_sent() {
+    fn device_drops_count_sent_packets_only() {
         let text = "Inter-|   Receive                         |  Transmit\n \
                     face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs drop\n    \
                     lo:  10 1 0 0 0 0 0 0 10 1 0 0 0 0 0 0\n   \

@@ -24,17 +24,17 @@ const IP_LENGTH: u64 = 1_500;
 /// With the Ethernet header that tbf sees.
 const COUNTED: u64 = IP_LENGTH + 14;
 
-/// How many times the bucket's depth is sent at once, and how many times the rate after it.
+/// Ratio of the initial burst to the bucket's depth, and of the load after it to the rate.
 const AT_ONCE: u64 = 3;
 const OVERLOAD: u64 = 2;
 
-/// How long the line is busy.
+/// Time for which the line is busy.
 const BUSY_S: u64 = 6;
 
-/// A run that lost a packet, or whose sender was held up, is tried again so often.
+/// Number of attempts for a run that lost a packet, or whose sender was held up.
 const ATTEMPTS: u32 = 8;
 
-/// Nothing is on its way any longer when nothing has come for this long.
+/// Silence after which no packet is in flight any more.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) const SETTINGS: [ShaperSettings; 3] = [
@@ -52,7 +52,7 @@ pub(super) const SETTINGS: [ShaperSettings; 3] = [
     },
 ];
 
-/// What a shaper is set to; the burst in packets.
+/// Settings of a shaper; the burst in packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ShaperSettings {
     mbit_s: u64,
@@ -121,21 +121,21 @@ impl ShaperSettings {
     }
 }
 
-/// What the stamps of all packets, in the order of their numbers, say.
+/// Statistics of the timestamps of all packets, in the order of their numbers.
 #[derive(Clone, Debug, PartialEq)]
 struct DepartureStatistics {
-    /// The most that has come ahead of the rate, counted from the first packet: the depth of the
-    /// bucket, in packets, but for how late the first one is. A pause within the burst does not
-    /// matter, nor does what the bucket gains meanwhile.
+    /// Greatest lead over the rate, counted from the first packet: the depth of the bucket, in
+    /// packets, less the first one's lateness. Pauses within the burst, and tokens gained
+    /// meanwhile, do not matter.
     burst: f64,
     /// Counted bits a second between the first packet after those sent at once and the last.
     rate: f64,
-    /// How long after its instant each packet after those sent at once came, in microseconds.
+    /// Lateness of each packet after the initial burst, in microseconds.
     late_us: Vec<f64>,
 }
 
 impl DepartureStatistics {
-    /// `None` of too few packets to have a rate.
+    /// Computes the statistics; `None` for too few packets to have a rate.
     fn of(stamps_ns: &[u64], shaping: ShaperSettings) -> Option<Self> {
         let packet_time = shaping.packet_time_ns();
         let start = *stamps_ns.first()?;
@@ -164,7 +164,7 @@ impl DepartureStatistics {
     }
 }
 
-/// The value that `share` of the samples do not exceed; zero of none.
+/// Value that `share` of the samples do not exceed; zero without samples.
 fn quantile(mut samples: Vec<f64>, share: f64) -> f64 {
     samples.sort_by(f64::total_cmp);
     let rank = (samples.len() as f64 * share).ceil() as usize;
@@ -236,8 +236,8 @@ fn measure(
     )
 }
 
-/// The kernel's stamp of each packet by number; `None` when not every one came, in order, or when
-/// the sender was slower than the shaper.
+/// Kernel stamp of each packet by number; `None` when not all arrived, in order, or when the sender
+/// was slower than the shaper.
 fn send_through(
     environment: &ProgramEnvironment,
     side: LimiterOwner,
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn departures_are_held_against_a_bucket_with_the_earliest_on_time() {
+    fn departures_are_compared_with_the_earliest_bucket() {
         let departures =
             DepartureStatistics::of(&stamps([50, 70, 30, 40, 130, 50]), SHAPING).unwrap();
         // The third after the bucket's depth was the earliest, 30 µs after its instant.

@@ -1,4 +1,4 @@
-//! Numbered UDP packets, a burst of them and then an even pace, and which of them arrive.
+//! Numbered UDP packets, sent as a burst and then at an even pace, and their arrivals.
 
 use std::io::ErrorKind;
 use std::net::UdpSocket;
@@ -13,31 +13,30 @@ use host::wait;
 /// An IPv4 header without options and a UDP header.
 pub(super) const HEADERS: usize = 28;
 
-/// How long a receiver waits in the kernel before it looks whether it is done.
+/// Time that a receiver waits in the kernel before it checks whether it is done.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(20);
 
-/// What is sent.
+/// Packets to send.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct PacketLoad {
-    /// From the first byte of the IP header.
+    /// Length from the first byte of the IP header.
     pub(super) ip_length: usize,
     /// At once, at the beginning.
     pub(super) burst: u64,
-    /// After it.
+    /// Number of paced packets after it.
     pub(super) paced: u64,
-    /// Of the paced ones.
+    /// Rate of the paced packets.
     pub(super) per_second: f64,
-    /// After the last packet was sent, and after the last one came, this long without another is
-    /// the end.
+    /// Time without another packet after which the load is over, once the last was sent.
     pub(super) patience: Duration,
 }
 
-/// What became of it.
+/// Outcome of the load.
 #[derive(Clone, Debug)]
 pub(super) struct TrafficOutcome {
-    /// How long the burst took to send.
+    /// Time to send the burst.
     pub(super) burst_took: Duration,
-    /// From the first packet to the last.
+    /// Time from the first packet to the last.
     pub(super) sending_took: Duration,
     /// The most time for each packet before it that any packet after the first was sent at.
     pub(super) slowest_pace: Duration,
@@ -45,7 +44,7 @@ pub(super) struct TrafficOutcome {
     pub(super) arrived: Vec<u64>,
 }
 
-/// Sends a load and waits until no more of it comes.
+/// Sends a load and waits until no more packets arrive.
 pub(super) fn run(
     sender: &UdpSocket,
     receiver: &UdpSocket,

@@ -1,4 +1,5 @@
-//! What reduction makes of the same data everywhere: bytes on the wire, processor time, memory, restarts.
+//! Benchmark of data reduction with the same data on every machine: bytes on the wire, processor
+//! time, memory, restarts.
 //!
 //! ```text
 //!  in this process: Pairs over files ─► repeat, edits, text, their speed; a lone write
@@ -45,7 +46,7 @@ const WRITES: usize = 1_000;
 const WRITE: usize = 100;
 /// Virtual time between them.
 const WRITE_GAP: Duration = Duration::from_secs(1);
-/// How long 10 GiB may take to be written.
+/// Time limit for writing 10 GiB.
 const FILL_LIMIT: Duration = Duration::from_secs(3_600);
 
 /// A part of the bench.
@@ -90,16 +91,16 @@ impl ReductionPart {
 /// Makes the command of a process for one end, from its task and its dictionary's directory.
 pub type ProcessStarter = Box<dyn Fn(&EndTask, &Path) -> Command>;
 
-/// Makes what keeps a dictionary in a directory.
+/// Factory of the disk for a dictionary in a directory.
 pub type DictionaryOpener = Box<dyn Fn(&Path) -> Result<DictionaryDisk>>;
 
-/// What is to be measured.
+/// Plan of a benchmark.
 pub struct ReductionPlan {
-    /// Which parts.
+    /// Parts to measure.
     pub parts: Vec<ReductionPart>,
-    /// Everything so many times; figures are medians.
+    /// Number of repetitions; figures are medians.
     pub repeat: usize,
-    /// Where dictionaries are while they are measured; what is made there is removed.
+    /// Directory of the dictionaries during the measurement; files created there are removed.
     pub directory: PathBuf,
     /// Memory of each dictionary.
     pub memory: ByteCount,
@@ -111,7 +112,7 @@ pub struct ReductionPlan {
     pub disk: DictionaryOpener,
 }
 
-/// The figures, by the names under which they are asked for; `None` was not measured.
+/// Figures by their public names; `None` was not measured.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ReductionFigures {
     /// 16 MiB of random bytes that both ends have.
@@ -120,7 +121,7 @@ pub struct ReductionFigures {
     pub edit64k_wire_bytes: Option<u64>,
     /// The same with 8 bytes inserted about every 4 KiB.
     pub edit4k_wire_bytes: Option<u64>,
-    /// 16 MiB of source text that nobody has.
+    /// 16 MiB of source text that neither end has.
     pub text_cold_wire_bytes: Option<u64>,
     /// The same text by zstd at level 3, as one frame.
     pub text_zstd3_bytes: Option<u64>,
@@ -128,9 +129,9 @@ pub struct ReductionFigures {
     pub warm_1gib_wire_bytes: Option<u64>,
     /// The most memory that was resident in either end's process meanwhile.
     pub warm_1gib_resident_bytes: Option<u64>,
-    /// Random bytes that nobody has: the slower end.
+    /// Random bytes that neither end has: the slower end.
     pub cold_random_gbit_s: Option<f64>,
-    /// Source text that nobody has: the slower end.
+    /// Source text that neither end has: the slower end.
     pub cold_text_gbit_s: Option<f64>,
     /// Random bytes that both ends have in memory: the slower end.
     pub warm_gbit_s: Option<f64>,
@@ -138,14 +139,14 @@ pub struct ReductionFigures {
     pub warm_1gib_gbit_s: Option<f64>,
     /// Resident memory that an opened dictionary adds, for each GiB in its files.
     pub index_bytes_per_stored_gib: Option<u64>,
-    /// From a process's beginning to a dictionary of 10 GiB that is ready, after kill -9 and with
-    /// nothing of its files in memory.
+    /// Time from a process's start to a ready dictionary of 10 GiB, after kill -9 and with none of
+    /// its files cached.
     pub reopen_10gib_s: Option<f64>,
-    /// From a small write to its encoded bytes, when nothing else is under way.
+    /// Time from a small write to its encoded bytes, on an otherwise idle encoder.
     pub idle_write_delay_us: Option<f64>,
 }
 
-/// What was measured.
+/// Results of the benchmark.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ReductionReport {
     /// Medians.
@@ -158,7 +159,7 @@ pub struct ReductionReport {
     pub runs: ReductionRuns,
 }
 
-/// By what was sent; see [`captured_bytes`].
+/// Captured bytes by kind of data; see [`captured_bytes`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 #[expect(missing_docs, reason = "the names are those of the figures")]
 pub struct CapturedBytes {
@@ -184,7 +185,7 @@ impl CodecSpeed {
     }
 }
 
-/// By what was sent.
+/// Speeds by kind of data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 #[expect(missing_docs, reason = "the names are those of the figures")]
 pub struct SpeedTable {
@@ -194,18 +195,18 @@ pub struct SpeedTable {
     pub warm_1gib: Option<CodecSpeed>,
 }
 
-/// What the figures are the medians of.
+/// Runs whose medians are the figures.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct ReductionRuns {
     /// Transfers of 16 MiB.
     pub small: Vec<SmallTransfer>,
-    /// Sender and receiver of 1 GiB that nobody had.
+    /// Sender and receiver of 1 GiB that neither had.
     pub large_cold: Vec<[EndResult; 2]>,
     /// ... and of the same after a restart.
     pub large_warm: Vec<[EndResult; 2]>,
     /// The one that filled a dictionary.
     pub fill: Vec<EndResult>,
-    /// Those that opened it.
+    /// Results of the processes that opened it.
     pub reopen: Vec<EndResult>,
     /// Medians of lone writes, in microseconds.
     pub idle_us: Vec<f64>,
@@ -214,7 +215,7 @@ pub struct ReductionRuns {
 /// A transfer of 16 MiB.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct SmallTransfer {
-    /// What was sent.
+    /// Data that was sent.
     pub what: &'static str,
     /// Bytes of it.
     pub bytes: u64,
@@ -236,11 +237,11 @@ struct ReductionBench<'a> {
     done: f64,
 }
 
-/// Measures.
+/// Runs the benchmark.
 ///
 /// # Errors
-/// When an end fails, the disk is full, or on Ctrl-C. What was made in the plan's directory is gone
-/// then, too.
+/// Fails when an end fails, the disk is full, or on Ctrl-C. Files created in the plan's directory
+/// are removed then, too.
 pub fn bench(plan: &ReductionPlan, progress: &dyn ProgressReporter) -> Result<ReductionReport> {
     let mut bench = ReductionBench {
         plan,
@@ -345,7 +346,8 @@ impl ReductionBench<'_> {
         self.transfer(&mut pair, COLD_TEXT, &text)
     }
 
-    /// The time until a small write's bytes come out, the time that it is held back included.
+    /// Measures the time until a small write's bytes come out, including the time that it is held
+    /// back.
     fn idle(&mut self, place: &WorkDirectory) -> Result<()> {
         let config = PairConfig::shipped(self.plan.memory, ByteCount::new(SPARE), 1);
         let disk = (self.plan.disk)(&place.end(PairSide::Near))?;
@@ -524,7 +526,7 @@ impl WorkDirectory {
         self.0.join(format!("{}.json", role.name()))
     }
 
-    /// As after a restart of the machine: nothing of the dictionaries' files is in memory.
+    /// Drops the dictionaries' files from the page cache, as after a restart of the machine.
     fn forget_cached(&self) -> Result<()> {
         for side in [PairSide::Near, PairSide::Far] {
             let Ok(entries) = fs::read_dir(self.end(side)) else {

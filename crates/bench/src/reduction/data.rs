@@ -19,7 +19,7 @@ impl RandomBytes {
         Self(SeededRandom::from_seed(seed))
     }
 
-    /// The next so many; a multiple of eight, or the last ones.
+    /// The next `length` bytes; a multiple of eight, or the last ones.
     pub(super) fn next(&mut self, length: usize) -> Bytes {
         let mut bytes = vec![0; length];
         self.0.fill(&mut bytes);
@@ -30,7 +30,7 @@ impl RandomBytes {
 /// Bytes of a block.
 pub(super) const BLOCK: u64 = 1 << 20;
 
-/// Random bytes without end that can be had from any block on: each has a seed of its own.
+/// Endless random bytes that can start at any block, because each block has a seed of its own.
 #[derive(Clone, Debug)]
 pub(super) struct SeededBlocks {
     next: u64,
@@ -39,7 +39,7 @@ pub(super) struct SeededBlocks {
 }
 
 impl SeededBlocks {
-    /// From the block of this number on.
+    /// Starts at the block of this number.
     pub(super) fn new(number: u64) -> Self {
         Self {
             next: number,
@@ -48,7 +48,7 @@ impl SeededBlocks {
         }
     }
 
-    /// The next so many, which has to divide a block.
+    /// The next `length` bytes, which must divide a block.
     pub(super) fn next(&mut self, length: usize) -> Bytes {
         if self.left == 0 {
             self.noise = RandomBytes::new(self.next);
@@ -77,7 +77,7 @@ pub(super) fn edited(data: &Bytes, period: u64, inserted: usize) -> Bytes {
     out.into()
 }
 
-/// Program source of so many bytes.
+/// Program source of this length.
 pub(super) fn source(seed: u64, length: usize) -> Bytes {
     let mut author = TextGenerator::new(seed);
     let mut out = String::with_capacity(length + 64 * 1024);
@@ -89,7 +89,7 @@ pub(super) fn source(seed: u64, length: usize) -> Bytes {
     out.into()
 }
 
-/// Words of the language, of names and of comments.
+/// Number of words for the language, names and comments.
 const WORDS: u64 = 4_000;
 /// Names that a project has, and of them those that a file works with.
 const NAMES: u64 = 6_000;

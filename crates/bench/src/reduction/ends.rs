@@ -1,5 +1,5 @@
-//! One end of a transfer as a process of its own: what its memory, its processor time and its restart
-//! are worth to one node, not to a pair.
+//! One end of a transfer as a process of its own, so that memory, processor time and restart are
+//! measured for one node and not for a pair.
 //!
 //! ```text
 //!  sender ── Data ─► receiver       The sender makes the data from its seed, the receiver makes them
@@ -31,17 +31,17 @@ use host::kernel;
 const PIECE: usize = 64 * 1024;
 const FLOW: FlowId = FlowId(1);
 
-/// What a process is for.
+/// Task of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProcessRole {
     /// Encodes; its standard output is the receiver's input, and the other way round.
     Send,
     /// Decodes and compares.
     Receive,
-    /// Decodes and compares until it is killed; acknowledges what it has written down.
+    /// Decodes and compares until it is killed; acknowledges data that it has stored.
     Survive,
-    /// Fills a dictionary by encoding for a peer that takes everything, says so in its result, and goes
-    /// on until it is killed.
+    /// Fills a dictionary by encoding for a peer that accepts everything, reports it in its result,
+    /// and continues until it is killed.
     Fill,
     /// Opens a dictionary.
     Reopen,
@@ -65,24 +65,24 @@ impl ProcessRole {
     }
 }
 
-/// What a process is told.
+/// Parameters of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndTask {
-    /// What for.
+    /// The task.
     pub role: ProcessRole,
-    /// How much data.
+    /// Length of the data.
     pub bytes: u64,
-    /// Of the data.
+    /// Seed of the data.
     pub seed: u64,
-    /// Of the dictionary.
+    /// Memory of the dictionary.
     pub memory: ByteCount,
-    /// Of the dictionary.
+    /// Disk of the dictionary.
     pub disk: ByteCount,
-    /// Where the result goes.
+    /// File for the result.
     pub result: PathBuf,
 }
 
-/// What came of it.
+/// Result of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EndResult {
     /// Bytes that went through.
@@ -95,9 +95,9 @@ pub struct EndResult {
     pub repairs: u64,
     /// Processor time of encoding or decoding and of the disk's work for it.
     pub processor_s: f64,
-    /// From the first byte to the last.
+    /// Time from the first byte to the last.
     pub elapsed_s: f64,
-    /// From the beginning to a dictionary that is ready.
+    /// Time from the start to a ready dictionary.
     pub open_s: f64,
     /// Resident memory before the dictionary was opened.
     pub resident_before_bytes: u64,
@@ -113,10 +113,10 @@ pub struct EndResult {
     pub unwritten_chunks: u64,
 }
 
-/// Does what a process is for, on its standard input and output.
+/// Carries out the task of a process, on its standard input and output.
 ///
 /// # Errors
-/// When something else comes out than was sent, or the other end is gone.
+/// Fails when the output differs from the data that was sent, or the other end is gone.
 pub fn run_end(task: &EndTask, disk: DictionaryDisk) -> Result<()> {
     let config = PairConfig::shipped(task.memory, task.disk, 1);
     let side = match task.role {
@@ -166,7 +166,7 @@ struct EndProcess {
     result: EndResult,
 }
 
-/// What the processes say to each other.
+/// Message kinds between the processes.
 pub(super) mod kind {
     pub(in super::super) const DATA: u8 = 1;
     pub(in super::super) const ACKNOWLEDGE: u8 = 2;
@@ -247,7 +247,7 @@ impl EndProcess {
         encoder.retained() >= self.config.encoder.retained.as_usize()
     }
 
-    /// Says something to the receiver and does what it answers.
+    /// Sends a message to the receiver and handles its answers.
     fn exchange(&mut self, sender: &mut EncodingSender, kind: u8, bytes: &[u8]) -> Result<()> {
         self.say(kind, bytes)?;
         loop {
@@ -332,7 +332,7 @@ impl EndProcess {
         }
     }
 
-    /// What the decoder gives next; `None` when it needs more.
+    /// Next bytes from the decoder; `None` when it needs more input.
     fn restore(&mut self, decoder: &mut FlowDecoder) -> Result<Option<Bytes>> {
         loop {
             let decoded = self.counting(|end| decoder.poll(&mut end.dictionary))?;
@@ -383,7 +383,7 @@ impl EndProcess {
         }
     }
 
-    /// Writes down what is not yet, and then the result.
+    /// Stores the rest, and then writes the result.
     fn conclude(&mut self, path: &Path) -> Result<()> {
         self.end.settle(&mut self.now);
         let statistics = self.end.dictionary.statistics();
@@ -417,7 +417,7 @@ impl EndProcess {
     }
 }
 
-/// What a receiver is to receive.
+/// Content that a receiver expects.
 enum ExpectedContent {
     Noise(RandomBytes),
     Blocks(SeededBlocks),

@@ -1,4 +1,4 @@
-//! kill -9 at random points of a process's life, and what is then in its dictionary.
+//! kill -9 at random points of a process's life, and a check of its dictionary afterwards.
 //!
 //! ```text
 //!  this process: encoder, dictionary in memory         a life: decoder, dictionary in files
@@ -41,13 +41,13 @@ const PIECE: usize = 64 * 1024;
 const MOST_BLOCKS: u64 = 12;
 /// Pieces that a life may take from where it begins to write, at most.
 const MOST_PIECES: u64 = 40;
-/// One life in so many is killed while it opens its dictionary ...
+/// One life in this many is killed while it opens its dictionary ...
 const OPENING: u64 = 4;
-/// ... at the latest so long after its start.
+/// ... at most this long after its start.
 const LONGEST_OPENING: Duration = Duration::from_millis(15);
-/// The others are killed so long, at most, after they were handed a piece.
+/// The others are killed at most this long after they received a piece.
 const LONGEST_PIECE: Duration = Duration::from_micros(1_500);
-/// Of a dictionary without room so many of the newest blocks are asked.
+/// Number of the newest blocks to ask for from a dictionary without room.
 const NEWEST_BLOCKS: u64 = 1;
 /// Room for everything.
 const ROOMY: ByteCount = ByteCount::mebibytes(64);
@@ -56,26 +56,26 @@ const TIGHT: ByteCount = ByteCount::mebibytes(5);
 /// Memory of a life's dictionary.
 const MEMORY: ByteCount = ByteCount::mebibytes(16);
 
-/// What is to be done.
+/// Plan of a kill test.
 pub struct KillPlan {
-    /// How often the process is killed.
+    /// Number of kills.
     pub points: u32,
-    /// Of all chance.
+    /// Seed of all random numbers.
     pub seed: u64,
-    /// Where dictionaries are meanwhile; what is made in it is removed.
+    /// Directory of the dictionaries during the test; files created in it are removed.
     pub directory: PathBuf,
     /// Starts a life.
     pub process: ProcessStarter,
 }
 
-/// What was found.
+/// Results of a kill test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct KillReport {
     /// Lives that were ended.
     pub points: u32,
     /// ... while they opened their dictionary.
     pub while_opening: u32,
-    /// ... while they read what was there.
+    /// ... while they read existing data.
     pub while_reading: u32,
     /// ... while they wrote.
     pub while_writing: u32,
@@ -90,17 +90,17 @@ pub struct KillReport {
     /// References whose bytes were asked for: acknowledged data that was lost. Anything but zero is
     /// an error, after which nothing more is tried.
     pub lost_references: u64,
-    /// From a process's start until its dictionary was ready.
+    /// Time from a process's start until its dictionary was ready.
     pub open_median_s: f64,
     /// The longest of them.
     pub open_longest_s: f64,
 }
 
-/// Kills a process at so many random points.
+/// Kills a process at many random points.
 ///
 /// # Errors
-/// When acknowledged data is lost, when a life finds other bytes than were sent or ends by itself, or on
-/// Ctrl-C.
+/// Fails when acknowledged data is lost, when a life finds other bytes than were sent or ends by
+/// itself, or on Ctrl-C.
 pub fn kill(plan: &KillPlan, progress: &dyn ProgressReporter) -> Result<KillReport> {
     let place = plan
         .directory
@@ -126,7 +126,7 @@ struct DictionaryEpoch {
     directory: PathBuf,
     seed: u64,
     disk: ByteCount,
-    /// The other end, which knows what was acknowledged.
+    /// The other end, which knows the acknowledged data.
     end: NodeEnd,
     config: PairConfig,
     now: Time,
@@ -134,10 +134,10 @@ struct DictionaryEpoch {
     acknowledged: u64,
 }
 
-/// When a life ends.
+/// Point at which a life ends.
 enum KillPoint {
     Opening(Duration),
-    /// After so many pieces have been done with, so long after the next was handed over.
+    /// This long after a piece was handed over, after so many others have been processed.
     Piece(u64, Duration),
 }
 
@@ -175,7 +175,7 @@ impl<'a> KillTest<'a> {
         Ok(self.report)
     }
 
-    /// A dictionary that nobody has used.
+    /// Makes an unused dictionary.
     fn epoch(&mut self) -> Result<DictionaryEpoch> {
         let config = PairConfig::shipped(ByteCount::mebibytes(256), ByteCount::new(0), 1);
         self.report.dictionaries += 1;
@@ -281,7 +281,7 @@ impl<'a> KillTest<'a> {
         }
     }
 
-    /// Takes note of what has been acknowledged.
+    /// Takes note of acknowledged data.
     fn count(&mut self, epoch: &mut DictionaryEpoch, encoder: &FlowEncoder, first_block: u64) {
         let statistics = encoder.statistics();
         let encoded = statistics.referenced_bytes + statistics.literal_bytes;
@@ -290,7 +290,7 @@ impl<'a> KillTest<'a> {
         epoch.acknowledged = epoch.acknowledged.max(there);
     }
 
-    /// Does what the life says, until it has done what it was told.
+    /// Handles the life's messages, until it has finished its order.
     fn listen(
         &mut self,
         epoch: &mut DictionaryEpoch,
@@ -385,7 +385,7 @@ impl KilledProcess {
         Ok((kind, bytes.into()))
     }
 
-    /// What ended a life by itself is what it has said on standard error.
+    /// Replaces the error of a process that ended by itself with its text on standard error.
     fn unless_ended<T>(&mut self, result: std::io::Result<T>) -> Result<T> {
         if let Err(error) = &result
             && matches!(

@@ -1,4 +1,4 @@
-//! What data reduction can do on this machine.
+//! Benchmark of data reduction on this machine.
 //!
 //! [`bench()`] measures the same data everywhere; [`kill()`] ends one of two processes with a
 //! dictionary at random points.

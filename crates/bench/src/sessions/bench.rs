@@ -1,8 +1,8 @@
 //! All measurements in virtual time, on as many threads as there are processors, and their medians.
 //!
-//! A measurement is a number of jobs, one for each seed and variant, that share nothing. The longest
-//! begin first, so that no thread is left alone with one at the end. Which thread runs which changes
-//! no figure.
+//! A measurement is a number of independent jobs, one for each seed and variant. The longest begin
+//! first, so that no single one is left at the end. Figures do not depend on which thread runs a
+//! job.
 
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -37,7 +37,7 @@ enum SessionJob {
     Reference(f64),
 }
 
-/// What came of one.
+/// Outcome of one job.
 enum JobOutcome {
     Cell(Box<PathCellResult>),
     FirstByte(FirstByte),
@@ -66,7 +66,7 @@ impl SessionJob {
         }
     }
 
-    /// Which run of its measurement it is with this seed.
+    /// Name of its run with this seed.
     fn run_name(self, seed: u64) -> String {
         match self {
             Self::Cell(_, mode) => format!("{}, seed {seed}", mode_name(mode)),
@@ -81,7 +81,7 @@ impl SessionJob {
         }
     }
 
-    /// How much it has to carry, in Mbit, roughly.
+    /// Approximate amount of data to carry, in Mbit.
     fn weight(self) -> f64 {
         match self {
             Self::Cell(cell, _) => {
@@ -120,8 +120,8 @@ impl SessionMeasurement {
     }
 }
 
-/// Measures all that was chosen, until the lab is interrupted: what was begun is then finished, and
-/// the rest named in the report.
+/// Runs the selected measurements, until the lab is interrupted: running ones are then finished,
+/// and the rest is named in the report.
 #[must_use]
 pub fn measure(choice: &SessionSelection, progress: &dyn ProgressReporter) -> SessionReport {
     measure_until(choice, progress, &kernel::interrupted)
@@ -165,7 +165,7 @@ fn measure_until(
     report
 }
 
-/// The outcomes of all runs, in their order; `None` of those that were not begun.
+/// Outcomes of all runs, in their order; `None` for those that were not begun.
 fn run_all(
     variants: &[(String, SessionJob)],
     runs: &[(usize, u64)],
@@ -281,8 +281,8 @@ impl SessionReport {
         }
     }
 
-    /// 99 of 100 exchanges with this mode took at most so many times what half of them take where
-    /// nothing is lost, with the mode that is fastest there.
+    /// Ratio of the 99th percentile of exchange times with this mode to the median without loss,
+    /// with the mode that is fastest there.
     #[must_use]
     pub fn exchange_p99_ratio(&self, fec: &str) -> Option<f64> {
         let (lossy, loss_free): (Vec<&ExchangeTimes>, Vec<&ExchangeTimes>) =
@@ -293,7 +293,7 @@ impl SessionReport {
         Some(of_mode.latencies.p99_ms / least)
     }
 
-    /// What flows get without an emulator and without reduction.
+    /// Throughput of flows without an emulator and without reduction.
     #[must_use]
     pub fn cpu_gbit_s(&self) -> Option<f64> {
         real::cpu_gbit_s(&self.costs)
@@ -305,7 +305,7 @@ impl SessionReport {
         median(self.jain_16_sessions.iter().copied())
     }
 
-    /// How much longer the median small flow waits beside bulk flows.
+    /// Ratio of the median wait of a small flow beside bulk flows to that without.
     #[must_use]
     pub fn small_flow_ratio(&self) -> Option<f64> {
         let times = self.small_flow.as_ref()?;
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn exchanges_are_held_against_the_best_that_the_path_does_without_loss() {
+    fn exchanges_are_compared_with_the_best_lossless_time() {
         let report = SessionReport {
             exchanges: vec![
                 exchanges("off", 0.0, 140.0, 150.0),
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_begun_when_it_was_interrupted_is_named() {
+    fn jobs_not_begun_before_interruption_are_listed() {
         let choice = SessionSelection {
             measurements: vec![SessionMeasurement::FirstByte, SessionMeasurement::Exchanges],
             modes: vec![],
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn pairs_are_of_one_seed_and_medians_of_each_figure() {
+    fn pairs_share_a_seed_and_figures_are_medians() {
         let mut report = SessionReport {
             runs: vec![
                 run("off", 1, 10.0),

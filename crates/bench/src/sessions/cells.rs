@@ -1,4 +1,4 @@
-//! The kinds of paths that a session is measured on.
+//! Kinds of paths on which a session is measured.
 //!
 //! Loss acts behind the queue and in both directions. The steady part of a transfer is that of the
 //! seconds 5 to 35, on the longest paths 20 to 80.
@@ -13,11 +13,11 @@ use emulate::{
 use serde::Serialize;
 use vocab::{Bitrate, ByteCount, Probability, SeededRandom};
 
-/// What is special about a path, beside rate, delay, loss and jitter.
+/// Special property of a path, beside rate, delay, loss and jitter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PathShape {
-    /// Nothing: a drop-tail queue of one BDP.
+    /// No special property: a drop-tail queue of one BDP.
     #[default]
     Plain,
     /// The rate changes each half second, to anything from a quarter of it to all of it.
@@ -41,7 +41,7 @@ pub struct PathCell {
     pub burst: f64,
     /// Half the width of a uniform jitter that reorders, each way.
     pub jitter_ms: f64,
-    /// What else.
+    /// Special property of the path.
     pub shape: PathShape,
 }
 
@@ -57,7 +57,7 @@ pub const PLAIN: PathCell = PathCell {
 
 const OC_1_MBIT_S: f64 = 51.84;
 
-/// Every path of the bench. A path without loss loses none in bursts, so there is no such one.
+/// Every path of the benchmark. A path without loss has no variant with bursts.
 #[must_use]
 pub fn all_cells() -> Vec<PathCell> {
     let losses = [0.0, 0.01, 0.05, 0.10];
@@ -94,7 +94,7 @@ pub fn all_cells() -> Vec<PathCell> {
 /// A queue holds at least this: of a path without delay a BDP is nothing.
 const QUEUE_MIN: u64 = 64 << 10;
 
-/// How often the rate of a trace changes.
+/// Interval between the changes of a trace's rate.
 const TRACE_STEP: Duration = Duration::from_millis(500);
 
 /// Steps until it begins anew: 30 s, so that a steady part of 30 s holds each step once wherever
@@ -139,13 +139,13 @@ impl PathCell {
         Duration::from_secs_f64(self.rtt_ms / 1e3)
     }
 
-    /// What the policer lets through, where there is one.
+    /// Rate that the policer lets through, where there is one.
     #[must_use]
     pub fn policed_mbit_s(&self) -> Option<f64> {
         (self.shape == PathShape::Policer).then_some(self.rate_mbit_s / 2.0)
     }
 
-    /// When goodput counts, from the transfer's start.
+    /// Time span for goodput, from the transfer's start.
     #[must_use]
     pub fn steady(&self) -> (Duration, Duration) {
         let (from, to) = if self.rtt_ms >= 500.0 {
@@ -156,7 +156,7 @@ impl PathCell {
         (Duration::from_secs(from), Duration::from_secs(to))
     }
 
-    /// What the line carries in the steady part, of which a trace leaves it less than its rate.
+    /// Data that the line carries in the steady part; a trace leaves less than its rate.
     #[must_use]
     pub fn rate_integral_mbit(&self) -> f64 {
         let (from, to) = self.steady();
@@ -181,7 +181,7 @@ impl PathCell {
         }
     }
 
-    /// The model of the path with a queue of so many BDP.
+    /// Model of the path with a queue of so many BDP.
     #[must_use]
     pub fn link_with_queue(&self, queue_bdp: f64, seed: u64) -> LinkConfig {
         let rate = self.rate();
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_carries_the_same_in_the_steady_part_from_every_seed() {
+    fn trace_carries_the_same_data_for_every_seed() {
         let cell = PathCell {
             shape: PathShape::Trace,
             ..PLAIN

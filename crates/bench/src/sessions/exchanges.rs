@@ -1,5 +1,5 @@
-//! What short flows wait, in virtual time: for a first byte, for an answer where packets are lost,
-//! and beside bulk flows of the same session.
+//! Waiting times of short flows in virtual time: for a first byte, for an answer where packets are
+//! lost, and beside bulk flows of the same session.
 //!
 //! All of it on the plain path of 20 Mbit/s and 100 ms. Hosts answer at once and are at no distance
 //! from their nodes.
@@ -25,13 +25,13 @@ pub(super) const SHORT_ANSWER: u64 = 100;
 /// Bytes that make a path known: its rate is found and its start-up over.
 const WARM_UP: u64 = 16 << 20;
 
-/// What is not there by then counts as having taken this long.
+/// Time limit; an answer that is not there by then counts as having taken this long.
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// Exchanges of one seed.
 pub(super) const EXCHANGES: usize = 2_000;
 
-/// How long hosts waited, each time.
+/// Waiting times of hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct LatencyQuantiles {
     /// Times.
@@ -62,8 +62,8 @@ impl LatencyQuantiles {
     }
 }
 
-/// When the first byte of a flow's answer comes, in baseline RTT since the client opened the flow,
-/// its question in hand, over a session that is up.
+/// Time until the first byte of a flow's answer, in baseline RTT since the client opened the flow
+/// with its question, over a session that is up.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct FirstByte {
     /// The longest of all opens.
@@ -74,8 +74,8 @@ pub struct FirstByte {
     pub new_session_rtt: f64,
     /// A flow after silence.
     pub after_silence_rtt: f64,
-    /// The longest of flows whose whole answer is 100 bytes. Those above are of 64 KiB, of which nodes
-    /// deliver the first byte when the record around it has come.
+    /// Longest time of flows whose whole answer is 100 bytes. The others are of 64 KiB, of which
+    /// nodes deliver the first byte when its record has arrived.
     pub short_answer_rtt: f64,
     /// Opens.
     pub opens: usize,
@@ -110,8 +110,7 @@ fn in_rtt(span: Duration) -> f64 {
     span.as_secs_f64() / PLAIN.rtt().as_secs_f64()
 }
 
-/// How long exchanges took, one after the other in one flow, and the share of packets that were
-/// repairs.
+/// Times of exchanges, one after the other in one flow, and the share of packets that were repairs.
 pub(super) fn exchanges(loss: f64, fec: RepairMode, seed: u64) -> (Vec<Duration>, f64) {
     let cell = PathCell { loss, ..PLAIN };
     let mut world = SessionSimulation::new(cell.plan(seed, fec, None));
@@ -133,27 +132,27 @@ pub(super) fn exchanges(loss: f64, fec: RepairMode, seed: u64) -> (Vec<Duration>
     (times, repairs)
 }
 
-/// How long exchanges took, by the mode of correction.
+/// Times of exchanges, by the mode of correction.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ExchangeTimes {
     /// `"off"`, `"on"` or `"auto"`.
     pub fec: &'static str,
     /// The share of packets lost, each way.
     pub loss: f64,
-    /// How long they took.
+    /// Their times.
     #[serde(flatten)]
     pub latencies: LatencyQuantiles,
     /// The far side's packets that were repairs.
     pub repair_share: f64,
 }
 
-/// How long a new flow waits for its first 64 KiB, alone and beside sixteen bulk flows of its
-/// session; the path is known, and what came before is over.
+/// Wait of a new flow for its first 64 KiB, alone and beside sixteen bulk flows of its session; the
+/// path is known, and earlier flows are over.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct SmallFlow {
     /// Alone.
     pub alone: LatencyQuantiles,
-    /// Beside them.
+    /// Waits beside them.
     pub beside_bulk: LatencyQuantiles,
 }
 
@@ -201,7 +200,7 @@ fn exchange(world: &mut SessionSimulation, answer: u64, bytes: u64) -> Duration 
     took
 }
 
-/// Waits until so many bytes of a flow have come since it was opened.
+/// Waits until so many bytes of a flow have arrived; returns the time since it was opened.
 fn wait(world: &mut SessionSimulation, flow: FlowId, bytes: u64) -> Duration {
     let opened = world.transfer(flow).opened_at;
     let end: Time = world.now() + LIMIT;

@@ -1,4 +1,4 @@
-//! What can be measured of sessions, in virtual time or in real time, and what was chosen of it.
+//! Measurements of sessions, in virtual time or in real time, and the selection among them.
 
 use tunnel::fec::RepairMode;
 
@@ -8,12 +8,12 @@ use super::shares::RivalController;
 /// The loss of the path on which exchanges are measured, each way.
 pub(super) const EXCHANGE_LOSS: f64 = 0.01;
 
-/// Something that can be asked for.
+/// A measurement that can be selected.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum SessionMeasurement {
     /// A bulk flow on one path.
     Cell(PathCell),
-    /// When the first byte of an answer comes.
+    /// Time until the first byte of an answer.
     FirstByte,
     /// Short exchanges where packets are lost.
     Exchanges,
@@ -23,10 +23,9 @@ pub enum SessionMeasurement {
     Sessions,
     /// A session beside another one with another controller.
     Beside(RivalController),
-    /// CUBIC and BBR beside each other, with nothing of ours: what they leave whom they share a
-    /// queue with is theirs.
+    /// CUBIC and BBR beside each other, without a flow of ours: a reference for their own fairness.
     Reference,
-    /// What a flow costs in processor time; in real time alone.
+    /// Processor time that a flow costs; in real time only.
     Cpu,
 }
 
@@ -65,10 +64,10 @@ impl SessionMeasurement {
     }
 }
 
-/// What is to be measured.
+/// Selection of measurements.
 #[derive(Clone, Debug)]
 pub struct SessionSelection {
-    /// What.
+    /// Measurements to make.
     pub measurements: Vec<SessionMeasurement>,
     /// With which modes of correction the paths are measured.
     pub modes: Vec<RepairMode>,

@@ -1,4 +1,4 @@
-//! What a WAN session makes of a path, in virtual time and on this machine.
+//! Benchmark of a WAN session on emulated paths, in virtual time and on this machine.
 //!
 //! ```text
 //!  Work ◄──► Session ══ Pipe (link) ════════════ Session ◄──► Work
@@ -51,7 +51,7 @@ const NEAR: usize = 0;
 /// The side whose hosts send most.
 const FAR: usize = 1;
 
-/// The word for a mode of forward error correction.
+/// Name of a mode of forward error correction.
 #[must_use]
 pub fn mode_name(fec: RepairMode) -> &'static str {
     match fec {
@@ -61,7 +61,7 @@ pub fn mode_name(fec: RepairMode) -> &'static str {
     }
 }
 
-/// The least value that a share of all are not above (the nearest rank); zero of none.
+/// Value at a rank by share (nearest rank); zero without values.
 fn quantile<T: Ord + Copy + Default>(values: &mut [T], share: f64) -> T {
     values.sort_unstable();
     let rank = (values.len() as f64 * share).ceil() as usize;

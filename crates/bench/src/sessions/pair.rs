@@ -1,4 +1,4 @@
-//! Two sessions that have met: their link, their datagram path, and the hosts behind them.
+//! Two connected sessions: their link, their datagram path, and the hosts behind them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -23,26 +23,26 @@ pub(super) const HEADERS: ByteCount = ByteCount::new(28);
 /// Packets of one batch: a send with segmentation offload.
 const BATCH: usize = 16;
 
-/// Bytes of datagrams that wait for a node that does not run, at most: what its socket holds.
+/// Greatest number of datagram bytes that wait for a stopped node: the size of its socket buffer.
 const SOCKET: usize = 4 << 20;
 
-/// Whether there is a datagram path.
+/// Support of the nodes for a datagram path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatagramSupport {
-    /// Nodes offer none.
+    /// Nodes offer no datagram path.
     Absent,
     /// Nodes offer one.
     Offered,
 }
 
-/// Which datagrams of a side get to the other at all, whatever the path's model says.
+/// Filter of the datagrams that can reach the other side at all, independent of the path's model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatagramFilter {
     /// Every one.
     Open,
-    /// Those whose IP packets are no longer than so many bytes. Of others nobody hears.
+    /// Datagrams whose IP packets are at most so many bytes long. Others are dropped silently.
     UpTo(usize),
-    /// None: UDP is blocked.
+    /// No datagrams: UDP is blocked.
     Blocked,
 }
 
@@ -56,14 +56,14 @@ impl DatagramFilter {
     }
 }
 
-/// What a pair is made of.
+/// Parameters of a pair.
 #[derive(Clone, Debug)]
 pub(super) struct PairPlan {
     pub(super) link: (Bitrate, Duration),
     pub(super) datagrams: DatagramSupport,
     pub(super) transport: PathSettings,
     pub(super) session: SessionConfig,
-    /// Of all chance in it.
+    /// Seed of all its random numbers.
     pub(super) seed: u64,
 }
 
@@ -73,17 +73,17 @@ pub struct SessionPair {
     sessions: [Session; 2],
     pipes: [EmulatedPipe; 2],
     link: LinkId,
-    /// By the side that sends.
+    /// Filters, by the sending side.
     passages: [DatagramFilter; 2],
-    /// What came for a side that does not run at present.
+    /// Bytes that arrived for a side that is not running at present.
     asleep: [Option<VecDeque<Bytes>>; 2],
     flows: BTreeMap<FlowId, FlowTransfer>,
     source: Bytes,
     buffer: BytesMut,
     changes: Vec<(Time, usize, bool)>,
-    /// Whether something has happened since it was last settled.
+    /// Set if something has happened since it was last settled.
     is_stirred: bool,
-    /// When something becomes due by itself.
+    /// Time of the next event without input.
     due: Time,
 }
 
@@ -117,7 +117,7 @@ impl SessionPair {
         pair
     }
 
-    /// What has come of a flow.
+    /// State of a flow's transfer.
     ///
     /// # Panics
     /// When it was never opened here.
@@ -143,13 +143,13 @@ impl SessionPair {
         self.sessions[side].datagram_status()
     }
 
-    /// When each side's frames changed between link (`false`) and packets.
+    /// Times at which each side's frames changed between link (`false`) and packets.
     #[must_use]
     pub fn changes(&self) -> &[(Time, usize, bool)] {
         &self.changes
     }
 
-    /// Whether both sides have met, and send packets if they are to.
+    /// Tells whether both sides have connected, and send packets if they are to.
     pub(super) fn is_ready(&self) -> bool {
         let in_packets = self.plan.datagrams == DatagramSupport::Offered;
         let is_ready =
@@ -179,13 +179,13 @@ impl SessionPair {
         self.passages[side] = passage;
     }
 
-    /// The node of a side is stopped, as by SIGSTOP or a hypervisor: it does nothing, and does not
-    /// notice. What arrives waits in its sockets.
+    /// Stops the node of a side, as by SIGSTOP or a hypervisor: it does nothing, and does not
+    /// notice. Arrivals wait in its sockets.
     pub(super) fn suspend(&mut self, side: usize) {
         self.asleep[side].get_or_insert_default();
     }
 
-    /// It goes on.
+    /// Continues the node.
     pub(super) fn resume(&mut self, now: Time, side: usize) {
         for datagram in self.asleep[side].take().unwrap_or_default() {
             self.handle_datagram(now, side, &datagram);
@@ -198,7 +198,7 @@ impl SessionPair {
         self.asleep[side].is_none()
     }
 
-    /// The link breaks, and what was on it is gone.
+    /// Breaks the link; bytes on it are lost.
     pub(super) fn break_link(&mut self, now: Time) {
         for session in &mut self.sessions {
             session.link_down(now, self.link, LinkEnd::Lost);
@@ -229,12 +229,12 @@ impl SessionPair {
         self.is_stirred = true;
     }
 
-    /// When something becomes due by itself.
+    /// Time of the next event without input.
     pub(super) fn due(&self) -> Time {
         self.due
     }
 
-    /// Does what has become due, and takes in what the link has brought.
+    /// Handles due events, and takes in the bytes that the link has delivered.
     pub(super) fn handle_due(&mut self, now: Time) {
         if self.due > now {
             return;

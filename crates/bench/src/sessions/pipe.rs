@@ -10,8 +10,8 @@ use vocab::{Bitrate, ByteCount, Time};
 const SEGMENT: usize = 1_448;
 const HEADERS: ByteCount = ByteCount::new(52);
 
-/// What the sender's socket takes before it says no, and what must be free before it says yes again:
-/// as in a kernel, or whoever writes would write a few bytes at a time.
+/// Size of the sender's socket buffer. It refuses more when full and accepts again when this much
+/// is free, as in a kernel; otherwise a writer would write a few bytes at a time.
 const BUFFER: u64 = 64 << 10;
 const LEAST_ROOM: u64 = BUFFER / 3;
 
@@ -36,7 +36,7 @@ impl EmulatedPipe {
         }
     }
 
-    /// How much may be written now.
+    /// Number of bytes that may be written now.
     pub(super) fn room(&mut self, now: Time) -> usize {
         let queued = self.direction.queued(now).bytes;
         let room = BUFFER.saturating_sub(queued);

@@ -1,4 +1,4 @@
-//! The figures of all measurements of sessions, and what gave none.
+//! Figures of all session measurements, and the failures.
 
 use serde::Serialize;
 
@@ -6,30 +6,30 @@ use super::exchanges::{ExchangeTimes, FirstByte, SmallFlow};
 use super::shares::QueueShares;
 use super::transfers::PathCellResult;
 
-/// What came of it. What was not asked for is `None` or empty.
+/// Results. A value that was not requested is `None` or empty.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct SessionReport {
     /// Each path and mode, medians over seeds.
     pub cells: Vec<PathCellResult>,
-    /// What those are the medians of.
+    /// Single runs behind those medians.
     pub runs: Vec<PathCellResult>,
     /// First bytes.
     pub first_byte: Option<FirstByte>,
     /// Exchanges, by mode: without loss, then with.
     pub exchanges: Vec<ExchangeTimes>,
-    /// Those that nodes were measured with.
+    /// Exchanges measured with nodes.
     pub exchanges_in_real_time: Vec<ExchangeTimes>,
     /// Small flows.
     pub small_flow: Option<SmallFlow>,
     /// Jain's index of sixteen sessions, by seed.
     pub jain_16_sessions: Vec<f64>,
-    /// By rival and queue.
+    /// Shares by rival and queue.
     pub shares: Vec<QueueShares>,
-    /// By queue: CUBIC's share beside BBR.
+    /// CUBIC's share beside BBR, by queue.
     pub references: Vec<QueueShares>,
-    /// What flows cost, by run.
+    /// Costs of flows, by run.
     pub costs: Vec<FlowCost>,
-    /// What was asked for and gave nothing.
+    /// Measurements that were requested and failed.
     pub not_measured: Vec<FailedRun>,
 }
 
@@ -38,7 +38,7 @@ pub struct SessionReport {
 pub struct FailedRun {
     /// The measurement's name.
     pub measurement: String,
-    /// Which of its runs: `auto, seed 3`.
+    /// The run: `auto, seed 3`.
     pub run: String,
     /// Why.
     pub why: String,
@@ -49,14 +49,14 @@ impl FailedRun {
     pub const INTERRUPTED: &str = "interrupted";
 }
 
-/// What one flow costs, client and server on the same processors, with no emulator between.
+/// Cost of one flow, client and server on the same processors, with no emulator between.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FlowCost {
-    /// Whether the flow was reduced.
+    /// True if the flow was reduced.
     pub is_reduced: bool,
     /// Application bytes.
     pub gbit_s: f64,
-    /// What frames travelled in.
+    /// Path that frames took.
     pub path: String,
     /// Processor seconds for 10⁹ bytes, of each process or thread.
     pub near_cpu_s_per_gb: f64,

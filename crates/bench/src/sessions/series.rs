@@ -1,4 +1,4 @@
-//! What two flows on one path did, second by second: the evidence behind their shares.
+//! Second-by-second series of two flows on one path: the evidence behind their shares.
 //!
 //! A session tells by its status, a kernel's connection by what `ss -ti` says of it. Nothing is
 //! smoothed: a rate is what arrived in the step, all else is as it stood at its end.
@@ -11,7 +11,7 @@ use tunnel::transport::TransportStatus;
 
 use host::median::median;
 
-/// How long a step is.
+/// Duration of a step.
 pub(super) const STEP: Duration = Duration::from_secs(1);
 
 /// One step of two flows.
@@ -25,20 +25,20 @@ pub struct SeriesStep {
     pub flows: [FlowStep; 2],
 }
 
-/// How a flow was at the end of a step.
+/// State of a flow at the end of a step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct FlowStep {
-    /// What arrived in the step.
+    /// Rate that arrived in the step.
     pub mbit_s: f64,
     /// Our controller's state, or the name of a kernel's congestion control.
     pub state: String,
-    /// What it travels in: `udp`, `tls`, or `tcp` for a kernel's connection.
+    /// Path of its frames: `udp`, `tls`, or `tcp` for a kernel's connection.
     pub path: String,
     /// The most it may have in flight, in packets of 1500 bytes or the kernel's segments.
     pub window_packets: u64,
-    /// What it holds the path's rate to be (ours), or sees delivered (a kernel's).
+    /// Path's rate as it estimates it (ours), or its delivery rate (a kernel's).
     pub rate_mbit_s: f64,
-    /// How fast it sends, at most.
+    /// Pacing rate: its greatest sending rate.
     pub pacing_mbit_s: f64,
     /// The round-trip time that it sees, and the shortest of it.
     pub rtt_ms: f64,
@@ -51,7 +51,7 @@ pub struct FlowStep {
 }
 
 impl FlowStep {
-    /// How a session in virtual time is.
+    /// State of a session in virtual time.
     pub(super) fn of_session(status: &TransportStatus) -> Self {
         let mbit = |rate: vocab::Bitrate| rate.bits_per_second() as f64 / 1e6;
         let millis = |span: Duration| span.as_secs_f64() * 1e3;
@@ -69,7 +69,7 @@ impl FlowStep {
         }
     }
 
-    /// How a node says that its path to its first peer is (`node status --json`).
+    /// State of a node's path to its first peer, from `node status --json`.
     pub(super) fn of_node(status: &Value) -> Self {
         let path = &status["peers"][0]["path"];
         let udp = &path["udp"];
@@ -89,7 +89,7 @@ impl FlowStep {
         }
     }
 
-    /// How a kernel's connection is, in the words of `ss -tinH`.
+    /// State of a kernel's connection, from `ss -tinH`.
     pub(super) fn of_socket(text: &str, congestion_control: &str) -> Self {
         let words: Vec<&str> = text.split_whitespace().collect();
         // `cwnd:127`, or `pacing_rate 12018224bps`.
@@ -127,7 +127,7 @@ impl FlowStep {
 pub struct FlowPair {
     /// Bytes of each in the time that counts.
     pub bytes: [u64; 2],
-    /// What each did, from the first flow's beginning.
+    /// Steps of both flows, from the first flow's beginning.
     pub steps: Vec<SeriesStep>,
     #[serde(skip)]
     before: [u64; 2],
@@ -136,8 +136,7 @@ pub struct FlowPair {
 }
 
 impl FlowPair {
-    /// Adds what has come since the last step: `received` and `dropped` are counted from the
-    /// beginning.
+    /// Adds the step since the last one: `received` and `dropped` are counted from the beginning.
     pub(super) fn add(
         &mut self,
         at: Duration,

@@ -1,4 +1,4 @@
-//! What sessions leave each other on one path, in virtual time.
+//! Shares of sessions on one path, in virtual time.
 //!
 //! Every session has a transport of its own and one bulk flow; all share the line, its queue and
 //! the way back. The first starts at once, each other 100 ms after the one before; bytes count for
@@ -18,7 +18,7 @@ use super::world::SessionSimulation;
 use super::{FAR, NEAR};
 use host::median::median;
 
-/// Between the starts of two flows.
+/// Time between the starts of two flows.
 const STAGGER: Duration = Duration::from_millis(100);
 pub(super) const FROM: Duration = Duration::from_secs(20);
 pub(super) const SPAN: Duration = Duration::from_secs(60);
@@ -29,8 +29,8 @@ pub(super) const QUEUES: [f64; 2] = [1.0, 4.0];
 /// Sessions that share a path among themselves.
 const SESSIONS: usize = 16;
 
-/// Whom a session of ours shares a queue with. In virtual time a rival is a session as well, without
-/// correction: what is other is the controller.
+/// Rival that shares a queue with a session of ours. In virtual time a rival is a session as well,
+/// without correction and with another congestion controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RivalController {
@@ -43,7 +43,7 @@ pub enum RivalController {
 }
 
 impl RivalController {
-    /// Its name in results, and the kernel's word for it where it has one.
+    /// Name in results, which is the kernel's name where it has one.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -62,29 +62,29 @@ impl RivalController {
     }
 }
 
-/// What each of two got.
+/// Shares of two flows.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct QueueShares {
-    /// Who the other is.
+    /// The rival.
     pub rival: &'static str,
     /// The queue.
     pub queue_bdp: f64,
-    /// The first one's share of what both got, median over seeds: ours, but where rivals are beside
-    /// each other.
+    /// First flow's share of the total, median over seeds: ours, except where rivals are compared
+    /// with each other.
     pub share: f64,
     /// The least and the greatest of them.
     pub least: f64,
     /// See above.
     pub greatest: f64,
-    /// What both got of the line.
+    /// Share of the line that both flows used.
     pub used: f64,
-    /// By seed.
+    /// Shares by seed.
     pub shares: Vec<f64>,
-    /// By seed, too: what both did in each second.
+    /// Series of both flows, by seed.
     pub runs: Vec<FlowPair>,
 }
 
-/// The bytes that each session got, and what the first two did.
+/// Bytes of each session, and the series of the first two.
 fn together(transports: &[PathSettings], queue_bdp: f64, seed: u64) -> (Vec<u64>, FlowPair) {
     let mut plan = PLAIN.plan(seed, RepairMode::Auto, None);
     plan.packets = PLAIN.link_with_queue(queue_bdp, seed);
@@ -143,12 +143,12 @@ fn theirs(rival: RivalController) -> PathSettings {
     }
 }
 
-/// What a session of ours and its rival got.
+/// Result of a session of ours and its rival.
 pub(super) fn run_beside_rival(rival: RivalController, queue_bdp: f64, seed: u64) -> FlowPair {
     together(&[ours(), theirs(rival)], queue_bdp, seed).1
 }
 
-/// What CUBIC and BBR version 1 leave each other, with nothing of ours beside them.
+/// Shares of CUBIC and BBR version 1 between themselves, without a flow of ours.
 pub(super) fn rivals_alone(queue_bdp: f64, seed: u64) -> FlowPair {
     let both = [
         theirs(RivalController::Cubic),

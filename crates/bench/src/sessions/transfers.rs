@@ -17,7 +17,7 @@ use super::world::{SessionSimulation, SimulationPlan};
 use super::{FAR, NEAR, mode_name, quantile};
 use host::median::median;
 
-/// What was measured on one path.
+/// Results on one path.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PathCellResult {
     /// The path.
@@ -31,29 +31,29 @@ pub struct PathCellResult {
     pub whole_transfer_mbit_s: f64,
     /// Idle share of the processors; `None` in virtual time.
     pub cpu_idle_percent: Option<f64>,
-    /// Whether this is virtual time.
+    /// True in virtual time.
     pub r#virtual: bool,
     /// The whole transfer on a path whose rate and round-trip time an earlier one has found.
     pub whole_transfer_remembered_mbit_s: Option<f64>,
-    /// What frames travelled in, in the words of `trunkline node status`: `"udp"` or `"tls"`.
+    /// Path of the frames, in the words of `trunkline node status`: `"udp"` or `"tls"`.
     pub path: String,
-    /// When the steady part begins and ends.
+    /// Begin and end of the steady part.
     pub steady_from_s: f64,
     /// See above.
     pub steady_to_s: f64,
-    /// What the line carries in the steady part.
+    /// Data that the line carries in the steady part.
     pub rate_integral_mbit: f64,
-    /// What the policer lets through.
+    /// Rate that the policer lets through.
     pub policed_mbit_s: Option<f64>,
     /// 95th percentile of the queueing delay in the steady part.
     pub queueing_p95_ms: Option<f64>,
-    /// Packets lost on the way of all that were sent, in the steady part.
+    /// Share of sent packets that were lost on the path, in the steady part.
     pub lost_share: f64,
-    /// Repair packets of all that were sent.
+    /// Share of sent packets that were repairs.
     pub repair_share: f64,
-    /// Packets taken for lost that came, of all that were sent.
+    /// Share of sent packets that were wrongly taken for lost.
     pub spurious_share: Option<f64>,
-    /// Of a median with `"auto"` or `"on"`: its goodput over that without correction, the median of
+    /// Ratio of a median with `"auto"` or `"on"` to the goodput without correction: the median of
     /// the ratios of runs with the same seed.
     pub goodput_over_off: Option<f64>,
     /// The same of the whole transfer.
@@ -102,12 +102,12 @@ impl PathCellResult {
 /// The bytes of a whole transfer.
 pub(super) const WHOLE: u64 = 16 << 20;
 
-/// Who has not got them by then gets a figure near zero.
+/// Time limit of a transfer; one that takes longer gets a figure near zero.
 const WHOLE_LIMIT: Duration = Duration::from_secs(600);
 
-/// Bytes of all packets in both directions, IP headers included, of a session in virtual time while it
-/// carries one flow of so many encoded bytes over [`PLAIN`], from the open to the end; `None` when it
-/// does not get them through.
+/// Bytes of all packets in both directions, IP headers included, of a session in virtual time while
+/// it carries one flow of so many encoded bytes over [`PLAIN`], from the open to the end; `None`
+/// when the flow does not finish.
 #[must_use]
 pub fn captured_bytes(encoded: u64) -> Option<u64> {
     let mut world = SessionSimulation::new(PLAIN.plan(1, RepairMode::Auto, None));
@@ -123,7 +123,7 @@ pub fn captured_bytes(encoded: u64) -> Option<u64> {
     is_through.then(|| captured(&world) - before)
 }
 
-/// How often the queue is looked at.
+/// Sampling interval of the queue.
 const QUEUE_LOOK: Duration = Duration::from_millis(20);
 
 impl PathCell {
@@ -229,7 +229,7 @@ fn steady(cell: PathCell, fec: RepairMode, seed: u64) -> SteadyFigures {
     }
 }
 
-/// What a count came to between two looks, of the packets that were sent.
+/// Increase of a count between two readings, as a share of the packets that were sent.
 pub(super) fn share_of_sent(
     before: Option<&TransportStatus>,
     after: Option<&TransportStatus>,
@@ -242,7 +242,7 @@ pub(super) fn share_of_sent(
     (count(after) - count(before)) as f64 / sent.max(1) as f64
 }
 
-/// How long the line works on what waits before it, towards the near side.
+/// Time that the line needs for its backlog, towards the near side.
 fn queueing_delay(world: &SessionSimulation) -> Duration {
     let direction = &world.packets().back;
     let queued = ByteCount::new(direction.counters().queued.bytes);
@@ -253,7 +253,7 @@ fn queueing_delay(world: &SessionSimulation) -> Duration {
         .map_or(Duration::ZERO, |rate| rate.time_for(queued))
 }
 
-/// The rate of a transfer in Mbit/s, and what it has found out about the path.
+/// Rate of a transfer in Mbit/s, and its estimates of the path.
 fn whole_transfer(
     cell: PathCell,
     fec: RepairMode,

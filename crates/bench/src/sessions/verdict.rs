@@ -1,4 +1,5 @@
-//! What the shares of two flows come to: whether each got its part, and if not, who took it and how.
+//! Verdict on the shares of two flows: whether each got its part, and if not, which flow took it
+//! and how.
 //!
 //! A rival that leaves CUBIC no more than it leaves us, in the very queue and with nothing of ours
 //! there, breaks the bar by itself. Where it leaves CUBIC its part, it is our flow that gives way.
@@ -10,17 +11,17 @@ use serde::Serialize;
 use super::report::SessionReport;
 use super::shares::{FROM, QueueShares, RivalController};
 
-/// What each of two is to get.
+/// Fair range of each flow's share.
 const FAIR: RangeInclusive<f64> = 0.35..=0.65;
 
-/// Of one rival and queue.
+/// Verdict on one rival and queue.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FairnessVerdict {
-    /// Who the other is.
+    /// The rival.
     pub rival: &'static str,
     /// The queue.
     pub queue_bdp: f64,
-    /// Whether each got 35 to 65 %.
+    /// True if each got 35 to 65 %.
     pub is_fair: bool,
     /// Why, in one sentence.
     pub why: String,
@@ -67,7 +68,7 @@ impl SessionReport {
     }
 }
 
-/// What the series show, of the run whose share is nearest to the median.
+/// Evidence from the series of the run whose share is nearest to the median.
 fn evidence(shares: &QueueShares) -> String {
     let distance = |share: &f64| (share - shares.share).abs();
     let runs = shares.shares.iter().zip(&shares.runs);
@@ -131,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rival_that_leaves_cubic_its_part_does_not() {
+    fn rival_that_leaves_cubic_its_share_passes() {
         let given = verdict(shares("bbr", 20, 370), vec![shares("bbr", 60, 0)]);
         assert!(
             given
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn within_its_bounds_a_share_needs_no_excuse_and_beyond_them_it_has_none() {
+    fn share_outside_its_bounds_needs_an_excuse() {
         assert!(verdict(shares("cubic", 35, 0), vec![]).is_fair);
         let greedy = verdict(shares("cubic", 80, 30), vec![]);
         assert!(!greedy.is_fair && greedy.why.starts_with("ours takes 80.0 %: rival 30"));

@@ -1,4 +1,4 @@
-//! What the hosts at both ends do with a flow.
+//! Scripts of the hosts at both ends of a flow.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use vocab::{FlowId, Time};
 /// A flow's script. The near host opens it; both ends run the same script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowScript {
-    /// The far host sends; so many bytes, or as many as go.
+    /// The far host sends this many bytes, or without an end.
     Download(Option<u64>),
     /// The near host sends.
     Upload(Option<u64>),
@@ -19,23 +19,23 @@ pub enum FlowScript {
         question: u64,
         /// Bytes of each answer.
         answer: u64,
-        /// How many times.
+        /// Number of exchanges.
         count: usize,
     },
 }
 
-/// A flow of a world, and what has come of it.
+/// A flow of a simulation, and its state.
 #[derive(Clone, Debug)]
 pub struct FlowTransfer {
-    /// What its hosts do.
+    /// Script of its hosts.
     pub work: FlowScript,
-    /// When the near host opened it.
+    /// Time at which the near host opened it.
     pub opened_at: Time,
-    /// When it had ended on both sides.
+    /// Time at which it had ended on both sides.
     pub closed_at: Option<Time>,
-    /// Whether it ended before its time.
+    /// True if it ended early.
     pub was_reset: bool,
-    /// How long each exchange took.
+    /// Duration of each exchange.
     pub exchanges: Vec<Duration>,
     /// The longest time in which nothing came to either host while the flow was open.
     pub longest_stall: Duration,
@@ -57,10 +57,10 @@ struct HostEnd {
 const NEAR: usize = 0;
 const FAR: usize = 1;
 
-/// What hosts write at once.
+/// Size of one write of a host.
 const PIECE: usize = 16 << 10;
 
-/// What hosts write has this period, so that a byte in the wrong place shows.
+/// Period of the bytes that hosts write; it makes a byte in the wrong place visible.
 const PERIOD: usize = 65_521;
 
 impl FlowTransfer {
@@ -84,19 +84,19 @@ impl FlowTransfer {
         self.ends[side].read
     }
 
-    /// When the first byte came to one side.
+    /// Arrival time of the first byte at one side.
     #[must_use]
     pub fn first_byte_at(&self, side: usize) -> Option<Time> {
         self.ends[side].first_byte_at
     }
 
-    /// Whether both hosts have all that the script says, and the flow has ended.
+    /// Tells whether both hosts have all bytes of the script, and the flow has ended.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.closed_at.is_some() && !self.was_reset
     }
 
-    /// How far this side may have written by now; `None` when there is no end.
+    /// Offset up to which this side may have written by now; `None` when there is no end.
     fn may_write(&self, side: usize) -> Option<u64> {
         match (self.work, side) {
             (FlowScript::Download(total), FAR) | (FlowScript::Upload(total), NEAR) => total,
@@ -121,7 +121,7 @@ impl FlowTransfer {
         }
     }
 
-    /// How much this side writes in all.
+    /// Total number of bytes that this side writes.
     fn writes_in_all(&self, side: usize) -> Option<u64> {
         match (self.work, side) {
             (
@@ -135,7 +135,7 @@ impl FlowTransfer {
         }
     }
 
-    /// Writes what the script and the session allow.
+    /// Writes as many bytes as the script and the session allow.
     pub(super) fn write(&mut self, session: &mut Session, side: usize, id: FlowId, source: &Bytes) {
         loop {
             let HostEnd {
@@ -221,7 +221,7 @@ impl FlowTransfer {
     }
 }
 
-/// What hosts write, long enough for a piece from any place in the period.
+/// Bytes that hosts write, long enough for a piece from any place in the period.
 pub(super) fn source() -> Bytes {
     let period: Vec<u8> = (0..PERIOD as u64)
         .map(|place| (place.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8)

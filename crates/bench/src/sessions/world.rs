@@ -1,4 +1,4 @@
-//! The world: pairs of sessions, the one path that their packets share, and the time.
+//! Simulation of pairs of sessions on the one path that their packets share, with its virtual time.
 
 use std::time::Duration;
 
@@ -14,25 +14,26 @@ use super::work::{FlowScript, FlowTransfer};
 /// Turns without time passing after which something is wrong.
 const IDLE_ROUNDS_MAX: u32 = 10_000;
 
-/// When sessions that can meet have met, and packets that get through are known to.
+/// Time by which sessions that can connect have connected, and working datagram paths are known.
 const MEETING: Duration = Duration::from_secs(2);
 
-/// What a world is made of.
+/// Parameters of a simulation.
 #[derive(Clone, Debug)]
 pub struct SimulationPlan {
-    /// What packets meet; its seed is the world's. The overhead is set to what IP and UDP add.
+    /// Link that carries packets; its seed is the simulation's. The overhead is the length of the
+    /// IP and UDP headers.
     pub packets: LinkConfig,
     /// Rate and delay of each pair's link, each way.
     pub link: (Bitrate, Duration),
-    /// Whether nodes offer datagrams.
+    /// Support of the nodes for datagrams.
     pub datagrams: DatagramSupport,
-    /// Of the datagram path.
+    /// Settings of the datagram path.
     pub transport: PathSettings,
-    /// Of both sessions.
+    /// Configuration of both sessions.
     pub session: SessionConfig,
 }
 
-/// Pairs of sessions and what is between them.
+/// Pairs of sessions, and the path between them.
 pub struct SessionSimulation {
     now: Time,
     packets: Link,
@@ -90,7 +91,7 @@ impl SessionSimulation {
     /// Opens a flow at the near side of the first session.
     ///
     /// # Panics
-    /// When the session opens none.
+    /// Panics when the session opens none.
     pub fn start(&mut self, work: FlowScript) -> FlowId {
         self.start_in(0, work)
     }
@@ -98,12 +99,12 @@ impl SessionSimulation {
     /// Opens a flow at the near side of one session.
     ///
     /// # Panics
-    /// When the session opens none.
+    /// Panics when the session opens none.
     pub fn start_in(&mut self, pair: usize, work: FlowScript) -> FlowId {
         self.pairs[pair].start(self.now, work)
     }
 
-    /// What has come of a flow of the first session.
+    /// State of a transfer of the first session.
     #[must_use]
     pub fn transfer(&self, flow: FlowId) -> &FlowTransfer {
         self.pairs[0].transfer(flow)
@@ -132,7 +133,8 @@ impl SessionSimulation {
         &self.packets
     }
 
-    /// When each side's frames of the first session changed between link (`false`) and packets.
+    /// Times at which each side's frames of the first session changed between link (`false`) and
+    /// packets.
     #[must_use]
     pub fn changes(&self) -> &[(Time, usize, bool)] {
         self.pairs[0].changes()
@@ -157,14 +159,14 @@ impl SessionSimulation {
         }
     }
 
-    /// Has the nodes of a side go on that were stopped.
+    /// Continues the stopped nodes of a side.
     pub fn resume(&mut self, side: usize) {
         for pair in &mut self.pairs {
             pair.resume(self.now, side);
         }
     }
 
-    /// Breaks every link; what was on it is gone. Until [`Self::dial`] there is none.
+    /// Breaks every link; bytes on it are lost. There is no link until [`Self::dial`].
     pub fn break_links(&mut self) {
         for pair in &mut self.pairs {
             pair.break_link(self.now);
@@ -178,15 +180,15 @@ impl SessionSimulation {
         }
     }
 
-    /// Lets time pass.
+    /// Advances time by `span`.
     pub fn run(&mut self, span: Duration) {
         self.run_until(self.now + span, |_| false);
     }
 
-    /// Lets time pass until `end`, or until `is_enough` says so; says whether it did.
+    /// Advances time until `end`, or until `is_enough` returns true; returns whether it did.
     ///
     /// # Panics
-    /// When time stands still: a session says that something is due and does not do it.
+    /// Panics when time stands still: a session reports a due event and does not handle it.
     pub fn run_until(&mut self, end: Time, is_enough: impl Fn(&SessionSimulation) -> bool) -> bool {
         let mut idle_rounds = 0;
         loop {
@@ -229,7 +231,7 @@ impl SessionSimulation {
         }
     }
 
-    /// Lets the hosts and the sessions say all that they have to.
+    /// Runs the hosts and the sessions until they have no more output.
     fn settle(&mut self) {
         for (index, pair) in (0..).zip(&mut self.pairs) {
             pair.settle(self.now, |from, packet: Bytes| {

@@ -1,4 +1,4 @@
-//! What is measured: a client, a link, a delay, a protection and a mode.
+//! Cells of the benchmark: a client, a link, a delay, a protection and a mode.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use serde::Serialize;
 /// One figure of the bench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SmbCell {
-    /// Who asks.
+    /// The client.
     pub client: SmbClientKind,
     /// Over which line.
     pub link: LinkKind,
     /// Each way, in milliseconds.
     pub one_way_delay_ms: u32,
-    /// What protects the session.
+    /// Protection of the session.
     pub protection: SmbProtection,
-    /// With what of Trunkline.
+    /// Mode of Trunkline.
     pub mode: AccelerationMode,
 }
 
-/// A client and what it does.
+/// A client and its operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SmbClientKind {
     /// smbprotocol, one READ of 61,440 bytes after the other: as much as Windows XP's Explorer
@@ -54,10 +54,11 @@ pub enum LinkKind {
     Oc1,
 }
 
-/// What protects the session.
+/// Protection of the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SmbProtection {
-    /// Nothing; smbprotocol by SMB 2.1, stock clients by 3.1.1, which signs its TREE_CONNECT alone.
+    /// No protection; smbprotocol uses SMB 2.1, stock clients 3.1.1, which signs only its
+    /// TREE_CONNECT.
     Off,
     /// SMB 2.1, every message signed by HMAC-SHA256.
     Hmac,
@@ -69,7 +70,7 @@ pub enum SmbProtection {
     Encrypted,
 }
 
-/// With what of Trunkline.
+/// Mode of Trunkline in a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AccelerationMode {
     /// No node runs.
@@ -90,8 +91,8 @@ pub(super) const SMALL_FILES: usize = 1_000;
 /// See above.
 pub(super) const SMALL_FILE_BYTES: usize = 10_000;
 
-/// How many of them are read and written unless every cell is asked for: each costs three round
-/// trips without Trunkline.
+/// Number of small files that are read and written unless every cell is requested: each costs three
+/// round trips without Trunkline.
 pub(super) const SMALL_FILES_OF_DEFAULT: usize = 100;
 
 impl SmbClientKind {
@@ -124,7 +125,7 @@ impl SmbClientKind {
         }
     }
 
-    /// What is done with the share.
+    /// Operation on the share.
     #[must_use]
     pub const fn operation(self) -> &'static str {
         match self {
@@ -139,7 +140,7 @@ impl SmbClientKind {
         }
     }
 
-    /// Whether its figure is a rate over a long transfer.
+    /// Tells whether its figure is a rate over a long transfer.
     #[must_use]
     pub const fn is_bulk(self) -> bool {
         match self {
@@ -154,12 +155,12 @@ impl SmbClientKind {
         }
     }
 
-    /// Whether it speaks SMB 1.
+    /// Tells whether it speaks SMB 1.
     pub(super) const fn is_of_nt1(self) -> bool {
         matches!(self, Self::Nt1Get | Self::Nt1Put)
     }
 
-    /// Whether it waits for each answer before it asks again, with little asked for at once.
+    /// Tells whether it waits for each answer before its next request, with few bytes per request.
     const fn is_serial(self) -> bool {
         match self {
             Self::SerialGet
@@ -183,7 +184,7 @@ impl LinkKind {
         }
     }
 
-    /// As the published report has it.
+    /// Rate as in the published report.
     #[must_use]
     pub const fn bits_per_second(self) -> u64 {
         match self {
@@ -192,7 +193,7 @@ impl LinkKind {
         }
     }
 
-    /// How long a transfer has to last.
+    /// Least duration of a transfer.
     #[must_use]
     pub const fn span(self) -> Duration {
         match self {
@@ -201,15 +202,15 @@ impl LinkKind {
         }
     }
 
-    /// What of the rate is left for a TCP connection's payload, in kB/s: 1448 of 1500 bytes.
+    /// Rate left for a TCP connection's payload, in kB/s: 1448 of 1500 bytes.
     #[must_use]
     pub fn payload_kb_s(self) -> f64 {
         self.bits_per_second() as f64 / 8e3 * 1448.0 / 1500.0
     }
 
-    /// The link for the emulator, in the words of `trunkline emulate run`.
+    /// Link for the emulator, as arguments of `trunkline emulate run`.
     ///
-    /// The queue holds one BDP, and no less than 64 KiB.
+    /// The queue holds one BDP, and at least 64 KiB.
     #[must_use]
     pub fn words(self, one_way_delay_ms: u32) -> Vec<String> {
         let rate = self.bits_per_second();
@@ -248,7 +249,7 @@ impl SmbProtection {
         }
     }
 
-    /// What makes Samba's own clients and smbtorture protect a session so.
+    /// Options with which Samba's own clients and smbtorture protect a session in this way.
     pub(super) const fn stock_options(self) -> &'static [&'static str] {
         match self {
             Self::Off => &["--client-protection=off"],
@@ -285,7 +286,7 @@ impl AccelerationMode {
         }
     }
 
-    /// What of Trunkline takes part, in results.
+    /// Name of Trunkline's part in the cell, for results.
     #[must_use]
     pub const fn stage(self) -> &'static str {
         match self {
@@ -307,7 +308,7 @@ impl AccelerationMode {
 }
 
 impl SmbCell {
-    /// What a run without options measures.
+    /// Cells of a run without options.
     #[must_use]
     pub fn of_default() -> Vec<Self> {
         Self::every()
@@ -354,8 +355,8 @@ impl SmbCell {
         cells
     }
 
-    /// Whether it differs from all others: `relaxed` alters what is done with small files that are
-    /// read, of sessions that are not encrypted; sessions of SMB 1 are not protected.
+    /// Tells whether it is distinct from all other cells: `relaxed` changes the handling of small
+    /// files that are read in sessions without encryption, and sessions of SMB 1 are not protected.
     fn is_of_its_own(&self) -> bool {
         if self.client.is_of_nt1() && self.protection != SmbProtection::Off {
             return false;
@@ -386,14 +387,15 @@ impl SmbCell {
         )
     }
 
-    /// Whether a word of `--cells` chooses it: all parts of the word between `+` stand in its name.
+    /// Tells whether a word of `--cells` selects it: its name must contain all parts of the word
+    /// between `+`.
     #[must_use]
     pub fn is_chosen_by(&self, word: &str) -> bool {
         let name = format!("{}/", self.name());
         word.split('+').all(|part| name.contains(part))
     }
 
-    /// The same without delay, which tells what of its time is not the path's.
+    /// The cell without delay, which shows the part of its time that the path does not cause.
     #[must_use]
     pub fn without_delay(&self) -> Self {
         Self {
@@ -402,7 +404,7 @@ impl SmbCell {
         }
     }
 
-    /// Whether it needs so little of the processors that others may run beside it.
+    /// Tells whether it needs so little processor time that other cells may run beside it.
     #[must_use]
     pub(super) fn is_light(&self) -> bool {
         match (self.link, self.mode) {
@@ -414,7 +416,8 @@ impl SmbCell {
         }
     }
 
-    /// Whether a second client writes beside it, and what: in half of the cells, spread over all kinds.
+    /// Action of a second client beside it: half of the cells, spread over all kinds, have one that
+    /// writes.
     #[must_use]
     pub(super) fn beside(&self) -> SecondClientAction {
         if self.mode == AccelerationMode::Relaxed {
@@ -441,13 +444,13 @@ impl SmbCell {
     }
 }
 
-/// What a second client does beside a cell.
+/// Action of a second client beside a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SecondClientAction {
     Nobody,
-    /// It writes files of its own.
+    /// The second client writes files of its own.
     Writes,
-    /// It changes files that the first is about to read.
+    /// The second client changes files that the first is about to read.
     ChangesItsFiles,
 }
 
@@ -474,7 +477,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_cell_has_a_name_of_its_own_and_the_default_is_the_agreed_choice() {
+    fn cell_names_are_unique_and_defaults_are_stable() {
         let every = SmbCell::every();
         let names: BTreeSet<String> = every.iter().map(SmbCell::name).collect();
         assert_eq!(names.len(), every.len());
@@ -494,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn half_of_the_cells_of_each_client_have_a_writer_beside_them() {
+    fn half_of_each_clients_cells_have_a_writer() {
         for client in [SmbClientKind::SerialGet, SmbClientKind::SerialPut] {
             let cells: Vec<SmbCell> = SmbCell::of_default()
                 .into_iter()
@@ -508,7 +511,7 @@ mod tests {
     }
 
     #[test]
-    fn small_files_are_read_under_both_policies_and_nothing_else_is() {
+    fn only_small_file_reads_use_both_policies() {
         let relaxed: Vec<SmbCell> = SmbCell::of_default()
             .into_iter()
             .filter(|cell| cell.mode == AccelerationMode::Relaxed)

@@ -1,7 +1,7 @@
-//! Runs the client programs: `clients.py` in a Python that has smbprotocol, in a lab's namespace.
+//! Runner of the client programs: `clients.py` in a Python with smbprotocol, in a lab's namespace.
 //!
-//! The serial clients are smbprotocol and not code of ours: who judges an accelerator should share
-//! no line with it, least of all the code that checks signatures.
+//! The serial clients are smbprotocol and not our own code: a judge of an accelerator must not
+//! share code with it, least of all the code that checks signatures.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ const SCRIPT: &str = include_str!("clients.py");
 /// without Trunkline take half an hour.
 const LIMIT: Duration = Duration::from_secs(3_600);
 
-/// How long a client may take to end when it is told to.
+/// Time limit for a client to end after the request to do so.
 const END_LIMIT: Duration = Duration::from_secs(30);
 
 /// The Python that clients run in.
@@ -31,7 +31,7 @@ pub struct ClientPython {
     python: PathBuf,
 }
 
-/// What a client says of what it did.
+/// Outcome that a client reports.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct ClientOutcome {
     pub(super) bytes: u64,
@@ -48,10 +48,10 @@ pub(super) struct ClientOutcome {
 }
 
 impl ClientPython {
-    /// Checks that this Python has what the clients need.
+    /// Checks that this Python has the modules that the clients need.
     ///
     /// # Errors
-    /// When it has not; the message says how to get it.
+    /// Fails when it has not; the message says how to get them.
     pub fn find(python: &Path) -> Result<Self> {
         let found = Command::new(python)
             .args(["-c", "import smbprotocol"])
@@ -68,11 +68,11 @@ impl ClientPython {
         })
     }
 
-    /// Does what `order` says, in the namespace of this host, and takes a look at what came of it
-    /// while the client's session still stands.
+    /// Carries out `order`, in the namespace of this host, and inspects the result while the
+    /// client's session still exists.
     ///
     /// # Errors
-    /// When the client fails; the message holds the end of what it wrote.
+    /// Fails when the client fails; the message has the end of its output.
     pub(super) fn run<T>(
         &self,
         place: &ClientPlace<'_>,
@@ -138,7 +138,7 @@ impl ClientPython {
     }
 }
 
-/// Where a client runs.
+/// Place in which a client runs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ClientPlace<'a> {
     pub(super) topology: &'a LabTopology,
@@ -149,7 +149,7 @@ pub(super) struct ClientPlace<'a> {
 }
 
 impl ClientPlace<'_> {
-    /// What every order holds.
+    /// Fields that every order has.
     pub(super) fn order(&self, doing: &str, protection: &str, path: &str) -> Value {
         json!({
             "do": doing,
@@ -192,7 +192,7 @@ impl RunningClient {
         })
     }
 
-    /// Lets the client go.
+    /// Ends the client.
     fn finish(&mut self, name: &str) -> Result<()> {
         drop(self.child.stdin.take());
         let status = wait::until(END_LIMIT, name, || Ok(self.child.try_wait()?))?;

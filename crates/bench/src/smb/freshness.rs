@@ -1,4 +1,4 @@
-//! How old what a client was told of files was, while a second client changed these.
+//! Age of the information that a client received about files, while a second client changed them.
 //!
 //! ```text
 //!  reader   opens file 10, 20, ... ── asked ─ opened ─ READ answered ──► what it was told, and when
@@ -8,8 +8,9 @@
 //! date once the change that replaced it has been answered; it was so old as the time from that answer
 //! to the question. A change that was under way while the question was asked says nothing.
 //!
-//! Times are told with an open and count from the moment in which the open was asked for. Contents
-//! count from the answer to the open, behind which the client asked for them.
+//! Both write their times by the machine's one monotonic clock. Information about a file is out of
+//! date once the change that replaced it has been answered; its age is the time from that answer to
+//! the question. A change in progress during the question does not count.
 
 use std::collections::HashMap;
 use std::fs;
@@ -18,26 +19,26 @@ use std::path::Path;
 use anyhow::{Context, Result, ensure};
 use serde::{Deserialize, Serialize};
 
-/// What came of it.
+/// Result of a freshness test.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct FreshnessResult {
     /// Changes that the second client made while the first read.
     pub changes: usize,
-    /// Of these, how many were of contents.
+    /// Changes of contents among them.
     pub changed_contents: usize,
     /// Files among those read that it changed at some time.
     pub files: usize,
-    /// Of these, how many times were told that were out of date as they were asked for.
+    /// Times among them that were out of date when they were requested.
     pub outdated_times: usize,
-    /// How old the oldest of them was.
+    /// Age of the oldest of them.
     pub oldest_time_ms: f64,
-    /// How many contents were so; must be none.
+    /// Number of contents that were out of date; must be zero.
     pub outdated_contents: usize,
-    /// What the nodes' policy allows times to be.
+    /// Bound of the nodes' policy for times.
     pub bound_ms: f64,
 }
 
-/// What a file holds that is changed.
+/// Part of a file that is changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum ChangeKind {
@@ -61,17 +62,17 @@ struct FileChange {
 struct ReportedVersion {
     file: String,
     kind: ChangeKind,
-    /// The oldest one of which anything was told.
+    /// The oldest version that was reported.
     version: u64,
     asked: f64,
     answered: f64,
 }
 
 impl FreshnessResult {
-    /// Reads what both clients wrote down.
+    /// Reads the logs of both clients.
     ///
     /// # Errors
-    /// When that is not what they write, or a version was told that nobody has made.
+    /// Fails when they have another form, or a version was reported that was never made.
     pub(super) fn of(changer: &Path, reader: &Path, bound_ms: f64) -> Result<Self> {
         Self::judge(&lines(changer)?, &lines(reader)?, bound_ms)
     }
@@ -117,7 +118,7 @@ impl FreshnessResult {
         Ok(found)
     }
 
-    /// What was wrong, in sentences.
+    /// Faults, as sentences.
     pub(super) fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         if self.outdated_contents > 0 {
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_replaced_before_the_question_is_as_old_as_that() {
+    fn age_counts_from_the_replacement_before_the_question() {
         let changes = [
             change(ChangeKind::Time, 0, 0.0, 0.1),
             change(ChangeKind::Time, 1, 5.0, 5.25),
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_that_were_replaced_before_are_a_fault_and_a_change_under_way_is_none() {
+    fn content_replaced_earlier_is_a_fault() {
         let mut changes = vec![
             change(ChangeKind::Contents, 0, 0.0, 0.1),
             change(ChangeKind::Contents, 1, 5.0, 6.0),
@@ -220,7 +221,7 @@ mod tests {
 
     /// A run in which only times changed shows nothing of contents.
     #[test]
-    fn a_run_without_a_change_of_contents_is_a_fault() {
+    fn run_without_content_changes_is_a_fault() {
         let changes = [
             change(ChangeKind::Time, 0, 0.0, 0.1),
             change(ChangeKind::Contents, 1, 1.0, 1.1),

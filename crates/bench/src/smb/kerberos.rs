@@ -29,14 +29,15 @@ use lab::topology::{LabSite, LabTopology, LinkArguments, OffloadMode};
 /// The realm, and the server's name in it.
 const REALM: &str = "LAB.TEST";
 const HOST: &str = "srv.lab.test";
-/// The principal that smbd is. Tickets for it are what the nodes look into.
+/// Principal of smbd. The nodes decrypt tickets for it.
 const SERVICE: &str = "cifs/srv.lab.test";
-/// Who logs in: a user that every Debian has, because smbd looks for one of the principal's name.
+/// User that logs in: one that every Debian has, because smbd looks for a user with the principal's
+/// name.
 const USER: &str = "daemon";
 const PASSWORD: &str = "correct-horse-2";
 /// The share.
 const SHARE: &str = "files";
-/// What is got from it, and what is put into it.
+/// Files that the client gets and puts.
 const GOT: &str = "got.bin";
 const PUT: &str = "put.bin";
 const BYTES: usize = 500_000;
@@ -44,15 +45,15 @@ const BYTES: usize = 500_000;
 /// A link on which a transfer takes half a second.
 const LINK: [&str; 6] = ["--rate", "100Mbit", "--delay", "5ms", "--queue", "250kB"];
 
-/// How long a server may take until it accepts connections.
+/// Time limit for a server to accept connections.
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// How long the node may take to notice that its keytab is another one: some times what it says.
+/// Time limit for the node to notice a new keytab: several times its own interval.
 const REREAD_LIMIT: Duration = Duration::from_secs(30);
 
-/// What a client of one transfer is told beyond who it is.
+/// Protection of the client of one transfer.
 #[derive(Clone, Copy, Debug)]
 pub struct KerberosProtection {
-    /// For people.
+    /// Name for people.
     pub name: &'static str,
     /// Options of smbclient.
     pub options: &'static [&'static str],
@@ -84,12 +85,12 @@ pub const PROTECTIONS: [KerberosProtection; 4] = [
     },
 ];
 
-/// How a file that went there and back fared.
+/// Result of a file's transfer there and back.
 #[derive(Clone, Debug)]
 pub struct KerberosTransfer {
-    /// What arrived at the client, and at the server, is what was sent.
+    /// True if the client and the server received the bytes that were sent.
     pub is_identical: bool,
-    /// What the near node says of the flow.
+    /// Accelerate stage of the near node for the flow.
     pub accelerate: AccelerationReason,
 }
 
@@ -102,7 +103,7 @@ pub struct KerberosTestBed {
     _kdc: RunningProcess,
     topology: LabTopology,
     logs: PathBuf,
-    /// What the realm's programs and smbd's are told through their environment.
+    /// Environment variables of the realm's programs and of smbd.
     environment: Vec<(&'static str, PathBuf)>,
     home: PathBuf,
     files: PathBuf,
@@ -200,7 +201,7 @@ impl KerberosTestBed {
     /// Gives the service new keys, of AES with HMAC-SHA2, which its own keytab has at once.
     ///
     /// # Errors
-    /// When the realm's programs fail.
+    /// Fails when the realm's programs fail.
     pub fn renew_keys(&self) -> Result<()> {
         let keytab = self.home.join("smbd.keytab").display().to_string();
         let encryption = "aes256-cts-hmac-sha384-192:normal";
@@ -208,10 +209,11 @@ impl KerberosTestBed {
         kadmin(&self.environment, &query)
     }
 
-    /// Hands the service's present keys to the node beside it, and waits until that has read them.
+    /// Gives the service's present keys to the node beside it, and waits until the node has read
+    /// them.
     ///
     /// # Errors
-    /// When it does not.
+    /// Fails when the node does not.
     pub fn delegate_again(&mut self) -> Result<()> {
         let log = self.nodes.process(LabSite::Far)?.log().to_owned();
         delegate(&self.home)?;
@@ -221,7 +223,7 @@ impl KerberosTestBed {
         })
     }
 
-    /// What the nodes have logged.
+    /// Logs of the nodes.
     ///
     /// # Errors
     /// When a log cannot be read.
@@ -234,7 +236,7 @@ impl KerberosTestBed {
     }
 }
 
-/// Writes the realm's configuration; what points to it.
+/// Writes the realm's configuration; returns the environment variables for it.
 fn configure(home: &Path) -> Result<Vec<(&'static str, PathBuf)>> {
     let kdc = LabSite::Far.host_address();
     let krb5 = format!(
@@ -400,7 +402,7 @@ fn random_file(random: &mut SeededRandom, path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Puts what is in smbd's keytab into the node's, at once, and open to nobody else at any time.
+/// Copies smbd's keytab to the node's, atomically, and never readable by others.
 fn delegate(home: &Path) -> Result<()> {
     let keys = fs::read(home.join("smbd.keytab"))?;
     let new = home.join("node.keytab.new");

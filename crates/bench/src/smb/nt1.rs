@@ -26,7 +26,7 @@ use super::torture::LINK;
 use host::{ProgramEnvironment, wait};
 use lab::topology::LabSite;
 
-/// Some fifty READs.
+/// File size, some fifty READs.
 const FILE_BYTES: u64 = 3_000_000;
 
 /// Files of the share.
@@ -34,26 +34,28 @@ const FILE: &str = "nt1.bin";
 const UPLOAD: &str = "nt1-upload.bin";
 const UPLOAD_BY_IPV6: &str = "nt1-upload-by-ipv6.bin";
 
-/// How long a session may take, some twenty times what it does.
+/// Time limit of a session, some twenty times its usual duration.
 const SESSION_LIMIT: Duration = Duration::from_secs(60);
 
-/// How long the second client may take. smbd gives a holder of an oplock 35 s before it takes the oplock
-/// away (measured on Samba 4.17); a node without word from its peer gives it back after 12 s.
+/// Time limit of the second client. smbd gives a holder of an oplock 35 s before it revokes the
+/// oplock (measured on Samba 4.17); a node without a message from its peer gives it back after 12
+/// s.
 const BREAK_LIMIT: Duration = Duration::from_secs(11);
 
-/// What came of one session.
+/// Result of one session.
 #[derive(Clone, Debug)]
 pub struct LegacyExchange {
     /// Files arrived as they were sent, here and beside the server.
     pub is_identical: bool,
-    /// What the near node says of its flow.
+    /// Accelerate stage of the near node for its flow.
     pub accelerate: AccelerationReason,
 }
 
-/// Lets a session get and put a file, while another client reads what the first has open, and then one by IPv6.
+/// Runs a session that gets and puts a file, while another client reads the file that the first has
+/// open, and then one over IPv6.
 ///
 /// # Errors
-/// When the lab does not come up, or a client fails.
+/// Fails when the lab does not come up, or a client fails.
 pub fn exchange(environment: &ProgramEnvironment) -> Result<[LegacyExchange; 2]> {
     let mut lane = SmbLane::create(environment, None)?;
     lane.set_words(LINK.map(str::to_owned).to_vec())?;
@@ -109,7 +111,7 @@ pub fn exchange(environment: &ProgramEnvironment) -> Result<[LegacyExchange; 2]>
     ])
 }
 
-/// The same without the second client, by IPv6: `get` of what the first session has left, and `put`.
+/// Runs a session over IPv6 without a second client: `get` of the first session's file, and `put`.
 fn exchange_by_ipv6(lane: &mut SmbLane) -> Result<LegacyExchange> {
     let back = lane.directory().join("back-by-ipv6");
     let commands = format!(

@@ -23,20 +23,20 @@ use super::torture::LINK;
 use host::{ProgramEnvironment, wait};
 use lab::topology::LabSite;
 
-/// A few READs ahead, and small beside what debug builds encrypt in a second.
+/// File size: a few READs ahead, and little to encrypt even in debug builds.
 const FILE_BYTES: u64 = 3_000_000;
 
 /// Files of the share.
 const FILE: &str = "protected.bin";
 const UPLOAD: &str = "protected-upload.bin";
 
-/// How long one session of smbclient may take, some hundred times what it does.
+/// Time limit of one smbclient session, some hundred times its usual duration.
 const SESSION_LIMIT: Duration = Duration::from_secs(60);
 
-/// For how long the serial client reads or writes, in seconds.
+/// Time in seconds for which the serial client reads or writes.
 const SERIAL_SECONDS: f64 = 0.5;
 
-/// What a session of smbclient is protected with: a name, a share, and smbclient's options.
+/// Protections of smbclient's sessions: a name, a share, and smbclient's options.
 const SESSIONS: [(&str, &str, &[&str]); 9] = [
     ("HMAC-SHA256", SHARE, SmbProtection::Hmac.stock_options()),
     ("AES-CMAC", SHARE, SmbProtection::Cmac.stock_options()),
@@ -82,21 +82,21 @@ const SESSIONS: [(&str, &str, &[&str]); 9] = [
 ];
 const ENCRYPT: &str = "--client-protection=encrypt";
 
-/// What came of one session of smbclient.
+/// Result of one session of smbclient.
 #[derive(Clone, Debug)]
 pub struct ProtectedExchange {
-    /// What protected it.
+    /// Protection of the session.
     pub protection: &'static str,
     /// Both files arrived as they were sent.
     pub is_identical: bool,
-    /// What the near node says of its flow.
+    /// Accelerate stage of the near node for its flow.
     pub accelerate: AccelerationReason,
 }
 
-/// Lets a session of smbclient for each algorithm and cipher get and put a file.
+/// Runs an smbclient session with get and put for each algorithm and cipher.
 ///
 /// # Errors
-/// When the lab does not come up, or smbclient fails.
+/// Fails when the lab does not come up, or smbclient fails.
 pub fn exchange(environment: &ProgramEnvironment) -> Result<Vec<ProtectedExchange>> {
     let mut lane = stand(environment, None)?;
     let (there, back) = (
@@ -130,11 +130,11 @@ pub fn exchange(environment: &ProgramEnvironment) -> Result<Vec<ProtectedExchang
     Ok(exchanges)
 }
 
-/// Lets the serial client read and write for a moment, protected in each way that it knows, and then
+/// Runs the serial client's reads and writes for a moment, with each of its protections, and then
 /// with leases of its own.
 ///
 /// # Errors
-/// As [`exchange`].
+/// Fails as [`exchange`] does.
 pub fn exchange_serially(
     environment: &ProgramEnvironment,
     clients: &ClientPython,

@@ -1,7 +1,7 @@
-//! The published figures that ours stand beside: CIFS through Juniper's WX in van Helmond and
-//! Smeets, "Benefits and tradeoffs of application-specific WAN acceleration" (University of
-//! Amsterdam, 2006), tables 10 to 15, and the open and save test of "Cisco Wide Area Application
-//! Services: Optimizing Third-Generation Wireless Networks" (Cisco Systems, 2009), table 5.
+//! Published figures for comparison: CIFS through Juniper's WX in van Helmond and Smeets, "Benefits
+//! and tradeoffs of application-specific WAN acceleration" (University of Amsterdam, 2006), tables
+//! 10 to 15, and the open and save test of "Cisco Wide Area Application Services: Optimizing
+//! Third-Generation Wireless Networks" (Cisco Systems, 2009), table 5.
 //!
 //! Their client was Windows XP, their kilobyte is 1,000 or 1,024 bytes (not stated), and the 3G
 //! link of the second had an RTT of 146 to 156 ms, loss and a slow uplink.
@@ -15,7 +15,7 @@ pub struct PublishedRate {
     pub link: String,
     /// Each way.
     pub one_way_delay_ms: u32,
-    /// Without acceleration.
+    /// Figure without acceleration.
     #[serde(rename = "baseline_kB_s")]
     pub baseline_kb_s: f64,
     /// With TCP acceleration.
@@ -29,12 +29,12 @@ pub struct PublishedRate {
 /// The published seconds to open and to save one document.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct PublishedDocument {
-    /// As the report names it.
+    /// File name as in the report.
     pub file: String,
     /// Its size.
     #[serde(rename = "size_kB")]
     pub size_kb: f64,
-    /// Without acceleration: open, save.
+    /// Times without acceleration: open, save.
     pub baseline_s: [f64; 2],
     /// With empty caches.
     pub cold_s: [f64; 2],
@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_cell_of_the_serial_client_has_a_published_figure() {
+    fn every_serial_client_cell_has_a_published_figure() {
         let rates = rates();
         assert_eq!(rates.len(), 8);
         for link in [LinkKind::T1, LinkKind::Oc1] {

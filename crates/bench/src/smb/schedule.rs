@@ -1,4 +1,4 @@
-//! In which order cells are measured, and what beside what.
+//! Order of the cells, and their distribution over lanes.
 //!
 //! ```text
 //!  cells ─► groups (link, delay, mode) ─► light ones, several lanes at once ─┐
@@ -26,7 +26,7 @@ use host::progress::ProgressReporter;
 use host::{ProgramEnvironment, kernel, rootless};
 use lab::preflight::{self, CaptureMode, InterceptionMode, LabRequirements};
 
-/// How many light lanes run at once: six T1 take a twentieth of one processor's time.
+/// Number of light lanes at once: six T1 take a twentieth of one processor's time.
 const LIGHT_LANES: usize = 6;
 
 /// Documents are opened and saved over this link and delay: the nearest of ours to the published
@@ -45,23 +45,23 @@ const WITHOUT_KEY: SmbCell = SmbCell {
     mode: AccelerationMode::Application,
 };
 
-/// What is to be measured.
+/// Selection of cells to measure.
 #[derive(Clone, Debug)]
 pub struct SmbSelection {
-    /// Which cells.
+    /// Cells to measure.
     pub cells: Vec<SmbCell>,
     /// Modes in which documents are opened and saved; empty for none.
     pub document_modes: Vec<AccelerationMode>,
     /// Every document and every small file, instead of some.
     pub is_full: bool,
-    /// Whether the signed cell is measured without the key, too.
+    /// True if the signed cell is also measured without the key.
     pub with_withheld_key: bool,
 }
 
-/// What came of it.
+/// Results of the benchmark.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct SmbReport {
-    /// In the order in which they were asked for.
+    /// Cells in the order of the request.
     pub cells: Vec<SmbCellResult>,
     /// Cells without delay that round trips were counted against.
     pub references: Vec<SmbCellResult>,
@@ -69,9 +69,9 @@ pub struct SmbReport {
     pub documents: Vec<DocumentTimes>,
     /// The signed cell without the key.
     pub without_key: Option<SmbCellResult>,
-    /// What failed, and why.
+    /// Cells that failed, and the reasons.
     pub not_measured: Vec<FailedCell>,
-    /// Whether somebody ended it early.
+    /// True if somebody ended it early.
     pub is_interrupted: bool,
 }
 
@@ -104,7 +104,7 @@ struct JobGroup {
     jobs: Vec<SmbJob>,
 }
 
-/// What a lane tells.
+/// Event from a lane.
 enum LaneEvent {
     Begins(String),
     Measured(SmbJob, Box<SmbCellResult>),
@@ -113,10 +113,10 @@ enum LaneEvent {
     Behind(f64),
 }
 
-/// Measures all that was chosen.
+/// Measures the selected cells.
 ///
 /// # Errors
-/// When something is missing that all of it needs.
+/// Fails when a requirement of all cells is missing.
 pub fn measure(
     environment: &ProgramEnvironment,
     clients: &ClientPython,
@@ -248,7 +248,7 @@ fn documents(is_full: bool) -> Vec<OfficeDocument> {
         .collect()
 }
 
-/// How long a transfer goes on, in seconds.
+/// Duration of a transfer, in seconds.
 fn span(job: &SmbJob, link: LinkKind) -> f64 {
     let whole = link.span().as_secs_f64();
     match job {
@@ -264,7 +264,7 @@ fn files(client: SmbClientKind, is_full: bool) -> usize {
     }
 }
 
-/// How long a job takes, in seconds, roughly.
+/// Approximate duration of a job, in seconds.
 fn weight(job: &SmbJob, choice: &SmbSelection, group: &JobGroup) -> f64 {
     let rtt = 2.0 * f64::from(group.one_way_delay_ms) / 1e3;
     match job {
@@ -306,7 +306,7 @@ struct SmbBench<'a> {
 }
 
 impl SmbBench<'_> {
-    /// Runs groups on so many lanes at once, and hands on what they tell.
+    /// Runs groups on so many lanes at once, and hands on their events.
     fn run(&self, mut groups: Vec<JobGroup>, lanes: usize, mut take: impl FnMut(LaneEvent)) {
         groups.reverse();
         let lanes = lanes.min(groups.len());
@@ -491,7 +491,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_counterpart_without_delay_gets_a_reference() {
+    fn cell_without_undelayed_counterpart_gets_a_reference() {
         let with_delay = SmbCell {
             one_way_delay_ms: 100,
             ..WITHOUT_KEY
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn round_trips_are_what_delay_adds_by_the_rtt() {
+    fn round_trips_are_added_delay_over_rtt() {
         let cell = SmbCell {
             one_way_delay_ms: 100,
             ..WITHOUT_KEY

@@ -30,8 +30,8 @@ pub(super) const SHARE: &str = "files";
 /// The same files, in a share that wants each message encrypted.
 pub(super) const ENCRYPTED_SHARE: &str = "encrypted";
 
-/// How many suites of smbtorture may run at a time: each has shares of its own, because suites use the
-/// same names.
+/// Number of smbtorture suites at a time: each has shares of its own, because suites use the same
+/// names.
 pub(super) const TORTURE_LANES: usize = 4;
 
 /// The share that smbtorture works in, and its second one, without named streams.
@@ -39,12 +39,12 @@ pub(super) fn torture_shares(lane: usize) -> [String; 2] {
     [format!("tort{lane}"), format!("tortplain{lane}")]
 }
 
-/// The user that the account is mapped to: base-passwd has had it for ever, and it owns nothing.
+/// User that the account is mapped to: base-passwd has always had it, and it owns nothing.
 const UNIX_USER: &str = "daemon";
 
-/// How long smbd may take until it accepts connections.
+/// Time limit for smbd to accept connections.
 const START_LIMIT: Duration = Duration::from_secs(20);
-/// How long smbd may take to write down what it has answered.
+/// Time limit for smbd to log its answers.
 const AUDIT_LIMIT: Duration = Duration::from_secs(10);
 
 /// The running smbd.
@@ -54,7 +54,7 @@ pub(super) struct SmbServer {
     process: RunningProcess,
 }
 
-/// What smbd saw of one client.
+/// Operations of one client that smbd saw.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ServerObservation {
     /// Files and directories opened.
@@ -150,26 +150,26 @@ impl SmbServer {
         Ok(Self { files, process })
     }
 
-    /// What the bench's share holds, on this machine's disk.
+    /// Directory of the bench's share on this machine's disk.
     pub(super) fn files(&self) -> &Path {
         &self.files
     }
 
-    /// Goes on if it still runs.
+    /// Checks that it still runs.
     ///
     /// # Errors
-    /// When it has ended.
+    /// Fails when it has ended.
     pub(super) fn check(&mut self) -> Result<()> {
         self.process.check()
     }
 
-    /// How much smbd has written down so far.
+    /// Length of smbd's log so far.
     pub(super) fn mark(&self) -> usize {
         self.log().len()
     }
 
-    /// What was seen of the client since `mark`, once as many closes stand there as the client had
-    /// answered, or after a while.
+    /// Operations of the client since `mark`, once smbd has logged as many closes as the client had
+    /// answers, or after a while.
     ///
     /// # Errors
     /// When the lab is interrupted.
@@ -202,8 +202,8 @@ fn directory(home: &Path, name: &str) -> Result<PathBuf> {
 
 /// Reads the audit's lines about the client's host: `audit|alice|198.18.1.2|close|ok|name`.
 ///
-/// smbd opens and closes files for reasons of its own, too: a file counts as closed as often as it
-/// was both opened by a client and closed.
+/// smbd also opens and closes files for its own reasons: a file counts as closed as often as it was
+/// both opened by a client and closed.
 fn witness(log: &str) -> ServerObservation {
     let client = LabSite::Near.host_address().to_string();
     let mut others = 0;
@@ -245,7 +245,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_audit_tells_the_client_from_others_and_counts_what_it_closed() {
+    fn audit_separates_clients_and_counts_closes() {
         let log = "\
 Copyright Andrew Tridgell
   audit|alice|198.18.1.2|create_file|ok|0x80|file|open|/x/a.bin

@@ -1,4 +1,5 @@
-//! One lane of the bench: two sites, one link at a time, smbd with its audit, and nodes or none.
+//! One lane of the benchmark: two sites, one link at a time, smbd with its audit, and nodes or
+//! none.
 //!
 //! ```text
 //!  client ── near ══ emulator ══ far ── server (smbd, and the second client that writes beside)
@@ -34,7 +35,7 @@ use lab::nodes::{ExtraConfiguration, LabNodes};
 use lab::servers::SMB_PORT;
 use lab::topology::{LabSite, LabTopology, LinkArguments, OffloadMode};
 
-/// What makes smbclient speak NT1, which it does not by itself.
+/// Options that enable NT1 in smbclient, which is off by default.
 pub(super) const NT1_OPTIONS: [&str; 4] = [
     "-m",
     "NT1",
@@ -42,26 +43,26 @@ pub(super) const NT1_OPTIONS: [&str; 4] = [
     "--client-protection=off",
 ];
 
-/// One READ or WRITE of the serial clients: what Windows XP's Explorer asks for at once.
+/// Size of one READ or WRITE of the serial clients: as in Windows XP's Explorer.
 const SERIAL_BLOCK: usize = 61_440;
 /// One READ of smbprotocol as it is recommended to be used.
 const LARGE_BLOCK: usize = 1 << 20;
 
-/// How much of the line's time bulk data take that make a path known, each way.
+/// Duration of the bulk data that make a path known, in each direction.
 const WARM_UP_SECONDS: u64 = 4;
 
-/// How old the times of a file may be as it is opened under the policy `relaxed`: what nodes do by
-/// themselves.
+/// Greatest age of a file's times at its open under the policy `relaxed`: the nodes' default.
 const STALENESS_MS: u32 = 1_000;
 
 /// Files of the share.
 const BULK: &str = "bulk.bin";
 const WARM_UP: &str = "warm-up.bin";
-/// What is put to make it known: bytes of its own, for those that were got are in the dictionaries.
+/// File that is put to make it known. Its bytes are its own, because files that were got are in the
+/// dictionaries.
 const WARM_UP_PUT: &str = "warm-up-put.bin";
 const UPLOAD: &str = "upload.bin";
-/// What clients of SMB 1 get and put: a third of the bulk, for they take all of it, and ten minutes for that
-/// without nodes.
+/// File that SMB 1 clients get and put: a third of the bulk size. They transfer all of it, which
+/// takes ten minutes without nodes.
 const NT1: &str = "nt1.bin";
 const NT1_SHARE: u64 = 3;
 const SMALL: &str = "small";
@@ -86,22 +87,22 @@ pub(super) struct SmbLane {
     run: LabRun,
 }
 
-/// What came of a cell.
+/// Result of a cell.
 #[derive(Clone, Debug, Serialize)]
 pub struct SmbCellResult {
-    /// What was measured.
+    /// The cell.
     #[serde(flatten)]
     pub cell: SmbCell,
     /// Payload over time; 1 kB is 1,000 bytes.
     #[serde(rename = "goodput_kB_s")]
     pub goodput_kb_s: f64,
-    /// From the first READ or WRITE to the last byte, or to the last CLOSE that counts.
+    /// Time from the first READ or WRITE to the last byte, or to the last CLOSE that counts.
     pub seconds: f64,
     /// Payload.
     pub bytes: u64,
     /// Files read, written or listed, where there are many.
     pub files: usize,
-    /// (Time − time for the same without delay) / RTT; none without delay.
+    /// (Time − time for the same without delay) / RTT; `None` without delay.
     pub wan_round_trips: Option<f64>,
     /// The same for one file.
     pub wan_round_trips_per_file: Option<f64>,
@@ -111,17 +112,17 @@ pub struct SmbCellResult {
     pub server_saw_opens: usize,
     /// Closes that it saw so.
     pub server_saw_closes: usize,
-    /// How often a second client has written beside it.
+    /// Number of writes by a second client beside it.
     pub writes_beside: Option<u64>,
-    /// How old what the client was told was, where the second one changed what it read.
+    /// Age of the client's information, where the second one changed its files.
     pub freshness: Option<FreshnessResult>,
-    /// What the near node says of the flow; none without nodes.
+    /// Accelerate stage of the near node for the flow; `None` without nodes.
     pub accelerate: Option<AccelerationReason>,
     /// The share of time in which this machine's processors were busy, in percent.
     pub cpu_busy_percent: f64,
     /// Processes that waited for a processor, on average over the minute before.
     pub load_average: f64,
-    /// What was wrong, in sentences.
+    /// Faults, as sentences.
     pub faults: Vec<String>,
 }
 
@@ -130,11 +131,11 @@ pub struct SmbCellResult {
 pub struct AccelerationReason {
     /// The accelerator, in the node's words.
     pub did: String,
-    /// How many requests it has answered on this side of the WAN.
+    /// Number of requests that it has answered on this side of the WAN.
     pub answered: u64,
-    /// Why it did nothing, or no more.
+    /// Reason why it did nothing, or no more.
     pub why_not: Option<String>,
-    /// What would change that.
+    /// Change that would help.
     pub remedy: Option<String>,
 }
 
@@ -150,19 +151,19 @@ pub struct OfficeDocument {
 /// Seconds that a document took.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct DocumentTimes {
-    /// Which.
+    /// The document.
     pub file: String,
     /// Its size.
     pub bytes: u64,
-    /// With what of Trunkline.
+    /// Mode of Trunkline.
     pub mode: &'static str,
-    /// Whether the dictionaries held it already.
+    /// State of the dictionaries: whether they held it already.
     pub cache: &'static str,
-    /// To open it.
+    /// Time to open it.
     pub open_seconds: f64,
-    /// To save it.
+    /// Time to save it.
     pub save_seconds: f64,
-    /// What the near node says of the flow; none without nodes.
+    /// Accelerate stage of the near node for the flow; `None` without nodes.
     pub accelerate: Option<AccelerationReason>,
 }
 
@@ -238,11 +239,11 @@ impl SmbLane {
         Ok(())
     }
 
-    /// Puts a link of these words of `trunkline emulate run` between the sites, and takes the nodes
-    /// away.
+    /// Makes a link with these arguments of `trunkline emulate run` between the sites, and removes
+    /// the nodes.
     ///
     /// # Errors
-    /// When the emulator does not start.
+    /// Fails when the emulator does not start.
     pub(super) fn set_words(&mut self, words: Vec<String>) -> Result<()> {
         self.nodes.stop()?;
         if let Some(mut emulator) = self.emulator.take() {
@@ -268,12 +269,12 @@ impl SmbLane {
         Ok(())
     }
 
-    /// Whether nodes that are started from now on get the account's key.
+    /// Sets whether nodes that start from now on get the account's key.
     pub(super) fn delegate_key(&mut self, is_delegated: bool) {
         self.is_key_delegated = is_delegated;
     }
 
-    /// Lets clients ask for leases from now on.
+    /// Allows clients to request leases from now on.
     pub(super) fn hold_leases(&mut self) {
         self.clients_hold_leases = true;
     }
@@ -441,7 +442,7 @@ impl SmbLane {
         Ok(Some(self.clients()?.write_beside(&place, &order)?))
     }
 
-    /// What two clients that watched the same files say, which then are as they were again.
+    /// Result of two clients that watched the same files. The files are unchanged afterwards.
     fn freshness(&self) -> Result<FreshnessResult> {
         let (changes, told) = (self.watch().join("changes"), self.watch().join("told"));
         let found = FreshnessResult::of(&changes, &told, f64::from(STALENESS_MS))?;
@@ -449,12 +450,12 @@ impl SmbLane {
         Ok(found)
     }
 
-    /// Where two clients write down what they did to the same files.
+    /// Directory in which two clients log their operations on the same files.
     fn watch(&self) -> PathBuf {
         self.directory.join("watch")
     }
 
-    /// What the client of a cell is told.
+    /// Order for the client of a cell.
     fn order(&self, cell: &SmbCell, seconds: f64, files: usize) -> Result<Value> {
         let (doing, path) = match cell.client {
             SmbClientKind::SerialGet | SmbClientKind::Smbprotocol => ("serial-get", BULK),
@@ -550,7 +551,7 @@ impl SmbLane {
         Ok(times)
     }
 
-    /// What the near node's accelerate stage says of the newest flow to smbd.
+    /// Accelerate stage of the near node for the newest flow to smbd.
     ///
     /// # Errors
     /// When the node does not answer or has seen no such flow: it passed by.
@@ -568,8 +569,8 @@ impl SmbLane {
         whys.collect()
     }
 
-    /// How many requests of flows from these ports of the client's the near node has answered; none where there
-    /// are no nodes.
+    /// Number of requests from these client ports that the near node has answered; `None` without
+    /// nodes.
     pub(super) fn answered_for(&self, ports: &BTreeSet<u16>) -> Result<u64> {
         if !self.nodes.are_running() {
             return Ok(0);
@@ -598,10 +599,10 @@ impl SmbLane {
         ]
     }
 
-    /// A program that will run in the client's namespace, in the directory for what clients leave.
+    /// A program that will run in the client's namespace, in the clients' directory.
     ///
     /// # Errors
-    /// When the namespace cannot be entered.
+    /// Fails when the namespace cannot be entered.
     pub(super) fn at_the_client(&self, program: &str) -> Result<Command> {
         self.at(LabSite::Near, program)
     }
@@ -624,12 +625,12 @@ impl SmbLane {
         self.server.files()
     }
 
-    /// Where its processes log to.
+    /// Directory of its processes' logs.
     pub(super) fn logs(&self) -> &Path {
         &self.logs
     }
 
-    /// A directory for what clients leave.
+    /// Directory for the clients' files.
     pub(super) fn directory(&self) -> &Path {
         &self.directory
     }
@@ -646,10 +647,10 @@ impl SmbLane {
         }
     }
 
-    /// Goes on if everything still runs.
+    /// Checks that everything still runs.
     ///
     /// # Errors
-    /// When something has ended.
+    /// Fails when a process has ended.
     pub(super) fn check(&mut self) -> Result<()> {
         self.server.check()?;
         self.nodes.check()?;
@@ -659,10 +660,10 @@ impl SmbLane {
         }
     }
 
-    /// Puts so many random bytes where bulk clients look for them.
+    /// Writes a file with so many random bytes for bulk clients.
     ///
     /// # Errors
-    /// When they cannot be written.
+    /// Fails when it cannot be written.
     pub(super) fn publish_bulk(&self, bytes: u64) -> Result<()> {
         self.publish(BULK, bytes, 1)
     }
@@ -697,7 +698,7 @@ impl SmbLane {
     }
 }
 
-/// What the near node's accelerate stage says of the newest flow to smbd.
+/// Accelerate stage of the near node for the newest flow to smbd.
 ///
 /// # Errors
 /// When the node does not answer or has seen no such flow: it passed by.
@@ -731,7 +732,7 @@ fn why_of(nodes: &LabNodes, flow: u64) -> Result<AccelerationReason> {
     Ok(stage.map(AccelerationReason::of).unwrap_or_default())
 }
 
-/// What the nodes are told of SMB.
+/// SMB settings of the nodes.
 fn table(mode: AccelerationMode) -> Vec<String> {
     let mode_line = format!("mode = \"{}\"", mode.consistency().unwrap_or("off"));
     let mut lines = vec!["[smb]".to_owned(), mode_line];

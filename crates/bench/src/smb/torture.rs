@@ -1,4 +1,4 @@
-//! smbtorture direct and through a pair of nodes: what passes direct has to pass through.
+//! smbtorture direct and through a pair of nodes: every test that passes direct must pass through.
 //!
 //! ```text
 //!  smbtorture ── near ══ link ══ far ── smbd          through, and at the same time
@@ -60,7 +60,7 @@ const COMPOUND_WITHOUT_KEY: [&str; 14] = [
     "compound.create-write-close",
 ];
 
-/// Suites, without what smbtorture itself cannot do in such a session.
+/// Suites, without those that smbtorture itself does not support in such a session.
 #[must_use]
 pub fn possible(suites: &[&'static str], session: TortureSession) -> Vec<&'static str> {
     let compound: &[&str] = match session {
@@ -76,8 +76,8 @@ pub fn possible(suites: &[&'static str], session: TortureSession) -> Vec<&'stati
     suites.iter().flat_map(parts).collect()
 }
 
-/// Those of leases, oplocks and what else clients keep, the longest first: many wait for breaks that nobody
-/// acknowledges.
+/// Suites of leases, oplocks and other client caching, the longest first: many wait for breaks that
+/// are not acknowledged.
 pub const LONG: [&str; 10] = [
     "lease",
     "replay",
@@ -91,12 +91,12 @@ pub const LONG: [&str; 10] = [
     "getinfo",
 ];
 
-/// Those that make directories of thousands of files, and wait for changes of them: with little processor time to be had
-/// each takes minutes, and a second try as many.
+/// Suites that make directories of thousands of files, and wait for changes in them: with little
+/// processor time each takes minutes, and a repeat as many.
 pub const DIRECTORIES: [&str; 3] = ["notify", "compound_find", "dir"];
 
-/// Suites of SMB 1, by their whole names: those that read, write, open, lock and seek, and move, name and
-/// remove what is open. `raw.mux` judges by the time that things take, and is not among them.
+/// Suites of SMB 1, by their full names: those that read, write, open, lock and seek, and those
+/// that move, rename and remove open files. `raw.mux` depends on timing, and is left out.
 pub const NT1: [&str; 16] = [
     "raw.read",
     "raw.write",
@@ -116,8 +116,8 @@ pub const NT1: [&str; 16] = [
     "base.open",
 ];
 
-/// Those of them that go through what is done for SMB 1, in some seconds: `base.lock`, `raw.rename` and `raw.open`
-/// take more than twenty each.
+/// Suites among them that exercise the SMB 1 accelerator in some seconds: `base.lock`, `raw.rename`
+/// and `raw.open` take more than twenty each.
 pub const NT1_QUICK: [&str; 7] = [
     "raw.read",
     "raw.write",
@@ -128,8 +128,8 @@ pub const NT1_QUICK: [&str; 7] = [
     "base.trans2",
 ];
 
-/// The test that compares a file's time of last access with what it was as the file was opened to be read, and
-/// reads nothing: the first block, read with the open, alters it (docs/decisions/0067).
+/// Test that compares a file's last access time with that at its open for reading, and reads
+/// nothing: the first block, read with the open, changes it (docs/decisions/0067).
 const TELLS_LAST_ACCESS: &str = "raw.open.ntcreatex_supersede";
 
 /// At every how many looks whether a suite has ended its connections are looked at: some 70 ms, in which few that
@@ -139,27 +139,27 @@ const PORTS_EVERY: u32 = 32;
 /// A LAN's worth of a link: suites that wait for timeouts of their own need no other.
 pub(super) const LINK: [&str; 6] = ["--rate", "300Mbit", "--delay", "500us", "--queue", "1MB"];
 
-/// How long a suite of [`QUICK`] may take, some thirty times what it takes on a LAN.
+/// Time limit of a suite of [`QUICK`], some thirty times its duration on a LAN.
 pub const QUICK_LIMIT: Duration = Duration::from_secs(120);
 
-/// How long one of [`LONG`] or [`DIRECTORIES`] may.
+/// Time limit of a suite of [`LONG`] or [`DIRECTORIES`].
 pub const LONG_LIMIT: Duration = Duration::from_secs(600);
 
-/// Who smbtorture says it is, and what it speaks.
+/// Identity and dialect of smbtorture.
 ///
-/// Samba's clients sign each TREE_CONNECT of a session that has a key, and their check of what was
-/// negotiated, whatever signing they were told to use; sessions of nobody have no key.
+/// Samba's clients sign each TREE_CONNECT of a session that has a key, and their check of the
+/// negotiation, whatever signing was configured; anonymous sessions have no key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TortureSession {
-    /// Nobody, by SMB 2.1: nothing is signed, which a node accelerates without a key.
+    /// Anonymous, by SMB 2.1: nothing is signed, which a node accelerates without a key.
     PlainOfNobody,
-    /// Nobody, by the newest dialect that both sides know; nothing is signed either.
+    /// Anonymous, by the newest dialect that both sides know; nothing is signed either.
     Nobody,
-    /// The bench's account, by the newest dialect, with what both sides sign by themselves.
+    /// The benchmark's account, by the newest dialect, with the default signing of both sides.
     Account,
     /// The bench's account, whose key the nodes have.
     Delegated(SmbProtection),
-    /// Nobody, by SMB 1: the suites of [`NT1`].
+    /// Anonymous, by SMB 1: the suites of [`NT1`].
     Nt1,
 }
 
@@ -196,7 +196,7 @@ impl TortureSession {
         }
     }
 
-    /// Whether requests of such a session can be answered on the client's side of the WAN.
+    /// Tells whether requests of such a session can be answered on the client's side of the WAN.
     #[must_use]
     pub fn is_accelerated(self) -> bool {
         match self {
@@ -206,51 +206,51 @@ impl TortureSession {
     }
 }
 
-/// How one test of smbtorture ended.
+/// Result of one smbtorture test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TestVerdict {
-    /// It passed.
+    /// The test passed.
     Success,
-    /// It failed, or could not be carried out.
+    /// The test failed, or could not be carried out.
     Failure,
     /// smbtorture left it out.
     Skip,
 }
 
-/// What each test of the suites gave, by `suite.test`.
+/// Verdict on each test of the suites, by `suite.test`.
 pub type TestVerdicts = BTreeMap<String, TestVerdict>;
 
 /// Both runs.
 #[derive(Clone, Debug, Default)]
 pub struct SuiteComparison {
-    /// Without nodes.
+    /// Verdicts without nodes.
     pub direct: TestVerdicts,
     /// Through a pair of nodes.
     pub through: TestVerdicts,
-    /// What the near node said of each of its flows.
+    /// Accelerate stages of the near node, one for each of its flows.
     pub accelerate: Vec<AccelerationReason>,
-    /// How many requests of each suite the near node answered: at least, for connections that came and went
-    /// between two looks are not counted.
+    /// Number of requests of each suite that the near node answered: a lower bound, because short
+    /// connections between two looks are not counted.
     pub answered: BTreeMap<String, u64>,
     /// Tests that passed through only as they were run once more.
     pub at_second_try: Vec<String>,
 }
 
-/// What came of one suite.
+/// Result of one suite.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SuiteTally {
-    /// Which.
+    /// The suite.
     pub suite: String,
     /// Tests that passed direct.
     pub direct: usize,
-    /// Those of them that passed through.
+    /// Number of those that also passed through.
     pub through: usize,
     /// See [`SuiteComparison::answered`].
     pub answered: u64,
 }
 
 impl SuiteComparison {
-    /// Tests that passed direct and did not pass through, but for those that tell of the last access.
+    /// Tests that passed direct and did not pass through, except for those about the last access.
     #[must_use]
     pub fn broken(&self) -> Vec<&str> {
         let passed = |verdicts: &TestVerdicts, name: &str| {
@@ -264,7 +264,7 @@ impl SuiteComparison {
             .collect()
     }
 
-    /// What came of each suite.
+    /// Results of each suite.
     #[must_use]
     pub fn tallies(&self, suites: &[&str]) -> Vec<SuiteTally> {
         let passed = |verdicts: &TestVerdicts, name: &str| {
@@ -289,7 +289,7 @@ impl SuiteComparison {
         suites.iter().map(of).collect()
     }
 
-    /// How many passed direct.
+    /// Number of tests that passed direct.
     #[must_use]
     pub fn passed_direct(&self) -> usize {
         let verdicts = self.direct.values();
@@ -426,7 +426,8 @@ fn run(
     Ok((verdicts(suite, &String::from_utf8_lossy(&text)), ports))
 }
 
-/// From which ports a process is connected at this moment: those of its sockets that proc_net(5) lists.
+/// Local ports of a process's connections at this moment: those of its sockets that proc_net(5)
+/// lists.
 fn ports_of(process: u32) -> BTreeSet<u16> {
     let files = fs::read_dir(format!("/proc/{process}/fd"));
     let sockets: BTreeSet<String> = files
@@ -459,7 +460,7 @@ fn local_ports(table: &str, sockets: &BTreeSet<String>) -> BTreeSet<u16> {
         .collect()
 }
 
-/// Reads the lines in which smbtorture tells how tests ended (the subunit protocol, version 1).
+/// Parses smbtorture's result lines (the subunit protocol, version 1).
 fn verdicts(suite: &str, text: &str) -> TestVerdicts {
     text.lines()
         .filter_map(|line| {
@@ -505,7 +506,7 @@ error: access [
     }
 
     #[test]
-    fn a_suite_is_told_by_its_tests_that_pass_direct() {
+    fn suite_counts_tests_that_pass_direct() {
         let success = |names: &[&str]| -> TestVerdicts {
             let names = names.iter().map(|name| (*name).to_owned());
             names.map(|name| (name, TestVerdict::Success)).collect()
@@ -539,7 +540,7 @@ error: access [
     }
 
     #[test]
-    fn a_test_is_broken_when_it_passes_direct_alone() {
+    fn test_that_passes_only_direct_is_broken() {
         let verdicts = |list: &[(&str, TestVerdict)]| -> TestVerdicts {
             list.iter()
                 .map(|(name, verdict)| ((*name).to_owned(), *verdict))

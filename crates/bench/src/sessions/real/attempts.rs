@@ -1,19 +1,19 @@
-//! Runs one after the other, of which each may fail.
+//! Sequence of runs, each of which may fail.
 //!
 //! ```text
 //!  place ─► run ── a figure ──► the same place ─► the next run
 //!              └── it failed ─► noted; the place is removed and made anew ─► the next run
 //! ```
 //!
-//! What a failed run leaves behind, such as a node that has ended, must not be the next one's trouble.
-//! Once the lab is interrupted nothing is begun any more, and each run that was to come is noted.
+//! Leftovers of a failed run, such as a node that has ended, must not affect the next one. After an
+//! interruption no run is begun, and each remaining run is noted.
 
 use anyhow::{Result, bail};
 
 use super::super::report::FailedRun;
 use host::progress::ProgressReporter;
 
-/// The place where runs are made, and what came of those that failed.
+/// Test bed of the runs, and the failures so far.
 pub(super) struct RunAttempts<'a, Place> {
     place: Option<Place>,
     make: &'a dyn Fn() -> Result<Place>,
@@ -38,7 +38,7 @@ impl<'a, Place> RunAttempts<'a, Place> {
         }
     }
 
-    /// What comes of a run; `None` when it fails, which is noted.
+    /// Figure of a run; `None` when the run fails, which is noted.
     pub(super) fn run<Figure>(
         &mut self,
         measurement: &str,
@@ -97,7 +97,7 @@ mod tests {
     use host::progress::SilentProgress;
 
     #[test]
-    fn after_a_run_that_fails_the_next_has_a_place_of_its_own() {
+    fn run_after_a_failure_gets_a_new_place() {
         let made = Cell::new(1);
         let make = || {
             made.set(made.get() + 1);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn once_interrupted_nothing_is_begun_and_all_is_noted() {
+    fn interruption_starts_no_job_and_notes_all() {
         thread_local!(static INTERRUPTED: Cell<bool> = const { Cell::new(false) });
         let make = || Ok(());
         let mut attempts = RunAttempts::new((), &make, || INTERRUPTED.get(), &SilentProgress);

@@ -1,4 +1,4 @@
-//! The hosts at both ends in real time: a server that gives as much as it is asked for, and clients.
+//! Hosts at both ends in real time: a server that sends as many bytes as requested, and clients.
 //!
 //! ```text
 //!  client ── answer's length, u64 · question's length, u64 · the rest of the question ─► server
@@ -23,22 +23,22 @@ use host::kernel;
 /// The length of an answer that goes on until the client hangs up.
 pub(super) const ENDLESS: u64 = u64::MAX;
 
-/// What is written and read at once.
+/// Block size of reads and writes.
 const BLOCK: usize = 256 << 10;
 
 /// The least question: both lengths.
 const HEADER: u64 = 16;
 
-/// How long a connection may take to come about, and may stand still: longer than the longest
-/// outage that a flow must outlive.
+/// Time limit for connecting, and for a pause: longer than the longest outage that a flow must
+/// survive.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What answers are made of.
+/// Content of answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AnswerContent {
-    /// One random block again and again, for flows that nobody reduces.
+    /// One random block repeated, for flows that are not reduced.
     Repeated,
-    /// Random bytes of which no two runs are alike.
+    /// Random bytes that differ in every run.
     Fresh,
 }
 
@@ -76,7 +76,7 @@ pub(super) struct HostServer {
 #[derive(Debug, Default)]
 struct ServerState {
     is_over: AtomicBool,
-    /// Of connections that have ended.
+    /// Processor time of connections that have ended.
     processor_ns: AtomicU64,
 }
 
@@ -178,7 +178,7 @@ impl HostClient {
     /// Connects from this namespace; time counts from here on.
     ///
     /// # Errors
-    /// When nobody answers.
+    /// Fails when there is no answer.
     pub(super) fn connect(namespace: Option<&Path>, server: SocketAddr) -> Result<Self> {
         let (stream, began) = within(namespace, || {
             let began = Instant::now();
@@ -207,11 +207,10 @@ impl HostClient {
         self.stream.write_all(&bytes)
     }
 
-    /// How long it took from the connection's beginning to the first byte of an answer, and to the
-    /// last.
+    /// Times from the connection's start to the first byte of an answer, and to the last.
     ///
     /// # Errors
-    /// When the connection breaks.
+    /// Fails when the connection breaks.
     pub(super) fn first_and_last_byte(
         mut self,
         question: u64,
@@ -229,10 +228,10 @@ impl HostClient {
         Ok((first.unwrap_or(last), last))
     }
 
-    /// How long each of `count` exchanges took, one after the other.
+    /// Times of `count` exchanges, one after the other.
     ///
     /// # Errors
-    /// When the connection breaks.
+    /// Fails when the connection breaks.
     pub(super) fn exchanges(
         mut self,
         question: u64,
@@ -291,7 +290,7 @@ impl BulkDownload {
     /// Bytes so far.
     ///
     /// # Errors
-    /// When it has ended by itself.
+    /// Fails when the connection has ended by itself.
     pub(super) fn received(&self) -> Result<u64> {
         match self.reader.as_ref().is_some_and(JoinHandle::is_finished) {
             true => Err(anyhow!("the bulk transfer broke off")),
@@ -307,7 +306,7 @@ impl BulkDownload {
         Ok(self.stream.local_addr()?.port())
     }
 
-    /// How long ago the connection began.
+    /// Age of the connection.
     pub(super) fn age(&self) -> Duration {
         self.began.elapsed()
     }
@@ -369,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn an_endless_answer_goes_on_until_the_client_hangs_up() {
+    fn endless_answer_continues_until_the_client_closes() {
         let (_server, address) = server(AnswerContent::Repeated);
         let bulk = client(address).take_all(16).unwrap();
         while bulk.received().unwrap() < 10 << 20 {

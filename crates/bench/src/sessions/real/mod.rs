@@ -1,13 +1,14 @@
-//! The same in real time: two nodes as processes, the emulator between them, hosts at both ends.
+//! The benchmark in real time: two nodes as processes, the emulator between them, hosts at both
+//! ends.
 //!
-//! What is measured is whatever path the nodes take, and results name it. Where the machine is short
-//! of processor time (`cpu_idle_percent`), virtual time decides.
+//! The nodes choose their path themselves, and results name it. Where the machine is short of
+//! processor time (`cpu_idle_percent`), the figures of virtual time count.
 //!
-//! A run that fails gives no figure, and is named with its reason beside those that did not; the next
-//! one has a place made anew. So does what an interrupted bench had not come to.
+//! A run that fails gives no figure, and is listed with its reason; the next one gets a new test
+//! bed. Measurements that an interrupted benchmark has not reached are listed, too.
 //!
-//! `stand.rs` is the place, `hosts.rs` the hosts, `runs.rs` what is done there, `attempts.rs` what
-//! becomes of a run that fails.
+//! `stand.rs` is the test bed, `hosts.rs` the hosts, `runs.rs` the runs, `attempts.rs` the handling
+//! of runs that fail.
 
 mod attempts;
 mod hosts;
@@ -33,15 +34,15 @@ use host::progress::ProgressReporter;
 use host::{ProgramEnvironment, kernel, rootless};
 use lab::preflight::{self, CaptureMode, InterceptionMode, LabRequirements};
 
-/// Seeds with which rivals are put beside each other, at most: the kernel's flows are not what is
-/// measured here, and each run takes eighty seconds.
+/// Greatest number of seeds with which rivals are compared with each other: the kernel's flows are
+/// only a reference, and each run takes eighty seconds.
 const REFERENCES_MAX: usize = 2;
 
-/// Measures all that can be in real time, until the lab is interrupted. What was not measured is in
-/// the report, with the reason.
+/// Runs all measurements that are possible in real time, until the lab is interrupted. The report
+/// lists the others, with the reason.
 ///
 /// # Errors
-/// When something is missing, or the place cannot be made: nothing was measured then.
+/// Fails when a requirement is missing, or the test bed cannot be made: nothing was measured then.
 pub fn measure(
     environment: &ProgramEnvironment,
     choice: &SessionSelection,
@@ -85,8 +86,8 @@ struct RealSessionBench<'a> {
 }
 
 impl SessionMeasurement {
-    /// How long it takes in real time with one seed and mode, roughly; `None` when it is measured in
-    /// virtual time alone.
+    /// Approximate duration in real time with one seed and mode; `None` when it exists in virtual
+    /// time only.
     fn seconds(&self) -> Option<f64> {
         match self {
             Self::Cell(cell) => Some(cell.steady().1.as_secs_f64() + 14.0),

@@ -1,4 +1,4 @@
-//! What is done at the stand: one run of each kind.
+//! Runs on the test bed, one function for each kind.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ const EXCHANGES: usize = 100;
 const QUESTION: u64 = 100;
 const ANSWER: u64 = 64 << 10;
 
-/// Between the starts of two flows.
+/// Time between the starts of two flows.
 const STAGGER: Duration = Duration::from_millis(100);
 
 /// One run without an emulator: its beginning does not count for the rate.
@@ -103,7 +103,7 @@ impl SessionTestBed {
         self.pause(age.saturating_sub(bulk.age()))
     }
 
-    /// When first bytes come.
+    /// Measures the times of first bytes.
     pub(super) fn first_byte(&mut self, seed: u64) -> Result<FirstByte> {
         const OPENS: usize = 20;
         self.set_link(&PLAIN, PLAIN.queue_bdp(), seed)?;
@@ -137,7 +137,7 @@ impl SessionTestBed {
         Ok(first)
     }
 
-    /// What exchanges waited, and the share of repair symbols.
+    /// Waiting times of exchanges, and the share of repair symbols.
     pub(super) fn exchanges(&mut self, loss: f64, seed: u64) -> Result<(Vec<Duration>, f64)> {
         let cell = PathCell { loss, ..PLAIN };
         self.set_link(&cell, cell.queue_bdp(), seed)?;
@@ -210,7 +210,7 @@ impl SessionTestBed {
         Ok(run)
     }
 
-    /// What a flow costs where nothing is between the nodes.
+    /// Cost of a flow without an emulator between the nodes.
     pub(super) fn cost(&mut self, flow: FlowMode) -> Result<FlowCost> {
         self.join_directly()?;
         self.start_nodes(RepairMode::Auto)?;

@@ -1,5 +1,5 @@
-//! The place where sessions are measured in real time: the lab's two sites, their nodes, and the
-//! emulator or a plain pair of devices between them.
+//! Test bed for sessions in real time: the lab's two sites, their nodes, and the emulator or a
+//! plain pair of devices between them.
 //!
 //! ```text
 //!  client ── near ══ emulator ══ far ── server         flows on two ports: carried, and reduced
@@ -31,14 +31,14 @@ use lab::topology::{LabSite, LabTopology, LinkArguments, OffloadMode};
 const CARRIED_PORT: u16 = 5_201;
 /// Flows to this port are reduced.
 const REDUCED_PORT: u16 = 5_202;
-/// Where a rival's server listens, at the far node's gateway address.
+/// Port of a rival's server, at the far node's gateway address.
 const RIVAL_PORT: u16 = 5_203;
 
-/// How long sessions may take to find out whether UDP gets through: some round trips of the longest
-/// path, and the wait until a path that does not answer is given up.
+/// Time limit for sessions to find out whether UDP gets through: some round trips of the longest
+/// path, and the wait until an unanswered path is given up.
 const PATH_LIMIT: Duration = Duration::from_secs(4);
 
-/// How often a long measurement looks whether something has ended.
+/// Interval at which a long measurement checks whether a process has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Both sites.
@@ -65,7 +65,7 @@ pub(super) enum FlowMode {
 }
 
 impl FlowMode {
-    /// The word for it in results.
+    /// Name in results.
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Carried => "carried",
@@ -102,11 +102,11 @@ impl SessionTestBed {
         })
     }
 
-    /// Puts a link between the sites, in place of the one before. Nodes are stopped: what they know
-    /// is of another path.
+    /// Makes a link between the sites, in place of the previous one. Nodes are stopped, because
+    /// they know another path.
     ///
     /// # Errors
-    /// When the emulator does not start.
+    /// Fails when the emulator does not start.
     pub(super) fn set_link(&mut self, cell: &PathCell, queue_bdp: f64, seed: u64) -> Result<()> {
         self.nodes.stop()?;
         if let Some(mut emulator) = self.emulator.take() {
@@ -179,7 +179,7 @@ impl SessionTestBed {
         Ok(())
     }
 
-    /// What flows from the server travel on, in the words of `trunkline node status`.
+    /// Path of flows from the server, in the words of `trunkline node status`.
     ///
     /// # Errors
     /// When the far node does not answer.
@@ -190,7 +190,7 @@ impl SessionTestBed {
         Ok(carries.unwrap_or("tls").to_owned())
     }
 
-    /// What a node says of itself.
+    /// Status of a node.
     ///
     /// # Errors
     /// When it does not answer.
@@ -198,10 +198,10 @@ impl SessionTestBed {
         self.nodes.status(site)
     }
 
-    /// A node's processor time so far.
+    /// Processor time of a node so far.
     ///
     /// # Errors
-    /// When it does not run.
+    /// Fails when it does not run.
     pub(super) fn processor_time(&mut self, site: LabSite) -> Result<Duration> {
         let pid = self.nodes.process(site)?.pid();
         processor_time(pid)
@@ -212,10 +212,10 @@ impl SessionTestBed {
         self.servers[flow as usize].processor_time()
     }
 
-    /// Connects from the client to a server, by way of the nodes.
+    /// Connects from the client to a server, through the nodes.
     ///
     /// # Errors
-    /// When nobody answers.
+    /// Fails when there is no answer.
     pub(super) fn connect(&self, flow: FlowMode) -> Result<HostClient> {
         let port = match flow {
             FlowMode::Carried => CARRIED_PORT,
@@ -226,11 +226,11 @@ impl SessionTestBed {
         HostClient::connect(Some(&client), server)
     }
 
-    /// Connects across the link past both nodes; the server's side uses this congestion control,
-    /// which is read back.
+    /// Connects across the link, bypassing both nodes; the server's side uses this congestion
+    /// control, which is read back.
     ///
     /// # Errors
-    /// When the kernel has not got it, or nobody answers.
+    /// Fails when the kernel does not have it, or there is no answer.
     pub(super) fn connect_rival(&mut self, congestion_control: &str) -> Result<HostClient> {
         self.topology
             .pass_by(LabSite::Far, LabSite::Near, congestion_control)?;
@@ -256,7 +256,7 @@ impl SessionTestBed {
         Ok(client)
     }
 
-    /// What `ss` says of the rival's connection to this port of the near node.
+    /// Output of `ss` for the rival's connection to this port of the near node.
     ///
     /// # Errors
     /// When ss fails.
@@ -275,7 +275,7 @@ impl SessionTestBed {
         dropped.with_context(|| format!("the link does not say what it dropped: {status}"))
     }
 
-    /// What the link has counted from the far side to the near: packets taken in, and dropped by
+    /// Counters of the link from the far side to the near: packets taken in, and packets dropped by
     /// the model.
     ///
     /// # Errors
@@ -294,10 +294,10 @@ impl SessionTestBed {
         Ok((count("offered_packets")?, dropped))
     }
 
-    /// Lets time pass while everything runs.
+    /// Waits while everything runs.
     ///
     /// # Errors
-    /// When something ends by itself, or the lab is interrupted.
+    /// Fails when a process ends by itself, or the lab is interrupted.
     pub(super) fn pause(&mut self, span: Duration) -> Result<()> {
         let began = Instant::now();
         loop {
@@ -341,7 +341,7 @@ fn processor_time(pid: u32) -> Result<Duration> {
 }
 
 impl PathCell {
-    /// The model of the path as `trunkline emulate run` is told it, but for a trace.
+    /// Model of the path as arguments of `trunkline emulate run`, without a trace.
     fn words(&self, queue_bdp: f64, seed: u64) -> Vec<String> {
         let config = self.link_with_queue(queue_bdp, seed).forward;
         let queue = config.queue.limit.bytes.unwrap_or_default();
@@ -402,7 +402,7 @@ mod tests {
     use emulator::link::settings::LinkSettings;
 
     #[test]
-    fn the_emulator_is_told_the_very_path_of_virtual_time() {
+    fn emulator_arguments_match_the_simulated_path() {
         for cell in all_cells() {
             let model = cell.link(7);
             let mut settings = LinkSettings::default();
