@@ -1,9 +1,10 @@
-//! `trunkline bench`: what a part of Trunkline can do on this machine.
+//! `trunkline bench`: measures the performance of one part of Trunkline on this machine.
 //!
-//! The emulator's figures are of UDP packets handed to the kernel one by one (`gbit_s` of 1500-byte
-//! packets, `kpps` of 64-byte ones), of the same by segmentation offload (`..._offloaded`), of one
-//! TCP connection, and of the delay that the emulator adds at 10,000 packets a second; with every
-//! processor, and with one for emulator, sender and receiver together (`one_core`).
+//! The emulator's figures are the rate of UDP packets handed to the kernel one by one (`gbit_s` for
+//! 1500-byte packets, `kpps` for 64-byte packets), the same with segmentation offload
+//! (`..._offloaded`), the rate of one TCP connection, and the delay that the emulator adds at
+//! 10,000 packets per second. Each figure is measured with all processors, and with one processor
+//! for emulator, sender and receiver together (`one_core`).
 
 use std::io::Write;
 
@@ -24,7 +25,7 @@ use crate::environment::environment;
 use crate::output::StandardOutput;
 use crate::progress::progress;
 
-/// Finds what a part of Trunkline can do on this machine.
+/// Measures the performance of one part of Trunkline on this machine.
 #[derive(Debug, Args)]
 pub(crate) struct BenchArguments {
     #[command(subcommand)]
@@ -33,13 +34,14 @@ pub(crate) struct BenchArguments {
 
 #[derive(Debug, Subcommand)]
 enum BenchPart {
-    /// The link emulator: the highest load of which at most 0.01 % is lost outside its model, and
-    /// the delay that it adds.
+    /// The link emulator: the highest load with at most 0.01 % loss outside its model, and the
+    /// delay that it adds.
     Emulator(EmulatorArguments),
-    /// The emulator's policer and shaper beside the kernel's (nft limit, tbf) on the same packets.
+    /// The emulator's policer and shaper compared with the kernel's (nft limit, tbf), on the same
+    /// packets.
     EmulatorPeers(EmulatorPeers),
-    /// A WAN session on emulated paths: what of the line its flows get, with and without forward
-    /// error correction.
+    /// A WAN session on emulated paths: the share of the line that its flows get, with and without
+    /// forward error correction.
     Session(BenchSession),
     // Its own text says more.
     Reduction(BenchReduction),
@@ -49,17 +51,17 @@ enum BenchPart {
     Diagnosis(BenchDiagnosis),
     // Its own text says more.
     TurnUp(BenchTurnUp),
-    /// SMB clients over the emulated WAN, without Trunkline and with it, beside what was published
-    /// for CIFS.
+    /// SMB clients over the emulated WAN, with and without Trunkline, compared with published CIFS
+    /// figures.
     Smb(BenchSmb),
-    /// One end of a transfer of the reduction bench. Started by the bench itself.
+    /// One end of a transfer of the reduction benchmark. The benchmark starts it itself.
     #[command(hide = true)]
     ReductionEnd(ReductionEnd),
 }
 
 #[derive(Debug, Args)]
 struct EmulatorArguments {
-    /// How the emulator is joined to the ends: tun, packet, xdp, or all of them.
+    /// Attachment of the emulator to the test ends: tun, packet, xdp, or all.
     #[arg(long, default_value = "tun", value_parser = devices)]
     device: DeviceList,
     /// Prints one JSON object.
@@ -67,7 +69,7 @@ struct EmulatorArguments {
     json: bool,
 }
 
-/// What `--device` names.
+/// Devices that `--device` names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct DeviceList(Vec<DeviceKind>);
 
@@ -82,10 +84,10 @@ fn devices(text: &str) -> Result<DeviceList, String> {
 }
 
 impl BenchArguments {
-    /// Runs the chosen part's.
+    /// Runs the chosen part.
     ///
     /// # Errors
-    /// When it cannot be measured; the message says what to do.
+    /// Fails when the part cannot be measured; the message says what to do.
     pub(crate) fn run(self) -> Result<()> {
         match self.part {
             BenchPart::Emulator(emulator) => emulator.run(),
@@ -188,7 +190,7 @@ fn one(figures: &BenchFigures) -> Value {
     Value::Object(object)
 }
 
-/// A figure: its key, its name in the table, and where it stands.
+/// A figure: its key, its name in the table, and its source.
 struct FigureRow {
     key: &'static str,
     title: &'static str,
@@ -294,7 +296,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_agreed_keys_are_there_for_all_cores_and_for_one() {
+    fn documented_keys_exist_for_all_cores_and_one() {
         let mut figures = BenchFigures {
             tcp_gbit_s: 3.5,
             ..BenchFigures::default()

@@ -1,7 +1,8 @@
-//! `trunkline bench diagnosis`: how often the diagnosis is right on the kernel's policers and shapers.
+//! `trunkline bench diagnosis`: measures how often the diagnosis is right on the kernel's policers
+//! and shapers.
 //!
-//! Results are kept in a file, a line of JSON for each case, as soon as it is over; a run that was
-//! interrupted goes on where it was. What a case is, bench::labelled says.
+//! Each case's result is written to a file, one line of JSON, as soon as the case is over; an
+//! interrupted run continues where it stopped. `bench::labelled` defines the cases.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
@@ -24,37 +25,38 @@ use crate::environment::environment;
 use crate::output::StandardOutput;
 use crate::progress::progress;
 
-/// A case that could not be measured is tried again so often: a busy machine can be too slow for one.
+/// Attempts for a case that could not be measured: a busy machine can be too slow once.
 const ATTEMPTS: u32 = 2;
 
-/// Diagnoses paths whose bottleneck is the kernel's own: tbf and nftables, with parameters drawn from a
-/// seed.
+/// Diagnoses paths with the kernel's own bottlenecks: tbf and nftables, with parameters drawn from
+/// a seed.
 ///
 /// Each case is a path in network namespaces, measured end to end by `trunkline measure run`, and a
-/// capture of its TCP at the client. 120 cases take about 20 minutes with three at once. It needs tc,
-/// nft and tcpdump.
+/// capture of its TCP at the client. 120 cases take about 20 minutes with three at once. It needs
+/// tc, nft and tcpdump.
 #[derive(Debug, Args)]
 pub(crate) struct BenchDiagnosis {
-    /// How many cases.
+    /// Number of cases.
     #[arg(long, value_name = "N", default_value_t = 120, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     cases: u32,
-    /// What all is drawn from [default: another one each time, or that of the results].
+    /// Seed of all cases [default: a new one each time, or that of the results].
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
-    /// Only these numbers.
+    /// Runs only the cases with these numbers.
     #[arg(long, value_name = "N,...", value_delimiter = ',')]
     only: Vec<u32>,
-    /// Cases at once. A machine that is too busy makes delays of its own.
+    /// Number of cases at once. A machine that is too busy adds delays of its own.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=16))]
     at_once: u32,
-    /// Where results are kept, a line of JSON each; what is there already is not measured again.
+    /// File for the results, one line of JSON per case. Cases that it already contains are not
+    /// measured again.
     #[arg(long, value_name = "FILE")]
     results: Option<PathBuf>,
-    /// Keeps each case's capture in this directory (headers alone, some megabytes each).
+    /// Keeps each case's capture in this directory (headers only, some megabytes each).
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
-    /// Measures nothing: judges the captures kept in DIR again, of the cases of --results. That shows what
-    /// another build makes of the same captures, in a minute and without privileges.
+    /// Measures nothing: judges the captures kept in DIR again, for the cases of --results. This
+    /// shows in a minute and without privileges how another build judges the same captures.
     #[arg(long, requires = "keep", requires = "results")]
     again: bool,
     /// Prints one JSON object.
@@ -63,10 +65,10 @@ pub(crate) struct BenchDiagnosis {
 }
 
 impl BenchDiagnosis {
-    /// Measures what is missing, or judges again what was kept, and prints.
+    /// Measures the missing cases, or judges the kept captures again, and prints.
     ///
     /// # Errors
-    /// When nothing could be measured, or the file of results belongs to another seed.
+    /// Fails when nothing could be measured, or the results file belongs to another seed.
     pub(crate) fn run(self) -> Result<()> {
         kernel::catch_interruptions();
         let environment = environment()?;
@@ -148,14 +150,14 @@ impl BenchDiagnosis {
         self.print(&DiagnosisReport::of(seed, known, failures, all))
     }
 
-    /// Whether a case's capture is where it is to be kept.
+    /// Tells whether a case's capture is already in the directory where it is kept.
     fn is_kept(&self, seed: u64, index: u32) -> bool {
         self.keep
             .as_deref()
             .is_none_or(|keep| labelled::kept_capture(keep, &PathCase::draw(seed, index)).exists())
     }
 
-    /// Judges kept captures again. What two ends found stays as it was measured.
+    /// Judges kept captures again. The findings of the two ends stay as they were measured.
     fn judge_again(&self, environment: &host::ProgramEnvironment) -> Result<()> {
         let (Some(results), Some(keep)) = (&self.results, &self.keep) else {
             bail!("--again needs the results and the captures of a run: --results FILE --keep DIR");
@@ -214,7 +216,7 @@ impl BenchDiagnosis {
     }
 }
 
-/// Of the clock: parameters are drawn when the test begins. Short enough to be typed.
+/// Seed from the clock: parameters are drawn when the test begins. It is short enough to type.
 fn fresh_seed() -> Result<u64> {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH)?;
     Ok(now.as_millis() as u64 % 1_000_000_000)
@@ -266,7 +268,7 @@ fn appended(path: &Path) -> Result<File> {
         .with_context(|| format!("opening {}", path.display()))
 }
 
-/// All that is known, judged.
+/// All known results with their judgement.
 struct DiagnosisReport {
     seed: u64,
     outcomes: BTreeMap<u32, CaseOutcome>,

@@ -1,4 +1,5 @@
-//! `trunkline bench reduction-kill`: what is in a dictionary after kill -9, at many random points.
+//! `trunkline bench reduction-kill`: checks the content of a dictionary after kill -9, at many
+//! random points.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -14,21 +15,22 @@ use crate::bench_reduction::process;
 use crate::output::StandardOutput;
 use crate::progress::progress;
 
-/// Kills a process that writes a dictionary at random points, and looks at what it left.
+/// Kills a process that writes a dictionary at random points, and checks the files that it left.
 ///
-/// The process decodes and writes down random data, as a node does, and acknowledges what is in its
-/// files. It is killed by SIGKILL while it opens its dictionary, reads or writes, started again over the
-/// same files, and has to find there all that it acknowledged. Ends with an error at the first byte that
-/// is wrong or lost.
+/// The process decodes and stores random data, as a node does, and acknowledges the data that is in
+/// its files. It is killed with SIGKILL while it opens its dictionary, reads or writes. It is then
+/// started again over the same files and must find everything that it acknowledged. The test fails
+/// at the first byte that is wrong or lost.
 #[derive(Debug, Args)]
 pub(crate) struct BenchKill {
-    /// How often the process is killed.
+    /// Number of times that the process is killed.
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
     points: u32,
-    /// Of all chance. The data and the points follow from it; what the process does meanwhile does not.
+    /// Seed of all random numbers. The data and the kill points follow from it; the process's
+    /// timing does not.
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Where dictionaries are meanwhile; what is made in it is removed.
+    /// Directory for the dictionaries during the test. Files created in it are removed.
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     directory: PathBuf,
     /// Prints one JSON object.
@@ -37,10 +39,10 @@ pub(crate) struct BenchKill {
 }
 
 impl BenchKill {
-    /// Kills and prints.
+    /// Runs the test and prints.
     ///
     /// # Errors
-    /// When acknowledged data is lost or wrong, or it cannot be tried.
+    /// Fails when acknowledged data is lost or wrong, or the test cannot run.
     pub(crate) fn run(self) -> Result<()> {
         kernel::catch_interruptions();
         let program = std::env::current_exe().context("finding this program")?;

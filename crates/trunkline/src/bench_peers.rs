@@ -1,7 +1,7 @@
-//! `trunkline bench emulator-peers`: the emulator's policer and shaper beside the kernel's.
+//! `trunkline bench emulator-peers`: compares the emulator's policer and shaper with the kernel's.
 //!
-//! The same packets go through `nft limit` and `--police`, through tbf and `--shaper`, and each
-//! row holds what came out of both. Which way the packets take, bench::peers says.
+//! The same packets go through `nft limit` and `--police`, and through tbf and `--shaper`. Each row
+//! has the result of both. `bench::peers` describes the path of the packets.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ pub(crate) struct EmulatorPeers {
     /// Prints one JSON object.
     #[arg(long)]
     json: bool,
-    /// Writes which packets arrived, and when, to files in this directory.
+    /// Writes the numbers and arrival times of the packets to files in this directory.
     #[arg(long, value_name = "DIRECTORY")]
     raw: Option<PathBuf>,
 }

@@ -1,4 +1,4 @@
-//! `trunkline bench reduction`: what data reduction makes of the same data everywhere.
+//! `trunkline bench reduction`: measures data reduction on the same data on every machine.
 
 use std::fmt::Write as _;
 use std::io::{Read, Write};
@@ -19,29 +19,30 @@ use crate::estimate;
 use crate::output::StandardOutput;
 use crate::progress::progress;
 
-/// The most text that is read in place of the bench's own: more than any tree of one project.
+/// Greatest length of text that replaces the benchmark's own: more than the source tree of any one
+/// project.
 const MOST_TEXT: u64 = 1 << 30;
 
-/// What data reduction makes of data from fixed seeds: bytes on the wire, speed, memory, restarts.
+/// Measures data reduction on data from fixed seeds: bytes on the wire, speed, memory, restarts.
 ///
 /// All figures are of one configuration: dictionaries in memory and in files, sealed and synced, with the
 /// settings of a node that nobody changed. The parts warm and reopen write 2 and 12 GB to --directory.
 #[derive(Debug, Args)]
 pub(crate) struct BenchReduction {
-    /// Only these: repeat, edit, text, idle, warm, reopen.
+    /// Runs only these parts: repeat, edit, text, idle, warm, reopen.
     #[arg(long, value_name = "PART,...", value_delimiter = ',', value_parser = part)]
     parts: Vec<ReductionPart>,
-    /// Measures everything so many times; figures are medians.
+    /// Measures everything this many times; figures are medians.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=100))]
     repeat: u64,
-    /// Where dictionaries are meanwhile: a directory on the disk that is meant. What is made in it is
+    /// Directory for the dictionaries, on the disk that is to be measured. Files created in it are
     /// removed.
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     directory: PathBuf,
     /// Memory of each dictionary.
     #[arg(long, value_name = "SIZE", default_value_t = ByteCount::mebibytes(256))]
     memory: ByteCount,
-    /// Takes this file's text instead of the bench's own.
+    /// Uses this file's text instead of the benchmark's own.
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
     /// Prints one JSON object.
@@ -60,7 +61,7 @@ impl BenchReduction {
     /// Measures and prints.
     ///
     /// # Errors
-    /// When it cannot be measured; the message says what to do.
+    /// Fails when it cannot be measured; the message says what to do.
     pub(crate) fn run(self) -> Result<()> {
         kernel::catch_interruptions();
         let plan = self.plan()?;
@@ -144,7 +145,7 @@ pub(crate) fn process(program: &Path, task: &EndTask, directory: &Path) -> Comma
     command
 }
 
-/// One end of a transfer; started by the bench itself.
+/// One end of a transfer. The benchmark starts it itself.
 #[derive(Debug, Args)]
 pub(crate) struct ReductionEnd {
     #[arg(value_parser = role)]
@@ -171,10 +172,10 @@ fn role(text: &str) -> Result<ProcessRole, String> {
 }
 
 impl ReductionEnd {
-    /// Does what the process is for.
+    /// Carries out the task of the process.
     ///
     /// # Errors
-    /// When the transfer fails.
+    /// Fails when the transfer fails.
     pub(crate) fn run(self) -> Result<()> {
         let task = EndTask {
             role: self.role,
@@ -203,7 +204,7 @@ fn document(report: &ReductionReport) -> Value {
     })
 }
 
-/// A figure in the table: its name, what it is for the reader, and how it is written.
+/// A figure in the table: its name, its meaning for the reader, and its format.
 struct ReductionRow {
     title: &'static str,
     value: fn(&ReductionReport) -> Option<String>,

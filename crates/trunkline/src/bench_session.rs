@@ -1,11 +1,12 @@
-//! `trunkline bench session`: what a WAN session makes of each kind of path, by two nodes over the
+//! `trunkline bench session`: measures a WAN session on each kind of path, with two nodes over the
 //! emulator or in virtual time.
 //!
-//! Every measurement has a name (`20Mbit-100ms-1%`, `exchanges`); `--cells` takes the one that is
-//! called so, or those whose names hold the word. Forward error correction off, on and auto share
-//! seeds, so that pairs can be compared. Figures are medians over seeds; what they are the medians of
-//! is in the result too. In real time a run that fails costs no other, and an interrupted bench gives
-//! what it has: what is missing is named, with its reason.
+//! Every measurement has a name (`20Mbit-100ms-1%`, `exchanges`). `--cells` selects the one with
+//! exactly this name, or otherwise all whose names contain the word. Forward error correction off,
+//! on and auto use the same seeds, so that pairs can be compared. Figures are medians over seeds;
+//! the single values are in the result too. In real time a run that fails does not affect the
+//! others, and an interrupted benchmark reports the results that it has; missing ones are named,
+//! with the reason.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -30,11 +31,11 @@ use crate::progress::{ProgressDisplay, progress};
 /// A WAN session on emulated paths.
 #[derive(Debug, Args)]
 pub(crate) struct BenchSession {
-    /// Two sessions in virtual time, which tells what the protocol does whatever this machine can;
-    /// otherwise two nodes over the emulator in namespaces, as root or not.
+    /// Runs two sessions in virtual time, which shows the protocol's performance independent of
+    /// this machine. Otherwise two nodes run over the emulator in namespaces, with or without root.
     #[arg(long)]
     r#virtual: bool,
-    /// Only measurements that are called so, or else whose name holds the word, as in
+    /// Runs only the measurements with these names, or whose names contain the word, as in
     /// `500Mbit,jitter,exchanges`.
     #[arg(long, value_name = "WORD,...", value_delimiter = ',')]
     cells: Vec<String>,
@@ -42,11 +43,11 @@ pub(crate) struct BenchSession {
     /// auto].
     #[arg(long, value_name = "MODE,...", value_delimiter = ',', value_parser = mode)]
     fec: Vec<RepairMode>,
-    /// Measures everything with so many seeds; figures are medians [default: 10 in virtual time,
+    /// Measures everything with this many seeds; figures are medians [default: 10 in virtual time,
     /// else 1].
     #[arg(long, alias = "pairs", value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000))]
     repeat: Option<u64>,
-    /// The first seed; the others follow it.
+    /// First seed; the others are the next numbers.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
     /// Prints one JSON object.
@@ -67,8 +68,8 @@ impl BenchSession {
     /// Measures and prints.
     ///
     /// # Errors
-    /// When a word chooses nothing ([`InvalidRequest`]), the result cannot be written, or something was not
-    /// measured; what was is printed then all the same.
+    /// Fails when a word selects nothing ([`Refused`]), the result cannot be written, or a
+    /// measurement failed; the other results are still printed.
     pub(crate) fn run(self) -> Result<()> {
         let choice = self.choice(self.chosen()?);
         let display = progress();
@@ -119,7 +120,7 @@ impl BenchSession {
         }
     }
 
-    /// Each in its place, however many words it is meant by.
+    /// Selected measurements, each once and in the usual order.
     fn chosen(&self) -> Result<Vec<SessionMeasurement>> {
         let all = SessionMeasurement::all();
         let names: Vec<String> = all.iter().map(SessionMeasurement::name).collect();
@@ -146,8 +147,8 @@ impl BenchSession {
     }
 }
 
-/// Measures with nodes, and adds from virtual time what is counted there alone: exchanges by the
-/// thousand, and many sessions on one path.
+/// Measures with nodes, and adds measurements that exist in virtual time only: thousands of
+/// exchanges, and many sessions on one path.
 fn in_real_time(choice: &SessionSelection, display: &ProgressDisplay) -> Result<SessionReport> {
     kernel::catch_interruptions();
     let mut report = sessions::measure_in_real_time(&environment()?, choice, display)?;
@@ -176,13 +177,13 @@ fn in_real_time(choice: &SessionSelection, display: &ProgressDisplay) -> Result<
     Ok(report)
 }
 
-/// What rivals are in virtual time, for who reads the shares.
+/// Descriptions of the rivals in virtual time, for the reader of the shares.
 const VIRTUAL_RIVALS: [&str; 2] = [
     "a second session of this project in virtual time, not a kernel",
     "without correction, with our CUBIC, our BBR, or BBR version 1 as Linux has it",
 ];
 
-/// What rivals are in real time.
+/// Descriptions of the rivals in real time.
 const KERNEL_RIVALS: [&str; 2] = [
     "one TCP connection of this kernel on the link, past both nodes",
     "its congestion control set by route (congctl) and read back",
@@ -562,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_pairs_are_measured_in_virtual_time_and_one_run_in_real_time() {
+    fn default_run_measures_ten_pairs_and_one_run() {
         let choice = bench(&[]).choice(vec![]);
         assert_eq!((choice.repeat, choice.modes.len()), (10, 2));
         let choice = BenchSession {
@@ -656,7 +657,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_in_no_name_is_refused_with_all_names() {
+    fn unknown_word_is_refused_with_all_names() {
         let error = bench(&["policer", "exchnges"]).chosen().unwrap_err();
         assert!(InvalidRequest::is_cause_of(&error));
         let text = error.to_string();
@@ -666,7 +667,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_named_beside_what_there_is() {
+    fn missing_figures_are_named_beside_the_others() {
         let mut report = report();
         report.not_measured = vec![FailedRun {
             measurement: "beside-bbr".to_owned(),

@@ -1,8 +1,9 @@
-//! `trunkline bench smb`: what SMB clients get over the emulated WAN, without Trunkline and with it,
-//! beside the figures published for CIFS.
+//! `trunkline bench smb`: measures SMB clients over the emulated WAN, with and without Trunkline,
+//! compared with published CIFS figures.
 //!
-//! Every cell has a name (`serial-64k/OC-1/100ms/hmac/application`); `--cells` takes those whose
-//! name holds one of its words, all parts of it where a word has parts (`serial+T1+application`).
+//! Every cell has a name (`serial-64k/OC-1/100ms/hmac/application`). `--cells` selects the cells
+//! whose names contain one of its words; a word with several parts (`serial+T1+application`)
+//! selects names that contain all parts.
 
 use std::fmt::Write as _;
 use std::io::Write;
@@ -25,14 +26,15 @@ use crate::progress::progress;
 /// The environment variable that names a Python with smbprotocol.
 const PYTHON_VARIABLE: &str = "TRUNKLINE_SMB_PYTHON";
 
-/// SMB clients over the emulated WAN, without Trunkline and with it.
+/// SMB clients over the emulated WAN, with and without Trunkline.
 #[derive(Debug, Args)]
 pub(crate) struct BenchSmb {
-    /// Every cell, every document and 1,000 small files: a day's work. Otherwise serial clients at
-    /// both links and four delays, the others at OC-1 and 100 ms, in under 40 minutes.
+    /// Runs every cell, every document and 1,000 small files, which takes about a day. Otherwise it
+    /// runs serial clients over both links at four delays, and the other clients at OC-1 and 100
+    /// ms, in under 40 minutes.
     #[arg(long)]
     full: bool,
-    /// Only cells whose name holds one of these, of all there are, as in
+    /// Runs only cells whose names contain one of these words, out of all cells, as in
     /// `serial-64k+OC-1/100ms,listing`.
     #[arg(
         long,
@@ -50,7 +52,7 @@ impl BenchSmb {
     /// Measures and prints.
     ///
     /// # Errors
-    /// When nothing is chosen, a program is missing, or the result cannot be written.
+    /// Fails when nothing is selected, a program is missing, or the result cannot be written.
     pub(crate) fn run(self) -> Result<()> {
         host::kernel::catch_interruptions();
         let choice = self.choice();
@@ -106,8 +108,8 @@ impl BenchSmb {
     }
 }
 
-/// The Python that serial clients run in: the one that is named, or the one that the project's
-/// installation has made.
+/// The Python that serial clients run in: the one that the variable names, or the one that the
+/// project's installation has made.
 pub(crate) fn python() -> Result<PathBuf> {
     if let Some(named) = std::env::var_os(PYTHON_VARIABLE) {
         return Ok(named.into());
@@ -310,7 +312,7 @@ fn documents(text: &mut String, times: &[DocumentTimes]) {
     }
 }
 
-/// What nodes said of the flows that they should have accelerated.
+/// Answers of the nodes about the flows that they should have accelerated.
 fn answers(text: &mut String, cells: &[SmbCellResult]) {
     let mut known = Vec::new();
     for result in cells
@@ -376,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_word_is_none_and_does_not_stand_for_all() {
+    fn empty_word_does_not_select_everything() {
         #[derive(clap::Parser)]
         struct BenchSmbCommandLine {
             #[command(flatten)]

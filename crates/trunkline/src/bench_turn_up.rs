@@ -1,6 +1,7 @@
-//! `trunkline bench turn-up`: what the turn-up tester says of links whose figures are known, beside them.
+//! `trunkline bench turn-up`: compares the turn-up tester's results with the known figures of
+//! links.
 //!
-//! What the links are, bench::known_links says.
+//! `bench::known_links` describes the links.
 
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -28,17 +29,17 @@ const ROUND_TRIPS: [(u64, Duration); 3] = [
     (100_000_000, Duration::from_micros(2_500)),
 ];
 
-/// Tests links whose figures are known, and prints what was found beside them: rates behind the kernel's
-/// tbf, baseline RTTs and the two published case studies of RFC 6349 behind the emulator.
+/// Tests links with known figures, and prints the results beside them: rates behind the kernel's
+/// tbf, baseline RTTs, and the two published case studies of RFC 6349 behind the emulator.
 ///
-/// It takes about six minutes, needs tc, and wants a machine with nothing else to do: a tester that stands
-/// still measures that.
+/// It takes about six minutes and needs tc. The machine should be otherwise idle, because a tester
+/// that is interrupted measures its own interruptions.
 #[derive(Debug, Args)]
 pub(crate) struct BenchTurnUp {
-    /// Only these parts.
+    /// Runs only these parts.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "PART,...")]
     only: Vec<TurnUpPart>,
-    /// Rates of tbf; IP packets of 1,500 bytes get 1500/1514 of them.
+    /// Rates of tbf; IP packets of 1,500 bytes get 1500/1514 of each.
     #[arg(
         long,
         value_name = "RATE,...",
@@ -46,7 +47,7 @@ pub(crate) struct BenchTurnUp {
         default_value = "512kbit,1Mbit,2Mbit,10Mbit,45Mbit,100Mbit,155Mbit,300Mbit,500Mbit"
     )]
     rates: Vec<Bitrate>,
-    /// Buffers of the second case study, beside one of a BDP.
+    /// Buffers of the second case study, in addition to one of a BDP.
     #[arg(
         long,
         value_name = "SIZE,...",
@@ -54,7 +55,7 @@ pub(crate) struct BenchTurnUp {
         default_value = "3kB,7500B,15kB"
     )]
     buffers: Vec<ByteCount>,
-    /// How long each measuring stream and each run lasts.
+    /// Duration of each measuring stream and each run.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "5s")]
     duration: Duration,
     /// Prints one JSON object.
@@ -75,14 +76,14 @@ enum TurnUpPart {
     Buffers,
 }
 
-/// What was found.
+/// Results of the benchmark.
 #[derive(Debug, Default)]
 struct TurnUpFindings {
     rates: Vec<RateFound>,
     round_trips: Vec<RoundTripFound>,
     windows: Option<WindowsFound>,
     buffers: Vec<BufferFound>,
-    /// What could not be measured, and why.
+    /// Text for each value that could not be measured, with the reason.
     failures: Vec<String>,
 }
 
@@ -136,7 +137,7 @@ impl BenchTurnUp {
         Ok(())
     }
 
-    /// Whether this part was asked for, and nobody has interrupted.
+    /// Tells whether this part was requested, and the run was not interrupted.
     fn has(&self, part: TurnUpPart) -> bool {
         !kernel::interrupted() && (self.only.is_empty() || self.only.contains(&part))
     }
@@ -342,7 +343,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_holds_what_was_found_beside_what_was_set() {
+    fn table_shows_found_values_beside_the_configured() {
         let found = TurnUpFindings {
             rates: vec![RateFound {
                 set_bit_s: 10_000_000,

@@ -1,4 +1,4 @@
-//! `trunkline completions SHELL`: what a shell needs to complete the command line.
+//! `trunkline completions SHELL`: prints the script with which a shell completes the command line.
 
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
@@ -18,7 +18,7 @@ impl CompletionsArguments {
     /// Prints the script on standard output.
     ///
     /// # Errors
-    /// None today; every subcommand returns a result.
+    /// Never fails today; every subcommand returns a result.
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let mut command = crate::ProgramArguments::command();
         clap_complete::generate(

@@ -18,17 +18,17 @@ use lab::workload::WorkloadKind;
 use crate::environment::environment;
 use crate::progress::progress;
 
-/// Shows what Trunkline does for HTTP, FTP and file shares over an emulated WAN, beside what they
-/// do without it.
+/// Compares HTTP, FTP and file shares over an emulated WAN with and without Trunkline.
 ///
 /// Two sites are built of network namespaces, with real servers (nginx, vsftpd, Samba) and their
-/// usual clients. The published file set of a 2009 WAAS report is transferred without
-/// Trunkline, with empty dictionaries, again, and with 1 % of each file changed. Everything that
-/// was made is removed at the end. It needs root, or unprivileged user namespaces.
+/// usual clients. The published file set of a 2009 WAAS report is transferred four times: without
+/// Trunkline, with empty dictionaries, once more, and with 1 % of each file changed. Everything
+/// that was created is removed at the end. It needs root, or unprivileged user namespaces.
 #[derive(Debug, Args)]
 pub(crate) struct DemoArguments {
-    /// The link, each way, where it is to differ from rate=10Mbit,delay=15ms,queue=125kB,loss=0%;
-    /// rate_back= and so on for the direction from server to client alone.
+    /// Settings of the link in both directions that differ from
+    /// rate=10Mbit,delay=15ms,queue=125kB,loss=0%. Settings with _back (rate_back=) apply only to
+    /// the direction from server to client.
     #[arg(
         long,
         value_name = "LINK",
@@ -36,40 +36,40 @@ pub(crate) struct DemoArguments {
         hide_default_value = true
     )]
     link: LabLink,
-    /// The seed of the files' contents and of the link [default: from the clock].
+    /// Seed of the files' contents and of the link [default: from the clock].
     #[arg(long)]
     seed: Option<u64>,
-    /// How often to measure everything; the table shows medians.
+    /// Number of times that everything is measured; the table shows medians.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100))]
     repeat: u32,
-    /// Only these workloads.
+    /// Runs only these workloads.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = workload())]
     workload: Vec<WorkloadKind>,
-    /// Only these files of the set, 2M.doc and 50K.xls for example.
+    /// Transfers only these files of the set, for example 2M.doc and 50K.xls.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     files: Vec<String>,
-    /// Only these passes: baseline, cold, warm, edited.
+    /// Runs only these passes: baseline, cold, warm, edited.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_parser = pass)]
     passes: Vec<PassKind>,
     #[command(flatten)]
     output: OutputArguments,
 }
 
-/// Where results go.
+/// Destinations of the results.
 #[derive(Debug, Args)]
 pub(crate) struct OutputArguments {
-    /// Writes the results as JSON to FILE, or to standard output in place of the table.
+    /// Writes the results as JSON to FILE, or to standard output instead of the table.
     #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-")]
     json: Option<PathBuf>,
-    /// Where to write the HTML report.
+    /// File for the HTML report.
     #[arg(long, value_name = "FILE", default_value = "trunkline-demo.html")]
     report: PathBuf,
-    /// Leaves captures, server logs, hashes and raw results in DIR.
+    /// Keeps captures, server logs, hashes and raw results in DIR.
     #[arg(long, value_name = "DIR")]
     keep: Option<PathBuf>,
 }
 
-/// Takes the name of a workload; the help lists all names.
+/// Parser for the name of a workload; the help lists all names.
 fn workload() -> impl TypedValueParser<Value = WorkloadKind> {
     PossibleValuesParser::new(WorkloadKind::ALL.map(WorkloadKind::name))
         .map(|name| name.parse().expect("every name is parsed back"))
@@ -86,7 +86,7 @@ impl DemoArguments {
     /// Runs the demo.
     ///
     /// # Errors
-    /// When something is missing or fails, or a file did not arrive identical.
+    /// Fails when a requirement is missing, a step fails, or a file did not arrive identical.
     pub(crate) fn run(self) -> Result<()> {
         let workloads = match self.workload.is_empty() {
             true => WorkloadKind::ALL.to_vec(),
@@ -112,7 +112,7 @@ impl DemoArguments {
     }
 }
 
-/// Runs a plan and puts its results where they are wanted.
+/// Runs a plan and writes its results to their destinations.
 pub(crate) fn measure(
     plan: &CampaignPlan,
     seed: Option<u64>,
@@ -171,7 +171,7 @@ pub(crate) fn write(results: &CampaignResults, output: &OutputArguments) -> Resu
     Ok(())
 }
 
-/// A number that no other run has: microseconds since the Unix epoch.
+/// A seed that no other run has: microseconds since the Unix epoch.
 fn clock() -> u64 {
     let since = SystemTime::now()
         .duration_since(UNIX_EPOCH)

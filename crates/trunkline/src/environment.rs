@@ -1,10 +1,10 @@
-//! What shells need to know of this process.
+//! Properties of this process that shells need.
 
 use anyhow::{Context, Result};
 use host::ProgramEnvironment;
 use host::rootless::{INSIDE_VARIABLE, UserNamespaceMembership};
 
-/// What the lab needs to know of this process.
+/// Properties of this process that the lab needs.
 pub(crate) fn environment() -> Result<ProgramEnvironment> {
     Ok(ProgramEnvironment {
         program: std::env::current_exe().context("finding this program")?,

@@ -1,4 +1,4 @@
-//! `trunkline estimate`: what Trunkline would save on somebody's own data.
+//! `trunkline estimate`: estimates Trunkline's savings on a user's own data.
 
 use std::fmt::Write as _;
 use std::fs::DirBuilder;
@@ -20,34 +20,34 @@ use vocab::ByteCount;
 use crate::output::StandardOutput;
 use crate::progress::progress;
 
-/// Rows of the table beyond which only the largest are shown.
+/// Greatest number of table rows; beyond it only the largest are shown.
 const ROWS: usize = 40;
-/// Complaints about skipped files that are shown in a table.
+/// Greatest number of remarks about skipped files in a table.
 const COMPLAINTS: usize = 20;
-/// What is left for names in a table of 80 columns.
+/// Width for names in a table of 80 columns.
 const NAME: usize = 80 - 50;
-/// Of both dictionaries' chance, so that the same data give the same bytes.
+/// Seed of both dictionaries, so that the same data give the same bytes.
 const SEED: u64 = 1;
 
-/// Shows what Trunkline would save on your data.
+/// Estimates how much Trunkline would save on your data.
 ///
-/// Sends files, directories and captures through a real encoder and decoder, and prints what they would
-/// be on the wire. Each file is a flow; what was sent before is in the dictionaries when the next one goes. A
-/// directory's files go in the order of their names. A capture (pcap or pcapng, of any link Wireshark
-/// calls Ethernet, cooked, loopback or raw IP; with VLANs, IPv4 or IPv6) is taken apart into its TCP
-/// connections, and each direction of each is sent as the host sent it. What comes out at the other end
-/// is compared with what went in. Nothing leaves this machine, and nothing is stored but in the
-/// directory that --dictionary names.
+/// It sends files, directories and captures through a real encoder and decoder, and prints their
+/// size on the wire. Each file is a flow; data that was sent before is in the dictionaries when the
+/// next file goes. A directory's files go in the order of their names. A capture (pcap or pcapng,
+/// with link type Ethernet, cooked, loopback or raw IP; with VLANs, IPv4 or IPv6) is split into its
+/// TCP connections, and each direction of each connection is sent as the host sent it. The output
+/// at the other end is compared with the input. Nothing leaves this machine, and nothing is stored
+/// except in the directory that --dictionary names.
 ///
-/// Exit code: 0 all was sent; 1 some of what was named could not be read, or not whole (it is named),
-/// or the program failed; 2 what was asked for is not to be had, and nothing was begun.
+/// Exit code: 0 everything was sent; 1 an input could not be read, or not completely (it is named),
+/// or the program failed; 2 an argument was refused, and nothing was begun.
 #[derive(Debug, Args)]
 pub(crate) struct EstimateArguments {
-    /// Files, directories, captures; - is standard input.
+    /// Files, directories or captures; - is standard input.
     #[arg(value_name = "FILE|DIR|PCAP", required = true)]
     inputs: Vec<PathBuf>,
-    /// Keeps both ends' dictionaries in this directory from one call to the next; it is made where
-    /// there is none. Without it they are in memory and forgotten at the end.
+    /// Keeps both ends' dictionaries in this directory between calls; the directory is created if
+    /// it does not exist. Without this option they are in memory and discarded at the end.
     #[arg(long, value_name = "DIR")]
     dictionary: Option<PathBuf>,
     /// Memory of each end's dictionary.
@@ -56,10 +56,10 @@ pub(crate) struct EstimateArguments {
     /// Disk of each end's dictionary under --dictionary.
     #[arg(long, value_name = "SIZE", default_value_t = ByteCount::mebibytes(4096), requires = "dictionary")]
     disk: ByteCount,
-    /// Takes captures for plain files.
+    /// Treats captures as plain files.
     #[arg(long)]
     as_files: bool,
-    /// Shows a row for every file and stream, however many there are.
+    /// Shows a row for every file and stream, even if there are many.
     #[arg(long)]
     all: bool,
     /// Prints one JSON object.
@@ -71,7 +71,7 @@ impl EstimateArguments {
     /// Sends everything and prints.
     ///
     /// # Errors
-    /// When something could not be read, or it cannot be done at all.
+    /// Fails when an input could not be read, or the estimate is not possible at all.
     pub(crate) fn run(self) -> Result<()> {
         kernel::catch_interruptions();
         let inputs: Vec<InputSource> = self
@@ -130,7 +130,7 @@ impl EstimateArguments {
     }
 }
 
-/// Both ends' disks in `directory`, and the lock that keeps another process out.
+/// Both ends' disks in `directory`, and the lock that keeps other processes out.
 fn disks(directory: &Path) -> Result<([DictionaryDisk; 2], StateLock)> {
     DirBuilder::new()
         .recursive(true)
@@ -143,8 +143,8 @@ fn disks(directory: &Path) -> Result<([DictionaryDisk; 2], StateLock)> {
     Ok(([near?, far?], lock))
 }
 
-/// A dictionary's files in `directory`, sealed with the key in a file of its own, which is made where
-/// there is none.
+/// Opens a dictionary's files in `directory`, sealed with the key in a file of its own, which is
+/// created if it does not exist.
 pub(crate) fn disk(directory: &Path, key_file: &Path) -> Result<DictionaryDisk> {
     let mut files = SegmentFiles::new(directory.to_owned());
     let (key, _) = dictionary_key::load_or_make(key_file)?;
@@ -290,7 +290,7 @@ fn row(text: &mut String, name: &str, tally: &TrafficTally) {
     );
 }
 
-/// The name with its middle left out where it is too long: what tells files apart stands at its ends.
+/// Shortens a name that is too long in its middle, because the ends distinguish files.
 fn shortened(name: &str, most: usize) -> String {
     let letters: Vec<char> = vocab::printable(name).chars().collect();
     if letters.len() <= most {
@@ -331,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_fits_eighty_columns_and_shows_the_largest() {
+    fn table_fits_eighty_columns_and_shows_the_largest() {
         let item = |number: u64| EstimateItem {
             path: format!("/a/long/way/{}/to/the/file-{number}\n", "x".repeat(60)),
             tally: TrafficTally {

@@ -1,4 +1,4 @@
-//! `trunkline lab`: the lab behind the demo, for plans of one's own and for looking around.
+//! `trunkline lab`: the lab of the demo, for own plans and experiments.
 
 use std::path::PathBuf;
 
@@ -23,7 +23,7 @@ enum LabAction {
     Up(UpArguments),
     /// Runs a plan and reports.
     Run(LabRunArguments),
-    /// Makes table, JSON and HTML again from what a run has kept.
+    /// Makes the table, JSON and HTML again from the kept results of a run.
     Report(ReportArguments),
 }
 
@@ -37,7 +37,7 @@ struct UpArguments {
         hide_default_value = true
     )]
     link: LabLink,
-    /// Leaves the nodes out.
+    /// Starts no nodes.
     #[arg(long)]
     without_nodes: bool,
 }
@@ -47,7 +47,7 @@ struct LabRunArguments {
     /// The plan (TOML), such as scenarios/waas-3g.toml.
     #[arg(value_name = "PLAN")]
     plan: PathBuf,
-    /// The seed of the files' contents and of the link [default: from the clock].
+    /// Seed of the files' contents and of the link [default: from the clock].
     #[arg(long)]
     seed: Option<u64>,
     #[command(flatten)]
@@ -56,7 +56,7 @@ struct LabRunArguments {
 
 #[derive(Debug, Args)]
 struct ReportArguments {
-    /// A directory that `--keep` has left.
+    /// Directory that was written with `--keep`.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
     #[command(flatten)]
@@ -67,7 +67,7 @@ impl LabArguments {
     /// Runs the chosen action.
     ///
     /// # Errors
-    /// When it fails; the message says what to do.
+    /// Fails when the action fails; the message says what to do.
     pub(crate) fn run(self) -> Result<()> {
         match self.action {
             LabAction::Up(up) => up.run(),

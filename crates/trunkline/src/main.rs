@@ -52,25 +52,25 @@ use tracing_subscriber::EnvFilter;
 #[derive(Debug, Parser)]
 #[command(name = "trunkline", version, about, propagate_version = true)]
 struct ProgramArguments {
-    /// How the log on standard error is written.
+    /// Format of the log on standard error.
     #[arg(long, global = true, value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
     #[command(subcommand)]
     command: ProgramCommand,
 }
 
-/// How the log is written.
+/// Format of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum LogFormat {
-    /// For people.
+    /// Text for people.
     Text,
-    /// One JSON object a line.
+    /// One JSON object per line.
     Json,
 }
 
 #[derive(Debug, Subcommand)]
 enum ProgramCommand {
-    /// Shows two sites over an emulated WAN, with and without Trunkline.
+    /// Compares two sites over an emulated WAN, with and without Trunkline.
     Demo(demo::DemoArguments),
     /// Builds the lab behind the demo, runs plans in it, and reports.
     Lab(lab::LabArguments),
@@ -78,13 +78,13 @@ enum ProgramCommand {
     Completions(completions::CompletionsArguments),
     /// Writes the manual pages.
     Man(man::ManArguments),
-    /// Runs a node, checks its configuration, asks a running one.
+    /// Runs a node, checks its configuration, queries a running node.
     Node(node::NodeArguments),
-    /// Pairs two nodes with a one-time token, lists and removes pins.
+    /// Pairs two nodes with a one-time token, lists and removes paired nodes.
     Peer(peer::PeerArguments),
     // Its own text says more.
     Estimate(estimate::EstimateArguments),
-    /// Finds what a part of Trunkline can do on this machine.
+    /// Measures the performance of one part of Trunkline on this machine.
     Bench(bench::BenchArguments),
     /// Emulates a WAN link between two network devices.
     Emulate(emulate::EmulateArguments),
@@ -125,10 +125,10 @@ fn main() -> ExitCode {
 }
 
 const FAILED: u8 = 1;
-/// clap's, for what it refuses.
+/// Exit code of clap for arguments that it refuses.
 const REFUSED: u8 = 2;
 
-/// The exit code of an error; a refusal's is the same wherever it was found.
+/// Exit code of an error; a refused request has the same code wherever it was detected.
 fn failure_code(error: &anyhow::Error, failed: u8) -> u8 {
     if InvalidRequest::is_cause_of(error) {
         REFUSED
@@ -137,8 +137,8 @@ fn failure_code(error: &anyhow::Error, failed: u8) -> u8 {
     }
 }
 
-/// Joins `--delay -5ms` to `--delay=-5ms`, so that whoever reads the value says what is wrong with
-/// it; no flag of this program begins with a digit. What stands behind `--` is a command's.
+/// Joins `--delay -5ms` to `--delay=-5ms`, so that the setting's own parser reports the error; no
+/// flag of this program begins with a digit. Words after `--` belong to a command.
 fn with_negative_values(arguments: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let mut joined: Vec<OsString> = Vec::new();
     let mut is_ours = true;
@@ -157,8 +157,8 @@ fn with_negative_values(arguments: impl Iterator<Item = OsString>) -> Vec<OsStri
     joined
 }
 
-/// Says what is wrong with `--delay 15 ms`, of which the reader of flags only says that it does not
-/// know `ms`.
+/// Adds an explanation to the error for `--delay 15 ms`, for which clap only reports that it does
+/// not know `ms`.
 fn with_unit_hint(mut error: clap::Error, words: &[OsString]) -> clap::Error {
     let Some(ContextValue::String(unit)) = error.get(ContextKind::InvalidArg) else {
         return error;
@@ -177,7 +177,7 @@ fn with_unit_hint(mut error: clap::Error, words: &[OsString]) -> clap::Error {
     error
 }
 
-/// Sends the log to standard error, so that standard output holds results only.
+/// Sends the log to standard error, so that standard output has results only.
 fn start_log(format: LogFormat) {
     let filter =
         EnvFilter::try_from_env("TRUNKLINE_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_negative_value_goes_with_its_flag_and_a_command_keeps_its_own() {
+    fn negative_value_joins_its_flag_except_in_commands() {
         let joined = |line: &str| {
             let joined = with_negative_values(line.split(' ').map(OsString::from));
             let joined: Vec<&str> = joined.iter().filter_map(|one| one.to_str()).collect();

@@ -1,4 +1,4 @@
-//! `trunkline man DIR`: the manual pages, made from the same words as `--help`.
+//! `trunkline man DIR`: writes the manual pages, made from the same text as `--help`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use clap::{Args, CommandFactory};
 #[derive(Debug, Args)]
 #[command(after_help = "To read one at once:  man -l DIR/trunkline-node.1")]
 pub(crate) struct ManArguments {
-    /// The folder to write into; it is made where it does not exist.
+    /// Directory to write into; it is created if it does not exist.
     folder: PathBuf,
 }
 
@@ -18,7 +18,7 @@ impl ManArguments {
     /// Writes `trunkline.1`, `trunkline-node.1` and so on.
     ///
     /// # Errors
-    /// When the folder cannot be made or a page cannot be written.
+    /// Fails when the directory cannot be made or a page cannot be written.
     pub(crate) fn run(self) -> anyhow::Result<()> {
         let folder = self.folder.display();
         fs::create_dir_all(&self.folder).with_context(|| format!("{folder} cannot be made"))?;

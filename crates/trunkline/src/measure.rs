@@ -1,7 +1,7 @@
 //! `trunkline measure`: turn-up tests of circuits by RFC 6349, between two hosts that run it.
 //!
-//! Exit codes of `run`: 0 every stated threshold was kept (or none was stated), 1 one was not, 2 it could
-//! not be measured. What could still be measured is reported all the same.
+//! Exit codes of `run`: 0 every stated threshold was met (or none was stated), 1 one was missed, 2
+//! it could not be measured. The other results are reported all the same.
 
 use std::io::{Read, Write};
 use std::net::IpAddr;
@@ -24,13 +24,13 @@ use crate::output::StandardOutput;
 use crate::page_file::PageFile;
 use crate::progress::progress;
 
-/// Words that are shorter than this are remarked on: they can be guessed.
+/// Length below which a key gives a warning, because it can be guessed.
 const KEY_LENGTH: usize = 16;
 
-/// Where iperf3 servers listen, unless told otherwise.
+/// Default port of iperf3 servers.
 const IPERF3_PORT: u16 = 5201;
 
-/// No bucket that is worth waiting for takes longer to be full again.
+/// Greatest rest; no relevant bucket takes longer to fill up again.
 const REST_MAX: Duration = Duration::from_secs(60);
 
 /// Measures a circuit by RFC 6349, from end to end.
@@ -44,12 +44,13 @@ pub(crate) struct MeasureArguments {
 enum MeasureAction {
     /// Serves tests: the far end.
     ///
-    /// It listens at one port, TCP and UDP, and serves one client at a time, who must know the key. It
-    /// sends nothing to anybody else, and stops sending 5 s after the client's last word.
+    /// It listens on one TCP and UDP port, and serves one client at a time, who must know the key.
+    /// It sends nothing to other hosts, and stops sending 5 s after the client's last message.
     Server(ServeArguments),
-    /// Tests the circuit to a server: path MTU, baseline RTT, bottleneck rate, TCP with several windows.
+    /// Tests the circuit to a server: path MTU, baseline RTT, bottleneck rate, TCP with several
+    /// windows.
     ///
-    /// Exit codes: 0 every stated threshold was kept, 1 one was not, 2 it could not be measured.
+    /// Exit codes: 0 every stated threshold was met, 1 one was missed, 2 it could not be measured.
     Run(Box<MeasureRunArguments>),
     // Their own texts say more.
     Service(Box<ServiceTest>),
@@ -62,7 +63,7 @@ impl MeasureArguments {
     /// Runs the chosen action.
     ///
     /// # Errors
-    /// When the action fails; the message says what to do.
+    /// Fails when the action fails; the message says what to do.
     pub(crate) fn run(self) -> Result<()> {
         match self.action {
             MeasureAction::Server(serve) => serve.run(),
@@ -74,26 +75,26 @@ impl MeasureArguments {
     }
 }
 
-/// What `trunkline measure server` is told.
+/// Arguments of `trunkline measure server`.
 #[derive(Debug, Args)]
 struct ServeArguments {
-    /// The address to listen at [default: all].
+    /// Address to listen on [default: all].
     #[arg(long, value_name = "ADDRESS")]
     bind: Option<IpAddr>,
-    /// The port, TCP and UDP.
+    /// Port, TCP and UDP.
     #[arg(long, default_value_t = PORT)]
     port: u16,
-    /// A file with the key, any words that both ends know; - is standard input [default: the
-    /// environment's TRUNKLINE_MEASURE_KEY, or a fresh one, which is printed].
+    /// File with the key, which is any text that both ends know; - is standard input [default: the
+    /// environment's TRUNKLINE_MEASURE_KEY, or a new one, which is printed].
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// No stream is faster.
+    /// Greatest rate of a stream.
     #[arg(long, value_name = "RATE", default_value = "1Gbit")]
     max_rate: Bitrate,
-    /// No stream and no run lasts longer.
+    /// Greatest duration of a stream or a run.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "60s")]
     max_duration: Duration,
-    /// No test lasts longer.
+    /// Greatest duration of a test.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "30min")]
     max_test: Duration,
 }
@@ -137,32 +138,33 @@ impl ServeArguments {
     }
 }
 
-/// What `trunkline measure run` is told.
+/// Arguments of `trunkline measure run`.
 #[derive(Debug, Args)]
 struct MeasureRunArguments {
-    /// The server's name or address, or HOST:PORT, or [ADDRESS]:PORT.
+    /// Server's name or address, or HOST:PORT, or [ADDRESS]:PORT.
     host: String,
-    /// Its port, TCP and UDP [default: 6349].
+    /// Server's port, TCP and UDP [default: 6349].
     #[arg(long)]
     port: Option<u16>,
-    /// Tests against an ordinary iperf3 server (iperf3 -s) at this port, TCP and UDP, for those who have only
-    /// that at the far end. No key is needed. What cannot be measured then is said.
+    /// Tests against an ordinary iperf3 server (iperf3 -s) at this port, TCP and UDP, if the far
+    /// end has nothing else. No key is needed. The report names the values that cannot be measured
+    /// this way.
     #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = "5201", conflicts_with_all = ["port", "key_file"])]
     iperf3: Option<u16>,
-    /// A file with the server's key; - is standard input [default: the environment's
+    /// File with the server's key; - is standard input [default: the environment's
     /// TRUNKLINE_MEASURE_KEY].
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// The address to send from.
+    /// Address to send from.
     #[arg(long, value_name = "ADDRESS")]
     bind: Option<IpAddr>,
     /// Uses IPv6 only.
     #[arg(short = '6', long = "ipv6")]
     only_v6: bool,
-    /// Marks all packets of the test, both ways, with this DSCP: 0 to 63, or a name as EF or AF41.
+    /// DSCP of all packets of the test, in both directions: 0 to 63, or a name such as EF or AF41.
     #[arg(long, value_name = "CLASS", default_value_t = 0, value_parser = dscp)]
     dscp: u8,
-    /// No stream is faster [default: what the server gives].
+    /// Greatest rate of a stream [default: the server's limit].
     #[arg(
         long,
         value_name = "RATE",
@@ -170,26 +172,27 @@ struct MeasureRunArguments {
         hide_default_value = true
     )]
     max_rate: Bitrate,
-    /// How long each run and each measuring stream lasts.
+    /// Duration of each run and each measuring stream.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
     duration: Duration,
-    /// Which way; with both, TCP is then run both ways at once, too.
+    /// Direction to test; with both, TCP also runs in both directions at once.
     #[arg(long, value_enum, default_value_t = DirectionOption::Both)]
     direction: DirectionOption,
-    /// The shares of the BDP to walk through, in percent; none with 0.
+    /// Window sizes to test, in percent of the BDP; 0 tests none.
     #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_values_t = WALK_PERCENT)]
     walk: Vec<u64>,
-    /// Further windows, for one connection each: those of the hosts that will use the circuit.
+    /// Further window sizes to test, with one connection each: those of the hosts that will use the
+    /// circuit.
     #[arg(long, value_name = "SIZE,...", value_delimiter = ',')]
     window: Vec<ByteCount>,
-    /// Connections of the run with many; none with 1. Fewer where the BDP has no room for so many windows of ten
-    /// segments.
+    /// Number of connections of the parallel run; 1 omits it. Fewer are used where the BDP has no
+    /// room for so many windows of ten segments.
     #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     connections: u16,
-    /// The window of each of these connections [default: its share of the BDP].
+    /// Window of each of these connections [default: its share of the BDP].
     #[arg(long, value_name = "SIZE")]
     connection_window: Option<ByteCount>,
-    /// Congestion control of senders at both ends [default: each system's own].
+    /// Congestion control of the senders at both ends [default: each system's own].
     #[arg(
         long,
         value_name = "NAME",
@@ -197,11 +200,11 @@ struct MeasureRunArguments {
         hide_default_value = true
     )]
     congestion: String,
-    /// How long the path rests before a stream that overloads it. What a policer or shaper lets through
-    /// at once is seen in full if its bucket is full again by then: bucket / rate.
+    /// Rest of the path before a stream that overloads it. The burst of a policer or shaper is seen
+    /// in full if its bucket is full again by then: bucket / rate.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "1s")]
     rest: Duration,
-    /// The rate that TCP is to reach, for the loss budget [default: nine tenths of what is found].
+    /// Rate that TCP is to reach, for the loss budget [default: nine tenths of the measured rate].
     #[arg(long, value_name = "RATE")]
     target: Option<Bitrate>,
     /// Prints one JSON object, with raw samples.
@@ -215,31 +218,32 @@ struct MeasureRunArguments {
     limits: ThresholdArguments,
 }
 
-/// What must be kept to pass. RFC 6349 has no thresholds; what is not stated is not judged.
+/// Thresholds that must be met to pass. RFC 6349 defines no thresholds; a threshold that is not
+/// given is not judged.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Thresholds")]
 struct ThresholdArguments {
-    /// The least bottleneck rate of IP packets.
+    /// Least bottleneck rate of IP packets.
     #[arg(long, value_name = "RATE")]
     min_rate: Option<Bitrate>,
-    /// The greatest transfer time ratio of the best run whose window fills the path.
+    /// Greatest transfer time ratio of the best run whose window fills the path.
     #[arg(long, value_name = "RATIO", value_parser = threshold)]
     max_transfer_time_ratio: Option<f64>,
-    /// The least TCP efficiency of any run, in percent: 98 or 98%.
+    /// Least TCP efficiency of any run, in percent: 98 or 98%.
     #[arg(long, value_name = "PERCENT", value_parser = percent_of_whole)]
     min_efficiency: Option<f64>,
-    /// The greatest buffer delay of any run with a window up to the BDP, in percent.
+    /// Greatest buffer delay of any run with a window up to the BDP, in percent.
     #[arg(long, value_name = "PERCENT", value_parser = percent)]
     max_buffer_delay: Option<f64>,
-    /// The greatest baseline RTT.
+    /// Greatest baseline RTT.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     max_rtt: Option<Duration>,
-    /// The least path MTU, in bytes.
+    /// Least path MTU, in bytes.
     #[arg(long, value_name = "BYTES")]
     min_path_mtu: Option<u16>,
 }
 
-/// A number that something can be held against: of one that is none every comparison fails, and nothing says so.
+/// Parses a threshold. It refuses NaN, with which every comparison would silently fail.
 fn threshold(text: &str) -> Result<f64, String> {
     text.parse()
         .ok()
@@ -316,7 +320,7 @@ impl MeasureRunArguments {
         })
     }
 
-    /// The host, and the port of the server that is meant.
+    /// Host and port of the server.
     fn far_end(&self) -> Result<(String, u16)> {
         match self.iperf3 {
             // No port was named but in HOST, if there.

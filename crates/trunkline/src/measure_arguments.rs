@@ -1,16 +1,15 @@
-//! What people write behind `trunkline measure`: a far end, a share in percent, a class of service,
-//! directions. What may
-//! mean two things is refused, with both.
+//! Values of arguments of `trunkline measure`: a far end, a share in percent, a class of service,
+//! directions. A value that can mean two things is refused, and the error names both.
 
 use ::measure::wire::TestDirection;
 use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
 
-/// A share in percent: `98` or `98%`. A plain number of 1 or less may be meant as a share of one, and is
-/// refused.
+/// A share in percent: `98` or `98%`. A plain number of 1 or less is refused, because it may be
+/// meant as a fraction of one.
 ///
 /// # Errors
-/// When it is no share, or may be read in two ways.
+/// Fails when the text is no share, or is ambiguous.
 pub(crate) fn percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').map(str::trim_end);
     let is_marked = number.is_some();
@@ -30,10 +29,10 @@ pub(crate) fn percent(text: &str) -> Result<f64, String> {
     Ok(value)
 }
 
-/// The same, of a whole.
+/// A share of a whole in percent.
 ///
 /// # Errors
-/// As [`percent`], and above 100.
+/// Fails as [`percent`] does, and for values above 100.
 pub(crate) fn percent_of_whole(text: &str) -> Result<f64, String> {
     match percent(text)? {
         value if value <= 100.0 => Ok(value),
@@ -41,12 +40,13 @@ pub(crate) fn percent_of_whole(text: &str) -> Result<f64, String> {
     }
 }
 
-/// A DSCP by its number or its name (RFC 2474 §4.2.2, RFC 2597 §6, RFC 3246 §2.7, RFC 5865 §2, RFC 8622 §2).
+/// A DSCP by its number or its name (RFC 2474 §4.2.2, RFC 2597 §6, RFC 3246 §2.7, RFC 5865 §2, RFC
+/// 8622 §2).
 ///
 /// # Errors
-/// When there is no such code point.
+/// Fails when there is no such code point.
 pub(crate) fn dscp(text: &str) -> Result<u8, String> {
-    /// Of six bits.
+    /// Greatest value of six bits.
     const MOST: u8 = 63;
     let name = text.to_ascii_uppercase();
     let digits = |head: &str| {
@@ -80,12 +80,12 @@ pub(crate) fn dscp(text: &str) -> Result<u8, String> {
         })
 }
 
-/// The host and the port of a far end: `name`, `192.0.2.1`, `2001:db8::1`, `[2001:db8::1]`, and any of them but the
-/// third with `:port`. What stands in `host` must not contradict the option `port`; where neither names one it is
-/// `usual`.
+/// The host and the port of a far end: `name`, `192.0.2.1`, `2001:db8::1`, `[2001:db8::1]`, and any
+/// of them but the third with `:port`. A port in `host` must not contradict the option `port`; the
+/// default is `usual`.
 ///
 /// # Errors
-/// When it is no host, or two ports are named.
+/// Fails when the text is no host, or two different ports are given.
 pub(crate) fn far_end(host: &str, port: Option<u16>, usual: u16) -> Result<(String, u16)> {
     let number = |text: &str| match text.parse::<u16>() {
         Ok(number) if number > 0 => Ok(number),
@@ -113,7 +113,7 @@ pub(crate) fn far_end(host: &str, port: Option<u16>, usual: u16) -> Result<(Stri
     Ok((name.to_owned(), own.or(port).unwrap_or(usual)))
 }
 
-/// Which directions are tested.
+/// Directions that are tested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DirectionOption {
     /// Up, then down.
@@ -125,7 +125,7 @@ pub(crate) enum DirectionOption {
 }
 
 impl DirectionOption {
-    /// The directions, each by itself.
+    /// The directions, one at a time.
     pub(crate) fn each(self) -> Vec<TestDirection> {
         match self {
             DirectionOption::Both => TestDirection::BOTH.to_vec(),
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_that_may_be_a_share_of_one_is_refused() {
+    fn ambiguous_share_is_refused() {
         for (text, value) in [
             ("98", 98.0),
             ("98%", 98.0),
@@ -160,7 +160,7 @@ mod tests {
 
     /// The names of the IANA registry (Differentiated Services Field Codepoints).
     #[test]
-    fn a_class_is_known_by_number_and_by_name() {
+    fn class_is_known_by_number_and_name() {
         for (text, value) in [
             ("0", 0),
             ("63", 63),
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_far_end_is_taken_as_this_program_prints_it() {
+    fn far_end_is_accepted_as_printed() {
         const PORT: u16 = 6_349;
         let at = |host: &str, port| far_end(host, port, PORT).map_err(|error| error.to_string());
         let is = |host: &str, port| Ok((host.to_owned(), port));

@@ -1,4 +1,4 @@
-//! `trunkline measure diagnose`: what held back the transfers in somebody's capture.
+//! `trunkline measure diagnose`: finds the limits of the transfers in a user's capture.
 
 use std::fs::File;
 use std::io::{self, BufReader, Cursor, Read, Write};
@@ -14,40 +14,40 @@ use vocab::Time;
 
 use crate::output::StandardOutput;
 
-/// Segments that are held at once, with what is made of them up to a kilobyte each. What follows is not read,
-/// and said.
+/// Segments kept in memory at once, with up to a kilobyte of derived data each. Later segments are
+/// not read, which is reported.
 const MOST_SEGMENTS: usize = 2_000_000;
-/// Compressed files: how they begin, what made them, and what unpacks them (RFC 1952 §2.3.1, RFC 8878 §3.1.1, the
-/// formats of xz and bzip2).
+/// Compressed files: their first bytes, the program that makes them, and the program that unpacks
+/// them (RFC 1952 §2.3.1, RFC 8878 §3.1.1, the formats of xz and bzip2).
 const COMPRESSED: [(&[u8], &str, &str); 4] = [
     (&[0x1f, 0x8b], "gzip", "zcat"),
     (&[0x28, 0xb5, 0x2f, 0xfd], "zstd", "zstdcat"),
     (&[0xfd, b'7', b'z', b'X', b'Z', 0], "xz", "xzcat"),
     (b"BZh", "bzip2", "bzcat"),
 ];
-/// Bytes of the longest of those beginnings.
+/// Length of the longest of those byte sequences.
 const LONGEST_MAGIC: u64 = 6;
 
-/// Names what held back the transfers in a capture.
+/// Finds the limits of the TCP transfers in a capture.
 ///
-/// Takes a capture of somebody's TCP transfer (pcap or pcapng), taken at the sender, at the receiver
-/// or in between, of one connection or many, whole or cut short, and says what limited it: policer,
-/// shaper, queue, queue management, random loss, the host's window; each with evidence, numbers and what
-/// to do. All connections from one host to another are judged together, since they share a path. Best is a
-/// capture at the sender, from the first SYN on, of ten seconds or more; the first 96 bytes of each packet
-/// are enough.
+/// It takes a capture (pcap or pcapng) from the sender, the receiver or a point in between, with
+/// one or many connections, complete or truncated. It names the limits of each transfer: policer,
+/// shaper, queue, queue management, random loss, the host's window; each with evidence, numbers and
+/// advice. All connections from one host to another are judged together, because they share a path.
+/// The best capture is taken at the sender, from the first SYN on, for ten seconds or more; the
+/// first 96 bytes of each packet are enough.
 ///
-/// A capture does not show everything: the tester's own limits, a black hole and the other direction's
-/// rate take two ends (trunkline measure run).
+/// A capture does not show everything: the tester's own limits, a black hole and the other
+/// direction's rate need two ends (trunkline measure run).
 ///
-/// Exit code: 0 there was something to say; 1 the capture could not be read to its end (what was read is
-/// judged) or held no transfer; 2 there is no such file, or it is no capture.
+/// Exit code: 0 there was a result; 1 the capture could not be read to its end (the part that was
+/// read is judged) or held no transfer; 2 there is no such file, or it is not a capture.
 #[derive(Debug, Args)]
 pub(crate) struct DiagnoseArguments {
-    /// The capture; - is standard input.
+    /// Capture file; - is standard input.
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Shows every transfer, however many there are, and however small.
+    /// Shows every transfer, including short ones, even if there are many.
     #[arg(long)]
     all: bool,
     /// Prints one JSON object.
@@ -55,11 +55,11 @@ pub(crate) struct DiagnoseArguments {
     json: bool,
 }
 
-/// What a file held.
+/// Content of a capture file.
 struct CaptureContent {
     segments: Vec<TcpSegment>,
     frames: u64,
-    /// Why it was not read to its end.
+    /// Reason why it was not read to its end.
     cut: Option<String>,
 }
 
@@ -67,7 +67,7 @@ impl DiagnoseArguments {
     /// Reads, judges and prints.
     ///
     /// # Errors
-    /// When the file is no capture, is damaged, or holds no transfer.
+    /// Fails when the file is not a capture, is damaged, or holds no transfer.
     pub(crate) fn run(self) -> Result<()> {
         let name = self.file.display().to_string();
         let held = read(&self.file)?;
@@ -159,7 +159,7 @@ fn read(path: &Path) -> Result<CaptureContent> {
     Ok(held)
 }
 
-/// What a file that begins so is, where it is surely no capture, and what helps.
+/// Description of a file that is not a capture, recognised by its first bytes, with a remedy.
 fn what_instead(first: &[u8], name: &str) -> Option<String> {
     if first.is_empty() {
         return Some("it is empty".to_owned());
@@ -200,7 +200,7 @@ fn document(name: &str, held: &CaptureContent, transfers: &[TransferDiagnosis]) 
     })
 }
 
-/// A finding as `--json` has it, here and in a turn-up test.
+/// A finding in the form of `--json`, here and in a turn-up test.
 pub(crate) fn finding(finding: &DiagnosisFinding) -> Value {
     let parameters: serde_json::Map<String, Value> = finding
         .parameters

@@ -5,12 +5,12 @@ use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
 
-/// Where both ends look for the key, if no file is named.
+/// Variable with the key at both ends, if no file is named.
 const KEY_VARIABLE: &str = "TRUNKLINE_MEASURE_KEY";
-/// No words are longer, and a device has no end.
+/// Greatest length of a key; a device file would never end.
 const KEY_BYTES_MAX: u64 = 64 * 1024;
 
-/// The key that a client cannot do without.
+/// Key of a client, which must have one.
 pub(crate) fn needed_key(file: Option<&Path>) -> Result<String> {
     key(file)?.with_context(|| {
         format!("the server's key is needed: --key-file FILE, or {KEY_VARIABLE} in the environment")

@@ -1,4 +1,5 @@
-//! `trunkline measure service` and `trunkline measure throughput`: a circuit's frames before its TCP.
+//! `trunkline measure service` and `trunkline measure throughput`: tests of a circuit with Ethernet
+//! frames.
 
 use std::io::Write;
 use std::net::IpAddr;
@@ -20,39 +21,40 @@ use crate::output::StandardOutput;
 use crate::page_file::PageFile;
 use crate::progress::progress;
 
-/// The largest frame: a jumbo frame of 9,000 bytes of IP.
+/// Largest frame: a jumbo frame of 9,000 bytes of IP.
 const FRAME_MAX: u16 = 9_018;
-/// What a service of Y.1564 is watched with where nobody says otherwise: full packets of 1,500 bytes.
+/// Default frame size of a Y.1564 service test: packets of 1,500 bytes.
 const FRAME_FULL: u16 = 1_518;
-/// RFC 2544 §9.1's sizes for Ethernet, but for 64 bytes, which do not hold a tagged packet.
+/// RFC 2544 §9.1's sizes for Ethernet, without 64 bytes, which do not hold a tagged packet.
 const FRAMES: [u16; 6] = [128, 256, 512, 1_024, 1_280, FRAME_FULL];
 
-/// The far end, and how to get there.
+/// Options for the far end and the connection to it.
 #[derive(Debug, Args)]
 struct FarEndArguments {
-    /// The name or address of a host that runs `trunkline measure server`, or HOST:PORT, or [ADDRESS]:PORT.
+    /// Name or address of a host that runs `trunkline measure server`, or HOST:PORT, or
+    /// [ADDRESS]:PORT.
     host: String,
-    /// Its port, TCP and UDP [default: 6349].
+    /// Server's port, TCP and UDP [default: 6349].
     #[arg(long)]
     port: Option<u16>,
-    /// A file with the server's key; - is standard input [default: the environment's
+    /// File with the server's key; - is standard input [default: the environment's
     /// TRUNKLINE_MEASURE_KEY].
     #[arg(long, value_name = "FILE")]
     key_file: Option<PathBuf>,
-    /// The address to send from.
+    /// Address to send from.
     #[arg(long, value_name = "ADDRESS")]
     bind: Option<IpAddr>,
     /// Uses IPv6 only.
     #[arg(short = '6', long = "ipv6")]
     only_v6: bool,
-    /// Marks all packets of the test, both ways, with this DSCP, the service's class: 0 to 63, or a name as EF
-    /// or AF41.
+    /// DSCP of all packets of the test, in both directions, which is the service's class: 0 to 63,
+    /// or a name such as EF or AF41.
     #[arg(long, value_name = "CLASS", default_value_t = 0, value_parser = dscp)]
     dscp: u8,
-    /// Which way; both are tested one after the other.
+    /// Direction to test; both are tested one after the other.
     #[arg(long, value_enum, default_value_t = DirectionOption::Both)]
     direction: DirectionOption,
-    /// How long the path rests before each stream, so that buckets are full again: bucket / rate.
+    /// Rest of the path before each stream, so that buckets are full again: bucket / rate.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "500ms")]
     rest: Duration,
     /// Prints one JSON object.
@@ -78,7 +80,7 @@ impl FarEndArguments {
         })
     }
 
-    /// The file for the page, where one is asked for, before anything is measured.
+    /// Opens the file for the page, if one was requested, before anything is measured.
     fn page(&self) -> Result<Option<PageFile>> {
         self.html.as_deref().map(PageFile::open).transpose()
     }
@@ -86,41 +88,42 @@ impl FarEndArguments {
 
 /// Tests a service by ITU-T Y.1564: CIR in quarters, CIR + EIR, a quarter above; then performance.
 ///
-/// Information rate, frame loss ratio, round trip and delay variation of each step, each direction by itself.
-/// Passed or failed only by what is stated with --flr, --ftd, --fdv and --policing. Rates count Ethernet
-/// frames from address to check sum. Clocks need not agree: no one-way delay is claimed.
+/// Each step shows information rate, frame loss ratio, round trip and delay variation, one
+/// direction at a time. The verdict depends only on the criteria given with --flr, --ftd, --fdv and
+/// --policing. Rates count Ethernet frames from address to check sum. The clocks of the hosts need
+/// not agree: no one-way delay is claimed.
 ///
-/// Exit codes: 0 everything stated was kept, 1 something was not, 2 it could not be measured.
+/// Exit codes: 0 all given criteria were met, 1 one was missed, 2 it could not be measured.
 #[derive(Debug, Args)]
 pub(crate) struct ServiceTest {
     #[command(flatten)]
     way: FarEndArguments,
-    /// The committed information rate.
+    /// Committed information rate.
     #[arg(long, value_name = "RATE")]
     cir: Bitrate,
-    /// The excess information rate, above CIR.
+    /// Excess information rate, above CIR.
     #[arg(long, value_name = "RATE", default_value = "0bit")]
     eir: Bitrate,
     /// Sizes of Ethernet frames, check sum included.
     #[arg(long, value_name = "BYTES,...", value_delimiter = ',', default_values_t = [FRAME_FULL], value_parser = frame)]
     frame_sizes: Vec<u16>,
-    /// How long each step lasts.
+    /// Duration of each step.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "10s")]
     step: Duration,
-    /// How long performance is watched, behind a configuration that passed; Y.1564 has 15min, 2h, 24h [default:
-    /// not at all].
+    /// Duration of the performance test after a configuration test that passed; Y.1564 has 15min,
+    /// 2h, 24h [default: no performance test].
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "0", hide_default_value = true)]
     performance: Duration,
-    /// The greatest frame loss ratio up to CIR.
+    /// Greatest frame loss ratio up to CIR.
     #[arg(long, value_name = "SHARE")]
     flr: Option<Probability>,
-    /// The greatest frame transfer delay up to CIR, as a round trip.
+    /// Greatest frame transfer delay up to CIR, as a round trip.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     ftd: Option<Duration>,
-    /// The greatest frame delay variation up to CIR.
+    /// Greatest frame delay variation up to CIR.
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     fdv: Option<Duration>,
-    /// Demands that no more than CIR + EIR gets through.
+    /// Requires that no more than CIR + EIR gets through.
     #[arg(long)]
     policing: bool,
 }
@@ -183,10 +186,10 @@ impl ServiceTest {
 
 /// Measures throughput, frame loss and bursts for each frame size, after RFC 2544.
 ///
-/// The search ends with two bounds: a load that is carried by the stated goal (loss ratio, time, share of it
-/// that may go wrong) and one that is not, as in MLRsearch. Then frame loss above it, and how many frames come
-/// through back to back (RFC 9004). RFC 2544 itself is for the laboratory (RFC 6815): on a circuit in use,
-/// --search-only disturbs least.
+/// The search ends with two bounds: a load that meets the search goal (loss ratio, duration, share
+/// of it that may exceed) and one that does not, as in MLRsearch. It then measures the frame loss
+/// above the throughput, and the number of frames that come through back to back (RFC 9004). RFC
+/// 2544 itself is for the laboratory (RFC 6815): on a circuit in use, --search-only disturbs least.
 ///
 /// Exit codes: 0 it was measured, 2 it could not be.
 #[derive(Debug, Args)]
@@ -196,7 +199,7 @@ pub(crate) struct ThroughputTest {
     /// Sizes of Ethernet frames, check sum included.
     #[arg(long, value_name = "BYTES,...", value_delimiter = ',', default_values_t = FRAMES, value_parser = frame)]
     frame_sizes: Vec<u16>,
-    /// No stream is faster [default: what the server gives].
+    /// Greatest rate of a stream [default: the server's limit].
     #[arg(
         long,
         value_name = "RATE",
@@ -204,22 +207,22 @@ pub(crate) struct ThroughputTest {
         hide_default_value = true
     )]
     max_rate: Bitrate,
-    /// The greatest loss ratio of a good trial.
+    /// Greatest loss ratio of a good trial.
     #[arg(long, value_name = "SHARE", default_value = "0")]
     loss_ratio: Probability,
-    /// How long a trial lasts; RFC 2544 has 60s.
+    /// Duration of a trial; RFC 2544 has 60s.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "2s")]
     trial: Duration,
-    /// How long a load is tried, in all.
+    /// Total duration of the trials of a load.
     #[arg(long, value_name = "TIME", value_parser = parse_duration, default_value = "6s")]
     duration_sum: Duration,
-    /// The share of that time which bad trials may take; 0 is RFC 2544's.
+    /// Greatest share of that time with bad trials; 0 is RFC 2544's.
     #[arg(long, value_name = "SHARE", default_value = "50%")]
     exceed_ratio: Probability,
-    /// How far the two bounds may be apart.
+    /// Greatest distance between the two bounds.
     #[arg(long, value_name = "SHARE", default_value = "0.5%")]
     width: Probability,
-    /// Leaves out what overloads the path: frame loss and bursts.
+    /// Omits the tests that overload the path: frame loss and bursts.
     #[arg(long)]
     search_only: bool,
 }

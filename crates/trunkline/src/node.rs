@@ -1,4 +1,4 @@
-//! `trunkline node`: run a node, check its configuration, ask a running one.
+//! `trunkline node`: runs a node, checks its configuration, queries a running node.
 
 use std::env;
 use std::ffi::OsString;
@@ -12,7 +12,7 @@ use node::preflight::CheckFindings;
 
 const DEFAULT_CONFIG: &str = "/etc/trunkline/node.toml";
 
-/// Runs a node, checks its configuration, asks a running one.
+/// Runs a node, checks its configuration, queries a running node.
 #[derive(Debug, Args)]
 pub(crate) struct NodeArguments {
     #[command(subcommand)]
@@ -21,49 +21,50 @@ pub(crate) struct NodeArguments {
 
 #[derive(Debug, Subcommand)]
 enum NodeCommand {
-    /// Runs a node until it is told to stop (SIGTERM; SIGHUP reads the configuration again).
+    /// Runs a node until it is stopped (SIGTERM; SIGHUP reloads the configuration).
     Run(NodeRunArguments),
-    /// Checks a configuration and says what a node would do with it, here and now.
+    /// Checks a configuration and shows how a node would use it on this host now.
     Check(CheckArguments),
     /// Shows the state of a running node.
     Status(NodeTarget),
     /// Lists the flows of a running node.
     Flows(NodeTarget),
-    /// Says what was done with a flow, what that saved, and if nothing, why not.
+    /// Explains how a flow was handled, what was saved, and if nothing, why.
     Why(WhyArguments),
-    /// Tells a running node to read its configuration and its pins again.
+    /// Makes a running node reload its configuration and its pins.
     Reload(ReloadArguments),
-    /// Empties the dictionary of a running node, or removes what one of its accelerators keeps.
+    /// Empties the dictionary of a running node, or removes the stored content of one of its
+    /// accelerators.
     Purge(PurgeArguments),
-    /// Watches a node and takes its rules away when it cannot. Started by the node itself.
+    /// Watches a node and removes its rules when the node cannot. The node starts it itself.
     #[command(hide = true)]
     Watchdog(WatchdogArguments),
 }
 
 #[derive(Debug, Args)]
 struct NodeRunArguments {
-    /// The node's configuration.
+    /// Configuration file of the node.
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
-    /// When a watchdog started this node again, in seconds since 1970.
+    /// Times at which a watchdog restarted this node, in seconds since 1970.
     #[arg(long, hide = true, value_delimiter = ',')]
     restarted_at: Vec<u64>,
 }
 
 #[derive(Debug, Args)]
 struct CheckArguments {
-    /// The configuration.
+    /// Configuration file.
     #[arg(value_name = "FILE", default_value = DEFAULT_CONFIG)]
     file: PathBuf,
 }
 
-/// Which running node, and how it answers.
+/// Running node to query, and the form of its answer.
 #[derive(Debug, Args)]
 struct NodeTarget {
-    /// The node's configuration, which names its administration socket.
+    /// Configuration file of the node, which names its administration socket.
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
-    /// Its administration socket, instead of its configuration.
+    /// Administration socket, instead of the configuration file.
     #[arg(long, value_name = "PATH", conflicts_with = "config")]
     socket: Option<PathBuf>,
     /// Writes JSON instead of a table.
@@ -73,10 +74,12 @@ struct NodeTarget {
 
 #[derive(Debug, Args)]
 struct ReloadArguments {
-    /// Takes the configuration even if it removes peers that have flows, or seems to be cut off in front of peers.
+    /// Accepts the configuration even if it removes peers that have flows, or appears truncated
+    /// before the peers.
     #[arg(long)]
     remove_peers: bool,
-    /// Takes the configuration even if it lacks settings without which more is intercepted, served or stored.
+    /// Accepts the configuration even if it lacks restrictions, so that more is intercepted, served
+    /// or stored.
     #[arg(long)]
     remove_restrictions: bool,
     #[command(flatten)]
@@ -85,10 +88,11 @@ struct ReloadArguments {
 
 #[derive(Debug, Args)]
 struct PurgeArguments {
-    /// The accelerator whose content is removed, such as `http`; without it the dictionary is emptied.
+    /// Accelerator whose stored content is removed, such as `http`; without it the dictionary is
+    /// emptied.
     #[arg(value_name = "ACCELERATOR")]
     accelerator: Option<String>,
-    /// Removes only what is kept under names that begin so.
+    /// Removes only content whose name begins with this prefix.
     #[arg(value_name = "PREFIX", requires = "accelerator")]
     prefix: Option<String>,
     #[command(flatten)]
@@ -97,7 +101,7 @@ struct PurgeArguments {
 
 #[derive(Debug, Args)]
 struct WhyArguments {
-    /// The flow's number, as `trunkline node flows` shows it.
+    /// Number of the flow, as `trunkline node flows` shows it.
     flow: u64,
     #[command(flatten)]
     ask: NodeTarget,
@@ -105,12 +109,12 @@ struct WhyArguments {
 
 #[derive(Debug, Args)]
 struct WatchdogArguments {
-    /// The node whose rules are to be taken away.
+    /// Node whose rules are removed.
     #[arg(long)]
     intercepting: Option<String>,
     #[arg(long, value_delimiter = ',')]
     restarted_at: Vec<u64>,
-    /// How to start the node again; nothing when a service manager does that.
+    /// Command that starts the node again; empty when a service manager does that.
     #[arg(last = true)]
     restart: Vec<OsString>,
 }

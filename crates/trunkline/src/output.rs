@@ -1,4 +1,4 @@
-//! What the program says: results on standard output, remarks on standard error.
+//! Output of the program: results on standard output, remarks on standard error.
 //!
 //! Who reads a pipe may stop reading (`| head`). That is no failure: what is written from then on
 //! goes nowhere, and the program goes on to its end and its exit code, which is still right.
@@ -6,40 +6,40 @@
 
 use std::io::{self, Write};
 
-/// As `println!`, but bears that nobody reads any more.
+/// Like `println!`, but tolerates a closed standard output.
 macro_rules! say {
     ($($part:tt)*) => {
         $crate::output::write_line(&mut std::io::stdout(), format_args!($($part)*))
     };
 }
 
-/// As `print!`, but bears that nobody reads any more.
+/// Like `print!`, but tolerates a closed standard output.
 macro_rules! show {
     ($($part:tt)*) => {
         $crate::output::write_text(&mut std::io::stdout(), format_args!($($part)*))
     };
 }
 
-/// As `eprintln!`, but bears that nobody reads any more.
+/// Like `eprintln!`, but tolerates a closed standard error.
 macro_rules! remark {
     ($($part:tt)*) => {
         $crate::output::write_line(&mut std::io::stderr(), format_args!($($part)*))
     };
 }
 
-/// Writes a text where it can be written.
+/// Writes a text, and ignores a closed output.
 pub(crate) fn write_text(out: &mut impl Write, text: std::fmt::Arguments<'_>) {
     // There is no other place to complain of it.
     let _ = out.write_fmt(text);
 }
 
-/// Writes a line where it can be written.
+/// Writes a line, and ignores a closed output.
 pub(crate) fn write_line(out: &mut impl Write, line: std::fmt::Arguments<'_>) {
     // There is no other place to complain of it.
     let _ = writeln!(out, "{line}");
 }
 
-/// Standard output, of which somebody may have read enough.
+/// Standard output, which its reader may have closed.
 #[derive(Debug)]
 pub(crate) struct StandardOutput<W = io::Stdout> {
     out: W,
@@ -58,7 +58,7 @@ impl<W> StandardOutput<W> {
         Self { out, is_read: true }
     }
 
-    /// Whether, as far as is known, somebody still reads.
+    /// Tells whether a reader is still there, as far as is known.
     pub(crate) fn is_read(&self) -> bool {
         self.is_read
     }
@@ -96,7 +96,7 @@ impl<W: Write> Write for StandardOutput<W> {
 mod tests {
     use super::*;
 
-    /// Takes so many bytes, then fails so.
+    /// Output that takes so many bytes and then fails with this error.
     struct FailingPipe(usize, io::ErrorKind);
 
     impl Write for FailingPipe {
@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_who_has_gone_is_no_failure_and_is_known() {
+    fn closed_output_is_noticed_without_failure() {
         let mut out = StandardOutput::over(FailingPipe(3, io::ErrorKind::BrokenPipe));
         out.write_all(b"abc").unwrap();
         assert!(out.is_read());

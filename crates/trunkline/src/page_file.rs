@@ -1,6 +1,6 @@
-//! A file for a report, opened before the test that it is about: three minutes of measuring are not to end in a
-//! name that cannot be written. What is in a file that was there stays until there is something better; a
-//! file that was not there is gone again where nothing came of the test.
+//! File for a report, opened before the test, so that three minutes of measuring do not end with an
+//! unwritable file. An existing file keeps its content until the new page is written; a new file is
+//! removed if the test gave no result.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Seek, Write};
@@ -13,15 +13,15 @@ use anyhow::{Context, Result};
 pub(crate) struct PageFile {
     path: PathBuf,
     file: File,
-    /// Whether nobody had a file of this name, and nothing is in it yet.
+    /// Set if this run created the file and has not written to it yet.
     is_blank: bool,
 }
 
 impl PageFile {
-    /// Opens or makes it.
+    /// Opens the file, or creates it.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// Fails when the file cannot be written.
     pub(crate) fn open(path: &Path) -> Result<Self> {
         let is_blank = !path.exists();
         let file = OpenOptions::new()
@@ -37,10 +37,10 @@ impl PageFile {
         })
     }
 
-    /// Writes the page in place of what is there.
+    /// Replaces the file's content with the page.
     ///
     /// # Errors
-    /// When the disk is full, or the like.
+    /// Fails when the file cannot be written, for example because the disk is full.
     pub(crate) fn write(mut self, page: &str) -> Result<()> {
         self.is_blank = false;
         self.replace(page)
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_takes_the_place_of_an_older_one_and_a_test_without_one_leaves_nothing() {
+    fn page_replaces_older_one_or_leaves_no_file() {
         let folder = std::env::temp_dir().join(format!("page-file-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
         let path = folder.join("report.html");

@@ -1,4 +1,4 @@
-//! `trunkline peer`: pair two nodes with a one-time token, list and remove pins.
+//! `trunkline peer`: pairs two nodes with a one-time token, lists and removes paired nodes.
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -14,10 +14,10 @@ use serde_json::Value;
 use vocab::NodeId;
 
 const DEFAULT_CONFIG: &str = "/etc/trunkline/node.toml";
-/// A token has about 170 characters.
+/// Greatest length of the input; a token has about 170 characters.
 const LONGEST_INPUT: u64 = 4096;
 
-/// Pairs two nodes with a one-time token, lists and removes pins.
+/// Pairs two nodes with a one-time token, lists and removes paired nodes.
 #[derive(Debug, Args)]
 pub(crate) struct PeerArguments {
     #[command(subcommand)]
@@ -26,42 +26,43 @@ pub(crate) struct PeerArguments {
 
 #[derive(Debug, Subcommand)]
 enum PeerCommand {
-    /// Prints a one-time token; whoever joins with it within 15 minutes becomes a peer.
+    /// Prints a one-time token; the node that joins with it within 15 minutes becomes a peer.
     Invite(InviteArguments),
-    /// Joins the node that printed the token, which is read from standard input.
+    /// Joins the node that printed the token; the token is read from standard input.
     Join(JoinArguments),
     /// Lists the paired nodes.
     List(ListArguments),
-    /// Removes a paired node; a running node drops its session at once.
+    /// Removes a paired node; a running node closes its session at once.
     Remove(RemoveArguments),
 }
 
 #[derive(Debug, Args)]
 struct InviteArguments {
-    /// This node's configuration.
+    /// Configuration file of this node.
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
-    /// Where the other node can reach this one; needed when [wan] listen names no address.
+    /// Address at which the other node can reach this one; needed when [wan] listen names no
+    /// address.
     #[arg(long, value_name = "HOST:PORT")]
     address: Option<String>,
-    /// The [[peer]] that will join; otherwise it is pinned under what it calls itself.
+    /// Name of the [[peer]] that will join; otherwise it is pinned under its own node name.
     #[arg(long, value_name = "PEER")]
     name: Option<String>,
 }
 
 #[derive(Debug, Args)]
 struct JoinArguments {
-    /// This node's configuration.
+    /// Configuration file of this node.
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
-    /// The [[peer]] that invites.
+    /// Name of the [[peer]] that invites.
     #[arg(long, value_name = "PEER")]
     name: String,
 }
 
 #[derive(Debug, Args)]
 struct ListArguments {
-    /// This node's configuration.
+    /// Configuration file of this node.
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
     /// Writes JSON instead of a table.
@@ -71,9 +72,9 @@ struct ListArguments {
 
 #[derive(Debug, Args)]
 struct RemoveArguments {
-    /// The peer's name.
+    /// Name of the peer.
     name: String,
-    /// This node's configuration.
+    /// Configuration file of this node.
     #[arg(long, value_name = "FILE", default_value = DEFAULT_CONFIG)]
     config: PathBuf,
 }
@@ -222,8 +223,8 @@ fn warn_unless_configured(config: &NodeConfig, name: &str) {
     }
 }
 
-/// Has a running node read its pins again, and asks it whether this peer is then the one that it should
-/// be: this identity, or nobody.
+/// Makes a running node reload its pins, and checks that this peer then has the expected identity,
+/// or is gone.
 fn tell_running_node(socket: &Path, name: &str, expected: Option<NodeId>) {
     let reload = AdminRequest::Reload {
         remove_peers: false,
@@ -256,7 +257,8 @@ fn tell_running_node(socket: &Path, name: &str, expected: Option<NodeId>) {
     }
 }
 
-/// Why a running node does not know of a pairing, or of its end, by its own account; `None` if it does.
+/// Reason why a running node does not know about a pairing or its end, from its status; `None` if
+/// it does.
 fn what_it_knows(status: &Value, name: &str, expected: Option<NodeId>) -> Option<String> {
     let entries = |key: &str| status[key].as_array().cloned().unwrap_or_default();
     let peers = entries("peers");

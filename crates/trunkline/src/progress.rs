@@ -1,4 +1,4 @@
-//! How far something has come, shown to whoever watches.
+//! Progress display for the user.
 
 use std::cell::RefCell;
 use std::io::IsTerminal;
@@ -7,7 +7,7 @@ use std::time::Instant;
 use host::progress::ProgressReporter;
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// A bar where somebody watches, plain lines on standard error where nobody does.
+/// Makes a progress bar on a terminal, or plain lines on standard error elsewhere.
 pub(crate) fn progress() -> ProgressDisplay {
     let bar = std::io::stderr().is_terminal().then(|| {
         let bar = ProgressBar::new(1000);
@@ -23,7 +23,7 @@ pub(crate) fn progress() -> ProgressDisplay {
     }
 }
 
-/// Shows the lab's progress.
+/// Progress display of the lab.
 pub(crate) struct ProgressDisplay {
     bar: Option<ProgressBar>,
     began: Instant,
@@ -31,7 +31,7 @@ pub(crate) struct ProgressDisplay {
 }
 
 impl ProgressDisplay {
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(crate) fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

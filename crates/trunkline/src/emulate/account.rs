@@ -1,5 +1,5 @@
-//! The account of a link as a table: what `run` prints at its end and `status` on the way; and what
-//! it is set to, as both say it first.
+//! The counters of a link as a table, which `run` prints at its end and `status` while it runs; and
+//! the link's settings, which both print first.
 
 use std::io::{self, Write};
 
@@ -48,7 +48,7 @@ const LAST_ROWS: [CounterRow; 6] = [
     ("lateness, largest, us", "lateness_max_us"),
 ];
 
-/// What the host and not the model lost is several counters.
+/// Counters of packets that the host lost, and not the model.
 const LOST_OUTSIDE: [&str; 4] = [
     "unread_packets",
     "dropped_by_limit_packets",
@@ -56,7 +56,7 @@ const LOST_OUTSIDE: [&str; 4] = [
     "failed_writes_packets",
 ];
 
-/// Says behind `first` what one way is set to, in lines that break between settings.
+/// Prints the settings of one direction after `first`, in lines that break between settings.
 pub(super) fn in_lines(first: &str, indent: usize, mut settings: Vec<String>) -> String {
     if let Some((_, others)) = settings.split_last_mut() {
         for setting in others {

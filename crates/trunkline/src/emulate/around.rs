@@ -1,8 +1,9 @@
-//! `trunkline emulate run … -- COMMAND`: the link around one command.
+//! `trunkline emulate run … -- COMMAND`: runs one command behind the link.
 //!
-//! What is written on standard output is the command's alone, and so is the exit code, but for four:
-//! 2 what was asked for was refused, 125 the link failed, 126 and 127 the command could not be
-//! started or was not found, the last three as with env(1) and timeout(1). What the link counted is printed on standard error, and only when asked for.
+//! Standard output belongs to the command alone. So does the exit code, except for four: 2 a
+//! setting was refused, 125 the link failed, 126 the command could not be started, 127 it was not
+//! found; the last three as with env(1) and timeout(1). The link's counters are printed on standard
+//! error, and only on request.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions};
@@ -20,38 +21,39 @@ use emulator::link::{LinkDevices, LinkReport, OffloadSetting};
 use super::account;
 use super::run::{RunningLink, SettingsAnnouncement, WatchArguments, warn};
 
-/// What concerns the command that is put behind the link.
+/// Options of the command that runs behind the link.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "A link around one command")]
 pub(super) struct CommandArguments {
-    /// How the command's packets get from the link into the host's network [default: auto].
+    /// Connection of the command to the host's network [default: auto].
     #[arg(long, value_enum, requires = "command")]
     gateway: Option<GatewayOption>,
-    /// Prints on standard error what the link counted, once the command has ended; so does
-    /// --json, as JSON.
+    /// Prints the link's counters on standard error after the command has ended; --json prints them
+    /// as JSON.
     #[arg(long, requires = "command")]
     report: bool,
-    /// Writes what the link counted to this file, and not to standard error.
+    /// Writes the link's counters to this file instead of standard error.
     #[arg(long, value_name = "FILE", requires = "command")]
     report_to: Option<PathBuf>,
     /// Runs this command behind the link, as the same user, in the same directory and terminal.
     ///
-    /// Forward (A to B) is what the command sends, back is what it receives. The command is in a
-    /// network namespace of its own, whose default route leads through the link to the network of
-    /// this host; the gateway's address (198.19.0.1 unless that is taken: `ip route`) reaches the
-    /// host's own services over IPv4, also those that listen on its loopback only. Packets are of
-    /// 1500 bytes at most. As root the way on is NAT in this host's network; without root a
-    /// gateway program must be installed (pasta, of the package passt, or slirp4netns).
+    /// Forward (A to B) is the direction that the command sends in, back is the direction that it
+    /// receives from. The command runs in a network namespace of its own, whose default route leads
+    /// through the link to the network of this host. The gateway's address (198.19.0.1 unless that
+    /// is taken: `ip route`) reaches the host's own services over IPv4, including those that listen
+    /// only on its loopback address. Packets have at most 1500 bytes. With root privileges, NAT in
+    /// this host's network connects the link; without root a gateway program must be installed
+    /// (pasta, of the package passt, or slirp4netns).
     ///
-    /// The exit code is the command's (128 and the signal's number if one ended it); 2 if a flag or
-    /// a setting was refused, 125 if the link failed, 126 if the command could not be started, 127
-    /// if it was not found. INT, TERM,
-    /// HUP, QUIT, USR1 and USR2 are passed on to it. What it started ends when it ends.
+    /// The exit code is the command's (128 plus the signal's number if a signal ended it); 2 if a
+    /// flag or a setting was refused, 125 if the link failed, 126 if the command could not be
+    /// started, 127 if it was not found. The signals INT, TERM, HUP, QUIT, USR1 and USR2 are passed
+    /// on to it. Processes that it started end with it.
     #[arg(last = true, value_name = "COMMAND", conflicts_with_all = NOT_WITH_COMMAND)]
     command: Vec<OsString>,
 }
 
-/// The devices of a link around a command are its own.
+/// Options that a link around a command does not take, because it has its own devices.
 const NOT_WITH_COMMAND: [&str; 6] = [
     "device_a",
     "device_b",
@@ -61,31 +63,31 @@ const NOT_WITH_COMMAND: [&str; 6] = [
     "io",
 ];
 
-/// The way into the host's network.
+/// Connection to the host's network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum GatewayOption {
-    /// NAT as root, else a program.
+    /// NAT if run as root, otherwise a gateway program.
     Auto,
-    /// NAT by this host's kernel: rules in a table of their own, forwarding switched on; both are
-    /// taken back in the end.
+    /// NAT by this host's kernel: adds rules in a table of its own and enables forwarding; both are
+    /// undone at the end.
     Nat,
-    /// A program, pasta or slirp4netns: nothing of this host's network is changed.
+    /// A gateway program, pasta or slirp4netns, which changes nothing in this host's network.
     User,
 }
 
 impl CommandArguments {
-    /// Whether anything is said of the command beside the command.
+    /// Tells whether an option of the command was given.
     pub(super) fn has_options(&self) -> bool {
         self.gateway.is_some() || self.report || self.report_to.is_some()
     }
 
-    /// Whether there is a command at all.
+    /// Tells whether a command was given.
     pub(super) fn is_given(&self) -> bool {
         !self.command.is_empty()
     }
 
-    /// Makes the link, runs the command behind it, and ends this process with its exit code. To
-    /// be called before any thread starts.
+    /// Makes the link, runs the command behind it, and ends this process with the command's exit
+    /// code. It must be called before any thread starts.
     pub(super) fn run(
         self,
         settings: Result<LinkSettings>,
@@ -103,7 +105,7 @@ impl CommandArguments {
         process::exit(code.into())
     }
 
-    /// All that was made has been removed when it returns.
+    /// Runs the link and the command; everything that was made is removed when it returns.
     fn run_to_end(
         self,
         settings: Result<LinkSettings>,
@@ -170,8 +172,8 @@ impl CommandArguments {
         }
     }
 
-    /// Where what the link counted is to go. A file is opened before the command is run, which may
-    /// take long to be run in vain.
+    /// Opens the destination of the link's counters. A file is opened before the command runs, so
+    /// that a long run does not end with an unwritable file.
     fn account(&self, json: bool) -> Result<ReportTarget> {
         match &self.report_to {
             Some(path) => {
@@ -190,11 +192,11 @@ impl CommandArguments {
     }
 }
 
-/// Where what the link counted goes.
+/// Destination of the link's counters.
 enum ReportTarget {
     Unwanted,
     StandardError,
-    /// What it held before stays until there is something to write.
+    /// File for the report; its old content stays until there is something to write.
     File(File, PathBuf),
 }
 
@@ -215,7 +217,7 @@ impl ReportTarget {
     }
 }
 
-/// Whether all that the command sent has left the link, or nobody can tell.
+/// Tells whether everything that the command sent has left the link, or this cannot be known.
 fn holds_nothing(link: &ControlledLink) -> bool {
     let held = link
         .status()
@@ -235,7 +237,7 @@ fn print(mut out: impl Write, report: &LinkReport, json: bool) -> Result<()> {
     Ok(())
 }
 
-/// The link failed, not the command.
+/// Exit code when the link failed, not the command.
 const FAILED: u8 = 125;
 const NOT_STARTED: u8 = 126;
 const NOT_FOUND: u8 = 127;

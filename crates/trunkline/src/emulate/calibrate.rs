@@ -1,4 +1,5 @@
-//! `trunkline emulate calibrate`: the emulator's certificate on this machine.
+//! `trunkline emulate calibrate`: measures the emulator and writes its certificate for this
+//! machine.
 //!
 //! Exit codes: 0 every cell is within its bars, 1 some are not (they are named), 2 nothing could be
 //! measured (the reason is on standard error).
@@ -22,10 +23,11 @@ use crate::environment::environment;
 use crate::output::StandardOutput;
 use crate::progress::progress;
 
-/// What `trunkline emulate calibrate` is told.
+/// Arguments of `trunkline emulate calibrate`.
 #[derive(Debug, Args)]
 pub(super) struct CalibrateArguments {
-    /// How the emulator is joined to the ends: tun, packet (a bridge by AF_PACKET) or xdp.
+    /// Attachment of the emulator to the measuring ends: tun, packet (a bridge by AF_PACKET) or
+    /// xdp.
     #[arg(long, default_value = "tun")]
     device: DeviceKind,
     /// Measures with IPv6 packets instead of IPv4.
@@ -37,22 +39,22 @@ pub(super) struct CalibrateArguments {
     /// Measures only these: rate, delay, jitter, loss, burst, queue, seeds.
     #[arg(long, value_name = "QUANTITY,...", value_delimiter = ',')]
     only: Vec<MeasuredQuantity>,
-    /// Seed of all chance [default: a fresh one, which is printed].
+    /// Seed of all random numbers [default: a new one, which is printed].
     #[arg(long)]
     seed: Option<u64>,
-    /// How many seeds have their losses counted, each in a short run [default: 200; with --quick
+    /// Number of seeds whose losses are counted, each in a short run [default: 200; with --quick
     /// none].
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(20..=10_000))]
     seeds: Option<u32>,
-    /// Measures rates that this host was not seen to carry, too, instead of refusing them. The
+    /// Measures also rates that this host was not seen to carry, instead of refusing them. The
     /// certificate is then marked as forced.
     #[arg(long)]
     force: bool,
-    /// Where the certificate is written [default: emulator-certificate.json in trunkline's state
-    /// directory; with --only or --ipv6 it is not written by default].
+    /// File for the certificate [default: emulator-certificate.json in trunkline's state directory;
+    /// with --only or --ipv6 none is written by default].
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Where raw samples are written [default: the certificate's name with .raw].
+    /// Directory for the raw samples [default: the certificate's name with .raw].
     #[arg(long, value_name = "DIR", conflicts_with = "no_raw")]
     raw: Option<PathBuf>,
     /// Keeps no raw samples.
@@ -139,10 +141,10 @@ fn in_words(seconds: f64) -> String {
     }
 }
 
-/// Where trunkline keeps what it has found out about this machine.
+/// Directory in which trunkline keeps its measurements of this machine.
 ///
 /// # Errors
-/// When the environment names no place.
+/// Fails when the environment names no directory.
 pub(crate) fn state_directory() -> Result<PathBuf> {
     let named = |variable: &str| {
         std::env::var_os(variable)
@@ -161,8 +163,8 @@ pub(crate) fn citation() -> Option<String> {
     Some(CalibrationCertificate::read(&path).ok()?.citation())
 }
 
-/// What asks, before a link over these devices is set so, whether this host can hold it. Beside a
-/// link that runs it only looks at what is known.
+/// Check of whether this host can hold a setting, made before a link over these devices is set to
+/// it. Beside a running link it uses only known results.
 pub(super) fn host_check(devices: &LinkDevices) -> HostCheck {
     let device = match devices {
         LinkDevices::Tun { .. } => DeviceKind::Tun,
@@ -174,7 +176,7 @@ pub(super) fn host_check(devices: &LinkDevices) -> HostCheck {
     Box::new(move |present, next| check_holds(present, next, device).map_err(Into::into))
 }
 
-/// Says whether this host can hold the link.
+/// Checks whether this host can hold the link.
 fn check_holds(
     present: Option<&LinkConfig>,
     next: &LinkConfig,

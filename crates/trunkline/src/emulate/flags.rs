@@ -1,5 +1,5 @@
-//! The flags of a link's settings: one for each name that the settings have, so that `run` and
-//! `set` take the same, and the same as files and presets do.
+//! Flags for a link's settings, one for each setting, so that `run` and `set` take the same
+//! settings as files and presets do.
 
 use std::env;
 use std::path::PathBuf;
@@ -13,26 +13,26 @@ use emulator::link::settings::{LinkSettings, SettingDirection, SettingKey, Setti
 #[derive(Clone, Debug, Default)]
 pub(super) struct SettingFlags {
     file: Option<PathBuf>,
-    /// Names and what was written behind them, which is read only in [`SettingFlags::settings`], so
-    /// that a refusal reads the same from wherever it comes.
+    /// Names and their unparsed values. [`SettingFlags::settings`] parses them, so that an error
+    /// reads the same for flags and for files.
     named: Vec<(&'static str, String)>,
 }
 
-/// A file of settings.
+/// Name of the flag for a settings file.
 const CONFIG: &str = "config";
-/// A link with a name.
+/// Name of the flag for a preset.
 const PRESET: &str = "preset";
-/// The number that all chance follows from.
+/// Name of the flag for the seed of all random numbers.
 const SEED: &str = "seed";
 
-/// Under which the help lists them.
+/// Heading of the flags in the help.
 const HEADING: &str = "Settings of the link, each also with -back for B to A alone";
 
 impl SettingFlags {
-    /// All that is named: the file, and over it the flags. Names of files become absolute.
+    /// Settings of the file, overridden by the flags. File names become absolute.
     ///
     /// # Errors
-    /// What is not well written ([`InvalidRequest`]), or cannot be read.
+    /// Fails when a setting is invalid ([`Refused`]), or a file cannot be read.
     pub(super) fn settings(self) -> Result<LinkSettings> {
         let mut settings = match &self.file {
             Some(file) => LinkSettings::from_file(file).map_err(InvalidRequest::because)?,

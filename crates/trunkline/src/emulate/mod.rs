@@ -1,4 +1,5 @@
-//! `trunkline emulate`: a WAN link between two devices of this machine, a file for each action.
+//! `trunkline emulate`: a WAN link between two devices of this machine, with one file for each
+//! action.
 
 mod account;
 mod around;
@@ -22,23 +23,23 @@ pub(crate) struct EmulateArguments {
 
 #[derive(Debug, Subcommand)]
 enum EmulateAction {
-    /// Relays packets between two devices as a WAN link would, until it is told to stop.
+    /// Relays packets between two devices as a WAN link would, until it is stopped.
     ///
-    /// Route traffic into one device and it comes out of the other, after the queue, the rate,
-    /// the loss and the delay that were asked for. Two new TUN devices are up and have no address;
-    /// give them addresses, or put them into namespaces of their own. With --bridge the link is
-    /// between two interfaces that are there already.
+    /// Route traffic into one device and it comes out of the other, after the configured queue,
+    /// rate, loss and delay. The two new TUN devices are up and have no address; give them
+    /// addresses, or put them into namespaces of their own. With --bridge the link joins two
+    /// existing interfaces.
     Run(Box<run::EmulateRunArguments>),
-    /// Shows how a running link is: what it is set to, what it counted, whether this host holds it.
+    /// Shows a running link: its settings, its counters, and whether this host keeps up.
     Status(status::StatusArguments),
     /// Changes settings of a running link, without losing a packet.
     ///
-    /// Only what is named changes. A --preset is a whole link: all that was set before, and is not
-    /// named beside it, is from then on as the preset has it, or not set.
+    /// Only the named settings change. A --preset replaces the whole link: every earlier setting
+    /// that is not named beside it takes the preset's value, or is unset.
     Set(Box<set::SetArguments>),
-    /// Lists links that have a name, with their numbers and where these come from.
+    /// Lists the link presets, with their numbers and the sources of these.
     Presets(presets::PresetsArguments),
-    /// Has every fate of a packet log again, in virtual time, and compares.
+    /// Replays a packet log in virtual time and compares every packet's fate.
     Replay(replay::ReplayArguments),
     /// Measures the emulator on this machine from outside, and writes its certificate.
     Calibrate(calibrate::CalibrateArguments),
@@ -48,7 +49,7 @@ impl EmulateArguments {
     /// Runs the chosen action.
     ///
     /// # Errors
-    /// When the action fails; the message says what to do.
+    /// Fails when the action fails; the message says what to do.
     pub(crate) fn run(self) -> Result<()> {
         match self.action {
             EmulateAction::Run(run) => run.run(),

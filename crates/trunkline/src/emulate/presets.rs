@@ -1,4 +1,4 @@
-//! `trunkline emulate presets`: the links that have a name, with their numbers and sources.
+//! `trunkline emulate presets`: lists the link presets, with their numbers and sources.
 
 use std::io::Write;
 
@@ -12,10 +12,10 @@ use serde_json::{Map, Value, json};
 
 use crate::output::StandardOutput;
 
-/// What `trunkline emulate presets` is told.
+/// Arguments of `trunkline emulate presets`.
 #[derive(Debug, Args)]
 pub(super) struct PresetsArguments {
-    /// Only this one, with where each of its numbers comes from.
+    /// Shows only this preset, with the source of each of its numbers.
     name: Option<String>,
     /// Prints JSON.
     #[arg(long)]
@@ -44,7 +44,7 @@ impl PresetsArguments {
     }
 }
 
-/// One word of a preset; without one for the queue it is the default.
+/// One setting of a preset; a queue that the preset does not set has the default.
 fn cell(preset: &LinkPreset, way: SettingDirection, key: SettingKey) -> &'static str {
     match (preset.word(way, key), key) {
         (Some(word), _) => word,

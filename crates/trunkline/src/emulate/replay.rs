@@ -1,7 +1,7 @@
-//! `trunkline emulate replay`: the fates in a packet log, had again in virtual time.
+//! `trunkline emulate replay`: replays the packets of a log in virtual time.
 //!
-//! Exit codes: 0 every fate in the log is had again, but for those that the log itself says the host
-//! has spoiled; 1 one is not, or the log lacks some, or cannot be read.
+//! Exit codes: 0 every fate in the log was reproduced, except for packets that the log marks as
+//! disturbed by the host; 1 one was not, or the log has gaps, or cannot be read.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use emulator::link::replay::{self, ReplayReport};
 
 use crate::output::StandardOutput;
 
-/// What `trunkline emulate replay` is told.
+/// Arguments of `trunkline emulate replay`.
 #[derive(Debug, Args)]
 pub(super) struct ReplayArguments {
     /// The log that `trunkline emulate run --log` wrote.

@@ -1,8 +1,8 @@
 //! `trunkline emulate run`: the link itself, between two devices of this machine.
 //!
-//! It prints `ready` on standard output when the link stands, relays until SIGTERM, SIGINT or
-//! SIGHUP, then prints what it counted. New devices vanish with the process; bridged ones bridge
-//! nothing from then on.
+//! It prints `ready` on standard output when the link is up, relays until SIGTERM, SIGINT or
+//! SIGHUP, then prints its counters. New devices vanish with the process; bridged interfaces are no
+//! longer bridged.
 
 use std::env;
 use std::io::Write;
@@ -27,7 +27,7 @@ use super::calibrate;
 use super::flags::SettingFlags;
 use crate::output::StandardOutput;
 
-/// What `trunkline emulate run` is told.
+/// Arguments of `trunkline emulate run`.
 #[derive(Debug, Args)]
 pub(super) struct EmulateRunArguments {
     #[command(flatten)]
@@ -38,14 +38,14 @@ pub(super) struct EmulateRunArguments {
     settings: SettingFlags,
     #[command(flatten)]
     force: ForceArguments,
-    /// Prints what was counted as one JSON object.
+    /// Prints the counters as one JSON object.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     around: around::CommandArguments,
 }
 
-/// Whether a rate that this host was not seen to carry is set all the same.
+/// Option that sets a rate although this host was not seen to carry it.
 #[derive(Clone, Copy, Debug, Args)]
 pub(super) struct ForceArguments {
     /// Sets a rate that this host was not seen to carry, instead of refusing it. The link is then
@@ -64,7 +64,7 @@ impl ForceArguments {
     }
 }
 
-/// What the link is between.
+/// Devices at the ends of the link.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Devices")]
 struct LinkEndArguments {
@@ -80,20 +80,20 @@ struct LinkEndArguments {
     /// Network namespace for end B, by name or path [default: this one].
     #[arg(long, value_name = "NAMESPACE")]
     namespace_b: Option<String>,
-    /// Joins two interfaces that are there already, end A and end B, as a transparent bridge,
-    /// instead of making two devices.
+    /// Joins two existing interfaces, end A and end B, as a transparent bridge, instead of making
+    /// two devices.
     #[arg(long, value_name = "A,B", conflicts_with_all = ["device_a", "device_b"])]
     bridge: Option<String>,
-    /// How a bridge takes frames [default: packet].
+    /// Packet interface of a bridge [default: packet].
     #[arg(long, value_enum, requires = "bridge")]
     io: Option<BridgeIoOption>,
-    /// Hands each packet to a TUN device alone, and takes it so, instead of in runs: slower, and
-    /// captures at the devices show single packets.
+    /// Exchanges single packets with a TUN device instead of segmentation-offloaded runs. This is
+    /// slower, but captures at the devices show single packets.
     #[arg(long, conflicts_with = "bridge")]
     no_offloads: bool,
 }
 
-/// How a bridge takes frames.
+/// Packet interface of a bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum BridgeIoOption {
     /// AF_PACKET.
@@ -102,28 +102,29 @@ enum BridgeIoOption {
     Xdp,
 }
 
-/// How the link is watched and told.
+/// Options for logs, metrics and control of the link.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Watching and changing it")]
 pub(super) struct WatchArguments {
-    /// Writes a row for each packet with its fate (docs/formats/packet-log.md), which
-    /// `trunkline emulate replay` has again.
+    /// Writes a row with its fate for each packet (docs/formats/packet-log.md), for `trunkline
+    /// emulate replay`.
     #[arg(long, value_name = "FILE.csv")]
     log: Option<PathBuf>,
-    /// Writes a capture of each packet at both ends with its fate as a comment.
+    /// Writes a capture of each packet at both ends, with its fate as a comment.
     #[arg(long, value_name = "FILE.pcapng")]
     pcapng: Option<PathBuf>,
-    /// Where to listen for `status` and `set`, in a directory that is there [default:
-    /// emulate-DEVICE_A.sock in /run/trunkline or in $XDG_RUNTIME_DIR/trunkline].
+    /// Socket for `status` and `set`, in an existing directory [default: emulate-DEVICE_A.sock in
+    /// /run/trunkline or in $XDG_RUNTIME_DIR/trunkline].
     #[arg(long, value_name = "SOCKET")]
     control: Option<PathBuf>,
-    /// Serves Prometheus metrics at this address; a port alone is one of the loopback address.
+    /// Serves Prometheus metrics at this address; a port alone means the loopback address.
     #[arg(long, value_name = "ADDRESS", value_parser = metrics_address)]
     metrics: Option<SocketAddr>,
 }
 
 impl EmulateRunArguments {
-    /// What the reader of flags lets pass beside others that contradict what these need.
+    /// Checks combinations of flags that the argument parser accepts although they contradict each
+    /// other.
     fn check(&self) -> Result<()> {
         // Nothing else ends in it: what follows another `--` is a command.
         if env::args_os().next_back().is_some_and(|last| last == "--") {
@@ -187,24 +188,24 @@ impl EmulateRunArguments {
     }
 }
 
-/// Whether a link's settings are said on standard error when it stands.
+/// Announcement of a link's settings on standard error when it is up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SettingsAnnouncement {
-    /// They are.
+    /// Prints them.
     Yes,
-    /// Standard error is somebody else's.
+    /// Prints nothing, because standard error belongs to another program.
     No,
 }
 
-/// A link that stands, with all by which it is watched.
+/// A running link, with everything that watches it.
 pub(super) struct RunningLink {
     pub(super) link: Arc<ControlledLink>,
-    /// Removed when the link is.
+    /// Control socket, removed together with the link.
     control: Option<ControlSocket>,
 }
 
 impl RunningLink {
-    /// Starts the link and says on standard error what it is set to.
+    /// Starts the link and prints its settings on standard error.
     pub(super) fn start(
         devices: LinkDevices,
         ends: [String; 2],
@@ -277,14 +278,14 @@ impl RunningLink {
         Ok(Self { link, control })
     }
 
-    /// Stops the link and gives its account, and its log's.
+    /// Stops the link; returns its counters and the reports about its log.
     pub(super) fn stop(self) -> Result<(LinkReport, LogReports)> {
         drop(self.control);
         self.link.stop()
     }
 }
 
-/// How soon a link whose device was deleted is noticed. Signals are noticed at once.
+/// Interval of the check for a deleted device. Signals are noticed at once.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(200);
 
 impl LinkEndArguments {
@@ -296,7 +297,7 @@ impl LinkEndArguments {
         }
     }
 
-    /// The devices, and what to call the two ends.
+    /// The devices, and the names of the two ends.
     fn devices(self) -> Result<(LinkDevices, [String; 2])> {
         let offloads = self.offloads();
         let namespace = |name: Option<String>| name.map(NetworkNamespace::new);
@@ -344,7 +345,7 @@ impl LinkEndArguments {
     }
 }
 
-/// Where control sockets are: the system's, then the user's own.
+/// Directories of control sockets: the system's, then the user's own.
 pub(super) fn control_directories() -> Vec<PathBuf> {
     let own = env::var_os("XDG_RUNTIME_DIR").map(|own| PathBuf::from(own).join("trunkline"));
     [PathBuf::from("/run/trunkline")]
@@ -376,7 +377,7 @@ fn describe(
     Ok(lines.trim_end().to_owned())
 }
 
-/// Says on standard error what makes a measurement over this run doubtful.
+/// Prints on standard error each reason to doubt a measurement over this run.
 pub(super) fn warn(report: &LinkReport, logs: &LogReports) {
     let lost = report.lost_outside_the_model();
     let offered = report.forward.offered_packets + report.back.offered_packets;

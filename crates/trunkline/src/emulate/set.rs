@@ -1,4 +1,4 @@
-//! `trunkline emulate set`: other settings for a running link, which loses no packet by it.
+//! `trunkline emulate set`: changes settings of a running link without losing a packet.
 
 use anyhow::{Result, anyhow};
 use clap::Args;
@@ -10,7 +10,7 @@ use super::run::ForceArguments;
 use super::status::{LinkSelection, print_status};
 use crate::output::StandardOutput;
 
-/// What `trunkline emulate set` is told.
+/// Arguments of `trunkline emulate set`.
 #[derive(Debug, Args)]
 pub(super) struct SetArguments {
     #[command(flatten)]

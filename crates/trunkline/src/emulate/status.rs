@@ -1,4 +1,4 @@
-//! `trunkline emulate status`: how a running link is.
+//! `trunkline emulate status`: shows the state of a running link.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -16,11 +16,11 @@ use super::account;
 use super::run::control_directories;
 use crate::output::StandardOutput;
 
-/// Which link is meant.
+/// Selection of the link.
 #[derive(Debug, Args)]
 pub(super) struct LinkSelection {
-    /// The link of this name: its device A, and where two links have such a device, for the second
-    /// that and its process [default: the only one that runs].
+    /// The link with this name: its device A, or for a second link with the same device name, that
+    /// name and its process number [default: the only running link].
     #[arg(long, value_name = "NAME", conflicts_with = "control")]
     name: Option<String>,
     /// The link that listens at this socket.
@@ -28,7 +28,7 @@ pub(super) struct LinkSelection {
     control: Option<PathBuf>,
 }
 
-/// What `trunkline emulate status` is told.
+/// Arguments of `trunkline emulate status`.
 #[derive(Debug, Args)]
 pub(super) struct StatusArguments {
     #[command(flatten)]
@@ -39,12 +39,12 @@ pub(super) struct StatusArguments {
     /// Prints Prometheus metrics.
     #[arg(long, conflicts_with = "json")]
     prometheus: bool,
-    /// Prints again each second, until the link ends.
+    /// Prints the status again every second, until the link ends.
     #[arg(long)]
     watch: bool,
 }
 
-/// Between two looks of `--watch`.
+/// Interval of `--watch`.
 const LOOK_AGAIN_AFTER: Duration = Duration::from_secs(1);
 
 impl LinkSelection {
@@ -122,7 +122,7 @@ impl StatusArguments {
     }
 }
 
-/// All there is to say, on the first look.
+/// Prints the whole status, for the first output.
 pub(super) fn print_status(out: &mut impl Write, status: &Value) -> Result<()> {
     let text = |value: &Value| value.as_str().unwrap_or("?").to_owned();
     let (a, b) = (text(&status["ends"][0]), text(&status["ends"][1]));
@@ -175,7 +175,7 @@ pub(super) fn print_status(out: &mut impl Write, status: &Value) -> Result<()> {
     Ok(())
 }
 
-/// What passed since the look before.
+/// Prints the counts since the previous status.
 fn print_change(out: &mut impl Write, status: &Value, before: &Value) -> Result<()> {
     let since = |way: &str, key: &str| {
         let value = |status: &Value| status[way][key].as_u64().unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Both ends keep seeing each other's addresses, and more than two sites find each other.
+//! Tests that both ends keep each other's addresses, and that more than two sites reach each other.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::setting::{FAST, HttpClient, publish, standing, turn, web};
 const PATIENCE: Duration = Duration::from_secs(10);
 
 #[test]
-fn the_server_sees_the_client_over_ipv4_and_ipv6() {
+fn server_sees_the_client_over_ipv4_and_ipv6() {
     let Some(_turn) = turn("addresses", &[ServerKind::Http]) else {
         return;
     };

@@ -1,4 +1,4 @@
-//! A link around one command, in a small world of its own: a host, and a network behind it.
+//! Tests of a link around one command, in two namespaces: a host, and a network behind it.
 //!
 //! ```text
 //!   command ═ link ═ host ──203.0.113.0/24, 2001:db8:1::/64── network, with 192.0.2.80 on it
@@ -115,7 +115,7 @@ impl HostNetworks {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
-    /// Serves `content` by HTTP in the network, and notes who asks.
+    /// Serves `content` by HTTP in the network, and records the clients' addresses.
     fn serve(&self, content: &[u8]) -> HostServer {
         self.serve_at(&namespace_path(&self.network), "[::]:0", content)
     }
@@ -188,7 +188,7 @@ fn count(report: &Value, way: &str, key: &str) -> u64 {
     report[way][key].as_u64().expect("the report has it")
 }
 
-/// Asserts the command's success and returns what it printed.
+/// Asserts the command's success and returns its output.
 #[track_caller]
 fn printed(output: Output) -> Vec<u8> {
     assert!(
@@ -242,9 +242,8 @@ fn streams_and_exit_codes_pass_through() {
 }
 
 #[test]
-fn an_account_that_cannot_be_written_hides_no_exit_code() {
-    let Some(world) = HostNetworks::new("an_account_that_cannot_be_written_hides_no_exit_code")
-    else {
+fn unwritable_report_keeps_the_exit_code() {
+    let Some(world) = HostNetworks::new("unwritable_report_keeps_the_exit_code") else {
         return;
     };
     let ends_with_3 = ["sh", "-c", "exit 3"];
@@ -343,7 +342,7 @@ fn nothing_passes_beside_the_link() {
 }
 
 #[test]
-fn rate_and_queue_act_on_what_the_command_receives() {
+fn rate_and_queue_apply_to_the_command() {
     const DATAGRAMS: u64 = 20;
     let Some(world) = HostNetworks::new("the rate of a link around a command") else {
         return;
@@ -523,7 +522,7 @@ fn signals_reach_the_command() {
 }
 
 #[test]
-fn a_killed_link_takes_its_command_along_and_the_next_one_cleans_up() {
+fn killed_link_ends_its_command_and_is_cleaned() {
     let Some(world) = HostNetworks::new("kill -9 of a link") else {
         return;
     };
@@ -588,7 +587,8 @@ impl UnprivilegedUser {
         Self { directory }
     }
 
-    /// The command that runs `words` behind a link as nobody, after `preparation` as root.
+    /// Command that runs `words` behind a link as an unprivileged user, after `preparation` as
+    /// root.
     fn link(
         &self,
         world: &HostNetworks,
@@ -616,7 +616,7 @@ impl Drop for UnprivilegedUser {
     }
 }
 
-/// Whether an ordinary user can make a user namespace here; says so if not.
+/// Tells whether an unprivileged user can make a user namespace here; otherwise prints a remark.
 fn user_namespaces_work(test: &str) -> bool {
     let arguments = ["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"];
     let works = Command::new("setpriv")
@@ -636,7 +636,7 @@ fn skipped(test: &str, reason: &str) {
 }
 
 #[test]
-fn an_ordinary_user_reaches_the_network_through_a_gateway_program() {
+fn unprivileged_user_reaches_network_through_gateway_program() {
     let test = "a link around a command without root";
     let Some(world) = HostNetworks::new(test) else {
         return;

@@ -1,4 +1,4 @@
-//! A bridge between two interfaces, each joined to a host in a namespace of its own.
+//! Tests of a bridge between two interfaces, each connected to a host in a namespace of its own.
 //!
 //! ```text
 //!   host A ─veth─ inner A ══ link ══ inner B ─veth─ host B
@@ -22,7 +22,7 @@ use vocab::{Probability, SeededRandom};
 
 use crate::setting::turn;
 
-/// No answer on this machine takes so long, however busy it is.
+/// Time limit for an answer, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(30);
 
 const BOTH: [BridgeIo; 2] = [BridgeIo::Packet, BridgeIo::Xdp];
@@ -80,8 +80,8 @@ impl BridgeHosts {
         ip(&all)
     }
 
-    /// Makes an interface in the middle; `false` where this kernel has none of its kind, with the
-    /// reason on standard error.
+    /// Makes an interface in the middle; `false` where this kernel does not support its kind, with
+    /// a remark on standard error.
     fn makes(&self, arguments: &str) -> bool {
         let output = Command::new("ip")
             .args(["-n", &self.namespaces[MIDDLE]])
@@ -178,8 +178,8 @@ fn random(bytes: usize, seed: u64) -> Vec<u8> {
 }
 
 #[test]
-fn hosts_find_each_other_and_datagrams_pass_both_ways() {
-    let Some(_turn) = turn("hosts_find_each_other_and_datagrams_pass_both_ways", &[]) else {
+fn hosts_resolve_each_other_and_exchange_datagrams() {
+    let Some(_turn) = turn("hosts_resolve_each_other_and_exchange_datagrams", &[]) else {
         return;
     };
     for io in BOTH {
@@ -284,11 +284,8 @@ fn a_link_that_loses_all_lets_nothing_pass() {
 }
 
 #[test]
-fn an_interface_that_vanishes_ends_the_link_with_the_reason() {
-    let Some(_turn) = turn(
-        "an_interface_that_vanishes_ends_the_link_with_the_reason",
-        &[],
-    ) else {
+fn vanished_interface_ends_the_link_with_the_reason() {
+    let Some(_turn) = turn("vanished_interface_ends_the_link_with_the_reason", &[]) else {
         return;
     };
     for io in BOTH {
@@ -335,8 +332,8 @@ fn interfaces_are_put_back_as_they_were() {
 }
 
 #[test]
-fn what_cannot_be_bridged_is_refused() {
-    let Some(_turn) = turn("what_cannot_be_bridged_is_refused", &[]) else {
+fn invalid_bridge_is_refused() {
+    let Some(_turn) = turn("invalid_bridge_is_refused", &[]) else {
         return;
     };
     let hosts = BridgeHosts::new();

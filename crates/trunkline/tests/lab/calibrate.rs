@@ -1,7 +1,7 @@
-//! The certificate as a person makes it, and the refusal of what no host holds.
+//! Tests of the certificate as a user makes it, and of the refusal of rates that no host holds.
 //!
-//! Only what a busy machine cannot change is asserted: a queue never takes less than it holds, and
-//! what the certificate says follows from the raw samples beside it.
+//! Only facts that a busy machine cannot change are asserted: a queue never takes less than its
+//! size, and the certificate's figures follow from its raw samples.
 
 use std::path::Path;
 use std::process::{Command, Output};
@@ -20,8 +20,8 @@ fn trunkline(state: &Path, arguments: &[&str]) -> Output {
 }
 
 #[test]
-fn a_certificate_follows_from_the_raw_samples_beside_it() {
-    let Some(_turn) = turn("a_certificate_follows_from_the_raw_samples_beside_it", &[]) else {
+fn certificate_follows_from_its_raw_samples() {
+    let Some(_turn) = turn("certificate_follows_from_its_raw_samples", &[]) else {
         return;
     };
     for protocol in [IpVersion::V4, IpVersion::V6] {
@@ -84,8 +84,8 @@ fn certificate_of_queues(protocol: IpVersion) {
 }
 
 #[test]
-fn what_no_host_holds_is_refused_with_the_nearest() {
-    let Some(_turn) = turn("what_no_host_holds_is_refused_with_the_nearest", &[]) else {
+fn unholdable_setting_is_refused_with_the_nearest() {
+    let Some(_turn) = turn("unholdable_setting_is_refused_with_the_nearest", &[]) else {
         return;
     };
     let folder = tempfile::tempdir().expect("a directory for the probe's result");

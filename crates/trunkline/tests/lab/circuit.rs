@@ -1,5 +1,5 @@
-//! A circuit under test: the lab's link with what stands in its way, the far end of a turn-up test, and what the
-//! near end reports.
+//! A circuit under test: the lab's link with additional filters and queues, the far end of a
+//! turn-up test, and the near end's report.
 //!
 //! ```text
 //!  client ── near ══ the link ══ far ── server
@@ -25,7 +25,7 @@ use serde_json::Value;
 use crate::setting::{standing, turn};
 
 const KEY: &str = "an onyx cat sleeps";
-/// What captures and their markers are named after.
+/// Prefix of the names of captures and their markers.
 const CAPTURE: &str = "turn-up";
 
 /// Rules that let no UDP through.
@@ -37,8 +37,8 @@ pub(crate) const NO_UDP: &str = "table ip closed {
 }
 ";
 
-/// A link between two sites, and a test's far end. Fields are dropped in this order: what runs goes before what
-/// it runs in.
+/// A link between two sites, and a test's far end. Fields are dropped in this order: processes
+/// before the places that they run in.
 pub(crate) struct TestCircuit {
     far_end: Option<FarEnd>,
     lab: Lab,
@@ -47,8 +47,8 @@ pub(crate) struct TestCircuit {
 }
 
 impl TestCircuit {
-    /// A circuit over this link, once it is the test's turn; [`None`] where the lab cannot run, with the reason
-    /// on standard error.
+    /// Makes a circuit over this link, once it is the test's turn; [`None`] where the lab cannot
+    /// run, with a remark on standard error.
     pub(crate) fn over(link: &str, test: &str) -> Option<Self> {
         let turn = turn(test, &[ServerKind::Http])?;
         Some(Self {
@@ -67,14 +67,14 @@ impl TestCircuit {
         }
     }
 
-    /// Has a host on the way do what these nftables rules say.
+    /// Installs these nftables rules on a host of the path.
     pub(crate) fn filter(&self, host: &str, rules: &str) {
         let namespace = self.lab.topology().namespace(host);
         let nft = ["netns", "exec", &namespace, "nft", "-f", "-"];
         command::run_with_input("ip", nft, rules).expect("the rules are taken");
     }
 
-    /// Has a host on the way send through this queueing discipline.
+    /// Installs this queueing discipline on a host of the path.
     pub(crate) fn queue(&self, host: &str, device: &str, discipline: &str) {
         let namespace = self.lab.topology().namespace(host);
         let mut tc = vec!["netns", "exec", &namespace];
@@ -111,7 +111,7 @@ impl TestCircuit {
         wait_for(&log, ready);
     }
 
-    /// What the far end says.
+    /// Log of the far end.
     pub(crate) fn far_log(&self) -> PathBuf {
         self.lab.logs().join("turn-up-server.log")
     }
@@ -127,7 +127,7 @@ impl TestCircuit {
         TestReport::of(&output, code)
     }
 
-    /// As [`Self::measure`], captured at the near host and on the link.
+    /// Measures as [`Self::measure`] does, with captures at the near host and on the link.
     pub(crate) fn measure_captured(&self, test: &str, code: i32) -> (TestReport, CaptureFiles) {
         let (run, topology, logs) = (self.lab.run(), self.lab.topology(), self.lab.logs());
         let markers = MarkerPath::open(topology).expect("the markers' sockets open");
@@ -174,7 +174,7 @@ impl Drop for FarEnd {
     }
 }
 
-/// Waits until a log has these words.
+/// Waits until a log contains these words.
 pub(crate) fn wait_for(log: &Path, words: &str) {
     let until = Instant::now() + Duration::from_secs(20);
     let has = || std::fs::read_to_string(log).is_ok_and(|text| text.contains(words));
@@ -184,14 +184,14 @@ pub(crate) fn wait_for(log: &Path, words: &str) {
     }
 }
 
-/// What the near end found; its fields by their names.
+/// Report of the near end; its fields by their names.
 pub(crate) struct TestReport {
     document: Value,
     errors: String,
 }
 
 impl TestReport {
-    /// What it printed, having ended with this exit code.
+    /// Report printed by a process that ended with this exit code.
     pub(crate) fn of(output: &Output, code: i32) -> Self {
         let errors = String::from_utf8_lossy(&output.stderr).into_owned();
         let document: Value = serde_json::from_slice(&output.stdout)
@@ -201,7 +201,7 @@ impl TestReport {
         Self { document, errors }
     }
 
-    /// What it said on standard error.
+    /// Text on standard error.
     pub(crate) fn errors(&self) -> &str {
         &self.errors
     }
@@ -217,7 +217,7 @@ impl TestReport {
         findings.map(|finding| text(finding, "cause")).collect()
     }
 
-    /// What is said of a cause.
+    /// Finding with this cause.
     pub(crate) fn finding(&self, cause: &str) -> Option<&Value> {
         let mut findings = list(self, "diagnosis").iter();
         findings.find(|finding| finding["cause"] == cause)
@@ -228,7 +228,7 @@ impl TestReport {
         self["reasons"][0].as_str().expect("a reason")
     }
 
-    /// What a reader should know.
+    /// Remarks for the reader.
     pub(crate) fn remarks(&self) -> Vec<&str> {
         let remarks = list(self, "remarks").iter();
         remarks.map(|one| one.as_str().expect("words")).collect()
@@ -271,7 +271,7 @@ pub(crate) fn list<'a>(of: &'a Value, name: &str) -> &'a [Value] {
     found.unwrap_or_else(|| panic!("no list {name}: {of}"))
 }
 
-/// Words that must be there.
+/// Text value of a key that must exist.
 pub(crate) fn text<'a>(of: &'a Value, name: &str) -> &'a str {
     let found = of[name].as_str();
     found.unwrap_or_else(|| panic!("no words {name}: {of}"))

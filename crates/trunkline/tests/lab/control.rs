@@ -1,4 +1,4 @@
-//! A running link that is asked and told over its socket, and its log that is had again.
+//! Tests of a running link's status and settings over its socket, and of the replay of its log.
 
 #![allow(clippy::unwrap_used)]
 
@@ -24,7 +24,7 @@ fn trunkline() -> Command {
     Command::new(env!("CARGO_BIN_EXE_trunkline"))
 }
 
-/// A link between two namespaces of its own, whose ends are 10.99.0.1 and 10.99.0.2.
+/// A link between two namespaces of its own, with the addresses 10.99.0.1 and 10.99.0.2.
 struct TestLink {
     process: Child,
     directory: tempfile::TempDir,
@@ -148,8 +148,8 @@ fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 #[test]
-fn settings_change_under_way_and_no_packet_is_lost() {
-    let Some(_turn) = turn("settings_change_under_way_and_no_packet_is_lost", &[]) else {
+fn settings_change_at_runtime_without_loss() {
+    let Some(_turn) = turn("settings_change_at_runtime_without_loss", &[]) else {
         return;
     };
     // So slow that all packets wait in the queue while the settings change.
@@ -199,8 +199,8 @@ fn settings_change_under_way_and_no_packet_is_lost() {
 }
 
 #[test]
-fn a_run_of_less_than_a_second_is_judged_too() {
-    let Some(_turn) = turn("a_run_of_less_than_a_second_is_judged_too", &[]) else {
+fn run_shorter_than_a_second_is_judged() {
+    let Some(_turn) = turn("run_shorter_than_a_second_is_judged", &[]) else {
         return;
     };
     let mut link = TestLink::start("short", &[]);
@@ -218,8 +218,8 @@ fn a_run_of_less_than_a_second_is_judged_too() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_and_changes_nothing() {
-    let Some(_turn) = turn("what_cannot_be_is_refused_and_changes_nothing", &[]) else {
+fn invalid_request_is_refused_and_changes_nothing() {
+    let Some(_turn) = turn("invalid_request_is_refused_and_changes_nothing", &[]) else {
         return;
     };
     let mut link = TestLink::start("bad", &["--rate", "10Mbit", "--seed", "7"]);
@@ -272,8 +272,8 @@ fn what_cannot_be_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn what_a_killed_link_leaves_is_said_and_removed() {
-    let Some(_turn) = turn("what_a_killed_link_leaves_is_said_and_removed", &[]) else {
+fn leftovers_of_a_killed_link_are_removed() {
+    let Some(_turn) = turn("leftovers_of_a_killed_link_are_removed", &[]) else {
         return;
     };
     let mut link = TestLink::start("kill", &[]);
@@ -304,11 +304,8 @@ impl Drop for NamesakeProcess {
 }
 
 #[test]
-fn a_second_link_of_the_same_name_says_what_it_answers_to() {
-    let Some(_turn) = turn(
-        "a_second_link_of_the_same_name_says_what_it_answers_to",
-        &[],
-    ) else {
+fn second_link_of_same_name_gets_another_socket() {
+    let Some(_turn) = turn("second_link_of_same_name_gets_another_socket", &[]) else {
         return;
     };
     let device = format!("E{}", std::process::id());
@@ -357,8 +354,8 @@ fn a_second_link_of_the_same_name_says_what_it_answers_to() {
 }
 
 #[test]
-fn a_packet_lost_in_an_outage_was_not_lost_by_chance() {
-    let Some(_turn) = turn("a_packet_lost_in_an_outage_was_not_lost_by_chance", &[]) else {
+fn outage_loss_is_not_reported_as_random() {
+    let Some(_turn) = turn("outage_loss_is_not_reported_as_random", &[]) else {
         return;
     };
     let mut link = TestLink::start("out", &["--outage", "at=0s,for=1h"]);
@@ -375,8 +372,8 @@ fn a_packet_lost_in_an_outage_was_not_lost_by_chance() {
 }
 
 #[test]
-fn who_stops_reading_ends_nothing_and_is_told_nothing() {
-    let Some(_turn) = turn("who_stops_reading_ends_nothing_and_is_told_nothing", &[]) else {
+fn closed_output_does_not_end_the_link() {
+    let Some(_turn) = turn("closed_output_does_not_end_the_link", &[]) else {
         return;
     };
     let mut link = TestLink::start("pipe", &[]);
@@ -406,8 +403,8 @@ fn who_stops_reading_ends_nothing_and_is_told_nothing() {
 }
 
 #[test]
-fn rows_are_in_the_log_while_packets_keep_coming() {
-    let Some(_turn) = turn("rows_are_in_the_log_while_packets_keep_coming", &[]) else {
+fn rows_are_flushed_while_packets_keep_coming() {
+    let Some(_turn) = turn("rows_are_flushed_while_packets_keep_coming", &[]) else {
         return;
     };
     let mut link = TestLink::start("rows", &["--log", "log.csv"]);
@@ -423,8 +420,8 @@ fn rows_are_in_the_log_while_packets_keep_coming() {
 }
 
 #[test]
-fn the_log_of_a_live_link_gives_every_fate_again() {
-    let Some(_turn) = turn("the_log_of_a_live_link_gives_every_fate_again", &[]) else {
+fn log_of_a_live_link_replays_completely() {
+    let Some(_turn) = turn("log_of_a_live_link_replays_completely", &[]) else {
         return;
     };
     let mut link = TestLink::start(
@@ -533,7 +530,7 @@ fn the_log_of_a_live_link_gives_every_fate_again() {
 }
 
 #[test]
-fn a_log_that_cannot_be_made_is_refused_before_the_link_starts() {
+fn unwritable_log_is_refused_before_the_start() {
     let files = LogFiles {
         csv: Some("/nowhere/log.csv".into()),
         pcapng: None,

@@ -1,4 +1,4 @@
-//! The demo as a person runs it, on a few files.
+//! Tests of the demo as a user runs it, on a few files.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::setting::turn;
 
 #[test]
-fn the_demo_s_rows_are_complete_and_tshark_finds_the_same() {
+fn demo_rows_are_complete_and_match_tshark() {
     let Some(_turn) = turn(
         "demo",
         &[ServerKind::Http, ServerKind::Ftp, ServerKind::Smb],

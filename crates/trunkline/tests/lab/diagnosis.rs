@@ -1,8 +1,9 @@
-//! The diagnosis on the kernel's own policers and shapers, a few cases of `trunkline bench diagnosis`.
+//! Tests of the diagnosis on the kernel's own policers and shapers, with a few cases of `trunkline
+//! bench diagnosis`.
 //!
-//! Whether each is called by its right name is the bench's to say, on a machine with nothing else to do.
-//! Here it is held to what a busy machine does not change: every case is built, measured at both ends and
-//! in its capture, judged, and kept.
+//! The benchmark measures on an idle machine whether each bottleneck is named correctly. Here only
+//! facts are tested that a busy machine does not change: every case is built, measured at both ends
+//! and in its capture, judged, and kept.
 
 use std::process::Command;
 
@@ -48,9 +49,9 @@ fn cases() -> Vec<u32> {
 }
 
 #[test]
-fn paths_of_the_kernel_are_measured_judged_and_kept() {
+fn kernel_paths_are_measured_judged_and_kept() {
     let Some(_turn) = turn(
-        "paths_of_the_kernel_are_measured_judged_and_kept",
+        "kernel_paths_are_measured_judged_and_kept",
         &[ServerKind::Http],
     ) else {
         return;

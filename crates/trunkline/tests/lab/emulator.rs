@@ -1,4 +1,5 @@
-//! The emulated link between two real devices: what goes in comes out, or is lost, as it was set.
+//! Tests of the emulated link between two real devices: packets come out, or are lost, as
+//! configured.
 
 use std::collections::HashSet;
 use std::io::{ErrorKind, Read, Write};
@@ -19,7 +20,7 @@ use crate::setting::{environment, turn};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What goes each way in a TCP connection: some hundreds of runs of segments.
+/// Bytes sent in each direction of a TCP connection: some hundreds of runs of segments.
 const STREAM_BYTES: usize = 8 << 20;
 /// The payload of a full-size segment with time stamps, over IPv4.
 const SEGMENT_BYTES: u64 = 1_448;

@@ -1,4 +1,5 @@
-//! `trunkline estimate` on files, directories, standard input and captures; it needs no privileges.
+//! Tests of `trunkline estimate` on files, directories, standard input and captures; they need no
+//! privileges.
 
 #![allow(clippy::unwrap_used)]
 
@@ -38,7 +39,7 @@ fn noise(length: u64, seed: u64) -> Vec<u8> {
 }
 
 #[test]
-fn files_and_directories_go_in_order_and_what_was_there_costs_little() {
+fn files_go_in_order_and_repeats_cost_little() {
     let directory = tempfile::tempdir().unwrap();
     let root = directory.path();
     let data = noise(MEBIBYTE, 1);
@@ -69,7 +70,7 @@ fn files_and_directories_go_in_order_and_what_was_there_costs_little() {
 }
 
 #[test]
-fn a_dictionary_is_kept_between_calls_also_after_a_kill() {
+fn dictionary_survives_between_calls_and_after_a_kill() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("file");
     fs::write(&file, noise(2 * MEBIBYTE, 2)).unwrap();
@@ -102,7 +103,7 @@ fn a_dictionary_is_kept_between_calls_also_after_a_kill() {
 
 /// A disk that is full, as far as a process can be made to believe it: files may have a MiB.
 #[test]
-fn a_dictionary_that_cannot_be_written_is_named_and_costs_no_byte() {
+fn unwritable_dictionary_is_named_and_loses_no_byte() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("file");
     fs::write(&file, noise(4 * MEBIBYTE, 6)).unwrap();
@@ -123,7 +124,7 @@ fn a_dictionary_that_cannot_be_written_is_named_and_costs_no_byte() {
 }
 
 #[test]
-fn a_link_to_itself_and_an_empty_capture_are_named() {
+fn link_to_itself_and_empty_capture_are_named() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).display().to_string();
     std::os::unix::fs::symlink("itself", path("itself")).unwrap();
@@ -166,7 +167,7 @@ fn standard_input_is_an_input() {
     assert!(number(&document["wire_bytes"]) < 2_000);
 }
 
-/// A pipe that nobody ever writes to, alone and behind what was sent.
+/// A pipe without a writer, alone and after other input.
 #[test]
 fn waiting_for_a_pipe_ends_with_an_interruption() {
     let directory = tempfile::tempdir().unwrap();
@@ -209,7 +210,7 @@ fn waiting_for_a_pipe_ends_with_an_interruption() {
 }
 
 #[test]
-fn what_is_not_there_or_has_no_end_is_refused_before_anything_is_made() {
+fn missing_or_endless_input_is_refused_first() {
     let directory = tempfile::tempdir().unwrap();
     let kept = directory.path().join("kept").display().to_string();
     for (arguments, hint) in [
@@ -314,7 +315,7 @@ impl TcpdumpCapture {
 }
 
 #[test]
-fn a_capture_is_taken_apart_into_what_the_hosts_sent() {
+fn capture_is_split_into_the_hosts_data() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("two.pcap").display().to_string();
     let answer = noise(300_000, 4);
@@ -354,7 +355,7 @@ fn a_capture_is_taken_apart_into_what_the_hosts_sent() {
 }
 
 #[test]
-fn a_damaged_capture_is_sent_as_far_as_it_goes_and_named() {
+fn damaged_capture_is_sent_partly_and_named() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("cut.pcap").display().to_string();
     let mut capture = TcpdumpCapture::new();

@@ -1,4 +1,5 @@
-//! What is refused is refused with the same exit code, whoever finds out; what fails has another.
+//! Tests of exit codes: a refusal always has the same code, whichever part refuses; a failure has
+//! another.
 
 #![allow(clippy::unwrap_used)]
 
@@ -20,7 +21,8 @@ fn emulate(arguments: &[&str]) -> (Option<i32>, String) {
     (status.code(), String::from_utf8_lossy(&stderr).into_owned())
 }
 
-/// Refused by the reader of flags, of words, of files, by the models, and by what joins them.
+/// Arguments that are refused by the argument parser, by settings, by files, by the models, and by
+/// their combination.
 const REFUSALS: [(&[&str], &str); 23] = [
     (&["run", "--bogus"], "--bogus"),
     (&["run", "--rate", "0"], "`rate`"),
@@ -57,7 +59,7 @@ const REFUSALS: [(&[&str], &str); 23] = [
 ];
 
 #[test]
-fn what_is_asked_wrongly_ends_with_2() {
+fn usage_error_ends_with_2() {
     for (arguments, hint) in REFUSALS {
         let (code, said) = emulate(arguments);
         assert_eq!(code, Some(REFUSED), "{arguments:?}: {said}");
@@ -66,7 +68,7 @@ fn what_is_asked_wrongly_ends_with_2() {
 }
 
 #[test]
-fn around_a_command_it_ends_with_2_as_well_and_the_command_is_not_run() {
+fn usage_error_ends_with_2_before_the_command() {
     let directory = tempfile::tempdir().unwrap();
     let mark = directory.path().join("ran");
     for setting in [
@@ -83,7 +85,7 @@ fn around_a_command_it_ends_with_2_as_well_and_the_command_is_not_run() {
 }
 
 #[test]
-fn a_replay_is_done_only_if_the_whole_log_was_compared() {
+fn replay_succeeds_only_on_a_whole_log() {
     let directory = tempfile::tempdir().unwrap();
     let log = directory.path().join("log.csv");
     let head = "# trunkline packet log, version 1\n\
@@ -118,8 +120,8 @@ fn a_replay_is_done_only_if_the_whole_log_was_compared() {
 }
 
 #[test]
-fn what_fails_ends_with_1_and_with_125_around_a_command() {
-    let Some(_turn) = turn("what_fails_ends_with_1_and_with_125_around_a_command", &[]) else {
+fn failure_ends_with_1_or_125_around_command() {
+    let Some(_turn) = turn("failure_ends_with_1_or_125_around_command", &[]) else {
         return;
     };
     let log = "/nowhere/log.csv";

@@ -1,4 +1,4 @@
-//! What breaks in mid-transfer: nodes killed or hung, the WAN gone, a dictionary damaged.
+//! Failures in mid-transfer: nodes killed or hung, the WAN gone, a dictionary damaged.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -76,21 +76,21 @@ fn kill_in_mid_transfer(site: LabSite, limit: Duration) {
 }
 
 #[test]
-fn a_killed_near_node_is_passed_by_and_comes_back() {
+fn killed_near_node_is_bypassed_and_recovers() {
     if let Some(_turn) = turn("killed near node", &[ServerKind::Http]) {
         kill_in_mid_transfer(LabSite::Near, Duration::from_secs(1));
     }
 }
 
 #[test]
-fn a_killed_far_node_is_passed_by_and_comes_back() {
+fn killed_far_node_is_bypassed_and_recovers() {
     if let Some(_turn) = turn("killed far node", &[ServerKind::Http]) {
         kill_in_mid_transfer(LabSite::Far, Duration::from_secs(5));
     }
 }
 
 #[test]
-fn a_hung_near_node_is_passed_by_within_two_seconds() {
+fn hung_near_node_is_bypassed_within_two_seconds() {
     let Some(_turn) = turn("hung node", &[ServerKind::Http]) else {
         return;
     };
@@ -206,7 +206,7 @@ fn damage(directory: &Path, random: &mut SeededRandom) -> usize {
 }
 
 #[test]
-fn a_server_that_dies_looks_dead_on_the_next_try() {
+fn dead_server_looks_dead_on_the_next_try() {
     let Some(_turn) = turn("dead server", &[ServerKind::Http]) else {
         return;
     };

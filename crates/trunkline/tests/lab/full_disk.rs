@@ -1,5 +1,5 @@
-//! A disk that is full under a packet log and under a certificate: what could not be written is
-//! said, and nothing looks as if it were whole.
+//! Tests of a full disk under a packet log and under a certificate: unwritten data is reported, and
+//! no file looks complete when it is not.
 //!
 //! The disk is a memory file system of some kilobytes that only the program under test sees, in a
 //! mount namespace of its own.
@@ -20,16 +20,17 @@ use crate::setting::turn;
 /// A wait that is longer than anything here takes on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Mounts the disk ($1, of $2 bytes), fills it up to $3 bytes, and becomes what follows.
+/// Script that mounts the disk ($1, of $2 bytes), fills it up to $3 bytes, and executes the
+/// following command.
 const ON_SMALL_DISK: &str = "mount -t tmpfs -o size=$2 tmpfs \"$1\" && \
      head -c $3 /dev/zero >\"$1/filler\" && shift 3 && exec \"$@\"";
 
-/// The same, and says what is on the disk in the end.
+/// Script that does the same and lists the disk's files at the end.
 const AND_LIST: &str = "mount -t tmpfs -o size=$2 tmpfs \"$1\" && disk=$1 && \
      head -c $3 /dev/zero >\"$1/filler\" && shift 3 && { \"$@\"; code=$?; \
      cd \"$disk\" && find . -type f; exit $code; }";
 
-/// The program under test with a disk of that many bytes at `disk`, of which as many are taken.
+/// The program under test with a disk of that many bytes at `disk`, of which `taken` are used.
 fn trunkline_on(disk: &Path, script: &str, bytes: u32, taken: u32) -> Command {
     let mut command = Command::new("unshare");
     command
@@ -42,8 +43,8 @@ fn trunkline_on(disk: &Path, script: &str, bytes: u32, taken: u32) -> Command {
 }
 
 #[test]
-fn no_certificate_is_made_where_its_samples_find_no_room() {
-    let Some(_turn) = turn("no_certificate_is_made_where_its_samples_find_no_room", &[]) else {
+fn certificate_without_room_for_samples_is_not_made() {
+    let Some(_turn) = turn("certificate_without_room_for_samples_is_not_made", &[]) else {
         return;
     };
     // One page is free, which the first cell's samples take; or none, and no samples are kept.

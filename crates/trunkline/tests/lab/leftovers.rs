@@ -1,4 +1,4 @@
-//! Whatever ends the lab, nothing of it stays.
+//! Tests that no end of the lab leaves anything behind.
 
 use std::io::{BufRead, BufReader, Lines};
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::setting::{environment, turn};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A lab of a process of its own, and what it has made.
+/// A lab in a process of its own, with its directory.
 struct LabProcess {
     child: Child,
     directory: PathBuf,
@@ -72,7 +72,7 @@ fn an_interrupted_lab_removes_everything() {
 }
 
 #[test]
-fn the_next_start_removes_what_a_killed_lab_left() {
+fn next_start_removes_a_killed_labs_leftovers() {
     let Some(_turn) = turn(
         "kill -9",
         &[ServerKind::Http, ServerKind::Ftp, ServerKind::Smb],

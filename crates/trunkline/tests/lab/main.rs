@@ -1,7 +1,8 @@
 //! Tests with real servers, real nodes and a real (emulated) link, in network namespaces.
 //!
-//! Most need root, /dev/net/tun and the servers; without them each says on standard error why it
-//! was skipped, and passes. They take turns: the link is timed by this machine's processors.
+//! Most need root, /dev/net/tun and the servers; without them each prints on standard error why it
+//! was skipped, and passes. They run one at a time, because the link's timing depends on this
+//! machine's processors.
 
 mod addresses;
 mod around;

@@ -1,4 +1,4 @@
-//! Many connections at once, and servers that refuse.
+//! Tests of many connections at once, and of servers that refuse connections.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,7 +13,7 @@ use crate::setting::{FAST, HttpClient, ask, publish, receive, standing, turn, we
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
-fn five_hundred_connections_at_once_bring_the_right_bytes() {
+fn five_hundred_parallel_connections_deliver_the_right_bytes() {
     let Some(_turn) = turn("500 connections", &[ServerKind::Http]) else {
         return;
     };
@@ -48,7 +48,7 @@ fn five_hundred_connections_at_once_bring_the_right_bytes() {
 }
 
 #[test]
-fn a_browser_s_thirty_connections_and_a_refused_port_are_as_without_nodes() {
+fn browser_connections_behave_as_without_nodes() {
     let Some(_turn) = turn("30 connections", &[ServerKind::Http]) else {
         return;
     };

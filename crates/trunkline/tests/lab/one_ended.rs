@@ -1,6 +1,6 @@
-//! Turn-up tests against iperf3's own server, as a person runs them.
+//! Turn-up tests against iperf3's own server, as a user runs them.
 //!
-//! As in `turn_up`, only what a busy machine cannot change is asserted.
+//! As in `turn_up`, only facts that a busy machine cannot change are asserted.
 
 use serde_json::Value;
 
@@ -9,16 +9,16 @@ use crate::setting::SLOW;
 
 /// A test with runs of two seconds.
 const BRIEF: &str = "run --iperf3 --duration=2s --walk=0";
-/// What one run with a listed window takes beside it.
+/// Options of a run with a single listed window.
 const LISTED: &str = "--window=12kB --connections=1 --rest=0";
 
-/// What [`SLOW`] carries of IP packets.
+/// Rate of IP packets that [`SLOW`] carries.
 const LINK_BIT_S: f64 = 10e6;
 /// The kernel's own shaper behind it, both ways. It counts an Ethernet header with each packet.
 const SHAPER: &str = "tbf rate 5mbit burst 4542 limit 30000";
 const SHAPED_BIT_S: f64 = 5e6 * 1_500.0 / 1_514.0;
 
-/// What a tunnel of 1,400 bytes lets through, with no word about the rest.
+/// Rules of a tunnel that lets packets of 1,400 bytes through and silently drops larger ones.
 const TUNNEL: &str = "table ip tunnel {
     chain forward {
         type filter hook forward priority 0
@@ -27,11 +27,11 @@ const TUNNEL: &str = "table ip tunnel {
 }
 ";
 
-/// RFC 6349 with iperf3 at the far end: the rate of each direction by streams of UDP, which its server counts or
-/// sends, what TCP shows from this end, and nothing that only a far end of ours could tell.
+/// RFC 6349 with iperf3 at the far end: the rate of each direction by UDP streams, which its server
+/// counts or sends, TCP's results from this end, and no value that needs a far end of ours.
 #[test]
-fn an_iperf3_server_is_enough_for_what_one_end_can_tell() {
-    let name = "an_iperf3_server_is_enough_for_what_one_end_can_tell";
+fn iperf3_server_suffices_for_a_one_ended_test() {
+    let name = "iperf3_server_suffices_for_a_one_ended_test";
     let Some(mut circuit) = TestCircuit::over(SLOW, name) else {
         return;
     };
@@ -41,8 +41,8 @@ fn an_iperf3_server_is_enough_for_what_one_end_can_tell() {
 
 /// The same over IPv6, whose headers take more of each packet, behind a shaper of the kernel's.
 #[test]
-fn an_iperf3_server_is_enough_over_ipv6_behind_the_kernels_shaper() {
-    let name = "an_iperf3_server_is_enough_over_ipv6_behind_the_kernels_shaper";
+fn iperf3_server_suffices_over_ipv6_behind_a_shaper() {
+    let name = "iperf3_server_suffices_over_ipv6_behind_a_shaper";
     let Some(circuit) = TestCircuit::over(SLOW, name) else {
         return;
     };
@@ -54,7 +54,7 @@ fn an_iperf3_server_is_enough_over_ipv6_behind_the_kernels_shaper() {
     assert_told_by_one_end(&circuit, SHAPED_BIT_S);
 }
 
-/// Tests a circuit that carries so much of IP packets each way.
+/// Tests a circuit that carries this rate of IP packets in each direction.
 fn assert_told_by_one_end(circuit: &TestCircuit, carries_bit_s: f64) {
     let found = circuit.measure(&format!("{BRIEF} {LISTED}"), 0);
     assert_eq!(found["verdict"], "measured");
@@ -94,7 +94,7 @@ fn assert_told_by_one_end(circuit: &TestCircuit, carries_bit_s: f64) {
     count(down, "server_retransmitted_segments");
 }
 
-/// RFC 6349 §3.3.1: no more than a window a round trip.
+/// Asserts at most one window per round trip (RFC 6349 §3.3.1).
 fn assert_window_held(listed: &Value, rtt_ms: f64, way: &str) {
     assert_eq!(listed["window_bytes"], 12_000, "{way}");
     let window = match way {
@@ -108,8 +108,8 @@ fn assert_window_held(listed: &Value, rtt_ms: f64, way: &str) {
 
 /// The same behind a firewall that lets no UDP through: it is named, and TCP alone is measured.
 #[test]
-fn an_iperf3_server_behind_a_firewall_that_eats_udp_is_tested_by_tcp_alone() {
-    let name = "an_iperf3_server_behind_a_firewall_that_eats_udp_is_tested_by_tcp_alone";
+fn iperf3_without_udp_is_tested_by_tcp_alone() {
+    let name = "iperf3_without_udp_is_tested_by_tcp_alone";
     let Some(mut circuit) = TestCircuit::over(SLOW, name) else {
         return;
     };
@@ -130,11 +130,12 @@ fn an_iperf3_server_behind_a_firewall_that_eats_udp_is_tested_by_tcp_alone() {
     assert!(number(many, "throughput_bit_s") > 0.0);
 }
 
-/// A tunnel on the way that drops what it does not carry, both ways and without a word: full packets are found to
-/// vanish, all else is measured with smaller ones, and that the path MTU is not found so is said.
+/// A tunnel on the path silently drops large packets in both directions: the test finds that
+/// full-size packets are lost, measures everything else with smaller ones, and reports that the
+/// path MTU is not measured.
 #[test]
-fn behind_a_tunnel_that_drops_full_packets_one_end_measures_with_smaller_ones() {
-    let name = "behind_a_tunnel_that_drops_full_packets_one_end_measures_with_smaller_ones";
+fn one_end_measures_with_small_packets_behind_tunnel() {
+    let name = "one_end_measures_with_small_packets_behind_tunnel";
     let Some(mut circuit) = TestCircuit::over(SLOW, name) else {
         return;
     };
@@ -167,11 +168,11 @@ fn behind_a_tunnel_that_drops_full_packets_one_end_measures_with_smaller_ones() 
     }
 }
 
-/// The same tunnel behind a firewall that eats UDP: that nothing of TCP's full segments gets through is said, and no
-/// rate is claimed.
+/// The same tunnel behind a firewall that drops UDP: the report says that none of TCP's full-size
+/// segments gets through, and claims no rate.
 #[test]
-fn behind_a_tunnel_and_a_firewall_it_is_said_that_nothing_gets_through() {
-    let name = "behind_a_tunnel_and_a_firewall_it_is_said_that_nothing_gets_through";
+fn tunnel_and_firewall_report_that_nothing_passes() {
+    let name = "tunnel_and_firewall_report_that_nothing_passes";
     let Some(mut circuit) = TestCircuit::over(SLOW, name) else {
         return;
     };

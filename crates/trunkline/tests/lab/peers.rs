@@ -1,6 +1,6 @@
-//! The policer beside the kernel's: what passes of a burst, counted.
+//! Comparison of the policer with the kernel's: the number of packets of a burst that pass.
 //!
-//! The buckets gain a packet in twelve minutes, so that nothing depends on how long anything takes.
+//! The buckets gain a packet in twelve minutes, so that the result does not depend on timing.
 
 use bench::peers::{LimiterOwner, PolicerSettings, burst_passed};
 use host::command;
@@ -8,11 +8,8 @@ use host::command;
 use crate::setting::{environment, turn};
 
 #[test]
-fn a_policer_passes_a_burst_to_the_packet_as_the_kernels_does() {
-    let Some(_turn) = turn(
-        "a_policer_passes_a_burst_to_the_packet_as_the_kernels_does",
-        &[],
-    ) else {
+fn policer_passes_the_same_burst_as_the_kernels() {
+    let Some(_turn) = turn("policer_passes_the_same_burst_as_the_kernels", &[]) else {
         return;
     };
     for burst in [8, 53] {

@@ -1,4 +1,5 @@
-//! The reduction bench's processes on little data: a transfer, a restart, kill -9; and its small parts.
+//! Tests of the reduction benchmark's processes on little data: a transfer, a restart, kill -9; and
+//! of its small parts.
 
 #![allow(clippy::unwrap_used)]
 
@@ -47,7 +48,7 @@ fn transfer(place: &Path) -> [Value; 2] {
 }
 
 #[test]
-fn what_was_sent_before_a_restart_costs_little_after_it() {
+fn data_sent_before_a_restart_costs_little() {
     let place = tempfile::tempdir().unwrap();
     let number = |value: &Value, key: &str| value[key].as_u64().unwrap();
     let [cold, _] = transfer(place.path());
@@ -60,7 +61,7 @@ fn what_was_sent_before_a_restart_costs_little_after_it() {
 }
 
 #[test]
-fn what_was_said_to_be_on_disk_is_there_after_a_kill() {
+fn data_reported_on_disk_survives_a_kill() {
     let place = tempfile::tempdir().unwrap();
     let wanted = 24 * MEBIBYTE;
     let mut filling = end("fill", place.path(), "near", wanted)
@@ -85,7 +86,7 @@ fn what_was_said_to_be_on_disk_is_there_after_a_kill() {
 }
 
 #[test]
-fn a_part_of_the_bench_gives_its_figures_and_leaves_nothing() {
+fn bench_part_gives_figures_and_leaves_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let text = directory.path().join("text");
     std::fs::write(&text, "a line of found text\n".repeat(10_000)).unwrap();
@@ -118,9 +119,9 @@ fn a_part_of_the_bench_gives_its_figures_and_leaves_nothing() {
     assert_eq!(left.len(), 1, "{left:?}");
 }
 
-/// Some dozens of points; `trunkline bench reduction-kill` takes a thousand.
+/// Some dozens of points; `trunkline bench reduction-kill` uses a thousand.
 #[test]
-fn what_was_acknowledged_is_there_wherever_the_process_was_killed() {
+fn acknowledged_data_survives_a_kill_anywhere() {
     let directory = tempfile::tempdir().unwrap();
     let output = Command::new(env!("CARGO_BIN_EXE_trunkline"))
         .args(["bench", "reduction-kill", "--json", "--points", "40"])

@@ -1,4 +1,5 @@
-//! What the tests share: a lab of their own, and a client that knows a clean end from a reset.
+//! Shared parts of the tests: a lab of their own, and a client that distinguishes a clean end from
+//! a reset.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -26,7 +27,7 @@ pub(crate) const SLOW: &str = "rate=10Mbit,delay=10ms,queue=125kB";
 
 static TURN: Mutex<()> = Mutex::new(());
 
-/// Waits for this test's turn; `None` where the lab cannot run, with the reason on standard error.
+/// Waits for this test's turn; `None` where the lab cannot run, with a remark on standard error.
 pub(crate) fn turn(test: &str, kinds: &[ServerKind]) -> Option<MutexGuard<'static, ()>> {
     let turn = TURN.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
     let reason = if kernel::effective_user() != 0 {
@@ -86,12 +87,12 @@ pub(crate) fn web(site: LabSite) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(site.host_address()), HTTP_PORT)
 }
 
-/// How a fetch failed.
+/// Failure of a fetch.
 #[derive(Debug)]
 pub(crate) enum FetchFailure {
     /// The connection was refused, reset, or timed out.
     Broken(io::Error),
-    /// The server's side ended cleanly before all was there: what must never happen.
+    /// The server's side ended cleanly before all data was there, which must never happen.
     CleanEndTooEarly { got: usize, of: usize },
 }
 
@@ -146,7 +147,7 @@ pub(crate) fn ask(stream: &mut TcpStream, name: &str) -> io::Result<()> {
     stream.write_all(request.as_bytes())
 }
 
-/// Reads an answer to its end and returns its body; `seen` is told how much is there.
+/// Reads an answer to its end and returns its body; `seen` receives the length so far.
 pub(crate) fn receive(
     mut stream: TcpStream,
     mut seen: impl FnMut(usize),

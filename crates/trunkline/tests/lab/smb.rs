@@ -1,4 +1,5 @@
-//! SMB through a pair of nodes: smbtorture beside a direct run, and the bench's clients.
+//! Tests of SMB through a pair of nodes: smbtorture compared with a direct run, and the benchmark's
+//! clients.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,7 +14,7 @@ use serde_json::Value;
 
 use crate::setting::{environment, turn};
 
-/// Whether this machine has a program; says what is left out where it has not.
+/// Tells whether this machine has a program; if not, prints what is left out.
 fn has(program: &str, package: &str) -> bool {
     let found = command::find(program).is_some();
     if !found {
@@ -78,7 +79,7 @@ fn went_through_the_nodes(comparison: &SuiteComparison, session: TortureSession)
 }
 
 #[test]
-fn what_smbtorture_passes_direct_it_passes_through() {
+fn smbtorture_results_match_direct_ones() {
     for session in [
         TortureSession::PlainOfNobody,
         TortureSession::Delegated(SmbProtection::Gmac),
@@ -88,7 +89,7 @@ fn what_smbtorture_passes_direct_it_passes_through() {
 }
 
 #[test]
-fn what_smbtorture_passes_direct_by_smb1_it_passes_through() {
+fn smbtorture_smb1_results_match_direct_ones() {
     gate(
         "smbtorture by SMB 1",
         &torture::NT1_QUICK,
@@ -148,8 +149,9 @@ fn quick_gate(session: TortureSession) {
     );
 }
 
-/// Leases, oplocks and what else clients keep: suites that wait for breaks that nobody acknowledges.
-/// `cargo test -p trunkline --test lab -- --ignored --nocapture long_profile` lists what came of each.
+/// Suites of leases, oplocks and other client caching, which wait for breaks that are not
+/// acknowledged. `cargo test -p trunkline --test lab -- --ignored --nocapture long_profile` lists
+/// the result of each.
 mod long_profile_of_smbtorture {
     use super::{SmbProtection, TortureSession, gate, long_profile, torture};
 
@@ -246,7 +248,7 @@ fn long_profile(suites: &[&'static str], session: TortureSession) {
 }
 
 #[test]
-fn stock_clients_are_answered_here_in_sessions_of_every_algorithm_and_cipher() {
+fn stock_clients_are_answered_for_every_algorithm() {
     let Some(_turn) = turn("protected sessions", &[ServerKind::Smb]) else {
         return;
     };
@@ -260,7 +262,7 @@ fn stock_clients_are_answered_here_in_sessions_of_every_algorithm_and_cipher() {
 }
 
 #[test]
-fn a_stock_client_of_smb1_is_answered_here_and_its_open_file_can_be_read_beside_the_server() {
+fn smb1_client_is_answered_and_file_stays_readable() {
     let Some(_turn) = turn("smb by NT1", &[ServerKind::Smb]) else {
         return;
     };
@@ -277,7 +279,7 @@ fn a_stock_client_of_smb1_is_answered_here_and_its_open_file_can_be_read_beside_
 }
 
 #[test]
-fn a_client_with_code_of_its_own_takes_what_was_signed_encrypted_or_leased_here() {
+fn own_client_accepts_signed_encrypted_and_leased_answers() {
     let Some(_turn) = turn("protected sessions, smbprotocol", &[ServerKind::Smb]) else {
         return;
     };
@@ -299,7 +301,7 @@ fn a_client_with_code_of_its_own_takes_what_was_signed_encrypted_or_leased_here(
 }
 
 #[test]
-fn sessions_by_kerberos_are_helped_with_the_services_keytab_and_pass_without_it() {
+fn kerberos_sessions_are_accelerated_with_the_service_keytab() {
     let Some(_turn) = turn("smb by Kerberos", &[ServerKind::Smb]) else {
         return;
     };
@@ -350,7 +352,8 @@ fn python() -> Option<PathBuf> {
     python.exists().then_some(python)
 }
 
-/// The cells of these names, measured, all of them; `None` without the Python that their clients need.
+/// Results of the cells with these names, which must all be measured; `None` without the Python
+/// that their clients need.
 fn bench(names: &str) -> Option<Vec<Value>> {
     let Some(python) = python() else {
         eprintln!("not run: no Python with smbprotocol (scripts/install.sh test)");
@@ -369,7 +372,7 @@ fn bench(names: &str) -> Option<Vec<Value>> {
 }
 
 #[test]
-fn the_bench_counts_round_trips_and_the_server_saw_the_client() {
+fn bench_counts_round_trips_and_the_clients_operations() {
     let Some(_turn) = turn("bench smb", &[ServerKind::Smb]) else {
         return;
     };
@@ -399,7 +402,7 @@ fn the_bench_counts_round_trips_and_the_server_saw_the_client() {
 }
 
 #[test]
-fn small_files_are_opened_ahead_under_relaxed_while_another_client_changes_them() {
+fn small_files_open_ahead_despite_another_clients_changes() {
     let Some(_turn) = turn("bench smb, relaxed", &[ServerKind::Smb]) else {
         return;
     };

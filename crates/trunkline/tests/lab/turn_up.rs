@@ -1,7 +1,7 @@
-//! Turn-up tests over an emulated link, as a person runs them.
+//! Turn-up tests over an emulated link, as a user runs them.
 //!
-//! Only what a busy machine cannot change is asserted: sizes, windows, counters, and that no rate is
-//! above the link's.
+//! Only facts that a busy machine cannot change are asserted: sizes, windows, counters, and that no
+//! rate is above the link's.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -22,8 +22,8 @@ use crate::setting::SLOW;
 /// One run of two seconds each way that is tested.
 const BRIEF: &str = "run --duration=2s --walk=0 --connections=1";
 
-/// What the far router lets through, either way, without a word about the rest: the tester's own words to itself
-/// must get through, too.
+/// Packet size that the far router lets through in each direction; it silently drops larger ones.
+/// The tester's own messages must get through, too.
 const CARRIED: u64 = 1_380;
 const SILENT_DROP: &str = "table ip hole {
     chain forward {
@@ -33,7 +33,7 @@ const SILENT_DROP: &str = "table ip hole {
 }
 ";
 
-/// The near router gives its own address to what it sends on.
+/// Rules with which the near router replaces the source address of forwarded packets by its own.
 const MASQUERADE: &str = "table ip hidden {
     chain out {
         type nat hook postrouting priority 100
@@ -79,8 +79,8 @@ fn a_circuit_is_measured_from_end_to_end() {
 /// The first case study, with its BDP of 250 kB on a path five times as long and as slow, whose figures a
 /// busy machine changes less: the host is named, with its window.
 #[test]
-fn a_window_limited_host_is_named_and_the_queue_it_never_fills_is_not() {
-    let name = "a_window_limited_host_is_named_and_the_queue_it_never_fills_is_not";
+fn window_limited_host_is_named_without_its_queue() {
+    let name = "window_limited_host_is_named_without_its_queue";
     let Some(mut circuit) = TestCircuit::over("rate=20Mbit,delay=50ms,queue=250kB", name) else {
         return;
     };
@@ -104,16 +104,17 @@ fn a_window_limited_host_is_named_and_the_queue_it_never_fills_is_not() {
     assert!(!causes.contains(&"shallow-buffer"), "{causes:?}");
 }
 
-/// The second case study, on a path four times as long and a hundred and fifty times as slow, whose packets take
-/// longer than hosts mostly stand still: the buffer is named, with its size to a packet. A host that stood still
-/// for longer says so, or that it cannot tell, and blames nothing on the path; then the same is tried on a path
-/// that is slower still, of which its pauses are a smaller part.
+/// The second case study, on a path four times as long and a hundred and fifty times as slow, whose
+/// packets take longer than most host pauses: the buffer is named, with its size to a packet. A
+/// host that paused for longer is reported as such, and nothing on the path is blamed; the test is
+/// then repeated on a slower path, on which its pauses matter less.
 #[test]
 fn a_shallow_buffer_is_named_with_its_size() {
     const TIMES_SLOWER: [u32; 5] = [1, 2, 4, 8, 8];
     const QUEUE_BYTES: f64 = 9_000.0;
     const PACKET_BYTES: f64 = 1_500.0;
-    /// The buffer, and what is said beside it, or instead of it, where the testing host stood still.
+    /// Names of the buffer, and of findings beside it or instead of it where the testing host
+    /// paused.
     const BUFFER_OR_HOST: [&str; 4] = [
         "shallow-buffer",
         "unknown",
@@ -139,7 +140,7 @@ fn a_shallow_buffer_is_named_with_its_size() {
     panic!("no try told the buffer, not even where a packet takes 48 ms");
 }
 
-/// What is found of a path of 2 Mbit/s and 200 ms, so many times slower, with a buffer of six packets.
+/// Report on a path of 2 Mbit/s and 200 ms, so many times slower, with a buffer of six packets.
 fn over_a_shallow_buffer(slower: u32) -> Option<TestReport> {
     let (rate, delay) = (2_000 / slower, 100 * slower);
     let link = format!("rate={rate}kbit,delay={delay}ms,queue=9kB");
@@ -151,11 +152,11 @@ fn over_a_shallow_buffer(slower: u32) -> Option<TestReport> {
     Some(circuit.measure(&format!("{test} --max-rate={most}kbit"), 0))
 }
 
-/// What TCP sent over a buffer of a few packets, and sent again, is what captures outside the sending host hold,
-/// to the byte (RFC 6349 §4.2).
+/// TCP segments sent and retransmitted over a short buffer must match captures outside the sending
+/// host, to the byte (RFC 6349 §4.2).
 #[test]
-fn efficiency_is_what_a_capture_counts_to_the_byte() {
-    let name = "efficiency_is_what_a_capture_counts_to_the_byte";
+fn efficiency_matches_a_capture_to_the_byte() {
+    let name = "efficiency_matches_a_capture_to_the_byte";
     let Some(mut circuit) = TestCircuit::over("rate=10Mbit,delay=20ms,queue=6kB", name) else {
         return;
     };
@@ -173,7 +174,8 @@ fn efficiency_is_what_a_capture_counts_to_the_byte() {
     }
 }
 
-/// Payload of the connection that carried most, towards the server: all of it, and what was there before.
+/// Payload of the connection that carried most, towards the server: the total, and the part without
+/// retransmissions.
 fn sent_by(packets: &[CapturedPacket]) -> (u64, u64) {
     let mut connections: HashMap<u16, (u64, u32, u64)> = HashMap::new();
     for packet in packets {
@@ -207,11 +209,11 @@ fn sent_by(packets: &[CapturedPacket]) -> (u64, u64) {
     (sent, sent - fresh)
 }
 
-/// Packets with which one of the two ends said something to the other by TCP while the longest stream was sent,
-/// past its first 300 ms: it would share the bottleneck that is measured. What was lost in the overload is said
-/// again whenever its time has come, and does not count.
+/// Number of TCP packets between the two ends while the longest stream was sent, after its first
+/// 300 ms: they would share the bottleneck that is measured. Retransmissions of data lost in the
+/// overload do not count.
 fn beside_a_stream(packets: &[CapturedPacket]) -> usize {
-    /// A host that stands still for longer cuts a stream in two here.
+    /// Pause of a host that splits a stream in two here.
     const GAP: Duration = Duration::from_millis(100);
     const BEGINNING: Duration = Duration::from_millis(300);
     let from_here = || {
@@ -256,11 +258,11 @@ fn beside_a_stream(packets: &[CapturedPacket]) -> usize {
     packets.iter().filter(says).count()
 }
 
-/// A client behind NAT, and a code point on all packets both ways (but for the server's first words to
-/// somebody it does not know yet).
+/// A client behind NAT, and a DSCP on all packets both ways (except for the server's first messages
+/// to a client that it does not know yet).
 #[test]
-fn a_client_behind_nat_is_served_and_every_packet_is_marked() {
-    let name = "a_client_behind_nat_is_served_and_every_packet_is_marked";
+fn client_behind_nat_is_served_with_marked_packets() {
+    let name = "client_behind_nat_is_served_with_marked_packets";
     let Some(mut circuit) = TestCircuit::over(SLOW, name) else {
         return;
     };
@@ -304,10 +306,10 @@ fn marked_and_not(file: &Path) -> (u32, u32) {
     (marked, unmarked)
 }
 
-/// A link that goes away in mid-test, over IPv6: both ends end, and what was measured before is told.
+/// A link that disappears in mid-test, over IPv6: both ends end, and earlier results are reported.
 #[test]
-fn a_link_that_dies_ends_the_test_at_both_ends_and_keeps_what_was_measured() {
-    let name = "a_link_that_dies_ends_the_test_at_both_ends_and_keeps_what_was_measured";
+fn broken_link_ends_the_test_and_keeps_results() {
+    let name = "broken_link_ends_the_test_and_keeps_results";
     let Some(circuit) = TestCircuit::over(SLOW, name) else {
         return;
     };
@@ -338,11 +340,11 @@ fn a_link_that_dies_ends_the_test_at_both_ends_and_keeps_what_was_measured() {
     wait_for(&circuit.far_log(), heard_last);
 }
 
-/// A firewall that lets TCP through and no UDP is named, with what to open; what TCP shows is reported as TCP's,
-/// and nothing is claimed of the bottleneck.
+/// A firewall that passes TCP but drops UDP is named, with the port to open; TCP's results are
+/// reported as TCP's, and nothing is claimed about the bottleneck.
 #[test]
-fn a_firewall_that_eats_udp_is_named_and_tcp_is_measured() {
-    let name = "a_firewall_that_eats_udp_is_named_and_tcp_is_measured";
+fn firewall_without_udp_is_named_and_tcp_measured() {
+    let name = "firewall_without_udp_is_named_and_tcp_measured";
     let Some(mut circuit) = TestCircuit::over(SLOW, name) else {
         return;
     };
@@ -378,11 +380,11 @@ fn a_firewall_that_eats_udp_is_named_and_tcp_is_measured() {
     assert!((window / expected - 1.0).abs() < 0.01);
 }
 
-/// Y.1564 and RFC 2544 over a line of 10 Mbit/s: what was bought in excess of it fails, and no load above it is
+/// Y.1564 and RFC 2544 over a line of 10 Mbit/s: a service above it fails, and no load above it is
 /// found to be carried.
 #[test]
-fn a_service_beyond_the_line_fails_and_no_throughput_is_above_it() {
-    let name = "a_service_beyond_the_line_fails_and_no_throughput_is_above_it";
+fn service_beyond_the_line_fails() {
+    let name = "service_beyond_the_line_fails";
     let Some(mut circuit) = TestCircuit::over(SLOW, name) else {
         return;
     };

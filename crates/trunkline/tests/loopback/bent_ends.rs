@@ -1,4 +1,4 @@
-//! Turn-up tests whose other end, or whose way, does not do what it should; over loopback.
+//! Turn-up tests with a misbehaving other end or path, over loopback.
 
 use std::fs::{self, OpenOptions};
 use std::io::{Read, Write};
@@ -17,7 +17,7 @@ use vocab::Bitrate;
 
 use crate::turn_up::{KEY, MeasureServer, assert_refused, measure, run};
 
-/// A client that holds the key and says what it likes.
+/// A client that holds the key and sends arbitrary messages.
 struct MisbehavingClient {
     control: TcpStream,
     heard: Vec<u8>,
@@ -63,7 +63,7 @@ impl MisbehavingClient {
         self.control.write_all(&frame(message)).unwrap();
     }
 
-    /// The next message but for signs of life.
+    /// The next message except for keep-alives.
     fn next(&mut self) -> ControlMessage {
         let mut bytes = [0; 4_096];
         loop {
@@ -134,7 +134,7 @@ impl MisbehavingClient {
 /// A packet has a head of 56 bytes: an order of smaller ones would be carried out at a multiple of its rate, and
 /// so of the most that the server gives.
 #[test]
-fn a_stream_of_packets_that_there_are_none_of_is_refused() {
+fn stream_of_impossible_packets_is_refused() {
     let server = MeasureServer::start_with(&["--max-rate=1Mbit"]);
     let mut client = MisbehavingClient::begin(server.port);
     client.open();
@@ -151,7 +151,7 @@ fn a_stream_of_packets_that_there_are_none_of_is_refused() {
 
 /// Whatever a client says again and again, it costs the server a thread or two.
 #[test]
-fn a_client_that_says_the_same_all_the_time_gets_no_thread_for_each() {
+fn repeating_client_gets_no_thread_per_message() {
     let server = MeasureServer::start_with(&[]);
     let mut client = MisbehavingClient::begin(server.port);
     client.open();
@@ -183,9 +183,9 @@ fn a_client_that_says_the_same_all_the_time_gets_no_thread_for_each() {
     assert!(threads.is_some_and(|count| count < 20), "{threads:?}");
 }
 
-/// Connections beyond what the process may hold do not end a server.
+/// Connections beyond the process's limit do not end a server.
 #[test]
-fn a_server_without_room_for_more_connections_goes_on() {
+fn server_without_room_for_connections_goes_on() {
     let mut command = Command::new("sh");
     command
         .args([
@@ -212,7 +212,7 @@ fn a_server_without_room_for_more_connections_goes_on() {
     }
 }
 
-/// One host that opens connections and says nothing keeps nobody else from the server.
+/// A host that opens silent connections does not lock others out of the server.
 #[test]
 fn strangers_from_one_address_shut_nobody_else_out() {
     let server = MeasureServer::start_with(&[]);
@@ -225,7 +225,7 @@ fn strangers_from_one_address_shut_nobody_else_out() {
 
 /// Whatever the test is at, the reason is the server's.
 #[test]
-fn a_server_whose_time_is_up_says_so_in_every_phase() {
+fn server_time_limit_is_reported_in_every_phase() {
     for (time, direction) in [("1s", "up"), ("6s", "up"), ("6s", "down")] {
         let server = MeasureServer::start_with(&["--max-test", time]);
         let direction = format!("--direction={direction}");
@@ -240,9 +240,9 @@ fn a_server_whose_time_is_up_says_so_in_every_phase() {
     }
 }
 
-/// Who types the key, or waits for it at a pipe, ends the program as any other.
+/// A user who types the key, or waits for it at a pipe, can interrupt the program.
 #[test]
-fn who_waits_for_the_key_can_be_stopped() {
+fn key_prompt_can_be_interrupted() {
     let directory = tempfile::tempdir().unwrap();
     let pipe = directory.path().join("key");
     let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
@@ -276,7 +276,7 @@ fn who_waits_for_the_key_can_be_stopped() {
 }
 
 #[test]
-fn what_cannot_be_kept_or_written_is_said_before_anything_is_sent() {
+fn invalid_options_are_reported_before_sending() {
     let cases = [
         ("--max-transfer-time-ratio=nan", "a threshold is a number"),
         ("--min-efficiency=inf", "a number of percent"),
@@ -298,7 +298,8 @@ fn what_cannot_be_kept_or_written_is_said_before_anything_is_sent() {
     }
 }
 
-/// Hands on what comes to a port, TCP and UDP, as a NAT does; from some moment on UDP leaves by another port.
+/// Forwards packets to a port, TCP and UDP, as a NAT does; from some moment on UDP leaves from
+/// another port.
 struct TestNat {
     port: u16,
     is_over: Arc<AtomicBool>,
@@ -363,10 +364,10 @@ impl Drop for TestNat {
     }
 }
 
-/// The server sends to nobody who has not shown that it is there, and takes nothing from elsewhere: a client whose
-/// NAT gives it another port shows itself again.
+/// The server sends only to a verified address, and accepts nothing from elsewhere: a client whose
+/// NAT gives it another port verifies itself again.
 #[test]
-fn a_nat_that_changes_the_port_in_mid_test_costs_a_stream_and_not_the_test() {
+fn nat_port_change_costs_one_stream_only() {
     let server = MeasureServer::start_with(&[]);
     let kind = DatagramKind::ALL
         .iter()

@@ -1,5 +1,5 @@
-//! Commands whose reader has gone, as behind `| head`: they end quietly, with the exit code that they
-//! would have had.
+//! Tests of commands whose output was closed, as behind `| head`: they end quietly, with their
+//! usual exit code.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::net::UnixListener;
@@ -30,7 +30,7 @@ fn answer_as_a_node(socket: &Path) {
 }
 
 #[test]
-fn no_command_fails_when_the_reader_of_its_output_has_gone() {
+fn no_command_fails_when_its_output_closes() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).display().to_string();
     let (socket, config, data) = (path("node.sock"), path("node.toml"), path("data"));

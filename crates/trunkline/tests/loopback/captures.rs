@@ -1,20 +1,21 @@
-//! Captures as people have them: taken at the sender, in the middle or at the receiver, begun late, cut short,
-//! without a transfer, or none at all. What each says, and with which exit code.
+//! Tests of captures as users have them: taken at the sender, in the middle or at the receiver,
+//! begun late, truncated, without a transfer, or of another format; each with its output and exit
+//! code.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
-/// A round trip, in microseconds, of which the receiver takes nothing.
+/// Round trip in microseconds, without delay at the receiver.
 const RTT_US: u64 = 40_000;
 const SEGMENTS: u32 = 400;
 const SEGMENT_BYTES: u32 = 1_448;
 /// Segments on their way at most: the receiver's window.
 const WINDOW: usize = 10;
-/// Between two segments of the first window.
+/// Gap between two segments of the first window.
 const GAP_US: u64 = 1_200;
-/// Headers with time stamps, which is what the captures keep of each packet.
+/// Length of the headers with timestamps, which is the part of each packet that the captures keep.
 const HEADERS: usize = 52;
 
 const SYN: u8 = 0x02;
@@ -28,13 +29,13 @@ struct TcpPacket {
     sequence: u32,
     acknowledged: u32,
     flags: u8,
-    /// The sender's clock and what it echoes, in milliseconds.
+    /// The sender's timestamp and its echo of the other's, in milliseconds.
     stamps: [u32; 2],
     payload: u32,
 }
 
 impl TcpPacket {
-    /// As a record of a pcap file of raw IP packets.
+    /// Record of a pcap file of raw IP packets.
     fn record(&self) -> Vec<u8> {
         let wire = HEADERS as u32 + self.payload;
         let (from, to) = match self.is_from_sender {
@@ -133,7 +134,7 @@ fn diagnose(path: &Path) -> Output {
         .unwrap()
 }
 
-/// What it says of a file with these bytes: the document, the words to a person, the exit code.
+/// Output for a file with these bytes: the document, the text for a person, the exit code.
 fn said(bytes: &[u8]) -> (Value, String, Option<i32>) {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("transfer.pcap");
@@ -145,7 +146,7 @@ fn said(bytes: &[u8]) -> (Value, String, Option<i32>) {
 }
 
 #[test]
-fn a_capture_may_be_taken_anywhere_on_the_way() {
+fn capture_may_be_taken_anywhere_on_the_path() {
     for (way_percent, place) in [(0, "sender"), (50, "middle"), (100, "receiver")] {
         let (document, errors, code) = said(&file(&transfer(way_percent)));
         assert_eq!(code, Some(0), "{place}: {errors}");
@@ -161,7 +162,7 @@ fn a_capture_may_be_taken_anywhere_on_the_way() {
 }
 
 #[test]
-fn a_capture_that_begins_late_or_is_cut_short_is_judged_as_far_as_it_goes() {
+fn late_or_truncated_capture_is_judged_partly() {
     let packets = transfer(0);
     let (document, errors, code) = said(&file(&packets[100..]));
     assert_eq!(code, Some(0), "{errors}");
@@ -182,7 +183,7 @@ fn a_capture_that_begins_late_or_is_cut_short_is_judged_as_far_as_it_goes() {
 }
 
 #[test]
-fn what_holds_no_transfer_and_what_is_no_capture_are_named() {
+fn captures_without_transfers_and_other_files_are_named() {
     let (_, errors, code) = said(&file(&[]));
     assert_eq!(code, Some(1), "{errors}");
     assert!(errors.contains("holds no TCP"), "{errors}");

@@ -1,5 +1,5 @@
-//! What two programs see of each other at their sockets, direct and through two nodes: scripts of sends,
-//! reads, urgent bytes, half-closes, closes and resets, from seeds.
+//! Comparison of two programs' sockets, direct and through two nodes: scripts of sends, reads,
+//! urgent bytes, half-closes, closes and resets, from seeds.
 //!
 //! ```text
 //!  client's script ── TCP ─────────────────────────────── server's script     direct, several times
@@ -28,7 +28,8 @@ const MORE_DIRECT_RUNS: u64 = 100;
 const DIRECT_AT_ONCE: usize = 32;
 /// A pause between two steps of a direct run, at most.
 const PAUSE_MS: u64 = 8;
-/// What is sent and not read at any time, outside of bulk: less than a socket's first receive window.
+/// Greatest number of bytes that are sent and not read at any time, outside of bulk: less than a
+/// socket's first receive window.
 const UNREAD_MOST: usize = 30_000;
 /// More than all windows and queues between two hosts.
 const BULK: usize = 1_500_000;
@@ -61,7 +62,7 @@ struct CloseScript {
     seed: u64,
     steps: [Vec<CloseStep>; 2],
     endings: [CloseAction; 2],
-    /// How much of what this end sends arrives is up to the kernel's buffers.
+    /// Set if the kernel's buffers decide how much of this end's data arrives.
     cut_off: Option<usize>,
 }
 
@@ -72,7 +73,7 @@ enum StreamEnd {
     Reset,
 }
 
-/// What each end has read, in bytes (`None` where it is up to buffers), and how that ended.
+/// Bytes that each end has read (`None` where that depends on buffers), and the way it ended.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct CloseOutcome([(Option<usize>, StreamEnd); 2]);
 
@@ -93,7 +94,7 @@ impl CloseScript {
         }
     }
 
-    /// Steps in an order in which nobody waits for what was not sent before.
+    /// Steps in an order in which no side waits for data that was not sent before.
     fn conversation(seed: u64, random: &mut SeededRandom) -> Self {
         let mut steps = [Vec::new(), Vec::new()];
         let mut unread = [0_usize; 2];
@@ -274,14 +275,14 @@ fn content(stream: u64, from: usize, length: usize) -> Vec<u8> {
 /// One program.
 struct ProgramSide<'a> {
     stream: &'a TcpStream,
-    /// Which content it sends, and which it expects.
+    /// Seed of the content that it sends, and of the content that it expects.
     outgoing: u64,
     incoming: u64,
     sent: usize,
     read: usize,
     end: StreamEnd,
     can_send: bool,
-    /// The kernel tells of a reset once: perhaps to who sends.
+    /// Set after the kernel has reported a reset, which it does once, possibly to a write.
     is_reset: bool,
     name: (u64, usize),
 }
@@ -367,7 +368,7 @@ fn through(script: &CloseScript, at: Ipv4Addr, socks: SocketAddr) -> CloseOutcom
     script.run(&listener, connect, script.seed)
 }
 
-/// Runs this for each, so many at a time, and gives the results in order.
+/// Runs `work` for each element, so many at a time, and returns the results in order.
 fn each<T: Sync, R: Send>(all: &[T], at_once: usize, work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let mut results = Vec::with_capacity(all.len());
     for some in all.chunks(at_once) {
@@ -379,8 +380,8 @@ fn each<T: Sync, R: Send>(all: &[T], at_once: usize, work: impl Fn(&T) -> R + Sy
     results
 }
 
-/// Runs scripts direct, then all at once over one pair of nodes. What the nodes give must be what direct
-/// connections give.
+/// Runs scripts direct, then all at once over one pair of nodes. The results through the nodes must
+/// equal those of direct connections.
 pub(super) fn compare(sites: &TestSites, seeds: std::ops::Range<u64>) {
     let (at, socks) = (sites.far(), sites.socks());
     let scripts: Vec<CloseScript> = seeds.map(CloseScript::from_seed).collect();

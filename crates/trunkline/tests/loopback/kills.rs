@@ -22,17 +22,18 @@ use crate::sites::{self, PATIENCE, TestSites};
 /// Bytes of a file, at most, and the least.
 const LARGEST: u64 = 1 << 20;
 const SMALLEST: u64 = 64 << 10;
-/// A node is killed when a part of a file has come, one time in so many when all of it has: by its bytes, since how
-/// long a file takes is up to the host. So long, at most, is waited beyond that, and for a kill while it starts.
+/// Share of kills after a complete file: one in this many; the others come after a part of it. Kill
+/// points are counted in bytes, because the time for a file depends on the host. A delay of at most
+/// this time follows, also for a kill during the start.
 const WHOLE: u64 = 4;
 const BEYOND: Duration = Duration::from_millis(5);
 const LONGEST: Duration = Duration::from_millis(150);
-/// One in so many is killed again while it starts.
+/// One kill in this many is repeated while the node starts.
 const STARTING: u64 = 6;
-/// The newest files are fetched again, so many of them: what is older may have been dropped.
+/// Number of the newest files that are fetched again; older ones may have been dropped.
 const NEWEST: usize = 3;
 
-/// What was seen.
+/// Statistics of a test run.
 #[derive(Debug, Default)]
 pub(super) struct KillStatistics {
     /// Files that were cut off, and how much of them had come.
@@ -41,7 +42,7 @@ pub(super) struct KillStatistics {
     /// Files that came whole, for the first time and again.
     pub(super) whole: u32,
     pub(super) again: u32,
-    /// What the latter cost on the WAN where only the near node had been killed.
+    /// WAN cost of the files that were fetched again where only the near node had been killed.
     pub(super) again_bytes: u64,
     pub(super) again_wan_bytes: u64,
     /// Nodes that were killed while they started.
@@ -141,14 +142,16 @@ fn wan_bytes(sites: &TestSites) -> u64 {
     sites.status("near")["wan_bytes"].as_u64().unwrap()
 }
 
-/// How often the near node has asked for content that it was taken to have, since it started.
+/// Number of times that the near node has requested content that it should have had, since it
+/// started.
 fn content_requests(sites: &TestSites) -> u64 {
     let dictionary = sites.status("near")["dictionary"].clone();
     assert_eq!(dictionary["disk_faults_total"], 0, "{dictionary}");
     dictionary["content_requests_total"].as_u64().unwrap()
 }
 
-/// Fetches a file until it comes whole: what is asked of a peer whose death is not known yet breaks.
+/// Fetches a file until it arrives completely: a request to a peer whose death is not known yet
+/// fails.
 fn fetch_whole(sites: &TestSites, content: &[u8]) {
     let began = Instant::now();
     while fetch(sites, content).end() != content.len() {
@@ -164,21 +167,21 @@ struct FileFetch {
 }
 
 impl FileFetch {
-    /// Waits until so many bytes have come, or no more will.
+    /// Waits until so many bytes have arrived, or no more will.
     fn wait_for(&self, goal: usize) {
         while self.came.load(Ordering::Relaxed) < goal && !self.client.is_finished() {
             thread::sleep(Duration::from_micros(200));
         }
     }
 
-    /// How much of it came in the end.
+    /// Number of bytes that arrived in the end.
     fn end(self) -> usize {
         self.client.join().unwrap();
         self.came.load(Ordering::Relaxed)
     }
 }
 
-/// Fetches a file; all that comes is compared.
+/// Fetches a file; all received bytes are compared.
 fn fetch(sites: &TestSites, content: &[u8]) -> FileFetch {
     let far = sites.far();
     let listener = TcpListener::bind((far, 0)).unwrap();
@@ -216,7 +219,7 @@ fn fetch(sites: &TestSites, content: &[u8]) -> FileFetch {
     FileFetch { came, client }
 }
 
-/// Sends this to whoever connects, until the client has ended.
+/// Sends this to each client, until the client has ended.
 fn serve(listener: &TcpListener, content: &[u8], end: &Receiver<()>) {
     listener.set_nonblocking(true).unwrap();
     while end.try_recv() != Err(TryRecvError::Disconnected) {

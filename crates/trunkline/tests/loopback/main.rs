@@ -1,10 +1,10 @@
-//! Two real nodes on this machine's loopback addresses, without privileges, and a relay between them
-//! that does what a network does to UDP: it takes the TCP connection away, or gives one side another
-//! port in mid-transfer; both ends of a turn-up test, where it is not what it should be; and
-//! captures of any kind that people have.
+//! Two real nodes on this machine's loopback addresses, without privileges, and a relay between
+//! them that acts as a network does: it breaks the TCP connection, or changes one side's UDP port
+//! in mid-transfer; both ends of a turn-up test, with a faulty other end; and captures of every
+//! kind.
 //!
-//! Nothing here asserts a time: the reasons that the nodes name tell what they noticed by word of the
-//! peer from what they would have noticed by waiting.
+//! Times are not asserted: the reasons that the nodes report distinguish events learned from the
+//! peer from those learned by waiting.
 
 #![allow(clippy::unwrap_used)]
 
@@ -25,13 +25,13 @@ use std::os::unix::fs::PermissionsExt;
 
 use sites::{RATE, TestSites};
 
-/// What a transfer is: some four seconds at the rate to which the far node is held.
+/// Size of a transfer: some four seconds at the rate to which the far node is limited.
 const BYTES: usize = 12 << 20;
 
 /// RFC 9000 §9.3 (Responding to Connection Migration), as far as a transfer shows it: a translator
 /// that gives a path another port in the middle of it costs neither the path nor a byte.
 #[test]
-fn a_translator_that_changes_the_port_in_mid_transfer_is_followed() {
+fn nat_port_change_in_mid_transfer_is_followed() {
     let sites = TestSites::new(1, RATE);
     sites.wait_for("near", |path| path["carries"] == "udp");
     let mut download = sites.download(BYTES);
@@ -51,10 +51,9 @@ fn a_translator_that_changes_the_port_in_mid_transfer_is_followed() {
     }
 }
 
-/// The link is gone for one side only, which gets no other meanwhile: that is none of the packets'
-/// business.
+/// The link breaks for one side only, which gets no other meanwhile; the packets continue.
 #[test]
-fn a_transfer_goes_on_by_udp_when_its_link_breaks() {
+fn transfer_continues_over_udp_when_its_link_breaks() {
     let sites = TestSites::new(2, RATE);
     for node in ["near", "far"] {
         sites.wait_for(node, |path| path["carries"] == "udp");
@@ -77,9 +76,9 @@ fn a_transfer_goes_on_by_udp_when_its_link_breaks() {
     assert!(!log.contains("passes by"), "{log}");
 }
 
-/// What a node knew of the path is there again when it starts again, and stays.
+/// A node restores the path's properties when it restarts, and keeps them.
 #[test]
-fn what_a_path_was_like_outlives_the_node() {
+fn path_properties_survive_the_node() {
     let mut sites = TestSites::new(3, RATE);
     sites.wait_for("near", |path| path["carries"] == "udp");
     let mut download = sites.download(BYTES / 4);
@@ -97,7 +96,8 @@ fn what_a_path_was_like_outlives_the_node() {
     }
 }
 
-/// RFC 1928 §6 (Replies): the far server's refusal is told to the client, before it is told of a success.
+/// RFC 1928 §6 (Replies): the client learns of the far server's refusal before it learns of a
+/// success.
 #[test]
 fn a_proxys_client_hears_that_the_server_refuses() {
     // The long test of sockets has this number too; long tests run by themselves.
@@ -111,9 +111,9 @@ fn a_proxys_client_hears_that_the_server_refuses() {
     }
 }
 
-/// Whoever asks is told, with an exit code that a script sees, before and while a node runs.
+/// Every command reports it, with an exit code for scripts, before and while a node runs.
 #[test]
-fn an_account_file_that_is_open_to_others_is_refused_and_who_asks_is_told() {
+fn account_file_open_to_others_is_refused() {
     let sites = TestSites::new(4, RATE);
     let accounts = sites.state("near").join("accounts");
     std::fs::write(&accounts, "*\\backup:password:secret\n").unwrap();
@@ -140,7 +140,7 @@ fn an_account_file_that_is_open_to_others_is_refused_and_who_asks_is_told() {
     assert_eq!(sites.check("near"), (Some(0), String::new()));
 }
 
-/// The kernel tells it since Linux 6.15; before, the log says that it does not.
+/// The kernel reports the reason since Linux 6.15; on older kernels the log says that it does not.
 #[test]
 fn the_log_says_how_a_node_died() {
     let mut sites = TestSites::new(5, RATE);
@@ -151,16 +151,16 @@ fn the_log_says_how_a_node_died() {
     assert!(said.iter().any(|said| log.contains(said)), "{log}");
 }
 
-/// Some points; the next test takes a thousand.
+/// Some points; the next test uses a thousand.
 #[test]
-fn a_node_that_is_killed_anywhere_loses_nothing_that_it_acknowledged() {
+fn killed_node_loses_no_acknowledged_byte() {
     kills_lose_nothing(10);
 }
 
 /// `cargo test --release -p trunkline --test loopback -- --ignored --nocapture thousand`
 #[test]
 #[ignore = "takes a quarter of an hour"]
-fn a_node_that_is_killed_at_a_thousand_points_loses_nothing_that_it_acknowledged() {
+fn node_killed_at_thousand_points_loses_nothing_acknowledged() {
     kills_lose_nothing(1_000);
 }
 
@@ -173,9 +173,9 @@ fn kills_lose_nothing(points: u32) {
     assert!(seen.again_wan_bytes < seen.again_bytes / 20, "{seen:?}");
 }
 
-/// Some scripts by UDP; the next test runs a thousand, by UDP and by TLS.
+/// Some scripts over UDP; the next test runs a thousand, over UDP and TLS.
 #[test]
-fn sockets_see_through_two_nodes_what_they_see_directly() {
+fn sockets_behave_the_same_through_two_nodes() {
     let sites = TestSites::new(13, "400Mbit");
     sites.wait_for("near", |path| path["carries"] == "udp");
     closes::compare(&sites, 0..60);
@@ -184,7 +184,7 @@ fn sockets_see_through_two_nodes_what_they_see_directly() {
 /// `cargo test -p trunkline --test loopback -- --ignored --nocapture five_hundred`
 #[test]
 #[ignore = "long: two minutes"]
-fn five_hundred_scripts_of_sockets_see_through_two_nodes_what_they_see_directly() {
+fn five_hundred_socket_scripts_match_direct_ones() {
     let sites = TestSites::with_wan(14, "udp = \"auto\"");
     sites.wait_for("near", |path| path["carries"] == "udp");
     closes::compare(&sites, 1_000..1_500);

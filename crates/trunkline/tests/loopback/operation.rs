@@ -1,5 +1,5 @@
-//! What an operator relies on beside traffic: who may read and write a node's files, what one damaged
-//! file costs, what is left of a node that dies, and tools that root runs for a node of another user.
+//! Operation of a node beside traffic: access rights of its files, the effect of one damaged file,
+//! leftovers of a killed node, and tools that root runs for a node of another user.
 
 use std::fs::{self, Permissions};
 use std::io;
@@ -17,7 +17,8 @@ fn owner(path: &Path) -> u32 {
     fs::symlink_metadata(path).unwrap().uid()
 }
 
-/// Whether this test may run the program as [`OTHER`]; says on standard error why not.
+/// Tells whether this test may run the program as [`OTHER`]; if not, prints the reason on standard
+/// error.
 fn can_run_as_another() -> bool {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trunkline"));
     let run = command.arg("--version").uid(OTHER).gid(OTHER).output();
@@ -31,10 +32,10 @@ fn can_run_as_another() -> bool {
     is_run
 }
 
-/// Nothing of a node's memory gets into a core dump, and one damaged pin stops neither the node nor
-/// its other peers.
+/// A core dump has none of a node's memory, and one damaged pin affects neither the node nor its
+/// other peers.
 #[test]
-fn a_node_leaves_no_core_and_lives_with_a_damaged_pin() {
+fn node_leaves_no_core_and_survives_damaged_pin() {
     let mut sites = TestSites::new(6, RATE);
     let process = format!("/proc/{}", sites.process("far"));
     let read = |name: &str| fs::read_to_string(format!("{process}/{name}")).unwrap();
@@ -77,7 +78,7 @@ fn a_node_leaves_no_core_and_lives_with_a_damaged_pin() {
 /// A state directory that others can write to, or own, is refused at the start and by the check before
 /// it, with the command that cures it; so is an administration socket that is a file.
 #[test]
-fn a_state_directory_of_others_is_refused_with_the_cure() {
+fn foreign_state_directory_is_refused_with_the_remedy() {
     let directory = tempfile::tempdir().unwrap();
     let state = directory.path().join("state");
     fs::create_dir(&state).unwrap();
@@ -128,9 +129,9 @@ fn a_state_directory_of_others_is_refused_with_the_cure() {
     assert_eq!(fs::read_to_string(&socket).unwrap(), "content");
 }
 
-/// As with the systemd unit: the nodes run as another user, and root pairs them and looks after them.
+/// As with the systemd unit: the nodes run as another user, and root pairs and operates them.
 #[test]
-fn root_looks_after_nodes_that_run_as_another_user() {
+fn root_operates_nodes_of_another_user() {
     if !can_run_as_another() {
         return;
     }

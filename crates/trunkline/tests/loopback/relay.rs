@@ -1,4 +1,4 @@
-//! What stands between the nodes: TCP connections passed on, and UDP packets from a port of its own.
+//! Relay between the nodes: it forwards TCP connections, and UDP packets from a port of its own.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// How often a thread looks whether it is still wanted.
+/// Interval at which a thread checks whether it should end.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// A relay between the near node and an address of the far one with the same port.
@@ -21,7 +21,7 @@ struct RelayState {
     takes_links: AtomicBool,
     /// The near node's ends of the TCP connections.
     near_links: Mutex<Vec<TcpStream>>,
-    /// Where the near node sends, and where it last sent from.
+    /// Socket to which the near node sends, and the address that it last sent from.
     inner: UdpSocket,
     near: Mutex<Option<SocketAddr>>,
     /// One towards the far node after the other; the last is in use.
@@ -59,7 +59,8 @@ impl NodeRelay {
         relay
     }
 
-    /// From now on what the near node sends comes from another port, and nothing gets in by the old.
+    /// Sends the near node's packets from another port from now on; packets to the old port are
+    /// dropped.
     pub(super) fn rebind(&self) {
         let socket = UdpSocket::bind(("127.0.0.1", 0)).unwrap();
         socket.set_read_timeout(Some(LOOK)).unwrap();
@@ -80,7 +81,7 @@ impl NodeRelay {
         outer.iter().map(|outer| outer.came_back).collect()
     }
 
-    /// Where the far node is.
+    /// Address of the far node.
     pub(super) fn far(&self) -> SocketAddr {
         self.state.far
     }

@@ -1,7 +1,7 @@
-//! Peers that hang, die or are removed, and what becomes of the connections at the other end.
+//! Tests of peers that hang, die or are removed, and of the connections at the other end.
 //!
-//! The times that are asserted are far from those that the nodes are held to, and from those that they would take
-//! if they waited for the peer (45 s).
+//! The asserted times are far from the nodes' own limits, and from the time that waiting for the
+//! peer would take (45 s).
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -59,7 +59,7 @@ fn await_reset(stream: &mut TcpStream) -> Duration {
 
 /// SIGSTOP at the far node: connections that it never confirmed end, and confirmed ones go on when it does.
 #[test]
-fn a_hung_far_node_holds_up_no_new_connections() {
+fn hung_far_node_delays_no_new_connection() {
     let sites = TestSites::new(8, RATE);
     let mut established = ConnectionPair::new(&sites);
     let reached = established.listener.local_addr().unwrap().port();
@@ -97,7 +97,7 @@ fn a_hung_far_node_holds_up_no_new_connections() {
 
 /// kill -9 of the near node: nothing at the server waits for a client that has no connection any more.
 #[test]
-fn a_dead_near_node_leaves_no_connection_at_a_server() {
+fn dead_near_node_leaves_no_server_connection() {
     let mut sites = TestSites::new(9, RATE);
     let mut pair = ConnectionPair::new(&sites);
     sites.kill("near");
@@ -124,9 +124,9 @@ fn a_removed_peers_flows_end_at_both_ends() {
     }
 }
 
-/// A file that has lost its end takes nothing away from flows until an operator says so.
+/// A truncated file removes nothing from flows until an operator confirms it.
 #[test]
-fn a_configuration_that_was_cut_off_removes_no_peer_in_use() {
+fn truncated_configuration_removes_no_peer_in_use() {
     let sites = TestSites::new(11, RATE);
     let mut pair = ConnectionPair::new(&sites);
     let whole = sites.configuration("near");
@@ -179,7 +179,7 @@ fn a_configuration_that_was_cut_off_removes_no_peer_in_use() {
 
 /// Nor does it take away a restriction.
 #[test]
-fn a_configuration_that_was_cut_off_lifts_no_restriction() {
+fn truncated_configuration_lifts_no_restriction() {
     let sites = TestSites::new(13, RATE);
     let mut pair = ConnectionPair::new(&sites);
     let bare = sites.configuration("near");
@@ -216,7 +216,7 @@ fn a_configuration_that_was_cut_off_lifts_no_restriction() {
 
 /// An order to remove a peer does not wait for the configuration to be put right.
 #[test]
-fn a_removed_peer_is_gone_although_the_configuration_is_refused() {
+fn removed_peer_is_gone_despite_refused_configuration() {
     let sites = TestSites::new(12, RATE);
     let mut pair = ConnectionPair::new(&sites);
     sites.configure("near", "[credentials]\naccounts = \"/nowhere/accounts\"\n");

@@ -1,4 +1,4 @@
-//! Two nodes as processes, paired as a person pairs them, a server and a client.
+//! Two nodes as processes, paired as a user pairs them, with a server and a client.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -19,18 +19,18 @@ use crate::relay::NodeRelay;
 const PORT: u16 = 4433;
 const SOCKS_PORT: u16 = 1080;
 
-/// After so long something is wrong, however busy the machine is.
+/// Time after which a wait has failed, even on a busy machine.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What the far node sends at most, so that a transfer lasts long enough for things to happen in it.
+/// Greatest sending rate of the far node, so that a transfer lasts long enough to be disturbed.
 pub(super) const RATE: &str = "24Mbit";
 
-/// A pair of nodes that have been told of each other.
+/// A pair of nodes that are paired with each other.
 pub(super) struct TestSites {
     directory: TempDir,
     nodes: Vec<(&'static str, Child)>,
     near: Ipv4Addr,
-    /// Whom the nodes run as, where that is another user than this test's.
+    /// User of the nodes, if it is another than this test's.
     user: Option<u32>,
     relay_address: Ipv4Addr,
     pub(super) relay: NodeRelay,
@@ -113,12 +113,12 @@ impl TestSites {
         self.directory.path().join(name)
     }
 
-    /// Where the far node is reached, through the relay.
+    /// Address of the far node, through the relay.
     pub(super) fn reach(&self) -> String {
         format!("{}:{PORT}", self.relay_address)
     }
 
-    /// Tells the nodes of each other; the far one runs.
+    /// Pairs the nodes; the far one runs.
     pub(super) fn pair(&self) {
         let reach = self.reach();
         let invite = ["peer", "invite", "--name", "near", "--address", &reach];
@@ -126,7 +126,7 @@ impl TestSites {
         self.ask("near", &["peer", "join", "--name", "far"], &token);
     }
 
-    /// Where a node keeps its state.
+    /// State directory of a node.
     pub(super) fn state(&self, node: &str) -> PathBuf {
         self.directory.path().join(node)
     }
@@ -211,13 +211,13 @@ impl TestSites {
         assert!(child.wait().unwrap().success(), "{}", self.log(node));
     }
 
-    /// What a node says of itself.
+    /// Status of a node.
     pub(super) fn status(&self, node: &str) -> Value {
         let text = self.ask(node, &["node", "status", "--json"], "");
         serde_json::from_str(&text).unwrap()
     }
 
-    /// What a node says of the path to its peer.
+    /// Status of a node's path to its peer.
     pub(super) fn path(&self, node: &str) -> Value {
         self.status(node)["peers"][0]["path"].clone()
     }
@@ -241,7 +241,8 @@ impl TestSites {
         }
     }
 
-    /// A client behind the near node asks a server beside the far one for so many bytes.
+    /// Starts a client behind the near node that requests so many bytes from a server beside the
+    /// far one.
     pub(super) fn download(&self, bytes: usize) -> PendingDownload {
         let far = self.far();
         let listener = TcpListener::bind((far, 0)).unwrap();
@@ -261,7 +262,7 @@ impl TestSites {
         }
     }
 
-    /// Where servers listen that the far node may reach.
+    /// Address for servers that the far node may reach.
     pub(super) fn far(&self) -> Ipv4Addr {
         match self.relay.far().ip() {
             IpAddr::V4(far) => far,
@@ -269,7 +270,7 @@ impl TestSites {
         }
     }
 
-    /// Asks the proxy for a port at the far node's address where nobody listens.
+    /// Asks the proxy for a closed port at the far node's address.
     pub(super) fn connect_to_a_closed_port(&self) -> io::Result<TcpStream> {
         let listener = TcpListener::bind((self.far(), 0))?;
         let port = listener.local_addr()?.port();
@@ -277,7 +278,7 @@ impl TestSites {
         connect(self.socks(), self.far(), port)
     }
 
-    /// Where the near node takes clients.
+    /// Proxy address of the near node.
     pub(super) fn socks(&self) -> SocketAddr {
         SocketAddr::new(self.near.into(), SOCKS_PORT)
     }
@@ -289,7 +290,7 @@ impl TestSites {
         command
     }
 
-    /// Runs a command to its end; gives what it prints.
+    /// Runs a command to its end; returns its output.
     pub(super) fn ask(&self, node: &str, words: &[&str], input: &str) -> String {
         let mut child = self
             .command(node, words)
@@ -343,14 +344,14 @@ impl TestSites {
         code_and_errors(command.args(words).arg("--socket").arg(socket))
     }
 
-    /// What `node check` says of a node's configuration.
+    /// Result of `node check` for a node's configuration.
     pub(super) fn check(&self, node: &str) -> (Option<i32>, String) {
         let config = self.directory.path().join(format!("{node}.toml"));
         let mut check = Command::new(env!("CARGO_BIN_EXE_trunkline"));
         code_and_errors(check.args(["node", "check"]).arg(config))
     }
 
-    /// Runs a command with this input to its end; gives its exit code and what it says on standard
+    /// Runs a command with this input to its end; returns its exit code and its text on standard
     /// error.
     pub(super) fn says(&self, node: &str, words: &[&str], input: &str) -> (Option<i32>, String) {
         let mut child = self
@@ -376,7 +377,7 @@ impl TestSites {
         }
     }
 
-    /// What a node has logged since it last started.
+    /// Log of a node since it last started.
     pub(super) fn log(&self, node: &str) -> String {
         let log = self.directory.path().join(format!("{node}.log"));
         fs::read_to_string(log).unwrap_or_default()

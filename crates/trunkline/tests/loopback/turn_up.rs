@@ -1,4 +1,4 @@
-//! What a turn-up test says when the other end is not what it should be, over loopback.
+//! Errors of a turn-up test when the other end is faulty, over loopback.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
@@ -85,7 +85,7 @@ pub(crate) fn assert_refused(output: &Output, words: &str) {
 }
 
 #[test]
-fn a_host_without_a_server_and_one_with_another_are_named() {
+fn missing_or_foreign_server_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let web = std::thread::spawn(move || {
@@ -102,7 +102,7 @@ fn a_host_without_a_server_and_one_with_another_are_named() {
 }
 
 #[test]
-fn a_wrong_key_and_a_second_test_are_refused_and_the_first_goes_on() {
+fn wrong_key_and_second_test_are_refused() {
     let mut server = MeasureServer::start();
     assert_refused(
         &run(server.port, &[], "a brass owl waits"),
@@ -136,7 +136,7 @@ fn a_wrong_key_and_a_second_test_are_refused_and_the_first_goes_on() {
 
 /// A client that dies in mid-test leaves nothing running, and the next one is served.
 #[test]
-fn a_client_that_dies_makes_room_for_the_next() {
+fn dead_client_makes_room_for_the_next() {
     let mut server = MeasureServer::start();
     let port = server.port.to_string();
     let arguments = [
@@ -162,7 +162,7 @@ fn a_client_that_dies_makes_room_for_the_next() {
 
 /// A server of a later build, which no longer speaks our version.
 #[test]
-fn a_server_of_another_version_is_named_with_what_to_do() {
+fn server_of_another_version_is_named_with_remedy() {
     let hello = frame(&ControlMessage::Hello {
         oldest: VERSION + 1,
         newest: VERSION + 2,
@@ -173,9 +173,10 @@ fn a_server_of_another_version_is_named_with_what_to_do() {
     server.join().unwrap();
 }
 
-/// What takes the connection and hangs up, as a proxy does that cannot reach the server.
+/// Some other program accepts the connection and closes it, as a proxy does that cannot reach the
+/// server.
 #[test]
-fn a_far_end_that_hangs_up_before_it_greets_is_named() {
+fn far_end_that_closes_before_greeting_is_named() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let proxy = std::thread::spawn(move || drop(listener.accept()));
@@ -183,7 +184,7 @@ fn a_far_end_that_hangs_up_before_it_greets_is_named() {
     proxy.join().unwrap();
 }
 
-/// Something that says this to whoever connects, and listens to one line.
+/// A server that sends this to each client, and reads one line.
 fn says(words: impl Into<Vec<u8>>) -> (u16, std::thread::JoinHandle<()>) {
     let words = words.into();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -198,7 +199,7 @@ fn says(words: impl Into<Vec<u8>>) -> (u16, std::thread::JoinHandle<()>) {
 }
 
 #[test]
-fn an_iperf3_server_that_is_none_or_busy_or_will_not_is_named() {
+fn invalid_busy_or_refusing_iperf3_server_is_named() {
     let cases: [(&[u8], &str); 4] = [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "no iperf3 server"),
         (b"\xff", "busy with another test"),
@@ -221,10 +222,11 @@ fn an_iperf3_server_that_is_none_or_busy_or_will_not_is_named() {
     assert_refused(&output, "no iperf3 server listens there");
 }
 
-/// A service over loopback, in 80 columns, with nothing stated: measured and not judged. A frame that does not
-/// hold a tag, or a rate that the server does not give, is said before anything is sent.
+/// A service over loopback, in 80 columns, without criteria: it is measured and not judged. A frame
+/// that does not hold a tag, or a rate above the server's limit, is reported before anything is
+/// sent.
 #[test]
-fn a_service_without_criteria_is_measured_and_not_judged() {
+fn service_without_criteria_is_not_judged() {
     let server = MeasureServer::start();
     let port = server.port.to_string();
     let common = ["service", "127.0.0.1", "--port", &port, "--direction=up"];
@@ -257,9 +259,9 @@ fn a_service_without_criteria_is_measured_and_not_judged() {
     assert_refused(&{ tiny }.output().unwrap(), "do not hold a tagged packet");
 }
 
-/// What cannot come out is not measured for three minutes first.
+/// A threshold that cannot be met is refused before a test of three minutes.
 #[test]
-fn a_threshold_above_what_may_be_offered_is_refused_before_the_test() {
+fn threshold_above_the_offer_is_refused_first() {
     let server = MeasureServer::start();
     let here = run(server.port, &["--max-rate=5Mbit", "--min-rate=10Mbit"], KEY);
     assert_refused(&here, "cannot show --min-rate");
@@ -268,7 +270,7 @@ fn a_threshold_above_what_may_be_offered_is_refused_before_the_test() {
 }
 
 #[test]
-fn the_help_names_one_default_and_only_thresholds_as_thresholds() {
+fn help_marks_only_thresholds_as_thresholds() {
     for action in ["run", "service", "throughput"] {
         let output = measure(&[action, "--help"], KEY).output().unwrap();
         let help = String::from_utf8(output.stdout).unwrap();
