@@ -1,8 +1,8 @@
-//! What forward error correction costs on one core, in bytes of source payload a second.
+//! Cost of forward error correction on one core, in bytes of source payload per second.
 //!
-//! `encode 20+4` takes 20 payloads of 1,200 bytes and makes 4 repair symbols over them; `decode`
-//! takes what is left of both when some were lost, and gives the lost ones back. `nothing lost` is
-//! what a receiver pays where repair symbols were sent in vain.
+//! `encode 20+4` takes 20 payloads of 1,200 bytes and makes 4 repair symbols over them. `decode`
+//! receives the same symbols with some lost and computes the lost payloads. `nothing lost` is the
+//! receiver's cost when no repair symbol was needed.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! What the seal costs: packets of 1,400 bytes sealed, opened, and both, on one core.
+//! Cost of sealing on one core: packets of 1,400 bytes are sealed, opened, and both.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 

@@ -1,9 +1,11 @@
-//! What recovery costs for each packet on a long fat path: 65,536 packets under way (1 Gbit/s with
-//! 500 ms of delay in full packets is less), one in fifty lost, an acknowledgement for every 32.
+//! Cost of loss recovery for each packet on a long fat path.
 //!
-//! Time goes in steps of a packet's time on the line. A lost packet is declared so, forgotten, and
-//! its number never seen again; the receiver is the real one, and its acknowledgements are of the
-//! length that it chooses.
+//! 65,536 packets are in flight (more than 1 Gbit/s with 500 ms of delay needs in full packets),
+//! one in fifty is lost, and every 32 packets are acknowledged.
+//!
+//! Time advances by a packet's time on the line. A lost packet is declared lost and forgotten; its
+//! number is not used again. The receiver is the real one and chooses the length of its
+//! acknowledgements.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -18,7 +20,7 @@ use tunnel::recovery::{
 };
 use vocab::{SeededRandom, Time};
 
-/// What a transport keeps with each packet.
+/// Content that a transport keeps with each packet.
 type BenchContent = [u64; 16];
 
 const LOSS: f64 = 0.02;

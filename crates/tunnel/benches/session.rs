@@ -1,4 +1,4 @@
-//! What the flow layer costs: data through two sessions in memory, and small exchanges.
+//! Cost of the flow layer: bulk data through two sessions in memory, and small exchanges.
 
 #![allow(missing_docs, clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! What may be set about a session.
+//! Settings of a session.
 
 use std::time::Duration;
 
@@ -7,15 +7,16 @@ use vocab::ByteCount;
 use crate::credit::{FLOW_WINDOW, FLOW_WINDOW_LIMIT, TOTAL_WINDOW};
 use crate::limits::FLOW_LIMIT;
 
-/// What may be set about a session. The defaults are meant to be right.
+/// Settings of a session. The defaults suit most networks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SessionConfig {
     /// Credit that each new flow of the peer starts with.
     pub flow_window: ByteCount,
-    /// What a flow's window may grow to when its reader keeps up with a long fat path. Where packets
-    /// are lost twice in a row that is 3.3 round trips of data (one to hear of each loss, half a one for
-    /// the last copy and for the credit, and the queue): 32 MiB is 500 Mbit/s at 160 ms, or at 500 ms
-    /// where nothing is lost.
+    /// Upper limit of a flow's window, which grows while the reader keeps up on a long fat path.
+    ///
+    /// Where packets are lost twice in a row a flow needs 3.3 round trips of data: one to detect
+    /// each loss, half a one for the last copy and for the credit, and the queue. 32 MiB are 500
+    /// Mbit/s at 160 ms, or at 500 ms without loss.
     pub flow_window_limit: ByteCount,
     /// Bytes of all flows together that the peer may have sent and we not consumed.
     pub total_window: ByteCount,
@@ -28,7 +29,7 @@ pub struct SessionConfig {
     /// When nothing was heard for this long all flows are reset. The outage of 30 s that
     /// flows must survive, and time to find out and to dial again.
     pub give_up_after: Duration,
-    /// Whether data leaves packets for the link where that delivers more.
+    /// Lets data move from packets to the link when the link delivers more.
     pub compare_paths: bool,
     /// Flows that the peer may have open towards us; further ones are reset.
     pub flow_limit: usize,

@@ -1,4 +1,4 @@
-//! How the total credit is divided among the flows, and the sizes that follow from it.
+//! Division of the total credit among the flows, and the sizes that follow from it.
 //!
 //! ```text
 //!  total window of the peer
@@ -7,19 +7,19 @@
 //!                                   than what is left                  begun record
 //! ```
 //!
-//! The sender decides. A flow whose reader stops holds its share and what was under way at that
-//! moment, and gets no more. The share falls as the total fills up, so the flows whose readers have
-//! stopped can never take all of it, however many they are (the dynamic thresholds of Choudhury and
-//! Hahne, 1998). A flow whose reader keeps up may have more under way: four times what its reader
-//! took, up to what all other flows left.
+//! The sender decides. A flow whose reader stops keeps its share and the data in flight at that
+//! moment, and gets no more. The share falls as the total fills up, so flows with stopped readers
+//! can never use all of it, however many they are (the dynamic thresholds of Choudhury and Hahne,
+//! 1998). A flow whose reader keeps up may have more in flight: four times the data that its reader
+//! consumed, up to the credit that all other flows left.
 //!
-//! A peer can consume only whole records. So a record is begun within the share, and what has been
-//! begun can always be sent to its end: the headroom is there for it.
+//! A peer can consume only complete records. So a record is begun within the share, and a record
+//! that was begun can always be completed: the headroom is reserved for it.
 
 use crate::limits::FLOW_LIMIT;
 
-/// Encoded bytes of one record, at most, with room for a later format. The engine holds the record
-/// format to this (`reduce::MAX_RECORD_BODY`).
+/// Largest size of one record, in encoded bytes. A part of a longer record would look like a reader
+/// that has fallen behind.
 pub const RECORD: u64 = 256 << 10;
 
 /// Credit that a receiver gives each flow however full the total is: one record.
@@ -35,7 +35,7 @@ pub const SHARES: u64 = 64;
 /// Bytes of all flows of a peer that may be sent and not consumed.
 pub const TOTAL_WINDOW: u64 = SHARES * FLOW_WINDOW;
 
-/// What one flow's window may grow to: what a flow that is alone gets of the total.
+/// Upper limit of one flow's window, in bytes: the part of the total that a single flow may use.
 pub const FLOW_WINDOW_LIMIT: u64 = TOTAL_WINDOW / 2;
 
 /// Share that each flow has however full the total is. All flows that one side can open
@@ -45,8 +45,8 @@ pub const LEAST_SHARE: u64 = TOTAL_WINDOW / 8 / FLOW_LIMIT as u64;
 /// A record of less than this, in bytes, is not worth its header, unless the share is smaller.
 const LEAST_ROOM: u64 = 4 << 10;
 
-/// The bytes that a reader took let out so many times as many more: a flow under way grows to four
-/// times as much in each round trip.
+/// Growth of a flow's credit by the bytes that its reader consumed, as a factor: a flow in progress
+/// grows to four times as much in each round trip.
 const GROWTH: u64 = 3;
 
 /// The total credit as it stands.
@@ -56,19 +56,19 @@ pub(crate) struct CreditPool {
     left: u64,
 }
 
-/// What one flow has of it.
+/// Credit of one flow within the total.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FlowCredit {
     /// Written and not consumed by the peer.
     pub(crate) committed: u64,
     /// Received by the peer and not consumed.
     pub(crate) behind: u64,
-    /// What its reader has shown to take, see [`CreditPool::proven`].
+    /// Bytes that the flow's reader is known to consume in time, see [`CreditPool::proven`].
     pub(crate) proven: u64,
 }
 
 impl CreditPool {
-    /// The peer's total window, of which so much is committed.
+    /// Makes the pool of the peer's total window, of which `committed` bytes are in use.
     pub(crate) fn new(window: u64, committed: u64) -> Self {
         let headroom = RECORD.min(window / 8);
         let left = window.saturating_sub(headroom + committed);
@@ -80,10 +80,11 @@ impl CreditPool {
         self.left
     }
 
-    /// What a flow may hold whose reader has shown nothing. The first half of the window is for
-    /// whoever comes. Then the share falls with the square of what is left, and with the cube when
-    /// that is less than a quarter: so ten thousand stalled flows leave a megabyte, and some
-    /// hundreds of them have shares of dozens of kibibytes.
+    /// Credit of a flow whose reader has not consumed anything yet, in bytes.
+    ///
+    /// The first half of the window is given to any flow. Then the share falls with the square of
+    /// what is left, and with its cube below a quarter. Ten thousand stalled flows therefore leave
+    /// a megabyte, and some hundreds of them have shares of dozens of kibibytes.
     pub(crate) fn share(&self) -> u64 {
         let (left, window) = (u128::from(self.left), u128::from(self.window.max(1)));
         let spare = self.left.saturating_sub(self.window / 2);
@@ -118,8 +119,8 @@ impl CreditPool {
         self.room(flow).min(self.share() / 2)
     }
 
-    /// What a reader has shown to take, after it took so many bytes more. When it has fallen behind
-    /// by a share, it is what it took just now and nothing from before.
+    /// Bytes that a reader is known to consume in time, after it consumed `consumed` more. A reader
+    /// that has fallen behind by a share starts again from what it consumed last.
     pub(crate) fn proven(&self, flow: FlowCredit, consumed: u64) -> u64 {
         let grown = GROWTH.saturating_mul(consumed);
         if flow.behind >= self.share() {
@@ -133,7 +134,7 @@ impl CreditPool {
 mod tests {
     use super::*;
 
-    /// Lets flows write until none may, each with a reader that has stopped; gives what is left.
+    /// Lets flows with stopped readers write until none may, and returns the credit that is left.
     fn left_beside(stalled: usize, record: u64) -> u64 {
         let mut committed = 0;
         let mut flows = vec![FlowCredit::default(); stalled];
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn stalled_flows_leave_what_a_bulk_flow_needs() {
+    fn stalled_flows_leave_credit_for_bulk_flow() {
         for (stalled, least) in [(60, 20 << 20), (500, 10 << 20), (10_000, 1 << 20)] {
             for record in [512, 16 << 10, 64 << 10] {
                 let left = left_beside(stalled, record);
@@ -166,7 +167,7 @@ mod tests {
 
     /// Readers take at full speed, one after another, and then stop.
     #[test]
-    fn fast_readers_that_stop_leave_what_a_bulk_flow_needs() {
+    fn stopped_fast_readers_leave_credit_for_bulk_flow() {
         const WINDOW: u64 = 4 << 20;
         let mut committed = 0;
         for _ in 0..60 {
@@ -210,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_that_is_alone_gets_half_the_window() {
+    fn single_flow_gets_half_the_window() {
         let mut flow = FlowCredit::default();
         loop {
             let room = CreditPool::new(TOTAL_WINDOW, flow.committed).room(flow);
@@ -224,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_falls_behind_has_shown_nothing() {
+    fn slow_reader_loses_its_proven_credit() {
         let pool = CreditPool::new(TOTAL_WINDOW, TOTAL_WINDOW / 2);
         let mut flow = FlowCredit::default();
         flow.proven = pool.proven(flow, 1_000);

@@ -1,9 +1,9 @@
-//! What can go wrong in a session, and whose fault it is.
+//! Errors of a session, by the side at fault.
 
 use thiserror::Error;
 use vocab::{FlowId, NodeId, TruncatedInput};
 
-/// Why the link has to be closed. The flows stay and go on over the next link.
+/// Reason to close the link. The flows remain and continue over the next link.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum SessionError {
     /// Bytes that are no frame of this protocol.
@@ -34,7 +34,7 @@ pub enum SessionError {
     PeerMisbehavedOnFlow {
         /// The flow.
         flow: FlowId,
-        /// What is not allowed.
+        /// Description of the violation.
         what: &'static str,
     },
 }

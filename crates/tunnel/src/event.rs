@@ -1,4 +1,4 @@
-//! What a session tells the engine, and the words both use for it.
+//! Events from a session to the engine, and the types that both use.
 
 use std::net::SocketAddr;
 
@@ -17,11 +17,11 @@ pub struct LinkId(pub u64);
 pub enum LinkEnd {
     /// The peer's host ended the TCP connection (FIN or RST), as a kernel does when the node's process dies.
     ClosedByPeer,
-    /// This node closed it, or it timed out: that says nothing of the peer's process.
+    /// This node closed it, or it timed out. The peer's process may be alive.
     Lost,
 }
 
-/// What the far side needs to open the server's connection.
+/// Parameters that the far node needs to open the connection to the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenRequest {
     /// The client's own address.
@@ -30,9 +30,9 @@ pub struct OpenRequest {
     pub server: SocketAddr,
     /// The accelerator's number in the registry.
     pub accelerator: u8,
-    /// Whether the server is to see the client's address.
+    /// True if the server is to see the client's address.
     pub keep_client_address: bool,
-    /// Whether the policy of the node beside the client lets the content be remembered.
+    /// True if the policy of the node beside the client allows the content to be remembered.
     pub may_store: bool,
     /// The client's class of service (six bits).
     pub dscp: u8,
@@ -60,20 +60,20 @@ pub enum ConnectFailure {
     Other,
 }
 
-/// What the two nodes of a link have agreed on for its datagram path.
+/// Agreement of the two nodes of a link on its datagram path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatagramAgreement {
-    /// Which end of the TLS connection this node is; the dialler sends first.
+    /// This node's end of the TLS connection. The dialler sends first.
     pub role: TlsRole,
-    /// What the keys are made of, beside the secret of the TLS connection.
+    /// Inputs of the key derivation, beside the secret of the TLS connection.
     pub context: KeyContext,
-    /// What packets each way begin with.
+    /// Connection ids at the start of the packets in each direction.
     pub connection_ids: ConnectionIds,
     /// The peer's UDP port, at the address of the link.
     pub port: u16,
 }
 
-/// What became of an open.
+/// Result of an open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum OpenAnswer {
     /// The server's connection stands.
@@ -89,7 +89,7 @@ pub enum ResetReason {
     HostReset,
     /// The client or server could not be reached any longer.
     HostLost,
-    /// An accelerator closed the flow because neither half could go on safely.
+    /// An accelerator closed the flow because neither half could continue safely.
     Accelerator,
     /// Restoring the data failed: a damaged stream or an entry that could not be repaired.
     Reduction,
@@ -111,7 +111,7 @@ pub enum ResetReason {
     Unknown(u8),
 }
 
-/// What a session tells the engine. Drain with [`crate::Session::poll_event`] after every call.
+/// Event from a session to the engine. Drain with [`crate::Session::poll_event`] after every call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SessionEvent {
     /// Both sides have agreed on this link and frames flow.
@@ -134,7 +134,7 @@ pub enum SessionEvent {
     DatagramsAgreed {
         /// The link.
         link: LinkId,
-        /// What the keys are made of, and where to send.
+        /// Inputs of the keys, and the address to send to.
         agreement: DatagramAgreement,
     },
     /// Flow frames travel in packets from here on.
@@ -144,7 +144,7 @@ pub enum SessionEvent {
         /// Why.
         reason: SuspendReason,
     },
-    /// What the peer's engine put into its hello; again whenever it changes.
+    /// Data that the peer's engine put into its hello. Sent again whenever it changes.
     Hello {
         /// The bytes of the peer's [`crate::Session::set_hello_blob`].
         blob: Bytes,
@@ -153,10 +153,10 @@ pub enum SessionEvent {
     Opened {
         /// The flow.
         flow: FlowId,
-        /// What is wanted.
+        /// Parameters of the connection to open.
         open: OpenRequest,
     },
-    /// What became of a flow we opened. After [`OpenAnswer::Failed`] only `Closed` follows.
+    /// Result of a flow that this node opened. After [`OpenAnswer::Failed`] only `Closed` follows.
     Answered {
         /// The flow.
         flow: FlowId,

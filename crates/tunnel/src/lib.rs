@@ -1,8 +1,8 @@
-//! What two nodes say to each other: hello, flows with offsets, acknowledgements, credits.
+//! WAN session between two nodes: hello, flows with offsets, acknowledgements, credits.
 //!
-//! A [`Session`] stands for one peer. It outlives the links it runs over: a link is a reliable
-//! byte pipe that a shell has opened and authenticated (TLS over TCP), and when one is lost the
-//! flows wait, and go on over the next without losing or repeating a byte.
+//! A [`Session`] stands for one peer. It outlives its links. A link is a reliable byte pipe that a
+//! shell has opened and authenticated (TLS over TCP). When a link is lost the flows wait and
+//! continue over the next link without losing or repeating a byte.
 //!
 //! ```text
 //!  engine ── open, write, finish, send_message ──►┌─────────┐── poll_transmit ─► link
@@ -10,10 +10,10 @@
 //!                                                 └─────────┘◄─ handle_timeout ─ clock
 //! ```
 //!
-//! [`wire`] holds the frames, `session` the machine. Frames are acknowledged here and not by the
-//! link, so that they may travel in packets as well, in any order: [`transport`] sends those, with
-//! [`packet`] (seals), [`recovery`] (losses), [`congestion`] (rates) and [`fec`] (correction) under it.
-//! This crate reads no clock and opens nothing.
+//! [`wire`] holds the frames, `session` the state machine. Frames are acknowledged by the session
+//! and not by the link, so that they may also travel in packets, in any order. [`transport`] sends
+//! packets, on top of [`packet`] (sealing), [`recovery`] (losses), [`congestion`] (rates) and
+//! [`fec`] (correction). This crate reads no clock and opens nothing.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -30,9 +30,9 @@ pub const FLOW_LIMIT: usize = 65_536;
 /// and then answered as gone. As many as can be open, so that giving all up forgets none.
 pub const RESETS_REMEMBERED: usize = FLOW_LIMIT;
 
-/// Resets that wait for room on the link, at most: as many as flows of both sides can be open, so
-/// that giving all up is within it. A peer beyond it opens flows and never reads what became of
-/// them; it loses the link, and with it what waits.
+/// Limit for resets that wait for room on the link: as many as flows of both sides can be open, so
+/// that resetting all flows stays within it. A peer beyond it opens flows and never reads their
+/// results; it loses the link and the waiting resets.
 pub const RESETS_WAITING: usize = 2 * FLOW_LIMIT;
 
 /// Pieces of flows that wait behind gaps, over all flows, at most. What a piece costs beside its bytes
@@ -50,7 +50,7 @@ pub fn held_pieces_limit(total_window: ByteCount) -> usize {
 /// the largest size. Beyond it the flow that wants to send one more is reset.
 pub const MESSAGE_BACKLOG_LIMIT: usize = 16 << 20;
 
-/// What the engine may put into a hello: a dictionary generation and room for more.
+/// Limit for the engine's data in a hello, in bytes: a dictionary generation and room for more.
 pub const HELLO_BLOB_LIMIT: usize = 1024;
 
 /// How long an acknowledgement waits for company, so that a burst of data costs one packet
@@ -58,7 +58,7 @@ pub const HELLO_BLOB_LIMIT: usize = 1024;
 /// §4.2.3.2 allows 500 ms; 25 ms is below one round trip of the links this is for).
 pub const ACKNOWLEDGE_DELAY: Duration = Duration::from_millis(25);
 
-/// Data going out takes waiting acknowledgements along no more often than this.
+/// Minimum interval at which outgoing data carries waiting acknowledgements.
 pub const ACKNOWLEDGE_SPACING: Duration = Duration::from_millis(5);
 
 /// Received bytes of one flow that are acknowledged without waiting: 90 full packets, so
@@ -68,12 +68,12 @@ pub const ACKNOWLEDGE_BYTES: u64 = 128 << 10;
 /// A link without a hello from the peer after this long is given back.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Packets go on for so long when their link has broken, and no longer: the keys are that link's, and
-/// who is revoked meanwhile may not be told. Time enough to dial a few times.
+/// Time for which packets continue after their link has broken. The keys belong to that link, and a
+/// peer that is revoked meanwhile may not be told. It is long enough for a few attempts to dial.
 pub const PACKETS_OUTLIVE_LINK: Duration = Duration::from_secs(60);
 
-/// What comes this soon after the peer's host closed the link may have been under way: longer than packets
-/// stay in any queue that TCP shares.
+/// Time after the peer's host closed the link in which packets may still arrive. It is longer than
+/// packets stay in any queue that TCP shares.
 pub const LATE_PACKETS: Duration = Duration::from_secs(1);
 
 /// While the attached link is younger than this, a link dialled by the other side counts as

@@ -1,7 +1,6 @@
-//! Sets of whole numbers kept as ranges: offsets that are to be sent again, packets that came.
+//! Sets of integers kept as ranges: offsets to send again, packets received.
 //!
-//! Ranges that touch are one. A set of n ranges finds its place among them in log n steps;
-//! whoever keeps one bounds n.
+//! Adjacent ranges are merged. A lookup in a set of n ranges takes log n steps; the owner bounds n.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -35,7 +34,7 @@ impl RangeSet {
         self.ends.len()
     }
 
-    /// Whether a number is in it.
+    /// Returns `true` if the set contains `number`.
     pub(crate) fn contains(&self, number: u64) -> bool {
         self.around(number).is_some()
     }
@@ -155,7 +154,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_the_set_it_stands_for(
+        fn range_set_matches_a_plain_set(
             steps in prop::collection::vec((any::<bool>(), 0_u64..60, 0_u64..20), 1..60),
             asked in (0_u64..60, 0_u64..30),
         ) {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// What a session has done since it was made. Bytes are those handed to and taken from links,
-/// without what TLS and TCP add.
+/// Counters of a session since it was made. Bytes are those handed to and taken from links, without
+/// TLS and TCP overhead.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionStatistics {
     /// Bytes given to links.
@@ -55,7 +55,7 @@ pub struct SessionStatistics {
     pub message_backlog_bytes: u64,
 }
 
-/// What a flow has done so far. Offsets count encoded bytes.
+/// Counters of a flow. Offsets count encoded bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlowStatistics {
     /// Bytes written by the engine.

@@ -1,11 +1,11 @@
-//! Two sessions over links that break anywhere and packets that get lost: every byte arrives once
-//! and in order.
+//! Outage tests: two sessions over links that break anywhere and packets that get lost; every byte
+//! arrives once and in order.
 //!
-//! A seeded model drives both sides with random writes, reads and ends, delivers the bytes of
-//! the link in random pieces, and loses links at any byte, with what is under way. In some worlds
-//! frames travel in packets for a while, which are lost, repeated, overtake each other, and are
-//! at times taken for lost although they arrive. Each stream is a function of flow, direction and
-//! offset, so the reference is that function.
+//! A seeded model drives both sides with random writes, reads and ends, delivers the bytes of the
+//! link in random pieces, and loses links at any byte, with the data in flight. In some simulations
+//! frames travel in packets for a while. Packets are lost, duplicated, reordered, and sometimes
+//! declared lost although they arrive. Each stream is a function of flow, direction and offset, and
+//! that function is the reference.
 
 #![allow(clippy::unwrap_used)]
 
@@ -52,7 +52,7 @@ struct OutageSimulation {
     with_packets: bool,
     /// Packets under way to each side, in no order.
     packets: [Vec<TestPacket>; 2],
-    /// What each side will be told of its packets, in no order.
+    /// Outcomes that each side will be told of its packets, in any order.
     reports: [Vec<(PacketFate, Vec<CarriedFrame>)>; 2],
     packets_sent: u64,
     flows: BTreeMap<FlowId, (usize, FlowModel)>,
@@ -135,8 +135,8 @@ impl OutageSimulation {
         self.link = Some(link);
     }
 
-    /// The link breaks: a part of what is under way still arrives, the rest does not. Whether
-    /// a side notices is a matter of chance.
+    /// Breaks the link: a part of the data in flight still arrives, the rest does not. Each side
+    /// notices at random.
     fn lose(&mut self) {
         let Some(link) = self.link else {
             return;
@@ -467,7 +467,7 @@ fn run(seed: u64, steps: u32) -> OutageSimulation {
 }
 
 #[test]
-fn every_byte_arrives_once_and_in_order_however_often_links_break() {
+fn every_byte_arrives_once_despite_link_losses() {
     let (mut flows, mut links, mut again, mut packets) = (0, 0, 0, 0);
     for seed in 0..100 {
         let world = run(seed, 600);
@@ -484,12 +484,12 @@ fn every_byte_arrives_once_and_in_order_however_often_links_break() {
 }
 
 #[test]
-fn a_flow_that_ends_while_a_link_is_being_agreed_on_ends_on_both_sides() {
+fn flow_ending_during_link_setup_ends_everywhere() {
     run(7_440_300_229_351_737_010, 152);
 }
 
 #[test]
-fn a_flow_ends_although_the_packet_with_its_last_acknowledgement_is_lost() {
+fn flow_ends_despite_loss_of_last_acknowledgement() {
     run(2_524_465_180_402_118_032, 376);
 }
 
@@ -497,12 +497,12 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn any_course_of_events_ends_well(seed in any::<u64>(), steps in 1..400_u32) {
+    fn any_event_sequence_completes(seed in any::<u64>(), steps in 1..400_u32) {
         run(seed, steps);
     }
 
     #[test]
-    fn noise_on_a_link_is_an_error_at_most(
+    fn noise_on_a_link_causes_only_errors(
         noise in prop::collection::vec(any::<u8>(), 0..2_000),
         flips in prop::collection::vec((any::<u16>(), any::<u8>()), 0..4),
     ) {

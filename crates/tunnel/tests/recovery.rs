@@ -24,7 +24,7 @@ use vocab::{Probability, Time};
 
 const PACKET: u64 = 1_500;
 
-/// One direction's traffic and what became of it.
+/// Traffic of one direction and its outcomes.
 struct RecoverySimulation {
     now: Time,
     sender: SentPackets<u64>,
@@ -44,7 +44,7 @@ struct RecoverySimulation {
     spurious: BTreeSet<u64>,
     tracked_max: usize,
     probes: u32,
-    /// What is told of losses, as a transport tells it.
+    /// Loss estimate, as a transport reports losses to it.
     losses: LossEstimate,
 }
 
@@ -138,7 +138,7 @@ impl RecoverySimulation {
         self.declare(outcome.lost);
     }
 
-    /// Does what is due now.
+    /// Handles the timers that are due now.
     fn settle(&mut self) {
         let now = self.now;
         while let Some(delivery) = self.there.poll_output(now) {
@@ -206,7 +206,8 @@ impl RecoverySimulation {
         .min()
     }
 
-    /// Sends a packet every `interval` until `end`.
+    /// Sends a packet every `interval` for `span`, then some more that let the peer detect the loss
+    /// of the last ones, then probes until all are settled.
     fn send_until(&mut self, end: Time, interval: Duration) {
         let mut next_send = self.now;
         while next_send < end {
@@ -320,7 +321,7 @@ const INTERVAL: Duration = Duration::from_micros(600);
 const WARM_UP: u64 = 6_666;
 
 #[test]
-fn a_path_in_order_has_no_wrong_verdict_and_quick_right_ones() {
+fn ordered_path_detects_losses_quickly_and_correctly() {
     for (seed, rate) in [(1, 0.001), (2, 0.01), (3, 0.1)] {
         let way = way(ms(50), loss(rate));
         let report = RecoverySimulation::new(way.clone(), way, seed).run(INTERVAL, ms(20_000));

@@ -54,8 +54,8 @@ const WINDOW_MIN_PACKETS: u64 = 4;
 /// The initial window in packets (RFC 6928 §2).
 const INITIAL_WINDOW_PACKETS: u64 = 10;
 
-/// What `bbr_quantization_budget` adds for segments on their way through the host: three runs of two
-/// packets, the least that Linux makes.
+/// Bytes that `bbr_quantization_budget` adds for segments inside the host, in packets: three runs
+/// of two packets, the least that Linux makes.
 const BUDGET_PACKETS: u64 = 6;
 
 /// `bbr_extra_acked_max_us`.
@@ -81,7 +81,8 @@ enum BbrV1State {
 struct LossRecovery {
     /// Packets sent after this moment end it when they are acknowledged.
     since: Time,
-    /// Sends what was acknowledged, for a round.
+    /// True during the first round, in which only as much is sent as was acknowledged (packet
+    /// conservation).
     conserves: bool,
 }
 

@@ -1,10 +1,10 @@
-//! What passes between a transport and a controller: packets on their way and what became of them.
+//! Events between a transport and a congestion controller: packets sent, acknowledged and lost.
 
 use std::time::Duration;
 
 use vocab::Time;
 
-/// What a controller knew when a packet went out, kept with the packet until its fate is known
+/// Controller state when a packet was sent, kept until the packet is acknowledged or lost
 /// (draft-ietf-ccwg-bbr, "Per-packet (P) state").
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendState {
@@ -26,7 +26,7 @@ pub struct SendState {
     pub(super) in_flight: u64,
     /// The part of a probing cycle in which it went out, counted up.
     pub(super) epoch: u32,
-    /// Whether the sender was then held back by its own lack of data.
+    /// True if the sender lacked data when the packet was sent.
     pub(super) is_application_limited: bool,
 }
 
@@ -39,7 +39,7 @@ pub struct AckedPacket {
     pub bytes: u64,
     /// When it went out.
     pub sent_at: Time,
-    /// What the controller gave it on its way.
+    /// State that the controller attached when the packet was sent.
     pub state: SendState,
     /// It was lost on the way and restored from repair packets: counted as a loss, since the path
     /// dropped it, and as delivered, since nothing need be sent again.
@@ -55,7 +55,7 @@ pub struct LostPacket {
     pub bytes: u64,
     /// When it went out.
     pub sent_at: Time,
-    /// What the controller gave it on its way.
+    /// State that the controller attached when the packet was sent.
     pub state: SendState,
 }
 
@@ -71,7 +71,7 @@ pub struct DeliveryEvent<'a> {
     pub lost: &'a [LostPacket],
     /// Packets once declared lost and now acknowledged, late; they are not in `acked` as well.
     pub spurious: &'a [LostPacket],
-    /// The round-trip time of the newest packet acknowledged, where it can be told.
+    /// Round-trip time of the newest acknowledged packet, if it is known.
     pub rtt: Option<Duration>,
     /// How many more packets the peer says were marked "congestion experienced".
     pub ce_marked: u64,

@@ -1,4 +1,4 @@
-//! How fast a path may be sent on: the controllers, and the pacer that spaces packets by them.
+//! Congestion control: the controllers, and the pacer that spaces packets.
 //!
 //! ```text
 //!  transport ── sent(packet) ─────────────────► Controller ── window ──────► may a packet go?
@@ -6,17 +6,17 @@
 //!            ── event(acked, lost, spurious, …) ──►┘  └────── telemetry ───► status, FEC policy
 //! ```
 //!
-//! A [`CongestionController`] is told of every packet that counts on the path (data, repair, probes) when it
-//! goes out, and of what became of it. It hands back a small [`SendState`] with each packet, which
-//! comes home with the packet's fate: the delivery-rate sample is made from the two. Two
-//! algorithms stand behind the trait: [`CongestionAlgorithm::Bbr`], by draft-ietf-ccwg-bbr with departures
-//! (docs/decisions/0029), and [`CongestionAlgorithm::Cubic`], by RFC 9438 and RFC 9406; a third is a rival for the
-//! lab.
+//! A [`CongestionController`] is told of every packet that counts on the path (data, repair,
+//! probes) when it is sent, and of its outcome. It attaches a small [`SendState`] to each packet,
+//! which returns with the outcome; the delivery-rate sample is made from the two. The algorithms
+//! are [`CongestionAlgorithm::Bbr`], by draft-ietf-ccwg-bbr with departures (docs/decisions/0029),
+//! and [`CongestionAlgorithm::Cubic`], by RFC 9438 and RFC 9406. A third one exists for comparison
+//! in the lab.
 //!
 //! Bytes are those of IP packets: the UDP payload with the UDP and IP headers around it.
 //!
-//! Nothing here detects losses, resends, or keeps packets; it reads no clock and draws chance only
-//! from the seed in its [`ControllerConfig`].
+//! This module does not detect losses, resend, or keep packets. It reads no clock and takes random
+//! numbers only from the seed in its [`ControllerConfig`].
 
 mod bbr;
 mod bbr_v1;
@@ -33,7 +33,7 @@ use vocab::{Bitrate, Probability, Time};
 pub use event::{AckedPacket, DeliveryEvent, LostPacket, SendState};
 pub use pacer::Pacer;
 
-/// Which controller a path is given.
+/// Congestion control algorithm of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CongestionAlgorithm {
     /// A model of the path by draft-ietf-ccwg-bbr ("BBRv3"): the default.
@@ -46,7 +46,7 @@ pub enum CongestionAlgorithm {
     BbrV1,
 }
 
-/// What a controller is told once.
+/// Fixed settings of a controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControllerConfig {
     /// A full packet's bytes, headers included.
@@ -67,7 +67,7 @@ impl Default for ControllerConfig {
     }
 }
 
-/// What an earlier session knew of the path to this peer.
+/// Rate and round-trip time of the path to this peer in an earlier session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RememberedPath {
     /// The rate at which the path delivered.
@@ -79,17 +79,17 @@ pub struct RememberedPath {
 
 /// Decides how much may be in flight on one path, and how fast it is sent.
 pub trait CongestionController: fmt::Debug + Send {
-    /// Takes note of a packet that goes out now and counts as in flight; what is handed back is
-    /// kept with it. `in_flight_before` does not include the packet.
+    /// Records a packet that is sent now and counts as in flight. The returned state is kept with
+    /// it. `in_flight_before` does not include the packet.
     fn sent(&mut self, now: Time, number: u64, bytes: u64, in_flight_before: u64) -> SendState;
 
     /// Learns from an acknowledgement, from losses, or from both.
     fn event(&mut self, event: &DeliveryEvent<'_>);
 
-    /// Takes note that nothing more is to be sent although `in_flight` is below the window: from
-    /// here on the rate says nothing about the path. Also to be called when the peer's credits,
-    /// not the network, hold the sender back (draft-ietf-ccwg-bbr, "Considerations Related to
-    /// Receiver Flow Control Limits").
+    /// Records that the sender has no more data although `in_flight` is below the window. From here
+    /// on the rate is no measure of the path. Also called when the peer's credits, not the network,
+    /// hold the sender back (draft-ietf-ccwg-bbr, "Considerations Related to Receiver Flow Control
+    /// Limits").
     fn limited_by_application(&mut self, now: Time, in_flight: u64);
 
     /// Takes note of another size of full packets, as the path's MTU becomes known.
@@ -101,13 +101,14 @@ pub trait CongestionController: fmt::Debug + Send {
     /// How fast packets may leave, for the [`Pacer`].
     fn pacing_rate(&self) -> Bitrate;
 
-    /// The bytes that may leave back to back, at least one packet.
+    /// Bytes that may be sent back to back at this rate. At low rates it is one packet. The draft
+    /// has two because of the receiver's delayed acknowledgements, which do not apply here.
     fn send_quantum(&self) -> u64;
 
-    /// What is worth remembering for the next session, once the path is known.
+    /// Returns the rate and round-trip time to remember for the next session, once they are known.
     fn remembered(&self) -> Option<RememberedPath>;
 
-    /// What an operator, and the FEC policy, may want to know.
+    /// Returns the controller's view of the path, for operators and for the FEC policy.
     fn telemetry(&self) -> ControllerTelemetry;
 }
 
@@ -118,7 +119,7 @@ pub struct ControllerTelemetry {
     pub state: &'static str,
     /// The path's estimated rate.
     pub bandwidth: Bitrate,
-    /// The shortest round-trip time of late; `None` before the first sample.
+    /// Shortest recent round-trip time; `None` before the first sample.
     pub rtt_min: Option<Duration>,
     /// The most bytes that may be in flight now.
     pub window: u64,
@@ -126,15 +127,15 @@ pub struct ControllerTelemetry {
     pub in_flight_bound: Option<u64>,
     /// The share of packets that the path loses whatever is sent, as far as is known.
     pub loss_floor: Probability,
-    /// Whether the path's queue is being filled, or was just found full: the wrong time for
-    /// repair packets that nobody needs.
+    /// True if the path's queue is filling or was just found full. Repair packets should then be
+    /// avoided.
     pub is_congested: bool,
-    /// Whether a queue stands that this sender does not keep up: it sends no more than the path
-    /// carries, and others fill it. `None` while it probes, and of a controller that lives with a queue.
+    /// True if other senders keep a queue on the path: this sender does not exceed the path's rate.
+    /// `None` while the controller probes, and for a controller that always keeps a queue.
     pub is_shared: Option<bool>,
 }
 
-/// The controller of this algorithm for a new path, with what is remembered of it.
+/// Makes the controller of this algorithm for a new path, from the remembered values.
 #[must_use]
 pub fn controller(
     now: Time,
@@ -155,7 +156,7 @@ pub fn controller(
 /// (draft-ietf-ccwg-bbr, "Send Quantum").
 const QUANTUM: Duration = Duration::from_millis(1);
 
-/// What one system call can hand over for segmentation, at most.
+/// Largest amount that one system call hands over for segmentation, in bytes.
 const QUANTUM_MAX: u64 = 64 << 10;
 
 /// The bytes that may leave back to back at this rate. At low rates it is one packet, where the

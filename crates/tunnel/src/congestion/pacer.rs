@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use vocab::{Bitrate, ByteCount, Time};
 
-/// How much of the time that a sender slept too long it may make up for at once: the wake-ups of a
-/// busy host come 1–5 ms late, and what is not made up for is lost to the flow.
+/// Delay of a late wake-up that the sender may catch up with at once. A busy host wakes up 1–5 ms
+/// late, and without the allowance that time would be lost to the flow.
 const CATCH_UP: Duration = Duration::from_millis(5);
 
 /// Spaces packets by a rate that may change at any time.
@@ -20,9 +20,9 @@ pub struct Pacer {
     quantum: u64,
     /// When the credit was last worked out.
     updated_at: Time,
-    /// Bytes that may leave at `updated_at`, less what was sent beyond them.
+    /// Bytes that may be sent at `updated_at`, less those sent beyond them.
     credit: i64,
-    /// What the rounding to whole bytes left over, in billionths of a bit.
+    /// Remainder of rounding to whole bytes, in billionths of a bit.
     remainder: u128,
 }
 
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_of_zero_stops_without_dividing_by_it() {
+    fn zero_rate_stops_without_division() {
         let mut pacer = Pacer::new(Time::ZERO, Bitrate::from_bits_per_second(0), 1500);
         assert_eq!(pacer.delay(Time::ZERO), None);
         pacer.sent(Time::ZERO, 1500);

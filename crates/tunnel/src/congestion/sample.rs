@@ -1,5 +1,5 @@
-//! Delivery-rate samples: how fast the path delivered what one packet's flight spans
-//! (draft-ietf-ccwg-bbr, "Delivery Rate Samples").
+//! Delivery-rate samples: the path's rate over the flight of one packet (draft-ietf-ccwg-bbr,
+//! "Delivery Rate Samples").
 //!
 //! ```text
 //!  first_sent_at ────── sent_at            send interval    rate = bytes delivered since the
@@ -7,14 +7,14 @@
 //!                                                                  longer of the two
 //! ```
 //!
-//! A sample is never faster than packets were sent, nor than they were acknowledged, so neither a
-//! burst of ours nor a burst of acknowledgements makes the path look faster than it is.
+//! A sample never exceeds the sending rate or the acknowledgement rate, so neither a burst of
+//! packets nor a burst of acknowledgements makes the path look faster than it is.
 //!
-//! Where packets overtake each other a single flight is no base: the luckiest packet, of a short
-//! flight into which many slower ones fall, would set the rate. The account is then taken over a
-//! window of time, and bounded by what was sent over as long a window one flight before.
+//! Where packets are reordered, a single flight is unsuitable: the fastest packet, with a short
+//! flight in which many slower ones arrive, would set the rate. The rate is then taken over a
+//! window of time, and bounded by the data sent in a window of the same length one flight before.
 //!
-//! It knows nothing of rounds, phases or windows.
+//! The module knows nothing of rounds, phases or windows.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -72,14 +72,14 @@ pub(super) struct RateSampler {
     application_limited_until: Option<u64>,
 }
 
-/// What one acknowledgement says about the path.
+/// Delivery rate sample of one acknowledgement.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RateSample {
     /// Bytes per second, if the interval was long enough to tell.
     pub(super) rate: Option<f64>,
     /// Bytes delivered between the newest packet's departure and now.
     pub(super) delivered: u64,
-    /// What had been delivered when the newest packet went out.
+    /// Bytes delivered when the newest packet was sent.
     pub(super) prior_delivered: u64,
     /// Bytes in flight when the newest packet had gone out.
     pub(super) in_flight_at_departure: u64,
@@ -87,7 +87,7 @@ pub(super) struct RateSample {
     pub(super) lost: u64,
     /// Bursts of loss begun when the newest packet went out.
     pub(super) loss_runs_at_departure: u64,
-    /// Whether the sender lacked data when the newest packet went out.
+    /// True if the sender lacked data when the newest packet was sent.
     pub(super) is_application_limited: bool,
     /// Bytes that this acknowledgement newly acknowledged.
     pub(super) newly_acked: u64,
@@ -118,7 +118,7 @@ impl RateSampler {
         self.lost
     }
 
-    /// Whether samples are now limited by the application.
+    /// Returns `true` if samples are limited by the application now.
     pub(super) fn is_application_limited(&self) -> bool {
         self.application_limited_until.is_some()
     }
@@ -145,8 +145,8 @@ impl RateSampler {
         }
     }
 
-    /// "Detecting application-limited phases": all that is in flight now, and all that goes out
-    /// until it is acknowledged, says nothing about the path.
+    /// Marks all data in flight as application limited, and all data sent until it is acknowledged:
+    /// it does not measure the path ("Detecting application-limited phases").
     pub(super) fn limited_by_application(&mut self, in_flight: u64) {
         self.application_limited_until = Some((self.delivered + in_flight).max(1));
     }
@@ -163,8 +163,8 @@ impl RateSampler {
         self.delivered_at = now;
     }
 
-    /// "Upon receiving an ACK": counts what was delivered and makes a sample of the packet that
-    /// went out last. Of one flight, it is no more than `passes` of what was sent for it.
+    /// Counts delivered packets and makes a sample of the packet that was sent last ("Upon
+    /// receiving an ACK"). The rate of one flight is at most `passes` of the data sent for it.
     pub(super) fn acked(
         &mut self,
         now: Time,
@@ -303,14 +303,14 @@ mod tests {
     }
 
     #[test]
-    fn what_chance_brings_beyond_what_usually_passes_is_not_believed() {
+    fn rate_above_the_sending_rate_is_rejected() {
         let (_, sample) = steady(1000, 0.9);
         let rate = sample.unwrap().rate.unwrap();
         assert!((rate - 0.9e6).abs() < 2e4, "{rate}");
     }
 
     #[test]
-    fn acknowledgements_in_a_crowd_do_not_look_like_a_fast_path() {
+    fn compressed_acknowledgements_do_not_raise_the_rate() {
         let mut sampler = RateSampler::new(at(0));
         let states: Vec<SendState> = (0..100)
             .map(|n| sampler.sent(at(n), 1000, 1000 * n))
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_are_application_limited_until_the_bubble_has_passed() {
+    fn samples_stay_application_limited_until_bubble_passes() {
         let mut sampler = RateSampler::new(at(0));
         let first = sampler.sent(at(0), 1000, 0);
         sampler.limited_by_application(1000);
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn an_interval_too_short_to_tell_makes_no_rate() {
+    fn too_short_interval_gives_no_rate() {
         let mut sampler = RateSampler::new(at(0));
         let state = sampler.sent(at(0), 1000, 0);
         let least = Duration::from_millis(11);

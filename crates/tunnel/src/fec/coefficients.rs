@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn coefficients_are_what_the_format_says() {
+    fn coefficients_match_the_format() {
         // They are part of the wire format: a change of these is a change of version.
         // These were computed by a separate script from the formula above.
         let row = |key| -> Vec<u8> { (0..6).map(|number| coefficient(key, number)).collect() };
@@ -54,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn no_symbol_is_left_out_of_a_repair_symbol() {
+    fn repair_symbol_covers_every_symbol() {
         for key in (0..=u16::MAX).step_by(7) {
             for number in 0..2 * WINDOW_LIMIT {
                 assert_ne!(coefficient(key, number), 0);

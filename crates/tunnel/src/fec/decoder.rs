@@ -21,20 +21,20 @@ use super::coefficients::coefficient;
 use super::equations::{EquationResult, EquationSystem, SymbolEquation};
 use super::{LENGTH_PREFIX, PAYLOAD_LIMIT, RepairSymbol, SYMBOLS_KEPT};
 
-/// What a source symbol was to the decoder.
+/// Result of a source symbol that the decoder received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourceSymbolResult {
     /// It had been missing until now.
     New,
     /// It was received or recovered before: its payload has been handed on already.
     Repeated,
-    /// It is older than anything that is kept; nobody knows whether it was received before.
+    /// It is older than anything that is kept; it may have been received before.
     TooOld,
     /// No encoder makes such a number or length.
     Malformed,
 }
 
-/// What a repair symbol was to the decoder.
+/// Result of a repair symbol that the decoder received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RepairSymbolResult {
     /// It became an equation; ask [`FecDecoder::poll_recovered`].
@@ -47,7 +47,7 @@ pub enum RepairSymbolResult {
     Malformed,
 }
 
-/// What a decoder has done.
+/// Counters of a decoder.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DecoderStatistics {
     /// Symbols that were computed.
@@ -161,7 +161,7 @@ impl FecDecoder {
         self.recovered.pop_front()
     }
 
-    /// What has been done since the start.
+    /// Returns the counters since the start.
     #[must_use]
     pub fn statistics(&self) -> DecoderStatistics {
         self.statistics
@@ -199,8 +199,9 @@ impl FecDecoder {
         }
     }
 
-    /// What a repair symbol says of the missing symbols in its window: `Some(None)` when none is
-    /// missing, `None` when a known symbol is longer than the sum that it is said to be in.
+    /// Builds the equation over the missing symbols in a repair symbol's window. `Some(None)` means
+    /// that none is missing. `None` means that a known symbol is longer than the sum that it should
+    /// be part of.
     fn equation(
         &mut self,
         repair: &RepairSymbol,
@@ -287,7 +288,7 @@ impl FecDecoder {
     }
 }
 
-/// The payload in a symbol; `None` when its length is not that of one, or other than zeros follow.
+/// Returns the payload in a symbol; `None` when its length is invalid, or its padding is not zero.
 fn payload(symbol: &[u8]) -> Option<&[u8]> {
     let (prefix, rest) = symbol.split_first_chunk::<LENGTH_PREFIX>()?;
     let length = usize::from(u16::from_be_bytes(*prefix));

@@ -145,14 +145,13 @@ impl FecEncoder {
         self.next_key
     }
 
-    /// Goes on with another key, as if so many repair symbols had been made.
+    /// Skips to another key, as if that many repair symbols had been made.
     #[cfg(test)]
     pub(super) fn skip_to_key(&mut self, key: u16) {
         self.next_key = key;
     }
 
-    /// Gives memory back; for when nothing has been sent for a while. What was outstanding is no
-    /// longer protected.
+    /// Releases memory after a pause in sending. Outstanding symbols are no longer protected.
     pub fn release_memory(&mut self) {
         self.oldest = self.next;
         for slot in &mut self.slots {

@@ -27,7 +27,7 @@ pub(super) const EQUATION_LIMIT: usize = 64;
 /// An equation over missing symbols.
 #[derive(Debug)]
 pub(super) struct SymbolEquation {
-    /// Coefficients by number modulo [`SYMBOLS_KEPT`]; 0 for what is not in it.
+    /// Coefficients by number modulo [`SYMBOLS_KEPT`]; 0 for symbols that are not in it.
     coefficients: [u8; SYMBOLS_KEPT],
     /// Behind the newest symbol that may have a coefficient.
     end: u64,
@@ -76,7 +76,7 @@ impl SymbolEquation {
         (self.pivot..self.end).find(|number| self.coefficients[place(*number)] != 0)
     }
 
-    /// Whether its pivot is the only symbol left in it.
+    /// Returns `true` if the pivot is the only symbol left in the equation.
     fn is_solved(&self) -> bool {
         let mut others = self.coefficients;
         others[place(self.pivot)] = 0;
@@ -86,14 +86,14 @@ impl SymbolEquation {
     }
 }
 
-/// What became of an equation that was handed in.
+/// Result of adding an equation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EquationResult {
     /// It says something that the others did not.
     New,
     /// It follows from the others.
     Redundant,
-    /// It contradicts the others: somebody does not encode as we do.
+    /// It contradicts the others: the peer encodes differently.
     Contradiction,
 }
 

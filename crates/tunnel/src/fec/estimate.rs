@@ -1,12 +1,13 @@
-//! How often packets are lost on a path, and in runs of which length, before any correction.
+//! Loss estimate of a path: how often packets are lost, and in runs of which length, before any
+//! correction.
 //!
-//! Two memories fade with every packet: a long one, which knows what the path is like, and a short
-//! one, which notices within a hundred packets that it has become worse. Each counts packets and
-//! losses; with them goes a prior that stands for one loss in a hundred packets, so that a path
-//! nobody has measured yet is taken for a poor one. What comes out is on the cautious side by one
-//! standard deviation of the Beta distribution that these counts stand for.
+//! Two counters decay with every packet: a long one for the path's usual loss, and a short one that
+//! notices within a hundred packets that it has become worse. Each counts packets and losses. A
+//! prior of one loss in a hundred packets is added, so that a path without measurements counts as
+//! lossy. The result errs on the cautious side by one standard deviation of the Beta distribution
+//! of these counts.
 //!
-//! Losses by a full queue are left out: repair symbols do not help there, and make it fuller.
+//! Losses by a full queue are excluded: repair symbols do not help there, and make it fuller.
 
 /// Packets after which the long memory has faded to a third: ten seconds of 20 Mbit/s.
 const LONG_MEMORY: f64 = 16_384.0;
@@ -31,7 +32,7 @@ pub enum LossCause {
     Queue,
 }
 
-/// What is known of a path's losses.
+/// Estimate of a path's losses.
 #[derive(Clone, Debug, Default)]
 pub struct LossEstimate {
     long: DecayingLossCount,
@@ -59,10 +60,10 @@ impl LossEstimate {
         self.runs *= fading;
     }
 
-    /// Notes a packet that was lost, whether or not it was recovered by correction.
+    /// Records a lost packet, whether or not it was recovered by correction.
     ///
-    /// Runs are told by packet numbers that follow each other, so losses are best reported in the
-    /// order of their numbers.
+    /// Runs are recognised by consecutive packet numbers, so report losses in the order of their
+    /// numbers.
     pub fn lost(&mut self, number: u64, cause: LossCause) {
         match cause {
             LossCause::Unknown => {}
@@ -154,14 +155,14 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_path_is_taken_for_a_poor_one() {
+    fn unknown_path_counts_as_lossy() {
         let estimate = LossEstimate::new();
         assert!((0.015..0.025).contains(&estimate.probability()));
         assert_eq!(estimate.mean_run(), 1.0);
     }
 
     #[test]
-    fn a_measured_path_is_known_and_never_much_underestimated() {
+    fn measured_loss_is_never_much_underestimated() {
         for loss in [0.001, 0.01, 0.05, 0.10] {
             let estimate = after(20_000, loss, 5).probability();
             let range = loss * 0.95..loss * 1.3 + 0.0005;
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_becomes_worse_is_noticed_within_some_hundred_packets() {
+    fn rising_loss_is_noticed_within_hundreds_of_packets() {
         let mut estimate = after(50_000, 0.0, 1);
         feed(&mut estimate, 400, 0.05, 2);
         assert!(estimate.probability() > 0.02, "{estimate:?}");
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_that_was_none_is_taken_back() {
+    fn spurious_loss_is_taken_back() {
         let mut estimate = after(1_000, 0.0, 1);
         let before = estimate.probability();
         estimate.lost(1, LossCause::Unknown);

@@ -5,7 +5,7 @@
 //! of source symbols and the repair symbols behind it are all there if no more packets of both are
 //! lost than there are repair symbols. The distribution of that count is worked out packet by packet.
 
-/// What the losses of a path are like.
+/// Model of a path's losses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LossModel {
     /// The share of packets that is lost; 0 to 1.
@@ -32,7 +32,7 @@ pub(super) fn repairs_needed(sources: u64, losses: LossModel, failure: f64, most
     most
 }
 
-/// The probabilities of having lost so many packets, and of the last one having been lost or not.
+/// Probabilities of each number of lost packets, separately for whether the last packet was lost.
 struct LossChain {
     /// (last arrived, last lost) by the number lost; more than the length are not looked at.
     counts: Vec<(f64, f64)>,

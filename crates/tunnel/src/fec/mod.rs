@@ -1,11 +1,12 @@
-//! Forward error correction: packets made of others, from which lost ones are computed.
+//! Forward error correction: redundant packets from which lost ones are computed.
 //!
-//! The sender numbers the payloads of its packets as *source symbols* and, when the policy says so,
-//! sends *repair symbols*: sums of the last few source symbols, each times a coefficient of GF(2⁸).
-//! A repair symbol is an equation whose unknowns are the symbols that did not arrive; with as many
-//! independent equations as unknowns the receiver solves them, without a round trip. Windows slide:
-//! every repair symbol names the run of source symbols in it, so there are no blocks to wait for
-//! (the scheme of RFC 8681, Sliding Window Random Linear Code, with coefficients of our own).
+//! The sender numbers the payloads of its packets as *source symbols*. When the policy decides so
+//! it sends *repair symbols*: sums of the last few source symbols, each times a coefficient of
+//! GF(2⁸). A repair symbol is an equation whose unknowns are the symbols that did not arrive. With
+//! as many independent equations as unknowns the receiver solves them, without a round trip.
+//! Windows slide: every repair symbol names the run of source symbols in it, so there are no blocks
+//! to wait for (the scheme of RFC 8681, Sliding Window Random Linear Code, with other
+//! coefficients).
 //!
 //! ```text
 //!  source()  ─► Encoder ── repair(run) ─► RepairSymbol ═WAN═► repair() ─► Decoder ─► poll_recovered()
@@ -14,11 +15,11 @@
 //!    ▲ LossEstimate (what recovery saw)
 //! ```
 //!
-//! A symbol is a payload behind its length in 2 bytes, thought of as followed by zeros; so payloads
-//! of different sizes add up. Numbers of source symbols are given without gaps. All of this works on
-//! what has been opened and authenticated; what is recovered is parsed like anything received. It
-//! does not decide when a packet is lost, and knows neither packets' numbers nor frames.
-//! docs/decisions/0028 has the choice of code and field.
+//! A symbol is a payload behind its length in 2 bytes, padded with zeros, so payloads of different
+//! sizes can be added. Source symbols are numbered without gaps. The module works on opened and
+//! authenticated data; a recovered payload is parsed like a received one. It does not decide when a
+//! packet is lost, and knows neither packet numbers nor frames. docs/decisions/0028 explains the
+//! choice of code and field.
 
 mod coefficients;
 mod decoder;

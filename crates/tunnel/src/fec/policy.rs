@@ -1,10 +1,10 @@
-//! When to send repair symbols, how many, and over which run of source symbols.
+//! Repair policy: when to send repair symbols, how many, and over which run of source symbols.
 //!
-//! A bulk flow needs none: what is lost comes again while other data keeps the path full. A round
-//! trip is lost where the sender has nothing more to say, since then nothing follows the last
-//! packets, and nobody does anything until the peer's word arrives: at the *tail* of an exchange or
-//! a transfer. So `Auto` waits until the sender has run dry, and for a moment longer in which more
-//! may come, and then sends as many as make it unlikely that a round trip is needed.
+//! A bulk flow needs none: lost data is sent again while other data keeps the path full. A round
+//! trip is lost where the sender has no more data, because nothing follows the last packets and the
+//! loss is noticed only by the peer's answer: at the *tail* of an exchange or a transfer. So `Auto`
+//! waits until the sender has no more data, and a moment longer, and then sends enough to make
+//! another round trip unlikely.
 //!
 //! ```text
 //!            sent()                     no more for RTT / 32, or 1 ms
@@ -12,12 +12,12 @@
 //!     └── paused(Dry) ──►▲                                     └► poll_repair() each when due
 //! ```
 //!
-//! How many follows from the measured losses ([`LossEstimate`]), and is bounded by a credit that
-//! source symbols earn: a few times the share that is lost, between 1 in 16 and 1 in 4, and two
-//! more for each round trip. Where losses come in runs, repair symbols are spread over time, so
-//! that one run does not take them along. While the queue builds up they are held to 1 in 16. `On`
-//! sends some all the time as well, for those who cannot wait in the middle of a flow. Repair
-//! symbols are not counted as load here: the transport does, as it sends them like any packet.
+//! The number follows from the measured losses ([`LossEstimate`]). It is bounded by a credit that
+//! source symbols earn: a few times the loss rate, between 1 in 16 and 1 in 4, and two more for
+//! each round trip. Where losses come in runs, repair symbols are spread over time, so that one run
+//! does not take them along. While the queue builds up they are limited to 1 in 16. `On` also sends
+//! some at all times, for users that cannot wait in the middle of a flow. Repair symbols are not
+//! counted as load here; the transport counts them like any packet.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -71,7 +71,7 @@ const RUNS_SPREAD: f64 = 1.5;
 /// the greatest share.
 const DUE_LIMIT: usize = SYMBOLS_KEPT / 4 + 2;
 
-/// What an operator has chosen.
+/// Operator's setting for repair symbols.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RepairMode {
     /// No repair symbols.
@@ -88,14 +88,14 @@ pub enum RepairMode {
 pub enum PauseReason {
     /// No flow has anything to send.
     Dry,
-    /// A flow has said all it had, in the last so many source symbols; others go on.
+    /// A flow has sent all its data, in the last source symbols; other flows continue.
     Exchange {
         /// How far back its first packet is, in source symbols.
         sources: u64,
     },
 }
 
-/// What the controller thinks of the path's queue.
+/// Trend of the path's queue according to the congestion controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum QueueTrend {
     /// Short, or of unknown length.
@@ -112,7 +112,7 @@ pub struct PathState {
     pub round_trip: Duration,
     /// The time between packets at the rate they are paced with.
     pub packet_interval: Duration,
-    /// What the controller thinks of the queue.
+    /// Trend of the queue according to the congestion controller.
     pub queue: QueueTrend,
 }
 
@@ -162,13 +162,14 @@ impl RepairPolicy {
         }
     }
 
-    /// What the operator has chosen.
+    /// Returns the operator's setting.
     #[must_use]
     pub fn mode(&self) -> RepairMode {
         self.mode
     }
 
-    /// Takes the operator's choice; what is due is still sent unless it is [`RepairMode::Off`].
+    /// Sets the operator's mode. Repair symbols that are due are still sent unless it is
+    /// [`RepairMode::Off`].
     pub fn set_mode(&mut self, mode: RepairMode) {
         self.mode = mode;
         match mode {
@@ -185,7 +186,7 @@ impl RepairPolicy {
         self.path = path;
     }
 
-    /// What is known of the path's losses; recovery reports them here.
+    /// Returns the estimate of the path's losses; recovery reports losses to it.
     pub fn losses(&mut self) -> &mut LossEstimate {
         &mut self.losses
     }
@@ -245,8 +246,8 @@ impl RepairPolicy {
         [due, self.tail_at].into_iter().flatten().min()
     }
 
-    /// Plans repair symbols for what of `outstanding` is in no plan yet, over that and what is
-    /// outstanding before it.
+    /// Plans repair symbols for the part of `outstanding` that is in no plan yet, over that part
+    /// and the outstanding symbols before it.
     fn plan(&mut self, now: Time, outstanding: Range<u64>) {
         self.earn(now, 0.0);
         let oldest = outstanding

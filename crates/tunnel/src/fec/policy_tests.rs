@@ -1,4 +1,5 @@
-//! The policy in virtual time: what it sends when, and by Monte Carlo whether that is enough.
+//! Policy tests in virtual time: the repair symbols sent and their times, and by Monte Carlo
+//! whether they suffice.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -26,7 +27,7 @@ fn policy(mode: RepairMode) -> RepairPolicy {
     policy
 }
 
-/// A policy that has seen so many packets with losses in runs of `run`, evenly spread.
+/// Makes a policy that has seen `packets` packets with losses in runs of `run`, evenly spread.
 fn trained_policy(mode: RepairMode, packets: u64, loss: f64, run: u64) -> RepairPolicy {
     let mut policy = policy(mode);
     train_policy(&mut policy, packets, loss, run);
@@ -68,7 +69,7 @@ fn due(policy: &mut RepairPolicy, outstanding: Range<u64>) -> Vec<(Time, Range<u
     all
 }
 
-/// What a sender that falls silent after these symbols sends.
+/// Repair symbols of a sender that has no more data after these symbols.
 fn tail(policy: &mut RepairPolicy, now: Time, numbers: Range<u64>) -> Vec<(Time, Range<u64>)> {
     let after = send(policy, now, numbers.clone());
     policy.paused(after, PauseReason::Dry, numbers.clone());
@@ -76,7 +77,7 @@ fn tail(policy: &mut RepairPolicy, now: Time, numbers: Range<u64>) -> Vec<(Time,
 }
 
 #[test]
-fn off_sends_nothing() {
+fn mode_off_sends_no_repair_symbols() {
     let mut policy = trained_policy(RepairMode::Off, 10_000, 0.1, 1);
     assert!(tail(&mut policy, Time::ZERO, 0..50).is_empty());
     policy.set_mode(RepairMode::Auto);
@@ -102,7 +103,7 @@ fn a_bulk_flow_gets_nothing_until_its_end() {
 }
 
 #[test]
-fn a_tail_is_held_for_a_moment_and_planned_once() {
+fn tail_is_delayed_and_planned_once() {
     let mut policy = policy(RepairMode::Auto);
     let now = send(&mut policy, Time::ZERO, 0..1);
     policy.paused(now, PauseReason::Dry, 0..1);
@@ -117,7 +118,7 @@ fn a_tail_is_held_for_a_moment_and_planned_once() {
 }
 
 #[test]
-fn between_pieces_on_a_lan_there_is_no_tail() {
+fn pieces_on_a_lan_have_no_tail() {
     let mut policy = policy(RepairMode::Auto);
     policy.set_path(PathState {
         round_trip: Duration::from_micros(200),
@@ -136,7 +137,7 @@ fn between_pieces_on_a_lan_there_is_no_tail() {
 }
 
 #[test]
-fn an_unknown_path_gets_some_for_an_exchange_and_one_for_a_single_packet() {
+fn unknown_path_protects_exchanges_and_single_packets() {
     let single = tail(&mut policy(RepairMode::Auto), Time::ZERO, 0..1);
     assert_eq!(single.len(), 1);
     let exchange = tail(&mut policy(RepairMode::Auto), Time::ZERO, 0..47);
@@ -153,7 +154,7 @@ fn a_clean_path_gets_next_to_nothing() {
 }
 
 #[test]
-fn no_tail_costs_more_than_a_quarter_and_two() {
+fn tail_overhead_is_bounded() {
     for loss in [0.01, 0.1, 0.3] {
         let mut policy = trained_policy(RepairMode::Auto, 10_000, loss, 8);
         let mut now = Time::ZERO;
@@ -173,7 +174,7 @@ fn no_tail_costs_more_than_a_quarter_and_two() {
 }
 
 #[test]
-fn single_packets_at_short_intervals_are_held_to_their_credit() {
+fn frequent_single_packets_are_limited_by_credit() {
     // A packet every 5 ms for a hundred round trips: longer apart than a tail is held.
     let mut policy = trained_policy(RepairMode::Auto, 10_000, 0.01, 1);
     let mut now = Time::ZERO;
@@ -193,7 +194,7 @@ fn single_packets_at_short_intervals_are_held_to_their_credit() {
 }
 
 #[test]
-fn repair_symbols_are_spread_where_losses_come_in_runs() {
+fn bursty_loss_spreads_repair_symbols() {
     let single = tail(
         &mut trained_policy(RepairMode::Auto, 10_000, 0.01, 1),
         Time::ZERO,
@@ -214,7 +215,7 @@ fn repair_symbols_are_spread_where_losses_come_in_runs() {
 }
 
 #[test]
-fn a_growing_queue_is_not_fed() {
+fn growing_queue_gets_no_repair_symbols() {
     let mut policy = trained_policy(RepairMode::On, 10_000, 0.1, 1);
     policy.set_path(path(QueueTrend::Building));
     let now = send(&mut policy, Time::ZERO, 0..1_000);
@@ -224,7 +225,7 @@ fn a_growing_queue_is_not_fed() {
 }
 
 #[test]
-fn on_sends_in_the_middle_as_losses_ask_for() {
+fn mode_on_protects_the_middle_of_a_flow() {
     for (loss, most) in [(0.0, 0.01), (0.01, 0.05), (0.05, 0.15), (0.3, 0.25)] {
         let mut policy = trained_policy(RepairMode::On, 60_000, loss, 1);
         let mut now = Time::ZERO;
@@ -244,7 +245,7 @@ fn on_sends_in_the_middle_as_losses_ask_for() {
 }
 
 #[test]
-fn an_exchange_beside_a_bulk_flow_is_protected_at_once() {
+fn exchange_beside_bulk_flow_is_protected_at_once() {
     let mut policy = trained_policy(RepairMode::Auto, 10_000, 0.01, 1);
     let now = send(&mut policy, Time::ZERO, 0..2_000);
     policy.paused(now, PauseReason::Exchange { sources: 10 }, 1_850..2_000);
@@ -255,7 +256,7 @@ fn an_exchange_beside_a_bulk_flow_is_protected_at_once() {
 }
 
 #[test]
-fn a_tail_counts_on_what_was_sent_for_the_one_before() {
+fn tail_counts_repairs_of_the_previous_tail() {
     let mut policy = trained_policy(RepairMode::Auto, 10_000, 0.01, 1);
     let first = tail(&mut policy, Time::ZERO, 0..40);
     assert!(first.len() > 1);
@@ -268,7 +269,7 @@ fn a_tail_counts_on_what_was_sent_for_the_one_before() {
 }
 
 #[test]
-fn a_tail_makes_up_for_what_the_one_before_could_not_have() {
+fn tail_compensates_for_the_previous_tails_limit() {
     let mut policy = trained_policy(RepairMode::Auto, 10_000, 0.1, 1);
     policy.set_path(path(QueueTrend::Building));
     assert_eq!(tail(&mut policy, Time::ZERO, 0..47).len(), 2);
@@ -279,7 +280,7 @@ fn a_tail_makes_up_for_what_the_one_before_could_not_have() {
 }
 
 #[test]
-fn repair_symbols_are_spread_over_no_more_than_a_quarter_of_a_round_trip() {
+fn repair_symbols_span_at_most_a_quarter_rtt() {
     let mut policy = trained_policy(RepairMode::Auto, 10_000, 0.01, 8);
     policy.set_path(PathState {
         packet_interval: ROUND_TRIP / 10,
@@ -294,7 +295,7 @@ fn repair_symbols_are_spread_over_no_more_than_a_quarter_of_a_round_trip() {
 }
 
 #[test]
-fn of_much_in_flight_the_newest_is_protected_window_by_window() {
+fn newest_data_in_flight_is_protected_by_windows() {
     let mut policy = trained_policy(RepairMode::Auto, 10_000, 0.02, 1);
     let repairs = tail(&mut policy, Time::ZERO, 0..5_000);
     let kept = 5_000 - SYMBOLS_KEPT as u64;
@@ -308,7 +309,7 @@ fn of_much_in_flight_the_newest_is_protected_window_by_window() {
     assert!(newest > 0 && newest < repairs.len());
 }
 
-/// What became of many exchanges.
+/// Results of many exchanges.
 struct ExchangeOutcome {
     incomplete: f64,
     overhead: f64,

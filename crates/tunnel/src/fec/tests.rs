@@ -22,7 +22,7 @@ fn drain(decoder: &mut FecDecoder) -> Vec<(u64, Bytes)> {
     std::iter::from_fn(|| decoder.poll_recovered()).collect()
 }
 
-/// What follows from symbols and equations, by elimination over dense rows, a byte at a time.
+/// Solves symbols and equations by elimination over dense rows, one byte at a time.
 fn solve(
     received: &BTreeSet<u64>,
     repairs: &[RepairSymbol],
@@ -263,7 +263,7 @@ fn recovers(encoder: &mut FecEncoder, sources: u64, lost: u64, repairs: u64, see
 }
 
 #[test]
-fn over_one_window_any_losses_are_recovered_from_as_many_repair_symbols() {
+fn one_window_recovers_as_many_losses_as_repairs() {
     let mut encoder = FecEncoder::default();
     let mut random = SeededRandom::from_seed(9);
     for seed in 0..1_500 {
@@ -276,7 +276,7 @@ fn over_one_window_any_losses_are_recovered_from_as_many_repair_symbols() {
 }
 
 #[test]
-fn across_epochs_nearly_all_losses_are_recovered_from_as_many_repair_symbols() {
+fn epochs_recover_nearly_as_many_losses_as_repairs() {
     let mut encoder = FecEncoder::default();
     let mut failures = 0;
     let rounds = 4_000;
@@ -289,7 +289,7 @@ fn across_epochs_nearly_all_losses_are_recovered_from_as_many_repair_symbols() {
 }
 
 #[test]
-fn windows_that_slide_recover_nearly_as_well_as_one() {
+fn sliding_windows_recover_nearly_as_well() {
     // A repair symbol over the last 40 after every tenth, and at the end as many over all as are
     // missing then beyond the equations that wait: how often do they not suffice?
     let mut failures = 0;
@@ -374,7 +374,7 @@ fn what_the_peer_has_is_not_protected() {
 }
 
 #[test]
-fn the_encoder_keeps_its_limit_and_takes_the_newest_window() {
+fn encoder_keeps_the_newest_window_within_its_limit() {
     let mut encoder = FecEncoder::default();
     for number in 0..2 * SYMBOLS_KEPT as u64 {
         encoder.source(&payload(number, 3));
@@ -416,7 +416,7 @@ fn what_is_too_old_changes_nothing() {
 }
 
 #[test]
-fn an_equation_is_dropped_with_its_oldest_symbol_before_its_place_is_used_again() {
+fn equation_is_dropped_with_its_oldest_symbol() {
     let mut encoder = FecEncoder::default();
     let mut decoder = FecDecoder::default();
     for number in 0..3 {
@@ -501,7 +501,7 @@ fn fields_that_no_encoder_makes_are_refused() {
 }
 
 #[test]
-fn a_sum_that_is_no_payload_is_not_handed_on() {
+fn malformed_sum_is_not_delivered() {
     let mut decoder = FecDecoder::default();
     let damaged = RepairSymbol {
         first: 0,
@@ -516,7 +516,7 @@ fn a_sum_that_is_no_payload_is_not_handed_on() {
 }
 
 #[test]
-fn a_payload_with_other_than_zeros_behind_it_is_not_handed_on() {
+fn payload_with_nonzero_padding_is_not_delivered() {
     let mut encoder = FecEncoder::default();
     let mut decoder = FecDecoder::default();
     encoder.source(b"payload");

@@ -18,7 +18,7 @@ use crate::wire::NUMBER_LIMIT;
 /// are 4 KiB; those of a path that works fit one packet, since a gap and a length are a byte each.
 pub const RANGE_LIMIT: usize = 256;
 
-/// A frame that tells the sender what became of its packets.
+/// Frame that acknowledges packets to their sender.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PacketAck {
     /// How long the receiver kept the news of the largest number to itself, in microseconds.
@@ -26,7 +26,7 @@ pub struct PacketAck {
     /// Packet numbers that have arrived: (first, last) of each range, both included, newest first
     /// and at least one number apart. At least one range, at most [`RANGE_LIMIT`].
     pub ranges: Vec<(u64, u64)>,
-    /// What the network has marked; `None` when the receiver cannot see the marks.
+    /// ECN marks of the network; `None` when the receiver cannot read the marks.
     pub ecn: Option<EcnCounts>,
     /// Source symbols whose packets have not arrived and that were restored from repairs; ranges
     /// as above, possibly none.

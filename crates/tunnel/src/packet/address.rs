@@ -1,5 +1,5 @@
-//! Where the packets of a path go, and how much may go there before the peer has proved that it is
-//! there (RFC 9000 §8, Address Validation; §9, Connection Migration).
+//! Addresses of a path: where its packets go, and how many bytes before the peer has proved that it
+//! receives there (RFC 9000 §8, Address Validation; §9, Connection Migration).
 //!
 //! ```text
 //!   nowhere ──a packet──► unvalidated ──response──► validated ◄──────────────┐
@@ -8,15 +8,15 @@
 //!                            └──── newest packet comes from elsewhere ───────┘
 //! ```
 //!
-//! A peer behind an address translator changes its address without knowing it. Packets follow the
-//! newest opened packet at once, but to an address that is not validated go three times the bytes
-//! that came from there at most, and it is sent a challenge of 64 bits that nobody can guess. The
-//! older address is challenged too: when somebody has merely forwarded the peer's packets from an
-//! address of his own, the peer's answer is newer and brings the path back (§9.3.3, Off-Path Packet
-//! Forwarding). What was learnt about the path is of the address that was validated last, until
+//! A peer behind an address translator (NAT) changes its address without noticing. Packets follow
+//! the newest opened packet at once. But an address that is not validated gets at most three times
+//! the bytes that came from it, and an unpredictable challenge of 64 bits. The older address is
+//! challenged as well: when a third party has merely forwarded the peer's packets from its own
+//! address, the peer's answer is newer and brings the path back (§9.3.3, Off-Path Packet
+//! Forwarding). The path's measurements belong to the address that was validated last, until
 //! another one is ([`ChallengeResult`]).
 //!
-//! Only an [`OpenedPacket`] packet says anything here, so a stranger moves nothing.
+//! Only an [`OpenedPacket`] counts here, so a third party cannot move the path.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -32,8 +32,8 @@ use super::opener::OpenedPacket;
 /// Address Validation during Connection Establishment).
 const AMPLIFICATION: u64 = 3;
 
-/// Challenges that an address is sent at most, each with a value of its own (§8.2.1); a packet and
-/// two more cover losses, and only so many values need to be remembered.
+/// Limit for the challenges to an address, each with its own value (§8.2.1). A packet and two more
+/// cover losses, and only that many values have to be remembered.
 const CHALLENGES: usize = 3;
 
 /// The least time between challenges, since a new address may be farther than the old one: the
@@ -41,7 +41,7 @@ const CHALLENGES: usize = 3;
 /// larger of this and the path's own probe timeout to answer (§8.2.4, Failed Path Validation).
 const CHALLENGE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Whether the peer has proved that it receives at an address.
+/// Validation state of an address: whether the peer has proved that it receives there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressTrust {
     /// It has, or the operator of this node has named the address.
@@ -50,7 +50,7 @@ pub enum AddressTrust {
     Unvalidated,
 }
 
-/// What an opened packet says about the peer's address.
+/// Change of the peer's address that an opened packet shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AddressChange {
     /// Nothing new, or nothing that a newer packet has not overtaken.
@@ -59,12 +59,12 @@ pub enum AddressChange {
     Moved,
 }
 
-/// What a response to a challenge proves.
+/// Result of a response to a challenge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChallengeResult {
-    /// The current address is the peer's. It is the first, or another port of the host that was
-    /// validated last: what was learnt about the path probably still holds (RFC 9000 §9.4, Loss
-    /// Detection and Congestion Control).
+    /// The current address is the peer's. It is the first one, or another port of the host that was
+    /// validated last. The path's measurements probably still hold (RFC 9000 §9.4, Loss Detection
+    /// and Congestion Control).
     SameHost,
     /// The current address is the peer's, and is at another host than the one that was validated
     /// last: nothing is known of the path there.
@@ -73,7 +73,7 @@ pub enum ChallengeResult {
     Unknown,
 }
 
-/// What becomes of an address that did not answer.
+/// Consequence for an address that did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValidationFailure {
     /// Packets go to the last validated address again.
@@ -115,7 +115,7 @@ pub struct PathAddresses {
     fallback: Option<SocketAddr>,
     /// The fallback is to be challenged, once.
     challenge_fallback: bool,
-    /// The number of the newest packet: only what is newer says where the peer is.
+    /// Number of the newest packet. Only newer packets may change the address.
     newest: Option<u64>,
     probe_timeout: Duration,
 }
@@ -127,7 +127,7 @@ struct CurrentAddress {
     doubt: Option<PendingValidation>,
 }
 
-/// What is known of an address that is not validated.
+/// State of an address that is not validated yet.
 struct PendingValidation {
     received: u64,
     sent: u64,
@@ -167,7 +167,7 @@ impl PathAddresses {
         self.current.as_ref().map(|current| current.address)
     }
 
-    /// Whether the peer has proved that it receives there.
+    /// Returns whether the current address is validated.
     #[must_use]
     pub fn trust(&self) -> AddressTrust {
         match &self.current {
@@ -250,14 +250,14 @@ impl PathAddresses {
         }
     }
 
-    /// Whether a datagram of that many bytes may go to the current address.
+    /// Returns `true` if a datagram of `bytes` bytes may be sent to the current address.
     #[must_use]
     pub fn may_send(&self, bytes: u64) -> bool {
         self.current.is_some() && bytes <= self.allowance()
     }
 
-    /// Whether packets go to a host that nobody has validated, though another was: by a way of
-    /// which nothing is known, and perhaps to somebody who forwards the peer's packets.
+    /// Returns `true` if packets go to a host that is not validated although another host was. Its
+    /// path is unknown, and it may be a third party that forwards the peer's packets.
     #[must_use]
     pub fn is_elsewhere(&self) -> bool {
         let is_doubted = self.trust() == AddressTrust::Unvalidated;
@@ -358,7 +358,7 @@ impl PathAddresses {
         }
     }
 
-    /// Gives up an address that has not answered in time, and says what is left.
+    /// Abandons an address that has not answered in time, and returns the consequence.
     pub fn handle_timeout(&mut self, now: Time) -> Option<ValidationFailure> {
         if self.doubted()?.expires > now {
             return None;
@@ -375,7 +375,7 @@ impl PathAddresses {
     }
 }
 
-/// How many bytes may go to an address that is not validated, for so many that came from there.
+/// Bytes that may be sent to an unvalidated address, for `received` bytes that came from there.
 #[must_use]
 pub fn allowance(received: u64) -> u64 {
     received.saturating_mul(AMPLIFICATION)

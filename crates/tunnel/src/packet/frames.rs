@@ -1,16 +1,16 @@
-//! The transport's own frames, and the payload of a packet as a row of frames.
+//! Frames of the transport, and a packet's payload as a series of frames.
 //!
 //! ```text
 //! payload = frame, frame, …    each: length varint · kind u8 · body (length − 1 bytes)
 //! ```
 //!
-//! Kinds from 0x40 belong to the transport and are here; those below are the session's
-//! ([`crate::wire`]), framed alike, so that a frame can move between a packet and a link. A length
-//! of zero is one byte of padding. What a struct can hold, `emit` writes and `parse` reads back
-//! equal. docs/formats/wan-packets.md has every field.
+//! Kinds from 0x40 belong to the transport and are defined here. Lower kinds belong to the session
+//! ([`crate::wire`]) and have the same framing, so that a frame can move between a packet and a
+//! link. A length of zero is one byte of padding. `parse` reads back every value that `emit`
+//! writes. docs/formats/wan-packets.md has every field.
 //!
-//! A payload that came out of a repair was never under a seal of its own: whoever parses it
-//! treats it as what it is, bytes of a peer, and so does this file with all bytes.
+//! A payload recovered by a repair was not sealed itself. Like all bytes here, it is treated as
+//! untrusted input from a peer.
 
 use bytes::{Buf, Bytes, BytesMut};
 use vocab::{ByteReader, ByteWriter, varint_length};
@@ -41,11 +41,11 @@ const FIRST_TRANSPORT_KIND: u8 = 0x40;
 /// One frame of a packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PacketFrame {
-    /// Bytes that say nothing.
+    /// Padding without meaning.
     Padding(PaddingFrame),
     /// A packet that is to be acknowledged, though it carries nothing else.
     Probe(ProbeFrame),
-    /// What has arrived.
+    /// Acknowledges received packets.
     Acknowledgement(PacketAck),
     /// The rest of this payload is a source symbol.
     Source(SourceSymbol),
@@ -61,7 +61,7 @@ pub enum PacketFrame {
     Session(SessionFrame),
 }
 
-/// Bytes that say nothing: for probes of the path's MTU.
+/// Padding without meaning, for probes of the path's MTU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PaddingFrame {
     /// All bytes that it takes in the payload, its own framing included; at least one.
@@ -79,22 +79,22 @@ pub struct SourceSymbol {
     pub symbol: u64,
 }
 
-/// Asks whoever receives at an address to prove it; unpredictable (RFC 9000 §8.2.1, Initiating
-/// Path Validation).
+/// Unpredictable data that proves by its return that the peer receives at an address (RFC 9000
+/// §8.2.1, Initiating Path Validation).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathChallenge {
     /// To be sent back.
     pub value: u64,
 }
 
-/// What a challenge held (RFC 9000 §8.2.2, Path Validation Responses).
+/// Copy of the data of a challenge (RFC 9000 §8.2.2, Path Validation Responses).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathResponse {
     /// From the challenge.
     pub value: u64,
 }
 
-/// Why a datagram path ends. The session goes on over its link.
+/// Reason for the end of a datagram path. The session continues over its link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloseCode {
     /// It is not needed any longer.
@@ -212,8 +212,8 @@ impl PacketFrame {
         out.prefixed(&body.finish());
     }
 
-    /// Whether a packet that holds this frame is to be acknowledged (RFC 9002 §2, Conventions and
-    /// Definitions: ack-eliciting).
+    /// Returns `true` if a packet with this frame has to be acknowledged (RFC 9002 §2, Conventions
+    /// and Definitions: ack-eliciting).
     #[must_use]
     pub fn elicits_acknowledgement(&self) -> bool {
         match self {
@@ -249,7 +249,7 @@ impl SourceSymbol {
 
 impl PaddingFrame {
     fn emit(self, out: &mut ByteWriter) {
-        /// What one byte of length can say at most.
+        /// Largest length that one byte can express.
         const SHORT: u16 = 0x3f;
         assert!(self.bytes > 0, "padding of no bytes is no frame");
         if self.bytes == 1 {

@@ -1,5 +1,5 @@
-//! The header of a packet: one byte of flags, the receiver's connection id, a packet number of
-//! which only the low bytes are sent.
+//! Header of a packet: one byte of flags, the receiver's connection id, and the low bytes of the
+//! packet number.
 //!
 //! ```text
 //!   0      1                 9          9 + 1…4
@@ -9,9 +9,9 @@
 //!   010rrKLL      r: zero · K: key phase · LL: bytes of the number − 1
 //! ```
 //!
-//! The form is that of a short header of RFC 9000 §17.3.1 (1-RTT Packet) without its spin bit. The
-//! five low bits of the flags and the number are hidden by header protection (RFC 9001 §5.4), so
-//! that who watches sees neither how many packets went by nor when keys change.
+//! The form is that of a short header of RFC 9000 §17.3.1 (1-RTT Packet) without its spin bit.
+//! Header protection hides the five low bits of the flags and the number (RFC 9001 §5.4), so that
+//! an observer sees neither the number of packets nor key updates.
 
 /// A name that the receiver of packets has chosen at random, and by which it finds the path that a
 /// datagram belongs to, wherever it comes from.
@@ -50,7 +50,7 @@ pub(super) const NUMBER_OFFSET: usize = 1 + ConnectionId::LENGTH;
 
 /// Bits of the flags that are not hidden.
 pub(super) const VISIBLE_MASK: u8 = 0b1110_0000;
-/// What they are. As in QUIC they tell a packet from what else comes by UDP (RFC 9443).
+/// Value of the fixed bits. As in QUIC they distinguish a packet from other UDP traffic (RFC 9443).
 pub(super) const FORM: u8 = 0b0100_0000;
 /// Bits of the flags that are hidden (RFC 9001 §5.4.1, short header).
 pub(super) const HIDDEN_MASK: u8 = 0b0001_1111;
@@ -61,8 +61,8 @@ pub(super) const KEY_PHASE: u8 = 0b0000_0100;
 /// Length of the number, less one.
 pub(super) const LENGTH_MASK: u8 = 0b0000_0011;
 
-/// The whole number whose low bytes are `truncated`, being the one nearest to what is expected
-/// next (RFC 9000 §A.3, Sample Packet Number Decoding Algorithm).
+/// Decodes a packet number from its low bytes `truncated`: the number nearest to the expected one
+/// (RFC 9000 §A.3, Sample Packet Number Decoding Algorithm).
 pub(super) fn decode_number(expected: u64, truncated: u64, length: usize) -> u64 {
     let window = 1_u64 << (8 * length);
     let half = window / 2;
@@ -81,14 +81,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_decoded_as_in_rfc_9000_appendix_a_3() {
+    fn numbers_decode_as_in_rfc_9000_a3() {
         // "if the highest successfully authenticated packet had a packet number of 0xa82f30ea, a
         // packet containing a 16-bit value of 0x9b32 will be decoded as 0xa82f9b32".
         assert_eq!(decode_number(0xa82f_30eb, 0x9b32, 2), 0xa82f_9b32);
     }
 
     #[test]
-    fn every_number_within_half_the_range_is_found_again() {
+    fn numbers_within_half_the_range_are_decoded() {
         for length in 1..=4_usize {
             let half = 1_u64 << (8 * length - 1);
             let mask = 2 * half - 1;

@@ -1,4 +1,4 @@
-//! Where the keys of a path come from, and when they are renewed.
+//! Keys of a path: their derivation and renewal.
 //!
 //! ```text
 //!  TLS exporter(label, KeyContext) = PathSecret
@@ -8,13 +8,13 @@
 //!                                                                          └─ "wan ku" = secret 2 …
 //! ```
 //!
-//! Each arrow is HKDF-Expand-Label of RFC 8446 §7.1 (Key Schedule) with SHA-256, and the tree below
-//! a secret is that of RFC 9001 §5.1 and §6.1, so its published vectors hold here. A secret is
-//! forgotten as soon as the one after it is derived: who takes a node over later cannot read what
-//! was sent before. What that can mean in memory is said in `protection.rs`.
+//! Each arrow is HKDF-Expand-Label of RFC 8446 §7.1 (Key Schedule) with SHA-256. The tree below a
+//! secret is that of RFC 9001 §5.1 and §6.1, so its published test vectors apply. A secret is
+//! erased as soon as the next one is derived: whoever compromises a node later cannot decrypt
+//! earlier packets. `protection.rs` describes the limits of erasing memory.
 //!
-//! The exporter belongs to one TLS connection whose two Finished messages and two identities have
-//! been verified; that is the shell's to guarantee, which alone knows TLS.
+//! The exporter belongs to one TLS connection whose two Finished messages and two identities were
+//! verified. The shell guarantees that, because only the shell knows TLS.
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ use super::opener::PacketOpener;
 use super::replay::WindowWidth;
 use super::sealer::PacketSealer;
 
-/// What a shell asks the exporter of TLS for (RFC 8446 §7.5, Exporters).
+/// Label that a shell passes to the TLS exporter (RFC 8446 §7.5, Exporters).
 pub const EXPORTER_LABEL: &[u8] = b"EXPORTER-trunkline-wan-1";
 
 /// Length of every secret of the tree: the output of SHA-256, and the key of both suites.
@@ -72,7 +72,7 @@ impl CipherSuite {
     }
 }
 
-/// Which end of the TLS connection this node is.
+/// This node's end of the TLS connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsRole {
     /// It made the connection.
@@ -158,9 +158,9 @@ impl KeyLimits {
 /// The names of a path in both directions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionIds {
-    /// Chosen by this node; stands in what it receives.
+    /// Chosen by this node; at the start of the packets it receives.
     pub ours: ConnectionId,
-    /// Chosen by the peer; stands in what this node sends.
+    /// Chosen by the peer; at the start of the packets this node sends.
     pub theirs: ConnectionId,
 }
 
@@ -169,9 +169,9 @@ pub struct ConnectionIds {
 #[error("path id {0} is not new under this secret; path ids only rise")]
 pub struct PathIdUsed(pub u32);
 
-/// What a TLS session has exported for the datagram paths of two nodes.
+/// Secret that a TLS session has exported for the datagram paths of two nodes.
 ///
-/// It gives out the keys of each path id once, and there is no copying it:
+/// It gives out the keys of each path id once and cannot be copied:
 ///
 /// ```compile_fail
 /// fn twice(secret: tunnel::packet::PathSecret) {
@@ -208,10 +208,10 @@ impl PathSecret {
         })
     }
 
-    /// The two ends of path `id` on this node, with keys that nobody else on this node has.
+    /// Makes the two ends of path `id` on this node, with keys that no other path on this node has.
     ///
     /// # Errors
-    /// [`PathIdUsed`] when `id` or a later one has been asked for before.
+    /// [`PathIdUsed`] when `id` or a later one was requested before.
     pub fn path(
         &mut self,
         now: Time,
@@ -251,9 +251,9 @@ impl std::fmt::Debug for PathSecret {
     }
 }
 
-/// What the dialling node sends.
+/// Packets from the dialling node.
 const DIALLER_SENDS: u8 = 0;
-/// What the accepting node sends.
+/// Packets from the accepting node.
 const LISTENER_SENDS: u8 = 1;
 
 /// A secret of the tree. It lies on the heap, so that moving it leaves no copies behind, and is
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_expand_as_in_rfc_9001_appendix_a_5() {
+    fn labels_expand_as_in_rfc_9001_a5() {
         let secret = HkdfSecret(Box::new(bytes(
             "9ac312a7f877468ebe69422748ad00a15443f18203a07d6060f688f30f21632b",
         )));

@@ -46,7 +46,7 @@ pub use protection::TAG_LENGTH;
 pub use replay::WindowWidth;
 pub use sealer::{ASKING_RESERVE, PacketSealer, SealError, UNACKNOWLEDGED_LIMIT};
 
-/// What sealing adds to a payload, in bytes.
+/// Bytes that sealing adds to a payload.
 pub const OVERHEAD: usize = HEADER_LENGTH + TAG_LENGTH;
 
 #[cfg(test)]

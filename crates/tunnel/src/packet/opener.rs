@@ -40,10 +40,11 @@ pub enum PacketRefusal {
     /// Not a packet of this path: another form, another connection id, or too short.
     #[error("it is no packet of this path")]
     NotOurs,
-    /// The tag is not that of these bytes: forged, damaged, or sealed with a key of another path.
+    /// The tag does not match: the packet was forged, damaged, or sealed with a key of another
+    /// path.
     #[error("its tag is wrong")]
     Forged,
-    /// So many packets were forged that the key may no longer be trusted; the path must end.
+    /// The number of forged packets reached the limit of the key; the path must end.
     #[error("too many packets with a wrong tag have come; the path must end")]
     ForgeryLimit,
     /// Sealed with a key that is no longer kept.
@@ -60,7 +61,7 @@ pub enum PacketRefusal {
     Malformed,
 }
 
-/// Whether a packet was the first one under a new key.
+/// Key change of a packet: whether it was the first one under a new key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PhaseChange {
     /// The key was known.
@@ -90,7 +91,7 @@ impl OpenedPacket {
         self.payload.clone()
     }
 
-    /// Whether the key changed with this packet.
+    /// Returns whether the key changed with this packet.
     #[must_use]
     pub fn phase(&self) -> PhaseChange {
         self.phase
@@ -131,7 +132,7 @@ pub struct PacketOpener {
     /// ones of its epoch may come later, and none of the epoch before is above it.
     current_from: u64,
     next: PacketKey,
-    /// Of the epoch after that of `next`; those before it are gone.
+    /// Secret of the epoch after that of `next`. Earlier secrets are erased.
     secret_after_next: HkdfSecret,
     previous: Option<PreviousKey>,
     /// The same of the key before `current`, kept or not.
@@ -148,7 +149,7 @@ struct PreviousKey {
     until: Time,
 }
 
-/// Which of the kept keys a packet needs.
+/// Key that a packet needs, of the keys that are kept.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SelectedKey {
     Previous,
@@ -182,7 +183,8 @@ impl PacketOpener {
         }
     }
 
-    /// Whether a datagram begins with this node's name for the path; anybody can write that.
+    /// Returns `true` if a datagram begins with this node's connection id for the path. The id is
+    /// not authenticated.
     #[must_use]
     pub fn is_addressed_by(&self, datagram: &[u8]) -> bool {
         ConnectionId::of(datagram) == Some(self.id)
@@ -306,13 +308,14 @@ impl PacketOpener {
         }
     }
 
-    /// Whether the forgery limit is reached: nothing is opened any more, and the path must end.
+    /// Returns `true` if the forgery limit is reached. Nothing is opened any more, and the path
+    /// must end.
     #[must_use]
     pub fn is_exhausted(&self) -> bool {
         self.statistics.forged >= self.limits.forgeries
     }
 
-    /// What has been counted so far.
+    /// Returns the counters so far.
     #[must_use]
     pub fn statistics(&self) -> OpenerStatistics {
         self.statistics

@@ -52,8 +52,8 @@ impl PacketKey {
             .expect("the tags of both suites have this length")
     }
 
-    /// Decrypts `sealed`, which ends in the tag, in place; `false` when the tag is not that of
-    /// these bytes under this key, and what `sealed` holds is then worth nothing.
+    /// Decrypts `sealed`, which ends in the tag, in place. Returns `false` when the tag does not
+    /// match; `sealed` then holds no valid data.
     pub(super) fn open(&self, number: u64, header: &[u8], sealed: &mut [u8]) -> bool {
         self.key
             .open_in_place(self.nonce(number), Aad::from(header), sealed)
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_packet_is_sealed_as_in_rfc_9001_appendix_a_5() {
+    fn short_packet_seals_as_in_rfc_9001_a5() {
         let (packet_key, header_key) = appendix_a_5();
         // A short header without a connection id, number 654360564 in three bytes; one PING.
         let mut packet = bytes("4200bff4 01");
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_short_packet_of_rfc_9001_appendix_a_5_is_opened() {
+    fn short_packet_of_rfc_9001_a5_is_opened() {
         let (packet_key, header_key) = appendix_a_5();
         let mut packet = bytes("4cfe4189655e5cd55c41f69080575d7999c25a5bfb");
         assert_eq!(header_key.show(&mut packet, 1), Some(3));
@@ -225,14 +225,14 @@ mod tests {
     }
 
     #[test]
-    fn nonces_are_made_as_in_rfc_9001_appendix_a_5() {
+    fn nonces_match_rfc_9001_a5() {
         let (packet_key, _) = appendix_a_5();
         let nonce = packet_key.nonce(654_360_564);
         assert_eq!(nonce.as_ref()[..], bytes("e0459b3474bdd0e46d417eb0"));
     }
 
     #[test]
-    fn what_is_too_short_or_no_packet_is_left_alone() {
+    fn short_or_foreign_datagrams_are_unchanged() {
         let (_, header_key) = appendix_a_5();
         for packet in ["", "40", "4cfe4189655e5cd55c41f69080575d7999c25a5b"] {
             let mut shown = bytes(packet);
@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_wiped_is_the_key_of_zeros() {
+    fn wiped_key_equals_the_zero_key() {
         let zero = [0; SECRET_LENGTH];
         for suite in [CipherSuite::Aes256Gcm, CipherSuite::ChaCha20Poly1305] {
             let Ok(secret) = HkdfSecret::filled(|_| Ok::<(), std::convert::Infallible>(()));

@@ -1,7 +1,7 @@
-//! Remembers which packet numbers have been taken, in constant memory.
+//! Replay window: remembers accepted packet numbers, in constant memory.
 //!
-//! A ring of bits, a word at a time, as in RFC 6479 (IPsec Anti-Replay Algorithm without Bit
-//! Shifting): moving on clears the words that are entered, however far it goes, and shifts nothing.
+//! A ring of bits, handled by words, as in RFC 6479 (IPsec Anti-Replay Algorithm without Bit
+//! Shifting). Moving on clears the words that are entered, however far it goes, and shifts nothing.
 //!
 //! ```text
 //!   forgotten │ words of the window: taken or not │ not seen yet
@@ -9,8 +9,8 @@
 //!             └ top − width                       └ top = largest taken + 1
 //! ```
 //!
-//! A number below the window is refused whether or not it was taken. The window says nothing about
-//! packets that have not been authenticated: it is asked after the tag.
+//! A number below the window is refused whether or not it was accepted before. Only authenticated
+//! packets reach the window: it is checked after the tag.
 
 const WORD_BITS: u64 = u64::BITS as u64;
 
@@ -26,8 +26,8 @@ impl WindowWidth {
     /// 2^22 numbers, 512 KiB: as far as three bytes of a number reach back with certainty.
     pub const GREATEST: Self = Self { exponent: 22 };
 
-    /// The width that remembers at least `packets` numbers: the rate in packets times the greatest
-    /// lateness; what it asks beyond the least and the greatest is cut.
+    /// Returns the width that remembers at least `packets` numbers: the packet rate times the
+    /// longest delay. It is limited to the smallest and largest width.
     #[must_use]
     pub fn covering(packets: u64) -> Self {
         let (least, greatest) = (Self::LEAST.numbers(), Self::GREATEST.numbers());
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_edge_of_the_window_is_taken_and_what_is_below_is_not() {
+    fn window_edge_is_accepted_and_below_is_not() {
         let mut window = ReplayWindow::new(WindowWidth::LEAST);
         window.take(1_000_000).unwrap();
         let edge = 1_000_001 - 65_536;
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leap_over_everything_forgets_everything() {
+    fn large_jump_clears_the_window() {
         let mut window = narrow();
         for number in 0..300 {
             window.take(number).unwrap();
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn a_width_covers_what_is_asked_within_its_bounds() {
+    fn window_width_covers_the_request_within_bounds() {
         assert_eq!(WindowWidth::covering(0), WindowWidth::LEAST);
         assert_eq!(WindowWidth::covering(65_537).numbers(), 131_072);
         assert_eq!(WindowWidth::covering(131_072).numbers(), 131_072);
@@ -167,7 +167,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_takes_what_a_set_of_all_numbers_would(
+        fn replay_window_matches_a_set_of_numbers(
             steps in prop::collection::vec((0_u64..4, 0_u64..700), 1..400),
         ) {
             let mut window = narrow();

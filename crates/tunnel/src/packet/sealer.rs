@@ -1,15 +1,15 @@
-//! Seals the packets of one direction of a path, and gives each its number.
+//! Sealing of one direction of a path, which also numbers the packets.
 //!
-//! Everything that is sent on a path, data, repairs, probes and acknowledgements, goes through its
-//! one [`PacketSealer`], and the number of a packet is the nonce of its seal. A number is spent before
-//! the seal is made and never given back, the counter goes on across key updates, and neither the
-//! sealer nor what it comes from can be copied. What is sent again is another packet.
+//! All packets of a path (data, repairs, probes and acknowledgements) go through its one
+//! [`PacketSealer`], and the packet number is the nonce of the seal. A number is used up before the
+//! seal is made and never reused. The counter continues across key updates, and neither the sealer
+//! nor its source can be copied. Data that is sent again is sent in a new packet.
 //!
-//! Keys are renewed by this side alone for its own direction (the other side follows the key
-//! phase bit), one update at a time: the next one waits until a packet of the last has been
-//! acknowledged, or one bit could mean both phases (RFC 9001 §6.1, Initiating a Key Update), and
-//! then three probe timeouts more, so that packets of the key before have arrived or are lost
-//! (§6.5, Receiving with Different Keys).
+//! Each side renews only the keys of its own direction; the other side follows the key phase bit.
+//! Only one update is pending at a time: the next one waits until a packet of the last has been
+//! acknowledged, or one bit could mean both phases (RFC 9001 §6.1, Initiating a Key Update). It
+//! then waits three probe timeouts more, until packets under the previous key have arrived or are
+//! lost (§6.5, Receiving with Different Keys).
 
 use std::time::Duration;
 
@@ -26,8 +26,9 @@ use super::protection::{HeaderKey, PacketKey};
 /// 5.9 GB under way, a second at 47 Gbit/s.
 pub const UNACKNOWLEDGED_LIMIT: u64 = 1 << 22;
 
-/// Of these the last so many are for questions whether the peer is there still: without one, nothing
-/// would ever be acknowledged again. At one in half a minute they last three weeks.
+/// Number of packets at the end of the limit that are reserved for probes of the peer. Without a
+/// probe nothing would ever be acknowledged again. At one probe in half a minute they last three
+/// weeks.
 pub const ASKING_RESERVE: u64 = 1 << 16;
 
 /// Why a packet is not sealed. No number has been spent.
@@ -36,7 +37,7 @@ pub enum SealError {
     /// Nothing has been acknowledged for [`UNACKNOWLEDGED_LIMIT`] packets.
     #[error("the peer acknowledges nothing on this path; wait, or use the link")]
     TooFarAhead,
-    /// The key has sealed twice what it should, and the peer has not confirmed the one before it.
+    /// The key has sealed twice its limit, and the peer has not confirmed the previous update.
     #[error("the keys of this path are used up; close it and use the link")]
     KeyExhausted,
 }
@@ -54,7 +55,7 @@ pub struct PacketSealer {
     id: ConnectionId,
     header_key: HeaderKey,
     key: PacketKey,
-    /// Of the epoch after this one; the secret of this one is gone.
+    /// Secret of the next epoch. The secret of the present epoch is erased.
     next_secret: HkdfSecret,
     key_phase: u8,
     epoch: KeyEpoch,
@@ -153,8 +154,8 @@ impl PacketSealer {
         Ok(number)
     }
 
-    /// Hears that the peer has received packets up to and with `largest`. A number that was never
-    /// sent is ignored; that the peer breaks the rules is noticed by whoever knows what was sent.
+    /// Records that the peer has received packets up to `largest`. A number that was never sent is
+    /// ignored here; recovery reports the violation.
     pub fn acknowledged(&mut self, now: Time, largest: u64) {
         if largest >= self.next_number {
             return;
@@ -182,7 +183,7 @@ impl PacketSealer {
         self.epoch.index
     }
 
-    /// Whether so little has been acknowledged that only the [`ASKING_RESERVE`] is left.
+    /// Returns `true` if so little was acknowledged that only the [`ASKING_RESERVE`] is left.
     #[must_use]
     pub fn is_far_ahead(&self) -> bool {
         self.ahead() >= UNACKNOWLEDGED_LIMIT - ASKING_RESERVE
@@ -235,8 +236,8 @@ impl PacketSealer {
         self.next_number = number;
     }
 
-    /// What only a peer with another idea of packets would seal: `flags` are its low bits, and
-    /// nothing about the payload is checked.
+    /// Seals a packet as a peer with different rules would: `flags` are its low bits, and the
+    /// payload is not checked.
     pub(super) fn seal_raw(&mut self, flags: u8, payload: &[u8]) -> Vec<u8> {
         let number = self.next_number;
         self.next_number += 1;

@@ -1,4 +1,4 @@
-//! How long a packet may be overtaken before it counts as lost.
+//! Reordering window: the time a packet may be late before it counts as lost.
 //!
 //! ```text
 //!        P sent                    expected                     lost, unless it came
@@ -7,27 +7,28 @@
 //!             and acknowledged first
 //! ```
 //!
-//! The reference is RFC 8985 §6.2's: a packet is expected when one that was sent after it and was
-//! acknowledged before it would have been, had it been sent at the same time. On a path that keeps
-//! the order the window is that of RFC 9002 §6.1.2, an eighth of the round-trip time. On one that
-//! does not, it is what all but one in [`BEYOND`] of the packets that came kept to: each that
-//! arrives counts with its lateness, those that had been declared lost too, so the window grows
-//! with the first wrong verdicts (RFC 8985 §6.2 step 4 grows it with each DSACK, in steps of a
-//! quarter RTT, and shrinks it after 16 recoveries; here it follows what is measured both ways).
+//! The reference is that of RFC 8985 §6.2: a packet is expected at the time at which a packet sent
+//! later and acknowledged earlier would have arrived, had it been sent at the same time. On a path
+//! that keeps the order the window is that of RFC 9002 §6.1.2, an eighth of the round-trip time. On
+//! a path that reorders, the window covers all but one in [`BEYOND`] of the packets. Each packet
+//! counts with its delay, also when it had been declared lost, so the window grows with the first
+//! spurious losses (RFC 8985 §6.2 step 4 grows it with each DSACK, in steps of a quarter RTT, and
+//! shrinks it after 16 recoveries; here it follows the measurement both ways).
 //!
-//! RFC 9002 takes the larger of the smoothed and the latest RTT for reference. That is of the
-//! path, not of the packet: a queue that grows makes all packets late and is no reordering.
+//! RFC 9002 uses the larger of the smoothed and the latest RTT as reference. That is a property of
+//! the path, not of the packet: a growing queue delays all packets and is no reordering.
 
 use std::time::Duration;
 
 use path::{DurationQuantiles, GRANULARITY, RttEstimator};
 use vocab::Time;
 
-/// One in 500 packets may be later than the window: a wrong verdict costs a packet sent twice, and
-/// 0.2 % is little against what losses cost on a path of which any of this is true.
+/// Share of packets that may be later than the window: one in 500. A spurious loss costs a packet
+/// sent twice, and 0.2 % is little compared with the cost of losses on such a path.
 const BEYOND: f64 = 1.0 / 500.0;
 
-/// What a congestion controller is told of the spread leaves out one packet in twenty.
+/// Share of packets that the reordering spread reported to the congestion controller leaves out:
+/// one in twenty.
 const SPREAD_BEYOND: f64 = 1.0 / 20.0;
 
 /// A path's lateness is half forgotten after this long, or after [`HALF_LIFE_RTTS`] round trips if
@@ -46,7 +47,7 @@ const WINDOW_RTTS_MAX: u32 = 2;
 /// from none.
 const LATE_MIN: Duration = Duration::from_micros(64);
 
-/// What is known of packets that come late.
+/// Estimate of packet reordering on the path.
 #[derive(Clone, Debug)]
 pub(super) struct ReorderingEstimate {
     spans: DurationQuantiles,
@@ -78,7 +79,7 @@ impl ReorderingEstimate {
         });
     }
 
-    /// Works the window out anew.
+    /// Recomputes the window.
     pub(super) fn update(&mut self, now: Time, rtt: &RttEstimator) {
         let smoothed = rtt.smoothed();
         let half_life = HALF_LIFE.max(smoothed * HALF_LIFE_RTTS);
@@ -117,7 +118,7 @@ impl ReorderingEstimate {
         self.window
     }
 
-    /// Whether packets overtook each other of late. Then no count of packets says anything
+    /// Returns `true` if packets were reordered recently. Loss is then not detected by packet count
     /// (RFC 8985 §6.2: the reordering window replaces the threshold of three once reordering was
     /// seen).
     pub(super) fn reorders(&self) -> bool {

@@ -1,4 +1,4 @@
-//! Whether the path carries marks of congestion: validation of ECN (RFC 9000 §13.4.2, App. A.4).
+//! Validation of ECN: whether the path carries congestion marks (RFC 9000 §13.4.2, App. A.4).
 //!
 //! ```text
 //!          10 packets sent          counts agree
@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Packets are marked ECT(0) while testing and once the path is known to carry the mark. A path
-//! that drops or rewrites it fails for good: it is one attempt for each path, and without marks
-//! losses and round-trip times still tell of congestion.
+//! that drops or rewrites the mark fails permanently: each path is tested once. Without marks,
+//! losses and round-trip times still signal congestion.
 
 use crate::packet::EcnCounts;
 
@@ -41,12 +41,12 @@ impl EcnValidation {
         }
     }
 
-    /// Whether the next packet is to be marked ECT(0).
+    /// Returns `true` if the next packet is to be marked ECT(0).
     pub(super) fn wanted(&self) -> bool {
         matches!(self.state, EcnState::Testing | EcnState::Capable)
     }
 
-    /// Whether marks were tried and did not come through.
+    /// Returns `true` if marks were tested and do not get through.
     pub(super) fn failed(&self) -> bool {
         self.state == EcnState::Failed
     }
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_sees_no_marks_fails_only_marked_packets() {
+    fn peer_without_ecn_fails_only_marked_packets() {
         let mut marks = EcnValidation::new();
         assert_eq!(marks.acknowledged(0, None), 0);
         assert!(marks.wanted());

@@ -1,5 +1,4 @@
-//! Loss recovery of the datagram path: what is under way, what arrived, what is lost, and when to
-//! ask.
+//! Loss recovery of the datagram path: packets in flight, arrived and lost, and when to probe.
 //!
 //! ```text
 //!  transport ── sent ──────────────►┌─────────────┐── acked, lost, spurious, recovered ─► frames,
@@ -11,13 +10,13 @@
 //!                                   └─────────────┘
 //! ```
 //!
-//! Packets are never sent again; their frames are, by the session. So each number has one time of
-//! sending, and a late acknowledgement is no riddle (RFC 9002 §4.2). `sent.rs` has the machine,
-//! `lateness.rs` how long a packet may be overtaken before it counts as lost, `marks.rs` whether the
-//! path lets congestion marks through, `ring.rs` the numbers under way, `received.rs` the other
-//! direction. What the losses look like is worked out by who needs it ([`crate::fec::LossEstimate`]).
+//! Packets are never sent again; the session sends their frames again. So each number has one
+//! sending time, and a late acknowledgement is unambiguous (RFC 9002 §4.2). `sent.rs` has the state
+//! machine, `lateness.rs` the reordering window, `marks.rs` the ECN validation, `ring.rs` the
+//! numbers in flight, `received.rs` the other direction. The loss statistics are kept by their user
+//! ([`crate::fec::LossEstimate`]).
 //!
-//! Nothing here sends, seals, or decides a rate.
+//! The module does not send, seal, or decide a rate.
 
 mod lateness;
 mod marks;

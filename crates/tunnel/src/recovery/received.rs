@@ -1,15 +1,16 @@
-//! Packets that came: which ones, and when to say so (RFC 9000 §13.2, Generating Acknowledgments).
+//! Received packets: their numbers, and when to acknowledge them (RFC 9000 §13.2, Generating
+//! Acknowledgments).
 //!
 //! An acknowledgement is due
-//! - at once, for a packet that asks for that, and when enough packets wait for one: those that
+//! - at once, for a packet that asks for it, and when enough packets wait for one: those that
 //!   arrive in a sixteenth of a round trip, from 2 to 32;
-//! - almost at once when something is out of order or marked (RFC 9000 §13.2.1), though not more
-//!   often than once in [`SPACING_MAX`]; on a path that reorders all the time order is no news;
-//! - an eighth of a round trip, or [`ACK_DELAY_MAX`], after the first that waits.
+//! - almost at once when packets are out of order or marked (RFC 9000 §13.2.1), though at most once
+//!   in [`SPACING_MAX`]; on a path that always reorders, out-of-order packets do not count;
+//! - an eighth of a round trip, or [`ACK_DELAY_MAX`], after the first packet that waits.
 //!
-//! It names the newest ranges, those that changed in the last few acknowledgements however old they
-//! are, and some of the others in turn; a sender takes no silence about a number for a loss of it.
-//! What the peer has confirmed to know (RFC 9000 §13.2.4) is not told again.
+//! It names the newest ranges, those that changed in the last few acknowledgements, however old,
+//! and some of the others in turn. A number that is not named does not count as lost. Ranges that
+//! the peer has confirmed (RFC 9000 §13.2.4) are not repeated.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -21,13 +22,13 @@ use super::ACK_DELAY_MAX;
 use crate::packet::{EcnCounts, PacketAck, RANGE_LIMIT};
 use crate::ranges::RangeSet;
 
-/// Numbers before the largest that are kept track of: as many as may be late by half a second at
-/// 1 Gbit/s, and more. Older ones are not acknowledged. There are at most half as many ranges, and
-/// as many of what is not confirmed.
+/// Range of tracked numbers below the largest: enough for packets late by half a second at 1
+/// Gbit/s, and more. Older ones are not acknowledged. There are at most half as many ranges, and as
+/// many unconfirmed ones.
 pub const TRACKED_BACK: u64 = 1 << 16;
 
-/// Ranges of recovered symbols that wait for confirmation, at most: the oldest are forgotten, and
-/// then the sender sends again what it need not.
+/// Limit for ranges of recovered symbols that wait for confirmation. The oldest are dropped; the
+/// sender then repeats their data unnecessarily.
 const RECOVERED_LIMIT: usize = 1 << 10;
 
 /// Ranges told in each acknowledgement, changed or not: at 10 % loss, 300 packets back, in 100
@@ -38,7 +39,7 @@ const NEWEST: usize = 32;
 /// ten thousand is then told by none, and waits for its turn.
 const REPEATS: usize = 4;
 
-/// Ranges told in turn, of those that are neither new nor changed.
+/// Ranges reported in turn, of those that are neither new nor changed.
 const IN_TURN: usize = 4;
 
 /// Packets that wait for one acknowledgement: no fewer, so that a slow path's way back is spared
@@ -51,14 +52,14 @@ const EVERY_MAX: u64 = 32;
 /// 64th of the round-trip time.
 const SPACING_MAX: Duration = Duration::from_millis(1);
 
-/// Packets that say nothing but what arrived, after which one asks to be confirmed, so that the
-/// memory of them stays small: half of what is kept track of.
+/// Acknowledgement-only packets after which one asks for confirmation, so that little memory is
+/// needed for them: half of the tracked ones.
 const UNCONFIRMED_MAX: usize = super::UNTIMED_LIMIT / 2;
 
-/// A path on which more than one in so many packets is overtaken reorders all the time.
+/// Share of reordered packets above which a path counts as always reordering, as a divisor.
 const REORDERS_SHARE: u64 = 8;
 
-/// What a packet asks of its receiver.
+/// Acknowledgement that a packet asks of its receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AckRequest {
     /// Nothing: it is acknowledged when something else is.
@@ -87,22 +88,23 @@ pub enum EcnMarking {
 pub struct ReceivedPacket {
     /// Its number.
     pub number: u64,
-    /// What it asks.
+    /// Acknowledgement that the packet asks for.
     pub asks: AckRequest,
     /// Its mark.
     pub codepoint: EcnMarking,
 }
 
-/// What the peer may be told now, and what is to be noted when it is ([`ReceivedPackets::told`]).
+/// Acknowledgement that may be sent now, with the state to update when it is sent
+/// ([`ReceivedPackets::on_ack_sent`]).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PendingAck {
     /// As it goes into a packet.
     pub acknowledgement: PacketAck,
-    /// Where the next one's turn goes on.
+    /// Number below which the next acknowledgement continues with the ranges in turn.
     turn: u64,
 }
 
-/// What has come on one path, and what the peer is to hear of it.
+/// Packets received on one path, and the acknowledgements that the peer is still to get.
 #[derive(Clone, Debug)]
 pub struct ReceivedPackets {
     /// Numbers that came.
@@ -112,7 +114,7 @@ pub struct ReceivedPackets {
     largest: Option<(u64, Time)>,
     /// Numbers that came since the last acknowledgement, and between the last few, newest first.
     changes: VecDeque<RangeSet>,
-    /// Ranges below it are the next to be told in turn.
+    /// Number below which the next ranges are reported in turn.
     turn: u64,
     recovered: RangeSet,
     counts: EcnCounts,
@@ -127,7 +129,7 @@ pub struct ReceivedPackets {
 }
 
 impl ReceivedPackets {
-    /// Nothing has come; `rtt` is what is known of the round-trip time.
+    /// Makes an empty set; `rtt` is the known round-trip time.
     #[must_use]
     pub fn new(now: Time, rtt: Duration) -> Self {
         Self {
@@ -191,7 +193,7 @@ impl ReceivedPackets {
         self.make_due(due);
     }
 
-    /// Takes note of a source symbol that was restored from repairs; its packet has not come.
+    /// Records a source symbol that was recovered by repairs; its packet has not arrived.
     pub fn on_recovered(&mut self, now: Time, symbol: u64) {
         self.recovered.insert(symbol..symbol + 1);
         while self.recovered.count() > RECOVERED_LIMIT {
@@ -201,22 +203,22 @@ impl ReceivedPackets {
         self.make_due(self.spaced(now));
     }
 
-    /// When an acknowledgement is to be sent, even if nothing else is; `None` when nobody waits for
-    /// one.
+    /// Returns the time at which an acknowledgement has to be sent even if nothing else is; `None`
+    /// when none is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         self.due
     }
 
-    /// Whether there is anything that the last acknowledgement did not tell, so that a packet that
-    /// goes out anyway may take another along.
+    /// Returns `true` if anything changed since the last acknowledgement. A packet that is sent
+    /// anyway may then carry another acknowledgement.
     #[must_use]
     pub fn has_unreported(&self) -> bool {
         !self.changes[0].is_empty() || self.due.is_some()
     }
 
-    /// What to tell the peer now, in at most `ranges_max` ranges of each kind; `None` when nothing
-    /// has come yet. It is not told before [`Self::told`] says so.
+    /// Returns the acknowledgement to send now, with at most `ranges_max` ranges of each kind;
+    /// `None` before any packet has arrived. It counts as sent only after [`Self::on_ack_sent`].
     #[must_use]
     pub fn pending_ack(&self, now: Time, ranges_max: usize) -> Option<PendingAck> {
         let (_, came_at) = self.largest?;
@@ -238,7 +240,7 @@ impl ReceivedPackets {
         })
     }
 
-    /// Takes note that a packet with this went out: what was due is done.
+    /// Records that a packet with this acknowledgement was sent; nothing is due any more.
     pub fn on_ack_sent(&mut self, now: Time, telling: &PendingAck) {
         self.turn = telling.turn;
         self.changes.push_front(RangeSet::default());
@@ -248,8 +250,8 @@ impl ReceivedPackets {
         self.told_at = Some(now);
     }
 
-    /// Takes note that the peer has this acknowledgement, since it acknowledged the packet with it:
-    /// what it told need not be told again.
+    /// Records that the peer has this acknowledgement, because it acknowledged the packet with it.
+    /// Its ranges need not be reported again.
     pub fn confirmed(&mut self, now: Time, acknowledgement: &PacketAck) {
         self.confirmed_at = now;
         for (first, last) in &acknowledgement.ranges {
@@ -263,16 +265,18 @@ impl ReceivedPackets {
         }
     }
 
-    /// Whether the next packet with an acknowledgement should itself ask for one, so that this side
-    /// need not repeat itself for ever: once in a round trip, while there is more than a line to
-    /// tell, or `UNCONFIRMED_MAX` packets of which nothing was heard (RFC 9000 §13.2.4).
+    /// Returns `true` if the next packet with an acknowledgement should ask for one itself, so that
+    /// this side need not repeat old ranges.
+    ///
+    /// This happens once in a round trip while there is more than one range to report, or after
+    /// `UNCONFIRMED_MAX` packets without an answer (RFC 9000 §13.2.4).
     #[must_use]
     pub fn wants_confirmation(&self, now: Time, packets: usize) -> bool {
         (self.unconfirmed.count() > 1 || !self.recovered.is_empty() || packets >= UNCONFIRMED_MAX)
             && now.since(self.confirmed_at) >= self.rtt
     }
 
-    /// Takes note that a packet with an acknowledgement went out that asks for one itself.
+    /// Records that a packet was sent whose acknowledgement asks for confirmation.
     pub fn on_confirmation_requested(&mut self, now: Time) {
         self.confirmed_at = now;
     }
@@ -289,8 +293,8 @@ impl ReceivedPackets {
         (largest + 1).saturating_sub(TRACKED_BACK)
     }
 
-    /// The newest ranges, those that changed of late and some of the others, newest first, and below
-    /// which number the next of the others are.
+    /// Returns the ranges to report, newest first: the newest, those that changed recently and some
+    /// of the others; and the number below which the next of the others are.
     fn ranges_to_tell(&self, ranges_max: usize) -> (Vec<(u64, u64)>, u64) {
         let largest = self
             .largest
@@ -321,8 +325,8 @@ impl ReceivedPackets {
         (ranges, turn)
     }
 
-    /// Ranges that hold anything that the peer may not know, from below a number downwards. They
-    /// are whole ranges: pieces that came between confirmed ones are told in one with them.
+    /// Returns the ranges below `number` that the peer may not know, downwards. They are complete
+    /// ranges: numbers between confirmed ones are reported in one range with them.
     fn unknown_below(&self, number: u64) -> impl Iterator<Item = Range<u64>> {
         let mut below = number;
         std::iter::from_fn(move || {
@@ -380,7 +384,8 @@ impl ArrivalCounter {
         }
     }
 
-    /// Counts one; works anew, each quarter of a round trip, how many make an acknowledgement due.
+    /// Counts one arrival. Recomputes, each quarter of a round trip, the number of packets that
+    /// makes an acknowledgement due.
     fn count(&mut self, now: Time, rtt: Duration, is_late: bool) {
         let passed = now.since(self.since);
         let period = (rtt / 4).max(path::GRANULARITY);

@@ -1,4 +1,4 @@
-//! Numbers that were given out in rising order, with what is kept for those not yet settled.
+//! Ring of entries by rising numbers, until each is settled.
 //!
 //! ```text
 //!  base                                        end
@@ -6,14 +6,14 @@
 //!              └───────┴──────▲
 //! ```
 //!
-//! Acknowledgements repeat what earlier ones said, so a settled number points at the first that may
-//! not be settled, and whoever follows such pointers shortens them (the disjoint sets of Tarjan and
-//! van Leeuwen, 1984, "Worst-case analysis of set union algorithms", with path compression). Going
-//! over the same range again then costs a step or two, however long the range is.
+//! Acknowledgements repeat earlier ones. So a settled number points at the first number that may
+//! not be settled, and each traversal shortens these pointers (the disjoint sets of Tarjan and van
+//! Leeuwen, 1984, "Worst-case analysis of set union algorithms", with path compression). Visiting
+//! the same range again then takes a step or two, however long it is.
 
 use std::collections::VecDeque;
 
-/// What an empty ring may keep allocated, in entries: a small window's worth.
+/// Capacity that an empty ring may keep, in entries: enough for a small window.
 const SPARE: usize = 1 << 10;
 
 /// Entries by number.
@@ -141,7 +141,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_the_map_it_stands_for(
+        fn packet_ring_matches_a_plain_map(
             steps in prop::collection::vec((0_u8..4, 0_u64..40), 1..200),
         ) {
             let mut ring = PacketRing::new();

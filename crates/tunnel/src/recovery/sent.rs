@@ -44,16 +44,16 @@ pub const LOST_REMEMBERED: usize = 1 << 14;
 /// timeout is longer: an outage that ends is noticed this soon, for 40 bytes/s.
 pub const PROBE_INTERVAL_MAX: Duration = Duration::from_secs(3);
 
-/// Probes in a row that follow each other after one probe timeout, before waits double; RFC 9002
-/// §6.2.1 doubles from the first on. What was lost may be the answers alone, in a burst that ends
-/// after some packets only, and while the window is full probes are all that anybody sends. A probe
-/// in a round trip is little load on any path (Linux waits equally long for six retransmissions in a row
-/// where few packets are under way, `net.ipv4.tcp_thin_linear_timeouts`).
+/// Number of consecutive probes at one probe timeout before the interval doubles; RFC 9002 §6.2.1
+/// doubles from the first on. A short burst may have lost only the answers, and while the window is
+/// full nothing but probes is sent. A probe in a round trip is little load on any path (Linux waits
+/// equally long for six retransmissions in a row where few packets are in flight,
+/// `net.ipv4.tcp_thin_linear_timeouts`).
 const PROBES_BEFORE_BACKOFF: u32 = 4;
 
-/// Packets that no timer waits for and that are kept track of, at most; the oldest are forgotten, and
-/// what they held is told again some day. A side that only acknowledges asks for a confirmation
-/// before it comes to this, so it is reached on a path whose other direction is dead.
+/// Limit for tracked packets without a timer. The oldest are dropped, and their content is sent
+/// again later. A side that only acknowledges asks for a confirmation before it reaches the limit,
+/// so it is reached only on a path whose other direction is dead.
 pub const UNTIMED_LIMIT: usize = 1 << 10;
 
 /// A lost packet is remembered for three probe timeouts (as long as RFC 9000 §10.2 keeps a closed
@@ -64,7 +64,7 @@ const REMEMBER_MIN: Duration = Duration::from_secs(1);
 /// acknowledged (RFC 9002 §6.1.1, kPacketThreshold).
 const PACKET_THRESHOLD: u64 = 3;
 
-/// What a packet is for, as far as recovery cares.
+/// Purpose of a packet as far as recovery is concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PacketKind {
     /// It asks for no acknowledgement and does not count as in flight; it tells when it arrived or
@@ -72,16 +72,16 @@ pub enum PacketKind {
     Silent,
     /// It asks for an acknowledgement and counts as in flight.
     Eliciting,
-    /// It does so too, and is larger than the path is known to carry: that it is lost says nothing
-    /// of congestion (RFC 9000 §14.4).
+    /// Also eliciting, and larger than the known size of the path. Its loss is no sign of
+    /// congestion (RFC 9000 §14.4).
     MtuProbe,
-    /// It asks for an acknowledgement, on a path that is not known to carry anything. It does not
-    /// count as in flight, no timer waits for it, and that it is lost says nothing.
+    /// Asks for an acknowledgement on a path that is not known to carry packets. It does not count
+    /// as in flight, has no timer, and its loss has no meaning.
     PathProbe,
 }
 
 impl PacketKind {
-    /// Whether it counts as in flight, and a probe timer runs for it.
+    /// Returns `true` if the packet counts as in flight and a probe timer runs for it.
     #[must_use]
     pub fn is_in_flight(self) -> bool {
         match self {
@@ -90,7 +90,7 @@ impl PacketKind {
         }
     }
 
-    /// Whether its receiver is to answer.
+    /// Returns `true` if the receiver has to answer the packet.
     #[must_use]
     pub fn asks(self) -> bool {
         match self {
@@ -107,13 +107,13 @@ pub struct OutgoingPacket<T> {
     pub number: u64,
     /// Its bytes, headers included.
     pub bytes: u64,
-    /// What it is for.
+    /// Purpose of the packet.
     pub kind: PacketKind,
-    /// Whether it leaves marked ECT(0), as [`SentPackets::wants_mark`] asks for.
+    /// True if the packet is sent with ECT(0), as [`SentPackets::wants_mark`] asks for.
     pub is_marked: bool,
-    /// The source symbol that its payload is, if it is one; they rise as numbers do.
+    /// Number of the source symbol in its payload, if any; the numbers rise with packet numbers.
     pub symbol: Option<u64>,
-    /// What the caller wants back with its fate.
+    /// Content that the caller gets back when the packet is acknowledged or lost.
     pub content: T,
 }
 
@@ -126,13 +126,13 @@ pub struct SentPacket<T> {
     pub bytes: u64,
     /// When it went out.
     pub sent_at: Time,
-    /// What it was for.
+    /// Purpose of the packet.
     pub kind: PacketKind,
-    /// What the caller gave along.
+    /// Content that the caller passed in.
     pub content: T,
 }
 
-/// What an acknowledgement has changed. A packet stands in one of the lists, once.
+/// Changes by an acknowledgement. Each packet is in one of the lists, once.
 #[derive(Clone, Debug)]
 pub struct AckOutcome<T> {
     /// Packets that were under way and have arrived.
@@ -152,7 +152,7 @@ pub struct AckOutcome<T> {
     pub ce_marked: u64,
 }
 
-/// What has become due.
+/// Action that a timeout requires.
 #[derive(Clone, Debug)]
 pub enum RecoveryTimeout<T> {
     /// Packets are lost.
@@ -228,7 +228,7 @@ pub struct SentPackets<T> {
 }
 
 impl<T: Clone> SentPackets<T> {
-    /// Nothing under way; `rtt` may hold what is known of the round-trip time already.
+    /// Makes an empty set; `rtt` may hold an earlier round-trip time estimate.
     #[must_use]
     pub fn new(now: Time, rtt: RttEstimator) -> Self {
         Self {
@@ -253,7 +253,8 @@ impl<T: Clone> SentPackets<T> {
         }
     }
 
-    /// Whether another packet may go out without more than [`TRACKED_LIMIT`] being kept track of.
+    /// Returns `true` if another packet may be sent without exceeding [`TRACKED_LIMIT`] tracked
+    /// packets.
     #[must_use]
     pub fn has_room(&self) -> bool {
         self.packets.span() < TRACKED_LIMIT
@@ -261,11 +262,11 @@ impl<T: Clone> SentPackets<T> {
                 .is_none_or(|oldest| oldest.state != TrackedState::InFlight)
     }
 
-    /// Takes note of a packet that goes out now.
+    /// Records a packet that is sent now.
     ///
     /// # Panics
-    /// When its number is not larger than all before it, or there is no room. Numbers may be left
-    /// out, a few at a time.
+    /// When its number is not larger than all before it, or there is no room. Numbers may be
+    /// skipped, a few at a time.
     pub fn sent(&mut self, now: Time, packet: OutgoingPacket<T>) {
         assert!(self.has_room(), "the caller asks for room first");
         if self.packets.span() >= TRACKED_LIMIT {
@@ -373,8 +374,8 @@ impl<T: Clone> SentPackets<T> {
         self.loss_time.or_else(|| self.probe_time())
     }
 
-    /// Does what has become due; `None` when nothing has. To be called until then: with the last
-    /// pending verdict a probe may become due at once.
+    /// Handles an expired timer; `None` when none has expired. Call until it returns `None`: with
+    /// the last pending loss a probe may become due at once.
     pub fn handle_timeout(&mut self, now: Time) -> Option<RecoveryTimeout<T>> {
         if self.loss_time.is_some_and(|due| due <= now) {
             let mut lost = Vec::new();
@@ -396,8 +397,8 @@ impl<T: Clone> SentPackets<T> {
         None
     }
 
-    /// Gives up on all that is in flight, in the order of sending, for a path that is left: their
-    /// contents go another way. What was declared lost is forgotten.
+    /// Takes all packets in flight, in the order of sending, from an abandoned path; the caller
+    /// sends their contents another way. Lost packets are forgotten.
     pub fn abandon(&mut self) -> Vec<SentPacket<T>> {
         let mut left = Vec::new();
         let mut number = self.packets.find(0);
@@ -418,7 +419,7 @@ impl<T: Clone> SentPackets<T> {
         left
     }
 
-    /// Forgets what was learnt of the path: packets take another way, of which `rtt` says what is
+    /// Forgets the path's measurements because packets take another path, for which `rtt` is
     /// assumed (RFC 9000 §9.4).
     pub fn forget_path(&mut self, now: Time, rtt: RttEstimator) {
         self.probe_timeout = rtt.probe_timeout(ACK_DELAY_MAX);
@@ -449,7 +450,7 @@ impl<T: Clone> SentPackets<T> {
         self.in_flight
     }
 
-    /// Numbers from the oldest that is not settled to the newest: what is kept in memory.
+    /// Count of the numbers from the oldest unsettled one to the newest: the entries in memory.
     #[must_use]
     pub fn tracked(&self) -> usize {
         self.packets.span()
@@ -461,7 +462,7 @@ impl<T: Clone> SentPackets<T> {
         self.untimed.len()
     }
 
-    /// What is known of the round-trip time.
+    /// Returns the round-trip time estimate.
     #[must_use]
     pub fn rtt(&self) -> &RttEstimator {
         &self.rtt
@@ -474,9 +475,9 @@ impl<T: Clone> SentPackets<T> {
         self.probe_timeout
     }
 
-    /// The round-trip time that a packet may expect. Samples are of packets that arrive first
-    /// (RFC 9002 §5.1), so on a path that reorders the smoothed one is of the quick ones only, and
-    /// this is the median of all. For [`super::ReceivedPackets::set_rtt`], and for whoever asks.
+    /// Typical round-trip time of a packet. Samples are of packets that arrive first (RFC 9002
+    /// §5.1), so on a path that reorders, the smoothed time covers only the fast ones, and this is
+    /// the median of all. Used for [`super::ReceivedPackets::set_rtt`].
     #[must_use]
     pub fn typical_rtt(&self) -> Duration {
         self.reordering_estimate.typical()
@@ -495,13 +496,13 @@ impl<T: Clone> SentPackets<T> {
         self.reordering_estimate.window()
     }
 
-    /// Whether the next packet is to leave marked ECT(0).
+    /// Returns `true` if the next packet is to be sent with ECT(0).
     #[must_use]
     pub fn wants_mark(&self) -> bool {
         self.marks.wanted()
     }
 
-    /// Whether marks of congestion were tried and do not get through.
+    /// Returns `true` if congestion marks were tested and do not get through.
     #[must_use]
     pub fn marks_failed(&self) -> bool {
         self.marks.failed()
@@ -693,7 +694,7 @@ impl<T: Clone> SentPackets<T> {
     }
 }
 
-/// What an acknowledgement brought.
+/// Summary of a processed acknowledgement.
 #[derive(Default)]
 struct AckSummary {
     any: bool,

@@ -1,4 +1,5 @@
-//! Whether packets are worth it: networks that limit UDP to a part of what TCP gets.
+//! Path selection between packets and the link, for networks that limit UDP to a part of the TCP
+//! rate.
 //!
 //! ```text
 //!            backlog for a while         the link adds much
@@ -7,21 +8,23 @@
 //!     └────────────────────────────┴──────────────────────────┘      at once if it is no faster
 //! ```
 //!
-//! A path that is merely slow looks the same from inside as one on which UDP is limited, so the two
-//! ways are compared. In a trial both carry data: on an ordinary path they share the bottleneck and
-//! deliver together what one did before; where UDP is limited the link adds what was withheld. A trial
-//! therefore costs next to nothing, and only a rate that was delivered counts, by the peer's word.
+//! A slow path cannot be told from a path on which UDP is limited by measuring one of them, so both
+//! are compared. In a trial both carry data. On an ordinary path they share the bottleneck and
+//! together deliver what one did before. Where UDP is limited the link adds the withheld rate. A
+//! trial therefore costs next to nothing, and only the rate that the peer confirms counts.
 //!
-//! What the peer has is counted as it arrives, in order or not: in front of a limit there are gaps,
-//! and what waits behind them was delivered all the same. Of packets the transport tells. Of the link,
-//! on which all is in order, the answers to pings do that follow its data ([`PathSelection::wants_mark`]).
+//! Data counts when it arrives at the peer, in order or not: a limit causes gaps, and the data
+//! behind a gap was delivered as well. The transport reports delivered packets. On the link, where
+//! all data is in order, the answers to pings that follow the data confirm it
+//! ([`PathSelection::wants_mark`]).
 //!
-//! Where others keep a queue on the path, what the link adds is taken from them: a second flow gets a
-//! second share, and a TCP connection that begins pushes them aside. That says nothing of a limit, so
-//! trials are rare there, and the bar is higher than two shares of one queue.
+//! Where other senders keep a queue on the path, the link's extra rate is taken from them: a second
+//! flow gets a second share, and a new TCP connection displaces them. That is no sign of a limit,
+//! so trials are rare there and have to gain more than a second share of one queue.
 //!
-//! Each side judges for what it sends. Nothing is judged while there is no backlog. What the link has
-//! taken off it for a moment, or the peer's credit holds back in a trial, is backlog still.
+//! Each side decides for the data that it sends, and only while it has a backlog. Data that the
+//! link has just taken, or that the peer's credit holds back during a trial, still counts as
+//! backlog.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -30,26 +33,26 @@ use vocab::{FlowId, Time};
 
 /// Backlog before the first trial when many packets were lost, as in front of a limit ...
 const SUSPICIOUS_AFTER: Duration = Duration::from_secs(3);
-/// ... and when there is nothing to suspect. Each trial in vain doubles it.
+/// ... and when there is no such sign. Each trial without a gain doubles it.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PATIENCE_MAX: Duration = Duration::from_secs(3_600);
 /// The share of packets lost that is suspicious: with less, a congestion control such as ours fills
 /// any path.
 const SUSPICIOUS_PERCENT: u64 = 5;
 
-/// Where others keep a queue for more than one part in so many of the time in which that can be told,
-/// the path is crowded. A queue of our own is as long for one part in twenty.
+/// Share of the observed time with others' queue above which the path counts as crowded, as a
+/// divisor. This sender's own queue exists for one part in twenty.
 const CROWDED_PARTS: u32 = 3;
-/// There a trial is in order after so many times as long: it costs the others dearly, and seldom tells
-/// anything.
+/// Factor of the trial interval on a crowded path. A trial there costs the others much and rarely
+/// shows anything.
 const CROWDED_PATIENCE: u32 = 10;
-/// And both ways must deliver so much more: beside one other flow of equal right packets have half of
-/// the path, and no more than twice that is there to be had.
+/// Gain that a trial must show on a crowded path, in per cent. Beside one other flow packets have
+/// half of the path, so at most twice that rate is available.
 const CROWDED_WORTH_PERCENT: u64 = 300;
 /// Time between two looks at the queue that counts, at most: in a longer one it may have changed.
 const LOOK_MAX: Duration = Duration::from_secs(1);
 
-/// A rate is that of so long; a TCP connection that begins has found its rate by the half of it.
+/// Length of a trial. A new TCP connection has found its rate after half of it.
 const TRIAL: Duration = Duration::from_secs(3);
 const TRIAL_ROUND_TRIPS: u32 = 12;
 /// How much more, in percent, both ways must deliver than packets did, and the link alone then.
@@ -63,15 +66,15 @@ const LINK_FOR_MAX: Duration = Duration::from_secs(3_600);
 /// Pieces on the link in a trial that are remembered; beyond it no more are sent there.
 const PIECES_MAX: usize = 4_096;
 
-/// Whoever writes is given this part of a round trip to write more, until that counts as a pause. It is
-/// less than the wait for an answer, which is one.
+/// Part of a round trip within which a writer must write more before it counts as a pause, as a
+/// divisor. It is shorter than the wait for an answer, which takes one round trip.
 const REFILL_SHARE: u32 = 8;
 
-/// A mark that was not answered for so many round trips is given up: its answer travels in a packet,
+/// Round trips after which an unanswered marker ping is abandoned. Its answer travels in a packet,
 /// which may be lost.
 const MARK_ROUND_TRIPS: u32 = 3;
 
-/// What the session is to do.
+/// Decision of the path selection for the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SelectionAction {
     /// Send data on the link as well.
@@ -84,14 +87,14 @@ pub(super) enum SelectionAction {
     Return,
 }
 
-/// What is left when data has gone out.
+/// Backlog after data was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BacklogState {
     /// Nothing that was written.
     Nothing,
-    /// What the peer's credit holds back.
+    /// Data is left that the peer's credit holds back.
     Credit,
-    /// What could leave at once.
+    /// Data is left that could be sent at once.
     Data,
 }
 
@@ -139,14 +142,14 @@ pub(super) struct PathSelection {
     stage: SelectionStage,
     /// Since when there has been backlog all the time.
     backlog: Option<Time>,
-    /// For how long of it could be told whether others kept a queue, for how long they did, and when
-    /// that was last looked at.
+    /// Backlog time in which others' queue was measurable, the part of it with such a queue, and
+    /// the last time of the check.
     watched: Duration,
     crowded: Duration,
     looked_at: Option<Time>,
     /// Since when nothing is left of it.
     dry_since: Option<Time>,
-    /// What is being measured now, and the rate of the last full stretch, in bytes a second.
+    /// Measurement in progress, and the rate of the last complete one, in bytes per second.
     stretch: Option<BacklogPeriod>,
     steady: Option<u64>,
     /// Bytes that the peer is known to have.
@@ -155,7 +158,8 @@ pub(super) struct PathSelection {
     lost: u64,
     patience: Duration,
     link_for: Duration,
-    /// What went on the link and is not known to be there, in its order, and how many pieces before.
+    /// Data sent on the link that the peer has not confirmed, in order, and the number of pieces
+    /// before it.
     pieces: VecDeque<TrialPiece>,
     confirmed_pieces: u64,
     mark: Option<MarkerPing>,
@@ -183,7 +187,7 @@ impl PathSelection {
         }
     }
 
-    /// Packets carry anew: what was known of them is of another time.
+    /// Restarts when packets get through again; earlier measurements are outdated.
     pub(super) fn restart(&mut self) {
         let Self {
             patience, link_for, ..
@@ -195,12 +199,12 @@ impl PathSelection {
         };
     }
 
-    /// Whether the link takes data beside the packets.
+    /// Returns `true` if the link takes data beside the packets.
     pub(super) fn is_trial(&self) -> bool {
         matches!(self.stage, SelectionStage::Trial { .. }) && self.pieces.len() < PIECES_MAX
     }
 
-    /// Whether the link was chosen although packets get through.
+    /// Returns `true` if the link was selected although packets get through.
     pub(super) fn is_on_link(&self) -> bool {
         matches!(self.stage, SelectionStage::Link { .. })
     }
@@ -229,13 +233,13 @@ impl PathSelection {
         self.pieces.push_back(piece);
     }
 
-    /// Whether a ping is to follow what has gone on the link.
+    /// Returns `true` if a ping is to follow the data that was sent on the link.
     pub(super) fn wants_mark(&self, now: Time, round_trip: Duration) -> bool {
         let is_waiting = |mark: MarkerPing| now.since(mark.sent) < round_trip * MARK_ROUND_TRIPS;
         self.is_trial() && !self.pieces.is_empty() && !self.mark.is_some_and(is_waiting)
     }
 
-    /// That ping went out.
+    /// Notes that the marker ping was sent.
     pub(super) fn marked(&mut self, now: Time, stamp_us: u32) {
         self.mark = Some(MarkerPing {
             stamp_us,
@@ -255,7 +259,7 @@ impl PathSelection {
         self.pieces.drain(..count).collect()
     }
 
-    /// The peer is known to have so many bytes more of a flow.
+    /// Records that the peer has `bytes` more of a flow.
     pub(super) fn delivered(&mut self, bytes: u64) {
         self.delivered += bytes;
     }
@@ -269,14 +273,15 @@ impl PathSelection {
         self.lost += bytes;
     }
 
-    /// What went on the link in the trial that has ended, and is not known to be there.
+    /// Takes the data of the finished trial that went on the link and that the peer has not
+    /// confirmed.
     pub(super) fn take_pieces(&mut self) -> VecDeque<TrialPiece> {
         self.mark = None;
         self.confirmed_pieces += self.pieces.len() as u64;
         std::mem::take(&mut self.pieces)
     }
 
-    /// Takes note of whether others keep a queue on the path of the packets, where that can be told.
+    /// Records whether others keep a queue on the packets' path, where that is measurable.
     pub(super) fn watch_queue(&mut self, now: Time, is_shared: Option<bool>) {
         let last = self.looked_at.replace(now);
         let (Some(last), Some(is_shared)) = (last, is_shared) else {
@@ -448,8 +453,8 @@ mod tests {
 
     const ROUND_TRIP: Duration = Duration::from_millis(50);
 
-    /// Lets time pass with backlog, at so many bytes a second, until there is a verdict, `limit` at
-    /// most; says after how many whole seconds it came.
+    /// Lets time pass with backlog, at a rate in bytes per second, until there is a decision or
+    /// `limit` is reached. Returns the number of whole seconds until then.
     fn next(
         choice: &mut PathSelection,
         now: &mut Time,
@@ -471,7 +476,7 @@ mod tests {
     const HOUR: Duration = Duration::from_secs(3_600);
 
     #[test]
-    fn a_path_that_shares_its_bottleneck_keeps_packets_and_is_asked_less_and_less() {
+    fn shared_bottleneck_keeps_packets_and_reduces_trials() {
         let (mut choice, mut now) = (PathSelection::new(), Time::ZERO);
         for wait in [30, 60, 120, 240] {
             let verdict = next(&mut choice, &mut now, 1_000_000, HOUR);
@@ -484,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn limited_udp_is_found_out_within_seven_seconds_and_left() {
+    fn limited_udp_is_left_within_seven_seconds() {
         let (mut choice, mut now) = (PathSelection::new(), Time::ZERO);
         for minutes in [1, 2, 4] {
             choice.lost(300_000);
@@ -500,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_became_faster_by_itself_is_not_left_for_long() {
+    fn faster_path_regains_its_data_soon() {
         let (mut choice, mut now) = (PathSelection::new(), Time::ZERO);
         let verdict = next(&mut choice, &mut now, 500_000, HOUR);
         assert_eq!(verdict, Some((SelectionAction::Try, 30)));
@@ -512,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_judged_without_backlog() {
+    fn no_selection_without_backlog() {
         let (mut choice, mut now) = (PathSelection::new(), Time::ZERO);
         for _ in 0..100 {
             let verdict = next(&mut choice, &mut now, 500_000, Duration::from_secs(2));
@@ -524,7 +529,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_again_at_once_is_one_backlog() {
+    fn immediate_new_data_continues_the_backlog() {
         let (mut choice, mut now) = (PathSelection::new(), Time::ZERO);
         for _ in 0..10 {
             choice.sent(now, BacklogState::Nothing);
@@ -536,7 +541,7 @@ mod tests {
     }
 
     #[test]
-    fn where_others_keep_a_queue_two_shares_of_it_are_no_reason_to_leave() {
+    fn second_share_of_a_queue_keeps_packets() {
         let (mut choice, mut now) = (PathSelection::new(), Time::ZERO);
         let mut until_verdict = |choice: &mut PathSelection, rate: u64, is_shared: bool| {
             let begun = now;
@@ -574,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_gives_no_credit_starts_no_trial_and_ends_none() {
+    fn lack_of_credit_neither_starts_nor_ends_trials() {
         let (mut choice, mut now) = (PathSelection::new(), Time::ZERO);
         for _ in 0..1_000 {
             now += ROUND_TRIP;
@@ -596,7 +601,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_to_a_mark_tells_of_what_went_before_it() {
+    fn marker_pong_confirms_the_data_before_it() {
         let (mut choice, mut now) = (PathSelection::new(), Time::ZERO);
         next(&mut choice, &mut now, 500_000, HOUR);
         assert!(!choice.wants_mark(now, ROUND_TRIP), "nothing went there");

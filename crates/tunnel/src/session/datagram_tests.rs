@@ -274,7 +274,7 @@ impl DatagramSessionPair {
 }
 
 #[test]
-fn a_path_that_is_closed_takes_no_frames_at_either_end_and_the_link_does() {
+fn closed_path_moves_frames_to_the_link() {
     let mut pair = DatagramSessionPair::in_packets(&SessionConfig::default());
     let now = pair.now;
     pair.sessions[NEAR].close_datagrams(now);
@@ -303,7 +303,7 @@ fn lost_links(pair: &DatagramSessionPair, side: usize) -> usize {
 }
 
 #[test]
-fn packets_go_on_when_their_link_breaks_until_there_is_another() {
+fn packets_continue_until_a_new_link() {
     let mut pair = DatagramSessionPair::in_packets(&SessionConfig::default());
     let flow = pair.sessions[FAR].open(pair.now, open()).unwrap();
     pair.sessions[FAR].write(flow, bytes(5_000));
@@ -329,7 +329,7 @@ fn packets_go_on_when_their_link_breaks_until_there_is_another() {
 
 /// Packets may be under way when the peer's process dies; later ones show that it lives.
 #[test]
-fn a_peer_whose_host_closed_the_link_is_given_up_unless_packets_keep_coming() {
+fn closed_link_ends_peer_unless_packets_arrive() {
     for (heard_ms, is_lost) in [(900, true), (2_000, false)] {
         let mut pair = DatagramSessionPair::in_packets(&SessionConfig::default());
         let flow = pair.sessions[NEAR].open(pair.now, open()).unwrap();
@@ -350,7 +350,7 @@ fn a_peer_whose_host_closed_the_link_is_given_up_unless_packets_keep_coming() {
 
 /// A link that breaks may be all that is heard of a path that goes dark.
 #[test]
-fn a_peer_that_is_not_heard_after_its_link_broke_counts_as_silent_after_five_seconds() {
+fn unheard_peer_is_silent_five_seconds_after_linkloss() {
     let mut pair = DatagramSessionPair::in_packets(&SessionConfig::default());
     let link = pair.link.unwrap();
     pair.drops_datagram = |_, _| true;
@@ -364,7 +364,7 @@ fn a_peer_that_is_not_heard_after_its_link_broke_counts_as_silent_after_five_sec
 
 /// DESIGN: UDP outlives a lost control connection by 60 s at most.
 #[test]
-fn packets_end_a_minute_after_their_link_and_the_peer_is_told() {
+fn packets_end_one_minute_after_their_link() {
     let mut pair = DatagramSessionPair::in_packets(&SessionConfig::default());
     let link = pair.link.unwrap();
     pair.sessions[NEAR].link_down(pair.now, link, LinkEnd::Lost);
@@ -386,7 +386,7 @@ fn packets_end_a_minute_after_their_link_and_the_peer_is_told() {
 }
 
 #[test]
-fn a_broken_link_is_lost_once_packets_get_no_answer() {
+fn broken_link_is_lost_without_packet_answers() {
     let mut pair = DatagramSessionPair::in_packets(&SessionConfig::default());
     let link = pair.link.unwrap();
     pair.sessions[NEAR].link_down(pair.now, link, LinkEnd::Lost);
@@ -403,9 +403,9 @@ fn a_broken_link_is_lost_once_packets_get_no_answer() {
     assert_eq!(taken(&mut pair.sessions[FAR], flow), bytes(5_000));
 }
 
-/// What went on the link in a trial, and before packets were up, is not known to be there.
+/// Data sent on the link in a trial, and before packets were up, is not known to have arrived.
 #[test]
-fn what_was_on_a_link_that_broke_goes_in_packets() {
+fn unconfirmed_link_data_moves_to_packets() {
     let mut pair = DatagramSessionPair::in_packets(&SessionConfig::default());
     let flow = pair.sessions[NEAR].open(pair.now, open()).unwrap();
     pair.sessions[NEAR].write(flow, bytes(5_000));
@@ -434,9 +434,9 @@ fn begin_trial(session: &mut Session, mut now: Time) -> Time {
     now
 }
 
-/// The answer to a sign of life says nothing of what is on the link.
+/// The answer to a liveness ping does not confirm data on the link.
 #[test]
-fn a_ping_in_a_packet_is_told_from_a_mark_on_the_link_of_the_same_moment() {
+fn simultaneous_packet_ping_and_marker_ping_differ() {
     let mut pair = DatagramSessionPair::in_packets(&SessionConfig::default());
     let flow = pair.sessions[NEAR].open(pair.now, open()).unwrap();
     pair.sessions[NEAR].write(flow, bytes(5_000));
@@ -464,9 +464,9 @@ fn a_ping_in_a_packet_is_told_from_a_mark_on_the_link_of_the_same_moment() {
     assert_ne!(stamps[0], stamps[1]);
 }
 
-/// A peer that breaks the rules in a packet is told that the path ends.
+/// A peer that violates the protocol in a packet gets a Close frame.
 #[test]
-fn a_path_on_which_rules_are_broken_is_closed() {
+fn protocol_violation_closes_the_path() {
     let mut pair = DatagramSessionPair::in_packets(&SessionConfig::default());
     let greeting = SessionFrame::Resume(ResumeFrame {
         series: ResumeContinuation::Last,
@@ -486,7 +486,7 @@ fn a_path_on_which_rules_are_broken_is_closed() {
 
 /// Packets need no more resets waiting than a link, whatever the peer opens in them.
 #[test]
-fn resets_do_not_pile_up_for_flows_opened_in_packets() {
+fn resets_of_packet_flows_stay_bounded() {
     let config = SessionConfig {
         flow_limit: 0,
         ..SessionConfig::default()
@@ -520,7 +520,7 @@ fn resets_do_not_pile_up_for_flows_opened_in_packets() {
 }
 
 #[test]
-fn what_a_flow_held_behind_gaps_goes_with_it() {
+fn closing_a_flow_frees_its_held_data() {
     let mut pair = DatagramSessionPair::in_packets(&SessionConfig::default());
     let [reset, filled] = [(); 2].map(|()| pair.sessions[NEAR].open(pair.now, open()).unwrap());
     pair.run(2 * ONE_WAY);
@@ -628,7 +628,7 @@ fn an_offer_waits_for_the_last_resume() {
 /// A piece of a message, an acknowledgement that waits and the packet's own words fit the least
 /// packet together.
 #[test]
-fn a_message_leaves_at_once_beside_an_acknowledgement_that_waits() {
+fn message_is_not_delayed_by_pending_acknowledgement() {
     let mut pair = DatagramSessionPair::in_packets(&SessionConfig::default());
     pair.drops_datagram = |_, packet| packet.len() > 1_200;
     pair.run(Duration::from_secs(120));
@@ -651,8 +651,8 @@ fn a_message_leaves_at_once_beside_an_acknowledgement_that_waits() {
     assert_eq!(came.count(), 20);
 }
 
-/// A translator before one side forgets who says nothing for 30 seconds, as some do (RFC 4787 asks
-/// for two minutes). An idle session says something often enough.
+/// The NAT before one side forgets a mapping after 30 seconds of silence, as some do (RFC 4787
+/// requires two minutes). An idle session sends often enough.
 #[test]
 fn an_idle_path_keeps_its_translator_awake() {
     // Whether or not the session has something to say of its own.
@@ -676,9 +676,9 @@ fn an_idle_path_keeps_its_translator_awake() {
     }
 }
 
-/// Of a session with nothing to say but that it lives, repairs would be most of what it sends.
+/// Repair symbols would be most of the traffic of an idle session that only sends signs of life.
 #[test]
-fn signs_of_life_are_not_repaired_and_an_exchange_is() {
+fn exchanges_are_repaired_but_keepalives_are_not() {
     let mut pair = DatagramSessionPair::in_packets(&SessionConfig::default());
     pair.run(Duration::from_secs(5));
     let repairs = |pair: &DatagramSessionPair| {

@@ -1,4 +1,4 @@
-//! The datagram path beside a link: how two nodes agree on one, and how frames get to it.
+//! Datagram path beside a link: how two nodes agree on one, and how frames move to it.
 //!
 //! ```text
 //!  offer_datagrams ─► DatagramOffer ═link═► ┐
@@ -6,10 +6,10 @@
 //!  start_datagrams(keys) ─► Transport: probing ─► carrying ◄─► suspended      (frames on the link)
 //! ```
 //!
-//! The path belongs to the link: its keys come from that link's TLS connection, and it ends with it,
-//! or a while later where frames travel in packets when it breaks (`outliving.rs`). Frames move to it
-//! when the transport has had an answer, and back when it gets none. The peer is told of the end in a
-//! packet; for that an ended path is kept for a moment (`closing`).
+//! The path belongs to the link: its keys come from that link's TLS connection, and it ends with
+//! the link, or a while later if frames travel in packets when the link breaks (`outliving.rs`).
+//! Frames move to it when the transport has had an answer, and back when it gets none. The peer is
+//! told of the end in a packet; an ended path is kept for a moment for that (`closing`).
 
 use std::net::SocketAddr;
 
@@ -40,7 +40,7 @@ pub(super) struct DatagramPath {
     /// Ours has not gone out yet.
     pub(super) offer_waiting: bool,
     transport: Option<Box<DatagramTransport<Vec<CarriedFrame>>>>,
-    /// Whether packets are worth it, where they get through.
+    /// Selection between packets and the link, where packets get through.
     pub(super) selection: PathSelection,
 }
 
@@ -162,11 +162,11 @@ impl Session {
         }
     }
 
-    /// Takes in a datagram that came by UDP for this session, whoever sent it.
+    /// Handles a UDP datagram for this session, from any sender.
     ///
     /// # Errors
-    /// When an authenticated packet breaks the rules. The session has let go of the link then, and
-    /// the shell must close it.
+    /// When an authenticated packet violates the protocol. The session has then detached the link,
+    /// and the shell must close it.
     pub fn handle_datagram(
         &mut self,
         now: Time,
@@ -199,8 +199,8 @@ impl Session {
         Ok(())
     }
 
-    /// Ends the datagram path of the present link in good order; frames travel on the link. The
-    /// peer is told in what [`Self::poll_datagrams`] has next.
+    /// Closes the datagram path of the present link; frames travel on the link.
+    /// [`Self::poll_datagrams`] returns the packet that tells the peer.
     pub fn close_datagrams(&mut self, now: Time) {
         self.advance(now);
         let now = self.now;
@@ -230,8 +230,8 @@ impl Session {
         self.closing.as_ref().map(|(link, _)| *link)
     }
 
-    /// Whether there is something to say about that path now: to be asked before the link's socket
-    /// goes.
+    /// Returns `true` if a close of that path has to be sent now. Check it before the link's socket
+    /// is closed.
     #[must_use]
     pub fn is_close_due(&self) -> bool {
         let closing = self.closing.as_ref();
@@ -285,7 +285,7 @@ impl Session {
         }
     }
 
-    /// When an ended path, or that of the present link, has something to do.
+    /// Returns the next timeout of the ended path, or of the present link's path.
     pub(super) fn datagram_timeout(&self) -> Option<Time> {
         let present = (self.link.as_ref()).and_then(|link| link.datagrams.transport());
         let closing = self.closing.as_ref().map(|(_, closing)| &**closing);
@@ -294,7 +294,7 @@ impl Session {
         timeouts.filter_map(DatagramTransport::poll_timeout).min()
     }
 
-    /// What the datagram path of the present link does; `None` when there is none.
+    /// Status of the present link's datagram path; `None` when there is none.
     #[must_use]
     pub fn datagram_status(&self) -> Option<TransportStatus> {
         let transport = self.link.as_ref()?.datagrams.transport()?;
@@ -308,20 +308,21 @@ impl Session {
         link.datagrams.transport().map(|_| link.id)
     }
 
-    /// What is worth remembering of the datagram path of the present link.
+    /// Rate and round-trip time of the present link's datagram path, to be remembered for the next
+    /// one.
     #[must_use]
     pub fn datagrams_remembered(&self) -> Option<RememberedPath> {
         self.link.as_ref()?.datagrams.transport()?.remembered()
     }
 
-    /// Whether packets get through and the link was chosen all the same, because it is faster.
+    /// Returns `true` if packets get through but the link was selected because it is faster.
     #[must_use]
     pub fn prefers_link(&self) -> bool {
         let link = self.link.as_ref();
         link.is_some_and(|link| link.datagrams.selection.is_on_link())
     }
 
-    /// Looks at which way delivers more; to be called when the peer has said what it has.
+    /// Checks whether packets or the link deliver more. Call it when the peer has confirmed data.
     pub(super) fn compare_ways(&mut self) {
         let now = self.now;
         if !self.config.compare_paths {
@@ -363,7 +364,7 @@ impl Session {
         }
     }
 
-    /// What went on the link before a mark is there.
+    /// Handles the answer to a marker ping: all data sent on the link before it has arrived.
     pub(super) fn mark_answered(&mut self, stamp_us: u32) {
         let link = self.link.as_mut();
         let there = link.map(|link| link.datagrams.selection.answered(stamp_us));
@@ -377,8 +378,8 @@ impl Session {
         }
     }
 
-    /// Follows what has become of a transport that took in nothing of the peer's, so that nothing can
-    /// have broken the rules.
+    /// Follows the state of a transport that handled no input of the peer, so that no protocol
+    /// violation is possible.
     fn settle(&mut self, mut transport: Box<DatagramTransport<Vec<CarriedFrame>>>) {
         if self.drain_transport(&mut transport).is_ok() {
             self.return_transport(transport);

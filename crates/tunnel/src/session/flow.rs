@@ -35,7 +35,7 @@ pub(super) struct SessionFlow {
     pub(super) send: SendHalf,
     pub(super) receive: ReceiveHalf,
     pub(super) turn: ScheduledFlow,
-    /// What the session's total holds of its memory.
+    /// Bytes of the flow's memory that the session's total includes.
     pub(super) accounted: usize,
 }
 

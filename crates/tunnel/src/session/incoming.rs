@@ -1,4 +1,4 @@
-//! What arrives: frames off the link, each checked against the session and applied.
+//! Frames that arrive on the link: each is checked against the session and applied.
 
 use bytes::Bytes;
 use vocab::{FlowId, Time};
@@ -19,7 +19,7 @@ use crate::wire::{
 };
 use crate::{LinkId, OpenAnswer, ResetReason, SessionError, SessionEvent};
 
-/// What is known of a flow id.
+/// State of a flow id.
 enum FlowIdState {
     Open,
     Closed,
@@ -382,8 +382,8 @@ impl Session {
         }
     }
 
-    /// Something about a flow's receiving half is to be told to the peer. That also holds while
-    /// a link is being agreed on: our Resume may have gone out already.
+    /// Schedules an acknowledgement of a flow's receiving half. Also while a link is being agreed
+    /// on, because this side's Resume may have been sent already.
     pub(super) fn note_progress(&mut self, id: FlowId) {
         let Some(flow) = self.flows.get(&id).filter(|_| self.link.is_some()) else {
             return;
@@ -507,8 +507,8 @@ impl Session {
         }
     }
 
-    /// A frame for a flow that is closed. When it was reset here the peer knows or will soon;
-    /// otherwise it is told once.
+    /// Handles a frame for a closed flow. If the flow was reset here, the peer knows or will soon
+    /// know; otherwise it is told once.
     pub(super) fn reset_closed_flow(&mut self, id: FlowId) {
         if self.resets.reason(id).is_none() {
             self.send_reset(id, ResetReason::Gone);
@@ -523,10 +523,10 @@ impl Session {
     }
 }
 
-/// What is to be taken next of the bytes that came.
+/// Part of the received bytes to take next.
 struct FramePart {
     length: usize,
-    /// Of the frame that it belongs to, what its length takes.
+    /// Length of the frame's length prefix, in bytes.
     prefix: usize,
     /// The frame ends with it.
     is_whole: bool,

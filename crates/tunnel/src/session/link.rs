@@ -1,12 +1,12 @@
-//! The attached link, and how a session moves from one to the next.
+//! Attached link of a session, and the move from one link to the next.
 //!
 //! ```text
 //!  link_up ──► greeting ──peer's Hello──► resuming ──peer's last Resume──► established
 //!     our Hello goes out     our Resume goes out      everything else goes out
 //! ```
 //!
-//! A side says nothing about flows before it knows what the peer has of them, so whatever was
-//! under way on the old link may be forgotten: the Resume says from where to go on.
+//! A side sends nothing about flows before it knows the peer's progress. Data in flight on the old
+//! link can therefore be forgotten: the Resume names the position to continue from.
 
 use vocab::{FlowId, Time};
 
@@ -50,12 +50,13 @@ pub(super) struct SessionLink {
     pub(super) datagrams: DatagramPath,
     dialed_by_us: bool,
     attached: Time,
-    /// When it broke, if packets go on without it.
+    /// Time at which the link broke, if packets continue without it.
     pub(super) broken_at: Option<Time>,
 }
 
 impl SessionLink {
-    /// When the link is given back for want of a hello, or packets end that go on without it.
+    /// Returns the time at which a link without a hello is dropped, or at which packets without a
+    /// link end.
     pub(super) fn timeout(&self) -> Time {
         if let Some(broken_at) = self.broken_at {
             return broken_at + PACKETS_OUTLIVE_LINK;
@@ -107,14 +108,14 @@ impl Session {
         });
     }
 
-    /// The link is gone; a link that was replaced before may still be reported here. Where frames
-    /// travel in packets beside it they go on until there is another, 60 s at most
-    /// ([`Self::outlives_link`]); [`SessionEvent::Heard`] tells that they get through, and [`SessionEvent::LinkLost`]
-    /// of their end.
+    /// Handles the loss of a link; a link that was replaced before may still be reported here.
+    /// Frames that travel in packets beside it continue until there is another link, for 60 s at
+    /// most ([`Self::is_path_without_link`]). [`SessionEvent::Heard`] reports that they get
+    /// through, and [`SessionEvent::LinkLost`] their end.
     ///
-    /// Flows wait for another link until [`crate::SessionConfig::give_up_after`]. When the peer's host closed this one
-    /// ([`LinkEnd::ClosedByPeer`]) and no sign of life comes for [`crate::SessionConfig::silent_after`], the peer's
-    /// process is dead and its flows are reset.
+    /// Flows wait for another link until [`crate::SessionConfig::give_up_after`]. When the peer's
+    /// host closed this one ([`LinkEnd::ClosedByPeer`]) and no sign of life arrives for
+    /// [`crate::SessionConfig::silent_after`], the peer's process is dead and its flows are reset.
     pub fn link_down(&mut self, now: Time, link: LinkId, end: LinkEnd) {
         self.advance(now);
         let current = self.link.as_ref().filter(|current| current.id == link);
@@ -129,8 +130,8 @@ impl Session {
         }
     }
 
-    /// Forgets the link and what was to be said on it; the next one begins with a Resume. Its
-    /// datagram path ends, for this reason.
+    /// Drops the link and its pending frames; the next one begins with a Resume. Its datagram path
+    /// ends with this code.
     pub(super) fn detach(&mut self, code: CloseCode) {
         if let Some(link) = self.link.take()
             && let Some(path) = link.datagrams.into_transport()

@@ -1,4 +1,4 @@
-//! Whether the peer lives: when it was last heard, pings, and the round-trip time.
+//! Liveness of the peer: when it was last heard, pings, and the round-trip time.
 //!
 //! ```text
 //!  unmet ──first hello──► heard ──nothing for 5 s──► silent ──45 s──► given up
@@ -6,13 +6,13 @@
 //!                          └─────────any frame──┴────────┴────────────────┘
 //! ```
 //!
-//! A path that goes dark says nothing of the peer, so flows wait 45 s for it. A kernel that closes the link
-//! although the peer was heard a moment ago says that the peer's process is gone: then there are 5 s for the
-//! peer to say hello on another link, or to be heard in packets, before it is given up.
+//! A dark path does not mean that the peer is gone, so flows wait 45 s for it. When the peer's
+//! kernel closes the link shortly after the peer was heard, the peer's process is gone. The peer
+//! then has 5 s to say hello on another link, or to be heard in packets, before it is given up.
 //!
-//! A ping goes out only when nothing was heard for a second, with a little chance added so
-//! that the two sides do not both ask; the answer to one side's ping is the other's sign of
-//! life. Pings of a busy session ride along with data and measure only.
+//! A ping is sent only when nothing was heard for a second, with a small random delay so that the
+//! two sides do not both ask. The answer to one side's ping is a sign of life for the other side.
+//! Pings of a busy session travel with data and only measure the round-trip time.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub(super) enum PeerPresence {
     GivenUp,
 }
 
-/// What became due.
+/// Liveness timeout that has expired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LivenessTimeout {
     Silent,
@@ -109,8 +109,8 @@ impl PeerLiveness {
         self.closed_at = None;
     }
 
-    /// The peer's host closed the link. Of a peer that was silent before, that may be a middlebox which lost
-    /// both sides of a broken path, so it says nothing new.
+    /// Records that the peer's host closed the link. If the peer was silent before, a middlebox may
+    /// have closed both sides of a broken path, so nothing changes.
     pub(super) fn closed(&mut self, now: Time) {
         match self.presence {
             PeerPresence::Heard | PeerPresence::Doubted => {
@@ -134,7 +134,7 @@ impl PeerLiveness {
         self.ping_waiting
     }
 
-    /// Whether data that goes out anyway should take a ping along.
+    /// Returns `true` if data that is sent anyway should carry a ping.
     pub(super) fn refresh_due(&self, now: Time) -> bool {
         // The answer to a ping may be lost.
         self.ping_sent
@@ -226,17 +226,17 @@ impl PeerLiveness {
     }
 }
 
-/// Who asks by a ping. They ask by different ways, at the same moment perhaps, and the answer to one
-/// says nothing of the other.
+/// Purpose of a ping. Pings of different purposes travel differently, perhaps at the same moment,
+/// and the answer to one does not answer the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PingPurpose {
-    /// Whether the peer lives.
+    /// Checks that the peer is alive.
     Liveness,
-    /// Whether what went on the link in a trial is there.
+    /// Confirms that data sent on the link in a trial has arrived.
     Mark,
 }
 
-/// What a ping is told from others by: the time, even or odd.
+/// Returns the stamp of a ping: the time, even or odd by the purpose of the ping.
 pub(super) fn stamp_us(now: Time, asker: PingPurpose) -> u32 {
     let stamp = (now.as_nanos() / 1_000) as u32;
     match asker {

@@ -10,7 +10,7 @@ use crate::limits::{MESSAGE_BACKLOG_LIMIT, MESSAGE_LIMIT, MESSAGE_PIECE, MESSAGE
 use crate::ranges::RangeSet;
 use crate::wire::{MessageContinuation, MessageFrame};
 
-/// What is kept of a piece beside its bytes, about.
+/// Approximate memory overhead of a kept piece, in bytes.
 const PIECE_OVERHEAD: usize = 160;
 
 #[derive(Debug, Default)]
@@ -18,13 +18,13 @@ pub(super) struct MessageQueue {
     outgoing: VecDeque<MessageFrame>,
     /// Sequences below this were sent on this link.
     sent_below: u64,
-    /// Of these, what is to be sent again, and what is known to have arrived behind a gap.
+    /// Sent messages that have to be sent again, and messages that arrived behind a gap.
     again: RangeSet,
     arrived: RangeSet,
     next_sequence: u64,
     backlog: usize,
     next_incoming: u64,
-    /// What came before its turn.
+    /// Messages that arrived before their turn.
     early: BTreeMap<u64, MessageFrame>,
     early_bytes: usize,
     assembling: Option<(FlowId, BytesMut)>,
@@ -93,7 +93,8 @@ impl MessageQueue {
             .map_or(self.sent_below, |range| range.start)
     }
 
-    /// What goes next, at most `room` bytes of content; `None` when there is nothing so short.
+    /// Returns the next piece to send, with at most `room` bytes of content; `None` when there is
+    /// none that short.
     pub(super) fn next_to_send(&mut self, room: usize) -> Option<MessageFrame> {
         let sequence = self.next_sequence_to_send();
         let first = self.outgoing.front()?.sequence;
@@ -149,8 +150,8 @@ impl MessageQueue {
         self.arrived = RangeSet::default();
     }
 
-    /// What was sent and is not known to be there goes again, though packets with some of it may still
-    /// be under way.
+    /// Schedules sent but unconfirmed messages again, though packets with some of them may still be
+    /// in flight.
     pub(super) fn repeat(&mut self) {
         let sent = self.base()..self.sent_below;
         for range in self.arrived.missing(sent) {
@@ -248,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_message_arrives_whole_after_a_change_of_links() {
+    fn long_message_survives_a_link_change() {
         let (mut near, mut far) = (MessageQueue::default(), MessageQueue::default());
         let long = Bytes::from(vec![7; 40_000]);
         assert!(near.push(FlowId(2), 1, long.clone()));
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_is_sent_again_and_what_overtook_it_waits() {
+    fn lost_message_is_resent_and_later_ones_wait() {
         let (mut near, mut far) = (MessageQueue::default(), MessageQueue::default());
         for kind in 0..4 {
             assert!(near.push(FlowId(0), kind, Bytes::from_static(b"x")));
@@ -300,7 +301,7 @@ mod tests {
 
     /// A link broke, and packets with some of them are still under way.
     #[test]
-    fn what_is_repeated_is_whole_whatever_is_lost_then() {
+    fn repeated_messages_survive_further_loss() {
         let mut near = MessageQueue::default();
         for kind in 0..5 {
             assert!(near.push(FlowId(0), kind, Bytes::from_static(b"x")));

@@ -1,15 +1,15 @@
-//! The session's machine: one for each peer, whatever links come and go.
+//! State machine of the session: one for each peer, over any number of links.
 //!
-//! `link` moves it from one link to the next, `incoming` applies frames, `outgoing` makes them.
-//! A flow (`flow`) has two halves (`send`, `receive`); `schedule` says which flow sends next,
-//! `liveness` whether the peer is there, `messages` carries what the engines say to each other,
-//! `resets` remembers what a peer may have missed.
+//! `link` moves it from one link to the next, `incoming` applies frames, `outgoing` makes them. A
+//! flow (`flow`) has two halves (`send`, `receive`); `schedule` selects the flow that sends next,
+//! `liveness` watches the peer, `messages` carries messages between the engines, `resets` remembers
+//! resets that a peer may have missed.
 //!
-//! Nothing is ever queued as a frame: what must be said is a mark on what it is about, and the
-//! frame is made when the link has room. So it is always the newest, and bounded by the flows.
-//! Frames travel on the link, in order, or in packets beside it, in any order and not all of them
-//! (`packets`), by a transport that `datagrams` agrees on with the peer; these go on for a while when
-//! the link breaks (`outliving`).
+//! Frames are never queued. A pending frame is a flag on its subject, and the frame is made when
+//! the link has room. So it always has the newest content, and memory is bounded by the number of
+//! flows. Frames travel on the link, in order, or in packets beside it, in any order and with
+//! losses (`packets`), by a transport that `datagrams` agrees on with the peer. Packets continue
+//! for a while when the link breaks (`outliving`).
 
 mod choice;
 mod datagrams;
@@ -54,7 +54,7 @@ use send::FinishState;
 /// Less room than this is little: `Writable` is said when there is that much again.
 const LITTLE_ROOM: u64 = 16 << 10;
 
-/// Of the total credit that a peer gives, so many times as much as this side gives is used.
+/// Limit for the peer's total credit that is used, as a multiple of this side's total credit.
 const MOST_TOTAL_CREDIT: u64 = 4;
 
 /// One peer, over all the links that come and go.
@@ -74,7 +74,7 @@ pub struct Session {
     blob: Bytes,
     peer_blob: Option<Bytes>,
     link: Option<SessionLink>,
-    /// A datagram path whose link is gone, while the peer may still have to be told.
+    /// Datagram path of a lost link, while the peer may still have to be told of its end.
     closing: Option<(LinkId, Box<DatagramTransport<Vec<CarriedFrame>>>)>,
     establishments: u64,
     liveness: PeerLiveness,
@@ -98,9 +98,9 @@ pub struct Session {
     schedule: FlowScheduler,
     /// Flows that wait for the total credit alone.
     stalled: BTreeSet<FlowId>,
-    /// Flows that are to be told when messages have room.
+    /// Flows that get an event when messages have room.
     message_waiters: BTreeSet<FlowId>,
-    /// Whether data is being sent again after a change of links.
+    /// True while data is sent again after a change of links.
     repeating: bool,
     messages: MessageQueue,
     resets: RecentResets,
@@ -120,7 +120,7 @@ pub struct Session {
     events: VecDeque<SessionEvent>,
 }
 
-/// What is to be said on the current link, apart from data. Forgotten with the link.
+/// Pending control frames of the current link, apart from data. Dropped with the link.
 #[derive(Debug, Default)]
 struct PendingControl {
     pong: Option<u32>,
@@ -129,7 +129,7 @@ struct PendingControl {
     answers: BTreeSet<FlowId>,
     resets: BTreeMap<FlowId, ResetReason>,
     acknowledgements: BTreeSet<FlowId>,
-    /// Of flows that have closed since.
+    /// Last acknowledgements of flows that have closed since.
     last_acknowledgements: BTreeMap<FlowId, FlowAck>,
     message_ack: bool,
     acknowledge_at: Option<Time>,
@@ -238,7 +238,7 @@ impl Session {
         (next != Time::NEVER).then_some(next)
     }
 
-    /// Does what is due: pings, acknowledgements, silence, giving up.
+    /// Handles expired timers: pings, acknowledgements, silence, giving up.
     pub fn handle_timeout(&mut self, now: Time) {
         self.advance(now);
         self.drop_timed_out_link();
@@ -258,11 +258,11 @@ impl Session {
         }
     }
 
-    /// Opens a flow. What is written to it next travels right behind the open. Without a link
-    /// it waits for the next one, as open flows do.
+    /// Opens a flow. Data written next travels right behind the open. Without a link it waits for
+    /// the next one, as open flows do.
     ///
     /// # Errors
-    /// When the connection should pass by instead.
+    /// When the connection should be bypassed instead.
     pub fn open(&mut self, now: Time, open: OpenRequest) -> Result<FlowId, OpenError> {
         self.advance(now);
         if self.establishments == 0 || self.liveness.presence() == PeerPresence::GivenUp {
@@ -324,9 +324,9 @@ impl Session {
         usize::try_from(room).unwrap_or(usize::MAX)
     }
 
-    /// Encoded bytes of a record that is begun now, at most: what the flow's credit and its part of
-    /// the total credit allow. A record that comes out longer, by [`crate::credit::RECORD`] at
-    /// most, can be sent to its end all the same.
+    /// Largest size of a record that is begun now, in encoded bytes: the limit of the flow's credit
+    /// and of its part of the total credit. A record that is longer by at most
+    /// [`crate::credit::RECORD`] can still be completed.
     #[must_use]
     pub fn record_room(&self, flow: FlowId) -> usize {
         let room = self.flows.get(&flow).map_or(0, |flow| {
@@ -362,7 +362,7 @@ impl Session {
         self.activate(flow);
     }
 
-    /// Ends our direction cleanly after what was written.
+    /// Ends this side's direction cleanly after the written data.
     pub fn finish(&mut self, flow: FlowId) {
         let Some(state) = self.flows.get_mut(&flow) else {
             return;
@@ -373,9 +373,11 @@ impl Session {
         }
     }
 
-    /// Whether the peer knows of the flow, has consumed all that was written and has seen the end of our
-    /// direction, if it was ended. [`SessionEvent::Answered`] and [`SessionEvent::Consumed`] tell of changes. Also true of
-    /// a flow that is not open or was answered with [`OpenAnswer::Failed`].
+    /// Returns `true` if the peer knows of the flow, has consumed all written data and has seen the
+    /// end of our direction, if it ended.
+    ///
+    /// [`SessionEvent::Answered`] and [`SessionEvent::Consumed`] report changes. Also `true` for a
+    /// flow that is not open or was answered with [`OpenAnswer::Failed`].
     #[must_use]
     pub fn is_delivered(&self, flow: FlowId) -> bool {
         self.flows.get(&flow).is_none_or(|state| {
@@ -389,7 +391,7 @@ impl Session {
     }
 
     /// Ends both directions at once; no event follows. A flow that was answered with
-    /// [`OpenAnswer::Failed`] is left to end by that.
+    /// [`OpenAnswer::Failed`] ends by that answer.
     pub fn reset(&mut self, flow: FlowId, reason: ResetReason) {
         if self.flows.get(&flow).is_none_or(|flow| flow.is_failed()) {
             return;
@@ -406,8 +408,9 @@ impl Session {
         self.lose_all(reason);
     }
 
-    /// Whether the open of this flow of ours may have reached the peer: it was handed to a link or put in a
-    /// packet. As long as it was not, nobody else executes it, and [`Self::reset`] sees to it that nobody will.
+    /// Returns `true` if the open of this node's flow may have reached the peer: it was handed to a
+    /// link or put in a packet. Before that no other node executes it, and [`Self::reset`] ensures
+    /// that none will.
     #[must_use]
     pub fn is_open_sent(&self, flow: FlowId) -> bool {
         (self.flows.get(&flow)).is_none_or(|flow| flow.is_open_sent)
@@ -441,8 +444,8 @@ impl Session {
         bytes
     }
 
-    /// The decoder is done with everything below `offset` of the received bytes: the peer is
-    /// told and gets the credit back. A flow closes only when this has reached its end.
+    /// Records that the decoder has consumed everything below `offset` of the received bytes. The
+    /// peer is told and gets the credit back. A flow closes only when this has reached its end.
     pub fn consumed(&mut self, flow: FlowId, offset: u64) {
         let around = self.surroundings();
         let Some(state) = self.flows.get_mut(&flow) else {
@@ -456,9 +459,11 @@ impl Session {
         }
     }
 
-    /// Whether a message of any length may be sent with much room left for those of other flows.
-    /// When not, [`SessionEvent::Writable`] follows once there is: who can wait asks before each message, so
-    /// that no flow is reset for what many want to say at once.
+    /// Returns `true` if a message of any length may be sent and much room remains for messages of
+    /// other flows.
+    ///
+    /// Otherwise [`SessionEvent::Writable`] follows once there is room. A caller that can wait asks
+    /// before each message, so that no flow is reset because many flows send at once.
     pub fn has_message_room(&mut self, flow: FlowId) -> bool {
         let has_room = self.messages.backlog() <= MESSAGE_BACKLOG_LIMIT / 2;
         if !has_room && self.flows.contains_key(&flow) {
@@ -491,7 +496,8 @@ impl Session {
         self.check_drained();
     }
 
-    /// Whether a link is attached and both sides have agreed on it, or packets go on without it.
+    /// Returns `true` if a link is attached and both sides have agreed on it, or if packets
+    /// continue without it.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.link
@@ -499,7 +505,7 @@ impl Session {
             .is_some_and(|link| link.phase == LinkPhase::Established)
     }
 
-    /// Whether nothing was heard for so long, or ever.
+    /// Returns `true` if the peer was not heard for the silence timeout, or never.
     #[must_use]
     pub fn is_silent(&self) -> bool {
         match self.liveness.presence() {
@@ -517,7 +523,7 @@ impl Session {
         self.flows.len()
     }
 
-    /// What the session has done so far.
+    /// Returns the counters of the session so far.
     #[must_use]
     pub fn statistics(&self) -> SessionStatistics {
         SessionStatistics {
@@ -541,13 +547,13 @@ impl Session {
         self.flow_memory + self.messages.memory() + begun
     }
 
-    /// Of that, what is for this flow.
+    /// Memory of one flow within that total, in bytes.
     #[must_use]
     pub fn flow_memory(&self, flow: FlowId) -> usize {
         self.flows.get(&flow).map_or(0, |flow| flow.accounted)
     }
 
-    /// What a flow has done so far; `None` when it is not open.
+    /// Returns the counters of a flow so far; `None` when it is not open.
     #[must_use]
     pub fn flow_statistics(&self, flow: FlowId) -> Option<FlowStatistics> {
         self.flows
@@ -582,7 +588,7 @@ impl Session {
         }
     }
 
-    /// The round-trip time by which windows are sized: that of packets where frames travel so.
+    /// Round-trip time for the size of windows: that of packets where frames travel in them.
     fn round_trip(&self) -> Option<Duration> {
         let transport = self
             .link
@@ -604,13 +610,13 @@ impl Session {
             .min(self.credit(flow))
     }
 
-    /// The total credit that is used of what the peer gives: what is sent and not acknowledged is kept
-    /// here, so a peer cannot give without end.
+    /// Part of the peer's total credit that is used. Unacknowledged data is kept in memory here, so
+    /// it is limited whatever the peer gives.
     fn total_credit(&self, window: u64) -> u64 {
         window.min(MOST_TOTAL_CREDIT * self.config.total_window.bytes())
     }
 
-    /// What the flow's credit and its part of the total credit allow.
+    /// Bytes that the flow's credit and its part of the total credit allow.
     fn credit(&self, flow: &SessionFlow) -> u64 {
         let pool = CreditPool::new(self.peer_total_window, self.committed);
         flow.send.credit().min(pool.room(flow.send.holding()))
@@ -642,7 +648,7 @@ impl Session {
         }
     }
 
-    /// Messages were acknowledged: flows that waited for room for theirs go on.
+    /// Lets flows that waited for message room continue after messages were acknowledged.
     fn release_messages(&mut self) {
         if self.messages.backlog() > MESSAGE_BACKLOG_LIMIT / 4 {
             return;
@@ -652,7 +658,7 @@ impl Session {
         }
     }
 
-    /// Total credit came back: flows that waited for it go on.
+    /// Lets flows that waited for total credit continue after credit was returned.
     fn release_stalled(&mut self) {
         for id in std::mem::take(&mut self.stalled) {
             self.activate(id);
@@ -665,9 +671,11 @@ impl Session {
         }
     }
 
-    /// Whether writers may be waiting for the total credit. While half of it was left before the
-    /// newly freed bytes, no writer waits for it alone. All flows are looked at, so that is done
-    /// for every 64th of it, and more often only when nearly nothing is left.
+    /// Returns `true` if writers may be waiting for the total credit.
+    ///
+    /// While half of it was left before the newly freed bytes, no writer waits for it alone. The
+    /// check looks at all flows, so it runs for every 64th of the credit, and more often only when
+    /// nearly nothing is left.
     fn wakes_writers(&mut self) -> bool {
         let window = self.peer_total_window;
         let left = CreditPool::new(window, self.committed).left();
@@ -710,7 +718,7 @@ impl Session {
         self.release_stalled();
     }
 
-    /// Ends a flow of which nothing is left to send, to hear or to decode.
+    /// Closes a flow that has nothing left to send, receive or decode.
     fn close_if_complete(&mut self, id: FlowId) {
         let around = self.surroundings();
         let Some(flow) = self.flows.get_mut(&id).filter(|flow| flow.is_complete()) else {

@@ -1,8 +1,8 @@
-//! What goes out: greetings, then control frames, then acknowledgements, then data in turn.
+//! Frames that are sent: greetings, then control frames, then acknowledgements, then data in turn.
 //!
-//! On a link frames follow each other as they are made. A packet has a length, and what it takes
-//! along is written down ([`CarriedFrame`]) for the day on which it has arrived or is lost
-//! (`packets.rs`). A [`FrameBundle`] is either.
+//! On a link frames follow each other as they are made. A packet has a limited length, and its
+//! frames are recorded ([`CarriedFrame`]) until the packet is acknowledged or lost (`packets.rs`).
+//! A [`FrameBundle`] is either.
 
 use bytes::Bytes;
 use path::INITIAL_RTT;
@@ -23,12 +23,13 @@ use crate::wire::{
     ResetFrame, SessionFrame, data_header,
 };
 
-/// A frame on a link is not cut shorter than this because the caller's room ends, nor one in a
-/// packet: what is left of a packet then stays empty.
+/// Minimum length to which a data frame is cut, on a link or in a packet; shorter space in a packet
+/// stays empty.
 const LEAST_DATA: usize = 1 << 10;
 const LEAST_DATA_IN_PACKET: usize = 64;
 
-/// What the length, type, flow and offset of data add, at most, and the flow's end behind it.
+/// Largest size of a data frame's length, type, flow and offset, and of the flow's end behind it,
+/// in bytes.
 const HEADER_ROOM: usize = 40;
 
 // A piece that did not fit would wait for the acknowledgement beside it to leave.
@@ -41,7 +42,7 @@ const CONTROL_ROOM: usize = 80;
 pub(super) struct FrameBundle<'a> {
     out: &'a mut ByteWriter,
     max: usize,
-    /// In a packet, what it takes along.
+    /// Record of the frames in a packet.
     carried: Option<&'a mut Vec<CarriedFrame>>,
 }
 
@@ -66,7 +67,7 @@ impl<'a> FrameBundle<'a> {
         self.max.saturating_sub(self.out.len())
     }
 
-    /// Whether one control frame more may be put.
+    /// Returns `true` if one more control frame fits.
     fn has_room(&self) -> bool {
         self.left() >= if self.is_packet() { CONTROL_ROOM } else { 1 }
     }
@@ -91,13 +92,13 @@ impl Session {
         wants.then_some(link.id)
     }
 
-    /// Whether [`Self::poll_packet`] has frames now; to be asked after every call.
+    /// Returns `true` if [`Self::poll_packet`] has frames now. Ask after every call.
     #[must_use]
     pub fn wants_packet(&self) -> bool {
         self.travels_by(FrameCarrier::Packets) && self.has_frames()
     }
 
-    /// Whether there is flow data to be sent now, beside control frames.
+    /// Returns `true` if there is flow data to send now, beside control frames.
     #[must_use]
     pub fn has_data_to_send(&self) -> bool {
         !self.schedule.is_empty()
@@ -112,7 +113,7 @@ impl Session {
         self.is_up() && way == packets
     }
 
-    /// Whether data may take the link although frames travel in packets.
+    /// Returns `true` if data may use the link although frames travel in packets.
     fn tries_link(&self) -> bool {
         let link = self.link.as_ref();
         self.travels_by(FrameCarrier::Packets)
@@ -126,9 +127,9 @@ impl Session {
             || !self.schedule.is_empty()
     }
 
-    /// Takes frames that are ready to go on the link: whole frames in one piece, about `max`
-    /// bytes (one control frame more at most). To be called whenever the link is writable and
-    /// has little waiting; what it has taken can no longer be overtaken.
+    /// Takes frames to send on the link: complete frames in one piece, about `max` bytes (at most
+    /// one control frame more). Call it whenever the link is writable and has little waiting; later
+    /// frames cannot overtake the ones it has taken.
     pub fn poll_transmit(&mut self, now: Time, link: LinkId, max: usize) -> Option<Bytes> {
         self.advance(now);
         let current = self.link.as_ref().filter(|current| current.id == link)?;

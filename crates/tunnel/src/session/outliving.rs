@@ -1,4 +1,4 @@
-//! A link that breaks while frames travel in packets: they go on without it for a while.
+//! Packets without a link: they continue for a while after the link breaks.
 //!
 //! ```text
 //!               link_down()                       a new link
@@ -7,10 +7,11 @@
 //!                                       └─ 60 s, or nothing is answered ──► no link, LinkLost
 //! ```
 //!
-//! A TCP connection ends for reasons that are none of the path's: a firewall that forgets it, a reset.
-//! Flows then need not stop until another stands. It ends because the peer is dead, too, so that the
-//! peer counts as silent until it is heard again ([`SessionEvent::Heard`]), and is asked at once. Nobody can be greeted meanwhile, and what an
-//! operator revokes ends at once all the same, since the session goes with its peer.
+//! A TCP connection also ends for reasons unrelated to the path: a firewall that forgets it, a
+//! reset. Flows then need not stop until there is another link. It also ends because the peer is
+//! dead, so the peer counts as silent until it is heard again ([`SessionEvent::Heard`]), and is
+//! pinged at once. There is no greeting meanwhile. A revocation by an operator still takes effect
+//! at once, since the session ends with its peer.
 
 use super::Session;
 use super::flow::FlowOrigin;
@@ -19,8 +20,8 @@ use crate::SessionEvent;
 use crate::packet::CloseCode;
 
 impl Session {
-    /// Lets packets go on without the link that has just broken, if frames travel in them; whether
-    /// they do.
+    /// Lets packets continue without the link that has just broken, if frames travel in them.
+    /// Returns `true` if they do.
     pub(super) fn keep_path_after_link(&mut self) -> bool {
         let now = self.now;
         let carries =
@@ -35,7 +36,7 @@ impl Session {
         true
     }
 
-    /// Whether packets go on without their link.
+    /// Returns `true` if packets continue without their link.
     #[must_use]
     pub fn is_path_without_link(&self) -> bool {
         let link = self.link.as_ref();

@@ -1,12 +1,12 @@
-//! Frames in packets that may be lost, arrive twice or overtake each other.
+//! Frames in packets, which may be lost, duplicated or reordered.
 //!
 //! While [`Session::packets_up`] holds, flow frames travel in packets of a transport beneath, and
-//! the link carries greetings alone. A packet is never sent again: what was in it is looked at
-//! frame by frame when the transport says what became of it, and what still matters is marked to
-//! be said once more, in its newest form.
+//! the link carries only greetings. A packet is never sent again. When the transport reports its
+//! outcome, each of its frames is checked, and one that still matters is scheduled again with its
+//! newest content.
 //!
-//! Each frame may therefore arrive in any order. Opens are repeated beside the bytes of their flow
-//! until the peer is known to have one of them, so that bytes never come to a flow that nobody
+//! Frames may therefore arrive in any order. Opens are repeated beside the data of their flow until
+//! the peer is known to have one of them, so that data never arrives for a flow that was not
 //! opened.
 
 use std::ops::Range;
@@ -80,7 +80,7 @@ impl Session {
         }
     }
 
-    /// Whether flow frames travel in packets.
+    /// Returns `true` if flow frames travel in packets.
     #[must_use]
     pub fn is_in_packets(&self) -> bool {
         self.link.as_ref().is_some_and(|link| link.in_packets)

@@ -1,4 +1,4 @@
-//! The receiving half of a flow: what has arrived, what was read and consumed, and the credit
+//! Receiving half of a flow: the data that has arrived, was read and was consumed, and the credit
 //! that the peer gets.
 //!
 //! ```text
@@ -7,15 +7,15 @@
 //!        │ still works on │ read            │ send this        │
 //! ```
 //!
-//! What arrives behind a gap is held until the gap is filled. The credit bounds its bytes, and the
-//! session the number of its pieces; small ones that follow each other are one.
+//! Data behind a gap is held until the gap is filled. The credit bounds its bytes, and the session
+//! bounds the number of its pieces; small adjacent pieces are joined.
 //!
-//! The window doubles when half of it was consumed within four round trips: it then is eight times
-//! what is under way at most, so that a packet may be lost a few times in a row, and what is behind
-//! it wait, before the flow stops. What the peer gets also depends on what is left of the
-//! total, half of it for each flow at most, so that a few flows whose readers stall leave room for all
-//! others: one holds a third of the total, four two thirds (the dynamic thresholds of Choudhury and
-//! Hahne, 1998).
+//! The window doubles when half of it was consumed within four round trips. It is then at most
+//! eight times the data in flight, so that a packet may be lost a few times in a row, with the data
+//! behind it waiting, before the flow stops. The peer's credit also depends on the rest of the
+//! total, half of it for each flow at most, so that a few flows with stalled readers leave room for
+//! all others: one holds a third of the total, four hold two thirds (the dynamic thresholds of
+//! Choudhury and Hahne, 1998).
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -27,16 +27,17 @@ use crate::credit::LEAST_WINDOW;
 use crate::limits::DATA_LIMIT;
 use crate::wire::{FlowAck, ReceiptState};
 
-/// What arrives is copied into buffers that are closed at this size. A piece of a read of the link
-/// would keep all of that read alive, and of that read most may be old bytes or another flow's.
+/// Size at which a receive buffer is closed, in bytes. Received data is copied into such buffers,
+/// because a slice of a read would keep the whole read in memory, and most of it may be old data or
+/// another flow's.
 const JOIN_UP_TO: usize = 16 << 10;
 
-/// What follows much is gathered in a buffer that is made so large at once: what closes one, and the
-/// largest frame behind it.
+/// Size of a receive buffer for flows with much data, in bytes: room for what closes one and for
+/// the largest frame behind it.
 const JOINED: usize = JOIN_UP_TO + DATA_LIMIT;
 
-/// What is kept of a piece beside its bytes, about: its place in a list or a tree, and its buffer's
-/// own head.
+/// Approximate memory overhead of a kept piece, in bytes: its place in a list or a tree, and its
+/// buffer's header.
 const PIECE_OVERHEAD: usize = 128;
 
 /// A piece behind a gap below this is joined to those beside it ...
@@ -46,7 +47,7 @@ const JOIN_HELD_BELOW: usize = 512;
 /// are, and each is copied a few times at most.
 const JOIN_HELD_UP_TO: usize = 2 * JOIN_HELD_BELOW;
 
-/// What the session knows that a flow's window depends on.
+/// Session state that a flow's window depends on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WindowContext {
     pub(super) now: Time,
@@ -77,7 +78,7 @@ pub(super) enum AckUrgency {
 pub(super) struct ReceiveHalf {
     chunks: VecDeque<Bytes>,
     tail: Vec<u8>,
-    /// What arrived behind a gap, by offset; the pieces do not overlap.
+    /// Data received behind a gap, by offset; the pieces do not overlap.
     held: BTreeMap<u64, Bytes>,
     held_bytes: u64,
     received: u64,
@@ -89,9 +90,9 @@ pub(super) struct ReceiveHalf {
     told_received: u64,
     told_consumed: u64,
     epoch: Option<(Time, u64)>,
-    /// Whether the engine was told of bytes it has not read to the end.
+    /// True if the engine was told of bytes that it has not read to the end.
     pub(super) readable_told: bool,
-    /// Whether the engine was told of the end.
+    /// True if the engine was told of the end.
     pub(super) finish_told: bool,
 }
 
@@ -128,7 +129,7 @@ impl ReceiveHalf {
         self.window
     }
 
-    /// What counts against the total.
+    /// Bytes that count against the total credit.
     pub(super) fn unconsumed(&self) -> u64 {
         self.received + self.held_bytes - self.consumed
     }
@@ -186,7 +187,7 @@ impl ReceiveHalf {
         Ok(self.received + self.held_bytes - before)
     }
 
-    /// Takes bytes that follow what was received.
+    /// Appends bytes that follow the received ones.
     fn append(&mut self, fresh: &[u8]) {
         self.received += fresh.len() as u64;
         if self.tail.capacity() == 0 && !self.chunks.is_empty() {
@@ -198,7 +199,7 @@ impl ReceiveHalf {
         }
     }
 
-    /// Takes from the pieces behind gaps what now follows, and drops what was overtaken.
+    /// Moves held pieces that now follow to the received bytes, and drops duplicate ones.
     fn release(&mut self) {
         while let Some(entry) = self.held.first_entry()
             && *entry.key() <= self.received
@@ -314,7 +315,7 @@ impl ReceiveHalf {
         freed
     }
 
-    /// Whether the peer should hear of the progress now.
+    /// Returns whether the peer should be told of the progress now.
     pub(super) fn urgency(&self, least_bytes: u64) -> AckUrgency {
         let step = least_bytes.max(self.window / 8);
         let progress = (self.received - self.told_received).max(self.consumed - self.told_consumed);
@@ -325,7 +326,7 @@ impl ReceiveHalf {
         }
     }
 
-    /// What the peer is to be told, with as much credit as there is to give.
+    /// Returns the acknowledgement for the peer, with as much credit as is available.
     pub(super) fn acknowledgement(&mut self, flow: FlowId, around: &WindowContext) -> FlowAck {
         let window = self.window.min(LEAST_WINDOW.max(around.total_free / 2));
         if self.final_offset.is_none() {
@@ -346,7 +347,7 @@ impl ReceiveHalf {
         }
     }
 
-    /// What was gathered is the last of what waits to be read; nothing of its buffer stays behind.
+    /// Moves the gathered bytes to the data that waits to be read; its buffer stays empty.
     fn flush_tail(&mut self) {
         if !self.tail.is_empty() {
             let mut tail = std::mem::take(&mut self.tail);
@@ -372,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn what_arrives_twice_is_read_once() {
+    fn duplicate_data_is_read_once() {
         let mut half = ReceiveHalf::new(100);
         assert_eq!(half.push(0, &Bytes::from_static(b"abc")), Ok(3));
         assert_eq!(half.push(1, &Bytes::from_static(b"bcde")), Ok(2));
@@ -383,7 +384,7 @@ mod tests {
 
     /// A peer may send few new bytes between many old ones.
     #[test]
-    fn what_waits_takes_little_more_memory_than_its_bytes() {
+    fn waiting_data_has_little_memory_overhead() {
         let frame = [0; 20_000];
         for step in [1, 100, 4_096, 12_000] {
             let mut half = ReceiveHalf::new(1 << 20);
@@ -414,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_beyond_the_end_and_the_end_may_come_first() {
+    fn data_beyond_the_finish_is_refused() {
         let mut half = ReceiveHalf::new(100);
         assert_eq!(half.finish(4), Ok(()));
         assert!(!half.is_finished());
@@ -516,7 +517,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_total_leaves_a_flow_its_least_window() {
+    fn exhausted_total_leaves_the_least_window() {
         let mut half = ReceiveHalf::new(1 << 20);
         half.push(0, &vec![0; 1 << 20]).unwrap();
         while half.read(1 << 20).is_some() {}

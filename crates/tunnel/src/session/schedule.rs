@@ -1,14 +1,14 @@
-//! Which flow sends next: deficit round robin (Shreedhar and Varghese, 1996), and before it the
-//! first bytes of flows that are new or were idle.
+//! Selection of the flow that sends next: deficit round robin (Shreedhar and Varghese, 1996), and
+//! before it the first bytes of flows that are new or were idle.
 //!
 //! ```text
 //!  active ──► early (64 KiB each, frame by frame) ──► turns (one full frame a round) ──► idle
 //! ```
 //!
-//! fq_codel (RFC 8290 §4.1) has the same two lists. It gives a flow its place in the first
-//! whenever its queue ran empty; ours run empty often, because little may wait in them, so the
-//! place is kept for flows that had nothing to send for a second. Of five frames one is from
-//! the second list, so that many short flows do not starve the long ones either.
+//! fq_codel (RFC 8290 §4.1) has the same two lists. It puts a flow in the first list whenever its
+//! queue ran empty. Here queues run empty often, because little may wait in them, so the place is
+//! kept for flows that had nothing to send for a second. One of five frames comes from the second
+//! list, so that many short flows do not starve the long ones.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -23,7 +23,7 @@ const EARLY_BYTES: u64 = 64 << 10;
 /// A flow with nothing to send for this long is new again: a person's next click.
 const NEW_AGAIN: Duration = Duration::from_secs(1);
 
-/// One frame in so many is for flows that take turns while early ones wait.
+/// Interval, in frames, at which flows that take turns send while early ones wait.
 const TURN_EVERY: u32 = 5;
 
 /// Where a flow stands.
@@ -34,7 +34,7 @@ enum SchedulePosition {
     Turns,
 }
 
-/// What the schedule keeps with each flow.
+/// Scheduling state of one flow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ScheduledFlow {
     place: SchedulePosition,
@@ -54,7 +54,7 @@ impl ScheduledFlow {
     }
 }
 
-/// Whether a flow has more after a frame of it was sent.
+/// Backlog of a flow after one of its frames was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FlowBacklog {
     More,
@@ -184,7 +184,7 @@ impl FlowScheduler {
 mod tests {
     use super::*;
 
-    /// Which flows the next `frames` full frames are from, with all flows always having more.
+    /// Returns the flows of the next `frames` full frames, when all flows always have more.
     fn order(schedule: &mut FlowScheduler, turns: &mut [ScheduledFlow], frames: usize) -> Vec<u64> {
         let mut order = Vec::new();
         for _ in 0..frames {
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn bulk_flows_take_turns_and_a_new_one_goes_first() {
+    fn new_flow_precedes_alternating_bulk_flows() {
         let mut schedule = FlowScheduler::default();
         let mut turns = [ScheduledFlow::new(Time::ZERO); 3];
         for (index, turn) in turns.iter_mut().take(2).enumerate() {
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flow_that_only_paused_is_not_new_again() {
+    fn short_pause_does_not_make_a_flow_new() {
         let mut schedule = FlowScheduler::default();
         let mut turn = ScheduledFlow::new(Time::ZERO);
         schedule.activate(Time::ZERO, FlowId(0), &mut turn);

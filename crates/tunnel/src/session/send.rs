@@ -1,4 +1,4 @@
-//! The sending half of a flow: what was written, what of it was sent, and what the peer has.
+//! Sending half of a flow: the data that was written and sent, and that the peer has.
 //!
 //! ```text
 //!  0 ─── base ──────────────── reached ─────── written      limit
@@ -6,9 +6,9 @@
 //!        │ has all before it     │ sent          │            │ credit
 //! ```
 //!
-//! Between `base` and `reached` some ranges may have to be sent `again`, because the packet they
-//! were in is lost or the link is another one, and of some it is known that they `arrived` behind
-//! a gap. What is to be sent again goes first.
+//! Between `base` and `reached`, ranges in `again` have to be sent again, because their packet was
+//! lost or the link has changed, and ranges in `arrived` are known to have arrived behind a gap.
+//! Data to send again goes first.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -34,7 +34,7 @@ pub(super) enum FinishState {
     Acknowledged,
 }
 
-/// What acknowledging did.
+/// Progress that an acknowledgement brought.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct AckProgress {
     /// Bytes that the peer was not known to have.
@@ -43,12 +43,12 @@ pub(super) struct AckProgress {
     pub(super) consumed: u64,
 }
 
-/// What is kept of a piece beside its bytes, about.
+/// Approximate memory overhead of a kept piece, in bytes.
 const PIECE_OVERHEAD: usize = 96;
 
 #[derive(Debug)]
 pub(super) struct SendHalf {
-    /// What is kept, each piece with its offset.
+    /// Kept data, each piece with its offset.
     chunks: VecDeque<(u64, Bytes)>,
     base: u64,
     reached: u64,
@@ -58,9 +58,9 @@ pub(super) struct SendHalf {
     again: RangeSet,
     arrived: RangeSet,
     pub(super) ending: FinishState,
-    /// Whether the engine found little room when it last asked, and waits for `Writable`.
+    /// True if the engine found little room when it last asked, and waits for `Writable`.
     pub(super) wants_room: Cell<bool>,
-    /// What the reader over there has shown to take, see [`crate::credit`].
+    /// Bytes that the peer's reader is known to consume in time, see [`crate::credit`].
     proven: u64,
     retransmitted: u64,
     blocked_since: Option<Time>,
@@ -131,7 +131,7 @@ impl SendHalf {
         self.reached - self.consumed
     }
 
-    /// What counts when the total credit is divided.
+    /// Returns the flow's part in the division of the total credit.
     pub(super) fn holding(&self) -> FlowCredit {
         FlowCredit {
             committed: self.written - self.consumed,
@@ -140,7 +140,7 @@ impl SendHalf {
         }
     }
 
-    /// The reader over there took so many bytes more.
+    /// Records that the peer's reader consumed `consumed` more bytes.
     pub(super) fn note_consumed(&mut self, pool: &CreditPool, consumed: u64) {
         self.proven = pool.proven(self.holding(), consumed);
     }
@@ -153,7 +153,7 @@ impl SendHalf {
         kept as usize + self.chunks.len() * PIECE_OVERHEAD
     }
 
-    /// Credit beyond what is written.
+    /// Credit beyond the written data, in bytes.
     pub(super) fn credit(&self) -> u64 {
         self.limit.saturating_sub(self.written)
     }
@@ -173,14 +173,14 @@ impl SendHalf {
         self.written.min(self.limit.max(self.reached)) - self.reached
     }
 
-    /// What goes next in one piece; empty when there is nothing.
+    /// Returns the range to send next in one piece; empty when there is nothing.
     pub(super) fn next(&self) -> Range<u64> {
         self.again
             .first()
             .unwrap_or(self.reached..self.reached + self.fresh())
     }
 
-    /// Whether Finish goes out next.
+    /// Returns `true` if Finish is sent next.
     pub(super) fn finish_due(&self) -> bool {
         self.ending == FinishState::Wanted && self.again.is_empty() && self.reached == self.written
     }
@@ -299,8 +299,8 @@ impl SendHalf {
         }
     }
 
-    /// These bytes have arrived: they need not be sent again, and wait over there for what is
-    /// before them. Gives how many of them the peer was not known to have.
+    /// Records that these bytes have arrived: they need not be sent again, and wait at the peer for
+    /// the data before them. Returns the number of bytes that the peer was not known to have.
     pub(super) fn arrived(&mut self, range: Range<u64>) -> u64 {
         let known = self.known();
         let range = range.start.max(self.base)..range.end.min(self.reached);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_kept_until_the_peer_has_them_and_sent_again_from_there() {
+    fn unacknowledged_bytes_are_kept_and_resent() {
         let mut half = SendHalf::new(100);
         half.write(Bytes::from_static(b"abc"));
         half.write(Bytes::from_static(b"defgh"));
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_lost_is_sent_again_and_first() {
+    fn only_lost_data_is_resent_and_first() {
         let mut half = SendHalf::new(100);
         half.write(Bytes::from_static(b"abcdefghij"));
         for _ in 0..4 {
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn an_end_that_was_lost_goes_out_again_after_the_bytes() {
+    fn lost_finish_is_resent_after_the_data() {
         let mut half = SendHalf::new(100);
         half.write(Bytes::from_static(b"ab"));
         half.ending = FinishState::Wanted;

@@ -64,7 +64,7 @@ impl SessionPair {
         self.sessions[FAR].link_up(self.now, link, false);
     }
 
-    /// What is under way is lost, and nobody notices.
+    /// Loses the data in flight without notice to either side.
     fn cut_wire(&mut self) {
         self.link = None;
         self.under_way = Default::default();
@@ -171,7 +171,7 @@ fn bytes(count: usize) -> Bytes {
 }
 
 #[test]
-fn the_first_bytes_travel_with_the_open_and_the_answer_costs_one_round_trip() {
+fn first_bytes_travel_with_the_open() {
     let mut pair = SessionPair::connected(&SessionConfig::default());
     let flow = pair.open();
     pair.sessions[NEAR].write(flow, Bytes::from_static(b"GET /"));
@@ -189,7 +189,7 @@ fn the_first_bytes_travel_with_the_open_and_the_answer_costs_one_round_trip() {
 }
 
 #[test]
-fn a_flow_closes_on_both_sides_when_both_decoders_are_through() {
+fn flow_closes_when_both_decoders_are_done() {
     let mut pair = SessionPair::connected(&SessionConfig::default());
     let flow = pair.open();
     pair.sessions[NEAR].write(flow, bytes(5));
@@ -220,7 +220,7 @@ fn a_flow_closes_on_both_sides_when_both_decoders_are_through() {
 }
 
 #[test]
-fn a_failed_open_ends_with_its_answer_on_both_sides() {
+fn failed_open_ends_the_flow_on_both_sides() {
     let mut pair = SessionPair::connected(&SessionConfig::default());
     let flow = pair.open();
     pair.sessions[NEAR].write(flow, bytes(100_000));
@@ -238,7 +238,7 @@ fn a_failed_open_ends_with_its_answer_on_both_sides() {
 }
 
 #[test]
-fn a_lost_answer_is_said_again_and_an_open_is_not_executed_again() {
+fn lost_answer_is_repeated_without_reexecuting_the_open() {
     let mut pair = SessionPair::connected(&SessionConfig::default());
     let flow = pair.open();
     pair.run(Duration::from_millis(15));
@@ -254,7 +254,7 @@ fn a_lost_answer_is_said_again_and_an_open_is_not_executed_again() {
 }
 
 #[test]
-fn an_open_lost_with_its_link_is_sent_again() {
+fn open_lost_with_its_link_is_resent() {
     let mut pair = SessionPair::connected(&SessionConfig::default());
     let flow = pair.open();
     pair.sessions[NEAR].write(flow, bytes(50_000));
@@ -274,7 +274,7 @@ fn an_open_lost_with_its_link_is_sent_again() {
 }
 
 #[test]
-fn a_clean_end_stays_clean_when_the_last_acknowledgement_is_lost() {
+fn clean_end_survives_loss_of_last_acknowledgement() {
     let mut pair = SessionPair::connected(&SessionConfig::default());
     let flow = pair.open();
     pair.sessions[NEAR].write(flow, bytes(10));
@@ -298,7 +298,7 @@ fn a_clean_end_stays_clean_when_the_last_acknowledgement_is_lost() {
 }
 
 #[test]
-fn a_reset_during_an_outage_is_told_with_its_reason() {
+fn reset_during_an_outage_keeps_its_reason() {
     let mut pair = SessionPair::connected(&SessionConfig::default());
     let flow = pair.open();
     pair.run(Duration::from_millis(15));
@@ -311,7 +311,7 @@ fn a_reset_during_an_outage_is_told_with_its_reason() {
 }
 
 #[test]
-fn a_silent_link_is_noticed_after_five_seconds_and_a_fresh_one_takes_over() {
+fn silent_link_is_replaced_after_five_seconds() {
     let mut pair = SessionPair::connected(&SessionConfig::default());
     let flow = pair.open();
     pair.sessions[NEAR].write(flow, bytes(1_000));
@@ -332,7 +332,7 @@ fn a_silent_link_is_noticed_after_five_seconds_and_a_fresh_one_takes_over() {
 }
 
 #[test]
-fn flows_are_given_up_when_the_peer_stays_away() {
+fn flows_are_reset_when_peer_stays_silent() {
     let config = SessionConfig::default();
     let mut pair = SessionPair::connected(&config);
     let flow = pair.open();
@@ -353,7 +353,7 @@ fn flows_are_given_up_when_the_peer_stays_away() {
 }
 
 #[test]
-fn flows_of_a_peer_whose_host_closed_the_link_wait_five_seconds_for_another() {
+fn flows_wait_five_seconds_after_link_close() {
     for (away_ms, survives) in [(4_900, true), (5_000, false)] {
         let config = SessionConfig::default();
         let mut pair = SessionPair::connected(&config);
@@ -378,9 +378,9 @@ fn flows_of_a_peer_whose_host_closed_the_link_wait_five_seconds_for_another() {
     }
 }
 
-/// A middlebox may reset what it has forgotten in an outage.
+/// A middlebox may reset a connection that it has forgotten in an outage.
 #[test]
-fn a_link_that_is_closed_after_silence_says_nothing_of_the_peer() {
+fn link_closed_after_silence_keeps_the_flows() {
     let mut pair = SessionPair::connected(&SessionConfig::default());
     let flow = pair.open();
     pair.run(Duration::from_millis(15));
@@ -394,7 +394,7 @@ fn a_link_that_is_closed_after_silence_says_nothing_of_the_peer() {
 }
 
 #[test]
-fn an_open_counts_as_sent_once_a_link_has_taken_it() {
+fn open_is_sent_once_a_link_takes_it() {
     let mut pair = SessionPair::connected(&SessionConfig::default());
     let flow = pair.open();
     assert!(!pair.sessions[NEAR].is_open_sent(flow));
@@ -412,7 +412,7 @@ fn an_open_counts_as_sent_once_a_link_has_taken_it() {
 }
 
 #[test]
-fn a_session_that_takes_leave_has_the_peer_reset_its_flows() {
+fn leaving_session_resets_the_peers_flows() {
     let mut pair = SessionPair::connected(&SessionConfig::default());
     let flows = [pair.open(), pair.open()];
     pair.run(Duration::from_millis(15));
@@ -453,7 +453,7 @@ fn a_restarted_peer_takes_its_flows_with_it() {
 }
 
 #[test]
-fn what_a_restarted_peer_never_heard_of_is_not_acknowledged_to_it() {
+fn restarted_peer_gets_no_old_acknowledgements() {
     let mut pair = SessionPair::connected(&SessionConfig::default());
     let flow = pair.open();
     pair.sessions[NEAR].finish(flow);
@@ -482,7 +482,7 @@ fn what_a_restarted_peer_never_heard_of_is_not_acknowledged_to_it() {
 }
 
 #[test]
-fn of_two_links_dialled_at_once_the_lower_nodes_stays() {
+fn simultaneous_dial_keeps_the_lower_nodes_link() {
     for order in [[LinkId(1), LinkId(2)], [LinkId(2), LinkId(1)]] {
         for side in [NEAR, FAR] {
             let mut pair = SessionPair::new(&SessionConfig::default());
@@ -525,7 +525,7 @@ fn a_link_without_a_hello_is_given_back() {
 }
 
 #[test]
-fn messages_need_no_credit_and_survive_a_change_of_links() {
+fn messages_need_no_credit_and_survive_link_changes() {
     let config = SessionConfig {
         flow_window: ByteCount::new(10),
         ..SessionConfig::default()
@@ -544,7 +544,7 @@ fn messages_need_no_credit_and_survive_a_change_of_links() {
 }
 
 #[test]
-fn credit_bounds_what_is_sent_and_comes_back_when_consumed() {
+fn credit_limits_sending_and_returns_when_consumed() {
     let config = SessionConfig {
         flow_window: ByteCount::new(30_000),
         flow_window_limit: ByteCount::new(30_000),
@@ -609,7 +609,7 @@ fn stalled_bulk_flows_leave_credit_for_small_ones() {
 }
 
 #[test]
-fn a_small_flow_goes_before_the_queue_of_a_bulk_flow() {
+fn small_flow_precedes_a_queued_bulk_flow() {
     let mut pair = SessionPair::connected(&SessionConfig::default());
     let bulk = pair.open();
     pair.sessions[NEAR].write(bulk, bytes(1 << 20));
@@ -636,7 +636,7 @@ fn a_small_flow_goes_before_the_queue_of_a_bulk_flow() {
 }
 
 #[test]
-fn leaving_waits_for_the_flows_and_takes_no_new_ones() {
+fn leaving_waits_for_flows_and_refuses_new_ones() {
     let mut pair = SessionPair::connected(&SessionConfig::default());
     let flow = pair.open();
     pair.run(Duration::from_millis(15));
@@ -658,7 +658,7 @@ fn leaving_waits_for_the_flows_and_takes_no_new_ones() {
 }
 
 #[test]
-fn the_hello_blob_is_told_with_each_link_and_when_it_changes() {
+fn hello_blob_is_sent_on_links_and_changes() {
     let mut pair = SessionPair::new(&SessionConfig::default());
     pair.sessions[NEAR].set_hello_blob(Bytes::from_static(b"one"));
     pair.connect();
@@ -672,7 +672,7 @@ fn the_hello_blob_is_told_with_each_link_and_when_it_changes() {
 }
 
 #[test]
-fn an_idle_session_costs_one_short_exchange_a_second() {
+fn idle_session_exchanges_one_ping_per_second() {
     let mut pair = SessionPair::connected(&SessionConfig::default());
     let before: u64 = pair
         .sessions
@@ -716,7 +716,7 @@ fn acknowledgements_cost_little_beside_the_data() {
 }
 
 #[test]
-fn a_peer_that_breaks_the_rules_loses_its_link_and_no_more() {
+fn protocol_violation_costs_only_the_link() {
     use crate::wire::{DataFrame, FinishFrame, MessageContinuation, MessageFrame, SessionFrame};
     let flow = FlowId(0);
     let data = |flow, offset, count| {
@@ -826,7 +826,7 @@ fn more_flows_than_the_limit_are_reset() {
 }
 
 #[test]
-fn a_peer_that_never_reads_its_resets_cannot_pile_them_up() {
+fn unread_resets_stay_bounded() {
     use crate::limits::RESETS_WAITING;
     use crate::wire::{OpenFrame, SessionFrame};
     let config = SessionConfig {
@@ -847,7 +847,7 @@ fn a_peer_that_never_reads_its_resets_cannot_pile_them_up() {
 }
 
 #[test]
-fn a_flow_reset_before_its_open_went_out_takes_no_other_with_it() {
+fn reset_before_open_affects_no_other_flow() {
     let mut pair = SessionPair::connected(&SessionConfig::default());
     let kept = pair.open();
     let dropped = pair.open();
@@ -880,7 +880,7 @@ fn thousands_of_flows_move_to_the_next_link() {
 }
 
 #[test]
-fn an_idle_flow_costs_less_than_half_a_kibibyte() {
+fn idle_flow_uses_under_half_a_kibibyte() {
     // Its buffers are empty and its place in the tree is a few words more.
     assert!(
         size_of::<SessionFlow>() <= 512,

@@ -1,5 +1,5 @@
-//! Questions about the path itself: does it carry anything, and is the peer where its packets come
-//! from?
+//! Probes of the path: whether it carries packets, and whether the peer is at the source of its
+//! packets.
 //!
 //! ```text
 //!  carries nothing ── probe, waits 1, 2, 4 … probe timeouts, at most 30 s ──► an answer: it carries
@@ -8,13 +8,12 @@
 //!  challenge ═► to an address that is doubted, and the one before it    response ◄═ to where it came from
 //! ```
 //!
-//! A path that carries and has nothing to say is asked too, now and then, so that the translators on
-//! the way do not forget it.
+//! An idle path is also probed occasionally, so that NATs on the path keep their mappings.
 //!
-//! Challenges and responses travel alone, as each may go elsewhere than the rest, and are made as
-//! long as the least packet that every path carries where what may go there allows it (RFC 9000
-//! §8.2.1, §8.2.2): the peer may have to answer by that measure too. Where it does not they are as
-//! short as they can be, so that a peer that only acknowledges is not waited for.
+//! Challenges and responses travel alone, as each may go to another address. They are padded to the
+//! smallest packet that every path carries where the address's allowance permits it (RFC 9000
+//! §8.2.1, §8.2.2), because the peer's answer is limited by the same measure. Otherwise they are as
+//! short as possible, so that a peer that only acknowledges can be validated too.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -68,7 +67,7 @@ impl IdleProbeTimer {
         self.at
     }
 
-    /// Whether to ask now; if so, that is noted.
+    /// Returns `true` if a probe is due, and notes that it is sent.
     pub(super) fn is_due(&mut self, now: Time) -> bool {
         let is_due = self.at.is_some_and(|at| at <= now);
         if is_due {
@@ -94,7 +93,7 @@ impl IdleProbeTimer {
 pub(super) struct PendingResponse {
     to: SocketAddr,
     frame: PathResponse,
-    /// What may go there because of the datagram that brought it.
+    /// Bytes that may be sent there because of the datagram that brought the challenge.
     allowance: u64,
 }
 
@@ -112,7 +111,7 @@ impl<T: Clone> DatagramTransport<T> {
         }
     }
 
-    /// Takes in a challenge that came in a datagram of so many bytes.
+    /// Handles a challenge from a datagram of `bytes` bytes.
     pub(super) fn challenged(&mut self, from: SocketAddr, bytes: u64, challenge: PathChallenge) {
         if self.responses.len() < RESPONSES_MAX {
             let value = challenge.value;

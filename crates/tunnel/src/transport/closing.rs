@@ -1,15 +1,15 @@
-//! The end of a path in good order: the peer is told, and told again while it goes on sending
-//! (RFC 9000 §10.2.1, Closing Connection State), and after each probe timeout in any case: a peer
-//! with nothing to say would not hear of it otherwise when the first word is lost.
+//! Closing of a path: the peer is told, and told again while it continues to send (RFC 9000
+//! §10.2.1, Closing Connection State). It is also told after each probe timeout, because a silent
+//! peer would otherwise miss a lost first Close.
 //!
 //! ```text
 //!  close() ── Close ═► … a packet comes: Close ═► … two more: Close ═► … 3 probe timeouts: forgotten
 //!                └─ a probe timeout: Close ═► ─ another: Close ═► ──────────────────┘
 //! ```
 //!
-//! What comes is opened, so that a stranger makes nobody speak, and otherwise not looked at. A peer
-//! that hears Close says nothing more (§10.2.2, Draining Connection State), and one that never does
-//! finds out for itself that nothing is answered.
+//! Packets that arrive are opened, so that a third party cannot trigger answers, and otherwise
+//! ignored. A peer that receives Close sends nothing more (§10.2.2, Draining Connection State). A
+//! peer that never receives it notices that nothing is answered.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -25,7 +25,8 @@ use crate::recovery::PacketKind;
 /// Probe timeouts for which a closed path is remembered (RFC 9000 §10.2: at least three).
 const REMEMBERED_PROBE_TIMEOUTS: u32 = 3;
 
-/// Times that the end is told, at most: the last one after 128 packets that came in spite of it.
+/// Limit for repeated Close frames: the last one follows after 128 packets that arrived in spite of
+/// it.
 const CLOSES_MAX: u32 = 8;
 
 /// The last word about a path.
@@ -47,7 +48,7 @@ impl ClosingState {
         self.until.min(self.repeat_at)
     }
 
-    /// Does what is due; whether there is still something to wait for.
+    /// Handles an expired timer. Returns `true` if there is still something to wait for.
     pub(super) fn handle_timeout(&mut self, now: Time) -> bool {
         if self.repeat_at <= now {
             self.is_due |= self.said < CLOSES_MAX;
@@ -56,7 +57,7 @@ impl ClosingState {
         now < self.until
     }
 
-    /// A packet of the peer's came, who has not heard of the end: it is told again after one, two,
+    /// Handles a packet of a peer that has not received the Close: it is repeated after one, two,
     /// four packets and so on.
     fn heard(&mut self) {
         self.heard = self.heard.saturating_add(1);
@@ -65,7 +66,8 @@ impl ClosingState {
 }
 
 impl<T: Clone> DatagramTransport<T> {
-    /// Ends the path for good; the peer is told why. Nothing happens to one that has ended.
+    /// Closes the path permanently and tells the peer the reason. A path that has ended is
+    /// unchanged.
     pub fn close(&mut self, now: Time, code: CloseCode, reason: &str) {
         if self.has_ended() {
             return;
@@ -74,19 +76,19 @@ impl<T: Clone> DatagramTransport<T> {
         self.start_close(now, code, reason);
     }
 
-    /// Whether the end of a path that this node has closed may still have to be told.
+    /// Returns `true` if this node has closed the path and may still have to tell the peer.
     #[must_use]
     pub fn is_closing(&self) -> bool {
         self.closing.is_some()
     }
 
-    /// Whether the end is to be told now.
+    /// Returns `true` if the close has to be sent now.
     #[must_use]
     pub fn is_close_due(&self) -> bool {
         self.closing.as_ref().is_some_and(|closing| closing.is_due)
     }
 
-    /// Whether a datagram is for this path, going by the id that it begins with.
+    /// Returns `true` if a datagram is for this path, by the connection id at its start.
     #[must_use]
     pub fn is_addressed_by(&self, datagram: &[u8]) -> bool {
         self.opener.is_addressed_by(datagram)
@@ -129,7 +131,7 @@ impl<T: Clone> DatagramTransport<T> {
         }
     }
 
-    /// The end, if it is to be told now.
+    /// Appends the Close packet, if it is due now.
     pub(super) fn send_close(&mut self, now: Time, out: &mut BytesMut) -> Option<TransmitBatch> {
         let to = self.addresses.current()?;
         let closing = self.closing.as_mut().filter(|closing| closing.is_due)?;

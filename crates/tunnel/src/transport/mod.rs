@@ -1,5 +1,4 @@
-//! The WAN transport over UDP: one datagram path to the peer, beside the link that its keys came
-//! from.
+//! WAN transport over UDP: one datagram path to the peer, beside the link that provided its keys.
 //!
 //! ```text
 //!             ┌── packet: seal, open, addresses      ┌── recovery: acknowledge, detect loss
@@ -7,11 +6,12 @@
 //!             └── frames of the session ◄── Transport ── path: packet size, round trips
 //! ```
 //!
-//! Packets carry frames of the layer above, which puts them in when asked ([`DatagramTransport::poll_transmit`]
-//! calls back for them) and gives each packet a content `T` to remember what it held. It is told of the
-//! content's fate ([`DatagramTransport::poll_fate`]): that it is lost, perhaps more than once, as when a probe
-//! had better carry it again, and that it arrived, even if that turns out later. Nothing is sent twice
-//! here but by the layer above.
+//! Packets carry frames of the layer above. That layer puts them in when asked
+//! ([`DatagramTransport::poll_transmit`] calls back for them) and attaches a content `T` to each
+//! packet as a record of its frames. It gets the content's outcome
+//! ([`DatagramTransport::poll_fate`]): that it is lost, perhaps more than once, as when a probe
+//! should carry it again, and that it arrived, even if that is found later. Only the layer above
+//! sends data again.
 //!
 //! ```text
 //!             an answer to us            nothing answered for 1 s and 4 probe timeouts,
@@ -21,10 +21,10 @@
 //!                                  └────────────────────────────────────────────┘
 //! ```
 //!
-//! While it probes or is suspended, frames travel on the link. `sending.rs` makes packets,
-//! `receiving.rs` takes them in, `asking.rs` asks a path whether it carries and the peer where it
-//! is, `narrowness.rs` finds out that it carries short packets alone, `closing.rs` ends it,
-//! `status.rs` is what an operator sees.
+//! While the transport probes or is suspended, frames travel on the link. `sending.rs` makes
+//! packets, `receiving.rs` handles received ones, `asking.rs` probes the path and the peer's
+//! address, `narrowness.rs` detects black holes, `closing.rs` closes it, `status.rs` describes it
+//! for operators.
 
 mod asking;
 mod closing;
@@ -71,7 +71,7 @@ const SUSPEND_PROBES: u32 = 4;
 /// Packets sent for one probe timeout (RFC 9002 §6.2.4: one or two).
 const PROBE_PACKETS: u32 = 2;
 
-/// What may be chosen about a path.
+/// Settings of a path.
 #[derive(Clone, Copy, Debug)]
 pub struct PathSettings {
     /// When repair symbols are sent.
@@ -80,7 +80,7 @@ pub struct PathSettings {
     pub algorithm: CongestionAlgorithm,
     /// The operator's cap.
     pub rate_max: Option<Bitrate>,
-    /// What an earlier path to this peer was like.
+    /// Rate and round-trip time of an earlier path to this peer.
     pub remembered: Option<RememberedPath>,
     /// The largest UDP payload to try: the interface's MTU less the IP and UDP headers.
     pub datagram_max: u16,
@@ -101,25 +101,25 @@ impl Default for PathSettings {
     }
 }
 
-/// What the layer above has put into a packet.
+/// Content that the layer above has put into a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilledPacket<T> {
-    /// What is to be remembered of it.
+    /// Content to keep until the packet is acknowledged or lost.
     pub content: T,
-    /// Whether its loss may cost a repair symbol.
+    /// Use of repair symbols for the packet.
     pub protection: RepairProtection,
 }
 
-/// Whether repair symbols are spent on a packet.
+/// Use of repair symbols for a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RepairProtection {
-    /// Somebody waits for what is in it.
+    /// The application waits for its content.
     Repair,
     /// It is asked or said again before anybody misses it, such as a sign of life.
     Nothing,
 }
 
-/// What became of a packet's content.
+/// Outcome of a packet's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeliveryOutcome {
     /// The peer has it.
@@ -131,7 +131,7 @@ pub enum DeliveryOutcome {
 /// How far the path has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PathCondition {
-    /// Nobody has answered yet.
+    /// No answer has arrived yet.
     Probing,
     /// It carries frames.
     Carrying,
@@ -160,7 +160,7 @@ pub enum SuspendReason {
 }
 
 impl SuspendReason {
-    /// Whether the path will never carry anything again.
+    /// Returns `true` if the path will never carry anything again.
     #[must_use]
     pub fn is_final(self) -> bool {
         match self {
@@ -186,7 +186,7 @@ pub enum PathChange {
 pub struct TransmitBatch {
     /// Where they go.
     pub to: SocketAddr,
-    /// Whether they leave marked as ECN-capable.
+    /// True if the packets are sent as ECN-capable.
     pub is_marked: bool,
     /// The length of each packet but the last, which may be shorter.
     pub segment: usize,
@@ -234,13 +234,13 @@ pub struct DatagramTransport<T> {
     probes_due: u32,
     /// How long they may be: nothing may have been heard because nothing longer gets through.
     probe_max: u16,
-    /// Whether the path has come to carry less than every path should.
+    /// Detector of a path that no longer carries the minimum packet size.
     black_hole_detector: BlackHoleDetector,
     /// When a path that carries nothing is asked whether it does.
     idle_probe_timer: IdleProbeTimer,
     /// When the last packet went out, or was asked for to keep the path open.
     quiet_since: Time,
-    /// What is still to be said of a path that was closed here.
+    /// Close that still has to be sent for a path that was closed here.
     closing: Option<ClosingState>,
     /// Since when nothing was answered although an answer was asked for.
     unanswered_since: Option<Time>,
@@ -257,7 +257,7 @@ pub struct DatagramTransport<T> {
     counters: status::PathCounters,
 }
 
-/// What is kept with each packet.
+/// Content that is kept with each packet.
 #[derive(Clone, Debug)]
 struct PacketContent<T> {
     above: Option<T>,
@@ -345,12 +345,13 @@ impl<T: Clone> DatagramTransport<T> {
         self.frames.pop_front()
     }
 
-    /// What became of a packet's content; to be called until there is nothing.
+    /// Takes the outcome of a packet's content. Call until it returns `None`.
     pub fn poll_fate(&mut self) -> Option<(DeliveryOutcome, T)> {
         self.fates.pop_front()
     }
 
-    /// What the layer above has to follow, after the fates; to be called until there is nothing.
+    /// Takes a change that the layer above has to follow, after the outcomes. Call until it returns
+    /// `None`.
     pub fn poll_change(&mut self) -> Option<PathChange> {
         self.changes.pop_front()
     }
@@ -368,7 +369,7 @@ impl<T: Clone> DatagramTransport<T> {
         Some(self.sent.typical_rtt())
     }
 
-    /// What is worth remembering of this path for the next one to this peer.
+    /// Returns the rate and round-trip time to remember for the next path to this peer.
     #[must_use]
     pub fn remembered(&self) -> Option<RememberedPath> {
         self.controller.remembered()
@@ -412,7 +413,7 @@ impl<T: Clone> DatagramTransport<T> {
         next.into_iter().flatten().min()
     }
 
-    /// Does what has become due.
+    /// Handles expired timers.
     pub fn handle_timeout(&mut self, now: Time) {
         if self.has_ended() {
             (self.closing).take_if(|closing| !closing.handle_timeout(now));
@@ -438,8 +439,9 @@ impl<T: Clone> DatagramTransport<T> {
         self.keep_alive(now);
     }
 
-    /// Has a probe carry what may be missing (RFC 9002 §6.2.4), in a packet of the base size from the
-    /// second in a row on: the path may have come to carry less, and then that is what it answers.
+    /// Lets a probe carry data that may be missing (RFC 9002 §6.2.4), in a packet of the base size
+    /// from the second probe in a row on: the path's MTU may have fallen, and it then still
+    /// answers.
     fn probe_what_is_under_way(&mut self, count: u32) {
         self.probes_due = PROBE_PACKETS;
         self.probe_max = if count > 1 { path::BASE_SIZE } else { u16::MAX };
@@ -449,7 +451,7 @@ impl<T: Clone> DatagramTransport<T> {
         }
     }
 
-    /// Has what is under way said again, by whichever way is taken next.
+    /// Returns the content in flight to the layer above, to be sent again on either path.
     fn abandon(&mut self) {
         for packet in self.sent.abandon() {
             if let Some(above) = packet.content.above {
@@ -462,8 +464,9 @@ impl<T: Clone> DatagramTransport<T> {
         self.black_hole_detector = BlackHoleDetector::default();
     }
 
-    /// The peer is at another host, by a way of which nothing is known (RFC 9000 §9.4). What went
-    /// by the old one is given up, so that its acknowledgements tell nothing of the new.
+    /// Starts over after the peer moved to another host, on an unknown path (RFC 9000 §9.4).
+    /// Packets in flight on the old path are abandoned, so that their acknowledgements are not
+    /// attributed to the new one.
     fn start_over(&mut self, now: Time) {
         self.abandon();
         self.sent.forget_path(now, RttEstimator::new(INITIAL_RTT));
@@ -474,8 +477,8 @@ impl<T: Clone> DatagramTransport<T> {
         self.pacer = Pacer::new(now, rate, self.controller.send_quantum());
     }
 
-    /// Whether frames may be sent, where packets go now: not to a host that nobody has validated,
-    /// since what became of them there would tell a wrong thing of the path that was left.
+    /// Returns `true` if frames may be sent to the present address. They are not sent to a host
+    /// that is not validated, since their losses would be attributed to the path that was left.
     fn carries(&self) -> bool {
         self.condition == PathCondition::Carrying && !self.addresses.is_elsewhere()
     }
@@ -493,7 +496,7 @@ impl<T: Clone> DatagramTransport<T> {
         may_go.then_some(size as usize)
     }
 
-    /// Whether the window lets out a packet with a payload of this size.
+    /// Returns `true` if the window allows a packet with a payload of this size.
     fn window_has_room(&self, size: u64) -> bool {
         let bytes = size + headers(self.addresses.current());
         self.sent.bytes_in_flight() + bytes <= self.controller.window()
@@ -512,7 +515,8 @@ impl<T: Clone> DatagramTransport<T> {
         SUSPEND_AFTER.max(self.sent.probe_timeout() * SUSPEND_PROBES)
     }
 
-    /// Sends what is under way another way, and carries no frames for now, or never again.
+    /// Returns the content in flight to the layer above, and stops carrying frames, for now or
+    /// permanently.
     fn suspend(&mut self, now: Time, reason: SuspendReason) {
         if let PathCondition::Suspended(before) = self.condition
             && (before.is_final() || !reason.is_final())
@@ -535,7 +539,7 @@ impl<T: Clone> DatagramTransport<T> {
         }
     }
 
-    /// Whether it will never carry anything again.
+    /// Returns `true` if the path will never carry anything again.
     fn has_ended(&self) -> bool {
         matches!(self.condition, PathCondition::Suspended(reason) if reason.is_final())
     }
@@ -578,7 +582,7 @@ fn new_search(now: Time, settings: &PathSettings) -> PathMtu {
     PathMtu::new(now, config)
 }
 
-/// What IP and UDP add to a payload that goes there.
+/// Bytes that IP and UDP add to a payload for this address.
 fn headers(to: Option<SocketAddr>) -> u64 {
     // A socket for both families names an IPv4 host by an IPv6 address.
     match to.map(|to| to.ip().to_canonical()) {

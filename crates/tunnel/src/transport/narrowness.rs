@@ -23,7 +23,7 @@ struct LargePacketLosses {
     count: u32,
 }
 
-/// What speaks for a path too narrow.
+/// Detector of a black hole: a path that drops packets of the minimum size.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct BlackHoleDetector {
     row: Option<LargePacketLosses>,
@@ -49,7 +49,7 @@ impl BlackHoleDetector {
         row.count = row.count.saturating_add(1);
     }
 
-    /// Whether that has lasted for `wait`, too long for chance.
+    /// Returns `true` if such losses have lasted for `wait`, which is too long for chance.
     pub(super) fn is_certain(&self, now: Time, wait: Duration) -> bool {
         let is_certain =
             |row: LargePacketLosses| row.count >= LOSSES && now.since(row.since) >= wait;
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_of_losses_is_certain_when_it_has_lasted() {
+    fn lasting_losses_confirm_a_black_hole() {
         let mut narrowness = BlackHoleDetector::default();
         for packet in 0..LOSSES {
             assert!(!narrowness.is_certain(after(5_000), WAIT), "{packet}");
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_as_long_as_one_that_was_lost_clears_the_path() {
+    fn delivered_long_packet_clears_the_suspicion() {
         let mut narrowness = BlackHoleDetector::default();
         for packet in 0..20 {
             narrowness.lost(Time::ZERO, 1_000 + 10 * packet);
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn longer_packets_say_nothing() {
+    fn loss_of_longer_packets_is_ignored() {
         let mut narrowness = BlackHoleDetector::default();
         for _ in 0..20 {
             narrowness.lost(Time::ZERO, path::BASE_SIZE + 1);

@@ -1,5 +1,5 @@
-//! What comes in: packets opened, their frames taken apart, lost ones computed from repairs, and
-//! what the peer says about ours.
+//! Packets that arrive: they are opened, their frames are handled, lost ones are computed from
+//! repair symbols, and the peer's acknowledgements are applied.
 
 use std::net::SocketAddr;
 
@@ -68,7 +68,8 @@ impl<T: Clone> DatagramTransport<T> {
         self.take_recovered(now)
     }
 
-    /// Takes apart a payload that came from there in a datagram of so many bytes; says what it asks.
+    /// Handles the frames of a payload from a datagram of `bytes` bytes. Returns the
+    /// acknowledgement it asks for.
     fn handle_payload(
         &mut self,
         now: Time,
@@ -219,7 +220,7 @@ impl<T: Clone> DatagramTransport<T> {
         Ok(())
     }
 
-    /// Whether this acknowledgement shows that the path carries.
+    /// Returns `true` if this acknowledgement shows that the path carries packets.
     fn is_answer(&self, packet: &SentPacket<PacketContent<T>>) -> bool {
         let is_narrow = self.condition == PathCondition::Suspended(SuspendReason::TooNarrow);
         packet.kind.asks() && (!is_narrow || packet.content.datagram >= path::BASE_SIZE)
@@ -230,7 +231,7 @@ impl<T: Clone> DatagramTransport<T> {
         self.black_hole_detector.acknowledged(size);
     }
 
-    /// Leaves a path that carries short packets alone; says whether it did.
+    /// Suspends a path that carries only short packets. Returns `true` if it did.
     fn suspend_black_hole(&mut self, now: Time) -> bool {
         let is_left = self.condition == PathCondition::Carrying
             && self

@@ -1,9 +1,9 @@
-//! What goes out: one packet after the other, each with what is most urgent.
+//! Packets that are sent: one after the other, each with the most urgent frames.
 //!
-//! An acknowledgement that is due goes whatever the window says and is not paced. All else waits for
-//! room in the window and for the pacer, but for the probes of a path that does not answer. Repair
-//! symbols that are due go before fresh frames: they are few, and late ones are worth nothing. To an
-//! address that is doubted packets are as long as what may go there still allows.
+//! An acknowledgement that is due is sent whatever the window says and is not paced. All other
+//! packets wait for room in the window and for the pacer, except probes of a path that does not
+//! answer. Repair symbols that are due are sent before new frames: they are few, and late ones are
+//! useless. To an address that is not validated, packets are as long as its allowance permits.
 
 use std::net::SocketAddr;
 
@@ -21,11 +21,11 @@ use crate::packet::{
 };
 use crate::recovery::{OutgoingPacket, PacketKind, PendingAck};
 
-/// What a Repair frame is longer than the symbol in it, at most: two bytes of length, the kind,
-/// eight of the first number, the count, two of the key.
+/// Largest overhead of a Repair frame over its symbol, in bytes: two of length, the kind, eight of
+/// the first number, the count, two of the key.
 const REPAIR_ROOM: usize = 2 + 1 + 8 + 1 + 2 + LENGTH_PREFIX;
 
-/// What is kept free in a packet of data for an acknowledgement that is not due yet.
+/// Bytes that a data packet keeps free for an acknowledgement that is not due yet.
 const RIDE_ALONG_ROOM: usize = 80;
 
 /// Bytes of a Source frame, at most.
@@ -36,8 +36,8 @@ const SOURCE_ROOM: usize = 1 + 1 + 8;
 pub(crate) const LEAST_FRAMES_ROOM: usize =
     path::BASE_SIZE as usize - OVERHEAD - SOURCE_ROOM - RIDE_ALONG_ROOM;
 
-/// What an acknowledgement takes without its ranges, at most, and what each of them usually takes: a
-/// gap and a length of one byte or two. Where that is too little there are fewer of them.
+/// Largest size of an acknowledgement without its ranges, and the typical size of each range: a gap
+/// and a length of one byte or two. Less room means fewer ranges.
 const ACKNOWLEDGEMENT_ROOM: usize = 48;
 const RANGE_ROOM: usize = 3;
 
@@ -70,8 +70,8 @@ impl<T: Clone> DatagramTransport<T> {
     /// Appends packets for one destination to `out`, at most `packets_max` of one length, the last
     /// of which may be shorter; `None` when nothing is to be sent now.
     ///
-    /// `fill` puts whole frames into a packet, at most as many bytes as it is given room for, and
-    /// gives what is to be remembered of them; `None` when it has none.
+    /// `fill` puts complete frames into a packet, at most as many bytes as it has room for, and
+    /// returns the record of them; `None` when it has none.
     pub fn poll_transmit(
         &mut self,
         now: Time,
@@ -178,7 +178,7 @@ impl<T: Clone> DatagramTransport<T> {
         self.seal(now, to, out, start, draft)
     }
 
-    /// What a packet is that only asks for an answer.
+    /// Returns the kind of a packet that only asks for an answer.
     fn asking_kind(&self) -> PacketKind {
         if self.carries() {
             PacketKind::Eliciting
@@ -189,7 +189,8 @@ impl<T: Clone> DatagramTransport<T> {
         }
     }
 
-    /// Whether a packet that counts may leave now; when only the pacer says no, notes when.
+    /// Returns `true` if a packet that counts as in flight may be sent now. If only the pacer
+    /// forbids it, notes when it will be allowed.
     fn may_send_more(&mut self, now: Time, bytes: u64) -> bool {
         if self.probes_due > 0 {
             return true;
@@ -359,7 +360,7 @@ impl<T: Clone> DatagramTransport<T> {
         true
     }
 
-    /// Seals the packet that starts at `start` and takes note of it.
+    /// Seals the packet that starts at `start` and records it.
     pub(super) fn seal(
         &mut self,
         now: Time,

@@ -1,4 +1,4 @@
-//! What an operator sees of a path.
+//! Status of a path as operators see it.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ pub(super) struct PathCounters {
     pub(super) suspensions: u64,
 }
 
-/// What a path does and what it is like.
+/// Status and measured properties of a path.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TransportStatus {
-    /// Whether it carries frames, and if not, why.
+    /// Condition of the path: carrying frames, or the reason why not.
     pub condition: PathCondition,
     /// Times that it stopped carrying.
     pub suspensions: u64,
@@ -32,7 +32,7 @@ pub struct TransportStatus {
     pub pacing_rate: Bitrate,
     /// The rate that the controller takes the path for.
     pub bandwidth: Bitrate,
-    /// The least round-trip time of late.
+    /// Shortest recent round-trip time.
     pub rtt_minimum: Option<Duration>,
     /// The last one.
     pub rtt_latest: Option<Duration>,
@@ -54,7 +54,7 @@ pub struct TransportStatus {
     pub sent_repairs: u64,
     /// Packets that the network lost, whether or not repairs restored them.
     pub lost_packets: u64,
-    /// Of these, what the peer restored from repairs.
+    /// Lost packets that the peer restored from repair symbols.
     pub recovered_by_peer_packets: u64,
     /// Packets taken for lost that came late.
     pub spurious_packets: u64,
@@ -68,12 +68,13 @@ pub struct TransportStatus {
     pub recovered_packets: u64,
     /// Datagrams refused: forged, replayed, too old, or none of ours.
     pub refused_packets: u64,
-    /// Whether congestion marks were tried and do not get through.
+    /// True if congestion marks were tested and do not get through.
     pub marks_failed: bool,
 }
 
 impl<T: Clone> DatagramTransport<T> {
-    /// Whether others keep a queue on the path ([`ControllerTelemetry::is_shared`]).
+    /// Returns `true` if other senders keep a queue on the path
+    /// ([`ControllerTelemetry::is_shared`]).
     ///
     /// [`ControllerTelemetry::is_shared`]: crate::congestion::ControllerTelemetry::is_shared
     #[must_use]

@@ -15,7 +15,7 @@ const NEAR: usize = 0;
 const FAR: usize = 1;
 const ONE_WAY: Duration = Duration::from_millis(20);
 
-/// Two ends; each sends numbered frames, and remembers what became of them.
+/// Two ends; each sends numbered frames, and records their outcomes.
 struct TransportPair {
     now: Time,
     ends: [DatagramTransport<u64>; 2],
@@ -197,7 +197,7 @@ impl TransportPair {
         self.drain(to);
     }
 
-    /// What an end sends now, each datagram with where it goes; none of it gets there.
+    /// Takes the datagrams that an end sends now, each with its destination; none is delivered.
     fn taken(&mut self, end: usize) -> Vec<(SocketAddr, BytesMut)> {
         let mut taken = Vec::new();
         let mut out = BytesMut::new();
@@ -243,7 +243,7 @@ fn capped() -> PathSettings {
 }
 
 #[test]
-fn frames_arrive_once_told_and_are_acknowledged() {
+fn frames_arrive_and_are_acknowledged() {
     let mut pair = carrying(PathSettings::default());
     pair.send(NEAR, 0..300);
     pair.send(FAR, 0..300);
@@ -257,7 +257,7 @@ fn frames_arrive_once_told_and_are_acknowledged() {
 }
 
 #[test]
-fn both_packets_of_a_probe_timeout_ask_to_be_answered_at_once() {
+fn probe_packets_request_immediate_acknowledgement() {
     let mut pair = carrying(PathSettings {
         fec: crate::fec::RepairMode::Off,
         ..PathSettings::default()
@@ -291,7 +291,7 @@ fn both_packets_of_a_probe_timeout_ask_to_be_answered_at_once() {
 }
 
 #[test]
-fn a_path_for_jumbo_packets_is_found_and_correction_bears_it() {
+fn jumbo_path_is_found_and_supports_correction() {
     let mut pair = carrying(PathSettings {
         datagram_max: 8_952,
         ..PathSettings::default()
@@ -304,7 +304,7 @@ fn a_path_for_jumbo_packets_is_found_and_correction_bears_it() {
 }
 
 #[test]
-fn a_quiet_path_is_not_suspended_for_a_probe_of_its_size_that_is_lost() {
+fn lost_mtu_probe_does_not_suspend_path() {
     let mut pair = TransportPair::new(PathSettings {
         datagram_max: 1_472,
         ..PathSettings::default()
@@ -320,7 +320,7 @@ fn a_quiet_path_is_not_suspended_for_a_probe_of_its_size_that_is_lost() {
 }
 
 #[test]
-fn a_path_that_swallows_all_is_suspended_and_used_again() {
+fn dead_path_is_suspended_and_resumed() {
     let mut pair = carrying(PathSettings::default());
     pair.drops_datagram = |_, _| true;
     pair.send(NEAR, 0..50);
@@ -340,7 +340,7 @@ fn a_path_that_swallows_all_is_suspended_and_used_again() {
 }
 
 #[test]
-fn a_peer_that_moves_with_packets_under_way_is_followed() {
+fn peer_that_moves_is_followed() {
     let mut pair = carrying(PathSettings::default());
     for step in 0..4_u64 {
         pair.send(NEAR, 100 * step..100 * (step + 1));
@@ -356,7 +356,7 @@ fn a_peer_that_moves_with_packets_under_way_is_followed() {
     }
 }
 
-/// What an end has learnt of losses: their share, and the length of their runs.
+/// Loss estimate of an end: the share of losses and the length of their runs.
 fn losses(end: &mut DatagramTransport<u64>) -> (f64, f64) {
     let losses = end.policy.losses();
     (losses.probability(), losses.mean_run())
@@ -366,10 +366,10 @@ fn is_response(frame: &PacketFrame) -> bool {
     matches!(frame, PacketFrame::PathResponse(_))
 }
 
-/// RFC 9000 §8.1, §8.2.1: a challenge costs what it is long, so that it may follow a packet with
-/// an acknowledgement and nothing else.
+/// RFC 9000 §8.1, §8.2.1: a challenge counts by its length, so that it may follow a packet with an
+/// acknowledgement and nothing else.
 #[test]
-fn a_peer_that_only_acknowledges_may_change_its_port() {
+fn acknowledging_peer_may_change_its_port() {
     let mut pair = carrying(PathSettings::default());
     pair.send(FAR, 0..2);
     // Their acknowledgements will come from elsewhere.
@@ -384,7 +384,7 @@ fn a_peer_that_only_acknowledges_may_change_its_port() {
 
 /// RFC 9000 §8.1: whatever is in them, no more than three times the bytes go there.
 #[test]
-fn a_doubted_address_gets_no_more_than_three_times_its_bytes() {
+fn unvalidated_address_gets_three_times_its_bytes() {
     for bytes in [30, 60, 200, 400, 1_300] {
         let mut pair = carrying(PathSettings::default());
         pair.send(FAR, 0..50);
@@ -425,7 +425,7 @@ fn a_doubted_address_gets_no_more_than_three_times_its_bytes() {
 
 /// RFC 9000 §8.2.2: on the path on which the challenge came, whatever the newest packet says.
 #[test]
-fn a_challenge_is_answered_where_it_came_from() {
+fn challenge_is_answered_to_its_source() {
     let mut pair = carrying(PathSettings::default());
     let value = 7;
     let challenge = PacketFrame::PathChallenge(PathChallenge { value });
@@ -445,7 +445,7 @@ fn a_challenge_is_answered_where_it_came_from() {
 
 /// A datagram full of challenges, from an address that may be anybody's, is answered once.
 #[test]
-fn challenges_make_no_more_bytes_than_they_are() {
+fn challenge_responses_do_not_amplify() {
     let mut pair = carrying(PathSettings::default());
     let stranger = SocketAddr::from(([10, 0, 9, 9], 4_000));
     let mut packet = BytesMut::new();
@@ -470,10 +470,10 @@ fn challenges_make_no_more_bytes_than_they_are() {
     assert!((1..=most).contains(&bytes), "{bytes} bytes for {most}");
 }
 
-/// RFC 9000 §9.3.3: somebody on the way sends one of the peer's packets on from his own host. That
-/// changes where packets go for a round trip, and nothing of what was learnt.
+/// RFC 9000 §9.3.3: a third party forwards one of the peer's packets from its own host. That
+/// changes the destination of packets for a round trip, and none of the measurements.
 #[test]
-fn a_packet_that_was_led_through_another_host_costs_no_knowledge() {
+fn diverted_packet_keeps_the_path_state() {
     let mut pair = carrying(capped());
     pair.send(FAR, 0..2_000);
     pair.run(Duration::from_secs(1));
@@ -499,7 +499,7 @@ fn a_packet_that_was_led_through_another_host_costs_no_knowledge() {
 
 /// RFC 9000 §9.4: of another host's path nothing is known, once the peer has proved that it is there.
 #[test]
-fn a_peer_at_another_host_is_a_new_path_once_it_answers_there() {
+fn validated_new_host_is_a_new_path() {
     let mut pair = carrying(capped());
     pair.send(FAR, 0..2_000);
     pair.run(Duration::from_secs(1));
@@ -517,10 +517,10 @@ fn a_peer_at_another_host_is_a_new_path_once_it_answers_there() {
     assert!(pair.came[NEAR].iter().copied().eq(0..2_000));
 }
 
-/// A path that is blocked for long is asked less and less, and what was asked in vain tells nothing
-/// of how it loses packets, when it is back.
+/// A path that is blocked for long is probed less and less. When it returns, lost probes do not
+/// count as its losses.
 #[test]
-fn questions_to_a_dead_path_are_few_and_forgotten() {
+fn probes_of_a_dead_path_are_rare() {
     let mut pair = carrying(PathSettings::default());
     pair.send(NEAR, 0..300);
     pair.run(Duration::from_secs(3));
@@ -551,7 +551,7 @@ fn questions_to_a_dead_path_are_few_and_forgotten() {
 
 /// An end that hears the peer asks at once, however seldom it did before.
 #[test]
-fn both_ends_are_back_as_soon_as_one_of_them_is() {
+fn both_ends_recover_when_one_does() {
     let mut pair = carrying(PathSettings::default());
     pair.drops_datagram = |end, _| end == FAR;
     pair.send(NEAR, 0..10);
@@ -573,9 +573,9 @@ fn both_ends_are_back_as_soon_as_one_of_them_is() {
     assert_eq!(carries(&pair), [true; 2]);
 }
 
-/// Too far ahead of what is acknowledged is no end: an acknowledgement mends it.
+/// A path too far ahead of its acknowledgements has not ended: an acknowledgement resumes it.
 #[test]
-fn a_path_too_far_ahead_of_its_acknowledgements_is_suspended_and_comes_back() {
+fn path_too_far_ahead_is_suspended_and_resumed() {
     let mut pair = carrying(PathSettings::default());
     pair.send(NEAR, 0..10);
     pair.run(ONE_WAY / 2);
@@ -596,7 +596,7 @@ fn a_path_too_far_ahead_of_its_acknowledgements_is_suspended_and_comes_back() {
 
 /// A side that is only sent to keeps no endless account of its acknowledgements.
 #[test]
-fn acknowledgements_alone_are_not_remembered_for_ever() {
+fn acknowledgement_only_packets_are_forgotten() {
     let mut pair = carrying(capped());
     pair.send(NEAR, 0..4_000);
     let mut most = 0;
@@ -636,9 +636,9 @@ fn a_quiet_path_is_kept_open() {
     );
 }
 
-/// RFC 9000 §10.2.1: the end is told, and told again to a peer that goes on, a few times.
+/// RFC 9000 §10.2.1: the close is sent, and repeated a few times to a peer that continues.
 #[test]
-fn a_path_that_is_closed_is_closed_for_the_peer_at_once() {
+fn closing_a_path_closes_it_at_peer() {
     let mut pair = carrying(PathSettings::default());
     let now = pair.now;
     pair.ends[NEAR].close(now, CloseCode::Finished, "the node stops");
@@ -659,7 +659,7 @@ fn a_path_that_is_closed_is_closed_for_the_peer_at_once() {
 }
 
 #[test]
-fn an_end_that_is_lost_is_told_again_to_a_peer_that_goes_on() {
+fn lost_close_is_repeated_to_sending_peer() {
     let mut pair = carrying(PathSettings::default());
     // The first two words are lost.
     static LOST: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
@@ -676,7 +676,7 @@ fn an_end_that_is_lost_is_told_again_to_a_peer_that_goes_on() {
 
 /// A peer with nothing to say gives no occasion.
 #[test]
-fn an_end_that_is_lost_is_told_again_to_a_peer_that_says_nothing() {
+fn lost_close_is_repeated_to_silent_peer() {
     let mut pair = carrying(PathSettings::default());
     pair.run(Duration::from_secs(1));
     let now = pair.now;
@@ -689,9 +689,9 @@ fn an_end_that_is_lost_is_told_again_to_a_peer_that_says_nothing() {
     assert_eq!(pair.datagrams[FAR], before);
 }
 
-/// What an unvalidated address may get is used up, so the end cannot be told at once.
+/// The allowance of an unvalidated address is used up, so the close cannot be sent at once.
 #[test]
-fn an_end_that_may_not_go_yet_goes_when_the_peer_is_heard() {
+fn blocked_close_is_sent_when_peer_is_heard() {
     let mut pair = carrying(PathSettings::default());
     let elsewhere = SocketAddr::from(([10, 0, 9, 9], 4_000));
     let probe = pair.sealed(NEAR, &PacketFrame::Probe(ProbeFrame));
@@ -710,9 +710,9 @@ fn an_end_that_may_not_go_yet_goes_when_the_peer_is_heard() {
     assert_eq!(to, [elsewhere]);
 }
 
-/// Who never hears it makes nobody speak for ever.
+/// A peer that never receives the close does not trigger endless repeats.
 #[test]
-fn the_end_is_told_a_few_times_and_forgotten() {
+fn close_is_repeated_a_few_times() {
     let mut pair = carrying(PathSettings::default());
     pair.run(Duration::from_secs(1));
     let now = pair.now;
@@ -737,7 +737,7 @@ fn the_end_is_told_a_few_times_and_forgotten() {
 
 /// Who waits for a suspended path to come back must hear that it never will.
 #[test]
-fn the_end_of_a_suspended_path_is_told() {
+fn suspended_path_still_sends_its_close() {
     let mut pair = carrying(PathSettings::default());
     pair.drops_datagram = |_, _| true;
     pair.send(NEAR, 0..10);

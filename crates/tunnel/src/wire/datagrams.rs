@@ -8,16 +8,16 @@ use crate::packet::{CipherSuite, ConnectionId};
 /// The version of the datagram path that this code speaks.
 pub const DATAGRAM_VERSION: u16 = 1;
 
-/// What a node needs to know to send packets to the sender of this, and both to make keys.
+/// Parameters for packets to the sender of this frame, and for the keys of both nodes.
 ///
-/// Later versions may append fields; what follows the known ones is ignored.
+/// Later versions may append fields; bytes after the known ones are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DatagramOffer {
     /// The newest version of the datagram path that the sender speaks.
     pub version: u16,
     /// The suite that its processor is better at. AES is taken when both are.
     pub suite: CipherSuite,
-    /// What packets to the sender begin with; random.
+    /// Connection id at the start of packets to the sender; random.
     pub connection_id: ConnectionId,
     /// Random, and new with each offer: it goes into the keys.
     pub nonce: [u8; 16],

@@ -11,11 +11,11 @@ use crate::{ConnectFailure, OpenAnswer, OpenRequest, ResetReason, SessionError};
 pub struct OpenFrame {
     /// Its id, above all that the sender has used.
     pub flow: FlowId,
-    /// What is wanted.
+    /// Parameters of the connection to open.
     pub open: OpenRequest,
 }
 
-/// What became of an open.
+/// Result of an open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AnswerFrame {
     /// The flow.

@@ -15,9 +15,9 @@ pub const LEAST_VERSION: u16 = 1;
 /// Told apart from anything else that may sit on the port.
 const MAGIC: [u8; 4] = *b"TkLn";
 
-/// Who is speaking, which life of it, and what it starts with.
+/// First frame of a link: the sender, its incarnation, and its initial limits.
 ///
-/// Later versions may append fields; what follows the known ones is ignored.
+/// Later versions may append fields; bytes after the known ones are ignored.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HelloFrame {
     /// The newest version the sender speaks.

@@ -18,7 +18,7 @@ pub struct PongFrame {
     pub stamp_us: u32,
 }
 
-/// The sender opens no more flows and wants none opened; those that are open go on.
+/// The sender opens no more flows and accepts none; open flows continue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GoAway;
 

@@ -5,7 +5,7 @@ use vocab::{ByteReader, ByteWriter, FlowId};
 
 use crate::SessionError;
 
-/// Whether a message goes on in the next frame.
+/// Continuation of a message: whether the next frame belongs to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageContinuation {
     /// More follows.
@@ -21,7 +21,7 @@ pub struct MessageFrame {
     pub flow: FlowId,
     /// The engine's own number for the kind of message.
     pub kind: u8,
-    /// Whether more follows.
+    /// Continuation of the message in the next frame.
     pub piece: MessageContinuation,
     /// Counts the session's message frames from 0.
     pub sequence: u64,

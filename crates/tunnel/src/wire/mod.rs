@@ -57,7 +57,7 @@ pub enum SessionFrame {
     DatagramOffer(DatagramOffer),
     /// A new flow.
     Open(OpenFrame),
-    /// What became of it.
+    /// Result of an open.
     Answer(AnswerFrame),
     /// Bytes of a flow.
     Data(DataFrame),
@@ -197,7 +197,7 @@ fn number_sum(base: u64, more: u64) -> Result<u64, SessionError> {
         .ok_or(SessionError::InvalidMessage("a number is above 2^62"))
 }
 
-/// What a length prefix adds to a frame of `length` bytes.
+/// Bytes that a length prefix adds to a frame of `length` bytes.
 fn prefix_length(length: usize) -> usize {
     varint_length(length as u64)
 }

@@ -8,7 +8,7 @@ use crate::SessionError;
 /// Positions in one Resume frame, at most: 512 of at most 33 bytes stay below 17 KiB.
 pub const POSITIONS_PER_FRAME: usize = 512;
 
-/// Whether something of the peer's has arrived.
+/// Receipt of something that the peer sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceiptState {
     /// Not yet.
@@ -28,7 +28,7 @@ pub struct FlowAck {
     pub consumed: u64,
     /// Bytes up to this offset may be sent.
     pub limit: u64,
-    /// Whether the direction's Finish has arrived.
+    /// Receipt of the direction's Finish.
     pub finish: ReceiptState,
 }
 
@@ -44,11 +44,11 @@ pub struct TotalCredit {
 pub struct ResumePosition {
     /// How far its receiver has come.
     pub ack: FlowAck,
-    /// Whether the peer's Answer has arrived.
+    /// Receipt of the peer's Answer.
     pub answer: ReceiptState,
 }
 
-/// Whether more Resume frames follow.
+/// Continuation of the Resume frames: whether more follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResumeContinuation {
     /// More follow.
@@ -60,7 +60,7 @@ pub enum ResumeContinuation {
 /// Where the sender stands at the start of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResumeFrame {
-    /// Whether more follow.
+    /// Continuation of the Resume frames.
     pub series: ResumeContinuation,
     /// Above the ids of all flows of the receiver's that the sender has seen opened.
     pub flows_seen_below: u64,

@@ -193,7 +193,7 @@ fn frame() -> impl Strategy<Value = SessionFrame> {
 
 proptest! {
     #[test]
-    fn frames_read_back_as_written_however_the_link_cuts_them(
+    fn frames_read_back_across_any_split(
         frames in prop::collection::vec(frame(), 1..8),
         cut in 1..200_usize,
     ) {
@@ -214,7 +214,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_is_refused_and_what_is_taken_can_be_written(
+    fn noise_is_refused_or_rewritable(
         kind in 0..0x1a_u8,
         mut noise in prop::collection::vec(any::<u8>(), 0..100),
     ) {
@@ -230,7 +230,7 @@ proptest! {
 }
 
 #[test]
-fn a_frame_of_no_length_or_too_much_is_refused() {
+fn frame_with_invalid_length_is_refused() {
     assert!(split_frame(&mut BytesMut::from(&[0][..])).is_err());
     assert!(split_frame(&mut BytesMut::from(&[0x80, 1, 0, 1][..])).is_err());
     assert_eq!(split_frame(&mut BytesMut::from(&[0x80, 1][..])), Ok(None));

@@ -1,8 +1,9 @@
-//! What each controller makes of each kind of path: a bar for every cell, medians over seeds.
+//! Performance of each controller on each kind of path: a bound for every scenario, medians over
+//! seeds.
 //!
-//! Ideal is the line's rate less what the path loses by itself. Seconds 5 to 35 count unless a
-//! cell says otherwise. `table` (ignored by default) prints all cells with more seeds:
-//! `SEEDS=10 cargo test --release -p tunnel --test congestion -- --ignored --nocapture table`.
+//! Ideal is the line's rate less the path's own loss. Seconds 5 to 35 count unless a scenario says
+//! otherwise. `table` (ignored by default) prints all scenarios with more seeds: `SEEDS=10 cargo
+//! test --release -p tunnel --test congestion -- --ignored --nocapture table`.
 
 use std::time::Duration;
 
@@ -15,13 +16,13 @@ use vocab::{Bitrate, ByteCount, Probability, SeededRandom};
 
 use crate::simulation::{FlowOutcome, PACKET, SimulatedFlow, SimulationSetup, run};
 
-/// One path and what is asked of a flow on it.
+/// Path and the required performance of a flow on it.
 pub struct CongestionScenario {
     name: &'static str,
     path: BottleneckPath,
     /// Least share of ideal.
     share: f64,
-    /// Most of what was sent that may be lost beyond what the path loses by itself.
+    /// Largest allowed share of lost packets beyond the path's own loss.
     lost: f64,
     /// Longest queueing delay at the 95th percentile, as a share of the round-trip time.
     queueing: f64,
@@ -357,7 +358,7 @@ fn check(chosen: impl Fn(&str) -> bool, seeds: u64) {
 }
 
 #[test]
-fn bbr_fills_a_clean_path_with_a_short_queue() {
+fn bbr_fills_clean_path_with_short_queue() {
     check(|name| name == "20M 100ms" || name.starts_with("OC-1"), 1);
 }
 
@@ -380,7 +381,7 @@ fn bbr_fills_a_path_that_reorders() {
 }
 
 #[test]
-fn losses_before_reordering_is_known_do_not_end_start_up_far_below_the_path() {
+fn early_losses_from_reordering_do_not_end_startup() {
     // Each of these starts once left half of the path empty until the end.
     for (loss, seed, least) in [(0.1, 4, 0.75), (0.1, 7, 0.9), (0.01, 22, 0.9)] {
         let share = measure(&with_jitter(loss), CongestionAlgorithm::Bbr, seed).share;
@@ -389,7 +390,7 @@ fn losses_before_reordering_is_known_do_not_end_start_up_far_below_the_path() {
 }
 
 #[test]
-fn bbr_backs_off_from_a_policer_and_from_a_short_queue() {
+fn bbr_backs_off_from_policer_and_short_queue() {
     check(|name| name.starts_with("policer") || name == "0.1 BDP", 1);
 }
 
@@ -398,7 +399,7 @@ fn bbr_follows_a_rate_that_changes() {
     check(|name| name.contains("each"), 3);
 }
 
-/// The share of ideal of 16 MiB as a whole, of which 1448 bytes are in each packet, from the first
+/// Rate of a transfer of 16 MiB in packets of 1448 bytes, as a share of ideal, from the first
 /// packet to the last arrival.
 fn whole_transfer(flow: SimulatedFlow, path: BottleneckPath) -> f64 {
     let mut setup = path.setup(vec![flow], 1);
@@ -499,7 +500,7 @@ fn bbr_and_cubic_leave_each_other_a_third() {
 }
 
 #[test]
-fn bbr_gets_its_part_of_a_deep_queue_from_one_who_answers_nothing() {
+fn bbr_gets_its_share_from_unresponsive_flow() {
     // With 1 BDP such a rival leaves CUBIC a tenth too; with 4 its own window ends the queue.
     let began = shares(
         &[CongestionAlgorithm::Bbr, CongestionAlgorithm::BbrV1],

@@ -27,10 +27,10 @@ pub const PACKET: u64 = 1500;
 /// An acknowledgement's bytes.
 const ACKNOWLEDGEMENT: usize = 60;
 
-/// Round-trip times of late by which the spread of a reordering path is told.
+/// Number of recent round-trip times from which the spread of a reordering path is measured.
 const SPREAD_SAMPLES: usize = 512;
 
-/// What a flow does.
+/// Behaviour of a simulated flow.
 #[derive(Clone, Copy, Debug)]
 pub struct SimulatedFlow {
     pub algorithm: CongestionAlgorithm,
@@ -60,7 +60,7 @@ pub struct SimulationSetup {
     pub steady_from: Duration,
 }
 
-/// What came of a flow.
+/// Result of a simulated flow.
 #[derive(Clone, Debug, Default)]
 pub struct FlowOutcome {
     /// Bytes that arrived in the steady part.
@@ -85,7 +85,7 @@ impl FlowOutcome {
         sorted.get(at).copied().unwrap_or_default()
     }
 
-    /// When so many bytes had arrived.
+    /// Returns the time at which `bytes` bytes had arrived.
     pub fn time_of(&self, bytes: u64) -> Option<Duration> {
         let row = self.arrivals.iter().find(|(_, count)| *count >= bytes);
         row.map(|(at, _)| *at)

@@ -1,6 +1,6 @@
-//! How much more than expected is acknowledged at once, because the path or the receiver gathers
-//! packets or acknowledgements ("BBR.extra_acked"): so much more must be in flight to go on sending
-//! while nothing is heard.
+//! Aggregation of acknowledgements: bytes acknowledged at once beyond the expected amount, because
+//! the path or the receiver batches packets or acknowledgements ("BBR.extra_acked"). That much more
+//! must be in flight to keep sending until the next acknowledgement.
 
 use vocab::Time;
 
@@ -27,7 +27,7 @@ impl AckAggregation {
         }
     }
 
-    /// Begins anew after a pause, whose length says nothing about the path.
+    /// Restarts after a pause, whose length is no property of the path.
     pub(in crate::congestion) fn restart(&mut self, now: Time) {
         self.since = now;
         self.delivered = 0;

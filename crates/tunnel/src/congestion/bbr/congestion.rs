@@ -1,12 +1,12 @@
-//! What losses and marks change in the model (draft-ietf-ccwg-bbr, "Updating the Model Upon Packet
-//! Loss", "Updating the Model Upon Detecting a Spurious Loss Recovery").
+//! Changes of the model after losses and ECN marks (draft-ietf-ccwg-bbr, "Updating the Model Upon
+//! Packet Loss", "Updating the Model Upon Detecting a Spurious Loss Recovery").
 //!
-//! While the path is being probed, losses above the threshold say how much in flight is too much
-//! (the long-term bound). At other times they say that the path has become narrower, and rate and
-//! volume follow what it delivers (the short-term bounds), until the next probe.
+//! While the controller probes the path, losses above the threshold set the long-term bound on the
+//! data in flight. At other times they mean that the path has become narrower. Rate and volume then
+//! follow the delivery rate (the short-term bounds) until the next probe.
 //!
 //! One departure (docs/decisions/0029): the threshold lies above the path's own loss
-//! (`loss_floor.rs`), and below it nothing is cut unless a queue stands.
+//! (`loss_floor.rs`), and below it nothing is reduced unless a queue exists.
 
 use std::time::Duration;
 
@@ -22,11 +22,11 @@ use super::{BbrController, BbrState, QUEUE_SHARE};
 /// Least share that stays at a reaction (BBR.Beta, as CUBIC's).
 const BETA: f64 = 0.7;
 
-/// Loss that goes on for so many rounds without any queue, although each of them cut the rate by up
-/// to 30 %, to what was delivered, is not ours: a policer's would have ended.
+/// Rounds after which persistent loss without a queue counts as the path's own, although each round
+/// cut the rate by up to 30 %, to the delivery rate. A policer's losses would have ended.
 const PERSISTENT_ROUNDS: u32 = 8;
 
-/// So many rounds after a reaction to losses what is lost went out after it.
+/// Rounds after a reaction to losses until the lost packets are ones sent after it.
 const CUT_ROUNDS: u64 = 2;
 
 /// A queue of five round-trip times and a quarter of the rate: a shorter queue than that overflows
@@ -40,11 +40,11 @@ const FLOOR_SMALL: f64 = 0.005;
 /// Marks above this share of packets are a full queue, as losses are (BBR.LossThresh).
 const MARK_THRESHOLD: f64 = 0.02;
 
-/// Without an acknowledgement for so many round-trip times while packets are declared lost, the
-/// path has gone (RFC 9002 §7.6 (Persistent Congestion)).
+/// Round-trip times without an acknowledgement, while packets are declared lost, after which the
+/// path counts as gone (RFC 9002 §7.6 (Persistent Congestion)).
 const OUTAGE_ROUND_TRIPS: u32 = 3;
 
-/// A round of packets and what became of them.
+/// Delivered and lost packets of one round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LossRound {
     /// Greatest rate and volume delivered in the round (BBR.bw_latest, BBR.inflight_latest).
@@ -107,12 +107,12 @@ impl LossRound {
         sum
     }
 
-    /// Whether the last whole round lost more than the path's own share.
+    /// Returns `true` if the last complete round lost more than the path's own share.
     pub(super) fn was_excessive(&self) -> bool {
         self.was_excessive
     }
 
-    /// Whether losses have gone on although each round of them slowed the sender down.
+    /// Returns `true` if losses continue although each lossy round slowed the sender down.
     fn is_persistent(&self) -> bool {
         self.excessive_rounds >= PERSISTENT_ROUNDS
     }
@@ -134,13 +134,14 @@ impl BbrController {
         }
     }
 
-    /// Whether what becomes of packets now is the path's own doing.
+    /// Returns `true` if present losses are caused by the path itself and not by this sender.
     fn is_floor_sample(&self) -> bool {
         (self.cycle.built_queue || self.loss_round.is_persistent() || self.is_below_path())
             && self.round_trips.queue() <= FLOOR_QUEUE
     }
 
-    /// Whether what is lost now went out when losses had slowed the sender down to what was delivered.
+    /// Returns `true` if the packets lost now were sent after the sender had slowed down to the
+    /// delivery rate.
     fn is_below_path(&self) -> bool {
         self.rate_short_term.is_finite() && self.rounds.count >= self.cut_in_round + CUT_ROUNDS
     }
@@ -201,7 +202,8 @@ impl BbrController {
         }
     }
 
-    /// What was delivered during a flight; where packets overtake each other, during a usual one.
+    /// Bytes delivered during one flight, or during a typical flight on a path that reorders
+    /// packets.
     fn delivered_in_flight(&self, sample: &RateSample) -> u64 {
         match (self.round_trips.base(), sample.rate) {
             (Some(base), Some(rate)) if self.round_trips.is_reordering() => {
@@ -270,10 +272,11 @@ impl BbrController {
         self.in_flight_short_term = self.loss_round.in_flight_latest.max(reduced);
     }
 
-    /// A round in which a very long queue stood, and little of the rate was delivered, tells that
-    /// the path has become narrower: what it carried before says nothing any more. The filter
-    /// would say so after two cycles, but that queue makes rounds long, ProbeRTT comes between,
-    /// and when the minimum round-trip time expires the window grows with the queue.
+    /// Adapts to a narrower path after a round with a very long queue that delivered little of the
+    /// rate.
+    ///
+    /// The filter would follow after two cycles. But that queue makes rounds long, ProbeRTT comes
+    /// between, and when the minimum round-trip time expires the window grows with the queue.
     fn adapt_to_narrower_path(&mut self) {
         let delivered = self.loss_round.rate_latest;
         if self.full_pipe.is_reached
@@ -321,8 +324,9 @@ impl BbrController {
         self.in_flight_short_term = u64::MAX;
     }
 
-    /// A packet declared lost has arrived after all; when of an episode's no more are left than the path
-    /// loses anyway, the model is what it was before ("Handling a Spurious Loss Recovery").
+    /// Handles a packet that was declared lost and then arrived. When an episode has no more real
+    /// losses than the path's own, the model returns to its state before the episode ("Handling a
+    /// Spurious Loss Recovery").
     pub(super) fn take_back_loss(&mut self, now: Time, packet: &LostPacket) {
         self.sampler.spurious_loss(now, packet);
         self.floor.spurious(packet.state.epoch);

@@ -8,10 +8,9 @@ use super::{BbrController, BbrState, INITIAL_WINDOW_PACKETS};
 /// Share of the estimated rate that is left unused, so that queues shrink (BBR.PacingMarginPercent).
 const MARGIN: f64 = 0.01;
 
-/// While a queue longer than this share of the round-trip time stands, cruising is a little slower
-/// than the model has it: the sum of several senders' models is more than the path. It takes more
-/// from those who have more, and what it costs beside a sender that only losses stop is made up
-/// for by the next probe.
+/// Queue above which cruising is a little slower than the model, as a share of the round-trip time.
+/// The sum of several senders' models exceeds the path. Slowing down takes more from the larger
+/// senders, and the next probe recovers the loss beside a sender that reacts only to losses.
 const CRUISE_QUEUE: f64 = 0.05;
 const CRUISE_GAIN_IN_QUEUE: f64 = 0.85;
 
@@ -77,7 +76,7 @@ impl BbrController {
         self.window = self.window.min(self.window_bound()).max(self.window_min());
     }
 
-    /// What must be in flight for a share of the path, and for the hosts' own batches ("Inflight").
+    /// Bytes in flight for a share of the path, including the batches of both hosts ("Inflight").
     pub(super) fn in_flight_for(&self, gain: f64, rate: f64) -> u64 {
         self.quantized(self.bdp(gain, rate))
     }

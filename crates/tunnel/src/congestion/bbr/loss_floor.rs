@@ -1,9 +1,9 @@
-//! How much a path loses whatever is sent: the floor above which a loss means congestion.
+//! Loss floor: the path's own loss, above which loss means congestion.
 //!
-//! The draft takes more than 2 % of loss for a full queue. A radio link or a bad line loses more
-//! than that at any rate, and a sender that backs off from it gives the path away. What tells the
-//! two apart is that congestion answers to slowing down and chance does not. So every packet is
-//! counted by how fast it went out, and the floor is the loss among those that went out slowly:
+//! The draft treats more than 2 % of loss as a full queue. A radio link or a bad line always loses
+//! more than that, and a sender that backs off from it wastes the path. The two differ in that
+//! congestion answers to slowing down and random loss does not. So every packet is counted by its
+//! sending pace, and the floor is the loss among packets that were sent slowly:
 //!
 //! ```text
 //!  slow   Drain, ProbeBW_DOWN, ProbeRTT         loss here cannot be a queue that we fill, nor a
@@ -12,29 +12,28 @@
 //!  fast   Startup, REFILL, UP                   not counted
 //! ```
 //!
-//! Before any of them are known, what start-up lost while the rate still doubled is taken for the
-//! floor, for some rounds: by then there are slow packets, but in a queue that others keep full. A
-//! newcomer doubles there as well, by pushing them aside, and what it lost meanwhile is the queue's.
+//! Before any of them are known, the losses of start-up while the rate still doubled are the floor
+//! for some rounds. By then there are slow packets, but in a queue that other senders keep full. A
+//! new sender doubles there as well by displacing them, and its losses then come from the queue.
 //!
-//! The floor is the share of all, or that of the slow ones alone if they lost less by more than
-//! chance. Past a policer whose rate was taken for higher than it is, slow packets lose less, and
-//! the reaction to the loss slows the level ones down until they lose nothing either; random loss
-//! stays what it was.
+//! The floor is the loss of all slow and level packets, or of the slow ones alone if they lost less
+//! by more than chance explains. Past a policer whose rate was overestimated, slow packets lose
+//! less, and the reaction slows the level ones down until they lose nothing either. Random loss
+//! stays the same.
 //!
-//! Only what passed without a queue is counted, and only while the last probe built one of its own,
-//! or where none is seen at all and slowing down has not helped. In a queue that others keep full
-//! no sender ends the losses by slowing down alone; but there a probe meets more losses instead of
-//! a longer queue.
+//! Only packets that met no queue are counted, and only while the last probe built a queue of its
+//! own, or where no queue is seen at all and slowing down has not helped. In a queue that others
+//! keep full no sender ends the losses by slowing down alone; but there a probe meets more losses
+//! instead of a longer queue.
 //!
-//! Congestion adds to a path's losses and takes nothing from them. So whatever the pace and the queue,
-//! a stretch of packets that lost less than the floor, by more than chance, shows that the floor is too
-//! high, and is what it is known by from there on. A sender who has learnt the losses of a queue that
-//! others keep full would else never be rid of them: where it is full nothing is learnt.
+//! Congestion only adds to a path's losses. So whatever the pace and the queue, a series of packets
+//! that lost less than the floor, by more than chance explains, proves that the floor is too high,
+//! and replaces it. Otherwise a sender that has learnt the losses of a full queue would keep them
+//! forever, since nothing is learnt while the queue is full.
 //!
-//! Losses are above the floor where they exceed it by the draft's 2 % of packets, and where there
-//! are more of them, bursts counted as one, than chance would have it. A queue or a policer that is
-//! sent a little too much drops a packet here and there; a burst is one misfortune, however long
-//! (docs/decisions/0029).
+//! Losses exceed the floor when they are above it by the draft's 2 % of packets, and when there are
+//! more bursts than chance explains. A slightly overfilled queue or policer drops single packets; a
+//! burst counts as one event of any length (docs/decisions/0029).
 
 /// Losses above the floor that mean congestion (draft-ietf-ccwg-bbr, BBR.LossThresh).
 const LOSS_THRESHOLD: f64 = 0.02;
@@ -57,14 +56,14 @@ const FEWER: f64 = 3.0;
 /// enough to forget a weather of a quarter of a minute at 1 Mbit/s.
 const POOL_PACKETS: f64 = 2000.0;
 
-/// For so many rounds after the last in which the rate doubled its losses are believed: so long the
-/// end of start-up, a drain, and a probe's beginning and end take.
+/// Rounds after the last doubling of the rate in which start-up's losses are used as the floor: the
+/// end of start-up, a drain, and a probe's beginning and end take that long.
 const STARTUP_ROUNDS: u64 = 12;
 
 /// Packets of a stretch by which a floor may be found too high: some seconds of the slowest flows.
 const STRETCH_PACKETS: f64 = 500.0;
 
-/// Below this a pool says nothing.
+/// Packets that a pool needs before it is used.
 const EVIDENCE_PACKETS: f64 = 50.0;
 
 /// No floor is believed above this: on worse paths the controller slows down.
@@ -81,7 +80,7 @@ pub(super) enum SendingPace {
     Slow,
     /// At it.
     Level,
-    /// Above it, or nobody knows.
+    /// Above it, or unknown.
     Fast,
 }
 
@@ -141,7 +140,7 @@ impl LossFloor {
         }
     }
 
-    /// Takes note of a loss; says whether it begins a burst.
+    /// Records a loss. Returns `true` if it begins a burst.
     pub(super) fn lost(&mut self, epoch: u32, number: u64, counts: bool) -> bool {
         let continues = self
             .last_lost
@@ -183,7 +182,7 @@ impl LossFloor {
         }
     }
 
-    /// A probe met losses and no queue: what was taken for the floor may be a policer's doing.
+    /// Drops the floor after a probe met losses and no queue: a policer may have caused the floor.
     pub(super) fn doubt(&mut self) {
         for pool in [&mut self.startup, &mut self.slow, &mut self.level] {
             pool.lost /= 2.0;
@@ -191,7 +190,8 @@ impl LossFloor {
         }
     }
 
-    /// Start-up ended without a queue of its own: what it lost may be the doing of others.
+    /// Drops all pools. Start-up ended without a queue of its own, so other senders may have caused
+    /// its losses.
     pub(super) fn forget(&mut self) {
         self.startup = LossCounts::default();
         self.slow = LossCounts::default();
@@ -205,14 +205,14 @@ impl LossFloor {
             .min(FLOOR_MAX)
     }
 
-    /// Whether these losses mean congestion by themselves.
+    /// Returns `true` if these losses alone indicate congestion.
     pub(super) fn is_exceeded_by(&self, losses: LossCounts) -> bool {
         let few = (losses.packets * LOSS_THRESHOLD).clamp(RUNS_MIN, RUNS_MAX);
         losses.lost > losses.packets * self.threshold() && self.has_more_runs(losses, few)
     }
 
-    /// Whether these are more losses than the path's own, as far as chance lets that be told:
-    /// enough where a queue stands as well.
+    /// Returns `true` if these losses exceed the path's own loss by more than chance explains.
+    /// Together with a queue that indicates congestion.
     pub(super) fn is_exceeded_beyond_chance(&self, losses: LossCounts) -> bool {
         // Half a burst, as counts are whole and what is expected is not.
         let mut losses = losses;
@@ -220,7 +220,8 @@ impl LossFloor {
         self.has_more_runs(losses, 1.0)
     }
 
-    /// Whether there are at least `few` bursts more than expected, and more than chance has it.
+    /// Returns `true` if there are at least `few` bursts more than expected, and more than chance
+    /// explains.
     fn has_more_runs(&self, losses: LossCounts, few: f64) -> bool {
         let pool = self.pool_of_floor().unwrap_or_default();
         let known = pool.packets.max(EVIDENCE_PACKETS);
@@ -277,7 +278,7 @@ impl LossCounts {
         }
     }
 
-    /// Whether there are fewer bursts than among those, by more than chance has it.
+    /// Returns `true` if there are fewer bursts than among `those`, by more than chance explains.
     fn is_better_than(&self, those: LossCounts) -> bool {
         let expected = those.runs / those.packets.max(1.0) * self.packets;
         self.runs < expected - FEWER * expected.sqrt()
@@ -343,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_fast_or_into_a_queue_says_nothing_about_the_floor() {
+    fn fast_or_queued_packets_do_not_measure_floor() {
         let mut floor = LossFloor::new();
         pass(&mut floor, SendingPace::Slow, 500, 0.0, 0);
         pass(&mut floor, SendingPace::Fast, 5000, 0.3, 1000);
@@ -355,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stretch_that_loses_less_shows_that_the_floor_is_too_high() {
+    fn lower_loss_lowers_the_floor() {
         let mut floor = LossFloor::new();
         pass(&mut floor, SendingPace::Level, 1000, 0.1, 0);
         for round in 1..100 {
@@ -371,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn a_burst_is_one_misfortune_and_many_are_congestion() {
+    fn one_burst_is_tolerated_and_many_are_congestion() {
         let floor = LossFloor::new();
         assert!(!floor.is_exceeded_by(losses(200.0, 30.0, 1.0)));
         assert!(floor.is_exceeded_by(losses(200.0, 30.0, 10.0)));

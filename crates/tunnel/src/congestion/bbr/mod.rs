@@ -39,7 +39,7 @@ use super::event::{DeliveryEvent, SendState};
 use super::sample::{RateSample, RateSampler};
 use super::{CongestionController, ControllerConfig, ControllerTelemetry, RememberedPath};
 
-/// What may leave in a burst before a round-trip time is known, in packets (RFC 6928 §2).
+/// Initial window before a round-trip time is known, in packets (RFC 6928 §2).
 const INITIAL_WINDOW_PACKETS: u64 = 10;
 
 /// The least window in packets (BBR.MinPipeCwnd).
@@ -49,19 +49,22 @@ const WINDOW_MIN_PACKETS: u64 = 4;
 /// loss is judged: the steady state aims to stay below.
 const QUEUE_SHARE: f64 = 0.25;
 
-/// What may stand in the queue of a sender's own packets although it cruises: the least window, and as
-/// much again that goes out before the queue is seen. On a slow path that is more than a quarter of the
-/// round-trip time.
+/// Limit for a cruising sender's own packets in the queue, in packets.
+///
+/// It is the minimum window, and as much again that is sent before the queue is noticed. On a slow
+/// path that is more than a quarter of the round-trip time.
 const OWN_QUEUE_PACKETS: f64 = 8.0;
 
 /// The share of the floor that is sent on top. Were it all, senders that share a policer and take
 /// its losses for the path's own would keep each other at it; so their losses shrink by themselves.
 const FLOOR_SHARE: f64 = 0.9;
 
-/// What a sample may have in luck: more than this of what usually passes was sent for it is not
-/// believed. Rates are a maximum of many samples, and each is of a hundred packets of which chance
-/// takes now more and now less; what is too high by that stands in the queue. It covers the margin
-/// by which less is sent than the rate, so that the rate never shrinks by itself.
+/// Tolerance of a rate sample: a rate above this multiple of what the sending rate can deliver is
+/// rejected.
+///
+/// The rate is a maximum over many samples of about a hundred packets each, and random loss varies
+/// between them. An estimate that is too high by that variation builds a queue. The tolerance
+/// covers the pacing margin, so the rate never shrinks by itself.
 const SAMPLE_TOLERANCE: f64 = 1.01;
 
 /// Where the controller is in its model's life.
@@ -86,7 +89,7 @@ enum BbrState {
     ProbeRtt {
         /// When it may end; not set until little enough is in flight.
         done_at: Option<Time>,
-        /// Whether a round has passed since then.
+        /// True after a round has passed since then.
         is_round_done: bool,
     },
 }
@@ -97,7 +100,7 @@ struct RoundCounter {
     count: u64,
     next_delivered: u64,
     began_at: Time,
-    /// Whether the acknowledgement at hand began one.
+    /// True if the present acknowledgement began a round.
     is_start: bool,
 }
 
@@ -116,7 +119,7 @@ pub(super) struct BbrController {
     resume: Option<CarefulResume>,
     /// The round in which losses ended start-up.
     startup_lost_in_round: Option<u64>,
-    /// Whether start-up has been taken up again since packets turned out to overtake each other.
+    /// True after start-up was resumed because packets turned out to be reordered.
     is_startup_doubted: bool,
     cycle: ProbeCycle,
     loss_round: LossRound,
@@ -128,7 +131,7 @@ pub(super) struct BbrController {
     in_flight_short_term: u64,
     /// The round in which they were last lowered.
     cut_in_round: u64,
-    /// Whether the short-term rate comes from loss without a queue.
+    /// True if the short-term rate comes from loss without a queue, as a policer causes it.
     is_policed: bool,
     /// Bound from losses while probing (BBR.inflight_longterm).
     in_flight_long_term: u64,
@@ -140,7 +143,7 @@ pub(super) struct BbrController {
     /// Bursts of loss so far.
     loss_runs: u64,
     has_idled: bool,
-    /// Whether the window was full at some time in this round, and in the last.
+    /// True if the window was full at some time in the present round and in the last round.
     filled_window: [bool; 2],
     /// When the latest packet known to have arrived was acknowledged.
     last_acked_at: Time,
@@ -191,7 +194,7 @@ impl BbrController {
         bbr
     }
 
-    /// The delivered rate, without what losses of late say (BBR.max_bw), in bytes per second.
+    /// Delivery rate without the effect of recent losses (BBR.max_bw), in bytes per second.
     fn rate_max(&self) -> f64 {
         self.rate_filter[0].max(self.rate_filter[1])
     }
@@ -207,7 +210,7 @@ impl BbrController {
         delivered / (1.0 - FLOOR_SHARE * self.floor.floor())
     }
 
-    /// What must be in flight for the path to be full, times `gain` ("BDPMultiple").
+    /// Bytes in flight that fill the path, times `gain` ("BDPMultiple").
     fn bdp(&self, gain: f64, delivered_rate: f64) -> u64 {
         match self.round_trips.base() {
             Some(base) => (gain * self.rate_to_send(delivered_rate) * base.as_secs_f64()) as u64,
@@ -215,7 +218,7 @@ impl BbrController {
         }
     }
 
-    /// Whether the queue is longer than what this sender keeps there while it cruises.
+    /// Returns `true` if the queue is longer than the one this sender keeps while it cruises.
     fn has_others_queue(&self) -> bool {
         let share = self.round_trips.queue();
         let base = self.round_trips.base().unwrap_or_default();

@@ -1,12 +1,11 @@
-//! The cycle about the path's rate: drain, cruise, refill, probe (draft-ietf-ccwg-bbr, "ProbeBW").
+//! Bandwidth probing cycle: drain, cruise, refill, probe (draft-ietf-ccwg-bbr, "ProbeBW").
 //!
-//! One departure from the draft (docs/decisions/0029): a probe puts no more than about a fifth of
-//! the BDP on the path, unless the path turns out to carry it, and ends as soon as the queue that it
-//! builds is seen in round-trip times, a fifth of the path's own beyond what it was when the
-//! probe began. Three rounds without growth, as the draft asks for, fill a queue of one BDP, which
-//! takes ten rounds to drain. In a deep queue, which others keep, that growth of the round-trip time
-//! alone bounds the probe: it is the same for a small share as for a large one, and so draws shares together
-//! (docs/decisions/0063).
+//! One departure from the draft (docs/decisions/0029): a probe adds no more than about a fifth of
+//! the BDP, unless the path turns out to carry it. It ends as soon as its own queue shows in
+//! round-trip times, a fifth of the path's own above those at the start of the probe. The draft's
+//! three rounds without growth fill a queue of one BDP, which takes ten rounds to drain. In a deep
+//! queue that others keep, that growth of the round-trip time alone bounds the probe. It is the
+//! same for small and large shares, and so makes shares converge (docs/decisions/0063).
 
 use std::time::Duration;
 
@@ -25,8 +24,9 @@ const HEADROOM: f64 = 0.15;
 /// to grow (draft, "A Dual-Time-Scale Approach for Coexistence").
 const RENO_ROUNDS_MAX: u64 = 63;
 
-/// Each probe that finds losses, on a path that has no queue and otherwise loses nothing, doubles the wait for the
-/// next, so often: a policer's rate is known, and each probe past it costs what it sends too much.
+/// Limit for doublings of the probe interval. Each probe that meets losses, on a path without a
+/// queue and without other losses, doubles the wait for the next: a policer's rate is known, and
+/// each further probe loses its excess.
 const PATIENCE_DOUBLINGS: u32 = 2;
 
 /// Rounds after a probe before an empty queue is taken for a wider path.
@@ -38,8 +38,8 @@ const PROBE_WAIT: Duration = Duration::from_secs(2);
 /// A queue this long, as a share of the round-trip time, ends the probe that built it.
 const UP_QUEUE: f64 = 0.2;
 
-/// What a probe puts on the path on top, as a share of the BDP: about what its gain does in a round,
-/// and so little that the queue stays below a quarter of the round-trip time.
+/// Extra data that a probe puts in flight, as a share of the BDP. It is what the probe's gain adds
+/// in one round, and small enough to keep the queue below a quarter of the round-trip time.
 const UP_IN_FLIGHT: f64 = 0.22;
 
 /// A round of probing that delivers no more than this times as much has found the path full.
@@ -48,7 +48,7 @@ const UP_GROWTH: f64 = 1.05;
 /// The step of growth doubles each round, at most so often: by then any bound has been passed.
 const GROWTH_DOUBLINGS: u32 = 30;
 
-/// What acknowledgements mean for the probe (BBR.ack_phase).
+/// Phase of the probe that the present acknowledgements belong to (BBR.ack_phase).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AckPhase {
     /// Nothing: no probe is under way.
@@ -68,10 +68,10 @@ enum AckPhase {
 pub(super) struct ProbeCycle {
     /// Rounds since the last probe (BBR.rounds_since_probe_up).
     pub(super) rounds_since_up: u64,
-    /// Whether acknowledgements are of probing packets, and losses have not yet been reacted to
-    /// (BBR.is_bw_probe_sample).
+    /// True if acknowledgements are for probing packets and the controller has not yet reacted to
+    /// losses (BBR.is_bw_probe_sample).
     pub(super) is_probe_sample: bool,
-    /// Whether the last probe met too much loss (BBR.prev_probe_too_high).
+    /// True if the last probe met too much loss (BBR.prev_probe_too_high).
     pub(super) was_too_high: bool,
     was_precautionary: bool,
     feedback: AckPhase,
@@ -83,14 +83,14 @@ pub(super) struct ProbeCycle {
     acked_per_packet: u64,
     /// The round-trip time, and the bytes in flight, when the probe began.
     pub(super) rtt_at_up: Duration,
-    /// Whether the last probe, or start-up, ended with a queue that it had built.
+    /// True if the last probe or start-up ended with a queue that it had built.
     pub(super) built_queue: bool,
     /// Probes in a row that met losses and built no queue.
     pub(super) lossy_probes: u32,
-    /// Whether any queue was seen since the last probe began, of whoever.
+    /// True if any queue was seen since the last probe began, no matter who caused it.
     pub(super) saw_queue: bool,
     in_flight_at_up: u64,
-    /// Whether a deep queue stood when the probe began.
+    /// True if a deep queue existed when the probe began.
     is_in_deep_queue: bool,
     /// Rounds of feedback without more delivered.
     up_rounds_without_growth: u32,
@@ -234,7 +234,7 @@ impl BbrController {
             .max(self.window_min())
     }
 
-    /// What the path itself holds, without a queue.
+    /// Bytes that the path holds without a queue.
     pub(super) fn in_flight_carried(&self) -> u64 {
         self.in_flight_for(self.round_trips.doubt(), self.rate())
     }

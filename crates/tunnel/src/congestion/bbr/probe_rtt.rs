@@ -10,7 +10,7 @@ use super::{BbrController, BbrState};
 /// How long little is in flight, at least (BBR.ProbeRTTDuration).
 const DURATION: Duration = Duration::from_millis(200);
 
-/// What is in flight meanwhile, as a share of the BDP (BBR.ProbeRTTCwndGain).
+/// Data in flight during ProbeRTT, as a share of the BDP (BBR.ProbeRTTCwndGain).
 const WINDOW_GAIN: f64 = 0.5;
 
 impl BbrController {

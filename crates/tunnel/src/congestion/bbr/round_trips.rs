@@ -1,15 +1,17 @@
-//! Round-trip times: the path's own, and the queue's share of those seen of late.
+//! Round-trip times: the path's own, and the queue's share of recent ones.
 //!
 //! The minimum is kept as the draft keeps it ("BBR.min_rtt Min Filter"): over ten seconds, renewed
 //! by samples taken while little is in flight, for which ProbeRTT is scheduled every five. One
-//! departure: a sample within a small tolerance of the minimum renews it. The draft asks for a
-//! lower one, which a path with an empty queue and some noise does not give, and so stops sending
-//! every five seconds for nothing. Another: where others keep a deep queue, the minimum is sought every
-//! nine seconds, little before it expires. What is not sent meanwhile is theirs for seconds.
+//! departure: a sample within a small tolerance of the minimum renews it. The draft requires a
+//! lower one. A path with an empty queue and some noise does not give one, and the draft then stops
+//! sending every five seconds without need. Another departure: where others keep a deep queue, the
+//! minimum is measured every nine seconds, just before it expires. Capacity given up for the
+//! measurement is taken by the others for seconds.
 //!
-//! Where packets overtake each other the minimum is the luck of one packet. What must be in flight
-//! then follows from how long packets stay there on average, between the minimum plus half the spread
-//! of the round-trip times (`reordering`) and the minimum plus all of it (docs/decisions/0029).
+//! Where packets are reordered the minimum is the result of one lucky packet. The amount in flight
+//! is then derived from the average time packets are in flight, between the minimum plus half the
+//! spread of the round-trip times (`reordering`) and the minimum plus all of it
+//! (docs/decisions/0029).
 
 use std::time::Duration;
 
@@ -17,8 +19,8 @@ use vocab::Time;
 
 use super::super::sample::RateBase;
 
-/// With a longer queue, as a share of the round-trip time, losses say nothing about the floor; and
-/// a probe that did not build as much has built none.
+/// Longest queue with which losses still measure the floor, as a share of the round-trip time. A
+/// probe that builds less has built no queue.
 pub(super) const FLOOR_QUEUE: f64 = 0.1;
 
 /// For how long a minimum is believed (BBR.MinRTTFilterLen).
@@ -35,14 +37,14 @@ const PROBE_INTERVAL_IN_DEEP_QUEUE: Duration = Duration::from_secs(9);
 /// what the path holds, so that it leaves one at most. The fiftieth is noise.
 const DEEP_QUEUE: f64 = 1.02;
 
-/// Where packets overtake each other, rates are taken over so many of the longest flights: what
-/// left before the window and arrived within it, or the other way round, is then a few per cent.
+/// Window for rates on a path that reorders, in longest flights. Packets sent before the window
+/// that arrive within it, or the reverse, are then a few per cent.
 const WINDOW_FLIGHTS: u32 = 2;
 
 /// Where packets overtake each other the base is known no better than this.
 const BASE_DOUBT: f64 = 1.3;
 
-/// A spread of more than one part in so many of the minimum is wide.
+/// Spread that counts as wide, as a divisor of the minimum.
 const WIDE_SPREAD: u32 = 8;
 
 /// A queue shorter than this is noise of the hosts at both ends.
@@ -142,7 +144,7 @@ impl RoundTrips {
         }
     }
 
-    /// The shortest of late.
+    /// Shortest recent round-trip time.
     pub(super) fn minimum(&self) -> Option<Duration> {
         self.minimum
     }
@@ -164,7 +166,8 @@ impl RoundTrips {
         self.in_flight_times.add(now, packets, bin);
     }
 
-    /// Whether packets overtake each other, so that a queue of less than their spread is not seen.
+    /// Returns `true` if packets are reordered. A queue shorter than their spread is then not
+    /// visible.
     pub(super) fn is_reordering(&self) -> bool {
         !self.spread.is_zero()
     }
@@ -182,7 +185,7 @@ impl RoundTrips {
         }
     }
 
-    /// Whether packets overtake each other by so much that rates are taken over several rounds.
+    /// Returns `true` if packets are reordered so much that rates are measured over several rounds.
     pub(super) fn is_spread_wide(&self) -> bool {
         self.minimum
             .is_some_and(|minimum| self.spread > minimum / WIDE_SPREAD)
@@ -258,7 +261,7 @@ impl RoundTrips {
         self.note(now, rtt);
     }
 
-    /// Whether it is time to seek the minimum.
+    /// Returns `true` if the minimum round-trip time has to be measured again.
     pub(super) fn is_probe_due(&self) -> bool {
         self.is_probe_due
     }
@@ -296,7 +299,7 @@ impl RoundTrips {
             .map_or(0.0, |minimum| self.queue_beyond(minimum))
     }
 
-    /// Whether others keep a queue so long that giving way would not end it.
+    /// Returns `true` if other senders keep a queue that is too long for this sender to drain.
     pub(super) fn has_deep_queue(&self) -> bool {
         self.queue() > DEEP_QUEUE
     }
@@ -340,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_standing_queue_has_the_minimum_sought_and_then_given_up() {
+    fn standing_queue_causes_limited_minimum_probes() {
         let mut times = RoundTrips::new(at(0));
         times.update(at(0), millis(100), None);
         times.update(at(4900), millis(150), None);
@@ -353,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn the_minimum_is_sought_seldom_where_others_keep_a_queue_and_before_it_expires() {
+    fn minimum_probes_are_rare_in_others_queue() {
         let mut times = RoundTrips::new(at(0));
         times.update(at(0), millis(100), None);
         for tick in 1..=89 {
@@ -366,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn the_base_includes_the_spread_of_a_path_that_reorders() {
+    fn reordering_spread_is_part_of_the_base() {
         let mut times = RoundTrips::new(at(0));
         times.update(at(0), millis(20), millis(150));
         assert_eq!(times.base(), millis(95));
@@ -375,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn the_base_of_a_path_that_reorders_is_the_least_average_of_late() {
+    fn reordering_path_base_is_the_least_recent_average() {
         let mut times = RoundTrips::new(at(0));
         // A round each 100 ms: first packets that take 120 ms, then some that wait in a queue.
         for tick in 10..200 {
@@ -395,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_is_what_recent_samples_have_above_the_minimum() {
+    fn queue_is_recent_delay_above_the_minimum() {
         let mut times = RoundTrips::new(at(0));
         times.update(at(0), millis(100), None);
         assert_eq!(times.queue(), 0.0);

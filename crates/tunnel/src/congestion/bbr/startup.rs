@@ -1,14 +1,15 @@
-//! Finding the path's rate: start-up, its end, the queue it leaves, and a start from memory
+//! Start-up: the search for the path's rate, its end, the queue it leaves, and a start from memory
 //! (draft-ietf-ccwg-bbr, "Startup", "Drain").
 //!
-//! Start-up ends when the delivery rate has stopped growing for three rounds, or for one in which
-//! losses or marks say that a queue is full (and then less than a doubling is no growth), or two in which one builds. Loss alone does not end
-//! it, as it does in the draft: while the rate still doubles, what is lost is not lost to a queue.
+//! Start-up ends when the delivery rate has stopped growing: for three rounds, for two in which a
+//! queue builds, or for one in which losses or marks signal a full queue (then less than a doubling
+//! is no growth). Loss alone does not end it, unlike in the draft: while the rate still doubles,
+//! the losses are not caused by a queue.
 //!
-//! A start from memory sends at the remembered rate from the first round on, paced, and takes the
-//! memory for true when a round has come back without contradiction: then it goes on to probe
-//! for more. A longer round-trip time or losses halve it at once, and what was measured counts: as
-//! the path's rate where a queue stands, else as where start-up goes on, since the losses may be the
+//! A start from memory sends at the remembered rate from the first round on, paced. It accepts the
+//! memory when a round has come back without contradiction, and then probes for more. A longer
+//! round-trip time or losses halve the rate at once. The measured rate then counts as the path's
+//! rate where a queue exists; otherwise start-up continues from it, since the losses may be the
 //! path's own.
 
 use std::time::Duration;
@@ -27,7 +28,7 @@ use super::{BbrController, BbrState};
 /// begins with 32); a path that they are too many for has less than 4 Mbit/s at 100 ms.
 const STARTUP_WINDOW_PACKETS: u64 = 32;
 
-/// Growth in a round below which the rate is said to have stopped growing.
+/// Growth in a round below which the rate counts as no longer growing.
 const GROWTH: f64 = 1.25;
 
 /// Growth in a round of start-up that an empty path gives. A sender that pushes others aside in a
@@ -45,8 +46,8 @@ const PLATEAU_ROUNDS_WITH_QUEUE: u32 = 2;
 /// taken over several rounds there, and one of them shows little of a doubling.
 const SLOWING_ROUNDS_REORDERING: u32 = 2;
 
-/// A start-up that losses ended is taken up again when within so many rounds packets turn out to
-/// overtake each other: before that is known three later ones make a packet count as lost.
+/// Rounds after losses ended start-up in which it is resumed when packets turn out to be reordered.
+/// Before reordering is known, three later packets declare a packet lost.
 const DOUBTED_ROUNDS: u64 = 8;
 
 /// A queue this long, as a share of the round-trip time, is start-up's doing.
@@ -62,7 +63,7 @@ pub(super) const STARTUP_GAIN: f64 = 2.77;
 /// that has stayed the same has no queue.
 const RESUME_SHARE: f64 = 0.95;
 
-/// What may be in flight while resuming, beside the remembered rate × RTT.
+/// Data in flight while resuming, as a multiple of the remembered rate × RTT.
 const RESUME_WINDOW: f64 = 1.25;
 
 /// A round-trip time this much longer than the remembered one contradicts the memory.
@@ -84,13 +85,13 @@ const MEMORY_TESTED_WITHIN: Duration = Duration::from_secs(30);
 /// The search for the rate beyond which the path does not deliver more.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct FullPipe {
-    /// Whether it was ever found (BBR.full_bw_reached).
+    /// True once the full bandwidth was ever found (BBR.full_bw_reached).
     pub(super) is_reached: bool,
-    /// Whether the present search has found it (BBR.full_bw_now).
+    /// True if the present search has found the full bandwidth (BBR.full_bw_now).
     pub(super) is_now: bool,
     baseline: f64,
     rounds: u32,
-    /// Whether the last round brought less than start-up's doubling.
+    /// True if the last round grew by less than start-up's doubling.
     is_slowing: bool,
 }
 
@@ -118,7 +119,7 @@ pub(super) struct CarefulResume {
     started_at: Time,
 }
 
-/// What a memory was contradicted by.
+/// Signal that contradicted the remembered rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ResumeContradiction {
     /// A longer round-trip time: what comes back now is what the path carries.
@@ -233,9 +234,9 @@ impl BbrController {
         }
     }
 
-    /// Packets overtake each other, as is known from here on. What ended start-up a few rounds ago may
-    /// have been those that came late, so it goes on: once in a connection, as on some paths reordering
-    /// comes and goes.
+    /// Resumes start-up after reordering was found. The losses that ended start-up a few rounds ago
+    /// may have been late packets. It happens once in a connection, as some paths reorder only at
+    /// times.
     pub(super) fn resume_startup(&mut self) {
         let ended = self.startup_lost_in_round.take();
         if self.is_startup_doubted

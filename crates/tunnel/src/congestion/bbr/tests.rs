@@ -45,7 +45,7 @@ impl BottleneckSender {
         self.sent.len() as u64 * PACKET
     }
 
-    /// Goes on until `end`; `supply` says whether the application has more at that moment.
+    /// Runs until `end`; `supply` returns whether the application has more data at that moment.
     fn run(&mut self, end: Time, supply: impl Fn(Time) -> bool) {
         let tick = Duration::from_micros(100);
         while self.now < end {
@@ -223,7 +223,7 @@ fn marks_end_a_probe_as_losses_do() {
 }
 
 #[test]
-fn losses_that_were_none_are_taken_back() {
+fn spurious_losses_are_undone() {
     // Draft, "Handling Spurious Fast Recovery".
     let mut line = BottleneckSender::new(ControllerConfig::default(), None);
     line.run(at(2_500), always);
@@ -255,7 +255,7 @@ fn losses_that_were_none_are_taken_back() {
 }
 
 #[test]
-fn an_outage_closes_the_window_and_its_end_opens_it() {
+fn outage_closes_and_reopens_the_window() {
     let mut line = BottleneckSender::new(ControllerConfig::default(), None);
     line.run(at(3_000), always);
     let before = line.bbr.telemetry().window;

@@ -8,7 +8,7 @@ use vocab::Time;
 /// Steepness of the curve, in packets per second cubed (RFC 9438 §5).
 const C: f64 = 0.4;
 
-/// What remains of the window after a congestion event (§4.6).
+/// Share of the window that remains after a congestion event (§4.6).
 const BETA: f64 = super::BETA;
 
 /// Where the window is on its curve.
@@ -18,7 +18,7 @@ pub(super) struct CubicCurve {
     before: f64,
     /// The window at the last reduction, bytes (cwnd_prior).
     reduced_from: f64,
-    /// When the present stage of congestion avoidance began, and what it began with (cwnd_epoch).
+    /// Start of the present stage of congestion avoidance, and the window then (cwnd_epoch).
     began_at: Option<Time>,
     began_with: f64,
     /// Seconds from there until the window is `before` again (K).
@@ -87,7 +87,7 @@ impl CubicCurve {
         window + (target - window) * acked as f64 / window
     }
 
-    /// The curve's value, in bytes, so many seconds after its beginning (W_cubic).
+    /// Value of the curve, in bytes, `seconds` after its beginning (W_cubic).
     fn at(&self, seconds: f64, packet: f64) -> f64 {
         let offset = seconds - self.back_after;
         C * offset * offset * offset * packet + self.before
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_is_back_after_k_as_rfc_9438_4_2_says() {
+    fn window_recovers_after_k_as_in_rfc_9438() {
         // W_max 1000 packets, reduced to 700: K = cbrt(300 / 0.4) = 9.086 s.
         let mut curve = CubicCurve::default();
         curve.congested(1000.0 * 1500.0);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_path_grows_at_least_as_reno_does() {
+    fn short_path_grows_at_least_like_reno() {
         // 20 packets and 10 ms: the cubic curve is flat here, Reno gains 0.53 packets a round.
         let mut curve = CubicCurve::default();
         curve.congested(20.0 * 1500.0);

@@ -7,12 +7,13 @@
 //!      └────────── loss or mark ─────────► recovery ───────────────┘
 //! ```
 //!
-//! The window grows only by what was sent because of it: a sender without enough data, or held
-//! back by credits, keeps the window that it has used (RFC 9438 §5.8; RFC 7661 §4.4 in sense).
-//! Losses of one flight count once. Where the transport finds that all of them were none, window
-//! and curve return to where they were (RFC 9438 §4.9).
+//! The window grows only by data sent because of it: a sender without enough data, or held back by
+//! credits, keeps the window that it has used (RFC 9438 §5.8; in spirit RFC 7661 §4.4). Losses of
+//! one flight count once. When the transport finds that all of them were spurious, window and curve
+//! return to their previous state (RFC 9438 §4.9).
 //!
-//! It judges every loss as congestion, as its RFC has it: on a path with random loss it is slow.
+//! It treats every loss as congestion, as its RFC requires, so it is slow on a path with random
+//! loss.
 
 mod curve;
 mod slow_start;
@@ -33,7 +34,7 @@ const INITIAL_WINDOW_PACKETS: u64 = 10;
 /// The least window in packets (RFC 9002 §7.2 (Initial and Minimum Congestion Window)).
 const WINDOW_MIN_PACKETS: u64 = 2;
 
-/// What remains of the window after a congestion event (RFC 9438 §4.6).
+/// Share of the window that remains after a congestion event (RFC 9438 §4.6).
 const BETA: f64 = 0.7;
 
 /// Packets leave this much faster than window over round-trip time, in slow start and later, so
@@ -162,7 +163,8 @@ impl CubicController {
         self.state = CubicState::Recovery { since: now };
     }
 
-    /// Whether a packet that went out at `sent_at` tells of congestion not yet reacted to.
+    /// Returns `true` if a packet sent at `sent_at` signals congestion that the controller has not
+    /// reacted to.
     fn is_new_congestion(&self, sent_at: Time) -> bool {
         match self.state {
             CubicState::SlowStart | CubicState::Avoidance => true,

@@ -1,8 +1,8 @@
-//! Leaving slow start before the queue overflows: HyStart++ (RFC 9406).
+//! HyStart++ (RFC 9406): leaves slow start before the queue overflows.
 //!
-//! A round whose shortest times are longer than the last round's by an eighth says that a queue
-//! builds: the window then grows at a quarter of the pace for five rounds, and if the times shrink
-//! again meanwhile, it was noise and slow start goes on.
+//! A round whose shortest round-trip times exceed the last round's by an eighth shows that a queue
+//! builds. The window then grows at a quarter of the pace for five rounds. If the times shrink
+//! again meanwhile, it was noise and slow start continues.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const SAMPLES: u32 = 8;
 const CONSERVATIVE_DIVISOR: f64 = 4.0;
 const CONSERVATIVE_ROUNDS: u32 = 5;
 
-/// What to do now.
+/// Decision of the slow-start exit check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SlowStartDecision {
     /// Stay in slow start.
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn rfc_9406_4_2_growing_times_lead_to_conservative_slow_start_and_out() {
+    fn rfc_9406_growing_rtt_ends_slow_start() {
         assert_eq!(rounds(&[100, 100, 100]), (None, false));
         assert_eq!(rounds(&[100, 100, 113]), (None, true));
         let (left, _) = rounds(&[100, 100, 113, 120, 120, 120, 120, 120, 120]);
@@ -127,12 +127,12 @@ mod tests {
     }
 
     #[test]
-    fn rfc_9406_4_2_shrinking_times_return_to_slow_start() {
+    fn rfc_9406_shrinking_rtt_resumes_slow_start() {
         assert_eq!(rounds(&[100, 100, 113, 105]), (None, false));
     }
 
     #[test]
-    fn rfc_9406_4_3_small_growth_is_noise() {
+    fn rfc_9406_small_rtt_growth_is_ignored() {
         // An eighth of 20 ms is below the least threshold, 4 ms.
         assert_eq!(rounds(&[20, 20, 23]), (None, false));
         assert_eq!(rounds(&[20, 20, 24]), (None, true));

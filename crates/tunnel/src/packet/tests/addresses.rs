@@ -68,14 +68,14 @@ fn validated(at: SocketAddr) -> (PathAddresses, SealingPeer) {
 }
 
 #[test]
-fn a_named_address_may_be_sent_to_at_once() {
+fn configured_address_is_usable_at_once() {
     let (addresses, _) = validated(address(1, 4_000));
     assert_eq!(addresses.trust(), AddressTrust::Validated);
     assert!(addresses.may_send(u64::MAX));
 }
 
 #[test]
-fn nothing_goes_anywhere_before_a_packet_was_opened() {
+fn nothing_is_sent_before_a_packet_is_opened() {
     let mut addresses = PathAddresses::new(Time::ZERO, seed(1), None);
     assert_eq!(addresses.current(), None);
     assert!(!addresses.may_send(0));
@@ -133,7 +133,7 @@ fn the_right_response_validates_and_no_other() {
 }
 
 #[test]
-fn a_lost_challenge_is_followed_by_others_of_other_values() {
+fn lost_challenge_is_repeated_with_new_data() {
     let mut peer = SealingPeer::new();
     let mut addresses = PathAddresses::new(Time::ZERO, seed(1), None);
     addresses.set_probe_timeout(Duration::from_secs(2));
@@ -158,9 +158,9 @@ fn a_lost_challenge_is_followed_by_others_of_other_values() {
     );
 }
 
-/// RFC 9000 §8.2.4: the new address may be farther than what is known of the path.
+/// RFC 9000 §8.2.4: the new address may be farther away than the known path.
 #[test]
-fn an_address_has_three_seconds_to_answer_however_near_the_last_was() {
+fn new_address_has_three_seconds_to_answer() {
     let mut peer = SealingPeer::new();
     let mut addresses = PathAddresses::new(Time::ZERO, seed(1), None);
     addresses.set_probe_timeout(Duration::from_millis(10));
@@ -212,7 +212,7 @@ fn a_path_follows_its_newest_packet() {
 }
 
 #[test]
-fn a_translator_that_changes_the_port_is_validated_again() {
+fn nat_port_change_is_validated_again() {
     let (old, new) = (address(1, 4_000), address(1, 4_001));
     let (mut addresses, mut peer) = validated(old);
     addresses.on_packet(Time::ZERO, new, &peer.packet(), PACKET);
@@ -234,7 +234,7 @@ fn a_translator_that_changes_the_port_is_validated_again() {
 
 /// RFC 9000 §9.3.2: an address that does not answer is given up for the last that did.
 #[test]
-fn an_address_that_does_not_answer_is_given_up() {
+fn unresponsive_address_is_abandoned() {
     let (old, new) = (address(1, 4_000), address(2, 4_000));
     let (mut addresses, mut peer) = validated(old);
     addresses.on_packet(Time::ZERO, new, &peer.packet(), PACKET);
@@ -249,7 +249,7 @@ fn an_address_that_does_not_answer_is_given_up() {
 }
 
 #[test]
-fn without_an_older_address_the_path_waits_to_hear_the_peer_again() {
+fn path_without_fallback_waits_for_the_peer() {
     let mut peer = SealingPeer::new();
     let mut addresses = PathAddresses::new(Time::ZERO, seed(1), None);
     addresses.on_packet(Time::ZERO, address(1, 4_000), &peer.packet(), PACKET);
@@ -263,10 +263,10 @@ fn without_an_older_address_the_path_waits_to_hear_the_peer_again() {
     assert!(addresses.poll_challenge(seconds(9), PACKET).is_some());
 }
 
-/// RFC 9000 §9.3.3: somebody sends the peer's packets on from an address of his own, faster than
-/// they come themselves. The peer answers the challenge at its real address.
+/// RFC 9000 §9.3.3: a third party forwards the peer's packets from its own address, faster than
+/// they arrive themselves. The peer answers the challenge at its real address.
 #[test]
-fn a_path_that_was_led_away_comes_back() {
+fn diverted_path_returns() {
     let (real, attacker) = (address(1, 4_000), address(66, 4_000));
     let (mut addresses, mut peer) = validated(real);
     assert_eq!(
@@ -297,7 +297,7 @@ fn nobody_without_the_seed_knows_a_challenge() {
     assert_ne!(challenge(1), challenge(2));
 }
 
-/// What happens to a path in the property below.
+/// Step of the property test below.
 #[derive(Clone, Copy, Debug)]
 enum AddressStep {
     Packet { host: u8, bytes: u64 },
@@ -319,7 +319,7 @@ proptest! {
     /// No address that has not answered gets more than three times its own bytes since packets
     /// last began to go there; but for the one packet that asks the old address.
     #[test]
-    fn nobody_is_flooded_through_a_node(steps in prop::collection::vec(step(), 1..120)) {
+    fn node_cannot_amplify_traffic(steps in prop::collection::vec(step(), 1..120)) {
         let mut peer = SealingPeer::new();
         let mut addresses = PathAddresses::new(Time::ZERO, seed(1), None);
         let mut now = Time::ZERO;

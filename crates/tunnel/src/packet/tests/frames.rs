@@ -1,4 +1,4 @@
-//! Frames: what is written is read back equal, and bytes that are no frame are an error.
+//! Frame tests: written frames are read back equal, and bytes that are no frame are an error.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -118,7 +118,7 @@ proptest! {
     }
 
     #[test]
-    fn bent_frames_are_frames_or_an_error(
+    fn altered_frames_parse_or_fail(
         frames in prop::collection::vec(frame(), 1..4),
         bends in prop::collection::vec((any::<usize>(), any::<u8>()), 1..6),
         cut in any::<usize>(),
@@ -146,7 +146,7 @@ fn padding_fills_every_space_to_the_byte() {
 }
 
 #[test]
-fn an_acknowledgement_is_written_as_rfc_9000_section_19_3_1_counts() {
+fn acknowledgement_ranges_match_rfc_9000() {
     let frame = PacketFrame::Acknowledgement(PacketAck {
         delay_us: 37,
         ranges: vec![(20, 25), (10, 10), (0, 7)],

@@ -79,7 +79,7 @@ fn each_direction_renews_its_own_key() {
 
 /// RFC 9001 §6.1: no further update before a packet of the current phase is acknowledged.
 #[test]
-fn one_update_is_under_way_at_most_and_then_the_sealer_stops() {
+fn sealer_stops_at_a_second_pending_update() {
     let (mut dialler, _) = ends_with_frequent_updates(4);
     for _ in 0..4 {
         dialler.seal(Time::ZERO, b"data");
@@ -102,10 +102,10 @@ fn one_update_is_under_way_at_most_and_then_the_sealer_stops() {
     assert_eq!(dialler.sealer.key_updates(), 2);
 }
 
-/// RFC 9001 §6.5: after an update has been confirmed, three times the probe timeout pass before
-/// the next, so that what was sealed before it is not two keys old when it arrives.
+/// RFC 9001 §6.5: after an update was confirmed, three probe timeouts pass before the next, so that
+/// packets sealed before it are not two keys old when they arrive.
 #[test]
-fn the_next_update_waits_for_what_is_under_way() {
+fn next_key_update_waits_for_packets_in_flight() {
     let (mut dialler, _) = ends_with(SUITE, limits(2));
     dialler.sealer.set_probe_timeout(Duration::from_millis(100));
     dialler.seal(at(0), b"data");
@@ -121,7 +121,7 @@ fn the_next_update_waits_for_what_is_under_way() {
 
 /// RFC 9001 §6.5: old keys are kept for three times the probe timeout.
 #[test]
-fn an_overtaken_packet_is_opened_for_three_probe_timeouts() {
+fn late_packet_opens_for_three_probe_timeouts() {
     let (mut dialler, mut listener) = ends_with_frequent_updates(4);
     listener
         .opener
@@ -143,7 +143,7 @@ fn an_overtaken_packet_is_opened_for_three_probe_timeouts() {
 }
 
 #[test]
-fn a_packet_two_keys_old_is_no_forgery() {
+fn packet_two_keys_old_is_not_a_forgery() {
     let (mut dialler, mut listener) = ends_with_frequent_updates(2);
     let (_, oldest) = dialler.seal(Time::ZERO, b"oldest");
     for _ in 0..4 {
@@ -160,7 +160,7 @@ fn a_packet_two_keys_old_is_no_forgery() {
 }
 
 #[test]
-fn an_update_whose_first_packets_are_lost_is_followed() {
+fn key_update_survives_loss_of_first_packets() {
     let (mut dialler, mut listener) = ends_with_frequent_updates(4);
     let packets: Vec<_> = (0..12)
         .map(|_| {

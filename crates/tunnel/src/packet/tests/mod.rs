@@ -1,5 +1,5 @@
-//! Two ends of a path against each other, with an exporter as TLS has one: whoever has not the same
-//! master secret, label and context gets another secret.
+//! Tests of two ends of a path, with an exporter like that of TLS: a different master secret, label
+//! or context gives a different secret.
 
 mod addresses;
 mod frames;
@@ -19,7 +19,7 @@ use super::*;
 const DIALLER_ID: ConnectionId = ConnectionId([0xd1; 8]);
 const LISTENER_ID: ConnectionId = ConnectionId([0x15; 8]);
 
-/// What two nodes agree on in these tests.
+/// Key context that the two nodes use in these tests.
 fn context(suite: CipherSuite) -> KeyContext {
     KeyContext {
         version: 1,

@@ -1,4 +1,4 @@
-//! What is sealed is opened at the other end, once, and nothing else is.
+//! Sealing tests: a sealed packet is opened once at the other end, and nothing else is.
 
 use std::time::Duration;
 
@@ -100,7 +100,7 @@ fn a_packet_is_taken_once() {
 }
 
 #[test]
-fn packets_are_late_within_the_window_and_refused_below_it() {
+fn late_packets_are_accepted_within_the_window_only() {
     let suite = CipherSuite::Aes256Gcm;
     let limits = KeyLimits {
         window: WindowWidth::LEAST,
@@ -127,7 +127,7 @@ fn packets_are_late_within_the_window_and_refused_below_it() {
 }
 
 #[test]
-fn other_contexts_of_one_tls_session_cannot_read_each_other() {
+fn key_contexts_of_one_tls_session_are_separate() {
     let suite = CipherSuite::Aes256Gcm;
     let agreed = context(suite);
     let others = [
@@ -174,7 +174,7 @@ fn other_contexts_of_one_tls_session_cannot_read_each_other() {
 }
 
 #[test]
-fn another_tls_session_has_other_keys() {
+fn tls_sessions_have_different_keys() {
     let suite = CipherSuite::Aes256Gcm;
     let (mut dialler, _) = ends();
     let mut secret = exported(b"the session after", TlsRole::Listener, context(suite));
@@ -261,7 +261,7 @@ fn the_sealer_stops_when_nothing_is_acknowledged() {
 }
 
 #[test]
-fn numbers_are_whole_again_at_both_ends_of_what_may_be_late() {
+fn truncated_numbers_decode_at_both_window_ends() {
     let suite = CipherSuite::Aes256Gcm;
     let limits = KeyLimits {
         window: WindowWidth::GREATEST,
@@ -303,7 +303,7 @@ fn numbers_go_on_where_three_bytes_begin_anew() {
 }
 
 #[test]
-fn no_number_is_taken_that_a_frame_cannot_name() {
+fn number_beyond_the_wire_limit_is_refused() {
     let (mut dialler, mut listener) = ends();
     listener.opener.skip_to((1 << 62) - 1);
     dialler.sealer.skip_to(1 << 62);
@@ -315,7 +315,7 @@ fn no_number_is_taken_that_a_frame_cannot_name() {
 }
 
 #[test]
-fn what_the_peer_seals_wrongly_is_malformed_and_takes_no_number() {
+fn malformed_sealed_packet_uses_no_number() {
     let (mut dialler, mut listener) = ends();
     let reserved = dialler.sealer.seal_raw(0x08, b"reserved bits");
     assert_eq!(
@@ -340,7 +340,7 @@ fn what_the_peer_seals_wrongly_is_malformed_and_takes_no_number() {
 }
 
 #[test]
-fn at_the_forgery_limit_nothing_is_opened_any_more() {
+fn forgery_limit_stops_opening() {
     let suite = CipherSuite::ChaCha20Poly1305;
     let limits = KeyLimits {
         forgeries: 3,
@@ -385,7 +385,7 @@ fn the_limits_are_those_of_the_rule() {
     assert_eq!(chacha.packets_per_key, 1 << 22);
 }
 
-/// What a hostile network does between two honest packets.
+/// Attack of a hostile network between two honest packets.
 #[derive(Clone, Debug)]
 enum PacketAttack {
     Flip { of: usize, bit: usize },

@@ -1,4 +1,4 @@
-//! What is told of packets that came, and when (RFC 9000 §13.2).
+//! Tests of the acknowledgements that a receiver sends, and when (RFC 9000 §13.2).
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn ranges(receiver: &mut ReceivedPackets, now: Time) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn nothing_is_said_before_anything_came() {
+fn no_acknowledgement_before_the_first_packet() {
     assert_eq!(receiver().pending_ack(at(0), RANGE_LIMIT), None);
     assert_eq!(receiver().poll_timeout(), None);
     assert!(!receiver().has_unreported());
@@ -39,7 +39,7 @@ fn nothing_is_said_before_anything_came() {
 
 /// RFC 9000 §13.2.1: every packet that asks for it is acknowledged within max_ack_delay.
 #[test]
-fn one_packet_waits_for_an_eighth_of_the_round_trip() {
+fn single_packet_waits_an_eighth_rtt() {
     let mut receiver = receiver();
     receiver.on_packet(at(50), arrival(0));
     assert_eq!(receiver.poll_timeout(), Some(at(50) + RTT / 8));
@@ -62,9 +62,10 @@ fn the_second_packet_is_acknowledged_at_once() {
     assert_eq!(told.ecn, None);
 }
 
-/// RFC 9000 §13.2.1: a packet that asks for nothing causes nothing, and is told in the next.
+/// RFC 9000 §13.2.1: a packet that asks for no acknowledgement triggers none, and is reported in
+/// the next one.
 #[test]
-fn silent_packets_are_told_when_others_are() {
+fn silent_packets_are_acknowledged_with_others() {
     let mut receiver = receiver();
     let silent = ReceivedPacket {
         asks: AckRequest::Nothing,
@@ -80,7 +81,7 @@ fn silent_packets_are_told_when_others_are() {
 /// RFC 9000 §13.2.1: out of order, or behind a gap: at once. But not for each packet of a path
 /// that always reorders.
 #[test]
-fn news_of_order_is_told_at_once_and_not_all_the_time() {
+fn new_reordering_is_acknowledged_at_once_but_rarely() {
     let mut receiver = receiver();
     receiver.on_packet(at(50), arrival(0));
     ranges(&mut receiver, at(50));
@@ -97,7 +98,7 @@ fn news_of_order_is_told_at_once_and_not_all_the_time() {
 
 /// Where every second packet is overtaken, each would be news; there, time and number decide.
 #[test]
-fn on_a_path_that_always_reorders_order_is_no_news() {
+fn constant_reordering_is_not_acknowledged_at_once() {
     let mut receiver = receiver();
     let mut told = 0;
     for number in 0..4_000_u64 {
@@ -171,7 +172,7 @@ fn many_packets_share_an_acknowledgement() {
 }
 
 #[test]
-fn a_late_packet_is_told_however_many_gaps_there_are() {
+fn late_packet_is_acknowledged_despite_many_gaps() {
     let mut receiver = receiver();
     for number in (0..1_000).step_by(2) {
         receiver.on_packet(at(50), arrival(number));
@@ -208,7 +209,7 @@ fn ranges_are_as_the_wire_wants_them() {
     }
 }
 
-/// RFC 9000 §13.2.3: what is old is forgotten, though not the newest 65,536.
+/// RFC 9000 §13.2.3: old numbers are forgotten, but not the newest 65,536.
 #[test]
 fn numbers_far_back_are_forgotten() {
     let mut receiver = receiver();
@@ -233,7 +234,7 @@ fn numbers_far_back_are_forgotten() {
 
 /// RFC 9000 §13.2.4: what the peer has confirmed to know is not told again, but for the largest.
 #[test]
-fn what_is_confirmed_is_told_no_more() {
+fn confirmed_ranges_are_not_repeated() {
     let mut receiver = receiver();
     for number in (0..20).step_by(2) {
         receiver.on_packet(at(50), arrival(number));
@@ -253,9 +254,10 @@ fn what_is_confirmed_is_told_no_more() {
     assert!(!receiver.wants_confirmation(at(1_000), 0));
 }
 
-/// A packet may turn out too small for all that could be told: looking is not telling.
+/// A packet may be too small for all ranges; ranges that were prepared and not sent stay
+/// unreported.
 #[test]
-fn what_was_looked_at_and_not_sent_is_told_all_the_same() {
+fn unsent_acknowledgement_is_reported_later() {
     let mut receiver = receiver();
     for number in (0..400).step_by(2) {
         receiver.on_packet(at(50), arrival(number));
@@ -278,7 +280,7 @@ fn what_was_looked_at_and_not_sent_is_told_all_the_same() {
 /// A side that has only a line to tell asks too, now and then: else its packets, which ask for
 /// nothing, would never be settled.
 #[test]
-fn many_packets_without_word_ask_for_a_confirmation() {
+fn many_unconfirmed_packets_request_confirmation() {
     let mut receiver = receiver();
     receiver.on_packet(at(50), arrival(0));
     assert!(!receiver.wants_confirmation(at(1_000), UNTIMED_LIMIT / 2 - 1));
@@ -287,10 +289,10 @@ fn many_packets_without_word_ask_for_a_confirmation() {
     assert!(!receiver.wants_confirmation(at(1_000) + RTT / 2, UNTIMED_LIMIT));
 }
 
-/// What came between confirmed numbers is one range with them, so that the peer's confirmations keep
-/// up on a path that reorders all the time.
+/// Numbers between confirmed numbers are merged with them into one range, so that the peer's
+/// confirmations keep up on a path that constantly reorders.
 #[test]
-fn pieces_between_confirmed_numbers_are_told_in_one() {
+fn ranges_between_confirmed_numbers_are_merged() {
     let mut receiver = receiver();
     for number in (0..200).step_by(2) {
         receiver.on_packet(at(50), arrival(number));
@@ -306,7 +308,7 @@ fn pieces_between_confirmed_numbers_are_told_in_one() {
 }
 
 #[test]
-fn a_restored_symbol_is_told_until_it_is_confirmed() {
+fn recovered_symbol_is_reported_until_confirmed() {
     let mut receiver = receiver();
     receiver.on_packet(at(50), arrival(5));
     ranges(&mut receiver, at(50));

@@ -1,4 +1,4 @@
-//! What becomes of packets under way (RFC 9002, RFC 8985).
+//! Tests of packets in flight (RFC 9002, RFC 8985).
 
 use std::time::Duration;
 
@@ -62,7 +62,7 @@ mod sending {
     use super::*;
 
     #[test]
-    fn what_was_sent_comes_back_with_its_fate() {
+    fn content_returns_with_its_outcome() {
         let mut sender = sender(3);
         assert_eq!(sender.bytes_in_flight(), 3 * PACKET);
         let outcome = acked(&mut sender, 1_103, &[(2, 3)]);
@@ -105,9 +105,9 @@ mod sending {
         assert_eq!(acked(&mut sender, 1_300, &[(4, 4)]).rtt, None);
     }
 
-    /// RFC 9002 §5.3: no more of the peer's delay is believed than it may take.
+    /// RFC 9002 §5.3: the peer's reported delay counts only up to its limit.
     #[test]
-    fn a_peers_delay_is_believed_up_to_its_limit() {
+    fn reported_ack_delay_is_capped() {
         let mut sender = sender(1);
         let late = PacketAck {
             delay_us: 10_000_000,
@@ -134,7 +134,7 @@ mod sending {
     }
 
     #[test]
-    fn a_path_that_is_left_gives_back_what_is_in_flight() {
+    fn abandoned_path_returns_packets_in_flight() {
         let mut sender = sender(6);
         acked(&mut sender, 1_106, &[(5, 5)]);
         assert_eq!(sender.statistics().lost, 2, "1 and 2 are three behind");
@@ -180,7 +180,7 @@ mod loss {
 
     /// RFC 9002 §6.1.2 (Time Threshold): an eighth of a round trip after it was expected.
     #[test]
-    fn in_order_an_eighth_of_the_round_trip_is_enough() {
+    fn ordered_path_declares_loss_after_an_eighth_rtt() {
         let mut sender = sender(2);
         acked(&mut sender, 1_102, &[(2, 2)]);
         let due = at(1_001) + RTT + RTT / 8;
@@ -200,7 +200,7 @@ mod loss {
 
     /// RFC 9002 §6.1: only a packet sent before one that was acknowledged can be lost.
     #[test]
-    fn the_newest_packets_are_probed_for_and_not_lost() {
+    fn newest_packets_are_probed_and_not_declared_lost() {
         let mut sender = sender(2);
         acked(&mut sender, 1_101, &[(1, 1)]);
         let due = sender.poll_timeout().unwrap();
@@ -227,7 +227,7 @@ mod loss {
 
     /// RFC 8985 §6.2: once reordering was seen no count of packets says anything.
     #[test]
-    fn on_a_path_that_reorders_packets_are_waited_for() {
+    fn reordering_path_waits_for_late_packets() {
         let mut sender = sender(20);
         // 1 is overtaken by two, and comes 30 ms after it was expected.
         acked(&mut sender, 1_103, &[(2, 3)]);
@@ -255,7 +255,7 @@ mod loss {
 
     /// RFC 8985 §6.2 step 4: the window shrinks again. Ours when the lateness is forgotten.
     #[test]
-    fn a_path_that_keeps_the_order_again_is_believed_after_a_while() {
+    fn restored_order_shortens_the_reordering_window() {
         let mut sender = sender(3);
         acked(&mut sender, 1_103, &[(2, 3)]);
         acked(&mut sender, 1_110, &[(1, 3)]);
@@ -303,7 +303,7 @@ mod loss {
     }
 
     #[test]
-    fn no_more_lost_packets_are_remembered_than_the_limit() {
+    fn remembered_lost_packets_are_limited() {
         let count = LOST_REMEMBERED as u64 * 2;
         let mut sender = sender(0);
         for number in 1..=count {
@@ -315,7 +315,7 @@ mod loss {
         assert_eq!(late.spurious.len(), LOST_REMEMBERED);
     }
 
-    /// RFC 9000 §14.4: a probe that is too large says nothing of the path's losses.
+    /// RFC 9000 §14.4: a lost MTU probe is no sign of the path's losses.
     #[test]
     fn a_lost_mtu_probe_is_told_as_one() {
         let mut sender = sender(0);
@@ -334,7 +334,7 @@ mod untimed {
 
     /// Nothing waits for what asks for nothing, so nothing but a limit ends the memory of it.
     #[test]
-    fn packets_that_no_timer_waits_for_are_forgotten_beyond_the_limit() {
+    fn untimed_packets_beyond_the_limit_are_dropped() {
         let mut sender = sender(0);
         let count = 3 * UNTIMED_LIMIT as u64;
         for number in 1..=count {
@@ -349,7 +349,7 @@ mod untimed {
     }
 
     #[test]
-    fn settled_ones_do_not_count() {
+    fn settled_packets_do_not_count() {
         let mut sender = sender(0);
         for round in 0..100 {
             for number in 1..=10 {
@@ -367,7 +367,7 @@ mod untimed {
 
     /// RFC 9002 §5.1: what asks for no acknowledgement has none at any particular time.
     #[test]
-    fn packets_that_ask_for_nothing_tell_nothing_of_the_path() {
+    fn silent_packets_give_no_path_samples() {
         let mut sender = sender(0);
         sender.sent(at(1_000), packet(1, PacketKind::Silent));
         sender.sent(at(1_001), packet(2, PacketKind::Eliciting));
@@ -383,7 +383,7 @@ mod untimed {
 
     /// It is answered like any that asks, and its answer tells how far the peer is.
     #[test]
-    fn a_question_to_a_path_that_carries_nothing_measures_it() {
+    fn probe_of_an_idle_path_measures_rtt() {
         let mut sender = sender(0);
         sender.sent(at(1_000), packet(1, PacketKind::PathProbe));
         let outcome = acked(&mut sender, 1_700, &[(1, 1)]);
@@ -500,7 +500,7 @@ mod repairs {
     }
 
     #[test]
-    fn a_repair_that_comes_after_the_verdict_is_told_apart() {
+    fn repair_after_declared_loss_is_counted_separately() {
         let mut sender = sender(5);
         let outcome = acked(&mut sender, 1_104, &[(2, 4)]);
         assert_eq!(numbers(&outcome.lost), [1]);
