@@ -18,7 +18,7 @@ use reduce::{
 use vocab::{ByteCount, SeededRandom};
 
 const LENGTH: usize = 64 * 1024 * 1024;
-/// What a decoder hands over at a time.
+/// Size of the pieces that a decoder hands over, in bytes.
 const PIECE: usize = 128 * 1024;
 
 fn body(seed: u64, length: usize) -> Vec<u8> {

@@ -25,10 +25,12 @@ pub(crate) struct ChunkAnchor {
     pub(crate) hash: u64,
 }
 
-/// The anchors in these bytes, in order. Of data of which compression by itself makes an `expansion`th most
-/// are left out: there only longer repeats are worth a copy, and each anchor that is kept or looked for
-/// costs a miss of the processor's cache. Which ones stay is decided by half of their bytes, and what stays
-/// at one expansion stays at each lower one.
+/// Returns the anchors in these bytes, in order.
+///
+/// For data that compression alone shrinks `expansion` times, most anchors are left out: only
+/// longer repeats are worth a copy there, and each anchor that is kept or looked up costs a cache
+/// miss. Half of an anchor's bytes decide whether it stays. An anchor that stays at one expansion
+/// also stays at each lower one.
 pub(crate) fn anchors(bytes: &[u8], expansion: usize) -> Vec<ChunkAnchor> {
     let kept = match expansion {
         0 | 1 => ALL,
@@ -56,14 +58,16 @@ pub(crate) fn anchors(bytes: &[u8], expansion: usize) -> Vec<ChunkAnchor> {
     found
 }
 
-/// Of a window's first half; with the second half it names the window, by three products of 128 bits, folded,
-/// as wyhash does (Wang Yi, 2019): nothing depends on two windows never having the same name, so speed is
-/// all that is asked.
+/// Hash of a window's first half.
+///
+/// Together with the second half it identifies the window by three products of 128 bits, folded, as
+/// wyhash does (Wang Yi, 2019). Collisions of two windows are harmless, so only speed matters.
 fn front_of(window: &[u8; WINDOW]) -> u64 {
     fold(word(window, 0), word(window, 1))
 }
 
-/// Its highest bits are the front's, so that what is kept at some expansion has the same ones.
+/// Hash of a window. Its highest bits are those of the front, so that anchors kept at one expansion
+/// share them.
 fn hash_of(front: u64, window: &[u8; WINDOW]) -> u64 {
     const HIGHEST: u64 = 0xf << 60;
     let back = fold(word(window, 2), word(window, 3));
@@ -95,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_same_bytes_have_the_same_anchors_wherever_they_stand() {
+    fn anchors_depend_only_on_content() {
         let mut data = vec![0; 60_000];
         SeededRandom::from_seed(1).fill(&mut data);
         let whole = anchors(&data, 1);
@@ -113,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn text_has_its_share() {
+    fn text_has_the_expected_anchors() {
         let mut random = SeededRandom::from_seed(2);
         let words = [
             "the", "while", "let", "mut", "return", "struct", "(self)", "{\n    ",
@@ -128,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_at_one_expansion_stays_at_each_lower_one() {
+    fn anchors_persist_at_lower_expansions() {
         let mut data = vec![0; 600_000];
         SeededRandom::from_seed(3).fill(&mut data);
         let kept = [1, 2, 3, 4, 9].map(|expansion| anchors(&data, expansion));

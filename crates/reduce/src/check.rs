@@ -19,7 +19,7 @@ use crate::fingerprint::Fingerprint;
 /// Bytes of a record's check.
 pub(crate) const CHECK_LENGTH: usize = 16;
 
-/// The spans of a record in the making, or under examination, of which the last is open.
+/// Spans of a record that is being written or checked. The last span is open.
 pub(crate) struct CheckSpans {
     hashes: blake3::Hasher,
 }
@@ -61,8 +61,8 @@ impl CheckSpans {
         }
     }
 
-    /// Ends the open span, which is made of these pieces. A `known` span, one of a chunk whose
-    /// fingerprint is at hand, is not hashed when it turns out to be the open one.
+    /// Ends the open span, which consists of these pieces. A `known` span, one of a chunk whose
+    /// fingerprint is available, is not hashed if it equals the open one.
     pub(crate) fn end<'a>(
         &mut self,
         pieces: impl Iterator<Item = &'a [u8]> + Clone,
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_known_span_counts_as_its_bytes_do_and_only_if_it_is_as_long() {
+    fn known_span_equals_its_bytes_if_lengths_match() {
         let raw = b"the first span, and the second";
         let hashed = {
             let mut spans = CheckSpans::new();
@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_check_depends_on_where_spans_end_and_on_every_byte() {
+    fn check_covers_span_ends_and_every_byte() {
         let check = |raw: &[u8], cut: usize| {
             let mut spans = CheckSpans::new();
             spans.end([&raw[..cut]].into_iter(), None);

@@ -19,7 +19,7 @@ const WINDOW: usize = 64;
 const MASK: u64 = 0xffe0_0000_0000_0000;
 /// Stretches that are gone through in step: enough for one's step to wait for another's.
 const LANES: usize = 4;
-/// Bytes of each: what is gone through beyond the end is for nothing.
+/// Bytes of each lane. Bytes searched beyond the end of a chunk are wasted work.
 const LANE: usize = 256;
 
 /// Where the current chunk stands.
@@ -30,9 +30,8 @@ pub(crate) struct Chunker {
 }
 
 impl Chunker {
-    /// Takes in the stream's next bytes. Returns how many of them belong to the current chunk
-    /// when it ends within them (the rest must be handed in again), or `None` when all of them
-    /// do and it goes on.
+    /// Adds the stream's next bytes. Returns how many of them belong to the current chunk when it
+    /// ends within them (pass the rest again), or `None` when all of them do and it continues.
     pub(crate) fn cut(&mut self, bytes: &[u8]) -> Option<usize> {
         let skipped = (MIN_CHUNK - WINDOW).saturating_sub(self.length);
         if bytes.len() <= skipped {
@@ -59,12 +58,12 @@ impl Chunker {
     }
 }
 
-/// The end of the chunk, if it is in this range of the bytes; the hash comes to be that of the
-/// range's end if it is not.
+/// Returns the end of the chunk if it is in this range of the bytes, and updates the hash to that
+/// of the range's end.
 ///
-/// Each step of the hash waits for the one before, which takes a processor longer than what else is
-/// to be done. So stretches side by side are gone through in step, each but the first from a hash of
-/// the bytes before it; the first end found counts.
+/// Each step of the hash depends on the one before, and that latency exceeds the other work. So
+/// several stretches are searched side by side, each but the first from a hash of the bytes before
+/// it. The first end found counts.
 fn find(hash: &mut u64, bytes: &[u8], range: Range<usize>) -> Option<usize> {
     let mut start = range.start;
     while start + LANES * LANE <= range.end {
@@ -172,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn cuts_do_not_depend_on_how_data_is_handed_over() {
+    fn cuts_are_independent_of_input_pieces() {
         let data = noise(1, 600_000);
         let whole = cuts(&data, || usize::MAX);
         assert_eq!(whole, cuts(&data, || 1));
@@ -183,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn cuts_are_where_the_hash_of_the_last_bytes_says_so() {
+    fn cuts_follow_the_rolling_hash() {
         let data = noise(6, 600_000);
         let (mut expected, mut start) = (Vec::new(), 0);
         for end in 1..=data.len() {
@@ -229,7 +228,7 @@ mod tests {
     /// The cuts are what two releases have in common: a change here costs every user one cold
     /// transfer and needs a line in the change log.
     #[test]
-    fn cuts_stay_what_they_were() {
+    fn cuts_match_recorded_ones() {
         let ends = cuts(&noise(5, 64 * 1024), || usize::MAX);
         assert_eq!(ends, GOLDEN);
     }

@@ -1,17 +1,18 @@
-//! What can be set, and every limit that cannot, each with its unit and its reason.
+//! Settings and fixed limits, each with its unit and its reason.
 
 use std::time::Duration;
 
 use vocab::ByteCount;
 
-/// The shortest chunk that content cuts, in bytes: below it a reference and an index entry cost
-/// too much for what they stand for, and so many bytes of each chunk need no hash to be cut.
+/// Shortest chunk cut by content, in bytes. Below it a reference and an index entry cost too much.
+/// That many bytes of each chunk need no hash to find its end.
 pub const MIN_CHUNK: usize = 8 * 1024;
 /// The longest chunk, in bytes: bounds what either side keeps of a chunk that is not yet whole.
 pub const MAX_CHUNK: usize = 64 * 1024;
-/// Raw bytes in one record at most: verified and delivered as a whole, so it bounds what a
-/// malicious record can make the other side allocate. So many references cost a few dozen bytes;
-/// a repair of all of them still fits one message of the flow layer (1 MiB).
+/// Largest number of raw bytes in one record. A record is verified and delivered as a whole, so the
+/// limit bounds what a malicious record can make the other side allocate. References for that many
+/// bytes cost a few dozen bytes. A repair of all of them still fits one message of the flow layer
+/// (1 MiB).
 pub const MAX_RECORD_RAW: usize = 512 * 1024;
 /// Literal bytes in one record at most: these take time on a slow link, and the record's first
 /// byte waits for its last.
@@ -31,13 +32,14 @@ pub const MAX_FRAME: usize = 1024 * 1024;
 pub const MAX_BASES: usize = 32;
 /// Bytes of bases in one record's delta at most: bounds what both sides copy together.
 pub const MAX_BASE_BYTES: usize = 256 * 1024;
-/// Bytes of chunks that one record is made from at most, each chunk counted once: all its raw
-/// bytes from whole chunks, three times that for chunks of which it takes a piece, and its bases.
-/// Without it a short record of many references could have much of the disk read into memory.
+/// Largest number of chunk bytes that one record uses, each chunk counted once: all its raw bytes
+/// from whole chunks, three times that for chunks of which it takes a piece, and its bases. Without
+/// the limit a short record of many references could make the decoder read much of the disk into
+/// memory.
 pub const MAX_SOURCE_BYTES: usize = 4 * MAX_RECORD_RAW + MAX_BASE_BYTES;
-/// Bytes of its earlier literals that a bulk flow's are compressed against at most, as a power of
-/// two: 8 MiB. A window begins anew when it is full, before zstd's buffer wraps around, because
-/// beyond that point zstd is slower by a third.
+/// Size of the window of earlier literals that a bulk flow's literals are compressed against, in
+/// bytes, as a power of two: 8 MiB. A full window is replaced before zstd's buffer wraps around,
+/// because zstd is slower by a third beyond that point.
 pub(crate) const WINDOW_LOG: u32 = 23;
 /// Bulk flows of a node whose literals are coded with a window of earlier ones at most; further
 /// ones go without. Bounds the memory to some 80 MiB.
@@ -57,42 +59,45 @@ pub const DECODE_AHEAD_RECORDS: usize = 8;
 /// ... while they take no more bytes than this together: raw ones, or of chunks that they are made
 /// from, whichever is more.
 pub const DECODE_AHEAD_BYTES: usize = 2 * 1024 * 1024;
-/// Records that are looked through for what is missing while the first of them waits for a repair,
-/// so that the repairs of all take one round trip ...
+/// Number of records that are searched for missing chunks while the first of them waits for a
+/// repair, so that all repairs take one round trip ...
 pub const REPAIR_AHEAD_RECORDS: usize = 32;
 /// ... while they take no more bytes than this together, counted in the same way: as much as an
 /// encoder keeps of its own for a flow.
 pub const REPAIR_AHEAD_BYTES: usize = 8 * 1024 * 1024;
 /// References, and runs, in one repair request at most; more are asked for as one.
 pub const MAX_REPAIR_RANGES: usize = 64;
-/// Requests for parts of a record that a decoder makes before it asks for all of it: what is found
-/// missing at first, and what turns out to be missing once the keys of runs are known.
+/// Number of requests for parts of a record that a decoder makes before it asks for all of it: one
+/// for the chunks found missing at first, and one for those found missing once the keys of runs are
+/// known.
 pub(crate) const PARTIAL_REPAIRS: usize = 2;
-/// Repairs of one record that an encoder answers at most: those for parts of it, and the one for all.
-/// Without a limit a peer could have the same half mebibyte compressed and sent for ever, with
-/// requests of a dozen bytes.
+/// Largest number of repairs of one record that an encoder answers: those for parts of it, and the
+/// one for all. Without a limit a peer could have the same half mebibyte compressed and sent again
+/// endlessly, with requests of a dozen bytes.
 pub const MAX_RECORD_REPAIRS: usize = PARTIAL_REPAIRS + 1;
 /// Bytes of one repair request at most: every number in it at its longest.
 pub const MAX_REPAIR_REQUEST: usize = 10 + 2 * 8 * (1 + MAX_REPAIR_RANGES);
-/// Of the dictionary's memory, this part at most holds chunks for flows that may have to send them
-/// again: references of a whole bulk transfer on a long fat line, 64 MiB by default.
+/// Largest part of the dictionary's memory that holds chunks for flows that may have to send them
+/// again, as a divisor: the references of a whole bulk transfer on a long fat line, 64 MiB by
+/// default.
 pub(crate) const LENT_PART: usize = 4;
-/// Peers whose holdings can be told apart: one bit each in every index entry. A further peer
+/// Number of peers whose holdings are tracked: one bit each in every index entry. A further peer
 /// still gets compression and references within a flow.
 pub const MAX_TRACKED_PEERS: usize = 64;
 /// The longest single read asked of the disk, in bytes (recovery reads segments in such pieces).
 pub const MAX_DISK_READ: u32 = 1024 * 1024;
 /// The longest single append, in bytes: what waits while another is under way goes out together.
 pub const MAX_DISK_APPEND: usize = 1024 * 1024;
-/// What has an append of its own at once: so many bytes, which together with a record's more are less
-/// than the longest append ...
+/// Queued bytes that are appended at once. Together with another record they are shorter than the
+/// longest append ...
 pub(crate) const GATHERED: usize = 768 * 1024;
-/// ... or any, if there was none for so long. What comes sooner is gathered: a large append costs a
-/// processor a fraction of what many small ones do, and the time is little beside [`SYNC_INTERVAL`],
-/// which has to pass as well before anything is certain to outlive a loss of power.
+/// ... or the time after which fewer bytes are appended. Chunks that arrive sooner are gathered. A
+/// large append uses a fraction of the processor time of many small ones, and the delay is short
+/// compared with [`SYNC_INTERVAL`], which has to pass as well before data is certain to survive a
+/// loss of power.
 pub(crate) const GATHERING: Duration = Duration::from_millis(20);
-/// The unit, in bytes, in which appended bytes stand in memory as they are to stand in the file: the
-/// largest block that disks have, and what they need to take bytes from where they are.
+/// Alignment of appended bytes in memory, in bytes, which is that in the file: the largest block of
+/// disks, and the alignment that direct writes need.
 pub const DISK_BLOCK: usize = 4096;
 /// Bytes that may wait to be appended before new chunks stay in memory only: a slow disk must
 /// neither hold up a flow nor fill the memory.
@@ -114,14 +119,14 @@ pub const MAX_CONTENT_REFERENCES: usize = 256 * 1024;
 pub const CONTENT_READ_AHEAD: usize = 512 * 1024;
 /// Chunks that are pinned, or unpinned, in one call at most, which takes less than a millisecond.
 pub const PIN_STEP: usize = 4096;
-/// Bodies that are pinned at the same time at most; a read of a further one goes without. Bounds the work
-/// of finding those that nobody reads any more.
+/// Largest number of bodies pinned at the same time; a read of a further one is not pinned. It
+/// bounds the work of finding bodies without readers.
 pub const MAX_PINNED_BODIES: usize = 4096;
-/// Of the dictionary's memory, one part in so many may be pinned, of what is not on disk: with as much
-/// that is lent and as much that waits for the disk, a quarter is left to all else.
+/// Part of the dictionary's memory that may be pinned, as a divisor. It counts only what is not on
+/// disk. With as much lent and as much waiting for the disk, a quarter is left for everything else.
 pub const PINNED_MEMORY_PART: u64 = 4;
-/// Of the dictionary's disk, segments of one part in so many may be kept for what is pinned in them: the
-/// other half is where new chunks go.
+/// Part of the dictionary's disk whose segments may be kept for pinned chunks, as a divisor. New
+/// chunks go to the other half.
 pub const PINNED_DISK_PART: u64 = 2;
 
 /// How much the dictionary may hold.
@@ -147,7 +152,7 @@ impl Default for DictionaryConfig {
     }
 }
 
-/// Whether a flow's payload may enter the dictionaries.
+/// Permission to store a flow's payload in the dictionaries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StoragePolicy {
     /// It is chunked, looked up and remembered on both sides.
@@ -168,7 +173,7 @@ pub struct EncoderConfig {
     pub retained: ByteCount,
     /// Literal bytes in one record at most; no more than [`MAX_RECORD_LITERALS`] is used.
     pub record: ByteCount,
-    /// Whether the payload may enter the dictionaries.
+    /// Permission to store the payload in the dictionaries.
     pub storing: StoragePolicy,
 }
 

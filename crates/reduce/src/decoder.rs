@@ -45,7 +45,7 @@ const KEPT_PIECE: usize = 8 * 1024;
 /// Bytes at a record's start that say how long it is, at most.
 const RECORD_START: usize = 10;
 
-/// What [`FlowDecoder::poll`] has to say.
+/// Result of [`FlowDecoder::poll`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DecoderOutput {
     /// The next segment, verified.
@@ -64,7 +64,7 @@ pub enum DecoderOutput {
 /// One direction of one flow, from the WAN.
 pub struct FlowDecoder {
     peer: PeerSlot,
-    /// What was pushed since `input` was filled: large pieces as they came, then small ones.
+    /// Bytes pushed since `input` was filled: large pieces as they arrived, then small ones.
     incoming: VecDeque<Bytes>,
     gathered: BytesMut,
     /// Bytes in `incoming`.
@@ -87,7 +87,7 @@ pub struct FlowDecoder {
     /// The payload chunk that is not whole yet.
     partial: Vec<u8>,
     previous: ChunkKey,
-    /// What the peer may refer to if it has no slot.
+    /// Chunks that the peer may refer to if it has no slot.
     chunks: FlowChunks,
     window: Option<WindowId>,
     /// Raw literal bytes for each coded one, in the last record with enough of them.
@@ -163,8 +163,8 @@ impl FlowDecoder {
         })
     }
 
-    /// About how many bytes it holds, each record that is looked up ahead counted at what it is
-    /// going to be, or at the chunks that it is made from where those are more.
+    /// Approximate memory in use, in bytes. Each record that is looked up ahead counts with its raw
+    /// bytes, or with the chunks it is made from if they are larger.
     #[must_use]
     pub fn buffered(&self) -> usize {
         let ready: usize = self.ready.iter().map(|segment| segment.bytes.len()).sum();
@@ -193,26 +193,27 @@ impl FlowDecoder {
         self.consumed
     }
 
-    /// Whether the peer has sent payload that it keeps out of the dictionaries ([`crate::StoragePolicy::Never`]):
-    /// then this node has to keep the flow's payload out of its own, too.
+    /// Returns `true` if the peer has sent payload that it keeps out of the dictionaries
+    /// ([`crate::StoragePolicy::Never`]). This node then has to keep the flow's payload out of its
+    /// own dictionary as well.
     #[must_use]
     pub fn has_received_unstorable(&self) -> bool {
         self.brought_unstorable
     }
 
-    /// Whether all that was pushed has been handed out: a clean end of the flow's direction may
-    /// come only here.
+    /// Returns `true` if all pushed bytes have been handed out. A clean end of the flow's direction
+    /// is valid only here.
     #[must_use]
     pub fn is_at_boundary(&self) -> bool {
         let read = self.input.is_empty() && self.waiting + self.gathered.len() == 0;
         read && self.records.is_empty() && self.ready.is_empty() && self.frame.is_empty()
     }
 
-    /// Takes in the answer to a repair request; [`Self::poll`] then goes on. Whether the bytes
-    /// are right shows in the record's check.
+    /// Handles the answer to a repair request; [`Self::poll`] then continues. The record's check
+    /// verifies the bytes.
     ///
     /// # Errors
-    /// When the answer is malformed or answers nothing that was asked.
+    /// When the answer is malformed or matches no request.
     pub fn handle_repair(&mut self, answer: &[u8]) -> Result<(), ReductionError> {
         let answer = RepairAnswer::parse(answer)?;
         let mut records = self.records.iter_mut();
@@ -257,8 +258,8 @@ impl FlowDecoder {
         }
     }
 
-    /// Parses records that were pushed, while there are fewer than so many and they take less than so
-    /// many bytes.
+    /// Parses pushed records, while there are fewer than `records` and they take less than `bytes`
+    /// bytes.
     fn parse_ahead(&mut self, records: usize, bytes: usize) -> Result<(), ReductionError> {
         while self.records.is_empty() || self.records.len() < records && self.ahead < bytes {
             let Some((mut record, length)) = ParsedRecord::parse(&mut self.input)? else {
@@ -281,7 +282,7 @@ impl FlowDecoder {
         Ok(())
     }
 
-    /// Has the sources looked up of so many records, while they take less than so many bytes.
+    /// Looks up the sources of `records` records, while they take less than `bytes` bytes.
     fn read_ahead(&mut self, dictionary: &mut Dictionary, records: usize, bytes: usize) {
         if self.unread == 0 {
             return;
@@ -301,7 +302,7 @@ impl FlowDecoder {
         }
     }
 
-    /// While the front record waits for what it lacks, asks for what those behind it lack.
+    /// Requests the missing chunks of later records while the front record waits for its own.
     fn ask_ahead(&mut self, dictionary: &mut Dictionary) -> Result<DecoderOutput, ReductionError> {
         let ahead = REPAIR_AHEAD_BYTES.min(self.ahead_limit);
         self.parse_ahead(REPAIR_AHEAD_RECORDS, ahead)?;
@@ -352,8 +353,8 @@ impl FlowDecoder {
         Ok(true)
     }
 
-    /// Nothing more can be done until more comes, which may be never: what is left of large buffers
-    /// is kept in small ones.
+    /// Copies remainders of large buffers to small ones while the decoder waits for input, perhaps
+    /// forever.
     fn shrink_buffers(&mut self) {
         if !self.is_input_own && self.input.len() < KEPT_PIECE {
             self.input = Bytes::copy_from_slice(&self.input);
@@ -378,7 +379,7 @@ impl FlowDecoder {
         taken
     }
 
-    /// What was gathered from small pieces is one of those that wait.
+    /// Adds the buffer gathered from small pieces to the pieces that wait.
     fn stop_gathering(&mut self) {
         if !self.gathered.is_empty() {
             self.waiting += self.gathered.len();
@@ -561,8 +562,8 @@ impl FlowDecoder {
     }
 }
 
-/// The same bytes, in a buffer of their own if they are less than half of the one that they are in. A host that
-/// reads slowly keeps a segment for long, and what it keeps is counted by the segment's length.
+/// Copies the bytes to their own buffer if they are less than half of the present one. A host that
+/// reads slowly keeps a segment for long, and its memory is counted by the segment's length.
 fn unshared(bytes: Bytes, buffer: usize) -> Bytes {
     match 2 * bytes.len() < buffer {
         true => Bytes::copy_from_slice(&bytes),

@@ -1,18 +1,17 @@
-//! The dictionary's disk, described for whoever executes it: requests out, completions in.
+//! Disk interface of the dictionary: requests out, completions in.
 //!
-//! The dictionary opens no file. It hands out [`DiskRequest`]s, each with an id, and is told of
-//! each one's end by a [`DiskCompletion`] with the same id. Segment `number` is the file
-//! [`segment_file_name`] in the dictionary's own directory; other files there are not ours and
-//! are left alone.
+//! The dictionary opens no file. It hands out [`DiskRequest`]s, each with an id, and each is
+//! completed by a [`DiskCompletion`] with the same id. Segment `number` is the file
+//! [`segment_file_name`] in the dictionary's own directory; other files there are not touched.
 //!
 //! ```text
 //!   Dictionary ──poll_disk──► DiskRequest{id, operation} ──► shell: files, threads
 //!              ◄─handle_disk─ DiskCompletion{id, result}  ◄──┘
 //! ```
 //!
-//! What the shell owes: requests for the same segment run in the order in which they were handed
-//! out (those for different segments may overtake each other), every request is completed
-//! exactly once, and an append or a sync that failed is reported as failed. It need not make
+//! The shell guarantees that requests for the same segment run in the order in which they were
+//! handed out (those for different segments may overtake each other), that every request is
+//! completed exactly once, and that a failed append or sync is reported as failed. It need not make
 //! appends durable before a [`DiskOperation::Sync`].
 
 use bytes::Bytes;
@@ -22,11 +21,11 @@ use bytes::Bytes;
 pub struct DiskRequest {
     /// Counts up from 1; never used twice in the life of a dictionary.
     pub id: u64,
-    /// What is to be done.
+    /// Operation to perform.
     pub operation: DiskOperation,
 }
 
-/// What the dictionary wants of its disk.
+/// Disk operation that the dictionary requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DiskOperation {
     /// Name all segments and their lengths. Answer: [`DiskAnswer::Segments`]. A directory that
@@ -42,17 +41,16 @@ pub enum DiskOperation {
         /// Bytes wanted, at most [`crate::MAX_DISK_READ`].
         length: u32,
     },
-    /// Write all of `bytes` at `offset`, which is where the dictionary believes the file ends
-    /// (after a failed append it may write over what that left). Makes the file at offset 0. Where
-    /// chunks are appended, the address of the bytes is as far from a multiple of
-    /// [`crate::DISK_BLOCK`] as `offset` is, so that whole blocks can be written from where they
-    /// are; to be relied on by nobody. Answer: [`DiskAnswer::Done`].
+    /// Write all of `bytes` at `offset`, the end of the file as the dictionary knows it (after a
+    /// failed append it may overwrite the partial data). Makes the file at offset 0. For chunks,
+    /// the address of the bytes has the same remainder modulo [`crate::DISK_BLOCK`] as `offset`, so
+    /// that whole blocks can be written in place; do not rely on it. Answer: [`DiskAnswer::Done`].
     Append {
         /// The segment's number.
         segment: u32,
         /// Where the bytes go, in bytes from the start of the file.
         offset: u64,
-        /// What to write, at most [`crate::MAX_DISK_APPEND`].
+        /// Bytes to write, at most [`crate::MAX_DISK_APPEND`].
         bytes: Bytes,
     },
     /// Cut the file to `length` bytes: a torn tail found at recovery. Answer:
@@ -63,8 +61,8 @@ pub enum DiskOperation {
         /// The new length in bytes.
         length: u64,
     },
-    /// Make what was appended to the segment durable, and that there is such a file (fdatasync,
-    /// and of the directory when the file is new). Answer: [`DiskAnswer::Done`].
+    /// Make the segment's appended data and the file's existence durable (fdatasync, also of the
+    /// directory when the file is new). Answer: [`DiskAnswer::Done`].
     Sync {
         /// The segment's number.
         segment: u32,
@@ -81,11 +79,11 @@ pub enum DiskOperation {
 pub struct DiskCompletion {
     /// The id of the request.
     pub id: u64,
-    /// What came of it.
+    /// Result of the operation.
     pub result: Result<DiskAnswer, DiskFault>,
 }
 
-/// What a request that went well brings back.
+/// Answer to a successful disk request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DiskAnswer {
     /// All segments there are, in any order.
@@ -105,7 +103,7 @@ pub struct SegmentListing {
     pub bytes: u64,
 }
 
-/// Why a request failed. The dictionary goes on in every case; it is a cache.
+/// Cause of a failed request. The dictionary continues in every case; it is a cache.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DiskFault {
     /// No space left, or a quota is used up: writing is tried again later.

@@ -1,4 +1,4 @@
-//! The encoder: segments in, records out; one for each flow and direction.
+//! Encoder: segments in, records out; one for each flow and direction.
 //!
 //! ```text
 //! push ──► order of runs: payload 3000 │ control │ payload 20000 │ …
@@ -10,14 +10,14 @@
 //!                                               literals, compressed against similar ones
 //!   ──► record ──► kept raw until the peer acknowledges it
 //! ```
-//! Chunks are cut when bytes are pushed, so the cuts depend on nothing but the payload. What has
-//! been pushed goes out at the next poll, as part of a chunk where it has to; only the open tail
-//! of a bulk transfer waits, and what is left of it after a full record, for [`TAIL_HOLD`] at most, unless the chunk that is expected there
-//! already shows that the peer holds its bytes. A record of little but references also waits, as
-//! long at most, for more of them: but only once [`BULK`] bytes have come in close succession, so that
-//! a whole file costs a few dozen bytes for each half MiB and no reply of ordinary size waits.
-//! And a whole chunk waits, as long at most and once [`MAX_CHUNK`] bytes have come so, for old
-//! chunks that it may be an edition of and that have to be read from disk.
+//! Chunks are cut when bytes are pushed, so the cuts depend only on the payload. Pushed bytes are
+//! sent at the next poll, as part of a chunk if necessary. Only the open tail of a bulk transfer
+//! waits, and the rest of it after a full record, for [`TAIL_HOLD`] at most, unless the expected
+//! chunk there already shows that the peer holds its bytes. A record of mostly references also
+//! waits that long for more of them, but only after [`BULK`] bytes arrived in close succession: so
+//! a whole file costs a few dozen bytes for each half MiB, and ordinary replies do not wait. A
+//! whole chunk waits as long, after [`MAX_CHUNK`] bytes arrived in close succession, for old chunks
+//! that it may be an edition of and that have to be read from disk.
 
 mod chunk;
 mod draft;
@@ -56,7 +56,7 @@ const LEAST_LITERALS: usize = 16 * 1024;
 const RECORD_MEMORY: usize = 256;
 /// Memory of a chunk that ended in a record that is not acknowledged, about: in a list and in a tree.
 const ENDED_MEMORY: usize = 64;
-/// The raw bytes that a peer has acknowledged let so many times as many more be retained.
+/// Growth of the retained bytes by the raw bytes that a peer has acknowledged, as a factor.
 const RETAINED_GROWTH: usize = 3;
 /// Encoded bytes of a record, at least, however short the credit is: below it the record's header
 /// would be a quarter of it.
@@ -66,20 +66,20 @@ const LEAST_RECORD: usize = 128;
 /// first byte. At 20 Mbit/s 64 KiB would hold that byte back by 26 ms, and a new session begins
 /// with some ten packets over a third of a round trip.
 const FIRST_LITERALS: usize = 4 * 1024;
-/// Payload of a bulk transfer that is a record's worth, in bytes: what is less waits for more of it,
-/// as its tail does.
+/// Smallest payload of a bulk transfer that makes a record, in bytes; less waits for more, like its
+/// tail.
 const LEAST_REST: usize = 32 * 1024;
 /// Chunks to come that are looked at when nothing is known of where the old stream is.
 const LOOK_AHEAD: usize = 4;
-/// The last chunk of a flow is remembered if it has at least so many bytes: below it a reference
-/// would save less than its index entry costs.
+/// Smallest size of a flow's last chunk that is stored, in bytes: below it a reference would save
+/// less than its index entry costs.
 const LEAST_LAST_CHUNK: usize = 64;
 /// If all of that last chunk has been sent, saying that it ends costs a record of its own, which
 /// must be worth it.
 const LEAST_SENT_LAST_CHUNK: usize = 1024;
 
-/// Records after a repair of runs in which sources are spelled out: so many round trips cannot
-/// be lost to links that keep changing at the peer.
+/// Number of records after a repair of runs in which sources are listed individually. It limits the
+/// round trips lost to links that keep changing at the peer.
 const SPELLED_RECORDS: usize = 16;
 
 /// One direction of one flow, towards the WAN.
@@ -99,7 +99,7 @@ pub struct FlowEncoder {
     cursor: StreamCursor,
     last_push: Time,
     recent: usize,
-    /// Literal bytes in the next record at most, as the burst that it belongs to goes on.
+    /// Limit for literal bytes in the next record, which grows during a burst.
     opening: usize,
     /// Literal bytes in a record at most while the flow's credit is short.
     record_limit: usize,
@@ -112,7 +112,7 @@ pub struct FlowEncoder {
     encoded: u64,
     retained: VecDeque<RetainedRecord>,
     retained_bytes: usize,
-    /// What the records in `retained` take beside their raw bytes.
+    /// Memory overhead of the records in `retained`, in bytes.
     retained_overhead: usize,
     /// Raw bytes that may be retained, beside [`EncoderConfig::retained`], for a peer that has
     /// acknowledged nothing yet, and at most.
@@ -131,15 +131,15 @@ pub struct FlowEncoder {
     statistics: FlowReduction,
 }
 
-/// What is to be sent next, in the order of its arrival.
+/// Data to send next, in the order of its arrival.
 enum QueuedSegment {
-    /// So many bytes from the chunks.
+    /// Bytes from the chunks.
     Payload(usize),
     /// These bytes, which belong to no chunk.
     Aside(SegmentKind, Bytes),
 }
 
-/// Whether the front chunk waits for old ones to be read from disk, which it may resemble.
+/// Reads of old chunks that the front chunk may resemble; the front chunk waits for them.
 enum BaseReadState {
     Nothing,
     For {
@@ -198,9 +198,9 @@ impl FlowEncoder {
         }
     }
 
-    /// Takes in what is to be sent. The bytes are kept, with the buffer that they are a part of,
-    /// until the peer has acknowledged them: do not hand in small parts of large buffers whose
-    /// rest goes elsewhere.
+    /// Adds a segment to send. The bytes are kept, with the whole buffer they belong to, until the
+    /// peer has acknowledged them: do not pass small parts of large buffers whose rest is used
+    /// elsewhere.
     ///
     /// # Panics
     /// When a frame is longer than [`MAX_FRAME`], which the other side would refuse.
@@ -321,7 +321,7 @@ impl FlowEncoder {
         self.record_limit = bytes.clamp(LEAST_RECORD, MAX_RECORD_LITERALS);
     }
 
-    /// What is left of the record that [`Self::poll_encoded`] began.
+    /// Returns the rest of the record that [`Self::poll_encoded`] began.
     pub fn rest_of_record(&mut self) -> Option<Bytes> {
         let rest = std::mem::take(&mut self.leftover);
         (!rest.is_empty()).then_some(rest)
@@ -341,14 +341,14 @@ impl FlowEncoder {
         waits.into_iter().flatten().min()
     }
 
-    /// Whether [`Self::poll_encoded`] may go on at the next disk completion.
+    /// Returns `true` if [`Self::poll_encoded`] may continue at the next disk completion.
     #[must_use]
     pub fn waits_for_disk(&self) -> bool {
         matches!(self.reading, BaseReadState::For { .. })
     }
 
-    /// The peer's decoder has consumed the encoded stream up to `offset`: it holds the chunks
-    /// that ended before, and what was kept for their repair can go.
+    /// Records that the peer's decoder has consumed the encoded stream up to `offset`: it holds the
+    /// chunks that ended before, and their repair data is released.
     pub fn acknowledged(&mut self, offset: u64, dictionary: &mut Dictionary) {
         self.forget_lacking(dictionary);
         while let Some(record) = self.retained.pop_front_if(|record| record.end <= offset) {
@@ -404,10 +404,10 @@ impl FlowEncoder {
             .min(proven)
     }
 
-    /// Answers a decoder's request from what is kept.
+    /// Answers a decoder's request from the retained records.
     ///
     /// # Errors
-    /// When the request is malformed, names what this flow has not sent or what the peer has
+    /// When the request is malformed, names data that this flow has not sent or that the peer has
     /// already acknowledged, or is one more than [`MAX_RECORD_REPAIRS`] for its record.
     pub fn repair(&mut self, request: &[u8]) -> Result<Bytes, ReductionError> {
         let request = RepairRequest::parse(request)?;
@@ -586,7 +586,7 @@ impl FlowEncoder {
         Some(self.close_record(dictionary, draft))
     }
 
-    /// Emits what it can of the front chunk. Says whether anything was taken.
+    /// Emits as much as possible of the front chunk. Returns `true` if anything was taken.
     fn take_from_chunk(
         &mut self,
         now: Time,
@@ -725,13 +725,13 @@ impl FlowEncoder {
         }
     }
 
-    /// Whether payload comes in such quantity that a little later it will make better records.
+    /// Returns `true` if payload arrives so fast that waiting a little makes better records.
     fn is_bulk(&self) -> bool {
         self.recent >= BULK && !self.is_finished
     }
 
-    /// Whether what is left of a bulk transfer after a full record waits for more, for a record of
-    /// little costs as much to make, to check and to compress against as a full one.
+    /// Returns `true` if the rest of a bulk transfer after a full record waits for more payload. A
+    /// small record costs as much to make, to check and to compress against as a full one.
     fn holds_rest(&mut self, now: Time) -> bool {
         let only_payload = matches!(self.order.front(), Some(QueuedSegment::Payload(_)));
         let little = self.order.len() == 1 && only_payload && self.pending < LEAST_REST;
@@ -739,7 +739,7 @@ impl FlowEncoder {
         little && !waited && self.is_bulk() && self.holds_tail(now)
     }
 
-    /// Whether the open tail waits for the rest of its chunk; sets the timer.
+    /// Returns `true` if the open tail waits for the rest of its chunk; sets the timer.
     fn holds_tail(&mut self, now: Time) -> bool {
         match self.hold_until {
             Some(_) => true,
@@ -783,7 +783,7 @@ impl FlowEncoder {
         }
     }
 
-    /// Decides how a chunk travels; `None` while it waits for what it may resemble.
+    /// Decides how a chunk is sent; `None` while it waits for similar chunks from disk.
     fn plan(
         &mut self,
         now: Time,

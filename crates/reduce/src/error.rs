@@ -1,4 +1,4 @@
-//! What can be wrong with bytes from the other side; all of it ends that flow, none of it panics.
+//! Errors in bytes from the other side. Each ends its flow; none panics.
 
 use thiserror::Error;
 

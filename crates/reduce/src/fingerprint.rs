@@ -1,15 +1,15 @@
-//! What a chunk is called: the BLAKE3 hash of its bytes.
+//! Fingerprint of a chunk: the BLAKE3 hash of its bytes.
 //!
-//! The full hash stands on disk and is compared whenever bytes come back from there. The index
-//! keeps half of it, and references name a quarter ([`ChunkKey`]): two chunks with the same key are
-//! an accident of 2^-64 for each pair, which the record's own check turns into a repair.
+//! The full hash is on disk and is compared whenever bytes are read from there. The index keeps
+//! half of it, and references name a quarter ([`ChunkKey`]). Two chunks have the same key with
+//! probability 2^-64 for each pair; the record's own check turns that into a repair.
 
 use std::fmt;
 
 /// The first eight bytes of a fingerprint: what references and the index are keyed by.
 pub(crate) type ChunkKey = u64;
 
-/// Chunks of which so many are hashed faster together than one by one.
+/// Number of chunks from which hashing together is faster than one by one.
 const TOGETHER: usize = 3;
 
 /// The BLAKE3 hash of a chunk.

@@ -19,9 +19,10 @@ use crate::windows::{WindowId, WindowPool};
 const PROBE: usize = 1024;
 /// Blocks below this size are always tried: it costs next to nothing.
 const ALWAYS_TRIED: usize = 512;
-/// Of one in so many blocks that look incompressible, the beginning is compressed all the same ...
+/// Interval at which the beginning of a block that looks incompressible is compressed all the same,
+/// in blocks ...
 const RETRY: u32 = 16;
-/// ... so many bytes of it ...
+/// ... this many bytes of it ...
 const SAMPLE: usize = 16 * 1024;
 /// ... at zstd's fastest level with a name.
 const SAMPLE_LEVEL: i32 = 1;
@@ -29,20 +30,20 @@ const SAMPLE_LEVEL: i32 = 1;
 const LEAST_COMPRESSED: usize = 32;
 /// Bytes of literals with which a flow gets a window: a context is too large a thing for less.
 const BULK: u64 = 64 * 1024;
-/// After the decoder has lost a window a flow goes without for so many bytes of literals, twice
-/// as many the next time: a peer that is short of memory is not worn out with repairs.
+/// Literal bytes that a flow codes without a window after the decoder has lost one, doubled each
+/// time: a peer that is short of memory does not get endless repairs.
 const WITHOUT_WINDOW: u64 = 1024 * 1024;
-/// Bases are worth having if they save so many thousandths of what literals come out as without:
-/// what is coded against them is missing from the flow's window.
+/// Smallest saving of bases over coding without them, in thousandths: literals coded against them
+/// are missing from the flow's window.
 const LEAST_SAVED_PER_MILLE: usize = 300;
-/// As long as it is not known how literals come out without bases, one part in so many is assumed.
+/// Assumed compression of literals without bases until it is measured, as a divisor.
 const UNKNOWN_PART: usize = 8;
 /// Records that do without bases after these were not worth it.
 const WITHOUT_BASES: u32 = 12;
-/// After so many records that a window's means of coding do not suit, another begins: a megabyte of the
-/// largest, for what came before it is lost to those to come.
+/// Number of records unsuited to a window's coder after which another window begins: a megabyte of
+/// the largest records, because later records lose the earlier ones.
 const UNSUITED: u32 = 8;
-/// Blocks from this size on, in bytes, say how a flow's literals come out.
+/// Smallest block that counts for the measured compression of a flow, in bytes.
 const TELLING: usize = 4 * 1024;
 /// Stands before the bases, so that a chunk that happens to start with zstd's own dictionary
 /// magic number is not parsed as one.
@@ -77,11 +78,11 @@ pub(crate) enum BlockCoding {
     WindowGoesOn,
 }
 
-/// What an encoder remembers of how its literals fared.
+/// Results of an encoder's earlier literals.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LiteralHistory {
     incompressible: u32,
-    /// What the last thousand bytes that were coded without bases came out as.
+    /// Compressed size of the last thousand bytes that were coded without bases, in thousandths.
     per_mille: Option<usize>,
     /// Records that do without bases from now on.
     without_bases: u32,
@@ -92,7 +93,7 @@ pub(crate) struct LiteralHistory {
     unsuited: u32,
     /// Bytes of literals seen so far.
     literals: u64,
-    /// No window before so many.
+    /// Literal bytes before which no window begins.
     window_from: u64,
     losses: u32,
 }
@@ -211,7 +212,7 @@ impl LiteralCodec {
         false
     }
 
-    /// Codes so many bytes in the flow's window, by themselves, or not at all.
+    /// Codes `length` bytes in the flow's window, alone, or stores them.
     fn encode_without(
         &mut self,
         pieces: &[&[u8]],
@@ -243,8 +244,8 @@ impl LiteralCodec {
         BlockCoding::Compressed
     }
 
-    /// Whether the first bytes of what looks incompressible come out smaller; found out for one
-    /// block in [`RETRY`] only.
+    /// Returns `true` if the first bytes of a block that looks incompressible become smaller.
+    /// Tested for one block in [`RETRY`] only.
     fn sample_saves(
         &mut self,
         pieces: &[&[u8]],
@@ -264,7 +265,7 @@ impl LiteralCodec {
         saves
     }
 
-    /// Codes the next so many bytes of the flow's window, if there is one to be had and it helps.
+    /// Codes the next `length` bytes in the flow's window, if one is available and it helps.
     fn encode_in_window(
         &mut self,
         pieces: &[&[u8]],
@@ -317,7 +318,7 @@ fn join(pieces: &[&[u8]], joined: &mut Vec<u8>) {
     }
 }
 
-/// Whether it is worth decoding: less than one part in 64 is not.
+/// Returns `true` if compression is worth decoding: it saves at least one part in 64.
 fn is_saving(raw: usize, coded: usize) -> bool {
     coded + raw / 64 < raw
 }
@@ -357,7 +358,7 @@ impl LiteralHistory {
         }
     }
 
-    /// Whether what can be compressed goes into a window.
+    /// Returns `true` if compressible blocks go into a window.
     fn wants_window(&self) -> bool {
         self.window.is_some() || self.literals >= BULK.max(self.window_from)
     }
@@ -372,9 +373,11 @@ pub(crate) fn join_bases<'a>(bases: impl Iterator<Item = &'a [u8]>) -> Vec<u8> {
     joined
 }
 
-/// Whether the byte frequencies are uneven. For uniformly random bytes the sum of the squared
-/// counts of n samples over 256 values is n + n²/256 on average; 1.25 times that is never
-/// reached by chance and always by text, machine code, base64 and the like.
+/// Returns `true` if the byte frequencies are uneven.
+///
+/// For uniformly random bytes the sum of the squared counts of n samples over 256 values is n +
+/// n²/256 on average. 1.25 times that is never reached by chance, and always by text, machine code,
+/// base64 and the like.
 fn looks_compressible(pieces: &[&[u8]], length: usize) -> bool {
     let mut counts = [0_u32; 256];
     let step = (length / PROBE).max(1);
@@ -400,7 +403,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn noise_is_not_tried_each_time_and_text_is() {
+    fn incompressible_data_is_tried_less_than_text() {
         let mut noise = vec![0; 64 * 1024];
         SeededRandom::from_seed(1).fill(&mut noise);
         assert!(!looks_compressible(&[&noise], noise.len()));
@@ -470,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_is_refused_at_the_declared_length() {
+    fn decompression_bomb_is_refused() {
         let mut codec = LiteralCodec::new();
         let mut coded = Vec::new();
         let zeros = vec![0; 60_000];
@@ -506,7 +509,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_makes_later_blocks_smaller_and_decodes_in_order_only() {
+    fn window_shrinks_later_blocks_and_decodes_in_order() {
         let mut codec = LiteralCodec::new();
         let blocks = windowed(&mut codec);
         let mut window = None;
@@ -539,7 +542,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bomb_in_a_window_is_refused_at_the_declared_length() {
+    fn decompression_bomb_in_a_window_is_refused() {
         let mut codec = LiteralCodec::new();
         for wrong in [-1, 1] {
             let (raw, coded, _) = windowed(&mut codec).swap_remove(0);

@@ -1,25 +1,28 @@
-//! Finds the repeats in text, for zstd to code: in a window's bytes, at the beginnings of words.
+//! Match finder for text, for zstd to code: it looks for repeats in a window's bytes, at the
+//! beginnings of words.
 //!
 //! ```text
 //!  history  … self.next_token(); … self.next_chunk(     what came before, 8 MiB at most
 //!                                   ▲    ▲    ▲          words begin here: looked up, then written down
 //!  three tables of places, by the 4, 8 and 12 bytes that stand there
 //! ```
-//! Repeats in text begin where words do. So only there, at one byte in eight, is anything looked up and
-//! written down, and it is known ahead where that will be: a block is worked on in batches of half a kibibyte,
-//! and each in steps that are loops without branches that depend on data, in which the waits for
-//! memory overlap.
 //!
-//! 1. Where words begin (`simd::words`).
-//! 2. For each such place the best candidate: the latest place with the same 12 bytes, else 8, else 4,
-//!    by nine bits of their hash. Its bytes are fetched meanwhile (`simd::repeats`).
-//! 3. A batch later, how many bytes agree there; those of which it is less than four are forgotten, and those
-//!    that reach no further than one before them, or that the next one covers.
-//! 4. Which of them become sequences (`SelectedMatch`). A match that reaches further than the one before it
-//!    cuts that one short; one that agrees as far back takes its place.
+//! Repeats in text begin where words do. So only word beginnings, one byte in eight, are looked up
+//! and recorded, and they are known in advance. A block is processed in batches of half a kibibyte,
+//! and each batch in steps that are loops without data-dependent branches, in which memory
+//! latencies overlap.
 //!
-//! What it gives up: matches that begin within words, so nothing is gained on what has none
-//! ([`is_text`]), and the search for offsets that were used before: those that come up are named (`simd::sequences`).
+//! 1. Find the word beginnings (`simd::words`).
+//! 2. For each of them find the best candidate: the latest place with the same 12 bytes, else 8,
+//!    else 4, by nine bits of their hash. Its bytes are fetched meanwhile (`simd::repeats`).
+//! 3. A batch later count the equal bytes. Candidates with less than four are dropped, and those
+//!    that reach no further than an earlier one, or that the next one covers.
+//! 4. Select the sequences (`SelectedMatch`). A match that reaches further than the one before it
+//!    shortens that one; one that also agrees as far back replaces it.
+//!
+//! It does not find matches that begin within words, so data without words gains nothing
+//! ([`is_text`]), and it does not search for repeat offsets: those that occur are coded as such
+//! (`simd::sequences`).
 
 use simd::agreement::ahead;
 use simd::repeats::{
@@ -35,13 +38,13 @@ const _: () = assert!(WINDOW_LOG <= PLACE_BITS, "a place fits in a table's entry
 /// Bytes of a block that [`is_text`] looks at, in runs of this length.
 const SAMPLE: usize = 2048;
 const RUN: usize = 64;
-/// Of the bytes looked at in text, one in so many is neither ASCII nor white space at most ...
+/// Largest part of a text's sampled bytes that is neither ASCII nor white space, as a divisor ...
 const OTHERS: usize = 8;
-/// ... and a word begins at one in so many at least, and at one in so many at most.
+/// ... and limits for the share of word beginnings, as divisors.
 const SPARSE: usize = 16;
 const DENSE: usize = 3;
 
-/// What is remembered of one window.
+/// Match state of one window.
 pub(crate) struct WindowMatcher {
     words: words::WordsKernel,
     repeats: repeats::RepeatsKernel,
@@ -50,7 +53,7 @@ pub(crate) struct WindowMatcher {
     batch: Box<RepeatBatch>,
 }
 
-/// What has been chosen so far.
+/// Match selected so far.
 struct SelectedMatch {
     /// Where the last sequence ends.
     done: i32,
@@ -188,8 +191,8 @@ fn agreeing_before(history: &[u8], least: usize, at: usize, offset: usize) -> us
     pairs.take_while(|(one, other)| one == other).count()
 }
 
-/// Whether bytes are text in an alphabet: made of words, and of little that is not ASCII. It looks at some
-/// of them only.
+/// Returns `true` if the bytes are text in an alphabet: words, and few bytes that are not ASCII.
+/// Only some of the bytes are sampled.
 pub(crate) fn is_text(pieces: &[&[u8]], length: usize) -> bool {
     let step = (length / SAMPLE).max(1);
     let runs = pieces.iter().flat_map(|piece| piece.chunks(RUN * step));
@@ -219,7 +222,7 @@ mod tests {
 
     use super::*;
 
-    /// What the sequences make of the literals in `history`.
+    /// Applies the sequences to the literals in `history`.
     fn executed(history: &[u8], start: usize, sequences: &[ZstdSequence]) -> Vec<u8> {
         let mut made = history[..start].to_vec();
         for sequence in sequences {
@@ -311,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_window_is_found_from_end_to_end() {
+    fn full_window_is_searched_completely() {
         let mut random = SeededRandom::from_seed(2);
         let once = text(&mut random, MAX_BLOCK);
         // It has no words, so the tables stay as they are.
@@ -337,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_went_before_is_one_long_match() {
+    fn repeated_input_is_one_long_match() {
         let mut random = SeededRandom::from_seed(4);
         let block = text(&mut random, 60_000);
         let mut matcher = WindowMatcher::new();
@@ -352,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_begins_knows_nothing_of_the_one_before() {
+    fn new_window_has_no_old_matches() {
         let mut random = SeededRandom::from_seed(5);
         let block = text(&mut random, 60_000);
         let mut matcher = WindowMatcher::new();
@@ -365,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_known() {
+    fn text_is_recognised() {
         let mut random = SeededRandom::from_seed(6);
         let mut noise = vec![0; 100_000];
         random.fill(&mut noise);
@@ -411,7 +414,7 @@ mod tests {
         #![proptest_config(ProptestConfig::with_cases(200))]
 
         #[test]
-        fn whatever_is_coded_decodes(blocks in repetitive_texts()) {
+        fn coded_input_decodes(blocks in repetitive_texts()) {
             check(&blocks.iter().map(Vec::as_slice).collect::<Vec<_>>());
         }
 

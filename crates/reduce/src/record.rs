@@ -45,7 +45,7 @@ const TAG_KIND: u8 = 0x07;
 const TAG_ENDS: u8 = 0x08;
 const TAG_SEEK: u8 = 0x10;
 
-/// Whether a chunk or a frame is whole after an operation.
+/// End of a chunk or a frame: whether it is complete after an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OperationEnd {
     Continues,
@@ -78,7 +78,7 @@ pub(crate) enum RecordOperation {
 /// How far a copy goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CopyExtent {
-    /// So many bytes; the source goes on after them.
+    /// Number of bytes; the source continues after them.
     Bytes(usize),
     /// To the end of the source.
     Rest,
@@ -103,9 +103,9 @@ pub(crate) enum SourceGroup {
 pub(crate) enum LiteralEncoding {
     Stored,
     Zstd,
-    /// Against so many of the last sources.
+    /// Number of the last sources that are bases.
     ZstdWithBases(usize),
-    /// The first blocks of a frame that further records of the flow go on with.
+    /// First blocks of a frame that later records of the flow continue.
     WindowBegins,
     /// The next blocks of it.
     WindowGoesOn,
@@ -619,7 +619,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_emitted_parses_back_whole_or_not_at_all() {
+    fn emitted_records_parse_back_completely_or_fail() {
         let record = sample();
         let emitted = record.emit();
         for cut in 0..emitted.len() {

@@ -24,7 +24,7 @@ const VERSION: u8 = 2;
 const SCOPE_ALL: u8 = 0;
 const SCOPE_SOME: u8 = 1;
 
-/// Which part of a record is wanted.
+/// Requested part of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RepairScope {
     /// All its raw bytes.
@@ -43,7 +43,7 @@ pub enum RepairScope {
 pub struct RepairRequest {
     /// Where the record starts in the flow's encoded stream, in bytes.
     pub record_start: u64,
-    /// What of it is wanted.
+    /// Requested part of the record.
     pub scope: RepairScope,
 }
 
@@ -61,7 +61,7 @@ pub struct RepairAnswer {
     pub keys: Vec<u64>,
 }
 
-/// Which kind of request an answer belongs to.
+/// Kind of the request that an answer belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerScope {
     /// The whole record.

@@ -136,18 +136,18 @@ impl MemoryDisk {
     }
 }
 
-/// The unit in which a disk writes, in bytes: what is in one is old or new.
+/// Unit in which a disk writes, in bytes: each one has either the old or the new content.
 const SECTOR: usize = 512;
 
 /// A disk whose power can fail: then each write, cut and deletion since the last sync of its
 /// segment has happened, has not, or has in part, in any order.
 #[derive(Clone, Debug, Default)]
 pub struct PowerLossDisk {
-    /// What the running process sees.
+    /// Contents as the running process reads them.
     seen: MemoryDisk,
-    /// What is certain to be there after a loss of power.
+    /// Contents that are certain to survive a loss of power.
     durable: BTreeMap<u32, Vec<u8>>,
-    /// What was asked for since, in order.
+    /// Operations requested since, in order.
     uncertain: Vec<DiskOperation>,
 }
 
@@ -171,7 +171,7 @@ impl PowerLossDisk {
         completion
     }
 
-    /// What the running process sees, to be looked at or to be given faults.
+    /// Returns the disk as the running process sees it, for inspection or to inject faults.
     pub fn seen(&mut self) -> &mut MemoryDisk {
         &mut self.seen
     }
@@ -264,18 +264,18 @@ fn tear(file: &mut Vec<u8>, offset: usize, bytes: &[u8], random: &mut SeededRand
     }
 }
 
-/// Writes into a serialised content handle the check that the rest of it asks for, so that only what it
-/// says is wrong with it.
+/// Writes the matching check into a serialised content handle, so that only its content is wrong.
 pub fn write_handle_check(serialised: &mut [u8]) {
     crate::content::write_check(serialised);
 }
 
-/// What a lying encoder names as the sources of a record: chunks, by their keys, that it need not have.
+/// Sources of a record as a malicious encoder names them: chunks by their keys, which it need not
+/// have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ForgedSources {
     /// One key after the other.
     Listed(Vec<u64>),
-    /// A run that begins with the first of these keys and whose digest is that of all of them.
+    /// Run that begins with the first of these keys and whose digest covers all of them.
     Run(Vec<u64>),
 }
 
@@ -286,9 +286,9 @@ pub enum ForgedOperation {
     NewChunk(Bytes),
     /// One of the sources, whole.
     WholeSource(usize),
-    /// So many bytes of a source.
+    /// Part of a source, in bytes.
     PartOfSource {
-        /// Which.
+        /// Number of the source.
         source: usize,
         /// Where in it they begin.
         offset: usize,
@@ -303,8 +303,8 @@ pub fn chunk_key(chunk: &[u8]) -> u64 {
     Fingerprint::of(chunk).key()
 }
 
-/// A record as a lying encoder would make it. `guess` is what each operation is said to give: the record
-/// verifies where that is right.
+/// Makes a record as a malicious encoder would. `guess` is the claimed result of each operation:
+/// the record verifies where the guess is right.
 #[must_use]
 pub fn forged_record(
     sources: ForgedSources,

@@ -16,7 +16,7 @@ use crate::matcher::{WindowMatcher, is_text};
 /// zstd's level whose size the matcher reaches on text; others are asked for their own sake.
 const MATCHERS_LEVEL: i32 = 3;
 
-/// What a window is coded with.
+/// Coder of a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CoderKind {
     /// Our own matcher, for text.
@@ -37,7 +37,7 @@ enum CoderBackend {
 }
 
 impl CoderKind {
-    /// What suits these bytes.
+    /// Selects the coder that suits these bytes.
     pub(crate) fn for_pieces(pieces: &[&[u8]], length: usize, level: i32) -> Self {
         if level == MATCHERS_LEVEL && is_text(pieces, length) {
             Self::Matcher
@@ -52,7 +52,7 @@ impl WindowCoder {
         Self(CoderBackend::Zstd(CCtx::create()))
     }
 
-    /// Whether it works by these means, whatever their level.
+    /// Returns `true` if it uses this coder, whatever the level.
     pub(crate) fn uses(&self, means: CoderKind) -> bool {
         match means {
             CoderKind::Matcher => matches!(self.0, CoderBackend::Matcher { .. }),
@@ -80,8 +80,8 @@ impl WindowCoder {
         }
     }
 
-    /// Adds the next bytes of the window, coded and flushed, to `out`; says whether all went well. If
-    /// not, the window has to begin anew.
+    /// Adds the next bytes of the window, coded and flushed, to `out`. Returns `false` if that
+    /// failed; the window then has to begin again.
     pub(crate) fn code(&mut self, pieces: &[&[u8]], length: usize, out: &mut Vec<u8>) -> bool {
         match &mut self.0 {
             CoderBackend::Matcher { frame, matcher } => {

@@ -1,16 +1,17 @@
-//! Windows: what zstd keeps of a flow's literals from one record to the next, within a budget.
+//! Windows: zstd's history of a flow's literals from one record to the next, within a budget.
 //!
 //! ```text
 //!  flow 7 ──► slot { owner: window 12, context, last used }      a slot unused for a while is
 //!  flow 9 ──► slot { owner: window 31, context, last used }      given to the next that asks
 //! ```
-//! A window is a zstd context with its history. It belongs to one direction of one flow, so no
-//! flow waits for another's bytes. There are only so many for all flows of a node; a flow that
-//! finds none left goes on without, and one whose window was given away begins another. Which
-//! records need which window is in the stream (`docs/formats/reduced-stream.md`).
+//!
+//! A window is a zstd context with its history. It belongs to one direction of one flow, so no flow
+//! waits for another's bytes. The number of windows is limited for all flows of a node. A flow that
+//! gets none continues without, and one whose window was given away begins another. The stream says
+//! which records need which window (`docs/formats/reduced-stream.md`).
 
-/// A slot may be taken from its owner once it has been passed over so many times for each slot
-/// there is: flows that are all busy then leave each other's windows alone.
+/// Number of rounds over all slots after which an unused slot may be taken from its owner: flows
+/// that are all busy keep their windows.
 const PATIENCE: u64 = 8;
 
 /// Names one window of one pool; never used twice there.
@@ -98,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn busy_windows_are_left_alone_and_idle_ones_are_taken() {
+    fn idle_windows_are_reused_and_busy_ones_kept() {
         let mut windows = WindowPool::new(2);
         let (one, _) = windows.begin(|| 'a').unwrap();
         let (two, _) = windows.begin(|| 'b').unwrap();
@@ -115,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_given_back_is_used_before_more_is_made() {
+    fn returned_windows_are_used_before_new_ones() {
         let mut windows = WindowPool::new(9);
         let (one, _) = windows.begin(|| 'a').unwrap();
         windows.end(one);

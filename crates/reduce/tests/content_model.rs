@@ -1,7 +1,9 @@
-//! Stored bodies under random use, against a plain map: what is read is right, or it is gone.
+//! Model test: stored bodies under random use, compared with a plain map; content is correct or
+//! gone.
 //!
-//! Bodies are stored and read side by side, piece by piece, over a dictionary that is far too small for
-//! all of them. Its process is killed, its disk loses power, is damaged and fills up, and it is emptied.
+//! Bodies are stored and read side by side, piece by piece, over a dictionary that is far too small
+//! for all of them. Its process is killed, its disk loses power, is damaged and fills up, and it is
+//! emptied.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -30,13 +32,13 @@ enum ModelStep {
     Abandon(usize),
     /// Begins to read a range of a body that was stored, in thousandths of its length.
     Read(u64, Range<u64>),
-    /// Takes so many pieces of each read.
+    /// Takes this many pieces of each read.
     Take(usize),
     /// Ends a read early.
     Drop(usize),
     /// Has a body kept by an index; or none any more.
     Pin(Option<u64>),
-    /// Executes so many of the requests to the disk.
+    /// Executes this many disk requests.
     Serve(usize),
     Wait(u64),
     Kill,
@@ -56,9 +58,9 @@ struct OpenWrite {
 
 struct OpenRead {
     reader: ContentReader,
-    /// What is still to come.
+    /// Bytes that are still to come.
     expected: Vec<u8>,
-    /// Whether the dictionary had read its disk when the read began.
+    /// True if the dictionary had read its disk when the read began.
     is_ready: bool,
 }
 
@@ -72,13 +74,13 @@ struct ContentSimulation {
     storing: Vec<OpenWrite>,
     reading: Vec<OpenRead>,
     pin: Option<ContentPin>,
-    /// What an index would have on disk.
+    /// Handles that an index would have on disk.
     handles: BTreeMap<u64, bytes::Bytes>,
     done: usize,
     gone: usize,
 }
 
-/// What a body is made of; some share much with others, and some repeat themselves.
+/// Makes the bytes of a body. Some bodies share much with others, and some repeat themselves.
 fn body(number: u64) -> Vec<u8> {
     let mut random = SeededRandom::from_seed(number / 2);
     let mut bytes = vec![0; (number * LONGEST / BODIES) as usize];
@@ -325,7 +327,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, ..ProptestConfig::default() })]
 
     #[test]
-    fn what_is_read_is_right_or_gone(
+    fn content_is_correct_or_gone(
         seed in any::<u64>(),
         with_disk in prop::bool::weighted(0.8),
         steps in prop::collection::vec(step(), 1..200),

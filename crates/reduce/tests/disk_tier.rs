@@ -25,7 +25,7 @@ fn restarted(side: &TestSide, seed: u64) -> TestSide {
     TestSide::with(seed, side.config, side.disk.clone())
 }
 
-/// Lets what is gathered be written, which takes some milliseconds.
+/// Writes gathered chunks, which takes some milliseconds.
 fn write_down(side: &mut TestSide) {
     let due = side.dictionary.poll_timeout().expect("something waits");
     side.dictionary.handle_timeout(due);
@@ -33,7 +33,7 @@ fn write_down(side: &mut TestSide) {
 }
 
 #[test]
-fn a_restart_of_both_sides_keeps_chunks_and_what_the_peer_holds() {
+fn restart_keeps_chunks_and_peer_holdings() {
     let mut near = TestSide::with(1, roomy(), MemoryDisk::new());
     let mut far = TestSide::with(2, roomy(), MemoryDisk::new());
     let file = noise(3, 2_000_000);
@@ -65,7 +65,7 @@ fn a_restart_of_both_sides_keeps_chunks_and_what_the_peer_holds() {
 }
 
 #[test]
-fn what_the_far_side_evicted_is_repaired() {
+fn chunks_evicted_at_far_side_are_repaired() {
     let mut near = TestSide::new(1);
     let tiny = config(1, 0, ByteCount::mebibytes(1));
     let mut far = TestSide::with(2, tiny, MemoryDisk::new());
@@ -84,7 +84,7 @@ fn what_the_far_side_evicted_is_repaired() {
 }
 
 #[test]
-fn a_lost_dictionary_costs_repairs_only_once_it_is_told() {
+fn lost_dictionary_is_repaired_once() {
     let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let file = noise(3, 500_000);
     TestFlow::new().transfer(&mut near, &mut far, &file);
@@ -101,7 +101,7 @@ fn a_lost_dictionary_costs_repairs_only_once_it_is_told() {
 }
 
 #[test]
-fn noise_over_the_files_costs_repairs_and_no_wrong_byte() {
+fn overwritten_files_cause_repairs_not_wrong_bytes() {
     let mut near = TestSide::with(1, roomy(), MemoryDisk::new());
     let mut far = TestSide::with(2, roomy(), MemoryDisk::new());
     let file = noise(3, 2_000_000);
@@ -130,7 +130,7 @@ fn noise_over_the_files_costs_repairs_and_no_wrong_byte() {
 }
 
 #[test]
-fn a_file_overwritten_under_a_running_node_is_noticed_at_the_read() {
+fn overwritten_file_is_noticed_when_read() {
     let small = config(1, 64, ByteCount::mebibytes(4));
     let mut near = TestSide::new(1);
     let mut far = TestSide::with(2, small, MemoryDisk::new());
@@ -151,7 +151,7 @@ fn a_file_overwritten_under_a_running_node_is_noticed_at_the_read() {
 }
 
 #[test]
-fn a_log_cut_at_every_byte_recovers_what_is_before_the_cut() {
+fn log_cut_at_every_byte_recovers_earlier_records() {
     let mut near = TestSide::new(1);
     let mut far = TestSide::with(2, roomy(), MemoryDisk::new());
     let file = noise(3, 40_000);
@@ -192,7 +192,7 @@ fn garbage_and_other_versions_are_set_aside() {
 }
 
 #[test]
-fn a_dictionary_of_another_key_or_version_starts_empty_and_says_so() {
+fn foreign_dictionary_starts_empty_with_a_count() {
     let mut near = TestSide::new(1);
     let mut far = TestSide::with(2, roomy(), MemoryDisk::new());
     TestFlow::new().transfer(&mut near, &mut far, &noise(3, 500_000));
@@ -215,7 +215,7 @@ fn a_dictionary_of_another_key_or_version_starts_empty_and_says_so() {
 }
 
 #[test]
-fn nothing_that_was_sent_stands_in_clear_on_disk() {
+fn disk_holds_no_cleartext() {
     let mut far = TestSide::with(2, roomy(), MemoryDisk::new());
     let file = sides::text(3, 300_000);
     TestFlow::new().transfer(&mut TestSide::new(1), &mut far, &file);
@@ -229,7 +229,7 @@ fn nothing_that_was_sent_stands_in_clear_on_disk() {
 }
 
 #[test]
-fn a_start_reads_the_ends_of_segments_and_finds_what_reading_all_would() {
+fn start_from_contents_equals_a_full_scan() {
     let mut near = TestSide::with(1, roomy(), MemoryDisk::new());
     let mut far = TestSide::with(2, roomy(), MemoryDisk::new());
     let file = noise(3, 20 << 20);
@@ -256,7 +256,7 @@ fn a_start_reads_the_ends_of_segments_and_finds_what_reading_all_would() {
 }
 
 #[test]
-fn a_peer_whose_dictionary_was_emptied_while_this_side_was_down_costs_no_repair() {
+fn emptied_peer_dictionary_costs_no_repair() {
     let mut near = TestSide::with(1, roomy(), MemoryDisk::new());
     let mut far = TestSide::with(2, roomy(), MemoryDisk::new());
     let slot = near.peer();
@@ -283,7 +283,7 @@ fn a_peer_whose_dictionary_was_emptied_while_this_side_was_down_costs_no_repair(
 }
 
 #[test]
-fn the_disk_cap_holds_and_the_oldest_goes_first() {
+fn disk_cap_evicts_the_oldest_first() {
     let small = config(4, 4, ByteCount::kibibytes(512));
     let mut near = TestSide::new(1);
     let mut far = TestSide::with(2, small, MemoryDisk::new());
@@ -299,7 +299,7 @@ fn the_disk_cap_holds_and_the_oldest_goes_first() {
 }
 
 #[test]
-fn what_is_used_outlives_what_is_not_also_when_it_is_on_disk_alone() {
+fn used_chunks_outlive_unused_ones_on_disk() {
     let small = config(1, 8, ByteCount::kibibytes(512));
     let mut near = TestSide::with(1, small, MemoryDisk::new());
     let mut far = TestSide::with(2, small, MemoryDisk::new());
@@ -320,7 +320,7 @@ fn what_is_used_outlives_what_is_not_also_when_it_is_on_disk_alone() {
 }
 
 #[test]
-fn a_full_disk_leaves_the_memory_working_and_is_tried_again() {
+fn full_disk_keeps_memory_working_and_is_retried() {
     let mut near = TestSide::new(1);
     let mut disk = MemoryDisk::new();
     disk.capacity = Some(300_000);
@@ -369,7 +369,7 @@ fn clearing_empties_memory_and_disk() {
     assert_eq!(far.disk.bytes(), 0);
 }
 
-/// What happens to the far side between two transfers.
+/// Event at the far side between two transfers.
 #[derive(Clone, Copy, Debug)]
 enum FarSideEvent {
     Nothing,

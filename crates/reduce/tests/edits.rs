@@ -26,7 +26,7 @@ fn inserted(file: &Bytes, period: u64, bytes: usize) -> Bytes {
     out.into()
 }
 
-/// What the second file costs where the first has been sent, repairs and all.
+/// Cost of the second file after the first was sent, repairs included, in bytes.
 fn second(first: &Bytes, second: &Bytes) -> usize {
     let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     TestFlow::new().transfer(&mut near, &mut far, first);
@@ -34,14 +34,14 @@ fn second(first: &Bytes, second: &Bytes) -> usize {
 }
 
 #[test]
-fn a_byte_inserted_every_64_kib_costs_a_dozen_bytes_each() {
+fn insertions_every_64_kib_cost_twelve_bytes_each() {
     let file = noise(1, 2 << 20);
     let wire = second(&file, &inserted(&file, 65_536, 1));
     assert!(wire <= 10_000 / 8, "{wire}");
 }
 
 #[test]
-fn eight_bytes_inserted_every_4_kib_cost_a_dozen_more_each() {
+fn eight_byte_insertions_every_4_kib_are_cheap() {
     let file = noise(2, 2 << 20);
     let wire = second(&file, &inserted(&file, 4096, 8));
     assert!(wire <= 100_000 / 8, "{wire}");
@@ -63,7 +63,7 @@ fn bytes_replaced_and_deleted_cost_as_little() {
 }
 
 #[test]
-fn data_that_moved_is_found_and_so_are_short_repeats() {
+fn moved_data_and_short_repeats_are_found() {
     let file = noise(4, 1 << 20);
     let blocks: Vec<&[u8]> = file.chunks(30_011).collect();
     let moved: Vec<u8> = blocks
@@ -87,7 +87,7 @@ fn data_that_moved_is_found_and_so_are_short_repeats() {
 }
 
 #[test]
-fn the_start_of_an_edited_file_is_found_from_what_follows() {
+fn edited_start_is_found_from_later_chunks() {
     let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let file = noise(7, 1 << 20);
     TestFlow::new().transfer(&mut near, &mut far, &file);
@@ -114,7 +114,7 @@ fn an_edited_reply_leaves_at_once() {
 }
 
 #[test]
-fn after_a_restart_the_old_bytes_are_read_where_they_are_needed() {
+fn old_bytes_are_read_on_demand_after_restart() {
     let config = DictionaryConfig {
         memory: ByteCount::mebibytes(8),
         disk: ByteCount::mebibytes(64),
@@ -219,7 +219,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_version_of_a_file_arrives_whatever_the_other_side_still_has(
+    fn every_file_version_arrives_despite_lost_chunks(
         versions in prop::collection::vec((edits(), 0..5_u8, any::<bool>()), 1..6),
         seed: u64,
     ) {

@@ -94,7 +94,7 @@ fn a_whole_repair_is_taken_and_remembered() {
 }
 
 #[test]
-fn a_repair_that_nobody_may_ask_for_is_an_error() {
+fn invalid_repair_request_is_an_error() {
     let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let file = noise(1, 100_000);
     TestFlow::new().transfer(&mut near, &mut far, &file);

@@ -1,5 +1,5 @@
-//! What the index costs: every byte that a reopened dictionary keeps allocated, counted by the
-//! allocator. None of it is content, which is read again when it is needed.
+//! Memory of the index: every byte that a reopened dictionary keeps allocated, counted by the
+//! allocator. Chunk bytes are not included; they are read again when needed.
 #![allow(
     unsafe_code,
     reason = "an allocator that counts can only be made of the system's"
@@ -41,7 +41,7 @@ static COUNTING: CountingAllocator = CountingAllocator;
 const MOST_FOR_A_GIB: usize = 6 << 20;
 
 #[test]
-fn a_stored_gibibyte_takes_six_mebibytes_of_memory_at_most() {
+fn stored_gibibyte_needs_at_most_six_mebibytes() {
     let config = DictionaryConfig {
         memory: ByteCount::mebibytes(32),
         disk: ByteCount::mebibytes(256),

@@ -1,4 +1,4 @@
-//! Repairs: how many round trips a flow waits that has lost something, and what it costs.
+//! Repair tests: the round trips that a flow waits after a loss, and their cost.
 
 mod sides;
 
@@ -8,7 +8,7 @@ use reduce::{DecoderOutput, DictionaryConfig};
 use sides::{TestFlow, TestSide, noise};
 use vocab::{ByteCount, FlowSegment, Time};
 
-/// What a warm transfer takes that is all under way before anything is answered.
+/// Cost of a warm transfer of which everything is in flight before anything is answered.
 struct RepairCost {
     round_trips: usize,
     requests: usize,
@@ -78,7 +78,7 @@ fn requests(flow: &mut TestFlow, far: &mut TestSide, cost: &mut RepairCost) -> V
 }
 
 #[test]
-fn a_flow_that_has_lost_everything_waits_for_two_round_trips() {
+fn total_loss_costs_two_round_trips() {
     let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let file = noise(3, 6 << 20);
     TestFlow::new().transfer(&mut near, &mut far, &file);
@@ -97,7 +97,7 @@ fn a_flow_that_has_lost_everything_waits_for_two_round_trips() {
 }
 
 #[test]
-fn chunks_lost_here_and_there_are_repaired_in_one_round_trip_altogether() {
+fn scattered_losses_are_repaired_in_one_round_trip() {
     let config = DictionaryConfig {
         memory: ByteCount::mebibytes(1),
         disk: ByteCount::mebibytes(64),

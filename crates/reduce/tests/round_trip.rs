@@ -1,4 +1,5 @@
-//! What goes into an encoder comes out of the decoder at the other side, however it is cut.
+//! Round-trip tests: an encoder's input comes out of the decoder at the other side, however it is
+//! cut.
 
 mod sides;
 
@@ -36,7 +37,7 @@ fn warm_two_megabytes_cost_at_most_four_kilobytes() {
 }
 
 #[test]
-fn a_byte_inserted_costs_a_delta_and_no_chunk() {
+fn inserted_byte_costs_a_delta_only() {
     let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let file = noise(4, 2_000_000);
     TestFlow::new().transfer(&mut near, &mut far, &file);
@@ -49,7 +50,7 @@ fn a_byte_inserted_costs_a_delta_and_no_chunk() {
 }
 
 #[test]
-fn cold_text_is_no_larger_than_zstd_in_blocks() {
+fn cold_text_matches_zstd_in_blocks() {
     let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let file = text(5, 2_000_000);
     let blocks: usize = file
@@ -66,7 +67,7 @@ fn cold_text_is_no_larger_than_zstd_in_blocks() {
 /// A record is delivered when all of it is there, so the first record of an answer decides when
 /// its first byte is.
 #[test]
-fn an_answer_begins_with_a_short_record_and_a_bulk_flow_gets_long_ones() {
+fn answers_start_with_short_records() {
     let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let mut flow = TestFlow::new();
     let mut sizes = |flow: &mut TestFlow, now: u64, bytes: usize| -> Vec<usize> {
@@ -95,9 +96,9 @@ fn an_answer_begins_with_a_short_record_and_a_bulk_flow_gets_long_ones() {
     assert!(next[0] < 17_000, "{next:?}");
 }
 
-/// New data waits for nobody's acknowledgement: none of it can be asked for again.
+/// New data is not retained until it is acknowledged: none of it can be requested again.
 #[test]
-fn what_refers_to_nothing_is_not_kept_for_repairs() {
+fn records_without_references_are_not_retained() {
     for storing in [StoragePolicy::Remember, StoragePolicy::Never] {
         let config = EncoderConfig {
             retained: ByteCount::mebibytes(1),
@@ -173,7 +174,7 @@ fn a_bulk_tail_waits_three_milliseconds_at_most() {
 }
 
 #[test]
-fn nothing_is_held_after_the_end_and_pending_counts_what_is_left() {
+fn pending_counts_the_rest_until_the_end() {
     let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let mut flow = TestFlow::new();
     let now = Time::from_nanos(5_000_000_000);
@@ -199,7 +200,7 @@ fn nothing_is_held_after_the_end_and_pending_counts_what_is_left() {
 }
 
 #[test]
-fn a_warm_tail_leaves_at_once_as_a_range() {
+fn warm_tail_is_sent_at_once_as_range() {
     let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let file = noise(7, 300_000);
     TestFlow::new().transfer(&mut near, &mut far, &file);
@@ -269,7 +270,7 @@ fn payload_that_may_not_be_stored_is_not() {
 }
 
 #[test]
-fn what_is_retained_is_bounded_and_freed_by_acknowledgement() {
+fn retained_records_are_bounded_and_freed() {
     let mut near = TestSide::new(1);
     let config = EncoderConfig {
         retained: ByteCount::mebibytes(1),
@@ -298,7 +299,7 @@ fn what_is_retained_is_bounded_and_freed_by_acknowledgement() {
 }
 
 #[test]
-fn other_flows_are_not_referred_to_before_they_are_acknowledged() {
+fn unacknowledged_chunks_of_other_flows_are_not_referenced() {
     let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let file = noise(11, 200_000);
     let mut first = TestFlow::new();
@@ -377,7 +378,7 @@ proptest! {
 /// A record that is longer than the credit that is left could not be sent to its end.
 #[test]
 fn a_record_is_no_longer_than_its_limit() {
-    /// What a record's head and its operations take.
+    /// Size of a record's head and its operations, in bytes.
     const HEAD: usize = 256;
     let mut dictionary = Dictionary::new(DictionaryConfig::default(), SeededRandom::from_seed(1));
     let mut encoder = FlowEncoder::new(EncoderConfig::default(), PeerSlot::UNTRACKED);

@@ -21,7 +21,7 @@ fn send(near: &mut TestSide, far: &mut TestSide, file: &Bytes) -> (TestFlow, usi
 }
 
 #[test]
-fn a_warm_file_costs_a_few_dozen_bytes_for_each_half_mebibyte() {
+fn warm_file_costs_dozens_of_bytes_per_record() {
     let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let file = noise(3, 4 << 20);
     TestFlow::new().transfer(&mut near, &mut far, &file);
@@ -32,7 +32,7 @@ fn a_warm_file_costs_a_few_dozen_bytes_for_each_half_mebibyte() {
 }
 
 #[test]
-fn links_that_a_third_node_changed_cost_keys_and_no_chunks() {
+fn links_changed_by_third_node_cost_only_keys() {
     let (mut near, mut far, mut third) = (TestSide::new(1), TestSide::new(2), TestSide::new(3));
     let file = noise(4, 1_000_000);
     TestFlow::new().transfer(&mut near, &mut far, &file);
@@ -55,7 +55,7 @@ fn links_that_a_third_node_changed_cost_keys_and_no_chunks() {
 }
 
 #[test]
-fn chunks_lost_behind_a_run_cost_two_round_trips_a_record_at_most() {
+fn losses_in_a_run_cost_two_round_trips() {
     let (mut near, mut far, mut other) = (TestSide::new(1), TestSide::new(2), TestSide::new(3));
     let file = noise(5, 400_000);
     TestFlow::new().transfer(&mut near, &mut far, &file);
@@ -69,7 +69,7 @@ fn chunks_lost_behind_a_run_cost_two_round_trips_a_record_at_most() {
 }
 
 #[test]
-fn references_of_a_bulk_transfer_wait_three_milliseconds_at_most() {
+fn bulk_references_wait_three_milliseconds_at_most() {
     let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let file = noise(6, 4 << 20);
     TestFlow::new().transfer(&mut near, &mut far, &file);

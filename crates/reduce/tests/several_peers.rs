@@ -19,11 +19,11 @@ struct SiteNetwork {
     nodes: Vec<TestSide>,
     now: Time,
     starts: u64,
-    /// Whether senders hear what was received.
+    /// True if senders are told what was received.
     acknowledges: bool,
 }
 
-/// What one transfer cost.
+/// Cost of one transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct TransferCost {
     wire: usize,
@@ -48,7 +48,7 @@ impl SiteNetwork {
         sites
     }
 
-    /// Each node tells its peers of which generation its dictionary is.
+    /// Announces each node's dictionary generation to its peers.
     fn tell(&mut self) {
         for (one, other) in [(0, 1), (0, 2), (1, 0), (2, 0)] {
             let generation = self.nodes[one].dictionary.generation();
@@ -72,7 +72,7 @@ impl SiteNetwork {
         self.tell();
     }
 
-    /// One flow, in which the receiver acknowledges only what it has been told to.
+    /// Transfers one flow, in which the receiver acknowledges only what it was told to.
     fn transfer(&mut self, from: usize, to: usize, file: &Bytes) -> TransferCost {
         let near = self.nodes[from].dictionary.peer(NODES[to]);
         let far = self.nodes[to].dictionary.peer(NODES[from]);
@@ -124,7 +124,7 @@ impl SiteNetwork {
     }
 }
 
-/// The file with eight bytes changed every so many, as one peer's users would.
+/// Makes the file with eight bytes changed at each interval, as one peer's users would.
 fn edited(file: &Bytes, every: usize, seed: u8) -> Bytes {
     let mut edited = file.to_vec();
     for place in edited.chunks_mut(every) {
@@ -165,7 +165,7 @@ fn exchange_versions(restarts: bool) -> usize {
 }
 
 #[test]
-fn nothing_is_asked_for_again_where_several_peers_share_a_dictionary() {
+fn peers_sharing_a_dictionary_need_no_repairs() {
     assert_eq!(exchange_versions(false), 0);
 }
 
@@ -179,7 +179,7 @@ fn after_restarts_little_is_asked_for_again() {
 /// A node that was killed has lost what its peer was sent and had not acknowledged: that costs
 /// repairs, once.
 #[test]
-fn what_a_killed_node_no_longer_knows_of_a_peer_is_repaired_once() {
+fn knowledge_lost_by_kill_is_repaired_once() {
     let mut sites = SiteNetwork::new();
     let file = noise(2, 1_000_000);
     sites.acknowledges = false;

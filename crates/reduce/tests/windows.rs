@@ -7,7 +7,7 @@ use sides::{TestFlow, TestSide, text};
 use vocab::{ByteCount, FlowSegment, Time};
 
 #[test]
-fn cold_text_is_no_larger_than_zstd_makes_of_all_of_it() {
+fn cold_text_matches_zstd_over_the_whole() {
     let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
     let file = text(5, 4_000_000);
     let mut whole = Vec::with_capacity(zstd_safe::compress_bound(file.len()));
@@ -26,9 +26,9 @@ fn cold_text_is_no_larger_than_zstd_makes_of_all_of_it() {
     assert!(cold <= whole, "{cold} against {whole}");
 }
 
-/// Two nodes have eight bulk flows each to a third, which cannot keep so many windows.
+/// Two nodes have eight bulk flows each to a third, which cannot keep that many windows.
 #[test]
-fn a_window_that_the_decoder_could_not_keep_costs_repairs_that_end() {
+fn lost_decoder_window_causes_finite_repairs() {
     let (mut one, mut two, mut far) = (TestSide::new(1), TestSide::new(2), TestSide::new(3));
     const { assert!(2 * MAX_ENCODING_WINDOWS > MAX_DECODING_WINDOWS) };
     let config = EncoderConfig {

@@ -21,13 +21,13 @@ const CHECK: usize = 32;
 const REFERENCE: usize = 2 + 2 + 32;
 /// Times that one reference may repeat its chunk at most.
 const MAX_REPEATS: u32 = 1 << 16;
-/// What separates the check from all other uses of the hash.
+/// Context string that separates the check from all other uses of the hash.
 const CHECK_CONTEXT: &str = "trunkline content handle 1 check";
 
-/// What names a body that was stored in a dictionary.
+/// Name of a body that was stored in a dictionary.
 ///
-/// It is a value: it may be cloned, kept and written to disk, and outlives the process. That it exists does
-/// not say that the body is still there. Cloning it copies no bytes.
+/// It is a value: it may be cloned, kept and written to disk, and outlives the process. Its
+/// existence does not mean that the body is still stored. Cloning it copies no bytes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ContentHandle {
     length: u64,
@@ -45,7 +45,7 @@ pub enum HandleError {
     /// They are of a version of the format that is not read here.
     #[error("the content handle is of version {0}, which this release does not read")]
     Version(u8),
-    /// They are damaged: the check is that of another body.
+    /// They are damaged: the check does not match the references.
     #[error("the content handle is damaged: its check does not match its references")]
     Damaged,
 }
@@ -134,7 +134,8 @@ impl ContentHandle {
         }
     }
 
-    /// Whether the references make a body of this length, and are written as this release writes them.
+    /// Checks that the references make a body of this length and are written as this release writes
+    /// them.
     fn examine(&self) -> Result<(), HandleError> {
         let mut length: u64 = 0;
         let mut before: Option<BodyReference> = None;
@@ -355,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_repetition_is_one_reference_and_then_another() {
+    fn long_repetition_uses_few_references() {
         let fingerprint = Fingerprint::of(&[0; 65_536]);
         let mut builder = HandleBuilder::new();
         for _ in 0..MAX_REPEATS + 1 {

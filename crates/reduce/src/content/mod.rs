@@ -1,4 +1,4 @@
-//! Content handles: a body that streams through is kept as references into the dictionary.
+//! Content handles: a streamed body is kept as references into the dictionary.
 //!
 //! ```text
 //!  body, in pieces ─► ContentWriter ─► chunks that are not there ─► Dictionary
@@ -7,15 +7,14 @@
 //!  ContentHandle, range ─► ContentReader ─► chunks from memory or disk, each hashed ─► pieces
 //!                                └─► one is not there, or not what it was ─► "no longer there"
 //! ```
-//! So there is one copy of content: an HTTP cache, a file or an attachment is an index of handles, and
-//! what the handles name is subject to the dictionary's limits. A miss in the dictionary is a miss of
-//! that cache, and never a wrong byte: each chunk that is read is hashed and compared before it is
-//! delivered, and the handle's own check says that its references are those of the body that was
-//! stored.
+//! So content is stored once: an HTTP cache, a file or an attachment is an index of handles, and
+//! the named content is subject to the dictionary's limits. A miss in the dictionary is a miss of
+//! that cache, and never a wrong byte. Each chunk that is read is hashed and compared before it is
+//! delivered, and the handle's own check confirms that its references are those of the stored body.
 //!
-//! What is stored here is this node's own. No peer may refer to it ([`Dictionary`] says of each chunk
-//! which peers may), and no link to or from it is made. Format of a serialised handle:
-//! `docs/formats/content-handle.md`.
+//! Stored content belongs to this node. No peer may refer to it ([`Dictionary`] tracks which peers
+//! may refer to each chunk), and it has no links to or from other chunks. Format of a serialised
+//! handle: `docs/formats/content-handle.md`.
 //!
 //! [`Dictionary`]: crate::Dictionary
 

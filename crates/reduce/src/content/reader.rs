@@ -1,13 +1,13 @@
-//! Reading a stored body back, or a range of it.
+//! Reader of a stored body, or a range of it.
 //!
 //! ```text
 //! handle, range ─► pin what is here ─► fetch ahead, memory or disk ─► hash, compare ─► pieces
 //!                      │ not here           │ under way: WaitForDisk      │ differs
 //!                      └────────────────────┴─ not here: Gone ◄───────────┘
 //! ```
-//! The pieces are the dictionary's own copies of the chunks, or parts of them. As many are fetched ahead as
-//! [`CONTENT_READ_AHEAD`] allows, so that the disk's delays overlap. Once a chunk is not there the read
-//! is over; what was delivered before was right.
+//! The pieces are the dictionary's own copies of the chunks, or parts of them. Up to
+//! [`CONTENT_READ_AHEAD`] bytes are fetched ahead, so that the disk's delays overlap. The read ends
+//! at the first missing chunk; the bytes delivered before are right.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -19,7 +19,7 @@ use crate::config::CONTENT_READ_AHEAD;
 use crate::dictionary::{ContentPin, Dictionary, FetchResult, FetchTicket, PinPurpose, PinState};
 use crate::fingerprint::Fingerprint;
 
-/// What [`ContentReader::poll`] has to say.
+/// Result of [`ContentReader::poll`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ContentRead {
     /// The next bytes of the range, verified.
@@ -37,13 +37,13 @@ pub enum ContentRead {
 pub enum ContentUnavailable {
     /// It is no longer there: it was evicted, cleared or damaged. The handle is of no use any more.
     Gone,
-    /// The dictionary is still reading what it has on disk, and may find it.
+    /// The dictionary is still reading its disk, and may find it.
     NotYet,
 }
 
-/// A range of a body on its way out of the dictionary.
+/// Reader of a range of a body.
 ///
-/// While it exists, what it still has to read is pinned as far as there is room ([`PinState`]).
+/// While it exists, the rest of the range is pinned as far as there is room ([`PinState`]).
 #[derive(Debug)]
 pub struct ContentReader {
     handle: ContentHandle,
@@ -83,7 +83,7 @@ enum PendingChunkState {
 }
 
 impl ContentReader {
-    /// Reads this range of a body. What is beyond the body's end is left out.
+    /// Reads this range of a body. The part beyond the body's end is ignored.
     #[must_use]
     pub fn new(handle: ContentHandle, range: Range<u64>) -> Self {
         let end = range.end.min(handle.length());
@@ -219,7 +219,7 @@ impl ContentReader {
         }
     }
 
-    /// Takes in what the disk brought, and compares what has not been compared with its fingerprint.
+    /// Collects chunks read from disk, and compares new ones with their fingerprints.
     fn take_in(&mut self) {
         if let Some(PendingChunk {
             state: PendingChunkState::Verified(_),

@@ -1,4 +1,4 @@
-//! Bodies through a dictionary with a disk: what is read is right, or it is gone.
+//! Tests of bodies in a dictionary with a disk: a body reads back right, or is gone.
 
 use bytes::Bytes;
 use vocab::{ByteCount, FlowSegment, NodeId, SeededRandom, SegmentKind, Time};
@@ -52,7 +52,7 @@ impl TestStore {
         Self::new(ByteCount::mebibytes(32), ByteCount::mebibytes(64))
     }
 
-    /// A process begins with what is on disk, and has not read it yet.
+    /// Starts a process that has not yet read its disk.
     fn start(&mut self) {
         self.starts += 1;
         let random = SeededRandom::from_seed(self.starts);
@@ -140,7 +140,7 @@ fn noise(seed: u64, length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn a_body_reads_back_however_it_was_handed_over() {
+fn body_reads_back_from_any_pieces() {
     let mut store = TestStore::roomy();
     for length in [0, 1, 100, 8_191, 65_536, 300_000] {
         let body = noise(length as u64, length);
@@ -177,7 +177,7 @@ fn any_range_of_a_body_can_be_read() {
 }
 
 #[test]
-fn a_body_that_is_there_adds_nothing_and_its_handle_is_small() {
+fn stored_body_adds_nothing_and_has_small_handle() {
     let mut store = TestStore::roomy();
     let body = noise(1, 10_000_000);
     let handle = store.store(&body, 100_000);
@@ -197,7 +197,7 @@ fn a_body_that_is_there_adds_nothing_and_its_handle_is_small() {
 
 /// Most chunks of a body that came over the WAN are in the dictionary as the flow cut them.
 #[test]
-fn a_body_that_was_just_decoded_is_in_the_dictionary_already() {
+fn decoded_body_is_already_stored() {
     let mut far = Dictionary::new(DictionaryConfig::default(), SeededRandom::from_seed(1));
     let mut store = TestStore::roomy();
     let mut encoder = FlowEncoder::new(EncoderConfig::default(), far.peer(NodeId([1; 32])));
@@ -236,7 +236,7 @@ fn a_body_that_was_just_decoded_is_in_the_dictionary_already() {
 /// Bodies of all lengths, one after the other in a flow, with heads between them, cut and polled at random:
 /// where their ends were said, storing them adds nothing.
 #[test]
-fn bodies_whose_ends_were_said_are_in_the_dictionary_once() {
+fn bodies_with_marked_ends_are_stored_once() {
     let mut random = SeededRandom::from_seed(1);
     let mut far = Dictionary::new(DictionaryConfig::default(), SeededRandom::from_seed(2));
     let mut store = TestStore::new(ByteCount::mebibytes(32), ByteCount::new(0));
@@ -299,7 +299,7 @@ fn bodies_whose_ends_were_said_are_in_the_dictionary_once() {
     }
 }
 
-/// Carries over what is encoded by now, and keeps the payload.
+/// Transfers the encoded records, and keeps the payload.
 fn transfer(
     encoder: &mut FlowEncoder,
     far: &mut Dictionary,
@@ -320,7 +320,7 @@ fn transfer(
 }
 
 #[test]
-fn a_decoder_says_that_payload_came_which_is_not_to_be_stored() {
+fn decoder_reports_unstorable_payload() {
     let mut far = Dictionary::new(DictionaryConfig::default(), SeededRandom::from_seed(1));
     let mut near = Dictionary::new(DictionaryConfig::default(), SeededRandom::from_seed(2));
     let config = EncoderConfig {
@@ -353,7 +353,7 @@ fn a_decoder_says_that_payload_came_which_is_not_to_be_stored() {
 }
 
 #[test]
-fn what_was_evicted_is_gone_and_limits_hold() {
+fn evicted_content_is_gone_and_limits_hold() {
     for disk in [0, 2] {
         let mut store = TestStore::new(ByteCount::mebibytes(1), ByteCount::mebibytes(disk));
         let body = noise(1, 200_000);
@@ -372,7 +372,7 @@ fn what_was_evicted_is_gone_and_limits_hold() {
 }
 
 #[test]
-fn a_handle_outlives_the_process_and_is_read_from_disk() {
+fn handle_outlives_the_process() {
     let mut store = TestStore::roomy();
     let body = noise(1, 3_000_000);
     let written = store.store(&body, 64_000).to_bytes();
@@ -388,7 +388,7 @@ fn a_handle_outlives_the_process_and_is_read_from_disk() {
 }
 
 #[test]
-fn while_the_disk_is_being_read_after_a_start_a_body_is_not_there_yet() {
+fn body_is_not_yet_available_during_recovery() {
     let mut store = TestStore::roomy();
     let body = noise(1, 500_000);
     let handle = store.store(&body, 64_000);
@@ -400,7 +400,7 @@ fn while_the_disk_is_being_read_after_a_start_a_body_is_not_there_yet() {
 }
 
 #[test]
-fn a_read_that_waits_for_the_disk_stops_no_other() {
+fn read_waiting_for_disk_blocks_no_other() {
     let mut store = TestStore::roomy();
     let on_disk = noise(1, 1_000_000);
     let slow = store.store(&on_disk, 64_000);
@@ -427,7 +427,7 @@ fn a_read_that_waits_for_the_disk_stops_no_other() {
 }
 
 #[test]
-fn what_is_damaged_or_cut_on_disk_is_gone_and_no_byte_of_it_is_delivered() {
+fn damaged_content_is_gone_and_never_delivered() {
     let mut store = TestStore::roomy();
     let body = noise(1, 2_000_000);
     let handle = store.store(&body, 64_000);
@@ -473,7 +473,7 @@ fn an_emptied_dictionary_has_nothing_left() {
 }
 
 #[test]
-fn what_is_being_read_is_not_evicted() {
+fn content_being_read_is_not_evicted() {
     for disk in [0, 2] {
         let mut store = TestStore::new(ByteCount::mebibytes(2), ByteCount::mebibytes(disk));
         let body = noise(1, 400_000);
@@ -499,7 +499,7 @@ fn what_is_being_read_is_not_evicted() {
 
 /// A body that is more than may be pinned is read without, as far as it is there.
 #[test]
-fn pins_are_bounded_and_the_limits_hold_before_them() {
+fn pins_stay_within_the_limits() {
     for disk in [0, 3] {
         let mut store = TestStore::new(ByteCount::mebibytes(2), ByteCount::mebibytes(disk));
         let mut pins = Vec::new();

@@ -1,14 +1,14 @@
-//! Storing a body while it streams through.
+//! Writer of a body that is stored while it is streamed.
 //!
 //! ```text
 //! append ─► cut where its content says so ─► hash ─► is it in the dictionary? ─ yes ─► reference
 //!                                                          └─ no ─► insert ─────────► reference
 //! ```
-//! The cuts begin afresh with the body, so that the same body has the same handle wherever it was seen.
-//! A body that was just decoded from the WAN was cut by the flow that it came in: the first chunks differ
-//! from the flow's, and after some of them the cuts are the same ones, so that most chunks of a long body
-//! are in the dictionary already. Whole chunks are taken from where they stand in a piece; only one that
-//! continues in the next piece is copied.
+//! Each body is cut from its own start, so that the same body has the same handle everywhere. A
+//! body just decoded from the WAN was cut as part of its flow: its first chunks differ from the
+//! flow's, but after some of them the cuts agree, so most chunks of a long body are already in the
+//! dictionary. Complete chunks are used in place; only a chunk that continues in the next piece is
+//! copied.
 
 use thiserror::Error;
 
@@ -23,7 +23,7 @@ pub enum StoreError {
     /// It is of more chunks than a handle may name.
     #[error("the body has more than {} chunks", crate::MAX_CONTENT_REFERENCES)]
     TooLong,
-    /// A chunk of it cannot be told apart from another one.
+    /// A chunk of the body has the same key as another chunk.
     #[error("a chunk of the body has the key of another chunk in the dictionary")]
     Collides,
 }
@@ -48,10 +48,10 @@ impl Default for ContentWriter {
 }
 
 impl ContentWriter {
-    /// A body of which nothing has come.
+    /// Makes a writer of a new body.
     ///
-    /// The caller sees to it that the body may be stored: what a policy keeps out of the dictionary is not
-    /// to be handed in.
+    /// The caller ensures that the body may be stored: do not pass content that a policy excludes
+    /// from the dictionary.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -142,7 +142,7 @@ mod tests {
     use crate::config::{DictionaryConfig, MAX_CONTENT_REFERENCES};
 
     #[test]
-    fn a_body_that_is_too_long_is_refused_and_stays_so() {
+    fn too_long_body_stays_refused() {
         let random = vocab::SeededRandom::from_seed(1);
         let mut dictionary = Dictionary::new(DictionaryConfig::default(), random);
         let mut writer = ContentWriter::new();

@@ -1,4 +1,4 @@
-//! What a segment keeps in memory: a host may hold one for as long as it likes.
+//! Memory that a segment keeps allocated; a host may hold a segment for any length of time.
 
 use bytes::Bytes;
 use vocab::{FlowSegment, NodeId, SeededRandom, SegmentKind, Time};
@@ -8,7 +8,7 @@ use crate::config::{DecoderConfig, DictionaryConfig, EncoderConfig, MAX_RECORD_R
 use crate::dictionary::Dictionary;
 use crate::encoder::FlowEncoder;
 
-/// One direction of one flow, from the segments that go in to those that come out.
+/// Direction of one flow, from the segments that go in to those that come out.
 struct FlowPipeline {
     now: Time,
     dictionaries: [Dictionary; 2],
@@ -66,7 +66,7 @@ fn noise(seed: u64, length: usize) -> Bytes {
 }
 
 #[test]
-fn segments_of_a_long_record_have_buffers_of_their_own() {
+fn segments_of_long_records_have_separate_buffers() {
     let mut direction = FlowPipeline::new();
     let content = noise(1, 1_000_000);
     let stream = direction.encode(FlowSegment::payload(content.clone()));
@@ -80,7 +80,7 @@ fn segments_of_a_long_record_have_buffers_of_their_own() {
 }
 
 #[test]
-fn segments_of_records_that_came_together_have_buffers_of_their_own() {
+fn segments_of_joined_records_have_separate_buffers() {
     let mut direction = FlowPipeline::new();
     let records = (0..12).map(|number| FlowSegment::payload(noise(number, 5_000)));
     let streams: Vec<Vec<u8>> = records.map(|record| direction.encode(record)).collect();

@@ -40,7 +40,7 @@ struct SharedNode {
     now: Time,
 }
 
-/// What one peer's record led to.
+/// Result of one peer's record.
 #[derive(Debug, PartialEq, Eq)]
 struct RecordOutcome {
     decoded: DecoderOutput,
@@ -56,7 +56,7 @@ struct AttackTarget {
     /// A chunk of the attacker's own; the owner sent it too, followed by the secret.
     shared: Bytes,
     secret: Bytes,
-    /// What the owner sent after the secret.
+    /// Bytes that the owner sent after the secret.
     after: Bytes,
 }
 
@@ -79,7 +79,7 @@ impl AttackTarget {
         }
     }
 
-    /// The same with chunks that nobody has sent.
+    /// Makes the same target with chunks that no peer has sent.
     fn absent() -> Self {
         Self {
             secret: noise(12),
@@ -170,7 +170,7 @@ impl SharedNode {
         }
     }
 
-    /// What a record leads to that comes first in a flow of the peer.
+    /// Returns the result of a record that is the first one in a flow of the peer.
     fn outcome(&mut self, peer: NodeId, record: &ParsedRecord) -> RecordOutcome {
         let slot = self.dictionary.peer(peer);
         let mut decoder = FlowDecoder::new(DecoderConfig::default(), slot);
@@ -353,10 +353,10 @@ fn delta(secret: &Bytes, groups: Vec<SourceGroup>) -> ParsedRecord {
     }
 }
 
-/// What this node stores for itself, under content handles, is nobody's to refer to: not while it is
-/// read and pinned, not from disk, and not beside the same chunk of a peer.
+/// No peer can refer to content that this node stores for itself under content handles: not while
+/// it is read and pinned, not from disk, and not beside the same chunk of a peer.
 #[test]
-fn content_that_the_node_stores_for_itself_is_not_readable_by_any_peer() {
+fn own_content_is_not_readable_by_peers() {
     let mut node = SharedNode::new();
     let AttackTarget {
         shared,
@@ -409,9 +409,9 @@ fn a_peer_cannot_read_chunks_of_another() {
     node.assert_attacker_learns_nothing("read from disk into memory");
 }
 
-/// Segments are dropped, and what is used is written again.
+/// Segments are dropped, and used chunks are written again.
 #[test]
-fn a_peer_cannot_read_chunks_of_another_after_eviction() {
+fn peer_isolation_holds_after_eviction() {
     let mut node = SharedNode::with_secret();
     let AttackTarget {
         shared,
@@ -437,7 +437,7 @@ fn a_peer_cannot_read_chunks_of_another_after_eviction() {
 }
 
 #[test]
-fn another_dictionary_at_either_end_gives_a_peer_nothing() {
+fn new_dictionary_gives_a_peer_nothing() {
     let mut node = SharedNode::with_secret();
     for generation in [[1; 16], [2; 16]] {
         let peers = [OWNER, ATTACKER].map(|peer| node.dictionary.peer(peer));
@@ -459,7 +459,7 @@ fn another_dictionary_at_either_end_gives_a_peer_nothing() {
 
 /// The owner is taken out of the configuration, and another peer comes in.
 #[test]
-fn a_new_peer_gets_nothing_of_one_that_was_removed() {
+fn new_peer_gets_nothing_of_removed_peer() {
     let mut node = SharedNode::new();
     let AttackTarget {
         shared,
@@ -484,7 +484,7 @@ fn a_new_peer_gets_nothing_of_one_that_was_removed() {
 
 /// A peer for which there is no slot has its own flow and nothing else.
 #[test]
-fn a_peer_beyond_the_last_slot_may_refer_to_its_own_flow_only() {
+fn peer_without_slot_refers_only_to_own_flow() {
     let mut node = SharedNode::new();
     let AttackTarget {
         shared,
@@ -525,9 +525,10 @@ fn a_peer_beyond_the_last_slot_may_refer_to_its_own_flow_only() {
     }
 }
 
-/// What a host sends to the attacker through this node is the attacker's as well, from then on.
+/// Bytes that a host sends to the attacker through this node belong to the attacker as well from
+/// then on.
 #[test]
-fn what_is_sent_on_to_a_peer_is_its_own_at_once_and_not_before() {
+fn forwarded_chunks_become_the_receivers_own() {
     let mut node = SharedNode::with_secret();
     let slot = node.dictionary.peer(ATTACKER);
     let mut encoder = FlowEncoder::new(EncoderConfig::default(), slot);
@@ -583,7 +584,7 @@ fn what_is_sent_on_to_a_peer_is_its_own_at_once_and_not_before() {
 
 /// Links of its own tell a peer nothing of what others do with the same chunks.
 #[test]
-fn a_run_leads_on_for_its_peer_whatever_follows_in_flows_of_others() {
+fn runs_follow_the_peers_own_links() {
     let mut node = SharedNode::new();
     let (shared, mine, theirs) = (noise(1), noise(2), noise(3));
     let own = |next: &Bytes| {
@@ -614,7 +615,7 @@ fn a_run_leads_on_for_its_peer_whatever_follows_in_flows_of_others() {
 
 /// Another chunk with the same key, by accident or by a trick, is not the peer's.
 #[test]
-fn a_key_alone_makes_no_chunk_a_peers_own() {
+fn key_alone_gives_no_access_to_chunk() {
     let mut node = SharedNode::with_secret();
     let slot = node.dictionary.peer(ATTACKER);
     let fingerprint = Fingerprint::of(&AttackTarget::there().secret);
@@ -628,7 +629,7 @@ fn a_key_alone_makes_no_chunk_a_peers_own() {
 /// Bytes that a host sends to a peer are compressed against that peer's own chunks, and as well as before
 /// whatever another peer has sent meanwhile.
 #[test]
-fn moved_pieces_are_found_for_their_peer_whatever_others_send() {
+fn moved_pieces_are_found_despite_other_peers() {
     let sizes = [false, true].map(|others_send| {
         let mut node = SharedNode::new();
         node.receive(ATTACKER, &[&noise(1)]);

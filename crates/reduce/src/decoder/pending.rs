@@ -32,7 +32,7 @@ pub(super) struct PendingRecord {
     pub(super) record: ParsedRecord,
     /// Bytes that it takes: its raw ones, or of the chunks that it is made from if they are more.
     pub(super) weight: usize,
-    /// What its description takes beside that.
+    /// Memory that the record's description takes beside that, in bytes.
     fixed: usize,
     /// The record's sources, in order.
     sources: Vec<RecordSource>,
@@ -49,20 +49,20 @@ pub(super) struct PendingRecord {
     is_looked_through: bool,
 }
 
-/// What a flow's last records say of the next ones.
+/// Expectation for a flow's next records, from its last ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RepairOutlook {
     Good,
-    /// What is lost is most of what is referred to, and not a chunk here and there.
+    /// Most references are missing, not only a chunk here and there.
     Bleak,
 }
 
-/// When a record is looked through for what it lacks.
+/// Time at which a record is searched for missing chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RepairTiming {
     /// All records before it are delivered.
     Now,
-    /// Some are not, and may bring what is missing here.
+    /// Some are not, and may bring the missing chunks.
     Ahead,
 }
 
@@ -97,7 +97,7 @@ enum RepairState {
     AnsweredAll(Vec<Bytes>),
 }
 
-/// What came of trying to deliver the front record.
+/// Result of an attempt to deliver the front record.
 pub(super) enum DeliveryAttempt {
     Verified(VerifiedRecord),
     Waits(DecoderOutput),
@@ -151,8 +151,8 @@ impl PendingRecord {
         }
     }
 
-    /// Looks early for what is there already. What is not may still come with a record before
-    /// this one. What is beyond [`MAX_SOURCE_BYTES`] is left for a repair.
+    /// Looks up sources early. A missing one may still arrive with a record before this one.
+    /// Sources beyond [`MAX_SOURCE_BYTES`] are left for a repair.
     pub(super) fn start_reads(&mut self, view: &mut PeerView<'_>) {
         self.follow_runs(view);
         let (mut counted, mut total) = (BTreeSet::new(), 0);
@@ -243,9 +243,9 @@ impl PendingRecord {
         Ok(DeliveryAttempt::Waits(self.ask_for_all(view)))
     }
 
-    /// Asks for what is known to be missing although records before this one are not delivered, unless
-    /// the disk has yet to say; to be called of one record after the other. A chunk that one of those
-    /// brings may so be sent twice.
+    /// Requests chunks that are known to be missing although earlier records are not delivered,
+    /// unless a disk read is pending. Call it for one record after the other. A chunk that an
+    /// earlier record brings may be sent twice.
     pub(super) fn ask_ahead(
         &mut self,
         view: &mut PeerView<'_>,
@@ -275,7 +275,7 @@ impl PendingRecord {
         self.sources.iter().any(reading)
     }
 
-    /// What its repair tells of the records to come, of which `before` was expected.
+    /// Updates the expectation `before` with the result of this record's repair.
     pub(super) fn outlook(&self, before: RepairOutlook) -> RepairOutlook {
         match (&self.repair, self.partial_repairs) {
             (_, PARTIAL_REPAIRS..) => RepairOutlook::Bleak,
@@ -284,7 +284,7 @@ impl PendingRecord {
         }
     }
 
-    /// Takes in an answer; says whether it answers what was asked.
+    /// Handles an answer. Returns `true` if it matches the request.
     pub(super) fn answered_all(&mut self, pieces: Vec<Bytes>) -> bool {
         let length: usize = pieces.iter().map(Bytes::len).sum();
         let asked = self.repair == RepairState::AskedAll && length == self.record.raw_length;
@@ -294,7 +294,7 @@ impl PendingRecord {
         asked
     }
 
-    /// Takes in an answer; says whether it answers what was asked.
+    /// Handles an answer. Returns `true` if it matches the request.
     pub(super) fn answered_some(&mut self, pieces: Vec<Bytes>, keys: &[ChunkKey]) -> bool {
         let RepairState::AskedSome { references, runs } = &self.repair else {
             return false;
@@ -346,7 +346,7 @@ impl PendingRecord {
         }
     }
 
-    /// The request for what is not here, if anything is.
+    /// Returns the request for missing chunks, if there are any.
     fn ask_for_missing(
         &mut self,
         view: &mut PeerView<'_>,
@@ -417,7 +417,7 @@ impl PendingRecord {
         Some(self.request(view, RepairScope::Some { references, runs }))
     }
 
-    /// Takes the flow's window one record further, whatever becomes of the rest of the record.
+    /// Advances the flow's window by one record, whatever the result of the rest of the record.
     fn decode_in_window(&mut self, view: &mut PeerView<'_>, window: &mut Option<WindowId>) {
         if self.windowed.is_some() {
             return;
@@ -452,7 +452,7 @@ impl PendingRecord {
         )
     }
 
-    /// The raw bytes from the sources, if they come out right.
+    /// Assembles the raw bytes from the sources; `None` if their check fails.
     fn assemble(&self, view: &mut PeerView<'_>) -> Option<VerifiedRecord> {
         let record = &self.record;
         let literals: Bytes = match record.literals {
@@ -531,7 +531,8 @@ impl PendingRecord {
         self.verify(raw.into(), lengths, chunks)
     }
 
-    /// The raw bytes from a whole repair, one piece for each operation, if they come out right.
+    /// Joins the raw bytes of a whole repair, one piece for each operation; `None` if their check
+    /// fails.
     fn join_pieces(&self, pieces: &[Bytes]) -> Option<VerifiedRecord> {
         let lengths = pieces.iter().map(Bytes::len).collect();
         self.verify(pieces.concat().into(), lengths, Vec::new())
@@ -609,7 +610,8 @@ impl RecordSource {
         }
     }
 
-    /// Whether the peer has no such chunk here. What is unnamed is not said to be missing.
+    /// Returns `true` if the peer has no such chunk here. A source that is not named yet counts as
+    /// present.
     fn is_missing(&self, view: &PeerView<'_>) -> bool {
         match &self.state {
             SourceState::Missing => true,
@@ -620,7 +622,8 @@ impl RecordSource {
     }
 }
 
-/// So many chunks from `first` on, each the one that was last seen after the one before.
+/// Follows links for `count` chunks from `first` on: each is the one last seen after the one
+/// before.
 fn walk(view: &PeerView<'_>, first: ChunkKey, count: usize) -> impl Iterator<Item = ChunkKey> {
     std::iter::successors(Some(first), |key| Some(view.next(*key))).take(count)
 }
@@ -685,7 +688,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_of_many_references_takes_no_more_than_a_sound_one_could() {
+    fn hostile_references_use_no_extra_memory() {
         let mut dictionary = dictionary();
         let keys = chain(&mut dictionary, 100, MAX_CHUNK);
         let twice: Vec<ChunkKey> = keys.iter().flat_map(|key| [*key; 2]).collect();
@@ -702,7 +705,7 @@ mod tests {
 
     /// Eight records of a byte from each of many chunks: 18 MiB, if all were looked up at once.
     #[test]
-    fn records_that_are_made_to_cost_memory_count_and_are_looked_up_a_few_at_a_time() {
+    fn expensive_records_count_and_resolve_few_at_once() {
         const CHUNKS: usize = MAX_SOURCE_BYTES / MAX_CHUNK;
         let mut dictionary = dictionary();
         let keys = chain(&mut dictionary, 8 * CHUNKS, MAX_CHUNK);
@@ -739,7 +742,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_followed_only_where_the_links_agree() {
+    fn runs_are_followed_only_on_matching_links() {
         let mut dictionary = dictionary();
         let keys = chain(&mut dictionary, 20, 100);
         let run = |digest| SourceGroup::Run {
@@ -768,7 +771,7 @@ mod tests {
     }
 
     #[test]
-    fn where_a_run_ends_early_the_chunk_is_asked_for_with_the_keys() {
+    fn short_run_requests_chunk_and_keys() {
         let mut dictionary = dictionary();
         let keys = chain(&mut dictionary, 20, 100);
         let beyond = SourceGroup::Run {

@@ -10,7 +10,7 @@
 use crate::anchor::ChunkAnchor;
 use crate::fingerprint::ChunkKey;
 
-/// The part of the dictionary's memory that the table takes: one in so many bytes.
+/// Part of the dictionary's memory for the table, as a divisor.
 const SHARE: usize = 16;
 /// Slots for each chunk in the ring; a chunk of 10 KiB has about a hundred anchors.
 const SLOTS_FOR_OWNER: usize = 64;
@@ -24,7 +24,7 @@ pub(super) struct AnchorTable {
 }
 
 impl AnchorTable {
-    /// A table for a dictionary of so many bytes.
+    /// Makes a table for a dictionary with `memory` bytes.
     pub(super) fn new(memory: usize) -> Self {
         // The largest power of two within the share.
         let slots = 1
@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn newer_anchors_displace_older_ones_and_old_owners_are_forgotten() {
+    fn newer_anchors_displace_older_ones() {
         let mut table = AnchorTable::new(1 << 20);
         assert!(table.used() <= (1 << 20) / SHARE * 65 / 64);
         let anchor = |at, hash| ChunkAnchor { at, hash };

@@ -1,4 +1,4 @@
-//! When what waits goes to the disk, and how it stands in memory then.
+//! Tests of appends: when waiting chunks are written, and their alignment in memory.
 
 use vocab::{ByteCount, SeededRandom, Time};
 
@@ -58,7 +58,7 @@ impl AppendFixture {
         Some(request)
     }
 
-    /// The disk has done it, and what it leads to but for further appends of chunks.
+    /// Completes the request, and what follows from it except further appends of chunks.
     fn finish(&mut self, request: DiskRequest) {
         let completion = self.disk.execute(request);
         self.dictionary.handle_disk(completion);
@@ -69,7 +69,7 @@ impl AppendFixture {
     }
 }
 
-/// Bytes of an append, which stand in memory as they are to stand in the file.
+/// Length of an append, whose bytes have the same alignment in memory as in the file.
 fn length(request: &DiskRequest) -> usize {
     let DiskOperation::Append { offset, bytes, .. } = &request.operation else {
         panic!("{request:?}");
@@ -80,7 +80,7 @@ fn length(request: &DiskRequest) -> usize {
 }
 
 #[test]
-fn what_comes_soon_after_an_append_is_gathered_for_a_while() {
+fn chunks_soon_after_an_append_are_gathered() {
     let mut world = AppendFixture::new();
     world.insert(2);
     assert!(world.appended().is_none());
@@ -91,7 +91,7 @@ fn what_comes_soon_after_an_append_is_gathered_for_a_while() {
 }
 
 #[test]
-fn as_much_as_is_worth_an_append_goes_at_once() {
+fn full_append_is_written_at_once() {
     let mut world = AppendFixture::new();
     world.insert(GATHERED / CHUNK);
     assert!(world.appended().is_none());
@@ -101,7 +101,7 @@ fn as_much_as_is_worth_an_append_goes_at_once() {
 }
 
 #[test]
-fn what_an_append_has_no_room_for_does_not_wait_again() {
+fn append_overflow_is_written_without_waiting() {
     let mut world = AppendFixture::new();
     world.insert(MAX_DISK_APPEND / CHUNK + 5);
     let append = world.appended().expect("it is more than enough");
@@ -113,7 +113,7 @@ fn what_an_append_has_no_room_for_does_not_wait_again() {
 }
 
 #[test]
-fn what_is_gathered_is_written_at_the_end() {
+fn gathered_chunks_are_written_at_the_end() {
     let mut world = AppendFixture::new();
     world.dictionary.request_flush();
     assert!(world.appended().is_none());

@@ -1,12 +1,13 @@
-//! What a segment says of itself at its end, so that a start reads half a percent of the disk and
-//! not all of it (`docs/formats/dictionary.md`).
+//! Contents at the end of a segment, so that a start reads half a percent of the disk instead of
+//! all of it (`docs/formats/dictionary.md`).
 //!
 //! ```text
 //! records … │ sealed{peers, chunks, facts} │ trailer
 //! trailer:    magic[8] length:u32 number:u32 generation[16] salt[16] contents salt[16] tag[16]
 //! ```
-//! It is written when nothing is to be appended to the segment any more, and believed only as a
-//! whole. A segment without it is read from its start, and then gets it.
+//! The contents are written when nothing more will be appended to the segment, and are accepted
+//! only as a whole. A segment without contents is read from its start, and the contents are then
+//! written.
 
 use vocab::{ByteReader, NodeId};
 
@@ -272,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_read_back_as_written_and_no_damage_passes() {
+    fn contents_read_back_and_damage_is_detected() {
         let key = DictionaryKey::new([1; 32]);
         let written = sample().emit(&key, &name(), [5; 16]).unwrap();
         let read = |bytes: &[u8]| {
@@ -304,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_contents_or_none() {
+    fn any_bytes_parse_or_are_rejected() {
         let mut random = vocab::SeededRandom::from_seed(1);
         for length in 0..400 {
             let mut bytes = vec![0; length];

@@ -1,5 +1,5 @@
-//! A log that was cut at any byte, that goes on with anything behind the cut, or in which any bit was
-//! flipped: every position of a sample that is small enough for all of them.
+//! Damage tests: a log cut at any byte, a log with garbage behind the cut, and a log with any
+//! flipped bit. They cover every position of a small sample.
 //!
 //! ```text
 //! segment 1: head │ peer │ chunk … │ held, lacking │ contents trailer     ended by a start
@@ -23,10 +23,10 @@ const CONFIG: DictionaryConfig = DictionaryConfig {
     disk: ByteCount::mebibytes(1),
     segment: ByteCount::kibibytes(64),
 };
-/// The peer that was said to hold every second chunk, and another one for a while.
+/// Peer recorded as holding every second chunk, and another one for a while.
 const PEER: NodeId = NodeId([7; 32]);
 
-/// A log and what is in it.
+/// Log with its chunks.
 struct SampleLog {
     disk: MemoryDisk,
     chunks: BTreeMap<ChunkKey, LoggedChunk>,
@@ -37,7 +37,7 @@ struct LoggedChunk {
     segment: u32,
     /// Where its record is.
     record: Range<usize>,
-    /// The peer was said to hold it, if only for a while.
+    /// True if the peer was ever recorded as holding it.
     was_held: bool,
 }
 
@@ -129,9 +129,9 @@ impl SampleLog {
         }
     }
 
-    /// Starts a process over a damaged copy of the disk. What comes out of it is what was put in;
-    /// everything comes out for which `is_safe`; nobody is said to hold what he does not; and no more
-    /// was read than so many times the disk.
+    /// Starts a process over a damaged copy of the disk. Checks that only stored chunks come out,
+    /// that all chunks for which `is_safe` holds come out, that no peer is recorded as holding
+    /// other chunks, and that the amount read is bounded by a multiple of the disk's size.
     fn check(&self, what: &str, mut disk: MemoryDisk, is_safe: impl Fn(&LoggedChunk) -> bool) {
         let stored = disk.bytes();
         (disk.read, disk.executed) = (0, 0);
@@ -197,14 +197,14 @@ fn read(dictionary: &mut Dictionary, disk: &mut MemoryDisk, key: ChunkKey) -> Op
 }
 
 #[test]
-fn a_sound_log_is_found_whole() {
+fn intact_log_is_recovered_completely() {
     for sample in [SampleLog::new(), SampleLog::ended()] {
         sample.check("sound", sample.disk.clone(), |_| true);
     }
 }
 
 #[test]
-fn a_log_cut_at_any_byte_keeps_what_is_before_the_cut() {
+fn log_cut_anywhere_keeps_earlier_records() {
     for (mut sample, numbers) in [(SampleLog::new(), 1..=2), (SampleLog::ended(), 2..=2)] {
         for number in numbers {
             let whole = sample.disk.segment(number).clone();
@@ -220,7 +220,7 @@ fn a_log_cut_at_any_byte_keeps_what_is_before_the_cut() {
 }
 
 #[test]
-fn a_log_that_goes_on_with_anything_behind_a_cut_keeps_what_is_before_it() {
+fn log_with_garbage_after_cut_keeps_earlier_records() {
     let mut sample = SampleLog::new();
     let whole = sample.disk.segment(2).clone();
     let mut random = SeededRandom::from_seed(1);
@@ -238,7 +238,7 @@ fn a_log_that_goes_on_with_anything_behind_a_cut_keeps_what_is_before_it() {
 }
 
 #[test]
-fn a_flipped_bit_costs_no_more_than_what_is_behind_it_in_its_segment() {
+fn flipped_bit_costs_only_later_records_in_segment() {
     for (mut sample, numbers) in [(SampleLog::new(), 1..=2), (SampleLog::ended(), 2..=2)] {
         for number in numbers {
             let whole = sample.disk.segment(number).clone();

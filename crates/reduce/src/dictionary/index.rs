@@ -1,4 +1,4 @@
-//! The index: what is known of every chunk, in under 50 bytes a chunk, everything counted.
+//! Index of all chunks, in under 50 bytes a chunk in total.
 //!
 //! ```text
 //! key ─► bucket: slot ─► entry in its page ─► entry ─► …          (linear hashing, chained)
@@ -6,17 +6,16 @@
 //!                          │ next, previous: slots of the chunks beside it
 //!                          └ place: number of a segment and an offset in it
 //! ```
-//! A dictionary of a terabyte has a hundred million entries, so what is repeated is said once:
+//! A dictionary of a terabyte has a hundred million entries, so repeated values are stored once:
 //! sets of peers and segments have short numbers here, and links are slots. Pages are never moved
 //! and buckets are split one at a time (Litwin, "Linear hashing: a new tool for file and table
-//! addressing", 1980), so that neither doubling nor a pause comes with growth.
+//! addressing", 1980), so growth causes neither doubling nor a pause.
 //!
-//! A chunk that is being read for a content handle is pinned: its entry counts for how many
+//! A chunk that is being read for a content handle is pinned: its entry counts the readers
 //! (`index/pins.rs`).
 //!
-//! A slot that becomes free may still be the target of links. It is given out again only when
-//! [`ChunkIndex::sweep`] has passed over all entries since and cut them; until then a link to it leads
-//! nowhere.
+//! A free slot may still be the target of links. It is reused only after [`ChunkIndex::sweep`] has
+//! passed over all entries and cut these links. Until then a link to it leads nowhere.
 
 mod pins;
 mod segments;
@@ -40,7 +39,7 @@ const LOAD: usize = 2;
 /// Entries that the sweep looks at for each one that comes or goes. Slots wait for a pass to end,
 /// so this bounds those that wait to a thirty-second of all in a steady state.
 const SWEEP_STEP: u32 = 64;
-/// Pairs of sets of peers that can be told apart at most; the numbers have sixteen bits.
+/// Largest number of distinct pairs of peer sets; the numbers have sixteen bits.
 const MAX_SETS: usize = 1 << 16;
 
 /// Stands for "no slot" in links and chains.
@@ -58,7 +57,7 @@ pub(super) const ENTRY_MEMORY: usize = size_of::<IndexEntry>() + 4 / LOAD + 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct EntrySlot(u32);
 
-/// What is known of a chunk.
+/// Index entry of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KnownChunk {
     pub(super) slot: EntrySlot,
@@ -68,12 +67,13 @@ pub(super) struct KnownChunk {
     pub(super) peers: ChunkPeers,
     pub(super) length: usize,
     pub(super) place: DiskLocation,
-    /// Whether it is pinned for somebody who reads a body that it is part of.
+    /// True if the chunk is pinned for a reader of a body that it is part of.
     pub(super) is_pinned: bool,
 }
 
 impl KnownChunk {
-    /// Whether its record is in the log or about to be, so that what changes has to follow.
+    /// Returns `true` if the chunk's record is in the log or about to be, so that changes have to
+    /// be logged as well.
     pub(super) fn is_written(&self) -> bool {
         match self.place {
             DiskLocation::Writing | DiskLocation::At { .. } => true,
@@ -82,7 +82,7 @@ impl KnownChunk {
     }
 }
 
-/// What peers have to do with a chunk, one bit for each peer.
+/// Peers' relations to a chunk, one bit for each peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct ChunkPeers {
     /// Peers that are known to hold it now.
@@ -130,13 +130,13 @@ impl ChunkPeers {
         }
     }
 
-    /// Whether nothing of this is not in `other`.
+    /// Returns `true` if every bit of this set is also in `other`.
     fn is_within(self, other: Self) -> bool {
         self.holders & !other.holders == 0 && self.readers & !other.readers == 0
     }
 }
 
-/// What came of noting that one chunk followed another.
+/// Result of noting that one chunk followed another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkOutcome {
     Noted,
@@ -193,7 +193,7 @@ pub(super) struct ChunkIndex {
     length: usize,
     sets: PeerSets,
     segments: SegmentNumbers,
-    /// What is pinned.
+    /// Totals of the pinned chunks.
     pinned: PinnedTotals,
     /// Slots to which no link leads any more.
     free: Vec<u32>,
@@ -248,7 +248,7 @@ impl ChunkIndex {
         self.find(key).map(|slot| self.known(EntrySlot(slot)))
     }
 
-    /// What is in a slot, if anything is.
+    /// Returns the entry in a slot, if there is one.
     pub(super) fn at(&self, slot: EntrySlot) -> Option<KnownChunk> {
         let used = slot.0 < self.given && self.entry(slot.0).key != NO_KEY;
         used.then(|| self.known(slot))
@@ -340,13 +340,14 @@ impl ChunkIndex {
         self.entry_mut(slot.0).used = true;
     }
 
-    /// Whether the chunk was used since it came or since this was last asked.
+    /// Returns `true` if the chunk was used since it was added or since the last call.
     pub(super) fn take_used(&mut self, slot: EntrySlot) -> bool {
         std::mem::take(&mut self.entry_mut(slot.0).used)
     }
 
-    /// Notes that `key` came right after `previous` in a flow of these peers, unless that would take
-    /// from other peers a link that they may follow: nobody shall see by his own links what others do.
+    /// Records that `key` followed `previous` in a flow of these peers, unless that would take from
+    /// other peers a link that they may follow. A peer must not learn of other peers' flows from
+    /// its own links.
     pub(super) fn link(&mut self, previous: ChunkKey, key: ChunkKey, peers: u64) -> LinkOutcome {
         let before = self.find(previous).unwrap_or(NOWHERE);
         let after = self.find(key).unwrap_or(NOWHERE);
@@ -561,9 +562,10 @@ impl PeerSets {
         self.sets[usize::from(number)].peers
     }
 
-    /// Gives a pair back and takes another one. Once all numbers are taken by pairs in use, a peer
-    /// that would be added is left out and a pair that would shrink becomes empty. Both are safe: what
-    /// a peer is not known to hold is sent again, and what it may not refer to is asked for again.
+    /// Returns a pair and takes another one. Once all numbers are in use, a peer that would be
+    /// added is left out and a pair that would shrink becomes empty. Both are safe: chunks that a
+    /// peer is not known to hold are sent again, and chunks it may not refer to are requested
+    /// again.
     fn exchange(&mut self, old: u16, peers: ChunkPeers) -> u16 {
         let before = self.peers(old);
         if before == peers {
@@ -640,14 +642,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_entry_takes_what_is_promised() {
+    fn index_entry_has_the_documented_size() {
         assert_eq!(size_of::<IndexEntry>(), 40);
         // 6 MiB for a stored GiB in chunks of 8.5 KiB and their heads.
         const { assert!(ENTRY_MEMORY * (1 << 30) / (8_700 + 72) <= 6 << 20) };
     }
 
     #[test]
-    fn sets_beyond_the_last_number_lose_knowledge_and_gain_none() {
+    fn excess_peer_sets_only_lose_knowledge() {
         let mut sets = PeerSets::new();
         let mut numbers = Vec::new();
         for peers in 1..MAX_SETS as u64 {
@@ -666,7 +668,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forgotten_peer_holds_nothing_and_may_refer_to_what_it_did() {
+    fn forgotten_peer_holds_nothing_but_keeps_references() {
         let mut index = ChunkIndex::new(SeededBuildHasher(1));
         for key in 1..=8 {
             let slot = index.insert(key, key, 10);
@@ -689,7 +691,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_leads_only_peers_that_may_refer_to_both_chunks_and_stays_theirs() {
+    fn links_serve_only_readers_of_both_chunks() {
         let mut index = ChunkIndex::new(SeededBuildHasher(1));
         let (one, other) = (1, 2);
         for (key, readers) in [(10, one | other), (11, one), (12, other)] {
@@ -753,7 +755,7 @@ mod tests {
         #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
 
         #[test]
-        fn it_does_what_a_plain_map_does(
+        fn chunk_index_matches_a_plain_map(
             steps in prop::collection::vec((0..8_u8, 1..400_u64, 1..400_u64), 1..3_000),
         ) {
             let mut index = ChunkIndex::new(SeededBuildHasher(7));

@@ -1,20 +1,20 @@
-//! Memory that the dictionary lends to flows: chunks that were referred to and may be asked for.
+//! Memory that the dictionary lends to flows: chunks that were referred to and may be requested.
 //!
-//! An encoder keeps what it has sent until the peer has acknowledged it, for repairs. Of a chunk that
-//! was referred to as a whole the dictionary has the bytes anyway, so the flow holds on to those and not
-//! to the ones that came from the host. How much is lent to all flows together is limited, and counted
-//! in the dictionary's memory: a chunk that is lent stays in memory even when its turn comes to go.
+//! An encoder keeps sent bytes for repairs until the peer has acknowledged them. The dictionary has
+//! the bytes of a chunk that was referred to as a whole, so the flow keeps those and not the ones
+//! from the host. The total for all flows is limited, and counted in the dictionary's memory: a
+//! lent chunk stays in memory even when it would be evicted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What is lent.
+/// Account of the memory that is lent.
 #[derive(Debug, Default)]
 pub(super) struct LoanAccount {
     lent: Arc<AtomicUsize>,
 }
 
-/// So many bytes of the dictionary's memory; given back when it is dropped.
+/// Loan of the dictionary's memory, returned when it is dropped.
 #[derive(Debug)]
 pub(crate) struct MemoryLoan {
     lent: Arc<AtomicUsize>,
@@ -27,7 +27,7 @@ impl LoanAccount {
         self.lent.load(Ordering::Relaxed)
     }
 
-    /// Lends so many bytes, if there are then no more than `most` lent.
+    /// Lends `bytes` bytes, if at most `most` are lent afterwards.
     pub(super) fn lend(&self, bytes: usize, most: usize) -> Option<MemoryLoan> {
         // A dictionary has one owner: nobody else adds meanwhile.
         (self.used() + bytes <= most).then(|| {
@@ -51,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_given_back_can_be_lent_again() {
+    fn returned_memory_can_be_lent_again() {
         let lending = LoanAccount::default();
         let most = 100;
         let first = lending.lend(60, most);

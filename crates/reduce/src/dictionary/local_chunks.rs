@@ -1,14 +1,13 @@
-//! Chunks that this node keeps for itself: those of bodies that are stored under content handles.
+//! Local chunks of this node: those of bodies stored under content handles.
 //!
-//! They stand in the same index, memory and segments as all others and obey the same limits. But no peer
-//! has sent them or was sent them by this, so no peer becomes a reader; and they get no link, for links are
-//! what peers' flows have in common. To a peer a chunk that is here for this reason alone is one that does
-//! not exist (`view.rs`).
+//! They are in the same index, memory and segments as all others and obey the same limits. But no
+//! peer has sent or received them this way, so no peer becomes a reader; and they get no link,
+//! because links belong to peers' flows. To a peer such a chunk does not exist (`view.rs`).
 
 use super::{Dictionary, FetchResult};
 use crate::fingerprint::Fingerprint;
 
-/// What came of keeping a chunk.
+/// Result of storing a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InsertOutcome {
     /// It was there.

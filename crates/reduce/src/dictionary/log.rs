@@ -1,22 +1,22 @@
-//! The disk tier: chunks are appended to segments in the order of their arrival, the oldest
-//! segment goes when there are too many bytes.
+//! Disk tier: chunks are appended to segments in the order of their arrival, and the oldest segment
+//! is dropped when the disk limit is reached.
 //!
 //! ```text
 //! chunk: Nowhere ──queued──► Queued ──in a batch──► Writing ──done──► At(segment, offset)
 //!           ▲                                          │ failed             │ segment dropped
 //!           └──────────────────────────────────────────┴────────────────────┘ (or queued again)
 //! ```
-//! One append is under way at a time; what arrives meanwhile, and within [`GATHERING`] of it, goes out
-//! together in the next, so batches grow with the load and a lone chunk is written at once
-//! (`log/append.rs`). A sync follows
-//! each [`crate::SYNC_BYTES`], or [`SYNC_INTERVAL`] after the first unsynced byte. When a segment is full, what
-//! is in it is written at its end (`contents.rs`). After a failed write its segment is ended and
-//! the disk is left alone for [`DISK_RETRY`]; chunks of that time stay in memory only.
+//! One append is in progress at a time. Chunks that arrive meanwhile, and within [`GATHERING`] of
+//! it, are written together in the next. So batches grow with the load and a single chunk is
+//! written at once (`log/append.rs`). A sync follows each [`crate::SYNC_BYTES`], or
+//! [`SYNC_INTERVAL`] after the first unsynced byte. When a segment is full, its contents are
+//! written at its end (`contents.rs`). After a failed write its segment is ended and the disk is
+//! not used for [`DISK_RETRY`]; chunks of that time stay in memory only.
 //!
-//! Eviction is by segment, oldest first, with a second chance: a chunk of the dropped segment
-//! that was used since it was written is queued again, after it was read if it is not in memory.
+//! Eviction is by segment, oldest first, with a second chance: a chunk of the dropped segment that
+//! was used since it was written is queued again, after it was read if it is not in memory.
 //!
-//! What peers hold is written in batches with the next append; losing some of it only costs
+//! Peers' holdings are written in batches with the next append. Losing some of them only costs
 //! bytes on the wire.
 
 mod append;
@@ -46,12 +46,12 @@ use crate::fingerprint::{ChunkKey, Fingerprint};
 const LEAST_SEGMENT: u64 = 64 * 1024;
 /// Less than this, in bytes, is no disk tier.
 const LEAST_DISK: u64 = 1024 * 1024;
-/// Of a segment that is dropped, at most this part is read to be written again: what is used by far
-/// the most is a small part, and reading keeps others from the disk.
+/// Largest part of a dropped segment that is read to be written again, as a divisor. The chunks
+/// with most uses are a small part, and reading keeps others from the disk.
 const RESCUED_PART: u64 = 4;
 /// Segments whose derived keys are kept ready: the one that is written, and those that a few flows read.
 const KEPT_SEALS: usize = 8;
-/// Of what may wait for the disk, one part in so many is gathered at most before it is written.
+/// Part of the disk backlog that is gathered at most before it is written, as a divisor.
 const BACKLOG_PART: usize = 4;
 /// Segments that the disk's bytes are divided into at least, so that dropping one keeps most.
 const LEAST_SEGMENTS: u64 = 4;
@@ -62,7 +62,7 @@ pub(super) struct DiskLog {
     pub(super) cap: u64,
     /// Without one there is no disk tier.
     pub(super) key: Option<DictionaryKey>,
-    /// What seals the records of the segments that were used last.
+    /// Keys that seal the records of the most recently used segments.
     seals: VecDeque<(SegmentName, Arc<SealKey>)>,
     segment_size: u64,
     pub(super) state: LogState,
@@ -128,13 +128,13 @@ impl SegmentFile {
     }
 }
 
-/// Where appending goes on.
+/// Segment that is appended to.
 #[derive(Clone, Debug)]
 struct ActiveSegment {
     number: u32,
     /// Peers named in it so far.
     announced: usize,
-    /// What was written in it of peers' holdings.
+    /// Facts on peers' holdings that were written in the segment.
     facts: EncodedFacts,
     /// Nothing more is to be appended, for the disk could not keep what was.
     ends: bool,
@@ -152,11 +152,11 @@ enum FlushTiming {
     Now,
 }
 
-/// What is to be written down of a peer.
+/// Kind of a logged fact about a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum PeerFact {
     Forget,
-    /// Of which generation its dictionary is.
+    /// Generation of the peer's dictionary.
     Generation,
     Held,
     /// After `PeerHoldings`: between two batches the order of the two is lost, and taking a chunk for
@@ -164,7 +164,7 @@ pub(super) enum PeerFact {
     Lacking,
 }
 
-/// What a request under way was for.
+/// Purpose of a disk request in progress.
 pub(super) enum RequestPurpose {
     List,
     Identify,
@@ -200,17 +200,17 @@ pub(super) enum RequestPurpose {
     Sync {
         segment: u32,
     },
-    /// The segment's file is cut, and has so many bytes less.
+    /// The segment's file is truncated by this many bytes.
     Cut {
         segment: u32,
         excess: u64,
     },
-    /// A file of so many bytes is removed.
+    /// A file of this many bytes is removed.
     Delete {
         segment: u32,
         bytes: u64,
     },
-    /// What was written last to a segment that is not appended to any more is synced.
+    /// The last bytes of a segment that is no longer appended to are synced.
     LastSync,
 }
 
@@ -249,7 +249,7 @@ impl DiskLog {
         }
     }
 
-    /// Hands out a request and remembers what it is for.
+    /// Queues a request and records its purpose.
     pub(super) fn ask(&mut self, operation: DiskOperation, work: RequestPurpose) -> u64 {
         self.next_id += 1;
         let id = self.next_id;
@@ -286,13 +286,13 @@ impl DiskLog {
         self.ask(operation, RequestPurpose::Delete { segment, bytes });
     }
 
-    /// Has a segment's file cut by so many bytes.
+    /// Truncates a segment's file by `excess` bytes.
     pub(super) fn cut(&mut self, segment: u32, length: u64, excess: u64) {
         let operation = DiskOperation::Truncate { segment, length };
         self.ask(operation, RequestPurpose::Cut { segment, excess });
     }
 
-    /// Bytes that are allocated for the lists of what is in which segment.
+    /// Memory of the lists of the segments' chunks, in bytes.
     pub(super) fn list_bytes(&self) -> usize {
         let per_segment = 2 * size_of::<(u32, SegmentFile)>();
         self.lists_bytes + self.segments.len() * per_segment
@@ -320,7 +320,8 @@ impl DiskLog {
         })
     }
 
-    /// What seals the records of a segment: deriving it costs as much as sealing some kilobytes.
+    /// Returns the key that seals a segment's records. Deriving it costs as much as sealing some
+    /// kilobytes.
     fn seal(&mut self, name: &SegmentName) -> Option<Arc<SealKey>> {
         if let Some((_, seal)) = self.seals.iter().find(|(known, _)| known == name) {
             return Some(Arc::clone(seal));
@@ -342,7 +343,7 @@ impl DiskLog {
         }
     }
 
-    /// Makes room for so many chunks in the segment's list.
+    /// Reserves room for `chunks` chunks in the segment's list.
     pub(super) fn reserve_list(&mut self, number: u32, chunks: usize) {
         if let Some(segment) = self.segments.get_mut(&number) {
             self.lists_bytes -= list_bytes(&segment.chunks);
@@ -351,7 +352,7 @@ impl DiskLog {
         }
     }
 
-    /// Nothing more is added to the segment: its list gives back what it does not need.
+    /// Shrinks the list of a segment that is no longer appended to.
     pub(super) fn finish_list(&mut self, number: u32) {
         if let Some(segment) = self.segments.get_mut(&number) {
             self.lists_bytes -= list_bytes(&segment.chunks);
@@ -368,7 +369,7 @@ impl DiskLog {
         open && self.cap > 0 && self.retry_at.is_none()
     }
 
-    /// Until when what is queued waits for more, if it does.
+    /// Returns the time until which queued chunks wait for more, if they do.
     fn gathers_until(&self) -> Option<Time> {
         let until = self.appended_at? + GATHERING;
         let little = !self.queue.is_empty() && self.queue_bytes < self.gathered;
@@ -392,8 +393,9 @@ impl Dictionary {
         self.log.requests.pop_front()
     }
 
-    /// Has what is being gathered written with the next [`Self::poll_disk`]: there will be no more.
-    /// What peers hold is part of it, or they would be asked again for what they refer to.
+    /// Requests that gathered chunks are written with the next [`Self::poll_disk`], because no more
+    /// follow. Peers' holdings are included, because peers would otherwise be asked for chunks that
+    /// they refer to.
     pub fn request_flush(&mut self) {
         if !self.log.queue.is_empty() || !self.log.knowledge.is_empty() {
             self.log.flush = FlushTiming::Now;
@@ -515,7 +517,7 @@ impl Dictionary {
         self.log.queue_bytes += length;
     }
 
-    /// Notes what is to be written down of a peer's holdings.
+    /// Queues a fact about a peer's holdings to be written.
     pub(super) fn note(&mut self, slot: Option<u8>, fact: PeerFact, key: Option<ChunkKey>) {
         let Some(slot) = slot.filter(|_| self.log.writes()) else {
             return;
@@ -623,8 +625,8 @@ impl Dictionary {
         }
     }
 
-    /// Drops the oldest segments, of which nothing is being read, until `more` bytes fit, and until the index of what is on disk
-    /// leaves half of the memory to other things.
+    /// Drops the oldest segments that are not being read, until `more` bytes fit and the index of
+    /// the disk's chunks leaves half of the memory free.
     pub(super) fn drop_segments(&mut self, more: u64) {
         self.release_pins();
         loop {

@@ -1,7 +1,7 @@
-//! The memory tier: the bytes of recently used chunks, under a cap.
+//! Memory tier: the bytes of recently used chunks, up to a limit.
 //!
-//! Eviction is CLOCK (second chance): chunks stand in a ring in the order of their arrival; the
-//! hand takes the oldest, but one that was used since the hand last passed goes round once more.
+//! Eviction is CLOCK (second chance): chunks are in a ring in the order of their arrival. The hand
+//! takes the oldest, but a chunk used since the hand last passed stays for another round.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -25,7 +25,7 @@ struct ResidentChunk {
     used: bool,
 }
 
-/// Whether the hand may take a chunk.
+/// Eviction status of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum EvictionStatus {
     /// It may go.

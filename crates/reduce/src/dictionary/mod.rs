@@ -72,13 +72,13 @@ const LEAST_MEMORY: usize = 1024 * 1024;
 /// Stands for "no chunk" in links; no key is zero.
 pub(crate) const NO_KEY: ChunkKey = 0;
 
-/// Which peer's holdings are meant; cheap to copy, valid for the dictionary that gave it.
+/// Slot of a peer whose holdings are tracked. Cheap to copy, valid for the dictionary that gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PeerSlot(Option<u8>);
 
 impl PeerSlot {
-    /// A peer of which nothing is remembered between flows. It may refer to what came in the same flow,
-    /// and to nothing else.
+    /// Slot of a peer that is not tracked between flows. It may refer only to chunks of the same
+    /// flow.
     pub const UNTRACKED: PeerSlot = PeerSlot(None);
 
     fn bit(self) -> u64 {
@@ -86,14 +86,14 @@ impl PeerSlot {
     }
 }
 
-/// What the dictionary has done and holds; counters since it was made.
+/// Counters and contents of the dictionary; counters since it was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DictionaryStatistics {
     /// Chunks that can be looked up, in memory or on disk.
     pub chunks: u64,
     /// Bytes of memory used, bookkeeping included.
     pub memory_bytes: u64,
-    /// Of these, what is known of the chunks without being their bytes.
+    /// Memory of the index: data about chunks without their bytes.
     pub index_bytes: u64,
     /// Bytes in segment files.
     pub disk_bytes: u64,
@@ -119,9 +119,9 @@ pub struct DictionaryStatistics {
     pub damaged_records: u64,
     /// Segments deleted unread: garbage, or one of the next two.
     pub rejected_segments: u64,
-    /// Of these, segments in another version of the format.
+    /// Rejected segments in another version of the format.
     pub outdated_segments: u64,
-    /// Of these, segments that were not sealed with this key (or whose head is damaged).
+    /// Rejected segments that were not sealed with this key, or whose head is damaged.
     pub sealed_segments: u64,
     /// Chunks not written because the disk was full, failing or too slow.
     pub unwritten_chunks: u64,
@@ -150,9 +150,9 @@ pub struct Dictionary {
 #[derive(Clone, Copy, Debug)]
 struct TrackedPeer {
     node: NodeId,
-    /// That of its dictionary; zeros if it has not said.
+    /// Generation of the peer's dictionary; zeros if the peer has not announced it.
     generation: [u8; 16],
-    /// Whether it has said so since the start.
+    /// True if the peer has announced its generation since the start.
     has_announced: bool,
 }
 
@@ -169,7 +169,7 @@ enum DiskLocation {
     At { segment: u32, offset: u32 },
 }
 
-/// What an encoder learns of a chunk that it is about to send.
+/// Presence of a chunk that an encoder is about to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChunkPresence {
     /// Not in the dictionary.
@@ -196,7 +196,7 @@ impl FetchTicket {
     }
 }
 
-/// What a decoder gets for a reference.
+/// Result of resolving a reference for a decoder.
 #[derive(Clone, Debug)]
 pub(crate) enum FetchResult {
     /// The chunk.
@@ -214,8 +214,8 @@ impl Dictionary {
         Self::make(config, None, random)
     }
 
-    /// An empty dictionary that keeps what it learns on disk, sealed with this key; the disk is
-    /// not touched before [`Self::open`]. `random` has to differ at every start, for no two
+    /// Makes an empty dictionary that stores its chunks on disk, sealed with this key. The disk is
+    /// not used before [`Self::open`]. `random` has to differ at every start, because no two
     /// segments of one key may have the same salt.
     #[must_use]
     pub fn with_key(config: DictionaryConfig, key: DictionaryKey, random: SeededRandom) -> Self {
@@ -274,8 +274,8 @@ impl Dictionary {
         PeerSlot(u8::try_from(slot).ok().filter(|_| slot < MAX_TRACKED_PEERS))
     }
 
-    /// The peer says of which generation its dictionary is. If that is another one than it last
-    /// said, before a restart included, nothing is known of it any more.
+    /// Handles the generation that a peer announces for its dictionary. If it differs from the last
+    /// one, also from before a restart, the peer's holdings are forgotten.
     pub fn peer_generation(&mut self, slot: PeerSlot, generation: [u8; 16]) {
         let peer = slot
             .0
@@ -292,17 +292,17 @@ impl Dictionary {
         self.note(slot.0, PeerFact::Generation, None);
     }
 
-    /// The peer's dictionary is another one than before: nothing is known of it any more. What it may
-    /// refer to stays what it sent or was sent.
+    /// Forgets the holdings of a peer whose dictionary was replaced. The peer may still refer to
+    /// the chunks that it sent or was sent.
     pub fn forget_peer(&mut self, slot: PeerSlot) {
         self.index.forget_holders(slot.bit());
         self.note(slot.0, PeerFact::Forget, None);
     }
 
-    /// Empties memory and disk and takes a new generation. What was on disk can come back as long as
-    /// its key does: its files are only asked to be deleted, and a crash or a loss of power may undo
-    /// that. So who can hands in a new `key`, made durable in the place of the old one; everything is
-    /// sealed with it from here on.
+    /// Empties memory and disk and starts a new generation. Content on disk can return as long as
+    /// its key exists: deletion of the files is only requested, and a crash or a loss of power may
+    /// undo it. Callers that can therefore pass a new `key`, stored durably in place of the old
+    /// one; everything is sealed with it from here on.
     pub fn clear(&mut self, key: Option<DictionaryKey>) {
         if let (Some(key), Some(old)) = (key, &mut self.log.key) {
             *old = key;
@@ -330,7 +330,7 @@ impl Dictionary {
         }
     }
 
-    /// Takes note of what a peer is asked for.
+    /// Counts a request to a peer.
     pub(crate) fn count_request(&mut self, scope: &RepairScope) {
         match scope {
             RepairScope::Some { references, .. } if references.is_empty() => {
@@ -344,7 +344,7 @@ impl Dictionary {
         &mut self.codec
     }
 
-    /// What is known of a chunk; finding it counts as using it.
+    /// Returns the presence of a chunk. Finding it counts as a use.
     pub(crate) fn look_up(&mut self, fingerprint: &Fingerprint, peer: PeerSlot) -> ChunkPresence {
         let known = self.index.get(fingerprint.key());
         let Some(known) = known.filter(|known| known.check == fingerprint.check()) else {
@@ -445,7 +445,7 @@ impl Dictionary {
         self.index.get(key).map_or(0, |known| known.length)
     }
 
-    /// Whether the peer is known to hold the chunk.
+    /// Returns `true` if the peer is known to hold the chunk.
     pub(crate) fn is_held_by(&self, key: ChunkKey, peer: PeerSlot) -> bool {
         let known = self.index.get(key);
         known.is_some_and(|known| known.peers.holders & peer.bit() != 0)
@@ -506,8 +506,9 @@ impl Dictionary {
         self.anchors.find(hash, self.salt(peer))
     }
 
-    /// What a peer's anchors are mixed with: another peer's anchor of the same bytes is in another
-    /// place, so that nobody can tell by what is no longer found that others have the same.
+    /// Returns the salt that is mixed into a peer's anchors. Other peers' anchors of the same bytes
+    /// are then in other places, so a peer cannot infer from missing anchors that others have the
+    /// same bytes.
     fn salt(&self, peer: PeerSlot) -> u64 {
         self.seed
             .hash_one(peer.0.map_or(0, |slot| u64::from(slot) + 1))

@@ -1,19 +1,19 @@
-//! Links that hold for the flows of one peer only.
+//! Links that hold only for the flows of one peer.
 //!
-//! A chunk's entry in the index has room for one link. Where the flows of two peers go on differently
-//! after a chunk that both have, the link in the index stays as it is and the other one comes here.
-//! If it did not, a peer could tell by a run that no longer leads where it did that somebody else has
-//! sent or received the same chunk.
+//! A chunk's entry in the index has room for one link. Where the flows of two peers continue
+//! differently after a chunk that both have, the link in the index is kept and the other one is
+//! stored here. Otherwise a peer could notice from a changed link that somebody else has sent or
+//! received the same chunk.
 //!
-//! The table has a fixed size and each link one place in it: a newer one replaces an older one. A lost
-//! link costs one repair of keys.
+//! The table has a fixed size and each link one place in it: a newer one replaces an older one. A
+//! lost link costs one repair of keys.
 
 use std::hash::{BuildHasher, Hasher};
 
 use super::seeded::SeededBuildHasher;
 use crate::fingerprint::ChunkKey;
 
-/// Of the dictionary's memory, one part in so many is for these links: 131,072 of them in 256 MiB.
+/// Part of the dictionary's memory for these links, as a divisor: 131,072 of them in 256 MiB.
 const MEMORY_PART: usize = 128;
 
 /// The table; it takes no memory until there is a link.
@@ -31,7 +31,7 @@ struct OwnLink {
 }
 
 impl OwnLinks {
-    /// For a dictionary that has so many bytes of memory.
+    /// Makes the links of a dictionary with `memory` bytes of memory.
     pub(super) fn new(seed: SeededBuildHasher, memory: usize) -> Self {
         Self {
             seed,
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn links_are_kept_for_each_peer_and_take_no_more_than_their_part() {
+    fn peer_links_stay_within_their_share() {
         let mut links = OwnLinks::new(SeededBuildHasher(1), 1 << 20);
         assert_eq!((links.used(), links.get(0, 5)), (0, None));
         links.insert(0, 5, 6);

@@ -1,18 +1,20 @@
-//! Bodies whose chunks shall not be evicted: those that are being read, and those that an index wants kept.
+//! Pinned bodies: those that are being read, and those that an index wants to keep.
 //!
 //! ```text
 //! ContentPin (one for each who holds it) ─► PinnedBody: handle, how far it is pinned ─► pins in the index
 //!      the last one is dropped            ─► its chunks are unpinned, a step at a time
 //! ```
-//! A pin keeps what is here from being evicted. It is no promise: the dictionary's limits hold in any case.
-//! Of the memory, at most one part in [`PINNED_MEMORY_PART`] is pinned, and of the disk at most one part in
-//! [`PINNED_DISK_PART`], counted in whole segments, for a segment is dropped as a whole. What is kept for
-//! an index may take half of that, so that there is room for readers. Where there is no room, the rest of
-//! the body stays unpinned. And if nothing else can go, what is pinned goes.
+//! A pin protects stored chunks from eviction. It is no guarantee: the dictionary's limits hold in
+//! any case. At most one part in [`PINNED_MEMORY_PART`] of the memory is pinned, and one part in
+//! [`PINNED_DISK_PART`] of the disk, counted in whole segments, because a segment is dropped as a
+//! whole. Bodies kept for an index may use half of that, so that there is room for readers. Where
+//! there is no room, the rest of the body stays unpinned. If nothing else can be evicted, pinned
+//! chunks are.
 //!
-//! Who reads the same part of the same body shares one entry here, so a thousand readers of a body pin it
-//! once. A chunk that is removed while it is pinned (it was damaged) loses its pins; if it comes back
-//! and is pinned again, the first who lets go of it takes the new pin. That can cost a read, never a byte.
+//! Readers of the same part of the same body share one entry here, so a thousand readers of a body
+//! pin it once. A damaged chunk that is removed while pinned loses its pins. If it returns and is
+//! pinned again, the first reader that releases it takes the new pin. That can fail a read, but
+//! never delivers a wrong byte.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,7 +24,7 @@ use super::{Dictionary, DiskLocation};
 use crate::config::{MAX_PINNED_BODIES, PIN_STEP, PINNED_DISK_PART, PINNED_MEMORY_PART};
 use crate::content::{BodyReference, ContentHandle};
 
-/// What a pin is for.
+/// Purpose of a pin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PinPurpose {
     /// The body is being read.
@@ -48,7 +50,7 @@ pub enum PinState {
 #[derive(Clone, Debug)]
 pub struct ContentPin(Arc<PinName>);
 
-/// Which part of which body, and for what.
+/// Name of a pin: the body, the part of it, and the purpose.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct PinName {
     check: [u8; 32],
@@ -78,7 +80,7 @@ impl PinnedBodies {
 }
 
 impl Dictionary {
-    /// Begins to pin a whole body for an index; [`Self::pin_more`] goes on with it.
+    /// Starts to pin a whole body for an index; [`Self::pin_more`] continues it.
     #[must_use]
     pub fn pin(&mut self, handle: &ContentHandle) -> ContentPin {
         self.pin_references(handle, 0..handle.count(), PinPurpose::Keeping)
@@ -114,7 +116,7 @@ impl Dictionary {
         ContentPin(shared)
     }
 
-    /// Pins up to [`PIN_STEP`] more chunks of the body; the work of a call is bounded by that.
+    /// Pins up to [`PIN_STEP`] more chunks of the body, which bounds the work of a call.
     pub fn pin_more(&mut self, pin: &ContentPin) -> PinState {
         let Some(mut body) = self.pinned_bodies.0.remove(&*pin.0) else {
             // There are too many, or the dictionary was cleared meanwhile.
@@ -177,7 +179,7 @@ impl Dictionary {
         bytes <= self.log.cap / (PINNED_DISK_PART * part)
     }
 
-    /// Unpins chunks of bodies that nobody holds any more, up to [`PIN_STEP`] of each.
+    /// Unpins chunks of bodies without holders, up to [`PIN_STEP`] of each.
     pub(super) fn release_pins(&mut self) {
         let unused = |body: &PinnedBody| Arc::strong_count(&body.name) == 1;
         if !self.pinned_bodies.0.values().any(unused) {

@@ -1,4 +1,4 @@
-//! Reading the segments again after a start.
+//! Recovery: reads the segments after a start.
 //!
 //! ```text
 //! open ──► list ──► identify (head of the newest sound segment: generation)
@@ -7,11 +7,10 @@
 //!                 ─► index; then the contents are written behind the last sound record
 //!      ──► ready: the next chunk begins a new segment
 //! ```
-//! After a crash one segment has no contents, the one that was appended to. What is read goes into
-//! the index only; bytes are read again, and verified, when they are needed. A segment that is not
-//! one of ours, or of another version, key or generation, is deleted and counted. The dictionary is
-//! usable meanwhile with what has been read; new chunks are taken in and written when recovery is
-//! over.
+//! After a crash one segment has no contents: the one that was appended to. Recovery fills only the
+//! index; chunks are read again, and verified, when they are needed. A foreign segment, or one of
+//! another version, key or generation, is deleted and counted. The dictionary is usable meanwhile
+//! with the recovered chunks; new chunks are accepted and written after recovery.
 
 use bytes::{Bytes, BytesMut};
 use vocab::NodeId;
@@ -49,7 +48,7 @@ pub(super) struct LogRecovery {
 struct ScanProgress {
     listing: SegmentListing,
     name: Option<SegmentName>,
-    /// What each slot of the segment means here.
+    /// Peers of the segment's slots in this dictionary.
     slots: PeerSlotMap,
     buffer: BytesMut,
     /// Bytes of the segment up to the front of `buffer`.
@@ -59,7 +58,7 @@ struct ScanProgress {
     facts: EncodedFacts,
 }
 
-/// What the slots of a segment mean here.
+/// Peers of a segment's slots in this dictionary.
 type PeerSlotMap = [PeerSlot; MAX_TRACKED_PEERS];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +73,7 @@ enum RecoveryPhase {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GenerationSource {
     FromDisk,
-    /// The dictionary was cleared meanwhile: what is on disk is of the past.
+    /// The dictionary was cleared meanwhile: the disk's content is obsolete.
     Ours,
 }
 
@@ -109,7 +108,7 @@ impl Dictionary {
         self.log.ask(DiskOperation::List, RequestPurpose::List);
     }
 
-    /// Whether recovery is over. The dictionary can be used before.
+    /// Returns `true` if recovery is complete. The dictionary can be used before.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         match self.log.state {
@@ -119,8 +118,8 @@ impl Dictionary {
         }
     }
 
-    /// Whether [`Self::generation`] is final, because recovery has seen the disk's. Peers must
-    /// not be told before.
+    /// Returns `true` if [`Self::generation`] is final, because recovery has read the generation
+    /// from the disk. Do not announce it to peers before.
     #[must_use]
     pub fn is_identified(&self) -> bool {
         match &self.log.state {
@@ -162,7 +161,7 @@ impl Dictionary {
         self.identify(0);
     }
 
-    /// Reads the head of the segment at this place, newest first, or goes on without.
+    /// Reads the head of the segment at this place, newest first, or continues without.
     fn identify(&mut self, place: usize) {
         let LogState::Recovering(recovery) = &mut self.log.state else {
             return;
@@ -203,8 +202,8 @@ impl Dictionary {
         }
     }
 
-    /// The dictionary is cleared: what has not been read yet will be found to be of another
-    /// generation, the segment that is being read included.
+    /// Marks all unread segments as obsolete, including the one being read, because the dictionary
+    /// was cleared.
     pub(super) fn forget_recovered(&mut self) {
         if let LogState::Recovering(recovery) = &mut self.log.state {
             recovery.adopt = GenerationSource::Ours;
@@ -462,8 +461,8 @@ impl Dictionary {
         }
     }
 
-    /// Which peer a segment's slot means here: nobody, if what it knows is of a dictionary that
-    /// the peer has no more.
+    /// Returns the peer of a segment's slot in this dictionary, or no peer if the recorded
+    /// generation of the peer's dictionary is outdated.
     fn recovered_peer(&mut self, node: NodeId, recorded: [u8; 16]) -> PeerSlot {
         let slot = self.peer(node);
         let peer = slot

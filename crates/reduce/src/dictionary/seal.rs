@@ -1,16 +1,15 @@
-//! What keeps the dictionary's content from who reads the disk: AES-256-GCM with keys that follow
-//! from the dictionary's own, a fresh one for each time that something is written from its start.
+//! Encryption of the dictionary on disk: AES-256-GCM with keys derived from the dictionary's key,
+//! and a new key whenever a segment or its contents are written from the start.
 //!
 //! ```text
 //! dictionary's key ─┬─ number, generation, salt of a segment ─► its records   nonce: offset, part
 //!                   ├─ the same and another salt             ─► its contents  nonce: zero
 //!                   └─ (a key of its own)                    ─► tags of heads and trailers
 //! ```
-//! A nonce is never used twice under one key, because a segment's salt is drawn when the segment
-//! is begun, and of a segment each byte is written once: after a failed append, a failed sync or a
-//! restart nothing is appended to it any more. Its contents may be written again, after a torn
-//! attempt, with another salt. `docs/decisions` has the argument in full, and what it does not
-//! cover.
+//! A nonce is never used twice under one key. A segment's salt is drawn when the segment is begun,
+//! and each byte of a segment is written once: after a failed append, a failed sync or a restart
+//! nothing is appended to it any more. Its contents may be written again after a torn attempt, with
+//! another salt. `docs/decisions` has the full argument and its limits.
 
 use std::fmt;
 
@@ -36,12 +35,12 @@ impl DictionaryKey {
         SealKey::new(&self.derive("trunkline dictionary 2 records", &[&name.bytes()]))
     }
 
-    /// Seals what says what is in a segment.
+    /// Derives the key that seals the contents of a segment.
     pub(super) fn contents(&self, name: &SegmentName, salt: &[u8; 16]) -> SealKey {
         SealKey::new(&self.derive("trunkline dictionary 2 contents", &[&name.bytes(), salt]))
     }
 
-    /// A tag of bytes that stand in clear.
+    /// Computes the tag of cleartext bytes.
     pub(super) fn tag(&self, bytes: &[u8]) -> [u8; TAG] {
         let key = self.derive("trunkline dictionary 2 tags", &[]);
         let hash = blake3::keyed_hash(&key, bytes);
@@ -66,7 +65,7 @@ impl fmt::Debug for DictionaryKey {
     }
 }
 
-/// What tells a segment from every other one that was ever written under the same key.
+/// Unique name of a segment among all segments ever written under the same key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SegmentName {
     pub(super) number: u32,
@@ -85,7 +84,7 @@ impl SegmentName {
     }
 }
 
-/// Which of the things at one offset is sealed.
+/// Part of the data at one offset that is sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SealedPart {
     Head,
@@ -147,7 +146,7 @@ mod tests {
     };
 
     #[test]
-    fn a_seal_opens_at_its_own_place_under_its_own_name_only() {
+    fn seal_opens_only_at_its_own_place() {
         let key = DictionaryKey::new([9; 32]);
         let mut sealed = b"some bytes".to_vec();
         let tag = key.records(&NAME).seal(SealedPart::Body, 64, &mut sealed);

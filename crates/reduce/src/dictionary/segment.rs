@@ -37,7 +37,7 @@ pub(super) const KIND_HELD: u8 = 3;
 pub(super) const KIND_LACKING: u8 = 4;
 pub(super) const KIND_FORGET: u8 = 5;
 
-/// What a record says. Slots are those of its own segment.
+/// Record of the log. Slots are those of its own segment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LogRecord<'a> {
     Chunk {
@@ -61,7 +61,7 @@ pub(super) enum LogRecord<'a> {
     Forget { slot: u8 },
 }
 
-/// What stands at the front of some bytes of a segment.
+/// Result of parsing the front of a segment's bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ScanStep<'a> {
     /// A record and its length, head included.
@@ -74,7 +74,7 @@ pub(super) enum ScanStep<'a> {
     Lost,
 }
 
-/// What the first bytes of a file turned out to be.
+/// Result of checking the first bytes of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeaderKind {
     /// The head of the segment of this name.
@@ -198,8 +198,8 @@ fn emit_keys(out: &mut BytesMut, slot: u8, keys: &[ChunkKey]) {
     }
 }
 
-/// Reads what stands at the front of `bytes`, which are at `offset` in their segment; what was
-/// sealed is opened in `opened`.
+/// Parses the front of `bytes`, which are at `offset` in their segment. Sealed bytes are opened in
+/// `opened`.
 pub(super) fn step<'a>(
     seal: &SealKey,
     offset: u64,
@@ -288,10 +288,10 @@ fn parse_keys(reader: &mut ByteReader<'_>) -> Option<Vec<ChunkKey>> {
     Some(keys)
 }
 
-/// What a segment file holds, as recovery sees it without the contents at its end.
+/// Contents of a segment file as recovery reads it without the contents at its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SegmentScan {
-    /// Whether the head is sound; nothing else is read when it is not.
+    /// True if the head is valid. Otherwise nothing else is read.
     pub is_segment: bool,
     /// Chunks whose bytes have the fingerprint that their record says.
     pub chunks: u64,
@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_told_apart() {
+    fn foreign_files_are_distinguished() {
         let head = emit_segment_head(&key(), &NAME);
         assert_eq!(
             parse_segment_head(&key(), &head, 4),

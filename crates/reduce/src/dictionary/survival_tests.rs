@@ -1,9 +1,10 @@
-//! What survives: chunks under random use of a dictionary whose process is killed and whose disk
-//! fails and loses power, against a plain record of what was put in.
+//! Durability test: random use of a dictionary whose process is killed and whose disk fails and
+//! loses power, compared with a plain record of the stored chunks.
 //!
-//! Held of every life: no wrong byte comes out; after a kill everything written is there again,
-//! after a loss of power everything synced; no peer is said to hold what it never did; caps hold;
-//! and no place of a segment is sealed twice under one salt, whatever failed in between.
+//! Checked after every restart: no wrong byte is returned; after a kill all written chunks are
+//! there, after a loss of power all synced ones; no peer is said to hold a chunk that it never
+//! held; limits hold; and no position of a segment is sealed twice under one salt, whatever failed
+//! in between.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -34,7 +35,7 @@ struct SurvivalSimulation {
     synced: BTreeMap<ChunkKey, u32>,
     /// In which segment a chunk was when the process was killed.
     written: BTreeMap<ChunkKey, u32>,
-    /// Which peer was ever said to hold what.
+    /// Chunks that each peer was ever said to hold.
     held: BTreeSet<(u8, ChunkKey)>,
     /// How far each segment, under each salt, was ever sealed.
     sealed: BTreeMap<(u32, Vec<u8>), u64>,
@@ -128,7 +129,7 @@ impl SurvivalSimulation {
         }
     }
 
-    /// Whatever comes out is what went in.
+    /// Fetches chunks and checks that their bytes are right.
     fn fetch(&mut self) {
         let Some(key) = self.any_key() else { return };
         let bytes = self.read(key);
@@ -313,7 +314,7 @@ fn live(seed: u64) {
 }
 
 #[test]
-fn what_was_acknowledged_survives_kills_faults_and_losses_of_power() {
+fn acknowledged_chunks_survive_kills_and_power_loss() {
     for seed in 0..150 {
         live(seed);
     }
@@ -321,7 +322,7 @@ fn what_was_acknowledged_survives_kills_faults_and_losses_of_power() {
 
 #[test]
 #[ignore = "minutes; `cargo test --release -p reduce --lib survival -- --ignored`"]
-fn what_was_acknowledged_survives_on_ten_thousand_seeds() {
+fn acknowledged_chunks_survive_on_ten_thousand_seeds() {
     for seed in 0..10_000 {
         live(seed);
     }

@@ -1,5 +1,6 @@
-//! Traffic: flows between two sites whose nodes are killed, whose disks lose power or fail, and which
-//! forget, lose or get back old dictionaries, against the plain bytes that hosts sent.
+//! Traffic tests: flows between two sites whose nodes are killed, whose disks lose power or fail,
+//! and which forget, lose or restore old dictionaries, compared with the plain bytes that hosts
+//! sent.
 //!
 //! ```text
 //! steps ─► flows (both ways, several at once) ─► what arrives: the same bytes, in order, all of them
@@ -10,7 +11,7 @@
 //!          · nobody is said to hold what it never held; where nothing is lost, nothing is asked again
 //!          · caps on memory and disk
 //! ```
-//! A world is a list of steps, so that a failure shrinks to the few that matter.
+//! A simulation is a list of steps, so that a failure shrinks to the few that matter.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -67,7 +68,7 @@ enum TrafficStep {
     Arrive {
         flow: usize,
     },
-    /// What the receiver has to say arrives: acknowledgements, requests; and then the answers.
+    /// The receiver's answers arrive: acknowledgements and requests; and then the replies.
     Answer {
         flow: usize,
     },
@@ -82,7 +83,7 @@ enum TrafficStep {
         requests: usize,
         full: bool,
     },
-    /// Time passes, and the disks have done what was asked of them.
+    /// Time passes, and the disks complete their requests.
     Pass {
         milliseconds: u64,
     },
@@ -100,7 +101,7 @@ enum TrafficStep {
     Purge {
         side: usize,
     },
-    /// The sites tell each other of which generation their dictionaries are.
+    /// The sites announce the generations of their dictionaries.
     Tell,
     /// The disk is copied.
     Copy {
@@ -108,28 +109,28 @@ enum TrafficStep {
     },
 }
 
-/// What a node finds on its disk when it starts again.
+/// State of the disk that a node finds when it starts again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DiskAfterRestart {
     /// Everything that was written.
     Written,
-    /// What a loss of power left.
+    /// The state after a loss of power.
     Synced,
     /// Nothing.
     Nothing,
-    /// What was there when it was copied.
+    /// The state at the time of the copy.
     Older,
 }
 
-/// What a host sends.
+/// Data that a host sends.
 #[derive(Clone, Copy, Debug)]
 struct HostData {
     kind: SegmentKind,
-    /// Which of a few long strings.
+    /// Number of the long string that the data comes from.
     content: u64,
     skip: usize,
     length: usize,
-    /// A byte is inserted after each so many, if it is not zero.
+    /// Interval of inserted bytes; zero for none.
     edited_every: usize,
 }
 
@@ -148,7 +149,7 @@ struct TrafficSimulation {
     now: Time,
     sides: [TrafficSide; 2],
     flows: [Option<TrafficFlow>; FLOWS],
-    /// Of which generation its peer's dictionary was when each side was last told, since its start.
+    /// Generation of the peer's dictionary as each side was last told since its start.
     told: [Option<[u8; 16]>; 2],
     /// All chunks of payload that may be stored.
     chunks: BTreeMap<ChunkKey, Bytes>,
@@ -165,13 +166,13 @@ struct TrafficSide {
     disk: PowerLossDisk,
     config: DictionaryConfig,
     key_number: u8,
-    /// What the running or the coming process must find on the disk.
+    /// Chunks that the running or the next process must find on the disk.
     kept: DiskPlacement,
     /// A copy of the disk, and under which key it was made.
     copy: Option<(PowerLossDisk, DiskPlacement, u8)>,
-    /// What it held when it was purged and has not been given again since.
+    /// Chunks that the dictionary held when it was purged and that were not stored again.
     purged: BTreeSet<ChunkKey>,
-    /// What it ever held.
+    /// Chunks that the dictionary ever held.
     had: BTreeSet<ChunkKey>,
     /// Bytes on disk when it started.
     found: u64,
@@ -188,8 +189,8 @@ struct DiskPlacement {
     /// The segment, and since when at the latest; `None` when a failed request may have delayed it.
     written: BTreeMap<ChunkKey, (u32, Option<Time>)>,
     synced: BTreeSet<ChunkKey>,
-    /// What a start has found beyond that. A loss of power may have kept what a segment says of itself
-    /// and not the chunk, which is noticed when it is read.
+    /// Chunks that a start has found beyond that. After a loss of power a segment's contents may
+    /// survive without the chunk, which is noticed when the chunk is read.
     doubtful: BTreeMap<ChunkKey, u32>,
 }
 
@@ -200,7 +201,7 @@ struct TrafficFlow {
     decoder: FlowDecoder,
     under_way: VecDeque<Bytes>,
     requests: VecDeque<Bytes>,
-    /// What was sent and has not come out.
+    /// Segments that were sent and have not come out.
     expected: VecDeque<FlowSegment>,
     chunker: Chunker,
     open: Vec<u8>,
@@ -254,7 +255,7 @@ impl TrafficSide {
         side
     }
 
-    /// A process begins over what is on the disk.
+    /// Starts a process over the disk.
     fn start(&mut self, random: &mut SeededRandom) {
         let random = SeededRandom::from_seed(random.next_u64());
         self.dictionary = Dictionary::with_key(self.config, key(self.key_number), random);
@@ -337,7 +338,7 @@ impl TrafficSide {
         }
     }
 
-    /// What was purged is not found on disk by a later start.
+    /// Checks that a later start does not find purged chunks on disk.
     fn look_at_purged(&mut self) {
         let came_back = |key: &&ChunkKey| self.segment_of(**key).is_some();
         if !self.has_recovered
@@ -349,7 +350,7 @@ impl TrafficSide {
         self.purged.retain(|key| dictionary.length(*key) == 0);
     }
 
-    /// Takes note of where the dictionary has put chunks.
+    /// Records where the dictionary has put chunks.
     fn note_places(&mut self, now: Option<Time>, chunks: &BTreeMap<ChunkKey, Bytes>) {
         if !self.has_recovered {
             return;
@@ -546,7 +547,7 @@ impl TrafficSimulation {
         at.is_purging = true;
     }
 
-    /// Each site's generation is told to the other as soon as it is known.
+    /// Announces each site's generation to the other as soon as it is known.
     fn tell(&mut self) {
         for side in 0..2 {
             while !self.sides[side].dictionary.is_identified() {
@@ -724,7 +725,7 @@ impl TrafficSimulation {
         panic!("the flow stands still");
     }
 
-    /// What must hold of dictionaries at any time.
+    /// Checks the invariants of the dictionaries.
     fn look_at_dictionaries(&mut self) {
         for at in &mut self.sides {
             self.something_was_lost |= at.dictionary.statistics().evictions > 0;
@@ -807,8 +808,8 @@ fn note_chunk(
     }
 }
 
-/// Whether bytes are asked for, and not keys: flows that cross may leave other links at one end than at
-/// the other, which is nobody's fault.
+/// Returns `true` if a repair request asks for bytes and not for keys. Flows that cross may leave
+/// different links at the two ends, which is not an error.
 fn is_for_bytes(scope: &RepairScope) -> bool {
     match scope {
         RepairScope::All => true,
@@ -816,7 +817,7 @@ fn is_for_bytes(scope: &RepairScope) -> bool {
     }
 }
 
-/// Takes a segment off the front of what is expected.
+/// Removes a segment from the front of the expected ones.
 fn compare(expected: &mut VecDeque<FlowSegment>, segment: FlowSegment) {
     if segment.kind == SegmentKind::Frame {
         assert_eq!(
@@ -889,7 +890,7 @@ fn data() -> impl Strategy<Value = HostData> {
     )
 }
 
-/// What happens in a world in which nothing is lost.
+/// Steps of a simulation in which nothing is lost.
 fn traffic() -> impl Strategy<Value = TrafficStep> {
     let storing = prop_oneof![4 => Just(StoragePolicy::Remember), 1 => Just(StoragePolicy::Never)];
     let start =
@@ -964,7 +965,7 @@ proptest! {
     #![proptest_config(worlds(60))]
 
     #[test]
-    fn every_byte_arrives_and_dictionaries_keep_their_word_whatever_happens(
+    fn every_byte_arrives_and_invariants_hold(
         seed in any::<u64>(),
         steps in steps(),
     ) {
@@ -972,12 +973,12 @@ proptest! {
     }
 
     #[test]
-    fn where_nothing_is_evicted_they_keep_everything(seed in any::<u64>(), steps in steps()) {
+    fn invariants_hold_without_eviction(seed in any::<u64>(), steps in steps()) {
         live(seed, StorageRoom::Plenty, &steps);
     }
 
     #[test]
-    fn where_nothing_is_lost_nothing_is_asked_for_again(
+    fn nothing_is_repaired_without_loss(
         seed in any::<u64>(),
         steps in unimpaired_steps(),
     ) {
@@ -990,14 +991,14 @@ proptest! {
 
     #[test]
     #[ignore = "minutes; `cargo test --release -p reduce --lib traffic -- --ignored`"]
-    fn every_byte_arrives_in_thousands_of_worlds(seed in any::<u64>(), steps in steps()) {
+    fn every_byte_arrives_in_thousands_of_simulations(seed in any::<u64>(), steps in steps()) {
         live(seed, StorageRoom::Little, &steps);
         live(seed, StorageRoom::Plenty, &steps);
     }
 
     #[test]
     #[ignore = "minutes; `cargo test --release -p reduce --lib traffic -- --ignored`"]
-    fn nothing_is_asked_for_again_in_thousands_of_quiet_worlds(
+    fn nothing_is_repaired_in_thousands_of_quiet_simulations(
         seed in any::<u64>(),
         steps in unimpaired_steps(),
     ) {

@@ -1,13 +1,13 @@
-//! The dictionary as a decoder sees it: the chunks that its peer may refer to, and no others.
+//! View of the dictionary for a decoder: the chunks that its peer may refer to, and no others.
 //!
 //! ```text
 //! record from peer B ─► PeerView(B) ─► chunks that B sent, or was sent   ─► bytes
 //!                           └────────► anything else: as if it were not there
 //! ```
-//! A peer names chunks by their keys and by links between them. One that was taken over could name
-//! chunks of other peers and learn by the answers what is in them, or that they are there. So a decoder
-//! has no other way to the dictionary's chunks than through this view, which treats a chunk of others
-//! exactly as one that does not exist: no look at its bytes, no read from disk, no link to or from it.
+//! A peer names chunks by their keys and by links between them. A compromised peer could name
+//! chunks of other peers and learn from the answers their content, or that they exist. So a decoder
+//! reaches the dictionary's chunks only through this view, which treats a chunk of others like one
+//! that does not exist: no access to its bytes, no read from disk, no link to or from it.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,7 +22,7 @@ use crate::repair::RepairScope;
 /// 8 KiB at least.
 const MAX_FLOW_CHUNKS: usize = 10_000;
 
-/// What one peer may refer to.
+/// View of the dictionary with the chunks that one peer may refer to.
 pub(crate) struct PeerView<'a> {
     dictionary: &'a mut Dictionary,
     peer: PeerSlot,
@@ -77,7 +77,7 @@ impl<'a> PeerView<'a> {
         may_read.then_some(ReadableChunk(known))
     }
 
-    /// Whether there is no such chunk for the peer.
+    /// Returns `true` if there is no such chunk for the peer.
     pub(crate) fn lacks(&self, key: ChunkKey) -> bool {
         self.find(key).is_none()
     }
@@ -107,7 +107,7 @@ impl<'a> PeerView<'a> {
         }
     }
 
-    /// Takes note of what the peer is asked for.
+    /// Counts a request to the peer.
     pub(crate) fn count_request(&mut self, scope: &RepairScope) {
         self.dictionary.count_request(scope);
     }

@@ -44,8 +44,8 @@ impl OutgoingChunk {
         }
     }
 
-    /// Emits the chunk, or what is left of it, as a reference: `most` bytes at most, or none when
-    /// there is no room for them.
+    /// Emits the chunk, or the rest of it, as a reference of at most `most` bytes; nothing when
+    /// there is no room.
     pub(super) fn take_reference(
         &self,
         dictionary: &Dictionary,

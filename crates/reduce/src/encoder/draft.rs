@@ -21,7 +21,7 @@ use crate::record::{
 /// The shortest run: two chunks cost less as a run than as a list.
 const LEAST_RUN: usize = 2;
 
-/// A record mostly refers when at most one of so many raw bytes is a literal.
+/// Largest share of literals in a record of mostly references, as a divisor of its raw bytes.
 const MOSTLY: usize = 16;
 
 /// Raw bytes, operations and literals of one record, within their limits.
@@ -29,7 +29,7 @@ pub(super) struct RecordDraft {
     /// The raw bytes, a piece for each operation.
     pieces: Vec<Bytes>,
     raw_length: usize,
-    /// Of them, those that the dictionary holds as well.
+    /// Raw bytes that the dictionary holds as well.
     shared_length: usize,
     literal_length: usize,
     spans: CheckSpans,
@@ -49,7 +49,7 @@ pub(super) struct RecordDraft {
     has_asides: bool,
     /// Chunks that end in this record, with the second half of what identifies them.
     ended: Vec<(ChunkKey, u64)>,
-    /// Of these, those that were not referred to as a whole.
+    /// Keys that were not referred to as a whole chunk.
     new_to_peer: Vec<(ChunkKey, u64)>,
     peer: PeerSlot,
 }
@@ -70,7 +70,7 @@ pub(super) struct DraftReference {
     pub(super) operation: usize,
 }
 
-/// Whether links may be relied on.
+/// Use of links: whether references may rely on them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LinkUse {
     Followed,
@@ -78,7 +78,7 @@ pub(super) enum LinkUse {
     Spelled,
 }
 
-/// A finished record and what has to be remembered of it.
+/// Finished record with the data kept for its repair.
 pub(super) struct FinishedRecord {
     pub(super) bytes: Bytes,
     /// The raw bytes, a piece for each operation.
@@ -86,7 +86,7 @@ pub(super) struct FinishedRecord {
     /// It needs nothing that the peer might lack.
     pub(super) stands_alone: bool,
     pub(super) raw_length: usize,
-    /// Of them, those that the dictionary holds as well.
+    /// Raw bytes that the dictionary holds as well.
     pub(super) shared_length: usize,
     pub(super) references: Vec<DraftReference>,
     pub(super) sources: Vec<ChunkKey>,
@@ -139,7 +139,7 @@ impl RecordDraft {
         self.literal_room() > 0 && self.operations.len() < MAX_RECORD_OPERATIONS
     }
 
-    /// Raw bytes that nobody else holds.
+    /// Raw bytes that neither peer nor dictionary holds elsewhere.
     pub(super) fn own_length(&self) -> usize {
         self.raw_length - self.shared_length
     }
@@ -153,12 +153,12 @@ impl RecordDraft {
         self.raw_room().min(room)
     }
 
-    /// Whether it has come to hold half of the literals that it may.
+    /// Returns `true` if the record holds half of the literals that it may.
     pub(super) fn is_half_full(&self) -> bool {
         2 * self.literal_length >= self.literal_limit
     }
 
-    /// Whether it is made of references but for a few bytes of payload between them.
+    /// Returns `true` if the record consists of references and few bytes of payload between them.
     pub(super) fn is_mostly_references(&self) -> bool {
         !self.has_asides && MOSTLY * self.literal_length <= self.raw_length
     }
@@ -247,7 +247,7 @@ impl RecordDraft {
         true
     }
 
-    /// Notes that a chunk of so many bytes ends here, after `previous` in its flow; to be called
+    /// Records that a chunk of `length` bytes ends here, after `previous` in its flow. Call it
     /// before the dictionary is told.
     pub(super) fn end_chunk(
         &mut self,

@@ -1,4 +1,4 @@
-//! Finds the bytes of an edited chunk in chunks that the peer holds, byte for byte.
+//! Matching of an edited chunk with chunks that the peer holds, byte for byte.
 //!
 //! ```text
 //! old stream  …│ A │  B        │  C        │ D │…          copies and literals
@@ -6,12 +6,12 @@
 //!                   ▲ cursor: where the old stream goes on
 //! ```
 //! Three things are tried at each place, the cheap and likely one first: that the old stream
-//! goes on where the last match ended; that a few bytes were inserted, deleted or replaced
-//! there; and that an anchor in the bytes to come is known. A match is extended in both
-//! directions as far as the bytes agree, across the old stream's chunks by their links.
+//! continues where the last match ended; that a few bytes were inserted, deleted or replaced there;
+//! and that an anchor in the next bytes is known. A match is extended in both directions as far as
+//! the bytes agree, across the old stream's chunks by their links.
 //!
-//! Only chunks in memory are compared. What is on disk alone is read where the cursor is about to
-//! need it, as after a restart; it is for the encoder to wait for that, or not.
+//! Only chunks in memory are compared. Chunks that are only on disk are read when the cursor
+//! approaches them, as after a restart; the encoder decides whether to wait for them.
 
 use std::collections::BTreeMap;
 
@@ -34,15 +34,15 @@ const LEAST_CONTINUED: usize = 12;
 const LEAST_ELSEWHERE: usize = 32;
 /// A literal of this size is worth being compressed against what the old stream has there.
 const LEAST_BASED: usize = 64;
-/// So many bytes in a row have to agree for the old stream to be more than a phrase that happens
-/// to be the same: only then is it searched, and kept in mind, beyond them.
+/// Number of consecutive equal bytes that identify an old stream rather than a common phrase. Only
+/// then is it searched, and remembered, beyond them.
 const LEAST_TRUSTED: usize = 512;
 /// Bytes without a match after which the old stream is taken to have ended.
 const LOST: usize = 64 * 1024;
-/// After so many bytes in a row of which nothing was found, new data is taken to be just that ...
+/// Number of consecutive bytes without a match after which data counts as new ...
 const FRESH: usize = 256 * 1024;
-/// ... and only one anchor in so many is looked for, until one is found: about each kibibyte. Each
-/// costs a miss of the processor's caches.
+/// ... and only one of this many anchors is looked up, until one is found: about each kibibyte.
+/// Each lookup costs a cache miss.
 const FRESH_STEP: usize = 16;
 /// Chunks of the old stream that are read from disk together, when the first of them has to be
 /// waited for: a quarter of a mebibyte.
@@ -101,7 +101,7 @@ pub(super) struct ChunkMatches {
     pub(super) bases: Vec<ChunkKey>,
 }
 
-/// What the peer holds.
+/// Chunks that the peer holds.
 pub(super) struct PeerHoldings<'a> {
     pub(super) dictionary: &'a mut Dictionary,
     pub(super) in_flight: &'a BTreeMap<ChunkKey, u64>,
@@ -122,12 +122,12 @@ struct FoundMatch {
     start: usize,
     end: usize,
     copies: Vec<ChunkPiece>,
-    /// Where the old stream goes on.
+    /// Continuation of the old stream.
     after: Option<ChunkPosition>,
 }
 
 impl StreamCursor {
-    /// A whole chunk was found: the old stream goes on with the one that followed it.
+    /// Moves the cursor behind a whole chunk that was found, to the one that followed it.
     pub(super) fn follow(&mut self, next: ChunkKey, matched: usize) {
         self.place = Some(next)
             .filter(|key| *key != NO_KEY)
@@ -143,13 +143,13 @@ impl StreamCursor {
         self.unmatched = 0;
     }
 
-    /// Whether it stands anywhere.
+    /// Returns `true` if the cursor has a position.
     pub(super) fn is_placed(&self) -> bool {
         self.place.is_some()
     }
 
-    /// Has what is on disk alone read into memory, from here on in the old stream; returns the
-    /// reads to be waited for before `length` bytes are searched.
+    /// Reads chunks that are only on disk into memory, from here on in the old stream. Returns the
+    /// reads to wait for before `length` bytes are searched.
     pub(super) fn read_ahead(
         &self,
         held: &mut PeerHoldings<'_>,
@@ -176,10 +176,10 @@ impl StreamCursor {
         waits
     }
 
-    /// Finds what it can of `new` from `at` on, and moves on behind it. The anchors are those of
-    /// `new`. The more compression makes of the flow's literals by itself, `expansion` times, the
-    /// longer a copy from elsewhere must be: it costs more than what it stands for would, and
-    /// what it takes out is missing from the flow's window.
+    /// Finds matches for `new` from `at` on, and moves behind it. The anchors are those of `new`.
+    /// The more compression alone shrinks the flow's literals, `expansion` times, the longer a copy
+    /// from elsewhere must be: it costs more than the compressed bytes it replaces, which are then
+    /// also missing from the flow's window.
     pub(super) fn search(
         &mut self,
         held: &mut PeerHoldings<'_>,
@@ -291,7 +291,7 @@ impl StreamCursor {
         search_anchors(held, new, at, &mut sought)
     }
 
-    /// Adds a literal, and what it may be similar to.
+    /// Adds a literal, and chunks that it may be similar to.
     fn literal(&self, held: &mut PeerHoldings<'_>, length: usize, matching: &mut ChunkMatches) {
         matching.pieces.push(ChunkPiece::Literal(length));
         let Some(place) = self.place else {
@@ -493,7 +493,7 @@ fn window(held: &mut PeerHoldings<'_>, mut place: ChunkPosition, length: usize) 
     bytes
 }
 
-/// The place so many bytes later in the old stream.
+/// Returns the position `length` bytes later in the old stream.
 fn advance(
     held: &PeerHoldings<'_>,
     mut place: ChunkPosition,

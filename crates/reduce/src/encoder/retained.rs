@@ -1,4 +1,4 @@
-//! What is kept of a record until the peer has acknowledged it, for its repair.
+//! Record data that is kept for repair until the peer has acknowledged it.
 
 use bytes::Bytes;
 

@@ -1,6 +1,6 @@
-//! What an encoder counts, for who asks why a flow gained what it did.
+//! Encoder counters that explain how much a flow gained from reduction.
 
-/// What reduction did for one direction of one flow.
+/// Effect of reduction on one direction of one flow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FlowReduction {
     /// Bytes that came in.
@@ -11,9 +11,9 @@ pub struct FlowReduction {
     pub referenced_bytes: u64,
     /// Raw bytes sent as they are or compressed.
     pub literal_bytes: u64,
-    /// Of the literal bytes, those that compression could not make smaller.
+    /// Literal bytes that compression could not make smaller.
     pub incompressible_bytes: u64,
-    /// Of the literal bytes, those compressed against similar chunks that the peer holds.
+    /// Literal bytes that were compressed against similar chunks that the peer holds.
     pub delta_bytes: u64,
     /// Records sent.
     pub records: u64,

@@ -31,7 +31,7 @@ impl TestSide {
         Self::with(seed, config, MemoryDisk::new())
     }
 
-    /// A side that starts with what is on this disk.
+    /// Makes a side that starts with this disk.
     pub(crate) fn with(seed: u64, config: DictionaryConfig, mut disk: MemoryDisk) -> Self {
         let mut dictionary = Dictionary::with_key(config, key(), SeededRandom::from_seed(seed));
         dictionary.open();

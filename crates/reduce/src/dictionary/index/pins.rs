@@ -1,28 +1,28 @@
-//! Pins: how many bodies that are read, or kept, an entry is part of.
+//! Pins: the number of read or kept bodies that an entry is part of.
 //!
-//! The count stands in the entry and goes with it. What is pinned is counted where it is: in memory
-//! only, or in which segment. So the dictionary can bound either, and sees at once which segments it
-//! should leave alone. A count that is full takes no more; what then is not pinned may be evicted.
+//! The count is stored in the entry. Pinned chunks are counted by place: in memory only, or in
+//! which segment. So the dictionary can bound both, and knows the segments to keep. A count at its
+//! maximum accepts no more pins; a chunk without a pin may be evicted.
 
 use super::{ChunkIndex, EntrySlot, FIRST_SEGMENT, PLACE_NOWHERE};
 
-/// What is pinned.
+/// Totals of the pinned chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::dictionary) struct PinnedTotals {
-    /// Bytes of chunks that are in memory only. Those on their way to the disk are held there by that, and count
-    /// when they have arrived.
+    /// Bytes of chunks that are in memory only. Chunks on their way to the disk are held in memory
+    /// anyway, and count after they were written.
     pub(in crate::dictionary) memory_bytes: u64,
     /// Segments that hold a pinned chunk.
     pub(in crate::dictionary) segments: usize,
 }
 
 impl ChunkIndex {
-    /// What is pinned.
+    /// Returns the totals of the pinned chunks.
     pub(in crate::dictionary) fn pinned(&self) -> PinnedTotals {
         self.pinned
     }
 
-    /// Whether a pinned chunk is in the segment.
+    /// Returns `true` if a pinned chunk is in the segment.
     pub(in crate::dictionary) fn is_segment_pinned(&self, segment: u32) -> bool {
         self.segments.pinned(segment) > 0
     }
@@ -90,7 +90,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_pinned_is_counted_where_it_is() {
+    fn pinned_chunks_are_counted_by_place() {
         let mut index = ChunkIndex::new(SeededBuildHasher(1));
         let one = index.insert(1, 1, 100);
         let two = index.insert(2, 2, 200);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::FIRST_SEGMENT;
 
-/// Segments that can be told apart at most: places have sixteen bits, three of them mean others.
+/// Largest number of distinct segments: places have sixteen bits, and three values are reserved.
 const MAX_PLACES: usize = (1 << 16) - FIRST_SEGMENT as usize;
 
 /// Short numbers for the segments in which chunks are.

@@ -1,4 +1,4 @@
-//! Writing: what waits goes out in appends, syncs follow, and a segment that ends says what is in it.
+//! Appends, syncs, and the contents at the end of a segment.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ impl PendingAppend {
 }
 
 impl DiskLog {
-    /// An empty append that goes there, with room for what is queued.
+    /// Makes an empty append at `start`, with room for the queue.
     fn append_at(&mut self, start: u64) -> PendingAppend {
         let queued = self.queue_bytes + self.queue.len() * (RECORD_OVERHEAD + CHUNK_HEAD);
         let mut memory = std::mem::take(&mut self.spare);
@@ -304,7 +304,8 @@ impl Dictionary {
         }
     }
 
-    /// What was written may not be there, which is found out when it is read: nothing is added.
+    /// Handles a failed sync. The written bytes may be missing, which is noticed when they are
+    /// read; nothing more is appended.
     pub(super) fn sync_failed(&mut self, number: u32) {
         self.log.retry_at = Some(self.log.now + DISK_RETRY);
         let active = self.log.active.as_mut();
@@ -313,8 +314,8 @@ impl Dictionary {
         }
     }
 
-    /// Nothing more is appended to the segment: says at its end what is in it. Without that it
-    /// would be read as a whole at the next start, which is all that a failure here costs.
+    /// Writes the contents of a segment that is no longer appended to. If this fails, the next
+    /// start reads the whole segment.
     pub(in super::super) fn write_contents(&mut self, number: u32, facts: EncodedFacts) {
         self.log.finish_list(number);
         let name = self.log.name(number, self.generation);
@@ -414,7 +415,7 @@ impl Dictionary {
     }
 }
 
-/// What was learnt of a peer, in records.
+/// Builds the records of facts learnt about a peer.
 fn knowledge(slot: u8, fact: PeerFact, keys: &[ChunkKey]) -> Vec<LogRecord<'static>> {
     let pieces = keys.chunks(MAX_KNOWLEDGE_KEYS).map(<[ChunkKey]>::to_vec);
     match fact {
