@@ -1,6 +1,6 @@
 //! The vector instructions of this processor, for kernels that need no others than the plain ones.
 
-/// Which instructions do the work. A variant exists only where the processor has been asked.
+/// Instruction set of a kernel. A variant exists only after the processor's support was detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum VectorInstructions {
     Portable,

@@ -8,7 +8,7 @@ use super::{HASH, LEAF, LaneJob};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blake3Kernel(Blake3Instructions);
 
-/// Which instructions do the work. A variant exists only where the processor has been asked.
+/// Instruction set of the kernel. A variant exists only after the processor's support was detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Blake3Instructions {
     #[cfg(target_arch = "x86_64")]

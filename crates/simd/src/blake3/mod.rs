@@ -54,11 +54,11 @@ const LEAF_END: u32 = 2;
 const PARENT: u32 = 4;
 const ROOT: u32 = 8;
 
-/// What one lane hashes: a leaf, or a pair of results.
+/// Input of one lane: a leaf, or a pair of results.
 #[derive(Clone, Copy, Debug)]
 struct LaneJob<'a> {
     bytes: &'a [u8],
-    /// Of a leaf: its number in its input.
+    /// Number of a leaf in its input.
     counter: u64,
     /// Flags of its first block ...
     first: u32,

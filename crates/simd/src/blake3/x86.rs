@@ -9,8 +9,8 @@ use std::arch::x86_64::*;
 use super::{BLOCK, HASH, INITIAL, LaneJob, SCHEDULE};
 
 const LANES: usize = 16;
-/// Blocks that are fetched ahead of the one at hand: sixteen streams are more than a processor
-/// follows by itself.
+/// Blocks fetched ahead of the current one: sixteen streams are more than a processor prefetches by
+/// itself.
 const AHEAD: usize = 4;
 
 /// Hashes all jobs, sixteen at a time.
@@ -214,8 +214,7 @@ fn compress(
     ]
 }
 
-/// Word by word what comes lane by lane: a transposition of 16 × 16 words in four steps, each of
-/// which exchanges halves of twice as many words.
+/// Transposes 16 × 16 words in four steps, each of which exchanges halves of twice as many words.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn transposed(blocks: &[&[u8; BLOCK]; LANES]) -> [__m512i; LANES] {

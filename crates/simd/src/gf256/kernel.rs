@@ -1,7 +1,8 @@
-//! The choice of a kernel, and the safe door to all of them.
+//! Selection of a kernel, and the safe interface to all of them.
 //!
-//! A [`Gf256Kernel`] can only be made by [`Gf256Kernel::detect`] or [`Gf256Kernel::available`], which ask the
-//! processor first; so whoever has one may call it. It is a byte in size and is copied freely.
+//! A [`Gf256Kernel`] can only be made by [`Gf256Kernel::detect`] or [`Gf256Kernel::available`],
+//! which check the processor first, so every kernel is safe to call. It is a byte in size and is
+//! copied freely.
 
 use super::portable;
 
@@ -9,7 +10,7 @@ use super::portable;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gf256Kernel(Gf256Instructions);
 
-/// Which instructions do the work. A variant exists only where the processor has been asked.
+/// Instruction set of the kernel. A variant exists only after the processor's support was detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Gf256Instructions {
     Portable,

@@ -43,7 +43,7 @@ fn the_field_is_that_of_rfc_5510() {
 }
 
 #[test]
-fn products_and_inverses_of_single_elements_agree_with_the_definition() {
+fn element_products_and_inverses_match_the_definition() {
     for one in 0..=255 {
         for other in 0..=255 {
             assert_eq!(multiply(one, other), multiply_bitwise(one, other));
@@ -61,7 +61,7 @@ fn zero_has_no_inverse() {
 }
 
 #[test]
-fn the_detected_kernel_is_the_best_that_is_available() {
+fn detected_kernel_is_the_best_available() {
     assert_eq!(
         Gf256Kernel::available().last(),
         Some(&Gf256Kernel::detect())
@@ -110,7 +110,7 @@ fn every_kernel_takes_every_length_with_every_constant() {
 }
 
 #[test]
-fn every_kernel_stays_within_its_slices_at_every_alignment() {
+fn kernels_stay_within_slices_at_every_alignment() {
     let source = pattern(LONGEST + 64, 11);
     for kernel in Gf256Kernel::available() {
         for offset in 0..64 {
@@ -158,7 +158,7 @@ fn a_source_of_another_length_is_refused() {
 
 proptest! {
     #[test]
-    fn many_terms_at_once_are_the_sum_of_single_ones(
+    fn multi_term_product_equals_sum_of_terms(
         target in proptest::collection::vec(any::<u8>(), 0..1_600),
         constants in proptest::collection::vec(any::<u8>(), 0..24),
         step in 1_usize..1_000,

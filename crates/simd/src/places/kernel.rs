@@ -90,7 +90,7 @@ impl PlacesKernel {
     }
 }
 
-/// The marks of what is behind the whole words.
+/// Marks of the positions behind the last complete word.
 fn last_word(rest: &[u8]) -> u64 {
     let mut padded = [0; WORD_BYTES];
     padded[..rest.len()].copy_from_slice(rest);

@@ -21,16 +21,16 @@ pub use kernel::PlacesKernel;
 
 /// Bytes that choose a position: it and those behind it.
 pub const CHOOSING: usize = 4;
-/// Positions of which about one is chosen in bytes that are random.
+/// Average distance of selected positions in random bytes.
 pub const SPACING: usize = 256 / CHOSEN as usize;
-/// Of the 256 values of a position's bytes, so many choose it.
+/// Number of the 256 values of a position's bytes that select the position.
 const CHOSEN: u8 = 3;
 /// Keeps runs of zeros from being chosen.
 const SHIFT: u8 = 0x35;
 /// Positions in a word of marks.
 const WORD: usize = 64;
 
-/// Whether these bytes choose the position of the first.
+/// Returns `true` if these bytes select the position of the first.
 #[must_use]
 pub const fn is_chosen([one, two, three, four]: [u8; CHOOSING]) -> bool {
     let sum = one

@@ -68,7 +68,7 @@ fn as_many_positions_as_there_can_be() {
 }
 
 #[test]
-fn one_in_so_many_is_chosen_and_no_run_of_zeros() {
+fn expected_share_is_chosen_without_zero_runs() {
     assert!(!is_chosen([0; CHOOSING]));
     let all = (0..=255_u8).flat_map(|one| (0..=255).map(move |four| [one, 9, 77, four]));
     let chosen = all.filter(|four| is_chosen(*four)).count();

@@ -1,10 +1,10 @@
-//! What is known of the places that are worked on.
+//! State of the places in a batch.
 
 use super::{WORD, WORDS};
 
 /// Places that are worked on together at most: nothing is marked right behind a mark.
 pub(super) const MOST: usize = WORDS * WORD / 2;
-/// With room for what vectors list, look up and find in vain.
+/// Capacity of a batch, with room for the extra entries of whole vectors.
 pub(super) const ROOM: usize = MOST + 16;
 
 /// The places that are worked on.
@@ -30,7 +30,7 @@ pub(super) struct RepeatReach {
     pub(super) least: u32,
 }
 
-/// Places, and what is known of them.
+/// Places of a batch, with their candidates.
 pub(super) struct ListedPlaces {
     pub(super) count: usize,
     /// Each is greater than the one before.
@@ -39,7 +39,8 @@ pub(super) struct ListedPlaces {
     pub(super) candidates: [u32; ROOM],
 }
 
-/// For each place, which entry of a table is its, what is written there, and what was there before.
+/// Table lookups of a batch: for each place its table entry, the value written there, and the
+/// previous value.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))]
 pub(super) struct TableLookups {
     pub(super) slots: [u32; ROOM],
@@ -114,7 +115,7 @@ impl RepeatBatch {
         })
     }
 
-    /// What was looked up last becomes what is compared, and others are to be looked up.
+    /// Moves the last lookups to the comparison step and makes room for the next ones.
     pub(super) fn turn(&mut self) -> BatchParts<'_> {
         self.last ^= 1;
         let [one, other] = &mut self.listed;
@@ -146,7 +147,7 @@ impl RepeatMatches {
         self.count
     }
 
-    /// Whether there are none.
+    /// Returns `true` if there are no repeats.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.count == 0

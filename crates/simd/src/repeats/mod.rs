@@ -26,21 +26,22 @@ pub const AHEAD: usize = 32;
 pub const BEHIND: usize = 16;
 /// Bytes that agree from a place on at least, for it to be a repeat.
 pub const LEAST_AGREEING: u32 = 4;
-/// A repeat of so many bytes at most stands for the next ones, too, if they are the rest of it.
+/// Longest repeat that also covers the next ones if they are the rest of it, in bytes.
 pub const REST: u32 = 16;
-/// Bytes that count when a repeat is asked whether it reaches beyond those before it: with more of them
-/// matches are cut short that would better go on.
+/// Limit of the bytes that count when repeats' ends are compared; with more, matches are shortened
+/// that should continue.
 pub const NEAR: u32 = 16;
 /// Bytes that have to be left of them beyond the others: zstd's shortest match.
 const LEAST_BEYOND: u32 = 3;
-/// Bytes that a further repeat has to cover: a sequence costs about as much as so many literals ...
+/// Bytes that a further repeat has to cover, because a sequence costs about as much as that many
+/// literals ...
 const LEAST_GAIN: u32 = 4;
-/// ... and so many more from these offsets on.
+/// ... and additional bytes from these offsets on.
 const FURTHER: [(u32, u32); 2] = [(1 << 14, 2), (1 << 18, 1)];
 /// A text has 2 to this power bytes at most.
 pub const PLACE_BITS: u32 = 23;
-/// Words of marks, of 64 places each, that are worked on together: what is known of their places stays in
-/// the nearest cache, and they are enough for the bytes of the first candidate to arrive.
+/// Words of marks, of 64 places each, that are processed together. Their state stays in the nearest
+/// cache, and they are enough for the bytes of the first candidate to arrive.
 pub const WORDS: usize = 8;
 
 /// Places in a word of marks.

@@ -87,7 +87,8 @@ fn entry<const LOG: u32>(hash: u64, at: u32) -> u32 {
     (hash << LOG >> 32) as u32 & !PLACE | at
 }
 
-/// Compares the bytes at each place and its candidate, and gathers what is worth a sequence.
+/// Compares the bytes at each place and its candidate, and collects repeats that are worth a
+/// sequence.
 fn compare(
     listed: &ListedPlaces,
     history: &[u8],

@@ -17,7 +17,7 @@ fn marks(places: &[usize], base: usize, words: usize) -> Vec<u64> {
 /// Where the first batch begins.
 const BASE: usize = 11;
 
-/// What is to be found at these places, by the definition, a byte at a time.
+/// Finds the repeats at these places by the definition, one byte at a time.
 fn expected(history: &[u8], places: &[usize]) -> Vec<RepeatMatch> {
     let logs = [SHORT_LOG, LONG_LOG, LONGEST_LOG];
     let mut tables = logs.map(|log| vec![0_u32; 1 << log]);
@@ -125,7 +125,7 @@ fn found(history: &[u8], places: &[usize]) -> Vec<RepeatMatch> {
     expected
 }
 
-/// Whether these are repeats, and all that they are said to be.
+/// Checks that the found repeats are real and have the reported lengths.
 fn check(history: &[u8], places: &[usize]) {
     for repeat in found(history, places) {
         let at = repeat.at as usize;
@@ -142,7 +142,7 @@ fn check(history: &[u8], places: &[usize]) {
 }
 
 #[test]
-fn the_latest_place_with_the_most_bytes_is_found() {
+fn latest_longest_match_is_found() {
     // By 4 bytes, by 8, and by 12; a later one with less does not count.
     let parts = [
         "................ abcdefghijklmnop 1",
@@ -182,7 +182,7 @@ fn the_latest_place_with_the_most_bytes_is_found() {
 }
 
 #[test]
-fn a_text_that_begins_knows_nothing_of_the_one_before() {
+fn new_text_has_no_old_matches() {
     let text = b".................worldly1worldly2worldly3worldly4................................";
     for kernel in RepeatsKernel::available() {
         let (mut batch, mut tables) = (RepeatBatch::new(), PlaceTables::new());
@@ -199,7 +199,7 @@ fn a_text_that_begins_knows_nothing_of_the_one_before() {
 }
 
 #[test]
-fn the_rest_of_a_short_repeat_is_left_out() {
+fn rest_of_a_short_repeat_is_omitted() {
     let found_in = |text: &str, word: &str| {
         let text = format!("{:16}{text}1 {text}2{:40}", "", "");
         let second = text.rfind(word).unwrap();
@@ -217,7 +217,7 @@ fn the_rest_of_a_short_repeat_is_left_out() {
 }
 
 #[test]
-fn what_reaches_no_further_or_is_covered_by_the_next_one_is_left_out() {
+fn covered_repeats_are_omitted() {
     let at_of = |text: &str, words: [&str; 2]| {
         let text = format!("{:17}{text}{:40}", "", "");
         let mut places: Vec<usize> = words
@@ -249,7 +249,7 @@ fn as_many_places_as_there_can_be() {
     assert!(!found(&text, &places).is_empty());
 }
 
-/// Whether each kernel panics, and does so with these words.
+/// Checks that each kernel panics with this message.
 fn panics_everywhere(text: &[u8], marks: &[u64], why: &str) {
     for kernel in RepeatsKernel::available() {
         let find = || {

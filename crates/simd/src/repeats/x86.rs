@@ -13,7 +13,7 @@ use super::{
 /// A value exists only where the processor has AVX-512 F, BW, CD, DQ and VL, BMI1, BMI2 and POPCNT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct RepeatsAvx512 {
-    /// Whether it has VBMI2 as well, by which bytes are packed.
+    /// True if the processor has VBMI2 as well, which packs bytes.
     packs_bytes: bool,
 }
 
@@ -247,8 +247,8 @@ unsafe fn hash(
     }
 }
 
-/// Of each hash, which is the upper half of one of 64 bits, the highest bits choose the slot, and the next
-/// ones stand above the place.
+/// Writes the entries of a vector. The highest bits of each 64-bit hash's upper half choose the
+/// slot, and the next ones stand above the place.
 #[inline]
 #[target_feature(enable = "avx512f,avx512vl")]
 fn write<const LOG: u32>(looked: &mut TableLookups, place: usize, hash: __m256i, at: __m256i) {
@@ -264,10 +264,10 @@ fn write<const LOG: u32>(looked: &mut TableLookups, place: usize, hash: __m256i,
     }
 }
 
-/// Writes a place into a table and takes out what was there before.
+/// Writes a place into a table and returns the previous one.
 ///
 /// # Safety
-/// There is such a place, and its slot is in the table.
+/// The place exists, and its slot is in the table.
 #[inline(always)]
 unsafe fn exchange<const SIZE: usize>(
     looked: &mut TableLookups,
@@ -417,7 +417,7 @@ fn gather(
     (reach.most, reach.least) = (last(most), last(least));
 }
 
-/// Of each value and those before it the greatest, and of the last of others.
+/// Running maximum of the values, including the last of `others`.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn running_most(values: __m512i, others: __m512i) -> __m512i {
@@ -456,7 +456,7 @@ fn thin(repeats: &mut RepeatMatches) {
     repeats.count = count;
 }
 
-/// So many lanes of sixteen.
+/// Returns a mask of the first `count` lanes of sixteen.
 fn first_lanes(count: usize) -> u16 {
     !u16::MAX.unbounded_shl(count.min(16) as u32)
 }

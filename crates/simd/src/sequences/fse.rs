@@ -1,11 +1,12 @@
-//! Codes of a block of which some come more often than others, as states of a finite machine (RFC 8878 §4.1 (FSE)).
+//! Entropy coding of a block's codes by states of a finite machine (RFC 8878 §4.1 (FSE)).
 //!
 //! ```text
 //!  how often each code comes ─► parts of 2^log states ─► described in a few dozen bytes
 //!                                                     └► from state to state, some bits each
 //! ```
-//! How the states of codes are spread, and their description, are the format's (§4.1.1 (FSE Table Description),
-//! §3.1.1.3.2.2 (Default Distributions)); how many states each code gets is the coder's choice, made as zstd does.
+//! The format defines how the states of codes are spread, and their description (§4.1.1 (FSE Table
+//! Description), §3.1.1.3.2.2 (Default Distributions)). The coder chooses the number of states of
+//! each code, as zstd does.
 
 /// States of a table at most, as a power of two (§3.1.1.3.2.1 (Sequences_Section_Header)).
 pub(super) const MOST_LOG: u32 = 9;
@@ -13,17 +14,17 @@ pub(super) const MOST_LOG: u32 = 9;
 const LEAST_LOG: u32 = 5;
 /// Codes of a kind at most, with room: 53 are used, for lengths of matches.
 pub(super) const CODES: usize = 64;
-/// From so many codes on, those that hardly come share what one state takes.
+/// Number of codes from which rare ones share one state.
 const MANY: u32 = 2_048;
-/// Of a share of less than eight states, what has to be left of it for one more, in millionths of 2^20: as zstd
-/// weighs what rounding costs.
+/// Remainder of a share below eight states at which it gets one more state, in millionths of 2^20:
+/// the rounding cost that zstd uses.
 const ROUND_UP: [u64; 8] = [
     0, 473_195, 504_333, 520_860, 550_000, 700_000, 750_000, 830_000,
 ];
 
-/// How often each code comes.
+/// Count of each code.
 pub(super) type CodeCounts = [u32; CODES];
-/// How many states each code has; -1 for less than one.
+/// Number of states of each code; -1 for less than one.
 type NormalizedCounts = [i16; CODES];
 
 /// The states of one kind of codes.
@@ -33,12 +34,12 @@ pub(super) struct FseTable {
     steps: [SymbolTransform; CODES],
 }
 
-/// What a code does to a state.
+/// State transition of a code.
 #[derive(Clone, Copy, Default)]
 struct SymbolTransform {
     /// The bits that go out of a state, in the upper half of its sum with this.
     bits: u32,
-    /// What leads from the rest of it to the next one.
+    /// Offset from the rest of the state to the next one.
     next: i32,
 }
 
@@ -168,7 +169,7 @@ impl FseTable {
 }
 
 impl SymbolTransform {
-    /// Of a code with so many states of 2^`log`, behind those of others.
+    /// Transition of a code with `states` states of 2^`log`, behind those of other codes.
     fn of(states: i32, others: i32, log: u32) -> Self {
         let most = match states {
             0 => return Self::default(),
@@ -184,7 +185,8 @@ impl SymbolTransform {
     }
 }
 
-/// How many states are worth having for so many codes, of which the highest is this.
+/// Returns the suitable number of states, as a power of two, for `total` codes of which the highest
+/// is `highest`.
 fn suited_log(total: u32, highest: usize, most: u32) -> u32 {
     let enough = (total - 1).max(1).ilog2().saturating_sub(2);
     let needed = (total.ilog2() + 1).min((highest.max(1)).ilog2() + 2);

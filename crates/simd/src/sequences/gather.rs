@@ -1,11 +1,12 @@
-//! What is coded of a block's sequences: its literals, and of each sequence three codes and the bits that they leave open.
+//! Codes of a block's sequences: its literals, and for each sequence three codes and their extra
+//! bits.
 //!
 //! ```text
 //!  literals 17, match 40, offset 1,000 ─► 16 + 1 bit, 34 + 1 bit, 9 + 9 bits     codes and extra bits
 //! ```
-//! Codes of lengths and offsets are the format's (RFC 8878 §3.1.1.3.2.1.1 (Sequence Codes for Lengths and Offsets)):
-//! small ones are their own, greater ones share a code and differ in extra bits. Offsets that were used
-//! before have names instead (§3.1.1.5 (Repeat Offsets)).
+//! Codes of lengths and offsets are the format's (RFC 8878 §3.1.1.3.2.1.1 (Sequence Codes for
+//! Lengths and Offsets)): small values are their own code, greater ones share a code and differ in
+//! extra bits. Offsets that were used before have repeat codes instead (§3.1.1.5 (Repeat Offsets)).
 
 use super::{MAX_BLOCK, MIN_MATCH, ZstdSequence};
 
@@ -18,7 +19,7 @@ pub(super) const OFFSETS: usize = 1;
 pub(super) const MATCHES: usize = 2;
 /// Offsets that have names; others are coded as numbers that are greater by as much.
 pub(super) const NAMES: u32 = 3;
-/// Literals, most of which come in small numbers, are copied so many at a time.
+/// Number of literals that are copied at a time; most runs are short.
 pub(super) const STEP: usize = 16;
 /// Sequences that vectors do together.
 pub(super) const LANES: usize = 16;
@@ -42,14 +43,14 @@ pub(super) const MATCH_CODES: [u16; 64] = codes(
 pub(super) const LITERALS_ABOVE: u32 = 19;
 pub(super) const MATCHES_ABOVE: u32 = 36;
 
-/// What is coded of a block.
+/// Literals and codes of a block.
 pub(super) struct GatheredBlock {
     /// One after the other, and room.
     pub(super) literals: Vec<u8>,
     /// How many of them there are.
     pub(super) kept: usize,
     pub(super) count: usize,
-    /// Of each sequence, with room for a vector's.
+    /// Codes of each sequence, with room for a vector's.
     pub(super) codes: [Vec<u8>; 3],
     /// Extra bits of the literals' code, above them of the match's and of the offset's ...
     pub(super) extras: Vec<u64>,
@@ -90,8 +91,8 @@ impl GatherKernel {
         kernels
     }
 
-    /// Gathers what is coded of the block that begins at `start` and goes on to the end of `history`; nothing
-    /// where the sequences do not make it, each from bytes that are there.
+    /// Gathers the codes of the block that begins at `start` and ends with `history`. Returns
+    /// nothing if the sequences do not form the block from earlier bytes.
     pub(super) fn gather(
         self,
         gathered: &mut GatheredBlock,
@@ -137,7 +138,7 @@ impl GatheredBlock {
         &self.literals[..self.kept]
     }
 
-    /// Makes room for so many sequences.
+    /// Reserves room for `count` sequences.
     fn begin(&mut self, count: usize) {
         (self.kept, self.count) = (0, count);
         let room = count.next_multiple_of(LANES);
@@ -226,8 +227,9 @@ impl RepeatOffsets {
         Self([1, 4, 8])
     }
 
-    /// The number that a decoder is told for an offset, which from then on is the last. Behind another match, with
-    /// no literals between, the last one has no name: it would be the same match.
+    /// Returns the offset value for a decoder, and makes the offset the last one. Directly behind
+    /// another match, without literals, the last offset has no repeat code: it would be the same
+    /// match.
     #[inline]
     pub(super) fn code(&mut self, offset: u32, has_literals: bool) -> u32 {
         let [one, two, three] = self.0;
@@ -257,7 +259,7 @@ fn code_of(length: u32, codes: &[u16], above: u32) -> (u32, u32) {
     }
 }
 
-/// The codes from `first` on, of lengths from these on, with so many extra bits.
+/// Makes the code table from `first` on, for these lengths and extra bits.
 const fn codes<const PAIRS: usize, const CODES: usize>(
     first: u16,
     from: [usize; CODES],

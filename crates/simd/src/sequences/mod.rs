@@ -1,4 +1,4 @@
-//! zstd's blocks of sequences that were found elsewhere.
+//! zstd blocks from sequences that the caller found.
 //!
 //! ```text
 //!  history  … bytes of earlier blocks │ the next block          one zstd frame, flushed after each
@@ -6,12 +6,13 @@
 //!                     └── offset ─────────────────┘
 //!  block    literals, by zstd │ sequences: codes in three tables, extra bits
 //! ```
-//! A block of a zstd frame is a list of sequences: so many literals, then so many bytes that stand
-//! `offset` further back (RFC 8878 §3.1.1.3.2 (Sequences Section)). Who finds them decides how small
-//! and how fast; [`ZstdFrame`] takes them from its caller and codes them. What is coded of them is gathered by
-//! vectors (`gather`), and written as the format has it (`section`, `fse`). The literals are left to zstd: of
-//! what `ZSTD_compressSequencesAndLiterals` (zstd.h) makes of them alone, a frame of one block, the part that
-//! holds them is taken over. It is reached by pointers only, and so stands in this crate.
+//! A block of a zstd frame is a list of sequences: literals, then a match of bytes that are
+//! `offset` further back (RFC 8878 §3.1.1.3.2 (Sequences Section)). The match finder decides how
+//! small and how fast; [`ZstdFrame`] takes the sequences from its caller and codes them. Codes are
+//! gathered by vectors (`gather`), and written in the format (`section`, `fse`). The literals are
+//! coded by zstd: `ZSTD_compressSequencesAndLiterals` (zstd.h) makes a frame of one block of them
+//! alone, and the literals section is copied from it. It is called through pointers only, so it is
+//! in this crate.
 
 mod fse;
 mod gather;
@@ -35,12 +36,12 @@ use zstd_sys::{
 pub const MAX_BLOCK: usize = 128 * 1024;
 /// Bytes of a match at least: zstd's `ZSTD_MINMATCH_MIN`.
 pub const MIN_MATCH: usize = 3;
-/// Windows that the format knows, and those of which an offset's extra bits fit a word beside those of lengths,
+/// Window sizes of the format for which an offset's extra bits fit a word beside those of lengths,
 /// as powers of two.
 const LEAST_LOG: u32 = 10;
 const MOST_LOG: u32 = 24;
-/// The strategy by whose rules zstd chooses how to code tables: `ZSTD_dfast`, that of level 3. It
-/// finds nothing itself.
+/// Strategy whose rules zstd uses for the coding of tables: `ZSTD_dfast`, that of level 3. It finds
+/// no matches itself.
 const STRATEGY: i32 = 2;
 /// zstd's own tables, which stay empty: the smallest that it takes, as powers of two.
 const NO_TABLE: i32 = 6;
@@ -61,12 +62,12 @@ const RAW_BLOCK: u32 = 0;
 const COMPRESSED_BLOCK: u32 = 2 << 1;
 /// As long is the section of sequences that says that there are none (§3.1.1.3.2.1).
 const NO_SEQUENCES: usize = 1;
-/// Literals that are as they are have a header of one to three bytes (§3.1.1.3.1.1 (Literals_Section_Header)), each
-/// below so many of them.
+/// Limits of raw literals for a header of one to three bytes (§3.1.1.3.1.1
+/// (Literals_Section_Header)).
 const ONE_BYTE: usize = 1 << 5;
 const TWO_BYTES: usize = 1 << 12;
 
-/// So many literals, and a match behind them; the last of a block has no match.
+/// Sequence of literals and a match behind them; the last of a block has no match.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct ZstdSequence(ZSTD_Sequence);
@@ -115,7 +116,7 @@ pub struct ZstdFrame {
     history: Vec<u8>,
     /// Bytes of it that are coded.
     coded: usize,
-    /// Whether its header is written.
+    /// True once the frame's header is written.
     is_begun: bool,
     recent: RepeatOffsets,
     sequences: Vec<ZstdSequence>,
@@ -183,7 +184,7 @@ impl ZstdFrame {
         !is_error(reset) && taken
     }
 
-    /// Whether so many bytes more have room.
+    /// Returns `true` if `length` more bytes fit.
     #[must_use]
     pub fn has_room(&self, length: usize) -> bool {
         length <= (1 << self.log) - self.history.len()
@@ -198,9 +199,9 @@ impl ZstdFrame {
         self.history.extend_from_slice(bytes);
     }
 
-    /// Codes the bytes that were pushed as one block, and adds it to `out`. `find` is given all
-    /// bytes of the frame, and where the block begins, and puts its sequences into an empty list.
-    /// Says whether it is done; if not, or after a block that was left out, the frame has to begin anew.
+    /// Codes the pushed bytes as one block, and adds it to `out`. `find` is given all bytes of the
+    /// frame, and the start of the block, and puts its sequences into an empty list. Returns `true`
+    /// on success; otherwise, or after a block that was left out, the frame has to be restarted.
     #[must_use]
     pub fn code(
         &mut self,

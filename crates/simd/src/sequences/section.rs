@@ -16,12 +16,12 @@ use super::x86::SequencesBmi2;
 const BY_DEFAULT: u8 = 0;
 const OF_ONE: u8 = 1;
 const DESCRIBED: u8 = 2;
-/// From so many sequences on their number takes two bytes, and three.
+/// Number of sequences from which their count takes two bytes, and three.
 const TWO_BYTES: usize = 128;
 const THREE_BYTES: usize = 0x7f00;
 /// States of offsets at most, as a power of two.
 const MOST_OFFSETS_LOG: u32 = 8;
-/// What one sequence takes at most, in bytes: 26 bits of states and 55 extra ones.
+/// Largest size of one sequence, in bytes: 26 bits of states and 55 extra ones.
 const MOST_BYTES: usize = 11;
 /// Bytes that are written at a time, and with which the bits end.
 const WORD: usize = 8;
@@ -81,7 +81,7 @@ impl SectionKernel {
         kernels
     }
 
-    /// Adds the section of what was gathered.
+    /// Adds the section of the gathered codes.
     pub(super) fn emit(self, gathered: &GatheredBlock, out: &mut Vec<u8>) {
         let count = gathered.count;
         match count {
@@ -136,7 +136,8 @@ fn table(kind: usize, codes: &[u8], out: &mut Vec<u8>) -> (u8, FseTable) {
     (DESCRIBED, FseTable::for_counts(&counts, last, log, out))
 }
 
-/// Whether a table of their own is not worth its description: by the rule of zstd's fast levels.
+/// Returns `true` if a table for these codes is not worth its description, by the rule of zstd's
+/// fast levels.
 fn is_plain(counts: &CodeCounts, total: usize, most: usize, codes: usize, log: u32) -> bool {
     let are_there = counts[codes..].iter().all(|count| *count == 0);
     let is_little = total < 1 << log;

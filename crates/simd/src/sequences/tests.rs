@@ -67,13 +67,13 @@ fn draw(state: &mut u64, bound: u64) -> u64 {
     (*state >> 33) % bound
 }
 
-/// A number with up to so many bits, small ones as often as large ones.
+/// Draws a number with up to `bits` bits, small ones as often as large ones.
 fn draw_bits(state: &mut u64, bits: u64) -> u64 {
     let width = draw(state, bits + 1);
     draw(state, 1 << width)
 }
 
-/// Adds a block to `whole` and returns what it was made of. Shapes differ in how often which codes come.
+/// Adds a block to `whole` and returns its sequences. Shapes differ in the frequencies of codes.
 fn made(state: &mut u64, shape: u64, whole: &mut Vec<u8>) -> Vec<ZstdSequence> {
     let (start, most) = (whole.len(), MAX_BLOCK as u64);
     let alphabet = [2, 20, 256][shape as usize % 3];
@@ -131,7 +131,7 @@ fn frames() -> Vec<ZstdFrame> {
 }
 
 #[test]
-fn whatever_is_found_is_decoded_by_zstd_and_kernels_agree() {
+fn zstd_decodes_all_matches_and_kernels_agree() {
     let state = &mut 3;
     for round in 0..6 {
         let mut frames = frames();
@@ -190,7 +190,7 @@ fn every_length_has_its_code() {
 }
 
 #[test]
-fn offsets_that_come_again_are_named_as_a_decoder_knows_them() {
+fn repeated_offsets_use_repeat_codes() {
     let offsets = [1, 4, 8, 3, 7, 50, 51, 300];
     for mut frame in frames() {
         let state = &mut 5;
@@ -219,7 +219,7 @@ fn offsets_that_come_again_are_named_as_a_decoder_knows_them() {
 }
 
 #[test]
-fn a_block_that_does_not_come_out_smaller_is_left_as_it_is() {
+fn incompressible_block_stays_raw() {
     let mut frame = frame();
     let state = &mut 7;
     let noise: Vec<u8> = (0..MAX_BLOCK).map(|_| draw(state, 256) as u8).collect();
@@ -239,7 +239,7 @@ fn a_block_that_does_not_come_out_smaller_is_left_as_it_is() {
 }
 
 #[test]
-fn a_frame_begins_anew_and_blocks_of_every_small_size_are_coded() {
+fn new_frame_codes_blocks_of_small_sizes() {
     let mut frame = frame();
     for length in 0..300 {
         assert!(frame.begin());

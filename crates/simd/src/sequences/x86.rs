@@ -39,7 +39,7 @@ impl SequencesAvx512 {
         has.then_some(Self(()))
     }
 
-    /// Gathers what is coded of sequences; says where the last one ends.
+    /// Gathers the codes of sequences. Returns the end of the last one.
     pub(super) fn gather(
         self,
         gathered: &mut GatheredBlock,
@@ -236,7 +236,7 @@ unsafe fn parts(group: &[ZstdSequence]) -> [__m512i; 3] {
     [part(0), part(1), part(2)]
 }
 
-/// Of each value and those before it, and of the last of others, the sum.
+/// Running sum of the values, including the last of `others`.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn running_sum(values: __m512i, others: __m512i) -> __m512i {
@@ -248,7 +248,7 @@ fn running_sum(values: __m512i, others: __m512i) -> __m512i {
     _mm512_add_epi32(sum, others)
 }
 
-/// Which offsets are one of the three before them, as long as none is.
+/// Returns a mask of the offsets that equal one of the three before them, as long as none does.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn is_named(offset: __m512i, before: __m512i) -> u16 {
@@ -278,7 +278,7 @@ fn code(length: __m512i, [low, high]: [__m512i; 2], above: u32) -> CodedLengths 
 }
 
 impl CodedLengths {
-    /// By what stands in a table for those that are marked, and as others have it for the rest.
+    /// Selects table values for marked lanes, and the other values for the rest.
     #[inline]
     #[target_feature(enable = "avx512f")]
     fn of(length: __m512i, found: __m512i, marked: u16, others: Self) -> Self {

@@ -1,4 +1,4 @@
-//! Where words begin: the places of a text at which its repeats begin.
+//! Word beginnings: the places of a text at which its repeats begin.
 //!
 //! ```text
 //!  bytes  self . next _ token ( 7 ) ;      a word begins where a letter, a digit or a byte of
@@ -24,7 +24,8 @@ const CASE: u8 = 0x20;
 const LETTERS: u8 = 26;
 const DIGITS: u8 = 10;
 
-/// Whether a byte is part of a word: ASCII letters and digits, and what UTF-8 makes others of.
+/// Returns `true` if a byte is part of a word: ASCII letters and digits, and the bytes of other
+/// characters in UTF-8.
 #[must_use]
 pub const fn is_word(byte: u8) -> bool {
     byte >= 0x80 || (byte | CASE).wrapping_sub(b'a') < LETTERS || byte.wrapping_sub(b'0') < DIGITS

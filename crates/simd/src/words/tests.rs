@@ -50,7 +50,7 @@ fn every_value_of_a_byte_between_others() {
 }
 
 #[test]
-fn a_word_goes_on_from_one_word_of_marks_to_the_next() {
+fn words_continue_across_mark_boundaries() {
     let mut bytes = [b'a'; 3 * WORD];
     bytes[WORD - 2] = b' ';
     let mut marks = Vec::new();
