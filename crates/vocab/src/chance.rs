@@ -43,7 +43,7 @@ impl IndexedRandom {
         (self.bits(number) >> 11) as f64 * (1.0 / (1_u64 << 53) as f64)
     }
 
-    /// Whether an event of this probability happens to this number.
+    /// Returns `true` if an event of this probability happens for this number.
     #[must_use]
     pub fn happens(self, number: u64, probability: Probability) -> bool {
         self.fraction(number) < probability.as_fraction()
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_split_mix_64_asked_by_number() {
+    fn matches_split_mix_64_by_number() {
         // The outputs for seed 1234567 that SplitMix64's implementations are compared by.
         let chance = IndexedRandom { key: 1_234_567 };
         let first: Vec<u64> = (0..3).map(|number| chance.bits(number)).collect();
@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_happens_as_often_as_its_probability_says() {
+    fn events_match_their_probability() {
         let chance = IndexedRandom::for_stream(1, 2);
         let probability = Probability::from_fraction(0.01).unwrap();
         let count = (0..1_000_000)

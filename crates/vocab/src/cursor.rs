@@ -30,7 +30,7 @@ impl<'a> ByteReader<'a> {
         self.rest.len()
     }
 
-    /// Whether all has been read.
+    /// Returns `true` if all bytes have been read.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
@@ -102,10 +102,10 @@ impl<'a> ByteReader<'a> {
         Ok(value & (u64::MAX >> (64 - 8 * length + 2)))
     }
 
-    /// A byte string with its length before it as a variable-length integer.
+    /// Reads a byte string behind its length as a variable-length integer.
     ///
     /// # Errors
-    /// [`TruncatedInput`] when it is longer than what is left.
+    /// [`TruncatedInput`] when it is longer than the rest.
     pub fn prefixed(&mut self) -> Result<&'a [u8], TruncatedInput> {
         let length = self.varint()?;
         self.bytes(usize::try_from(length).map_err(|_| TruncatedInput)?)
@@ -139,7 +139,7 @@ impl ByteWriter {
         self.buffer.len()
     }
 
-    /// Whether nothing has been written.
+    /// Returns `true` if nothing has been written.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.buffer.is_empty()
@@ -151,7 +151,7 @@ impl ByteWriter {
         &self.buffer
     }
 
-    /// Forgets what was written and keeps the room.
+    /// Clears the written bytes and keeps the capacity.
     pub fn clear(&mut self) {
         self.buffer.clear();
     }

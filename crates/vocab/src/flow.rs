@@ -67,7 +67,7 @@ impl FromStr for NodeId {
     }
 }
 
-/// What a segment's bytes are, so that protocol headers do not break up repeated data.
+/// Kind of a segment's bytes. It keeps protocol headers from breaking up repeated data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SegmentKind {
     /// The user's data: chunked, looked up in the dictionary and remembered there.
@@ -81,7 +81,7 @@ pub enum SegmentKind {
 /// A run of bytes of one kind on its way from one half of an accelerator to the other.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowSegment {
-    /// What the bytes are.
+    /// Kind of the bytes.
     pub kind: SegmentKind,
     /// The bytes; never empty for payload and control.
     pub bytes: Bytes,

@@ -62,7 +62,7 @@ impl SeededRandom {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// Whether an event of this probability happens now.
+    /// Returns `true` if an event of this probability happens now.
     pub fn happens(&mut self, probability: Probability) -> bool {
         self.next_f64() < probability.as_fraction()
     }

@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_acts_on_a_terminal_is_a_question_mark() {
+    fn terminal_control_characters_become_question_marks() {
         assert_eq!(printable("Zoë\\кадры 東京 €"), "Zoë\\кадры 東京 €");
         assert_eq!(printable("a\x1b[2J\r\n\t\x07\u{9b}b"), "a?[2J?????b");
         assert_eq!(

@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
 use std::time::Duration;
 
-/// A moment on the clock of whoever drives a core, in nanoseconds since that clock's epoch.
+/// Moment on the clock of a core's driver, in nanoseconds since that clock's epoch.
 ///
 /// A shell derives it from a monotonic clock, a test counts it up by hand. Two moments can be
 /// compared only if they come from the same driver.

@@ -130,8 +130,8 @@ impl ByteCount {
 }
 
 impl fmt::Display for ByteCount {
-    /// Binary units where they come out even and the decimal ones are no shorter, else decimal ones
-    /// with three digits.
+    /// Uses binary units where they are exact and the decimal ones are no shorter, else decimal
+    /// ones with three digits.
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         const EVEN: [(u64, &str); 4] = [
             (1 << 40, "TiB"),
@@ -349,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rates_read_as_tc_and_iperf3_users_write_them() {
+    fn rates_parse_in_tc_and_iperf3_notation() {
         assert_eq!("51.84Mbit".parse(), Ok(Bitrate(51_840_000)));
         assert_eq!("64kbit/s".parse(), Ok(Bitrate(64_000)));
         assert_eq!("1 Gbit".parse(), Ok(Bitrate(1_000_000_000)));
