@@ -1,4 +1,4 @@
-//! What an end can learn about a path from the fate of its own packets.
+//! Path properties that an end can measure from the fate of its own packets.
 //!
 //! ```text
 //!  acknowledged ── sample ──► RttEstimator ── smoothed, variance, min, probe timeout
@@ -6,9 +6,8 @@
 //!  acked, lost, timers ─────► PathMtu ─────── how large a packet may be; the next probe
 //! ```
 //!
-//! Each is a small machine that is handed the time, for a transport as for a tester of circuits:
-//! it sends nothing, knows no packet's form, and leaves to its user how packets are numbered and
-//! how losses are told.
+//! Each is a small state machine that is handed the time, for transports and for circuit testers.
+//! It sends nothing and knows no packet format. Its user numbers the packets and reports losses.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

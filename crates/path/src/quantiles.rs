@@ -129,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn one_in_a_thousand_is_beyond_the_quantile_of_one_in_five_hundred() {
+    fn rare_late_spans_exceed_the_quantile() {
         let mut quantiles = DurationQuantiles::new(NOW);
         for _ in 0..1_997 {
             quantiles.add(Duration::ZERO);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_seen_again_is_forgotten() {
+    fn unseen_spans_are_forgotten() {
         let mut quantiles = DurationQuantiles::new(NOW);
         for _ in 0..4 {
             quantiles.add(ms(10));
@@ -173,7 +173,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_quantile_is_at_most_an_eighth_too_long(
+        fn quantile_error_is_at_most_an_eighth(
             mut spans in prop::collection::vec(0_u64..60_000_000, 1..300),
             beyond in 0.0_f64..0.5,
         ) {

@@ -20,7 +20,7 @@ pub const GRANULARITY: Duration = Duration::from_millis(1);
 /// seconds, so the true least is seen several times within it.
 pub const MIN_RTT_WINDOW: Duration = Duration::from_secs(60);
 
-/// What is known of a path's round-trip time.
+/// Estimator of a path's round-trip time.
 #[derive(Clone, Debug)]
 pub struct RttEstimator {
     latest: Option<Duration>,
@@ -147,7 +147,7 @@ mod tests {
 
     /// RFC 9002 §5.3: the first sample replaces what was assumed.
     #[test]
-    fn the_first_sample_is_believed_whole() {
+    fn first_sample_sets_the_estimate() {
         let mut rtt = RttEstimator::new(INITIAL_RTT);
         assert_eq!((rtt.latest(), rtt.minimum()), (None, None));
         assert_eq!(rtt.probe_timeout(NO_DELAY), ms(333) + ms(666));
@@ -171,7 +171,7 @@ mod tests {
 
     /// RFC 9002 §5.3: a delay is not taken off where the result would be below the least.
     #[test]
-    fn a_peer_cannot_shorten_the_path_by_its_word() {
+    fn reported_delay_cannot_lower_the_minimum() {
         let mut rtt = RttEstimator::new(INITIAL_RTT);
         rtt.sample(at(0), ms(100), NO_DELAY);
         rtt.sample(at(1), ms(108), ms(25));
@@ -181,7 +181,7 @@ mod tests {
 
     /// RFC 9002 §6.2.1: smoothed + max(4 × variance, granularity) + the peer's delay.
     #[test]
-    fn a_steady_path_still_gets_a_grain_of_time() {
+    fn steady_path_keeps_the_timer_granularity() {
         let mut rtt = RttEstimator::new(INITIAL_RTT);
         for second in 0..100 {
             rtt.sample(at(second), ms(80), NO_DELAY);
@@ -191,7 +191,7 @@ mod tests {
 
     /// RFC 9002 §5.2: the least follows a route that became longer, after a while.
     #[test]
-    fn the_least_expires() {
+    fn minimum_rtt_expires() {
         let mut rtt = RttEstimator::new(INITIAL_RTT);
         rtt.sample(at(0), ms(20), NO_DELAY);
         for second in 1..30 {

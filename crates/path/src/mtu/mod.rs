@@ -96,7 +96,7 @@ struct LargePacketLosses {
     least: u16,
     /// When the first and the last of them were sent.
     sent: (Time, Time),
-    /// Whether they are many, and not from one moment.
+    /// True if the losses are many, and not from one moment.
     is_suspicious: bool,
 }
 
@@ -121,7 +121,7 @@ pub struct PathMtu {
     /// The largest smaller size acknowledged since a full one was.
     passing: u16,
     row: Option<LargePacketLosses>,
-    /// Whether anything was acknowledged since the size is in doubt.
+    /// True if anything was acknowledged since the size is in doubt.
     path_answers: bool,
     black_holes: u32,
 }

@@ -100,7 +100,7 @@ fn settled(carries: u16, max: u16) -> TestPath {
 
 /// RFC 8899 §5.2: BASE is left by an acknowledgement of that size.
 #[test]
-fn a_path_that_carries_the_maximum_is_known_after_two_round_trips() {
+fn maximum_size_is_confirmed_in_two_round_trips() {
     let path = settled(1_472, 1_472);
     assert_eq!(
         (path.mtu.state(), path.mtu.size()),
@@ -144,7 +144,7 @@ proptest! {
     /// Whatever a user says, in whatever order, the size stays within its bounds and the machine
     /// does not stay due once it was asked.
     #[test]
-    fn no_order_of_events_breaks_it(
+    fn any_event_order_keeps_invariants(
         steps in prop::collection::vec((0_u8..9, 0_u16..2_000, 0_u64..8, 0_u64..400_000), 1..120),
     ) {
         let config = MtuConfig {
@@ -196,7 +196,7 @@ fn a_probe_lost_by_chance_is_sent_again() {
 
 /// RFC 8899 §5.1.1: PROBE_TIMER is at least a second, whatever the round trip.
 #[test]
-fn a_probe_without_a_verdict_is_lost_after_the_timer() {
+fn unanswered_probe_is_lost_after_the_timer() {
     let mut path = TestPath::new(1_200, 1_472);
     path.mtu.probe_sent(path.now, 0, BASE_SIZE, ms(20));
     assert_eq!(path.mtu.poll_timeout(), Some(path.now + PROBE_TIMER_MIN));
@@ -250,7 +250,7 @@ fn a_black_hole_is_found_within_three_probes() {
 
 /// The same where the user tells no losses of probes: the timer alone.
 #[test]
-fn a_black_hole_is_found_by_the_timer_too() {
+fn timer_detects_a_black_hole() {
     let mut path = settled(1_472, 1_472);
     path.verdicts = false;
     path.carries = 1_400;
@@ -278,7 +278,7 @@ fn random_loss_does_not_make_packets_small() {
 /// An outage takes all packets, and says nothing of their size: once the path is back, what it
 /// carried before is tried first.
 #[test]
-fn after_an_outage_the_old_size_is_back_at_once() {
+fn old_size_returns_at_once_after_outage() {
     let mut path = settled(1_400, 1_472);
     let found = path.mtu.size();
     path.carries = 0;
@@ -302,7 +302,7 @@ fn after_an_outage_the_old_size_is_back_at_once() {
 
 /// RFC 8899 §5.2: ERROR keeps trying the base size, and not all the time.
 #[test]
-fn a_path_that_carries_nothing_is_tried_now_and_then() {
+fn dead_path_is_probed_occasionally() {
     let mut path = TestPath::new(0, 1_472);
     path.settle();
     assert_eq!(path.mtu.state(), MtuState::Error);
@@ -319,7 +319,7 @@ fn a_path_that_carries_nothing_is_tried_now_and_then() {
 
 /// RFC 8899 §5.1.1: PMTU_RAISE_TIMER.
 #[test]
-fn a_path_that_grows_is_noticed_after_the_raise_timer() {
+fn growing_path_is_noticed_after_raise_timer() {
     let mut path = settled(1_400, 1_472);
     path.carries = 1_472;
     let due = path.mtu.poll_timeout().expect("it is below the maximum");
@@ -332,7 +332,7 @@ fn a_path_that_grows_is_noticed_after_the_raise_timer() {
 
 /// RFC 8899 §5.1.1: CONFIRMATION_TIMER, for a path that only small packets use.
 #[test]
-fn a_size_that_nothing_uses_is_confirmed_now_and_then() {
+fn unused_size_is_confirmed_occasionally() {
     let mut path = settled(1_472, 1_472);
     path.now += CONFIRM_AFTER;
     assert_eq!(path.mtu.poll_probe(path.now), None, "nobody uses the path");
@@ -356,7 +356,7 @@ fn a_late_acknowledgement_of_a_probe_counts() {
 }
 
 #[test]
-fn what_the_host_refuses_is_not_tried_three_times() {
+fn size_refused_by_host_is_not_retried() {
     let mut path = TestPath::new(9_000, 9_000);
     path.probe();
     assert_eq!(path.mtu.poll_probe(path.now), Some(9_000));
