@@ -1,10 +1,10 @@
-//! What Trunkline would save on somebody's data: all of it goes through a [`NodePair`], in order.
+//! Estimate of Trunkline's savings on given data: all data goes through a [`NodePair`], in order.
 //!
-//! A file is a flow from the near end to the far one. A capture is one flow for each TCP connection in
-//! it, both directions, as the hosts sent them: the client is taken to be at the near end. Within a
-//! connection the capture's order and time decide what goes together: a direction's bytes are sent on
-//! when the other host speaks, when nothing came for [`PAUSE`], or when as much waits as an engine
-//! lets wait. How fast the hosts sent is otherwise the old line's doing and no matter here.
+//! A file is a flow from the near end to the far one. A capture is one flow for each TCP connection
+//! in it, in both directions, as the hosts sent them; the client is at the near end. Within a
+//! connection the capture's order and time group the data: a direction's bytes are sent when the
+//! other host speaks, after [`PAUSE`] without data, or when an engine's limit is reached. The
+//! hosts' sending rate otherwise depends on the captured line and is ignored.
 
 use std::collections::BTreeMap;
 use std::io::{BufReader, Cursor, Read};
@@ -49,23 +49,23 @@ pub struct EstimateItem {
     pub tally: TrafficTally,
 }
 
-/// What was found in a capture.
+/// Contents of a capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CaptureNotes {
     /// The file.
     pub path: String,
-    /// What was found.
+    /// Counters of the capture.
     pub counts: StreamCounts,
 }
 
-/// What came of everything.
+/// Estimate over all inputs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReductionEstimate {
     /// In the order in which they were sent; of captures, in which connections ended.
     pub items: Vec<EstimateItem>,
-    /// What was not sent, or not whole.
+    /// Inputs that were not sent, or not completely.
     pub skipped: Vec<SkippedInput>,
-    /// Of each capture.
+    /// Notes on each capture.
     pub captures: Vec<CaptureNotes>,
 }
 

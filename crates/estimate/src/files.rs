@@ -1,9 +1,9 @@
-//! The files that a person names: themselves, or what is in their directories.
+//! Input files: those that the user names, and those in named directories.
 //!
-//! Directories are walked in the order of their names' bytes, files and folders together, so that the
-//! same tree gives the same order everywhere. Symbolic links inside are not followed and special files
-//! (devices, pipes, sockets) not opened: both are named, as is what cannot be read. What is named by
-//! the person is taken by its name, links followed.
+//! Directories are walked in the order of their names' bytes, files and folders together, so that
+//! the same tree gives the same order everywhere. Symbolic links inside are not followed and
+//! special files (devices, pipes, sockets) are not opened: both are reported, like unreadable
+//! files. Inputs named by the user are opened by name, following links.
 
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
@@ -13,7 +13,7 @@ use anyhow::{Context, Result, anyhow};
 
 use host::refused::InvalidRequest;
 
-/// What is to be read.
+/// Input to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum InputSource {
     /// A file or a directory.
@@ -33,26 +33,26 @@ impl InputSource {
     }
 }
 
-/// What was not taken, and why.
+/// Skipped input, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SkippedInput {
     /// Its name.
     pub path: String,
     /// Why.
     pub reason: String,
-    /// Whether there are bytes that should have been sent: the figures are then not of all that was
-    /// named.
+    /// True if bytes are missing that should have been sent. The figures then do not cover all
+    /// inputs.
     pub is_loss: bool,
 }
 
-/// What there is to send, in order.
+/// Inputs to send, in order.
 #[derive(Debug, Default)]
 pub(super) struct InputList {
     pub(super) files: Vec<(InputSource, u64)>,
     pub(super) skipped: Vec<SkippedInput>,
 }
 
-/// Whether all inputs are there and have an end.
+/// Checks that all inputs exist and are finite.
 ///
 /// # Errors
 /// [`InvalidRequest`], when one is not.
@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_directory_is_walked_in_one_order_and_special_files_are_named() {
+    fn directory_order_is_fixed_and_special_files_reported() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
         fs::create_dir_all(root.join("b/deep")).unwrap();

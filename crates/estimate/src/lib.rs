@@ -1,12 +1,12 @@
-//! Data reduction by itself: two dictionaries, and flows between them without a network.
+//! Data reduction alone: two dictionaries, and flows between them without a network.
 //!
 //! ```text
 //!  files, captures ─► Stream ─► encoder ══ frames, counted ══► decoder ─► compared
 //!                                  │  ◄═ acknowledgements, repairs ═ │
 //!                             dictionary                        dictionary ─► segment files
 //! ```
-//! A [`NodePair`] is the reduction of two nodes, with the same settings; nothing about it is modelled.
-//! [`estimate()`] sends given data through one and says what it would cost on the wire.
+//! A [`NodePair`] is the reduction of two nodes, with the same settings; nothing about it is
+//! modelled. [`estimate()`] sends given data through one and reports its size on the wire.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

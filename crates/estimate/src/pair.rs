@@ -1,4 +1,5 @@
-//! Two ends of reduction, joined: what one encodes the other decodes at once, and compares.
+//! Two connected ends of reduction: one encodes, the other decodes at once, and the result is
+//! compared.
 //!
 //! ```text
 //!  send ─► encoder ─► Data frames ─► decoder ─► compared with what was sent
@@ -6,13 +7,13 @@
 //!             └─ Message frames (repair) ┘       encoder waits for one)
 //! ```
 //! Bytes on the wire are counted as a session over a link writes them: every frame with its length,
-//! type and numbers, in both directions. What is around frames (TLS records, packets, their seals and
-//! headers, sessions' pings) is not there and not counted.
+//! type and numbers, in both directions. The overhead around frames (TLS records, packets, their
+//! seals and headers, sessions' pings) is not included.
 //!
-//! Time is virtual and moves with the bytes, so that the same data in the same order gives the same
-//! bytes on every machine. Processor time is the calling thread's, for each end by itself: encoding
-//! or decoding together with that end's disk work. A dictionary's disk work is executed as soon as it
-//! is asked for; a pair never meets a slow disk, only its cost.
+//! Time is virtual and advances with the bytes, so that the same data in the same order gives the
+//! same bytes on every machine. Processor time is the calling thread's, for each end by itself:
+//! encoding or decoding together with that end's disk work. A dictionary's disk work is executed as
+//! soon as it is requested; a pair never waits for a slow disk.
 
 use std::collections::VecDeque;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -34,21 +35,21 @@ use vocab::{ByteCount, ByteWriter, FlowId, FlowSegment, NodeId, SeededRandom, Ti
 
 use host::kernel;
 
-/// What keeps a dictionary.
+/// Disk of a dictionary.
 pub struct DictionaryDisk {
     /// Executes its disk requests, in order.
     pub execute: Box<dyn FnMut(DiskRequest) -> DiskCompletion>,
-    /// What seals it.
+    /// Key that seals the dictionary.
     pub key: DictionaryKey,
-    /// Of its salts: another one each time that the same disk is opened.
+    /// Seed of the salts: a different one each time the same disk is opened.
     pub seed: u64,
 }
 
-/// What is counted as bytes on the wire, for who reads the figures.
+/// Description of the bytes counted as wire bytes, for readers of the figures.
 pub const FRAMING: &str = "frames of the session with their lengths, types and numbers, in both \
     directions: opens, data, acknowledgements, repairs, ends; without TLS, packets and their headers";
 
-/// What an engine lets wait for the encoder before it asks the host for no more.
+/// Bytes that an engine queues for the encoder before it stops reading from the host.
 pub const READ_AHEAD: usize = 128 * 1024;
 /// Virtual time that a byte takes to arrive, as at 5 Gbit/s.
 pub const BYTE_TIME: Duration = Duration::from_nanos(2);
@@ -81,14 +82,14 @@ impl PairSide {
     }
 }
 
-/// What both ends are told.
+/// Settings of both ends.
 #[derive(Clone, Copy, Debug)]
 pub struct PairConfig {
     /// Each end's dictionary.
     pub dictionary: DictionaryConfig,
     /// Each flow's encoder.
     pub encoder: EncoderConfig,
-    /// Of all chance.
+    /// Seed of all random numbers.
     pub seed: u64,
 }
 
@@ -108,7 +109,7 @@ impl PairConfig {
     }
 }
 
-/// What has gone through, and what it took.
+/// Traffic so far and its cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrafficTally {
     /// Bytes that hosts sent.
@@ -217,7 +218,7 @@ impl NodeEnd {
         Ok(end)
     }
 
-    /// What an encoder has to send now, its disk work done.
+    /// Returns the data that an encoder sends now, after its disk work.
     pub fn encode(&mut self, now: Time, encoder: &mut FlowEncoder) -> Option<Bytes> {
         let unsent = tunnel::SessionConfig::default().unsent_limit.as_usize();
         loop {
@@ -230,7 +231,7 @@ impl NodeEnd {
         }
     }
 
-    /// Lets the dictionary write down what it has not yet, as it does when time passes.
+    /// Lets the dictionary write its remaining data, as it does when time passes.
     pub fn settle(&mut self, now: &mut Time) {
         // A sync may be what writes the rest down, and that has to be synced in turn.
         for _ in 0..3 {
@@ -273,7 +274,7 @@ pub struct PairStream {
     from: PairSide,
     encoder: FlowEncoder,
     decoder: FlowDecoder,
-    /// What was sent and has not come out at the other end.
+    /// Data that was sent and has not come out at the other end.
     expected: VecDeque<Bytes>,
     encoded: u64,
     acknowledged: u64,
@@ -282,7 +283,7 @@ pub struct PairStream {
     tally: TrafficTally,
 }
 
-/// Whether a stream's figures hold its flow's open and ends.
+/// Accounting of a flow's open and ends in a stream's figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OverheadAccounting {
     Counted,
@@ -290,7 +291,7 @@ enum OverheadAccounting {
 }
 
 impl PairStream {
-    /// Which end sends.
+    /// Returns the sending end.
     #[must_use]
     pub fn from(&self) -> PairSide {
         self.from
@@ -379,10 +380,10 @@ impl NodePair {
         }
     }
 
-    /// Takes what a host sends, and sends on as much as an engine would while more is coming.
+    /// Takes data from a host, and sends as much as an engine would while more arrives.
     ///
     /// # Errors
-    /// When something else comes out at the other end.
+    /// When the output at the other end differs.
     pub fn send(&mut self, stream: &mut PairStream, bytes: Bytes) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
@@ -399,10 +400,10 @@ impl NodePair {
         Ok(())
     }
 
-    /// Nothing comes for a while: sends on everything that waits.
+    /// Simulates a pause: sends everything that waits.
     ///
     /// # Errors
-    /// When something else comes out at the other end.
+    /// When the output at the other end differs.
     pub fn pause(&mut self, stream: &mut PairStream) -> Result<()> {
         self.pump(stream)?;
         if let Some(due) = stream.encoder.poll_timeout() {
@@ -412,10 +413,10 @@ impl NodePair {
         Ok(())
     }
 
-    /// Ends a stream: sends the rest, acknowledges all, and says what it took.
+    /// Ends a stream: sends the rest, acknowledges all, and returns the totals.
     ///
     /// # Errors
-    /// When something else, or not all, comes out at the other end.
+    /// When the output at the other end differs or is incomplete.
     pub fn finish(&mut self, mut stream: PairStream) -> Result<TrafficTally> {
         let began = kernel::thread_time();
         stream.encoder.finish();
@@ -461,7 +462,7 @@ impl NodePair {
         }
     }
 
-    /// What an end's dictionary holds and has done.
+    /// Returns the counters of an end's dictionary.
     #[must_use]
     pub fn statistics(&self, side: PairSide) -> DictionaryStatistics {
         self.ends[side as usize].dictionary.statistics()
@@ -573,7 +574,7 @@ impl NodePair {
     }
 }
 
-/// Takes `bytes` off the front of what is expected.
+/// Removes `bytes` from the front of the expected data.
 fn compare(expected: &mut VecDeque<Bytes>, mut bytes: &[u8]) -> Result<()> {
     while !bytes.is_empty() {
         let front = expected
@@ -593,7 +594,7 @@ fn compare(expected: &mut VecDeque<Bytes>, mut bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// What a receiver says of its progress.
+/// Acknowledgement of a receiver's progress.
 pub fn acknowledgement(flow: FlowId, received: u64, consumed: u64) -> SessionFrame {
     SessionFrame::Ack(FlowAck {
         flow,
@@ -604,7 +605,7 @@ pub fn acknowledgement(flow: FlowId, received: u64, consumed: u64) -> SessionFra
     })
 }
 
-/// What carries a repair's request or answer; its kind is one byte, whichever it is.
+/// Message frame of a repair's request or answer. Its kind takes one byte in both cases.
 pub fn message(flow: FlowId, sequence: u64, bytes: &Bytes) -> SessionFrame {
     SessionFrame::Message(MessageFrame {
         flow,
@@ -662,7 +663,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_once_costs_little_in_either_direction() {
+    fn repeated_data_is_cheap_in_both_directions() {
         let mut pair = NodePair::open(&config(ByteCount::new(0)), None).unwrap();
         let data = noise(1 << 20, 1);
         let cold = transfer(&mut pair, &data);
@@ -688,7 +689,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dictionary_lost_at_one_end_costs_repairs_and_no_wrong_byte() {
+    fn lost_dictionary_costs_repairs_not_wrong_bytes() {
         use std::cell::RefCell;
         use std::rc::Rc;
         let disks: [Rc<RefCell<MemoryDisk>>; 2] = Default::default();
