@@ -37,10 +37,10 @@ pub fn new(program: impl AsRef<Path>) -> Command {
     Command::new(found.unwrap_or_else(|| program.to_owned()))
 }
 
-/// Runs `program` and returns what it printed.
+/// Runs `program` and returns its output.
 ///
 /// # Errors
-/// When it cannot be started or fails; the message holds what it wrote to standard error.
+/// When it cannot be started or fails; the message holds its standard error.
 pub fn run<A: AsRef<OsStr>>(
     program: &str,
     arguments: impl IntoIterator<Item = A>,
@@ -50,7 +50,7 @@ pub fn run<A: AsRef<OsStr>>(
     finish(program, &mut command, None)
 }
 
-/// Runs `program` with `input` on its standard input and returns what it printed.
+/// Runs `program` with `input` on its standard input and returns its output.
 ///
 /// # Errors
 /// As [`run`].
@@ -64,7 +64,7 @@ pub fn run_with_input<A: AsRef<OsStr>>(
     finish(program, &mut command, Some(input))
 }
 
-/// Runs a prepared command to its end and returns what it printed.
+/// Runs a prepared command to its end and returns its output.
 ///
 /// # Errors
 /// As [`run`].

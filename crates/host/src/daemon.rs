@@ -28,7 +28,7 @@ const CAP_SETPCAP: u32 = 8;
 /// `_LINUX_CAPABILITY_VERSION_3`: 64 capabilities in two words.
 const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 
-/// What the kernel's capget and capset take first.
+/// Header argument of the kernel's capget and capset.
 #[repr(C)]
 struct UserCapabilityHeader {
     version: u32,
@@ -53,7 +53,7 @@ pub fn permitted_capabilities() -> io::Result<u64> {
     Ok(u64::from(words[0].permitted) | u64::from(words[1].permitted) << 32)
 }
 
-/// Whether the calling thread holds a capability.
+/// Returns `true` if the calling thread holds a capability.
 pub fn has_capability(capability: u32) -> bool {
     permitted_capabilities().is_ok_and(|held| held & (1 << capability) != 0)
 }
@@ -109,11 +109,11 @@ pub fn own_program() -> io::Result<PathBuf> {
     }
 }
 
-/// Has the kernel hold this many bytes for the socket each way, past the system's limits where
-/// CAP_NET_ADMIN allows that; returns the lesser of what it now holds.
+/// Sets the socket's buffers to this many bytes each way, beyond the system's limits where
+/// CAP_NET_ADMIN allows that. Returns the smaller of the two resulting sizes.
 ///
 /// # Errors
-/// What the kernel says.
+/// Errors of the kernel.
 pub fn enlarge_buffers(socket: &std::net::UdpSocket, bytes: usize) -> io::Result<usize> {
     let descriptor = socket.as_raw_fd();
     let size = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
@@ -159,10 +159,11 @@ pub fn loopback_packet_address(ethertype: u16) -> io::Result<SockAddr> {
     Ok(address)
 }
 
-/// The largest packet, headers included, that the kernel takes the way of a connection to carry.
+/// Returns the largest packet, headers included, that the kernel expects a connection's path to
+/// carry.
 ///
 /// # Errors
-/// What the kernel says.
+/// Errors of the kernel.
 pub fn connection_mtu(connection: &impl AsRawFd) -> io::Result<usize> {
     let descriptor = connection.as_raw_fd();
     let mtu = get_option(descriptor, libc::IPPROTO_IP, libc::IP_MTU)
@@ -310,13 +311,13 @@ pub fn start_session() {
 /// A process, to be asked later how it ended.
 pub struct ProcessHandle(OwnedFd);
 
-/// What `PIDFD_GET_INFO` of pidfd_open(2) fills in, in its first version.
+/// Structure that `PIDFD_GET_INFO` of pidfd_open(2) fills in, in its first version.
 #[repr(C)]
 #[derive(Default)]
 struct ProcessInfo {
     mask: u64,
     control_group: u64,
-    /// Of processes and users.
+    /// Process and user ids.
     numbers: [u32; 11],
     /// As of wait(2).
     status: i32,
@@ -527,7 +528,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn capabilities_given_up_are_gone_and_those_kept_remain() {
+    fn dropped_capabilities_are_gone_and_kept_remain() {
         // In a thread of its own: capabilities belong to threads.
         let held = std::thread::spawn(|| {
             let before = permitted_capabilities().unwrap();
@@ -539,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_has_what_was_kept_and_no_more() {
+    fn child_has_only_the_kept_capabilities() {
         let status = std::thread::spawn(|| {
             let before = permitted_capabilities().unwrap();
             keep_only_capabilities(&[CAP_NET_ADMIN]).unwrap();
@@ -559,7 +560,7 @@ mod tests {
     }
 
     #[test]
-    fn the_descriptor_limit_is_raised_to_the_hard_limit() {
+    fn descriptor_limit_rises_to_the_hard_limit() {
         let raised = raise_descriptor_limit().unwrap();
         assert_eq!(raise_descriptor_limit().unwrap(), raised);
         assert!(raised >= 256);

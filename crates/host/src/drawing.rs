@@ -1,12 +1,12 @@
-//! Drawings as SVG that take their colours from the page they stand in: what all charts share.
+//! SVG drawings that take their colours from the surrounding page; shared by all charts.
 
 use anyhow::{Result, anyhow};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-/// Where a chart is drawn.
+/// Area in which a chart is drawn.
 pub type ChartArea<'a> = DrawingArea<SVGBackend<'a>, Shift>;
-/// Why it could not be.
+/// Error of a drawing.
 pub type ChartError = DrawingAreaErrorKind<std::io::Error>;
 
 // Colours that differ in lightness too, for those who do not see hues.
@@ -23,12 +23,12 @@ pub const ROSE: RGBColor = RGBColor(190, 24, 93);
 /// Cyan of the fifth series.
 pub const CYAN: RGBColor = RGBColor(8, 145, 178);
 
-/// Stands in the drawing where the page's text colour belongs.
+/// Placeholder for the page's text colour in a drawing.
 pub const TEXT: RGBColor = RGBColor(1, 2, 3);
 /// How plotters writes [`TEXT`].
 const TEXT_WRITTEN: &str = "#010203";
 
-/// What `draw` draws, as an `<svg>` element of this width and height in pixels.
+/// Renders the drawing of `draw` as an `<svg>` element of this width and height in pixels.
 ///
 /// # Errors
 /// When the drawing fails.

@@ -20,7 +20,7 @@ use std::time::Duration;
 /// `NS_GET_USERNS` of linux/nsfs.h, `_IO(0xb7, 1)`: opens the user namespace that owns another.
 const NS_GET_USERNS: libc::Ioctl = 0xb701;
 
-/// Whether a namespace belongs to this process's user namespace or to one below it.
+/// Returns `true` if a namespace belongs to this process's user namespace or to one below it.
 pub fn is_owner(namespace: &File) -> io::Result<bool> {
     // SAFETY: this ioctl takes no argument and returns a new descriptor, which is ours alone.
     let owner = checked(unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_USERNS) });
@@ -36,7 +36,7 @@ pub fn is_owner(namespace: &File) -> io::Result<bool> {
     }
 }
 
-/// What a process may be given of its own.
+/// Namespaces that a process gets of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UnshareScope {
     /// A network namespace.
@@ -73,7 +73,7 @@ pub fn user_and_group() -> (u32, u32) {
 /// How a mount is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MountKind<'a> {
-    /// What is mounted later in this mount namespace stays in it.
+    /// Mounts made later in this mount namespace stay in it.
     KeepToOurselves,
     /// An empty file system in memory.
     Memory,
@@ -103,7 +103,7 @@ pub fn mount(how: MountKind<'_>, target: &OsStr) -> io::Result<()> {
     .map(drop)
 }
 
-/// Takes away what is mounted on `target`; files in use stay until they are closed.
+/// Unmounts `target`; files in use stay until they are closed.
 pub fn unmount(target: &OsStr) -> io::Result<()> {
     let target = CString::new(target.as_bytes())?;
     // SAFETY: the string ends in zero and lives through the call.
@@ -157,8 +157,7 @@ pub fn pass_on_net_admin() -> io::Result<()> {
     }
 }
 
-/// Changes the first word of the capabilities that programs may inherit. It may be called between
-/// fork and exec.
+/// Changes the first word of the inheritable capabilities. It may be called between fork and exec.
 fn change_inheritable(change: impl Fn(u32) -> u32) -> io::Result<()> {
     let mut header = CapabilityHeader {
         version: CAPABILITY_VERSION,
@@ -186,16 +185,16 @@ fn change_inheritable(change: impl Fn(u32) -> u32) -> io::Result<()> {
     }
 }
 
-/// What programs inherit beside what is theirs.
+/// Capabilities that programs inherit beside their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PassedCapabilities {
-    /// What this process was started with.
+    /// Capabilities that this process was started with.
     AsFound,
-    /// What [`pass_on_net_admin`] has added.
+    /// Capability that [`pass_on_net_admin`] has added.
     NetAdmin,
 }
 
-/// Whether this process has a capability in effect.
+/// Returns `true` if this process has a capability in effect.
 pub fn has_capability(number: u32) -> bool {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     status
@@ -245,7 +244,7 @@ fn fetched() -> libc::sigset_t {
     }
 }
 
-/// What [`wait_for_signal`] saw.
+/// Event that [`wait_for_signal`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ArrivedSignal {
     /// Nothing within the time.
@@ -416,7 +415,7 @@ fn be_first_process(command: libc::pid_t, all: &libc::sigset_t) -> ! {
 /// limit of a process.
 const OLD_DESCRIPTORS: libc::c_int = 1024;
 
-/// What a shell calls it.
+/// Returns the exit code as a shell reports it.
 fn exit_code(status: libc::c_int) -> libc::c_int {
     if libc::WIFSIGNALED(status) {
         128 + libc::WTERMSIG(status)
@@ -425,7 +424,7 @@ fn exit_code(status: libc::c_int) -> libc::c_int {
     }
 }
 
-/// Which side of a fork this is.
+/// Side of a fork.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForkSide {
     /// The one that called; the new process has this number.
@@ -449,7 +448,7 @@ pub fn exit_now(code: i32) -> ! {
     unsafe { libc::_exit(code) }
 }
 
-/// Whether the child has ended; it is gone for good then.
+/// Returns `true` if the child has ended. It is then reaped.
 pub fn has_ended(child: u32) -> bool {
     let Ok(child) = pid(child) else { return true };
     let mut status = 0;

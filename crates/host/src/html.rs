@@ -1,4 +1,4 @@
-//! What all HTML reports share: their style sheet and the escaping of text.
+//! Style sheet and text escaping that all HTML reports share.
 
 /// Style sheet of every report.
 pub const STYLE: &str = "
@@ -17,7 +17,7 @@ svg { width: 100%; height: auto; }
 code { font-size: 0.92em; }
 ";
 
-/// Text as it stands in a page.
+/// Escapes text for a page.
 pub fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")

@@ -26,7 +26,7 @@ pub enum ProcessSignal {
     Kill,
     /// Stand still (SIGSTOP).
     Freeze,
-    /// Go on after [`ProcessSignal::Freeze`] (SIGCONT).
+    /// Continue after [`ProcessSignal::Freeze`] (SIGCONT).
     Thaw,
     /// Reload, by convention (SIGHUP).
     Reload,
@@ -122,8 +122,8 @@ extern "C" fn remember_interruption(_signal: libc::c_int) {
     INTERRUPTED.store(true, Ordering::SeqCst);
 }
 
-/// From now on SIGINT, SIGTERM and SIGHUP are remembered instead of ending the process, so that
-/// the lab can remove what it made; [`interrupted`] tells.
+/// Records SIGINT, SIGTERM and SIGHUP from now on instead of ending the process, so that the lab
+/// can remove what it made; [`interrupted`] reports them.
 pub fn catch_interruptions() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: the handler only stores to an atomic, which is async-signal-safe; the structure
@@ -136,7 +136,7 @@ pub fn catch_interruptions() {
     }
 }
 
-/// Whether the person at the keyboard, or the system, has asked the lab to stop.
+/// Returns `true` if the user or the system has asked the lab to stop.
 #[must_use]
 pub fn interrupted() -> bool {
     INTERRUPTED.load(Ordering::SeqCst)
@@ -151,7 +151,7 @@ pub struct InterruptibleFile(File);
 const NOTICED_WITHIN: Duration = Duration::from_millis(200);
 
 impl InterruptibleFile {
-    /// Opens the file to be read; of a pipe that nobody writes to yet, reading waits and not this.
+    /// Opens the file for reading. For a pipe without a writer, reading waits and opening does not.
     ///
     /// # Errors
     /// When it cannot be opened.
@@ -164,7 +164,7 @@ impl InterruptibleFile {
         Ok(Self(file))
     }
 
-    /// Standard input, past the library's buffer for it, whose bytes would be waited for in vain.
+    /// Returns standard input without the library's buffer, whose bytes would never arrive here.
     ///
     /// # Errors
     /// When the process has none.
@@ -204,10 +204,10 @@ impl Read for InterruptibleFile {
     }
 }
 
-/// When the process `pid` started, in clock ticks since boot; `None` when it is gone.
+/// Returns the start time of process `pid`, in clock ticks since boot; `None` when it is gone.
 ///
-/// Together with the number it names one process for ever: the kernel gives numbers out again,
-/// but not with the same start.
+/// Together with the number it identifies one process permanently: the kernel reuses numbers, but
+/// not with the same start time.
 #[must_use]
 pub fn process_start(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -239,8 +239,8 @@ pub fn thread_time() -> Duration {
     )
 }
 
-/// Asks the kernel to keep nothing of the file in memory, as after a restart of the machine. What
-/// was not yet written to the disk stays.
+/// Drops the file from the kernel's page cache, as after a restart of the machine. Data not yet
+/// written to the disk stays.
 ///
 /// # Errors
 /// When the kernel does not take the advice for this file.
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_known_by_its_start_until_it_is_gone() {
+    fn process_is_identified_by_its_start_time() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
         let start = process_start(child.id());
         assert!(start.is_some());

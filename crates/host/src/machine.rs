@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::command;
 
-/// What a reader of a report needs to know of the machine.
+/// Description of the machine for readers of a report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct MachineInfo {
     /// The kernel's release.
@@ -27,9 +27,9 @@ pub struct MachineInfo {
     pub privileges: String,
     /// The congestion control of the client's and the server's connections, as read back.
     pub hosts_congestion_control: String,
-    /// That of the nodes' WAN connection, as seen; none when no node ran.
+    /// Congestion control of the nodes' WAN connection, as seen; none when no node ran.
     pub nodes_congestion_control: Option<String>,
-    /// What was done about offloads.
+    /// Setting of the offloads.
     pub offloads: String,
 }
 

@@ -18,7 +18,7 @@ use crate::{command, wait};
 /// A process that has not ended this long after it was asked to is killed.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
 
-/// How many lines of a log stand in an error message.
+/// Number of log lines in an error message.
 const LOG_LINES_SHOWN: usize = 12;
 
 /// A running process; dropping it stops it.
@@ -30,10 +30,10 @@ pub struct RunningProcess {
     ended: Option<ExitStatus>,
 }
 
-/// What to start and where.
+/// Program to start, and where.
 #[derive(Debug)]
 pub struct LaunchConfig<'a> {
-    /// What messages call it; also its log's file name.
+    /// Name in messages; also its log's file name.
     pub name: &'a str,
     /// The network namespace it runs in.
     pub namespace: &'a str,
@@ -104,7 +104,7 @@ impl RunningProcess {
             .with_context(|| format!("sending {signal:?} to {}", self.name))
     }
 
-    /// Goes on if the process still runs.
+    /// Returns if the process still runs.
     ///
     /// # Errors
     /// When it has ended; the message shows the end of its log.

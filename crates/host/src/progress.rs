@@ -1,4 +1,4 @@
-//! How the lab tells what it is doing; the binary decides how that looks.
+//! Progress reports of the lab; the binary decides how to show them.
 
 /// Receives what a person who waits wants to know.
 pub trait ProgressReporter {
@@ -8,7 +8,7 @@ pub trait ProgressReporter {
     fn note(&self, text: &str);
 }
 
-/// Says nothing.
+/// Progress receiver that reports nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct SilentProgress;
 

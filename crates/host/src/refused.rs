@@ -1,9 +1,9 @@
-//! What tells a refusal from a failure, whoever of several layers it was that refused.
+//! Error type that distinguishes an invalid request from a failure, at any layer.
 
 use anyhow::Error;
 
-/// What was asked for is not to be had: badly written, contradictory, or more than this host
-/// holds. Nothing was started or changed, and asking the same again gives the same.
+/// Invalid request: malformed, contradictory, or more than this host provides. Nothing was started
+/// or changed, and retrying will not help.
 #[derive(Debug, thiserror::Error)]
 #[error("{0:#}")]
 pub struct InvalidRequest(Error);
@@ -15,7 +15,7 @@ impl InvalidRequest {
         Error::new(Self(error.into()))
     }
 
-    /// Whether a refusal is the cause of this error.
+    /// Returns `true` if an invalid request is the cause of this error.
     #[must_use]
     pub fn is_cause_of(error: &Error) -> bool {
         error.chain().any(|cause| cause.is::<Self>())
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_refusal_reads_as_its_cause_and_is_found_under_any_context() {
+    fn invalid_request_is_found_under_any_context() {
         let cause: Result<()> = Err(anyhow!("zero")).context("`rate`");
         let refused = cause
             .map_err(InvalidRequest::because)

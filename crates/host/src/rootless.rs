@@ -28,11 +28,11 @@ pub struct ProgramEnvironment {
     pub program: PathBuf,
     /// The arguments of this process, in case it has to be started again.
     pub arguments: Vec<OsString>,
-    /// Whether this process is already the root of a user namespace of its own.
+    /// Membership of this process in a user namespace of its own, as its root.
     pub user_namespace: UserNamespaceMembership,
 }
 
-/// Whether a process is the one that the lab started again inside a user namespace.
+/// Membership of this process in the user namespace in which the lab started it again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UserNamespaceMembership {
     /// It is.
@@ -51,7 +51,7 @@ pub enum PrivilegeSource {
 }
 
 impl PrivilegeSource {
-    /// One sentence that says which, and what is then not available.
+    /// Describes the privileges in one sentence, and what is not available with them.
     #[must_use]
     pub fn explain(self) -> &'static str {
         match self {
@@ -99,8 +99,8 @@ pub fn obtain(environment: &ProgramEnvironment) -> Result<PrivilegeSource> {
     Err(kernel::become_program(&mut again)).context("starting again in a user namespace")
 }
 
-/// What unshare(1) is asked for. It passes no signal on, but a terminal's Ctrl-C reaches the inner
-/// process by itself, and --kill-child takes it along when unshare is killed.
+/// Arguments for unshare(1). It passes no signal on, but a terminal's Ctrl-C reaches the inner
+/// process directly, and --kill-child ends it when unshare is killed.
 const NAMESPACES: [&str; 8] = [
     "--user",
     "--map-root-user",
@@ -112,7 +112,7 @@ const NAMESPACES: [&str; 8] = [
     "--mount-proc",
 ];
 
-/// Whether unshare(1) can make these namespaces here.
+/// Returns `true` if unshare(1) can make these namespaces here.
 fn can(unshare: &Path, arguments: &[&str]) -> bool {
     std::process::Command::new(unshare)
         .args(arguments)

@@ -33,8 +33,8 @@ const BASE_DIRECTORY: &str = "/run/trunkline-lab";
 /// making the directory and writing the line.
 const UNOWNED_GRACE: Duration = Duration::from_secs(60);
 
-/// How often what is left in a dead run's namespaces is killed before the namespace is deleted
-/// all the same.
+/// Number of attempts to kill the processes left in a dead run's namespaces before the namespaces
+/// are deleted anyway.
 const KILL_ROUNDS: u32 = 50;
 /// Between two such rounds.
 const KILL_PAUSE: Duration = Duration::from_millis(10);
@@ -219,7 +219,7 @@ fn owner_is_alive(directory: &Path) -> bool {
 }
 
 /// Ends the processes, deletes the namespaces and removes the directory that the journal in
-/// `directory` names. Goes on past failures: the rest is still worth removing.
+/// `directory` names. Continues after failures: the rest is still worth removing.
 fn remove_leftovers(directory: &Path) {
     let entries = entries(directory);
     for entry in entries.iter().rev() {
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_took_over_a_number_is_spared() {
+    fn process_with_a_reused_number_is_spared() {
         let base = tempfile::tempdir().unwrap();
         let mut bystander = std::process::Command::new("sleep")
             .arg("60")

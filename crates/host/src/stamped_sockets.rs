@@ -62,7 +62,7 @@ pub fn set_option<T>(
     .map(drop)
 }
 
-/// Which packets of a socket the kernel stamps.
+/// Direction of the packets that the kernel stamps for a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StampedDirection {
     /// Those it receives.
@@ -116,8 +116,7 @@ fn enlarge(
     Ok(())
 }
 
-/// Lets the kernel cut what is sent at once into datagrams of `bytes` (generic segmentation
-/// offload).
+/// Makes the kernel split each send into datagrams of `bytes` (generic segmentation offload).
 pub fn segment(socket: &UdpSocket, bytes: u16) -> io::Result<()> {
     set_option(
         socket.as_fd(),
@@ -132,7 +131,7 @@ pub fn coalesce(socket: &UdpSocket) -> io::Result<()> {
     set_option(socket.as_fd(), libc::SOL_UDP, libc::UDP_GRO, 1_i32)
 }
 
-/// Makes closing a connection give up what is unsent, at once and without a word more than a reset.
+/// Makes closing a connection discard unsent data and send a reset at once (SO_LINGER of zero).
 pub fn reset_on_close(connection: &TcpStream) -> io::Result<()> {
     let at_once = libc::linger {
         l_onoff: 1,
@@ -172,7 +171,7 @@ pub fn sharpen_timers() {
     }
 }
 
-/// The processors that the calling thread, and what it starts from now on, may run on.
+/// Returns the processors that the calling thread, and its children from now on, may run on.
 pub fn processors() -> io::Result<Vec<usize>> {
     // SAFETY: the set is plain data; the kernel writes no more than its size.
     let set = unsafe {
@@ -189,7 +188,7 @@ pub fn processors() -> io::Result<Vec<usize>> {
     Ok((0..libc::CPU_SETSIZE as usize).filter(has).collect())
 }
 
-/// Binds the calling thread, and what it starts from now on, to these processors.
+/// Binds the calling thread, and its children from now on, to these processors.
 fn bind_to(processors: &[usize]) -> io::Result<()> {
     // SAFETY: the set is plain data and lives through the call; every number is below its size,
     // because it came from `processors`.
@@ -217,9 +216,9 @@ pub fn bound_to<T>(processors: &[usize], what: impl FnOnce() -> T) -> io::Result
 pub enum SystemClock {
     /// The one that stamps are of.
     Real,
-    /// Raw hardware time, which nobody steers.
+    /// Raw hardware time, which is not adjusted.
     Raw,
-    /// What the calling thread has spent on a processor.
+    /// Processor time of the calling thread.
     Thread,
 }
 
@@ -316,7 +315,7 @@ pub struct ReceivedDatagram {
     pub number: u64,
     /// Bytes of payload.
     pub length: u32,
-    /// When the kernel received it; zero when it does not say.
+    /// Time at which the kernel received it; zero when unknown.
     pub stamp_ns: u64,
 }
 
@@ -437,7 +436,7 @@ fn nothing_there(error: &io::Error) -> bool {
     )
 }
 
-/// What the kernel says beside a datagram.
+/// Ancillary data of a datagram from the kernel.
 #[derive(Default)]
 struct AncillaryData {
     stamp_ns: Option<u64>,
@@ -569,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_is_counted() {
+    fn dropped_datagrams_are_counted() {
         let (sender, receiver) = pair();
         set_option(
             receiver.as_fd(),

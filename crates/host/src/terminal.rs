@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hangs_is_indented_and_within_the_width() {
+    fn hanging_lines_are_indented_within_the_width() {
         let mut out = String::new();
         let (half, rest) = ("a".repeat(40), "b".repeat(38));
         write_hanging(&mut out, "x: ", 3, [half.as_str(), &rest, "c"]);
@@ -59,7 +59,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_that_is_too_long_has_a_line_to_itself() {
+    fn too_long_word_gets_its_own_line() {
         let mut out = String::new();
         let long = "ä".repeat(WIDTH + 1);
         write_wrapped(&mut out, &format!("a {long} b"));

@@ -1,5 +1,5 @@
-//! What the tester asks of sockets that std does not offer: counters of TCP, windows, packets that are
-//! never cut up, and datagrams with the moment and the address they came at.
+//! Socket functions for the tester that std lacks: TCP counters, windows, packets that are never
+//! fragmented, and datagrams with their arrival time and source address.
 //!
 //! See tcp(7), ip(7), ipv6(7), recvmmsg(2).
 #![allow(unsafe_code)]
@@ -25,16 +25,16 @@ const BATCH: usize = 32;
 const ROOM: usize = 9_300;
 /// Room for what the kernel says beside it: three stamps.
 const CONTROL_BYTES: usize = 128;
-/// IP_PMTUDISC_PROBE and IPV6_PMTUDISC_PROBE of linux/in.h: never cut up, and nobody's word on the path
-/// MTU is heeded.
+/// IP_PMTUDISC_PROBE and IPV6_PMTUDISC_PROBE of linux/in.h: packets are never fragmented, and path
+/// MTU messages are ignored.
 const PROBE: libc::c_int = 3;
-/// A stamp that is older than this is of a clock that was set meanwhile: nothing waits longer in [`RECEIVE_BUFFER`] of
-/// a stream that is fast enough to fill it, and a tester ends its test with an end that
-/// says nothing for as long.
+/// Age above which a timestamp comes from a clock that was set meanwhile. A stream that can fill
+/// [`RECEIVE_BUFFER`] leaves nothing in it for longer, and a tester ends its test with a silent
+/// period of this length.
 const STAMP_AGE_MAX: Duration = Duration::from_secs(5);
 
-/// Room for what arrives while nobody reads, in bytes: on a host that others keep busy, half a second at 500 Mbit/s.
-/// Memory is taken for what waits, and not before.
+/// Size of the receive buffer, in bytes: on a busy host, half a second at 500 Mbit/s. The kernel
+/// allocates memory only for datagrams that wait.
 const RECEIVE_BUFFER: i32 = 32 << 20;
 /// ... and for what waits to be sent: more of it would only move where packets are lost in this host.
 const SEND_BUFFER: i32 = 8 << 20;
@@ -45,7 +45,7 @@ pub fn make_room(socket: &UdpSocket) -> io::Result<()> {
     system::enlarge_receive_buffer(socket, RECEIVE_BUFFER)
 }
 
-/// What finds no room in a socket from some moment on.
+/// Counter of the datagrams that a socket dropped for lack of room since some moment.
 #[derive(Clone, Copy, Debug)]
 pub struct SocketDropCounter {
     /// The kernel's counts at that moment; [`None`] where it does not tell (before Linux 4.12).
@@ -70,7 +70,7 @@ impl SocketDropCounter {
     }
 }
 
-/// What the kernel has counted of datagrams that came and were not handed on.
+/// Kernel counters of received datagrams that were not handed on.
 #[derive(Clone, Copy, Debug)]
 struct KernelDrops {
     /// By this socket, modulo 2^32: for want of room, and those whose checksum is wrong.
@@ -118,13 +118,14 @@ impl TesterClock {
         }
     }
 
-    /// What time it is.
+    /// Returns the present time.
     pub fn now(self) -> Time {
         Time::from_epoch(self.began.elapsed())
     }
 
-    /// This clock and that of the kernel's stamps at one moment, between whose readings nothing else ran: a
-    /// host that stood still there would make a stamp that much too early, and every other delay too long.
+    /// Reads this clock and the kernel's timestamp clock at one moment, with no pause between the
+    /// readings: a pause of the host there would make a timestamp too early and every other delay
+    /// too long.
     fn stamps(self) -> ClockReading {
         let (real, moment) = beside(|| system::clock_ns(system::SystemClock::Real));
         ClockReading {
@@ -155,10 +156,10 @@ impl ClockReading {
     }
 }
 
-/// What the kernel counts of a connection.
+/// Reads the kernel's counters of a connection.
 ///
 /// # Errors
-/// When the kernel refuses, or is older than what is needed (Linux 4.19).
+/// When the kernel refuses, or is older than Linux 4.19.
 pub fn tcp_info(connection: &TcpStream) -> io::Result<TcpInfo> {
     let (bytes, length) = raw_tcp_info(connection)?;
     TcpInfo::parse(&bytes[..length]).ok_or_else(|| {
@@ -234,7 +235,7 @@ pub fn set_buffer(socket: &impl AsFd, side: SocketBuffer, bytes: u64) -> io::Res
 pub enum SocketBuffer {
     /// For what came in.
     Receive,
-    /// For what is to go out.
+    /// Buffer for sending.
     Send,
 }
 
@@ -369,7 +370,7 @@ impl IncomingDatagrams {
     }
 }
 
-/// Nothing came, or the answer to an earlier datagram was somebody's word on the path.
+/// Returns `true` if no datagram arrived, or the error is an ICMP answer to an earlier datagram.
 fn is_no_datagram(error: &io::Error) -> bool {
     let is_none = matches!(
         error.kind(),
@@ -378,9 +379,9 @@ fn is_no_datagram(error: &io::Error) -> bool {
     is_none || is_icmp_error(error)
 }
 
-/// What the kernel makes of an ICMP message about an earlier datagram (icmp_err_convert, icmpv6_err_convert):
-/// nobody listens, there is no way, a firewall forbids it. The datagram is lost like any other, and nothing is
-/// wrong with the socket.
+/// Returns `true` if the error comes from an ICMP message about an earlier datagram
+/// (icmp_err_convert, icmpv6_err_convert): the port is closed, there is no route, or a firewall
+/// forbids it. The datagram counts as lost; the socket is still usable.
 pub fn is_icmp_error(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -468,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_is_what_it_is_bounded_to_before_the_connection() {
+    fn window_is_bounded_before_the_connection() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         clamp_window(&listener, 20_000).unwrap();
         let sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -505,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn what_waited_for_seconds_keeps_its_moment_and_a_clock_that_was_set_makes_none() {
+    fn late_read_keeps_arrival_time_despite_clock_steps() {
         let second = |seconds| Time::from_epoch(Duration::from_secs(seconds));
         let stamps = ClockReading {
             real_ns: 1_000_000_000_000,
@@ -520,7 +521,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_room_is_counted_from_the_moment_that_was_asked_for() {
+    fn drops_are_counted_from_the_given_moment() {
         let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
         let to = receiver.local_addr().unwrap();
@@ -552,9 +553,9 @@ mod tests {
         assert_eq!(late.until_now(&receiver), 60 + dropped);
     }
 
-    /// In a network namespace of its own, whose counts nobody else raises.
+    /// Runs in its own network namespace, whose counters no other process raises.
     #[test]
-    fn what_the_path_has_damaged_is_not_taken_for_what_found_no_room() {
+    fn damaged_datagrams_are_not_counted_as_drops() {
         let alone = std::thread::spawn(|| {
             // SAFETY: unshare(2) takes an integer; this thread alone changes its namespace.
             if unsafe { libc::unshare(libc::CLONE_NEWNET) } != 0 {
@@ -597,7 +598,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_made_for_what_arrives_as_far_as_the_kernel_gives_it() {
+    fn receive_buffer_grows_as_far_as_allowed() {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         make_room(&socket).unwrap();
         let given = SockRef::from(&socket).recv_buffer_size().unwrap();
@@ -611,7 +612,7 @@ mod tests {
     }
 
     #[test]
-    fn a_firewall_that_forbids_by_icmpv6_is_no_fault_of_the_socket() {
+    fn icmpv6_prohibition_is_no_socket_error() {
         // Administratively prohibited (RFC 4443 §3.1, code 1) comes as EACCES, and over IPv4 as EHOSTUNREACH.
         for code in [libc::EACCES, libc::EHOSTUNREACH, libc::ECONNREFUSED] {
             assert!(
@@ -623,7 +624,7 @@ mod tests {
     }
 
     #[test]
-    fn a_datagram_that_does_not_fit_is_refused_and_not_cut() {
+    fn oversized_datagram_is_refused_and_not_fragmented() {
         let receiver = UdpSocket::bind("127.0.0.1:0").unwrap();
         let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
         sender.connect(receiver.local_addr().unwrap()).unwrap();

@@ -1,7 +1,7 @@
 //! Waiting for a condition, never for a time.
 //!
-//! Every wait has a limit and a name, so that what never comes is reported as what it is, and
-//! every wait ends at once when the lab is interrupted.
+//! Every wait has a limit and a name, so that an error names the missing condition, and every wait
+//! ends at once when the lab is interrupted.
 
 use std::time::{Duration, Instant};
 
@@ -22,7 +22,7 @@ pub fn until<T>(limit: Duration, what: &str, look: impl FnMut() -> Result<Option
     poll(limit, what, look, not_interrupted)
 }
 
-/// As [`until`], for what an interrupted lab waits for while it removes what it made.
+/// Waits as [`until`] does, also in an interrupted lab that removes what it made.
 ///
 /// # Errors
 /// When nothing is found within `limit`, or when `look` fails.
@@ -56,7 +56,7 @@ fn poll<T>(
     }
 }
 
-/// Goes on unless the lab has been asked to stop.
+/// Fails if the lab has been asked to stop.
 ///
 /// # Errors
 /// When it has.
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_ends_with_its_condition_or_names_it() {
+    fn timed_out_wait_names_its_condition() {
         let mut looks = 0;
         let found = until(Duration::from_secs(5), "three looks", || {
             looks += 1;

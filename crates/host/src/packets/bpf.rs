@@ -40,10 +40,10 @@ const TIME_NS: i32 = 5;
 const REDIRECT_MAP: i32 = 51;
 const ADJUST_META: i32 = 54;
 
-/// What the frame's arrival by CLOCK_MONOTONIC takes in front of it.
+/// Size of the frame's arrival time by CLOCK_MONOTONIC in front of it, in bytes.
 pub const STAMP_BYTES: usize = 8;
 
-/// Whether the driver runs the program, or the kernel in its stead.
+/// Mode of the XDP program: run by the driver, or by the kernel in its stead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum XdpMode {
     /// In the driver, before the kernel makes anything of a frame.
@@ -62,7 +62,7 @@ impl XdpMode {
     }
 }
 
-/// Which way frames are going that a host is kept out of.
+/// Direction of the frames that this host is kept out of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FilterDirection {
     /// From the wire to the host.
@@ -203,9 +203,9 @@ fn stamp_and_redirect(map: RawFd) -> Vec<BpfInstruction> {
 pub struct SocketMap(OwnedFd);
 
 impl SocketMap {
-    /// A map for so many queues.
+    /// Makes a map for `queues` queues.
     pub fn new(queues: u32) -> io::Result<Self> {
-        /// Of `union bpf_attr`, what MAP_CREATE reads.
+        /// Attributes of `union bpf_attr` that MAP_CREATE reads.
         #[repr(C)]
         struct MapCreateAttributes {
             kind: u32,
@@ -226,7 +226,7 @@ impl SocketMap {
 
     /// Lets a socket have the frames of a queue.
     pub fn insert(&self, queue: u32, socket: &impl AsRawFd) -> io::Result<()> {
-        /// Of `union bpf_attr`, what MAP_UPDATE_ELEM reads.
+        /// Attributes of `union bpf_attr` that MAP_UPDATE_ELEM reads.
         #[repr(C)]
         struct MapUpdateAttributes {
             map: u32,
@@ -247,7 +247,7 @@ impl SocketMap {
     }
 }
 
-/// A program that stands in the way of an interface's frames until it is dropped.
+/// Program attached to an interface's frames until it is dropped.
 #[derive(Debug)]
 #[expect(
     dead_code,
@@ -255,8 +255,8 @@ impl SocketMap {
 )]
 pub struct AttachedProgram(OwnedFd);
 
-/// Leads the frames that come into an interface of the calling thread's namespace to the sockets
-/// of `map`.
+/// Redirects frames that arrive at an interface of the calling thread's namespace to the sockets of
+/// `map`.
 pub fn attach_redirect(map: &SocketMap, index: i32, mode: XdpMode) -> io::Result<AttachedProgram> {
     let map = map.0.as_raw_fd();
     // Linux before 5.8 keeps its clock for programs under the GPL.
@@ -265,9 +265,9 @@ pub fn attach_redirect(map: &SocketMap, index: i32, mode: XdpMode) -> io::Result
     attach(&program, index, AT_EXPRESS, mode.flag())
 }
 
-/// Keeps this host's network stack from what comes into an interface of the calling thread's
-/// namespace, or goes out of it. Packet sockets hear what comes in all the same, and send around
-/// the other as long as they bypass the queueing discipline.
+/// Drops frames between this host's network stack and an interface of the calling thread's
+/// namespace, in one direction. Packet sockets still receive incoming frames, and can send if they
+/// bypass the queueing discipline.
 pub fn attach_drop_filter(index: i32, way: FilterDirection) -> io::Result<AttachedProgram> {
     let program = load(CLASSIFIER, &[assemble::set(0, DROP), assemble::exit()])?;
     let at = match way {
@@ -278,7 +278,7 @@ pub fn attach_drop_filter(index: i32, way: FilterDirection) -> io::Result<Attach
 }
 
 fn load(kind: u32, program: &[BpfInstruction]) -> io::Result<OwnedFd> {
-    /// Of `union bpf_attr`, what PROG_LOAD reads.
+    /// Attributes of `union bpf_attr` that PROG_LOAD reads.
     #[repr(C)]
     struct ProgramLoadAttributes {
         kind: u32,
@@ -309,7 +309,7 @@ fn load(kind: u32, program: &[BpfInstruction]) -> io::Result<OwnedFd> {
 }
 
 fn attach(program: &OwnedFd, index: i32, at: u32, flags: u32) -> io::Result<AttachedProgram> {
-    /// Of `union bpf_attr`, what LINK_CREATE reads.
+    /// Attributes of `union bpf_attr` that LINK_CREATE reads.
     #[repr(C)]
     struct LinkCreateAttributes {
         program: u32,
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn jumps_of_the_stamping_program_end_before_the_redirect() {
+    fn stamping_program_jumps_end_before_redirect() {
         let program = stamp_and_redirect(0);
         let restore = program.len() - redirect(0).len() - 1;
         for (at, instruction) in program.iter().enumerate() {

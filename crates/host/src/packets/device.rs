@@ -1,12 +1,12 @@
-//! What the driver asks of a device, whatever packets come from and go to.
+//! Device interface of the driver: where packets come from and go to.
 //!
 //! ```text
 //!   kernel ──► receive ──► driver ──► send … send, flush ──► kernel
 //! ```
-//! A device deals in real packets only: what the kernel hands over as one big offloaded packet is
-//! split before the driver sees it, and what is handed to the kernel may be put together again
-//! only from packets that are written at the same moment. A device decides nothing about a
-//! packet's fate, and counts what it could not carry.
+//! A device handles real packets only. A big offloaded packet from the kernel is split before the
+//! driver sees it. Packets for the kernel may be merged again only if they are written at the same
+//! moment. A device decides nothing about a packet's fate, and counts the packets that it could not
+//! carry.
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
@@ -20,21 +20,23 @@ pub trait LinkDevice: Send {
     /// The name to call it by in messages.
     fn name(&self) -> &str;
 
-    /// What its packets begin with.
+    /// Returns the framing at the start of its packets.
     fn framing(&self) -> LinkFraming;
 
-    /// What can be waited for: readable when packets wait.
+    /// Returns the file to wait for. It is readable when packets wait.
     fn file(&self) -> BorrowedFd<'_>;
 
-    /// Whether looking at the device costs so much that, where packets are dense, it is worth
-    /// waiting for several. A packet socket is: with the wait it carried 405,000 short packets per
-    /// second and 2.8 Gbit/s, without it 217,000 and 1.8. A TUN device carried 439,000 without it.
+    /// Returns `true` if a read is so expensive that it is worth waiting for several packets where
+    /// they are dense.
+    ///
+    /// A packet socket is such a device: with the wait it carried 405,000 short packets per second
+    /// and 2.8 Gbit/s, without it 217,000 and 1.8. A TUN device carried 439,000 without the wait.
     fn prefers_many(&self) -> bool {
         false
     }
 
-    /// Appends what has come without waiting for more: at most about `max` packets, as a big
-    /// packet is never split in two turns.
+    /// Appends received packets without waiting for more: at most about `max`, as a big packet is
+    /// never split over two calls.
     ///
     /// # Errors
     /// When the device is gone.
@@ -58,7 +60,7 @@ pub trait LinkDevice: Send {
 const READING: Duration = Duration::from_micros(2);
 const READINGS_MAX: u32 = 4;
 
-/// What another clock shows, and the same moment on the link's.
+/// Reads another clock, and the link's clock at the same moment.
 pub fn beside<T>(read: impl Fn() -> T) -> (T, Instant) {
     let mut before = Instant::now();
     for _ in 0..READINGS_MAX {
@@ -78,6 +80,6 @@ pub fn beside<T>(read: impl Fn() -> T) -> (T, Instant) {
 pub struct ReceivedPacket {
     /// The packet as it would be on a wire, its check sums completed.
     pub packet: Bytes,
-    /// When it came; `None` where the kernel does not say.
+    /// Arrival time; `None` where the kernel does not provide it.
     pub came: Option<Instant>,
 }

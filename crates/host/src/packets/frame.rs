@@ -38,8 +38,8 @@ pub fn packet_offset(frame: &[u8]) -> Option<usize> {
     None
 }
 
-/// Hands each real frame that `frame` stands for to `each`, with the tag put back that the kernel
-/// took out and all check sums completed; says whether it could be told apart.
+/// Passes each real frame of `frame` to `each`, with the VLAN tag restored that the kernel removed
+/// and all checksums completed. Returns `false` if the frame is malformed.
 pub fn make_real(
     offload: [u8; HEADER_LENGTH],
     tag: Option<(u16, u16)>,
@@ -75,7 +75,7 @@ pub fn make_real(
     .is_ok()
 }
 
-/// A frame that stands for itself; as it is where what it says of its check sum leads outside.
+/// Completes a single frame. It stays unchanged if its checksum offsets lead outside.
 fn complete(offload: [u8; HEADER_LENGTH], tag: Option<(u16, u16)>, frame: &[u8]) -> Bytes {
     let needs_checksum = offload[0] & offload::NEEDS_CHECKSUM != 0;
     if !needs_checksum && tag.is_none() {
@@ -104,7 +104,7 @@ fn complete(offload: [u8; HEADER_LENGTH], tag: Option<(u16, u16)>, frame: &[u8])
 /// A header for the kernel whose places count from elsewhere: from a frame's first byte instead of
 /// a packet's, or the other way round. `None` if they would lie before that.
 pub fn moved(mut header: [u8; HEADER_LENGTH], by: i32) -> Option<[u8; HEADER_LENGTH]> {
-    /// Where the length of the headers stands, and the start of what is summed.
+    /// Offsets of the headers' length and of the start of the checksum.
     const PLACES: [usize; 2] = [2, 6];
     if header[0] & offload::NEEDS_CHECKSUM == 0 && header[1] == 0 {
         return Some(header);
@@ -121,11 +121,11 @@ pub fn moved(mut header: [u8; HEADER_LENGTH], by: i32) -> Option<[u8; HEADER_LEN
     Some(header)
 }
 
-/// Completes the check sum of a frame that a program on this machine has left to its hardware.
+/// Completes the checksum of a frame that a program on this machine has left to its hardware.
 ///
-/// Frames that reach an XDP program say nothing of it, but then the field holds the sum of the
-/// pseudo header alone. One whole packet in 65,536 looks the same by chance: computed anew, its
-/// check sum is what it was.
+/// Frames for an XDP program carry no such flag, but the field then holds the sum of the pseudo
+/// header alone. One complete packet in 65,536 looks the same by chance; its recomputed checksum is
+/// unchanged.
 pub fn complete_checksum(frame: &mut [u8]) {
     if let Some(start) = packet_offset(frame)
         && let Some(place) = unfinished_checksum(frame, start)
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_of_datagrams_becomes_frames_with_the_tag_in_each() {
+    fn datagram_run_becomes_tagged_frames() {
         let frame = unfinished(&[7; 250]);
         // VIRTIO_NET_HDR_GSO_UDP_L4, of 100 bytes each, summed from the UDP header on.
         let mut offload = [0; HEADER_LENGTH];

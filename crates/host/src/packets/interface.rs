@@ -1,10 +1,10 @@
-//! An interface that exists already and is lent to a bridge.
+//! Existing interface that a bridge uses.
 //!
-//! It is looked at first: what could not carry Ethernet frames to and fro, or would cut this host
-//! off, is refused before anything is changed. Then it is brought up, made to show packets as
-//! they are on the wire, and hidden from this host's own network stack; what was changed is put
-//! back when it is given back. What the kernel undoes by itself when a process dies (hearing all
-//! frames, the hiding) is left to the kernel; only `up` and the offloads stay changed then.
+//! It is checked first: an interface that cannot carry Ethernet frames, or whose use would cut this
+//! host off, is refused before anything is changed. Then it is brought up, set to show packets as
+//! they are on the wire, and hidden from this host's own network stack. All changes are reverted
+//! when it is released. The kernel itself undoes promiscuous mode and the hiding when a process
+//! dies; only `up` and the offloads stay changed then.
 
 use std::fs;
 use std::io;
@@ -26,14 +26,14 @@ pub struct ClaimedInterface {
     name: String,
     index: i32,
     mtu: usize,
-    /// Which namespace it is in, as the kernel numbers them.
+    /// Number of the interface's network namespace in the kernel.
     namespace_id: u64,
     driver: String,
     receive_queues: u32,
     socket: OwnedFd,
     was_up: bool,
     switched_off: Vec<OffloadFeature>,
-    /// What keeps this host out, both ways.
+    /// Filters that keep this host out, in both directions.
     hidden: Vec<AttachedProgram>,
     /// Says to other links that it is taken: a name that one process at a time can have in this
     /// network namespace, and that goes with the process.
@@ -162,12 +162,12 @@ impl ClaimedInterface {
         self.receive_queues
     }
 
-    /// Whether its other end is an interface of this machine, too.
+    /// Returns `true` if the other end is an interface of this machine as well.
     pub fn is_veth(&self) -> bool {
         self.driver == "veth"
     }
 
-    /// Whether it and `other` are one.
+    /// Returns `true` if it and `other` are the same interface.
     pub fn is_same_as(&self, other: &Self) -> bool {
         self.index == other.index && self.namespace_id == other.namespace_id
     }
@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_bridged_is_refused_with_the_reason() {
+    fn unbridgeable_interface_is_refused_with_reason() {
         let missing = ClaimedInterface::find("no-such-device", None).unwrap_err();
         assert!(format!("{missing:#}").contains("no such interface"));
         let loopback = ClaimedInterface::find("lo", None).unwrap_err();

@@ -20,8 +20,7 @@ const DRIVER_INFO: u32 = 0x03;
 /// `ETHTOOL_GCHANNELS`.
 const GET_CHANNELS: u32 = 0x3c;
 
-/// What a device may do to packets on its own, as ETHTOOL_G… and ETHTOOL_S… of linux/ethtool.h
-/// name it.
+/// Offload feature of a device, as ETHTOOL_G… and ETHTOOL_S… of linux/ethtool.h name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OffloadFeature {
     /// Joins received TCP packets in a way that cannot be undone.
@@ -103,7 +102,7 @@ pub fn index(socket: &OwnedFd, device: &str) -> io::Result<i32> {
     Ok(unsafe { values.ifr_ifru.ifru_ifindex })
 }
 
-/// Whether there still is a device of this number in the socket's namespace.
+/// Returns `true` if a device of this number still exists in the socket's namespace.
 pub fn exists(socket: &OwnedFd, index: i32) -> bool {
     let mut values = request("");
     values.ifr_ifru.ifru_ifindex = index;
@@ -152,7 +151,7 @@ pub fn mtu(socket: &OwnedFd, device: &str) -> io::Result<usize> {
     Ok(usize::try_from(unsafe { values.ifr_ifru.ifru_mtu }).unwrap_or(0))
 }
 
-/// What kind of hardware it is, or acts as: `ARPHRD_…` of linux/if_arp.h.
+/// Returns the hardware type: `ARPHRD_…` of linux/if_arp.h.
 pub fn hardware(socket: &OwnedFd, device: &str) -> io::Result<u16> {
     let mut values = request(device);
     ioctl(
@@ -195,7 +194,7 @@ pub fn receive_queues(socket: &OwnedFd, device: &str) -> io::Result<u32> {
     Ok(channels.receive + channels.combined)
 }
 
-/// Whether a feature is switched on.
+/// Returns `true` if a feature is switched on.
 pub fn feature(socket: &OwnedFd, device: &str, feature: OffloadFeature) -> io::Result<bool> {
     let (get, _, bits) = feature.commands();
     Ok(value(socket, device, get)? & bits != 0)
@@ -223,7 +222,7 @@ fn value(socket: &OwnedFd, device: &str, command: u32) -> io::Result<u32> {
     Ok(value.data)
 }
 
-/// What rtnetlink(7) can be asked to list.
+/// Table that rtnetlink(7) can list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RtnetlinkTable {
     /// Interfaces (RTM_GETLINK).
@@ -241,7 +240,7 @@ const DUMP_BYTES: usize = 32 * 1_024;
 /// multiple of 4.
 const MESSAGE_HEADER: usize = 16;
 
-/// Shows each entry of a table of the calling thread's namespace to `each`: what is behind its
+/// Passes each entry of a table of the calling thread's namespace to `each`: the bytes behind its
 /// `nlmsghdr`.
 ///
 /// # Errors
@@ -359,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_of_the_kernel_and_a_message_cut_short_are_errors() {
+    fn kernel_refusals_and_short_messages_are_errors() {
         let mut error = vec![20, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
         if cfg!(target_endian = "big") {
             error[..6].copy_from_slice(&[0, 0, 0, 20, 0, 2]);

@@ -1,15 +1,16 @@
-//! What this host uses an interface for, and would lose while a bridge has it.
+//! Uses of an interface by this host that would be lost while a bridge has it.
 //!
 //! ```text
 //!   kernel ──► links, addresses, routes (rtnetlink(7)) ──► the first use that stands in the way
 //! ```
-//! A bridge hides its interfaces from the host's own network stack. So one that is a port of the
-//! kernel's bridge or bond, that others are stacked on, or that carries an address or a route is
-//! refused, with what was found and how to undo it. What the kernel makes by itself on every
-//! interface that is up (link-local addresses of IPv6 and their routes) is no use.
+//! A bridge hides its interfaces from the host's own network stack. An interface that is a port of
+//! the kernel's bridge or bond, that others are stacked on, or that carries an address or a route
+//! is therefore refused. The message says what was found and how to undo it. Addresses and routes
+//! that the kernel makes by itself on every interface that is up (link-local addresses of IPv6 and
+//! their routes) do not count.
 //!
-//! It sees one network namespace: a macvlan interface that was moved into another one names its
-//! parent there, and not here.
+//! Only one network namespace is searched: a macvlan interface that was moved into another one
+//! names its parent there, and not here.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -51,11 +52,11 @@ pub enum InterfaceUse {
     },
 }
 
-/// What stands in the way of a bridge over the interface of this number in the calling thread's
-/// namespace, the gravest first.
+/// Finds the most severe use that conflicts with a bridge over the interface of this number in the
+/// calling thread's namespace.
 ///
 /// # Errors
-/// When the kernel does not say.
+/// When the kernel does not answer.
 pub fn of_interface(index: i32) -> io::Result<Option<InterfaceUse>> {
     let mut uses = InterfaceUseSearch::of(index);
     system::dump(RtnetlinkTable::Links, |message| uses.link(message))?;
@@ -65,7 +66,7 @@ pub fn of_interface(index: i32) -> io::Result<Option<InterfaceUse>> {
 }
 
 impl InterfaceUse {
-    /// What it is and what to do, about the interface of this name.
+    /// Describes the use of the interface of this name, and how to undo it.
     pub fn explain(&self, name: &str) -> String {
         match self {
             InterfaceUse::Port { master, kind } => {
@@ -101,7 +102,7 @@ impl InterfaceUse {
     }
 }
 
-/// What has been found so far.
+/// Uses found so far.
 #[derive(Debug)]
 struct InterfaceUseSearch {
     index: i32,
@@ -111,7 +112,7 @@ struct InterfaceUseSearch {
     found: Vec<InterfaceUse>,
 }
 
-/// What matters of an RTM_NEWLINK message.
+/// Fields of an RTM_NEWLINK message that are needed here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct LinkMessage {
     index: i32,
@@ -119,7 +120,7 @@ struct LinkMessage {
     /// Empty where the kernel names none: hardware.
     kind: String,
     master: Option<i32>,
-    /// What it is stacked on in this namespace.
+    /// Interface that it is stacked on in this namespace.
     lower: Option<i32>,
 }
 
@@ -252,8 +253,8 @@ impl LinkMessage {
     }
 }
 
-/// Whether an attribute of a route names this interface as the way out: alone, or as one of many
-/// (`struct rtnexthop`: length, flags, hops, index, and attributes).
+/// Returns `true` if an attribute of a route names this interface as the outgoing one: alone, or as
+/// one of many (`struct rtnexthop`: length, flags, hops, index, and attributes).
 fn leads_through(kind: u16, value: &[u8], index: i32) -> bool {
     const OUT: u16 = 4;
     const MANY: u16 = 9;
@@ -404,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn a_parent_is_told_by_what_is_stacked_on_it() {
+    fn parent_is_found_by_stacked_interfaces() {
         for kind in ["vlan", "macvlan", "macvtap", "ipvlan", "macsec"] {
             let text = explained(|uses| uses.link(&link(9, "up9", kind, &[(5, INDEX)])));
             assert!(text.contains(&format!("{kind} interface up9")), "{text}");
@@ -422,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_are_uses_but_for_those_that_the_kernel_makes() {
+    fn addresses_count_except_kernel_made_ones() {
         let text = explained(|uses| uses.address(&address(INDEX, 0, ip("192.0.2.1"), 24)));
         assert!(text.contains("ip address del 192.0.2.1/24 dev eth7"));
         let text = explained(|uses| uses.address(&address(INDEX, 0, ip("2001:db8::1"), 64)));
@@ -438,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn routes_are_uses_but_for_those_that_follow_from_addresses() {
+    fn routes_count_except_those_of_addresses() {
         let boot = libc::RTPROT_BOOT;
         let network = ip("198.51.100.0");
         let text = explained(|uses| uses.route(&route(network, 24, boot, &through(INDEX))));
@@ -472,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_cut_most_off_is_named_first() {
+    fn most_severe_use_is_named_first() {
         let boot = libc::RTPROT_BOOT;
         for nowhere in ["0.0.0.0", "::"] {
             let text = explained(|uses| {

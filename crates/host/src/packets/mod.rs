@@ -45,8 +45,8 @@ impl LinkEndpoint {
     }
 }
 
-/// Whether the kernel may hand a run of packets to a TUN device as one, and is handed such runs.
-/// The model sees the real packets either way.
+/// Setting of the offloads: whether the kernel and a TUN device exchange runs of packets as one
+/// packet. The model sees the real packets either way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OffloadSetting {
     /// It may, which saves most of the work.

@@ -1,12 +1,12 @@
-//! One end of a bridge over packet sockets, which every kernel and every driver has.
+//! Bridge end over packet sockets, which every kernel and every driver has.
 //!
 //! ```text
 //!   interface ──► ring of received frames ──► real frames ──► driver
 //!             ◄── batches, runs put together ◄── real frames ◄──┘
 //! ```
-//! Received frames carry the kernel's stamp, so that the time they waited in the ring is part of
-//! nobody's delay. Frames that are sent at the same moment go in one system call, and a run of one
-//! TCP or UDP flow goes as one big packet where the interface takes it.
+//! Received frames carry the kernel's timestamp, so that their time in the ring does not count as
+//! delay. Frames that are sent at the same moment go in one system call, and a run of one TCP or
+//! UDP flow goes as one big packet where the interface accepts it.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -27,8 +27,8 @@ use super::packet_system::{BATCH_FRAMES, FrameRing, FrameSender};
 /// A stamp that is further from now was made by a clock that has been set since.
 const AGE_MAX: Duration = Duration::from_secs(1);
 
-/// Looks at an empty ring, of which one asks whether the interface is in error: it shows in a
-/// wait that ends at once and finds nothing, over and over.
+/// Number of reads of an empty ring after which the interface is checked for an error: an error
+/// shows as waits that repeatedly end at once without a frame.
 const EMPTY_TURNS: u32 = 64;
 
 /// Pauses, and how many of them a batch may have, while the other end's kernel has no room: time
@@ -44,10 +44,10 @@ pub struct PacketSocket {
     waiting: Vec<Bytes>,
     run: FrameRun,
     merging: MergeOptions,
-    /// Of an interface that does not split this kind, though it says so of TCP, or whose other end
-    /// has a full queue.
+    /// Refusals of an interface that does not split this kind, although it claims to split TCP, or
+    /// whose other end has a full queue.
     refusals: RunRefusals,
-    /// Frames that the kernel showed and that could not be told apart.
+    /// Malformed frames from the kernel that could not be split.
     unsplittable: u64,
     failed: u64,
     empty_turns: u32,
@@ -68,7 +68,7 @@ struct ClockPair {
 struct FrameRun {
     /// The frames, whole.
     frames: Vec<Bytes>,
-    /// The packets in them, of which each continues the one before.
+    /// Packets in the frames; each continues the one before.
     packets: PacketGroup,
     /// Where in a frame the packet begins.
     start: usize,
@@ -158,7 +158,7 @@ impl PacketSocket {
         self.failed += 1;
     }
 
-    /// Asks what is wrong when waits find nothing.
+    /// Checks for an error when waits find nothing.
     fn look_for_error(&mut self) -> Result<()> {
         self.empty_turns += 1;
         if self.empty_turns < EMPTY_TURNS {
@@ -236,15 +236,15 @@ impl LinkDevice for PacketSocket {
         std::mem::take(&mut self.failed)
     }
 
-    /// As the kernel counts them: a large packet that it dropped stands for one, because nobody
-    /// knows how many it was made of.
+    /// Returns the dropped packets as the kernel counts them: a large packet counts once, because
+    /// the number of its parts is unknown.
     fn unread_packets(&mut self) -> u64 {
         self.ring.dropped() + self.unsplittable
     }
 }
 
 impl ClockPair {
-    /// Reads both clocks anew: CLOCK_REALTIME may be set at any time.
+    /// Reads both clocks again: CLOCK_REALTIME may be set at any time.
     fn read() -> Self {
         let (stamp, instant) = beside(SystemTime::now);
         let stamp = stamp.duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -302,7 +302,7 @@ impl FrameRun {
     }
 }
 
-/// Whether the same frame may be taken a moment later.
+/// Returns `true` if the same frame may be accepted a moment later.
 fn is_transient(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),
@@ -315,7 +315,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_stamp_is_the_same_moment_whenever_the_clocks_were_read() {
+    fn stamp_conversion_is_independent_of_reading_time() {
         let clocks = ClockPair {
             stamp: Duration::from_secs(1_000_000),
             instant: Instant::now() + AGE_MAX,

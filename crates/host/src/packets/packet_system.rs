@@ -28,14 +28,14 @@ const OFFLOAD_HEADER: usize = super::offload::HEADER_LENGTH;
 /// A block of the ring: contiguous memory that the kernel has to find in one piece.
 const BLOCK_BYTES: usize = 64 * 1_024;
 
-/// What the ring takes of memory that is never paged out. At 2 KiB a slot it holds 16,384 frames:
-/// 55 ms at 300,000 frames a second, for when other threads have the processor.
+/// Size of the ring, in bytes of memory that is never paged out. At 2 KiB a slot it holds 16,384
+/// frames: 55 ms at 300,000 frames per second, for times when other threads have the processor.
 const RING_BYTES: usize = 32 * 1_024 * 1_024;
 
-/// What waits of big frames beside the ring: 64 ms at 1 Gbit/s.
+/// Limit for big frames that wait beside the ring, in bytes: 64 ms at 1 Gbit/s.
 const BIG_FRAMES_BYTES: libc::c_int = 16 * 1_024 * 1_024;
 
-/// What the kernel takes of frames at once before it has sent them.
+/// Limit for frames that the kernel takes before it has sent them, in bytes.
 const SEND_BYTES: usize = 4 * 1_024 * 1_024;
 
 /// The longest frame that the kernel makes of many: 64 KiB of IP, and room for its tags.
@@ -95,7 +95,7 @@ fn bind(socket: &OwnedFd, index: i32, protocol: u16) -> io::Result<()> {
     .map(|_| ())
 }
 
-/// Makes the device hear what is meant for others, as long as the socket is open.
+/// Sets the device to promiscuous mode as long as the socket is open.
 fn set_promiscuous(socket: &OwnedFd, index: i32) -> io::Result<()> {
     let request = libc::packet_mreq {
         mr_ifindex: index,
@@ -163,7 +163,7 @@ impl PromiscuousGuard {
         Ok(Self(socket))
     }
 
-    /// What has happened to the device since the last call.
+    /// Returns the device's error since the last call.
     pub fn error(&self) -> io::Result<Option<io::Error>> {
         pending_error(&self.0)
     }
@@ -208,8 +208,7 @@ pub struct FrameRing {
 unsafe impl Send for FrameRing {}
 
 impl FrameRing {
-    /// Begins to receive all frames that come into a device, of which an ordinary one is up to
-    /// `frame_bytes` long.
+    /// Starts to receive all frames of a device; an ordinary frame has up to `frame_bytes` bytes.
     pub fn open(index: i32, frame_bytes: usize) -> io::Result<Self> {
         let socket = raw_socket()?;
         let packet = libc::SOL_PACKET;
@@ -358,7 +357,7 @@ impl FrameRing {
         self.dropped
     }
 
-    /// What has happened to the device since the last call.
+    /// Returns the device's error since the last call.
     pub fn error(&self) -> io::Result<Option<io::Error>> {
         pending_error(&self.socket)
     }
@@ -407,7 +406,7 @@ fn set_buffer(
         .or_else(|_| set_option(socket, libc::SOL_SOCKET, asked, &bytes))
 }
 
-/// Lets a socket have so many bytes with the kernel that are not sent yet.
+/// Sets the limit for bytes of a socket that the kernel has not sent yet.
 pub fn allow_to_send(socket: &OwnedFd, bytes: usize) -> io::Result<()> {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
     set_buffer(socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, bytes)
@@ -470,7 +469,7 @@ impl FrameSender {
         checked(sent).map(|sent| sent as usize)
     }
 
-    /// Hands over one frame in pieces, the first of which is its virtio_net_hdr.
+    /// Sends one frame in pieces, the first of which is its virtio_net_hdr.
     pub fn send_pieces(&self, pieces: &[IoSlice<'_>]) -> io::Result<()> {
         // SAFETY: msghdr is plain data, for which all zeros is a value.
         let mut message: libc::msghdr = unsafe { mem::zeroed() };

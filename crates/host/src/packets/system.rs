@@ -72,7 +72,7 @@ pub fn attach_tun(file: &File, device: &str) -> io::Result<()> {
     ioctl(file.as_fd(), TUNSETIFF, &mut request)
 }
 
-/// Which packets a TUN device takes unfinished: `TUN_F_…` of linux/if_tun.h.
+/// Packets that a TUN device accepts without segmentation or checksum: `TUN_F_…` of linux/if_tun.h.
 pub mod unfinished {
     /// Without check sum.
     pub const CHECKSUM: u32 = 0x01;
@@ -166,11 +166,11 @@ pub fn sharpen_timers() {
     }
 }
 
-/// Puts this thread before ordinary ones whenever it has something to do: nice −20, and time
-/// slices of 0.1 ms, after which Linux 6.12 and later choose anew (earlier ones ignore that).
+/// Raises this thread above ordinary ones: nice −20, and time slices of 0.1 ms, after which Linux
+/// 6.12 and later choose again (earlier ones ignore that).
 ///
-/// Beside two busy cores the default is to wait for up to a slice of each other thread, several
-/// milliseconds; a real-time class would be stopped for 50 ms in each second under load.
+/// On two busy cores the default is to wait for up to a slice of each other thread, several
+/// milliseconds. A real-time class would be stopped for 50 ms in each second under load.
 pub fn raise_priority() -> io::Result<()> {
     // SAFETY: sched_attr is plain data, for which all zeros is a value.
     let mut attributes: libc::sched_attr = unsafe { mem::zeroed() };
@@ -252,7 +252,7 @@ pub fn start_own_session() -> bool {
     }
 }
 
-/// Whether all other processes in this one's session were started by it.
+/// Returns `true` if all other processes in this one's session were started by it.
 fn leads_its_session() -> bool {
     // SAFETY: these take and return numbers, and do not fail for the calling process.
     unsafe { libc::getsid(0) == libc::getpid() }
@@ -387,7 +387,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_waker_ends_a_wait_until_it_is_cleared() {
+    fn waker_ends_waits_until_cleared() {
         let waker = ThreadWaker::new().unwrap();
         assert_eq!(
             wait_readable([waker.as_fd()], Some(Duration::ZERO)).unwrap(),

@@ -23,11 +23,11 @@ use super::system::unfinished;
 use super::{LinkEndpoint, OffloadSetting, system};
 use crate::refused::InvalidRequest;
 
-/// What Ethernet's users expect of a WAN link.
+/// Default MTU of a WAN link, as Ethernet has it, in bytes.
 const MTU: u16 = 1_500;
 
-/// What the kernel holds for us while the driver's thread is not running: 10,000 full-size
-/// packets are 120 ms at 1 Gbit/s. Packets in it have not met the model yet.
+/// Length of the kernel's queue while the driver's thread is not running, in packets: 10,000
+/// full-size packets are 120 ms at 1 Gbit/s. Packets in it have not met the model yet.
 const QUEUE_PACKETS: u16 = 10_000;
 
 /// The longest packet that a device hands over, with its header and room to spare.
@@ -41,7 +41,7 @@ pub struct TunDevice {
     file: File,
     name: String,
     buffer: Vec<u8>,
-    /// What is kept back until it cannot grow or is flushed.
+    /// Packets that are held until the group cannot grow or is flushed.
     group: PacketGroup,
     merging: MergeOptions,
     refusals: RunRefusals,
@@ -90,7 +90,7 @@ impl TunDevice {
         })
     }
 
-    /// Reads one packet or run of packets and appends what is in it; says whether there was one.
+    /// Reads one packet or run of packets and appends its packets. Returns `true` if there was one.
     fn read(&mut self, into: &mut Vec<ReceivedPacket>) -> Result<bool> {
         let length = match (&self.file).read(&mut self.buffer) {
             Ok(length) => length,
@@ -118,7 +118,7 @@ impl TunDevice {
         Ok(true)
     }
 
-    /// Writes what was kept back.
+    /// Writes the held packets.
     fn write(&mut self) {
         if self.group.is_empty() {
             return;
@@ -225,15 +225,16 @@ impl LinkDevice for TunDevice {
         mem::take(&mut self.not_taken)
     }
 
-    /// What the kernel dropped because it was not read in time, a run of packets counting once,
-    /// wherever the device is now.
+    /// Returns the packets that the kernel dropped because they were not read in time, in any
+    /// namespace. A run of packets counts once.
     fn unread_packets(&mut self) -> u64 {
         self.drops.refresh(&self.file, &self.name);
         self.drops.packets + self.unsplittable
     }
 }
 
-/// Asks for as much unfinished as this kernel has; says what may be handed to it in turn.
+/// Enables all receive offloads that this kernel has. Returns the packets that may be merged for
+/// it.
 fn take_unfinished(file: &File) -> MergeOptions {
     use unfinished::{CHECKSUM, TCP, UDP};
     let accepts = |kinds| system::set_tun_offload(file, kinds).is_ok();
@@ -253,8 +254,8 @@ fn take_unfinished(file: &File) -> MergeOptions {
     }
 }
 
-/// The device's drop count. The table it stands in is that of the namespace in which it was
-/// opened, whoever reads it, so reading it again takes no thread and some microseconds.
+/// Drop count of the device. Its table belongs to the namespace in which it was opened, whoever
+/// reads it, so reading it again needs no thread and takes some microseconds.
 #[derive(Debug, Default)]
 struct DropCount {
     table: Option<File>,
@@ -263,7 +264,7 @@ struct DropCount {
 }
 
 impl DropCount {
-    /// Reads it anew; the last count stays if it cannot be told because the device is gone.
+    /// Reads the count again; the last count stays if the device is gone.
     fn refresh(&mut self, device: &File, name: &str) {
         if let Err(error) = self.read(device) {
             tracing::debug!(device = name, error = format!("{error:#}"), "no drop count");
@@ -364,7 +365,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn finds_what_was_not_read_in_time() {
+    fn unread_packets_are_counted() {
         let table = "Inter-|   Receive                                                |  Transmit\n \
             face |bytes    packets errs drop fifo frame compressed multicast|bytes    packets errs drop fifo colls carrier compressed\n  \
             tun1: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n    \
@@ -374,7 +375,7 @@ mod tests {
         assert_eq!(dropped_in_transmission(table, "eth0"), None);
     }
 
-    /// Datagrams of one flow, each of which continues the one before.
+    /// Makes datagrams of one flow; each continues the one before.
     fn datagrams(first: u8, count: u8) -> Vec<Bytes> {
         let words = |bytes: &[u8]| -> u32 {
             let pairs = bytes.as_chunks::<2>().0.iter();
@@ -400,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_kernel_refuses_as_one_it_gets_one_by_one_and_a_later_run_as_one_again() {
+    fn refused_run_is_sent_singly_and_runs_resume() {
         let mut refusals = RunRefusals::default();
         let both = MergeOptions {
             tcp: true,

@@ -1,18 +1,17 @@
-//! One end of a bridge over AF_XDP, which takes frames out of the driver before the kernel has
-//! made anything of them.
+//! Bridge end over AF_XDP, which takes frames out of the driver before the kernel processes them.
 //!
-//! A program of a few instructions (`bpf.rs`) leads every frame of every receive queue to the
-//! socket of that queue; frames are sent through the first queue's. Where the driver can, it runs
-//! the program and shares its memory with the sockets; otherwise the kernel does both in its
-//! stead. The sockets go with the process, and the program with them: from then on the interface
-//! works as it did before, and bridges nothing.
+//! A program of a few instructions (`bpf.rs`) redirects every frame of every receive queue to the
+//! socket of that queue; frames are sent through the first queue's socket. Where the driver
+//! supports it, it runs the program and shares its memory with the sockets; otherwise the kernel
+//! does both. The sockets end with the process, and the program with them: from then on the
+//! interface works as before.
 //!
-//! What is behind a veth pair's other end is this machine's own kernel, which leaves work to a
-//! hardware that there is not. The check sums of TCP and UDP are completed here, and large packets
-//! are switched off by the kernel while a program is attached natively. What no program of this
-//! kind sees, only the owner of that end can switch off (ethtool -K DEVICE txvlan off tx off): tags
-//! of a VLAN interface, which travel beside the frame, and the check sums of SCTP and of packets
-//! inside tunnels. Packet sockets see the tags, but not which of two check sums SCTP's is.
+//! The kernel behind the other end of a veth pair is this machine's own, and it leaves work to
+//! hardware that does not exist. The checksums of TCP and UDP are completed here, and the kernel
+//! disables large packets while a program is attached natively. XDP programs cannot see VLAN tags
+//! beside the frame, or the checksums of SCTP and of packets inside tunnels; only the owner of that
+//! end can disable these offloads (ethtool -K DEVICE txvlan off tx off). Packet sockets see the
+//! tags, but not which of two checksums SCTP uses.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -35,7 +34,7 @@ use super::xdp_system::{self as system, CopyMode, EpollSet, FRAME_MAX, QueueSock
 const PAUSE: Duration = Duration::from_micros(20);
 const PAUSES_MAX: u32 = 25;
 
-/// Looks at empty rings, of which one asks whether the interface is in error.
+/// Number of reads of empty rings after which the interface is checked for an error.
 const EMPTY_TURNS: u32 = 64;
 
 /// A stamp that is further from now is none.
@@ -44,7 +43,7 @@ const AGE_MAX: Duration = Duration::from_secs(1);
 /// The sockets of one interface.
 #[derive(Debug)]
 pub struct XdpSocket {
-    /// What a wait waits for: all sockets and the guardian.
+    /// Files to wait for: all sockets and the guardian.
     gathering: EpollSet,
     guardian: PromiscuousGuard,
     // The program goes before the sockets that it leads to.
@@ -193,7 +192,7 @@ impl XdpSocket {
         }
     }
 
-    /// Tells the kernel once more of what it left in the ring.
+    /// Notifies the kernel again of the frames left in the ring.
     fn push_remaining(&mut self) {
         if self.queues[0].unsent() > 0 {
             self.push();
@@ -201,7 +200,7 @@ impl XdpSocket {
     }
 }
 
-/// What is made in the interface's namespace.
+/// Objects that are made in the interface's namespace.
 struct XdpParts {
     gathering: EpollSet,
     guardian: PromiscuousGuard,
@@ -302,7 +301,7 @@ impl LinkDevice for XdpSocket {
     }
 }
 
-/// Whether the kernel may take more a moment later.
+/// Returns `true` if the kernel may accept more a moment later.
 fn is_transient(error: &io::Error) -> bool {
     matches!(
         error.raw_os_error(),

@@ -1,5 +1,5 @@
-//! The kernel's side of an AF_XDP socket: frames in memory shared with the kernel, and four rings
-//! that say whose each of them is.
+//! Kernel interface of an AF_XDP socket: frames in memory shared with the kernel, and four rings
+//! that define their owner.
 //!
 //! ```text
 //!   fill ring ──► kernel writes a frame ──► receive ring ──► copied out, back to the fill ring
@@ -7,8 +7,8 @@
 //!       ▲──────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //! Each socket has its own memory. A frame belongs to the kernel while its address is in the fill
-//! or the send ring, and to us from the moment it comes out of the other two. The kernel's side
-//! is described in Documentation/networking/af_xdp.rst.
+//! or the send ring, and to this program from the moment it comes out of the other two.
+//! Documentation/networking/af_xdp.rst describes the kernel's side.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -29,7 +29,7 @@ const RECEIVE_FRAMES: u32 = 8_192;
 /// Frames that the kernel has been handed and has not sent.
 const SEND_FRAMES: u32 = 2_048;
 
-/// What the kernel keeps free in front of each frame (`XDP_PACKET_HEADROOM`).
+/// Bytes that the kernel keeps free in front of each frame (`XDP_PACKET_HEADROOM`).
 const HEADROOM: usize = 256;
 
 /// The least that the kernel takes for a frame (`XDP_UMEM_MIN_CHUNK_SIZE`), and the most: a page.
@@ -51,7 +51,7 @@ pub enum CopyMode {
     ByKernel,
 }
 
-/// What a socket has lost on the way in, as `struct xdp_statistics` counts it.
+/// Returns the frames that a socket has lost on arrival, as `struct xdp_statistics` counts them.
 fn lost(statistics: &libc::xdp_statistics) -> u64 {
     statistics.rx_dropped + statistics.rx_ring_full
 }
@@ -229,7 +229,7 @@ impl QueueSocket {
         true
     }
 
-    /// Hands what was put to the kernel, which sends at least some of it.
+    /// Sends the queued frames; the kernel sends at least some of them.
     ///
     /// # Errors
     /// EAGAIN, EBUSY or ENOBUFS when the device does not take more now (with EBUSY, one frame is
@@ -352,7 +352,8 @@ pub fn monotonic_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// One of the four rings; whoever produces owns what lies between `consumer` and `producer` less.
+/// Ring of an AF_XDP socket. The producer owns all entries except those between `consumer` and
+/// `producer`.
 #[derive(Debug)]
 struct XdpRing<T> {
     _memory: MemoryMapping,
@@ -361,7 +362,7 @@ struct XdpRing<T> {
     flags: *const AtomicU32,
     entries: *mut T,
     mask: u32,
-    /// Where we are, which the other side is told by `publish` or `release`.
+    /// This side's position, which `publish` or `release` tells the other side.
     ours: u32,
     /// Where the other side was when we last looked.
     theirs: u32,
@@ -441,7 +442,7 @@ impl<T: Copy> XdpRing<T> {
         self.ours.wrapping_sub(taken)
     }
 
-    /// Whether the kernel sleeps until it is told to look.
+    /// Returns `true` if the kernel sleeps until it is woken up.
     fn needs_wakeup(&self) -> bool {
         self.word(self.flags).load(Ordering::Relaxed) & libc::XDP_RING_NEED_WAKEUP != 0
     }

@@ -1,8 +1,8 @@
-//! The Internet check sum, RFC 1071, fast enough to be taken of every byte that passes.
+//! Internet checksum, RFC 1071, fast enough for every byte that passes.
 //!
-//! Sixteen-bit sums with end-around carry come out the same in either byte order but for the
-//! order of their own two bytes (RFC 1071 §2 (B)), and wider words may be added as long as
-//! the carries are folded in at the end (§2 (C)).
+//! Sixteen-bit sums with end-around carry are equal in either byte order, except for the order of
+//! their own two bytes (RFC 1071 §2 (B)), and wider words may be added as long as the carries are
+//! folded in at the end (§2 (C)).
 
 use super::{TransportProtocol, word};
 
@@ -11,8 +11,8 @@ use super::{TransportProtocol, word};
 pub(super) struct UnfoldedSum(u64);
 
 impl UnfoldedSum {
-    /// Adds bytes that begin at an even place of what is summed; an odd last one counts as
-    /// followed by zero.
+    /// Adds bytes that begin at an even offset of the summed data; an odd last byte is padded with
+    /// zero.
     pub(super) fn add(self, bytes: &[u8]) -> Self {
         let (words, rest) = bytes.as_chunks::<4>();
         // 2^32 words of 32 bits fit, many times the longest packet.
@@ -64,7 +64,7 @@ pub(super) fn pseudo_header(
         .add_word(length as u16)
 }
 
-/// Whether the check sum in an IPv4 header, which is all of `header`, is right.
+/// Returns `true` if the checksum in an IPv4 header, which is all of `header`, is right.
 pub(super) fn ipv4_header_is_valid(header: &[u8]) -> bool {
     UnfoldedSum::default().add(header).fold() == 0xffff
 }
@@ -77,7 +77,7 @@ pub(super) fn write_ipv4_header(header: &mut [u8]) {
     super::set_word(header, CHECKSUM, sum);
 }
 
-/// Whether the check sum of a transport part is there and right.
+/// Returns `true` if the checksum of a transport part is present and right.
 pub(super) fn transport_is_valid(
     addresses: &[u8],
     transport: TransportProtocol,

@@ -1,19 +1,19 @@
-//! From packets that are written at the same moment to fewer and bigger ones.
+//! Merging of packets that are written at the same moment into fewer and bigger ones.
 //!
-//! A [`PacketGroup`] takes packets one after the other as long as each continues the one before: the
-//! same headers but for what counts up, the payload of the same length (the last may be shorter),
-//! the check sums right. Whatever does not, ends the group and begins the next, so no packet
-//! overtakes another. A packet that arrives damaged stays alone, as it is: in a group its check sum
-//! would be made anew, and the damage with it unseen.
+//! A [`PacketGroup`] accepts packets one after the other as long as each continues the one before:
+//! the same headers except for counters, payload of the same length (the last may be shorter),
+//! right checksums. Any other packet ends the group and begins the next, so no packet overtakes
+//! another. A packet that arrives damaged stays unmerged and unchanged: in a group its checksum
+//! would be recomputed, which would hide the damage.
 //!
-//! What the kernel takes apart again is what came, byte for byte, with one exception: packets of
-//! TCP or UDP whose IPv4 identification stands still, as Linux sends datagrams, may count up after
-//! a further hop. No receiver may look at it in a packet that must not be fragmented (RFC 6864
-//! §4.1). Zero can be written in two ways as a check sum, 0 and 65,535, and the kernel writes now one
-//! and now the other: a packet with one that it might write otherwise stays alone.
+//! The kernel splits a group into the original packets, byte for byte, with one exception: packets
+//! of TCP or UDP with a constant IPv4 identification, as Linux sends datagrams, may count up after
+//! a further hop. No receiver may use it in a packet that must not be fragmented (RFC 6864 §4.1). A
+//! zero checksum has two encodings, 0 and 65,535, and the kernel uses either: a packet with one
+//! that it might encode differently stays unmerged.
 //!
-//! Until it is taken apart a group is one to the kernel: it is counted as one and seen as one in a
-//! capture, and where a queue of the host is full, all of it is dropped.
+//! Until it is split, a group is one packet to the kernel: it is counted as one and captured as
+//! one, and where a queue of the host is full, all of it is dropped.
 
 use std::io::IoSlice;
 
@@ -26,15 +26,15 @@ use super::{
     set_word, word,
 };
 
-/// What the kernel takes in one piece: any packet of IPv4 (its length field), and of a run of
-/// datagrams `UDP_MAX_SEGMENTS`, which was 64 before Linux 6.9.
+/// Largest size that the kernel takes in one piece, in bytes: any packet of IPv4 (its length
+/// field). A run of datagrams is also limited by `UDP_MAX_SEGMENTS`, which was 64 before Linux 6.9.
 const MERGED_BYTES_MAX: usize = 65_535;
 const MERGED_PACKETS_MAX: usize = 64;
 
 /// The longest headers that a group is made of: IPv6's and TCP's with all options.
 const HEADERS_MAX: usize = IPV6_HEADER + 60;
 
-/// Which packets may be put together.
+/// Kinds of packets that may be merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MergeOptions {
     /// TCP segments.
@@ -62,13 +62,13 @@ impl MergeOptions {
 #[derive(Debug, Default)]
 pub struct PacketGroup {
     packets: Vec<Bytes>,
-    /// What the first packet is; `None` keeps it alone.
+    /// Shape of the first packet; `None` keeps it alone.
     shape: Option<PacketShape>,
     /// The length of all together.
     length: usize,
-    /// Whether nothing may follow: the last was shorter, or pushed.
+    /// True if nothing may follow: the last packet was shorter, or had PSH set.
     is_ended: bool,
-    /// How the IPv4 identification goes on, once there are two packets.
+    /// Sequence of the IPv4 identification, known from the second packet on.
     counting: Option<IpIdSequence>,
 }
 
@@ -78,7 +78,7 @@ enum IpIdSequence {
     StandingStill,
 }
 
-/// What is known of a packet that others may continue.
+/// Shape of a packet that others may continue.
 #[derive(Clone, Copy, Debug)]
 struct PacketShape {
     transport: TransportProtocol,
@@ -91,7 +91,7 @@ struct PacketShape {
 }
 
 impl PacketGroup {
-    /// Whether there is nothing in it.
+    /// Returns `true` if the group has no packets.
     pub fn is_empty(&self) -> bool {
         self.packets.is_empty()
     }
@@ -101,7 +101,7 @@ impl PacketGroup {
         &self.packets
     }
 
-    /// Empties it and begins anew with this packet, which stays alone unless it is `intact`.
+    /// Restarts the group with this packet, which stays alone unless it is `intact`.
     pub fn begin(&mut self, packet: Bytes, intact: bool, merging: MergeOptions) {
         self.shape = PacketShape::of(&packet)
             .filter(|shape| intact && shape.size > 0 && merging.allows(shape.transport));
@@ -133,7 +133,8 @@ impl PacketGroup {
         Ok(())
     }
 
-    /// Whether `packet` is what comes after the last one; what that says of the identification.
+    /// Checks that `packet` continues the last one. Returns what it shows about the identification
+    /// field.
     fn continued_by(&mut self, packet: &[u8]) -> Option<Option<IpIdSequence>> {
         let first = self.packets.first()?;
         let last = self.packets.last()?;
@@ -172,8 +173,8 @@ impl PacketGroup {
         self.length - self.shape.map_or(0, |shape| shape.payload)
     }
 
-    /// Calls `write` with the pieces of memory to write at once: a header for the kernel and what
-    /// it describes.
+    /// Calls `write` with the pieces of memory to write at once: a header for the kernel and the
+    /// packet.
     pub fn write<T>(&self, write: impl FnOnce(&[IoSlice<'_>]) -> T) -> T {
         let (Some(shape), [first, .., last]) = (self.shape, self.packets.as_slice()) else {
             let header = VirtioNetHeader::default().emit();
@@ -195,7 +196,7 @@ impl PacketGroup {
         write(&pieces[..self.packets.len() + 2])
     }
 
-    /// Lets go of the packets; what is left takes nothing before it is begun anew.
+    /// Drops the packets; an empty group accepts nothing before it is restarted.
     pub fn clear(&mut self) {
         self.packets.clear();
         self.is_ended = true;
@@ -212,7 +213,7 @@ impl PacketGroup {
     }
 }
 
-/// How the identification goes on from one IPv4 header to the next, if as a group's may.
+/// Returns the identification's sequence from one IPv4 header to the next, if a group may have it.
 fn counting(last: &[u8], packet: &[u8]) -> Option<IpIdSequence> {
     const DONT_FRAGMENT: u8 = 0x40;
     let (before, after) = (word(last, 4), word(packet, 4));
@@ -226,8 +227,8 @@ fn counting(last: &[u8], packet: &[u8]) -> Option<IpIdSequence> {
 }
 
 impl PacketShape {
-    /// What a packet is if it is whole and has nothing between the headers of IP and of TCP or
-    /// UDP.
+    /// Returns the shape of a packet that is complete and has nothing between the headers of IP and
+    /// of TCP or UDP.
     fn of(packet: &[u8]) -> Option<Self> {
         let (start, protocol, length) = match packet.first()? {
             0x45 if packet.len() >= IPV4_HEADER => {
@@ -279,8 +280,8 @@ impl PacketShape {
         long(packet, self.start + 4)
     }
 
-    /// Whether two packets of this shape differ only in lengths, identification, check sums,
-    /// sequence number and PSH.
+    /// Returns `true` if two packets of this shape differ only in lengths, identification,
+    /// checksums, sequence number and PSH.
     fn has_equal_headers(self, one: &[u8], other: &[u8]) -> bool {
         let same = |from: usize, to: usize| one[from..to] == other[from..to];
         let ip = if self.is_ipv4() {
@@ -309,7 +310,7 @@ impl PacketShape {
         }
     }
 
-    /// Whether the check sums are right, and could be written in no other way.
+    /// Returns `true` if the checksums are right and have no other valid encoding.
     fn has_valid_checksums(self, packet: &[u8]) -> bool {
         const OTHER_ZERO: u16 = 0xffff;
         const IPV4_CHECKSUM: usize = 10;

@@ -52,18 +52,18 @@ const UDP_HEADER: usize = 8;
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 
-/// Where the check sum stands in a TCP and in a UDP header.
+/// Offsets of the checksum in a TCP and in a UDP header.
 const TCP_CHECKSUM: usize = 16;
 const UDP_CHECKSUM: usize = 6;
 
-/// Where the flags stand in a TCP header (RFC 9293 §3.1), and those that matter here.
+/// Offset of the flags in a TCP header (RFC 9293 §3.1), and the flags needed here.
 const TCP_FLAGS: usize = 13;
 const FIN: u8 = 0x01;
 const PSH: u8 = 0x08;
 const ACK: u8 = 0x10;
 const CWR: u8 = 0x80;
 
-/// What the kernel says of a packet, and is told.
+/// Metadata that the kernel gives and takes with a packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VirtioNetHeader {
     flags: u8,
@@ -103,11 +103,11 @@ impl VirtioNetHeader {
     }
 }
 
-/// What a TUN device that hands over `bytes` (a header and what it describes) is handed in turn:
-/// the real packets in them, and the bytes that are written, a header before each, if all of these
-/// are due at once. Nothing where they cannot be told apart.
+/// Passes `bytes` (a header and the packet it describes) through the offload code as a TUN device
+/// does. Returns the real packets in them, and the bytes that are written, a header before each, if
+/// all packets are due at once. Returns nothing if the packets cannot be separated.
 ///
-/// It is what the link does to packets but for the model, for those who throw bytes at it.
+/// It does what the link does to packets, without the model, for fuzzing.
 #[must_use]
 pub fn pass(bytes: &[u8]) -> (Vec<Bytes>, Vec<Vec<u8>>) {
     let (mut packets, mut written) = (Vec::new(), Vec::new());
@@ -143,7 +143,7 @@ pub fn pass(bytes: &[u8]) -> (Vec<Bytes>, Vec<Vec<u8>>) {
     (packets, written)
 }
 
-/// What is above IP.
+/// Transport protocol above IP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TransportProtocol {
     Tcp,

@@ -1,11 +1,12 @@
-//! When to stop handing runs of packets to a kernel that refuses them, and when to try again.
+//! Backoff from runs of packets that the kernel refuses.
 //!
 //! ```text
 //!   runs ── refused, so many in a row ──► alone, so many packets ──► runs again
 //! ```
-//! A kernel may refuse every run, or every run of one kind, though it said that it takes them; or
-//! one of them, for what is in it. Packets of a refused run go one by one at once. Only where one
-//! run after the other is refused is trying a waste, and even then for a while only.
+//! A kernel may refuse every run, or every run of one kind, although it claims to accept them; or a
+//! single run because of its content. Packets of a refused run are sent one by one at once. Only if
+//! several runs in a row are refused is trying wasteful, and even then it is stopped only for a
+//! while.
 
 /// Runs refused one after the other before none is tried for a while.
 const IN_A_ROW_MAX: u32 = 16;
@@ -13,7 +14,7 @@ const IN_A_ROW_MAX: u32 = 16;
 /// Packets that go alone then: some hundred refused runs in a million packets cost nothing.
 const ALONE_PACKETS: u32 = 10_000;
 
-/// What became of the runs so far.
+/// Counters of refused runs so far.
 #[derive(Debug, Default)]
 pub struct RunRefusals {
     in_a_row: u32,
@@ -22,7 +23,7 @@ pub struct RunRefusals {
 }
 
 impl RunRefusals {
-    /// Whether the next packet has to go alone; asked once for each packet.
+    /// Returns `true` if the next packet has to be sent alone. Call it once for each packet.
     pub fn keep_alone(&mut self) -> bool {
         let alone = self.alone > 0;
         self.alone = self.alone.saturating_sub(1);
@@ -54,7 +55,7 @@ impl RunRefusals {
 mod tests {
     use super::*;
 
-    /// Of so many packets, how many may be part of a run.
+    /// Number of packets that may be part of a run, out of `packets`.
     fn tried(refusals: &mut RunRefusals, packets: u32) -> u32 {
         (0..packets).filter(|_| !refusals.keep_alone()).count() as u32
     }
@@ -73,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_in_a_row_keep_runs_back_for_a_while_and_not_for_good() {
+    fn repeated_refusals_pause_runs_temporarily() {
         let mut refusals = RunRefusals::default();
         for _ in 0..3 {
             for _ in 0..IN_A_ROW_MAX {

@@ -1,10 +1,10 @@
-//! From what the kernel hands over to what a wire would carry.
+//! Splitting of the kernel's big packets into those of the wire.
 //!
-//! A run of TCP segments is split as hardware does it: sequence numbers go on, FIN and PSH stay
+//! A run of TCP segments is split as hardware does it: sequence numbers continue, FIN and PSH stay
 //! with the last, CWR (RFC 3168 §6.1.2) with the first, and the IPv4 identification counts up. IP
-//! options, extension headers and TCP options are in every piece, as they were. Check sums are
-//! completed from the pseudo header's sum that the kernel left in their place, which holds whatever
-//! headers there are between IP's and the transport's.
+//! options, extension headers and TCP options are copied to every piece. Checksums are completed
+//! from the pseudo header's sum in their field, which is independent of any headers between IP and
+//! the transport.
 
 use bytes::Bytes;
 use thiserror::Error;
@@ -16,7 +16,7 @@ use super::{
     finish_checksum, long, set_word, word,
 };
 
-/// A big packet that does not say what it is made of. The kernel makes none.
+/// Error of a big packet without valid segmentation data. The kernel makes none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum SplitError {
     #[error("it is of a kind that was not asked for: {0}")]
@@ -30,10 +30,10 @@ pub enum SplitError {
 /// The longest packet of IPv4, and less than IPv6's; the devices say that they take no longer one.
 const PACKET_MAX: usize = 65_535;
 
-/// Hands each real packet in `packet` to `each`, in order.
+/// Passes each real packet in `packet` to `each`, in order.
 ///
 /// # Errors
-/// When it is a run of packets and cannot be told apart; none has been handed over then.
+/// When it is a malformed run of packets; none has been passed on then.
 pub fn split(
     header: VirtioNetHeader,
     packet: &[u8],

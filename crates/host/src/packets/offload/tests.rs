@@ -1,5 +1,5 @@
-//! What is split has right check sums and lengths, told by a slow reader of its own; what is
-//! merged and split again is what came; no bytes bring either to its knees.
+//! Offload tests: split packets have right checksums and lengths by an independent slow reader;
+//! merged packets that are split again are the original ones; no input causes a panic.
 
 use std::io::IoSlice;
 
@@ -173,7 +173,7 @@ impl GsoPacket {
     }
 }
 
-/// What is written for packets that are sent one after the other.
+/// Returns the bytes that are written for packets sent one after the other.
 fn merged(packets: &[Bytes]) -> Vec<(VirtioNetHeader, Vec<u8>)> {
     let mut written = Vec::new();
     let mut group = PacketGroup::default();
@@ -207,7 +207,7 @@ fn split_again(written: &[(VirtioNetHeader, Vec<u8>)]) -> Vec<Bytes> {
 }
 
 #[test]
-fn every_piece_is_whole_and_all_of_them_are_what_came() {
+fn split_pieces_equal_the_original() {
     let mut random = SeededRandom::from_seed(1);
     for _ in 0..500 {
         let big = GsoPacket::random(&mut random, false);
@@ -228,7 +228,7 @@ fn every_piece_is_whole_and_all_of_them_are_what_came() {
 }
 
 #[test]
-fn segments_count_on_and_flags_stay_at_their_end() {
+fn segments_continue_numbers_and_keep_end_flags() {
     let mut random = SeededRandom::from_seed(2);
     for _ in 0..200 {
         let mut big = GsoPacket::random(&mut random, true);
@@ -256,7 +256,7 @@ fn segments_count_on_and_flags_stay_at_their_end() {
 }
 
 #[test]
-fn what_is_merged_is_split_into_the_same_bytes() {
+fn merged_packets_split_into_same_bytes() {
     let mut random = SeededRandom::from_seed(3);
     let mut saved = 0;
     for _ in 0..500 {
@@ -338,7 +338,7 @@ fn datagrams_with_a_standing_identification_are_merged() {
 }
 
 #[test]
-fn a_check_sum_that_can_be_written_in_two_ways_keeps_its_packet_alone() {
+fn ambiguous_checksum_keeps_packet_unmerged() {
     let mut random = SeededRandom::from_seed(12);
     let mut seen = [0; 2];
     while seen.iter().any(|count| *count < 20) {
@@ -374,7 +374,7 @@ fn a_check_sum_that_can_be_written_in_two_ways_keeps_its_packet_alone() {
 }
 
 #[test]
-fn one_flipped_bit_keeps_a_packet_as_it_is() {
+fn flipped_bit_keeps_packet_unmerged() {
     let mut random = SeededRandom::from_seed(6);
     for _ in 0..500 {
         let big = GsoPacket::random(&mut random, true);
@@ -394,7 +394,7 @@ fn one_flipped_bit_keeps_a_packet_as_it_is() {
 }
 
 #[test]
-fn what_is_said_to_be_damaged_stays_alone() {
+fn packet_marked_damaged_stays_unmerged() {
     let mut random = SeededRandom::from_seed(7);
     let pieces = loop {
         let pieces = GsoPacket::random(&mut random, true).split();
@@ -437,7 +437,7 @@ fn a_single_packet_has_its_check_sum_completed() {
 }
 
 #[test]
-fn nothing_that_is_handed_over_can_do_harm() {
+fn arbitrary_input_is_harmless() {
     let mut random = SeededRandom::from_seed(9);
     for round in 0..2_000 {
         let mut big = GsoPacket::random(&mut random, round % 2 == 0);
@@ -471,7 +471,7 @@ fn nothing_that_is_handed_over_can_do_harm() {
 }
 
 #[test]
-fn a_kind_that_was_not_asked_for_is_refused() {
+fn unrequested_offload_kind_is_refused() {
     const GSO_UFO: u8 = 3;
     let header = VirtioNetHeader {
         gso_type: GSO_UFO,
