@@ -48,12 +48,12 @@ pub enum CaptureError {
         /// Packets before.
         packets: u64,
     },
-    /// What follows makes no sense.
+    /// The bytes that follow are malformed.
     #[error("it is damaged behind {packets} packets: {what}")]
     Nonsense {
         /// Packets before.
         packets: u64,
-        /// What was read there.
+        /// Name of the part that was read.
         what: &'static str,
     },
     /// The system's word.
@@ -74,7 +74,7 @@ pub struct CapturedFrame {
     pub bytes: Vec<u8>,
 }
 
-/// Whether a file that begins so is a capture.
+/// Returns `true` if a file with these first bytes is a capture.
 #[must_use]
 pub fn is_capture(first: &[u8]) -> bool {
     CaptureFormat::of(first).is_some()
@@ -155,7 +155,7 @@ pub struct CaptureReader<R> {
     input: R,
     kind: CaptureFormat,
     order: ByteOrder,
-    /// Of a pcap file there is one.
+    /// Interfaces of the section; a pcap file has one.
     interfaces: Vec<InterfaceDescription>,
     packets: u64,
     /// A pcapng block type that was read to see what kind of file it is.
@@ -299,7 +299,7 @@ impl<R: Read> CaptureReader<R> {
         Ok(())
     }
 
-    /// What is between a block's two lengths.
+    /// Reads the bytes between a block's two lengths.
     fn block_body(&mut self, head: &[u8; 8]) -> Result<Vec<u8>, CaptureError> {
         let length = self.order.word(head, 4).unwrap_or_default() as usize;
         if !(12..=MOST_BYTES).contains(&length) || !length.is_multiple_of(4) {
@@ -601,7 +601,7 @@ mod tests {
     }
 
     #[test]
-    fn pcapng_is_read_in_both_orders_and_sections_may_change_it() {
+    fn pcapng_sections_may_change_byte_order() {
         let mut file = pcapng(ByteOrder::Little);
         file.extend(pcapng(ByteOrder::Big));
         let (frames, damage) = all(&file);
@@ -615,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_or_damaged_file_is_named_and_never_panics() {
+    fn damaged_file_is_reported_and_never_panics() {
         let whole = [
             pcap(
                 ByteOrder::Little,
@@ -650,7 +650,7 @@ mod tests {
     }
 
     #[test]
-    fn the_packet_is_found_behind_tags_and_other_headers() {
+    fn packet_is_found_behind_tags_and_headers() {
         let packet = [0x45_u8; 20];
         let found = |link, head: &[u8]| {
             let bytes = [head, &packet].concat();

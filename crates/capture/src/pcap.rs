@@ -28,9 +28,9 @@ pub struct CapturedPacket {
     pub destination: SocketAddr,
     /// The length of the whole IP packet, IP header included, in bytes.
     pub ip_bytes: u64,
-    /// What it carries.
+    /// Transport header of the packet.
     pub transport: TransportHeader,
-    /// Whether it is a piece of a packet that was cut on the way; it then carries [`TransportHeader::Other`].
+    /// True if it is a fragment of a packet. It then carries [`TransportHeader::Other`].
     pub is_fragment: bool,
     /// The transport's payload, as far as it was captured.
     pub payload: Vec<u8>,
@@ -62,7 +62,7 @@ pub const SYN: u8 = 0x02;
 pub const ACK: u8 = 0x10;
 
 impl CapturedPacket {
-    /// Whether it opens a connection (SYN without ACK).
+    /// Returns `true` if it opens a connection (SYN without ACK).
     #[must_use]
     pub fn opens_connection(&self) -> bool {
         matches!(self.transport, TransportHeader::Tcp { flags, .. } if flags & (SYN | ACK) == SYN)
@@ -146,7 +146,7 @@ fn parse_ip(at: Duration, ip: &[u8], wire_bytes: usize) -> Option<CapturedPacket
     })
 }
 
-/// What the IP header says, extensions included.
+/// Fields of the IP header, extensions included.
 struct IpHeader {
     source: IpAddr,
     destination: IpAddr,
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_files_are_refused_or_cut_and_never_panic() {
+    fn damaged_files_never_panic() {
         let whole = file(
             101,
             &[&tcp_packet(b"GET /a", 46), &tcp_packet(b"GET /b", 46)],
@@ -336,7 +336,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_between_ip_and_tcp_are_skipped_and_fragments_are_no_segments() {
+    fn extension_headers_are_skipped_and_fragments_ignored() {
         let plain = tcp_packet(b"GET /a", 46);
         let mut packet = vec![0x60, 0, 0, 0, 0, 8 + 8 + 26, 0, 64];
         packet.extend([0; 32]);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_that_the_card_was_to_cut_has_the_length_it_was_captured_with() {
+    fn offloaded_packet_has_its_captured_length() {
         let packet = tcp_packet(&[7; 60], 0);
         let packets = parse(&file(101, &[&packet])[..]).unwrap();
         assert_eq!(packets[0].payload.len(), 60);

@@ -1,15 +1,15 @@
-//! TCP segments put together to what the hosts sent, each direction by itself (RFC 9293 §3.4).
+//! TCP reassembly: the bytes that the hosts sent, each direction by itself (RFC 9293 §3.4).
 //!
 //! ```text
 //!  Packet ─handle─► connection ─► half: in order? ─► Event::Data
 //!                                   │ ahead: waits for what is missing ─► given up: a gap
 //!                                   └ seen before: counted
 //! ```
-//! Works on packets as they come, so that a capture of any length takes bounded memory. Bytes come out
-//! once, in order, and what comes out is what was captured: a gap's bytes are left out and counted,
-//! never made up. A capture may begin and end in the middle of connections.
+//! It processes packets as they arrive, so that a capture of any length takes bounded memory. Bytes
+//! come out once, in order, as they were captured: a gap's bytes are left out and counted, never
+//! invented. A capture may begin and end in the middle of connections.
 //!
-//! It judges no checksum: captures are taken where cards have not yet filled them in.
+//! Checksums are not verified, because captures are taken before the network card fills them in.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -22,8 +22,8 @@ use super::pcap::{ACK, CapturedPacket, SYN, TransportHeader};
 const FIN: u8 = 0x01;
 const RST: u8 = 0x04;
 
-/// Bytes of one direction that may wait for what is missing before them: what a fast connection sends
-/// in the second in which it would have been sent again.
+/// Limit for the bytes of one direction that wait for missing ones: the data that a fast connection
+/// sends in the second in which a retransmission would arrive.
 const MOST_WAITING: usize = 4 << 20;
 /// The same of all connections together.
 const MOST_WAITING_IN_ALL: usize = 256 << 20;
@@ -32,7 +32,7 @@ const MOST_SEGMENTS_WAITING: usize = 16_384;
 /// Connections that are open at once; beyond it the longest silent ones end.
 const MOST_CONNECTIONS: usize = 4_096;
 
-/// Which host of a connection sent.
+/// Direction of a connection's bytes: the host that sent them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum StreamDirection {
     /// The one that opened it.
@@ -52,12 +52,12 @@ pub struct CapturedConnection {
     pub server: SocketAddr,
 }
 
-/// What comes out.
+/// Event of the reassembly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamEvent {
     /// The next bytes of a direction.
     Data {
-        /// Of which connection.
+        /// Connection of the data.
         connection: CapturedConnection,
         /// From which host.
         direction: StreamDirection,
@@ -73,7 +73,7 @@ pub enum StreamEvent {
     },
 }
 
-/// What was found beside the data.
+/// Counters of a capture, beside the data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamCounts {
     /// Frames that hold an IP packet which is no TCP segment, and frames that hold none.
@@ -84,7 +84,7 @@ pub struct StreamCounts {
     pub segments: u64,
     /// Connections, a port used again counted again.
     pub connections: u64,
-    /// ... of which the beginning was not captured.
+    /// ... whose beginning was not captured.
     pub begun_before: u64,
     /// Bytes that came out.
     pub bytes: u64,
@@ -214,7 +214,7 @@ impl StreamReassembler {
         }
     }
 
-    /// The capture is over: what waits comes out with gaps, and all connections end.
+    /// Ends the capture: waiting bytes come out with gaps, and all connections end.
     pub fn finish(&mut self) {
         let mut open: Vec<_> = self.connections.iter().collect();
         open.sort_by_key(|(_, state)| state.connection.number);
@@ -224,12 +224,12 @@ impl StreamReassembler {
         }
     }
 
-    /// What has come out; to be drained after each packet and at the end.
+    /// Takes the next event. Call until it returns `None`, after each packet and at the end.
     pub fn poll_event(&mut self) -> Option<StreamEvent> {
         self.events.pop_front()
     }
 
-    /// What was found.
+    /// Returns the counters.
     #[must_use]
     pub fn counts(&self) -> StreamCounts {
         self.counts
@@ -412,7 +412,7 @@ impl HalfStream {
         }
     }
 
-    /// What is missing does not come any more.
+    /// Gives up waiting for missing bytes.
     fn give_up(&mut self, out: &mut DirectionOutput<'_>) {
         while let Some((offset, _)) = self.waiting.first_key_value() {
             out.counts.gaps += 1;
@@ -514,7 +514,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_come_out_once_and_in_order_across_the_wrap() {
+    fn segments_are_ordered_across_sequence_wrap() {
         let mut script = StreamScript::new();
         let base = u32::MAX - 3;
         script.push(CLIENT, base.wrapping_sub(1), SYN, b"");
@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_captured_is_a_gap() {
+    fn uncaptured_bytes_are_a_gap() {
         let mut script = StreamScript::new();
         script.push(CLIENT, 100, SYN, b"");
         script.push(CLIENT, 101, ACK, b"ab");
@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gap_is_given_up_when_too_much_waits_behind_it() {
+    fn gap_is_abandoned_when_too_much_waits() {
         let mut script = StreamScript::new();
         script.push(CLIENT, 0, SYN, b"");
         let payload = [7; 60_000];
@@ -568,7 +568,7 @@ mod tests {
     }
 
     #[test]
-    fn a_capture_may_begin_in_the_middle_and_ports_may_be_used_again() {
+    fn midstream_captures_and_reused_ports_are_read() {
         let mut script = StreamScript::new();
         script.push(SERVER, 5_000, ACK, b"rest");
         script.push(CLIENT, 100, SYN, b"");
@@ -584,7 +584,7 @@ mod tests {
     }
 
     #[test]
-    fn a_shuffled_direction_comes_out_as_it_was_sent() {
+    fn shuffled_segments_come_out_in_order() {
         let mut random = vocab::SeededRandom::from_seed(3);
         for _ in 0..200 {
             let mut data = vec![0; 5_000];
@@ -615,7 +615,7 @@ mod tests {
     }
 
     #[test]
-    fn more_connections_than_are_followed_end_the_longest_silent() {
+    fn excess_connections_end_the_longest_silent() {
         let mut streams = StreamReassembler::default();
         for number in 0..=MOST_CONNECTIONS {
             let port = 1_024 + number as u16;
