@@ -30,8 +30,8 @@ pub(crate) fn first_bytes(bytes: &[u8]) {
     );
 }
 
-/// Drives one half of one accelerator with any inputs in any order. It ends each drain, asks for
-/// no time in the past while it has nothing to say, and says nothing more once it has let go.
+/// Drives one half of one accelerator with any inputs in any order. Each drain ends, no timeout in
+/// the past is requested without output, and nothing follows after it has let go.
 pub(crate) fn halves(bytes: &[u8]) {
     let mut script = ByteScript::new(bytes);
     let entry = &registry::ENTRIES[usize::from(script.byte()) % registry::ENTRIES.len()];
@@ -418,7 +418,7 @@ pub(crate) fn smb_pair_seeds() -> Vec<CorpusSeed> {
     ]
 }
 
-/// What both hosts say, turn by turn: the client asks, the server answers.
+/// Concatenates both hosts' data turn by turn: the client asks, the server answers.
 fn turns([near, far]: [Vec<AcceleratorInput>; 2]) -> Vec<u8> {
     let said = |inputs: &[AcceleratorInput]| -> Vec<Vec<u8>> {
         let bytes = inputs.iter().filter_map(|input| match input {

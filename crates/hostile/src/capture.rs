@@ -1,5 +1,5 @@
-//! Entry of `measure` for somebody's capture: whatever the file says, each transfer in it gets an answer,
-//! and its numbers are numbers.
+//! Fuzz entry of `measure` for an untrusted capture: each transfer in the file gets a diagnosis
+//! with finite numbers.
 
 use capture::CaptureReader;
 use measure::diagnosis::{TcpSegment, diagnose_capture};
@@ -97,8 +97,8 @@ impl CaptureFile {
         Self { bytes }
     }
 
-    /// A segment at so many microseconds; `number` is its sequence number, or on the way back what it
-    /// acknowledges.
+    /// Makes a segment at a time in microseconds. `number` is its sequence number, or its
+    /// acknowledgement number on the way back.
     fn packet(
         &mut self,
         at: u32,

@@ -31,7 +31,8 @@ pub(crate) fn token(bytes: &[u8]) {
     }
 }
 
-/// What somebody unknown says first when pairing: read and written again equal, or refused.
+/// Pairing: the first message of an unknown node is either refused, or equal after it is read and
+/// written again.
 pub(crate) fn pairing(bytes: &[u8]) {
     if let Ok(request) = PairingRequest::parse(bytes) {
         let written = request.emit();

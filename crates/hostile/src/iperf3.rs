@@ -68,7 +68,7 @@ pub(crate) fn session(bytes: &[u8]) {
     }
 }
 
-/// What servers said.
+/// Recorded messages of servers.
 pub(crate) fn session_seeds() -> Vec<CorpusSeed> {
     let results = r#"{"cpu_util_total":2.4879600504700465,"cpu_util_user":2.48,"cpu_util_system":0,"sender_has_retransmits":1,"congestion_used":"bbr","streams":[{"id":1,"bytes":8000,"retransmits":0,"jitter":0,"errors":0,"packets":0,"start_time":0,"end_time":0.056259},{"id":3,"bytes":8000,"retransmits":18446744073709551615,"jitter":0,"errors":0,"packets":0,"start_time":0,"end_time":0.056265}]}"#;
     let begin = vec![9, 10, 1, 2];

@@ -1,9 +1,9 @@
-//! For tests only: throws bytes at every place where foreign bytes enter the program.
+//! Fuzzing, for tests only: passes arbitrary bytes to every place where untrusted bytes enter the
+//! program.
 //!
-//! An [`FuzzEntry`] is a function that takes any bytes at all and checks what must hold whatever they
-//! are: no panic, bounded work and memory, and what was understood can be written back and read
-//! again equal. Some entries take the bytes as one message, others as a [`ByteScript`]: a series of
-//! steps against a machine that has state.
+//! A [`FuzzEntry`] is a function that takes any bytes and checks the invariants: no panic, bounded
+//! work and memory, and parsed input can be written and read again equal. Some entries take the
+//! bytes as one message, others as a [`ByteScript`]: a series of steps against a state machine.
 //!
 //! ```text
 //!  fuzz/fuzz_targets/NAME.rs ──┐
@@ -11,8 +11,8 @@
 //!  src/bin/seed_corpus.rs ─► fuzz/corpus/NAME/*
 //! ```
 //!
-//! This crate depends on nothing that a fuzzer needs, so the ordinary tests replay every corpus.
-//! To add an entry: a function and its good inputs in the file of its crate, a line in [`ENTRIES`],
+//! This crate depends on nothing that a fuzzer needs, so the ordinary tests replay every corpus. To
+//! add an entry: a function and its good inputs in the file of its crate, a line in [`ENTRIES`],
 //! and `scripts/fuzz-targets.sh NAME`, which writes the target.
 
 #![forbid(unsafe_code)]

@@ -1,8 +1,8 @@
-//! Entries of `lab` and `emulate` for the files of the link emulator: a packet log that a stranger
-//! sent, a recorded line, a schedule of changes.
+//! Fuzz entries of `lab` and `emulate` for the files of the link emulator: an untrusted packet log,
+//! a recorded line, a schedule of changes.
 //!
-//! What is understood of a log is written and read again equal. What is understood of a trace or a
-//! schedule plays: time goes forward in it, and no packet comes out that did not go in.
+//! A parsed log is written and read again equal. A parsed trace or schedule can be played: time
+//! moves forward, and no packet comes out that did not go in.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +74,7 @@ pub(crate) fn schedule(bytes: &[u8]) {
     }
 }
 
-/// Three packets, and as much of what becomes of them as comes soon.
+/// Plays three packets, and their outcomes for a short time.
 fn play(config: DirectionConfig) {
     let mut direction = LinkDirection::new(config, 1);
     let mut now = Time::ZERO;

@@ -1,7 +1,7 @@
-//! Entry of `lab` for what a TUN device hands over: a header of the kernel's and a packet, or a run
-//! of packets as one.
+//! Fuzz entry of `lab` for the input of a TUN device: a kernel header and a packet, or a run of
+//! packets as one.
 //!
-//! What is written for the packets in it is itself such a message, with the same packets in it.
+//! The output for its packets is such a message itself, with the same packets in it.
 
 use emulator::link::offload::pass;
 
@@ -18,8 +18,8 @@ pub(crate) fn offload(bytes: &[u8]) {
     }
 }
 
-/// A packet without its IPv4 identification and the check sum over that, which may change where
-/// nobody may look at the identification.
+/// Returns a packet without its IPv4 identification and the checksum over it, which may change
+/// where the identification must not be used.
 fn comparable(packet: &[u8]) -> Vec<u8> {
     let mut packet = packet.to_vec();
     if packet.first() == Some(&0x45) && packet.len() >= 20 && packet[6] & 0x40 != 0 {
@@ -43,7 +43,7 @@ pub(crate) fn offload_seeds() -> Vec<CorpusSeed> {
     ]
 }
 
-/// A run of packets with 100 bytes each, the last with 50. In the place of its check sum is that of
+/// Makes a run of packets with 100 bytes each, the last with 50. The checksum field holds that of
 /// the pseudo header, as the kernel leaves it to the hardware.
 fn message(gso_type: u8, is_ipv6: bool, is_tcp: bool) -> Vec<u8> {
     const SIZE: u16 = 100;

@@ -1,8 +1,8 @@
-//! Entries of `node` for what clients of its proxies send: SOCKS5 and HTTP CONNECT.
+//! Fuzz entries of `node` for input from proxy clients: SOCKS5 and HTTP CONNECT.
 //!
-//! Both parsers are asked again with every piece that arrives, so their answers must not depend on
-//! how a message was cut: what is whole was incomplete before its last byte, and stays the same
-//! message whatever follows it.
+//! Both parsers are called again with every piece that arrives, so their results must not depend on
+//! how a message was split: a complete message was incomplete before its last byte, and stays the
+//! same whatever follows it.
 
 use node::proxy::http_connect::{self, ConnectHead};
 use node::proxy::socks5::{self, Socks5Parse};

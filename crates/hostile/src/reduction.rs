@@ -16,7 +16,7 @@ use crate::seed::{CorpusSeed, seed, sized};
 /// more operations than this.
 const MOST_ANSWERS: usize = 100_000;
 
-/// A decoder is given any bytes, in pieces, and any answers to what it asks.
+/// Decoder entry: any bytes, in pieces, and any answers to its requests.
 pub(crate) fn decoder(bytes: &[u8]) {
     let mut script = ByteScript::new(bytes);
     let mut dictionary = Dictionary::new(dictionary_config(), SeededRandom::from_seed(1));
@@ -80,8 +80,8 @@ pub(crate) fn repair(bytes: &[u8]) {
     }
 }
 
-/// A content handle of an index that was damaged: as it is, and with the check that the rest asks for.
-/// What is read under it is of what it names, or gone.
+/// Content handle entry: a damaged handle as it is, and with a matching check. Its content reads
+/// back right, or is gone.
 pub(crate) fn content_handle(bytes: &[u8]) {
     let mut dictionary = Dictionary::new(dictionary_config(), SeededRandom::from_seed(1));
     let stored = text(30_000, 1);
@@ -121,9 +121,10 @@ fn store(dictionary: &mut Dictionary, body: &[u8]) -> ContentHandle {
     writer.finish(dictionary).expect("it is short")
 }
 
-/// One direction of a flow over two dictionaries on disks that are bent, cut and filled up.
+/// Damage entry: one direction of a flow over two dictionaries on disks that are altered, truncated
+/// and filled up.
 ///
-/// Whatever is bent, what the decoder delivers is always the beginning of what was pushed.
+/// The decoder always delivers a prefix of the pushed bytes.
 pub(crate) fn damage(bytes: &[u8]) {
     let mut script = ByteScript::new(bytes);
     let mut pair = DictionaryPair::new();
@@ -141,7 +142,7 @@ struct DictionaryPair {
     near_disk: MemoryDisk,
     far_disk: MemoryDisk,
     restarts: u64,
-    /// Of the far dictionary.
+    /// Number of the far dictionary's key.
     key: u8,
     flow: ReducedFlow,
 }
@@ -333,7 +334,7 @@ impl DictionaryPair {
         self.flow = ReducedFlow::new(near, far);
     }
 
-    /// The far node starts anew over the same disk; its flows are gone.
+    /// Restarts the far node over the same disk; its flows are gone.
     fn restart_far(&mut self) {
         let before = self.far.generation();
         self.restarts += 1;
@@ -383,7 +384,7 @@ fn noise(length: usize, seed: u64) -> Bytes {
     bytes.into()
 }
 
-/// What an encoder makes of segments, from an empty dictionary.
+/// Encodes segments with an empty dictionary.
 fn encoded(segments: Vec<FlowSegment>) -> Vec<u8> {
     let mut dictionary = Dictionary::new(dictionary_config(), SeededRandom::from_seed(1));
     let peer = dictionary.peer(NodeId([2; 32]));

@@ -3,7 +3,7 @@
 //! A fuzzer changes bytes, so every series of bytes has to mean something: a step is one byte, and
 //! its arguments are the bytes after it, or zero where they have run out.
 
-/// Steps past which a script ends, so that one input cannot take for ever.
+/// Limit for the steps of a script, so that one input ends in finite time.
 const MOST_STEPS: usize = 2_000;
 
 /// Reads steps and their arguments from any bytes.

@@ -136,8 +136,9 @@ fn path(role: TlsRole) -> (PacketSealer, PacketOpener) {
         .expect("the first path of a secret")
 }
 
-/// An honest sender and whoever is on the way: packets are delivered in any order, bent, cut,
-/// repeated and invented. What is opened was sealed, once, and says what it said.
+/// Opener entry: an honest sender and an attacker on the path. Packets are delivered in any order,
+/// altered, truncated, repeated and invented. Every opened packet was sealed, is opened once, and
+/// has its original content.
 pub(crate) fn opener(bytes: &[u8]) {
     let mut script = ByteScript::new(bytes);
     let (mut sealer, _) = path(TlsRole::Dialler);

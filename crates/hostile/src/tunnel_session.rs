@@ -1,9 +1,9 @@
-//! Entry of `tunnel`: two sessions, one of which is told lies.
+//! Fuzz entry of `tunnel`: two sessions, one of which gets forged input.
 //!
-//! The script moves bytes between the sessions through pipes of its own, so a link may break with
-//! bytes under way. As long as it has not forged anything, every flow must deliver exactly what was
-//! written, in order, over all changes of links. Once it has, neither session may panic, go round
-//! in a circle, or hold more flows than the limit.
+//! The script moves bytes between the sessions through its own pipes, so a link may break with data
+//! in flight. Without forged input every flow must deliver exactly the written data, in order, over
+//! all changes of links. With forged input neither session may panic, loop forever, or hold more
+//! flows than the limit.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -33,7 +33,7 @@ struct SessionSide {
     session: Session,
     /// Bytes it has sent and that have not arrived.
     pipe: Vec<u8>,
-    /// What it has read of each flow, and where it ended.
+    /// State of each flow: bytes read, and its end.
     flows: BTreeMap<FlowId, SessionFlow>,
     /// Flows that it has opened itself so far.
     opened: usize,
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_lost_with_a_link_arrive_over_the_next() {
+    fn bytes_lost_with_a_link_arrive_later() {
         // Written and sent into the pipe; half of it delivered; the link is replaced.
         let pair = run(&[25, 4, 80, 25, 5, 0, 8, 0, 0, 255, 255, 2, 0, 100, 10]);
         assert!(!pair.forged);

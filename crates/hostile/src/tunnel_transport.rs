@@ -1,10 +1,10 @@
-//! Entry of `tunnel::transport`: two ends of a datagram path, somebody on the way, and a peer who
-//! seals whatever it likes.
+//! Fuzz entry of `tunnel::transport`: two ends of a datagram path, an attacker on the path, and a
+//! peer that seals any payload.
 //!
-//! The script delivers, drops, repeats and bends datagrams, sends them on from addresses of its own,
-//! and lets time pass. It may also seal any payload with an end's keys. Whatever it does, no end may
-//! panic, go round in a circle, or send an address that answers nothing more than three times what
-//! came from there; and as long as nobody but the ends has sealed anything, neither finds fault.
+//! The script delivers, drops, repeats and alters datagrams, forwards them from its own addresses,
+//! and lets time pass. It may also seal any payload with an end's keys. No end may panic, loop
+//! forever, or send an unresponsive address more than three times the bytes that came from there.
+//! If only the ends have sealed packets, neither reports a violation.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -46,7 +46,7 @@ struct TransportEnd {
 struct TransportPath {
     now: Time,
     ends: [TransportEnd; 2],
-    /// The end that is to have it, and what it is.
+    /// Destination end and datagram of each packet in flight.
     under_way: Vec<(usize, Bytes)>,
     forged: bool,
 }
@@ -71,7 +71,7 @@ fn home(side: u8) -> SocketAddr {
     SocketAddr::from(([10, 0, 0, 1 + side], 4_000))
 }
 
-/// Where nothing is ever received.
+/// Address at which nothing is ever received.
 fn unreachable_address() -> SocketAddr {
     SocketAddr::from(([198, 51, 100, 1], 9))
 }
@@ -191,7 +191,7 @@ impl TransportPath {
         }
     }
 
-    /// A packet that an end never made, with any payload, from its home or from nobody's.
+    /// Delivers a forged packet with any payload, from an end's address or from an unreachable one.
     fn forge(&mut self, side: usize, script: &mut ByteScript<'_>) {
         let from = if script.byte().is_multiple_of(2) {
             self.ends[side].home
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_that_was_made_by_hand_is_believed_as_the_peers() {
+    fn forged_packet_with_valid_keys_is_accepted() {
         let closed = PathCondition::Suspended(SuspendReason::ClosedByPeer);
         let ([_, far], forged) = conditions("closed-by-peer");
         assert_eq!((far, forged), (closed, true));

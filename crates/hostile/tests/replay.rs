@@ -27,7 +27,7 @@ macro_rules! replays {
             }
 
             #[test]
-            fn survives_its_corpus_cut_and_bent() {
+            fn survives_its_corpus_cut_and_altered() {
                 super::corpus_cut_and_bent(super::entry(stringify!($name)));
             }
 
@@ -81,7 +81,7 @@ fn every_entry_is_replayed() {
 }
 
 #[test]
-fn every_fuzz_target_is_an_entry_and_every_entry_a_target() {
+fn fuzz_targets_and_entries_match() {
     let mut targets: Vec<String> = fs::read_dir(fuzz_folder().join("fuzz_targets"))
         .expect("the fuzz targets are in the checkout")
         .map(|file| file.expect("a name can be read").path())
@@ -178,11 +178,10 @@ fn fuzz_folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz")
 }
 
-/// Whoever changes a format writes the corpus again; otherwise the next one who does finds files
-/// changed that have nothing to do with the change. What an encoder makes of data may become better
-/// without any change of a format; that may wait.
+/// Regenerate the corpus with every change of a format; otherwise the next change shows unrelated
+/// files. An encoder may become better without a format change; that need not be updated at once.
 #[test]
-fn the_corpus_holds_every_message_as_it_is_made_now() {
+fn corpus_holds_every_current_message() {
     let is_format = |entry: &&FuzzEntry| !entry.name.starts_with("reduce_");
     for entry in ENTRIES.iter().filter(is_format) {
         for (name, bytes) in (entry.seeds)() {

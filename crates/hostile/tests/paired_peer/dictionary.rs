@@ -16,7 +16,8 @@ fn noise(seed: u64) -> Bytes {
     bytes.into()
 }
 
-/// The chunk that holds the secret, and another one with the same contents that nobody has sent.
+/// Makes the chunk that holds the secret, and another one with the same contents that no peer has
+/// sent.
 fn secrets() -> [Bytes; 2] {
     [2, 12].map(|seed| {
         let mut chunk = noise(seed).to_vec();

@@ -1,4 +1,4 @@
-//! The hostile peer cuts what it sends into the smallest pieces, and leaves it unfinished.
+//! Hostile peer that splits its data into the smallest pieces, and leaves it incomplete.
 
 use bytes::Bytes;
 use reduce::testing::{ForgedOperation, ForgedSources, forged_record};
@@ -38,7 +38,7 @@ fn a_record_in_frames_of_one_byte_arrives() {
 
 /// In each flow all of a long record but its last byte, a few bytes at a time.
 #[test]
-fn records_that_never_end_stay_within_the_limits() {
+fn unfinished_records_stay_within_the_limits() {
     let mut site = TestSite::new();
     let record = record_of(&noise(2, 60_000));
     let unfinished = record.slice(..record.len() - 1);
@@ -53,9 +53,9 @@ fn records_that_never_end_stay_within_the_limits() {
     site.honest_peer_is_served();
 }
 
-/// The peer says that it has got, and resolved, what it was never sent.
+/// The peer acknowledges data that was never sent to it.
 #[test]
-fn an_acknowledgement_of_what_was_not_sent_ends_the_link() {
+fn acknowledgement_of_unsent_data_ends_the_link() {
     for (received, consumed) in [(1 << 40, 0), (1 << 40, 1 << 40)] {
         let mut site = TestSite::new();
         let (connection, flow) = site.accept(HOSTILE);

@@ -7,7 +7,7 @@ use tunnel::{OpenAnswer, ResetReason};
 
 use crate::site::{FLOW_LIMIT, HOSTILE, SERVER, TestSite};
 
-/// This machine, what is beside it, and what names no host.
+/// Destinations that are not served: this machine, its neighbours, and invalid hosts.
 const NOT_SERVED: &[&str] = &[
     "127.0.0.1",
     "127.255.255.254",
@@ -29,7 +29,7 @@ const NOT_SERVED: &[&str] = &[
 ];
 
 #[test]
-fn nothing_is_connected_that_is_not_served() {
+fn unserved_destinations_are_not_connected() {
     let mut site = TestSite::new();
     let mut flows = Vec::new();
     for address in NOT_SERVED {
@@ -59,7 +59,7 @@ fn nothing_is_connected_that_is_not_served() {
 }
 
 #[test]
-fn flows_beyond_the_limit_are_refused_and_leave_nothing_behind() {
+fn excess_flows_are_refused_without_residue() {
     let mut site = TestSite::new();
     let mut flows = Vec::new();
     for port in 0..3 * FLOW_LIMIT as u16 {

@@ -1,4 +1,4 @@
-//! The peer lets go of flows for every reason that a byte can name, those of later releases included.
+//! Peer that lets go of flows for every possible reason byte, including those of later releases.
 
 use accelerate::registry::AcceleratorReason;
 use accelerate::{FrameKind, ReasonCode, ReasonSource, smb};
@@ -29,7 +29,7 @@ fn encoded(segments: [FlowSegment; 2]) -> Bytes {
 }
 
 #[test]
-fn a_reason_that_no_release_knows_yet_is_shown_by_its_number_and_stops_no_byte() {
+fn unknown_reason_is_shown_by_number() {
     let mut site = TestSite::new();
     let mut unknown = 0;
     for number in 0..=u8::MAX {
@@ -70,7 +70,7 @@ fn a_reason_that_no_release_knows_yet_is_shown_by_its_number_and_stops_no_byte()
     assert_eq!(unknown, 256 - 16);
 }
 
-/// What `why` says of the flow's accelerator.
+/// Returns the output of `why` for the flow's accelerator.
 fn why_not(site: &TestSite, flow: u64) -> String {
     let why = site.engine.why(site.now, flow).expect("the flow is known");
     let mut stages = why.stages.into_iter();

@@ -1,4 +1,4 @@
-//! The hostile peer asks for repairs without end, and for what it may not have.
+//! Hostile peer that requests endless repairs, and data that it may not have.
 
 use bytes::Bytes;
 use reduce::{MAX_RECORD_REPAIRS, RepairRequest, RepairScope};
@@ -42,7 +42,7 @@ fn flow_with_references(site: &mut TestSite, file: &Bytes) -> vocab::FlowId {
 }
 
 #[test]
-fn a_flood_of_repair_requests_costs_the_flow_and_little_else() {
+fn repair_request_flood_costs_only_its_flow() {
     let mut site = TestSite::new();
     let file = noise(400_000);
     let flow = flow_with_references(&mut site, &file);
@@ -67,7 +67,7 @@ fn a_flood_of_repair_requests_costs_the_flow_and_little_else() {
 /// Requests for records that were never sent, that are not on their way any more, that are malformed,
 /// and for a flow that does not exist.
 #[test]
-fn a_repair_of_what_is_not_on_its_way_is_refused() {
+fn repair_of_unsent_record_is_refused() {
     let noise_request = noise(60);
     let requests = [
         all_of(u64::MAX >> 2),

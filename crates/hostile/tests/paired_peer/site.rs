@@ -20,7 +20,7 @@ use vocab::{ByteCount, ByteWriter, FlowId, NodeId, SeededRandom, Time};
 pub(crate) const FLOW_LIMIT: usize = 200;
 /// Bytes that it may buffer in all flows.
 pub(crate) const MEMORY_LIMIT: ByteCount = ByteCount::mebibytes(16);
-/// The peer that does what it wants.
+/// Index of the hostile peer.
 pub(crate) const HOSTILE: usize = 0;
 /// A peer that behaves.
 pub(crate) const HONEST: usize = 1;
@@ -32,7 +32,7 @@ pub(crate) const REPAIR_REQUEST: u8 = 1;
 const LOCAL: NodeId = NodeId([1; 32]);
 /// Bytes that one frame on the link may take in a turn.
 const LINK_TURN: usize = 16_384;
-/// Turns of an exchange after which somebody goes round in a circle.
+/// Turns of an exchange after which it counts as an endless loop.
 const MOST_TURNS: usize = 100_000;
 
 pub(crate) struct TestSite {
@@ -44,14 +44,14 @@ pub(crate) struct TestSite {
     pub(crate) connections: BTreeMap<ConnectionId, HostConnection>,
     /// Where the engine asked to be connected to since the start.
     pub(crate) connects: Vec<SocketAddr>,
-    /// Whether servers and clients take what is written to them.
+    /// True if servers and clients read the data written to them.
     pub(crate) hosts_read: bool,
     links: u64,
     accepted: u64,
     starts: u64,
 }
 
-/// A peer: its own session, and what it saw.
+/// Peer with its own session and its observations.
 pub(crate) struct ScriptedPeer {
     node: NodeId,
     pub(crate) session: Session,
@@ -71,9 +71,9 @@ pub(crate) struct ScriptedPeer {
 /// A connection of a host beside the node.
 #[derive(Debug, Default)]
 pub(crate) struct HostConnection {
-    /// What the host was sent.
+    /// Data that the host was sent.
     pub(crate) written: Vec<u8>,
-    /// What it was sent and has not taken.
+    /// Bytes that the host was sent and has not read.
     untaken: usize,
     /// Bytes that the engine will still read from it.
     pub(crate) credit: usize,
@@ -96,7 +96,7 @@ impl ScriptedPeer {
         }
     }
 
-    /// What the peer was asked to repair in this flow.
+    /// Repair requests that the peer received in this flow.
     pub(crate) fn repair_requests(&self, flow: FlowId) -> Vec<Bytes> {
         let messages = self.messages.iter();
         let requests = messages.filter(|(of, kind, _)| *of == flow && *kind == REPAIR_REQUEST);
@@ -157,7 +157,7 @@ impl TestSite {
         site
     }
 
-    /// The node stops in an orderly way and starts again with what is on its disk; so do the peers.
+    /// Restarts the node cleanly with its disk, and the peers.
     pub(crate) fn restart(&mut self) {
         self.give(EngineInput::Stop {
             grace: Duration::ZERO,
@@ -291,7 +291,7 @@ impl TestSite {
         connections.flat_map(|at| at.written.clone()).collect()
     }
 
-    /// An honest peer's new flow still works: a server gets what it sends.
+    /// Checks that a new flow of an honest peer still works: a server gets its data.
     pub(crate) fn honest_peer_is_served(&mut self) {
         let flow = self.open(HONEST);
         assert_eq!(
