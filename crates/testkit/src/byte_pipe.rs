@@ -1,14 +1,14 @@
-//! One direction of a reliable, ordered byte pipe: what TLS over TCP looks like to the node.
+//! Byte pipe, reliable and ordered, in one direction: a model of TLS over TCP as the node uses it.
 //!
-//! Bytes are cut into segments and sent through an [`emulate::LinkDirection`] that loses nothing. So
-//! they take the time that they would on the line, headers included. A small write is a segment
-//! of its own. [`BytePipe::writable`] is the room in the socket's send buffer; it stays what it is
-//! until bytes have left for the line, and so gives back-pressure.
+//! Bytes are cut into segments and sent through an [`emulate::Direction`] without loss. So they
+//! take the time that they would on the line, headers included. A small write is a segment of its
+//! own. [`BytePipe::writable`] is the room in the socket's send buffer. It stays constant until
+//! bytes have left for the line, and so gives back-pressure.
 //!
-//! In an outage ([`BytePipe::set_blocked`]) the pipe holds everything; afterwards what was under
-//! way arrives at once and the rest follows at the line's rate. That is kinder than TCP, which
-//! waits for its retransmission timer first. A dead pipe ([`BytePipe::kill`]) loses what it holds,
-//! as a connection does that is reset.
+//! In an outage ([`BytePipe::set_blocked`]) the pipe holds everything. Afterwards the data in
+//! flight arrives at once and the rest follows at the line's rate. TCP would first wait for its
+//! retransmission timer. A dead pipe ([`BytePipe::kill`]) loses its content, like a connection that
+//! is reset.
 
 use std::time::Duration;
 
@@ -24,10 +24,10 @@ pub const SEGMENT_BYTES: usize = 1_448;
 /// Those headers.
 const HEADER: ByteCount = ByteCount::new(52);
 
-/// What a pipe is like.
+/// Properties of a pipe.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PipeConfig {
-    /// What the line carries, IP headers included.
+    /// Rate of the line, IP headers included.
     pub rate: Bitrate,
     /// One way.
     pub delay: Duration,
@@ -139,12 +139,12 @@ impl BytePipe {
             .set_config(self.now, direction_config(&self.config, rate));
     }
 
-    /// Ends the pipe for good: what it holds is lost and nothing comes out any more.
+    /// Ends the pipe permanently: its content is lost and nothing comes out any more.
     pub fn kill(&mut self) {
         self.state = PipeState::Dead;
     }
 
-    /// Whether [`BytePipe::kill`] was called.
+    /// Returns `true` if [`BytePipe::kill`] was called.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         self.state == PipeState::Dead
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn room_comes_back_when_bytes_leave_for_the_line() {
+    fn room_returns_when_bytes_leave() {
         let mut pipe = BytePipe::new(PipeConfig::default());
         assert_eq!(pipe.writable(Time::ZERO), 65_536);
         pipe.send(Time::ZERO, Bytes::from(vec![0; 65_536]));

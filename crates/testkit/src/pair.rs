@@ -13,15 +13,15 @@ use crate::schedule::{VirtualClock, earliest};
 pub trait TestMachine {
     /// Takes in what arrived: some bytes of a pipe, or one packet.
     fn receive(&mut self, now: Time, bytes: Bytes);
-    /// What to send next, of at most `max` bytes; `None` when there is nothing.
+    /// Returns the next bytes to send, at most `max`; `None` when there are none.
     fn transmit(&mut self, now: Time, max: usize) -> Option<Bytes>;
     /// When it wants [`TestMachine::handle_timeout`].
     fn poll_timeout(&self) -> Option<Time>;
-    /// Does what has become due.
+    /// Handles expired timers.
     fn handle_timeout(&mut self, now: Time);
 }
 
-/// What lies between two machines.
+/// Path between two machines.
 #[derive(Debug)]
 pub enum MachinePath {
     /// A reliable byte pipe: from A to B and back.
@@ -90,8 +90,8 @@ const BACK: usize = 1;
 /// The longest packet that a machine is asked for: the MTU that the emulated devices have too.
 const PACKET_BYTES: usize = 1_500;
 
-/// What a byte pipe must have room for before a machine is asked to send: as a socket is not
-/// reported writable for a single byte.
+/// Free bytes that a byte pipe must have before a machine is asked to send. A socket is not
+/// reported writable for a single byte either.
 const ROOM_MIN: usize = 1_448;
 
 /// Two machines over a path.
@@ -101,9 +101,9 @@ pub struct MachinePair<A, B> {
     pub a: A,
     /// The other.
     pub b: B,
-    /// What lies between; a test may block or kill its pipes between two runs.
+    /// Path between the machines; a test may block or kill its pipes between two runs.
     pub path: MachinePath,
-    /// What time it is for both.
+    /// Clock of both machines.
     pub clock: VirtualClock,
 }
 
@@ -111,7 +111,7 @@ pub struct MachinePair<A, B> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum RunOutcome {
-    /// What was waited for has come.
+    /// The awaited condition holds.
     Reached,
     /// It had not come when the time was up.
     TimedOut,
@@ -184,7 +184,8 @@ impl<A: TestMachine, B: TestMachine> MachinePair<A, B> {
     }
 }
 
-/// Hands a machine what has arrived for it, then takes what it sends; says whether anything moved.
+/// Passes a machine the arrived data, then takes the data that it sends. Returns `true` if anything
+/// moved.
 fn exchange(
     now: Time,
     machine: &mut impl TestMachine,
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_byte_pipe_carries_a_megabyte_at_the_goodput_of_tcp() {
+    fn byte_pipe_carries_a_megabyte_at_tcp_goodput() {
         let path = MachinePath::bytes(PipeConfig::default());
         let mut pair = MachinePair::new(sender(1_448_000), ByteCounter::default(), path);
         let outcome = pair.run_until(Duration::from_secs(60), |_, b| b.received == 1_448_000);
@@ -264,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_send_buffer_keeps_a_long_path_full() {
+    fn small_send_buffer_fills_a_long_path() {
         let path = MachinePath::bytes(PipeConfig {
             delay: Duration::from_millis(600),
             ..PipeConfig::default()

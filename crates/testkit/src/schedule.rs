@@ -1,10 +1,10 @@
-//! Which moment comes next, and a clock that jumps to it.
+//! Selection of the next moment, and a clock that jumps to it.
 
 use std::time::Duration;
 
 use vocab::Time;
 
-/// The earliest of several timers, of which some may not be set.
+/// Returns the earliest of several timers; timers may be unset.
 #[must_use]
 pub fn earliest(timers: impl IntoIterator<Item = Option<Time>>) -> Option<Time> {
     timers.into_iter().flatten().min()
@@ -14,7 +14,7 @@ pub fn earliest(timers: impl IntoIterator<Item = Option<Time>>) -> Option<Time> 
 /// one in which a machine keeps saying that it is due and does nothing.
 const JUMPS_AT_ONE_MOMENT_MAX: u32 = 100_000;
 
-/// Virtual time: it stands still until it is told where to go, and never goes back.
+/// Virtual clock: it advances only when told to, and never goes back.
 #[derive(Clone, Debug, Default)]
 pub struct VirtualClock {
     now: Time,
@@ -34,10 +34,10 @@ impl VirtualClock {
         self.now
     }
 
-    /// Goes to `next`, or stays if that is past.
+    /// Advances to `next`, or stays if that is in the past.
     ///
     /// # Panics
-    /// When time has not moved for 100,000 calls: a machine's `poll_timeout` is due for ever.
+    /// When time has not moved for 100,000 calls: a machine's `poll_timeout` is always due.
     pub fn jump_to(&mut self, next: Time) -> Time {
         if next > self.now {
             self.now = next;
@@ -53,7 +53,7 @@ impl VirtualClock {
         self.now
     }
 
-    /// Goes on by `span`.
+    /// Advances by `span`.
     pub fn advance(&mut self, span: Duration) -> Time {
         self.jump_to(self.now + span)
     }
