@@ -36,6 +36,8 @@ mod config;
 mod entry;
 mod far;
 mod near;
+#[cfg(test)]
+mod prefetch;
 pub(crate) mod reasons;
 mod shared;
 #[cfg(any(test, feature = "testing"))]
