@@ -684,7 +684,8 @@ impl FlowEncoder {
         Bytes::copy_from_slice(&self.open[self.open_sent..self.open_sent + length])
     }
 
-    /// Emits the next bytes of the open chunk as copies and literals.
+    /// Emits the next bytes of the open chunk as copies and literals, as one literal where the record takes
+    /// no more operations.
     fn take_edited_tail(
         &mut self,
         dictionary: &mut Dictionary,
@@ -703,6 +704,9 @@ impl FlowEncoder {
                 .search(&mut held, &rest, 0, &anchors(&rest, 1), expansion);
         add_bases(dictionary, draft, &bases);
         for piece in pieces {
+            if draft.operation_room() == 1 {
+                break;
+            }
             let there = rest.split_to(piece.length());
             match piece {
                 ChunkPiece::Copy {
@@ -722,6 +726,9 @@ impl FlowEncoder {
                 },
                 ChunkPiece::Literal(_) => draft.literal(there, OperationEnd::Continues),
             }
+        }
+        if !rest.is_empty() {
+            draft.literal(rest, OperationEnd::Continues);
         }
     }
 

@@ -113,6 +113,35 @@ fn an_edited_reply_leaves_at_once() {
     assert!(wire <= 100, "{wire}");
 }
 
+/// A chunk that is not whole yet leaves as copies and literals, and they may be more than one record takes.
+#[test]
+fn edits_every_20_bytes_fit_the_operations_of_records() {
+    let (mut near, mut far) = (TestSide::new(1), TestSide::new(2));
+    // No chunk ends in what repeats itself, so that all of it is the open tail.
+    let mut file = noise(8, 5_000).to_vec();
+    let pattern = noise(9, 80);
+    file.extend(pattern.iter().cycle().take(55_000));
+    TestFlow::new().transfer(&mut near, &mut far, &file.clone().into());
+    let mut edited = file;
+    edited
+        .iter_mut()
+        .skip(5_000)
+        .step_by(20)
+        .for_each(|byte| *byte ^= 1);
+    let mut flow = TestFlow::new();
+    // Records have come to be long ones.
+    let before = noise(10, 100_000);
+    flow.encoder
+        .push(Time::ZERO, FlowSegment::payload(before.clone()));
+    flow.encoder.end_body();
+    let segment = FlowSegment::payload(edited.clone().into());
+    flow.encoder.push(Time::ZERO, segment);
+    // Nothing is held back for what may follow.
+    let later = Time::from_nanos(1_000_000_000);
+    flow.exchange(later, &mut near, &mut far, 1 << 16);
+    assert!(flow.payload() == [&before[..], &edited].concat());
+}
+
 #[test]
 fn old_bytes_are_read_on_demand_after_restart() {
     let config = DictionaryConfig {

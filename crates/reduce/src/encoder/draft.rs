@@ -136,7 +136,12 @@ impl RecordDraft {
     }
 
     pub(super) fn has_room(&self) -> bool {
-        self.literal_room() > 0 && self.operations.len() < MAX_RECORD_OPERATIONS
+        self.literal_room() > 0 && self.operation_room() > 0
+    }
+
+    /// Operations that it can still take.
+    pub(super) fn operation_room(&self) -> usize {
+        MAX_RECORD_OPERATIONS - self.operations.len()
     }
 
     /// Raw bytes that neither peer nor dictionary holds elsewhere.
@@ -385,6 +390,8 @@ impl RecordDraft {
     }
 
     fn push(&mut self, piece: Bytes, operation: RecordOperation) {
+        // The peer refuses a record with more, and the flow ends in the middle.
+        debug_assert!(self.operation_room() > 0, "the caller asks for room");
         self.raw_length += piece.len();
         self.pieces.push(piece);
         self.operations.push(operation);
