@@ -51,6 +51,10 @@ thread_local! {
 const FIRST_LOOK_AFTER: Duration = Duration::from_micros(500);
 const LOOK_AFTER_MOST: Duration = Duration::from_millis(100);
 
+/// Time that a connection which the engine has closed waits without progress for a host that does not read the
+/// rest: as long as Linux keeps a connection that its program has closed (tcp_fin_timeout, 60 s).
+const CLOSE_STALL_LIMIT: Duration = Duration::from_secs(60);
+
 /// What the engine wants of a connection; see the [`engine::EngineOutput`]s of the same names.
 #[derive(Debug)]
 pub(crate) enum ConnectionCommand {
@@ -252,11 +256,16 @@ impl HostConnection {
                 None => std::future::pending().await,
             }
         };
-        let is_resetting = matches!(self.sending, SendState::Resetting { .. });
-        let look_after = self.look_after;
+        // The loop forgets a connection that it closes. The end of its commands is no order to reset then.
+        let is_closing = self.sending == SendState::Closing;
+        let wait = match self.sending {
+            SendState::Resetting { .. } => Some(self.look_after),
+            SendState::Closing => Some(CLOSE_STALL_LIMIT),
+            SendState::Open | SendState::Finishing | SendState::Finished => None,
+        };
         tokio::select! {
             biased;
-            command = commands.recv() => self.obey(command),
+            command = commands.recv(), if !is_closing => self.obey(command),
             ready = ready => {
                 // The runtime is going away.
                 let Ok(ready) = ready else { return Err(ConnectionEnd::Reset) };
@@ -265,7 +274,10 @@ impl HostConnection {
                 }
                 self.advance(ready).await
             }
-            () = async { tokio::time::sleep(look_after).await }, if is_resetting => {
+            () = async { tokio::time::sleep(wait.unwrap_or_default()).await }, if wait.is_some() => {
+                if is_closing {
+                    return Err(ConnectionEnd::Reset);
+                }
                 self.look_after = (self.look_after * 2).min(LOOK_AFTER_MOST);
                 Ok(())
             }
@@ -447,7 +459,7 @@ impl HostConnection {
 
 #[cfg(test)]
 mod tests {
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
     use super::*;
@@ -494,6 +506,31 @@ mod tests {
             told,
             LoopMessage::Input(EngineInput::Aborted { .. })
         ));
+        serving.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_close_delivers_what_was_written_before() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut host = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        let (mailbox, _messages) = LoopMailbox::new();
+        let (commands, orders) = mpsc::unbounded_channel();
+        let id = ConnectionId::Accepted(1);
+        // More than the sockets hold, so that some of it waits when the close comes.
+        let written = Bytes::from(vec![7; 16 << 20]);
+        commands
+            .send(ConnectionCommand::Write(written.clone()))
+            .unwrap();
+        commands.send(ConnectionCommand::Close).unwrap();
+        // The loop forgets a connection that it closes.
+        drop(commands);
+        let serving = tokio::spawn(serve(id, stream, Bytes::new(), None, orders, mailbox));
+        let mut read = Vec::new();
+        host.read_to_end(&mut read).await.unwrap();
+        assert!(read == written, "{} bytes", read.len());
         serving.await.unwrap();
     }
 }
