@@ -12,15 +12,15 @@
 //!
 //! Packets are never sent again; the session sends their frames again. So each number has one
 //! sending time, and a late acknowledgement is unambiguous (RFC 9002 §4.2). `sent.rs` has the state
-//! machine, `lateness.rs` the reordering window, `marks.rs` the ECN validation, `ring.rs` the
+//! machine, `reordering.rs` the reordering window, `ecn.rs` the ECN validation, `ring.rs` the
 //! numbers in flight, `received.rs` the other direction. The loss statistics are kept by their user
 //! ([`crate::fec::LossEstimate`]).
 //!
 //! The module does not send, seal, or decide a rate.
 
-mod lateness;
-mod marks;
+mod ecn;
 mod received;
+mod reordering;
 mod ring;
 mod sent;
 

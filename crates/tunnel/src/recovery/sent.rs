@@ -12,7 +12,7 @@
 //! ```
 //!
 //! A packet that was declared lost is remembered, so that a wrong verdict is noticed, teaches
-//! `lateness.rs` and can be taken back in the controller and the session. When nothing tells a loss,
+//! `reordering.rs` and can be taken back in the controller and the session. When nothing tells a loss,
 //! since nothing that was sent later was acknowledged, a timer asks for a probe (RFC 9002 §6.2).
 //!
 //! Each packet is pushed, overtaken, declared and settled at most once, and the ranges that every
@@ -27,8 +27,8 @@ use path::RttEstimator;
 use vocab::Time;
 
 use super::ACK_DELAY_MAX;
-use super::lateness::ReorderingEstimate;
-use super::marks::EcnValidation;
+use super::ecn::EcnValidation;
+use super::reordering::ReorderingEstimate;
 use super::ring::PacketRing;
 use crate::SessionError;
 use crate::packet::PacketAck;

@@ -427,7 +427,7 @@ fn begin_trial(session: &mut Session, mut now: Time) -> Time {
     let choice = &mut session.link.as_mut().unwrap().datagrams.selection;
     while !choice.is_trial() {
         now += ONE_WAY;
-        choice.sent(now, choice::BacklogState::Data);
+        choice.sent(now, path_selection::BacklogState::Data);
         choice.delivered(10_000);
         choice.judge(now, ONE_WAY);
     }

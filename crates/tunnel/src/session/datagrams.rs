@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The path belongs to the link: its keys come from that link's TLS connection, and it ends with
-//! the link, or a while later if frames travel in packets when the link breaks (`outliving.rs`).
+//! the link, or a while later if frames travel in packets when the link breaks (`linkless.rs`).
 //! Frames move to it when the transport has had an answer, and back when it gets none. The peer is
 //! told of the end in a packet; an ended path is kept for a moment for that (`closing`).
 
@@ -17,8 +17,8 @@ use bytes::BytesMut;
 use path::INITIAL_RTT;
 use vocab::{SeededRandom, Time};
 
-use super::choice::{PathSelection, SelectionAction, TrialPiece};
 use super::link::LinkPhase;
+use super::path_selection::{PathSelection, SelectionAction, TrialPiece};
 use super::{CarriedFrame, Session};
 use crate::congestion::RememberedPath;
 use crate::packet::{CipherSuite, CloseCode, ConnectionIds, KeyContext, TlsRole};

@@ -9,18 +9,18 @@
 //! the link has room. So it always has the newest content, and memory is bounded by the number of
 //! flows. Frames travel on the link, in order, or in packets beside it, in any order and with
 //! losses (`packets`), by a transport that `datagrams` agrees on with the peer. Packets continue
-//! for a while when the link breaks (`outliving`).
+//! for a while when the link breaks (`linkless`).
 
-mod choice;
 mod datagrams;
 mod flow;
 mod incoming;
 mod link;
+mod linkless;
 mod liveness;
 mod messages;
 mod outgoing;
-mod outliving;
 mod packets;
+mod path_selection;
 mod receive;
 mod resets;
 mod schedule;

@@ -9,10 +9,10 @@ use path::INITIAL_RTT;
 use vocab::{ByteWriter, FlowId, Time};
 
 use super::Session;
-use super::choice::{BacklogState, TrialPiece};
 use super::link::{LinkPhase, ResumeOut, SessionLink};
 use super::liveness::{PingPurpose, stamp_us};
 use super::packets::CarriedFrame;
+use super::path_selection::{BacklogState, TrialPiece};
 use super::schedule::FlowBacklog;
 use super::send::FinishState;
 use crate::LinkId;

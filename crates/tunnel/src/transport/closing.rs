@@ -17,7 +17,7 @@ use std::time::Duration;
 use bytes::BytesMut;
 use vocab::Time;
 
-use super::asking::LEAST_CHALLENGE;
+use super::path_probes::LEAST_CHALLENGE;
 use super::{DatagramTransport, SuspendReason, TransmitBatch};
 use crate::packet::{CloseCode, CloseFrame, PacketFrame, frames};
 use crate::recovery::PacketKind;

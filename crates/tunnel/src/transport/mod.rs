@@ -22,13 +22,13 @@
 //! ```
 //!
 //! While the transport probes or is suspended, frames travel on the link. `sending.rs` makes
-//! packets, `receiving.rs` handles received ones, `asking.rs` probes the path and the peer's
-//! address, `narrowness.rs` detects black holes, `closing.rs` closes it, `status.rs` describes it
+//! packets, `receiving.rs` handles received ones, `path_probes.rs` probes the path and the peer's
+//! address, `black_hole.rs` detects black holes, `closing.rs` closes it, `status.rs` describes it
 //! for operators.
 
-mod asking;
+mod black_hole;
 mod closing;
-mod narrowness;
+mod path_probes;
 mod receiving;
 mod sending;
 mod status;
@@ -54,9 +54,9 @@ use crate::packet::{
 use crate::recovery::{ReceivedPackets, RecoveryTimeout, SentPackets};
 use crate::wire::SessionFrame;
 
-use asking::{IdleProbeTimer, PendingResponse};
+use black_hole::BlackHoleDetector;
 use closing::ClosingState;
-use narrowness::BlackHoleDetector;
+use path_probes::{IdleProbeTimer, PendingResponse};
 
 pub use crate::recovery::EcnMarking;
 pub(crate) use sending::LEAST_FRAMES_ROOM;
@@ -384,7 +384,7 @@ impl<T: Clone> DatagramTransport<T> {
         }
         let fixed = [
             self.opener.poll_timeout(),
-            self.addresses.poll_timeout(asking::LEAST_CHALLENGE),
+            self.addresses.poll_timeout(path_probes::LEAST_CHALLENGE),
         ]
         .map(|at| (at != Time::NEVER).then_some(at));
         let mut next = [

@@ -534,7 +534,7 @@ fn probes_of_a_dead_path_are_rare() {
     let asked = pair.datagrams[NEAR] - datagrams;
     assert!((200..300).contains(&asked), "{asked} packets in an hour");
     pair.drops_datagram = |_, _| false;
-    pair.run(asking::ASK_INTERVAL_MAX + Duration::from_secs(1));
+    pair.run(path_probes::ASK_INTERVAL_MAX + Duration::from_secs(1));
     assert_eq!(
         pair.changes.each_ref().map(|changes| changes.last()),
         [Some(&PathChange::Carrying); 2]
@@ -564,7 +564,7 @@ fn both_ends_recover_when_one_does() {
     };
     assert_eq!(carries(&pair), [false; 2]);
     pair.drops_datagram = |_, _| false;
-    let back = pair.now + asking::ASK_INTERVAL_MAX;
+    let back = pair.now + path_probes::ASK_INTERVAL_MAX;
     while carries(&pair) == [false; 2] {
         pair.run(Duration::from_millis(1));
         assert!(pair.now < back + Duration::from_secs(1));
@@ -625,7 +625,7 @@ fn a_quiet_path_is_kept_open() {
     let before = pair.datagrams;
     for _ in 0..40 {
         let heard = pair.datagrams;
-        pair.run(asking::KEEP_ALIVE + Duration::from_secs(1));
+        pair.run(path_probes::KEEP_ALIVE + Duration::from_secs(1));
         assert!(pair.datagrams[NEAR] > heard[NEAR] && pair.datagrams[FAR] > heard[FAR]);
     }
     let sent = pair.datagrams.iter().sum::<u64>() - before.iter().sum::<u64>();
