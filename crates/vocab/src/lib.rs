@@ -10,17 +10,17 @@
 
 #![forbid(unsafe_code)]
 
-mod chance;
 mod cursor;
 mod flow;
+mod indexed_random;
 mod random;
 mod text;
 mod time;
 mod units;
 
-pub use chance::IndexedRandom;
 pub use cursor::{ByteReader, ByteWriter, TruncatedInput, varint_length};
 pub use flow::{FlowId, FlowSegment, NodeId, ParseNodeIdError, SegmentKind};
+pub use indexed_random::IndexedRandom;
 pub use random::SeededRandom;
 pub use text::printable;
 pub use time::Time;
