@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, anyhow};
 
-use host::refused::InvalidRequest;
+use host::invalid_request::InvalidRequest;
 
 /// Input to read.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -13,13 +13,13 @@
 
 use anyhow::{Result, anyhow, bail};
 
+use host::invalid_request::InvalidRequest;
 use host::packets::device::LinkDevice;
 use host::packets::interface::ClaimedInterface;
 use host::packets::interface_system::OffloadFeature;
 use host::packets::namespace::NetworkNamespace;
 use host::packets::packet_socket::PacketSocket;
 use host::packets::xdp::XdpSocket;
-use host::refused::InvalidRequest;
 
 /// One end of a bridge: an interface that is there already.
 #[derive(Clone, Debug, PartialEq, Eq)]

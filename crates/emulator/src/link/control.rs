@@ -24,7 +24,7 @@ use super::report::LinkReport;
 use super::settings::{LinkSettings, SettingDirection};
 use super::{LinkDevices, LinkHandle};
 use crate::calibrate::holds::SettingRefusal;
-use host::refused::InvalidRequest;
+use host::invalid_request::InvalidRequest;
 pub use socket::{ControlSocket, FoundLinks, ask, look_for_links, name_at, socket_in};
 
 /// Request to a running link.

@@ -48,13 +48,13 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, anyhow};
 pub use emulate::{DirectionConfig, LineConfig, LinkConfig, LossModel};
+pub use host::invalid_request::InvalidRequest;
 use host::packets::device::LinkDevice;
 pub use host::packets::namespace::NetworkNamespace;
 pub use host::packets::offload;
 use host::packets::system::{self, ThreadWaker};
 use host::packets::tun::TunDevice;
 pub use host::packets::{LinkEndpoint, OffloadSetting};
-pub use host::refused::InvalidRequest;
 
 pub use bridge::{BridgeEnd, BridgeIo};
 use driver::{DriverCommand, LinkDriver};

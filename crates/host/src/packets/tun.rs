@@ -21,7 +21,7 @@ use super::offload::{
 };
 use super::system::unfinished;
 use super::{LinkEndpoint, OffloadSetting, system};
-use crate::refused::InvalidRequest;
+use crate::invalid_request::InvalidRequest;
 
 /// Default MTU of a WAN link, as Ethernet has it, in bytes.
 const MTU: u16 = 1_500;

@@ -21,7 +21,7 @@ use anyhow::{Context, Error, Result, anyhow, bail};
 use serde_json::{Value, json};
 
 use super::{ControlRequest, ControlledLink};
-use host::refused::InvalidRequest;
+use host::invalid_request::InvalidRequest;
 
 /// A request is one line; the longest names a few files.
 const LONGEST_REQUEST: u64 = 64 << 10;
