@@ -1,8 +1,9 @@
-//! Quantiles of spans of time, of late: a histogram whose counts are halved as time goes on.
+//! Quantiles of recent durations: a histogram whose counts are halved as time passes.
 //!
-//! Buckets grow with the span, eight to an octave, so an answer is at most an eighth too long and
-//! never too short; adding one is a few instructions, and the memory is fixed. Spans below 64 µs
-//! count as none, which is finer than the timers of any shell, and those above 67 s as 67 s.
+//! Buckets grow with the duration, eight to an octave, so a result is at most an eighth too long
+//! and never too short. Adding one takes a few instructions, and the memory is fixed. Durations
+//! below 64 µs count as zero, which is finer than the timers of any shell, and those above 67 s as
+//! 67 s.
 
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use vocab::Time;
 
 /// Buckets to an octave: an answer is at most 1/8 above the truth.
 const PER_OCTAVE_BITS: u32 = 3;
-/// The shortest span that is told from none: 2^6 µs.
+/// Shortest duration above zero: 2^6 µs.
 const FIRST_OCTAVE: u32 = 6;
 /// The octave that ends at 2^26 µs, 67 s, is the last.
 const OCTAVES: u32 = 20;
@@ -36,8 +37,8 @@ impl DurationQuantiles {
         }
     }
 
-    /// Halves all counts when `half_life` has passed since that was last done, rounding down: what
-    /// was seen once is forgotten with the next half-life.
+    /// Halves all counts when `half_life` has passed since the last time, rounding down: a single
+    /// sample is forgotten with the next half-life.
     pub fn age(&mut self, now: Time, half_life: Duration) {
         let passed = now.since(self.halved_at);
         if passed < half_life {

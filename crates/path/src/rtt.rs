@@ -1,10 +1,9 @@
-//! The round-trip time of a path: latest, smoothed, how it varies, and its least (RFC 9002 §5).
+//! Round-trip time of a path: latest, smoothed, variance and minimum (RFC 9002 §5).
 //!
-//! A sample is the time from sending a packet to its acknowledgement. The peer says how long it
-//! kept the acknowledgement to itself, and that is taken off for the smoothed value, never below
-//! the least time that was seen, so that a peer's wrong word cannot make the path look shorter
-//! than it is (RFC 9002 §5.3). The least is that of the last half to whole [`MIN_RTT_WINDOW`]: a
-//! route that became longer is believed after that.
+//! A sample is the time from sending a packet to its acknowledgement. The peer reports how long it
+//! delayed the acknowledgement. The smoothed value subtracts that delay, but never below the
+//! minimum, so that a false report cannot make the path look shorter (RFC 9002 §5.3). The minimum
+//! covers the last half to whole [`MIN_RTT_WINDOW`]; a longer route is accepted after that.
 
 use std::time::Duration;
 
@@ -42,8 +41,8 @@ impl RttEstimator {
         }
     }
 
-    /// Takes in a sample: `latest` as measured, of which the peer says that it spent `delay`
-    /// before it answered. The caller has bounded `delay` by what the peer may spend.
+    /// Adds a sample: `latest` as measured, and the peer's reported `delay` before it answered. The
+    /// caller limits `delay` to the allowed maximum.
     pub fn sample(&mut self, now: Time, latest: Duration, delay: Duration) {
         let is_first = self.latest.is_none();
         self.latest = Some(latest);
@@ -88,7 +87,7 @@ impl RttEstimator {
         self.variance
     }
 
-    /// The least of late; `None` before the first sample.
+    /// Recent minimum; `None` before the first sample.
     #[must_use]
     pub fn minimum(&self) -> Option<Duration> {
         self.minimum.get()
@@ -145,7 +144,7 @@ mod tests {
         Duration::from_millis(milliseconds)
     }
 
-    /// RFC 9002 §5.3: the first sample replaces what was assumed.
+    /// RFC 9002 §5.3: the first sample replaces the initial assumption.
     #[test]
     fn first_sample_sets_the_estimate() {
         let mut rtt = RttEstimator::new(INITIAL_RTT);

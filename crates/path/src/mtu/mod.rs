@@ -203,8 +203,8 @@ impl PathMtu {
         }
     }
 
-    /// Takes note that a probe of `size` went out; `id` is how its loss will be told. It counts as
-    /// lost without a verdict after `wait`, though not sooner than [`PROBE_TIMER_MIN`].
+    /// Records that a probe of `size` was sent. `id` identifies it when its loss is reported. It
+    /// counts as lost without a report after `wait`, though not sooner than [`PROBE_TIMER_MIN`].
     pub fn probe_sent(&mut self, now: Time, id: u64, size: u16, wait: Duration) {
         let until = now + wait.max(PROBE_TIMER_MIN);
         self.probe = Some(MtuProbe { id, size, until });
@@ -228,7 +228,7 @@ impl PathMtu {
         }
     }
 
-    /// Takes note that a probe of `size` was acknowledged, however late.
+    /// Records that a probe of `size` was acknowledged, however late.
     pub fn probe_acked(&mut self, now: Time, size: u16) {
         if self.probe.is_some_and(|probe| probe.size <= size) {
             self.probe = None;
@@ -247,7 +247,7 @@ impl PathMtu {
         self.acked(now, size);
     }
 
-    /// Takes note that a packet of `size` was acknowledged that is no probe.
+    /// Records that a packet of `size` that is no probe was acknowledged.
     pub fn acked(&mut self, now: Time, size: u16) {
         self.path_answers = true;
         self.row = self.row.filter(|row| size < row.least);
@@ -271,7 +271,7 @@ impl PathMtu {
         }
     }
 
-    /// Takes note that the probe with this `id` is lost. Another one's verdict changes nothing.
+    /// Records that the probe with this `id` is lost. A report on another probe changes nothing.
     pub fn probe_lost(&mut self, now: Time, id: u64) {
         let Some(probe) = self.probe.filter(|probe| probe.id == id) else {
             return;
@@ -303,8 +303,8 @@ impl PathMtu {
         }
     }
 
-    /// Takes note that a packet of `size`, sent at `sent_at`, was lost that is no probe. What happens
-    /// within less than `round_trip` may be one run of losses.
+    /// Records that a packet of `size` that is no probe, sent at `sent_at`, was lost. Losses within
+    /// less than `round_trip` may be one run.
     pub fn lost(&mut self, now: Time, sent_at: Time, size: u16, round_trip: Duration) {
         if size <= self.config.base || size > self.size {
             return;
@@ -325,8 +325,8 @@ impl PathMtu {
         }
     }
 
-    /// Takes note that the host itself refused to send a packet of `size` (EMSGSIZE): the route's
-    /// interface is smaller than was thought.
+    /// Records that the host itself refused to send a packet of `size` (EMSGSIZE): the route's
+    /// interface has a smaller MTU than assumed.
     pub fn refused(&mut self, now: Time, size: u16) {
         self.probe = None;
         self.lost_probes = 0;
@@ -371,7 +371,8 @@ impl PathMtu {
         self.first_candidate = None;
     }
 
-    /// Goes on searching, if there is anything between what passes and what does not.
+    /// Continues the search, if there are sizes between the largest that passes and the smallest
+    /// that does not.
     fn search(&mut self, now: Time) {
         if self.state != MtuState::Searching {
             self.probe = None;

@@ -11,8 +11,8 @@ fn ms(milliseconds: u64) -> Duration {
     Duration::from_millis(milliseconds)
 }
 
-/// A path that carries packets up to a size. Probes are answered after a round trip; lost ones are
-/// told after one and a half, or by the timer alone.
+/// Path that carries packets up to a size. Probes are answered after a round trip; lost ones are
+/// reported after one and a half, or by the timer alone.
 struct TestPath {
     now: Time,
     mtu: PathMtu,
@@ -275,8 +275,8 @@ fn random_loss_does_not_make_packets_small() {
     assert_eq!((path.mtu.size(), path.mtu.black_holes()), (1_472, 0));
 }
 
-/// An outage takes all packets, and says nothing of their size: once the path is back, what it
-/// carried before is tried first.
+/// An outage drops all packets of any size: once the path is back, its previous size is tried
+/// first.
 #[test]
 fn old_size_returns_at_once_after_outage() {
     let mut path = settled(1_400, 1_472);
