@@ -40,7 +40,7 @@ pub enum CaptureRecognition {
     FilesOnly,
 }
 
-/// One flow's direction, and what came of it.
+/// Direction of one flow, and its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EstimateItem {
     /// The file; of a capture's stream also from which host to which.
@@ -86,11 +86,12 @@ impl ReductionEstimate {
     }
 }
 
-/// Sends everything under `inputs` through `pair`; `excluded` is a directory to leave alone.
+/// Sends everything under `inputs` through `pair`; `excluded` is a directory to skip.
 ///
 /// # Errors
-/// When an input is not there ([`host::refused::InvalidRequest`]; nothing was begun), when something else comes
-/// out at the other end, or on Ctrl-C. What cannot be read is no error but named in the result.
+/// When an input does not exist ([`host::invalid_request::InvalidRequest`]; nothing was started),
+/// when the output at the other end differs, or on Ctrl-C. Unreadable inputs are no error; the
+/// result lists them.
 pub fn estimate(
     pair: &mut NodePair,
     inputs: &[InputSource],
