@@ -25,6 +25,7 @@
 //! them holds an exclusive claim ([`claims`]).
 
 #![forbid(unsafe_code)]
+#![warn(clippy::iter_over_hash_type)]
 #![cfg_attr(any(test, feature = "testing"), allow(clippy::unwrap_used))]
 
 pub mod claims;

@@ -21,6 +21,7 @@
 //! queue management, the two ECN bits (`ecn.rs`).
 
 #![forbid(unsafe_code)]
+#![warn(clippy::iter_over_hash_type)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod bottleneck;

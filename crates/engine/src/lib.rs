@@ -12,6 +12,7 @@
 //! emulated path, and that is the whole product in virtual time.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::iter_over_hash_type)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod accelerator_states;

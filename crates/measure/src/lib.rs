@@ -17,6 +17,7 @@
 //! It opens no socket and reads no clock: a shell sends, receives, and hands in what was measured.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::iter_over_hash_type)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod diagnosis;

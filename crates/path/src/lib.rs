@@ -10,6 +10,7 @@
 //! It sends nothing and knows no packet format. Its user numbers the packets and reports losses.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::iter_over_hash_type)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod mtu;

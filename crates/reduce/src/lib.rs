@@ -19,6 +19,7 @@
 //! [`FlowDecoder::push`], [`RepairRequest::parse`], [`RepairAnswer::parse`] and [`scan_segment`].
 
 #![forbid(unsafe_code)]
+#![warn(clippy::iter_over_hash_type)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod anchor;

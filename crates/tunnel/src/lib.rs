@@ -16,6 +16,7 @@
 //! [`fec`] (correction). This crate reads no clock and opens nothing.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::iter_over_hash_type)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod config;

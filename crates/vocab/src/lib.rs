@@ -9,6 +9,7 @@
 //! It holds no protocol and does no I/O.
 
 #![forbid(unsafe_code)]
+#![warn(clippy::iter_over_hash_type)]
 
 mod cursor;
 mod flow;

@@ -183,6 +183,20 @@ pub(crate) fn cores_forbid_unsafe_code(checkout: &Checkout) -> Result<Vec<String
         .collect())
 }
 
+/// Cores give the same output for the same input: they never iterate in the order of a hash table.
+pub(crate) fn cores_iterate_in_a_fixed_order(checkout: &Checkout) -> Result<Vec<String>> {
+    Ok(present_cores(checkout)
+        .filter(|name| *name != WITH_INTRINSICS)
+        .filter(|name| {
+            let head = checkout.file(&format!("crates/{name}/src/lib.rs"));
+            head.is_none_or(|head| !head.text.contains("#![warn(clippy::iter_over_hash_type)]"))
+        })
+        .map(|name| {
+            format!("crates/{name}/src/lib.rs: a core says #![warn(clippy::iter_over_hash_type)]")
+        })
+        .collect())
+}
+
 /// Lints, licence and edition are the workspace's, so that they change in one place.
 pub(crate) fn manifests_share_lints_and_licence(checkout: &Checkout) -> Result<Vec<String>> {
     let mut complaints = Vec::new();

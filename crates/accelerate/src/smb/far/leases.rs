@@ -20,7 +20,7 @@
 //! licence any more. Leases of READ caching alone are none (docs/decisions/0044), nor are those of
 //! directories.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use vocab::{SegmentKind, Time};
@@ -74,8 +74,8 @@ enum LeaseSharing {
 #[derive(Debug, Default)]
 pub(super) struct LeaseTable {
     company: LeaseSharing,
-    kin: HashMap<LeaseKey, LeaseOpens>,
-    shared: HashSet<LeaseKey>,
+    kin: BTreeMap<LeaseKey, LeaseOpens>,
+    shared: BTreeSet<LeaseKey>,
     /// Any may be.
     are_all_shared: bool,
 }

@@ -46,7 +46,7 @@ mod requests;
 mod sealing;
 mod sessions;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 use vocab::{FlowSegment, SeededRandom, SegmentKind, Time};
@@ -203,7 +203,7 @@ pub(crate) struct Smb2FarHalf {
     ids: MessageIds,
     outstanding: RequestTable,
     early_breaks: oplocks::EarlyBreaks,
-    opens: HashMap<FileId, TrackedOpen>,
+    opens: BTreeMap<FileId, TrackedOpen>,
     leases: LeaseTable,
     /// The opens whose oplocks the server wants back.
     breaking: Vec<FileId>,
@@ -269,7 +269,7 @@ impl Smb2FarHalf {
             ids: MessageIds::new(),
             outstanding: RequestTable::default(),
             early_breaks: oplocks::EarlyBreaks::default(),
-            opens: HashMap::new(),
+            opens: BTreeMap::new(),
             leases: LeaseTable::default(),
             breaking: Vec::new(),
             reading: VecDeque::new(),

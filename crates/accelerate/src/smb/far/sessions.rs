@@ -1,7 +1,7 @@
 //! The sessions whose set-up has passed: with which keys they are signed and encrypted, or why there
 //! are none.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use crate::ReasonCode;
 use crate::smb::config::TREES_MAX;
@@ -47,8 +47,8 @@ pub(super) enum MessageSender {
 /// See the head of this file.
 #[derive(Debug, Default)]
 pub(super) struct SessionTable {
-    keyed: HashMap<u64, KeyedSession>,
-    keyless: HashMap<u64, MissingKeyReason>,
+    keyed: BTreeMap<u64, KeyedSession>,
+    keyless: BTreeMap<u64, MissingKeyReason>,
 }
 
 impl SessionTable {

@@ -26,7 +26,7 @@ mod replies;
 mod requests;
 mod sealing;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use bytes::Bytes;
 use vocab::{SegmentKind, Time};
@@ -289,7 +289,7 @@ pub(crate) struct Smb2NearHalf {
     /// Answers from here that wait for the end of one that is passing.
     ready: VecDeque<Bytes>,
 
-    opens: HashMap<FileId, LicensedOpen>,
+    opens: BTreeMap<FileId, LicensedOpen>,
     pending: HashMap<u64, PendingRequest>,
     incoming: Option<IncomingBlock>,
     /// The last frame of the client's of which nothing is known.
@@ -330,7 +330,7 @@ impl Smb2NearHalf {
             sealed: None,
             altered: None,
             ready: VecDeque::new(),
-            opens: HashMap::new(),
+            opens: BTreeMap::new(),
             pending: HashMap::new(),
             incoming: None,
             unread_at: 0,

@@ -15,7 +15,7 @@
 //! answered is reported with every further WRITE, FLUSH, LOCKING, SET_FILE and CLOSE of its open, and with
 //! the end of its tree or user.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use bytes::{Bytes, BytesMut};
 use vocab::{FlowSegment, SegmentKind, Time};
@@ -146,8 +146,8 @@ pub(crate) struct Smb1NearHalf {
     reply: Option<u64>,
     /// The file that has a licence since the server's last message: the next one opens it.
     licensed: Option<u16>,
-    opens: HashMap<u16, Smb1LicensedOpen>,
-    pending: HashMap<u64, Smb1PendingRequest>,
+    opens: BTreeMap<u16, Smb1LicensedOpen>,
+    pending: BTreeMap<u64, Smb1PendingRequest>,
     incoming: Option<Smb1IncomingBlock>,
     received: u64,
     /// Bytes of WRITEs that were answered and not confirmed.
@@ -172,8 +172,8 @@ impl Smb1NearHalf {
             answers: Smb1Splitter::default(),
             reply: None,
             licensed: None,
-            opens: HashMap::new(),
-            pending: HashMap::new(),
+            opens: BTreeMap::new(),
+            pending: BTreeMap::new(),
             incoming: None,
             received: 0,
             behind: 0,

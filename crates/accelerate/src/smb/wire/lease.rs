@@ -20,7 +20,7 @@ pub(crate) mod state {
 const IS_BREAKING: u32 = 0x2;
 
 /// By which a client names a lease. All its opens of the file under it share the lease, and break it not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct LeaseKey(pub(crate) [u8; 16]);
 
 /// A lease that is asked for, or given.
