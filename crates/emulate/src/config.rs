@@ -1,9 +1,9 @@
 //! Configuration of a link: one [`DirectionConfig`] for each direction, and the seed of all its
 //! random numbers.
 //!
-//! Every model of `direction.rs` has its settings here, in the order in which a packet meets
-//! them. [`DirectionConfig::check`] refuses what contradicts itself or what the models do not
-//! hold, and says the nearest thing that would work; whether a host keeps up is not known here.
+//! Every model of `direction.rs` has its settings here, in the order in which a packet meets them.
+//! [`DirectionConfig::check`] refuses contradictory settings and those that the models cannot use,
+//! and names the nearest accepted value; whether a host keeps up is not known here.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -5,8 +5,8 @@
 //! late, and every packet if the order is free, is independent of the others. A change of settings
 //! does not affect packets in flight.
 //!
-//! Logarithms and the like come from the `libm` crate and not from the machine's library, whose
-//! last bits differ: a seed must give the same arrivals everywhere.
+//! Logarithms and other functions come from the `libm` crate and not from the machine's library,
+//! whose last bits differ: a seed must give the same arrivals everywhere.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -18,8 +18,8 @@ use vocab::{IndexedRandom, Time};
 
 use crate::config::{DirectionConfig, JitterConfig, JitterDistribution, PacketOrder};
 use crate::counters::TrafficCount;
+use crate::impairments::RandomStream;
 use crate::memory::MemoryLimits;
-use crate::misfortune::RandomStream;
 
 /// A sample of a heavy tail is cut here: no packet is under way for more than an hour.
 const SAMPLE_MAX: Duration = Duration::from_secs(3_600);

@@ -11,7 +11,7 @@
 //! the arrival there is no visible event.
 //!
 //! The random impairments of a packet are drawn when it is handed in, by its number
-//! (misfortune.rs). A change of loss, made by hand or by a schedule, therefore applies to packets
+//! (impairments.rs). A change of loss, made by hand or by a schedule, therefore applies to packets
 //! that are handed in after it.
 
 use std::collections::VecDeque;
@@ -24,8 +24,8 @@ use crate::config::{DirectionConfig, LineConfig};
 use crate::counters::{DirectionCounters, TrafficCount};
 use crate::delay::{DelayLine, PacketArrival};
 use crate::ecn;
+use crate::impairments::{ImpairmentModel, RandomStream};
 use crate::memory::{HELD_PACKETS_MAX, MemoryLimits};
-use crate::misfortune::{ImpairmentModel, RandomStream};
 use crate::packet::{DropReason, EmulatedPacket};
 use crate::schedule::{SchedulePlayer, SettingsChange};
 use crate::token_bucket::TokenBuckets;

@@ -7,7 +7,7 @@
 //!                      limit,   rate,   random, duplication    reordering
 //!                      AQM      shaper, bursts,
 //!                               trace   list
-//!           token_     queue/   line.rs misfortune.rs          delay.rs
+//!           token_     queue/   line.rs impairments.rs         delay.rs
 //!           bucket.rs
 //! ```
 //!
@@ -31,10 +31,10 @@ mod counters;
 mod delay;
 mod direction;
 mod ecn;
+mod impairments;
 mod line;
 mod link;
 mod memory;
-mod misfortune;
 mod packet;
 mod queue;
 mod schedule;

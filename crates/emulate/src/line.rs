@@ -1,12 +1,12 @@
 //! The line takes packets out of the queue one at a time, and tells when the last bit of each has
 //! left.
 //!
-//! A line of fixed rate counts its work in bits × 10⁹, of which it does `rate` per nanosecond:
-//! whole numbers, so nothing is rounded. A packet ends in the first whole nanosecond in which its
-//! work is done, and what the line did beyond it in that nanosecond counts for the packets behind it, of which
-//! several may end in the same one. The rate is therefore exact over any time, and each single ending is less than 1 ns late. A shaper
-//! lets a packet go in the first whole nanosecond in which its buckets hold it, a trace at its
-//! recorded opportunities.
+//! A line of fixed rate counts its work in bits × 10⁹, and does `rate` of it per nanosecond: whole
+//! numbers, so nothing is rounded. A packet ends in the first whole nanosecond in which its work is
+//! done; further work in that nanosecond counts for the next packets, of which several may end in
+//! the same one. The rate is therefore exact over any time, and each packet ends less than 1 ns
+//! late. A shaper releases a packet in the first whole nanosecond in which its buckets have enough
+//! tokens, a trace at its recorded opportunities.
 
 use std::sync::Arc;
 use std::time::Duration;

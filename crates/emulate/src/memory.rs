@@ -15,12 +15,13 @@ use vocab::ByteCount;
 
 use crate::counters::TrafficCount;
 
-/// The most packets that one direction holds, queued and under way, with the copies that chance
-/// will make of them: what 1 Gbit/s of 250-byte packets has under way in 2 s. Their book-keeping
-/// then takes about 100 MiB.
+/// Greatest number of packets that one direction holds, queued and in flight, including the copies
+/// that duplication will make: the packets that 1 Gbit/s of 250-byte packets has in flight in 2 s.
+/// Their book-keeping then takes about 100 MiB.
 pub const HELD_PACKETS_MAX: u64 = 1 << 20;
 
-/// The most packet bytes that one direction holds: what 2 Gbit/s has under way in 2 s.
+/// Greatest number of packet bytes that one direction holds: the bytes that 2 Gbit/s has in flight
+/// in 2 s.
 pub const HELD_BYTES_MAX: ByteCount = ByteCount::mebibytes(512);
 
 /// Greatest number of packets that are due and wait to be taken out: as many as can be held,

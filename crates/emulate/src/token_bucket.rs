@@ -1,5 +1,5 @@
-//! Token buckets: the arithmetic of a policer, which drops what finds too few tokens, and of a
-//! shaper, which keeps it until there are enough.
+//! Token buckets: the arithmetic of a policer, which drops packets without enough tokens, and of a
+//! shaper, which delays them until there are enough.
 //!
 //! One bit is 10⁹ tokens, so that a bucket of `rate` bit/s gains `rate` tokens in a nanosecond:
 //! whole numbers, nothing is rounded. A second bucket, if there is one, limits how fast a burst may

@@ -1,10 +1,10 @@
 //! Recorded opportunities to deliver, in the format of mahimahi's traces.
 //!
-//! A trace is a text of whole milliseconds, one a line, never going back. Each line is one
-//! opportunity to carry [`OPPORTUNITY`] bytes at that time; a time that stands there twice is two.
-//! After the last one the trace starts over, its last time being its length. A long packet takes
-//! several opportunities and leaves at the last of them; several short ones share one; what
-//! nobody needs is lost (docs/formats/delivery-trace.md).
+//! A trace is a text of whole milliseconds, one per line, in non-decreasing order. Each line is one
+//! opportunity to carry [`OPPORTUNITY`] bytes at that time; a repeated time counts twice. After the
+//! last line the trace repeats; its last time is its length. A long packet takes several
+//! opportunities and leaves at the last of them; several short ones share one; an unused
+//! opportunity is lost (docs/formats/delivery-trace.md).
 
 use std::time::Duration;
 

@@ -219,8 +219,8 @@ fn steps(with_configure: bool) -> impl Strategy<Value = Vec<CallerStep>> {
     prop::collection::vec(step, 1..300)
 }
 
-/// The usual limits, or some that these steps reach. They leave room for all that is not taken out:
-/// what is thrown away there depends on the caller, and is the only thing that does.
+/// The usual limits, or some that these steps reach. They leave room for all packets that are not
+/// taken out: only the packets that are dropped there depend on the caller.
 fn limits() -> impl Strategy<Value = MemoryLimits> {
     prop_oneof![
         Just(MemoryLimits::default()),

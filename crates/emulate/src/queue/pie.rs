@@ -16,8 +16,9 @@
 //! queue is longer than a third of its limit, and here always active, as in appendix A; scaling the
 //! weights with the target (§4.2) or the probability with a packet's length.
 //!
-//! A queue in which nothing waits has a delay of zero, as by Little's law in §4.3: the stamp of the
-//! last packet before a pause would count for ever. It holds no packets and draws no numbers.
+//! A queue without a waiting packet has a delay of zero, by Little's law as in §4.3; otherwise the
+//! stamp of the last packet before a pause would count without end. It holds no packets and draws
+//! no numbers.
 
 use std::time::Duration;
 

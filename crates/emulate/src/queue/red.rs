@@ -11,14 +11,14 @@
 //!               minimum  maximum  2·maximum
 //! ```
 //!
-//! The chance grows with the packets since the last drop, so that drops are spread evenly. The
-//! packet on the line belongs to the queue, which is empty exactly while the line is idle; for each
-//! typical packet that the line could have sent meanwhile the average decays once. "Gentle" is
-//! Floyd's later recommendation (2000). The queue is measured in bytes and the chance does not depend
-//! on a packet's length, as RFC 7141 §2.1 and §2.2 advise. A packet that is dropped as it comes to
-//! the empty queue does not end the idle time, which the next one counts again: figure 2 to the
-//! letter. Where the paper marks, an ECN-capable packet is marked if the settings say so, at any average, and any
-//! other is dropped.
+//! The drop probability grows with the packets since the last drop, so that drops are spread
+//! evenly. The packet on the line belongs to the queue, which is empty exactly while the line is
+//! idle; for each typical packet that the line could have sent while idle the average decays once.
+//! "Gentle" is Floyd's later recommendation (2000). The queue is measured in bytes and the
+//! probability does not depend on a packet's length, as RFC 7141 §2.1 and §2.2 advise. A packet
+//! that is dropped when it arrives at the empty queue does not end the idle time, which the next
+//! packet counts again, exactly as in figure 2. Where the paper marks, an ECN-capable packet is
+//! marked if the settings say so, at any average, and any other is dropped.
 
 use vocab::Time;
 
