@@ -11,10 +11,10 @@
 //! `user_gateway.rs`) and names (`resolver.rs`), and [`CommandNetwork::run`] starts the command and waits.
 //!
 //! The command keeps the caller's user, group, directory, environment, files and terminal. Its
-//! mounts are the host's but for `/etc/resolv.conf` where that must be another, and it sees its
-//! own processes only: they end with it, so that nothing of it goes on behind a link that is no
-//! more. The namespaces have no names, and go with this process even when it is killed; what may
-//! then stay of a link made as root, until the next one starts, is told in `nat.rs`.
+//! mounts are the host's, except for `/etc/resolv.conf` where that must differ, and it sees only
+//! its own processes: they end with it, so that none of them continues after the link is gone. The
+//! namespaces have no names, and disappear with this process even when it is killed; `nat.rs`
+//! describes the parts of a link made as root that may stay until the next one starts.
 
 mod addresses;
 mod nat;

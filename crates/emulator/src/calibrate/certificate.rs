@@ -263,7 +263,7 @@ pub struct CalibrationCertificate {
     pub protocol: IpVersion,
     /// Seed of all random numbers.
     pub seed: u64,
-    /// The machine, and how it behaved meanwhile.
+    /// The machine, and its state during the measurement.
     pub host: MeasuringHost,
     /// Loads that the machine carries without loss, with at most a window of packets in flight.
     pub capacity: Option<HostCapacity>,

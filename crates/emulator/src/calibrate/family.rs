@@ -1,9 +1,10 @@
 //! Test of whether chance explains the criteria that were missed.
 //!
-//! A bar that a right emulator misses once in a thousand times is a good bar for one cell. A whole
-//! certificate has some fifty of them, and one of twenty certificates of a right emulator would
-//! miss one. So each cell says what its own bars say, and the certificate is judged by all of them
-//! together, at a level of its own ([`LEVEL`]), half of which goes to each of two questions:
+//! A bar that a correct emulator misses once in a thousand times is suitable for one cell. A whole
+//! certificate has some fifty of them, so one of twenty certificates of a correct emulator would
+//! miss one. So each cell reports the result of its own bars, and the certificate is judged by all
+//! of them together, at a level of its own ([`LEVEL`]), half of which goes to each of two
+//! questions:
 //!
 //! - Is any one test further off than chance takes the furthest of so many? (Bonferroni's
 //!   inequality, with which Holm's procedure begins; it holds however the tests hang together.)
@@ -11,7 +12,7 @@
 //!   (The binomial tail, which is an upper bound where cells differ in their number of tests:
 //!   Hoeffding 1956.)
 //!
-//! Bars that chance has no part in, such as a median's limit, are excused by nothing.
+//! A miss of a deterministic bar, such as a median's limit, is never excused.
 
 use super::certificate::{CertificateCell, CertificateVerdict, PassCriterion};
 use super::statistics::{CONFIDENCE, at_least_p};

@@ -14,8 +14,8 @@
 //! that runs is never disturbed by a probe ([`check_live`]). Whoever wants a refused rate all the same
 //! can force it ([`SettingRefusal::forced`]).
 //!
-//! What a direction would hold in memory follows from the setting alone (`memory.rs`). What is
-//! advised in place of what is refused passes the same checks (`nearest.rs`).
+//! The memory that a direction would hold follows from the setting alone (`memory.rs`). The setting
+//! that is advised in place of a refused one passes the same checks (`nearest.rs`).
 
 mod memory;
 mod nearest;

@@ -102,7 +102,7 @@ impl HostWatch {
         }
     }
 
-    /// The machine as it was meanwhile.
+    /// Properties of the machine, with its state since the start.
     pub(super) fn end(mut self) -> MeasuringHost {
         let raw = (system::clock_ns(SystemClock::Raw) - self.raw_ns).max(1);
         let real = system::clock_ns(SystemClock::Real) - self.real_ns;

@@ -8,8 +8,8 @@
 //! the emulator runs as a process of its own, as its users run it. What it says of itself stands
 //! beside a cell and is never a figure of it. All chance follows from one seed, which is printed.
 //!
-//! [`calibrate()`] makes a [`CalibrationCertificate`], [`bench()`] finds what the emulator carries, and
-//! [`holds`] judges by both whether this host can hold a setting.
+//! [`calibrate()`] makes a [`CalibrationCertificate`], [`bench()`] measures the emulator's
+//! capacity, and [`holds`] decides from both whether this host can hold a setting.
 
 mod capacity;
 mod cells;
@@ -364,7 +364,7 @@ pub struct BenchReport {
     pub date: String,
     /// Attachment of the emulator to the measuring ends.
     pub device: DeviceKind,
-    /// The machine, and how it behaved meanwhile.
+    /// The machine, and its state during the measurement.
     pub host: MeasuringHost,
     /// With every processor of this machine.
     pub all_cores: BenchFigures,

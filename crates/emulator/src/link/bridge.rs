@@ -8,8 +8,8 @@
 //! While the link runs, both interfaces are up and belong to it alone (`interface.rs`); when the
 //! process ends, however it does, they bridge nothing.
 //!
-//! Frames come and go by packet sockets (`packet_socket.rs`), which work everywhere, or by AF_XDP
-//! (`xdp.rs`), before the kernel has made anything of them.
+//! Frames are received and sent by packet sockets (`packet_socket.rs`), which work everywhere, or
+//! by AF_XDP (`xdp.rs`), before the kernel has processed them.
 
 use anyhow::{Result, anyhow, bail};
 

@@ -6,13 +6,13 @@
 //!   └─ deliver what is due, at most some batches each way
 //! ```
 //!
-//! Batches keep each side from starving the other: under load a packet waits for at most one
-//! batch of reads and one of writes before it is looked at. A packet came when the kernel says it
-//! did; where it does not say, the clock is read once for a batch, right behind it. What was written
-//! counts as late until all of its batch was written.
+//! Batches keep each side from starving the other: under load a packet waits for at most one batch
+//! of reads and one of writes before it is handled. The arrival time of a packet is the kernel's
+//! stamp; without a stamp, the clock is read once per batch, right after it. A written packet's
+//! lateness is measured when all of its batch was written.
 //!
-//! While packets are under way the thread sleeps until shortly before the next is due (`pace.rs`)
-//! and once a second looks at whether the link is what it was set to (`watch.rs`).
+//! While packets are in flight the thread sleeps until shortly before the next is due (`pace.rs`)
+//! and checks once a second whether the link keeps its settings (`watch.rs`).
 
 use std::os::fd::AsFd;
 use std::sync::mpsc;

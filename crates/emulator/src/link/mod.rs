@@ -10,21 +10,21 @@
 //! devices (`tun.rs`), between whatever routes packets into them, or two interfaces that are there
 //! already and between which the link is a bridge (`bridge.rs`).
 //!
-//! TUN devices come up without an address; whoever owns the namespaces gives them one. They may be
-//! opened in different namespaces, or moved later: the file descriptor stays with them. They take
+//! TUN devices come up without an address; the owner of the namespaces assigns one. They may be
+//! opened in different namespaces, or moved later: the file descriptor stays with them. They need
 //! /dev/net/tun and CAP_NET_ADMIN, no kernel module beyond tun, and no netem.
 //!
-//! A link that ends, and also one whose process is killed, is a cable pulled out: what was queued
-//! or under way is gone, new packets arrive nowhere, and nothing passes around it. TUN devices
-//! vanish with their last file descriptor, and the addresses and routes that name them with them,
-//! so that senders are told "unreachable" at once; a bridge's interfaces stay as they are, up and
-//! with nobody who carries anything between them. A device that is deleted under a running link
-//! ends it with an error.
+//! A link that ends, even when its process is killed, behaves like a cable that is pulled out:
+//! packets in queues or in flight are lost, new packets arrive nowhere, and no packet bypasses the
+//! link. TUN devices vanish with their last file descriptor, and the addresses and routes that name
+//! them with them, so that senders get "unreachable" at once; a bridge's interfaces stay up, but
+//! nothing relays between them. A device that is deleted under a running link ends it with an
+//! error.
 //!
-//! Nothing is hidden: packets delivered late and packets that the kernel dropped before they were
-//! read are in the [`LinkReport`], because a figure measured over a link that could not keep up
-//! is worth nothing. Where that goes so far that the link is not what it was set to, it is said at
-//! once (`watch.rs`).
+//! Every deviation is reported: packets delivered late and packets that the kernel dropped before
+//! they were read are in the [`LinkReport`], because a figure measured over a link that could not
+//! keep up is worthless. If the link does not keep its settings any more, it warns at once
+//! (`watch.rs`).
 
 mod bridge;
 pub mod control;

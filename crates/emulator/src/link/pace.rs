@@ -14,14 +14,14 @@
 //! for longer each time, where they do not, or where lingering itself keeps the sender from its
 //! processor.
 //!
-//! Where many packets come one or two at a time, each look costs more than what it finds, and so does
-//! each packet that the link hands on alone. Then the link **gathers**: it sleeps for a moment that
-//! nothing cuts short, so that no sender spends its time on waking it, and carries what came
-//! together. That delays packets by up to this moment, and only where more of them come than on a
-//! line of 1 Gbit/s with full-size packets.
+//! Where many packets come one or two at a time, each look costs more than handling the packets
+//! that it finds, and so does each packet that the link hands on alone. Then the link **gathers**:
+//! it sleeps for a moment without interruption, so that no sender spends its time on waking it, and
+//! carries the packets that have come by then. That delays packets by up to this moment, and only
+//! at rates above those of a line of 1 Gbit/s with full-size packets.
 //!
-//! Being awake helps only as long as the scheduler leaves the thread its processor. Where it does
-//! not, being awake is what makes it wait, and the margin is halved.
+//! Staying awake helps only as long as the scheduler leaves the thread its processor. Where it does
+//! not, staying awake makes the thread wait, and the margin is halved.
 
 use std::time::Duration;
 

@@ -153,7 +153,7 @@ struct PendingChanges {
     in_force: Vec<SettingsRow>,
 }
 
-/// A change of settings, as it stands in the log.
+/// A change of settings, in the form of the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SettingsRow {
     /// Time from which it is in force, in nanoseconds.

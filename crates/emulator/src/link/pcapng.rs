@@ -1,4 +1,4 @@
-//! Writing captures in the pcapng format (draft-ietf-opsawg-pcapng): what Wireshark opens.
+//! Writer of captures in the pcapng format (draft-ietf-opsawg-pcapng), which Wireshark opens.
 //!
 //! One section with one interface for each end of the link, stamps in nanoseconds, and comments
 //! on packets. All blocks are little-endian; each option is padded to four bytes.

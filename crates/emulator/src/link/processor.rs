@@ -1,10 +1,10 @@
 //! Placement of the link's thread on a processor.
 //!
-//! Whoever sends a packet wakes this thread, and the kernel likes to let the woken run where the
-//! waker is. For a lone packet that is best: the waker goes to sleep, and nobody has to be called
-//! from another processor. In a stream it stands in the sender's way: with two processors, one of
-//! them idle, a sender's packet then took 60 µs instead of 2. So the thread goes wherever it is put
-//! while packets are **sparse**, and while they are **dense** it stays on a processor that is not
+//! The sender of a packet wakes this thread, and the kernel prefers to run a woken thread on the
+//! waker's processor. For a single packet that is best: the waker goes to sleep, and no other
+//! processor must be interrupted. In a stream it delays the sender: with two processors, one of
+//! them idle, a sender's packet then took 60 µs instead of 2. So the thread follows the scheduler
+//! while packets are **sparse**, and while they are **dense** it stays on a processor other than
 //! the one on which it was woken.
 //!
 //! Two links of one user stay on different processors as long as there are enough, whichever network

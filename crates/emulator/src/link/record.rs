@@ -1,8 +1,8 @@
 //! Records of packets, handed from the link's thread to a writer.
 //!
-//! The link never waits for a writer: what finds no room is counted (`unrecorded_packets`) and
-//! gone. The arrivals in the records are those that the model was told, so that they are all it
-//! takes, with settings and seed, to have every fate again.
+//! The link never waits for a writer: records without room are counted (`unrecorded_packets`) and
+//! dropped. The arrivals in the records are those that the model received, so that with settings
+//! and seed they suffice to replay every fate.
 
 use emulate::PacketRecord;
 use vocab::Time;

@@ -1,9 +1,9 @@
 //! Check, once a second while packets pass, of whether one direction keeps its settings.
 //!
-//! It is not when the host is too slow for it: when departures are late, when packets are lost
-//! outside the model, or when the model's memory is full. That is said at once, and at most every
-//! ten seconds again, and stays in the report. When the link ends, what is left of a second is
-//! judged as well, so that the account of a short run says more than "nothing was found".
+//! A link does not keep its settings when the host is too slow for it: when departures are late,
+//! when packets are lost outside the model, or when the model's memory is full. It warns at once,
+//! and then at most every ten seconds, and notes it in the report. When the link ends, the last
+//! part of a second is judged as well, so that the report of a short run is complete.
 
 use std::fmt::Write;
 use std::time::Duration;

@@ -11,8 +11,8 @@
 //!
 //! A recorded line is taken at its best: the most that it ever carries within the delay.
 //!
-//! Without a rate and without a policer nothing is judged: what is under way is the sender's
-//! choice.
+//! Without a rate and without a policer nothing is judged, because the sender decides how many
+//! packets are in flight.
 
 use std::time::Duration;
 

@@ -10,9 +10,9 @@
 //!   preset ◄─ file ◄─ flags ◄─ set ◄─ set …      (what is further right wins, word by word)
 //! ```
 //!
-//! `rate`, `shaper` and `trace` all say what the line is: naming two of them at once is a
-//! contradiction, naming one over another replaces it. The words are kept as they were written,
-//! because a log that repeats them must give the very same link again.
+//! `rate`, `shaper` and `trace` all define the line: two of them at once are a contradiction, one
+//! over another replaces it. The words are kept as they were written, because a log that repeats
+//! them must give exactly the same link again.
 
 mod file;
 mod resolve;
