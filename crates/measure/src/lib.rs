@@ -1,4 +1,4 @@
-//! Turn-up of a circuit by RFC 6349: does it give TCP users what was bought?
+//! Turn-up of a circuit by RFC 6349: whether it gives TCP users the service that was purchased.
 //!
 //! ```text
 //!  path MTU ─► baseline RTT ─► bottleneck rate ─► BDP, windows ─► TCP runs ─► figures
@@ -12,9 +12,9 @@
 //!
 //! [`steps`] are the tests that go before TCP: service activation by Y.1564, throughput by RFC 2544.
 //!
-//! [`diagnosis`] names what holds a transfer back.
+//! [`diagnosis`] names the limits of a transfer.
 //!
-//! It opens no socket and reads no clock: a shell sends, receives, and hands in what was measured.
+//! It opens no socket and reads no clock: a shell sends, receives, and hands in the measurements.
 
 #![forbid(unsafe_code)]
 #![warn(clippy::iter_over_hash_type)]

@@ -1,11 +1,11 @@
 //! Results of a run of TCP connections: the three metrics of RFC 6349 §4, for each connection and
 //! for all together.
 //!
-//! The sender's kernel counts; the samples are its `tcp_info`, several a second. Throughput is what the
-//! receiver acknowledged once the run was in equilibrium (RFC 6349 §1.3): the first second, or ten round
-//! trips, is left out, in which connections start and windows are set, and what comes after the run's end,
-//! when no more is sent. Efficiency is over everything that was sent, from
-//! the first byte to the last, and so equals what a capture counts.
+//! The sender's kernel counts; the samples are its `tcp_info`, several per second. Throughput is
+//! the data that the receiver acknowledged while the run was in equilibrium (RFC 6349 §1.3):
+//! without the first second, or ten round trips, in which connections start and windows are set,
+//! and without the time after the run's end. Efficiency is over everything that was sent, from the
+//! first byte to the last, and so equals the count of a capture.
 
 use std::time::Duration;
 

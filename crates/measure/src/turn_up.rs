@@ -1,4 +1,4 @@
-//! The order of a whole test (RFC 6349 §3): what is measured next, from what is known.
+//! Order of a whole test (RFC 6349 §3): the next measurement follows from the results so far.
 //!
 //! ```text
 //!  path MTU up, down ─► baseline RTT ─► rate up ─► rate down ─► loss up, down
@@ -11,7 +11,8 @@
 //! ```
 //! Then there is no bottleneck rate and no verdict; whatever TCP shows is reported as TCP's.
 //!
-//! Where the far end only counts what comes of a stream (an iperf3 server) the rates are known, too:
+//! Where the far end only counts the packets of a stream (an iperf3 server) the rates are known,
+//! too:
 //!
 //! ```text
 //!  least RTT of TCP ─► rate up ─► rate down ─► loss up, down ─► window walk, listed windows, many connections
@@ -19,9 +20,9 @@
 //!                       └─ no stream gets through ─► TCP with the hosts' own windows, as above
 //! ```
 //!
-//! A step that cannot be measured is left out with what depends on it, the reason is kept, and the rest
-//! goes on. Each direction is measured alone before both are together (RFC 6349 §3.3). Nothing is
-//! passed or failed but by a threshold that somebody stated: the RFC has none.
+//! A step that cannot be measured is left out with the steps that depend on it, the reason is kept,
+//! and the rest continues. Each direction is measured alone before both are together (RFC 6349
+//! §3.3). The verdict depends only on thresholds that the user stated: the RFC has none.
 
 mod judgement;
 mod known;

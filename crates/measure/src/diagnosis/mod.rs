@@ -7,10 +7,10 @@
 //!  one-ended: segments of a capture ─► passage ─► one_ended ─────────┘
 //! ```
 //!
-//! Two-ended, every packet's fate and delay is known, and the bottleneck is read off directly: what
-//! waits raises the delay, what is dropped at the delay of an empty path was policed, and the first
-//! bytes of a bucket arrive faster than the rest. One-ended, the same is told from segments and
-//! acknowledgements, with the sender's congestion control in the way.
+//! With two ends, every packet's fate and delay is known, and the bottleneck follows directly:
+//! waiting packets raise the delay, packets dropped at the delay of an empty path were policed, and
+//! the first bytes of a bucket arrive faster than the rest. With one end, the same is derived from
+//! segments and acknowledgements, blurred by the sender's congestion control.
 //!
 //! Several causes can hold at once. [`DiagnosisCause::None`] and [`DiagnosisCause::Unknown`] stand alone: the first says
 //! that nothing held the transfer back, the second that the measurement cannot tell.

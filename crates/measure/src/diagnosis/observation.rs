@@ -1,9 +1,10 @@
 //! Data of a two-ended measurement of one direction.
 //!
-//! The stages are of a stateless stream: an idle path, then packets at one offered rate. Diagnosis is
-//! best with three: one below the bottleneck's rate, one at 1.5 times it or more for long enough to
-//! drain a bucket and fill a queue, and another at a different overload. Each begins on an idle path
-//! whose buckets are full. What was not measured is left empty; the answer is then less certain.
+//! The stages are of a stateless stream: an idle path, then packets at one offered rate. Diagnosis
+//! is best with three: one below the bottleneck's rate, one at 1.5 times it or more for long enough
+//! to drain a bucket and fill a queue, and another at a different overload. Each begins on an idle
+//! path whose buckets are full. Values that were not measured are left empty; the answer is then
+//! less certain.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! From the segments of a capture to packets that passed a bottleneck or did not, and how long they
-//! waited for it.
+//! Conversion of a capture's segments to packets that passed a bottleneck or did not, with their
+//! waits for it.
 //!
 //! ```text
 //!            at or before the bottleneck                     behind it
@@ -13,11 +13,11 @@
 //! and end anywhere. A header of some bytes may stand for hundreds of packets, or for tens of thousands that
 //! are missing before it, so that streams are cut off where they come to more packets than [`PacketLimits`].
 
+mod captured_directions;
 mod clock;
-mod most;
+mod packet_limits;
 #[cfg(test)]
 mod tests;
-mod ways;
 mod window;
 
 use std::cmp::Reverse;
@@ -26,10 +26,10 @@ use std::net::{IpAddr, SocketAddr};
 
 use vocab::Time;
 
+pub(super) use self::captured_directions::CapturedDirections;
 use self::clock::TimestampClock;
-pub(super) use self::most::PacketLimits;
-use self::most::cut_off;
-pub(super) use self::ways::CapturedDirections;
+pub(super) use self::packet_limits::PacketLimits;
+use self::packet_limits::cut_off;
 pub(super) use self::window::WindowLimit;
 use super::segment::{MOST_PAYLOAD, TcpSegment};
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The server's side over UDP: it answers its one client and nobody else.
+//! Server's side over UDP: it answers only its one client.
 //!
 //! ```text
 //!  stranger ──► no valid tag: silence
@@ -61,7 +61,7 @@ impl UdpResponder {
         }
     }
 
-    /// Where the client is, once it has shown that it receives there.
+    /// Address of the client, once it has shown that it receives there.
     #[must_use]
     pub fn client(&self) -> Option<SocketAddr> {
         self.client

@@ -9,7 +9,7 @@
 //! rates count them from the destination address to the check sum, as contracts do (MEF 10, information
 //! rate). What is sent are IP packets of [`FRAME_OVERHEAD`] bytes less.
 //!
-//! No two clocks need agree, and no one-way delay is claimed: see [`StreamResult`].
+//! The clocks need not be synchronised, and no one-way delay is claimed: see [`StreamResult`].
 
 mod seen;
 mod service;

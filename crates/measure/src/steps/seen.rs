@@ -1,10 +1,10 @@
 //! Results of a stream of frames: information rate, frame loss, and delay as far as two
 //! unsynchronised clocks show it.
 //!
-//! A frame's stamp and its arrival are of different clocks, so only differences between frames of one
-//! stream mean anything. The earliest frame of a stream, by arrival less stamp, is taken for one that waited
-//! nowhere; every other's wait is how much later it came. The round trip under load is the baseline RTT of
-//! small probes and the frame's wait in the one direction that was loaded.
+//! A frame's stamp and its arrival are of different clocks, so only differences between frames of
+//! one stream are valid. The earliest frame of a stream, by arrival minus stamp, counts as one
+//! without a wait; the wait of every other is its delay after that. The round trip under load is
+//! the baseline RTT of small probes plus the frame's wait in the one direction that was loaded.
 //!
 //! Clocks that drift apart by 10 millionths make a wait of 0.1 ms at the end of ten seconds.
 

@@ -38,8 +38,8 @@ const BURSTS: usize = 3;
 const BURST_FOR: Duration = Duration::from_secs(2);
 /// A burst that is no faster than this, in percent of the throughput, says nothing of a buffer.
 const BURST_MIN_PERCENT: u64 = 120;
-/// Trials of a load at which the sender did not keep its rate, or the receiver had no room, until it is taken for more
-/// than that host can do.
+/// Trials of a load at which the sender did not keep its rate, or the receiver had no room, after
+/// which the load counts as more than that host can handle.
 const UNKEPT_MAX: u32 = 4;
 /// Loads that are tried at most for one frame size, should nothing ever be a lower bound.
 const LOADS_MAX: usize = 40;

@@ -7,8 +7,8 @@
 //! ```
 //! Others may share the line: a quarter of its rate for 400 ms, then nothing for as long.
 //!
-//! Whoever runs on a shared processor stands still for tens of microseconds often and for milliseconds now
-//! and then. At 300 Mbit/s a packet takes 40 µs, and 3 kB of queue are 80.
+//! A program on a shared processor often stops for tens of microseconds and sometimes for
+//! milliseconds. At 300 Mbit/s a packet takes 40 µs, and 3 kB of queue are 80.
 
 use std::ops::Range;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! A path in virtual time: hops one after the other each way, and somebody else's packets.
+//! A path in virtual time: a chain of hops in each direction, with cross traffic.
 //!
 //! ```text
 //!  sender ─► access line ─► bottleneck ─► (a further line) ─► receiver

@@ -1,8 +1,9 @@
 //! Evidence from the packets right before and around losses: it shows whether they wait at the
 //! dropping hop.
 //!
-//! What tells best decides: waits at the very rate of the bucket, the spacing of what leaves before a loss, how close
-//! packets come upon each other there, and only then how long they wait, for that may be for a line before it.
+//! The strongest evidence decides: waits at exactly the rate of the bucket, then the spacing of the
+//! packets that leave before a loss, then the closest gaps there, and only then the length of the
+//! waits, which may be for a line before it.
 
 use super::super::passage::{PacketFate, PacketPassage};
 use super::super::statistics::quantile;
