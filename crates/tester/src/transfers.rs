@@ -1,15 +1,15 @@
 //! The connections of a run at one end: some send, some receive, for a stated time.
 //!
-//! Senders write as fast as the kernel takes it; a sampler reads each connection's counters ten times a
-//! second. When the time is up nothing more is written, what is under way is waited for, and the last
-//! sample is of a connection at rest, so that its counters are what a capture holds. Receivers read and
-//! forget, and set the window again and again (note 46 among the decisions).
+//! Senders write as fast as the kernel accepts; a sampler reads each connection's counters ten
+//! times a second. When the time is up nothing more is written, data in flight is waited for, and
+//! the last sample is of a connection at rest, so that its counters equal those of a capture.
+//! Receivers read and discard, and set the window repeatedly (note 46 among the decisions).
 //!
-//! Where the window is bounded, what is written goes out in small pieces that the kernel does not join
-//! (MSG_EOR of send(2)). Left to itself it joins what a millisecond's acknowledgements let out into one
-//! burst (tcp_tso_should_defer, tcp_tso_autosize): of a window of 88 segments ten then wait for each
-//! other at both ends and on the line, and the run shows the host's habit, 5 % of the rate, not the
-//! path's.
+//! Where the window is bounded, data is written in small pieces that the kernel does not join
+//! (MSG_EOR of send(2)). By default it joins the data that a millisecond's acknowledgements release
+//! into one burst (tcp_tso_should_defer, tcp_tso_autosize): with a window of 88 segments, ten then
+//! wait for each other at both ends and on the line, and the run shows the host's habit, 5 % of the
+//! rate, and not the path's.
 
 use std::io::{ErrorKind, Read};
 use std::net::{Shutdown, TcpStream};

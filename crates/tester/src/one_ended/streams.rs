@@ -75,8 +75,8 @@ impl OneEndedTest<'_> {
         Ok(None)
     }
 
-    /// Shows the server where we are; whether it has answered, or sends already. One that hangs up or refuses
-    /// meanwhile is not waited for.
+    /// Shows the server our address; returns whether it has answered, or already sends. It stops
+    /// waiting for a server that closes the connection or refuses.
     fn greet(&self, udp: &UdpSocket, control: &mut ControlConnection) -> Result<bool> {
         // Only once: a second one would be taken for a packet of the stream.
         put(udp, None, &HELLO).context("sending over UDP")?;
