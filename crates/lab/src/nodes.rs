@@ -282,7 +282,7 @@ impl LabNodes {
         Ok(())
     }
 
-    /// Removes what an accelerator of every node keeps.
+    /// Removes the stored content of one accelerator on every node.
     ///
     /// # Errors
     /// When a node does not do so.

@@ -1,6 +1,6 @@
 //! Base64 as DevTools writes bodies (RFC 4648 §4, Base 64 Encoding).
 
-/// The bytes that a text stands for; `None` where it is not whole or not base64.
+/// Decodes a text; `None` where it is truncated or not base64.
 pub(super) fn decode(text: &str) -> Option<Vec<u8>> {
     let text = text.trim_end_matches('=');
     let mut bytes = Vec::with_capacity(text.len() * 3 / 4);

@@ -17,17 +17,17 @@ use host::{command, kernel, wait};
 /// Chromium reads commands at descriptor 3 and writes at 4. The shell puts its standard input and output there.
 const SHELL: &str = "exec \"$0\" \"$@\" 3<&0 4>&1 0</dev/null 1>&2";
 
-/// How long a browser that was told to end may take.
+/// Time limit for a browser to end after the request to do so.
 const END_LIMIT: Duration = Duration::from_secs(5);
 
-/// How often a wait looks if the lab is to end.
+/// Interval at which a wait checks whether the lab is to end.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// A running browser and its two pipes.
 #[derive(Debug)]
 pub(super) struct DevToolsPipe {
     child: Child,
-    /// `None` once the browser was told to end.
+    /// Pipe for commands; `None` after the request to end.
     commands: Option<ChildStdin>,
     messages: Receiver<Value>,
     /// Events that came while an answer was waited for.
@@ -39,11 +39,11 @@ pub(super) struct DevToolsPipe {
 /// A message of the browser's.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum DevToolsMessage {
-    /// Something happened.
+    /// An event.
     Event {
         /// Its name.
         method: String,
-        /// What is said of it.
+        /// Parameters of the event.
         parameters: Value,
     },
     /// The answer to a command.

@@ -7,7 +7,7 @@
 //! A [`HeadlessBrowser`] has a fresh profile: it knows no page, no connection and no TLS session. [`HeadlessBrowser::load`] opens one
 //! page and says when its last object had come, by the browser's own clock, and what each object held.
 //!
-//! It resolves one name, to the address that it is given, and asks nobody else for anything.
+//! It resolves one name, to the given address, and makes no other request.
 
 mod base64;
 mod devtools;
@@ -26,10 +26,10 @@ use host::command;
 /// The names under which distributions install Chromium.
 const PROGRAMS: [&str; 3] = ["chromium", "chromium-browser", "google-chrome"];
 
-/// How long a page may take: many times what the slowest link of the lab needs for a megabyte.
+/// Time limit for a page: many times what the slowest link of the lab needs for a megabyte.
 const LOAD_LIMIT: Duration = Duration::from_secs(120);
 
-/// How long the browser may take to answer a command, beside a page's own time.
+/// Time limit for the browser's answer to a command, beside a page's own time.
 const ANSWER_LIMIT: Duration = Duration::from_secs(30);
 
 /// Chromium's own traffic, first-run pages and helpers, which would be measured with the page. HTTPS upgrades
@@ -52,7 +52,7 @@ const OPTIONS: [&str; 15] = [
     "--remote-debugging-pipe",
 ];
 
-/// Where a browser runs and what it may reach.
+/// Place in which a browser runs, and the addresses that it may reach.
 #[derive(Clone, Copy, Debug)]
 pub struct BrowserPlace<'a> {
     /// The network namespace's file.
@@ -93,7 +93,7 @@ pub struct LoadedPage {
     pub objects: BTreeMap<String, LoadedObject>,
     /// Objects that failed, with the browser's reasons.
     pub failures: Vec<String>,
-    /// Who issued the certificates; empty without TLS.
+    /// Issuers of the certificates; empty without TLS.
     pub issuers: Vec<String>,
     /// A picture of the page, as PNG.
     pub screenshot: Vec<u8>,
@@ -215,18 +215,18 @@ impl Drop for HeadlessBrowser {
     }
 }
 
-/// What the browser has said of a page so far.
+/// Events of a page so far.
 #[derive(Debug, Default)]
 struct PageWatch {
-    /// By the browser's ids.
+    /// Requests by the browser's ids.
     requests: BTreeMap<String, PageRequest>,
     failures: Vec<String>,
     issuers: Vec<String>,
-    /// When the page's own request was sent, by the browser's clock, in seconds.
+    /// Time at which the page's own request was sent, by the browser's clock, in seconds.
     began: Option<f64>,
-    /// When the load event was fired.
+    /// Time of the load event.
     loaded: Option<f64>,
-    /// When the last object had come.
+    /// Time at which the last object arrived.
     last: f64,
     ended: usize,
 }
@@ -284,7 +284,7 @@ impl PageWatch {
         }
     }
 
-    /// Whether the page and so many objects have come, and none is under way.
+    /// Tells whether the page and so many objects have arrived, and no request is in progress.
     fn is_complete(&self, objects: usize) -> bool {
         let is_quiet = self.ended == self.requests.len();
         self.loaded.is_some() && is_quiet && self.ended >= objects
@@ -304,7 +304,7 @@ fn path_of(url: &str) -> Option<&str> {
 }
 
 impl LoadedPage {
-    /// Compares what came with what the server has, by path.
+    /// Compares the received content with the server's, by path.
     ///
     /// # Errors
     /// When an object is missing, differs or failed, or one came that the page does not have.

@@ -1,9 +1,9 @@
 //! Settings of a campaign's link, and the emulator's arguments for them.
 //!
 //! A link is written in one line, `rate=10Mbit,delay=15ms,queue=125kB,loss=0%`: settings of the
-//! emulator by their names, each also with `_back` for the way from server to client, and perhaps
-//! a preset, `preset=lte,loss=1%`. What is not named is as in [`LabLink::default`], or as in the
-//! preset if one is named. A part without a setting's name belongs to the setting before it:
+//! emulator by their names, each also with `_back` for the direction from server to client, and
+//! optionally a preset, `preset=lte,loss=1%`. Other settings are as in [`LabLink::default`], or as
+//! in the preset if one is named. A part without a setting's name belongs to the setting before it:
 //! `loss=1%,burst=5,delay=20ms`.
 
 use std::fmt;

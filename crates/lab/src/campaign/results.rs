@@ -77,7 +77,7 @@ pub struct WorkloadRun {
     pub repeat: u32,
     /// The markers' label in the captures.
     pub label: String,
-    /// The share of all processors' time that was not idle meanwhile, on the whole machine.
+    /// Busy share of all processors' time during the run, on the whole machine.
     pub cpu_busy: f64,
     /// Text of the failure, if there was one.
     pub failure: Option<String>,

@@ -1,4 +1,4 @@
-//! What crossed the WAN between two markers: bytes, and round trips.
+//! WAN traffic between two markers: bytes, and round trips.
 //!
 //! A round trip is counted where one packet of the near side waited for one of the far side:
 //!
@@ -23,9 +23,9 @@ use capture::{CapturedPacket, TransportHeader};
 /// A packet on the WAN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WanCrossing {
-    /// When it was seen at the emulator's near device, since the Unix epoch.
+    /// Time at the emulator's near device, since the Unix epoch.
     pub at: Duration,
-    /// It came from the near side.
+    /// Set if it came from the near side.
     pub is_outward: bool,
     /// The length of the IP packet.
     pub ip_bytes: u64,
@@ -36,7 +36,7 @@ pub struct WanCrossing {
 /// The packets between two markers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct WanCrossings {
-    /// In the order of time.
+    /// Packets in the order of time.
     pub packets: Vec<WanCrossing>,
 }
 

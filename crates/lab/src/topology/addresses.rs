@@ -23,7 +23,7 @@ pub enum LabSite {
 }
 
 impl LabSite {
-    /// The number that stands in all of the site's prefixes.
+    /// Number of the site in all of its prefixes.
     #[must_use]
     pub const fn number(self) -> u8 {
         match self {

@@ -1,9 +1,9 @@
 //! The file set of the 2009 WAAS report, with contents from a seed.
 //!
-//! The sizes are published (`report/published/waas_3g_files.csv`), the contents are not; what is
-//! known is how well each kind compressed. So the contents are made to compress alike: zstd -3
-//! finds about 4:1 in .doc and .xls, about 1.25:1 in .ppt, and nothing in .zip. No two files
-//! share content: the vocabulary a file's text is written with is its own.
+//! The sizes are published (`report/published/waas_3g_files.csv`), the contents are not; only the
+//! compression ratio of each kind is known. So the contents are made to compress alike: zstd -3
+//! reaches about 4:1 in .doc and .xls, about 1.25:1 in .ppt, and nothing in .zip. No two files
+//! share content: each file's text is written with a vocabulary of its own.
 //!
 //! ```text
 //! .doc .xls   text of words from a private vocabulary, with runs of one byte between (as
