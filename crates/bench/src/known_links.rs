@@ -10,7 +10,7 @@
 //! two case studies are the published ones of RFC 6349 testers: 100 Mbit/s of Ethernet and 20 ms with windows
 //! of 32 to 256 kB, and 300 Mbit/s and 50 ms with 30 connections through a buffer of some packets.
 //!
-//! It judges nothing: what was set and what was found stand side by side.
+//! It judges nothing: configured and measured values stand side by side.
 
 use std::fs;
 use std::slice;

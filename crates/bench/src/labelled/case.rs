@@ -1,10 +1,10 @@
 //! A drawn path: which device of the kernel, its parameters, and the causes that are then in it.
 //!
-//! What devices really do was measured: `nft limit` in packets holds exactly its burst; in bytes its
-//! bucket is a second's worth of the rate and the burst on top (nft_limit.c: `nsecs × (rate + burst)`),
-//! counted on IP packets, with kbytes of 1,024; tbf counts an Ethernet header with each packet, and with
-//! room for two packets behind its bucket it drops like a policer. A tbf whose bucket holds one packet is
-//! a plain line with a queue.
+//! The actual behaviour of the devices was measured: `nft limit` in packets holds exactly its
+//! burst; in bytes its bucket is a second's worth of the rate plus the burst (nft_limit.c: `nsecs ×
+//! (rate + burst)`), counted on IP packets, with kbytes of 1,024; tbf counts an Ethernet header
+//! with each packet, and with room for two packets behind its bucket it drops like a policer. A tbf
+//! whose bucket holds one packet is a plain line with a queue.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

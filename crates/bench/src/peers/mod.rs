@@ -9,8 +9,8 @@
 //! `--overhead 14` does. A packet's fate is what a socket at the far end sees of it, its time the
 //! kernel's stamp of a capture there; neither side is asked what it did.
 //!
-//! Of CoDel, PIE and RED in the kernel only their presence is told: their drops follow from chance
-//! or from microseconds, so that they are compared by vectors, not side by side.
+//! For CoDel, PIE and RED in the kernel only their presence is reported: their drops depend on
+//! random numbers or on microseconds, so that they are compared by vectors, not side by side.
 
 mod policer;
 mod room;

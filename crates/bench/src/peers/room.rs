@@ -39,7 +39,7 @@ const START_LIMIT: Duration = Duration::from_secs(10);
 /// Time limit for a capture to write the packets that have arrived.
 const WRITE_LIMIT: Duration = Duration::from_secs(20);
 
-/// Whose policer or shaper stands in the way.
+/// Owner of the policer or shaper on the path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LimiterOwner {
     /// The kernel's.

@@ -1,11 +1,12 @@
 //! A backlog through tbf and through `--shaper`: the burst, the rate, and each departure.
 //!
-//! tbf counts a packet with its Ethernet header, so the emulator is given `--overhead 14`. More is
-//! sent at once than the bucket holds, and then twice the rate, so that from the first packet on
-//! the bucket is never full again: packet `k` leaves when it has gained what packets 0 to `k` need.
-//! A run in which the sender itself was so slow that the bucket may have been full is made again;
-//! what a side loses by noticing packets late is its own, and shows in its burst. A side's departures are held against those instants with the earliest of them on time, which
-//! takes out how long a packet is on its way.
+//! tbf counts a packet with its Ethernet header, so the emulator is given `--overhead 14`. More
+//! packets are sent at once than the bucket holds, and then twice the rate, so that from the first
+//! packet on the bucket is never full again: packet `k` leaves when the bucket has gained the
+//! tokens of packets 0 to `k`. A run in which the sender itself was so slow that the bucket may
+//! have been full is repeated; a loss from noticing packets late is the side's own, and shows in
+//! its burst. A side's departures are compared with those times, with the earliest of them taken as
+//! punctual, which removes the transit time.
 
 use std::fmt;
 use std::time::Duration;

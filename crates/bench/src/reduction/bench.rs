@@ -127,7 +127,7 @@ pub struct ReductionFigures {
     pub text_zstd3_bytes: Option<u64>,
     /// 1 GiB of random bytes that both ends have on disk.
     pub warm_1gib_wire_bytes: Option<u64>,
-    /// The most memory that was resident in either end's process meanwhile.
+    /// Greatest resident memory of either end's process during that time.
     pub warm_1gib_resident_bytes: Option<u64>,
     /// Random bytes that neither end has: the slower end.
     pub cold_random_gbit_s: Option<f64>,

@@ -1,11 +1,11 @@
 //! Data for the bench: the same bytes for everybody, from fixed seeds.
 //!
-//! Random bytes stand for what nobody can compress; what is edited in them shows how small an edit
-//! stays. The text is made, not found, so that it needs no network, no licence and no megabytes in the
-//! tree: program source by a small grammar, with a licence at the head of each file, names that belong
-//! to a file and come back in it, comments in words, and indentation. zstd -3 makes 4.2:1 of it, where
-//! the C and the Rust sources of the crates that this project builds from give 5.0:1 and 5.5:1; -19
-//! gains as much on either (0.73 and 0.71 of that). `bench reduction --text` takes found text.
+//! Random bytes represent incompressible data; edits in them show how small an edit stays. The text
+//! is generated, so that it needs no network, no licence and no megabytes in the tree: program
+//! source by a small grammar, with a licence at the head of each file, names that belong to a file
+//! and recur in it, comments in words, and indentation. zstd -3 compresses it 4.2:1, and the C and
+//! the Rust sources of the crates that this project builds from 5.0:1 and 5.5:1; -19 gains as much
+//! on either (0.73 and 0.71 of that). `bench reduction --text` uses existing text.
 
 use bytes::Bytes;
 use vocab::SeededRandom;
@@ -182,7 +182,7 @@ impl TextGenerator {
         }
     }
 
-    /// Writes a line at this depth; says at which the next one stands.
+    /// Writes a line at this depth; returns the depth of the next one.
     fn write_line(&mut self, out: &mut String, depth: usize) -> usize {
         let indent = "    ".repeat(depth);
         let (one, two, three) = (self.name(), self.name(), self.name());

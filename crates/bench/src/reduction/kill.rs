@@ -11,8 +11,8 @@
 //! compared in each life with what went in. Some dictionaries have room for everything; the others
 //! drop their oldest segments all the time, and of them only the newest part is asked.
 //!
-//! kill -9 leaves what the kernel has. Loss of power is `reduce`'s own tests' matter, on a disk that
-//! forgets what was not synced.
+//! kill -9 keeps the kernel's page cache. `reduce`'s own tests cover the loss of power, on a disk
+//! that forgets unsynced data.
 
 use std::fs;
 use std::io::{BufReader, BufWriter, Read, Write};

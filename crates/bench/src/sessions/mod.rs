@@ -5,15 +5,15 @@
 //!                    ══ emulate::Link (packets) ═
 //! ```
 //!
-//! In virtual time two sessions meet over a byte pipe (the link, as TLS over TCP is) and over
+//! In virtual time two sessions are connected by a byte pipe (the link, as TLS over TCP is) and by
 //! packets that go through [`emulate`]'s model, with scripted hosts at both ends. They are the same
-//! sessions as in a node, without sockets: what is measured is what the protocol can do, however
-//! little the machine can. A [`SessionSimulation`] is a function of its [`SimulationPlan`] and its seed; it may hold
-//! several pairs of sessions on one path.
+//! sessions as in a node, without sockets: the protocol's performance is measured, independent of
+//! the machine's. A [`SessionSimulation`] is a function of its [`SimulationPlan`] and its seed; it
+//! may hold several pairs of sessions on one path.
 //!
-//! `cells.rs` has the paths, `transfers.rs` one bulk flow on each, `exchanges.rs` what short flows
-//! wait, `shares.rs` what sessions leave each other, and `bench.rs` all of it. `real/` does the same
-//! with nodes as processes.
+//! `cells.rs` has the paths, `transfers.rs` one bulk flow on each, `exchanges.rs` the waits of
+//! short flows, `shares.rs` the shares between sessions, and `bench.rs` all of it. `real/` does the
+//! same with nodes as processes.
 
 mod bench;
 mod cells;

@@ -1,7 +1,8 @@
 //! Second-by-second series of two flows on one path: the evidence behind their shares.
 //!
-//! A session tells by its status, a kernel's connection by what `ss -ti` says of it. Nothing is
-//! smoothed: a rate is what arrived in the step, all else is as it stood at its end.
+//! The values come from a session's status, and from `ss -ti` for a kernel's connection. They are
+//! not smoothed: a rate is the data that arrived in the step, all other values are those at its
+//! end.
 
 use std::time::Duration;
 

@@ -46,8 +46,8 @@ enum ChangeKind {
     Contents,
 }
 
-/// A line of the second client's: the version that stands from now on, and the seconds in which it
-/// was asked for and answered.
+/// A line of the second client's log: the new version, and the seconds at which it was requested
+/// and answered.
 #[derive(Clone, Debug, Deserialize)]
 struct FileChange {
     file: String,

@@ -1,4 +1,4 @@
-//! SMB over the emulated WAN: what serial and stock clients get, without Trunkline and with it.
+//! Benchmark of SMB over the emulated WAN: serial and stock clients, with and without Trunkline.
 //!
 //! ```text
 //!  lane ── one link, real smbd, both nodes or none ──┐

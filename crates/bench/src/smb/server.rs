@@ -1,4 +1,5 @@
-//! The bench's smbd: one account, an audit of who opened and closed what, and shares for smbtorture.
+//! smbd of the benchmark: one account, an audit of opened and closed files, and shares for
+//! smbtorture.
 //!
 //! The account `alice` is a name of SMB alone: smbd maps it to a user that every Debian has, and
 //! keeps its password in the run's own directory. The bench's share refuses guests, so that a session
