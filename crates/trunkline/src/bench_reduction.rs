@@ -25,8 +25,8 @@ const MOST_TEXT: u64 = 1 << 30;
 
 /// Measures data reduction on data from fixed seeds: bytes on the wire, speed, memory, restarts.
 ///
-/// All figures are of one configuration: dictionaries in memory and in files, sealed and synced, with the
-/// settings of a node that nobody changed. The parts warm and reopen write 2 and 12 GB to --directory.
+/// All figures are of one configuration: dictionaries in memory and in files, sealed and synced,
+/// with the default settings of a node. The parts warm and reopen write 2 and 12 GB to --directory.
 #[derive(Debug, Args)]
 pub(crate) struct BenchReduction {
     /// Runs only these parts: repeat, edit, text, idle, warm, reopen.

@@ -4,9 +4,9 @@
 //! here stand only its name in [`ProgramCommand`] and its line in [`ProgramCommand::run`]. This crate alone
 //! reads the environment (`TRUNKLINE_LOG`, in tracing's filter syntax) and prints.
 //!
-//! Exit codes, whoever it is that finds out: 0 done, 1 it failed, 2 what was asked for is not to be
-//! had (a flag, a setting, more than the host holds) and nothing was begun; the reason is on
-//! standard error. Around one command, `emulate run -- COMMAND` has 125 in place of 1.
+//! Exit codes of all commands: 0 success, 1 failure, 2 a refused request (a flag, a setting, more
+//! than the host holds), of which nothing was begun; the reason is on standard error. Around one
+//! command, `emulate run -- COMMAND` has 125 in place of 1.
 
 // They panic when the reader of a pipe has gone; `say!`, `show!` and `remark!` do not.
 #![deny(clippy::print_stdout, clippy::print_stderr)]

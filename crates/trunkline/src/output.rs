@@ -1,8 +1,8 @@
 //! Output of the program: results on standard output, remarks on standard error.
 //!
-//! Who reads a pipe may stop reading (`| head`). That is no failure: what is written from then on
-//! goes nowhere, and the program goes on to its end and its exit code, which is still right.
-//! `println!` and its like panic there, so the crate's lints refuse them.
+//! The reader of a pipe may close it early (`| head`). That is no failure: later output is
+//! discarded, and the program runs to its end and its exit code, which is still right. `println!`
+//! and similar macros panic there, so the crate's lints refuse them.
 
 use std::io::{self, Write};
 

@@ -173,7 +173,7 @@ fn server_of_another_version_is_named_with_remedy() {
     server.join().unwrap();
 }
 
-/// Some other program accepts the connection and closes it, as a proxy does that cannot reach the
+/// Another program accepts the connection and closes it, as a proxy does that cannot reach the
 /// server.
 #[test]
 fn far_end_that_closes_before_greeting_is_named() {

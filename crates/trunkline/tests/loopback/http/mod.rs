@@ -33,7 +33,7 @@ fn sites(test: u8) -> Option<(TestSites, WebOrigin)> {
     Some((sites, origin))
 }
 
-/// What the near node says of the flow of a client that has ended its connection.
+/// Near node's `why` output for the flow of a client that has ended its connection.
 fn why(sites: &TestSites, client: WebClient) -> Value {
     let address = client.address().to_string();
     drop(client);
@@ -54,7 +54,7 @@ fn why(sites: &TestSites, client: WebClient) -> Value {
     }
 }
 
-/// What a stage did, and why it did no more.
+/// Action of a stage, and the reason why it did no more.
 fn stage(why: &Value, name: &str) -> String {
     let stages = why["stages"].as_array().unwrap();
     let stage = stages.iter().find(|stage| stage["stage"] == name).unwrap();
@@ -147,7 +147,7 @@ fn a_large_body_arrives_identical_twice() {
     assert_eq!(origin.take_asked(), ["GET /big"]);
 }
 
-/// WebSocket (RFC 6455 §4, Opening Handshake): what follows is no HTTP, and `why` says so.
+/// WebSocket (RFC 6455 §4, Opening Handshake): the following bytes are not HTTP, and `why` says so.
 #[test]
 fn an_upgraded_connection_passes_byte_for_byte() {
     let Some((sites, origin)) = sites(20) else {
@@ -171,7 +171,8 @@ fn an_upgraded_connection_passes_byte_for_byte() {
     assert!(accelerate.contains("upgrade"), "{accelerate}");
 }
 
-/// The server says more only when the client has what came before: nothing may wait for the rest.
+/// The server sends more only when the client has received the first part: nothing may wait for the
+/// rest.
 #[test]
 fn events_and_long_polls_are_never_held_back() {
     let Some((sites, origin)) = sites(21) else {
@@ -250,7 +251,8 @@ fn a_page_loads_again_after_a_node_was_killed() {
     }
 }
 
-/// Loads a large resource until it comes whole. What comes is right as far as it comes.
+/// Loads a large resource until it is complete. A partial response must be correct as far as it
+/// goes.
 fn load_until_whole(sites: &TestSites, origin: &WebOrigin) {
     let expected = content("/big", BIG);
     let started = Instant::now();

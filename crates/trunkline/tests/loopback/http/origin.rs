@@ -1,6 +1,6 @@
 //! A web server beside the far node, and a client that reads messages as RFC 9112 frames them.
 //!
-//! The server writes down what it is asked, so that a test can tell a stored answer from a forwarded one.
+//! The server records its requests, so that a test can tell a stored answer from a forwarded one.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -20,11 +20,11 @@ const PORT: u16 = 80;
 pub(super) struct WebOrigin {
     address: Ipv4Addr,
     asked: Arc<Mutex<Vec<String>>>,
-    /// Lets the server go on where it waits in the middle of a response.
+    /// Sender that lets the server continue in the middle of a response.
     gate: Sender<()>,
 }
 
-/// What the server's connections share.
+/// State shared by the server's connections.
 struct OriginState {
     asked: Arc<Mutex<Vec<String>>>,
     gate: Mutex<Receiver<()>>,
@@ -93,7 +93,7 @@ impl WebOrigin {
         std::mem::take(&mut *self.asked.lock().unwrap())
     }
 
-    /// Lets one response go on.
+    /// Lets one response continue.
     pub(super) fn open_gate(&self) {
         self.gate.send(()).unwrap();
     }
