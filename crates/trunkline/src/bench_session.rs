@@ -68,7 +68,7 @@ impl BenchSession {
     /// Measures and prints.
     ///
     /// # Errors
-    /// Fails when a word selects nothing ([`Refused`]), the result cannot be written, or a
+    /// Fails when a word selects nothing ([`InvalidRequest`]), the result cannot be written, or a
     /// measurement failed; the other results are still printed.
     pub(crate) fn run(self) -> Result<()> {
         let choice = self.choice(self.chosen()?);

@@ -72,7 +72,7 @@ pub(super) fn run_beside_tcp<T>(
 /// Measures the rate of one connection, in bits of payload per second.
 ///
 /// # Errors
-/// As [`beside`].
+/// Fails as [`run_beside_tcp`] does.
 pub(super) fn rate(stand: &TestBed, span: Duration) -> Result<f64> {
     let (_, rate) = run_beside_tcp(stand, SLOW_START, || {
         thread::sleep(span);

@@ -32,7 +32,7 @@ impl SettingFlags {
     /// Settings of the file, overridden by the flags. File names become absolute.
     ///
     /// # Errors
-    /// Fails when a setting is invalid ([`Refused`]), or a file cannot be read.
+    /// Fails when a setting is invalid ([`InvalidRequest`]), or a file cannot be read.
     pub(super) fn settings(self) -> Result<LinkSettings> {
         let mut settings = match &self.file {
             Some(file) => LinkSettings::from_file(file).map_err(InvalidRequest::because)?,

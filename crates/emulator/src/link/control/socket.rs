@@ -296,7 +296,7 @@ fn exchange(stream: &UnixStream, link: &ControlledLink) -> io::Result<()> {
 ///
 /// # Errors
 /// Fails when no link listens there, when it does not answer, or when it refuses the request
-/// ([`Refused`]), with the reason.
+/// ([`InvalidRequest`]), with the reason.
 pub fn ask(path: &Path, request: &ControlRequest) -> Result<Value> {
     let mut stream = UnixStream::connect(path).map_err(|error| nobody(path, error))?;
     let about = || format!("the link at {} does not answer", path.display());

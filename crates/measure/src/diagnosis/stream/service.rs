@@ -19,7 +19,7 @@ pub(super) struct BottleneckService {
     pub(super) line: LinearFit,
     /// Bytes of it that may be there or missing because of hosts.
     pub(super) error: f64,
-    /// Rate error as in [`OverloadObservation`].
+    /// Greatest relative error of the rate by hosts, as in `OverloadObservation`.
     pub(super) rate_error: Option<f64>,
     /// Marks each packet that found the line busy, as far as is known.
     pub(super) surely: Vec<bool>,
