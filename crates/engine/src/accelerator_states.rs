@@ -1,7 +1,7 @@
-//! The shared state of each accelerator: what this engine keeps of it for all of its flows.
+//! The shared state of each accelerator: the value that this engine keeps for all of its flows.
 //!
-//! The engine hands on the requests of a state, counts what it holds in memory, and asks it to shrink
-//! where that is more than its allowance or where flows need the memory.
+//! The engine passes on the requests of a state and counts the memory that it holds. It asks the
+//! state to shrink where the state exceeds its allowance, or where flows need the memory.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -17,12 +17,13 @@ use vocab::{SeededRandom, Time};
 /// have stream 1.
 const FIRST_STREAM: u64 = 1_000;
 
-/// What the shared states may hold of the node's memory for flows, in per cent, all together: they save round
-/// trips, and flows cannot go on without memory.
+/// The share of the node's flow memory that all shared states together may hold, in per cent.
+/// Shared states save round trips, but flows cannot continue without memory.
 const MEMORY_PERCENT: usize = 25;
 
-/// Requests for files that one accelerator may have under way. Further ones wait in the accelerator, so that a
-/// slow disk does not fill the queue before it; a disk that takes 1 ms for each does 1,000 a second with fewer.
+/// The limit of outstanding file requests of one accelerator. Further ones wait in the accelerator,
+/// so that a slow disk does not fill the queue before it; a disk that takes 1 ms for each serves
+/// 1,000 a second with fewer.
 const FILE_REQUESTS_MAX: usize = 64;
 
 /// The shared states of all accelerators, by the accelerator's number.
@@ -31,7 +32,7 @@ pub(crate) struct AcceleratorStates {
     seed: u64,
     /// Bytes that all may hold together.
     memory_max: usize,
-    /// The engine has stopped; what is still to be written is put out at once.
+    /// The engine has stopped; remaining writes are put out at once.
     is_stopped: bool,
 }
 
@@ -60,7 +61,8 @@ pub(crate) enum StateOutput {
 }
 
 impl AcceleratorStates {
-    /// Starts those of a registry. `memory` is what the node may hold for its flows.
+    /// Starts the states of a registry. `memory` is the memory that the node may hold for its
+    /// flows.
     pub(crate) fn new(now: Time, registry: &AcceleratorRegistry, memory: usize, seed: u64) -> Self {
         let mut started = Self {
             kept: BTreeMap::new(),
@@ -72,7 +74,7 @@ impl AcceleratorStates {
         started
     }
 
-    /// Gives each its settings, and starts those that are new.
+    /// Passes the settings to each state, and starts the new ones.
     pub(crate) fn configure(&mut self, now: Time, registry: &AcceleratorRegistry, memory: usize) {
         self.memory_max = memory / 100 * MEMORY_PERCENT;
         for registered in registry.iter() {
@@ -98,7 +100,7 @@ impl AcceleratorStates {
         }
     }
 
-    /// Tells all of them the time on the calendar.
+    /// Passes the calendar time to all states.
     pub(crate) fn set_calendar(&mut self, now: Time, since_1970: Duration) {
         for kept in self.kept.values_mut() {
             kept.state.set_calendar(now, since_1970);
@@ -142,7 +144,8 @@ impl AcceleratorStates {
         }
     }
 
-    /// Has the accelerator of this name remove what is kept under names that begin with `prefix`.
+    /// Makes the accelerator of this name remove the content stored under names that begin with
+    /// `prefix`.
     ///
     /// # Errors
     /// When there is no such accelerator, or it keeps nothing.
@@ -182,13 +185,13 @@ impl AcceleratorStates {
         }
     }
 
-    /// When [`Self::handle_timeout`] is due.
+    /// The time at which [`Self::handle_timeout`] is due.
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         let states = self.kept.values();
         states.filter_map(|kept| kept.state.poll_timeout()).min()
     }
 
-    /// Tells the states whose moment has come.
+    /// Calls the states whose timers are due.
     pub(crate) fn handle_timeout(&mut self, now: Time) {
         for kept in self.kept.values_mut() {
             if kept.state.poll_timeout().is_some_and(|at| at <= now) {
@@ -205,13 +208,14 @@ impl AcceleratorStates {
         }
     }
 
-    /// Bytes that the states hold, requests that are under way included.
+    /// The bytes that the states hold, outstanding requests included.
     pub(crate) fn held(&self) -> usize {
         let held = |kept: &StateSlot| kept.state.buffered() + kept.bytes_under_way;
         self.kept.values().map(held).sum()
     }
 
-    /// Has the states that hold most shrink, by what all hold beyond their allowance and by `more` bytes.
+    /// Makes the largest states shrink, by the bytes that all hold beyond their allowance and by
+    /// `more` bytes.
     pub(crate) fn shrink(&mut self, now: Time, more: usize) {
         let beyond = self.held().saturating_sub(self.memory_max);
         let mut excess = beyond.max(more);

@@ -6,12 +6,12 @@
 //!      └──────────────── SYN-ACK by another route ───────────────────────────┘
 //! ```
 //!
-//! The far node finds that out: the server answers the node's own address and does not answer the
-//! client's. No connection from those clients to those servers can be accelerated then, so all of them
-//! are bypassed with a back-off, and not one after the other after a wait each.
+//! The far node detects this case: the server answers the node's own address and does not answer
+//! the client's. No connection from those clients to those servers can then be accelerated. All of
+//! them are bypassed with a back-off, so that they do not each wait for a time-out.
 //!
-//! How wide the networks are is not known. They are taken as the /24 (IPv6: /64) around the client and
-//! the same around the server, or the peer's configured prefix where that is narrower.
+//! The sizes of the networks are not known. The engine assumes the /24 (IPv6: /64) around the
+//! client and around the server, or the peer's configured prefix where that is narrower.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -22,8 +22,8 @@ use vocab::Time;
 use crate::config::IpPrefix;
 use crate::unreachable_servers::{FIRST_BYPASS, LONGEST_BYPASS};
 
-/// Pairs that are remembered: each is a line of the kernel's rules, and an operator who reads of more
-/// than a few repairs the routes.
+/// The limit of remembered pairs: each is a line of the kernel's rules, and an operator who sees
+/// more than a few repairs the routes.
 const PAIRS_MAX: usize = 256;
 
 /// The clients' network and the servers'.
@@ -37,15 +37,15 @@ struct RouteEntry {
     is_bypassed: bool,
 }
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(crate) struct AsymmetricRoutes {
     pairs: BTreeMap<NetworkPair, RouteEntry>,
 }
 
 impl AsymmetricRoutes {
-    /// A server's answers to a client took another route. Returns the networks that are bypassed for
-    /// that and how long; `None` while they are bypassed already.
+    /// Records that a server's answers to a client took another route. Returns the networks to
+    /// bypass and the duration; `None` if they are bypassed already.
     pub(crate) fn found(
         &mut self,
         now: Time,
@@ -78,7 +78,8 @@ impl AsymmetricRoutes {
         Some((pair, lasting))
     }
 
-    /// A connection through the peer succeeded; returns whether that changes what is bypassed.
+    /// Records that a connection through the peer succeeded. Returns true if the bypassed networks
+    /// change.
     pub(crate) fn succeeded(&mut self, client: IpAddr, server: IpAddr) -> bool {
         let mut changes = false;
         self.pairs.retain(|(clients, servers), entry| {
@@ -89,14 +90,14 @@ impl AsymmetricRoutes {
         changes
     }
 
-    /// Forgets everything; returns whether that changes what is bypassed.
+    /// Forgets all entries. Returns true if the bypassed networks change.
     pub(crate) fn clear(&mut self) -> bool {
         let changes = self.pairs.values().any(|entry| entry.is_bypassed);
         self.pairs.clear();
         changes
     }
 
-    /// What the rules have to bypass.
+    /// The pairs of networks that the rules must bypass.
     pub(crate) fn bypassed(&self) -> Vec<NetworkPair> {
         let pairs = self.pairs.iter().filter(|(_, entry)| entry.is_bypassed);
         pairs.map(|(pair, _)| *pair).collect()
@@ -107,7 +108,7 @@ impl AsymmetricRoutes {
         bypassed.map(|entry| entry.until).min()
     }
 
-    /// Ends what is over; returns whether that changes what is bypassed.
+    /// Ends the expired entries. Returns true if the bypassed networks change.
     pub(crate) fn handle_timeout(&mut self, now: Time) -> bool {
         let mut changes = false;
         for entry in self.pairs.values_mut() {
@@ -148,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_networks_of_both_hosts_are_bypassed_with_a_back_off() {
+    fn both_networks_are_bypassed_with_backoff() {
         let mut routes = AsymmetricRoutes::default();
         let networks = (prefix("198.18.1.0/24"), prefix("198.18.2.0/24"));
         let mut now = Time::ZERO;

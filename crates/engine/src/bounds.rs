@@ -1,4 +1,4 @@
-//! Where a peer may go, and with which client addresses.
+//! The servers that a peer may reach, and the client addresses that it may use.
 //!
 //! ```text
 //!   open { client, server } ──► server: `serve`, or the networks behind lan_interfaces
@@ -6,10 +6,10 @@
 //!                               both, and the port: the first `serve_rule` that matches, if any does
 //! ```
 //!
-//! The shell reports the machine's routes and its own addresses ([`NetworkSurroundings`]) and reports
-//! them again when they change. The longest route around an address says on which side the
-//! address is. Routes that take in nearly everything (default routes) place no address on the LAN
-//! side: an operator who has one there names the networks in `serve`.
+//! The shell reports the machine's routes and its own addresses ([`NetworkSurroundings`]), and
+//! again when they change. The longest matching route decides the side of an address. A default
+//! route, or one that covers nearly everything, places no address on the LAN side. An operator with
+//! such a LAN route names the networks in `serve`.
 //!
 //! An IPv6 address may carry an IPv4 address that a translator or a tunnel extracts again (6to4,
 //! NAT64, Teredo, ISATAP). Such an address is refused when the IPv4 address inside it would be.
@@ -27,7 +27,7 @@ const LEAST_LENGTH_V4: u8 = 8;
 /// The same for IPv6: unique local addresses are a /7, the global ones together a /3.
 const LEAST_LENGTH_V6: u8 = 7;
 
-/// What the shell sees of the machine's network.
+/// The shell's view of the machine's network.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NetworkSurroundings {
     /// All routes that a connection of this node may take, apart from those to itself.
@@ -49,7 +49,7 @@ impl NetworkSurroundings {
 pub struct NetworkRoute {
     /// The destinations.
     pub to: IpPrefix,
-    /// Where packets leave.
+    /// The side on which packets leave.
     pub side: RouteSide,
 }
 
@@ -62,7 +62,7 @@ pub enum RouteSide {
     Other,
 }
 
-/// Why an open of a peer's was refused. The peer is not told which.
+/// The reason why an open from a peer is refused. The peer is not told this reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpenRefusal {
     ServerNotServed,
@@ -102,7 +102,7 @@ impl OpenRefusal {
     }
 }
 
-/// As which client a connection to a server is opened.
+/// The source address of a connection to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SourceAddress {
     /// The client's own address.
@@ -111,11 +111,11 @@ pub(crate) enum SourceAddress {
     Node,
 }
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(crate) struct AddressBounds {
     routes: BTreeMap<IpPrefix, RouteSide>,
-    /// The lengths that routes have, the longest first is what a lookup tries.
+    /// The prefix lengths of the routes, which a lookup tries from the longest.
     lengths: BTreeSet<u8>,
     own: BTreeSet<IpPrefix>,
     own_lengths: BTreeSet<u8>,
@@ -152,7 +152,7 @@ impl AddressBounds {
             .filter(|prefix| !is_special(prefix.address()))
     }
 
-    /// Whether a peer's flow may go to this server.
+    /// Checks that a peer's flow may go to this server.
     pub(crate) fn check_server(
         &self,
         config: &EngineConfig,
@@ -181,7 +181,8 @@ impl AddressBounds {
         }
     }
 
-    /// From which address a connection is opened for this peer's client, if at all.
+    /// Returns the source address of a connection for this peer's client, or the reason for
+    /// refusing it.
     pub(crate) fn check_client(
         &self,
         config: &EngineConfig,
@@ -212,7 +213,8 @@ impl AddressBounds {
         }
     }
 
-    /// Whether the rules for peers' connections let this one be opened, whose client may have this address.
+    /// Checks that the rules for peers' connections allow this connection, whose client may have
+    /// this address.
     pub(crate) fn check_rules(
         config: &EngineConfig,
         client: IpAddr,
@@ -239,8 +241,8 @@ impl AddressBounds {
         }
     }
 
-    /// Whether the address is in a network behind one of the LAN interfaces. What the
-    /// configuration places behind a peer is not, even if it is routed there.
+    /// Returns true if the address is in a network behind one of the LAN interfaces. An address
+    /// that the configuration places behind a peer is not, even if it is routed there.
     fn is_beside(&self, peers: &[PeerConfig], address: IpAddr) -> bool {
         let Some((route, RouteSide::Lan)) = self.route(address) else {
             return false;
@@ -254,7 +256,7 @@ impl AddressBounds {
             && embedded(address).all(|inner| !self.is_elsewhere(inner.into()))
     }
 
-    /// Whether a route other than a default route leads the address away from the LAN side.
+    /// Returns true if a route other than a default route leads the address away from the LAN side.
     fn is_elsewhere(&self, address: IpAddr) -> bool {
         matches!(self.route(address), Some((_, RouteSide::Other)))
     }
@@ -266,7 +268,8 @@ impl AddressBounds {
         })
     }
 
-    /// Why nobody may go to the address, or come from it, unless it is listed by itself.
+    /// Returns the reason why no host may use the address as client or server unless it is listed
+    /// by itself.
     fn excluded(&self, address: IpAddr) -> Option<OpenRefusal> {
         if is_special(address) {
             return Some(OpenRefusal::ServerIsNoHost);
@@ -283,7 +286,8 @@ impl AddressBounds {
         own.any(|prefix| self.own.contains(&prefix))
     }
 
-    /// Whether all addresses of the prefix are excluded, so that who listed it meant these.
+    /// Returns true if all addresses of the prefix are excluded. An operator who lists such a
+    /// prefix means these addresses.
     fn names_excluded(&self, prefix: &IpPrefix) -> bool {
         let is_host = prefix.length() == full_length(prefix.address());
         is_host
@@ -304,7 +308,7 @@ fn is_default(prefix: &IpPrefix) -> bool {
     prefix.length() < least
 }
 
-/// Whether the address can be no host's on a routed network.
+/// Returns true if no host on a routed network can have the address.
 fn is_special(address: IpAddr) -> bool {
     special_networks().any(|special| special.contains(address))
         || address == IpAddr::V4(Ipv4Addr::BROADCAST)

@@ -1,4 +1,5 @@
-//! What an operator can set of an engine: who serves what, what may be kept, how much of anything.
+//! The operator's settings of an engine: the networks that it serves, the content that it may
+//! store, and its limits.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -10,30 +11,30 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 use thiserror::Error;
 use vocab::{ByteCount, NodeId};
 
-/// Everything an engine is told by its operator.
+/// The operator's settings of an engine.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
     /// This node.
     pub local: NodeId,
     /// The nodes it may have sessions with.
     pub peers: Vec<PeerConfig>,
-    /// Where this node opens connections to on behalf of its peers; `None` means the networks
+    /// The networks to which this node opens connections for its peers; `None` means the networks
     /// behind the LAN interfaces ([`crate::NetworkSurroundings`]).
     pub serve: Option<Vec<IpPrefix>>,
-    /// Whether a peer without prefixes is served, from this node's own address.
+    /// True if a peer without prefixes is served, from this node's own address.
     pub serve_peers_without_prefixes: bool,
-    /// What may not be exceeded.
+    /// The limits.
     pub limits: EngineLimits,
-    /// What is done with which flows.
+    /// The rules that decide how flows are handled.
     pub policy: FlowPolicy,
     /// The dictionary's sizes; read once, at the start.
     pub dictionary: DictionaryConfig,
-    /// What seals the dictionary on disk; without one nothing is kept there.
+    /// The key that seals the dictionary on disk. `None` keeps nothing on disk.
     pub dictionary_key: Option<DictionaryKey>,
     /// The sessions' timing and windows; read when a peer is added.
     pub tunnel: tunnel::SessionConfig,
-    /// The datagram paths'; read when one is started. What is remembered of a path, its packets'
-    /// size and its seed are the engine's own to fill in.
+    /// The settings of datagram paths, read when one is started. The engine fills in the remembered
+    /// properties of a path, its packet size and its seed.
     pub datagrams: tunnel::transport::PathSettings,
 }
 
@@ -48,12 +49,12 @@ impl EngineConfig {
     }
 }
 
-/// One peer and what lies behind it.
+/// One peer and the networks behind it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerConfig {
     /// Its pinned identity.
     pub node: NodeId,
-    /// What the operator calls it.
+    /// The operator's name for the peer.
     pub name: String,
     /// The destinations that it serves; the longest matching prefix of all peers wins.
     pub prefixes: Vec<IpPrefix>,
@@ -68,27 +69,29 @@ impl PeerConfig {
     }
 }
 
-/// Limits with their units. At each of them new connections are passed by, not refused.
+/// Limits with their units. At a limit new connections bypass the node and are not refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EngineLimits {
     /// Flows and direct connections at the same time.
     pub flows: usize,
-    /// With so many of them interception ends and peers are told to open no more. Those that are on
-    /// their way are still served, up to `flows`. [`usize::MAX`]: as `flows`.
+    /// The number of flows at which interception ends and peers are asked to open no more. Flows in
+    /// transit are still served, up to `flows`. [`usize::MAX`]: as `flows`.
     pub comfortable_flows: usize,
-    /// Bytes held for all flows together (waiting, retained for repair, on their way to slow readers,
-    /// and what the sessions keep). A quarter more, and the flows that hold most are reset.
+    /// The bytes held for all flows together (waiting, retained for repair, in transit to slow
+    /// readers, and the memory of the sessions). At a quarter more, the flows that hold most are
+    /// reset.
     pub memory: ByteCount,
-    /// What one client's address may have of `flows`, in per cent of what others leave; 100 is no
-    /// limit of its own.
+    /// The share of `flows` that one client's address may use, in per cent of the flows that others
+    /// leave; 100 sets no limit.
     pub source_flows_percent: u8,
-    /// What one of several peers may have of `flows`, in per cent of what others leave.
+    /// The share of `flows` that one of several peers may use, in per cent of the flows that others
+    /// leave.
     pub peer_flows_percent: u8,
 }
 
 impl Default for EngineLimits {
-    /// 10,000 flows (each has two descriptors at most of the usual 2^20) and 256 MiB, a tenth
-    /// of what a branch's 4 GB has left beside the dictionary.
+    /// Sets 10,000 flows (each uses at most two descriptors of the usual 2^20) and 256 MiB, a tenth
+    /// of the memory that a branch's 4 GB leaves beside the dictionary.
     fn default() -> Self {
         Self {
             flows: 10_000,
@@ -102,29 +105,30 @@ impl Default for EngineLimits {
     }
 }
 
-/// When a client's connection is accepted.
+/// The moment at which a client's connection is accepted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AcceptMode {
     /// At once where a connection through the peer has succeeded before, else after the server.
     #[default]
     Learned,
-    /// After the server has accepted it, so that the client sees what the server does.
+    /// After the server has accepted it, so that the client sees the server's behaviour.
     AfterServer,
-    /// Before the server is asked, which saves a round trip; a closed port looks open.
+    /// Before the server answers, which saves a round trip; a closed port looks open.
     AtOnce,
 }
 
-/// When the connections of some clients to some servers are accepted. An empty list matches everything.
+/// A rule that decides when connections of some clients to some servers are accepted. An empty list
+/// matches everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AcceptRule {
-    /// Where the connection comes from.
+    /// The clients of the connection.
     pub clients: Vec<IpPrefix>,
-    /// Where it goes.
+    /// The servers of the connection.
     pub servers: Vec<IpPrefix>,
     /// The server's ports.
     pub ports: Vec<RangeInclusive<u16>>,
-    /// When it is accepted.
+    /// The moment at which it is accepted.
     pub mode: AcceptMode,
 }
 
@@ -136,12 +140,12 @@ impl AcceptRule {
     }
 }
 
-/// Whether an address is in a rule's list; an empty list holds all.
+/// Returns true if an address is in a rule's list. An empty list contains every address.
 pub(crate) fn holds(prefixes: &[IpPrefix], address: IpAddr) -> bool {
     prefixes.is_empty() || prefixes.iter().any(|prefix| prefix.contains(address))
 }
 
-/// Whether a port is in a rule's list; an empty list has all.
+/// Returns true if a port is in a rule's list. An empty list contains every port.
 pub(crate) fn has_port(ports: &[RangeInclusive<u16>], port: u16) -> bool {
     ports.is_empty() || is_listed(ports, port)
 }
@@ -150,22 +154,22 @@ fn is_listed(ports: &[RangeInclusive<u16>], port: u16) -> bool {
     ports.iter().any(|ports| ports.contains(&port))
 }
 
-/// Whether this node opens the connections of some peers' clients to some servers, where [`EngineConfig::serve`] lets
-/// it. An empty list matches everything.
+/// A rule that allows or refuses connections of some peers' clients to some servers, within
+/// [`EngineConfig::serve`]. An empty list matches everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServeRule {
-    /// Where the connection comes from. A client that goes by the peer's proxy, or whose peer has no prefixes,
-    /// may be any: a rule that refuses takes it to be one of these, and one that accepts does not.
+    /// The clients of the connection. The client of a peer's proxy, or of a peer without prefixes,
+    /// may be any: a refusing rule matches it, and an accepting rule does not.
     pub clients: Vec<IpPrefix>,
-    /// Where it goes.
+    /// The servers of the connection.
     pub servers: Vec<IpPrefix>,
     /// The server's ports.
     pub ports: Vec<RangeInclusive<u16>>,
-    /// What becomes of it.
+    /// The action for connections that match.
     pub action: ServeAction,
 }
 
-/// What becomes of the connections that a [`ServeRule`] matches.
+/// The action for connections that a [`ServeRule`] matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ServeAction {
@@ -175,15 +179,15 @@ pub enum ServeAction {
     Refuse,
 }
 
-/// Rules that say what is done with which flows.
+/// The rules that decide how flows are handled.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlowPolicy {
-    /// When a client is accepted to whom none of [`Self::accept_rules`] applies.
+    /// The moment at which a client is accepted to whom none of [`Self::accept_rules`] applies.
     pub accept: AcceptMode,
-    /// The first rule that matches says when a client is accepted.
+    /// The rules for accepting clients. The first match decides.
     pub accept_rules: Vec<AcceptRule>,
-    /// The first rule that matches says whether a peer's connection is opened; one to which none of them applies
-    /// is.
+    /// The rules for opening peers' connections. The first match decides; a connection without a
+    /// match is opened.
     pub serve_rules: Vec<ServeRule>,
     /// Flows to these server ports are not reduced or accelerated, only carried.
     pub carry_only_ports: Vec<RangeInclusive<u16>>,
@@ -191,12 +195,12 @@ pub struct FlowPolicy {
     pub never_store_prefixes: Vec<IpPrefix>,
     /// Content of flows to these server ports is never stored in the dictionary.
     pub never_store_ports: Vec<RangeInclusive<u16>>,
-    /// The protocols' accelerators and what is set of them.
+    /// The protocols' accelerators and their settings.
     pub accelerators: accelerate::registry::AcceleratorRegistry,
 }
 
 impl FlowPolicy {
-    /// When a connection of `client` to `server` is accepted.
+    /// Returns the moment at which a connection of `client` to `server` is accepted.
     #[must_use]
     pub fn accept_mode(&self, client: IpAddr, server: SocketAddr) -> AcceptMode {
         let mut rules = self.accept_rules.iter();
@@ -204,7 +208,7 @@ impl FlowPolicy {
         rule.map_or(self.accept, |rule| rule.mode)
     }
 
-    /// Whether the content of a flow to `server` may be kept in the dictionary.
+    /// Returns true if the content of a flow to `server` may be stored in the dictionary.
     #[must_use]
     pub fn may_store(&self, server: SocketAddr) -> bool {
         !is_listed(&self.never_store_ports, server.port())
@@ -214,7 +218,7 @@ impl FlowPolicy {
                 .any(|prefix| prefix.contains(server.ip()))
     }
 
-    /// Whether a flow to `server` is only carried.
+    /// Returns true if a flow to `server` is carried without reduction or acceleration.
     #[must_use]
     pub fn carry_only(&self, server: SocketAddr) -> bool {
         is_listed(&self.carry_only_ports, server.port())
@@ -253,13 +257,14 @@ impl IpPrefix {
         self.address
     }
 
-    /// How many leading bits all its addresses share.
+    /// The number of leading bits that all its addresses share.
     #[must_use]
     pub fn length(&self) -> u8 {
         self.length
     }
 
-    /// Whether `address` lies in it. An IPv4 address never lies in an IPv6 prefix.
+    /// Returns true if the prefix contains `address`. An IPv6 prefix never contains an IPv4
+    /// address.
     #[must_use]
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
@@ -279,13 +284,13 @@ impl IpPrefix {
         }
     }
 
-    /// Whether all its addresses are in the other one.
+    /// Returns true if the other prefix contains all addresses of this one.
     #[must_use]
     pub fn is_within(&self, other: &IpPrefix) -> bool {
         self.length >= other.length && other.contains(self.address)
     }
 
-    /// Whether the two share an address.
+    /// Returns true if the two prefixes share an address.
     #[must_use]
     pub fn overlaps(&self, other: &IpPrefix) -> bool {
         self.contains(other.address) || other.contains(self.address)
@@ -367,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_rule_that_matches_says_when_a_client_is_accepted() {
+    fn first_matching_accept_rule_decides() {
         let rule = |clients: &[&str], servers: &[&str], ports, mode| AcceptRule {
             clients: clients.iter().map(|text| prefix(text)).collect(),
             servers: servers.iter().map(|text| prefix(text)).collect(),

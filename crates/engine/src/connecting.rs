@@ -1,13 +1,14 @@
 //! Connections to servers that are being opened for peers: few at a time to one server.
 //!
 //! A server that does not answer keeps each attempt for ten seconds. A peer that opens thousands of
-//! flows to it would otherwise have a socket for each of them wait so long. Here the others wait in
-//! the order in which they came, without a socket, and fail when they have waited as long. A far half's further
-//! connections to the server wait among them.
+//! flows to it would otherwise hold a socket for each of them. Here the other flows wait in order
+//! of arrival, without a socket, and fail after the same wait. A far half's further connections to
+//! the server wait among them.
 //!
-//! When one attempt finds a server out of reach, that holds for all connections to it that have no answer yet: a shell
-//! finds it out by few probes at a time, and the other attempts would time out. A peer could tell by the difference
-//! whether the server's address is served. Where the server then answers another attempt, it holds no longer.
+//! When one attempt finds a server unreachable, all connections to it that have no answer yet fail.
+//! A shell detects this with few probes at a time, while the other attempts would time out, and a
+//! peer could tell from the difference whether the server's address is served. If the server then
+//! answers another attempt, the result no longer applies.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -16,14 +17,15 @@ use std::time::Duration;
 
 use crate::io::ConnectionId;
 
-/// Attempts under way to one server. A server that answers does so within a millisecond, and takes
-/// hundreds of thousands a second this way.
+/// The limit of simultaneous attempts to one server. A server that answers does so within a
+/// millisecond, which allows hundreds of thousands a second.
 pub(crate) const ATTEMPTS_PER_SERVER: usize = 256;
 /// A flow that has not had its turn by then fails as if its server had not answered: as long as an
 /// attempt takes at most.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(10);
 
-/// The attempts and who waits for one; connections by their ids, which follow the order in which they were wanted.
+/// The attempts and the connections that wait for one; connections by their ids, which follow the
+/// order of the requests.
 #[derive(Debug, Default)]
 pub(crate) struct ConnectionAttempts {
     servers: BTreeMap<IpAddr, ServerAttempts>,
@@ -37,7 +39,7 @@ struct ServerAttempts {
     out_of_reach_for: Option<ConnectionId>,
 }
 
-/// Where a connection that is not open stands.
+/// The state of a connection that is not open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AttemptState {
     UnderWay,
@@ -66,8 +68,8 @@ impl ConnectionAttempts {
         }
     }
 
-    /// An attempt has found the server out of reach; returns the connections to it that have no answer and of which that was
-    /// not known before.
+    /// Records that an attempt has found the server unreachable. Returns the unanswered connections
+    /// to it for which that is new.
     pub(crate) fn found_out_of_reach(&mut self, server: IpAddr) -> Vec<ConnectionId> {
         let Some(attempts) = self.servers.get_mut(&server) else {
             return Vec::new();
@@ -93,14 +95,15 @@ impl ConnectionAttempts {
         }
     }
 
-    /// Whether the server was found out of reach since the connection was wanted.
+    /// Returns true if the server was found unreachable after the connection was requested.
     pub(crate) fn is_out_of_reach(&self, server: IpAddr, connection: ConnectionId) -> bool {
         let attempts = self.servers.get(&server);
         let last = attempts.and_then(|attempts| attempts.out_of_reach_for);
         last.is_some_and(|last| connection <= last)
     }
 
-    /// The attempt has ended, or nobody wants the connection any more; returns the one whose turn it is now.
+    /// Records that the attempt has ended, or that the connection is no longer wanted. Returns the
+    /// next one in order.
     pub(crate) fn end(&mut self, server: IpAddr, connection: ConnectionId) -> Option<ConnectionId> {
         let attempts = self.servers.get_mut(&server)?;
         let has_room = attempts.under_way.remove(&connection);
@@ -119,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flows_wait_for_their_turn_in_the_order_of_their_opens() {
+    fn flows_connect_in_order_of_their_opens() {
         let server: IpAddr = "198.18.2.2".parse().unwrap();
         let other: IpAddr = "198.18.2.3".parse().unwrap();
         let mut connecting = ConnectionAttempts::default();
@@ -149,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_attempt_finds_out_holds_for_the_flows_before_it_until_the_server_answers() {
+    fn attempt_result_applies_to_earlier_waiting_flows() {
         let server: IpAddr = "198.18.2.2".parse().unwrap();
         let mut connecting = ConnectionAttempts::default();
         let id = ConnectionId::Opened;

@@ -1,12 +1,12 @@
-//! A connection that goes to its server without the WAN session: the way of last resort.
+//! A connection that goes to its server without the WAN session, as a last resort.
 //!
-//! It serves connections that were accepted in the moment before interception was taken away
-//! (the peer fell silent, a limit was reached), flows that a silent peer never heard of, and clients of the explicit proxies whose
-//! destination no peer serves. Bytes are handed from one side to the other as they come, at
-//! most [`WINDOW`] of them under way in each direction, and of what was a flow the read credit
-//! that it had given out. When one host resets its connection, what it
-//! sent before is delivered to the other first, then the other's connection is reset; where nothing moves
-//! for [`DELIVERY_STALL_LIMIT`], at once.
+//! It serves connections that were accepted just before interception ended (the peer fell silent, a
+//! limit was reached), flows that were never opened at a silent peer, and clients of the explicit
+//! proxies whose destination no peer serves. Bytes pass from one side to the other as they arrive,
+//! with at most [`WINDOW`] of them in flight in each direction; a former flow also keeps the read
+//! credit that it had granted. When one host resets its connection, its earlier data is delivered
+//! to the other host first, and then the other's connection is reset. If nothing moves for
+//! [`DELIVERY_STALL_LIMIT`], it is reset at once.
 
 use std::net::SocketAddr;
 
@@ -17,10 +17,10 @@ use crate::engine::connections::PendingClient;
 use crate::flow::{ClientState, DELIVERY_STALL_LIMIT};
 use crate::io::{ArrivalMethod, ConnectFailure, ConnectionId, ConnectionOwner, EngineOutput};
 
-/// Bytes under way in one direction: enough for 1 Gbit/s over a 2 ms path.
+/// The limit of bytes in flight in one direction: enough for 1 Gbit/s over a 2 ms path.
 const WINDOW: usize = 256 * 1024;
 
-/// Why a connection goes directly.
+/// The reason why a connection goes directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DirectReason {
     NoPeerServes,
@@ -80,13 +80,13 @@ struct DirectEnd {
     state: EndState,
 }
 
-/// What has become of an end.
+/// The state of one end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EndState {
     /// The connection to the server is being opened.
     Opening,
     Standing,
-    /// Nothing can be written any more; what arrived before is still being read.
+    /// Nothing can be written any more; data that arrived before is still read.
     Failed,
     /// The shell resets it once its host has acknowledged everything.
     BeingReset,
@@ -114,15 +114,15 @@ pub(crate) struct DirectConnection {
     pub(crate) started: Time,
     pub(crate) bytes_up: u64,
     pub(crate) bytes_down: u64,
-    /// The moment that the engine's timers hold for it.
+    /// The timer that the engine holds for it.
     pub(crate) timer: Option<Time>,
-    /// When it ends at the latest unless something moves, after a reset of either host.
+    /// The latest end of the connection after a reset of either host, unless bytes move.
     delivery_until: Option<Time>,
     accepted: DirectEnd,
     opened: DirectEnd,
-    /// The server's connection stands.
+    /// The server's connection is established.
     is_connected: bool,
-    /// The client's bytes from before that; what a flow holds at most.
+    /// The client's earlier bytes; at most as many as a flow holds.
     waiting: Vec<Bytes>,
     end: Option<&'static str>,
 }
@@ -188,17 +188,17 @@ impl DirectConnection {
         self.accepted.queued + self.opened.queued
     }
 
-    /// How it has ended; `None` while it goes on.
+    /// Returns how the connection has ended; `None` while it is open.
     pub(crate) fn end(&self) -> Option<&'static str> {
         self.end
     }
 
-    /// When it is to be reset if nothing moves until then.
+    /// The time of the reset if no bytes move until then.
     pub(crate) fn timeout(&self) -> Option<Time> {
         self.delivery_until
     }
 
-    /// Whether the client waits to hear whether the server's connection stands.
+    /// Returns true if the client waits for the outcome of the server's connection.
     pub(crate) fn asks(&self) -> bool {
         self.client_state == ClientState::Asks && self.accepted.state.takes_bytes()
     }
@@ -312,7 +312,7 @@ impl DirectConnection {
         }]);
     }
 
-    /// One end takes nothing more, and there is still something to read of it.
+    /// Records that one end accepts nothing more, while data of it can still be read.
     pub(crate) fn connection_failed(
         &mut self,
         now: Time,
@@ -343,7 +343,7 @@ impl DirectConnection {
         self.go_on(outputs);
     }
 
-    /// Resets both ends, whatever waits for them.
+    /// Resets both ends, even if data waits for them.
     pub(crate) fn reset_at_once(&self, outputs: &mut impl Extend<EngineOutput>) {
         outputs.extend(
             self.connections()
@@ -369,7 +369,7 @@ impl DirectConnection {
         }
     }
 
-    /// Does what follows from what has become of the ends.
+    /// Performs the actions that follow from the states of the ends.
     fn go_on(&mut self, outputs: &mut impl Extend<EngineOutput>) {
         use EndState::{BeingReset, Failed, Gone, Opening, Standing};
         match [self.accepted.state, self.opened.state] {

@@ -1,4 +1,4 @@
-//! What goes into an engine and what comes out of it: the whole of a node's outside world.
+//! The engine's inputs, outputs and events: everything that a node exchanges with the outside.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -20,11 +20,11 @@ use crate::{EngineConfig, IpPrefix, NetworkSurroundings};
 pub enum ConnectionId {
     /// A client's, numbered by the shell that accepted it; a number is used once.
     Accepted(u64),
-    /// One to a server, numbered by the engine that asked for it.
+    /// A connection to a server, numbered by the engine that requested it.
     Opened(u64),
 }
 
-/// How a client's connection came to the node.
+/// The way in which a client's connection reached the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ArrivalMethod {
@@ -46,7 +46,7 @@ impl fmt::Display for ArrivalMethod {
     }
 }
 
-/// What happened outside.
+/// An event outside the engine.
 #[derive(Debug)]
 pub enum EngineInput {
     /// A client's connection was accepted.
@@ -57,7 +57,7 @@ pub enum EngineInput {
         client: SocketAddr,
         /// The address the client wanted to reach.
         server: SocketAddr,
-        /// How it came.
+        /// The way in which it arrived.
         via: ArrivalMethod,
     },
     /// A client asks for a connection and waits for the outcome: its SYN is held, or its request to a proxy is
@@ -69,44 +69,44 @@ pub enum EngineInput {
         client: SocketAddr,
         /// The address the client wants to reach.
         server: SocketAddr,
-        /// How it came.
+        /// The way in which it arrived.
         via: ArrivalMethod,
     },
     /// Bytes were read; never more than the read credit that was given.
     Received {
-        /// Where from.
+        /// The connection that the bytes come from.
         connection: ConnectionId,
         /// The bytes.
         bytes: Bytes,
     },
     /// The host sends no more (a FIN was read).
     Finished {
-        /// Whose stream ended.
+        /// The connection whose stream ended.
         connection: ConnectionId,
     },
     /// The host has reset the connection, or it failed, and not all that had arrived is read: nothing can
     /// be written any more, the rest is read as credit allows, and [`EngineInput::Aborted`] follows.
     Failed {
-        /// Which.
+        /// The connection.
         connection: ConnectionId,
     },
     /// The connection is gone: reset by the host or failed, with nothing left to read, or reset after
     /// [`EngineOutput::ResetWhenDelivered`].
     Aborted {
-        /// Which.
+        /// The connection.
         connection: ConnectionId,
     },
     /// So many bytes of earlier [`EngineOutput::Write`]s were taken by the operating system. None after
     /// [`EngineOutput::ResetWhenDelivered`], when the host has acknowledged more and not yet all.
     Written {
-        /// Where to.
+        /// The connection that the bytes go to.
         connection: ConnectionId,
-        /// How many more bytes.
+        /// The number of additional bytes.
         bytes: usize,
     },
     /// An [`EngineOutput::Connect`] ended.
     Connected {
-        /// Which.
+        /// The connection.
         connection: ConnectionId,
         /// Open, or why not.
         result: Result<(), ConnectFailure>,
@@ -115,32 +115,34 @@ pub enum EngineInput {
     LinkUp {
         /// The new link, numbered by the shell; a number is used once.
         link: LinkId,
-        /// Whose identity was verified at its other end.
+        /// The peer whose identity was verified at the other end.
         peer: NodeId,
-        /// Whether this node dialled it.
+        /// True if this node dialled the link.
         dialed_by_us: bool,
-        /// Where this node takes packets beside the link; `None` when it takes none.
+        /// The address where this node receives packets beside the link; `None` when it receives
+        /// none.
         offer: Option<DatagramOffer>,
     },
-    /// Keys for the datagram path beside a link, after [`EngineOutput::StartDatagrams`].
+    /// The keys for the datagram path beside a link, after [`EngineOutput::StartDatagrams`].
     DatagramsReady {
-        /// Which.
+        /// The link.
         link: LinkId,
         /// Made from the link's TLS connection.
         keys: Box<PathKeys>,
-        /// Where the peer takes packets; `None` for the side that waits to see where they come from.
+        /// The address where the peer receives packets; `None` for the side that learns it from the
+        /// packets.
         peer: Option<SocketAddr>,
         /// The largest UDP payload that the interface takes.
         datagram_max: u16,
     },
-    /// Packets came by UDP for the datagram path beside a link: all of one length, but the last,
-    /// which may be shorter.
+    /// Packets arrived by UDP for the datagram path beside a link: all of one length, except the
+    /// last, which may be shorter.
     Datagrams {
-        /// Which.
+        /// The link.
         link: LinkId,
-        /// Where from, as far as the network says.
+        /// The source address that the network reports.
         from: SocketAddr,
-        /// How the network marked them.
+        /// The ECN codepoint of the packets.
         codepoint: EcnMarking,
         /// The length of each.
         segment: usize,
@@ -149,55 +151,56 @@ pub enum EngineInput {
     },
     /// Bytes arrived on a link.
     LinkReceived {
-        /// Which.
+        /// The link.
         link: LinkId,
         /// The bytes.
         bytes: Bytes,
     },
     /// A link is gone.
     LinkDown {
-        /// Which.
+        /// The link.
         link: LinkId,
-        /// How it ended.
+        /// The reason for the end.
         end: LinkEnd,
     },
     /// The peer refused this node's identity in an authenticated handshake: it has removed this node, and holds
     /// none of its flows any more.
     RefusedByPeer {
-        /// Who.
+        /// The peer.
         peer: NodeId,
     },
     /// A disk request of the dictionary's ended.
     Disk(reduce::DiskCompletion),
     /// An [`EngineOutput::Avoid`] holds from here on, or cannot be made to hold.
     Avoided {
-        /// Which destination.
+        /// The destination.
         server: SocketAddr,
     },
     /// A server accepted a connection that went directly while the server was bypassed.
     BypassedServerAnswered {
-        /// Which server.
+        /// The server.
         server: SocketAddr,
     },
     /// Empty the dictionary, in memory and on disk.
     ClearDictionary {
-        /// What seals it from now on; the same key as before if there is none.
+        /// The key that seals the dictionary from now on; `None` keeps the present key.
         key: Option<reduce::DictionaryKey>,
     },
     /// A request of an accelerator's for a file ended.
     AcceleratorFile {
-        /// Whose.
+        /// The accelerator that the request belongs to.
         accelerator: &'static accelerate::registry::AcceleratorEntry,
-        /// How it ended.
+        /// The result.
         completion: accelerate::shared::FileCompletion,
     },
-    /// An operator removes what an accelerator keeps; answered by [`EngineOutput::AcceleratorPurged`].
+    /// An operator removes the content of an accelerator; answered by
+    /// [`EngineOutput::AcceleratorPurged`].
     PurgeAccelerator {
         /// The shell's number of the request.
         id: u64,
         /// The accelerator's name.
         name: String,
-        /// What is to go: everything if empty, else what is kept under names that begin so.
+        /// The prefix of the names to remove. An empty prefix removes everything.
         prefix: String,
     },
     /// The machine's routes or addresses, at the start and whenever they have changed.
@@ -212,7 +215,7 @@ pub enum EngineInput {
     Configure(Box<EngineConfig>),
     /// No new flows; [`EngineOutput::Stopped`] when the last has ended, or after `grace`.
     Stop {
-        /// How long flows may take to end by themselves before they are reset.
+        /// The time that flows may take to end by themselves before they are reset.
         grace: Duration,
     },
 }
@@ -229,56 +232,58 @@ pub enum ConnectionOwner {
     },
 }
 
-/// What the engine wants done.
+/// An action that the engine requests.
 #[derive(Debug)]
 pub enum EngineOutput {
     /// Write to a host, in the order given.
     Write {
-        /// Where to.
+        /// The connection that the bytes go to.
         connection: ConnectionId,
-        /// The bytes; their number comes back in [`EngineInput::Written`].
+        /// The bytes; their number returns in [`EngineInput::Written`].
         bytes: Bytes,
     },
-    /// Send a FIN after all that was to be written; reading goes on.
+    /// Send a FIN after all written data; reading continues.
     FinishWrite {
-        /// Which.
+        /// The connection.
         connection: ConnectionId,
     },
-    /// Complete the connection of a client that has [asked](EngineInput::Asked) for it. What follows for this
-    /// connection is for after that; if the client does not complete it, that is [`EngineInput::Aborted`].
+    /// Complete the connection of a client that has [asked](EngineInput::Asked) for it. Later
+    /// outputs for this connection apply after that; if the client does not complete it, the shell
+    /// reports [`EngineInput::Aborted`].
     Admit {
-        /// Which.
+        /// The connection.
         connection: ConnectionId,
     },
-    /// Tell a client that has [asked](EngineInput::Asked) for a connection what became of it. The engine has
-    /// forgotten it.
+    /// Report the outcome to a client that has [asked](EngineInput::Asked) for a connection. The
+    /// engine has forgotten it.
     Decline {
-        /// Which.
+        /// The connection.
         connection: ConnectionId,
-        /// Why the server's connection could not be opened.
+        /// The reason why the server's connection could not be opened.
         failure: ConnectFailure,
     },
     /// Reset the connection at once. The engine has forgotten it.
     Reset {
-        /// Which.
+        /// The connection.
         connection: ConnectionId,
     },
-    /// Reset the connection once the host has acknowledged all that was written, because a reset makes the
-    /// operating system drop what it still holds for the host. Answered by [`EngineInput::Aborted`].
+    /// Reset the connection once the host has acknowledged all written data, because a reset makes
+    /// the operating system drop the data that it still holds for the host. Answered by
+    /// [`EngineInput::Aborted`].
     ResetWhenDelivered {
-        /// Which.
+        /// The connection.
         connection: ConnectionId,
     },
     /// Close after all that was to be written. The engine has forgotten it.
     Close {
-        /// Which.
+        /// The connection.
         connection: ConnectionId,
     },
     /// The shell may read this many bytes more; credit starts at zero.
     ReadCredit {
-        /// Where from.
+        /// The connection that the bytes come from.
         connection: ConnectionId,
-        /// How many bytes more.
+        /// The number of additional bytes.
         bytes: usize,
     },
     /// Open a connection to a server; answered by [`EngineInput::Connected`].
@@ -294,77 +299,78 @@ pub enum EngineOutput {
     },
     /// The link may have frames: call [`crate::Engine::transmit`] while it is writable.
     Transmit {
-        /// Which.
+        /// The link.
         link: LinkId,
     },
     /// Make keys for the datagram path beside this link and answer by [`EngineInput::DatagramsReady`].
     StartDatagrams {
-        /// Which.
+        /// The link.
         link: LinkId,
-        /// What the two nodes have agreed on.
+        /// The parameters that the two nodes have agreed on.
         agreement: Box<DatagramAgreement>,
     },
     /// The datagram path beside the link may have packets: call
     /// [`crate::Engine::transmit_datagrams`] until it has none.
     TransmitDatagrams {
-        /// Which.
+        /// The link.
         link: LinkId,
     },
-    /// Hand these bytes to the link, whatever room it has: they are its last, and [`EngineOutput::CloseLink`] follows.
+    /// Hand these bytes to the link, whatever room it has: they are its last, and
+    /// [`EngineOutput::CloseLink`] follows.
     SendLast {
-        /// Which.
+        /// The link.
         link: LinkId,
         /// Whole frames.
         bytes: Bytes,
     },
     /// Close this link.
     CloseLink {
-        /// Which.
+        /// The link.
         link: LinkId,
-        /// Why, for the log.
+        /// The reason, for the log.
         reason: String,
     },
     /// A disk request of the dictionary's; answered by [`EngineInput::Disk`].
     Disk(reduce::DiskRequest),
-    /// A request of an accelerator's for a file in its own directory; answered by
-    /// [`EngineInput::AcceleratorFile`]. Requests of one accelerator are carried out in their order.
+    /// A request of an accelerator for a file in its own directory; answered by
+    /// [`EngineInput::AcceleratorFile`]. Requests of one accelerator are executed in order.
     AcceleratorFile {
-        /// Whose.
+        /// The accelerator that sends the request.
         accelerator: &'static accelerate::registry::AcceleratorEntry,
-        /// What to do.
+        /// The requested operation.
         request: accelerate::shared::FileRequest,
     },
     /// An operator's request has ended.
     AcceleratorPurged {
         /// The number of the request.
         id: u64,
-        /// What was removed, or why nothing was.
+        /// The entries removed, or the error.
         result: Result<accelerate::shared::PurgeCount, String>,
     },
-    /// Bypass this destination for so long from now, whatever was said of it before; answered by
+    /// Bypass this destination for so long from now, replacing any earlier time; answered by
     /// [`EngineInput::Avoided`].
     Avoid {
-        /// Which.
+        /// The server.
         server: SocketAddr,
-        /// How long.
+        /// The duration.
         lasting: Duration,
     },
     /// End the bypass of this destination, if it is still running.
     Readmit {
-        /// Which.
+        /// The server.
         server: SocketAddr,
     },
-    /// Accept intercepted clients of this server before it is asked, for so long from now, where the
-    /// policy leaves that to what was learned.
+    /// Accept intercepted clients of this server before it answers, for so long from now, where the
+    /// policy allows learning.
     AcceptAtOnce {
-        /// Which.
+        /// The server.
         server: SocketAddr,
-        /// How long.
+        /// The duration.
         lasting: Duration,
     },
-    /// Accept intercepted clients of this server only after it was asked, from now on.
+    /// Accept intercepted clients of this server only after it has answered, from now on.
     AcceptAfterServer {
-        /// Which.
+        /// The server.
         server: SocketAddr,
     },
     /// Bypass connections from these clients to these servers, and no other pairs of networks.
@@ -372,14 +378,14 @@ pub enum EngineOutput {
         /// The whole set: the clients' network and the servers'.
         routes: Vec<(IpPrefix, IpPrefix)>,
     },
-    /// Intercept nothing that comes from these clients for so long.
+    /// Intercept nothing from these clients for so long.
     PassBy {
-        /// Whose connections go past this node.
+        /// The clients whose connections bypass this node.
         clients: IpPrefix,
-        /// How long.
+        /// The duration.
         lasting: Duration,
     },
-    /// Intercept what lies behind these peers, and nothing else.
+    /// Intercept the prefixes of these peers, and no others.
     Intercept {
         /// The whole set.
         peers: Vec<NodeId>,
@@ -395,76 +401,77 @@ pub enum EngineOutput {
 pub enum EngineEvent {
     /// A session with the peer is up on this link.
     PeerUp {
-        /// Who.
+        /// The peer.
         peer: NodeId,
-        /// By which link.
+        /// The link.
         link: LinkId,
     },
     /// The link to the peer is gone; its prefixes are not intercepted until there is another.
     PeerDown {
-        /// Who.
+        /// The peer.
         peer: NodeId,
     },
-    /// Nothing was heard from the peer for some seconds; its prefixes are no longer intercepted.
-    /// A shell that can dial it should do so now.
+    /// The peer has been silent for some seconds; its prefixes are no longer intercepted. A shell
+    /// that can dial it should do so now.
     PeerSilent {
-        /// Who.
+        /// The peer.
         peer: NodeId,
     },
     /// Connections to servers behind a silent peer that the peer never confirmed were not left to wait.
     UnansweredFlowsEnded {
-        /// Who.
+        /// The peer.
         peer: NodeId,
-        /// Those that went on directly, with all that their clients had sent.
+        /// The flows that continued directly, with all bytes of their clients.
         direct: usize,
-        /// Those that were reset, because the peer may have connected to the server already.
+        /// The flows that were reset, because the peer may have connected to the server already.
         reset: usize,
     },
-    /// The peer is given up, because its process died or nothing was heard for too long. Its flows are reset.
+    /// The peer is given up, because its process died or was silent for too long. Its flows are
+    /// reset.
     PeerLost {
-        /// Who.
+        /// The peer.
         peer: NodeId,
-        /// How many flows there were.
+        /// The number of flows.
         flows: usize,
     },
     /// The peer has removed this node. Its flows are reset.
     RefusedByPeer {
-        /// Who.
+        /// The peer.
         peer: NodeId,
-        /// How many flows there were.
+        /// The number of flows.
         flows: usize,
     },
-    /// The peer is heard again.
+    /// The peer has ended its silence.
     PeerHeard {
-        /// Who.
+        /// The peer.
         peer: NodeId,
     },
-    /// The peer's node was started anew and has forgotten its flows.
+    /// The peer's node was restarted and has forgotten its flows.
     PeerRestarted {
-        /// Who.
+        /// The peer.
         peer: NodeId,
     },
     /// The packet filter of the peer's machine drops connections with a client's address; they pass
     /// by for a while.
     PeerFiltered {
-        /// Whose.
+        /// The peer.
         peer: NodeId,
     },
-    /// The link to the peer broke, and its flows go on in packets if those are answered.
+    /// The link to the peer broke, and its flows continue in packets if those are answered.
     LinkBroken {
-        /// Which.
+        /// The peer.
         peer: NodeId,
     },
     /// Flows to the peer travel in packets by UDP from here on.
     DatagramsUp {
-        /// Who.
+        /// The peer.
         peer: NodeId,
     },
     /// They travel by TLS again.
     DatagramsDown {
-        /// Who.
+        /// The peer.
         peer: NodeId,
-        /// Why.
+        /// The reason.
         reason: SuspendReason,
     },
     /// The servers' answers to these clients do not come back through the peer; their connections are
@@ -479,68 +486,68 @@ pub enum EngineEvent {
         /// For how long.
         lasting: Duration,
     },
-    /// Disk requests of the dictionary have failed; it goes on in memory. Told at the first and
-    /// whenever their number has doubled.
+    /// Disk requests of the dictionary have failed; it continues in memory. Reported at the first
+    /// and whenever their number has doubled.
     DictionaryFault {
         /// Failed requests since the start.
         faults_total: u64,
     },
-    /// The dictionary has recovered what it could from disk, and what it could not use was deleted.
+    /// The dictionary has recovered its content from disk, and has deleted the unusable part.
     DictionaryRejected {
         /// Segments deleted.
         segments: u64,
-        /// Of these, in an older version of the format.
+        /// The entries among these in an older version of the format.
         outdated: u64,
-        /// Of these, sealed with another key, or damaged at their front.
+        /// The entries among these sealed with another key, or damaged at their front.
         sealed: u64,
     },
-    /// The peer broke the rules of the protocol. Told at most once a minute for each peer.
+    /// The peer broke the rules of the protocol. Reported at most once a minute for each peer.
     PeerMisbehaved {
-        /// Who.
+        /// The peer.
         peer: NodeId,
-        /// What it did.
+        /// The violation.
         what: String,
-        /// Violations of this peer that were not told since the last one that was.
+        /// The violations of this peer since the last reported one.
         unlogged: u64,
     },
     /// A limit was reached; new connections are passed by.
     LimitReached {
-        /// Which, as it is called in the configuration.
+        /// The limit, by its name in the configuration.
         limit: &'static str,
     },
-    /// There is room again below the limit.
+    /// The count has fallen below the limit again.
     LimitCleared {
-        /// Which.
+        /// The limit, by its name in the configuration.
         limit: &'static str,
     },
     /// A client's address has its share of the flows: its new connections pass by for some seconds.
     SourceAtShare {
-        /// Whose.
+        /// The clients that reached their share.
         clients: IpPrefix,
-        /// What it has open.
+        /// The number of connections that they have open.
         open: usize,
     },
-    /// A peer has its share of the flows: new connections to it pass by, and those that it opens
-    /// are refused.
+    /// A peer has its share of the flows: new connections to it bypass the node, and those that it
+    /// opens are refused.
     PeerAtShare {
-        /// Which.
+        /// The peer.
         peer: NodeId,
         /// Flows to and from it.
         flows: usize,
     },
     /// A peer is well below its share again.
     PeerBelowShare {
-        /// Which.
+        /// The peer.
         peer: NodeId,
     },
-    /// Flows that a peer opened were refused by the policy. Told at the first of them, and then
-    /// once a minute at most.
+    /// The policy refused flows that a peer opened. Reported at the first of them, and then at most
+    /// once a minute.
     OpensRefused {
-        /// Whose.
+        /// The peer.
         peer: NodeId,
-        /// How many since this was last told.
+        /// The number of opens since the last event.
         opens: u64,
-        /// Why the last of them was.
+        /// The reason for the last of them.
         reason: &'static str,
         /// The client that the last of them named.
         client: SocketAddr,
@@ -551,7 +558,7 @@ pub enum EngineEvent {
     FlowFailed {
         /// Its number in `flows`.
         flow: u64,
-        /// What happened.
+        /// The cause.
         reason: String,
     },
 }

@@ -1,20 +1,22 @@
-//! Bodies that the accelerators of this node want kept in the dictionary: the pins of their indexes.
+//! Bodies that the accelerators of this node want to keep in the dictionary: the pins of their
+//! indexes.
 //!
-//! An index knows which of its bodies are worth more than others. The dictionary keeps those from being evicted,
-//! within the share of its memory and disk that is for this (`reduce`, `dictionary/pins.rs`). A pin is a wish:
-//! what it does not reach may be gone, like any body. Pins end with the process.
+//! An index knows which of its bodies are most valuable. The dictionary protects those from
+//! eviction, within the share of its memory and disk that is reserved for them (`reduce`,
+//! `dictionary/pins.rs`). A pin is a request: a body beyond the share may be evicted like any
+//! other. Pins end with the process.
 //!
-//! The handles of kept bodies are memory of the node. They take at most one part in [`KEPT_PART`] of what flows
-//! may take; beyond that a wish is not granted.
+//! The handles of kept bodies use the node's memory. They take at most one part in [`KEPT_PART`] of
+//! the flow memory; a request beyond that is not granted.
 
 use std::collections::BTreeMap;
 
 use reduce::{ContentHandle, ContentPin, Dictionary, PinState};
 
-/// Of the memory for flows, one part in so many may be handles of kept bodies: 8 MiB of 256 MiB, for 2 GB.
+/// The divisor of the flow memory that handles of kept bodies may use: 8 MiB of 256 MiB, for 2 GB.
 const KEPT_PART: usize = 32;
 
-/// All of them.
+/// All kept bodies.
 #[derive(Default)]
 pub(crate) struct KeptContents {
     /// By the accelerator's number and the body's check.
@@ -34,7 +36,7 @@ impl KeptContents {
         self.held
     }
 
-    /// Begins to keep a body, if there is room for its handle in so much memory for flows.
+    /// Begins to keep a body, if there is room for its handle in this much flow memory.
     pub(crate) fn keep(
         &mut self,
         dictionary: &mut Dictionary,
@@ -62,7 +64,7 @@ impl KeptContents {
         }
     }
 
-    /// Goes on with bodies that are too long to be pinned at once, a step each.
+    /// Continues with bodies that are too long to be pinned at once, one step each.
     pub(crate) fn pin_on(&mut self, dictionary: &mut Dictionary) {
         for kept in self.pins.values_mut() {
             if kept.state == PinState::Unfinished {
@@ -92,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn handles_of_kept_bodies_take_no_more_than_their_part() {
+    fn kept_body_handles_stay_within_their_limit() {
         let mut dictionary =
             Dictionary::new(DictionaryConfig::default(), SeededRandom::from_seed(1));
         let mut kept = KeptContents::default();

@@ -1,8 +1,10 @@
-//! Hosts between which an accelerator had to close a flow for a reason that the next one will meet as well.
+//! Pairs of hosts whose flow an accelerator had to close for a reason that the next flow would meet
+//! as well.
 //!
-//! A client whose connection is reset connects again, logs in again and is reset again, for as long as the
-//! key that is missing is. So what follows between the same two is carried untouched for a while; then it is tried
-//! once more, or as soon as the configuration is another one, which may have brought the key.
+//! A client whose connection is reset connects again, logs in again and is reset again, as long as
+//! the key is missing. So the next flows between the same two hosts pass without acceleration for a
+//! while. Acceleration is tried again after that time, or when the configuration changes, because
+//! the change may have added the key.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -11,23 +13,23 @@ use std::time::Duration;
 use accelerate::registry::AcceleratorReason;
 use vocab::Time;
 
-/// For how long. A client that is reset again after it is one connection in five minutes that a person
-/// notices, and an operator who has added an account waits no longer than that.
+/// The time for which a pair passes. A client that is reset again afterwards loses one connection
+/// in five minutes, and an operator who has added an account waits no longer than that.
 const LEFT_ALONE_FOR: Duration = Duration::from_secs(300);
 
 /// Pairs that are remembered: the clients of a large branch at some servers each, about 200 kB.
 const PAIRS_MAX: usize = 1_000;
 
-/// Why flows between two hosts are carried untouched.
+/// The reason why flows between two hosts pass without acceleration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PassthroughReason {
     pub(crate) reason: AcceleratorReason,
-    /// What the accelerator had to say about the flow that it closed.
+    /// The accelerator's note about the flow that it closed.
     pub(crate) note: Option<String>,
 }
 
 impl PassthroughReason {
-    /// What `why` says beside the reason.
+    /// The text that `why` shows beside the reason.
     pub(crate) fn text(&self) -> String {
         let minutes = LEFT_ALONE_FOR.as_secs() / 60;
         let whose = self.note.as_ref().map(|note| format!("{note}; "));
@@ -38,7 +40,7 @@ impl PassthroughReason {
     }
 }
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(crate) struct PassthroughPairs {
     pairs: BTreeMap<(IpAddr, SocketAddr), (Time, PassthroughReason)>,
@@ -64,7 +66,7 @@ impl PassthroughPairs {
         self.pairs.insert((client, server), (until, why));
     }
 
-    /// Why a flow between these is carried untouched, if it is.
+    /// Returns the reason why a flow between these hosts passes without acceleration, if it does.
     pub(crate) fn reason_for(
         &self,
         now: Time,
@@ -75,7 +77,7 @@ impl PassthroughPairs {
         (now < *until).then(|| why.clone())
     }
 
-    /// What was missing may be there now.
+    /// Forgets all pairs, because the missing key may be available now.
     pub(crate) fn forget(&mut self) {
         self.pairs.clear();
     }
@@ -98,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_is_left_alone_for_some_minutes_and_no_other() {
+    fn only_the_closed_pair_passes_for_some_minutes() {
         let server: SocketAddr = "192.0.2.1:445".parse().unwrap();
         let other: SocketAddr = "192.0.2.2:445".parse().unwrap();
         let mut left = PassthroughPairs::default();
@@ -113,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_mended_leaves_nobody_alone() {
+    fn reload_forgets_all_pairs() {
         let server: SocketAddr = "192.0.2.1:445".parse().unwrap();
         let mut left = PassthroughPairs::default();
         left.closed(
@@ -127,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn of_too_many_pairs_the_oldest_is_forgotten() {
+    fn full_table_forgets_the_oldest_pair() {
         let server: SocketAddr = "192.0.2.1:445".parse().unwrap();
         let mut left = PassthroughPairs::default();
         let at = |number: u32| Time::ZERO + Duration::from_millis(number.into());

@@ -1,4 +1,4 @@
-//! How the node's memory is divided among its flows.
+//! The division of the node's memory among its flows.
 //!
 //! ```text
 //!  limit of memory                                        hard limit
@@ -7,23 +7,23 @@
 //!                             what is free, and faster          reset beyond it
 //! ```
 //!
-//! Everything that is held for a peer counts: what flows keep, and what the sessions keep for them.
-//! A flow whose host has stopped holds its share at most, so many of them leave memory to the others
-//! (the dynamic thresholds of Choudhury and Hahne, 1998). A share bounds what a flow takes on, and a
-//! record that it takes on may be longer; flows of an honest peer stay below the limit by that. A
-//! hostile peer can make records and messages that cost more than they seem to, so there is an end:
-//! at the hard limit the flows that hold most are reset.
+//! All memory that is held for a peer counts: that of the flows, and that of the sessions for them.
+//! A flow whose host has stopped holds at most its share, so many stopped flows leave memory to the
+//! others (the dynamic thresholds of Choudhury and Hahne, 1998). A share bounds the bytes that a
+//! flow accepts, and one accepted record may exceed it; flows of an honest peer stay below the
+//! limit. A hostile peer can make records and messages that cost more than their size suggests. At
+//! the hard limit the flows that hold most are therefore reset.
 
-/// Memory that a flow may hold however little is free: a page for its host. What it takes on when it
-/// holds nothing may be more, a record.
+/// The memory that a flow may always hold: a page for its host. A flow that holds nothing may
+/// accept more, one record.
 const LEAST_SHARE: usize = 4 * 1024;
-/// A flow's share of the memory while all of it is free is one part in so many: with the default of
-/// 256 MiB that is 16 MiB, twice what an encoder keeps of a flow.
+/// The divisor for a flow's share of the memory while all of it is free: with the default of 256
+/// MiB the share is 16 MiB, twice the memory that an encoder keeps for a flow.
 const SHARES: u128 = 16;
 /// The hard limit, in per cent of the limit.
 const HARD_LIMIT_PERCENT: usize = 125;
 
-/// What the node holds, and what it may hold, in bytes.
+/// The memory that the node holds, and its limit, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MemoryBudget {
     pub(crate) limit: usize,
@@ -31,7 +31,7 @@ pub(crate) struct MemoryBudget {
 }
 
 impl MemoryBudget {
-    /// What one flow may hold at each of its stages: the square of what is free, in parts of the
+    /// The memory that one flow may hold at each of its stages: the square of the free part of the
     /// limit, and the cube below a quarter of it.
     pub(crate) fn share(self) -> usize {
         let limit = self.limit.max(1) as u128;
@@ -45,7 +45,7 @@ impl MemoryBudget {
             .max(LEAST_SHARE)
     }
 
-    /// What is free beyond half the limit: for whoever comes.
+    /// The free memory beyond half of the limit, which any flow may use.
     pub(crate) fn spare(self) -> usize {
         self.limit.saturating_sub(self.held + self.limit / 2)
     }
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flows_that_hold_their_share_leave_memory_to_others() {
+    fn flows_at_their_share_leave_memory_to_others() {
         let limit = 256 << 20;
         for flows in [10, 100, 1_000, 4_000] {
             let mut held = 0;
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_an_excess_beyond_the_hard_limit_only() {
+    fn excess_exists_only_beyond_the_hard_limit() {
         let budget = |held| MemoryBudget { limit: 1_000, held };
         assert_eq!(budget(1_250).excess(), 0);
         assert_eq!(budget(1_300).excess(), 50);

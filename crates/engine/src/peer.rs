@@ -13,14 +13,14 @@ use crate::config::{IpPrefix, PeerConfig};
 use crate::report::{PathStatus, PeerStatus, UdpStatus};
 use crate::violations::ViolationCount;
 
-/// Whether a peer can be relied on.
+/// The reachability of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PeerReachability {
     /// No link.
     Down,
-    /// A link, and something heard on it lately.
+    /// A link that was active lately.
     Up,
-    /// A link, but nothing heard for some seconds.
+    /// A link that has been silent for some seconds.
     Silent,
 }
 
@@ -43,15 +43,15 @@ pub(crate) struct PeerState {
     pub(crate) link: Option<LinkId>,
     /// The peer answered that it is at a limit: it is left alone until then.
     pub(crate) full_until: Option<Time>,
-    /// What is known of the packet filter of its machine.
+    /// The known state of the packet filter on the peer's machine.
     pub(crate) filter: PeerFilter,
-    /// Whether it was told, over the present link, where this node takes packets.
+    /// True if the peer knows, over the present link, where this node receives packets.
     pub(crate) is_offered: bool,
-    /// How often flows had to go back from packets to a link.
+    /// The number of times that flows fell back from packets to a link.
     pub(crate) fallbacks: u64,
-    /// How often it broke the rules of the protocol.
+    /// The number of times that it broke the rules of the protocol.
     pub(crate) violations: ViolationCount,
-    /// What the last datagram path to it was like.
+    /// The measured properties of the last datagram path to the peer.
     pub(crate) remembered: Option<RememberedPath>,
     /// It has its share of the flows, and gets no more.
     pub(crate) is_at_share: bool,
@@ -59,22 +59,23 @@ pub(crate) struct PeerState {
     pub(crate) refused_at_share: u64,
     /// Flows it opened that the policy forbids, since the start.
     pub(crate) refused_by_policy: u64,
-    /// As many of these were told.
+    /// The number of these that were reported.
     pub(crate) refusals_told: u64,
-    /// The next may be told from then on.
+    /// The earliest time of the next report.
     pub(crate) refusals_tellable_at: Option<Time>,
-    /// Engine numbers of the flows, by what the session calls them.
+    /// The engine's numbers of the flows, by the session's ids.
     pub(crate) flows: BTreeMap<FlowId, u64>,
-    /// Further connections of these to their servers.
+    /// The number of their further connections to servers.
     pub(crate) further_connections: usize,
 }
 
-/// How long intercepted connections pass by a peer whose machine drops them. Each trial costs a
-/// client about three seconds, so the pause doubles up to the greatest.
+/// The time for which intercepted connections bypass a peer whose machine drops them. Each trial
+/// costs a client about three seconds, so the pause doubles up to the greatest.
 const FILTERED_MIN: Duration = Duration::from_secs(60);
 const FILTERED_MAX: Duration = Duration::from_secs(3600);
 
-/// Whether the packet filter of a peer's machine lets connections with a client's address through.
+/// The packet filter of a peer's machine, which passes or drops connections with a client's
+/// address.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PeerFilter {
     /// It does not; intercepted connections pass the peer by until then.
@@ -110,22 +111,23 @@ impl PeerFilter {
 }
 
 impl PeerState {
-    /// What counts against its share: its flows, and their further connections.
+    /// The connections that count against the peer's share: its flows, and their further
+    /// connections.
     pub(crate) fn open(&self) -> usize {
         self.flows.len() + self.further_connections
     }
 
-    /// Keeps what the next datagram path to this peer may start from.
+    /// Keeps the properties that the next datagram path to this peer may start from.
     pub(crate) fn remember_path(&mut self) {
         self.remembered = self.session.datagrams_remembered().or(self.remembered);
     }
 
-    /// Whether new flows may go to it.
+    /// Returns true if the peer accepts new flows.
     pub(crate) fn takes_flows(&self) -> bool {
         self.reach == PeerReachability::Up && self.full_until.is_none()
     }
 
-    /// Whether new connections to it may be intercepted.
+    /// Returns true if new connections to the peer may be intercepted.
     pub(crate) fn takes_intercepted(&self) -> bool {
         self.takes_flows() && self.filter.blocked_until.is_none()
     }
@@ -161,7 +163,7 @@ impl PeerState {
         }
     }
 
-    /// Why flows do not travel by UDP; `None` when they do, or there is no link.
+    /// The reason why flows do not travel by UDP; `None` when they do, or when there is no link.
     pub(crate) fn fallback(&self) -> Option<TlsFallback> {
         self.link?;
         match self
@@ -195,7 +197,7 @@ impl PeerState {
     }
 }
 
-/// Why flows travel by TLS although UDP may be faster.
+/// The reason why flows travel by TLS although UDP may be faster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TlsFallback {
     /// By the configuration, or this node has no socket for it.
@@ -204,7 +206,7 @@ pub(crate) enum TlsFallback {
     NotTakenThere,
     /// It was not answered yet.
     Unanswered,
-    /// It was taken, and no longer is.
+    /// UDP carried the flows, and no longer does.
     Suspended(SuspendReason),
 }
 
@@ -234,7 +236,7 @@ impl TlsFallback {
         }
     }
 
-    /// What would have flows travel by UDP.
+    /// The operator's action that would let flows travel by UDP.
     pub(crate) fn remedy(self) -> &'static str {
         match self {
             Self::NotTakenHere => "write udp = \"auto\" under [wan] and restart the node",
@@ -292,7 +294,7 @@ mod filter_tests {
     use super::*;
 
     #[test]
-    fn pauses_double_while_a_peer_drops_connections_and_begin_anew_when_one_passes() {
+    fn pause_doubles_and_resets_when_a_connection_passes() {
         let mut filter = PeerFilter::default();
         let mut now = Time::ZERO;
         let mut pause = FILTERED_MIN;

@@ -1,10 +1,11 @@
-//! Servers to which a connection has succeeded through a peer: the only ones whose clients may be accepted
+//! Servers to which a connection through a peer has succeeded. Only their clients may be accepted
 //! before the server has answered.
 //!
-//! A client that is accepted at once sees an open port, whatever the server says later. So a server has to
-//! have answered once before its clients are told so in advance; one that then fails is forgotten.
+//! A client that is accepted at once sees an open port, even if the server refuses later. So a
+//! server must have answered once before its clients are accepted early; a server that then fails
+//! is forgotten.
 //!
-//! The table is bounded; what was confirmed longest ago makes room.
+//! The table is bounded; the entry that was confirmed longest ago is removed first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -19,7 +20,7 @@ const CONFIRMED_EVERY: Duration = Duration::from_secs(3600);
 /// Servers in the table: 1 MB here and 3 MB in the kernel's set.
 const SERVERS_MAX: usize = 16_384;
 
-/// What a success changes.
+/// The change that a success causes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ReachedChange {
     /// Clients of this server are accepted at once for so long from now; `None` when that is known already.
@@ -28,7 +29,7 @@ pub(crate) struct ReachedChange {
     pub(crate) displaced: Option<SocketAddr>,
 }
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(crate) struct ReachedServers {
     servers: BTreeMap<SocketAddr, Time>,
@@ -69,7 +70,7 @@ impl ReachedServers {
         true
     }
 
-    /// Whether clients of the server may be accepted before it answers.
+    /// Returns true if clients of the server may be accepted before it answers.
     pub(crate) fn contains(&self, now: Time, server: SocketAddr) -> bool {
         let at = self.servers.get(&server);
         at.is_some_and(|at| now < *at + REACHED_FOR)
@@ -85,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_known_from_its_first_success_to_its_first_failure() {
+    fn server_is_known_from_success_to_failure() {
         let mut servers = ReachedServers::default();
         assert!(!servers.contains(Time::ZERO, server(1)));
         let reached = servers.succeeded(Time::ZERO, server(1));
@@ -110,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn in_a_full_table_the_longest_unconfirmed_server_makes_room() {
+    fn full_table_drops_the_longest_unconfirmed_server() {
         let mut servers = ReachedServers::default();
         let at = |number: u32| Time::ZERO + Duration::from_millis(number.into());
         let most = SERVERS_MAX as u32;

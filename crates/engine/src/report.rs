@@ -1,6 +1,6 @@
-//! What an engine says of itself: the values behind `status`, `flows` and `why`.
+//! The engine's reports: the values behind `status`, `flows` and `why`.
 //!
-//! Every field of a number ends in its unit, because these structures are written out as JSON.
+//! Every numeric field ends in its unit, because these structures are written as JSON.
 
 use serde::Serialize;
 
@@ -25,7 +25,8 @@ pub struct NodeStatus {
     pub buffered_bytes: u64,
     /// The limits that are reached now.
     pub limits_reached: Vec<String>,
-    /// The clients and peers that have their share of the flows now, with what they have open.
+    /// The clients and peers that have reached their share of the flows, with the numbers of their
+    /// open flows.
     pub shares_reached: Vec<String>,
     /// Connections of clients that had their share of the flows, since the start.
     pub at_share_total: u64,
@@ -33,7 +34,8 @@ pub struct NodeStatus {
     pub lan_bytes: u64,
     /// Bytes that crossed the WAN for them, before TLS and TCP.
     pub wan_bytes: u64,
-    /// Where peers may open connections: what `serve` lists, or the networks on the LAN side.
+    /// The networks where peers may open connections: those in `serve`, or the networks on the LAN
+    /// side.
     pub serves: Vec<String>,
     /// The peers, in the order of their names.
     pub peers: Vec<PeerStatus>,
@@ -44,15 +46,16 @@ pub struct NodeStatus {
 /// The state of one peer's session.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct PeerStatus {
-    /// What the operator calls it.
+    /// The operator's name for the peer.
     pub name: String,
     /// Its id.
     pub node: String,
     /// `up`, `silent` or `down`.
     pub state: String,
-    /// Whether its prefixes are intercepted.
+    /// True if the peer's prefixes are intercepted.
     pub intercepted: bool,
-    /// Whether they are not because the packet filter of its machine drops the connections.
+    /// True if the prefixes are not intercepted because the packet filter of the peer's machine
+    /// drops the connections.
     pub filtered: bool,
     /// The prefixes behind it.
     pub prefixes: Vec<String>,
@@ -79,27 +82,28 @@ pub struct PeerStatus {
     pub violations_total: u64,
     /// Bytes sent again after a change of links.
     pub retransmitted_bytes: u64,
-    /// How often the session moved to another link.
+    /// The number of times that the session moved to another link.
     pub link_changes: u64,
-    /// What flows to the peer travel on.
+    /// The transport of the flows to the peer.
     pub path: PathStatus,
 }
 
-/// The path that a peer's flows take. What is measured of UDP is absent until there was a UDP path.
+/// The path that a peer's flows take. The measurements of UDP are absent until there was a UDP
+/// path.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct PathStatus {
     /// `udp` or `tls`; `none` without a link.
     pub carries: &'static str,
-    /// Why not UDP; absent while it carries.
+    /// The reason why flows do not use UDP; absent while they do.
     pub fallback: Option<&'static str>,
     /// Times that UDP stopped carrying.
     pub fallbacks_total: u64,
-    /// What was measured of UDP.
+    /// The measurements of the UDP path.
     pub udp: Option<UdpStatus>,
 }
 
-/// What is known of a UDP path. Counts are of this node's packets since the link came up; shares are
-/// of what it sent.
+/// The measurements of a UDP path. Counts are of this node's packets since the link came up; shares
+/// are of the packets that it sent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct UdpStatus {
     /// The rate that the controller takes the path for.
@@ -116,7 +120,7 @@ pub struct UdpStatus {
     pub received_bytes: u64,
     /// The share that the network lost.
     pub loss_percent: f64,
-    /// The share that was still missing when repairs had done what they could.
+    /// The share that was still missing after all repairs.
     pub loss_after_repair_percent: f64,
     /// The share that was repairs.
     pub repair_percent: f64,
@@ -124,11 +128,11 @@ pub struct UdpStatus {
     pub rtt_min_ms: Option<f64>,
     /// The last one.
     pub rtt_ms: Option<f64>,
-    /// What queues add to the least round trip now, smoothed.
+    /// The smoothed queueing delay above the least round trip.
     pub queueing_ms: Option<f64>,
     /// The state of congestion control.
     pub congestion: &'static str,
-    /// Bytes that may be under way.
+    /// The bytes that may be in flight.
     pub window_bytes: u64,
     /// Bytes that are.
     pub in_flight_bytes: u64,
@@ -141,7 +145,7 @@ pub struct UdpStatus {
 /// The state of the dictionary.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct DictionaryStatus {
-    /// Whether recovery from disk has ended.
+    /// True if recovery from disk has ended.
     pub ready: bool,
     /// Chunks known.
     pub chunks: u64,
@@ -151,7 +155,7 @@ pub struct DictionaryStatus {
     pub disk_bytes: u64,
     /// Bytes that wait to be written there.
     pub disk_waiting_bytes: u64,
-    /// Requests to peers, since the start, for content that they took to be here.
+    /// The number of requests to peers, since the start, for content that they believed to be here.
     pub content_requests_total: u64,
     /// Requests to peers, since the start, for no more than how content hangs together.
     pub link_requests_total: u64,
@@ -175,7 +179,7 @@ pub struct FlowReport {
     pub peer: String,
     /// `near` where the client is, `far` where the server is.
     pub half: String,
-    /// How the client came; absent on the far side.
+    /// The way in which the client arrived; absent on the far side.
     pub via: Option<ArrivalMethod>,
     /// The client's address.
     pub client: String,
@@ -187,11 +191,11 @@ pub struct FlowReport {
     pub age_s: f64,
     /// Bytes of the LAN host beside this node towards the other side.
     pub sent_lan_bytes: u64,
-    /// What they became on the WAN.
+    /// The bytes that they became on the WAN.
     pub sent_wan_bytes: u64,
     /// Bytes handed to the LAN host beside this node.
     pub received_lan_bytes: u64,
-    /// What they were on the WAN.
+    /// The bytes that they were on the WAN.
     pub received_wan_bytes: u64,
 }
 
@@ -209,7 +213,7 @@ impl FlowReport {
     }
 }
 
-/// The reason why: what each stage did with a flow.
+/// The explanation of a flow: the actions of each stage.
 #[derive(Clone, Debug, Serialize)]
 pub struct FlowExplanation {
     /// The flow.
@@ -218,17 +222,17 @@ pub struct FlowExplanation {
     pub stages: Vec<StageReport>,
 }
 
-/// What one stage did with a flow.
+/// The actions of one stage on a flow.
 #[derive(Clone, Debug, Serialize)]
 pub struct StageReport {
     /// `intercept`, `classify`, `accelerate`, `reduce` or `tunnel`.
     pub stage: &'static str,
-    /// What it did.
+    /// The stage's action.
     pub did: String,
-    /// Bytes it kept off the WAN; absent where that cannot be said of the stage.
+    /// The bytes that it kept off the WAN; absent where a stage cannot state that.
     pub saved_bytes: Option<i64>,
-    /// Why it did nothing, or no more.
+    /// The reason why the stage did nothing, or stopped.
     pub why_not: Option<String>,
-    /// What would change that.
+    /// The operator's action that would change that.
     pub remedy: Option<String>,
 }

@@ -1,15 +1,15 @@
-//! How many of the node's flows one client, or one peer, may have.
+//! The share of the node's flows that one client, or one peer, may have.
 //!
-//! A source takes at most a share of what the others leave: with a share of one half and no other
-//! source it has half of all places, the next one half of the other half, and so on. So there is
-//! room for a source that has none yet, also when several take all they get. The same holds of
+//! A source takes at most a share of the places that the others leave. With a share of one half,
+//! the first source has half of all places, the next one half of the other half, and so on. So a
+//! new source finds a place even when several sources take all they get. The same rule applies to
 //! peers, where there are several.
 //!
 //! A source is an IPv4 address, or the /64 that an IPv6 host can fill by itself.
 //!
-//! At its share a source's new connections go to their servers directly, as they would without a
-//! node. The node carries some of them itself, up to half of what is left to others; beyond that they
-//! are reset. Interception is asked to leave the source alone long before.
+//! A source at its share has its new connections go to their servers directly, as without a node.
+//! The node carries some of them itself, up to half of the places left to others; beyond that they
+//! are reset. Long before, interception is asked to bypass the source.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,14 +17,14 @@ use std::time::Duration;
 
 use crate::config::{EngineLimits, IpPrefix};
 
-/// How long a source at its share is left alone: its new connections then pass by in the kernel.
-/// Afterwards the next one shows whether there is room again.
+/// The time for which a source at its share is bypassed: its new connections then pass by in the
+/// kernel. Afterwards the next one shows whether there is room again.
 pub(crate) const SOURCE_PASSES_FOR: Duration = Duration::from_secs(10);
 /// Connections beyond the limit of flows that may still go directly while interception is being
 /// taken away; past it they are reset.
 pub(crate) const DIRECT_BEYOND_LIMIT: usize = 1_000;
-/// A share is never less: a browser opens so many connections at once, and a node that is nearly full
-/// is to be filled by those who want little.
+/// The least share: a browser opens so many connections at once, and a nearly full node should
+/// serve sources that need little.
 const LEAST_SHARE: usize = 8;
 /// Sources at their share that `status` names.
 const SOURCES_NAMED: usize = 8;
@@ -44,21 +44,21 @@ pub(crate) fn network_of(source: IpAddr) -> IpPrefix {
     IpPrefix::around(source, length).expect("no address has fewer bits")
 }
 
-/// What a source has open at this node.
+/// The connections that a source has open at this node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct SourceCount {
     flows: usize,
     directs: usize,
 }
 
-/// Whether a connection counts as a flow or as one that goes directly.
+/// The kind of a connection: a flow, or a direct connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ConnectionKind {
     Flow,
     Direct,
 }
 
-/// What clients have open at this node.
+/// The connections that clients have open at this node.
 #[derive(Debug, Default)]
 pub(crate) struct SourceShares {
     counts: BTreeMap<IpAddr, SourceCount>,
@@ -84,8 +84,8 @@ impl SourceShares {
         }
     }
 
-    /// Whether another connection of this kind would be more than the source's share, when so many
-    /// are open in all.
+    /// Returns true if another connection of this kind would exceed the source's share, when so
+    /// many connections are open in total.
     pub(crate) fn is_at_share(
         &self,
         limits: &EngineLimits,
@@ -107,7 +107,8 @@ impl SourceShares {
         own >= share(percent, places, open.saturating_sub(own))
     }
 
-    /// The sources that are at their share, with what they have open: those with most first.
+    /// The sources that have reached their share, with the numbers of their open connections: the
+    /// largest first.
     pub(crate) fn at_share(&self, limits: &EngineLimits, open: usize) -> Vec<(IpPrefix, usize)> {
         let mut at_share: Vec<_> = self
             .counts
@@ -120,7 +121,7 @@ impl SourceShares {
         at_share
     }
 
-    /// What the client's source has open.
+    /// The number of connections that the client's source has open.
     pub(crate) fn open_of(&self, client: IpAddr) -> usize {
         let count = self.count(client);
         count.flows + count.directs
@@ -141,7 +142,7 @@ impl SourceCount {
     }
 }
 
-/// So many per cent of what others leave of a limit, and [`LEAST_SHARE`] at least.
+/// Returns the percentage of the places that others leave of a limit, at least [`LEAST_SHARE`].
 pub(crate) fn share(percent: usize, limit: usize, others: usize) -> usize {
     (limit.saturating_sub(others) * percent / 100).max(LEAST_SHARE)
 }
@@ -181,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn each_source_gets_a_share_of_what_the_others_leave() {
+    fn each_source_gets_a_share_of_the_rest() {
         let limits = limits(10_000, 50);
         let (mut sources, mut open) = (SourceShares::default(), 0);
         let got: Vec<usize> = (0..4)
@@ -191,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn there_is_room_for_one_more_source_after_nine_that_take_all_they_get() {
+    fn tenth_greedy_source_still_gets_a_place() {
         let limits = limits(9_872, 50);
         let (mut sources, mut open) = (SourceShares::default(), 0);
         for number in 0..9 {
@@ -202,14 +203,14 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_all_is_no_limit_but_the_nodes() {
+    fn full_share_is_bounded_only_by_the_node() {
         let limits = limits(100, 100);
         let (mut sources, mut open) = (SourceShares::default(), 0);
         assert_eq!(fill(&mut sources, &limits, &mut open, client(1)), 100);
     }
 
     #[test]
-    fn direct_connections_go_on_beyond_the_share_of_flows_and_leave_room_too() {
+    fn direct_connections_exceed_the_flow_share() {
         let limits = limits(100, 50);
         let (mut sources, mut open) = (SourceShares::default(), 0);
         assert_eq!(fill(&mut sources, &limits, &mut open, client(1)), 50);
@@ -222,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_host_is_one_source_and_what_is_closed_is_forgotten() {
+    fn ipv6_network_is_one_source_and_closing_releases() {
         let limits = limits(16, 50);
         let mut sources = SourceShares::default();
         let [one, other]: [IpAddr; 2] =

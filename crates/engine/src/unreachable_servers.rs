@@ -6,14 +6,14 @@
 //!                    └── a bypassed connection was seen to succeed ──► forgotten, if the server
 //!                                                                       itself had failed
 //! ```
-//! A server that only the way through the peer does not reach answers every bypassed connection. Its
-//! bypass runs out and doubles, because the next connection through the peer would fail again.
+//! A server that is unreachable only through the peer answers every bypassed connection. Its bypass
+//! expires and doubles, because the next connection through the peer would fail again.
 //!
 //!
 //! The table is bounded. A host that scans ports fills its own share and displaces its own entries;
 //! when the whole table is full, the host with the most entries loses its oldest one.
 //!
-//! It does not change any rule: the engine puts out what the shell has to bypass and what not.
+//! It does not change any rule: the engine outputs the servers that the shell must bypass.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -22,12 +22,12 @@ use std::time::Duration;
 use tunnel::ConnectFailure;
 use vocab::Time;
 
-/// How long a server is bypassed after its first failure. A person who has started the server tries
-/// again within that time and is served, only not accelerated.
+/// The time for which a server is bypassed after its first failure. A person who has started the
+/// server tries again within that time and is served, only not accelerated.
 pub(crate) const FIRST_BYPASS: Duration = Duration::from_secs(60);
 /// The longest bypass. DESIGN "A dead node is a wire" names both figures.
 pub(crate) const LONGEST_BYPASS: Duration = Duration::from_secs(3600);
-/// A server that nobody has tried for so long after its bypass starts from [`FIRST_BYPASS`] again.
+/// The time after which the bypass of an unused server starts from [`FIRST_BYPASS`] again.
 const REMEMBERED_AFTER: Duration = LONGEST_BYPASS;
 
 /// Servers in the table: 3 MB here and as much in the kernel's set.
@@ -35,7 +35,7 @@ const SERVERS_MAX: usize = 16_384;
 /// Servers that one client can have in the table: a sixteenth, and more than an ordinary host meets.
 const SERVERS_PER_CLIENT: usize = 1_024;
 
-/// What a failure changes.
+/// The change that a failure causes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BypassChange {
     /// The server is bypassed for so long from now; `None` while an earlier bypass is still running.
@@ -44,7 +44,7 @@ pub(crate) struct BypassChange {
     pub(crate) displaced: Option<SocketAddr>,
 }
 
-/// Whose failure it was that a connection did not come about.
+/// The side that caused a connection to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FaultOrigin {
     /// The server refused or did not answer: directly it would have done the same.
@@ -81,7 +81,7 @@ impl ServerEntry {
     }
 }
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(crate) struct UnreachableServers {
     servers: BTreeMap<SocketAddr, ServerEntry>,
@@ -142,7 +142,7 @@ impl UnreachableServers {
         entry.is_some_and(|entry| entry.fault == FaultOrigin::Server) && self.succeeded(server)
     }
 
-    /// Forgets what `is_outdated` says of; returns those servers.
+    /// Forgets the servers for which `is_outdated` holds; returns them.
     pub(crate) fn forget(
         &mut self,
         is_outdated: impl Fn(SocketAddr, FaultOrigin) -> bool,
@@ -156,7 +156,7 @@ impl UnreachableServers {
         outdated
     }
 
-    /// Takes an entry out if there is no room for one more of this client's.
+    /// Removes an entry if there is no room for another one of this client.
     fn make_room(&mut self, client: IpAddr) -> Option<SocketAddr> {
         let own = self.by_client.get(&client).map_or(0, BTreeSet::len);
         let loser = if own >= SERVERS_PER_CLIENT {
@@ -201,7 +201,7 @@ impl UnreachableServers {
     }
 }
 
-/// Who a share belongs to: an IPv4 address, or the /64 network that one IPv6 host can fill at will.
+/// The owner of a share: an IPv4 address, or the /64 network that one IPv6 host can fill at will.
 fn share_holder(client: IpAddr) -> IpAddr {
     match client {
         IpAddr::V4(_) => client,
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bypass_doubles_from_a_minute_to_an_hour_and_a_success_resets_it() {
+    fn bypass_doubles_up_to_an_hour_and_resets() {
         let mut servers = UnreachableServers::default();
         let mut now = Time::ZERO;
         for minutes in [1, 2, 4, 8, 16, 32, 60, 60] {
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_direct_answer_ends_only_a_bypass_for_the_servers_own_failure() {
+    fn direct_answer_ends_only_server_fault_bypasses() {
         let mut servers = UnreachableServers::default();
         servers.failed(Time::ZERO, client(1), server(1), FaultOrigin::Server);
         assert!(servers.answered_directly(server(1)));
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_scans_displaces_its_own_entries_only() {
+    fn scanning_client_displaces_only_its_own_entries() {
         let mut servers = UnreachableServers::default();
         servers.failed(Time::ZERO, client(2), server(0), FaultOrigin::Server);
         let scanned = SERVERS_PER_CLIENT as u32 + 100;
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn all_addresses_of_an_ipv6_network_have_one_share() {
+    fn ipv6_network_has_one_share() {
         let mut servers = UnreachableServers::default();
         for number in 0..SERVERS_PER_CLIENT as u32 + 10 {
             let client = format!("2001:db8::{number:x}").parse().unwrap();
@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_takes_from_the_client_with_the_most_entries() {
+    fn full_table_takes_from_the_largest_client() {
         let mut servers = UnreachableServers::default();
         let mut number = 0;
         for host in 0..SERVERS_MAX as u32 / 1_000 {

@@ -44,8 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_violation_is_logged_at_once_and_the_next_a_minute_later_with_the_number_left_out()
-    {
+    fn violations_are_logged_at_most_once_a_minute() {
         let mut violations = ViolationCount::default();
         let start = Time::ZERO;
         assert_eq!(violations.add(start), Some(0));

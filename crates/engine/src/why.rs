@@ -1,4 +1,4 @@
-//! Puts into words what was done with a flow: the reason why.
+//! Describes what was done with a flow: the texts of `why`.
 
 use std::borrow::Cow;
 
@@ -13,7 +13,7 @@ use crate::flow::{ClientState, Flow};
 use crate::peer::PeerState;
 use crate::report::{DictionaryStatus, FlowExplanation, FlowReport, StageReport};
 
-/// Why a server's connection could not be opened.
+/// Describes why a server's connection could not be opened.
 pub(crate) fn failure_text(failure: ConnectFailure) -> &'static str {
     match failure {
         ConnectFailure::Refused => "the server refused the connection",
@@ -33,15 +33,16 @@ pub(crate) fn failure_text(failure: ConnectFailure) -> &'static str {
     }
 }
 
-/// What would let the server's connection be opened; `None` where the reason says it.
+/// The action that would let the server's connection be opened; `None` where the reason already
+/// says it.
 pub(crate) fn failure_remedy(failure: ConnectFailure) -> Option<&'static str> {
     (failure == ConnectFailure::AnswersElsewhere).then_some(
         "route the server's answers to the client through the far node, or have the client use the proxy of its node ([proxy]): the far node then connects with its own address",
     )
 }
 
-/// Why the peer could not open a server's connection. It does not say whether its policy forbids
-/// that, so that nobody can find out by trying where that policy ends.
+/// Describes why the peer could not open a server's connection. The text does not reveal the peer's
+/// policy, so that its limits cannot be found by trying.
 pub(crate) fn answer_text(failure: ConnectFailure) -> &'static str {
     match failure {
         ConnectFailure::Unreachable => {
@@ -57,11 +58,11 @@ pub(crate) fn answer_text(failure: ConnectFailure) -> &'static str {
     }
 }
 
-/// Why a flow was reset whose peer fell silent before it answered.
+/// The text for a flow that was reset because its peer fell silent before it answered.
 pub(crate) const UNANSWERED: &str =
     "the peer fell silent before it said that the server's connection stands";
 
-/// Why the peer, or the session, reset a flow.
+/// Describes why the peer, or the session, reset a flow.
 pub(crate) fn reset_text(reason: ResetReason) -> &'static str {
     match reason {
         ResetReason::HostReset => "reset by the host beside the peer",
@@ -262,11 +263,11 @@ fn accelerate(flow: &Flow, peer: &str) -> StageReport {
     }
 }
 
-/// Bytes of a flow below which its headers outweigh what reduction could save.
+/// The bytes of a flow below which its headers outweigh the savings of reduction.
 const WORTH_REDUCING: u64 = 4 * 1024;
 
-/// The direction that this node encodes is told in full; of the other one only the sizes are
-/// known here, and the peer's `why` tells the rest.
+/// Reports the direction that this node encodes in full. Only the sizes of the other direction are
+/// known here, and the peer's `why` explains the rest.
 fn reduce(flow: &Flow, state: &str) -> StageReport {
     let reduction = flow.reduction();
     let lan = flow.sent_lan_bytes + flow.received_lan_bytes;

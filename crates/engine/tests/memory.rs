@@ -1,8 +1,9 @@
-//! What a hostile paired peer can make an engine hold: every byte, counted by the allocator.
+//! The memory that a hostile paired peer can make an engine hold: every byte, counted by the
+//! allocator.
 //!
-//! The peer opens flows to servers that read nothing, and sends what costs the engine much memory and
-//! the peer little. The bytes that the engine has for the servers are kept here as a shell keeps
-//! them, so they count too. All attacks run in one test, because the allocator counts for all threads.
+//! The peer opens flows to servers that read nothing, and sends messages that cost the engine much
+//! memory and the peer little. The test keeps the bytes for the servers as a shell does, so they
+//! count too. All attacks run in one test, because the allocator counts for all threads.
 #![allow(
     unsafe_code,
     reason = "an allocator that counts can only be made of the system's"
@@ -57,10 +58,10 @@ const DICTIONARY: ByteCount = ByteCount::mebibytes(4);
 /// Bytes of all flows that the peer may send and the engine not consume.
 const TOTAL_WINDOW: ByteCount = ByteCount::mebibytes(16);
 
-/// What an engine may hold beside its limit and its dictionary: one compression context, one record
-/// in the making (its sources, raw bytes and literals), and the largest message.
+/// The memory that an engine may hold beside its limit and its dictionary: one compression context,
+/// one record in progress (its sources, raw bytes and literals), and the largest message.
 const BESIDE: usize = 16 << 20;
-/// What an open flow may take beside that.
+/// The memory that an open flow may use beside that.
 const BESIDE_EACH_FLOW: usize = 10 << 10;
 /// The hard limit of memory, in per cent of the limit.
 const HARD_LIMIT_PERCENT: usize = 125;
@@ -73,12 +74,12 @@ const LINK: LinkId = LinkId(1);
 struct HostileWorld {
     now: Time,
     engine: Engine,
-    /// What the engine has written to each server.
+    /// The bytes that the engine has written to each server.
     queues: BTreeMap<ConnectionId, Vec<Bytes>>,
     flows: Vec<FlowId>,
     /// Bytes that may be read of each server.
     credits: Vec<(ConnectionId, usize)>,
-    /// How far each flow was sent.
+    /// The number of bytes sent on each flow.
     sent: Vec<u64>,
     link_is_up: bool,
     /// The servers send bytes that never repeat, without end.
@@ -208,7 +209,8 @@ impl HostileWorld {
         }
     }
 
-    /// Frames from the peer, in one piece as TLS hands them on; what the engine answers is thrown away.
+    /// Sends frames from the peer, in one piece as TLS delivers them, and discards the engine's
+    /// answers.
     fn send(&mut self, frames: &[SessionFrame]) {
         let mut out = ByteWriter::new();
         for frame in frames {
@@ -243,7 +245,8 @@ impl HostileWorld {
     }
 }
 
-/// The records of a stream made of these segments, none of which holds bytes of two of them.
+/// Returns the records of a stream made of these segments; each record holds bytes of only one
+/// segment.
 fn encoded(segments: Vec<FlowSegment>) -> Vec<u8> {
     encoded_together(segments, 1)
 }
@@ -460,7 +463,7 @@ const ATTACKS: [MemoryAttack; 10] = [
 ];
 
 #[test]
-fn a_hostile_peer_cannot_make_an_engine_hold_more_than_its_limits() {
+fn hostile_peer_cannot_exceed_the_engines_limits() {
     let mut failed = Vec::new();
     for attack in ATTACKS {
         let before = ALLOCATED.load(Ordering::Relaxed);

@@ -40,7 +40,7 @@ fn world_with(scripts: impl IntoIterator<Item = (u16, ServerScript)>) -> TwoNode
     world
 }
 
-/// Both nodes have this accelerator beside those of the release.
+/// Gives both nodes this accelerator beside those of the release.
 fn setting_with(entry: &'static accelerate::registry::AcceleratorEntry) -> WorldSettings {
     let settings = (entry.parse)(&accelerate::settings::SettingsTable::default());
     let mut policy = FlowPolicy::default();
@@ -60,7 +60,7 @@ fn answering(answer: &Bytes) -> ServerScript {
     }
 }
 
-/// One download to the end; the WAN bytes that it took in both directions.
+/// Downloads once to the end. Returns the WAN bytes in both directions.
 fn download(world: &mut TwoNodeWorld, port: u16, expected: &Bytes) -> u64 {
     let before: u64 = world.wan_bytes.iter().sum();
     let connection = world.accept(port);
@@ -113,7 +113,7 @@ fn a_server_that_speaks_first_is_heard() {
 }
 
 #[test]
-fn a_second_download_costs_a_thousandth_of_the_first() {
+fn second_download_costs_a_thousandth_of_the_first() {
     let answer = random_bytes(1, 2_000_000);
     let mut world = world_with([(80, answering(&answer))]);
     let cold = download(&mut world, 80, &answer);
@@ -137,7 +137,7 @@ fn an_edited_file_costs_its_edits() {
 }
 
 #[test]
-fn what_went_up_comes_down_cheaply() {
+fn uploaded_content_downloads_cheaply() {
     let data = random_bytes(2, 1_000_000);
     let answer = answering(&data);
     let mut world = world_with([(21, ServerScript::Swallow), (80, answer)]);
@@ -183,7 +183,7 @@ fn the_far_leg_carries_the_clients_address() {
 }
 
 #[test]
-fn a_refusing_server_resets_the_client_and_is_left_alone() {
+fn refusing_server_resets_the_client_and_is_bypassed() {
     let mut world = world_with([(81, ServerScript::Refuse)]);
     let connection = world.accept(81);
     world.send(connection, b"anyone there?", false);
@@ -248,7 +248,7 @@ fn flows_outlive_an_outage_of_thirty_seconds() {
 }
 
 #[test]
-fn a_restarted_far_node_resets_its_flows_and_serves_new_ones() {
+fn restarted_far_node_resets_its_flows() {
     let answer = random_bytes(4, 2_000_000);
     let mut world = world_with([(80, answering(&answer))]);
     download(&mut world, 80, &answer);
@@ -271,7 +271,7 @@ fn a_restarted_far_node_resets_its_flows_and_serves_new_ones() {
 }
 
 #[test]
-fn a_lost_dictionary_costs_bytes_and_never_a_wrong_one() {
+fn lost_dictionary_costs_bytes_but_no_correctness() {
     let answer = random_bytes(5, 1_000_000);
     let mut world = world_with([(80, answering(&answer))]);
     download(&mut world, 80, &answer);
@@ -289,7 +289,7 @@ fn a_lost_dictionary_costs_bytes_and_never_a_wrong_one() {
 }
 
 #[test]
-fn a_stalled_client_stalls_its_server_and_nobody_else() {
+fn stalled_client_stalls_only_its_server() {
     let answer = random_bytes(6, 500_000);
     let script = answering(&answer);
     let mut world = world_with([(80, script), (84, ServerScript::Stall)]);
@@ -362,7 +362,7 @@ fn at_the_limit_new_connections_pass_by() {
 }
 
 #[test]
-fn a_full_peer_is_passed_by_for_a_while_and_its_servers_are_not_blamed() {
+fn full_peer_is_bypassed_without_blaming_servers() {
     let setting = WorldSettings {
         far_limits: EngineLimits {
             flows: 1,
@@ -383,9 +383,9 @@ fn a_full_peer_is_passed_by_for_a_while_and_its_servers_are_not_blamed() {
     assert!(!world.client_host(first).was_reset);
 }
 
-/// A peer that becomes full says so before it has to refuse: what is on its way is served.
+/// A peer that becomes full reports it before it must refuse: flows in transit are served.
 #[test]
-fn flows_on_their_way_to_a_peer_that_becomes_full_are_served() {
+fn flows_in_transit_are_served_by_full_peer() {
     let setting = WorldSettings {
         far_limits: EngineLimits {
             flows: 10,
@@ -411,7 +411,7 @@ fn flows_on_their_way_to_a_peer_that_becomes_full_are_served() {
 }
 
 #[test]
-fn without_a_peer_connections_go_directly_and_why_says_so() {
+fn without_a_peer_connections_go_directly() {
     let greeting = Bytes::from_static(b"direct");
     let mut world = world_with([(7, ServerScript::GreetAndEcho { greeting })]);
     world.cut();
@@ -457,7 +457,7 @@ fn why_names_encryption_and_promises_nothing_for_it() {
 }
 
 #[test]
-fn what_must_never_be_stored_is_sent_again_in_full() {
+fn unstorable_content_is_sent_again_in_full() {
     let setting = WorldSettings {
         policy: FlowPolicy {
             never_store_ports: vec![80..=80],
@@ -475,7 +475,7 @@ fn what_must_never_be_stored_is_sent_again_in_full() {
 }
 
 #[test]
-fn what_is_only_carried_is_kept_on_neither_side() {
+fn carried_content_is_stored_on_neither_side() {
     let setting = WorldSettings {
         policy: FlowPolicy {
             carry_only_ports: vec![80..=90],
@@ -516,7 +516,7 @@ fn both_nodes_say_why_an_accelerator_let_go() {
 }
 
 #[test]
-fn both_nodes_say_that_the_near_one_has_file_shares_switched_off() {
+fn both_nodes_report_switched_off_file_shares() {
     let answer = random_bytes(10, 300_000);
     let mut world = world_with([(445, answering(&answer))]);
     download(&mut world, 445, &answer);
@@ -536,7 +536,7 @@ fn accelerate_stage(world: &TwoNodeWorld, own: usize) -> StageReport {
 }
 
 #[test]
-fn a_purged_dictionary_is_empty_on_both_sides_of_belief() {
+fn purge_empties_both_views_of_the_dictionary() {
     let answer = random_bytes(9, 500_000);
     let mut world = world_with([(80, answering(&answer))]);
     download(&mut world, 80, &answer);
@@ -549,7 +549,7 @@ fn a_purged_dictionary_is_empty_on_both_sides_of_belief() {
 }
 
 #[test]
-fn a_stopping_node_lets_flows_end_within_its_grace() {
+fn stopping_node_gives_flows_a_grace_period() {
     let answer = random_bytes(10, 1_000_000);
     let script = answering(&answer);
     let mut world = world_with([(80, script), (83, ServerScript::Swallow)]);
@@ -566,7 +566,7 @@ fn a_stopping_node_lets_flows_end_within_its_grace() {
 }
 
 #[test]
-fn the_memory_limit_narrows_flows_and_none_is_lost() {
+fn memory_limit_slows_flows_without_loss() {
     let setting = WorldSettings {
         limits: EngineLimits {
             memory: ByteCount::kibibytes(512),
@@ -616,7 +616,7 @@ fn world_with_packets(
 }
 
 #[test]
-fn flows_travel_by_udp_where_both_nodes_take_it() {
+fn flows_use_udp_if_both_nodes_take_it() {
     let answer = random_bytes(1, 3 << 20);
     let mut world = world_with_packets(0.02, [(80, answering(&answer))]);
     let wan = download(&mut world, 80, &answer);
@@ -629,7 +629,7 @@ fn flows_travel_by_udp_where_both_nodes_take_it() {
     assert!(udp.rtt_min_ms.unwrap() >= 30.0, "{udp:?}");
 }
 
-/// The counters of a peer hold what travelled by UDP, and keep it when the path is gone.
+/// The counters of a peer include the bytes by UDP, and keep them when the path is gone.
 #[test]
 fn the_byte_counters_of_a_peer_include_udp() {
     let answer = random_bytes(1, 3 << 20);
@@ -656,7 +656,7 @@ fn the_byte_counters_of_a_peer_include_udp() {
 
 /// A peer that breaks the rules is named in the log, at once and then at most once a minute.
 #[test]
-fn violations_of_a_peer_are_told_once_a_minute_and_all_counted() {
+fn violations_are_logged_once_a_minute_and_counted() {
     let mut world = world_with([]);
     let peer = NodeId([2; 32]);
     let told = |world: &TwoNodeWorld| -> Vec<(String, u64)> {
@@ -745,7 +745,7 @@ fn a_fresh_link_has_a_fresh_datagram_path() {
 }
 
 #[test]
-fn udp_that_the_network_holds_back_is_left_for_tls() {
+fn held_back_udp_falls_back_to_tls() {
     let answer = random_bytes(4, 24 << 20);
     let mut setting = WorldSettings::default();
     let policed = emulate::DirectionConfig {
@@ -780,9 +780,9 @@ fn udp_that_the_network_holds_back_is_left_for_tls() {
     );
 }
 
-/// Otherwise it would go on sending for a second and four probe timeouts, to nobody.
+/// Otherwise the peer would keep sending for a second and four probe timeouts, without a receiver.
 #[test]
-fn the_peer_hears_at_once_that_a_path_has_ended() {
+fn peer_learns_at_once_that_a_path_ended() {
     let mut world = world_with_packets(0.0, []);
     let grace = Duration::ZERO;
     world.input(NEAR, EngineInput::Stop { grace });
@@ -800,7 +800,7 @@ fn was_down(world: &TwoNodeWorld, own: usize) -> bool {
 
 /// DESIGN: UDP outlives a lost control connection by 60 s at most.
 #[test]
-fn flows_go_on_by_udp_when_their_link_breaks_for_a_minute_at_most() {
+fn flows_continue_by_udp_for_a_minute() {
     let answer = random_bytes(6, 4 << 20);
     let mut world = world_with_packets(0.01, [(80, answering(&answer))]);
     let connection = world.accept(80);
@@ -831,9 +831,9 @@ fn flows_go_on_by_udp_when_their_link_breaks_for_a_minute_at_most() {
     assert!(why.contains("has closed its UDP path"), "{why}");
 }
 
-/// The end of a TCP connection is how a node hears at once that the peer was killed.
+/// The end of the TCP connection tells a node at once that the peer was killed.
 #[test]
-fn a_peer_that_is_killed_gets_no_new_flows_though_packets_might_have_gone_on() {
+fn killed_peer_gets_no_new_flows() {
     let mut world = world_with_packets(0.0, []);
     world.set_packets_blocked(true);
     world.lose_link(NEAR);
@@ -843,9 +843,9 @@ fn a_peer_that_is_killed_gets_no_new_flows_though_packets_might_have_gone_on() {
     assert!(was_down(&world, NEAR));
 }
 
-/// DESIGN: revoking an identity ends its UDP keys within 5 s. What the peer is told goes by the link.
+/// Revoking an identity must end its UDP keys within 5 s. The peer learns it by the link.
 #[test]
-fn a_peer_that_is_removed_hears_it_by_the_link_and_nothing_more() {
+fn removed_peer_learns_it_by_the_link() {
     let answer = random_bytes(7, 4 << 20);
     for breaks in [false, true] {
         let mut world = world_with_packets(0.0, [(80, answering(&answer))]);
@@ -872,7 +872,7 @@ fn a_peer_that_is_removed_hears_it_by_the_link_and_nothing_more() {
     }
 }
 
-/// What was measured may be handed to another life of the node, which starts from it.
+/// A new run of the node starts from the measurements of an earlier run.
 #[test]
 fn a_path_that_is_remembered_is_started_from() {
     let answer = random_bytes(5, 3 << 20);
@@ -902,8 +902,8 @@ fn a_path_that_is_remembered_is_started_from() {
     }
 }
 
-/// What is kept for repairs of a warm transfer does not hold it back: at 1 Gbit/s and 200 ms 25 MB are
-/// under way of which nothing is acknowledged.
+/// The data kept for repairs does not slow a warm transfer down: at 1 Gbit/s and 200 ms, 25 MB are
+/// in flight and unacknowledged.
 #[test]
 fn a_warm_flow_fills_a_long_fat_line() {
     let answer = random_bytes(12, 40 << 20);

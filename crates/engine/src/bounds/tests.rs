@@ -81,7 +81,7 @@ fn server(bounds: &AddressBounds, serve: Option<&[&str]>, server: &str) -> Resul
 }
 
 #[test]
-fn by_default_the_networks_behind_lan_interfaces_are_served_and_no_others() {
+fn only_lan_networks_are_served_by_default() {
     let gateway = gateway();
     for inside in [
         "10.20.0.9",
@@ -105,7 +105,7 @@ fn by_default_the_networks_behind_lan_interfaces_are_served_and_no_others() {
 }
 
 #[test]
-fn this_node_and_what_is_no_host_are_refused_in_every_disguise() {
+fn own_and_non_host_addresses_are_always_refused() {
     let gateway = gateway();
     for disguised in [
         "127.0.0.1",
@@ -147,7 +147,7 @@ fn this_node_and_what_is_no_host_are_refused_in_every_disguise() {
 }
 
 #[test]
-fn what_a_translator_reaches_on_the_wan_side_is_not_served() {
+fn wan_address_behind_a_translator_is_not_served() {
     let gateway = gateway();
     assert_eq!(server(&gateway, None, "64:ff9b::10.20.0.9"), Ok(()));
     let wan = server(&gateway, None, "64:ff9b::10.99.1.1");
@@ -155,7 +155,7 @@ fn what_a_translator_reaches_on_the_wan_side_is_not_served() {
 }
 
 #[test]
-fn a_default_route_puts_nothing_on_the_lan_side_in_one_piece_or_two() {
+fn default_route_adds_no_lan_network() {
     let one_armed = bounds(
         &[
             "0.0.0.0/0",
@@ -176,7 +176,7 @@ fn a_default_route_puts_nothing_on_the_lan_side_in_one_piece_or_two() {
 }
 
 #[test]
-fn of_two_routes_to_one_network_the_one_to_the_wan_counts() {
+fn wan_route_wins_over_equal_lan_route() {
     let twice = bounds(&["10.20.0.0/16"], &["10.20.0.0/16"], &[]);
     let refused = Err(OpenRefusal::ServerNotServed);
     assert_eq!(server(&twice, None, "10.20.0.9"), refused);
@@ -194,7 +194,7 @@ fn a_list_is_all_that_is_served() {
 }
 
 #[test]
-fn this_node_is_served_only_where_the_list_names_it() {
+fn this_node_is_served_only_if_listed() {
     let gateway = gateway();
     let around: Option<&[&str]> = Some(&["10.20.0.0/16", "0.0.0.0/0"]);
     let refused = Err(OpenRefusal::ServerIsThisNode);
@@ -229,7 +229,7 @@ fn clients_are_those_behind_the_peer() {
 }
 
 #[test]
-fn a_wide_prefix_of_a_peer_does_not_lend_it_addresses_of_this_site() {
+fn wide_peer_prefix_excludes_addresses_of_this_site() {
     let gateway = gateway();
     let mut config = config(None);
     config.peers = vec![peer(&["10.0.0.0/8", "0.0.0.0/0"])];
@@ -243,7 +243,7 @@ fn a_wide_prefix_of_a_peer_does_not_lend_it_addresses_of_this_site() {
 }
 
 #[test]
-fn a_peer_without_prefixes_is_served_where_the_policy_says_so() {
+fn peer_without_prefixes_is_served_if_allowed() {
     let gateway = gateway();
     let nobody = peer(&[]);
     let client: IpAddr = "10.10.3.4".parse().unwrap();
@@ -262,7 +262,7 @@ fn a_peer_without_prefixes_is_served_where_the_policy_says_so() {
 }
 
 #[test]
-fn a_proxy_uses_the_nodes_own_address_whatever_its_clients_is() {
+fn proxy_connection_uses_the_nodes_own_address() {
     let gateway = gateway();
     let config = config(None);
     let client = "127.0.0.1".parse().unwrap();
@@ -271,7 +271,7 @@ fn a_proxy_uses_the_nodes_own_address_whatever_its_clients_is() {
 }
 
 #[test]
-fn rules_narrow_by_port_client_and_server_and_the_first_that_matches_decides() {
+fn first_matching_serve_rule_decides() {
     let rule = |clients: &[&str],
                 servers: &[&str],
                 ports: &[std::ops::RangeInclusive<u16>],

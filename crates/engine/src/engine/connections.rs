@@ -1,4 +1,4 @@
-//! The LAN side: connections accepted and opened, and which peer or way each goes.
+//! The LAN side: accepts and opens connections, and chooses the peer or the direct way for each.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -51,7 +51,8 @@ impl Engine {
         self.connect_caller(now, caller);
     }
 
-    /// A client that is not accepted yet: it hears of the outcome, unless it may be accepted at once.
+    /// Starts a client that is not accepted yet: it gets the outcome, unless it may be accepted at
+    /// once.
     pub(super) fn asked(
         &mut self,
         now: Time,
@@ -123,7 +124,7 @@ impl Engine {
         self.flows.len() + self.directs.len() + self.further_connections
     }
 
-    /// How many flows the peer may have now; where it is the only one, no fewer than the node.
+    /// The number of flows that the peer may have now. A single peer may have as many as the node.
     pub(super) fn share_of(&self, peer: &PeerState) -> usize {
         let limits = &self.config.limits;
         let percent = match self.peers.len() {
@@ -134,7 +135,7 @@ impl Engine {
         shares::share(percent, limits.flows, others)
     }
 
-    /// A flow that a peer opened towards a server beside this node.
+    /// Handles a flow that a peer opened towards a server beside this node.
     pub(super) fn opened(&mut self, now: Time, node: NodeId, id: FlowId, open: OpenRequest) {
         let accelerators = &self.config.policy.accelerators;
         let failure = match accelerators.by_number(open.accelerator) {
@@ -164,15 +165,15 @@ impl Engine {
         }
     }
 
-    /// Whether the node takes no flows of its peers' now.
+    /// Returns true if the node accepts no more flows from its peers now.
     fn is_full(&self) -> bool {
         self.stop_at.is_some()
             || self.open_in_all() >= self.config.limits.flows
             || self.memory_limit_reached
     }
 
-    /// Whether the peer has its share of the flows; one more that it opens is then counted as
-    /// refused.
+    /// Returns true if the peer has its share of the flows. The engine then refuses and counts
+    /// further opens.
     fn is_peer_full(&mut self, node: NodeId) -> bool {
         let is_full = self
             .peers

@@ -1,4 +1,4 @@
-//! Who belongs to the node, and how it stops: peers added and taken out, the grace of a stop.
+//! Peers that are added and removed, and the grace period of a stop.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -15,8 +15,8 @@ use crate::io::{EngineEvent, EngineOutput};
 use crate::peer::{PeerFilter, PeerReachability, PeerState};
 use crate::unreachable_servers::FaultOrigin;
 
-/// Flows that were refused and whose peer has not confirmed it: as many as a busy peer opens in the
-/// round trip in which it hears of a limit.
+/// The number of refused flows that the peer has not confirmed: as many as a busy peer opens in the
+/// round trip before it learns of a limit.
 const UNACKNOWLEDGED_OPENS: usize = 1_024;
 
 impl Engine {
@@ -62,8 +62,8 @@ impl Engine {
         self.intercepted = None;
     }
 
-    /// The peer's process was started anew, perhaps with another configuration or beside another packet filter:
-    /// the next connection through it may succeed.
+    /// Records that the peer's process was restarted, perhaps with another configuration or packet
+    /// filter: the next connection through it may succeed.
     pub(super) fn peer_restarted(&mut self, node: NodeId) {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.filter.passed();
@@ -122,21 +122,21 @@ impl Engine {
         );
     }
 
-    /// Has the next datagram path to a peer start from what an earlier one was like.
+    /// Makes the next datagram path to a peer start from the properties of an earlier one.
     pub fn remember_path(&mut self, node: NodeId, path: RememberedPath) {
         if let Some(peer) = self.peers.get_mut(&node) {
             peer.remembered = Some(path);
         }
     }
 
-    /// What the datagram paths that there are now are like, as far as is known.
+    /// The properties of the present datagram paths, as far as they are known.
     pub fn measured_paths(&self) -> impl Iterator<Item = (NodeId, RememberedPath)> {
         self.peers
             .iter()
             .filter_map(|(node, peer)| Some((*node, peer.session.datagrams_remembered()?)))
     }
 
-    /// How many flows there are with a peer.
+    /// The number of flows with a peer.
     #[must_use]
     pub fn flows_of(&self, node: NodeId) -> usize {
         self.peers.get(&node).map_or(0, |peer| peer.flows.len())
@@ -185,8 +185,8 @@ impl Engine {
         }
     }
 
-    /// Ends all datagram paths in good order. What was last said in packets and is not known to have
-    /// arrived is said again on the links.
+    /// Ends all datagram paths in good order. Data that was last sent in packets and is unconfirmed
+    /// is sent again on the links.
     pub(super) fn close_paths(&mut self, now: Time) {
         for peer in self.peers.values_mut() {
             peer.remember_path();

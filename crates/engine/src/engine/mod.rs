@@ -1,14 +1,14 @@
 //! One node without its input and output.
 //!
-//! [`Engine::handle`] takes what happened, [`Engine::poll_output`] gives what is to be done
-//! (drain it to `None` after every call), [`Engine::transmit`] gives the bytes for a link that
-//! can take some, and [`Engine::poll_timeout`] the moment by which [`Engine::handle_timeout`]
-//! must be called. It holds the flows, joins their stages (`flow/`), knows the peers and what
-//! lies behind them, and keeps the limits; protocols are the accelerators' business, bytes on
-//! the WAN the session's, and what is worth remembering the dictionary's.
+//! [`Engine::handle`] takes an event. [`Engine::poll_output`] returns the next action (drain it to
+//! `None` after every call). [`Engine::transmit`] returns the bytes for a link that can take some.
+//! [`Engine::poll_timeout`] returns the time at which [`Engine::handle_timeout`] must be called.
+//! The engine holds the flows, joins their stages (`flow/`), knows the peers and their prefixes,
+//! and enforces the limits. It leaves protocols to the accelerators, WAN bytes to the session, and
+//! stored content to the dictionary.
 //!
-//! Every turn ends in `settle`, which carries what the sessions and the dictionary have to say
-//! to the flows until nothing is left to say.
+//! Every turn ends in `settle`, which passes the events of the sessions and the dictionary to the
+//! flows until none is left.
 
 pub(crate) mod connections;
 mod membership;
@@ -53,29 +53,31 @@ use crate::why;
 const CLOSED_KEPT: usize = 1_000;
 /// A reached limit counts as cleared below this share of it, so that it does not flap.
 const CLEARED_BELOW_PERCENT: usize = 90;
-/// How long a peer that is at a limit gets no new flows: as long as one that is silent.
+/// The time for which a peer at a limit gets no new flows: as long as a silent one.
 const PEER_FULL_FOR: Duration = Duration::from_secs(5);
-/// A peer is told that a server is out of reach this long after it opened the flow, or later. The
-/// kernel takes 3 s to give up on a host that answers no ARP (three probes, one a second), and
-/// what the policy forbids is to look the same.
+/// The least time after an open before the peer learns that a server is unreachable. The kernel
+/// takes 3 s to give up on a host that answers no ARP (three probes, one a second), and a server
+/// that the policy forbids must look the same.
 const UNREACHABLE_AFTER: Duration = Duration::from_millis(3_200);
-/// Clients that are asked to pass by at a time: at its limit a node has some thousand at most.
+/// The limit of clients that are bypassed at a time: at its own limit a node has at most some
+/// thousand.
 const PASSING_MAX: usize = 1_000;
-/// Networks that `status` shows of those that are served; the rest are counted.
+/// The number of served networks that `status` shows; the others are counted.
 const SERVES_SHOWN: usize = 32;
-/// How often the log may say that a peer's opens were refused.
+/// The least time between two log lines about a peer's refused opens.
 const REFUSALS_TOLD_EVERY: Duration = Duration::from_secs(60);
 
 /// One node without its input and output.
 pub struct Engine {
     config: EngineConfig,
     random: SeededRandom,
-    /// What flows draw theirs from.
+    /// The generator that seeds each flow's own generator.
     flow_random: SeededRandom,
     dictionary: Dictionary,
     peers: BTreeMap<NodeId, PeerState>,
     links: BTreeMap<LinkId, NodeId>,
-    /// Where this node takes packets beside a link that the session has not agreed on yet.
+    /// The addresses where this node receives packets beside a link, as offered and not yet agreed
+    /// on.
     offers: BTreeMap<LinkId, DatagramOffer>,
     /// Boxed: a tree that grows at its end leaves almost half of the room in its nodes empty.
     flows: BTreeMap<u64, Box<Flow>>,
@@ -84,9 +86,9 @@ pub struct Engine {
     /// The bodies that accelerators want kept.
     kept_contents: KeptContents,
     directs: BTreeMap<u64, DirectConnection>,
-    /// Connections to servers that flows have beside their own.
+    /// The number of flows' further connections to servers.
     further_connections: usize,
-    /// Whose connection it is: the number of a flow or a direct connection.
+    /// The owner of each connection: the number of a flow or of a direct connection.
     connections: BTreeMap<ConnectionId, u64>,
     timers: BTreeSet<(Time, u64)>,
     unreachable_servers: UnreachableServers,
@@ -95,27 +97,27 @@ pub struct Engine {
     /// Flows and direct connections whose server failed them, until its bypass is in place.
     waiting_for_bypass: BTreeMap<SocketAddr, Vec<(u64, ConnectFailure)>>,
     passthrough_pairs: PassthroughPairs,
-    /// Where peers may go, and as whom.
+    /// The servers that peers may reach, and the source addresses.
     bounds: AddressBounds,
     /// The connections that are being opened for peers.
     connecting: ConnectionAttempts,
-    /// When connections for peers fail that are not open by then: their servers are out of reach, or
-    /// are to look so, or they wait for their turn to connect.
+    /// The times at which unopened connections for peers fail: their servers are unreachable, or
+    /// must look so, or they wait for their turn to connect.
     unreachable: BTreeSet<(Time, ConnectionId)>,
-    /// What each client has open here.
+    /// The connections that each client has open.
     sources: SourceShares,
     /// Clients at their share, whose connections are to pass by until then.
     passing: BTreeMap<IpPrefix, Time>,
     outputs: VecDeque<EngineOutput>,
-    /// Peers whose sessions may have something to say or to send.
+    /// The peers whose sessions may have events or data to send.
     touched: BTreeSet<NodeId>,
     closed: VecDeque<FlowExplanation>,
     intercepted: Option<Vec<NodeId>>,
     /// The next number of failed disk requests that is worth telling.
     next_fault_told: u64,
-    /// Whether it was told what of the dictionary on disk could not be used.
+    /// True if the operator knows how much of the dictionary on disk is unusable.
     rejected_told: bool,
-    /// What the peers were told of the dictionary.
+    /// The dictionary generation that was last sent to the peers.
     generation_told: Option<[u8; 16]>,
     next_number: u64,
     next_opened: u64,
@@ -130,7 +132,7 @@ pub struct Engine {
     stopped: bool,
 }
 
-/// Counts since the start, of what is gone as well as of what goes on.
+/// The counts since the start, of ended and present flows.
 #[derive(Clone, Copy, Debug, Default)]
 struct EngineTotals {
     flows: u64,
@@ -144,7 +146,7 @@ struct EngineTotals {
 const FLOW_CHANCE: u64 = 1;
 
 impl Engine {
-    /// An engine with no links; the dictionary begins to recover what the disk holds.
+    /// Creates an engine without links; the dictionary begins to recover its content from disk.
     #[must_use]
     pub fn new(config: EngineConfig, now: Time, mut random: SeededRandom) -> Self {
         let seed = random.clone().next_u64();
@@ -210,7 +212,7 @@ impl Engine {
         engine
     }
 
-    /// Takes what happened.
+    /// Handles an event.
     pub fn handle(&mut self, now: Time, input: EngineInput) {
         match input {
             EngineInput::Accepted {
@@ -286,8 +288,8 @@ impl Engine {
         self.outputs.pop_front()
     }
 
-    /// About `max` bytes for a link that can take them now, or `None` when there is nothing to
-    /// send. Outputs may follow: what has left makes room for more.
+    /// Returns about `max` bytes for a link that can take them now, or `None` when there is nothing
+    /// to send. Outputs may follow, because sent bytes make room for more.
     pub fn transmit(&mut self, now: Time, link: LinkId, max: usize) -> Option<Bytes> {
         let peer = self.peers.get_mut(self.links.get(&link)?)?;
         let bytes = peer.session.poll_transmit(now, link, max);
@@ -298,9 +300,9 @@ impl Engine {
         bytes
     }
 
-    /// Appends packets for one destination to `out`, at most `packets_max` of one length, the last
-    /// of which may be shorter; `None` when the path beside this link has nothing to send now.
-    /// Outputs may follow.
+    /// Appends packets for one destination to `out`, at most `packets_max` of one length; the last
+    /// packet may be shorter. Returns `None` when the path beside this link has nothing to send
+    /// now. Outputs may follow.
     pub fn transmit_datagrams(
         &mut self,
         now: Time,
@@ -320,21 +322,22 @@ impl Engine {
         transmit
     }
 
-    /// Whose link this is, or was while the end of its path is still to be told.
+    /// The peer that owns this link. A closed link keeps its owner until the end of its path is
+    /// reported.
     pub(super) fn owner(&self, link: LinkId) -> Option<NodeId> {
         let ends = |peer: &&PeerState| peer.session.ending_link() == Some(link);
         let former = || self.peers.values().find(ends).map(|peer| peer.config.node);
         self.links.get(&link).copied().or_else(former)
     }
 
-    /// Whether packets may still go out beside this link, be it there or not: flows that outlive it, or
-    /// the word that its path has ended.
+    /// Returns true if packets may still be sent beside this link. A closed link may still send the
+    /// packets of flows that outlive it, or the notice that its path has ended.
     #[must_use]
     pub fn uses(&self, link: LinkId) -> bool {
         self.owner(link).is_some()
     }
 
-    /// When [`Self::handle_timeout`] is due; `None` while nothing waits for time to pass.
+    /// The time at which [`Self::handle_timeout`] is due; `None` while nothing waits.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let sessions = self
@@ -358,7 +361,7 @@ impl Engine {
             .min()
     }
 
-    /// Does what is due at `now`.
+    /// Performs the actions that are due at `now`.
     pub fn handle_timeout(&mut self, now: Time) {
         let peers: Vec<NodeId> = self.peers.keys().copied().collect();
         for node in peers {
@@ -486,7 +489,7 @@ impl Engine {
         reports
     }
 
-    /// What each stage did with the flow of this number, while it is known.
+    /// Explains what each stage did with the flow of this number, while the flow is known.
     #[must_use]
     pub fn why(&self, now: Time, number: u64) -> Option<FlowExplanation> {
         if let Some(flow) = self.flows.get(&number) {
@@ -502,8 +505,8 @@ impl Engine {
             .cloned()
     }
 
-    /// Carries what sessions and dictionary say until nothing is left, then brings the wishes
-    /// that follow from the whole (interception, disk, links to write to) up to date.
+    /// Passes on the events of sessions and dictionary until none is left, then updates the
+    /// requests that depend on all of them (interception, disk, links to write to).
     pub(super) fn settle(&mut self, now: Time) {
         // What the accelerators keep makes room for flows.
         self.accelerator_states
@@ -571,7 +574,7 @@ impl Engine {
         }
     }
 
-    /// Carries on what the accelerators' shared states want done.
+    /// Passes on the requests of the accelerators' shared states.
     fn drain_accelerator_states(&mut self, now: Time) {
         while let Some(output) = self.accelerator_states.poll_output() {
             match output {
@@ -657,7 +660,7 @@ impl Engine {
         }
     }
 
-    /// What the node holds for its flows, and may hold.
+    /// The memory that the node holds for its flows, and its limit.
     pub(super) fn budget(&self) -> MemoryBudget {
         MemoryBudget {
             limit: self.config.limits.memory.as_usize(),
@@ -668,8 +671,8 @@ impl Engine {
         }
     }
 
-    /// Beyond the hard limit of memory, resets flows until less is held, and says whether it did: of the peer for which most is
-    /// held, those that hold most.
+    /// Resets flows above the hard limit of memory until less is held. It chooses the peer with the
+    /// most memory, and its largest flows. Returns true if it reset any.
     fn shed(&mut self, now: Time) -> bool {
         if self.budget().excess() == 0 {
             return false;
@@ -735,7 +738,8 @@ impl Engine {
         }
     }
 
-    /// Whether the peer has a link, without which it stays down.
+    /// Records the reachability of a peer that has a link. Returns false for a peer without a link,
+    /// which stays down.
     pub(super) fn set_reach(&mut self, node: NodeId, reach: PeerReachability) -> bool {
         let peer = self.peers.get_mut(&node);
         let Some(peer) = peer.filter(|peer| peer.link.is_some()) else {
@@ -745,10 +749,11 @@ impl Engine {
         true
     }
 
-    /// The server of this flow or direct connection failed it. An intercepted client is reset once
-    /// the server is bypassed: its next try, which may follow at once, must meet the server itself.
-    /// A client that was not accepted yet hears of it at once: it has not been told that the port is open.
-    /// A proxy's client has no way around the node, so its server is not bypassed.
+    /// Records that the server of this flow or direct connection failed. An intercepted client is
+    /// reset once the server is bypassed: its next attempt, which may follow at once, must reach
+    /// the server itself. A client that was not accepted yet gets the outcome at once, because it
+    /// does not know yet whether the port is open. A proxy's client cannot bypass the node, so its
+    /// server is not bypassed.
     pub(super) fn server_failed(&mut self, now: Time, number: u64, failure: ConnectFailure) {
         let flow = self.flows.get(&number);
         let direct = self.directs.get(&number);
@@ -792,7 +797,7 @@ impl Engine {
         }
     }
 
-    /// A connection to the server succeeded; its back-off starts anew.
+    /// Records that a connection to the server succeeded; its back-off restarts.
     pub(super) fn server_succeeded(&mut self, server: SocketAddr) {
         if self.unreachable_servers.succeeded(server) {
             self.outputs.push_back(EngineOutput::Readmit { server });
@@ -891,7 +896,8 @@ impl Engine {
     }
 }
 
-/// Whether a limit has come to be reached, or to be cleared; `None` when nothing changed.
+/// Returns true when usage reaches a limit, false when it falls below it, and `None` when neither
+/// changes.
 fn crossed(reached: bool, used: usize, limit: usize) -> Option<bool> {
     if !reached && used >= limit {
         return Some(true);

@@ -1,9 +1,10 @@
-//! Which peer a client's connection goes to, when its flow is opened there, and how it goes on without.
+//! Chooses the peer for a client's connection, decides when the flow is opened there, and how the
+//! connection continues without it.
 //!
-//! Most flows are opened when the client connects. Where the settings of the accelerator say that its near half decides
-//! ([`accelerate::FlowOpening::ByNearHalf`]), the flow begins here, at this node alone, and is opened when its near half
-//! wants it: what an open is checked for is checked then. A peer that cannot be reached refuses the open
-//! and not the flow, which may be answered here all the same.
+//! Most flows are opened when the client connects. Where the accelerator's settings let its near
+//! half decide ([`accelerate::FlowOpening::ByNearHalf`]), the flow begins at this node alone and is
+//! opened when its near half requests it. The checks of an open are done at that time. An
+//! unreachable peer refuses the open and not the flow, which may still be answered here.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -42,7 +43,7 @@ impl Engine {
         peer.ok_or(DirectReason::NoPeerServes)
     }
 
-    /// Whether a flow can be opened at the peer now.
+    /// Checks that a flow can be opened at the peer now.
     fn takes_open(&self, peer: &PeerState, via: ArrivalMethod) -> Result<(), DirectReason> {
         if self.stop_at.is_some() {
             return Err(DirectReason::Stopping);
@@ -57,7 +58,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether this node may have one more flow, of this client.
+    /// Checks that this node may have one more flow of this client.
     fn takes_one_more(&self, client: IpAddr) -> Result<(), DirectReason> {
         let (limits, open) = (&self.config.limits, self.open_in_all());
         if open >= limits.flows {
@@ -112,7 +113,8 @@ impl Engine {
         }
     }
 
-    /// Who decides when the flow is opened. A client that is not accepted waits for its server.
+    /// Returns which side opens the flow, and when. A client that is not accepted yet waits for its
+    /// server.
     fn opening_of(
         &self,
         caller: PendingClient,
@@ -183,7 +185,7 @@ impl Engine {
         }
     }
 
-    /// Opens a flow whose near half wants it, or has the flow go on without the peer.
+    /// Opens a flow whose near half requests it, or lets the flow continue without the peer.
     pub(super) fn open_late(&mut self, now: Time, number: u64) {
         let Some(flow) = self.flows.get(&number) else {
             return;
@@ -233,14 +235,15 @@ impl Engine {
         })
     }
 
-    /// Ends the flows that a silent peer has not answered: their clients would wait for a peer that may never
-    /// come back. A flow whose open never left this node goes on directly, with all that its client has sent.
+    /// Ends the flows that a silent peer has not answered: their clients would wait for a peer that
+    /// may never come back. A flow whose open never left this node continues directly, with all
+    /// bytes of its client.
     ///
-    /// An open that was handed to a link or put in a packet may have been executed, and the client's bytes may
-    /// have reached the server: a process that is stopped, or a path that is dark, may have taken them a moment
-    /// before, and may yet deliver them. To send them a second time by another way could order the goods twice.
-    /// Such a flow is reset, and its client, who knows what it asked for, decides whether to try again; by then
-    /// its connections go directly.
+    /// An open that was handed to a link or put in a packet may have been executed, and the
+    /// client's bytes may have reached the server: a stopped process, or a broken path, may have
+    /// taken them a moment before, and may still deliver them. Sending them again by another way
+    /// could place an order twice. Such a flow is reset, and its client decides whether to try
+    /// again; by then its connections go directly.
     pub(super) fn end_unanswered_flows(&mut self, now: Time, node: NodeId) {
         let Some(peer) = self.peers.get(&node) else {
             return;
@@ -270,8 +273,9 @@ impl Engine {
         }
     }
 
-    /// Ends a flow at the peer and has its client go on directly with what it has sent and was not answered, if
-    /// nobody else may have taken that. Otherwise the flow stays, and is to be failed.
+    /// Ends a flow at the peer and moves its client to a direct connection with its unanswered
+    /// bytes, if no other host may have received them. Otherwise the flow stays, and must be
+    /// failed.
     fn go_on_directly(&mut self, now: Time, number: u64, reason: DirectReason) -> DirectTransition {
         let Some(flow) = self.flows.get_mut(&number) else {
             return DirectTransition::Not;
@@ -317,7 +321,7 @@ impl Engine {
     }
 }
 
-/// What became of a flow that was to go directly.
+/// The result of moving a flow to a direct connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DirectTransition {
     Directly,

@@ -1,4 +1,4 @@
-//! Connections to servers for peers: their turns, how those fail that are out of reach, and how many there may be.
+//! Connections to servers for peers: their order, their failures, and their number.
 
 use std::net::IpAddr;
 
@@ -11,7 +11,8 @@ use crate::io::{ConnectFailure, ConnectionId};
 use crate::why;
 
 impl Engine {
-    /// Has a connection fail as if its server were out of reach, at the moment at which its flow's peer is told so.
+    /// Makes a connection fail as if its server were unreachable, at the time at which its flow's
+    /// peer learns it.
     pub(super) fn look_out_of_reach(&mut self, now: Time, connection: ConnectionId) {
         let number = self.connections.get(&connection);
         if let Some(flow) = number.and_then(|number| self.flows.get(number)) {
@@ -83,7 +84,7 @@ impl Engine {
         }
     }
 
-    /// The connection is opened no longer; the next one may be.
+    /// Ends an attempt, so that the next one may begin.
     pub(super) fn attempt_ended(&mut self, server: IpAddr, connection: ConnectionId) {
         let Some(next) = self.connecting.end(server, connection) else {
             return;
@@ -94,8 +95,9 @@ impl Engine {
         }
     }
 
-    /// How many further connections to servers this peer's flows may have opened now: with those that there are, half
-    /// of what flows leave of the node's limit and of the peer's share, so that as many flows find room.
+    /// The number of further connections to servers that this peer's flows may open now. With the
+    /// open ones they use half of the places that flows leave in the node's limit and the peer's
+    /// share, so that as many flows find room.
     pub(super) fn connections_left(&self, node: NodeId) -> usize {
         let limits = &self.config.limits;
         let further = self.further_connections;
@@ -112,7 +114,7 @@ impl Engine {
         }
     }
 
-    /// Opens the further connections that a flow wants, and forgets those that it has no more.
+    /// Opens the further connections that a flow requests, and forgets its ended ones.
     pub(super) fn follow_further_connections(&mut self, now: Time, number: u64) {
         let Some(flow) = self.flows.get_mut(&number) else {
             return;
@@ -130,7 +132,7 @@ impl Engine {
         self.forget_connections(node, server, &gone);
     }
 
-    /// Resets what a flow that has ended still has of further connections, and forgets them.
+    /// Resets the remaining further connections of an ended flow, and forgets them.
     pub(super) fn forget_further_connections(&mut self, flow: &mut Flow) {
         let (node, server) = (flow.peer, flow.server.ip());
         flow.end_further_connections(&mut self.outputs, FurtherEnd::Reset);

@@ -1,4 +1,4 @@
-//! The WAN side: links that come and go, and what the peers' sessions say.
+//! The WAN side: links that open and close, and the events of the peers' sessions.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -97,7 +97,7 @@ impl Engine {
         }
     }
 
-    /// Flows of this peer's may not count on it until it is heard again.
+    /// Reports that this peer's flows cannot rely on it until it is heard again.
     fn tell_silent(&mut self, now: Time, node: NodeId, since: Duration) {
         let of_peer = self.flows.iter().filter(|(_, flow)| flow.peer == node);
         for number in of_peer.map(|(number, _)| *number).collect::<Vec<_>>() {
@@ -105,8 +105,9 @@ impl Engine {
         }
     }
 
-    /// The peer forgot this node's flows when it removed it, and its connections to servers are closed. It says so of
-    /// each flow, or refuses this node's next link.
+    /// Handles the removal of this node by the peer, which has forgotten this node's flows and
+    /// closed its connections to servers. The peer reports this for each flow, or refuses this
+    /// node's next link.
     pub(super) fn removed_by_peer(&mut self, now: Time, node: NodeId) {
         let Some(peer) = self.peers.get_mut(&node) else {
             return;
@@ -125,7 +126,7 @@ impl Engine {
         }
     }
 
-    /// The link is gone, and with it what travelled in packets.
+    /// Handles the loss of the link, and of the packets beside it.
     fn link_lost(&mut self, node: NodeId, link: LinkId) {
         self.links.remove(&link);
         if let Some(peer) = self.peers.get_mut(&node)
@@ -313,7 +314,7 @@ impl Engine {
         }
     }
 
-    /// The peer told the generation of its dictionary: what was known of another is void.
+    /// Records the generation of the peer's dictionary. Knowledge of another generation is void.
     pub(super) fn hello(&mut self, node: NodeId, blob: &[u8]) {
         let Some(peer) = self.peers.get(&node) else {
             return;
@@ -380,7 +381,7 @@ impl Engine {
         }
     }
 
-    /// Tells a client that asks that the server's connection stands.
+    /// Reports the established server connection to a waiting client.
     fn admit(&mut self, now: Time, number: u64) {
         let flow = self.flows.get(&number).filter(|flow| flow.asks());
         if let Some(connection) = flow.map(|flow| flow.connection()) {

@@ -1,4 +1,4 @@
-//! One turn of one flow, and what follows from it: accounts, timers, the end.
+//! One turn of one flow, and its consequences: accounts, timers, the end.
 
 use tunnel::ResetReason;
 use vocab::{FlowId, NodeId, Time};
@@ -143,7 +143,7 @@ impl Engine {
         self.forget_failed_flow(now, number, reason);
     }
 
-    /// Forgets a flow whose host was told of its end.
+    /// Forgets a flow whose host has received its end.
     pub(super) fn forget_failed_flow(&mut self, now: Time, number: u64, reason: &str) {
         self.totals.failed += 1;
         self.event(EngineEvent::FlowFailed {
@@ -206,7 +206,7 @@ impl Engine {
         }
     }
 
-    /// Resets what is left of a direct connection at once, and forgets it.
+    /// Resets the remaining ends of a direct connection at once, and forgets it.
     pub(super) fn fail_direct(&mut self, now: Time, number: u64, reason: &str) {
         if let Some(direct) = self.directs.get(&number) {
             direct.reset_at_once(&mut self.outputs);

@@ -6,10 +6,10 @@
 //!  half ◄──Piece, Ended─── ContentReader ─┘
 //!             └ only while little waits for the host and for the encoder
 //! ```
-//! What is stored goes into the dictionary at once. Reads take turns, a piece each. They stop where their bytes
-//! would pile up, and are taken up again when the host, the peer or the disk has moved. A half
-//! that consumes pieces without passing them on would be handed a whole body in one turn: after
-//! [`TURN_BYTES`] the flow lets others have theirs.
+//! Stored bytes enter the dictionary at once. Reads take turns, one piece each. A read stops where
+//! its bytes would pile up, and continues when the host, the peer or the disk has moved. A half
+//! that consumes pieces without passing them on would receive a whole body in one turn; after
+//! [`TURN_BYTES`] the flow therefore yields to others.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -28,18 +28,18 @@ use super::{Flow, FlowFailure, FlowTurn};
 
 /// Bytes that are read of bodies in one turn at most: some milliseconds of hashing.
 const TURN_BYTES: usize = 1024 * 1024;
-/// Memory of a store or a read beside what it counts itself, about: its place in a map or a list.
+/// The memory of a store or a read beside its own count, about: its place in a map or a list.
 const OVERHEAD: usize = 256;
 
-/// All of them, of one half.
+/// All content transfers of one half.
 #[derive(Default)]
 pub(super) struct ContentTransfers {
     storing: BTreeMap<ContentId, ContentWriter>,
     /// The one whose turn it is is in front.
     reading: VecDeque<(ContentId, ContentReader)>,
-    /// What the half is to be told before anything else of them.
+    /// The reports that the half receives before any other content event.
     reports: VecDeque<ContentReport>,
-    /// When the reads go on that have had their turn.
+    /// The time at which reads that have had their turn continue.
     resumes: Option<Time>,
     /// The last piece went on to the peer.
     feeds_peer: bool,
@@ -55,7 +55,7 @@ impl ContentTransfers {
         storing + reading + reports + count * OVERHEAD
     }
 
-    /// When the flow wants a turn for them.
+    /// The time at which the flow wants a turn for them.
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         self.resumes
     }
@@ -132,7 +132,8 @@ impl ContentTransfers {
         self.reports.push_back(report);
     }
 
-    /// What one of the reads has to say, in turn; `None` if all of them wait for the disk.
+    /// Returns the next report of one of the reads, in turn; `None` if all of them wait for the
+    /// disk.
     fn read(&mut self, dictionary: &mut Dictionary, ahead: usize) -> Option<ContentReport> {
         for _ in 0..self.reading.len() {
             let (id, mut reader) = self.reading.pop_front()?;
@@ -163,12 +164,12 @@ impl ContentTransfers {
 }
 
 impl Flow {
-    /// Whether the payload of the flow may be stored, by what either node's policy says of it.
+    /// Returns true if both nodes' policies allow storing the payload of the flow.
     fn may_store_contents(&self) -> bool {
         self.may_store && !self.carry_only && !self.decoder.has_received_unstorable()
     }
 
-    /// Does what the half asks of the node's content.
+    /// Executes a content request of the half.
     pub(super) fn handle_content(&mut self, turn: &mut FlowTurn<'_>, request: ContentRequest) {
         let number = self.accelerator.number;
         let parse = |handle: &ContentHandle| reduce::ContentHandle::parse(handle.to_bytes());
@@ -187,7 +188,8 @@ impl Flow {
         self.contents.handle(turn.dictionary, may_store, request);
     }
 
-    /// Tells the half what became of its bodies, and gives it pieces while they find takers.
+    /// Reports the results of its bodies to the half, and gives it pieces while there is room for
+    /// them.
     pub(super) fn read_contents(&mut self, turn: &mut FlowTurn<'_>) -> Result<(), FlowFailure> {
         self.contents.resumes = None;
         let mut read = 0;
@@ -226,7 +228,8 @@ impl Flow {
         Ok(())
     }
 
-    /// Whether little enough waits for the host, and for the peer if the last piece went there.
+    /// Returns true if the queue to the host, and the queue to the peer if the last piece went
+    /// there, are short enough for another piece.
     fn takes_pieces(&self, turn: &FlowTurn<'_>) -> bool {
         let share = turn.budget.share();
         let for_peer = self.encoder.pending() + self.encoder.pending_overhead();

@@ -1,4 +1,5 @@
-//! The host's side of a flow: what is read of its connection, what waits for it, and its ends.
+//! The host's side of a flow: the bytes read from its connection, the bytes that wait for it, and
+//! its ends.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,18 +12,19 @@ use vocab::Time;
 use super::{Flow, FlowFailure, FlowTurn, PeerHost};
 use crate::io::{ConnectionId, ConnectionOwner, EngineOutput};
 
-/// Raw bytes that may wait for the encoder, read credit included: what 1 Gbit/s brings in a
-/// millisecond, which is more than an engine's loop takes to come round.
+/// The raw bytes that may wait for the encoder, read credit included: the bytes of a millisecond at
+/// 1 Gbit/s, which is longer than a round of an engine's loop.
 pub(super) const READ_AHEAD: usize = 128 * 1024;
 /// Read credit is given in portions of at least this size, so that a fast host costs few turns.
 const LEAST_CREDIT: usize = 16 * 1024;
 /// Bytes that may wait for a slow host before the session is read no further.
 pub(super) const WRITE_AHEAD: usize = 256 * 1024;
-/// How long what was sent before a reset may wait without any progress for a receiver that does not read: as
-/// long as Linux keeps a connection that its program has closed (tcp_fin_timeout, 60 s).
+/// The time for which data sent before a reset may wait without progress for a receiver that does
+/// not read: as long as Linux keeps a connection that its program has closed (tcp_fin_timeout, 60
+/// s).
 pub(crate) const DELIVERY_STALL_LIMIT: Duration = Duration::from_secs(60);
-/// Memory of a piece that waits for a host beside its bytes, about: its places in the lists of the
-/// engine and of the shell, and its buffer's own head.
+/// The memory of a piece that waits for a host beside its bytes, about: its places in the lists of
+/// the engine and of the shell, and its buffer's own head.
 const WRITE_OVERHEAD: usize = 128;
 /// Bytes for a host that are fewer are copied, so that they do not keep the record alive that they
 /// were part of, and joined to those before them that have not left yet.
@@ -38,7 +40,7 @@ pub(super) struct LanSide {
     pub(super) queued: usize,
     /// The lengths of the pieces that they are in.
     pub(super) writes: VecDeque<usize>,
-    /// Bytes of the first of these that were taken.
+    /// The bytes of the first of these that were taken.
     pub(super) taken: usize,
     /// Small pieces that are about to be given to the shell together.
     pub(super) gathered: Vec<u8>,
@@ -51,22 +53,22 @@ pub(super) struct LanSide {
     pub(super) host: HostState,
 }
 
-/// How far a host's reset, or the failure of its connection, has come.
+/// The progress of a host's reset, or of the failure of its connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HostState {
-    /// The connection stands.
+    /// The connection is established.
     Standing,
-    /// Nothing can be written any more; what arrived before is still being read.
+    /// Nothing can be written any more; data that arrived before is still read.
     Failed,
-    /// All was read. `finished` says whether the host had ended its stream before the reset.
+    /// All data was read. `finished` is true if the host had ended its stream before the reset.
     Gone { finished: bool },
 }
 
-/// Where the clean end of a direction stands.
+/// The progress of a direction's clean end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StreamFinish {
     Open,
-    /// It follows when what was put out before it has gone.
+    /// It follows once all earlier output has gone.
     Wanted,
     Done,
 }
@@ -95,7 +97,7 @@ impl LanSide {
         self.queued + self.taken + self.waiting_bytes + pieces * WRITE_OVERHEAD
     }
 
-    /// Both directions have ended in good order, and what was written was taken.
+    /// Returns true if both directions have ended in good order, and all written bytes were taken.
     pub(super) fn is_over(&self) -> bool {
         self.finished && self.finish == StreamFinish::Done && self.queued == 0
     }
@@ -121,14 +123,14 @@ impl LanSide {
         self.waiting.push_back(bytes);
     }
 
-    /// The connection is open; returns what waited for that.
+    /// Records that the connection is open. Returns the data that waited for it.
     pub(super) fn connected(&mut self) -> VecDeque<Bytes> {
         self.connected = true;
         self.waiting_bytes = 0;
         std::mem::take(&mut self.waiting)
     }
 
-    /// Gives bytes to the shell, small ones together with those that follow.
+    /// Gives bytes to the shell; small pieces are joined with the following ones.
     pub(super) fn write(&mut self, outputs: &mut VecDeque<EngineOutput>, bytes: Bytes) {
         self.queued += bytes.len();
         if bytes.len() >= COPY_BELOW {
@@ -141,8 +143,8 @@ impl LanSide {
         }
     }
 
-    /// Gives the shell the small pieces that were gathered: before anything else is told about the
-    /// host, and at the end of a turn.
+    /// Gives the gathered small pieces to the shell: before any other event of the host, and at the
+    /// end of a turn.
     pub(super) fn flush(&mut self, outputs: &mut VecDeque<EngineOutput>) {
         if !self.gathered.is_empty() {
             let bytes = Bytes::from(std::mem::take(&mut self.gathered));
@@ -229,8 +231,8 @@ impl Flow {
         self.pump(turn)
     }
 
-    /// The host's connection has failed: nothing can be written to it, and there is still something to
-    /// read of it.
+    /// Handles the failure of the host's connection: nothing can be written to it, while data of it
+    /// can still be read.
     pub(crate) fn lan_failed(&mut self, turn: &mut FlowTurn<'_>) -> Result<(), FlowFailure> {
         if self.lan.host == HostState::Standing {
             self.lan.host = HostState::Failed;
@@ -271,7 +273,8 @@ impl Flow {
         }
     }
 
-    /// What opens this connection to the server: the flow's own, or a further one.
+    /// Builds the output that opens this connection to the server: the flow's own, or a further
+    /// one.
     pub(crate) fn connect(&self, connection: ConnectionId) -> EngineOutput {
         let mut client = self.client;
         if connection != self.lan.connection {
@@ -314,7 +317,7 @@ impl Flow {
         self.end_lan_when_possible(turn);
     }
 
-    /// Ends the stream towards the host, by a FIN or by a reset behind what was written.
+    /// Ends the stream towards the host, by a FIN or by a reset behind the written data.
     pub(super) fn end_lan_when_possible(&mut self, turn: &mut FlowTurn<'_>) {
         if !self.lan.connected || self.lan.host != HostState::Standing {
             return;

@@ -5,10 +5,10 @@
 //!  host ◄───write──── accelerator ◄──segments── decoder ◄──encoded── session
 //! ```
 //!
-//! Back pressure runs against the arrows: the encoder works only when the session can take what
-//! it makes (DESIGN rule "encode when it can be sent"), the host is given read credit only while
-//! little waits for the encoder, and the session is read only while the host takes what was
-//! written to it. So each flow buffers a bounded number of bytes wherever it is stopped.
+//! Back pressure runs against the arrows. The encoder works only when the session can take its
+//! output. The host gets read credit only while few bytes wait for the encoder. The session is read
+//! only while the host takes the bytes written to it. So each flow buffers a bounded number of
+//! bytes wherever it is stopped.
 //!
 //! A host that resets its connection ends its direction at the last byte that it had sent, and the reset
 //! follows those bytes over the whole chain:
@@ -18,8 +18,8 @@
 //!  the peer's Reset ─► all it sent is decoded and written ─► the host acknowledged it ─► RST to the host
 //! ```
 //!
-//! Where nothing moves for [`DELIVERY_STALL_LIMIT`], both connections are reset at once. So they are when
-//! both hosts have reset, because then nobody is left to deliver to.
+//! If nothing moves for [`DELIVERY_STALL_LIMIT`], both connections are reset at once. The same
+//! happens when both hosts have reset, because there is no receiver left.
 //!
 //! It decides nothing about peers, limits or policy; `engine.rs` does.
 
@@ -58,7 +58,7 @@ use self::stage::FlowStage;
 use self::wan::REPAIR_REQUEST_MEMORY;
 pub(crate) use self::wan::message;
 
-/// What a flow's stages work on, lent by the engine for one turn.
+/// The state that the engine lends to a flow's stages for one turn.
 pub(crate) struct FlowTurn<'a> {
     pub(crate) now: Time,
     pub(crate) session: &'a mut Session,
@@ -66,46 +66,46 @@ pub(crate) struct FlowTurn<'a> {
     pub(crate) claims: &'a mut ClaimTable,
     pub(crate) kept: &'a mut KeptContents,
     pub(crate) outputs: &'a mut VecDeque<EngineOutput>,
-    /// What the node holds, and may hold.
+    /// The memory that the node holds, and its limit.
     pub(crate) budget: MemoryBudget,
     /// The number of the next connection that this node opens.
     pub(crate) next_opened: &'a mut u64,
-    /// Further connections to servers that there is room for.
+    /// The number of further connections to servers that there is room for.
     pub(crate) connections_left: usize,
 }
 
-/// Why a flow cannot go on.
+/// The reason why a flow cannot continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FlowFailure {
     pub(crate) reset: ResetReason,
     pub(crate) text: String,
-    /// Why the next flow between the same hosts would break, too.
+    /// The reason why the next flow between the same hosts would fail as well.
     pub(crate) recurs: Option<PassthroughReason>,
 }
 
 impl FlowFailure {
-    /// Whether the peer sent what no encoder sends: data that cannot be restored, or repairs that
-    /// nobody asked for.
+    /// Returns true if the peer sent something that no encoder sends: data that cannot be restored,
+    /// or repairs that were not requested.
     pub(crate) fn is_peers_fault(&self) -> bool {
         self.reset == ResetReason::Reduction
     }
 }
 
-/// How far the client's connection has come.
+/// The progress of the client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientState {
-    /// It stands.
+    /// The client's connection is established.
     Accepted,
-    /// The client waits to hear whether the server's connection stands.
+    /// The client waits for the outcome of the server's connection.
     Asks,
 }
 
-/// How far the reset of the peer's host has come.
+/// The progress of the reset of the peer's host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PeerHost {
     /// There was none.
     Standing,
-    /// The peer has reset the flow; what was sent before is on its way to this host.
+    /// The peer has reset the flow; its earlier data is in transit to this host.
     Reset,
     /// The shell resets the connection once the host has acknowledged everything.
     ResetPassedOn,
@@ -122,7 +122,7 @@ pub(crate) struct Flow {
     pub(crate) via: Option<ArrivalMethod>,
     /// As it was when the flow began.
     pub(crate) client_state: ClientState,
-    /// Why the server's connection could not be opened.
+    /// The reason why the server's connection could not be opened.
     pub(crate) connect_failure: Option<ConnectFailure>,
     pub(crate) keep_client_address: bool,
     /// The policy forbids its connection to the server, so none is opened.
@@ -130,11 +130,12 @@ pub(crate) struct Flow {
     pub(crate) started: Time,
     pub(crate) protocol: DetectedProtocol,
     pub(crate) accelerator: &'static registry::AcceleratorEntry,
-    /// The accelerator that is registered for the server's port, be it on or off; where there is none, as above.
+    /// The accelerator that is registered for the server's port, switched on or off; where there is
+    /// none, the same as above.
     registered: &'static registry::AcceleratorEntry,
-    /// Why the accelerator does not help, once a half has said so.
+    /// The reason that a half gave when it stopped accelerating.
     letting_go: Option<stage::GivenReason>,
-    /// What the accelerator had to say beside that.
+    /// The accelerator's note beside that reason.
     letting_go_note: Option<String>,
     pub(crate) carry_only: bool,
     pub(crate) may_store: bool,
@@ -143,16 +144,17 @@ pub(crate) struct Flow {
     pub(crate) received_lan_bytes: u64,
     pub(crate) received_wan_bytes: u64,
     pub(crate) repairs_asked: u64,
-    /// Bytes that the engine's total holds for this flow.
+    /// The bytes that the engine's total contains for this flow.
     pub(crate) accounted: usize,
-    /// The moment that the engine's timers hold for this flow.
+    /// The timer that the engine holds for this flow.
     pub(crate) timer: Option<Time>,
     /// The decoder or the encoder waits for the disk.
     pub(crate) waits_for_disk: bool,
     /// The peer has answered its open, or sent bytes of it.
     is_answered: bool,
     unsent: UnsentBytes,
-    /// Something has stood for the far half, or the near half said so, while the flow was not open.
+    /// True if the near half has put out something for the far half, or requested the open, while
+    /// the flow was not open.
     wants_opening: bool,
     /// The engine is to open the server's connection.
     wants_server: bool,
@@ -169,28 +171,28 @@ pub(crate) struct Flow {
     finish_wan: StreamFinish,
     /// The peer's direction has ended and all of it can be read.
     wan_finished: bool,
-    /// ... and the accelerator was told.
+    /// ... and the accelerator knows it.
     wan_finish_told: bool,
     /// The session has forgotten the flow: both directions ended and were acknowledged.
     session_closed: bool,
     peer_host: PeerHost,
-    /// When the flow ends at the latest unless something moves, after a reset of either host.
+    /// The latest end of the flow after a reset of either host, unless bytes move.
     delivery_until: Option<Time>,
     consumed_told: u64,
 }
 
-/// How a flow ended.
+/// The end of a flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FlowEnd {
     /// In good order, both ways.
     Closed,
     /// The host beside this node reset its connection.
     HostReset,
-    /// The host beside the peer did.
+    /// The host beside the peer reset its connection.
     PeerHostReset,
 }
 
-/// What a flow is born with.
+/// The parameters of a new flow.
 pub(crate) struct FlowParameters {
     pub(crate) number: u64,
     pub(crate) peer: NodeId,
@@ -199,14 +201,15 @@ pub(crate) struct FlowParameters {
     pub(crate) client: SocketAddr,
     pub(crate) server: SocketAddr,
     pub(crate) via: Option<ArrivalMethod>,
-    /// Of a near flow.
+    /// The client's state, for a near flow.
     pub(crate) client_state: ClientState,
     pub(crate) keep_client_address: bool,
     /// The policy forbids its connection to the server.
     pub(crate) refusal: Option<OpenRefusal>,
     pub(crate) connection: ConnectionId,
     pub(crate) accelerator: &'static registry::AcceleratorEntry,
-    /// The accelerator that is registered for the server's port, be it on or off; where there is none, as above.
+    /// The accelerator that is registered for the server's port, switched on or off; where there is
+    /// none, the same as above.
     pub(crate) registered: &'static registry::AcceleratorEntry,
     /// The accelerator's half.
     pub(crate) machine: Box<dyn AcceleratorHalf>,
@@ -286,17 +289,17 @@ impl Flow {
         self.lan.connection
     }
 
-    /// Whether the connection on the LAN side stands.
+    /// Returns true if the connection on the LAN side is established.
     pub(crate) fn is_connected(&self) -> bool {
         self.lan.connected
     }
 
-    /// Whether the client waits to hear whether the server's connection stands.
+    /// Returns true if the client waits for the outcome of the server's connection.
     pub(crate) fn asks(&self) -> bool {
         self.client_state == ClientState::Asks && !self.lan.connected && !self.is_host_gone()
     }
 
-    /// Bytes that the flow holds in memory, by its own count.
+    /// The bytes that the flow holds in memory, by its own count.
     pub(crate) fn buffered(&self) -> usize {
         self.encoder.pending()
             + self.encoder.retained()
@@ -314,7 +317,7 @@ impl Flow {
             }
     }
 
-    /// When a stage wants to be woken.
+    /// The time at which a stage wants to be woken.
     pub(crate) fn timeout(&self) -> Option<Time> {
         let accelerator = match &self.stage {
             FlowStage::Running(accelerator) => accelerator.poll_timeout(),
@@ -332,7 +335,7 @@ impl Flow {
             .min()
     }
 
-    /// How the flow has ended; `None` while it goes on.
+    /// Returns how the flow has ended; `None` while it is open.
     pub(crate) fn end(&self, session: &Session) -> Option<FlowEnd> {
         let Some(id) = self.id() else {
             return self.end_unopened();
@@ -349,7 +352,7 @@ impl Flow {
         (self.session_closed && self.lan.is_over()).then_some(FlowEnd::Closed)
     }
 
-    /// Whether the shell has no connection to the host any more.
+    /// Returns true if the shell has no connection to the host any more.
     pub(crate) fn is_host_gone(&self) -> bool {
         matches!(self.lan.host, HostState::Gone { .. })
     }
@@ -383,7 +386,7 @@ impl Flow {
         self.pump(turn)
     }
 
-    /// Moves what can be moved, in both directions, until nothing more can.
+    /// Moves all data that can move, in both directions.
     pub(crate) fn pump(&mut self, turn: &mut FlowTurn<'_>) -> Result<(), FlowFailure> {
         self.restore(turn)?;
         self.read_contents(turn)?;

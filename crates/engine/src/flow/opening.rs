@@ -1,11 +1,13 @@
-//! A flow that is not open at the peer yet: who knows it, and what its client has sent meanwhile.
+//! A flow that is not open at the peer yet: its state, and the bytes that its client has sent
+//! meanwhile.
 //!
 //! ```text
 //!  Unopened ── the near half has something for the far half, or lets go ──► Opened
 //!     └─────── both directions of the client's connection end, or it is reset ──► over, 0 bytes on the WAN
 //! ```
-//! The engine opens the flow after the turn in which it is wanted (`connections.rs`), or has it go directly.
-//! For that the client's bytes are kept until the open has left this node, save those that were answered here.
+//! The engine opens the flow after the turn in which it was requested (`connections.rs`), or makes
+//! it a direct connection. For that case the client's bytes are kept until the open has left this
+//! node, except those that were answered here.
 
 use std::collections::VecDeque;
 
@@ -17,10 +19,11 @@ use vocab::{FlowId, FlowSegment};
 use super::lan::{HostState, StreamFinish};
 use super::{Flow, FlowEnd, FlowTurn};
 
-/// The client's bytes that are kept in case that they go directly: what a client sends while the link is full.
+/// The client's bytes that are kept in case the flow goes directly: the bytes that a client sends
+/// while the link is full.
 const UNSENT_MAX: usize = 256 * 1024;
 
-/// What the session knows of a flow.
+/// The session's view of a flow.
 #[derive(Clone, Debug)]
 pub(crate) enum FlowRegistration {
     /// Nothing. It is opened as this when its near half wants it.
@@ -30,7 +33,7 @@ pub(crate) enum FlowRegistration {
 }
 
 impl FlowRegistration {
-    /// What the session calls the flow, if it knows it.
+    /// The session's id of the flow, if the flow is open.
     pub(crate) fn id(&self) -> Option<FlowId> {
         match self {
             Self::Unopened(_) => None,
@@ -39,7 +42,7 @@ impl FlowRegistration {
     }
 }
 
-/// What a client has sent that is not answered yet, of a flow that the peer never heard of.
+/// The client's unanswered bytes of a flow that was never opened at the peer.
 #[derive(Debug)]
 pub(crate) struct UnansweredBytes {
     pub(crate) bytes: VecDeque<Bytes>,
@@ -47,7 +50,7 @@ pub(crate) struct UnansweredBytes {
     pub(crate) is_finished: bool,
 }
 
-/// What the client has sent while the open had not left this node.
+/// The client's bytes that arrived before the open left this node.
 #[derive(Debug)]
 pub(super) struct UnsentBytes {
     /// `None` once that is not all.
@@ -119,12 +122,12 @@ impl UnsentBytes {
 }
 
 impl Flow {
-    /// What the session calls the flow; `None` while it is not open.
+    /// The session's id of the flow; `None` while the flow is not open.
     pub(crate) fn id(&self) -> Option<FlowId> {
         self.registration.id()
     }
 
-    /// How the flow is to be opened, if it is not.
+    /// The open that the flow is to be opened with, if it is not open.
     pub(crate) fn unopened(&self) -> Option<&OpenRequest> {
         match &self.registration {
             FlowRegistration::Unopened(open) => Some(open),
@@ -132,13 +135,13 @@ impl Flow {
         }
     }
 
-    /// The flow is open by this id; what was put out for the peer follows at the next pump.
+    /// Records that the flow is open by this id; output for the peer follows at the next pump.
     pub(crate) fn opened(&mut self, id: FlowId) {
         self.registration = FlowRegistration::Opened(id);
     }
 
-    /// Whether the flow is to be opened and is not. The end of the client's stream alone opens it as well,
-    /// unless the half has ended the other direction: the server may have something to say to that.
+    /// Returns true if the flow must be opened now. The end of the client's stream alone opens it
+    /// as well, because the server may still answer, unless the half has ended the other direction.
     pub(crate) fn take_wish_for_opening(&mut self) -> bool {
         let is_server_waited_for =
             self.finish_wan != StreamFinish::Open && self.lan.finish == StreamFinish::Open;
@@ -151,7 +154,8 @@ impl Flow {
         self.encoder.push(turn.now, segment);
     }
 
-    /// How a flow that was never opened has ended. The server of a client that is gone never heard of it.
+    /// Returns how an unopened flow has ended. The server of a client that is gone never learns of
+    /// it.
     pub(super) fn end_unopened(&self) -> Option<FlowEnd> {
         if self.is_host_gone() {
             return Some(FlowEnd::HostReset);
@@ -163,7 +167,7 @@ impl Flow {
         self.id().is_some_and(|id| session.is_open_sent(id))
     }
 
-    /// Keeps what the client sends as long as the peer cannot have heard of the flow.
+    /// Keeps the client's bytes as long as the peer cannot know the flow.
     pub(super) fn keep_unsent(&mut self, session: &Session, bytes: &Bytes) {
         match self.is_open_sent(session) {
             true => self.unsent.forget(),
@@ -171,8 +175,8 @@ impl Flow {
         }
     }
 
-    /// All that the client has sent and that was not answered here, if it has no part of an answer and the
-    /// peer cannot have heard of the flow.
+    /// Returns all bytes of the client that were not answered here, if it has no part of an answer
+    /// and the peer cannot know the flow.
     pub(crate) fn take_unanswered(&mut self, session: &Session) -> Option<UnansweredBytes> {
         let is_untouched = !self.is_open_sent(session)
             && self.lan.host == HostState::Standing

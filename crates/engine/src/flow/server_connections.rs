@@ -4,8 +4,9 @@
 //!  half ──ServerCommand──► here ──Connect, Write …──► shell
 //!  half ◄──ServerEvent──── here ◄──Connected, Received …── shell
 //! ```
-//! A connection is given to the engine, which knows when it may be opened, by [`Flow::take_new_connections`], and
-//! what is gone by [`Flow::take_gone_connections`]. What the half is told waits until it has put out everything.
+//! [`Flow::take_new_connections`] hands a new connection to the engine, which decides when it may
+//! be opened. [`Flow::take_gone_connections`] hands over the ended ones. Events wait until the half
+//! has put out everything.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,14 +21,14 @@ use super::stage::FlowStage;
 use super::{Flow, FlowFailure, FlowTurn};
 use crate::io::{ConnectFailure, ConnectionId, EngineOutput};
 
-/// Memory of one beside its bytes, about.
+/// The memory of one connection beside its bytes, about.
 const CONNECTION_MEMORY: usize = 512;
 
 /// The further connections of one flow.
 #[derive(Default)]
 pub(super) struct ServerConnections {
     open: BTreeMap<ServerConnection, FurtherConnection>,
-    /// What the half is to be told, in this order.
+    /// The events for the half, in this order.
     events: VecDeque<(ServerConnection, ServerEvent)>,
     /// The engine is to have these opened.
     new: Vec<ConnectionId>,
@@ -84,7 +85,7 @@ impl ServerConnections {
         }
     }
 
-    /// Resets all of them; nobody is told.
+    /// Resets all of them without a report.
     pub(super) fn reset_all(&mut self, outputs: &mut VecDeque<EngineOutput>) {
         for (_, further) in std::mem::take(&mut self.open) {
             self.reset(outputs, &further.lan);
@@ -125,22 +126,22 @@ impl ServerConnections {
     }
 }
 
-/// How further connections end with their flow.
+/// The treatment of further connections at the end of their flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FurtherEnd {
-    /// Those that stand are closed behind what was written.
+    /// Open ones are closed behind the written data.
     Close,
     Reset,
 }
 
-/// What the shell says of a further connection.
+/// The shell's events of a further connection.
 pub(crate) enum ConnectionEvent {
     Connected(Result<(), ConnectFailure>),
     Received(Bytes),
     Finished,
-    /// See [`crate::AcceleratorInput::Failed`].
+    /// See [`crate::EngineInput::Failed`].
     Failing,
-    /// See [`crate::AcceleratorInput::Aborted`].
+    /// See [`crate::EngineInput::Aborted`].
     Gone,
     Written(usize),
 }
@@ -161,7 +162,8 @@ impl Flow {
         self.server_connections.opened_total
     }
 
-    /// Whether a connection to the server stands, the flow's own or a further one, and since when it is wanted.
+    /// Returns whether a connection to the server is established, the flow's own or a further one,
+    /// and when it was requested.
     pub(crate) fn attempt(&self, connection: ConnectionId) -> (bool, Time) {
         let connections = &self.server_connections;
         let which = connections.by_id(connection);
@@ -329,7 +331,7 @@ impl Flow {
         self.pump(turn)
     }
 
-    /// Tells the half what happened to its further connections, in order.
+    /// Reports the events of its further connections to the half, in order.
     pub(super) fn tell_server_events(
         &mut self,
         turn: &mut FlowTurn<'_>,
@@ -346,7 +348,7 @@ impl Flow {
     }
 }
 
-/// What a half is told of a failure that the peer would be told in more words.
+/// Maps a connect failure to the shorter list that a half receives.
 fn server_failure(failure: ConnectFailure) -> ServerFailure {
     match failure {
         ConnectFailure::Refused => ServerFailure::Refused,

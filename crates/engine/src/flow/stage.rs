@@ -1,4 +1,4 @@
-//! The accelerator's half of a flow: what it is told, what it wants, and how it lets go.
+//! The accelerator's half of a flow: its inputs, its requests, and its end.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use vocab::{FlowSegment, SegmentKind};
 use super::{Flow, FlowFailure, FlowTurn, PeerHost};
 use crate::left_alone::PassthroughReason;
 
-/// Who handles the bytes between host and reduction.
+/// The handler of the bytes between host and reduction.
 pub(super) enum FlowStage {
     Running(Box<dyn AcceleratorHalf>),
     /// Bytes pass untouched, for ever.
     Released,
 }
 
-/// Why a flow is not accelerated, and which node's half says so.
+/// The reason why a flow is not accelerated, and the node whose half gave it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GivenReason {
     pub(crate) reason: AcceleratorReason,
@@ -29,7 +29,7 @@ pub(crate) struct GivenReason {
 }
 
 impl Flow {
-    /// Lets go before anything has passed.
+    /// Lets the flow go before anything has passed.
     pub(super) fn leave_alone(
         &mut self,
         turn: &mut FlowTurn<'_>,
@@ -51,7 +51,7 @@ impl Flow {
         }
     }
 
-    /// What the accelerator has, or had, to say to the operator.
+    /// The accelerator's present or last note to the operator.
     pub(crate) fn note(&self) -> Option<String> {
         match &self.stage {
             FlowStage::Running(accelerator) => accelerator.note(),
@@ -81,7 +81,7 @@ impl Flow {
         self.pump(turn)
     }
 
-    /// What the accelerator's flows share has woken this one.
+    /// Wakes this flow's half on behalf of the state that the accelerator's flows share.
     pub(crate) fn woken(&mut self, turn: &mut FlowTurn<'_>) -> Result<(), FlowFailure> {
         self.accelerate(turn, AcceleratorInput::Woken)?;
         self.pump(turn)
@@ -187,14 +187,15 @@ impl Flow {
         }
     }
 
-    /// No accelerator handles the flow any more, and what it held beside the flow goes with it.
+    /// Releases the flow from its accelerator, and drops the state that the accelerator held beside
+    /// the flow.
     fn release(&mut self, turn: &mut FlowTurn<'_>) {
         self.stage = FlowStage::Released;
         turn.claims.released(self.number);
         self.server_connections.reset_all(turn.outputs);
     }
 
-    /// What happens to bytes that no accelerator handles any more.
+    /// Passes bytes that no accelerator handles any more.
     pub(super) fn pass(&mut self, turn: &mut FlowTurn<'_>, input: AcceleratorInput) {
         match input {
             AcceleratorInput::Lan(bytes) => self.send_to_peer(turn, FlowSegment::payload(bytes)),
@@ -216,7 +217,7 @@ impl Flow {
         }
     }
 
-    /// Whether an accelerator has asked for the server's connection since this was last called.
+    /// Returns true if an accelerator has requested the server's connection since the last call.
     pub(crate) fn take_wish_for_server(&mut self) -> bool {
         std::mem::take(&mut self.wants_server)
     }
@@ -227,8 +228,9 @@ impl Flow {
         GivenReason { reason, by }
     }
 
-    /// Why the accelerate stage does nothing (more), if so. That a flow has no accelerator is explained by
-    /// the one that is registered for its port, which is then switched off.
+    /// The reason why the accelerate stage does nothing, or nothing more. If a flow has no
+    /// accelerator because the one registered for its port is switched off, that accelerator
+    /// explains it.
     pub(crate) fn reason_given(&self) -> Option<GivenReason> {
         if self.letting_go.is_some() || *self.accelerator != passthrough::ENTRY {
             return self.letting_go;

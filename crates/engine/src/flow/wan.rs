@@ -1,4 +1,4 @@
-//! The peer's side of a flow: what is encoded for it, what it sends, repairs, and its ends.
+//! The peer's side of a flow: encoded bytes for the peer, received bytes, repairs, and its ends.
 
 use accelerate::AcceleratorInput;
 use bytes::Bytes;
@@ -10,8 +10,8 @@ use super::{Flow, FlowFailure, FlowTurn, PeerHost};
 
 /// Encoded bytes taken from the session at a time.
 const SESSION_READ: usize = 64 * 1024;
-/// Repairs that the peer may ask for before the first of them is answered: as many as a decoder asks
-/// for together.
+/// The limit of repairs that the peer may request before the first is answered: as many as a
+/// decoder requests together.
 const REPAIRS_ASKED: usize = reduce::REPAIR_AHEAD_RECORDS;
 
 // A record that was begun can be sent to its end: see `tunnel::credit`.
@@ -22,12 +22,12 @@ pub(super) const REPAIR_REQUEST_MEMORY: usize = 256;
 
 /// The engine's messages between the two ends of a flow, beside its bytes.
 pub(crate) mod message {
-    /// The decoder asks for a range that it cannot resolve.
+    /// The decoder requests a range that it cannot resolve.
     pub(crate) const REPAIR_REQUEST: u8 = 1;
     /// The encoder answers with the bytes.
     pub(crate) const REPAIR_ANSWER: u8 = 2;
-    /// The node that was asked to open the flow has as many as it may: the peer is to open no more for
-    /// a while. The flow itself goes on. Nodes that do not know it pass over it.
+    /// The node that was asked to open the flow has reached its limit: the peer must open no more
+    /// for a while. The flow itself continues. Nodes that do not know this message ignore it.
     pub(crate) const NODE_IS_FULL: u8 = 3;
 }
 
@@ -52,8 +52,8 @@ impl Flow {
         self.pump(turn)
     }
 
-    /// The peer's host has reset its connection, and the session has forgotten the flow. What arrived of
-    /// it is delivered, then this host's connection is reset.
+    /// Records that the peer's host has reset its connection and that the session has forgotten the
+    /// flow. Its earlier data is delivered, then this host's connection is reset.
     pub(crate) fn wan_reset(&mut self, turn: &mut FlowTurn<'_>) -> Result<(), FlowFailure> {
         self.peer_host = PeerHost::Reset;
         self.wan_finished = true;

@@ -1,4 +1,5 @@
-//! When a client is accepted, what it hears of a server that fails, and which servers are bypassed.
+//! Tests of the moment of acceptance, of the client's view of a failing server, and of the servers
+//! that are bypassed.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use super::world::{FAR, NEAR, ServerScript, TwoNodeWorld, WorldSettings, server}
 use super::{PATIENCE, REQUEST, ROUND_TRIP, answering, download, world_with};
 
 #[test]
-fn the_bypass_of_a_server_doubles_until_a_connection_succeeds() {
+fn server_bypass_doubles_until_a_connection_succeeds() {
     let mut world = world_with([(81, ServerScript::Refuse)]);
     let minute = Duration::from_secs(60);
     let refused = |world: &mut TwoNodeWorld, lasting: Duration| {
@@ -37,7 +38,7 @@ fn the_bypass_of_a_server_doubles_until_a_connection_succeeds() {
 }
 
 #[test]
-fn the_server_of_a_proxys_client_is_not_bypassed() {
+fn server_of_a_proxy_client_is_not_bypassed() {
     let mut world = world_with([(81, ServerScript::Refuse)]);
     let connection = world.accept_via(81, ArrivalMethod::Socks5);
     world.run_until(|world| world.client_host(connection).was_reset, PATIENCE);
@@ -45,7 +46,7 @@ fn the_server_of_a_proxys_client_is_not_bypassed() {
 }
 
 #[test]
-fn a_client_that_asks_is_admitted_when_the_server_has_accepted() {
+fn waiting_client_is_admitted_when_the_server_accepts() {
     let answer = Bytes::from_static(b"hello");
     let mut world = world_with([(80, answering(&answer))]);
     for via in [ArrivalMethod::Transparent, ArrivalMethod::Socks5] {
@@ -74,7 +75,7 @@ fn a_client_that_asks_is_admitted_when_the_server_has_accepted() {
 }
 
 #[test]
-fn a_server_that_speaks_first_is_heard_after_the_admission() {
+fn server_greeting_arrives_after_admission() {
     let greeting = Bytes::from_static(b"220 ready\r\n");
     let mut world = world_with([(21, ServerScript::GreetAndEcho { greeting })]);
     let connection = world.ask_via(21, ArrivalMethod::Transparent);
@@ -89,7 +90,7 @@ fn a_server_that_speaks_first_is_heard_after_the_admission() {
 }
 
 #[test]
-fn a_client_that_asks_hears_how_the_server_failed_and_is_never_admitted() {
+fn waiting_client_gets_the_failure_and_no_admission() {
     for via in [
         ArrivalMethod::Transparent,
         ArrivalMethod::Socks5,
@@ -111,7 +112,7 @@ fn a_client_that_asks_hears_how_the_server_failed_and_is_never_admitted() {
 }
 
 #[test]
-fn clients_are_accepted_at_once_from_a_servers_first_success_to_its_first_failure() {
+fn early_accept_lasts_from_success_to_failure() {
     let answer = Bytes::from_static(b"hello");
     let mut world = world_with([(80, answering(&answer))]);
     assert!(world.nodes[NEAR].accepted_at_once.is_empty());
@@ -159,7 +160,7 @@ fn the_policy_says_when_clients_are_accepted() {
 }
 
 #[test]
-fn a_client_that_asks_a_silent_peer_does_not_wait_for_ever() {
+fn waiting_client_times_out_on_a_silent_peer() {
     let greeting = Bytes::from_static(b"hello");
     let mut world = world_with([(7, ServerScript::GreetAndEcho { greeting })]);
     world.set_blocked(true);
@@ -176,7 +177,7 @@ fn a_client_that_asks_a_silent_peer_does_not_wait_for_ever() {
 }
 
 #[test]
-fn a_client_that_asks_and_goes_directly_hears_the_same() {
+fn waiting_client_that_goes_directly_gets_the_outcome() {
     let greeting = Bytes::from_static(b"direct");
     let scripts = [
         (7, ServerScript::GreetAndEcho { greeting }),
@@ -196,7 +197,7 @@ fn a_client_that_asks_and_goes_directly_hears_the_same() {
 }
 
 #[test]
-fn networks_with_an_asymmetric_route_are_bypassed_with_a_back_off_and_why_names_the_remedy() {
+fn asymmetric_route_is_bypassed_and_explained() {
     let mut world = world_with([(80, ServerScript::Fail(ConnectFailure::AnswersElsewhere))]);
     let minute = Duration::from_secs(60);
     let networks = ["198.18.1.0/24 to 198.18.2.0/24"];
@@ -262,7 +263,7 @@ fn bypassed(world: &TwoNodeWorld) -> Vec<u16> {
 }
 
 #[test]
-fn a_reload_ends_back_offs_that_the_servers_did_not_cause() {
+fn reload_ends_backoffs_not_caused_by_servers() {
     let mut world = world_with_back_offs();
     world.reload(NEAR);
     assert_eq!(bypassed(&world), [81]);
@@ -275,14 +276,14 @@ fn a_reload_ends_back_offs_that_the_servers_did_not_cause() {
 }
 
 #[test]
-fn a_reload_that_gives_servers_another_peer_ends_all_their_back_offs() {
+fn reload_to_another_peer_ends_all_backoffs() {
     let mut world = world_with_back_offs();
     world.forget_peers(NEAR);
     assert_eq!(bypassed(&world), [0; 0]);
 }
 
 #[test]
-fn a_peer_that_was_started_anew_ends_back_offs_that_the_servers_did_not_cause() {
+fn peer_restart_ends_backoffs_not_caused_by_servers() {
     let mut world = world_with_back_offs();
     world.restart(FAR, &WorldSettings::default());
     world.connect();

@@ -1,5 +1,5 @@
-//! Where a peer may go, seen from the node that asks: what is forbidden and what is out of reach
-//! look the same there.
+//! Tests of the servers that a peer may reach, seen from the asking node: forbidden and unreachable
+//! servers look the same there.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -15,7 +15,7 @@ fn address(text: &str) -> SocketAddr {
     text.parse().unwrap()
 }
 
-/// How a connection between these ended, at the near node.
+/// The end of a connection between these, at the near node.
 struct ConnectionOutcome {
     after: Duration,
     was_reset: bool,
@@ -52,7 +52,7 @@ fn refused_total(world: &TwoNodeWorld) -> u64 {
 }
 
 #[test]
-fn a_forbidden_server_and_one_out_of_reach_look_alike() {
+fn forbidden_and_unreachable_servers_look_alike() {
     let mut world = TwoNodeWorld::new(WorldSettings::default());
     world
         .servers
@@ -96,7 +96,7 @@ fn a_forbidden_server_and_one_out_of_reach_look_alike() {
 }
 
 #[test]
-fn a_refused_open_is_explained_beside_the_server_and_told_once_a_minute() {
+fn refused_open_is_logged_once_a_minute() {
     let mut world = TwoNodeWorld::new(WorldSettings::default());
     world.widen_prefixes(NEAR, &["198.18.0.0/24"]);
     for _ in 0..5 {
@@ -175,7 +175,7 @@ fn a_proxys_client_may_have_any_address() {
 }
 
 #[test]
-fn a_port_that_a_rule_refuses_looks_like_a_server_out_of_reach() {
+fn port_refused_by_rule_looks_unreachable() {
     let rule = |ports: &[std::ops::RangeInclusive<u16>], action| ServeRule {
         clients: Vec::new(),
         servers: vec!["198.18.2.0/24".parse().unwrap()],

@@ -1,4 +1,4 @@
-//! An accelerator for these tests that keeps what servers answer, and answers from that.
+//! An accelerator for these tests that stores the servers' answers, and answers from them.
 //!
 //! ```text
 //!  request   key:u64 start:u64 end:u64, from the client; the server answers with a body and ends its stream
@@ -44,7 +44,7 @@ static ENTRY: AcceleratorEntry = AcceleratorEntry {
     explain: |_, _| None,
 };
 
-/// What the near node knows of bodies, and what became of its requests.
+/// The near node's index of bodies, and the results of its requests.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct BodyIndex {
     /// The serialised handle of each body.
@@ -54,7 +54,7 @@ pub(crate) struct BodyIndex {
     /// Reads that were answered to their end.
     pub(crate) hits: usize,
     pub(crate) absences: Vec<ContentAbsence>,
-    /// Bodies that the node is asked to keep.
+    /// The bodies that the node is asked to keep.
     pub(crate) wanted: BTreeSet<u64>,
 }
 
@@ -77,7 +77,7 @@ impl KeeperSettings {
     }
 }
 
-/// What a client asks.
+/// A client's request.
 pub(crate) fn request(key: u64, range: Range<u64>) -> Vec<u8> {
     [key, range.start, range.end]
         .iter()
@@ -114,7 +114,7 @@ struct KeeperNearHalf {
     request: BytesMut,
     key: u64,
     range: Range<u64>,
-    /// Bytes of the server's body that came.
+    /// The bytes of the server's body that have arrived.
     came: u64,
     is_storing: bool,
     has_ended: bool,
@@ -255,7 +255,7 @@ impl AcceleratorHalf for KeeperNearHalf {
     }
 }
 
-/// Passes requests on, and calls what the server answers payload.
+/// Passes requests on, and marks the server's answers as payload.
 #[derive(Default)]
 struct KeeperFarHalf {
     outputs: VecDeque<AcceleratorOutput>,

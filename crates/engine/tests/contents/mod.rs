@@ -17,11 +17,11 @@ use super::{PATIENCE, random_bytes};
 use keeper::{BodyIndex, KeeperSettings, PORTS, REQUEST};
 
 const PORT: u16 = PORTS[0];
-/// What the flow's open, its answer and its end take on the WAN, and what is acknowledged of it: more
-/// than that is payload.
+/// The limit of WAN bytes for a flow without payload: its open, its answer, its end and
+/// acknowledgements. More than that is payload.
 const FLOW_WITHOUT_PAYLOAD: u64 = 1_000;
 
-/// Two nodes of which the near one keeps bodies.
+/// Two nodes; the near one stores bodies.
 struct ContentWorld {
     world: TwoNodeWorld,
     setting: WorldSettings,
@@ -69,7 +69,7 @@ impl ContentWorld {
         self.world.servers.insert(PORT, script);
     }
 
-    /// A client asks for a range of a body.
+    /// Sends a client's request for a range of a body.
     fn ask(&mut self, key: u64, range: Range<u64>) -> ConnectionId {
         let connection = self.world.accept(PORT);
         let request = keeper::request(key, range);
@@ -102,12 +102,12 @@ impl ContentWorld {
         self.world.send(connection, &[], true);
     }
 
-    /// Lets the dictionary write down what it has.
+    /// Lets the dictionary write its content.
     fn settle(&mut self) {
         self.world.run_for(Duration::from_secs(5));
     }
 
-    /// The near node is killed and started again; the index is what was serialised.
+    /// Kills and restarts the near node; the index consists of its serialised handles.
     fn restart(&mut self) {
         self.world.restart(NEAR, &self.setting);
     }
@@ -129,7 +129,7 @@ fn small() -> DictionaryConfig {
 }
 
 #[test]
-fn a_second_client_is_answered_without_payload_on_the_wan() {
+fn second_client_needs_no_wan_payload() {
     let mut kept = ContentWorld::roomy();
     let body = random_bytes(1, 1_000_000);
     kept.serve(&body);
@@ -170,7 +170,7 @@ fn a_range_is_read_without_the_rest() {
 }
 
 #[test]
-fn an_evicted_body_is_fetched_again_and_is_the_same() {
+fn evicted_body_is_fetched_again_unchanged() {
     let mut kept = ContentWorld::new(small());
     let body = random_bytes(1, 300_000);
     kept.serve(&body);
@@ -191,7 +191,7 @@ fn an_evicted_body_is_fetched_again_and_is_the_same() {
 }
 
 #[test]
-fn a_body_that_is_to_be_kept_outlives_others_and_the_limits_hold() {
+fn kept_body_outlives_others_within_limits() {
     for wanted in [1..2, 1..40] {
         let mut kept = ContentWorld::new(small());
         kept.keeper.index.lock().unwrap().wanted = wanted.clone().collect();
@@ -218,7 +218,7 @@ fn a_body_that_is_to_be_kept_outlives_others_and_the_limits_hold() {
 }
 
 #[test]
-fn a_body_is_read_from_disk_after_a_restart() {
+fn body_is_read_from_disk_after_restart() {
     let mut kept = ContentWorld::roomy();
     let body = random_bytes(1, 2_000_000);
     kept.serve(&body);
@@ -234,7 +234,7 @@ fn a_body_is_read_from_disk_after_a_restart() {
 }
 
 #[test]
-fn a_damaged_record_on_disk_is_a_miss_and_the_client_gets_the_right_bytes() {
+fn damaged_record_is_a_miss_with_correct_bytes() {
     let mut kept = ContentWorld::roomy();
     let body = random_bytes(1, 2_000_000);
     kept.serve(&body);
@@ -288,9 +288,9 @@ fn an_emptied_dictionary_answers_nothing() {
     assert_eq!(kept.index().absences, [ContentAbsence::Gone]);
 }
 
-/// Many bodies, of which few fit, asked for at random.
+/// The test requests many bodies at random from a dictionary that has room for few.
 #[test]
-fn many_handles_over_a_small_dictionary_give_right_bodies_or_none() {
+fn many_handles_return_correct_bodies_or_none() {
     let mut kept = ContentWorld::new(small());
     let length = |key: u64| 20_000 + 7_919 * key as usize;
     let mut random = SeededRandom::from_seed(1);
@@ -307,7 +307,7 @@ fn many_handles_over_a_small_dictionary_give_right_bodies_or_none() {
 }
 
 #[test]
-fn what_either_policy_keeps_out_of_the_dictionary_is_refused() {
+fn store_is_refused_by_either_nodes_policy() {
     for far in [false, true] {
         let mut kept = ContentWorld::with(|setting| {
             let policy = match far {
@@ -331,7 +331,7 @@ fn what_either_policy_keeps_out_of_the_dictionary_is_refused() {
 }
 
 #[test]
-fn a_client_that_does_not_read_holds_little_and_stops_no_other() {
+fn slow_client_holds_little_and_blocks_no_other() {
     let mut kept = ContentWorld::roomy();
     let body = random_bytes(1, 8_000_000);
     kept.serve(&body);
@@ -366,7 +366,7 @@ fn a_client_that_leaves_ends_its_read() {
     assert_eq!((status.flows, status.buffered_bytes), (0, 0));
 }
 
-/// Stores and reads a body of this length, and says how much the near node held at most.
+/// Stores and reads a body of this length. Returns the most bytes that the near node held.
 fn held_for(length: usize) -> u64 {
     let mut kept = ContentWorld::with(|setting| {
         setting.path.rate = Bitrate::from_bits_per_second(1_000_000_000);
@@ -392,14 +392,14 @@ fn held_for(length: usize) -> u64 {
 }
 
 #[test]
-fn a_long_body_is_stored_and_read_in_bounded_memory() {
+fn long_body_uses_bounded_memory() {
     let held = held_for(20_000_000);
     assert!(held < 2_500_000, "{held}");
 }
 
 #[test]
 #[ignore = "long: a body of 200 MB, twice, a minute"]
-fn a_body_of_200_megabytes_is_stored_and_read_in_bounded_memory() {
+fn body_of_200_megabytes_uses_bounded_memory() {
     let held = held_for(200_000_000);
     assert!(held < 3_500_000, "{held}");
 }

@@ -1,5 +1,5 @@
-//! A file share between two engines: its accelerators answer for each other as long as the link is heard,
-//! and what they have said before the server has it is told when one of them dies.
+//! A file share between two engines. Its accelerators answer for each other as long as the link is
+//! heard, and a write that was answered and then lost with a node is reported.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -74,7 +74,7 @@ impl FileShare {
         self.ask(opens);
     }
 
-    /// The client connects once more, as if to a server that was started anew.
+    /// Connects the client once more, as if to a restarted server.
     fn connect_again(&mut self) {
         let contents = self.server.borrow().contents().to_vec();
         self.server = Rc::new(RefCell::new(FileServer::new(contents)));
@@ -86,7 +86,7 @@ impl FileShare {
         self.set_up(ClientStep::Open);
     }
 
-    /// What both nodes say of why the last flow is not accelerated.
+    /// The reasons that both nodes give for not accelerating the last flow.
     fn whys_not(&self) -> [Option<String>; 2] {
         [NEAR, FAR].map(|own| {
             let engine = &self.world.nodes[own].engine;
@@ -101,7 +101,7 @@ impl FileShare {
         })
     }
 
-    /// The answer, if it takes no time.
+    /// Returns the answer, if it takes no time.
     fn ask_at_once(&mut self, question: ClientStep) -> Option<Vec<u8>> {
         let bytes = self.client.ask(question);
         self.world.send(self.connection, &bytes, false);
@@ -115,7 +115,7 @@ impl FileShare {
         }
     }
 
-    /// What is answered by now.
+    /// The next answer that has arrived.
     fn hear(&mut self) -> Option<Vec<u8>> {
         let host = self.world.client_host(self.connection);
         let bytes = host.received[self.heard..].to_vec();
@@ -171,7 +171,7 @@ fn is_silent(event: &EngineEvent) -> bool {
 }
 
 #[test]
-fn nothing_is_answered_for_a_server_whose_link_has_broken() {
+fn broken_server_link_stops_local_answers() {
     let mut share = FileShare::new();
     share.settle();
     // Its client's node hears of it; the server's does not, or is gone.
@@ -185,7 +185,7 @@ fn nothing_is_answered_for_a_server_whose_link_has_broken() {
 }
 
 #[test]
-fn nothing_is_answered_for_a_server_behind_a_link_that_is_silent() {
+fn silent_server_link_stops_local_answers() {
     let mut share = FileShare::new();
     share.settle();
     share.world.set_blocked(true);
@@ -204,7 +204,7 @@ fn nothing_is_answered_for_a_server_behind_a_link_that_is_silent() {
 }
 
 #[test]
-fn what_was_answered_and_is_lost_with_the_servers_node_is_told_by_a_reset() {
+fn lost_answered_write_resets_the_client() {
     let mut share = FileShare::new();
     share.settle();
     let before = share.server.borrow().contents().to_vec();
@@ -230,7 +230,7 @@ fn what_was_answered_and_is_lost_with_the_servers_node_is_told_by_a_reset() {
 }
 
 #[test]
-fn what_was_flushed_outlives_the_clients_node_and_its_opens_end() {
+fn flushed_data_outlives_the_clients_node() {
     let mut share = FileShare::new();
     share.settle();
     for (offset, byte) in [(0, 1), (1_000, 2)] {
@@ -252,9 +252,9 @@ fn what_was_flushed_outlives_the_clients_node_and_its_opens_end() {
     assert_eq!(server.contents()[1_000..2_000], [2; 1_000]);
 }
 
-/// A signed request on a session that goes unsigned, and whose key nobody has.
+/// A signed request on an unsigned session without a key.
 #[test]
-fn hosts_whose_flow_was_closed_for_want_of_a_key_are_left_alone_for_some_minutes() {
+fn flow_closed_for_missing_key_makes_hosts_pass() {
     let mut share = FileShare::new();
     share.settle();
     assert_eq!(share.whys_not(), [None, None]);
@@ -282,10 +282,10 @@ fn hosts_whose_flow_was_closed_for_want_of_a_key_are_left_alone_for_some_minutes
     share.settle();
 }
 
-/// What the client changes over another connection breaks none of its leases, and the server may say over that one
-/// that somebody else has.
+/// A change that the client makes over another connection breaks none of its leases, and the server
+/// may report over that connection another client's open.
 #[test]
-fn a_second_connection_of_a_client_ends_what_is_done_under_its_leases() {
+fn second_connection_ends_work_under_leases() {
     let mut share = FileShare::opened_by(ClientStep::OpenLeased);
     share.settle();
     let write = |byte| ClientStep::Write {

@@ -49,7 +49,7 @@ fn directs(world: &TwoNodeWorld) -> usize {
     world.nodes[NEAR].engine.status().direct
 }
 
-/// What the near node says of its last flow: the stages' texts, and the state.
+/// The near node's report about its last flow: the stages' texts, and the state.
 fn why(world: &TwoNodeWorld) -> (Vec<String>, String) {
     let engine = &world.nodes[NEAR].engine;
     let flows = engine.flows(world.now);
@@ -69,7 +69,7 @@ fn silence(world: &mut TwoNodeWorld) {
 }
 
 #[test]
-fn a_client_that_is_answered_here_costs_no_byte_on_the_wan() {
+fn locally_answered_client_costs_no_wan_bytes() {
     let mut world = world();
     let before = world.wan_bytes;
     let connection = world.accept(PORT);
@@ -101,7 +101,7 @@ fn a_client_that_is_answered_here_costs_no_byte_on_the_wan() {
 }
 
 #[test]
-fn the_first_request_that_needs_the_server_opens_the_flow_and_travels_behind_the_open() {
+fn first_server_request_travels_with_the_open() {
     let mut world = world();
     let connection = world.accept(PORT);
     ask(&mut world, connection, "LOCAL one\n");
@@ -119,7 +119,7 @@ fn the_first_request_that_needs_the_server_opens_the_flow_and_travels_behind_the
 }
 
 #[test]
-fn a_half_that_lets_go_before_the_open_leaves_every_byte_as_it_was() {
+fn early_let_go_leaves_every_byte_unchanged() {
     for length in [0, 10, 300_000] {
         let mut world = world();
         let connection = world.accept(PORT);
@@ -137,7 +137,7 @@ fn a_half_that_lets_go_before_the_open_leaves_every_byte_as_it_was() {
 }
 
 #[test]
-fn a_server_that_speaks_first_is_heard_when_the_client_is_silent() {
+fn server_greeting_arrives_while_client_is_silent() {
     let mut world = world();
     let greeting = Bytes::from_static(b"220 ready\n");
     world
@@ -152,7 +152,7 @@ fn a_server_that_speaks_first_is_heard_when_the_client_is_silent() {
 }
 
 #[test]
-fn the_end_of_a_clients_stream_opens_a_flow_whose_server_may_answer_it() {
+fn client_stream_end_opens_the_flow() {
     let mut world = world();
     let connection = world.accept(PORT);
     world.send(connection, b"LOCAL one\nFAR wit", true);
@@ -161,7 +161,7 @@ fn the_end_of_a_clients_stream_opens_a_flow_whose_server_may_answer_it() {
 }
 
 #[test]
-fn a_client_that_resets_before_the_open_is_heard_of_by_nobody() {
+fn client_reset_before_open_reaches_nobody() {
     let mut world = world();
     let before = world.wan_bytes;
     let connection = world.accept(PORT);
@@ -176,7 +176,7 @@ fn a_client_that_resets_before_the_open_is_heard_of_by_nobody() {
 }
 
 #[test]
-fn what_a_client_sent_before_its_reset_opens_the_flow_and_reaches_the_server() {
+fn bytes_before_client_reset_reach_the_server() {
     let mut world = world();
     world.servers.insert(PORT, ServerScript::Swallow);
     let connection = world.accept(PORT);
@@ -191,7 +191,7 @@ fn what_a_client_sent_before_its_reset_opens_the_flow_and_reaches_the_server() {
 }
 
 #[test]
-fn while_the_peer_is_silent_clients_are_answered_here_or_go_directly() {
+fn silent_peer_leads_to_local_answers_or_bypass() {
     let mut world = world();
     let [open, halfway] = [(); 2].map(|()| world.accept(PORT));
     ask(&mut world, open, "LOCAL one\n");
@@ -228,7 +228,7 @@ fn while_the_peer_is_silent_clients_are_answered_here_or_go_directly() {
 }
 
 #[test]
-fn bytes_on_their_way_to_the_client_do_not_upset_a_flow_that_goes_directly() {
+fn bytes_in_flight_survive_the_move_to_direct() {
     let mut world = world();
     let connection = world.accept(PORT);
     ask(&mut world, connection, "LOC");
@@ -246,7 +246,7 @@ fn bytes_on_their_way_to_the_client_do_not_upset_a_flow_that_goes_directly() {
 }
 
 #[test]
-fn a_flow_that_was_opened_late_is_not_left_to_a_peer_that_never_answers() {
+fn late_flow_leaves_a_peer_that_never_answers() {
     let mut world = world();
     let connection = world.accept(PORT);
     ask(&mut world, connection, "LOCAL one\n");
@@ -265,7 +265,7 @@ fn a_flow_that_was_opened_late_is_not_left_to_a_peer_that_never_answers() {
 }
 
 #[test]
-fn a_server_that_refuses_a_late_flow_is_bypassed_as_any_other() {
+fn server_that_refuses_a_late_flow_is_bypassed() {
     let mut world = world();
     world.servers.insert(PORT, ServerScript::Refuse);
     let connection = world.accept(PORT);
@@ -276,7 +276,7 @@ fn a_server_that_refuses_a_late_flow_is_bypassed_as_any_other() {
 }
 
 #[test]
-fn flows_that_are_not_open_count_in_the_nodes_limit() {
+fn unopened_flows_count_in_the_nodes_limit() {
     let limits = EngineLimits {
         flows: 2,
         ..EngineLimits::default()
@@ -296,7 +296,7 @@ fn flows_that_are_not_open_count_in_the_nodes_limit() {
 }
 
 #[test]
-fn a_peer_at_its_share_gets_no_late_flow() {
+fn peer_at_its_share_gets_no_late_flow() {
     let limits = EngineLimits {
         flows: 40,
         peer_flows_percent: 10,
@@ -320,7 +320,7 @@ fn a_peer_at_its_share_gets_no_late_flow() {
 }
 
 #[test]
-fn the_flow_of_a_client_that_waits_for_its_server_is_opened_at_once() {
+fn flow_of_a_waiting_client_opens_at_once() {
     let mut setting = setting();
     setting.policy.accept = AcceptMode::AfterServer;
     let mut world = world_of(setting);
@@ -335,7 +335,7 @@ fn the_flow_of_a_client_that_waits_for_its_server_is_opened_at_once() {
 }
 
 #[test]
-fn what_a_client_that_asks_learned_lets_the_next_one_be_answered_here() {
+fn next_client_is_answered_from_learned_data() {
     let mut world = world();
     let first = world.ask_via(PORT, ArrivalMethod::Transparent);
     let admitted = |world: &TwoNodeWorld| world.client_host(first).admitted_at.is_some();
@@ -367,7 +367,7 @@ fn claims_hold_between_flows_that_are_not_open() {
 }
 
 #[test]
-fn a_peer_that_is_removed_takes_its_unopened_flows_along_and_a_stop_waits_for_them() {
+fn removed_peer_ends_its_unopened_flows() {
     let mut world = world();
     let connection = world.accept(PORT);
     world.forget_peers(NEAR);

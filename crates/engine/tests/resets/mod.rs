@@ -1,5 +1,5 @@
-//! A reset follows the bytes that were sent before it: in all four directions, by TLS and by UDP, with an
-//! accelerator and without one, and in connections that go directly.
+//! A reset follows the bytes that were sent before it: in all four directions, by TLS and by UDP,
+//! with and without an accelerator, and in direct connections.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const PORTS: [u16; 2] = [80, 445];
 /// Longer than all windows and queues between two hosts.
 const LONG: usize = 700_000;
 
-/// The head of an SMB 2 message that says 4,096 bytes and ends after 64.
+/// The head of an SMB 2 message that states 4,096 bytes and ends after 64.
 fn incomplete_smb_message() -> Bytes {
     let mut bytes = vec![0, 0, 0x10, 0, 0xfe, b'S', b'M', b'B'];
     bytes.resize(64, 0);
@@ -52,7 +52,7 @@ fn flows_left(world: &TwoNodeWorld) -> usize {
 }
 
 #[test]
-fn what_a_server_sent_before_its_reset_reaches_the_client_first() {
+fn server_data_before_reset_reaches_the_client() {
     for mut world in worlds() {
         for port in PORTS {
             for answer in contents() {
@@ -75,7 +75,7 @@ fn what_a_server_sent_before_its_reset_reaches_the_client_first() {
 }
 
 #[test]
-fn what_a_client_sent_before_its_reset_reaches_the_server_first() {
+fn client_data_before_reset_reaches_the_server() {
     for mut world in worlds() {
         for port in PORTS {
             for request in contents() {
@@ -127,7 +127,7 @@ fn direct_connections_deliver_before_a_reset_too() {
 
 /// The reset of a host whose bytes wait for a client that does not read.
 #[test]
-fn a_reset_waits_for_a_client_that_reads_slowly() {
+fn reset_waits_for_a_slow_reader() {
     let answer = random_bytes(5, 100_000);
     let script = ServerScript::AnswerAndReset {
         after: 5,
@@ -154,7 +154,7 @@ fn a_reset_waits_for_a_client_that_reads_slowly() {
 }
 
 #[test]
-fn a_client_that_never_reads_holds_a_dead_flow_for_a_minute() {
+fn dead_flow_ends_after_a_minute_without_reads() {
     for (direct, length) in [(false, 1_000), (false, LONG), (true, 1_000), (true, LONG)] {
         let script = ServerScript::AnswerAndReset {
             after: 5,
@@ -178,7 +178,7 @@ fn a_client_that_never_reads_holds_a_dead_flow_for_a_minute() {
 }
 
 #[test]
-fn a_clean_end_comes_before_a_reset_that_follows_it() {
+fn clean_end_comes_before_a_following_reset() {
     let script = ServerScript::AnswerAndReset {
         after: usize::MAX,
         answer: Bytes::new(),
@@ -215,7 +215,7 @@ fn resets_of_both_hosts_cross_each_other() {
 }
 
 #[test]
-fn a_reset_is_still_ordered_when_the_link_breaks_before_it() {
+fn reset_keeps_its_order_across_link_loss() {
     let answer = random_bytes(8, 500_000);
     let script = ServerScript::AnswerAndReset {
         after: 5,
@@ -235,7 +235,7 @@ fn a_reset_is_still_ordered_when_the_link_breaks_before_it() {
     assert!(world.client_host(connection).received == answer);
 }
 
-/// What a host does to its connection.
+/// A host's last action on its connection.
 #[derive(Clone, Copy, Debug)]
 enum HostEnding {
     /// It reads on and sends nothing.

@@ -1,4 +1,4 @@
-//! Far halves with several connections to the server, and what they send without being asked.
+//! Tests of far halves with several connections to the server, and with unrequested data.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -21,7 +21,8 @@ fn echo() -> ServerScript {
     }
 }
 
-/// A client whose flow's own connection to an echoing server stands; the next ones meet these servers.
+/// A client whose flow has an established connection to an echoing server; the next connections
+/// meet these servers.
 fn world_with_next(next: impl IntoIterator<Item = ServerScript>) -> (TwoNodeWorld, ConnectionId) {
     world_of(setting_with(&fan::ENTRY), next)
 }
@@ -94,7 +95,7 @@ fn far_did(world: &TwoNodeWorld) -> String {
 }
 
 #[test]
-fn one_request_is_asked_over_three_connections_and_the_answers_are_merged() {
+fn one_request_merges_answers_of_three_connections() {
     let (mut world, connection) = world_with_next([echo(), echo(), echo()]);
     let begun = world.now;
     ask(&mut world, connection, "FAN 3\n");
@@ -116,7 +117,7 @@ fn one_request_is_asked_over_three_connections_and_the_answers_are_merged() {
 }
 
 #[test]
-fn the_failures_of_further_connections_are_answers_and_no_failure_of_the_flow() {
+fn failed_further_connections_do_not_fail_the_flow() {
     let next = [
         ServerScript::Refuse,
         ServerScript::ResetAfter { after: 7 },
@@ -132,7 +133,7 @@ fn the_failures_of_further_connections_are_answers_and_no_failure_of_the_flow() 
 }
 
 #[test]
-fn a_connection_whose_server_does_not_read_holds_up_no_other() {
+fn stalled_server_connection_blocks_no_other() {
     let (mut world, connection) = world_with_next([ServerScript::Stall, echo(), echo()]);
     ask(&mut world, connection, "FILL\nFAN 2\nown\n");
     let answers = ["welcome\n", "own\n", "part 1\n", "part 2\n"];
@@ -155,7 +156,7 @@ fn a_connection_whose_server_does_not_read_holds_up_no_other() {
 }
 
 #[test]
-fn what_a_half_writes_beyond_the_limit_ends_that_connection_alone() {
+fn write_beyond_the_limit_ends_that_connection_alone() {
     let (mut world, connection) = world_with_next([ServerScript::Stall, echo()]);
     ask(&mut world, connection, "FILL\nown\n");
     wait_for(&mut world, connection, "welcome\nown\n");
@@ -167,7 +168,7 @@ fn what_a_half_writes_beyond_the_limit_ends_that_connection_alone() {
 }
 
 #[test]
-fn a_half_that_pauses_a_connection_gets_no_more_than_what_was_allowed() {
+fn paused_connection_delivers_only_the_allowed_bytes() {
     let (mut world, connection) = world_with_next([ServerScript::Pour]);
     ask(&mut world, connection, "DRINK\n");
     wait_for(&mut world, connection, "welcome\npaused\n");
@@ -185,7 +186,7 @@ fn a_half_that_pauses_a_connection_gets_no_more_than_what_was_allowed() {
 }
 
 #[test]
-fn a_far_half_sends_before_its_client_asks_and_after_its_client_has_ended() {
+fn far_half_sends_before_and_after_its_client() {
     // `world_with_next` waits for the welcome, `finish` for what comes late.
     let (mut world, connection) = world_with_next([]);
     let begun = world.now;
@@ -196,7 +197,7 @@ fn a_far_half_sends_before_its_client_asks_and_after_its_client_has_ended() {
 }
 
 #[test]
-fn the_end_of_a_flow_closes_its_further_connections_and_its_failure_resets_them() {
+fn further_connections_end_with_their_flow() {
     let (mut world, connection) = world_with_next([ServerScript::Stall, ServerScript::Swallow]);
     ask(&mut world, connection, "HOLD 2\nown\n");
     wait_for(&mut world, connection, "welcome\nown\n");
@@ -215,7 +216,7 @@ fn the_end_of_a_flow_closes_its_further_connections_and_its_failure_resets_them(
 }
 
 #[test]
-fn a_connection_that_opens_after_its_flow_has_ended_is_reset() {
+fn connection_that_opens_after_its_flow_is_reset() {
     let (mut world, connection) = world_with_next([ServerScript::Dead, ServerScript::Dead]);
     ask(&mut world, connection, "HOLD 2\nown\n");
     wait_for(&mut world, connection, "welcome\nown\n");
@@ -236,7 +237,7 @@ fn a_connection_that_opens_after_its_flow_has_ended_is_reset() {
 }
 
 #[test]
-fn a_flow_has_so_many_further_connections_and_no_more() {
+fn further_connections_of_a_flow_are_limited() {
     let most = ServerConnection::MAX_PER_FLOW;
     let (mut world, connection) = world_with_next((0..most).map(|_| ServerScript::Swallow));
     ask(&mut world, connection, &format!("HOLD {}\n", most + 1));
@@ -246,7 +247,7 @@ fn a_flow_has_so_many_further_connections_and_no_more() {
 }
 
 #[test]
-fn further_connections_take_half_of_what_flows_leave_and_give_it_back() {
+fn further_connections_use_half_of_the_remaining_places() {
     let far_limits = EngineLimits {
         flows: 8,
         ..EngineLimits::default()
@@ -280,7 +281,7 @@ fn further_connections_take_half_of_what_flows_leave_and_give_it_back() {
 }
 
 #[test]
-fn further_connections_wait_for_their_turn_to_be_opened() {
+fn further_connections_open_in_turn() {
     // So many attempts to one server may be under way.
     const ATTEMPTS: usize = 256;
     let flows = ATTEMPTS / ServerConnection::MAX_PER_FLOW + 1;

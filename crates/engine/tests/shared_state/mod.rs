@@ -1,4 +1,4 @@
-//! What the flows of one accelerator share in an engine, on disk and beyond a crash.
+//! The state that the flows of one accelerator share in an engine, on disk and after a crash.
 
 mod store;
 
@@ -39,7 +39,7 @@ fn other_client(world: &mut TwoNodeWorld) -> ConnectionId {
     world.accept_between(other, server(PORT), ArrivalMethod::Transparent)
 }
 
-/// What the client has heard so far.
+/// The text that the client has received so far.
 fn heard(world: &TwoNodeWorld, connection: ConnectionId) -> String {
     String::from_utf8_lossy(&world.client_host(connection).received).into_owned()
 }
@@ -65,7 +65,7 @@ fn purge(world: &mut TwoNodeWorld, name: &str, prefix: &str) -> Result<PurgeCoun
 }
 
 #[test]
-fn flows_of_one_client_and_of_another_share_a_value() {
+fn flows_of_two_clients_share_a_value() {
     let mut world = world_with(&setting());
     let (first, second) = (world.accept(PORT), world.accept(PORT));
     let third = other_client(&mut world);
@@ -116,7 +116,7 @@ fn nothing_is_confirmed_before_the_disk_has_it() {
 }
 
 #[test]
-fn a_second_engine_reads_back_what_was_synced_and_cuts_off_half_a_record() {
+fn restarted_engine_reads_only_whole_synced_records() {
     let setting = setting();
     for bytes_left in 0..8 {
         let mut world = world_with(&setting);
@@ -146,7 +146,7 @@ fn a_second_engine_reads_back_what_was_synced_and_cuts_off_half_a_record() {
 }
 
 #[test]
-fn a_full_disk_is_told_and_what_was_there_stays() {
+fn full_disk_is_reported_and_keeps_old_data() {
     let mut world = world_with(&setting());
     let client = world.accept(PORT);
     assert_eq!(ask(&mut world, client, "SET colour red"), "OK\n");
@@ -161,7 +161,7 @@ fn a_full_disk_is_told_and_what_was_there_stays() {
 }
 
 #[test]
-fn an_operator_purges_by_prefix_and_a_crash_brings_nothing_back() {
+fn purge_by_prefix_survives_a_crash() {
     let setting = setting();
     let mut world = world_with(&setting);
     let client = world.accept(PORT);
@@ -196,7 +196,7 @@ fn an_operator_purges_by_prefix_and_a_crash_brings_nothing_back() {
 }
 
 #[test]
-fn memory_that_is_shared_counts_and_has_a_limit() {
+fn shared_memory_is_counted_and_limited() {
     let memory = ByteCount::mebibytes(4);
     let setting = WorldSettings {
         limits: EngineLimits {
@@ -225,7 +225,7 @@ fn memory_that_is_shared_counts_and_has_a_limit() {
 }
 
 #[test]
-fn an_accelerator_has_a_bounded_number_of_requests_under_way() {
+fn outstanding_requests_of_an_accelerator_are_limited() {
     let mut world = world_with(&setting());
     world.hold_files(NEAR, true);
     let clients: Vec<_> = (0..100).map(|_| world.accept(PORT)).collect();

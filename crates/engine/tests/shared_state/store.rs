@@ -5,9 +5,10 @@
 //!           GET name                     the value, or NONE
 //!           WAIT name                    the value, as soon as any flow has set it
 //! ```
-//! The near half answers every line itself. The far half connects to the server and passes the client's end on.
-//! A record of the log is a line, `name value`; one without its end was cut off by a crash. Where the log is
-//! longer than what it still says, or something is purged, it is replaced as a whole.
+//! The near half answers every line itself. The far half connects to the server and passes the
+//! client's end on. A record of the log is a line, `name value`; one without its end was truncated
+//! by a crash. The log is replaced as a whole when it is longer than its valid content, or when
+//! content is purged.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -102,7 +103,7 @@ impl SharedState for SharedStore {
     }
 }
 
-/// What a request for the log was made for.
+/// The purpose of a request for the log.
 enum LogRequestPurpose {
     Load,
     Append {
@@ -119,13 +120,13 @@ enum LogRequestPurpose {
     },
 }
 
-/// What the flows share.
+/// The state that the flows share.
 #[derive(Default)]
 struct ValueStore {
     values: BTreeMap<String, String>,
-    /// Names in the order in which they were set, for what has to go first.
+    /// The names in the order in which they were set; the first is removed first.
     order: VecDeque<String>,
-    /// What flows have set and the disk has not confirmed.
+    /// The values that flows have set and the disk has not confirmed.
     unconfirmed: BTreeMap<(u64, String), String>,
     outcomes: BTreeMap<u64, &'static str>,
     /// Flows that wait for a name.
@@ -133,7 +134,7 @@ struct ValueStore {
     /// Bytes of names and values.
     held: usize,
     memory_max: usize,
-    /// The log's length, with what is being written.
+    /// The log's length, pending writes included.
     length: u64,
     loaded: Vec<u8>,
     requests: BTreeMap<u64, LogRequestPurpose>,
@@ -330,7 +331,7 @@ impl ValueStore {
         }
     }
 
-    /// Writes the log anew, with what is there now.
+    /// Replaces the log with the present content.
     fn replace(&mut self, purge: Option<(u64, PurgeCount)>) {
         let values = self.order.iter().map(|name| (name, &self.values[name]));
         let content: String = values
@@ -348,7 +349,7 @@ struct StoreNearHalf {
     shared: SharedStore,
     flow: u64,
     line: Vec<u8>,
-    /// A name, or the outcome of what it set.
+    /// A name, or the outcome of a set value.
     waits_for: Option<StoreWait>,
     outputs: VecDeque<AcceleratorOutput>,
 }
@@ -379,7 +380,7 @@ impl StoreNearHalf {
         }
     }
 
-    /// Looks whether that has come for which the flow waits.
+    /// Checks the condition that the flow waits for.
     fn look(&mut self) {
         let flow = self.flow;
         let answer = self.shared.0.with(|store| match &self.waits_for {
@@ -431,7 +432,7 @@ impl AcceleratorHalf for StoreNearHalf {
     }
 }
 
-/// Connects to the server and says nothing to it.
+/// Connects to the server and sends nothing to it.
 #[derive(Default)]
 struct StoreFarHalf {
     outputs: VecDeque<AcceleratorOutput>,

@@ -1,4 +1,4 @@
-//! What one client, and one peer, may have of a node's flows.
+//! The shares of a node's flows that one client, and one peer, may use.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ fn open(world: &mut TwoNodeWorld, client: &str, via: ArrivalMethod) -> Connectio
     world.accept_between(client, server(PORT), via)
 }
 
-/// How many of the near node's open flows of a client go through the peer, and how many directly.
+/// The numbers of the near node's open flows of a client through the peer, and directly.
 fn counts(world: &TwoNodeWorld, client: &str) -> (usize, usize) {
     let flows = world.nodes[NEAR].engine.flows(world.now);
     let of = |is_direct: bool| {
@@ -46,7 +46,7 @@ fn counts(world: &TwoNodeWorld, client: &str) -> (usize, usize) {
 }
 
 #[test]
-fn one_client_leaves_half_of_all_flows_to_others_and_passes_by() {
+fn one_client_leaves_half_of_the_flows() {
     let mut world = world(WorldSettings {
         limits: limits(40),
         ..WorldSettings::default()
@@ -81,7 +81,7 @@ fn one_client_leaves_half_of_all_flows_to_others_and_passes_by() {
 }
 
 #[test]
-fn a_client_of_a_proxy_goes_directly_and_leaves_room_however_many_it_opens() {
+fn proxy_client_goes_directly_and_leaves_room() {
     let mut world = world(WorldSettings {
         limits: limits(40),
         ..WorldSettings::default()
@@ -96,7 +96,7 @@ fn a_client_of_a_proxy_goes_directly_and_leaves_room_however_many_it_opens() {
 }
 
 #[test]
-fn what_a_client_closes_it_may_open_again() {
+fn closed_connections_can_be_opened_again() {
     let mut world = world(WorldSettings {
         limits: limits(16),
         ..WorldSettings::default()
@@ -117,7 +117,7 @@ fn what_a_client_closes_it_may_open_again() {
 }
 
 #[test]
-fn one_of_several_peers_gets_half_of_the_flows_and_the_others_are_served() {
+fn one_of_several_peers_gets_half_the_flows() {
     let all = || EngineLimits {
         source_flows_percent: 100,
         ..limits(1_000)
@@ -161,7 +161,7 @@ fn one_of_several_peers_gets_half_of_the_flows_and_the_others_are_served() {
 }
 
 #[test]
-fn connections_to_a_peer_at_its_share_pass_by() {
+fn connections_to_a_peer_at_its_share_pass() {
     let mut world = world(WorldSettings {
         limits: EngineLimits {
             source_flows_percent: 100,
@@ -210,7 +210,7 @@ fn the_only_peer_gets_all_flows() {
 
 /// A peer opens thousands of flows to a server that never answers.
 #[test]
-fn a_dead_server_keeps_few_sockets_and_its_flows_end_in_time() {
+fn dead_server_holds_few_sockets_for_limited_time() {
     let mut world = world(WorldSettings::default());
     world.servers.insert(PORT + 1, ServerScript::Dead);
     let begun = world.now;
@@ -242,7 +242,7 @@ fn a_dead_server_keeps_few_sockets_and_its_flows_end_in_time() {
 }
 
 #[test]
-fn flows_that_wait_for_a_busy_server_have_their_turn() {
+fn flows_to_a_busy_server_take_turns() {
     let mut world = world(WorldSettings::default());
     world.servers.insert(PORT + 1, ServerScript::Dead);
     let slow = SocketAddr::new(server(PORT).ip(), PORT + 1);
@@ -259,10 +259,10 @@ fn flows_that_wait_for_a_busy_server_have_their_turn() {
     assert_eq!(world.nodes[FAR].attempts.len(), 44);
 }
 
-/// A shell finds out by few probes that a host is out of reach. What it finds holds for all flows to that host, so
-/// that many opens at once tell a peer nothing that one does not.
+/// A shell detects with few probes that a host is unreachable. The result applies to all flows to
+/// that host, so that many simultaneous opens tell a peer no more than one.
 #[test]
-fn all_flows_to_a_dead_host_are_told_that_it_is_out_of_reach_and_at_the_same_time() {
+fn all_flows_to_a_dead_host_fail_together() {
     let mut world = world(WorldSettings::default());
     let host = server(PORT).ip();
     let ports = [PORT + 1, PORT + 2];

@@ -12,17 +12,18 @@ const SINK: u16 = 81;
 const POURS: u16 = 82;
 const STALLS: u16 = 83;
 
-/// How long the stalled flows have before the bulk flow begins: longer than they take to fill up.
+/// The time that the stalled flows have before the bulk flow begins: longer than they take to fill
+/// up.
 const FILLING: Duration = Duration::from_secs(60);
 
-/// Which way the bytes go that nobody reads, and those of the bulk flow.
+/// The direction of the unread bytes, and of the bulk flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum StallDirection {
     Down,
     Up,
 }
 
-/// What a frame travels in.
+/// The transport of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum FrameCarrier {
     Tls,
@@ -38,7 +39,7 @@ struct StallCase {
     read_before: usize,
     /// Bytes that the bulk flow carries.
     bulk: usize,
-    /// What all flows together may have under way.
+    /// The bytes that all flows together may have in flight.
     total_window: ByteCount,
 }
 
@@ -104,7 +105,7 @@ fn world(case: StallCase) -> TwoNodeWorld {
     world
 }
 
-/// How long the bulk flow takes beside the stalled ones.
+/// The duration of the bulk flow beside the stalled ones.
 fn bulk_time(case: StallCase) -> Duration {
     let mut world = world(case);
     for _ in 0..case.stalled {
@@ -156,12 +157,12 @@ fn assert_share(case: StallCase) {
 }
 
 #[test]
-fn stalled_downloads_leave_a_bulk_download_its_share_by_tls() {
+fn stalled_downloads_leave_a_bulk_share_by_tls() {
     assert_share(SHORT);
 }
 
 #[test]
-fn stalled_uploads_leave_a_bulk_upload_its_share_by_udp() {
+fn stalled_uploads_leave_a_bulk_share_by_udp() {
     assert_share(StallCase {
         carrier: FrameCarrier::Udp,
         direction: StallDirection::Up,
@@ -171,7 +172,7 @@ fn stalled_uploads_leave_a_bulk_upload_its_share_by_udp() {
 
 #[test]
 #[ignore = "long: 4 cases of 60 and 500 stalled flows with the usual windows, minutes"]
-fn any_number_of_stalled_flows_leaves_a_bulk_flow_its_share() {
+fn any_number_of_stalled_flows_leaves_a_share() {
     for stalled in [60, 500] {
         assert_share(StallCase { stalled, ..USUAL });
         assert_share(StallCase {
@@ -185,7 +186,7 @@ fn any_number_of_stalled_flows_leaves_a_bulk_flow_its_share() {
 
 #[test]
 #[ignore = "long: readers that take a mebibyte each before they stop, a minute"]
-fn readers_that_stop_in_the_middle_leave_a_bulk_flow_its_share() {
+fn readers_that_stop_midway_leave_a_bulk_share() {
     assert_share(StallCase {
         read_before: 1 << 20,
         ..USUAL

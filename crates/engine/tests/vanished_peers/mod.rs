@@ -1,4 +1,4 @@
-//! Peers that hang, die, or remove this node: what becomes of the connections beside both nodes, and when.
+//! Peers that hang, die, or remove this node: the fate of the connections beside both nodes.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::{
 
 /// Both ends of every flow are gone one way of the path after the removal, in both directions, however many.
 #[test]
-fn a_removed_peer_resets_its_ends_of_the_flows_at_once() {
+fn removed_peer_resets_its_flow_ends_at_once() {
     let mut by_link = world_with([(9, ServerScript::Swallow)]);
     let mut by_packets = world_with_packets(0.0, [(9, ServerScript::Swallow)]);
     for world in [&mut by_link, &mut by_packets] {
@@ -38,7 +38,7 @@ fn a_removed_peer_resets_its_ends_of_the_flows_at_once() {
 
 /// The peer was removed while the path was dark: the next dial is refused.
 #[test]
-fn a_refused_node_resets_the_flows_of_who_removed_it() {
+fn refused_node_resets_the_flows_of_its_remover() {
     let mut world = world_with([(9, ServerScript::Swallow)]);
     let connection = world.accept(9);
     world.run_for(2 * ROUND_TRIP);
@@ -62,10 +62,10 @@ fn unanswered(world: &TwoNodeWorld) -> Option<(usize, usize)> {
     })
 }
 
-/// Their opens are in the stopped node's kernel: it may execute them when it goes on, so they are never
-/// executed here as well.
+/// Their opens are in the stopped node's kernel. The node may execute them when it continues, so
+/// they are never executed here as well.
 #[test]
-fn connections_that_a_hung_peer_never_confirmed_are_reset_when_it_counts_as_silent() {
+fn unconfirmed_connections_reset_when_the_peer_is_silent() {
     let answer = random_bytes(21, 400_000);
     let greeting = Bytes::from_static(b"220 ready");
     let scripts = [
@@ -120,7 +120,7 @@ fn connections_that_a_hung_peer_never_confirmed_are_reset_when_it_counts_as_sile
 
 /// The link is full of an upload, so that the opens of later connections wait for room on it.
 #[test]
-fn an_open_that_never_left_goes_directly_with_all_its_bytes_and_nowhere_else() {
+fn unsent_open_goes_directly_with_all_bytes() {
     let answer = random_bytes(22, 400_000);
     let mut world = world_with([(80, answering(&answer)), (9, ServerScript::Swallow)]);
     let upload = world.accept(9);
@@ -168,7 +168,7 @@ fn an_open_that_never_left_goes_directly_with_all_its_bytes_and_nowhere_else() {
 
 /// Its files and locks are free for the client's next connection.
 #[test]
-fn a_dead_near_nodes_connections_to_servers_end_within_five_seconds() {
+fn server_connections_of_a_dead_peer_end_quickly() {
     let mut by_link = world_with([(9, ServerScript::Swallow)]);
     let mut by_packets = world_with_packets(0.0, [(9, ServerScript::Swallow)]);
     for world in [&mut by_link, &mut by_packets] {
@@ -197,7 +197,7 @@ fn a_dead_near_nodes_connections_to_servers_end_within_five_seconds() {
 
 /// A firewall that forgets a TCP connection resets it at both ends; the node dials again.
 #[test]
-fn a_link_that_something_on_the_path_resets_costs_no_flow() {
+fn reset_link_costs_no_flow() {
     let answer = random_bytes(24, 2_000_000);
     let mut world = world_with([(80, answering(&answer))]);
     let connection = world.accept(80);

@@ -1,4 +1,5 @@
-//! HTTP between two engines: what is stored costs no byte of the WAN, and what passes is the same.
+//! HTTP between two engines: stored content costs no byte of the WAN, and passing content is
+//! unchanged.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -16,7 +17,7 @@ use super::{PATIENCE, random_bytes};
 
 const PORT: u16 = 80;
 
-/// A server with a response for each path, and a record of what it was asked.
+/// A server with a response for each path, and a record of its requests.
 #[derive(Default)]
 pub(crate) struct WebServer {
     /// Path to (fields, content).
@@ -26,7 +27,7 @@ pub(crate) struct WebServer {
 }
 
 impl WebServer {
-    /// Answers what is whole, and takes it.
+    /// Answers and removes the complete requests.
     pub(crate) fn hear(&mut self, received: &mut BytesMut) -> Vec<u8> {
         let mut answers = Vec::new();
         while let Some(end) = received.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
@@ -87,7 +88,7 @@ impl WebWorld {
         self.server.borrow().asked.len()
     }
 
-    /// Sends requests and waits until so many bytes of content have come behind the last head.
+    /// Sends requests and waits until so many bytes of content have arrived behind the last head.
     fn get(&mut self, connection: ConnectionId, path: &str, content: &Bytes) -> String {
         let before = self.world.client_host(connection).received.len();
         let request = format!("GET {path} HTTP/1.1\r\nHost: web\r\n\r\n");
@@ -115,7 +116,7 @@ const ON: http::Settings = http::Settings {
 };
 
 #[test]
-fn a_page_that_is_stored_is_answered_at_once_and_without_the_server() {
+fn stored_page_is_answered_without_the_server() {
     let mut web = WebWorld::new(ON);
     let content = random_bytes(1, 40_000);
     web.page("/a", "Cache-Control: max-age=60\r\n", &content);
@@ -136,7 +137,7 @@ fn a_page_that_is_stored_is_answered_at_once_and_without_the_server() {
 }
 
 #[test]
-fn a_stale_page_costs_a_conditional_request_and_no_content() {
+fn stale_page_costs_only_a_conditional_request() {
     let mut web = WebWorld::new(ON);
     let content = random_bytes(2, 40_000);
     web.page(
@@ -185,7 +186,7 @@ fn an_operator_purges_stored_pages_by_url() {
 
 /// Without a cache nothing is answered here, and the same content is a reference in spite of other heads.
 #[test]
-fn heads_that_change_do_not_keep_content_from_being_recognised() {
+fn changing_heads_do_not_prevent_content_matches() {
     let mut web = WebWorld::new(http::Settings {
         is_on: true,
         caches: false,

@@ -4,8 +4,8 @@
 //!  scripted clients ── near engine ══ byte pipes with rate and delay ══ far engine ── scripted servers
 //! ```
 //!
-//! Nothing sleeps and nothing is random but by seed: [`TwoNodeWorld::run_until`] jumps from one due
-//! moment to the next until what the test waits for has come.
+//! Nothing sleeps, and only seeds provide randomness: [`TwoNodeWorld::run_until`] jumps from one
+//! due time to the next until the condition of the test holds.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -41,19 +41,19 @@ pub(crate) const FAR: usize = 1;
 
 /// A run that needs more steps than this hangs.
 const STEP_LIMIT: usize = 3_000_000;
-/// What a shell asks an engine for at a time.
+/// The number of bytes that a shell requests from an engine at a time.
 const TRANSMIT: usize = 16 * 1024;
 /// Packets of one system call.
 const BATCH: usize = 16;
-/// The first seed of what hosts send without end.
+/// The first seed of the endless data that hosts send.
 const POURED: u64 = 1 << 32;
 
-/// What the server on a port does.
+/// The behaviour of the server on a port.
 #[derive(Clone)]
 pub(crate) enum ServerScript {
     /// Answers this after `after` bytes of request, then ends its stream.
     Answer { after: usize, answer: Bytes },
-    /// Says this first, then sends back what it gets.
+    /// Sends this first, then echoes the received data.
     GreetAndEcho { greeting: Bytes },
     /// Takes everything and ends its stream when the client has.
     Swallow,
@@ -70,9 +70,9 @@ pub(crate) enum ServerScript {
     Stall,
     /// Sends bytes that never repeat, without end, and reads nothing.
     Pour,
-    /// Is out of reach, as the kernel says at once.
+    /// The server is unreachable, as the kernel reports at once.
     Unreachable,
-    /// Never answers: the attempt fails when the test says so.
+    /// The server never answers: the attempt fails when the test decides.
     Dead,
     /// Answers requests of HTTP.
     Web(Rc<RefCell<WebServer>>),
@@ -91,7 +91,7 @@ pub(crate) struct TestHost {
     pub(crate) peer_finished: bool,
     pub(crate) was_reset: bool,
     pub(crate) was_closed: bool,
-    /// A client that asked may begin from here on.
+    /// The time from which a waiting client may begin.
     pub(crate) admitted_at: Option<Time>,
     /// ... or not, for this reason.
     pub(crate) declined: Option<ConnectFailure>,
@@ -101,7 +101,7 @@ pub(crate) struct TestHost {
     to_send: VecDeque<Bytes>,
     finish_after: bool,
     finish_sent: bool,
-    /// A reset follows what is to be sent, and a FIN where one is to follow as well.
+    /// A reset follows the data, and follows the FIN where there is one.
     reset_after: bool,
     failure_told: bool,
     script: Option<ServerScript>,
@@ -109,16 +109,16 @@ pub(crate) struct TestHost {
     /// It reads so many bytes and then no more.
     reads_at_most: Option<usize>,
     unread: usize,
-    /// What it sends without end.
+    /// The generator of the bytes that it sends without end.
     pours: Option<SeededRandom>,
 }
 
-/// One node with what a shell would keep around it.
+/// One node with the state that a shell would keep around it.
 pub(crate) struct TestNode {
     pub(crate) engine: Engine,
     pub(crate) hosts: BTreeMap<ConnectionId, TestHost>,
     pub(crate) intercepted: Vec<NodeId>,
-    /// Servers that are bypassed, and for how long from the moment when that was said.
+    /// The bypassed servers, and the durations from the time of the output.
     pub(crate) avoided: BTreeMap<SocketAddr, Duration>,
     /// Networks between which the rules bypass everything.
     pub(crate) bypassed_routes: Vec<String>,
@@ -135,13 +135,13 @@ pub(crate) struct TestNode {
     pub(crate) disk: MemoryDisk,
     /// The accelerators' files.
     pub(crate) files: MemoryFiles,
-    /// Requests for them stay, until the test says otherwise.
+    /// True if requests for files are kept until the test continues them.
     pub(crate) holds_files: bool,
     pub(crate) file_requests: VecDeque<(&'static AcceleratorEntry, FileRequest)>,
-    /// How operators' purges ended.
+    /// The results of operators' purges.
     pub(crate) purged: Vec<(u64, Result<PurgeCount, String>)>,
     link: Option<LinkId>,
-    /// The link whose datagrams come and go, though it may have broken.
+    /// The link whose datagrams are exchanged, even if it has broken.
     path: Option<LinkId>,
     id: NodeId,
     accepted: u64,
@@ -155,7 +155,7 @@ pub(crate) struct TwoNodeWorld {
     /// Bytes that each node put on the path.
     pub(crate) wan_bytes: [u64; 2],
     pipes: [BytePipe; 2],
-    /// What datagrams meet; `None` where the nodes send none.
+    /// The link for datagrams; `None` where the nodes send none.
     packets: Option<emulate::Link>,
     packets_blocked: bool,
     path: TestPath,
@@ -164,7 +164,7 @@ pub(crate) struct TwoNodeWorld {
     poured: u64,
 }
 
-/// What a world's path is like.
+/// The properties of a world's path.
 #[derive(Clone, Copy)]
 pub(crate) struct TestPath {
     pub(crate) rate: Bitrate,
@@ -180,7 +180,7 @@ impl Default for TestPath {
     }
 }
 
-/// What a test may set of both nodes.
+/// The settings that a test may change on both nodes.
 #[derive(Clone)]
 pub(crate) struct WorldSettings {
     pub(crate) path: TestPath,
@@ -190,12 +190,12 @@ pub(crate) struct WorldSettings {
     pub(crate) policy: FlowPolicy,
     /// The far node's.
     pub(crate) far_policy: FlowPolicy,
-    /// Whether both have a second peer, which never comes.
+    /// True if both nodes have a second peer, which never connects.
     pub(crate) has_other_peer: bool,
-    /// Where both serve their peers; by default their LANs.
+    /// The networks where both serve their peers; by default their LANs.
     pub(crate) serve: Option<Vec<IpPrefix>>,
     pub(crate) dictionary: DictionaryConfig,
-    /// What datagrams meet; `None` where the nodes send none.
+    /// The link for datagrams; `None` where the nodes send none.
     pub(crate) packets: Option<emulate::LinkConfig>,
     /// The sessions' windows.
     pub(crate) tunnel: tunnel::SessionConfig,
@@ -288,13 +288,13 @@ impl TwoNodeWorld {
         world
     }
 
-    /// What each node's shell says of its machine: a LAN, a WAN, and an address in each.
+    /// Reports each node's network to its engine: a LAN, a WAN, and an address in each.
     pub(crate) fn look_around(&mut self, own: usize) {
         let surroundings = surroundings(own);
         self.input(own, EngineInput::Surroundings(surroundings));
     }
 
-    /// The shell says that there is one more network behind the LAN.
+    /// Reports one more network behind the LAN, as the shell would.
     pub(crate) fn add_lan_route(&mut self, own: usize, to: &str) {
         let mut surroundings = surroundings(own);
         surroundings.routes.push(NetworkRoute {
@@ -304,7 +304,7 @@ impl TwoNodeWorld {
         self.input(own, EngineInput::Surroundings(surroundings));
     }
 
-    /// The node's owner says that more lies behind its peer.
+    /// Adds prefixes to the peer, as the node's operator would.
     pub(crate) fn widen_prefixes(&mut self, own: usize, prefixes: &[&str]) {
         let ids = [self.nodes[NEAR].id, self.nodes[FAR].id];
         let mut config = config(&WorldSettings::default(), &ids, own);
@@ -335,12 +335,12 @@ impl TwoNodeWorld {
         self.run_until(up, Duration::from_secs(10));
     }
 
-    /// The link dies at both ends; what is on it is lost.
+    /// Breaks the link at both ends; data in transit is lost.
     pub(crate) fn cut(&mut self) {
         self.end_link(LinkEnd::Lost);
     }
 
-    /// The link ends at both ends in this way; what is on it is lost.
+    /// Ends the link at both ends in this way; data in transit is lost.
     pub(crate) fn end_link(&mut self, end: LinkEnd) {
         for own in [NEAR, FAR] {
             if let Some(link) = self.nodes[own].link.take() {
@@ -350,7 +350,7 @@ impl TwoNodeWorld {
         self.pipes = [self.pipe(), self.pipe()];
     }
 
-    /// The link dies at one end, and the other hears nothing of it.
+    /// Breaks the link at one end; the other end does not notice.
     pub(crate) fn lose_link(&mut self, own: usize) {
         self.lose_link_by(own, LinkEnd::Lost);
     }
@@ -365,13 +365,13 @@ impl TwoNodeWorld {
         self.drain();
     }
 
-    /// The node's process is stopped (SIGSTOP): the kernel takes what comes for it, and nothing answers.
+    /// Stops the node's process (SIGSTOP): the kernel receives data for it, and nothing answers.
     pub(crate) fn freeze(&mut self, own: usize) {
         self.nodes[own].is_frozen = true;
         self.pipes[1 - own].set_blocked(true);
     }
 
-    /// The process goes on, with what has come for it meanwhile.
+    /// Continues the process, with the data that has arrived meanwhile.
     pub(crate) fn thaw(&mut self, own: usize) {
         self.nodes[own].is_frozen = false;
         self.pipes[1 - own].set_blocked(false);
@@ -385,14 +385,14 @@ impl TwoNodeWorld {
         self.lose_link_by(1 - own, LinkEnd::ClosedByPeer);
     }
 
-    /// The path swallows everything from here on, or no longer does.
+    /// Makes the path drop everything from here on, or ends that.
     pub(crate) fn set_blocked(&mut self, blocked: bool) {
         for pipe in &mut self.pipes {
             pipe.set_blocked(blocked);
         }
     }
 
-    /// The path swallows all datagrams from here on, or no longer does.
+    /// Makes the path drop all datagrams from here on, or ends that.
     pub(crate) fn set_packets_blocked(&mut self, blocked: bool) {
         self.packets_blocked = blocked;
     }
@@ -447,7 +447,7 @@ impl TwoNodeWorld {
         connection
     }
 
-    /// A client asks for a connection and waits for the outcome.
+    /// Starts a client that requests a connection and waits for the outcome.
     pub(crate) fn ask_via(&mut self, port: u16, via: ArrivalMethod) -> ConnectionId {
         let (connection, client) = self.new_client();
         let server = server(port);
@@ -533,7 +533,7 @@ impl TwoNodeWorld {
         self.drain();
     }
 
-    /// A client that reads no more takes this much of what waits for it.
+    /// Lets a client that has stopped reading take this many of the waiting bytes.
     pub(crate) fn take(&mut self, connection: ConnectionId, bytes: usize) {
         let host = self.nodes[NEAR].hosts.get_mut(&connection).unwrap();
         let bytes = bytes.min(host.unread);
@@ -582,7 +582,7 @@ impl TwoNodeWorld {
         self.drain();
     }
 
-    /// The configuration is read again and is what it was.
+    /// Reloads the unchanged configuration.
     pub(crate) fn reload(&mut self, own: usize) {
         let ids = [self.nodes[NEAR].id, self.nodes[FAR].id];
         let config = config(&WorldSettings::default(), &ids, own);
@@ -648,7 +648,7 @@ impl TwoNodeWorld {
         self.drain();
     }
 
-    /// Does what the engines and hosts want until all are content.
+    /// Executes the outputs of the engines and the actions of the hosts until none is left.
     fn drain(&mut self) {
         loop {
             let mut quiet = true;
@@ -704,7 +704,7 @@ impl TwoNodeWorld {
         sent
     }
 
-    /// What TLS and the system give a shell: the same secret at both ends.
+    /// Starts datagrams with the inputs of TLS and the system: the same secret at both ends.
     fn start_datagrams(&mut self, own: usize, link: LinkId, agreement: DatagramAgreement) {
         let DatagramAgreement {
             role,
@@ -951,7 +951,7 @@ impl TwoNodeWorld {
             .insert(connection, TestHost::default());
     }
 
-    /// Lets every host do what its script, its credit and its data allow.
+    /// Lets every host act within its script, its credit and its data. Returns true if one did.
     fn hosts_act(&mut self, own: usize) -> bool {
         let now = self.now;
         let node = &mut self.nodes[own];
@@ -1106,7 +1106,7 @@ fn surroundings(own: usize) -> NetworkSurroundings {
     }
 }
 
-/// Where a node takes packets.
+/// The address where a node receives packets.
 fn address(own: usize) -> SocketAddr {
     SocketAddr::from(([198, 18, 0, 1 + own as u8], 4433))
 }
