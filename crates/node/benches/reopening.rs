@@ -1,9 +1,10 @@
-//! How long a dictionary on disk takes to open after kill -9, and what its index costs in memory.
+//! The time that a dictionary on disk takes to open after kill -9, and the memory cost of its
+//! index.
 //!
-//! `cargo bench -p node --bench reopening` writes 10 GiB of chunks by the code that a node runs, in a
-//! process that is killed while it writes, and opens the dictionary again with the page cache
-//! dropped (which takes root; it says when it could not). `REOPENING_GIB` and `REOPENING_DIRECTORY`
-//! set another size and place; what was made there is removed.
+//! `cargo bench -p node --bench reopening` writes 10 GiB of chunks with the node's own code, in a
+//! process that is killed while it writes. It opens the dictionary again with the page cache
+//! dropped (which needs root; the output says when it could not). `REOPENING_GIB` and
+//! `REOPENING_DIRECTORY` set another size and place; the files are removed afterwards.
 #![allow(
     clippy::disallowed_macros,
     clippy::disallowed_methods,
@@ -28,7 +29,7 @@ use vocab::{ByteCount, FlowSegment, NodeId, SeededRandom, Time};
 const GIB: u64 = 1 << 30;
 /// Bytes pushed at once, as from a busy socket.
 const PUSH: usize = 64 * 1024;
-/// What is sent once more at the end: the first of what was written.
+/// The number of bytes that are sent again at the end: the first bytes that were written.
 const AGAIN: u64 = 16 << 20;
 const OPENINGS: usize = 3;
 
@@ -106,7 +107,7 @@ fn measure(directory: &Path, gib: u64) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Writes until it is killed, and says when there is as much as was wanted.
+/// Writes until it is killed, and reports when the wanted amount is written.
 fn write(directory: &Path, gib: u64) -> Result<(), Box<dyn Error>> {
     let (mut dictionary, mut files) = open(directory, gib);
     let mut told = false;
@@ -171,7 +172,7 @@ fn send(
     wire
 }
 
-/// Writes everything out and drops the kernel's copies; says whether it could.
+/// Writes everything out and drops the kernel's copies. Returns true if it could.
 fn drop_cache(directory: &Path) -> Result<bool, Box<dyn Error>> {
     for entry in fs::read_dir(directory)? {
         File::open(entry?.path())?.sync_all()?;

@@ -4,8 +4,9 @@
 //! The thread is not the dictionary's, so that neither waits for the other's disk. A sync is fdatasync, and of
 //! the directory too when the file is new.
 //!
-//! A file stays open between what is written and its sync, because an error of the disk is told to those alone
-//! who have the file open by then (fsync(2), since Linux 4.13). One that has to be closed before is synced first.
+//! A file stays open between a write and its sync, because the kernel reports a disk error only to
+//! processes that have the file open by then (fsync(2), since Linux 4.13). A file that must be
+//! closed earlier is synced first.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -35,10 +36,10 @@ pub(crate) const OPEN_FILES: usize = 4;
 /// The ending of files that are being written and have not their name yet. A [`FileName`] never has it.
 const UNFINISHED: &str = ".new";
 
-/// Where requests go in.
+/// The entrance for requests.
 #[derive(Debug)]
 pub(crate) struct FilesThread {
-    /// `None` once it was told to end.
+    /// `None` once the thread has been asked to end.
     requests: Option<mpsc::Sender<(&'static AcceleratorEntry, FileRequest)>>,
     /// Its other end goes with the thread.
     ended: mpsc::Receiver<()>,
@@ -98,7 +99,7 @@ impl FilesThread {
         }
     }
 
-    /// Waits until all requests were carried out; says whether they were, within this time.
+    /// Waits until all requests are executed. Returns true if they were, within this time.
     pub(crate) fn finish(&mut self, within: Duration) -> bool {
         self.requests = None;
         match self.ended.recv_timeout(within) {
@@ -121,7 +122,7 @@ struct OpenFile {
 #[derive(Debug)]
 pub(crate) struct AcceleratorFiles {
     directory: PathBuf,
-    /// The one that was used last comes last.
+    /// The open files; the last used one is at the end.
     open: Vec<OpenFile>,
     /// Directories in which files were made since they were last synced.
     has_new: BTreeSet<PathBuf>,
@@ -239,7 +240,7 @@ impl AcceleratorFiles {
     }
 }
 
-/// The files of a directory. Those that a crash has left half written are removed.
+/// Lists the files of a directory, and removes those that a crash left incomplete.
 fn list(directory: &Path) -> io::Result<Vec<FileListing>> {
     let mut files = Vec::new();
     let entries = match fs::read_dir(directory) {
@@ -384,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_crash_left_half_written_is_removed_and_not_listed() {
+    fn partial_file_of_a_crash_is_removed() {
         let mut site = FilesFixture::new();
         site.ask(append("log", 0, b"one")).unwrap();
         let directory = site.directory.join("store");

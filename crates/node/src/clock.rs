@@ -26,7 +26,7 @@ impl EngineClock {
         Time::from_epoch(self.epoch.elapsed())
     }
 
-    /// When `time` comes; `None` when it never does.
+    /// The instant of `time`; `None` when it never comes.
     pub(crate) fn instant(&self, time: Time) -> Option<Instant> {
         self.epoch.checked_add(time.since(Time::ZERO))
     }

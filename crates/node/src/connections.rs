@@ -16,7 +16,7 @@ use crate::lan::{self, WaitingClient};
 use crate::mailbox::{LoopMailbox, LoopMessage};
 use crate::repeats;
 
-/// When a connection cannot be accepted, the system is asked again after this.
+/// The pause after which the system is asked again for a connection that could not be accepted.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Gives out numbers; each is used once.
@@ -54,8 +54,8 @@ impl ConnectionNumbers {
         }
     }
 
-    /// Waits for the descriptors of a connection that was accepted. Meanwhile nothing else should be
-    /// accepted, so that the others wait in the kernel.
+    /// Waits for the descriptors of an accepted connection. No other should be accepted meanwhile,
+    /// so that the others wait in the kernel.
     pub(crate) async fn descriptors(&self) -> TakenDescriptors {
         self.descriptors.for_client().await
     }
@@ -65,8 +65,8 @@ impl ConnectionNumbers {
         self.descriptors.for_client_now()
     }
 
-    /// Starts a task that announces the connection and then serves it until it ends. `early` is what
-    /// was read of it already.
+    /// Starts a task that announces the connection and then serves it until it ends. `early` is the
+    /// data that was already read.
     pub(crate) fn accepted(
         &self,
         (stream, taken): (TcpStream, TakenDescriptors),
@@ -100,8 +100,8 @@ impl ConnectionNumbers {
         });
     }
 
-    /// Announces a client that waits to hear whether its server can be reached, and then starts a task
-    /// that attends to it.
+    /// Announces a client that waits for the outcome of its server's connection, and then starts a
+    /// task for it.
     pub(crate) fn asks<Attending>(
         &self,
         taken: TakenDescriptors,
@@ -137,7 +137,7 @@ impl ConnectionNumbers {
     }
 }
 
-/// An IPv4 address that came through an IPv6 socket, as what it is.
+/// Converts an IPv4 address that came through an IPv6 socket to IPv4.
 fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }

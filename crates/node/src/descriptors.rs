@@ -1,14 +1,14 @@
-//! Who may have how many of the process's file descriptors.
+//! The distribution of the process's file descriptors.
 //!
 //! ```text
 //!   the limit = reserve (rules, administration, disk, links, probes, runtime) + pool (hosts' connections)
 //!   pool: ├── flows ──────────── interception ends ──┤── connections that were accepted already ──┤
 //! ```
-//! A connection is accepted only when there are descriptors for it and for the way to its server. Until
-//! then it waits in the kernel's queue, where it costs none. So accepting, opening and the start of `nft`
-//! never fail for want of a descriptor. Interception ends well before the pool is used up
-//! ([`DescriptorBudget::flows`]): new connections then go directly to their servers. Those that the kernel had
-//! taken before that are served from the rest of the pool, in their turn.
+//! A connection is accepted only when there are descriptors for it and for the connection to its
+//! server. Until then it waits in the kernel's queue, where it uses none. So accepting, opening and
+//! the start of `nft` never fail for lack of a descriptor. Interception ends well before the pool
+//! is used up ([`DescriptorBudget::flows`]): new connections then go directly to their servers.
+//! Connections that the kernel had accepted before are served from the rest of the pool, in order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,14 +24,15 @@ const PER_CLIENT: u32 = 2;
 /// A peer's flow has one, to its server.
 const PER_SERVER: u32 = 1;
 
-/// Standard streams, the watchdog, listeners, the administration socket, timers and the polls of two
-/// runtimes; some twenty, and room for those that are closed a moment later.
+/// The descriptors of standard streams, the watchdog, listeners, the administration socket, timers
+/// and the polls of two runtimes: some twenty, and room for those that close a moment later.
 const RUNTIME: u64 = 32;
-/// `nft` or `ip` at work: three pipes while it starts, and a successor of the watchdog beside it.
+/// The descriptors of `nft` or `ip` at work: three pipes while it starts, and a successor of the
+/// watchdog beside it.
 const TOOLS: u64 = 12;
 /// Clients of the administration socket and scrapers of metrics at a time.
 const QUESTIONS: u64 = 16 + 8;
-/// Links to one peer: TCP and UDP, the old ones beside the new ones.
+/// The descriptors of links to one peer: TCP and UDP, the old ones beside the new ones.
 const PER_PEER: u64 = 4;
 /// Handshakes of strangers, where there are descriptors enough (`wan/listener.rs`).
 const HANDSHAKES: u64 = 256;
@@ -60,7 +61,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// descriptors: a tenth of a second at 10,000 new ones a second.
 const FLOWS_ON_THEIR_WAY: usize = 1_000;
 
-/// How the descriptors are divided.
+/// The division of the descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DescriptorBudget {
     /// Connections of hosts have so many descriptors together.
@@ -107,8 +108,9 @@ impl DescriptorBudget {
     }
 }
 
-/// Divides the descriptors, as many as the process may have, and lowers the limit of flows to what they
-/// allow: interception must end before they are used up. Warns of that, unless it was `told` of this limit before.
+/// Divides the descriptors of the process, and lowers the limit of flows accordingly: interception
+/// must end before they are used up. Logs a warning, unless `told` shows an earlier warning of this
+/// limit.
 pub(crate) fn fit_flows_to_descriptors(
     config: &mut NodeConfig,
     told: Option<usize>,
@@ -156,7 +158,8 @@ fn descriptors_for(flows: usize, config: &NodeConfig) -> u64 {
     enough
 }
 
-/// What hosts' connections and probes may have. What is taken goes back when it is dropped.
+/// The descriptors for hosts' connections and for probes. A descriptor returns to the pool when its
+/// holder is dropped.
 #[derive(Clone, Debug)]
 pub(crate) struct DescriptorPool {
     pool: Arc<Semaphore>,
@@ -178,24 +181,24 @@ impl DescriptorPool {
         }
     }
 
-    /// Waits for those of a client's connection: its own and one to its server.
+    /// Waits for the descriptors of a client's connection: its own and one to its server.
     pub(crate) async fn for_client(&self) -> TakenDescriptors {
         self.take(PER_CLIENT).await
     }
 
-    /// The same if they are there now.
+    /// Returns the same descriptors if they are free now.
     pub(crate) fn for_client_now(&self) -> Option<TakenDescriptors> {
         let permit = Arc::clone(&self.pool).try_acquire_many_owned(PER_CLIENT);
         permit.ok().map(TakenDescriptors::new)
     }
 
-    /// That of a probe if there is one now.
+    /// A descriptor for a probe, if one is free now.
     pub(crate) fn for_probe_now(&self) -> Option<TakenDescriptors> {
         let permit = Arc::clone(&self.probes).try_acquire_owned();
         permit.ok().map(TakenDescriptors::new)
     }
 
-    /// Waits for that of a peer's flow; `None` when there is none for too long.
+    /// Waits for the descriptor of a peer's flow; `None` when the wait is too long.
     pub(crate) async fn for_server(&self) -> Option<TakenDescriptors> {
         tokio::time::timeout(PATIENCE, self.take(PER_SERVER))
             .await
@@ -207,7 +210,7 @@ impl DescriptorPool {
         TakenDescriptors::new(permit.expect("nobody closes the pool"))
     }
 
-    /// How many of the pool nobody has.
+    /// The number of free descriptors in the pool.
     #[cfg(test)]
     pub(crate) fn left(&self) -> usize {
         self.pool.available_permits()
@@ -233,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_has_its_descriptors_before_hosts_get_the_rest() {
+    fn fixed_needs_get_descriptors_before_hosts() {
         for descriptors in [128, 256, 1_024, 4_096, 65_536, 1 << 20] {
             let budget = DescriptorBudget::of(descriptors, &config());
             let reserve = descriptors as usize - budget.pool;
@@ -260,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_to_be_enough_is_enough_and_little_more() {
+    fn suggested_limit_is_sufficient_and_tight() {
         for flows in [2, 50, 1_000, 10_000, 500_000] {
             let enough = descriptors_for(flows, &config());
             assert!(
@@ -275,7 +278,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_taken_goes_back_and_others_wait_for_it() {
+    async fn taken_descriptors_return_and_wake_waiters() {
         let descriptors = DescriptorPool::new(DescriptorBudget {
             pool: 3,
             ..DescriptorBudget::of(256, &config())

@@ -1,9 +1,9 @@
 //! The key under which the dictionary lies on disk: made at the first start, in a file of its own.
 //!
-//! 64 hexadecimal digits and a newline, for their owner alone (mode 0600). It can be kept on
-//! another volume than the state directory (`[dictionary] key_file`), so that a disk that is
-//! stolen, sent in or thrown away tells nothing. Without its key the dictionary starts empty; it
-//! is a cache, and nothing else is lost.
+//! The file contains 64 hexadecimal digits and a newline, for its owner alone (mode 0600). It can
+//! be kept on another volume than the state directory (`[dictionary] key_file`), so that a stolen
+//! or discarded disk reveals nothing. Without its key the dictionary starts empty; it is a cache,
+//! and nothing else is lost.
 
 use std::fs;
 use std::io;
@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 use crate::private_directory::write_durably;
 use crate::sys;
 
-/// Why the dictionary has no key.
+/// The reason why the dictionary has no key.
 #[derive(Debug, Error)]
 pub enum DictionaryKeyError {
     /// The file cannot be used.
@@ -25,30 +25,30 @@ pub enum DictionaryKeyError {
     Io {
         /// `read`, `make`.
         action: &'static str,
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         cause: io::Error,
     },
-    /// What is in the file is not a key.
+    /// The content of the file is not a key.
     #[error("{} is not a key of 64 hexadecimal digits; restore it from a backup, or remove it to start with an empty dictionary", .0.display())]
     Damaged(PathBuf),
     /// Others can read the key.
     #[error("{} can be read by others (mode {mode:o}); run `chmod 600` on it, or remove it to start with an empty dictionary if it may have been copied", path.display())]
     Exposed {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
     },
 }
 
-/// Whether a key was there.
+/// The origin of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyOrigin {
     /// It was there.
     Found,
-    /// It is new: what was sealed before is lost.
+    /// It is new: earlier sealed content is lost.
     Made,
 }
 
@@ -83,8 +83,8 @@ pub fn load_or_make(path: &Path) -> Result<(DictionaryKey, KeyOrigin), Dictionar
     Ok((DictionaryKey::new(*key), KeyOrigin::Found))
 }
 
-/// Makes a key in this file, durably and in the place of the one that is there: what that one sealed
-/// cannot be read any more.
+/// Makes a key in this file durably, replacing the present one: content sealed with that one
+/// becomes unreadable.
 ///
 /// # Errors
 /// When the file cannot be written; the old key then stays.
@@ -140,7 +140,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_is_made_once_for_its_owner_alone() {
+    fn key_is_made_once_and_private() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("dictionary.key");
         let (_, origin) = load_or_make(&path).unwrap();
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn another_key_takes_the_place_of_the_one_before() {
+    fn new_key_replaces_the_previous_one() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("dictionary.key");
         load_or_make(&path).unwrap();
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_that_is_open_to_others_or_none_is_refused_and_kept() {
+    fn readable_or_invalid_key_is_refused_and_kept() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("dictionary.key");
         load_or_make(&path).unwrap();

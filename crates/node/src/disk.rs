@@ -1,17 +1,17 @@
 //! Executes the dictionary's disk requests, in order, on a thread of its own.
 //!
-//! One thread keeps the order that the dictionary relies on and keeps a slow disk away from
-//! every flow. Files are `dictionary/NNNNNNNN.seg` in the state directory, for their owner
-//! alone; a lock beside them keeps a second node out. A sync is fdatasync, and of the directory
-//! too when the file is new: without that its name could be gone after a loss of power.
+//! One thread keeps the order that the dictionary relies on, and keeps a slow disk from delaying
+//! flows. Files are `dictionary/NNNNNNNN.seg` in the state directory, for their owner alone; a lock
+//! beside them excludes a second node. A sync is fdatasync; for a new file the directory is synced
+//! as well, because its name could otherwise be lost in a power failure.
 //!
 //! ```text
 //! append  ├ head ┼ whole blocks, from where they stand in memory ┼ tail ┤
 //!           page cache          O_DIRECT                        page cache
 //! ```
-//! Large appends go past the page cache, which costs a processor less than copying into it (figures in
-//! docs/decisions/0068) and keeps nothing there that the dictionary has in memory itself. Where a file system does
-//! not take that, all goes through the page cache.
+//! Large appends bypass the page cache. This costs less processor time than copying into it
+//! (figures in docs/decisions/0068), and the dictionary already has the data in memory. A file
+//! system without O_DIRECT uses the page cache for all writes.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions, TryLockError};
@@ -36,11 +36,11 @@ use crate::private_directory::{make_private_directory, open_or_make, sync_direct
 /// Segment files kept open; a warm transfer reads from few at a time.
 const OPEN_FILES: usize = 64;
 
-/// Bytes in whole blocks from which on an append goes past the page cache. A choice: half of the least that was
-/// measured, where either way took about as long (docs/decisions/0068).
+/// The least size of whole blocks that bypasses the page cache. A choice: half of the least
+/// measured size, where both ways took about as long (docs/decisions/0068).
 const LEAST_DIRECT: usize = 64 * 1024;
 
-/// Why there is no dictionary on disk.
+/// The reason why there is no dictionary on disk.
 #[derive(Debug, Error)]
 pub enum DiskError {
     /// Another node uses the directory.
@@ -49,9 +49,9 @@ pub enum DiskError {
     /// The directory cannot be used.
     #[error("cannot use {}: {cause}", path.display())]
     Io {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         cause: io::Error,
     },
 }
@@ -163,7 +163,7 @@ impl SegmentFiles {
         }
     }
 
-    /// Executes a request. Requests are to come in the order in which the dictionary hands them out.
+    /// Executes a request. Requests must come in the order in which the dictionary outputs them.
     pub fn complete(&mut self, request: DiskRequest) -> DiskCompletion {
         DiskCompletion {
             id: request.id,
@@ -241,7 +241,7 @@ impl SegmentFiles {
         Ok(())
     }
 
-    /// Writes these blocks past the page cache; says whether that could be done.
+    /// Writes these blocks past the page cache. Returns false if that is not supported.
     fn append_directly(
         &mut self,
         segment: u32,
@@ -333,8 +333,8 @@ impl SegmentFiles {
     }
 }
 
-/// The blocks that are whole in these bytes and stand in memory as they will in the file; none if
-/// they do not.
+/// Returns the range of whole blocks in these bytes whose alignment in memory equals that in the
+/// file; empty if it differs.
 fn whole_blocks(offset: u64, bytes: &[u8]) -> Range<usize> {
     let to_block = |address: usize| address.wrapping_neg() % DISK_BLOCK;
     let start = to_block(offset as usize);
@@ -345,7 +345,7 @@ fn whole_blocks(offset: u64, bytes: &[u8]) -> Range<usize> {
     }
 }
 
-/// Whether the system says that writing past the page cache is not to be had there (open(2), write(2)).
+/// Returns true if the system reports that direct I/O is not supported there (open(2), write(2)).
 fn is_refusal(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINVAL | libc::EOPNOTSUPP))
 }
@@ -415,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn appends_large_and_small_are_read_back_wherever_they_stand_in_memory() {
+    fn appends_of_any_size_and_alignment_read_back() {
         let state = tempfile::tempdir().unwrap();
         let mut disk = SegmentFiles::new(state.path().join("dictionary"));
         disk.execute(DiskOperation::List).unwrap();

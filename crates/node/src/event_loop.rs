@@ -1,4 +1,4 @@
-//! The loop that owns the engine: one thread, one queue in, nothing awaited but the queue and
+//! The loop that owns the engine: one thread, one queue, and no waits but those for the queue and
 //! the clock.
 //!
 //! ```text
@@ -7,13 +7,13 @@
 //!                     clock ┘           └► transmit: while the link's socket has room
 //! ```
 //!
-//! Hosts' connections and UDP sockets are served by tasks on this very thread, between two rounds
-//! of the loop: a piece of data that passes from thread to thread costs more for the wake-ups than
-//! for all else that is done to it, and while the loop is busy what comes next grows into one
-//! larger piece. Links (TLS), listeners and administration have threads of their own.
+//! Tasks on this same thread serve hosts' connections and UDP sockets between two rounds of the
+//! loop. Passing a piece of data between threads costs more for the wake-ups than all other work on
+//! it, and while the loop is busy the next data grows into one larger piece. Links (TLS), listeners
+//! and administration have threads of their own.
 //!
-//! It decides nothing about protocols. Its heartbeat is what the watchdog listens for: a node
-//! whose loop hangs must not keep traffic.
+//! It decides nothing about protocols. The watchdog monitors its heartbeat, because a node whose
+//! loop hangs must not keep traffic.
 
 mod broken_links;
 mod datagrams;
@@ -63,9 +63,9 @@ use crate::watchdog::WatchdogHeartbeat;
 use datagrams::{LinkDatagrams, ReadSocket};
 use purges::PendingPurges;
 
-/// How often the watchdog hears from the loop.
+/// The interval of heartbeats from the loop to the watchdog.
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(250);
-/// How often it is written down what the paths to the peers are like, where that is news.
+/// The interval at which changed properties of the paths to the peers are written.
 const NOTE_PATHS_EVERY: Duration = Duration::from_secs(60);
 /// Messages taken before links are served again.
 const BATCH: usize = 64;
@@ -79,11 +79,11 @@ const PEER_ADDRESSES_MAX: usize = 64;
 /// Resets of the last moment are given this long to leave before the links are closed on them.
 const FAREWELL: Duration = Duration::from_millis(500);
 
-/// How long the disk is waited for at the end, for what accelerators put out last: well below the time in
-/// which service managers kill.
+/// The longest wait for the disk at the end, for the accelerators' last writes: well below the time
+/// after which service managers kill.
 const LAST_WRITES: Duration = Duration::from_secs(3);
 
-/// What the loop is made of.
+/// The parts that the event loop is built from.
 pub(crate) struct EventLoopParts {
     /// For connections to peers' servers.
     pub(crate) descriptors: DescriptorPool,
@@ -103,10 +103,10 @@ pub(crate) struct EventLoopParts {
     pub(crate) spoofed_blocked: watch::Receiver<intercept::SpoofedBlocked>,
     /// At the WAN address, for the links that are accepted there.
     pub(crate) udp: Option<std::net::UdpSocket>,
-    /// For what need not be on the loop's thread.
+    /// The runtime for work outside the loop's thread.
     pub(crate) runtime: tokio::runtime::Handle,
     pub(crate) heart: WatchdogHeartbeat,
-    /// What seals the dictionary on disk, if it is kept there.
+    /// The key that seals the dictionary on disk, if it is kept there.
     pub(crate) dictionary_key: Option<DictionaryKey>,
     pub(crate) seed: u64,
 }
@@ -127,13 +127,13 @@ struct LinkSlot {
     addresses: LinkAddresses,
     exporter: KeyExporter,
     datagrams: Option<LinkDatagrams>,
-    /// Its TLS connection is gone, and there is something to do for its datagram path.
+    /// True if its TLS connection is gone while its datagram path still has work.
     is_broken: bool,
 }
 
 struct PeerSlot {
     name: String,
-    /// Its own addresses: the one that is dialled, and those that its links came from or went to.
+    /// The node's own addresses: the dialled one, and those of its links.
     own_addresses: BTreeSet<IpAddr>,
     links: watch::Sender<PeerLinks>,
     /// The dialler and the address it dials.
@@ -151,7 +151,7 @@ pub(crate) struct EventLoop {
     unpaired: Vec<String>,
     /// As they were read last.
     pins: BTreeMap<String, IdentityPin>,
-    /// What is wrong with the pins that cannot be read, by peer.
+    /// The errors of the pins that cannot be read, by peer.
     damaged_pins: BTreeMap<String, String>,
     paths: LinkPaths,
     /// The socket at the WAN address.
@@ -162,7 +162,7 @@ pub(crate) struct EventLoop {
     packets: BytesMut,
     /// The last note about the paths, perhaps still on its way to the disk.
     saving: Option<JoinHandle<()>>,
-    /// What operators have accelerators remove.
+    /// The purges that operators have requested of accelerators.
     purges: PendingPurges,
     stopped: bool,
 }
@@ -223,7 +223,7 @@ impl EventLoop {
         Ok(this)
     }
 
-    /// Runs until the engine has stopped or nobody can send any more.
+    /// Runs until the engine has stopped or no sender is left.
     pub(crate) async fn run(
         mut self,
         mut messages: mpsc::Receiver<LoopMessage>,
@@ -297,7 +297,7 @@ impl EventLoop {
         }
     }
 
-    /// Writes down what the paths to the peers are like, on a thread that may wait for the disk.
+    /// Writes the properties of the paths to the peers, on a thread that may wait for the disk.
     fn save_paths(&mut self) {
         self.note_paths();
         let is_saving = (self.saving.as_ref()).is_some_and(|saving| !saving.is_finished());
@@ -314,8 +314,8 @@ impl EventLoop {
         }
     }
 
-    /// Closes the links after what was said last, so that the peers need not find out by
-    /// waiting that flows were reset.
+    /// Closes the links after the last messages, so that the peers learn of the reset flows without
+    /// waiting.
     async fn say_goodbye(&mut self, messages: &mut mpsc::Receiver<LoopMessage>) {
         for link in std::mem::take(&mut self.broken) {
             drop(self.forget_link(link));
@@ -726,7 +726,7 @@ impl EventLoop {
         });
     }
 
-    /// Hands a change to the task that makes it; false when there is none.
+    /// Passes a change to the task that makes it; false when there is none.
     fn intercept(&self, change: intercept::InterceptChange) -> bool {
         let task = self.parts.intercept.as_ref();
         task.is_some_and(|task| task.send(change).is_ok())
@@ -768,7 +768,7 @@ impl EventLoop {
         }
     }
 
-    /// Makes the peers, their trust and their diallers what the configuration says.
+    /// Updates the peers, their trust and their diallers to the configuration.
     fn set_peers(&mut self, peers: BTreeMap<NodeId, String>) {
         self.parts.trust.replace(peers.clone());
         self.peers.retain(|node, slot| {
@@ -833,7 +833,7 @@ impl EventLoop {
         self.exclude_peer_addresses();
     }
 
-    /// Has the peers' own addresses left out of interception: nobody behind a peer has them.
+    /// Excludes the peers' own addresses from interception: no host behind a peer has them.
     fn exclude_peer_addresses(&self) {
         let slots = self.peers.values();
         let addresses = slots.flat_map(|slot| slot.own_addresses.iter().copied());
@@ -1047,7 +1047,8 @@ fn calendar() -> EngineInput {
     EngineInput::Calendar { since_1970 }
 }
 
-/// Says which peers cannot be trusted because their pins are damaged; returns why, by peer.
+/// Logs the peers that cannot be trusted because their pins are damaged. Returns the errors, by
+/// peer.
 fn log_damaged_pins(damaged: BTreeMap<String, PinError>) -> BTreeMap<String, String> {
     let logged = damaged.into_iter().map(|(peer, error)| {
         tracing::error!(
@@ -1070,8 +1071,8 @@ fn warn_of_unpaired(peer: &str) {
 /// Peers by identity, with the names of their sections.
 type PairedPeers = BTreeMap<NodeId, String>;
 
-/// What the engine is told: the peers that are both configured and paired. Also these by
-/// identity, and the names of those that are configured and not paired.
+/// Builds the engine's configuration from the peers that are both configured and paired. Returns
+/// these also by identity, and the names of the peers that are configured and not paired.
 fn engine_config(
     config: &NodeConfig,
     identity: &NodeIdentity,

@@ -1,9 +1,9 @@
-//! Who this node is: a key made on the first run, and the certificate that carries it.
+//! The node's identity: a key made on the first run, and the certificate that carries it.
 //!
-//! Ids are hashes of keys ([`vocab::NodeId`]: BLAKE3 of the SubjectPublicKeyInfo), so nothing in
-//! the certificate but its key matters: names and dates are never looked at, and there is no
-//! authority. `identity.key` and `identity.crt` (PEM, the key with mode 0600) lie in the state
-//! directory; a node whose key is lost is a new node and must be paired again.
+//! An id is the hash of a key ([`vocab::NodeId`]: BLAKE3 of the SubjectPublicKeyInfo), so only the
+//! key of a certificate matters: names and dates are ignored, and there is no authority.
+//! `identity.key` and `identity.crt` (PEM, the key with mode 0600) are in the state directory. A
+//! node whose key is lost is a new node and must be paired again.
 
 use std::fs;
 use std::io;
@@ -18,7 +18,7 @@ use vocab::NodeId;
 
 use crate::private_directory::{make_private_directory, write_durably};
 
-/// Why there is no identity.
+/// The reason why there is no identity.
 #[derive(Debug, Error)]
 pub enum IdentityError {
     /// A file or directory could not be used.
@@ -26,23 +26,23 @@ pub enum IdentityError {
     Io {
         /// `read`, `create`, ...
         action: &'static str,
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         cause: io::Error,
     },
-    /// What is in the files is not a key and its certificate.
+    /// The content of the files is not a key and its certificate.
     #[error("{} is damaged ({reason}); restore it from a backup, or remove identity.key and identity.crt to become a new node and pair again", path.display())]
     Damaged {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// In what way.
+        /// The mismatch.
         reason: String,
     },
     /// Others can read the key.
     #[error("{} can be read by others (mode {mode:o}); run `chmod 600` on it, and pair anew if it may have been copied", path.display())]
     Exposed {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
@@ -141,7 +141,7 @@ impl NodeIdentity {
     }
 }
 
-/// The id of whoever holds the key of this certificate; `None` if it is not a certificate.
+/// Returns the id of the key in this certificate; `None` if it is not a certificate.
 ///
 /// That the other end does hold the key is for the handshake's signature to show.
 #[must_use]

@@ -9,8 +9,8 @@
 //!               intercept/ (rules) · admin/ · metrics · watchdog/
 //! ```
 //!
-//! It decides nothing about protocols: those are the engine's and the cores'. What it owes them
-//! is a clock, sockets, a disk and honest answers.
+//! It decides nothing about protocols, which belong to the engine and the cores. It provides a
+//! clock, sockets and a disk.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

@@ -1,8 +1,9 @@
-//! What tasks say to the engine's loop, through one bounded queue.
+//! The messages from tasks to the engine's loop, through one bounded queue.
 //!
-//! A full queue makes readers wait, and through them the hosts and peers: that is all the back
-//! pressure there is on the way in. On the way out the loop never waits: the engine bounds what
-//! it hands out by counting what was taken ([`engine::EngineInput::Written`], [`LoopMessage::LinkRoom`]).
+//! A full queue makes readers wait, and through them the hosts and peers: this is the only back
+//! pressure on the way in. On the way out the loop never waits: the engine bounds its outputs by
+//! counting the bytes that were taken ([`engine::EngineInput::Written`],
+//! [`LoopMessage::LinkRoom`]).
 
 use std::net::SocketAddr;
 
@@ -24,7 +25,7 @@ const WAITING_MESSAGES: usize = 128;
 pub(crate) enum LoopMessage {
     /// For the engine itself.
     Input(EngineInput),
-    /// A client came; its task takes `commands`.
+    /// A client has connected; its task takes `commands`.
     Accepted {
         connection: ConnectionId,
         client: SocketAddr,
@@ -33,7 +34,7 @@ pub(crate) enum LoopMessage {
         commands: mpsc::UnboundedSender<lan::ConnectionCommand>,
         descriptors: TakenDescriptors,
     },
-    /// A client waits to hear whether its server can be reached; its task takes `commands`.
+    /// A client waits for the outcome of its server's connection; its task takes `commands`.
     Asked {
         connection: ConnectionId,
         client: SocketAddr,
@@ -51,36 +52,36 @@ pub(crate) enum LoopMessage {
         exporter: KeyExporter,
         commands: mpsc::UnboundedSender<LinkCommand>,
     },
-    /// Packets came by UDP; some 64 KiB at most.
+    /// Packets arrived by UDP; at most some 64 KiB.
     Datagrams(Vec<PacketTrain>),
-    /// The UDP socket beside this link takes packets again.
+    /// The UDP socket beside this link accepts packets again.
     DatagramRoom { link: LinkId },
     /// A link's socket has taken so many bytes and can take as many again.
     LinkRoom { link: LinkId, bytes: usize },
-    /// An operator asks.
+    /// An operator sends a question.
     Ask {
         question: OperatorQuestion,
         answer: oneshot::Sender<serde_json::Value>,
     },
-    /// An operator removes what an accelerator keeps.
+    /// An operator removes the content of an accelerator.
     PurgeAccelerator {
         name: String,
         prefix: String,
-        /// What became of it.
+        /// The channel for the result.
         answer: oneshot::Sender<serde_json::Value>,
     },
     /// The configuration was read again, and the pins are to be.
     Reload {
         config: Box<NodeConfig>,
         confirmed: ConfirmedRemovals,
-        /// What became of it.
+        /// The channel for the result.
         answer: oneshot::Sender<Result<rereading::ConfigChanges, String>>,
     },
     /// Stop in good order.
     Stop,
 }
 
-/// What an operator can ask of a running engine.
+/// An operator's question to a running engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OperatorQuestion {
     Status,
@@ -94,7 +95,7 @@ pub(crate) struct LoopMailbox {
     sender: mpsc::Sender<LoopMessage>,
 }
 
-/// The loop has ended, and with it the need for whoever sends.
+/// The error for senders after the loop has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LoopEnded;
 
@@ -109,7 +110,7 @@ impl LoopMailbox {
         self.sender.send(message).await.map_err(|_| LoopEnded)
     }
 
-    /// Waits for room alone; what is then sent is there at once.
+    /// Waits for room in the queue; the message is created afterwards.
     pub(crate) async fn room(&self) -> Result<mpsc::Permit<'_, LoopMessage>, LoopEnded> {
         self.sender.reserve().await.map_err(|_| LoopEnded)
     }
@@ -126,7 +127,7 @@ impl LoopMailbox {
             .map_err(|_| LoopEnded)
     }
 
-    /// Whether anybody still takes messages.
+    /// Checks that the loop still receives messages.
     pub(crate) fn still_open(&self) -> Result<(), LoopEnded> {
         match self.sender.is_closed() {
             true => Err(LoopEnded),
@@ -134,7 +135,7 @@ impl LoopMailbox {
         }
     }
 
-    /// Has this configuration, and the pins as they are now, hold; or says why not.
+    /// Activates this configuration and the present pins, or returns the reason for refusing it.
     pub(crate) async fn reload(
         &self,
         config: NodeConfig,
@@ -152,8 +153,8 @@ impl LoopMailbox {
         answered.await.map_err(|_| stopping(()))?
     }
 
-    /// Has an accelerator remove what it keeps under names that begin with `prefix`; `None` when the loop has
-    /// ended.
+    /// Makes an accelerator remove the content under names that begin with `prefix`; `None` when
+    /// the loop has ended.
     pub(crate) async fn purge_accelerator(
         &self,
         name: String,
@@ -169,7 +170,7 @@ impl LoopMailbox {
         answered.await.ok()
     }
 
-    /// Asks the engine; `None` when the loop has ended.
+    /// Sends a question to the engine; `None` when the loop has ended.
     pub(crate) async fn ask(&self, question: OperatorQuestion) -> Option<serde_json::Value> {
         let (answer, answered) = oneshot::channel();
         self.send(LoopMessage::Ask { question, answer })

@@ -17,8 +17,8 @@ use crate::places::{PlaceLimits, PlacePool, SourceStanding};
 
 const LONGEST_HEAD: usize = 8 * 1024;
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// Scrapers at a time, and of one address. One that has not asked within a second may lose its place
-/// to another.
+/// The limit of simultaneous scrapers, in total and of one address. A connection that has sent
+/// nothing within a second may lose its place to another.
 const SHARING: PlaceLimits = PlaceLimits {
     places: 8,
     per_source: 4,
@@ -26,7 +26,7 @@ const SHARING: PlaceLimits = PlaceLimits {
 };
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Name, kind, help, and where the value stands in the status.
+/// The name, kind, help text, and the path of the value in the status.
 type MetricRow = (&'static str, &'static str, &'static str, &'static str);
 
 const NODE: &[MetricRow] = &[
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_that_is_stopping_has_no_samples_and_no_panic() {
+    fn stopping_node_has_no_samples() {
         let text = exposition(&json!({ "error": "the node is stopping" }));
         assert!(text.lines().all(|line| line.starts_with('#')));
     }

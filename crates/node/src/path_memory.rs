@@ -1,12 +1,13 @@
-//! What the paths to the peers were like, kept over restarts: `paths.json` in the state directory.
+//! The measured properties of the paths to the peers, kept over restarts in `paths.json` in the
+//! state directory.
 //!
 //! ```text
 //!  start: file ─► known ─► engine (starts from it)      measured ─► known ─► file, a moment later
 //! ```
 //!
-//! It saves a start-up on each path and is of no other use: without it, or when it cannot be read, a
-//! session finds its rate by itself. So nothing here fails; what is wrong is said once and forgotten.
-//! The format is described in docs/formats/path-memory.md.
+//! It saves a start-up phase on each path. Without it, or when it cannot be read, a session finds
+//! its rate by itself. So no error here stops the node; errors are logged once. The format is
+//! described in docs/formats/path-memory.md.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,14 +22,15 @@ use vocab::{Bitrate, NodeId};
 
 use crate::private_directory::write_durably;
 
-/// Of this node. A file of another version is not read.
+/// The format version of this node. A file of another version is not read.
 const VERSION: u32 = 1;
 
-/// A path measured longer ago is another path: contracts, routes and those who share it change. The
-/// congestion control checks the round trip before it believes the rate, whatever its age.
+/// The greatest age of a measurement. After that time contracts, routes and competing traffic may
+/// have changed. The congestion control checks the round trip before it trusts the rate, whatever
+/// its age.
 const AGE_MAX: Duration = Duration::from_secs(24 * 3_600);
 
-/// What has not changed by more is not written again ...
+/// The least change that causes a new write, in per cent ...
 const CHANGE_PERCENT: u64 = 5;
 /// ... but for its time, now and then.
 const STAMP_EVERY: Duration = Duration::from_secs(3_600);
@@ -37,11 +39,12 @@ const STAMP_EVERY: Duration = Duration::from_secs(3_600);
 const PATHS_MAX: usize = 10_000;
 const FILE_MAX: u64 = 4 << 20;
 
-/// What no path is like: the rate of the fastest interfaces, and the round trip to the moon and back.
+/// The limits of a plausible path: the rate of the fastest interfaces, and the round trip to the
+/// moon and back.
 const RATE_MAX_BIT_S: u64 = 400_000_000_000;
 const RTT_MAX: Duration = Duration::from_secs(3);
 
-/// Why the file says nothing.
+/// The reason why the file cannot be used.
 #[derive(Debug, Error)]
 enum MemoryError {
     #[error("it cannot be read: {0}")]
@@ -72,13 +75,13 @@ struct PathFile {
     paths: Vec<MeasuredPath>,
 }
 
-/// Read first, so that what another version says beside it does not matter.
+/// The version, which is read first, so that other content of another version is ignored.
 #[derive(Debug, Deserialize)]
 struct FileVersion {
     version: u32,
 }
 
-/// What is known of the paths to the peers.
+/// The known properties of the paths to the peers.
 #[derive(Debug)]
 pub(crate) struct PathMemory {
     file: PathBuf,
@@ -87,7 +90,7 @@ pub(crate) struct PathMemory {
 }
 
 impl PathMemory {
-    /// What the node knew when it last ran, and is not too old at `now`.
+    /// Loads the properties from the last run that are recent enough at `now`.
     pub(crate) fn load(state_directory: &Path, now: SystemTime) -> Self {
         let file = state_directory.join("paths.json");
         let paths = read(&file).unwrap_or_else(|error| {
@@ -112,7 +115,7 @@ impl PathMemory {
         }
     }
 
-    /// What a session with this peer may start from.
+    /// The properties that a session with this peer may start from.
     pub(crate) fn of(&self, peer: NodeId) -> Option<RememberedPath> {
         let measured = self.paths.get(&peer)?;
         Some(RememberedPath {
@@ -141,14 +144,15 @@ impl PathMemory {
         }
     }
 
-    /// Forgets who is no peer any longer.
+    /// Forgets the nodes that are no longer peers.
     pub(crate) fn retain(&mut self, is_peer: impl Fn(&NodeId) -> bool) {
         let before = self.paths.len();
         self.paths.retain(|peer, _| is_peer(peer));
         self.has_news |= self.paths.len() != before;
     }
 
-    /// What is to be written now, if there is news: to be done where waiting for a disk stops nobody.
+    /// Returns the content to write now, if it has changed. The caller writes it where waiting for
+    /// a disk blocks nothing else.
     pub(crate) fn take_news(&mut self) -> Option<PathFileUpdate> {
         if !std::mem::take(&mut self.has_news) {
             return None;
@@ -173,7 +177,7 @@ pub(crate) struct PathFileUpdate {
 }
 
 impl PathFileUpdate {
-    /// Puts it in the place of the file, whole or not at all.
+    /// Replaces the file, as a whole or not at all.
     pub(crate) fn write(&self) {
         if let Err(error) = write_durably(&self.file, self.text.as_bytes()) {
             tracing::warn!(
@@ -243,7 +247,7 @@ mod tests {
         SystemTime::UNIX_EPOCH + Duration::from_secs(unix_s)
     }
 
-    /// A state directory in which a node was told of a path at this time.
+    /// A state directory with a path that was measured at this time.
     fn measured(unix_s: u64) -> tempfile::TempDir {
         let state = tempfile::tempdir().unwrap();
         let mut memory = PathMemory::load(state.path(), at(unix_s));
@@ -267,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_of_yesterday_and_one_of_tomorrow_are_forgotten() {
+    fn too_old_and_future_paths_are_forgotten() {
         let state = measured(1_000_000);
         let of = |unix_s| PathMemory::load(state.path(), at(unix_s)).of(PEER);
         assert!(of(1_000_000 + AGE_MAX.as_secs()).is_some());
@@ -286,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_memory_is_ignored_and_replaced() {
+    fn invalid_path_file_is_ignored_and_replaced() {
         let good = fs::read_to_string(measured(1_000_000).path().join("paths.json")).unwrap();
         let nobody = r#"{"version":1,"paths":[{"peer":"x"}]}"#.to_owned();
         let wrong = [
@@ -316,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn what_stays_as_it_was_is_written_once_an_hour() {
+    fn unchanged_path_is_written_once_an_hour() {
         let state = measured(1_000_000);
         let mut memory = PathMemory::load(state.path(), at(1_000_000));
         let mut note = |unix_s, rate| {
@@ -331,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_not_noted() {
+    fn impossible_values_are_not_recorded() {
         let state = tempfile::tempdir().unwrap();
         let mut memory = PathMemory::load(state.path(), at(1_000_000));
         for (rate, rtt) in [(0, 100), (20_000_000, 0), (20_000_000, 4_000)] {

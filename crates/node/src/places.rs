@@ -1,4 +1,4 @@
-//! Places for connections that have not shown yet what they want, shared out among their sources.
+//! Places for connections that have not shown their purpose yet, shared among their sources.
 //!
 //! ```text
 //!   connection ──► enter ──► a place is free ──────────────► in
@@ -6,10 +6,10 @@
 //!                     └────► all are taken ────────────────► somebody else's goes, or it is refused
 //! ```
 //!
-//! Who goes when all places are taken: for a newcomer from an address that is known to be good, the
-//! oldest that is not; else the oldest of the source that has most, if the newcomer's has fewer; else
-//! the oldest, if it had time enough to finish. So neither one source nor a few keep others out, and
-//! no number of strangers keeps out who is known.
+//! A connection that must give up its place when all are taken is chosen so: for a newcomer from a
+//! known good address, the oldest from an unknown one; else the oldest of the source with most
+//! places, if the newcomer's source has fewer; else the oldest, if it had enough time to finish. So
+//! neither one source nor a few exclude others, and no number of strangers excludes a known source.
 //!
 //! A source is an IPv4 address, or the /64 that an IPv6 host can fill by itself.
 
@@ -23,23 +23,23 @@ use engine::source_of;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-/// How places are shared out.
+/// The limits of the places, in total and for each source.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlaceLimits {
     /// Places in all.
     pub(crate) places: usize,
     /// Places that one source may have.
     pub(crate) per_source: usize,
-    /// What an honest connection needs at most before it gives its place back, on an ordinary
-    /// path. One that has it for longer may lose it to another of equal rank.
+    /// The longest time that an honest connection needs its place, on an ordinary path. A
+    /// connection that keeps a place longer may lose it to another of equal rank.
     pub(crate) time_to_finish: Duration,
 }
 
-/// What is known of a source.
+/// The trust in a source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SourceStanding {
     Unknown,
-    /// Somebody came from there who had a right to.
+    /// An authorised peer has connected from there.
     Known,
 }
 
@@ -53,7 +53,7 @@ pub(crate) struct PlacePool {
 #[derive(Debug, Default)]
 struct PlaceTable {
     next: u64,
-    /// In the order in which they came.
+    /// The occupants in the order of their arrival.
     occupants: BTreeMap<u64, PlaceOccupant>,
     by_source: BTreeMap<IpAddr, usize>,
 }
@@ -74,7 +74,7 @@ pub(crate) struct TakenPlace {
     leave: Arc<Notify>,
 }
 
-/// The place was needed for somebody else.
+/// The error for a connection whose place was given to another one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CrowdedOut;
 
@@ -86,7 +86,8 @@ impl PlacePool {
         }
     }
 
-    /// A place for a connection from this address, if there is one or another has to give it up.
+    /// Returns a place for a connection from this address, if one is free or another connection
+    /// must give it up.
     pub(crate) fn enter(&self, address: IpAddr, standing: SourceStanding) -> Option<TakenPlace> {
         self.enter_at(Instant::now(), address, standing)
     }
@@ -190,7 +191,7 @@ impl PlaceTable {
 }
 
 impl TakenPlace {
-    /// Waits for `work`, unless the place is needed for somebody else before.
+    /// Waits for `work`, unless the place is given to another connection before.
     pub(crate) async fn hold<T>(&self, work: impl Future<Output = T>) -> Result<T, CrowdedOut> {
         tokio::select! {
             biased;
@@ -228,7 +229,7 @@ mod tests {
         !lock(&place.taken).occupants.contains_key(&place.number)
     }
 
-    /// Strangers that have come so far: each source once, then each a second time, and so on.
+    /// Enters strangers: each source once, then each a second time, and so on.
     fn crowd(places: &PlacePool, now: Instant, sources: usize, rounds: usize) -> Vec<TakenPlace> {
         let all = (0..rounds).flat_map(|_| 1..=sources);
         all.filter_map(|number| places.enter_at(now, address(number), SourceStanding::Unknown))
@@ -236,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn one_source_has_its_share_and_gives_up_its_own_oldest_after_a_while() {
+    fn source_at_its_share_gives_up_its_oldest() {
         let places = PlacePool::new(SHARING);
         let begun = Instant::now();
         let held = crowd(&places, begun, 1, 20);
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_known_has_a_place_whatever_number_of_strangers_comes() {
+    fn known_source_has_a_place_among_strangers() {
         let places = PlacePool::new(SHARING);
         let begun = Instant::now();
         let held = crowd(&places, begun, 5_000, 1);
@@ -293,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ipv6_host_is_one_source_whatever_address_it_uses() {
+    fn ipv6_network_is_one_source() {
         let places = PlacePool::new(SHARING);
         let begun = Instant::now();
         let enter = |host: u16| {

@@ -1,10 +1,10 @@
-//! What `trunkline node check` says beyond the file itself: what the node would do, and what on
-//! this machine stands in its way.
+//! The report of `trunkline node check` beyond the file itself: the node's behaviour, and the
+//! obstacles on this machine.
 //!
 //! An obstacle keeps the node from starting or from working; `check` then exits with 1, so that
-//! `ExecStartPre` of the systemd unit stops there. A warning does not. A peer that is not paired yet is
-//! a warning where this node listens: the node must run to be paired. It is an obstacle where the node
-//! only dials and has no peer at all: `peer join` needs no running node.
+//! `ExecStartPre` of the systemd unit stops there. A warning does not. A peer that is not paired
+//! yet is a warning where this node listens, because the node must run to be paired. It is an
+//! obstacle where the node only dials and has no peer at all: `peer join` needs no running node.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
@@ -22,7 +22,7 @@ use crate::pairing::{LoadedPins, PinDirectory};
 use crate::private_directory::{check_state_directory, node_user, other_owner};
 use crate::{intercept, surroundings, sys, wan};
 
-/// What a node with this configuration would do, in some lines.
+/// Describes in a few lines the behaviour of a node with this configuration.
 #[must_use]
 pub fn describe(config: &NodeConfig) -> String {
     let mut text = String::new();
@@ -130,7 +130,7 @@ pub fn describe(config: &NodeConfig) -> String {
     text
 }
 
-/// Where peers may open connections, here and now.
+/// Describes the networks where peers may open connections.
 fn serves(config: &NodeConfig) -> String {
     let networks = match &config.serve {
         Some(serve) => serve.clone(),
@@ -167,16 +167,16 @@ pub fn look_at_secrets(config: &NodeConfig) -> Result<(), CredentialsError> {
     credentials::load(&mut config.clone())
 }
 
-/// What `check` found on this machine, each with what to do about it.
+/// The findings of `check` on this machine, each with a remedy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CheckFindings {
-    /// What keeps the node from starting or from working.
+    /// The problems that keep the node from starting or from working.
     pub obstacles: Vec<String>,
-    /// What keeps a part of it from working.
+    /// The problems that keep a part of it from working.
     pub warnings: Vec<String>,
 }
 
-/// Looks at what else stands in the way on this machine.
+/// Checks the other preconditions on this machine.
 #[must_use]
 pub fn look(config: &NodeConfig) -> CheckFindings {
     let mut found = CheckFindings::default();
@@ -207,7 +207,7 @@ pub fn look(config: &NodeConfig) -> CheckFindings {
 
 /// A node of this configuration that runs now.
 struct RunningNode {
-    /// Where it listens; `None` where it does not say.
+    /// The listening addresses; `None` where the node does not report them.
     listeners: Option<Vec<String>>,
 }
 
@@ -228,7 +228,7 @@ impl RunningNode {
     }
 }
 
-/// What the state directory holds, and whose it is.
+/// Checks the content and the owner of the state directory.
 fn look_at_state_directory(
     config: &NodeConfig,
     running: Option<&RunningNode>,
@@ -341,7 +341,7 @@ fn look_at_pins(config: &NodeConfig, obstacles: &mut Vec<String>, warnings: &mut
     }
 }
 
-/// What would have every connection that a peer asks for refused.
+/// Adds the problems that would make the node refuse every connection that a peer requests.
 fn look_at_bounds(config: &NodeConfig, problems: &mut Vec<String>) {
     // A node without a place for its peers is a client's, and needs none.
     let is_served = config.serve.as_ref().is_none_or(|serve| !serve.is_empty())
@@ -454,7 +454,7 @@ fn look_at_interception(
     }
 }
 
-/// Where a node of this configuration listens, with what for.
+/// The addresses where a node of this configuration listens, with their purposes.
 pub(crate) fn listeners(config: &NodeConfig) -> Vec<(&'static str, SocketAddr)> {
     let intercepts = config.intercept.mode == InterceptMode::Transparent;
     let interception = SocketAddr::from((Ipv4Addr::LOCALHOST, config.intercept.port));
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_would_be_refused_everything_is_named() {
+    fn peer_that_is_always_refused_is_named() {
         for (text, named) in [
             (
                 "lan_interfaces = [\"lan0\"]\n[[peer]]\nname = \"far\"\naddress = \"h:1\"\n",

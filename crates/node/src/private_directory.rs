@@ -1,4 +1,4 @@
-//! Directories and files that a node keeps for itself: its state directory and what lies in it.
+//! Directories and files of a node's own: its state directory and its content.
 //!
 //! ```text
 //!   path ─► PrivateDirectory (an open directory) ─► openat, renameat, unlinkat: names, not paths
@@ -6,10 +6,10 @@
 //! Every write goes into a temporary file that is new (`O_EXCL`) and no link (`O_NOFOLLOW`), is synced
 //! and renamed. After a crash there is the old content or the new one, and never a part.
 //!
-//! Root runs tools (`peer invite`, `peer join`) on the directory of a node that runs as another user.
-//! What root creates there takes the owner of the directory that it lies in, so that the node can read
-//! it. The node's user owns the directory and could put a symbolic link in the place of a directory in
-//! it. Root therefore follows no link that is not root's own.
+//! Root runs tools (`peer invite`, `peer join`) on the directory of a node that runs as another
+//! user. Files that root creates there get the owner of their directory, so that the node can read
+//! them. The node's user owns the directory and could replace a directory in it by a symbolic link.
+//! Root therefore follows no link that is not root's own.
 
 use std::ffi::{CString, OsStr};
 use std::fs::{self, File};
@@ -27,28 +27,28 @@ const ROOT: u32 = 0;
 /// For the owner alone.
 const DIRECTORY_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
-/// Others who may change what lies in a directory.
+/// The mode bits with which other users may change the content of a directory.
 const WRITABLE_BY_OTHERS: u32 = 0o022;
 
-/// Why a node does not trust its state directory.
+/// The reason why a node does not trust its state directory.
 #[derive(Debug, Error)]
 pub enum StateDirectoryError {
     /// It cannot be used.
     #[error("cannot use the state directory {}: {cause}", path.display())]
     Io {
-        /// Which.
+        /// The path.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         cause: io::Error,
     },
-    /// It belongs to somebody else, who could put other keys and peers there.
+    /// It belongs to another user, who could put other keys and peers there.
     #[error(
         "{} belongs to the user {owner}, and this process runs as the user {node}; run the node, and `node check` of it, as the user {owner} (`setpriv --reuid={owner} ...`). If the directory is to be the user {node}'s, run `chown -R {node} {}` as root",
         path.display(),
         path.display()
     )]
     Foreign {
-        /// Which.
+        /// The path.
         path: PathBuf,
         /// The owner's number.
         owner: u32,
@@ -62,18 +62,18 @@ pub enum StateDirectoryError {
         path.display()
     )]
     Writable {
-        /// Which.
+        /// The path.
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
     },
 }
 
-/// The directories in a state directory whose files say whom to trust, or hold what was carried.
+/// The directories in a state directory whose files define trust, or contain carried data.
 const PARTS: [&str; 4] = ["peers", "invitations", "dictionary", "accelerators"];
 
-/// Whether a node that runs as this process's user may trust its state directory and the directories
-/// in it. What is not there yet is made later, for the node alone.
+/// Checks that a node that runs as this process's user may trust its state directory and the
+/// directories in it. Missing directories are created later, for the node alone.
 ///
 /// # Errors
 /// When a directory belongs to somebody else, or others can write to it.
@@ -246,7 +246,7 @@ fn open(path: &Path) -> io::Result<File> {
     sys::open_directory(&path)
 }
 
-/// Gives what root has made in another user's directory to that user.
+/// Gives a file that root has made in another user's directory to that user.
 fn take_owner(made: impl AsFd, directory: &File) -> io::Result<()> {
     let metadata = directory.metadata()?;
     if sys::user() != ROOT || metadata.uid() == ROOT {
@@ -272,7 +272,7 @@ mod tests {
 
     use super::*;
 
-    /// A user that is neither root nor anybody on a usual system.
+    /// A user that is neither root nor a usual system user.
     const OTHER: u32 = 54_321;
 
     /// Gives the path to [`OTHER`]; false where this process may not.
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_of_ones_own_is_trusted_and_others_are_refused_with_the_cure() {
+    fn own_directory_is_trusted_and_others_are_refused() {
         let directory = tempfile::tempdir().unwrap();
         let state = directory.path().join("state");
         check_state_directory(&state).unwrap();
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_root_makes_in_a_users_directory_is_that_users() {
+    fn root_creates_files_for_the_directorys_owner() {
         let directory = tempfile::tempdir().unwrap();
         let state = directory.path().join("state");
         fs::create_dir(&state).unwrap();
@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn no_link_is_followed_where_a_file_is_written() {
+    fn writing_follows_no_symbolic_link() {
         let directory = tempfile::tempdir().unwrap();
         let (path, target) = (
             directory.path().join("key"),
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_directory_may_be_a_link_of_roots() {
+    fn root_may_link_the_state_directory() {
         let directory = tempfile::tempdir().unwrap();
         let (real, link) = (
             directory.path().join("private"),

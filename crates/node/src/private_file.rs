@@ -1,6 +1,6 @@
-//! Files with other people's secrets that the operator hands to the node: whoever may read one of them may
-//! act as those people. So it must be the node's own or root's, and open to nobody else; a node that is told of
-//! a file which it cannot use does not start, and says why.
+//! Files with other people's secrets that the operator hands to the node. A reader of such a file
+//! can act as those people. So it must belong to the node's user or root, and be closed to all
+//! others. A node does not start when it cannot use such a file, and reports the reason.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -14,31 +14,31 @@ use crate::sys;
 
 const ROOT: u32 = 0;
 
-/// Why a file cannot be used. `setting` is the key under `[credentials]` that names it.
+/// The reason why a file cannot be used. `setting` is the key under `[credentials]` that names it.
 #[derive(Debug, Error)]
 pub enum PrivateFileError {
     /// It cannot be read.
     #[error("cannot read {}: {cause}; {}write another {setting} under [credentials], or leave it out", path.display(), owner_hint(path, cause))]
     Io {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What names it.
+        /// The setting that names it.
         setting: &'static str,
-        /// Why.
+        /// The cause.
         cause: io::Error,
     },
     /// Others can read or change it.
     #[error("{} is open to others (mode {mode:o}); run `chmod 600` on it, and renew its secrets if others may have read them", path.display())]
     Exposed {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// Its permission bits.
         mode: u32,
     },
-    /// It is somebody else's.
+    /// It belongs to another user.
     #[error("{} belongs to the user {owner}, and the node runs as the user {node}; run `chown {node} {}` as root", path.display(), path.display())]
     Foreign {
-        /// Which.
+        /// The file.
         path: PathBuf,
         /// The owner's number.
         owner: u32,
@@ -48,14 +48,14 @@ pub enum PrivateFileError {
     /// It is no regular file, or far too long.
     #[error("{} is no file that {setting} can name", path.display())]
     NoFile {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What names it.
+        /// The setting that names it.
         setting: &'static str,
     },
 }
 
-/// What root has to do where a file is not the node's user's.
+/// The command for root that gives a file to the node's user.
 fn owner_hint(path: &Path, cause: &io::Error) -> String {
     if cause.kind() != io::ErrorKind::PermissionDenied {
         return String::new();
@@ -63,7 +63,7 @@ fn owner_hint(path: &Path, cause: &io::Error) -> String {
     format!("run `chown {} {}` as root, ", sys::user(), path.display())
 }
 
-/// What tells a file from the one that was there before it: changed and replaced ones have another.
+/// The properties that identify a version of a file: a changed or replaced file has another stamp.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileStamp {
     device: u64,
@@ -75,7 +75,7 @@ pub(crate) struct FileStamp {
 }
 
 impl FileStamp {
-    /// Of the file that has this name now.
+    /// The stamp of the file that has this name now.
     pub(crate) fn of(path: &Path) -> Option<Self> {
         std::fs::metadata(path).ok().map(|of| Self::from(&of))
     }
@@ -93,7 +93,7 @@ impl From<&Metadata> for FileStamp {
     }
 }
 
-/// Reads a file that nobody but the user of this node, or root, may read, of at most `bytes_max` bytes.
+/// Reads a file of at most `bytes_max` bytes that only the user of this node, or root, may read.
 ///
 /// # Errors
 /// When it cannot be read, is open to others, belongs to somebody else, or is none.
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_others_may_open_is_refused_with_what_to_do() {
+    fn readable_file_is_refused_with_a_remedy() {
         for mode in [0o640, 0o604, 0o620, 0o610] {
             let (_directory, path) = file("secret\n", mode);
             let error = read(&path).unwrap_err().to_string();
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_or_too_long_is_refused() {
+    fn non_file_or_long_file_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let is_no_file = |path: &Path| matches!(read(path), Err(PrivateFileError::NoFile { .. }));
         assert!(is_no_file(directory.path()));
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_was_changed_or_replaced_has_another_stamp() {
+    fn changed_file_has_another_stamp() {
         let (directory, path) = file("one", 0o600);
         let first = FileStamp::of(&path).unwrap();
         assert_eq!(FileStamp::of(&path), Some(first));

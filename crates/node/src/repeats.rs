@@ -1,10 +1,10 @@
-//! Log lines that a stranger or a host on the LAN can cause at will, kept few.
+//! Limits for log lines that a stranger or a host on the LAN can cause at will.
 //!
-//! Of each kind the first [`LOGGED_FIRST`] within [`INTERVAL`] are logged as they are. Those that
-//! follow are counted, and one line at the end of the interval says how many there were and from
-//! how many addresses. So a kind writes at most some hundred bytes a minute, whatever comes.
+//! The first [`LOGGED_FIRST`] lines of each kind within [`INTERVAL`] are logged. The following ones
+//! are counted, and one line at the end of the interval gives their number and the number of
+//! addresses. So a kind writes at most some hundred bytes a minute.
 //!
-//! Lines below INFO are not counted here: who asks for them wants all.
+//! Lines below INFO are not counted here: an operator who enables them wants all.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -14,11 +14,12 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
-/// How long occurrences are counted before they are summed up.
+/// The time for which occurrences are counted before they are summed up.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// Logged as they are in each interval: enough to see what is going on, and by whom.
+/// The number of lines that are logged in each interval: enough to see the cause and the sources.
 pub(crate) const LOGGED_FIRST: u32 = 5;
-/// Addresses that are told apart in an interval; beyond it the sum says "more than".
+/// The number of addresses that are distinguished in an interval; beyond it the summary says "more
+/// than".
 const SOURCES_MAX: usize = 1_000;
 
 /// A node was refused that is not paired with this one.
@@ -33,7 +34,7 @@ pub(crate) static NO_CLIENT_ACCEPTED: RepeatCounter =
     RepeatCounter::new("cannot take a connection");
 /// A handshake had to make room for another.
 pub(crate) static CROWDED_OUT: RepeatCounter = RepeatCounter::new("too many unfinished handshakes");
-/// A client whose SYN was held could not be told of its server.
+/// A client whose SYN was held could not get its server's outcome.
 pub(crate) static HELD_UNTOLD: RepeatCounter =
     RepeatCounter::new("a held client cannot be told of its server");
 /// A socket option of a link could not be set.
@@ -47,7 +48,7 @@ pub(crate) static LIMIT_REACHED: RepeatCounter = RepeatCounter::new("limit reach
 /// A client has its share of the flows.
 pub(crate) static SOURCE_AT_SHARE: RepeatCounter =
     RepeatCounter::new("a client has its share of the flows");
-/// There is room again below a limit.
+/// The lines about a count that fell below its limit again.
 pub(crate) static LIMIT_CLEARED: RepeatCounter = RepeatCounter::new("below the limit again");
 
 /// Counts one kind of line.
@@ -60,7 +61,7 @@ pub(crate) struct RepeatCounter {
 
 #[derive(Debug)]
 struct CountedRepeats {
-    /// When the interval ends; `None` when none has begun.
+    /// The end of the interval; `None` when none has begun.
     until: Option<Instant>,
     logged: u32,
     unlogged: u64,
@@ -76,16 +77,16 @@ impl CountedRepeats {
     };
 }
 
-/// What is to be done about one occurrence.
+/// The action for one occurrence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RepeatVerdict {
     Log,
-    /// The first that is not logged: somebody has to sum up at that time.
+    /// The first that is not logged: a summary is due at that time.
     CountUntil(Instant),
     Count,
 }
 
-/// What was not logged in an interval.
+/// The summary of the occurrences that were not logged in an interval.
 #[derive(Debug, PartialEq, Eq)]
 struct RepeatSummary {
     occurrences: u64,
@@ -105,7 +106,7 @@ impl RepeatCounter {
         }
     }
 
-    /// Has `log` write its line, or counts it. `source` is who caused it, where that is known.
+    /// Lets `log` write its line, or counts it. `source` is its cause, where known.
     pub(crate) fn tell(&'static self, source: Option<IpAddr>, log: impl FnOnce()) {
         let now = Instant::now();
         match self.note(now, source) {
@@ -176,7 +177,7 @@ impl RepeatCounter {
         }
     }
 
-    /// What was counted in the interval that has ended by now.
+    /// The summary of the interval that has ended by now.
     fn take_sum(&self, now: Instant) -> Option<RepeatSummary> {
         let mut counted = self.lock();
         let unlogged = std::mem::take(&mut counted.unlogged);
@@ -200,7 +201,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_are_logged_and_the_rest_is_summed_up() {
+    fn first_lines_are_logged_and_others_summed() {
         let repeats = RepeatCounter::new("a test");
         let begun = Instant::now();
         let verdicts: Vec<RepeatVerdict> = (0..7_563)
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_seldom_is_always_logged() {
+    fn rare_lines_are_always_logged() {
         let repeats = RepeatCounter::new("a test");
         let begun = Instant::now();
         for number in 0..100 {

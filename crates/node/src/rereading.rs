@@ -1,8 +1,8 @@
-//! The configuration as it is read again, with the secrets that it names.
+//! The configuration as it is read again, with the secrets in the files that it names.
 //!
-//! Their disk may be slow, or a network's that has lost its server, and whoever reads them waits for as long as it
-//! likes. So they are read beside everything else, one after the other: what was asked for while the files were being
-//! read may be later than what was read of them, and they are read once more.
+//! The disk of these files may be slow, or a network disk without its server, and can block a
+//! reader for any time. So they are read beside the other work, one reading at a time. A request
+//! that arrives during a reading may concern a later version, so the files are read once more.
 
 use std::path::{Path, PathBuf};
 
@@ -13,15 +13,15 @@ use crate::config::NodeConfig;
 use crate::credentials;
 use crate::run_error::RunError;
 
-/// Who waits to be told what became of the configuration: it holds now, or why it was refused.
+/// A requester that waits for the result of a reload: the configuration is active, or the reason
+/// why it was refused.
 #[derive(Debug)]
 pub(crate) struct ReloadRequester {
     pub(crate) reply: oneshot::Sender<Result<ConfigChanges, String>>,
     pub(crate) confirmed: ConfirmedRemovals,
 }
 
-/// What a configuration may take away because an operator has said so. Anything else may be gone because the file
-/// was cut off.
+/// The removals that an operator has confirmed. Any other removal may come from a truncated file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConfirmedRemovals {
     /// Peers that have flows.
@@ -48,7 +48,7 @@ impl ConfirmedRemovals {
     }
 }
 
-/// What a configuration that holds now has changed and somebody should hear of.
+/// The changes of a newly active configuration that must be reported.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ConfigChanges {
     /// Paired nodes that it names no more.
@@ -59,26 +59,26 @@ pub(crate) struct ConfigChanges {
     pub(crate) is_beginning: bool,
 }
 
-/// See the head of this file.
+/// See the module documentation.
 pub(crate) struct ConfigRereader {
     file: PathBuf,
     under_way: Option<JoinHandle<Result<NodeConfig, RunError>>>,
-    /// They wait for what is being read.
+    /// The requesters that wait for the reading in progress.
     askers: Vec<ReloadRequester>,
-    /// It was asked for since that began.
+    /// True if another reading was requested since that began.
     is_asked_again: bool,
     /// By these.
     next_askers: Vec<ReloadRequester>,
 }
 
-/// What was read, and who waits to be told what became of it.
+/// The configuration that was read, and the requesters that wait for its result.
 pub(crate) struct ConfigReread {
     pub(crate) read: Result<NodeConfig, RunError>,
     pub(crate) askers: Vec<ReloadRequester>,
 }
 
 impl ConfigRereader {
-    /// Of this file.
+    /// Creates the reader of this file.
     pub(crate) fn new(file: PathBuf) -> Self {
         Self {
             file,
@@ -89,7 +89,8 @@ impl ConfigRereader {
         }
     }
 
-    /// Begins to read, or will once what is being read is there. Whoever asks may wait to be told.
+    /// Begins to read, or does so once the reading in progress is complete. The requester may wait
+    /// for the result.
     pub(crate) fn ask(&mut self, asker: Option<ReloadRequester>) {
         // However long the disk takes: those that wait no longer are not kept.
         self.next_askers.retain(|asker| !asker.reply.is_closed());
@@ -104,7 +105,7 @@ impl ConfigRereader {
         self.under_way = Some(tokio::task::spawn_blocking(reads));
     }
 
-    /// Waits for what is being read, for ever if nothing is.
+    /// Waits for the reading in progress, for ever if there is none.
     pub(crate) async fn ended(&mut self) -> ConfigReread {
         let Some(under_way) = &mut self.under_way else {
             return std::future::pending().await;
@@ -120,7 +121,7 @@ impl ConfigRereader {
 }
 
 impl ConfigReread {
-    /// What those who asked have confirmed.
+    /// The removals that the requesters have confirmed.
     pub(crate) fn confirmed(&self) -> ConfirmedRemovals {
         let all = self.askers.iter().map(|asker| asker.confirmed);
         all.fold(ConfirmedRemovals::NOTHING, ConfirmedRemovals::and)
@@ -141,7 +142,7 @@ mod tests {
 
     use super::*;
 
-    /// A file that is read when, and as, its writer says.
+    /// A named pipe, whose reader waits for the writer of the test.
     fn pipe(directory: &Path) -> PathBuf {
         let file = directory.join("node.toml");
         let made = Command::new("mkfifo").arg(&file).status().unwrap();
@@ -157,7 +158,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_asked_for_meanwhile_is_read_once_more() {
+    async fn request_during_reading_causes_another_read() {
         let directory = tempfile::tempdir().unwrap();
         let file = pipe(directory.path());
         let mut rereading = ConfigRereader::new(file.clone());

@@ -1,4 +1,4 @@
-//! A node from its start to its end: what is opened in which order, and given up in which.
+//! A node from its start to its end: the order in which its parts are opened and closed.
 //!
 //! ```text
 //!   configuration → identity, lock → listeners → watchdog → capabilities dropped
@@ -7,8 +7,8 @@
 //!     → READY … TERM → no new flows → grace → rules removed → goodbye
 //! ```
 //!
-//! Listeners come first, because they alone may need more privileges than the node keeps, and
-//! capabilities are dropped before there is a second thread that could still have them.
+//! Listeners come first, because only they may need more privileges than the node keeps.
+//! Capabilities are dropped before a second thread exists that could still have them.
 
 use std::ffi::OsString;
 use std::io;
@@ -53,7 +53,7 @@ use crate::tls::TrustedIdentities;
 use crate::wan::{self, KnownSources, LinkNumbers, ListenerContext};
 use crate::watchdog::{RunningWatchdog, WatchdogHeartbeat, WatchdogSupervision};
 
-/// Beyond its grace a node waits this long for the engine to reset what is left.
+/// The time that a node waits, beyond its grace, for the engine to reset the remaining flows.
 const AFTER_GRACE: Duration = Duration::from_secs(2);
 /// Tasks that still hold connections are given this long to end before they are dropped.
 const LAST_WORDS: Duration = Duration::from_millis(100);
@@ -61,7 +61,7 @@ const LAST_WORDS: Duration = Duration::from_millis(100);
 /// Makes a watchdog's arguments from the name of the node that intercepts, if it does.
 pub type WatchdogArguments = Box<dyn Fn(Option<&str>) -> Vec<OsString>>;
 
-/// What `trunkline node run` is told.
+/// The options of `trunkline node run`.
 pub struct RunOptions {
     /// The configuration's file.
     pub config: PathBuf,
@@ -88,8 +88,8 @@ impl ActiveConfig {
         }
     }
 
-    /// Another configuration holds. Looks at a keytab that it does not name any more are nobody's; what others have
-    /// read was there before it was read itself.
+    /// Replaces the configuration. Checks of a keytab that it no longer names are ignored; the
+    /// results of others were read before the configuration itself.
     fn replace(&mut self, config: NodeConfig) {
         let before = std::mem::replace(self, Self::new(config));
         if before.watch.is_of(&self.watch) {
@@ -97,7 +97,7 @@ impl ActiveConfig {
         }
     }
 
-    /// Looks at the keytab, whose disk may be slow, or a network's, unless a look is under way.
+    /// Checks the keytab, whose disk may be slow, or a network's, unless a check is in progress.
     fn look_at_keytab(&mut self) {
         let now = Instant::now();
         if !self.watch.is_on() || !self.looks.may_begin(now) {
@@ -134,7 +134,7 @@ impl ActiveConfig {
     }
 }
 
-/// What was opened while all privileges were there.
+/// The sockets that were opened while the process had all its privileges.
 struct OpenedSockets {
     wan: Option<std::net::TcpListener>,
     udp: Option<std::net::UdpSocket>,
@@ -145,7 +145,7 @@ struct OpenedSockets {
     admin: std::os::unix::net::UnixListener,
 }
 
-/// Runs a node until it is told to stop.
+/// Runs a node until it is stopped.
 ///
 /// # Errors
 /// When it cannot start, with what to do about it.
@@ -208,7 +208,7 @@ struct Node {
     pins: PinDirectory,
     heart: WatchdogHeartbeat,
     budget: DescriptorBudget,
-    /// What the configuration says; there may be descriptors for fewer.
+    /// The limit in the configuration; the descriptors may allow fewer.
     flows_wanted: usize,
     handle: Handle,
 }
@@ -437,7 +437,8 @@ impl Node {
         }
     }
 
-    /// Takes the configuration that was read again; a wrong one changes nothing, and is told. Pins hold in any case.
+    /// Applies the configuration that was read again; a wrong one changes nothing, and is reported.
+    /// Pins apply in any case.
     async fn reload(
         &self,
         read: Result<NodeConfig, RunError>,
@@ -472,8 +473,8 @@ impl Node {
         Ok(taken)
     }
 
-    /// The configuration as far as interception may follow it now. Its listener and its mark are those of the start:
-    /// rules for others would hand connections to nobody.
+    /// Returns the configuration that interception may follow now. Its listener and its mark are
+    /// those of the start: rules for others would hand connections to no listener.
     fn rules_of(&self, config: &NodeConfig) -> NodeConfig {
         let mut rules = config.clone();
         rules.intercept = InterceptConfig {
@@ -541,8 +542,8 @@ impl Node {
     }
 }
 
-/// Starts the thread that owns the engine, with a runtime of its own for the sockets that the loop
-/// is busiest with.
+/// Starts the thread that owns the engine, with a runtime of its own for the busiest sockets of the
+/// loop.
 fn start_loop(
     parts: EventLoopParts,
     messages: mpsc::Receiver<LoopMessage>,
@@ -567,7 +568,8 @@ fn start_loop(
     Ok((handle, loop_ended))
 }
 
-/// Lets connections do what the loop said last: their queues have ended with it, and they with those.
+/// Lets connections execute the loop's last commands: their queues have ended with it, and they end
+/// with those.
 async fn end_tasks() {
     let deadline = tokio::time::Instant::now() + LAST_WORDS;
     let tasks = Handle::current().metrics();
@@ -659,7 +661,7 @@ fn drop_capabilities(intercepts: bool) -> io::Result<()> {
     sys::keep_only_capabilities(keep)
 }
 
-/// The key of what the dictionary keeps on disk, if it keeps anything there.
+/// Loads the key of the dictionary on disk, if there is one.
 fn dictionary_key(config: &NodeConfig) -> Result<Option<DictionaryKey>, RunError> {
     if config.dictionary.disk.bytes() == 0 {
         return Ok(None);
@@ -717,7 +719,7 @@ mod tests {
 
     /// Its keys would replace those that were read with the configuration.
     #[test]
-    fn a_look_at_the_keytab_from_before_a_reload_has_nothing_to_say_and_counts() {
+    fn keytab_check_from_before_reload_is_discarded() {
         let config = NodeConfig::parse(Path::new("far.toml"), NODE).unwrap();
         let mut held = ActiveConfig::new(config.clone());
         let watch = held.watch.clone();
@@ -739,11 +741,11 @@ mod tests {
         assert_eq!(looks, keytab_file::LOOKS_MAX);
     }
 
-    /// Longer than anybody takes who does not wait for a disk.
+    /// A limit that only a wait for a disk exceeds.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     #[tokio::test(flavor = "multi_thread")]
-    async fn a_configuration_whose_disk_does_not_answer_keeps_nobody_waiting() {
+    async fn unresponsive_disk_does_not_block_reload() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("far.toml");
         let made = std::process::Command::new("mkfifo").arg(&file).status();

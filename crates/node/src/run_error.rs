@@ -1,4 +1,4 @@
-//! Why a node cannot start or go on, and what to do.
+//! The errors that keep a node from starting or running, and their remedies.
 
 use std::io;
 
@@ -11,7 +11,7 @@ use crate::disk::DiskError;
 use crate::identity::IdentityError;
 use crate::private_directory::StateDirectoryError;
 
-/// Why a node cannot start or go on.
+/// The error that keeps a node from starting or running.
 #[derive(Debug, Error)]
 pub enum RunError {
     /// Interception is wanted and not allowed.
@@ -40,19 +40,19 @@ pub enum RunError {
     /// A listener cannot be opened.
     #[error("cannot listen on {what} {address}: {cause}{}", hint(cause))]
     Listen {
-        /// What for.
+        /// The purpose.
         what: &'static str,
-        /// Where.
+        /// The address.
         address: String,
-        /// Why.
+        /// The cause.
         cause: io::Error,
     },
     /// A step of the start failed.
     #[error("cannot {what}: {cause}")]
     Step {
-        /// Which.
+        /// The subject.
         what: &'static str,
-        /// Why.
+        /// The cause.
         cause: io::Error,
     },
     /// TLS cannot be set up.

@@ -1,10 +1,11 @@
-//! What systemd is told, by its own protocol (sd_notify(3)): a datagram to a socket it names.
+//! The notifications to systemd by its own protocol (sd_notify(3)): a datagram to a socket that it
+//! names.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::time::Duration;
 
-/// Says something like `READY=1`, if anyone wants to know.
+/// Sends a message such as `READY=1` to the service manager, if there is one.
 pub(crate) fn notify(state: &str) {
     let Some(path) = std::env::var_os("NOTIFY_SOCKET") else {
         return;
@@ -21,13 +22,13 @@ pub(crate) fn notify(state: &str) {
     }
 }
 
-/// How often it wants to hear `WATCHDOG=1`: half of what it would wait.
+/// The interval at which systemd expects `WATCHDOG=1`: half of its time-out.
 pub(crate) fn watchdog_interval() -> Option<Duration> {
     let microseconds: u64 = std::env::var("WATCHDOG_USEC").ok()?.parse().ok()?;
     (microseconds > 0).then(|| Duration::from_micros(microseconds / 2))
 }
 
-/// Whether a service manager starts this node again when it dies.
+/// Returns true if a service manager restarts this node when it dies.
 #[must_use]
 pub fn restarts_us() -> bool {
     std::env::var_os("INVOCATION_ID").is_some()

@@ -1,5 +1,5 @@
-//! The node's way to the system: what [`host::daemon`] has, and what needs the node's own runtime or its source of
-//! random numbers.
+//! The node's access to the system: the functions of [`host::daemon`], and those that need the
+//! node's own runtime or its source of random numbers.
 
 #![allow(unsafe_code)]
 

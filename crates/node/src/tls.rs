@@ -1,12 +1,12 @@
 //! TLS 1.3 between nodes that know each other by their keys.
 //!
-//! Both ends show a certificate, and each checks two things in the other's handshake: that the
-//! key hashes to a pinned [`NodeId`], and that the handshake was signed by it. Nothing else of
-//! the certificate counts. There is one version (1.3), no resumption, no tickets, no early data
-//! and no key log, so every link starts from a fresh key exchange that both identities signed.
+//! Both ends show a certificate, and each checks two things in the other's handshake: that the key
+//! hashes to a pinned [`NodeId`], and that the key signed the handshake. The rest of the
+//! certificate is ignored. There is one version (1.3), no resumption, no tickets, no early data and
+//! no key log, so every link starts from a fresh key exchange that both identities signed.
 //!
 //! Two application protocols share the port: [`SESSION`] for pinned peers alone, and [`PAIRING`],
-//! where the listener does not yet know who comes and the token must show it.
+//! where the listener does not know the joiner yet and the token must prove the joiner's right.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -62,7 +62,7 @@ pub fn session_server(
     server(identity, AcceptedKeys::Pinned(trust), SESSION)
 }
 
-/// For whoever comes with a token; who that is, is for the exchange to find out.
+/// The server configuration for joiners; the pairing exchange verifies their token.
 ///
 /// # Errors
 /// When rustls refuses the identity.
@@ -118,7 +118,7 @@ fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// Whose key is accepted.
+/// The keys that are accepted.
 #[derive(Clone, Debug)]
 enum AcceptedKeys {
     One(NodeId),
@@ -183,7 +183,7 @@ impl KeyVerifier {
     }
 }
 
-/// What rustls calls for TLS 1.2, which is not offered.
+/// The error for rustls's calls for TLS 1.2, which is not offered.
 fn not_offered() -> Error {
     rustls::PeerIncompatible::Tls13RequiredForQuic.into()
 }
@@ -267,7 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_link_has_early_data_resumption_or_a_key_log() {
+    fn link_has_no_resumption_or_key_log() {
         let state = tempfile::tempdir().unwrap();
         let identity = NodeIdentity::load_or_create(state.path()).unwrap();
         let servers = [

@@ -1,5 +1,5 @@
-//! Interception in network namespaces, with real processes: needs root, and says so if it is
-//! not there.
+//! Interception in network namespaces, with real processes. The tests need root, and report it if
+//! it is missing.
 //!
 //! ```text
 //!   client ── lan0 [near] wan0 ── wan0 [far] lan0 ── server
@@ -7,8 +7,8 @@
 //!     └────────────────── 198.18.3.0/24 ──────────────┘          for an asymmetric route
 //! ```
 //!
-//! The test program is also what it tests: started as `node ...` it is a node or its watchdog,
-//! as `serve` a server that answers with its client's address, as `fetch` a client.
+//! The test program also provides the tested processes: started as `node ...` it is a node or its
+//! watchdog, as `serve` a server that answers with its client's address, as `fetch` a client.
 
 #![allow(clippy::unwrap_used)]
 
@@ -29,7 +29,7 @@ use node::pairing::PinDirectory;
 #[path = "interception/firewall.rs"]
 mod firewall;
 
-/// The tests take out again what they have put into configurations.
+/// The reload request of tests, which remove the peers and restrictions that they have added.
 const RELOAD: node::admin::AdminRequest = node::admin::AdminRequest::Reload {
     remove_peers: false,
     remove_restrictions: true,
@@ -147,7 +147,7 @@ fn hold(server: SocketAddr, count: usize) {
     drop(held);
 }
 
-/// Opens so many connections, all at the same time, and then asks on each; prints how they ended.
+/// Opens so many connections at the same time, sends a request on each, and prints their ends.
 fn crowd(server: SocketAddr, count: usize) {
     let all_open = Arc::new(Barrier::new(count));
     let exchange = move || {
@@ -179,7 +179,8 @@ fn crowd(server: SocketAddr, count: usize) {
     print!("{ends:?}");
 }
 
-/// Sends 100,000 datagrams that look like packets of nobody's, and prints how many were answered.
+/// Sends 100,000 datagrams that look like packets of an unknown path, and prints how many were
+/// answered.
 fn flood(server: SocketAddr) {
     let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
     socket.connect(server).unwrap();
@@ -354,7 +355,8 @@ fn both_addresses(lab: &mut InterceptionLab) {
     );
 }
 
-/// Peers may go to what is routed out of the LAN interface, as soon as it is and no longer.
+/// Checks that peers may reach the networks that are routed out of the LAN interface, as long as
+/// the route exists.
 fn followed_routes(lab: &mut InterceptionLab) {
     let serves = |lab: &InterceptionLab| -> Vec<String> {
         let status = lab.status("far").unwrap_or_default();
@@ -378,7 +380,8 @@ fn followed_routes(lab: &mut InterceptionLab) {
     within(Duration::from_secs(3), || serves(lab) == before);
 }
 
-/// A client that opens more than its share is left alone by the rules, and goes on.
+/// Checks that the rules bypass a client that opens more than its share, and that its connections
+/// work.
 fn client_at_its_share(lab: &mut InterceptionLab) {
     let file = lab.config("near");
     let config = std::fs::read_to_string(&file).unwrap();
@@ -591,7 +594,7 @@ fn stop(lab: &InterceptionLab, site: &str) {
     within(Duration::from_secs(15), || lab.status(site).is_none());
 }
 
-/// Whether marked packets are delivered to the site itself.
+/// Returns true if marked packets are delivered to the site itself.
 fn delivers(lab: &InterceptionLab, site: &str) -> bool {
     text(&lab.inside(site, &["ip", "rule"])).contains("7443")
 }
@@ -731,13 +734,13 @@ impl InterceptionLab {
         u64::from(server.id())
     }
 
-    /// What the near node did first with the flow that it took last.
+    /// The near node's first stage text about the flow that it accepted last.
     fn last_intercept_stage(&self) -> String {
         let did = &self.last_why()["stages"][0]["did"];
         did.as_str().unwrap().to_owned()
     }
 
-    /// What there is to say of the flow that the near node took last.
+    /// The report about the flow that the near node accepted last.
     fn last_why(&self) -> serde_json::Value {
         let socket = self.state("near").join("admin.sock");
         let ask = |request| node::admin::ask(&socket, request).unwrap();
@@ -782,7 +785,7 @@ impl InterceptionLab {
         text(&self.inside("client", &command))
     }
 
-    /// Begins what [`Self::fetch_within`] does.
+    /// Begins the work of [`Self::fetch_within`].
     fn begin_fetch(&self, server: &str, patience_ms: &str) -> Child {
         Command::new("ip")
             .args(["netns", "exec", &self.namespace("client")])

@@ -1,5 +1,5 @@
-//! Pairing and TLS over loopback, between two state directories: what a person does, and what
-//! strangers get.
+//! Pairing and TLS over loopback, between two state directories: the actions of a person, and the
+//! errors for strangers.
 
 #![allow(clippy::unwrap_used)]
 
@@ -91,7 +91,7 @@ async fn both_pin_each_other() {
 }
 
 #[tokio::test]
-async fn a_token_used_twice_is_refused_and_pins_nobody() {
+async fn reused_token_is_refused_and_pins_nobody() {
     let (hub, branch, thief) = (PairingSite::new(), PairingSite::new(), PairingSite::new());
     let token = hub.invite(SystemTime::now(), inviting(&hub).await);
     branch.join(&token).await.unwrap();
@@ -103,7 +103,7 @@ async fn a_token_used_twice_is_refused_and_pins_nobody() {
 }
 
 #[tokio::test]
-async fn of_two_that_join_at_once_one_is_paired() {
+async fn only_one_of_two_joiners_is_paired() {
     let (hub, one, two) = (PairingSite::new(), PairingSite::new(), PairingSite::new());
     let token = hub.invite(SystemTime::now(), inviting(&hub).await);
     let (first, second) = tokio::join!(one.join(&token), two.join(&token));
@@ -112,7 +112,7 @@ async fn of_two_that_join_at_once_one_is_paired() {
 }
 
 #[tokio::test]
-async fn a_token_out_of_date_is_refused_on_both_sides() {
+async fn expired_token_is_refused_on_both_sides() {
     let (hub, branch) = (PairingSite::new(), PairingSite::new());
     let address = inviting(&hub).await;
     let token = hub.invite(SystemTime::now() - Duration::from_secs(3600), address);
@@ -132,7 +132,7 @@ async fn a_token_out_of_date_is_refused_on_both_sides() {
 }
 
 #[tokio::test]
-async fn a_wrong_secret_is_refused_and_the_invitation_stays_good() {
+async fn wrong_secret_leaves_the_invitation_valid() {
     let (hub, branch) = (PairingSite::new(), PairingSite::new());
     let token = hub.invite(SystemTime::now(), inviting(&hub).await);
     let guessed = InvitationToken {

@@ -21,44 +21,45 @@ pub enum AdminRequest {
     Status,
     /// Its flows.
     Flows,
-    /// What was done with one flow.
+    /// Explain the handling of one flow.
     Why {
         /// Its number in `flows`.
         flow: u64,
     },
     /// Read the configuration and the pins again.
     Reload {
-        /// Whether the configuration may take away peers that have flows, or lose them with its end.
+        /// True if the configuration may remove peers that have flows, or lose them with its end.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         remove_peers: bool,
-        /// Whether it may lose settings without which more is intercepted, served or stored.
+        /// True if the configuration may lose settings that restrict interception, serving or
+        /// storage.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         remove_restrictions: bool,
     },
     /// Forget everything in the dictionary, in memory and on disk.
     ClearDictionary,
-    /// Remove what an accelerator keeps, in memory and on disk.
+    /// Remove the content of an accelerator, in memory and on disk.
     Purge {
         /// The accelerator's name.
         accelerator: String,
-        /// What is to go: everything if empty, else what is kept under names that begin so.
+        /// The prefix of the names to remove. An empty prefix removes everything.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         prefix: String,
     },
 }
 
-/// Why there is no answer.
+/// The reason why there is no answer.
 #[derive(Debug, Error)]
 pub enum AskError {
     /// No node listens.
     #[error("no node is running here ({}: {cause}); start it with `trunkline node run`, or give its configuration with --config", socket.display())]
     NotRunning {
-        /// Where it would listen.
+        /// The path where it would listen.
         socket: PathBuf,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
-    /// The socket belongs to somebody else.
+    /// The socket belongs to another user.
     #[error("{} belongs to another user; run this as the user of the node (`sudo`)", .0.display())]
     NotPermitted(PathBuf),
     /// It did not answer.
@@ -67,12 +68,12 @@ pub enum AskError {
     /// The answer cannot be read.
     #[error("the node's answer cannot be read; are node and command of the same version?")]
     InvalidMessage(#[from] serde_json::Error),
-    /// The node says no.
+    /// The node refuses the request.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Asks the node whose administration socket this is.
+/// Sends a request to the node of this administration socket.
 ///
 /// # Errors
 /// When it is not running, does not answer or refuses.

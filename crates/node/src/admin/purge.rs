@@ -1,5 +1,5 @@
-//! Emptying the dictionary under a new key, so that no crash and no copy of the disk brings back what was
-//! in it.
+//! Empties the dictionary under a new key, so that no crash and no copy of the disk brings its
+//! content back.
 
 use std::path::PathBuf;
 
@@ -12,12 +12,12 @@ use crate::config::DictionaryStorage;
 use crate::dictionary_key;
 use crate::mailbox::{LoopMailbox, LoopMessage};
 
-/// What purges the dictionary.
+/// The handler that purges the dictionary.
 pub(crate) struct DictionaryPurge {
     /// `None` where nothing is kept on disk.
     key_file: Option<PathBuf>,
-    /// One purge at a time: the key in the file has to be the one that the dictionary was given last,
-    /// or the next start would find nothing of what was stored since.
+    /// Allows one purge at a time: the key in the file must be the last one of the dictionary, or
+    /// the next start would find none of the content stored since.
     turn: Mutex<()>,
 }
 
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_purge_that_is_given_up_while_there_is_no_room_has_made_no_key() {
+    async fn abandoned_purge_makes_no_key() {
         let directory = tempfile::tempdir().unwrap();
         let key_file = directory.path().join("dictionary.key");
         let purge = purge(&key_file);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn there_is_no_purge_where_the_loop_has_ended() {
+    async fn purge_fails_after_the_loop_has_ended() {
         let directory = tempfile::tempdir().unwrap();
         let key_file = directory.path().join("dictionary.key");
         let (mailbox, receiver) = LoopMailbox::new();

@@ -28,22 +28,22 @@ use crate::rereading::{ConfigChanges, ConfirmedRemovals, ReloadRequester};
 const LONGEST_REQUEST: u64 = 4096;
 /// For a whole exchange.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// For a configuration to be read: less than those who ask wait for an answer.
+/// The time for reading a configuration: less than clients wait for an answer.
 const READING: Duration = Duration::from_secs(3);
-/// For an accelerator to remove content and for the disk to confirm it: less than those who ask wait for an
-/// answer.
+/// The time in which an accelerator removes content and the disk confirms it: less than clients
+/// wait for an answer.
 const PURGING: Duration = Duration::from_secs(4);
-/// Operators and their scripts at a time. One that has said nothing for a second, or waits for
-/// longer than a look at the engine takes, may lose its place to the next.
+/// The limit of simultaneous operators and scripts. A connection that has sent nothing for a
+/// second, or waits longer than a query of the engine takes, may lose its place to the next.
 const SHARING: PlaceLimits = PlaceLimits {
     places: 16,
     per_source: 16,
     time_to_finish: Duration::from_secs(1),
 };
-/// All who may open the socket are one source.
+/// The source of all users of the socket, who count as one.
 const OPERATORS: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// What questions are answered from.
+/// The sources of the answers to operators' questions.
 pub(crate) struct AdminContext {
     pub(crate) config: NodeConfig,
     pub(crate) identity: NodeId,
@@ -54,11 +54,11 @@ pub(crate) struct AdminContext {
     pub(crate) started: tokio::time::Instant,
 }
 
-/// Why what has the socket's name stays.
+/// The error for a file under the socket's name that is no socket; the node does not remove it.
 pub(crate) const NO_SOCKET: &str = "something that is no socket has this name; remove it, or write another admin_socket under [node]";
 
-/// Binds the socket for its owner alone. The state directory's lock is held, so a socket that
-/// is there already is a dead node's. Nothing else is removed.
+/// Binds the socket for its owner alone. The state directory's lock is held, so an existing socket
+/// belongs to a dead node. Nothing else is removed.
 ///
 /// # Errors
 /// What the system says.
@@ -185,7 +185,7 @@ impl AdminContext {
     }
 }
 
-/// Has the configuration read, and tells what became of it; `None` when the node is stopping.
+/// Reloads the configuration and returns the result; `None` when the node is stopping.
 async fn reload(
     reload: &mpsc::UnboundedSender<ReloadRequester>,
     confirmed: ConfirmedRemovals,
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reload_is_answered_with_what_became_of_it() {
+    async fn reload_is_answered_with_its_result() {
         let (ask, mut asked) = mpsc::unbounded_channel::<ReloadRequester>();
         for (outcome, said) in [
             (Ok(ConfigChanges::default()), None),

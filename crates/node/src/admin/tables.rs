@@ -1,5 +1,5 @@
-//! What `status`, `flows` and `why` print: text of at most 80 columns, made of the same JSON
-//! that `--json` shows.
+//! The tables that `status`, `flows` and `why` print: text of at most 80 columns, made from the
+//! same JSON that `--json` shows.
 //!
 //! Fields that are missing (an older or newer node) are shown as `-`, never an error.
 
@@ -10,7 +10,7 @@ use vocab::ByteCount;
 
 /// The widest line.
 const COLUMNS: usize = 80;
-/// Where values begin after their labels.
+/// The column where values begin after their labels.
 const LABEL: usize = 14;
 
 /// The state of a node.
@@ -184,7 +184,7 @@ fn peers(peers: &Value) -> String {
     text
 }
 
-/// What a peer's flows travel on, and what is known of UDP.
+/// Describes the transport of a peer's flows, and the state of UDP.
 fn path(name: &str, path: &Value) -> String {
     let mut text = String::new();
     let udp = &path["udp"];
@@ -252,7 +252,7 @@ fn path(name: &str, path: &Value) -> String {
     text
 }
 
-/// Flows, one on two lines: what it is, and what became of its bytes.
+/// Lists the flows, each on two lines: its identity, and the sizes of its bytes.
 #[must_use]
 pub fn flows(answer: &Value) -> String {
     let mut text = format!(
@@ -364,7 +364,7 @@ fn wrapped(text: &mut String, label: &str, value: &str) {
     let _ = writeln!(text, "{}", line.trim_end());
 }
 
-/// Text for a terminal; a name in it may be what any host has sent.
+/// Returns text for a terminal; a name in it may come from any host.
 fn string(value: &Value) -> String {
     vocab::printable(value.as_str().unwrap_or("-"))
 }
@@ -540,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_that_a_host_sends_acts_on_the_terminal() {
+    fn terminal_escapes_from_hosts_are_not_printed() {
         let evil = "\x1b[2J\r\n\u{9b}\u{202e}x";
         let flow = json!({
             "flow": 1, "state": evil, "peer": evil, "half": evil, "client": evil, "server": evil,
@@ -571,7 +571,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_is_shown_as_missing() {
+    fn missing_values_are_shown_as_missing() {
         fits(&status(&json!({})));
         fits(&flows(&json!({})));
         fits(&why(&json!({})));

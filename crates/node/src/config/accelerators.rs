@@ -1,7 +1,8 @@
 //! The tables of the accelerators, each named after its entry in the registry.
 //!
-//! What a key means is the accelerator's matter. Here a table is taken out of the file with the places
-//! of its keys and values, handed to its entry, and what the entry refuses is shown at its line.
+//! The accelerator defines the meaning of a key. The node takes a table out of the file with the
+//! positions of its keys and values, hands it to the accelerator's entry, and shows the entry's
+//! errors at their lines.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,8 +17,8 @@ use toml::de::{DeTable, DeValue};
 use super::located::{ConfigError, SourceText};
 use super::sections::{KEYS, SECTIONS};
 
-/// Takes the accelerators' tables out of the file and gives each to its entry. What is left are the
-/// node's own sections, and nothing else.
+/// Takes the accelerators' tables out of the file and gives each to its entry. Only the node's own
+/// sections remain.
 ///
 /// # Errors
 /// When a table is refused, or a section is unknown.

@@ -1,5 +1,5 @@
-//! What an operator decides about interception: rules by client, server and port, and a packet
-//! mark that the operator's own ruleset sets.
+//! The operator's rules for interception: by client, server and port, and by a packet mark that the
+//! operator's own ruleset sets.
 //!
 //! ```toml
 //! [intercept]
@@ -24,7 +24,7 @@ const OWN_MARK_BITS: u32 = 0xff00_0000;
 /// Each rule is one rule of the kernel's for every new connection.
 pub(super) const RULES_MAX: usize = 256;
 
-/// What becomes of new connections that a rule matches.
+/// The action for new connections that a rule matches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RuleAction {
@@ -48,13 +48,13 @@ impl RuleAction {
 /// A rule by client, server and port. An empty list matches everything.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionRule<Action> {
-    /// Where the connection comes from.
+    /// The clients of the connection.
     pub clients: Vec<IpPrefix>,
-    /// Where it goes.
+    /// The servers of the connection.
     pub servers: Vec<IpPrefix>,
     /// The server's ports, in order and without overlaps.
     pub ports: Vec<PortRange>,
-    /// What becomes of it.
+    /// The action for connections that match.
     pub action: Action,
 }
 
@@ -138,7 +138,7 @@ pub(super) fn merged(mut ports: Vec<PortRange>) -> Vec<PortRange> {
     merged
 }
 
-/// The same prefixes without those that lie in another one: nft refuses overlaps.
+/// Returns the same prefixes without those inside another one: nft refuses overlaps.
 pub(super) fn widest(prefixes: &[IpPrefix]) -> Vec<IpPrefix> {
     let mut widest: Vec<IpPrefix> = Vec::with_capacity(prefixes.len());
     let mut by_length = prefixes.to_vec();
@@ -151,12 +151,12 @@ pub(super) fn widest(prefixes: &[IpPrefix]) -> Vec<IpPrefix> {
     widest
 }
 
-/// Bits of the packet mark that the operator's ruleset sets on what may be intercepted.
+/// The bits of the packet mark that the operator's ruleset sets on packets to intercept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MarkMatch {
-    /// What the bits under the mask must be.
+    /// The required value of the bits under the mask.
     pub value: u32,
-    /// Which bits are looked at.
+    /// The bits of the mark that are compared.
     pub mask: u32,
 }
 
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_range_in_the_wrong_order_or_out_of_bounds_is_refused() {
+    fn invalid_port_range_is_refused() {
         for text in ["0", "65536", "90-80", "80-", "http", "-1", ""] {
             assert!(text.parse::<PortRange>().is_err(), "{text}");
         }
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_have_a_value_within_a_mask_outside_the_top_byte() {
+    fn mark_needs_a_value_within_its_mask() {
         let mark = |text: &str| text.parse::<MarkMatch>();
         let (value, mask) = (0x10, 0x10);
         assert_eq!(mark("0x10"), Ok(MarkMatch { value, mask }));

@@ -1,4 +1,4 @@
-//! Errors that point at a line of the file, with a caret under the place and what to write.
+//! Errors that point at a line of the file, with a caret under the position and the correction.
 
 use std::fmt::Write as _;
 use std::io;
@@ -12,27 +12,27 @@ const NEAREST_DISTANCE: usize = 2;
 /// The longest piece of a line that is shown; carets under longer ones would wrap.
 const SHOWN_COLUMNS: usize = 120;
 
-/// What is wrong with a configuration.
+/// An error in a configuration.
 #[derive(Debug, Error)]
 pub enum ConfigError {
     /// The file could not be read.
     #[error("cannot read the configuration {}: {cause}; give its path with --config", file.display())]
     Unreadable {
-        /// Which.
+        /// The file.
         file: PathBuf,
-        /// Why.
+        /// The cause.
         cause: io::Error,
     },
     /// Something at one place.
     #[error("{}:{line}:{column}: {message}\n{excerpt}", file.display())]
     Located {
-        /// Which file.
+        /// The file.
         file: PathBuf,
         /// Counted from 1.
         line: usize,
         /// Counted in characters from 1.
         column: usize,
-        /// What is wrong and what to write.
+        /// The error and its correction.
         message: String,
         /// The line with a caret under the place.
         excerpt: String,
@@ -40,14 +40,14 @@ pub enum ConfigError {
     /// Something about the whole.
     #[error("{}: {message}", file.display())]
     Whole {
-        /// Which file.
+        /// The file.
         file: PathBuf,
-        /// What is wrong and what to write.
+        /// The error and its correction.
         message: String,
     },
 }
 
-/// A text and where it came from.
+/// A text and its file.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SourceText<'a> {
     pub(super) file: &'a Path,
@@ -103,7 +103,8 @@ impl SourceText<'_> {
         }
     }
 
-    /// An unknown key at this span, with the nearest of those that are known here, or else anywhere.
+    /// The error for an unknown key at this span, with the nearest of the keys that are known here,
+    /// or else anywhere.
     pub(super) fn unknown_key(
         &self,
         span: Range<usize>,
@@ -114,7 +115,7 @@ impl SourceText<'_> {
         self.at(span, &unknown_key_text(unknown, here, anywhere))
     }
 
-    /// Says in the operator's words what serde and the TOML reader say in theirs.
+    /// Translates the messages of serde and the TOML reader into the operator's terms.
     fn plain(&self, message: &str, keys: &[&str]) -> String {
         let message = message.trim_end();
         let quoted = |text: &str| text.split('`').nth(1).map(str::to_owned);

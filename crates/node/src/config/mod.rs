@@ -1,12 +1,12 @@
-//! A node's configuration: one TOML file, read whole, checked whole, refused whole.
+//! A node's configuration: one TOML file, which is read, checked and refused as a whole.
 //!
-//! What can be wrong is found before anything is started, and every error points at the line
-//! and says what to write ([`ConfigError`]). Quantities carry units (`"256MiB"`, `"10s"`);
-//! unknown keys are refused, because a misspelt limit that silently does not hold is worse than
-//! a node that does not start. Paths that are not given are derived from the state directory.
+//! Errors are found before anything is started, and every error points at the line and names the
+//! correction ([`ConfigError`]). Quantities carry units (`"256MiB"`, `"10s"`). Unknown keys are
+//! refused, because a misspelt limit without effect is worse than a node that does not start. Paths
+//! that are not set are derived from the state directory.
 //!
-//! What it does not do: look at the machine (privileges, ports, tools). That is
-//! [`crate::preflight`]'s, because the same file may be checked on another machine.
+//! It does not look at the machine (privileges, ports, tools); [`crate::preflight`] does, because
+//! the same file may be checked on another machine.
 
 mod accelerators;
 mod interception;
@@ -49,19 +49,19 @@ const LONGEST_NAME: usize = 32;
 pub struct NodeConfig {
     /// The file it came from, for messages.
     pub file: PathBuf,
-    /// What was read of it.
+    /// The text of the file.
     text: String,
     /// The node's name: lower-case letters, digits and `-`, 32 at most.
     pub name: String,
-    /// Where identity, pins, invitations and the dictionary are kept.
+    /// The directory of identity, pins, invitations and the dictionary.
     pub state_directory: PathBuf,
     /// The interfaces behind which the clients and servers are.
     pub lan_interfaces: Vec<String>,
     /// The administration socket.
     pub admin_socket: PathBuf,
-    /// Where metrics are served, if anywhere.
+    /// The address where metrics are served, if anywhere.
     pub metrics: Option<SocketAddr>,
-    /// How long flows may take to end by themselves when the node stops.
+    /// The time that flows may take to end by themselves when the node stops.
     pub grace: Duration,
     /// The WAN side.
     pub wan: WanConfig,
@@ -73,41 +73,41 @@ pub struct NodeConfig {
     pub peers: Vec<ConfiguredPeer>,
     /// The dictionary's sizes: in memory, on disk (0: none).
     pub dictionary: DictionaryStorage,
-    /// What may not be exceeded.
+    /// The limits.
     pub limits: engine::EngineLimits,
-    /// What is done with which flows.
+    /// The rules that decide how flows are handled.
     pub policy: engine::FlowPolicy,
-    /// Where the secrets of hosts are; [`crate::credentials`] reads them into `policy`.
+    /// The files with the secrets of hosts; [`crate::credentials`] reads them into `policy`.
     pub credentials: CredentialFiles,
     /// Server ports that are never intercepted.
     pub bypass_ports: Vec<RangeInclusive<u16>>,
-    /// Where this node opens connections for its peers; `None` means the networks that are routed
-    /// out of the LAN interfaces.
+    /// The networks where this node opens connections for its peers; `None` means the networks that
+    /// are routed out of the LAN interfaces.
     pub serve: Option<Vec<IpPrefix>>,
-    /// Whether peers without prefixes are served, from this node's own address.
+    /// True if peers without prefixes are served, from this node's own address.
     pub serve_peers_without_prefixes: bool,
 }
 
 /// The WAN side: where links are taken and how their sockets are set.
 #[derive(Clone, Debug)]
 pub struct WanConfig {
-    /// Where links are accepted; `None` for a node that only dials out.
+    /// The address where links are accepted; `None` for a node that only dials out.
     pub listen: Option<SocketAddr>,
     /// The kernel's name of a congestion control; the system's default when `None`.
     pub congestion_control: Option<String>,
-    /// Bytes that may wait unsent in the kernel (TCP_NOTSENT_LOWAT): little, so that what is
-    /// sent next is decided in the session and not by a queue that is already written.
+    /// The bytes that may wait unsent in the kernel (TCP_NOTSENT_LOWAT): few, so that the session
+    /// and not a filled queue decides the order of sending.
     pub unsent: ByteCount,
-    /// Whether flows may travel by UDP, at the same address and port as links.
+    /// True if flows may travel by UDP, at the same address and port as links.
     pub udp: bool,
-    /// How, where they do.
+    /// The settings of UDP, where it is used.
     pub datagrams: tunnel::transport::PathSettings,
 }
 
 /// Transparent interception.
 #[derive(Clone, Debug)]
 pub struct InterceptConfig {
-    /// Whether it is done.
+    /// The mode of interception.
     pub mode: InterceptMode,
     /// The port that the kernel hands intercepted connections to, on the loopback addresses.
     pub port: u16,
@@ -117,17 +117,17 @@ pub struct InterceptConfig {
     pub route_table: u32,
     /// Only connections whose SYN carries this mark are intercepted; all when `None`.
     pub only_marked: Option<MarkMatch>,
-    /// What is intercepted and what is not; the first rule that matches decides, and what none
-    /// matches is intercepted.
+    /// The rules for interception. The first rule that matches decides; a connection that matches
+    /// none is intercepted.
     pub rules: Vec<InterceptRule>,
 }
 
 /// The explicit proxies.
 #[derive(Clone, Debug, Default)]
 pub struct ProxyConfig {
-    /// Where SOCKS5 (RFC 1928) is spoken.
+    /// The address of the SOCKS5 proxy (RFC 1928).
     pub socks5: Option<SocketAddr>,
-    /// Where HTTP CONNECT (RFC 9110 §9.3.6) is spoken.
+    /// The address of the HTTP CONNECT proxy (RFC 9110 §9.3.6).
     pub http_connect: Option<SocketAddr>,
 }
 
@@ -136,7 +136,7 @@ pub struct ProxyConfig {
 pub struct ConfiguredPeer {
     /// The name under which it is paired.
     pub name: String,
-    /// Where to dial it, as HOST:PORT; `None` when it dials us.
+    /// The address to dial, as HOST:PORT; `None` when the peer dials this node.
     pub address: Option<String>,
     /// The destinations behind it.
     pub prefixes: Vec<IpPrefix>,
@@ -149,7 +149,7 @@ pub struct DictionaryStorage {
     pub memory: ByteCount,
     /// On disk; 0 for none.
     pub disk: ByteCount,
-    /// Where the key is under which it lies on disk.
+    /// The file with the key that seals the dictionary on disk.
     pub key_file: PathBuf,
 }
 
@@ -190,7 +190,8 @@ impl NodeConfig {
         check(sections, accelerators, file, &located)
     }
 
-    /// Whether this is the beginning of `whole` and says less: a file that is being written, or was cut off.
+    /// Returns true if this configuration is a prefix of `whole` and sets less: a file that is
+    /// being written, or was truncated.
     #[must_use]
     pub fn is_cut_from(&self, whole: &Self) -> bool {
         let content = |config: &Self| toml::from_str::<toml::Table>(&config.text).ok();
@@ -336,7 +337,7 @@ fn check(
     })
 }
 
-/// When which clients are accepted.
+/// Builds the rules that decide when clients are accepted.
 fn accept_rules(
     sections: Vec<Spanned<AcceptRuleSection>>,
     located: &located::SourceText<'_>,
@@ -365,7 +366,7 @@ fn ranges(ports: Vec<PortsSetting>) -> Vec<RangeInclusive<u16>> {
     ports.into_iter().map(|PortsSetting(range)| range).collect()
 }
 
-/// The same prefixes without those that lie in another one: nft refuses overlaps.
+/// Returns the same prefixes without those inside another one: nft refuses overlaps.
 fn without_contained(mut prefixes: Vec<IpPrefix>) -> Vec<IpPrefix> {
     prefixes.sort_by_key(IpPrefix::length);
     let mut widest: Vec<IpPrefix> = Vec::with_capacity(prefixes.len());
@@ -421,7 +422,7 @@ fn check_name(
     ))
 }
 
-/// Whether `text` can name a node or a peer.
+/// Returns true if `text` is a valid name of a node or a peer.
 #[must_use]
 pub fn is_name(text: &str) -> bool {
     text.len() <= LONGEST_NAME
@@ -431,7 +432,7 @@ pub fn is_name(text: &str) -> bool {
             .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-')
 }
 
-/// Interface names go into a ruleset; what the kernel allows in them but nft would have to
+/// Checks an interface name for a ruleset. A name that the kernel allows but nft would have to
 /// quote is refused.
 fn check_interface(
     interface: &Spanned<String>,
@@ -451,7 +452,7 @@ fn check_interface(
     ))
 }
 
-/// Rules in their order. `instead` is what else may be done where they are too many.
+/// Checks the rules in order. `instead` names an alternative for a list that is too long.
 fn check_rules<Action>(
     sections: Vec<Spanned<RuleSection<Action>>>,
     instead: &str,
@@ -590,7 +591,7 @@ fn check_address(
     ))
 }
 
-/// Whether `text` is HOST:PORT with a port from 1 to 65535.
+/// Returns true if `text` is HOST:PORT with a port from 1 to 65535.
 #[must_use]
 pub fn is_host_and_port(text: &str) -> bool {
     if let Ok(address) = text.parse::<SocketAddr>() {

@@ -1,12 +1,12 @@
-//! Settings without which more is intercepted, served or stored.
+//! Settings that restrict interception, serving or storing.
 //!
-//! Their defaults allow more. A file that was cut off may lack them and be valid all the same, so their loss is noticed
-//! when a configuration is read again.
+//! Their defaults allow more. A truncated file may lack them and still be valid, so their loss is
+//! reported when a configuration is read again.
 
 use super::NodeConfig;
 
 impl NodeConfig {
-    /// What restricts: its name in the configuration, and how many entries there are.
+    /// The restricting settings: their names in the configuration, and their numbers of entries.
     fn restrictions(&self) -> [(&'static str, usize); 8] {
         let policy = &self.policy;
         [
@@ -25,8 +25,8 @@ impl NodeConfig {
         ]
     }
 
-    /// The restrictions that `before` has and this configuration does not have at all, or, if it is the beginning of
-    /// `before`, has fewer of.
+    /// Returns the restrictions that `before` has and this configuration lacks, or, if this is a
+    /// prefix of `before`, has fewer of.
     #[must_use]
     pub fn restrictions_lost_from(&self, before: &Self) -> Vec<String> {
         let is_cut = self.is_cut_from(before);
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn an_edit_that_keeps_some_loses_nothing_and_a_cut_does() {
+    fn edit_keeps_restrictions_and_truncation_loses_them() {
         assert_eq!(lost(BEFORE), [] as [String; 0]);
         let rule = "[[intercept.rule]]\n        ports = [81]\n        action = \"bypass\"";
         assert_eq!(lost(&without(rule)), [] as [String; 0]);

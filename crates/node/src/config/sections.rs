@@ -1,7 +1,7 @@
-//! The file as it is written: sections, keys and their defaults.
+//! The sections of the file, their keys and their defaults.
 //!
-//! A default stands beside its key with the reason for it. [`KEYS`] lists all keys, so that a
-//! misspelt one can be answered with the nearest.
+//! Each default stands beside its key with its reason. [`KEYS`] lists all keys, so that the error
+//! for a misspelt one can suggest the nearest.
 
 use std::net::SocketAddr;
 use std::num::{NonZeroU8, NonZeroU16};
@@ -76,7 +76,7 @@ pub(super) const KEYS: &[&str] = &[
     "keytab",
 ];
 
-/// The sections of [`ConfigFile`]; those of accelerators are beside them.
+/// The sections of [`ConfigFile`]; those of accelerators stand beside them.
 pub(super) const SECTIONS: &[&str] = &[
     "node",
     "wan",
@@ -126,7 +126,7 @@ pub(super) struct NodeSection {
     pub(super) grace: Spanned<DurationSetting>,
 }
 
-/// Ten seconds: most requests under way end within it, and service managers wait longer.
+/// Ten seconds: most requests end within it, and service managers wait longer.
 fn grace() -> Spanned<DurationSetting> {
     Spanned::new(0..0, DurationSetting(Duration::from_secs(10)))
 }
@@ -156,7 +156,7 @@ pub(super) struct WanSection {
     pub(super) rate_max: Option<Bitrate>,
 }
 
-/// Whether flows may travel by UDP.
+/// The use of UDP for flows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum UdpMode {
@@ -167,27 +167,27 @@ pub(super) enum UdpMode {
     Off,
 }
 
-/// When lost packets are made up for in advance.
+/// The use of redundant packets that repair losses in advance.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum FecMode {
     /// Where a loss would cost a round trip that someone waits for.
     #[default]
     Auto,
-    /// All the time, as much as the losses ask for.
+    /// All the time, as much as the losses require.
     On,
     /// Never.
     Off,
 }
 
-/// Who decides how fast packets are sent.
+/// The algorithm that decides how fast packets are sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum UdpCongestionControl {
     /// A model of the path (draft-ietf-ccwg-bbr).
     #[default]
     Bbr,
-    /// RFC 9438, for those who share the path with CUBIC and nothing else.
+    /// RFC 9438, for paths that are shared with CUBIC alone.
     Cubic,
 }
 
@@ -207,13 +207,13 @@ impl Default for WanSection {
     }
 }
 
-/// Whether connections are taken from the network's path.
+/// The mode of transparent interception.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum InterceptMode {
     /// By nftables TPROXY; needs CAP_NET_ADMIN.
     Transparent,
-    /// Not at all; clients come by the explicit proxies, or the node only serves its peers.
+    /// No interception: clients come by the explicit proxies, or the node only serves its peers.
     #[default]
     Off,
 }
@@ -279,7 +279,8 @@ pub(super) struct DictionarySection {
 }
 
 impl Default for DictionarySection {
-    /// A sixteenth of a branch's 4 GB in memory; on disk what a small system volume can spare.
+    /// Sets a sixteenth of a branch's 4 GB in memory, and on disk the space that a small system
+    /// volume can spare.
     fn default() -> Self {
         Self {
             memory: ByteCount::mebibytes(256),

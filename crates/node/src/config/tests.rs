@@ -1,4 +1,4 @@
-//! What a right file means and what a wrong one is answered with.
+//! The meaning of valid files, and the errors for invalid ones.
 
 use engine::{AcceptMode, ServeAction};
 
@@ -66,7 +66,7 @@ fn credentials_are_files() {
 }
 
 #[test]
-fn a_key_in_the_wrong_section_is_told_so() {
+fn key_in_the_wrong_section_is_reported() {
     let error = error(&SMALL.replace("listen =", "metrics ="));
     assert!(
         error.contains("`metrics` exists, but in another section"),
@@ -75,14 +75,14 @@ fn a_key_in_the_wrong_section_is_told_so() {
 }
 
 #[test]
-fn a_size_without_a_right_unit_says_what_to_write() {
+fn size_without_unit_names_the_correction() {
     let error = error(&format!("{SMALL}\n[dictionary]\nmemory = \"12 parsec\"\n"));
     assert!(error.contains(":19:10:"), "{error}");
     assert!(error.contains("write it as \"1500B\""), "{error}");
 }
 
 #[test]
-fn a_bare_number_for_a_time_is_refused_at_its_place() {
+fn bare_number_for_a_time_is_refused() {
     let error = error(&SMALL.replace("lan_interfaces", "grace = \"10\"\nlan_interfaces"));
     assert!(
         error.contains("near.toml:5:9: `10` is not a time; write it as"),
@@ -102,7 +102,7 @@ fn overlapping_prefixes_of_two_peers_are_refused() {
 }
 
 #[test]
-fn host_bits_in_a_prefix_are_answered_with_the_prefix_that_was_meant() {
+fn host_bits_suggest_the_intended_prefix() {
     let error = error(&SMALL.replace("198.18.2.0/24", "198.18.2.7/24"));
     assert!(error.contains("did you mean `198.18.2.0/24`?"), "{error}");
 }
@@ -114,7 +114,7 @@ fn two_peers_of_one_name_are_refused() {
 }
 
 #[test]
-fn a_peer_that_can_never_be_met_is_refused() {
+fn peer_without_address_or_listener_is_refused() {
     let text = SMALL
         .replace("listen = \"0.0.0.0:4433\"", "")
         .replace("address = \"198.18.12.2:4433\"", "");
@@ -146,7 +146,7 @@ fn addresses_need_host_and_port() {
 }
 
 #[test]
-fn a_missing_name_and_a_broken_file_are_located() {
+fn missing_name_and_broken_file_are_located() {
     assert!(error("[node]\n").contains("`name` is missing"));
     assert!(
         error("[node\n").contains("near.toml:1:6"),
@@ -177,7 +177,7 @@ fn an_accelerator_reads_its_own_table() {
 }
 
 #[test]
-fn a_wrong_setting_of_an_accelerator_is_told_at_its_place() {
+fn wrong_accelerator_setting_is_located() {
     for (lines, place, said) in [
         ("[smb]\nmode = \"fast\"\n", ":19:8:", "\"strict\""),
         ("[smb]\nmode = 7\n", ":19:8:", "\"strict\""),
@@ -205,7 +205,7 @@ fn a_wrong_setting_of_an_accelerator_is_told_at_its_place() {
 }
 
 #[test]
-fn keys_of_earlier_releases_are_refused_with_their_new_name() {
+fn renamed_keys_are_refused_with_their_new_name() {
     for (was, section, is) in [
         ("smb", "smb", "mode"),
         ("smb_relaxed_staleness", "smb", "relaxed_staleness"),
@@ -238,7 +238,7 @@ fn accept_rules_say_when_whose_connections_are_accepted() {
 }
 
 #[test]
-fn a_wrong_accept_rule_is_told_at_its_place() {
+fn wrong_accept_rule_is_located() {
     let rule = |lines: &str| error(&format!("{SMALL}\n[[policy.accept_rule]]\n{lines}\n"));
     let text = rule("ports = [\"90-80\"]\naccept = \"at-once\"");
     assert!(text.contains("near.toml:19:10"), "{text}");
@@ -304,7 +304,7 @@ fn rules_about_interception_are_read_in_order() {
 }
 
 #[test]
-fn wrong_rules_about_interception_are_refused_at_their_line() {
+fn wrong_interception_rules_are_located() {
     for (lines, place, said) in [
         (
             "[[intercept.rule]]\naction = \"drop\"\n",

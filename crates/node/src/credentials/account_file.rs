@@ -1,7 +1,7 @@
 //! The file of the accounts whose signed and encrypted sessions this node may work on
 //! (`[credentials] accounts`, docs/formats/accounts.md).
 //!
-//! It holds passwords, or what is as good. What is in the file appears in no message.
+//! It contains passwords or their hashes. No message contains any part of the file.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ use crate::private_file::{self, PrivateFileError};
 /// A longer file is taken for another one: 100,000 accounts with long names fit.
 const BYTES_MAX: u64 = 64 << 20;
 
-/// Why the accounts cannot be used.
+/// The reason why the accounts cannot be used.
 #[derive(Debug, Error)]
 pub enum AccountFileError {
     /// The file cannot be read, or others can.
@@ -22,12 +22,12 @@ pub enum AccountFileError {
     /// It is no text.
     #[error("{} is no account file: it is not UTF-8", .0.display())]
     NoText(PathBuf),
-    /// What is in it is wrong.
+    /// The content is invalid.
     #[error("{}: {cause}", path.display())]
     Content {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What.
+        /// The error.
         cause: AccountsError,
     },
 }
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_in_it_is_told_without_its_secrets() {
+    fn errors_do_not_reveal_secrets() {
         let (_directory, path) = file(b"# ok\nCORP\\anna secret\n");
         let error = load(&path).unwrap_err().to_string();
         assert!(error.contains("accounts: line 2 is no account"), "{error}");

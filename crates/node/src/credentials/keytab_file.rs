@@ -1,8 +1,9 @@
 //! The keytab of the services beside this node whose signed and encrypted Kerberos sessions it may
 //! work on (`[credentials] keytab`).
 //!
-//! Whoever has it can be those services to anybody. It is read again when it changes, so that a service's
-//! new key is there by the time that its old tickets have run out; flows that exist keep the keys they began with.
+//! A person who has the file can impersonate those services. It is read again when it changes, so
+//! that a service's new key is known before its old tickets expire. Existing flows keep the keys
+//! that they began with.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,30 +19,30 @@ use crate::sys;
 /// A longer file is taken for another one: 10,000 keys with long names fit.
 const BYTES_MAX: u64 = 8 << 20;
 
-/// How often the file is looked at. Clients get tickets for a new key as soon as the domain has it, while
-/// whoever renews a key writes the keytab first or at once.
+/// The interval between checks of the file. Clients get tickets for a new key as soon as the domain
+/// has it, while an administrator who renews a key writes the keytab first or at once.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// How long a look is waited for. A disk of a network's that has lost its server keeps whoever looks for as
-/// long as it likes, and then it may be another file that is there.
+/// The longest wait for a check. A network disk without its server can block a reader for any time,
+/// and may hold another file afterwards.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Looks at one file that may be under way, each in a thread of its own: as many as patience has run out for in
-/// two minutes. Behind them nothing is looked at before one has ended.
+/// The limit of simultaneous checks of one file, each in a thread of its own: the number that time
+/// out within two minutes. Beyond it no check begins before one has ended.
 pub(crate) const LOOKS_MAX: usize = 4;
 
-/// Why the keytab cannot be used.
+/// The reason why the keytab cannot be used.
 #[derive(Debug, Error)]
 pub enum KeytabFileError {
     /// The file cannot be read, or others can.
     #[error(transparent)]
     File(#[from] PrivateFileError),
-    /// What is in it is wrong.
+    /// The content is invalid.
     #[error("{}: {cause}", path.display())]
     Content {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// What.
+        /// The error.
         cause: KeytabError,
     },
 }
@@ -70,10 +71,10 @@ pub(crate) fn load_for(path: &Path, node: u32) -> Result<Keytab, KeytabFileError
 #[derive(Clone, Debug)]
 pub(crate) struct KeytabWatch {
     path: Option<PathBuf>,
-    /// Of the file that was looked into last and could be used. None at first, because what was read before may
-    /// have changed since.
+    /// The stamp of the last file that was read and usable. It is `None` at first, because the file
+    /// may have changed since the start.
     seen: Option<FileStamp>,
-    /// What was wrong with it when it was last looked into.
+    /// The error of the last read.
     fault: Option<String>,
 }
 
@@ -81,7 +82,7 @@ pub(crate) struct KeytabWatch {
 pub(crate) type KeytabChange = Option<Result<Arc<Keytab>, KeytabFileError>>;
 
 impl KeytabWatch {
-    /// Of this file, if there is one.
+    /// Creates the watch of this file, if there is one.
     pub(crate) fn new(path: Option<PathBuf>) -> Self {
         Self {
             path,
@@ -90,18 +91,18 @@ impl KeytabWatch {
         }
     }
 
-    /// Whether there is a file to be looked at.
+    /// Returns true if there is a file to watch.
     pub(crate) fn is_on(&self) -> bool {
         self.path.is_some()
     }
 
-    /// Whether it is of the same file as another.
+    /// Returns true if the two watch the same file.
     pub(crate) fn is_of(&self, other: &Self) -> bool {
         self.path == other.path
     }
 
-    /// Looks at the file, which may take as long as its disk does. A file that cannot be used is told of once for each
-    /// thing that is wrong with it, and read again at every look: what kept it from being read may pass.
+    /// Checks the file, which may take as long as its disk does. An unusable file is reported once
+    /// for each error, and read again at every check, because the error may be temporary.
     pub(crate) fn changed(&mut self, current: Option<&Keytab>) -> KeytabChange {
         self.changed_by(load, current)
     }
@@ -132,23 +133,23 @@ impl KeytabWatch {
     }
 }
 
-/// What a look at the keytab gave.
+/// The result of one check of the keytab.
 #[derive(Debug)]
 pub(crate) struct KeytabPollResult {
     pub(crate) watch: KeytabWatch,
     pub(crate) changed: KeytabChange,
 }
 
-/// The looks at one keytab that are under way: the last one's word counts.
+/// The checks of one keytab in progress; only the last one's result counts.
 #[derive(Debug, Default)]
 pub(crate) struct KeytabPolls {
     last: Option<(Instant, oneshot::Receiver<KeytabPollResult>)>,
-    /// Each look under way has another of it.
+    /// A marker that each check in progress holds.
     running: Arc<()>,
 }
 
 impl KeytabPolls {
-    /// Whether to look again: the last look has ended, or is not waited for any more.
+    /// Returns true if a new check may begin: the last check has ended, or its time has passed.
     pub(crate) fn may_begin(&self, now: Instant) -> bool {
         let is_awaited = self
             .last
@@ -157,8 +158,8 @@ impl KeytabPolls {
         !is_awaited && Arc::strong_count(&self.running) <= LOOKS_MAX
     }
 
-    /// Looks beside everything else. In a thread of its own, because a runtime that ends waits for those
-    /// that it lends.
+    /// Begins a check in a thread of its own, because a runtime that ends waits for its own
+    /// threads.
     pub(crate) fn begin(
         &mut self,
         now: Instant,
@@ -183,13 +184,13 @@ impl KeytabPolls {
         }
     }
 
-    /// The same looks, whose words nobody wants any more: what they have read is of before. They still count, for
-    /// those that hang.
+    /// Returns the same checks as outdated: their results are ignored. They still count, for those
+    /// that hang.
     pub(crate) fn outdated(self) -> Self {
         Self { last: None, ..self }
     }
 
-    /// Waits for the last look to end, for ever if there is none; `None` if it could not be made.
+    /// Waits for the last check to end, for ever if there is none; `None` if it could not be made.
     pub(crate) async fn ended(&mut self) -> Option<KeytabPollResult> {
         let looked = match &mut self.last {
             Some((_, looked)) => looked.await.ok(),
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_keytab_is_read_again_when_it_was_replaced_and_only_then() {
+    fn keytab_is_read_again_only_after_replacement() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("keytab");
         write(&path, &bytes(1, 0xaa));
@@ -265,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_keytab_is_refused_with_its_name_and_without_its_bytes() {
+    fn invalid_keytab_is_refused_without_its_bytes() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("keytab");
         for (bytes, wanted) in [
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_look_that_hangs_keeps_nobody_from_looking_again() {
+    async fn hanging_check_does_not_block_the_next() {
         let start = Instant::now();
         let mut looks = KeytabPolls::default();
         assert!(looks.may_begin(start));
@@ -323,7 +324,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn looks_that_hang_are_few_and_when_one_ends_there_is_another() {
+    async fn hanging_checks_are_limited_in_number() {
         let mut now = Instant::now();
         let mut looks = KeytabPolls::default();
         let mut hang = Vec::new();

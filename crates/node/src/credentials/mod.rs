@@ -13,7 +13,7 @@ use thiserror::Error;
 use crate::config::NodeConfig;
 use crate::private_directory::node_user;
 
-/// Why they cannot be used.
+/// The reason why the credentials cannot be used.
 #[derive(Debug, Error)]
 pub enum CredentialsError {
     /// The accounts.

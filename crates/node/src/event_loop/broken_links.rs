@@ -1,5 +1,5 @@
-//! Links whose TLS connection is gone: they stay as long as something is to be said by their UDP
-//! sockets, and not a moment longer.
+//! Links whose TLS connection is gone. They stay only as long as their UDP sockets have packets to
+//! send.
 
 use engine::{EngineInput, LinkEnd, LinkId};
 use vocab::Time;
@@ -20,8 +20,8 @@ impl EventLoop {
         self.forget_broken_links();
     }
 
-    /// Lets go of links that are gone once nothing is to be said any more by their UDP sockets: flows
-    /// may go on in packets until there is another link, and the end of a path is told a few times.
+    /// Drops broken links once their UDP sockets have nothing left to send: flows may continue in
+    /// packets until there is another link, and the end of a path is sent a few times.
     pub(super) fn forget_broken_links(&mut self) {
         let mut broken = std::mem::take(&mut self.broken);
         broken.retain(|link| {

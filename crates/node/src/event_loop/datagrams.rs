@@ -1,9 +1,8 @@
-//! The UDP side of links: what their datagram paths need of the system, and what leaves.
+//! The UDP side of links: the sockets of their datagram paths, and the packets that leave.
 //!
-//! A path's keys come from its link's TLS connection, and it ends with the link or, where it carries
-//! flows, a while later. Packets are sent
-//! from the loop's own thread, where they are made: what waited for another thread would be paced
-//! for nothing.
+//! A path's keys come from its link's TLS connection. The path ends with the link or, where it
+//! carries flows, some time later. Packets are sent from the loop's own thread, which makes them: a
+//! wait for another thread would defeat the pacing.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -30,7 +29,7 @@ use crate::wan::{
 
 /// Batches of packets that a path sends before other work is looked at: some milliseconds.
 const SENDS: usize = 64;
-/// The largest packet's payload: jumbo frames of 9,000 bytes, past which there is little to gain.
+/// The largest packet's payload: jumbo frames of 9,000 bytes; larger packets gain little.
 const DATAGRAM_MAX: u16 = 8_972;
 
 /// A UDP socket that is read, on this thread, until it is dropped.
@@ -67,7 +66,7 @@ pub(super) struct LinkDatagrams {
     socket: Arc<WanSocket>,
     /// Reads the socket, where it belongs to this link alone.
     _reader: Option<ReadSocket>,
-    /// What packets to this node begin with.
+    /// The connection id at the beginning of packets to this node.
     connection_id: ConnectionId,
     /// The session may have packets for it.
     wants: bool,
@@ -92,7 +91,7 @@ impl LinkDatagrams {
 }
 
 impl EventLoop {
-    /// A socket for the datagram path of a link, and what the peer is told of it; `None` where
+    /// Opens a socket for the datagram path of a link. Returns the offer for the peer; `None` where
     /// this node takes no UDP.
     pub(super) fn open_datagrams(
         &self,
@@ -133,7 +132,7 @@ impl EventLoop {
         Ok(Some((datagrams, offer)))
     }
 
-    /// Gives the engine what a datagram path needs of the link's TLS connection.
+    /// Gives the engine the secrets that a datagram path needs from the link's TLS connection.
     pub(super) fn start_datagrams(&mut self, link: LinkId, agreement: DatagramAgreement) {
         let now = self.clock.now();
         let Some(slot) = self.links.get(&link) else {
@@ -166,7 +165,7 @@ impl EventLoop {
         }
     }
 
-    /// Gives the engine packets that came by UDP.
+    /// Gives the engine packets that arrived by UDP.
     pub(super) fn take_train(&mut self, now: Time, train: PacketTrain) {
         let datagrams = EngineInput::Datagrams {
             link: train.link,
@@ -178,8 +177,8 @@ impl EventLoop {
         self.engine.handle(now, datagrams);
     }
 
-    /// Sends what the datagram paths let out now; whether there is more, so that other work is
-    /// looked at in between.
+    /// Sends the packets that the datagram paths release now. Returns true if there are more, so
+    /// that other work can run in between.
     pub(super) fn serve_datagrams(&mut self) -> bool {
         let ready: Vec<(LinkId, usize)> = self
             .links

@@ -1,7 +1,7 @@
 //! The loop as a far node: a peer's flow, whose accelerator has several connections to a real server.
 //!
-//! The peer is an engine in the test, and the link between the two is their bytes, handed over as a link's task
-//! would. The accelerator exists in tests only ([`accelerate::testing::fan`]).
+//! The peer is an engine in the test. The test hands the link's bytes between the two, as a link's
+//! task would. The accelerator exists only in tests ([`accelerate::testing::fan`]).
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -29,7 +29,7 @@ const PIECE: usize = 16 * 1024;
 struct NearNode {
     engine: Engine,
     clock: EngineClock,
-    /// What its client has got.
+    /// The bytes that its client has received.
     received: Vec<u8>,
     is_closed: bool,
     mailbox: LoopMailbox,
@@ -37,7 +37,7 @@ struct NearNode {
 }
 
 impl NearNode {
-    /// Does what the engine wants, and waits for the far node until `done`.
+    /// Executes the engine's outputs, and waits for the far node until `done`.
     async fn run_until(&mut self, done: impl Fn(&Self) -> bool) {
         loop {
             self.drain().await;
@@ -269,7 +269,7 @@ async fn fan_out() {
 }
 
 #[test]
-fn a_far_half_has_several_connections_to_a_real_server() {
+fn far_half_opens_several_real_connections() {
     let test = || {
         let runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = { runtime }.enable_all().build().unwrap();

@@ -1,4 +1,4 @@
-//! What operators have accelerators remove, until it is removed.
+//! The purges that operators have requested of accelerators, until they complete.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use accelerate::shared::PurgeCount;
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 
-/// Who waits for which purge.
+/// The requesters of the pending purges.
 #[derive(Debug, Default)]
 pub(super) struct PendingPurges {
     waiting: BTreeMap<u64, oneshot::Sender<Value>>,
@@ -14,8 +14,8 @@ pub(super) struct PendingPurges {
 }
 
 impl PendingPurges {
-    /// Begins a purge; the engine is to know it by this number. Those that nobody waits for any more are
-    /// forgotten, so that there are no more than askers at the administration socket.
+    /// Begins a purge; the engine knows it by this number. Purges without a waiting requester are
+    /// forgotten, so that there are no more than connections at the administration socket.
     pub(super) fn begin(&mut self, answer: oneshot::Sender<Value>) -> u64 {
         self.waiting.retain(|_, answer| !answer.is_closed());
         self.next += 1;
@@ -23,7 +23,7 @@ impl PendingPurges {
         self.next
     }
 
-    /// Tells who waits what became of it.
+    /// Reports the result to the requester.
     pub(super) fn ended(&mut self, id: u64, result: Result<PurgeCount, String>) {
         let Some(answer) = self.waiting.remove(&id) else {
             return;

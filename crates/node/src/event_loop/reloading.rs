@@ -1,10 +1,10 @@
-//! A configuration that was read again: what it takes away is looked at before it holds.
+//! A configuration that was read again, and the check of its removals before it becomes active.
 //!
-//! A file that was cut off (a full disk, an editor that died, a copy that was interrupted) may be valid all the
-//! same, and have no peers. So a configuration that takes away what flows rely on now is refused as a whole, until
-//! an operator confirms it. So is one that has lost settings without which more is intercepted, served or stored.
-//! Pins are another matter: `peer remove` is an order, and holds whatever the
-//! configuration says.
+//! A truncated file (a full disk, a crashed editor, an interrupted copy) may still be valid, and
+//! contain no peers. So a configuration that removes something that flows rely on is refused as a
+//! whole, until an operator confirms it. The same holds for one that has lost settings that
+//! restrict interception, serving or storing. Pins differ: `peer remove` is an order, and is
+//! effective whatever the configuration says.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::config::NodeConfig;
 use crate::pairing::{IdentityPin, LoadedPins};
 use crate::rereading::{ConfigChanges, ConfirmedRemovals};
 
-/// What a flow relies on and a new configuration does not have.
+/// A section or prefix that a flow relies on and that a new configuration lacks.
 enum ConfigLoss {
     Section,
     Prefixes,
@@ -151,7 +151,7 @@ impl EventLoop {
             .collect()
     }
 
-    /// Why this configuration may not be what its author meant.
+    /// Returns the reason why this configuration may not be what its author meant.
     fn doubt(
         &self,
         config: &NodeConfig,

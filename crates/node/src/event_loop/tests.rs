@@ -1,7 +1,8 @@
 //! The loop with real sockets.
 //!
-//! Connections that go directly never go to this machine, so these tests run in a network namespace of their own,
-//! where addresses of the loopback device look like another host's: the route to them names another source.
+//! Direct connections never go to this machine itself, so these tests run in a network namespace of
+//! their own, where addresses of the loopback device look like another host's: the route to them
+//! names another source.
 
 mod killed_node;
 
@@ -19,15 +20,16 @@ use super::*;
 use crate::connections::ConnectionNumbers;
 use crate::descriptors::DescriptorBudget;
 
-/// Tells a test that it runs in a namespace of its own.
+/// The variable that marks a test inside a namespace of its own.
 const INSIDE: &str = "TRUNKLINE_TEST_INSIDE";
-/// What takes longer never comes.
+/// The time after which a test stops waiting.
 pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
 const NODE: &str = "[node]\nname = \"near\"\n[intercept]\nmode = \"off\"\n\
     [proxy]\nsocks5 = \"127.0.0.1:1080\"\n[dictionary]\ndisk = \"0B\"\n";
 
-/// Runs the test of this name again in a network namespace of its own, or `body` if that is where it runs.
+/// Runs the test of this name again in a network namespace of its own, or `body` if it is already
+/// there.
 fn in_namespace(name: &str, body: impl FnOnce()) {
     if env::var_os(INSIDE).is_some() {
         return body();
@@ -81,7 +83,7 @@ pub(super) fn parts(
     }
 }
 
-/// A server whose kernel takes a few kilobytes of what nobody reads.
+/// A server whose kernel takes a few kilobytes of unread data.
 pub(super) fn narrow_server(address: &str) -> TcpListener {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(1).unwrap();
@@ -99,8 +101,8 @@ async fn connections_are(mailbox: &LoopMailbox, count: u64) {
     }
 }
 
-/// A client vanishes, and its server does not read what it sent: the connection to the server remains, and so do its
-/// descriptors.
+/// A client vanishes, and its server does not read its data: the connection to the server remains,
+/// and so do its descriptors.
 async fn client_that_vanishes() {
     const BYTES: usize = 64 * 1024;
     let state = tempfile::tempdir().unwrap();
@@ -155,8 +157,8 @@ async fn client_that_vanishes() {
 }
 
 #[test]
-fn a_direct_connection_keeps_its_descriptors_until_both_sockets_are_closed() {
-    let name = "event_loop::tests::a_direct_connection_keeps_its_descriptors_until_both_sockets_are_closed";
+fn direct_connection_holds_descriptors_until_both_close() {
+    let name = "event_loop::tests::direct_connection_holds_descriptors_until_both_close";
     in_namespace(name, || {
         let test = || {
             let runtime = tokio::runtime::Builder::new_current_thread();

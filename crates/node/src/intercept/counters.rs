@@ -1,9 +1,9 @@
-//! Reads the named counters of a table by netlink (`linux/netfilter/nf_tables.h`), because a
-//! program `nft` for each look, several times a second, costs far more.
+//! Reads the named counters of a table by netlink (`linux/netfilter/nf_tables.h`), because starting
+//! `nft` several times a second costs far more.
 //!
-//! One request, `NFT_MSG_GETOBJ` as a dump of the table's counters, and the kernel's answers:
-//! `NFT_MSG_NEWOBJ` for each counter, then `NLMSG_DONE`. Netlink is in the machine's byte order,
-//! its attributes for nf_tables in the network's.
+//! The request is `NFT_MSG_GETOBJ` as a dump of the table's counters. The kernel answers with
+//! `NFT_MSG_NEWOBJ` for each counter, then `NLMSG_DONE`. Netlink uses the machine's byte order, its
+//! attributes for nf_tables the network's.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -77,7 +77,7 @@ impl CounterReader {
         })
     }
 
-    /// The counters of a table of family inet; none where there is no such table.
+    /// Returns the counters of a table of family inet; none if there is no such table.
     ///
     /// # Errors
     /// When the kernel refuses, or the table changed meanwhile.
@@ -97,7 +97,7 @@ impl CounterReader {
     }
 }
 
-/// How far the kernel has come with its list.
+/// The progress of the kernel's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DumpProgress {
     GoesOn,
@@ -130,7 +130,7 @@ fn push_attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
     body.resize(body.len().next_multiple_of(4), 0);
 }
 
-/// Takes what one read gave: one or more messages.
+/// Parses the result of one read: one or more messages.
 fn take_answer(
     mut bytes: &[u8],
     sequence: u32,
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_are_read_from_several_messages_until_the_end() {
+    fn counters_are_read_from_several_messages() {
         let mut counts = PacketCounts::new();
         let mut first = message(NEW_OBJECT, 7, &object("syns_taken4", 12));
         first.extend(message(NEW_OBJECT, 7, &object("rule_1", 3)));
@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_the_kernel_is_an_error_and_a_missing_table_has_no_counters() {
+    fn kernel_error_fails_and_missing_table_is_empty() {
         let mut counts = PacketCounts::new();
         let denied = message(ERROR, 7, &(-libc::EPERM).to_ne_bytes());
         let error = take_answer(&denied, 7, &mut counts).unwrap_err();

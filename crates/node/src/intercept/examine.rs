@@ -1,5 +1,5 @@
-//! What `trunkline node check` says about the packet filter of this machine: whether intercepted
-//! connections get through it, and what of it they would skip.
+//! The report of `trunkline node check` about the packet filter of this machine: the intercepted
+//! connections that it drops, and the operator's rules that they would skip.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::probe::{ProbeFinding, ProbeOutcome, ProbePlan, probe};
 use super::remedy;
 use crate::config::NodeConfig;
 
-/// Looks at the packet filter, with a probe; each problem with what to do about it.
+/// Examines the packet filter with a probe. Returns each problem with its remedy.
 pub(crate) fn examine(config: &NodeConfig) -> Vec<String> {
     let mut problems = Vec::new();
     let plan = ProbePlan::new(config);

@@ -1,4 +1,4 @@
-//! Tells from the kernel's counters whether the rules of this machine drop what was intercepted.
+//! Detects from the kernel's counters that the rules of this machine drop intercepted packets.
 //!
 //! ```text
 //!   Healthy ── packets enter, none passes ──► Suspected { since }
@@ -8,10 +8,10 @@
 //!      └──────── forget() after a trial ────── fault
 //! ```
 //!
-//! Each way through the machine has two counters, one before the rules of others and one behind
-//! them. Nothing lies between the two but those rules and the routing decision, so a SYN flood,
-//! a client that vanishes and a full backlog look the same to both. A way is at fault only when
-//! *nothing* passes: rules that drop single hosts are no fault of the way.
+//! Each direction through the machine has two counters, one before the rules of others and one
+//! behind them. Only those rules and the routing decision lie between the two, so a SYN flood, a
+//! client that vanishes and a full backlog look the same to both. A direction is at fault only when
+//! *nothing* passes: rules that drop single hosts are no fault of the direction.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -65,7 +65,7 @@ impl PacketDirection {
         }
     }
 
-    /// What does not get through, for the log and `status`.
+    /// The blocked traffic, as text for the log and `status`.
     pub(crate) fn what(self) -> &'static str {
         match self {
             Self::ClientToNode => "intercepted connections do not reach the node",
@@ -111,7 +111,7 @@ impl AddressFamily {
     }
 }
 
-/// What is known of one way.
+/// The counts of one direction.
 #[derive(Clone, Copy, Debug, Default)]
 struct DirectionCounts {
     entered: u64,
@@ -167,7 +167,7 @@ impl DirectionCounts {
     }
 }
 
-/// What one look at the counters of a way says.
+/// The verdict on one direction after one reading of the counters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DirectionVerdict {
     Passes,
@@ -175,7 +175,7 @@ enum DirectionVerdict {
     Blocked,
 }
 
-/// What one look at all counters says.
+/// The findings of one reading of all counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct CounterObservation {
     /// Ways on which nothing has passed for a while.
@@ -217,7 +217,7 @@ impl FirewallWatch {
         observation
     }
 
-    /// Begins anew with one way: something was done about it.
+    /// Restarts the watch of one direction after a change.
     pub(super) fn forget(&mut self, family: AddressFamily, way: PacketDirection) {
         let family = AddressFamily::ALL.iter().position(|one| *one == family);
         let way = PacketDirection::ALL.iter().position(|one| *one == way);
@@ -256,7 +256,7 @@ mod tests {
     const SYNS: PacketDirection = PacketDirection::ClientToNode;
 
     #[test]
-    fn syns_of_which_none_arrives_for_two_seconds_are_a_fault() {
+    fn no_arrival_for_two_seconds_is_a_fault() {
         let steps = [
             (0, 5, 5, 0),
             (500, 6, 5, 0),
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_way_is_suspected_from_the_first_packet_that_does_not_pass() {
+    fn suspicion_begins_with_the_first_blocked_packet() {
         let start = Instant::now();
         let mut watch = FirewallWatch::default();
         let mut suspected = |ms: u64, came: u64, arrived: u64| {
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn two_clients_that_vanish_a_minute_apart_are_no_fault() {
+    fn two_vanishing_clients_are_no_fault() {
         let steps: Vec<_> = (0..300)
             .map(|step| (step * 500, 1 + step / 125, 0, 0))
             .collect();
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_that_drop_some_clients_are_no_fault_of_the_way() {
+    fn rules_for_some_clients_are_no_fault() {
         let steps: Vec<_> = (0..40)
             .map(|step| (step * 500, step * 10, step, step * 5))
             .collect();

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-/// Of a header with one option of four bytes, in units of 32 bits.
+/// The length of a header with one option of four bytes, in units of 32 bits.
 const TCP_WORDS: u8 = 6;
 const TCP_BYTES: usize = TCP_WORDS as usize * 4;
 const SYN: u8 = 0x02;
@@ -13,7 +13,7 @@ const MSS: u16 = 1460;
 /// A local address that no device has.
 const SOURCE: [u8; 6] = [0x02, 0, 0, 0, 0, 1];
 
-/// A SYN from `client` to `server`, which are of one family, to the device with this address.
+/// Builds a SYN from `client` to `server`, of one family, to the device with this address.
 pub(super) fn syn_frame(device: &[u8; 6], client: SocketAddr, server: SocketAddr) -> Vec<u8> {
     let mut frame = device.to_vec();
     frame.extend(SOURCE);

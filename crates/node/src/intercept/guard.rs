@@ -1,4 +1,5 @@
-//! Decides from counters and probes whether this machine's packet filter lets through what is intercepted.
+//! Decides from counters and probes whether this machine's packet filter passes intercepted
+//! connections.
 //!
 //! ```text
 //!   counters ──► FirewallWatch ── blocked ──► Withdrawals ──► probe, withdraw, restore
@@ -6,9 +7,10 @@
 //!                     └────────── forget ──────────┘ └── findings of probes
 //! ```
 //!
-//! It reads no clock and does nothing: [`super::manager`] looks at the counters every [`LOOK`], sends the probes and
-//! changes the rules. From the first connection that is dropped to the decision pass at most: a look, the 2 s that the
-//! watch waits, and the time that a probe may take. So new connections work directly within 5 s.
+//! It reads no clock and does no I/O: [`super::manager`] reads the counters every [`LOOK`], sends
+//! the probes and changes the rules. The time from the first dropped connection to the decision is
+//! at most one reading interval, the 2 s of the watch, and the duration of a probe. So new
+//! connections work directly within 5 s.
 
 use std::io;
 use std::time::Duration;
@@ -20,10 +22,10 @@ use super::firewall_watch::{AddressFamily, FirewallWatch, PacketDirection};
 use super::probe::ProbeFinding;
 use super::withdrawal::{FamilyWithdrawals, WithdrawalDecision};
 
-/// How often the counters are looked at: a quarter of what [`FirewallWatch`] waits.
+/// The interval between readings of the counters: a quarter of the wait of [`FirewallWatch`].
 pub(super) const LOOK: Duration = Duration::from_millis(500);
 
-/// See the head of this file.
+/// See the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct FirewallGuard {
     watch: FirewallWatch,
@@ -31,20 +33,20 @@ pub(super) struct FirewallGuard {
     probe: GuardProbe,
 }
 
-/// The probe that was asked for last.
+/// The last requested probe.
 #[derive(Clone, Copy, Debug, Default)]
 enum GuardProbe {
     #[default]
     None,
     UnderWay,
-    /// It began before an operator may have cured what it finds.
+    /// It began before an operator may have cured the fault.
     Outdated,
 }
 
-/// What follows from a look at the counters.
+/// The conclusions from one reading of the counters.
 #[derive(Debug, Default)]
 pub(super) struct GuardFindings {
-    /// What is to be done about interception; nothing where there is no decision.
+    /// The decisions about interception; empty where there is none.
     pub(super) decisions: Vec<(AddressFamily, WithdrawalDecision)>,
     /// Ways of connections that this node opens with a client's address, on which nothing passes.
     pub(super) blocked_opens: Vec<(AddressFamily, PacketDirection)>,
@@ -82,8 +84,8 @@ impl FirewallGuard {
         looked
     }
 
-    /// Takes what the probe found that was asked for; while one is under way, no other is sent. It is for both
-    /// families, whichever asked for it.
+    /// Handles the result of a requested probe; only one probe runs at a time. It is for both
+    /// families.
     pub(super) fn probed(
         &mut self,
         now: Instant,
@@ -103,7 +105,7 @@ impl FirewallGuard {
         decisions
     }
 
-    /// The operator may have cured the cause. A probe that is under way says nothing of that.
+    /// Records that the operator may have cured the cause. A probe in progress cannot show that.
     pub(super) fn try_now(&mut self, now: Instant) {
         if let GuardProbe::UnderWay = self.probe {
             self.probe = GuardProbe::Outdated;

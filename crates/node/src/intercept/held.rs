@@ -1,5 +1,5 @@
-//! Connections whose SYN is held until the server has answered, so that the client sees what the server
-//! does: an open port, a refusal, or silence.
+//! Connections whose SYN is held until the server has answered, so that the client sees the
+//! server's behaviour: an open port, a refusal, or silence.
 //!
 //! ```text
 //!   SYN ─► rules: log to this node, tproxy to a mute listener, which drops it
@@ -15,13 +15,13 @@
 //!                                    server bypassed
 //! ```
 //!
-//! The kernel answers a SYN by itself as soon as it reaches a listener, so the SYN must not reach one
-//! before. The mute listener makes the hold end with this process: without it tproxy does not match, and
-//! the SYN passes by.
+//! The kernel answers a SYN as soon as it reaches a listener, so a held SYN must not reach one. The
+//! mute listener makes the hold end with this process: without it tproxy does not match, and the
+//! SYN passes.
 //!
-//! A client that sends its SYN again meanwhile is held already. The rules hold so many SYNs of each client and
-//! each second; those beyond go to their servers directly. Where that is not enough, a SYN is not held here, and
-//! its client is accepted at once.
+//! A SYN that a client repeats meanwhile is already held. The rules hold a limited number of SYNs
+//! of each client and each second; the others go to their servers directly. Where that limit is not
+//! enough, a SYN is not held here, and its client is accepted at once.
 
 use std::collections::{BTreeSet, HashMap};
 use std::io;
@@ -48,7 +48,8 @@ use crate::sys;
 
 /// SYNs that are held at a time; each costs about 1 kB here and a flow in the engine.
 const HELD_MAX: usize = 2_048;
-/// Of these, those of one client: what the rules let through of it while a silent server is waited for.
+/// The limit of held SYNs of one client: the SYNs that the rules admit while a silent server is
+/// awaited.
 const HELD_PER_CLIENT: usize = 256;
 /// A client whose SYN was let in completes its handshake within this time, with two lost packets on the
 /// way.
@@ -57,7 +58,7 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 /// The kernel's settings of the devices.
 const SETTINGS: &str = "/proc/sys/net/ipv4/conf";
 
-/// Who calls whom: the client's address and the server's.
+/// The client's address and the server's.
 type AddressPair = (SocketAddr, SocketAddr);
 
 /// The ports of the mute listeners, for the rules.
@@ -65,11 +66,11 @@ type AddressPair = (SocketAddr, SocketAddr);
 pub struct HoldPorts {
     /// On 127.0.0.1; also the group that packets are logged to.
     pub ipv4: u16,
-    /// On ::1, where there is IPv6.
+    /// The port on ::1, where there is IPv6.
     pub ipv6: Option<u16>,
 }
 
-/// What is opened while all privileges are there.
+/// The sockets that are opened while the process has all its privileges.
 #[derive(Debug)]
 pub(crate) struct HoldSockets {
     pub(crate) ports: HoldPorts,
@@ -113,7 +114,8 @@ impl HoldSockets {
     }
 }
 
-/// Whether the kernel drops packets that arrive on another device than the one towards their source.
+/// Returns true if the kernel drops packets that arrive on another device than the one towards
+/// their source (strict reverse path filtering).
 fn is_reverse_path_strict() -> bool {
     let is_strict = |device: &str| {
         let setting = std::fs::read_to_string(format!("{SETTINGS}/{device}/rp_filter"));
@@ -216,14 +218,14 @@ pub(crate) struct HeldSyns {
 
 #[derive(Debug, Default)]
 struct HeldTable {
-    /// Who waits for the connection of a SYN that was let in.
+    /// The tasks that wait for the connection of an admitted SYN.
     held: HashMap<AddressPair, Option<oneshot::Sender<TcpStream>>>,
     per_client: HashMap<IpAddr, usize>,
     /// Families whose handshakes do not end here.
     withdrawn: BTreeSet<AddressFamily>,
 }
 
-/// What becomes of a SYN.
+/// The result of adding a SYN.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SynPlacement {
     Held,
@@ -232,7 +234,7 @@ enum SynPlacement {
 }
 
 impl HeldSyns {
-    /// Hands an accepted connection to whoever waits for it, or gives it back.
+    /// Hands an accepted connection to the task that waits for it, or gives it back.
     pub(super) fn hand_over(&self, pair: AddressPair, stream: TcpStream) -> Option<TcpStream> {
         let waiting = self.lock().held.get_mut(&pair).and_then(Option::take);
         match waiting {
@@ -266,8 +268,9 @@ impl HeldSyns {
         Some(stream)
     }
 
-    /// The packet filter drops what is intercepted of a family. Its clients are not waited for: as long as the far
-    /// node's connection to the server is there, the server takes a client's own SYN for one of that connection.
+    /// Stops holding the clients of a family whose intercepted connections the packet filter drops:
+    /// as long as the far node's connection to the server exists, the server takes a client's own
+    /// SYN for one of that connection.
     pub(super) fn withdraw(&self, family: AddressFamily) {
         let mut table = self.lock();
         table.withdrawn.insert(family);
@@ -302,7 +305,7 @@ impl HeldSyns {
     }
 }
 
-/// Takes what the rules log until dropped.
+/// Handles the logged packets until dropped.
 pub(crate) async fn attend(
     hold: HoldSockets,
     held: HeldSyns,
@@ -437,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn one_client_fills_its_own_share_and_leaves_room_for_others() {
+    fn one_client_leaves_room_for_others() {
         let held = HeldSyns::default();
         for port in 0..HELD_PER_CLIENT as u16 {
             assert_eq!(held.take_place(pair(2, port)), SynPlacement::Held);
@@ -455,7 +458,7 @@ mod tests {
     }
 
     #[test]
-    fn clients_of_a_withdrawn_family_are_not_waited_for() {
+    fn clients_of_a_withdrawn_family_are_not_held() {
         let held = HeldSyns::default();
         let earlier = pair(2, 1);
         held.take_place(earlier);

@@ -1,8 +1,8 @@
 //! The sockets that intercepted connections arrive on.
 //!
-//! They are bound to the loopback addresses, so that nobody outside can reach them directly;
-//! the kernel's tproxy hands connections over whatever address they were meant for, which is
-//! then the socket's own.
+//! They are bound to the loopback addresses, so that no other host can reach them directly. The
+//! kernel's tproxy hands over connections for any destination address, which is then the socket's
+//! own.
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -17,12 +17,12 @@ use crate::connections::ConnectionNumbers;
 use crate::lan;
 use crate::mailbox::LoopMailbox;
 
-/// Handshakes and finished connections that may wait for us; the kernel caps it at somaxconn. Those that
-/// find no descriptors wait here, so it is not shorter where these are few: a SYN that finds the queue full
-/// is answered by a cookie, and its connection hangs.
+/// The limit of handshakes and finished connections that wait for the node; the kernel caps it at
+/// somaxconn. Connections without descriptors wait here, so it is not shorter where these are few:
+/// a SYN that finds the queue full is answered by a cookie, and its connection hangs.
 const BACKLOG: i32 = 4096;
 
-/// Binds the listeners, IPv4 and where there is IPv6 also that.
+/// Binds the listeners for IPv4 and, where available, IPv6.
 ///
 /// # Errors
 /// When the port is in use or the privilege is missing.
@@ -35,7 +35,7 @@ pub(crate) fn bind(port: u16) -> io::Result<Vec<std::net::TcpListener>> {
     Ok(listeners)
 }
 
-/// Binds one listener that takes connections whatever address they are meant for.
+/// Binds one listener that takes connections to any address.
 pub(super) fn bind_one(address: SocketAddr) -> io::Result<std::net::TcpListener> {
     let domain = Domain::for_address(address);
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;

@@ -1,11 +1,11 @@
-//! The one task that changes rules: it knows what should be in place and makes it so.
+//! The one task that changes rules. It knows the wanted state and establishes it.
 //!
-//! Changes that wait are made together. When nft refuses one (someone flushed the ruleset, or
-//! the watchdog took it away), the whole table is put in place again.
+//! Waiting changes are made together. When nft refuses one (a flushed ruleset, or a table that the
+//! watchdog removed), the whole table is installed again.
 //!
-//! It also looks at the table's counters twice a second. When the packet filter of this machine
-//! drops what was intercepted, the family concerned is taken out of the rules until a probe gets
-//! through ([`super::guard`] decides).
+//! It also reads the table's counters twice a second. When the packet filter of this machine drops
+//! intercepted connections, the manager takes the family concerned out of the rules until a probe
+//! passes ([`super::guard`] decides).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -30,18 +30,18 @@ use super::{operator_rules, remedy, remove_table, run_nft, table_name, tables_in
 use crate::config::NodeConfig;
 use crate::mailbox::LoopMailbox;
 
-/// Rules that are missing are put in place again this often: after a failure, or when somebody
-/// else flushed them.
+/// The interval at which missing rules are installed again: after a failure, or when another
+/// program flushed them.
 const RETRY: Duration = Duration::from_secs(5);
-/// So long new connections with a client's address are not tried after they were found to be
-/// dropped here; their peers are told at once.
+/// The time for which new connections with a client's address are not tried after they were found
+/// to be dropped here; their peers get the failure at once.
 const UNTRIED_FOR: Duration = Duration::from_secs(30);
 
 /// In this time a suspicion that connections with a client's address are dropped is decided: the 2 s for which
 /// the counters are watched, and two looks.
 const JUDGED_WITHIN: Duration = Duration::from_secs(3);
 
-/// What is to be different.
+/// A change of the interception.
 #[derive(Debug)]
 pub(crate) enum InterceptChange {
     /// Take connections to these and no others.
@@ -53,12 +53,12 @@ pub(crate) enum InterceptChange {
     },
     /// End the bypass of a server.
     Readmit { server: SocketAddr },
-    /// Accept clients of a server before it is asked, where the policy says to learn.
+    /// Accept clients of a server before it answers, where the policy allows learning.
     AcceptAtOnce {
         server: SocketAddr,
         lasting: Duration,
     },
-    /// Accept clients of a server after it was asked.
+    /// Accept clients of a server after it has answered.
     AcceptAfterServer { server: SocketAddr },
     /// Bypass connections between these networks, and no others: clients' and servers'.
     BypassRoutes(Vec<(IpPrefix, IpPrefix)>),
@@ -71,33 +71,33 @@ pub(crate) enum InterceptChange {
     },
     /// The configuration was read again.
     Configure(Box<NodeConfig>),
-    /// The watchdog took the table away and asks for it again.
+    /// The watchdog removed the table and requests its installation.
     Reinstall,
     /// Take everything away for good, then answer.
     Remove(oneshot::Sender<()>),
 }
 
-/// What is in place, for `status`.
+/// The state of the interception, for `status`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub(crate) struct InterceptReport {
     /// `off`, `starting`, `in place`, `failed: ...` or `removed`.
     pub(crate) state: String,
-    /// What is taken now.
+    /// The destinations that are intercepted now.
     pub(crate) destinations: Vec<String>,
-    /// How many servers are bypassed now.
+    /// The number of servers that are bypassed now.
     pub(crate) avoided: usize,
     /// Networks between which connections are bypassed, because the servers' answers take another route.
     pub(crate) bypassed_routes: Vec<String>,
-    /// What the packet filter of this machine drops now.
+    /// The traffic that the packet filter of this machine drops now.
     pub(crate) blocked: Vec<BlockedTraffic>,
-    /// Whether a family is not intercepted because of that: 1 or 0.
+    /// 1 if a family is not intercepted because of that, else 0.
     pub(crate) withdrawn: u8,
-    /// Families of which the packet filter has dropped the connections of some clients within the
-    /// last minutes.
+    /// The families in which the packet filter has dropped the connections of some clients within
+    /// the last minutes.
     pub(crate) partly_dropped: Vec<&'static str>,
     /// Connections handed to the listener since the rules were last put in place.
     pub(crate) syns_taken: u64,
-    /// Those of them that the packet filter dropped and whose client asked again.
+    /// The number of those that the packet filter dropped and whose client repeated the SYN.
     pub(crate) syns_lost: u64,
     /// The operator's rules, in order.
     pub(crate) rules: Vec<RuleReport>,
@@ -110,11 +110,11 @@ pub(crate) struct BlockedTraffic {
     pub(crate) family: &'static str,
     /// `input` or `output`.
     pub(crate) hook: &'static str,
-    /// What does not get through.
+    /// The blocked traffic.
     pub(crate) what: &'static str,
     /// The chains there that drop or reject.
     pub(crate) chains: Vec<String>,
-    /// Commands of which one would let it through.
+    /// Alternative commands that would let it through.
     pub(crate) cures: Vec<String>,
 }
 
@@ -129,7 +129,7 @@ pub(crate) struct RuleReport {
     pub(crate) syns: u64,
 }
 
-/// Whether connections with a client's address are dropped here, by family.
+/// The families for which connections with a client's address are dropped here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SpoofedBlocked {
     ipv4: SpoofedFamily,
@@ -161,7 +161,7 @@ impl SpoofedBlocked {
 }
 
 impl InterceptReport {
-    /// Of a node that does not intercept.
+    /// The report of a node that does not intercept.
     pub(crate) fn off() -> Self {
         Self {
             state: "off".to_owned(),
@@ -186,9 +186,10 @@ pub(crate) async fn until_blocked(
     }
 }
 
-/// Returns when it is known whether connections that are opened with this client's address are dropped here,
-/// at once where nothing suggests it. Whoever blames a server or a route for their failure asks here first; by
-/// then, more than two seconds after the first packet, several looks have seen what came of it.
+/// Waits until it is known whether connections opened with this client's address are dropped here;
+/// returns at once where nothing suggests it. A caller checks this before it blames a server or a
+/// route. By then, more than two seconds after the first packet, several readings have seen its
+/// result.
 pub(crate) async fn until_judged(mut blocked: watch::Receiver<SpoofedBlocked>, client: SocketAddr) {
     let is_judged = |blocked: &SpoofedBlocked| !blocked.of(client).is_suspected;
     // Nobody looks any more, or the packets that would decide it do not come.
@@ -206,7 +207,7 @@ struct InterceptManager {
     reached: BTreeMap<SocketAddr, Instant>,
     hold: Option<HoldPorts>,
     in_place: bool,
-    /// What was last said about the rules.
+    /// The last reported state of the rules.
     state: String,
     report: watch::Sender<InterceptReport>,
     plan: ProbePlan,
@@ -216,25 +217,25 @@ struct InterceptManager {
     guard: FirewallGuard,
     /// Ways of connections that this node opens with a client's address.
     blocked_opens: BTreeSet<(AddressFamily, PacketDirection)>,
-    /// What is said about ways that are blocked.
+    /// The advice about directions that are blocked.
     advice: BTreeMap<(AddressFamily, PacketDirection), FirewallAdvice>,
-    /// When connections of some clients were last found to be dropped.
+    /// The time at which connections of some clients were last found to be dropped.
     partly_dropped: BTreeMap<AddressFamily, Instant>,
     spoofed_blocked: watch::Sender<SpoofedBlocked>,
     probing: Option<ProbeTask>,
 }
 
-/// Where packets are dropped and what would cure it.
+/// The chains that drop packets, and the remedies.
 #[derive(Clone, Debug, Default)]
 struct FirewallAdvice {
     chains: Vec<String>,
     cures: Vec<String>,
 }
 
-/// A probe under way.
+/// A probe in progress.
 type ProbeTask = JoinHandle<std::io::Result<Vec<ProbeFinding>>>;
 
-/// Keeps the rules as they should be until they are removed or nobody can change them.
+/// Maintains the rules until they are removed or no sender is left.
 pub(crate) async fn manage(
     config: NodeConfig,
     (hold, held): (Option<HoldPorts>, HeldSyns),
@@ -286,7 +287,7 @@ pub(crate) async fn manage(
     manager.remove().await;
 }
 
-/// Waits for the probe under way, for ever where there is none.
+/// Waits for the probe in progress, for ever if there is none.
 async fn probed(probing: &mut Option<ProbeTask>) -> std::io::Result<Vec<ProbeFinding>> {
     let Some(task) = probing else {
         return std::future::pending().await;
@@ -352,7 +353,7 @@ impl InterceptManager {
         }
     }
 
-    /// Makes the changes; returns who waits for the removal, if that is among them.
+    /// Makes the changes. Returns the requester of the removal, if that is among them.
     async fn apply(&mut self, changes: Vec<InterceptChange>) -> Option<oneshot::Sender<()>> {
         let mut script = String::new();
         let mut whole = !self.in_place;
@@ -436,14 +437,15 @@ impl InterceptManager {
         None
     }
 
-    /// Whether the table is known to be gone: the watchdog removes it while this node hangs.
+    /// Returns true if the table is known to be gone: the watchdog removes it while this node
+    /// hangs.
     async fn is_removed(&self) -> bool {
         let table = table_name(&self.node);
         let tables = blocking(tables_in_place).await;
         tables.is_ok_and(|tables| !tables.contains(&table))
     }
 
-    /// Whether the table, the rule and the route are still there.
+    /// Returns true if the table, the rule and the route are still present.
     async fn is_complete(&self) -> bool {
         if !self.in_place {
             return false;
@@ -531,7 +533,7 @@ impl InterceptManager {
         self.destinations.iter().filter(is_taken).copied().collect()
     }
 
-    /// Looks at what the kernel has counted.
+    /// Reads the kernel's counters.
     async fn look(&mut self) {
         let now = Instant::now();
         let table = table_name(&self.node);
@@ -635,7 +637,7 @@ impl InterceptManager {
         }
     }
 
-    /// Says what is dropped, where, and what to write.
+    /// Logs the dropped traffic, the hook, and the remedy.
     async fn complain(&mut self, family: AddressFamily, way: PacketDirection, what: &'static str) {
         let chains = blocking(move || Ok(operator_rules::dropping_chains(way.hook())))
             .await
@@ -673,7 +675,7 @@ impl InterceptManager {
         self.tell();
     }
 
-    /// Shows what there is to `status`.
+    /// Publishes the state for `status`.
     fn tell(&self) {
         let report = self.reported();
         self.report.send_if_modified(|shown| {
@@ -757,7 +759,7 @@ async fn nft(script: String) -> std::io::Result<()> {
     blocking(move || run_nft(&script)).await
 }
 
-/// Runs tools where waiting for them holds up nobody.
+/// Runs tools on a thread where waiting delays no other work.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> std::io::Result<T> + Send + 'static,
 ) -> std::io::Result<T> {

@@ -1,5 +1,5 @@
-//! Transparent interception: connections from the LAN side to peers' prefixes are taken from
-//! their way, with both addresses kept, and everything else is left alone.
+//! Transparent interception: connections from the LAN side to peers' prefixes are intercepted with
+//! both addresses kept, and all other traffic passes.
 //!
 //! ```text
 //!   LAN ─► prerouting: socket transparent ─► ours already: mark, deliver locally
@@ -43,7 +43,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Removes a node's table, whoever left it there. Nothing happens if there is none.
+/// Removes a node's table, even one left by another process. A missing table is no error.
 ///
 /// # Errors
 /// When nft cannot be run or refuses.
@@ -71,7 +71,7 @@ pub(crate) fn tables_in_place() -> io::Result<Vec<String>> {
         .collect())
 }
 
-/// Feeds nft a script, which it carries out as a whole or not at all.
+/// Runs an nft script, which is applied as a whole or not at all.
 ///
 /// # Errors
 /// When nft cannot be run or refuses; with what it said.
@@ -81,7 +81,8 @@ pub(crate) fn run_nft(script: &str) -> io::Result<()> {
     feed(nft, script).map_err(|error| explain_missing("nft", error))
 }
 
-/// Runs a command with this input. It is waited for in any case: a process that nobody waits for is a zombie.
+/// Runs a command with this input. It always waits for the process, which would otherwise remain a
+/// zombie.
 fn feed(mut command: Command, input: &str) -> io::Result<()> {
     let mut child = command
         .stdin(Stdio::piped())
@@ -135,7 +136,7 @@ fn explain_missing(tool: &str, error: io::Error) -> io::Error {
     error
 }
 
-/// Whether nft and ip are there; the names of those that are not.
+/// Checks that nft and ip are installed. Returns the names of the missing tools.
 #[must_use]
 pub fn missing_tools() -> Vec<&'static str> {
     ["nft", "ip"]
@@ -160,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_dies_before_it_reads_leaves_no_zombie_and_its_words_are_told() {
+    fn command_that_dies_early_is_reaped_and_quoted() {
         let dies = shell("exec 0<&-; echo $$ is out of order >&2; exit 3");
         let error = feed(dies, &long_input()).unwrap_err().to_string();
         let words: Vec<&str> = error.split(' ').collect();
@@ -171,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_fails_without_a_word_is_told_with_its_status() {
+    fn silent_failing_command_reports_its_status() {
         let error = feed(shell("exec 0<&-; exit 3"), &long_input()).unwrap_err();
         assert_eq!(
             error.to_string(),
@@ -180,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_succeeds_without_reading_its_input_has_not_done_its_work() {
+    fn command_that_ignores_its_input_fails() {
         let error = feed(shell("exec 0<&-"), &long_input()).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
     }

@@ -1,5 +1,5 @@
-//! Finds in the operator's own rulesets the chains that drop or reject, for messages. Whether a
-//! packet really is dropped only a probe can tell ([`super::probe`]).
+//! Finds the chains in the operator's own rulesets that drop or reject, for messages. Only a probe
+//! can tell whether a packet really is dropped ([`super::probe`]).
 //!
 //! It reads `nft -j list ruleset`, which has the chains of nft, firewalld, iptables-nft and ufw,
 //! and `iptables-legacy -S` where the kernel has tables of that kind.
@@ -106,7 +106,7 @@ fn in_ruleset(ruleset: &Value, hook: &str) -> Vec<DroppingChain> {
     found
 }
 
-/// Rules that drop or reject in a chain and in those that it leads to.
+/// Counts the rules that drop or reject in a chain and in the chains that it jumps to.
 fn dropping_rules(
     entries: &[Value],
     (family, table): (&str, &str),
@@ -151,7 +151,7 @@ fn matches_invalid(expressions: &Value) -> bool {
     })
 }
 
-/// What the expressions of a rule may decide.
+/// The verdicts that the expressions of a rule can reach.
 #[derive(Debug, Default)]
 struct RuleVerdicts {
     drops: bool,
@@ -188,7 +188,7 @@ impl RuleVerdicts {
     }
 }
 
-/// The same of what `iptables-legacy -S` says.
+/// Does the same for the output of `iptables-legacy -S`.
 fn in_legacy(program: &str, text: &str, hook: &str) -> Option<DroppingChain> {
     let chain = hook.to_uppercase();
     let has_drop_policy = text.lines().any(|line| line == format!("-P {chain} DROP"));
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn policies_and_rules_that_drop_are_found_at_their_hook_only() {
+    fn dropping_rules_are_found_at_their_hook() {
         let entries = vec![
             chain("fw", "forward", "forward", "drop"),
             chain("fw", "input", "input", "accept"),
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn drops_behind_jumps_and_verdict_maps_are_found_and_loops_end() {
+    fn drops_behind_jumps_and_maps_are_found() {
         let entries = vec![
             chain("fw", "forward", "forward", "accept"),
             rule("fw", "forward", &json!([{ "jump": { "target": "zones" } }])),

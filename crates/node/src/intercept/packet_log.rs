@@ -1,11 +1,11 @@
 //! Packets that the rules log for this node (nfnetlink_log, kernel source `include/uapi/linux/netfilter/nfnetlink_log.h`).
 //!
-//! A rule `log group N` hands a copy of the packet to whoever has bound the group. The messages are
-//! netlink's: a header, then attributes, all in the machine's byte order but for what nfnetlink marks
-//! as the network's. The group is the number of a port that this node has bound, so that two nodes in
-//! one network namespace do not take each other's packets.
+//! A rule `log group N` hands a copy of the packet to the process that has bound the group. The
+//! messages are netlink's: a header, then attributes, in the machine's byte order except where
+//! nfnetlink marks the network's. The group is the number of a port that this node has bound, so
+//! that two nodes in one network namespace do not receive each other's packets.
 //!
-//! Parsers take any bytes, though only the kernel can send to this socket.
+//! The parsers accept any bytes, although only the kernel can send to this socket.
 
 use std::io::{self, Read, Write};
 
@@ -37,12 +37,12 @@ const COPY_PACKET: u8 = 2;
 const PACKET_PAYLOAD: u16 = 9;
 const PACKET_PREFIX: u16 = 10;
 
-/// Bytes that the kernel holds for us: 2,000 SYNs with the kernel's own structures beside them.
+/// The size of the kernel's buffer: 2,000 SYNs with the kernel's own structures beside them.
 const KERNEL_BUFFER: usize = 2 << 20;
 /// A message holds one packet with the threshold that is set here; more is cut.
 const MESSAGE_BYTES: usize = 70_000;
 
-/// A packet and the word that its rule gave it.
+/// A packet and the log prefix that its rule gave it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LoggedPacket<'a> {
     pub(super) prefix: &'a [u8],
@@ -96,7 +96,7 @@ impl PacketLog {
     }
 }
 
-/// Reads what is logged.
+/// Reads the logged packets.
 #[derive(Debug)]
 pub(super) struct PacketLogReader {
     socket: AsyncFd<Socket>,
@@ -144,7 +144,7 @@ fn configuration(group: u16, attribute: u16, value: &[u8]) -> Vec<u8> {
     message
 }
 
-/// What the kernel says to a configuration.
+/// Checks the kernel's answer to a configuration message.
 fn acknowledged(answer: &[u8]) -> io::Result<()> {
     let is_error = kind(answer) == Some(NLMSG_ERROR);
     let number = answer.get(NETLINK_HEADER..).and_then(<[u8]>::first_chunk);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_gives_its_packet_and_the_word_of_its_rule() {
+    fn message_yields_its_packet_and_prefix() {
         let attributes = [
             attribute(1, &[0x08, 0, 1, 0]),
             attribute(PACKET_PREFIX, b"held\0"),
@@ -255,7 +255,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_read_without_a_panic_and_to_an_end(
+        fn any_bytes_are_read_without_panic(
             bytes in proptest::collection::vec(any::<u8>(), 0..200),
             length in 0_u32..300,
         ) {

@@ -1,5 +1,5 @@
 //! Sends SYNs through the packet filter of this machine as if they came from the LAN side, and
-//! tells at which hook they are lost.
+//! reports the hook at which they are lost.
 //!
 //! ```text
 //!   packet socket ─► veth ─ tc: mirred ingress redirect ─► LAN interface (as if received)
@@ -7,10 +7,10 @@
 //!     ─► SYN-ACK ─► output ─► dropped by the probe's table: nothing leaves the machine
 //! ```
 //!
-//! A table of the probe's own counts its packets before and behind the rules of others. It matches
-//! nothing but the probe's addresses and ports, so it changes nothing for anybody else.
-//! Afterwards the device and the table are removed. A kernel without veth or tc's mirred action
-//! cannot be probed; then there is an error and no finding.
+//! The probe's own table counts its packets before and behind the rules of others. It matches only
+//! the probe's addresses and ports, so it affects no other traffic. Afterwards the device and the
+//! table are removed. A kernel without veth or tc's mirred action cannot be probed; the probe then
+//! returns an error and no finding.
 
 use std::fmt::Write as _;
 use std::io;
@@ -38,7 +38,7 @@ const PREFIXES_MAX: usize = 4;
 const PASSED_WITHIN: Duration = Duration::from_millis(500);
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
 
-/// What is to be probed.
+/// The subject of a probe: interfaces, destinations and delivery.
 #[derive(Clone, Debug)]
 pub(crate) struct ProbePlan {
     pub(crate) interfaces: Vec<String>,
@@ -58,7 +58,7 @@ impl ProbePlan {
     }
 }
 
-/// What became of one SYN.
+/// The result of one SYN.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProbeFinding {
     pub(crate) interface: String,
@@ -67,7 +67,7 @@ pub(crate) struct ProbeFinding {
     pub(crate) outcome: ProbeOutcome,
 }
 
-/// How far a SYN and its answer came.
+/// The progress of a SYN and its answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProbeOutcome {
     /// The SYN reached the listener and the answer passed.
@@ -295,7 +295,7 @@ fn rules(table: &str, cases: &[ProbeCase], mark: u32, (port4, port6): (u16, u16)
     )
 }
 
-/// What has to be removed from the packet filter and the routing policy.
+/// The probe's table and policy route, which must be removed afterwards.
 struct InstalledProbe {
     table: String,
     delivery: PolicyRoute,
@@ -313,7 +313,7 @@ impl Drop for InstalledProbe {
     }
 }
 
-/// A pair of devices; what is sent on the first is received by the LAN interfaces.
+/// A pair of devices. The LAN interfaces receive the packets sent on the first.
 struct VethPair {
     name: String,
 }
@@ -382,7 +382,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_neighbour_is_in_the_same_network_and_somebody_else() {
+    fn neighbour_shares_the_network_but_differs() {
         for (own, length, other) in [
             ("198.18.1.1", 24, Some("198.18.1.254")),
             ("198.18.1.254", 24, Some("198.18.1.253")),

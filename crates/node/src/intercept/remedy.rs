@@ -1,11 +1,11 @@
-//! What an operator writes so that a packet filter lets through what a node needs.
+//! The operator's commands that let a packet filter pass the traffic that a node needs.
 
 use engine::IpPrefix;
 
 use super::firewall_watch::{AddressFamily, PacketDirection};
 use super::rules::MARK_MASK;
 
-/// Commands for the usual packet filters, each with the name of what it is for.
+/// The commands for the usual packet filters, each with its purpose.
 #[must_use]
 pub(crate) fn commands(
     way: PacketDirection,
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_goes_into_chains_that_see_the_family() {
+    fn rule_goes_into_chains_of_its_family() {
         let chains = ["ip filter INPUT", "ip6 filter INPUT", "inet fw input"];
         let into = |family| {
             let cures = cures(family, &chains);
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn ufw_and_firewalld_are_told_what_their_own_rules_would_undo() {
+    fn ufw_and_firewalld_get_their_own_remedy() {
         let ufw = |cure: &&String| cure.starts_with("ufw: ");
         let first_line = "above the first line that begins with `-A ufw6-before-input`";
         let cures = cures(AddressFamily::Ipv6, &[]);

@@ -1,8 +1,9 @@
 //! The rule and the route that deliver marked packets to this machine, in both families.
 //!
-//! They may be set twice and removed when absent. Without packets that carry the mark they do
-//! nothing, so what a killed node leaves behind is harmless and taken over by its successor. Nodes in
-//! one network namespace may share them; the last one takes them away.
+//! Setting them twice and removing them when absent is safe. Without packets that carry the mark
+//! they have no effect, so the ones that a killed node leaves behind are harmless, and its
+//! successor takes them over. Nodes in one network namespace may share them; the last one removes
+//! them.
 
 use std::io;
 
@@ -19,7 +20,7 @@ pub(super) struct PolicyRoute {
 }
 
 impl PolicyRoute {
-    /// That of this configuration.
+    /// The policy route of this configuration.
     pub(super) fn new(config: &NodeConfig) -> Self {
         Self {
             mark: u32::from(config.intercept.mark) << 24,
@@ -48,7 +49,7 @@ impl PolicyRoute {
         }
     }
 
-    /// Whether the IPv4 rule and route are there.
+    /// Returns true if the IPv4 rule and route are present.
     pub(super) fn is_in_place(&self) -> bool {
         let table = self.table.to_string();
         let shows = |arguments: &[&str]| {

@@ -11,17 +11,17 @@
 //!   output, first and last: SYN-ACK to a client, SYN to a server ─► made, left
 //! ```
 //!
-//! Only SYNs are handed to the listener, so that connections which began before the rules came,
-//! or which pass by, are never touched in the middle. What belongs to a connection that was
-//! taken is recognised by its socket. The one exception is a listener that answers with SYN
-//! cookies, which has no socket until the handshake is over: for these, the four-tuples of
-//! SYNs that reached the listener are remembered for some seconds. A SYN that passes by ends this
-//! for its connection. When the set of SYNs is full, as in a SYN flood, a SYN is not taken and passes by.
+//! Only SYNs are handed to the listener, so that bypassed connections, and connections older than
+//! the rules, are never intercepted in the middle. Later packets of an intercepted connection are
+//! recognised by its socket. One exception is a listener that answers with SYN cookies, which has
+//! no socket until the handshake is complete: for it, the four-tuples of SYNs that reached the
+//! listener are remembered for some seconds. A bypassed SYN ends this for its connection. When the
+//! set of SYNs is full, as in a SYN flood, a SYN is not intercepted and passes.
 //!
-//! A packet filter of this machine may drop what was taken. A client then sends its SYN again. A
-//! SYN that was taken before and has not passed the input hook is therefore not taken again: it
-//! passes by, and so do later SYNs of the same client to the same server for some minutes. The
-//! counters tell the node how many there were ([`super::firewall_watch`]).
+//! A packet filter of this machine may drop an intercepted SYN. The client then sends its SYN
+//! again. A SYN that was intercepted before and has not passed the input hook is therefore not
+//! intercepted again: it passes, and so do later SYNs of the same client to the same server for
+//! some minutes. The counters report the number of these SYNs ([`super::firewall_watch`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -43,32 +43,34 @@ const OPENING_SECONDS: u64 = 10;
 const ARRIVED_SIZE: usize = 131_070;
 /// Clients and servers between which a SYN was dropped by this machine.
 const FILTERED_SIZE: usize = 65_535;
-/// Each of these pairs costs one repeated SYN (1 s) when its time is over; a person who mends the
-/// packet filter waits no longer than this.
+/// The time for which these pairs are kept. The end costs one repeated SYN (1 s); an operator who
+/// repairs the packet filter waits no longer than this.
 pub(super) const FILTERED_FOR: Duration = Duration::from_secs(300);
 /// SYNs that wait for the node: [`HELD_EACH_SECOND`] for [`OPENING_SECONDS`], and room for expired ones.
 const HELD_SIZE: usize = 16_384;
 /// Servers bypassed at a time: four times as many as the engine keeps, whose ends are a moment early.
 const AVOIDED_SIZE: usize = 65_535;
-/// Clients left alone at a time, twice as many as the engine asks for within their time.
+/// The limit of clients that are bypassed at a time, twice the number that the engine requests
+/// within their time.
 const PASSING_SIZE: usize = 2_000;
 
 /// Servers whose clients are accepted at once: four times as many as the engine keeps.
 const REACHED_SIZE: usize = 65_535;
-/// SYNs that are held each second; beyond them clients go to their servers directly. Twice what a burst of a
-/// large branch's morning is, and a tenth of what the log's buffer holds.
+/// The number of SYNs that are held each second; further clients go to their servers directly. It
+/// is twice the burst of a large branch's morning, and a tenth of the log's buffer.
 const HELD_EACH_SECOND: u32 = 1_000;
-/// Of these, those of one client (IPv6: of one /64) each second, and at once: a person who opens a page with
-/// fifty servers that are new is below it, a port scan soon is not and goes directly.
+/// The limit for one client (IPv6: one /64) each second, and at once. A person who opens a page
+/// with fifty new servers stays below it; a port scan soon exceeds it and goes directly.
 const HELD_EACH_SECOND_PER_CLIENT: u32 = 10;
 const HELD_AT_ONCE_PER_CLIENT: u32 = 100;
 /// Clients whose SYNs are counted for that.
 const HOLDERS_SIZE: usize = 16_384;
-/// Answers of bypassed servers that are told each second: each ends a bypass, so they are few.
+/// The number of bypassed servers' answers that are logged each second: each ends a bypass, so they
+/// are few.
 const ANSWERED_EACH_SECOND: u32 = 100;
-/// What the rules call a SYN that waits for the node.
+/// The log prefix that the rules give to a SYN that waits for the node.
 pub(super) const HELD_PREFIX: &[u8] = b"held";
-/// What the rules call a SYN-ACK of a server that is bypassed.
+/// The log prefix that the rules give to a SYN-ACK of a server that is bypassed.
 pub(super) const ANSWERED_PREFIX: &[u8] = b"answered";
 
 /// A SYN, and a server's answer to one.
@@ -84,7 +86,7 @@ pub(super) const PRIORITY_FIRST: i64 = i32::MIN as i64;
 /// destination NAT (-100).
 pub(super) const PRIORITY_TAKE: i64 = -140;
 
-/// What the counters of one family count; the name in the table ends in the family's number.
+/// The counters of one family. A counter's name in the table ends in the family's number.
 pub(super) const FAMILY_COUNTERS: [&str; 9] = [
     "syns_taken",
     "syns_arrived",
@@ -105,10 +107,10 @@ pub(super) fn rule_counter(number: usize) -> String {
 /// nft's names of the address families, and the numbers that our names end in.
 const FAMILIES: [(&str, u8); 2] = [("ip", 4), ("ip6", 6)];
 
-/// What of the table changes while it is in place.
+/// The contents of the table that change while it is installed.
 #[derive(Debug, Default)]
 pub struct TableContents<'a> {
-    /// What is taken.
+    /// The destinations that are intercepted.
     pub destinations: &'a [IpPrefix],
     /// Clients' and servers' networks between which nothing is taken.
     pub bypassed_routes: &'a [(IpPrefix, IpPrefix)],
@@ -116,11 +118,12 @@ pub struct TableContents<'a> {
     pub peer_addresses: BTreeSet<IpAddr>,
     /// Servers that are bypassed, and for how long still.
     pub avoided: BTreeMap<SocketAddr, Duration>,
-    /// Servers whose clients are accepted at once where the policy says to learn, and for how long still.
+    /// The servers whose clients are accepted at once where the policy allows learning, and the
+    /// remaining times.
     pub reached: BTreeMap<SocketAddr, Duration>,
 }
 
-/// How every node's table begins.
+/// The prefix of every node's table.
 pub(super) const TABLE_PREFIX: &str = "trunkline_";
 
 /// The name of a node's table.
@@ -129,7 +132,7 @@ pub fn table_name(node: &str) -> String {
     format!("{TABLE_PREFIX}{}", node.replace('-', "_"))
 }
 
-/// What the rules depend on and what does not change while they are in place.
+/// The inputs of the rules that do not change while they are installed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InterceptRuleset {
     table: String,
@@ -141,7 +144,8 @@ pub struct InterceptRuleset {
     rules: Vec<InterceptRule>,
     accept: AcceptMode,
     accept_rules: Vec<AcceptRule>,
-    /// Where held SYNs go; `None` where they cannot be held, and all clients are accepted at once.
+    /// The ports for held SYNs; `None` where they cannot be held, and all clients are accepted at
+    /// once.
     hold: Option<HoldPorts>,
 }
 
@@ -171,7 +175,7 @@ impl InterceptRuleset {
         self.mark
     }
 
-    /// What the operator decided, in the configuration's order.
+    /// The operator's rules, in the configuration's order.
     pub(super) fn rules(&self) -> &[InterceptRule] {
         &self.rules
     }
@@ -345,7 +349,8 @@ impl InterceptRuleset {
         text
     }
 
-    /// Rules for what does not come from the LAN: SYNs that are let in, and answers of bypassed servers.
+    /// The rules for traffic from other interfaces than the LAN's: admitted SYNs, and answers of
+    /// bypassed servers.
     fn rules_for_held(&self, interfaces: &str) -> String {
         let Some(HoldPorts { ipv4: group, .. }) = self.hold else {
             return String::new();
@@ -364,7 +369,7 @@ impl InterceptRuleset {
         text
     }
 
-    /// The chain that does what the policy says.
+    /// The chain that applies the policy.
     fn chain(&self, mode: AcceptMode, version: u8) -> String {
         let name = match mode {
             _ if self.hold_port(version).is_none() => "take",
@@ -405,7 +410,7 @@ impl InterceptRuleset {
         text
     }
 
-    /// What the operator decided about which connections are taken at all.
+    /// The statements for the operator's choice of connections to intercept.
     fn choose(&self, family: &str, version: u8) -> String {
         let mut text = format!("  chain choose{version} {{\n");
         if let Some(only) = &self.only_marked {
@@ -431,8 +436,8 @@ impl InterceptRuleset {
         text
     }
 
-    /// The chains that only look at what passes: whether what was taken, answered and opened gets
-    /// through the rules of this machine.
+    /// The chains that only count: they show whether intercepted SYNs, answers and opened
+    /// connections pass the rules of this machine.
     fn watching_chains(&self) -> String {
         let mut text = format!(
             "  chain input {{\n    type filter hook input priority {PRIORITY_LAST}; policy accept;\n    meta l4proto != tcp return\n    meta mark & {MARK_MASK:#010x} != {:#010x} return\n    tcp flags & syn == 0 return\n",
@@ -567,7 +572,7 @@ impl InterceptRuleset {
         self.delete_server("avoided", server)
     }
 
-    /// Accepts clients of one more server at once where the policy says to learn.
+    /// Accepts clients of one more server at once where the policy allows learning.
     #[must_use]
     pub fn accept_at_once(&self, server: SocketAddr, lasting: Duration) -> String {
         let version = if server.is_ipv4() { 4 } else { 6 };
@@ -627,7 +632,7 @@ fn pair(family: &str) -> String {
     format!("{family} saddr . {family} daddr . tcp dport")
 }
 
-/// What a packet of this family must have for a rule to match; `None` when none can.
+/// The conditions on a packet of this family for a rule to match; `None` when no packet can match.
 fn rule_matches(
     (clients, servers): (&[IpPrefix], &[IpPrefix]),
     ports: Vec<String>,
@@ -658,7 +663,7 @@ fn rule_matches(
     Some(text)
 }
 
-/// Removes a table; adding it first makes that no error when there is none.
+/// Removes a table. It adds the table first, so that a missing one is no error.
 pub(super) fn removal(table: &str) -> String {
     format!("add table inet {table}\ndelete table inet {table}\n")
 }
@@ -706,7 +711,7 @@ fn server_element(server: SocketAddr, lasting: Duration) -> String {
     format!("{address} . {} timeout {seconds}s", server.port())
 }
 
-/// nft has no word for an empty list of elements.
+/// Formats a list of elements. nft has no syntax for an empty list.
 fn elements(texts: Vec<String>) -> String {
     if texts.is_empty() {
         return String::new();
@@ -749,7 +754,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_decide_before_a_syn_is_taken_and_only_in_their_family() {
+    fn rules_decide_before_a_syn_and_per_family() {
         let rule = |clients: &[&str], servers: &[&str], ports: &[&str], action| InterceptRule {
             clients: clients.iter().map(|text| text.parse().unwrap()).collect(),
             servers: servers.iter().map(|text| text.parse().unwrap()).collect(),
@@ -800,7 +805,7 @@ mod tests {
     }
 
     #[test]
-    fn own_sockets_come_first_and_the_wan_side_is_never_taken() {
+    fn own_sockets_and_wan_side_are_never_intercepted() {
         let contents = TableContents {
             destinations: &prefixes(),
             peer_addresses: BTreeSet::from(["198.18.11.2".parse().unwrap()]),
@@ -817,7 +822,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_takes_the_place_of_one_that_is_there_and_has_its_contents() {
+    fn table_replaces_the_existing_one() {
         let contents = TableContents {
             peer_addresses: BTreeSet::from(["198.18.11.2".parse().unwrap()]),
             ..TableContents::default()
@@ -868,7 +873,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_held_is_accepted_at_once() {
+    fn unholdable_connections_are_accepted_at_once() {
         let mut ruleset = ruleset();
         ruleset.accept = AcceptMode::AfterServer;
         ruleset.hold = Some(HoldPorts {

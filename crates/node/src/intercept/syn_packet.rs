@@ -1,9 +1,9 @@
-//! The first packet of a connection (a SYN), as it was logged on its way: who calls whom, the same packet
-//! with a valid checksum, the refusal that the server would send, and what a router says that does not find
-//! the server.
+//! The first packet of a connection (a SYN), as it was logged: its addresses, the same packet with
+//! a valid checksum, the refusal that the server would send, and the ICMP message of a router that
+//! does not find the server.
 //!
-//! Parsers take any bytes. Extension headers of IPv6 before the TCP header are not followed: such a packet is
-//! not held.
+//! The parsers accept any bytes. They do not follow IPv6 extension headers before the TCP header:
+//! such a packet is not held.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -19,7 +19,7 @@ const FLAG_RST: u8 = 0x04;
 const FLAG_ACK: u8 = 0x10;
 /// Hops that a refusal may take: the usual first value of hosts.
 const HOPS: u8 = 64;
-/// Where the checksum stands in a TCP header.
+/// The offset of the checksum in a TCP header.
 const TCP_CHECKSUM: usize = 16;
 
 /// An IP packet that begins a TCP connection or answers one.
@@ -27,7 +27,7 @@ const TCP_CHECKSUM: usize = 16;
 pub(super) struct SynPacket {
     pub(super) source: SocketAddr,
     pub(super) destination: SocketAddr,
-    /// Whether it is the answer of a server (SYN and ACK).
+    /// True if the packet is the answer of a server (SYN and ACK).
     pub(super) is_answer: bool,
     tcp_at: usize,
     bytes: Vec<u8>,
@@ -71,7 +71,8 @@ impl SynPacket {
         bytes
     }
 
-    /// The packet by which the server refuses (RFC 9293 §3.5.2, "Reset Generation", group 1).
+    /// Builds the packet by which the server refuses (RFC 9293 §3.5.2, "Reset Generation", group
+    /// 1).
     pub(super) fn refusal(&self) -> Vec<u8> {
         let tcp = &self.bytes[self.tcp_at..];
         let header = usize::from(tcp[12] >> 4) * 4;
@@ -248,7 +249,7 @@ mod tests {
         0xbc, 0x3a, 0x98, 0x02, 0x00, 0x00, 0x00, 0x00, 0x01, 0x03, 0x03, 0x0a,
     ];
 
-    /// Whether the TCP checksum of a packet holds.
+    /// Returns true if the TCP checksum of a packet is valid.
     fn is_valid(packet: &[u8]) -> bool {
         let parsed = |packet: &[u8]| match packet[0] >> 4 {
             4 => ipv4(packet),
@@ -269,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn a_syn_says_who_calls_whom_and_gets_a_checksum() {
+    fn syn_yields_addresses_and_valid_checksum() {
         let syn = SynPacket::parse(SYN).unwrap();
         assert_eq!(syn.source, "198.18.1.2:45316".parse().unwrap());
         assert_eq!(syn.destination, "198.18.2.2:80".parse().unwrap());
@@ -284,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_answers_the_syn_from_the_servers_address() {
+    fn refusal_comes_from_the_servers_address() {
         for syn in [SYN.to_vec(), ipv6_syn()] {
             let syn = SynPacket::parse(&syn).unwrap();
             let refusal = syn.refusal();
@@ -302,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_router_that_does_not_find_the_server_quotes_the_syn() {
+    fn unreachable_message_quotes_the_syn() {
         let syn = SynPacket::parse(SYN).unwrap();
         let said = syn.unreachable();
         assert_eq!(checksum(&[&said[..IPV4_HEADER]]), 0);
@@ -322,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_acknowledges_the_data_of_a_fast_open() {
+    fn refusal_acknowledges_fast_open_data() {
         let mut packet = SYN.to_vec();
         packet.extend_from_slice(b"data!");
         packet[3] += 5;
@@ -354,7 +355,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_parsed_and_answered_without_a_panic(
+        fn any_bytes_are_parsed_without_panic(
             mut bytes in proptest::collection::vec(any::<u8>(), 0..120),
             at in 0..SYN.len(),
             value in any::<u8>(),

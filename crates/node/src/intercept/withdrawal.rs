@@ -1,5 +1,5 @@
-//! When interception of a family is withdrawn because this machine's packet filter drops it, and
-//! when it is tried again.
+//! The withdrawal of interception of a family whose packets this machine's filter drops, and its
+//! next trial.
 //!
 //! ```text
 //!   Intercepting ── blocked ──► Confirming ── probe passes ──► Intercepting (some hosts are dropped)
@@ -8,7 +8,7 @@
 //!        └──── probe passes ──── Withdrawn { until }: a probe at `until`, then twice as long
 //! ```
 //!
-//! It decides and does nothing itself: [`super::guard`] tells it what is seen.
+//! It decides and does no I/O itself: [`super::guard`] reports the observations to it.
 
 use std::io;
 use std::time::Duration;
@@ -18,16 +18,17 @@ use tokio::time::Instant;
 use super::firewall_watch::{AddressFamily, PacketDirection};
 use super::probe::{ProbeFinding, ProbeOutcome};
 
-/// Before the first new trial: an operator who has just cured the packet filter waits no longer.
+/// The pause before the first new trial: an operator who has just cured the packet filter waits no
+/// longer.
 const PAUSE_MIN: Duration = Duration::from_secs(10);
-/// A trial by probe costs some system calls and nobody's connection.
+/// The longest pause: a trial by probe costs some system calls and no connection.
 const PAUSE_MAX: Duration = Duration::from_secs(600);
-/// A probe that confirms a suspicion is waited for so long: its SYNs take half a second when they are lost, and the
-/// tools that prepare it less. Clients wait meanwhile.
+/// The longest wait for a probe that confirms a suspicion: its SYNs take half a second when they
+/// are lost, and its preparation less. Clients wait meanwhile.
 const PROBE_MAX: Duration = Duration::from_millis(1_500);
-/// Where no probe can be sent, a trial costs a client a repeated SYN.
+/// The pause where no probe can be sent, and a trial costs a client a repeated SYN.
 const PAUSE_UNPROBED: Duration = Duration::from_secs(60);
-/// A family that was blocked again this soon goes on with its longer pause.
+/// The time within which a family that is blocked again continues with its longer pause.
 const RELAPSE_WITHIN: Duration = Duration::from_secs(600);
 
 /// One family.
@@ -45,11 +46,11 @@ pub(super) enum WithdrawalState {
     },
 }
 
-/// What is to be done.
+/// The action to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum WithdrawalDecision {
     Nothing,
-    /// Send a probe and tell what it found.
+    /// Send a probe and report its result.
     Probe,
     /// Take the family out of the rules.
     Withdraw(PacketDirection),
@@ -92,7 +93,7 @@ impl FamilyWithdrawals {
         }
     }
 
-    /// The counters say that nothing passes.
+    /// Records that nothing passes, by the counters.
     pub(super) fn blocked(
         &mut self,
         now: Instant,
@@ -112,7 +113,7 @@ impl FamilyWithdrawals {
         }
     }
 
-    /// Whether it is time to try again, or to wait no longer for a probe.
+    /// Returns the action when it is time to try again, or when a probe takes too long.
     pub(super) fn tick(&mut self, now: Instant, family: AddressFamily) -> WithdrawalDecision {
         let slot = self.slot(family);
         match slot.state {
@@ -136,8 +137,8 @@ impl FamilyWithdrawals {
         }
     }
 
-    /// What a probe found that began before [`Self::try_now`]: that something was dropped then ends no wait for the
-    /// next one.
+    /// Records the result of a probe that began before [`Self::try_now`]. A drop that this probe
+    /// found does not end the wait for the next probe.
     pub(super) fn probed_before(
         &mut self,
         now: Instant,
@@ -151,7 +152,7 @@ impl FamilyWithdrawals {
         }
     }
 
-    /// What a probe found.
+    /// Records the result of a probe.
     pub(super) fn probed(
         &mut self,
         now: Instant,
@@ -191,7 +192,7 @@ impl FamilyWithdrawals {
 }
 
 impl FamilySlot {
-    /// No probe says that connections pass: one was lost, or there was none.
+    /// Records that no probe passed: one was lost, or there was none.
     fn confirmed(
         &mut self,
         now: Instant,
@@ -222,7 +223,7 @@ impl FamilySlot {
     }
 }
 
-/// Whether all SYNs of a family passed; `None` when none was sent.
+/// Returns true if all SYNs of a family passed; `None` when none was sent.
 fn passed(family: AddressFamily, findings: &[ProbeFinding]) -> Option<bool> {
     let mut of_family = findings
         .iter()
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_family_is_withdrawn_when_the_probe_is_lost_and_restored_when_it_passes() {
+    fn lost_probe_withdraws_and_passed_probe_restores() {
         let mut withdrawals = FamilyWithdrawals::default();
         let start = Instant::now();
         assert_eq!(
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn pauses_double_up_to_the_greatest_and_a_reload_tries_at_once() {
+    fn pauses_double_and_reload_retries_at_once() {
         let mut withdrawals = FamilyWithdrawals::default();
         let mut now = Instant::now();
         let lost = findings(ProbeOutcome::Lost(SYNS));
@@ -316,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_probe_connections_are_the_trial_and_a_relapse_waits_longer() {
+    fn relapse_without_probe_waits_longer() {
         let mut withdrawals = FamilyWithdrawals::default();
         let mut now = Instant::now();
         withdrawals.blocked(now, V4, SYNS);

@@ -1,12 +1,13 @@
-//! Opening a connection to a server, with the client's own address where it is to be kept.
+//! Opens a connection to a server, with the client's own address where it must be kept.
 //!
-//! The socket is bound to the client's address and port by IP_TRANSPARENT. Where the port is
-//! taken (a second connection of the same client through two nodes, or one in TIME_WAIT) another
-//! is used: the server still sees the client's address. Servers' answers come back to this node
+//! The socket is bound to the client's address and port by IP_TRANSPARENT. Where the port is in use
+//! (a second connection of the same client through two nodes, or one in TIME_WAIT) another port is
+//! used: the server still sees the client's address. The server's answers return to this node
 //! because it is their gateway, and to this socket by the rule `socket transparent`.
 //!
-//! Where a peer may go is decided by the engine. This machine itself is looked for once more, at the
-//! moment of the connection: its addresses may have changed since the engine was told of them.
+//! The engine decides which servers a peer may reach. The shell checks once more, at the moment of
+//! the connection, that the server is not this machine: its addresses may have changed since the
+//! last report to the engine.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
@@ -21,8 +22,9 @@ use tokio::time::Instant;
 
 use crate::descriptors::DescriptorPool;
 
-/// When a server that was called from a client's address has not answered, it is called from this node's own:
-/// after the second SYN, which the kernel sends after a second, could have been answered.
+/// The time after which a server that has not answered a client's address is called from this
+/// node's own: the second SYN, which the kernel sends after a second, could have been answered by
+/// then.
 const PROBE_AFTER: Duration = Duration::from_millis(1500);
 /// A server that has answered this node is given so long, and two round trips, to answer a client's address.
 const CONFIRM_AT_LEAST: Duration = Duration::from_secs(1);
@@ -37,23 +39,24 @@ pub(crate) struct OpenedConnection {
     pub(crate) failed: Option<ReportedFailure>,
 }
 
-/// How a connection failed whose error the operating system has told: it tells it once.
+/// The failure of a connection whose error the operating system has already reported: it reports it
+/// once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ReportedFailure {
-    /// Whether a FIN came before.
+    /// True if a FIN arrived before.
     pub(crate) finished: bool,
 }
 
 impl ReportedFailure {
-    /// Linux says EPIPE where a FIN came before the RST, and else ECONNRESET (`tcp_reset`).
+    /// Linux reports EPIPE where a FIN came before the RST, and otherwise ECONNRESET (`tcp_reset`).
     pub(crate) fn by(error: &io::Error) -> Self {
         let finished = error.raw_os_error() == Some(libc::EPIPE);
         Self { finished }
     }
 }
 
-/// Connects to `server`, bound to `client` if there is one. This machine itself is connected to
-/// only where `serve` names its address, or nothing but loopback addresses.
+/// Connects to `server`, bound to `client` if given. A connection to this machine itself requires
+/// that `serve` names its address, or only loopback addresses.
 ///
 /// # Errors
 /// Why it failed, in the words that the client's node is told.
@@ -107,9 +110,10 @@ async fn probe_for(
     }
 }
 
-/// Calls a server from this node's own address when two SYNs from a client's address have found no answer, and
-/// returns what that says of those; does not return when it says nothing. That a host is unreachable is told
-/// to whom the kernel takes for the sender, and that is not this node when it speaks from a client's address.
+/// Calls a server from this node's own address when two SYNs from a client's address have found no
+/// answer. Returns the conclusion for those; does not return when there is none. The kernel reports
+/// an unreachable host only to the packet's sender, which is not this node when it uses a client's
+/// address.
 ///
 /// Without a descriptor for it the client's own call decides. It has one at a time.
 async fn probe(client: IpAddr, server: SocketAddr, descriptors: &DescriptorPool) -> ConnectFailure {
@@ -129,8 +133,9 @@ async fn probe(client: IpAddr, server: SocketAddr, descriptors: &DescriptorPool)
     std::future::pending().await
 }
 
-/// Whether a server that answers this node's own address within `round_trip` answers a client's address as
-/// well. It may have been started, or let through, since it was last called from there.
+/// Returns true if a server that answers this node's own address within `round_trip` also answers a
+/// client's address. The server may have been started, or allowed by a filter, since the last
+/// attempt from there.
 async fn answers_client(client: IpAddr, server: SocketAddr, round_trip: Duration) -> bool {
     let patience = CONFIRM_AT_LEAST + 2 * round_trip;
     let any_port = SocketAddr::new(client, 0);
@@ -139,7 +144,7 @@ async fn answers_client(client: IpAddr, server: SocketAddr, round_trip: Duration
     called.is_ok_and(|called| close(called) != Err(ConnectFailure::TimedOut))
 }
 
-/// Ends a call on which nothing is to be said; its end is not to look like the end of a request.
+/// Closes a test connection by a reset, so that its end does not look like the end of a request.
 fn close(called: io::Result<OpenedConnection>) -> Result<(), ConnectFailure> {
     called
         .map(|opened| reset(opened.stream))
@@ -234,7 +239,8 @@ fn failure(error: &io::Error) -> ConnectFailure {
     }
 }
 
-/// Whether one of the prefixes is the server's very address, or one of loopback addresses.
+/// Returns true if one of the prefixes is exactly the server's address, or a prefix of loopback
+/// addresses.
 fn is_named(server: SocketAddr, serve: &[IpPrefix]) -> bool {
     let address = server.ip().to_canonical();
     let length = if address.is_ipv4() { 32 } else { 128 };
@@ -243,7 +249,7 @@ fn is_named(server: SocketAddr, serve: &[IpPrefix]) -> bool {
     around.any(|prefix| prefix.length() == length || prefix.address().is_loopback())
 }
 
-/// Asks the routing table: towards one's own address the kernel chooses that address as source.
+/// Checks the routing table: towards one's own address the kernel chooses that address as source.
 fn is_this_machine(server: SocketAddr) -> bool {
     let server = SocketAddr::new(server.ip().to_canonical(), server.port());
     // The kernel takes a connection to no address for one to itself.
@@ -310,7 +316,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_server_that_resets_at_once_was_connected_and_is_still_read() {
+    async fn server_that_resets_at_once_is_still_read() {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         let any_port: SocketAddr = "127.0.0.1:0".parse().unwrap();
         socket.bind(&any_port.into()).unwrap();
@@ -344,7 +350,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn probes_of_a_silent_server_have_no_more_sockets_than_the_budget_gives_them() {
+    async fn probes_stay_within_their_descriptor_budget() {
         // Its queue is full, so that it drops SYNs.
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         let any_port: SocketAddr = "127.0.0.1:0".parse().unwrap();

@@ -1,17 +1,18 @@
-//! One connection's input and output: a task that does what the engine says and no more.
+//! One connection's input and output: a task that only carries out the engine's commands.
 //!
 //! ```text
 //!   host ──► read, while there is read credit ──► Received, Finished, Aborted ──► engine
 //!   host ◄── queue (what the engine wrote and was not told of as Written) ◄── Command ◄──
 //! ```
 //!
-//! The queue has no limit of its own: the engine counts what it has written and what was taken,
-//! and stops at its own limits. A reset is seen even while there is no read credit.
+//! The queue has no limit of its own: the engine counts the bytes that it has written and those
+//! that were taken, and stops at its own limits. A reset is seen even while there is no read
+//! credit.
 //!
-//! A reset, or a failed write, ends the writing side alone: Linux keeps what arrived before a RST in the
-//! receive queue (`tcp_reset`), and it is read before the end is told. In the other direction the RST waits
-//! until the host has acknowledged everything, because a close with a linger time of zero drops what the
-//! send queue still holds.
+//! A reset, or a failed write, ends only the writing side. Linux keeps the data that arrived before
+//! a RST in the receive queue (`tcp_reset`), and it is read before the end is reported. In the
+//! other direction the RST waits until the host has acknowledged everything, because a close with a
+//! linger time of zero drops the content of the send queue.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -46,8 +47,9 @@ thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; READ_BYTES]);
 }
 
-/// How often the send queue is looked at before a reset: the kernel tells of room, but not of the last
-/// acknowledgement. From the round trip of a LAN on, doubled up to a delay that no person notices.
+/// The first pause before the send queue is checked again ahead of a reset: the kernel reports
+/// room, but not the last acknowledgement. The pause starts at the round trip of a LAN and doubles
+/// up to a delay that no person notices.
 const FIRST_LOOK_AFTER: Duration = Duration::from_micros(500);
 const LOOK_AFTER_MOST: Duration = Duration::from_millis(100);
 
@@ -55,10 +57,10 @@ const LOOK_AFTER_MOST: Duration = Duration::from_millis(100);
 /// rest: as long as Linux keeps a connection that its program has closed (tcp_fin_timeout, 60 s).
 const CLOSE_STALL_LIMIT: Duration = Duration::from_secs(60);
 
-/// What the engine wants of a connection; see the [`engine::EngineOutput`]s of the same names.
+/// The engine's commands to a connection; see the [`engine::EngineOutput`]s of the same names.
 #[derive(Debug)]
 pub(crate) enum ConnectionCommand {
-    /// To a client that asked: see [`super::WaitingClient`].
+    /// To a waiting client: see [`super::WaitingClient`].
     Admit,
     Decline(ConnectFailure),
     Write(Bytes),
@@ -69,7 +71,7 @@ pub(crate) enum ConnectionCommand {
     ReadCredit(usize),
 }
 
-/// How far our direction has come.
+/// The progress of our direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SendState {
     Open,
@@ -79,26 +81,27 @@ enum SendState {
     Finished,
     /// The socket is closed after the queue.
     Closing,
-    /// The connection is reset once the host has acknowledged the queue. `unacknowledged` is what the
-    /// operating system last held for the host, in bytes.
+    /// The connection is reset once the host has acknowledged the queue. `unacknowledged` is the
+    /// number of bytes that the operating system last held for the host.
     Resetting {
         unacknowledged: u32,
     },
 }
 
-/// How far the host's direction has come.
+/// The progress of the host's direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReceiveState {
     Open,
     /// A FIN was read.
     Finished,
-    /// The connection has failed; what had arrived is still read. `how` is what the operating system has told.
+    /// The connection has failed; data that had arrived is still read. `how` is the error that the
+    /// operating system has reported.
     Rest {
         how: Option<ReportedFailure>,
     },
 }
 
-/// How the task ends.
+/// The end of the task.
 enum ConnectionEnd {
     /// In good order, or because the engine is gone.
     Quiet,
@@ -125,11 +128,12 @@ struct HostConnection {
     early: Bytes,
     receiving: ReceiveState,
     sending: SendState,
-    /// When the send queue is looked at next.
+    /// The pause before the next check of the send queue.
     look_after: Duration,
 }
 
-/// Serves a connection until it ends. `early` is what was read of it already; `failed` how it failed since.
+/// Serves a connection until it ends. `early` is the data that was already read; `failed` its
+/// failure since.
 pub(crate) async fn serve(
     id: ConnectionId,
     stream: TcpStream,
@@ -202,7 +206,7 @@ impl HostConnection {
         }
     }
 
-    /// Does what follows the last byte of the queue.
+    /// Performs the action after the last byte of the queue.
     async fn finish_sending(&mut self) -> Result<(), ConnectionEnd> {
         if !self.queue.is_empty() {
             return Ok(());
@@ -362,8 +366,8 @@ impl HostConnection {
         Ok(())
     }
 
-    /// The connection takes nothing more. What had arrived is still read. `how` is what the operating system
-    /// has told; if it has told nothing yet, the last read will.
+    /// Records that the connection accepts nothing more. Data that had arrived is still read. `how`
+    /// is the reported error; if there is none yet, the last read will return it.
     async fn failed(&mut self, how: Option<ReportedFailure>) -> Result<(), ConnectionEnd> {
         self.queue.clear();
         match self.sending {
@@ -465,11 +469,11 @@ mod tests {
     use super::*;
     use crate::mailbox::LoopMessage;
 
-    /// What takes longer is a poll that finds nothing new.
+    /// The longest wait for an immediate result; a poll that finds nothing new takes longer.
     const AT_ONCE: Duration = Duration::from_secs(2);
 
     #[tokio::test]
-    async fn a_failed_connection_ends_at_once_when_it_is_to_be_reset_after_delivery() {
+    async fn failed_connection_ends_before_reset_after_delivery() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut host = TcpStream::connect(listener.local_addr().unwrap())
             .await

@@ -1,4 +1,5 @@
-//! A client that waits to hear whether its server can be reached, before its connection begins.
+//! A client that waits for the outcome of its server's connection, before its own connection
+//! begins.
 
 use bytes::Bytes;
 use engine::{ConnectFailure, ConnectionId, EngineInput};
@@ -8,10 +9,10 @@ use tokio::sync::mpsc;
 use super::connection::{ConnectionCommand, serve};
 use crate::mailbox::LoopMailbox;
 
-/// What the engine says to it.
+/// The engine's answer to a waiting client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ClientOutcome {
-    /// The server's connection stands, or the client may be accepted before that.
+    /// The server's connection is established, or the client may be accepted before that.
     Admitted,
     /// The server's connection could not be opened.
     Declined(ConnectFailure),
@@ -19,7 +20,7 @@ pub(crate) enum ClientOutcome {
     Ended,
 }
 
-/// A client that has asked.
+/// A client that waits for the outcome.
 #[derive(Debug)]
 pub(crate) struct WaitingClient {
     pub(crate) connection: ConnectionId,
@@ -27,7 +28,7 @@ pub(crate) struct WaitingClient {
 }
 
 impl WaitingClient {
-    /// Waits for the engine's word.
+    /// Waits for the engine's outcome.
     pub(crate) async fn outcome(&mut self) -> ClientOutcome {
         match self.orders.recv().await {
             Some(ConnectionCommand::Admit) => ClientOutcome::Admitted,
@@ -45,7 +46,7 @@ impl WaitingClient {
         }
     }
 
-    /// Serves the connection of a client that was admitted. `early` is what was read of it already.
+    /// Serves the connection of an admitted client. `early` is the data that was already read.
     pub(crate) async fn serve(self, stream: TcpStream, early: Bytes, mailbox: LoopMailbox) {
         serve(self.connection, stream, early, None, self.orders, mailbox).await;
     }

@@ -43,11 +43,11 @@ const FAILED: u8 = 6;
 pub struct PairingResult {
     /// The pin that was made here.
     pub pin: IdentityPin,
-    /// What the other node calls itself.
+    /// The other node's own name.
     pub calls_itself: String,
 }
 
-/// Why pairing failed; said to the person at the joiner's console.
+/// The reason why pairing failed, for the person at the joiner's console.
 #[derive(Debug, Error)]
 pub enum ExchangeError {
     /// The token cannot be used.
@@ -58,19 +58,19 @@ pub enum ExchangeError {
         "cannot reach the inviting node at {address}: {cause}; is it running (`trunkline node run`) and is the port open?"
     )]
     Unreachable {
-        /// Where it should be.
+        /// The expected address.
         address: String,
-        /// What the system said.
+        /// The system's error.
         cause: io::Error,
     },
-    /// Whoever answered is not the inviter.
+    /// The answering host is not the inviter.
     #[error(
         "whoever answered at {address} is not the node that made this token ({reason}); check the address given to `peer invite --address`"
     )]
     NotTheInviter {
-        /// Where.
+        /// The address.
         address: String,
-        /// What TLS said.
+        /// The error that TLS reports.
         reason: String,
     },
     /// The connection broke in the middle.
@@ -106,7 +106,7 @@ pub enum ExchangeError {
         "the inviting node has already paired another node under this name, or this node under another; remove that pin there first, or invite with another --name"
     )]
     NameTaken,
-    /// The inviter had a failure of its own.
+    /// The inviter failed for a reason of its own.
     #[error("the inviting node could not store the pairing; see its log")]
     InviterFailed,
     /// The pin could not be made here.
@@ -170,8 +170,8 @@ pub async fn join(
     Ok(PairingResult { pin, calls_itself })
 }
 
-/// Answers a joiner on a connection whose handshake is done, as the inviter. The joiner is told
-/// why it is refused; the error is for the inviter's own log.
+/// Answers a joiner on a connection whose handshake is complete, as the inviter. The joiner
+/// receives the reason for a refusal; the error is for the inviter's own log.
 ///
 /// # Errors
 /// When the joiner is refused or the connection breaks.
@@ -272,7 +272,7 @@ fn code(error: &ExchangeError) -> u8 {
     }
 }
 
-/// What a joiner sends: the first bytes that a node reads of somebody it does not know.
+/// The joiner's request: the first bytes that a node reads from an unknown host.
 ///
 /// `version u8 | invitation's id, 16 bytes | proof, 32 bytes | name, with its length`
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 //! Invitations on disk: `invitations/ID.json` in the state directory, for the owner alone.
 //!
-//! A file holds the proof key (derived from the secret, which is not kept), the name to pin and
-//! the expiry. Its state is in the file: `open` or `used`, the change synced before anything is
-//! accepted. Used and expired ones are kept for a day, so that a late joiner is told what
-//! happened, and then swept.
+//! A file contains the proof key (derived from the secret, which is not kept), the name to pin and
+//! the expiry. Its state is in the file: `open` or `used`; the change is synced before anything is
+//! accepted. Used and expired ones are kept for a day, so that a late joiner gets the reason, and
+//! then removed.
 
 use std::fs::{self, File};
 use std::io;
@@ -17,12 +17,12 @@ use vocab::NodeId;
 use super::token::{InvitationToken, LIFETIME, unix_seconds};
 use crate::private_directory::{make_private_directory, open_or_make, write_durably};
 
-/// How long after its end an invitation is remembered.
+/// The time for which an expired invitation is remembered.
 const REMEMBERED: Duration = Duration::from_secs(24 * 3600);
 /// Open invitations at a time; a person hands out a few.
 const MOST_INVITATIONS: usize = 1000;
 
-/// Why an invitation could not be made or used.
+/// The reason why an invitation could not be made or used.
 #[derive(Debug, Error)]
 pub enum InvitationError {
     /// A file could not be used.
@@ -30,9 +30,9 @@ pub enum InvitationError {
     Io {
         /// `read` or `write`.
         action: &'static str,
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         cause: io::Error,
     },
     /// The system gave no random numbers.
@@ -81,7 +81,7 @@ impl OpenInvitation {
         self.stored.name.as_deref()
     }
 
-    /// Marks it used, durably; call before the joiner is told anything.
+    /// Marks it used, durably; call before any answer to the joiner.
     ///
     /// # Errors
     /// When the change cannot be written: then nothing may be accepted.
@@ -186,7 +186,7 @@ impl InvitationDirectory {
         Ok((open, key))
     }
 
-    /// Removes what nobody needs to be told about any more; says how many are left.
+    /// Removes expired invitations. Returns the number of the remaining ones.
     fn sweep(&self, now: SystemTime) -> Result<usize, InvitationError> {
         let entries = fs::read_dir(&self.directory).map_err(|cause| InvitationError::Io {
             action: "read",
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn it_ends_after_fifteen_minutes_and_is_swept_a_day_later() {
+    fn invitation_expires_and_is_removed_later() {
         let (_state, invitations, now, token) = setting();
         let late = now + LIFETIME;
         let found = invitations.find(late, &token.id(), &proof(&token), b"message");
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_proof_and_an_unknown_id_are_refused_and_cost_nothing() {
+    fn wrong_proof_or_id_leaves_invitation_valid() {
         let (_state, invitations, now, token) = setting();
         let wrong = invitations.find(now, &token.id(), &[0; 32], b"message");
         assert!(matches!(wrong, Err(InvitationError::WrongProof)));

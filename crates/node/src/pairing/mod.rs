@@ -1,7 +1,7 @@
-//! Pairing: how two nodes come to know each other's identities, once.
+//! Pairing: the single exchange in which two nodes learn each other's identities.
 //!
-//! The inviter prints a token; whoever holds it may become a peer. It is carried by hand, read
-//! from standard input, and never crosses the network:
+//! The inviter prints a token; a node that has it may become a peer. A person carries the token,
+//! the joiner reads it from standard input, and it never crosses the network:
 //!
 //! ```text
 //! inviter                                             joiner
@@ -13,9 +13,9 @@
 //!        ------------- MAC(key, exporter, inviter) -->  pins the inviter (synced)
 //! ```
 //!
-//! The MACs cover the TLS exporter, both identities and the direction, so they are worth nothing
-//! in any other connection. An invitation is marked used before it is accepted: a crash between
-//! the two costs an invitation and never allows a second use.
+//! The MACs cover the TLS exporter, both identities and the direction, so they are useless in any
+//! other connection. An invitation is marked used before it is accepted: a crash between the two
+//! costs an invitation and never allows a second use.
 
 use crate::identity::NodeIdentity;
 

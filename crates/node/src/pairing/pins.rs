@@ -15,7 +15,7 @@ use vocab::NodeId;
 use super::token::unix_seconds;
 use crate::private_directory::{make_private_directory, remove_durably, write_durably};
 
-/// Why a pin could not be read or written.
+/// The reason why a pin could not be read or written.
 #[derive(Debug, Error)]
 pub enum PinError {
     /// A file could not be used.
@@ -23,17 +23,17 @@ pub enum PinError {
     Io {
         /// `read`, `write` or `remove`.
         action: &'static str,
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         cause: io::Error,
     },
-    /// What is in the file is not a pin.
+    /// The content of the file is not a pin.
     #[error("{} is damaged ({reason}); remove it (`trunkline peer remove`) and pair again", path.display())]
     Damaged {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// In what way.
+        /// The damage.
         reason: String,
     },
     /// The name belongs to another identity.
@@ -41,7 +41,7 @@ pub enum PinError {
     Taken {
         /// The name.
         name: String,
-        /// Who has it.
+        /// The identity that already has the pin.
         node: NodeId,
     },
     /// The identity has another name.
@@ -52,10 +52,10 @@ pub enum PinError {
         /// The name it has.
         name: String,
     },
-    /// There is no such peer.
+    /// The peer is unknown.
     #[error("no peer called `{name}` is paired; `trunkline peer list` shows those that are")]
     Unknown {
-        /// The name that was asked for.
+        /// The requested name.
         name: String,
     },
     /// Not a name.
@@ -75,16 +75,16 @@ pub struct IdentityPin {
     pub name: String,
     /// The identity.
     pub node: NodeId,
-    /// When it was pinned, in seconds since the Unix epoch.
+    /// The time of pairing, in seconds since the Unix epoch.
     pub paired_unix_s: u64,
 }
 
-/// What the directory of pins holds.
+/// The content of the directory of pins.
 #[derive(Debug, Default)]
 pub struct LoadedPins {
     /// The pins, by name.
     pub pins: BTreeMap<String, IdentityPin>,
-    /// Why other files are no pins, by the names of the peers that cannot be trusted.
+    /// The errors of unreadable pin files, by the names of the peers that cannot be trusted.
     pub damaged: BTreeMap<String, PinError>,
 }
 
@@ -111,8 +111,8 @@ impl PinDirectory {
         Ok(self.load_all()?.pins)
     }
 
-    /// All pins by name, and what is wrong with the others. One damaged file costs one peer, and not
-    /// all of them.
+    /// Loads all pins by name, and the errors of the others. One damaged file costs one peer, and
+    /// not all of them.
     ///
     /// # Errors
     /// When the directory cannot be read.
@@ -149,13 +149,13 @@ impl PinDirectory {
         Ok(loaded)
     }
 
-    /// Whether there is a directory of pins at all, be it empty.
+    /// Returns true if the directory of pins exists, even if it is empty.
     #[must_use]
     pub fn exists(&self) -> bool {
         self.directory.exists()
     }
 
-    /// Whether `node` may be pinned as `name`.
+    /// Checks that `node` may be pinned as `name`.
     ///
     /// # Errors
     /// When the name or the identity is pinned otherwise.
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_pin_is_named_and_the_others_are_there() {
+    fn damaged_pin_is_named_beside_valid_ones() {
         let state = tempfile::tempdir().unwrap();
         let pins = PinDirectory::new(state.path());
         pins.add("far", NodeId([1; 32])).unwrap();

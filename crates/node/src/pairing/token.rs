@@ -1,12 +1,12 @@
-//! The token: what the inviter prints and the joiner reads.
+//! The token that the inviter prints and the joiner reads.
 //!
 //! ```text
 //! tlk1-<base32>     u8 version | 16 secret | 32 inviter's NodeId | u64 expiry (Unix seconds)
 //!                   | prefixed address | prefixed inviter's name | 4 checksum
 //! ```
 //!
-//! Base32 (RFC 4648 §6, lower case, no padding) survives being read aloud, line breaks and
-//! terminals that select words; the checksum tells a slip of the hand from a wrong token.
+//! Base32 (RFC 4648 §6, lower case, no padding) survives reading aloud, line breaks and terminals
+//! that select words. The checksum distinguishes a typing error from a wrong token.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -14,8 +14,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use thiserror::Error;
 use vocab::{ByteReader, ByteWriter, NodeId};
 
-/// How long an invitation is good for: long enough to walk to another console, short enough
-/// that a token left in a scroll-back is worth nothing.
+/// The lifetime of an invitation: long enough to walk to another console, short enough that a token
+/// left in a scroll-back is worthless.
 pub(super) const LIFETIME: Duration = Duration::from_secs(15 * 60);
 
 const PREFIX: &str = "tlk1-";
@@ -25,10 +25,10 @@ const CHECKSUM_BYTES: usize = 4;
 const LONGEST_TEXT: usize = 1024;
 const ALPHABET: &[u8; 32] = b"abcdefghijklmnopqrstuvwxyz234567";
 
-/// Why a text is not a token that can be used.
+/// The reason why a text is not a usable token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum TokenError {
-    /// Not a token at all.
+    /// The text is not a token.
     #[error(
         "this is not a pairing token; paste the whole line that `trunkline peer invite` printed, from tlk1- to its end"
     )]
@@ -51,13 +51,13 @@ pub enum TokenError {
 pub struct InvitationToken {
     /// 128 random bits.
     pub secret: [u8; 16],
-    /// Who invites.
+    /// The inviting node.
     pub inviter: NodeId,
-    /// What the inviter calls itself.
+    /// The inviter's own name.
     pub inviter_name: String,
-    /// Where it listens, as HOST:PORT.
+    /// The inviter's listening address, as HOST:PORT.
     pub address: String,
-    /// When it ends, in seconds since the Unix epoch.
+    /// The expiry, in seconds since the Unix epoch.
     pub expires: u64,
 }
 
@@ -73,7 +73,7 @@ impl fmt::Debug for InvitationToken {
 }
 
 impl InvitationToken {
-    /// The name of the invitation: says which it is and nothing of its secret.
+    /// The name of the invitation. It reveals nothing of the secret.
     #[must_use]
     pub fn id(&self) -> [u8; 16] {
         let derived = blake3::derive_key("trunkline 2026 pairing v1 invitation id", &self.secret);
@@ -88,7 +88,7 @@ impl InvitationToken {
         blake3::derive_key("trunkline 2026 pairing v1 proof key", &self.secret)
     }
 
-    /// Reads what a person pasted: blanks and line breaks anywhere, either case.
+    /// Parses a pasted token: blanks and line breaks anywhere, either case.
     ///
     /// # Errors
     /// When it is not a token, or has a slip in it.
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_reads_back_through_line_breaks_and_capitals() {
+    fn token_survives_line_breaks_and_capitals() {
         let text = token().to_string();
         let (left, right) = text.split_at(40);
         let pasted = format!("  {}\n {right}\n", left.to_uppercase());

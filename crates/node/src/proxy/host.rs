@@ -1,8 +1,8 @@
-//! Where a client of a proxy wants to go, in whichever protocol it says so.
+//! The target of a proxy's client, for every proxy protocol.
 
 use std::net::IpAddr;
 
-/// Where a client wants to go.
+/// The target of a proxy's client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ProxyTarget {
     /// An address.

@@ -1,7 +1,7 @@
 //! HTTP CONNECT (RFC 9110 §9.3.6, RFC 9112 §3.2.3), and no other method.
 //!
-//! The parser is pure: it is given what has arrived and says what it is, or that more is needed.
-//! Header fields are skipped: none changes what a tunnel does.
+//! The parser is pure: it returns the meaning of the bytes so far, or that more are needed. It
+//! skips header fields, because none changes the behaviour of a tunnel.
 
 use engine::ConnectFailure;
 
@@ -10,7 +10,7 @@ use super::host::{ProxyTarget, parse_host};
 /// The longest request head; browsers send some 500 bytes.
 pub const LONGEST_HEAD: usize = 8 * 1024;
 
-/// What has arrived so far.
+/// The parsed part of a request so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ConnectHead {
     /// The beginning of a head.
@@ -21,7 +21,7 @@ pub enum ConnectHead {
     Refused(ConnectStatus),
 }
 
-/// Why a request is refused.
+/// The reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ConnectStatus {
     /// Not a request, or one whose target cannot be read.
@@ -35,7 +35,7 @@ pub enum ConnectStatus {
 }
 
 impl ConnectStatus {
-    /// What to send before closing.
+    /// The bytes to send before closing.
     #[must_use]
     pub fn answer(self) -> Vec<u8> {
         let (line, why) = match self {
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn other_methods_and_nonsense_are_told_what_to_write() {
+    fn invalid_requests_get_a_helpful_answer() {
         let get = b"GET http://example.net/ HTTP/1.1\r\n\r\n";
         assert_eq!(
             parse_head(get),

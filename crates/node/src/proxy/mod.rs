@@ -1,10 +1,10 @@
-//! Explicit proxies, for where traffic cannot be intercepted or privileges are missing.
+//! Explicit proxies, for networks where traffic cannot be intercepted or privileges are missing.
 //!
-//! A client is told of success when the server's connection stands, and of a failure in the words of its
-//! protocol. Where the server has accepted a connection before, or the policy says so, it is told of success as
-//! soon as its request is understood: its first bytes then travel with the open, and if the far side cannot
-//! connect after all, the connection is reset. Names are resolved on this side, by the system's resolver, and the first
-//! address is taken.
+//! A client gets the success answer of its protocol when the server's connection is established,
+//! and otherwise the failure. Where the server has accepted a connection before, or the policy says
+//! so, the success is sent as soon as the request is parsed. The client's first bytes then travel
+//! with the open, and the connection is reset if the far side cannot connect after all. Names are
+//! resolved on this side by the system's resolver, and the first address is used.
 
 pub mod host;
 pub mod http_connect;
@@ -41,14 +41,14 @@ const SHARING: PlaceLimits = PlaceLimits {
     time_to_finish: Duration::from_secs(2),
 };
 
-/// After its last word to a client, a proxy discards what the client still sends for this long: the kernel
-/// answers bytes that nobody reads with a reset, which can make the client lose the answer. Time for a client to
-/// read it, and two lost packets on the way.
+/// The time for which a proxy, after its last answer, discards the client's further bytes: the
+/// kernel answers unread bytes with a reset, which can make the client lose the answer. It is
+/// enough for a client to read the answer, and for two lost packets on the way.
 const DISCARD_FOR: Duration = Duration::from_secs(1);
-/// And so many bytes: more than a client sends that waits for an answer before it goes on.
+/// The limit of these bytes: more than a client sends that waits for an answer.
 const DISCARD_BYTES: usize = 64 * 1024;
 
-/// Which proxy protocol a listener speaks.
+/// The proxy protocol of a listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProxyProtocol {
     Socks5,
@@ -110,7 +110,7 @@ pub(crate) async fn listen(
     }
 }
 
-/// Asks the engine for the connection and tells the client of the outcome.
+/// Requests the connection from the engine and sends the outcome to the client.
 fn ask(
     connections: &ConnectionNumbers,
     mailbox: &LoopMailbox,
@@ -155,7 +155,7 @@ impl ProxyProtocol {
         }
     }
 
-    /// What a client is told whose server's connection stands.
+    /// The answer to a client when the server's connection is established.
     fn success(self) -> Vec<u8> {
         match self {
             Self::Socks5 => socks5::success(),
@@ -163,7 +163,7 @@ impl ProxyProtocol {
         }
     }
 
-    /// What a client is told whose server's connection could not be opened.
+    /// The answer to a client when the server's connection could not be opened.
     fn failure(self, failure: ConnectFailure) -> Vec<u8> {
         match self {
             Self::Socks5 => socks5::failure(failure),
@@ -172,7 +172,8 @@ impl ProxyProtocol {
     }
 }
 
-/// Says the last word to a client, which may still be sending, so that it arrives before the connection closes.
+/// Sends the last answer to a client, which may still be sending, so that it arrives before the
+/// connection closes.
 async fn end_with(stream: &mut TcpStream, answer: &[u8]) {
     let mut discarded = 0;
     let mut buffer = [0; 4 * 1024];
@@ -244,7 +245,7 @@ async fn http_request(stream: &mut TcpStream) -> io::Result<(SocketAddr, Bytes)>
     }
 }
 
-/// Reads some bytes; the parsers refuse what grows beyond their limits.
+/// Reads some bytes; the parsers refuse input beyond their limits.
 async fn read_more(stream: &mut TcpStream, buffer: &mut BytesMut) -> io::Result<()> {
     buffer.reserve(1024);
     if stream.read_buf(buffer).await? == 0 {

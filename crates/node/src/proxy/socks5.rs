@@ -1,6 +1,6 @@
 //! SOCKS5 (RFC 1928), as far as a client without authentication needs it: CONNECT.
 //!
-//! Parsers are pure: they are given what has arrived and say what it is, or that more is needed.
+//! The parsers are pure: they return the meaning of the bytes so far, or that more are needed.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -16,7 +16,7 @@ pub(crate) const CHOSE_NO_AUTHENTICATION: [u8; 2] = [5, 0];
 /// The answer when the client insists on authentication.
 pub(crate) const NO_ACCEPTABLE_METHOD: [u8; 2] = [5, 0xff];
 
-/// What has arrived so far.
+/// The parsed part of a message so far.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Socks5Parse<T> {
     /// The beginning of a message.
@@ -27,10 +27,10 @@ pub enum Socks5Parse<T> {
     Invalid(Socks5Refusal),
 }
 
-/// Why a client is refused; the numbers are the replies of RFC 1928 §6.
+/// The reason why a client is refused; the numbers are the replies of RFC 1928 §6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Socks5Refusal {
-    /// Not SOCKS5 at all: closed without an answer.
+    /// Not SOCKS5: closed without an answer.
     NotSocks5,
     /// No method but "no authentication" is offered here.
     NoMethod,
@@ -43,7 +43,7 @@ pub enum Socks5Refusal {
 }
 
 impl Socks5Refusal {
-    /// What to send before closing.
+    /// The bytes to send before closing.
     #[must_use]
     pub fn answer(self) -> Vec<u8> {
         match self {
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_offered_gets_the_reply_of_the_specification() {
+    fn unsupported_requests_get_the_specified_reply() {
         let bind = [5, 2, 0, 1, 0, 0, 0, 0, 0, 0];
         let Socks5Parse::Invalid(refusal) = parse_request(&bind) else {
             panic!("BIND was taken");
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_refuses_and_one_that_does_not_answer_have_replies_of_their_own() {
+    fn refusal_and_timeout_have_different_replies() {
         assert_eq!(failure(ConnectFailure::Refused)[1], 5);
         assert_eq!(failure(ConnectFailure::TimedOut)[1], 4);
         assert_eq!(failure(ConnectFailure::NotPermitted)[1], 2);

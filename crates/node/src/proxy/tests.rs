@@ -9,7 +9,8 @@ use crate::mailbox::LoopMessage;
 
 /// Enough that a reset which can overtake an answer does so.
 const TRIES: usize = 200;
-/// What clients send behind their requests without waiting: half of what is discarded.
+/// The bytes that clients send after their requests without waiting: half of the bytes that are
+/// discarded.
 const EARLY_BYTES: usize = DISCARD_BYTES / 2;
 
 /// Starts a proxy that declines every connection, and returns where it listens.
@@ -53,7 +54,7 @@ async fn ask_early(proxy: SocketAddr, request: &[u8]) -> io::Result<Vec<u8>> {
 }
 
 #[tokio::test]
-async fn a_declined_client_that_sends_early_gets_its_answer_and_no_reset() {
+async fn declined_early_sender_gets_its_answer() {
     let failure = ConnectFailure::Refused;
     let http = declining(ProxyProtocol::HttpConnect, failure).await;
     let socks = declining(ProxyProtocol::Socks5, failure).await;
@@ -76,7 +77,7 @@ async fn a_declined_client_that_sends_early_gets_its_answer_and_no_reset() {
 }
 
 #[tokio::test]
-async fn a_client_with_a_wrong_request_that_sends_early_gets_its_answer_and_no_reset() {
+async fn invalid_early_sender_gets_its_answer() {
     let proxy = declining(ProxyProtocol::HttpConnect, ConnectFailure::Other).await;
     for number in 0..TRIES {
         let answer = ask_early(proxy, b"POST / HTTP/1.1\r\n\r\n").await;
@@ -86,7 +87,7 @@ async fn a_client_with_a_wrong_request_that_sends_early_gets_its_answer_and_no_r
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_client_that_goes_on_sending_is_not_listened_to_for_long() {
+async fn endless_sender_is_cut_off() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let mut client = TcpStream::connect(listener.local_addr().unwrap())
         .await

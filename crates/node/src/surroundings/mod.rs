@@ -1,4 +1,5 @@
-//! The machine's routes and own addresses, for the engine, which decides by them where peers may go.
+//! The machine's routes and own addresses, for the engine, which decides from them which servers
+//! peers may reach.
 //!
 //! ```text
 //!   kernel ──notes──► thread ──► list all ──► different? ──► engine
@@ -6,8 +7,9 @@
 //!            every 30 s ┘
 //! ```
 //!
-//! A note says only that something has changed; the routes are then listed anew. When they
-//! cannot be read the engine is told of none, and serves peers only what the operator has listed.
+//! A note says only that something has changed; the routes are then listed again. When they cannot
+//! be read, the engine gets an empty list, and serves peers only the networks that the operator has
+//! listed.
 
 mod rtnetlink;
 
@@ -19,9 +21,9 @@ use engine::{EngineInput, IpPrefix, NetworkSurroundings};
 
 use crate::mailbox::LoopMailbox;
 
-/// The routes are read so often although no note came.
+/// The interval at which the routes are read without a note.
 const READ_EVERY: Duration = Duration::from_secs(30);
-/// A change often comes in several notes; they are waited for this long.
+/// The wait for further notes, because a change often causes several.
 const SETTLE: Duration = Duration::from_millis(100);
 /// Reading takes at most one part in so many of the time, however often routes change.
 const READING_SHARE: u32 = 20;
@@ -43,7 +45,7 @@ pub(crate) struct SurroundingsWatch {
 #[derive(Debug)]
 struct SharedSurroundings {
     lan_interfaces: Mutex<Vec<String>>,
-    /// What the engine was told last.
+    /// The last report to the engine.
     reported: Mutex<ReportedSurroundings>,
     mailbox: LoopMailbox,
 }
@@ -66,7 +68,7 @@ impl SurroundingsWatch {
         }
     }
 
-    /// What there is now, to begin with.
+    /// The surroundings at the start.
     pub(crate) fn first(&self) -> NetworkSurroundings {
         let mut told = self
             .shared
@@ -115,7 +117,7 @@ impl SurroundingsWatch {
         }
     }
 
-    /// Reads the routes and tells the engine what is new.
+    /// Reads the routes and reports changes to the engine.
     fn refresh(&self) -> Result<(), crate::mailbox::LoopEnded> {
         let mut told = self
             .shared
@@ -158,7 +160,7 @@ impl SharedSurroundings {
     }
 }
 
-/// Waits for a note, and for those that come with it.
+/// Waits for a note, and for those that arrive with it.
 fn wait(notes: &socket2::Socket) {
     let mut buffer = [0; 4096];
     let _ = notes.set_read_timeout(Some(READ_EVERY));

@@ -6,12 +6,12 @@
 //!                                        └─────► this machine's own addresses (type local)
 //! ```
 //!
-//! All tables are read. Routes to the machine itself are the ones of table `local`, and host
-//! routes of that type in other tables (a VRF has them there); those that packets are handed to a
-//! local program by, such as this node's own, take in whole networks and are left out.
+//! All tables are read. Routes to the machine itself are those of table `local`, and host routes of
+//! that type in other tables (a VRF has them there). Routes that deliver packets to a local
+//! program, such as this node's own, cover whole networks and are left out.
 //!
-//! It does not read the rules that choose a table: what two tables say differently of a network
-//! is for the engine to weigh.
+//! It does not read the rules that choose a table: the engine weighs the differences between two
+//! tables.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -30,16 +30,17 @@ pub(super) const ROUTES_MAX: usize = 100_000;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 /// A listing that changes while it is read is read again so often.
 const ATTEMPTS: usize = 5;
-/// What the kernel fills at a time when it is given that much room (rtnetlink's largest skb).
+/// The buffer size that the kernel fills at most at a time (rtnetlink's largest skb).
 const READ_BYTES: usize = 64 * 1024;
-/// Bytes of notes that may wait: a change of some hundred routes. What is lost is told as ENOBUFS.
+/// The bytes of notes that may wait: a change of some hundred routes. The kernel reports lost ones
+/// as ENOBUFS.
 const NOTES_BYTES: usize = 256 * 1024;
 
 /// Groups of notes (RTNLGRP_LINK, _IPV4_IFADDR, _IPV4_ROUTE, _IPV6_IFADDR, _IPV6_ROUTE).
 const GROUPS: [u32; 5] = [1, 5, 7, 9, 11];
 
 const HEADER_BYTES: usize = 16;
-/// Of a `struct rtmsg`, and of a `struct rtnexthop` after its own length.
+/// The length of a `struct rtmsg`, and of a `struct rtnexthop` after its own length.
 const ROUTE_BYTES: usize = 12;
 const NEXT_HOP_BYTES: usize = 8;
 
@@ -60,7 +61,7 @@ const RTA_TABLE: u16 = 15;
 
 const TABLE_LOCAL: u32 = 255;
 
-/// What a route does with a packet, as far as it matters here (`rtm_type`).
+/// The relevant actions of a route on a packet (`rtm_type`).
 const TYPE_UNICAST: u8 = 1;
 const TYPE_LOCAL: u8 = 2;
 const TYPE_BROADCAST: u8 = 3;
@@ -112,7 +113,7 @@ fn open() -> io::Result<Socket> {
     Socket::new(Domain::from(libc::AF_NETLINK), Type::RAW, Some(route))
 }
 
-/// Reads one family; false when it changed meanwhile.
+/// Reads one family; returns false if it changed meanwhile.
 fn list_family(family: u8, listing: &mut RouteListing) -> io::Result<bool> {
     let socket = open()?;
     socket.set_read_timeout(Some(ANSWER_TIMEOUT))?;
@@ -170,7 +171,7 @@ struct RtnetlinkMessage<'a> {
 }
 
 impl<'a> RtnetlinkMessage<'a> {
-    /// The first message, and what follows it.
+    /// Splits off the first message; returns it and the rest.
     fn split(bytes: &'a [u8]) -> Option<(Self, &'a [u8])> {
         let header = bytes.first_chunk::<HEADER_BYTES>()?;
         let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
@@ -217,7 +218,7 @@ fn number(bytes: &[u8]) -> Option<u32> {
     bytes.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes))
 }
 
-/// What is known after some messages.
+/// The routes and addresses known from the messages so far.
 struct RouteListing {
     /// The indices of the LAN interfaces.
     lan: Vec<u32>,
@@ -381,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_is_on_the_side_of_its_interface() {
+    fn route_belongs_to_its_interfaces_side() {
         let found = listed(&[
             route("10.20.0.0/16", 254, TYPE_UNICAST, 0, &[2]),
             route("10.30.0.0/16", 1000, TYPE_UNICAST, 20, &[3]),
@@ -402,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_with_several_paths_is_on_the_lan_side_when_all_are() {
+    fn multipath_route_is_lan_if_all_paths_are() {
         let found = listed(&[
             route("10.20.0.0/16", 254, TYPE_UNICAST, 0, &[2, 3]),
             route("10.30.0.0/16", 254, TYPE_UNICAST, 0, &[2, 9]),
@@ -429,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn own_addresses_are_those_of_table_local_and_of_a_vrf() {
+    fn own_addresses_come_from_local_tables() {
         let found = listed(&[
             route("127.0.0.0/8", 255, TYPE_LOCAL, 0, &[1]),
             route("10.20.0.1/32", 255, TYPE_LOCAL, 0, &[2]),

@@ -1,7 +1,7 @@
-//! Dialling a peer whenever a link to it is wanted.
+//! Dials a peer whenever a link to it is wanted.
 //!
 //! A link is wanted while there is none, and once more when the session has heard nothing for a
-//! while: then a fresh one is dialled without waiting for the old one to die, since a TCP
+//! while. The dialler then dials a fresh link without waiting for the old one to fail, since a TCP
 //! connection through a broken path takes minutes to notice.
 
 use std::io;
@@ -36,16 +36,16 @@ const LAST_BACKOFF: Duration = Duration::from_secs(2);
 const LIVED: Duration = Duration::from_secs(5);
 const FIRST_BYTES: usize = 16 * 1024;
 
-/// What is known of a peer's links; kept by the engine's loop.
+/// The state of a peer's links, kept by the engine's loop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PeerLinks {
-    /// Links that are up, whoever dialled them.
+    /// The number of links that are up, whichever side dialled them.
     pub(crate) up: usize,
-    /// Nothing has been heard for some seconds.
+    /// True if the peer has been silent for some seconds.
     pub(crate) silent: bool,
 }
 
-/// What the dialler needs.
+/// The context of the dialler.
 pub(crate) struct DialerContext {
     pub(crate) peer: NodeId,
     pub(crate) name: String,
@@ -186,7 +186,8 @@ async fn first_bytes(stream: &mut client::TlsStream<TcpStream>) -> io::Result<By
     }
 }
 
-/// The peer does not take this node's identity. It said so behind its own handshake, so it is the pinned peer.
+/// The peer refuses this node's identity. It reported that behind its own handshake, so it is the
+/// pinned peer.
 #[derive(Debug, Error)]
 #[error(
     "it refused this node's identity; pair the two with `trunkline peer invite` and `peer join`"
@@ -199,7 +200,7 @@ fn is_refusal(error: &io::Error) -> bool {
         .is_some_and(|inner| inner.is::<DialRefusal>())
 }
 
-/// Says what an alert after the handshake means here.
+/// Explains an alert after the handshake.
 fn explain(error: io::Error) -> io::Error {
     let alert = error
         .get_ref()

@@ -1,7 +1,7 @@
-//! Addresses that a peer has come from, or is dialled at. Handshakes from there are preferred to those
-//! of strangers when places are scarce.
+//! Addresses that a peer has connected from, or is dialled at. Handshakes from them are preferred
+//! to those of strangers when places are scarce.
 //!
-//! An address proves nothing: who comes from there still has to show a pinned key.
+//! An address proves nothing: a host at such an address must still show a pinned key.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use crate::places::SourceStanding;
 /// hundred branches behind changing addresses sees some hundred in a week.
 const KNOWN_MAX: usize = 1_024;
 
-/// See the head of this file; clones share what they know.
+/// See the module documentation; clones share their knowledge.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KnownSources {
     seen: Arc<Mutex<BTreeMap<IpAddr, Instant>>>,
@@ -35,7 +35,7 @@ impl KnownSources {
         }
     }
 
-    /// Whether a peer is known to come from there.
+    /// Returns whether a peer is known to come from this address.
     pub(crate) fn standing(&self, address: IpAddr) -> SourceStanding {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
         match seen.contains_key(&source_of(address)) {

@@ -1,9 +1,8 @@
 //! One link: a reader and a writer around a TLS stream.
 //!
-//! How much may stand between the engine and the socket is kept small, so that what goes next is
-//! decided in the session: [`LEAST_ROOM`] to [`MOST_ROOM`] bytes, sized so that the socket takes
-//! them within a few milliseconds. The kernel's own unsent queue is bounded by
-//! TCP_NOTSENT_LOWAT.
+//! The data between the engine and the socket is kept small, so that the session decides the order
+//! of sending: [`LEAST_ROOM`] to [`MOST_ROOM`] bytes, sized so that the socket takes them within a
+//! few milliseconds. TCP_NOTSENT_LOWAT bounds the kernel's own unsent queue.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -32,14 +31,14 @@ const READ_BYTES: usize = 64 * 1024;
 const LEAST_ROOM: usize = 16 * 1024;
 /// At the most: 1 ms at 2 Gbit/s.
 const MOST_ROOM: usize = 256 * 1024;
-/// When the socket takes a piece faster than this it may be handed twice as much ...
+/// The time below which a fast socket may be handed twice as much ...
 const FAST: Duration = Duration::from_millis(1);
 /// ... and half as much when it takes longer than this.
 const SLOW: Duration = Duration::from_millis(8);
 /// For the TLS close to leave; the link is closed anyway afterwards.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What the engine's loop wants of a link.
+/// A command of the engine's loop to a link.
 #[derive(Debug)]
 pub(crate) enum LinkCommand {
     Send(Bytes),
@@ -64,11 +63,11 @@ pub(super) struct AuthenticatedLink {
     pub(super) peer: NodeId,
     pub(super) dialed_by_us: bool,
     pub(super) stream: TlsStream<TcpStream>,
-    /// What was read before the link was announced.
+    /// The bytes that were read before the link was announced.
     pub(super) first: Bytes,
 }
 
-/// Where a link's TCP connection ends, and what fits its way.
+/// The addresses of a link's TCP connection, and the parameters of its path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LinkAddresses {
     pub(crate) local: SocketAddr,
@@ -85,7 +84,7 @@ fn addresses(stream: &TcpStream) -> io::Result<LinkAddresses> {
     })
 }
 
-/// A TLS stream that its reader and its writer share, and who asks it for keys.
+/// A TLS stream that its reader, its writer and the key exporter share.
 #[derive(Clone)]
 struct SharedStream(Arc<Mutex<TlsStream<TcpStream>>>);
 
@@ -212,8 +211,9 @@ pub(super) async fn carry(link: AuthenticatedLink, mailbox: LoopMailbox) {
         .await;
 }
 
-/// How a link ended that failed with this error. A time-out, or an ICMP error that the kernel reports at one,
-/// is the path's; the others are a FIN without a goodbye, or a RST, from the peer's host.
+/// Classifies the end of a link that failed with this error. A time-out, or an ICMP error that the
+/// kernel reports at one, is the path's; the others are a FIN without a goodbye, or a RST, from the
+/// peer's host.
 fn end_of(error: &io::Error) -> LinkEnd {
     match error.kind() {
         io::ErrorKind::UnexpectedEof
@@ -311,7 +311,7 @@ async fn write(
     (LinkEnd::Lost, "closed by this node")
 }
 
-/// How many bytes may stand between the engine and the socket.
+/// The number of bytes that may stand between the engine and the socket.
 #[derive(Debug)]
 struct SendRoom {
     size: usize,
@@ -328,7 +328,8 @@ impl SendRoom {
         }
     }
 
-    /// The socket took `length` bytes within `took`; returns how many more to grant.
+    /// Records that the socket took `length` bytes within `took`. Returns the number of bytes to
+    /// grant.
     fn taken(&mut self, length: usize, took: Duration) -> usize {
         // Only a piece that used a good part of the room says anything about it.
         let tells = length * 4 >= self.size;
@@ -349,7 +350,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn room_follows_the_socket_within_its_bounds_and_none_is_lost() {
+    fn send_room_follows_the_socket_within_bounds() {
         let mut room = SendRoom::new();
         // What the loop has been granted and not yet used.
         let mut usable = LEAST_ROOM;

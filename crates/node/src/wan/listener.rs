@@ -1,8 +1,8 @@
-//! Taking links: handshakes that are few, short and only for those who belong here.
+//! Accepts links. Handshakes are few, short, and only for hosts that belong here.
 //!
-//! Before its handshake is done a connection costs a socket and one task, for five seconds at
-//! most. The places for such connections are shared out among their sources ([`SHARING`]), and who
-//! comes from where a peer has come from is preferred to strangers. A connection without a place is
+//! Before its handshake is complete a connection costs a socket and one task, for five seconds at
+//! most. The places for such connections are shared among their sources ([`SHARING`]), and sources
+//! that a peer has connected from are preferred to strangers. A connection without a place is
 //! closed unanswered.
 
 use std::io;
@@ -26,23 +26,23 @@ use crate::places::{CrowdedOut, PlaceLimits, PlacePool};
 use crate::repeats;
 use crate::tls::{self, TrustedIdentities};
 
-/// Handshakes under way: each holds some 50 kB for at most five seconds. From one address come
-/// those of a site behind one NAT with several nodes, not more. A handshake takes two round trips,
-/// by satellite more than a second.
+/// The limits of simultaneous handshakes: each holds some 50 kB for at most five seconds. From one
+/// address come those of a site behind one NAT with several nodes, not more. A handshake takes two
+/// round trips, by satellite more than a second.
 const SHARING: PlaceLimits = PlaceLimits {
     places: 256,
     per_source: 16,
     time_to_finish: Duration::from_secs(2),
 };
-/// Connections that the kernel may hold for us: as many as come in a tenth of a second when
-/// strangers try ten thousand a second.
+/// The limit of connections that the kernel holds for the listener: the number that arrives in a
+/// tenth of a second when strangers send ten thousand a second.
 const BACKLOG: i32 = 1_024;
 /// For a whole handshake, and for the whole of a pairing.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// When the system has no descriptor for a new connection, it is asked again after this.
+/// The pause after which the system is asked again when it had no descriptor for a new connection.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What the listener needs.
+/// The context of the listener.
 pub(crate) struct ListenerContext {
     pub(crate) identity: Arc<NodeIdentity>,
     pub(crate) trust: TrustedIdentities,
@@ -53,9 +53,9 @@ pub(crate) struct ListenerContext {
     pub(crate) numbers: LinkNumbers,
     pub(crate) known: KnownSources,
     pub(crate) mailbox: LoopMailbox,
-    /// There are descriptors for so many of them at a time.
+    /// The number of simultaneous handshakes that have descriptors.
     pub(crate) handshakes: usize,
-    /// Told when a pin was added here.
+    /// Notified when a pin was added here.
     pub(crate) paired: Arc<tokio::sync::Notify>,
 }
 
@@ -124,7 +124,7 @@ fn crowded_out(from: SocketAddr) {
 }
 
 impl LinkAcceptor {
-    /// Does the handshake: a link, if a peer came for one.
+    /// Performs the handshake: a link, if a peer requested one.
     async fn welcome(
         &self,
         stream: TcpStream,

@@ -1,5 +1,5 @@
-//! Links to peers, TLS 1.3 over TCP, accepted or dialled, and the UDP sockets beside them; nothing
-//! is known here of what they carry.
+//! Links to peers, TLS 1.3 over TCP, accepted or dialled, and the UDP sockets beside them. This
+//! module does not know the content of a link.
 //!
 //! ```text
 //!   listener ─► handshake (pinned, or a token) ─┐

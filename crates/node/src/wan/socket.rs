@@ -1,4 +1,4 @@
-//! How a link's TCP socket is set.
+//! The settings of a link's TCP socket.
 
 use std::io;
 use std::time::Duration;
@@ -9,13 +9,13 @@ use tokio::net::TcpStream;
 use crate::config::WanConfig;
 use crate::repeats;
 
-/// The session pings each second and notices silence itself; this only frees the socket of a
-/// link that nobody uses any more.
+/// The time-out of unacknowledged data. The session pings each second and notices silence itself;
+/// this only frees the socket of an unused link.
 const USER_TIMEOUT: Duration = Duration::from_secs(30);
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Sets a link's socket. What cannot be set is logged and is no failure.
+/// Sets a link's socket options. An option that cannot be set is logged and is no failure.
 pub(super) fn prepare(stream: &TcpStream, wan: &WanConfig) {
     let socket = SockRef::from(stream);
     let keepalive = TcpKeepalive::new()
@@ -42,7 +42,7 @@ fn report(option: &'static str, result: io::Result<()>) {
     }
 }
 
-/// The congestion controls that the running kernel offers to anyone, and those that it knows.
+/// The congestion controls that the running kernel offers to all users, and all that it knows.
 #[must_use]
 pub fn known_congestion_controls() -> Vec<String> {
     std::fs::read_to_string("/proc/sys/net/ipv4/tcp_available_congestion_control")

@@ -1,14 +1,14 @@
-//! UDP sockets for datagram paths: batches in, batches out, and nothing known of what they carry.
+//! UDP sockets for datagram paths: batches in, batches out, without knowledge of their content.
 //!
 //! ```text
 //!   socket ─ recvmmsg, GRO ─► task ─► Train ─► mailbox ─► loop ─► engine     (all on one thread)
 //!   socket ◄ sendmsg, GSO ───────────────────────────────  loop ◄ transmit_datagrams
 //! ```
 //!
-//! The node's WAN address has one socket for all links that were accepted there, since firewalls
-//! let that port through. Each link that this node dials has a socket of its own, at the address
-//! that its TCP connection has, so that routing and translation treat both alike. A path is found
-//! by the connection id in its packets, never by where they come from.
+//! The node's WAN address has one socket for all accepted links, since firewalls admit that port.
+//! Each link that this node dials has a socket of its own, at the address of its TCP connection, so
+//! that routing and translation treat both alike. The connection id in its packets identifies a
+//! path, never their source address.
 
 use std::collections::HashMap;
 use std::io::{self, IoSliceMut};
@@ -26,10 +26,10 @@ use tunnel::transport::{EcnMarking, TransmitBatch};
 use crate::mailbox::{LoopMailbox, LoopMessage};
 use crate::sys;
 
-/// What the kernel is asked to hold each way: 100 ms at 320 Mbit/s, in which the engine's thread
-/// may be busy with something else.
+/// The kernel buffer in each direction: 100 ms at 320 Mbit/s, during which the engine's thread may
+/// be busy.
 const KERNEL_BUFFER: usize = 4 << 20;
-/// What a batch hands on at once, at most; what mailbox messages are sized by.
+/// The most bytes that a batch delivers at once; mailbox messages are sized by it.
 const MESSAGE_BYTES: usize = 64 * 1024;
 /// The longest run that segmentation offload takes (the length of an IP packet, less headers).
 const RUN_BYTES: usize = 65_000;
@@ -37,8 +37,8 @@ const RUN_BYTES: usize = 65_000;
 /// Packets of one length, but the last, which may be shorter, from one address to one path.
 #[derive(Debug)]
 pub(crate) struct PacketTrain {
-    /// Whose the first of them is. Runs are of one sender's packets, and one that talks to two paths
-    /// of this node from one port loses those of the second when they come in one run.
+    /// The link of the first packet. A run is one sender's packets. A sender that uses two paths of
+    /// this node from one port loses the second path's packets when they arrive in one run.
     pub(crate) link: LinkId,
     pub(crate) from: SocketAddr,
     pub(crate) codepoint: EcnMarking,
@@ -46,8 +46,8 @@ pub(crate) struct PacketTrain {
     pub(crate) bytes: BytesMut,
 }
 
-/// The links whose packets begin with a connection id. Who reads a socket asks it, so that what
-/// strangers send never reaches the engine's queue.
+/// The links by the connection id of their packets. The reader of a socket checks it, so that
+/// strangers' packets never reach the engine's queue.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LinkPaths {
     links: Arc<RwLock<HashMap<ConnectionId, LinkId>>>,
@@ -70,7 +70,7 @@ impl LinkPaths {
     }
 }
 
-/// A socket and what the kernel can do with it.
+/// A socket and the offloads that the kernel supports on it.
 #[derive(Debug)]
 pub(crate) struct WanSocket {
     socket: UdpSocket,
@@ -78,10 +78,10 @@ pub(crate) struct WanSocket {
     port: u16,
 }
 
-/// Why packets did not leave.
+/// The reason why packets were not sent.
 #[derive(Debug)]
 pub(crate) enum SendRefusal {
-    /// The kernel's queue is full; [`WanSocket::writable`] says when it no longer is.
+    /// The kernel's queue is full; [`WanSocket::writable`] waits for room.
     Full,
     /// They are gone, as if the network had lost them.
     Failed(io::Error),
@@ -106,7 +106,7 @@ impl WanSocket {
         self.port
     }
 
-    /// How many packets of this length may leave at once.
+    /// The number of packets of this length that may leave at once.
     pub(crate) fn packets_max(&self, length: usize) -> usize {
         self.state
             .max_gso_segments()
@@ -161,7 +161,7 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<std::net::UdpSocket> {
     Ok(socket)
 }
 
-/// Hands on what comes until the loop or the socket ends.
+/// Passes received packets on until the loop or the socket ends.
 pub(crate) async fn receive(socket: Arc<WanSocket>, paths: LinkPaths, mailbox: LoopMailbox) {
     let room = MESSAGE_BYTES.max(socket.state.gro_segments() * 1_500);
     let mut buffers = vec![vec![0_u8; room]; BATCH_SIZE];
@@ -212,7 +212,7 @@ pub(crate) async fn receive(socket: Arc<WanSocket>, paths: LinkPaths, mailbox: L
     }
 }
 
-/// What was received, in a buffer of its own size; `None` when it is no packet of a path.
+/// The received packets, in a buffer of their own size; `None` when they are not packets of a path.
 fn train(received: &[u8], meta: &RecvMeta, paths: &LinkPaths) -> Option<PacketTrain> {
     let link = paths.link(ConnectionId::of(received)?)?;
     let codepoint = match meta.ecn {

@@ -16,24 +16,24 @@ use crate::sys;
 /// Six missed beats: a busy machine delays one or two. With the removal itself a hung node is
 /// passed by within two seconds.
 const HUNG_AFTER: Duration = Duration::from_millis(1500);
-/// How often it is looked whether beats are missing.
+/// The interval between checks for missing beats.
 const LOOK: Duration = Duration::from_millis(100);
 /// Before a dead node is started again, so that its sockets are gone.
 const RESTART_AFTER: Duration = Duration::from_millis(200);
 /// For its parent to take note of its end, before which the kernel does not tell it.
 const TOLD_WITHIN: Duration = Duration::from_millis(200);
-/// A node that dies more often than this is broken; starting it again helps nobody.
+/// The number of restarts that mark a node as broken; another restart would not help.
 const RESTARTS: usize = 5;
 const RESTARTS_WITHIN: Duration = Duration::from_secs(60);
 
-/// What a watchdog is told when it is started.
+/// The options of a watchdog process.
 #[derive(Clone, Debug)]
 pub struct WatchdogOptions {
     /// The node's name; its table is named after it. `None`: there are no rules to remove.
     pub intercepting_node: Option<String>,
-    /// How to start the node again; empty: somebody else does.
+    /// The command that starts the node again; empty when another service does.
     pub restart: Vec<OsString>,
-    /// When it was started again before, in seconds since the Unix epoch.
+    /// The times of earlier restarts, in seconds since the Unix epoch.
     pub restarts: Vec<u64>,
     /// The option that carries `restarts` to the next one.
     pub restarts_option: &'static str,
@@ -78,7 +78,7 @@ fn describe(end: Option<ExitStatus>) -> String {
     }
 }
 
-/// Attends to the node until its end; whether it said goodbye.
+/// Watches the node until its end. Returns true if it said goodbye.
 fn attend(mut stream: &UnixStream, node: Option<&str>) -> bool {
     let mut buffer = [0; 64];
     let mut heard = Instant::now();
@@ -161,7 +161,7 @@ fn restart(options: WatchdogOptions, end: &str) -> io::Result<()> {
     Err(error)
 }
 
-/// The watchdog keeps what the node that it may start again will need, and nothing else.
+/// Keeps the capabilities that a restarted node needs, and drops all others.
 fn keep_needed_capabilities() {
     let needed = [
         sys::CAP_NET_ADMIN,
@@ -178,7 +178,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_end_is_told_by_its_signal_or_its_exit_code() {
+    fn process_end_is_reported_by_signal_or_code() {
         let described = |status| describe(Some(ExitStatus::from_raw(status)));
         assert_eq!(described(9), "killed by signal 9");
         assert_eq!(described(128 | 11), "killed by signal 11");

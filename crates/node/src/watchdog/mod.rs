@@ -1,4 +1,4 @@
-//! The watchdog: a small process beside the node that takes the rules away when the node cannot.
+//! The watchdog: a small process beside the node that removes the rules when the node cannot.
 //!
 //! ```text
 //!   node: engine's loop ── beat each 250 ms ──►  watchdog (same binary, own session)
@@ -8,9 +8,9 @@
 //!                                                unless it said goodbye, starts it again
 //! ```
 //!
-//! A node that is dead needs no help with its listener, which died too, but its table must not
-//! stay. A node that hangs (SIGSTOP, a loop that never returns) does: the kernel goes on handing
-//! connections to its listener. Under a service manager (systemd) the manager restarts.
+//! A dead node's listener is gone as well, but its table must not stay. A node that hangs (SIGSTOP,
+//! a loop that never returns) needs help with both: the kernel keeps handing connections to its
+//! listener. Under a service manager (systemd) the manager restarts the node.
 
 mod child;
 mod parent;

@@ -18,7 +18,7 @@ use crate::sys;
 /// Before another watchdog is started.
 const NEXT_WATCHDOG_AFTER: Duration = Duration::from_secs(1);
 
-/// How a watchdog is started.
+/// The settings that start a watchdog.
 #[derive(Clone, Debug)]
 pub(crate) struct WatchdogSupervision {
     /// The arguments of `trunkline` that make it one.
@@ -39,12 +39,12 @@ pub(crate) struct WatchdogHeartbeat {
 }
 
 impl WatchdogHeartbeat {
-    /// Says that the loop is alive. Never waits.
+    /// Reports that the loop is alive. Never waits.
     pub(crate) fn beat(&self) {
         self.say(BEAT);
     }
 
-    /// Says that the node ends in good order.
+    /// Reports that the node ends in good order.
     pub(crate) fn say_goodbye(&self) {
         self.say(GOODBYE);
     }
@@ -110,7 +110,7 @@ impl WatchdogSupervision {
     }
 }
 
-/// Passes on what the watchdog says until it is gone.
+/// Passes the watchdog's messages on until it is gone.
 async fn listen(
     stream: UnixStream,
     intercept: Option<&mpsc::UnboundedSender<InterceptChange>>,

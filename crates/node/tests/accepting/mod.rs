@@ -1,4 +1,5 @@
-//! When a client is accepted, and which servers and routes are bypassed.
+//! Tests of the moment at which a client is accepted, and of the servers and routes that are
+//! bypassed.
 
 use std::time::Duration;
 
@@ -8,17 +9,18 @@ const CLOSED: &str = "198.18.2.2:8081";
 const CLOSED_IPV6: &str = "[2001:2:0:2::2]:8081";
 /// A closed port at the far node's WAN address, which lies in a prefix of the far node.
 const PEER_ITSELF: &str = "198.18.11.2:8081";
-/// A server that drops what it gets, and addresses that no host has.
+/// A server that drops all packets, and addresses that no host has.
 const SILENT: &str = "198.18.2.2:8087";
 const NO_HOST: &str = "198.18.2.77:80";
 const NO_HOST_EITHER: &str = "198.18.2.78:80";
 /// A closed port whose clients are accepted at once, by the policy.
 const CLOSED_AT_ONCE: &str = "198.18.2.2:8082";
-/// Where a server is started and stopped during a test.
+/// The address of a server that is started and stopped during a test.
 const COMES_AND_GOES: &str = "198.18.2.2:8083";
 /// A server whose clients are accepted after it, by the policy, though it was reached before.
 const AFTER_SERVER: &str = "198.18.2.2:8084";
-/// Where a server is whose answers take another route; the second is another port of the same host.
+/// The address of a server whose answers take another route; the second is another port of the same
+/// host.
 const ELSEWHERE: &str = "198.18.2.2:8085";
 const ELSEWHERE_TOO: &str = "198.18.2.2:8086";
 
@@ -104,7 +106,7 @@ pub(super) fn bypassed_server_answers(lab: &mut InterceptionLab) {
     });
 }
 
-/// The SYN that is let in comes by the loopback device, and the route back to its client does not.
+/// The admitted SYN arrives by the loopback device, and the route back to its client uses another.
 pub(super) fn strict_reverse_path(lab: &mut InterceptionLab) {
     // A SYN that is lost is sent again after a second.
     assert_eq!(lab.fetch_within(AFTER_SERVER, "900"), "198.18.1.2 200000");

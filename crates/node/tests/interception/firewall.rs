@@ -1,7 +1,7 @@
 //! Gateways with a packet filter of their own, by real nftables rules.
 //!
-//! `input` sees what was intercepted, `output` the answers, and `forward` sees it only when it
-//! passes by.
+//! The `input` hook sees intercepted connections, the `output` hook the answers, and `forward` only
+//! bypassed ones.
 
 use std::time::{Duration, Instant};
 
@@ -9,8 +9,8 @@ use super::{InterceptionLab, SERVER, SERVER_IPV6, text, within};
 
 const IPV4: &str = "198.18.1.2 200000";
 const IPV6: &str = "2001:2:0:1::2 200000";
-/// In which everything works directly after a packet filter has begun to drop: three seconds, and more on a
-/// machine that is busy.
+/// The time within which everything works directly after a packet filter has begun to drop: three
+/// seconds, and more on a busy machine.
 const DIRECT_WITHIN: Duration = Duration::from_secs(20);
 /// Shorter than a client waits before it repeats a SYN (1 s).
 const NO_REPEATED_SYN: &str = "700";
@@ -292,7 +292,7 @@ pub(super) fn only_marked(lab: &mut InterceptionLab) {
     intercepted_again(lab, &[SERVER]);
 }
 
-/// What `trunkline node check` says about the packet filter of a site.
+/// The report of `trunkline node check` about the packet filter of a site.
 fn problems_of(lab: &InterceptionLab, site: &str) -> String {
     let program = std::env::current_exe().unwrap();
     let config = lab.config(site);
@@ -308,7 +308,7 @@ fn problems_of(lab: &InterceptionLab, site: &str) -> String {
     lines.join("\n")
 }
 
-/// Families and hooks at which a node says that its machine drops connections.
+/// Returns the families and hooks at which a node reports that its machine drops connections.
 fn blocked(lab: &InterceptionLab, site: &str) -> Vec<String> {
     let status = lab.status(site).unwrap_or_default();
     let blocked = status["interception"]["blocked"].as_array().cloned();
@@ -332,7 +332,7 @@ fn reload(lab: &InterceptionLab, site: &str) {
     node::admin::ask(&socket, super::RELOAD).unwrap();
 }
 
-/// Writes this into `[intercept]` of a site, instead of what is there beside the mode.
+/// Replaces the lines beside the mode in `[intercept]` of a site.
 fn with_intercept(lab: &InterceptionLab, site: &str, lines: &str) {
     let text = std::fs::read_to_string(lab.config(site)).unwrap();
     let mode = "mode = \"transparent\"\n";

@@ -18,7 +18,7 @@ use super::*;
 
 /// Names the state directory to the test that runs as the node.
 const STATE: &str = "TRUNKLINE_TEST_STATE";
-/// What the node says before its count.
+/// The beginning of the node's line about its count.
 const COUNTED: &str = "starts counted on disk: ";
 
 /// The accelerator. Its number is one that no release uses.
@@ -135,7 +135,7 @@ impl SharedState for StartCounter {
     }
 }
 
-/// Runs a node's loop, says what the accelerator has on disk, and goes on until it is killed.
+/// Runs a node's loop, prints the accelerator's content on disk, and continues until it is killed.
 async fn run_node(state: &Path) {
     let descriptors = DescriptorPool::new(DescriptorBudget {
         pool: 2,
@@ -175,8 +175,8 @@ impl Drop for KilledProcess {
 }
 
 #[test]
-fn what_an_accelerator_has_written_is_there_after_its_node_was_killed() {
-    let name = "event_loop::tests::killed_node::what_an_accelerator_has_written_is_there_after_its_node_was_killed";
+fn accelerator_data_survives_a_killed_node() {
+    let name = "event_loop::tests::killed_node::accelerator_data_survives_a_killed_node";
     if let Some(state) = env::var_os(STATE) {
         let runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = { runtime }.enable_all().build().unwrap();

@@ -5,9 +5,9 @@ use super::*;
 
 /// Within this time after the first connection that was dropped, new connections work directly.
 const DIRECT_WITHIN: Duration = Duration::from_secs(5);
-/// What is left of it for `nft` to change the rules, on a busy machine.
+/// The time that remains for `nft` to change the rules, on a busy machine.
 const CHANGE_OF_RULES: Duration = Duration::from_millis(500);
-/// Looks come this much later than they are due.
+/// The delay of readings behind their due time.
 const LATE: Duration = Duration::from_millis(40);
 const STEP: Duration = Duration::from_millis(10);
 /// Linux repeats a SYN after these times (tcp(7), `tcp_syn_retries`: 1 s, doubled).
@@ -17,7 +17,7 @@ const REPEATED_AFTER: [Duration; 3] = [
     Duration::from_secs(3),
 ];
 
-/// What the probe of a suspicion finds, after which time; never, where there is none.
+/// The finding of the probe of a suspicion, and the time that it takes; `None` for never.
 #[derive(Clone, Copy, Debug)]
 struct ScriptedProbe {
     takes: Option<Duration>,
@@ -28,7 +28,8 @@ struct ScriptedProbe {
 #[derive(Debug)]
 struct KernelModel {
     way: PacketDirection,
-    /// When clients send SYNs, after the filter has begun to drop; the last first. And whether it is their first one.
+    /// The times at which clients send SYNs after the filter has begun to drop, the last first;
+    /// true for a client's first SYN.
     syns: Vec<(Duration, bool)>,
     counts: PacketCounts,
 }
@@ -47,8 +48,9 @@ impl KernelModel {
         }
     }
 
-    /// Counts the packets until then. Where the filter drops SYNs at `input`, one that is repeated is not intercepted
-    /// again, and only counted (`syns_lost`); where it drops answers, each SYN is answered anew.
+    /// Counts the packets until then. Where the filter drops SYNs at `input`, a repeated one is not
+    /// intercepted again, and only counted (`syns_lost`); where it drops answers, each SYN is
+    /// answered again.
     fn advance(&mut self, until: Duration) {
         let mut add = |name: &str, packets: u64| {
             *self.counts.entry(name.to_owned()).or_default() += packets;
@@ -79,8 +81,8 @@ fn findings(outcome: Option<ProbeOutcome>) -> io::Result<Vec<ProbeFinding>> {
     }])
 }
 
-/// When interception is withdrawn, counted from the first SYN that is dropped; `None` if it is not in ten seconds. The
-/// first look comes `phase` after that SYN.
+/// Returns the time of withdrawal of interception after the first dropped SYN; `None` if it takes
+/// more than ten seconds. The first reading comes `phase` after that SYN.
 fn withdrawn_after(
     mut kernel: KernelModel,
     phase: Duration,
@@ -157,7 +159,7 @@ fn phases() -> impl Iterator<Item = Duration> {
 }
 
 #[test]
-fn where_nothing_passes_new_connections_are_direct_within_five_seconds_whatever_the_probe_does() {
+fn blocked_direction_goes_direct_within_five_seconds() {
     let lost = Some(ProbeOutcome::Lost(PacketDirection::ClientToNode));
     let milliseconds = |takes| Some(Duration::from_millis(takes));
     let probes = [
@@ -203,7 +205,7 @@ fn a_probe_that_passes_in_time_withdraws_nothing() {
 }
 
 #[test]
-fn a_probe_that_passes_after_its_time_has_interception_restored() {
+fn late_probe_success_restores_interception() {
     let mut guard = FirewallGuard::default();
     let mut now = Instant::now();
     let mut counts = PacketCounts::new();
@@ -224,7 +226,7 @@ fn a_probe_that_passes_after_its_time_has_interception_restored() {
 }
 
 #[test]
-fn a_reload_during_a_probe_that_is_lost_has_another_one_sent_at_once() {
+fn reload_during_a_lost_probe_sends_another() {
     let start = Instant::now();
     let lost = findings(Some(ProbeOutcome::Lost(PacketDirection::NodeToClient)));
     let mut guard = FirewallGuard::default();

@@ -12,7 +12,7 @@ use crate::mailbox::LoopMessage;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A listener of its own, what it hands on, and the identity that it trusts.
+/// A listener for one test, the messages that it passes on, and the identity that it trusts.
 struct ListenerFixture {
     address: SocketAddr,
     hub: Arc<NodeIdentity>,
@@ -85,10 +85,10 @@ fn stranger(number: u8) -> Ipv4Addr {
     Ipv4Addr::new(127, 0, 9, number)
 }
 
-/// Strangers that say nothing, from 200 addresses and as often as the listener lets them, do not
-/// make a peer that was never seen try twice; nor one that comes back.
+/// Silent strangers from 200 addresses, as often as the listener admits them, do not make a new
+/// peer try twice, nor a returning one.
 #[tokio::test]
-async fn two_hundred_sources_of_half_open_handshakes_keep_no_peer_out() {
+async fn half_open_handshakes_do_not_exclude_peers() {
     let mut stand = ListenerFixture::new().await;
     let mut strangers = Vec::new();
     for _ in 0..2 {
@@ -123,7 +123,7 @@ async fn two_hundred_sources_of_half_open_handshakes_keep_no_peer_out() {
     drop(strangers);
 }
 
-/// Of those who cannot show a pinned key, the first few are logged.
+/// The first few hosts that cannot show a pinned key are logged.
 #[tokio::test]
 async fn refused_handshakes_are_summed_up() {
     let stand = Arc::new(ListenerFixture::new().await);
